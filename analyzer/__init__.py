@@ -23,17 +23,16 @@ if TYPE_CHECKING:  # the public names, for type checkers and for the list of tab
     from kanalyze.analyses.comparing._comparison import Verdict as Verdict
     from kanalyze.analyses.counters.advice import advice as advice
     from kanalyze.analyses.counters.counters import counters as counters
-    from kanalyze.analyses.counters.hot_lines import hot_lines as hot_lines
+    from kanalyze.analyses.counters.counters import hot_lines as hot_lines
+    from kanalyze.analyses.counters.counters import stalls as stalls
     from kanalyze.analyses.counters.roofline import roofline as roofline
-    from kanalyze.analyses.counters.stalls import stalls as stalls
     from kanalyze.analyses.critical.critical_path import critical_path as critical_path
     from kanalyze.analyses.device.copies import copies as copies
     from kanalyze.analyses.device.kernels import gpu as gpu
     from kanalyze.analyses.device.kernels import kernels as kernels
+    from kanalyze.analyses.device.occupancy import occupancy as occupancy
     from kanalyze.analyses.findings.findings import findings as findings
     from kanalyze.analyses.findings.health import health as health
-    from kanalyze.analyses.fusion.compiled import compiled as compiled
-    from kanalyze.analyses.fusion.fusion import fusion as fusion
     from kanalyze.analyses.host.api import api as api
     from kanalyze.analyses.host.launch_summary import launch_summary as launch_summary
     from kanalyze.analyses.host.launches import launches as launches
@@ -54,12 +53,13 @@ if TYPE_CHECKING:  # the public names, for type checkers and for the list of tab
     from kanalyze.analyses.launches.cold import cold as cold
     from kanalyze.analyses.launches.graphs import graphs as graphs
     from kanalyze.analyses.launches.hot_kernels import hot_kernels as hot_kernels
-    from kanalyze.analyses.memory.faults import faults as faults
     from kanalyze.analyses.memory.memory import memory as memory
-    from kanalyze.analyses.memory.migration_totals import migration_totals as migration_totals
+    from kanalyze.analyses.memory.migrations import faults as faults
+    from kanalyze.analyses.memory.migrations import migration_totals as migration_totals
     from kanalyze.analyses.memory.migrations import migrations as migrations
-    from kanalyze.analyses.occupancy.occupancy import occupancy as occupancy
-    from kanalyze.analyses.operators.op_kernels import op_kernels as op_kernels
+    from kanalyze.analyses.operators.fusion import compiled as compiled
+    from kanalyze.analyses.operators.fusion import fusion as fusion
+    from kanalyze.analyses.operators.ops import op_kernels as op_kernels
     from kanalyze.analyses.operators.ops import ops as ops
     from kanalyze.analyses.operators.tree import tree as tree
     from kanalyze.analyses.page.overview_page import Overview as Overview

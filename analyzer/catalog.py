@@ -39,8 +39,8 @@ _COUNTED: Final = "What ncu measured"
 _RAW: Final = "What the report holds"
 _SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
     "Where the time went": ("iterations", "idle", "findings"),
-    "Work on the GPU": ("device", "occupancy", "streams", "launches", "timeline"),
-    "Operators, ranges and steps": ("operators", "fusion", "ranges"),
+    "Work on the GPU": ("device", "streams", "launches", "timeline"),
+    "Operators, ranges and steps": ("operators", "ranges"),
     "Calls of the host": ("host",),
     "Memory": ("memory",),
     _COUNTED: ("counters",),

@@ -10,25 +10,20 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 from kanalyze.tools import recorders
 
 METRICS = Table(
     "metrics",
     "One counter of one kernel that ncu collected, in the base unit of ncu.",
-    (
-        Column("event_id", pl.Int64, "The kernel in `events`."),
-        Column(
-            "section",
-            pl.String,
-            "Section of ncu whose details page prints it, as `ncu --section` takes it; null where none does.",
-            nullable=True,
-        ),
-        Column("metric", pl.String, "Its name in ncu."),
-        Column("value", pl.Float64, "Its value; null where that is no number.", nullable=True),
-        Column("text", pl.String, "Its value where that is no number, such as CachePreferNone.", nullable=True),
-        Column("unit", pl.String, "Unit in ncu's own words: ns, byte/s, %, cycle…; null for none.", nullable=True),
-    ),
+    columns("""
+        event_id int: The kernel in `events`.
+        section text?: Section of ncu whose details page prints it, as `ncu --section` takes it; null where none does.
+        metric text: Its name in ncu.
+        value float?: Its value; null where that is no number.
+        text text?: Its value where that is no number, such as CachePreferNone.
+        unit text?: Unit in ncu's own words: ns, byte/s, %, cycle…; null for none.
+    """),
     purpose="every counter, by ncu's own name",
     counted=True,
 )
@@ -44,40 +39,33 @@ RULE_RESULTS = Table(
         Column("section", pl.String, "Section of ncu that the rule belongs to.", nullable=True),
         Column("rule", pl.String, "Its name in ncu, such as SOLBottleneck."),
         Column("kind", pl.Enum(RULE_KINDS), "What it is: " + ", ".join(RULE_KINDS) + "."),
-        Column("message", pl.String, "What it says."),
-        Column(
-            "scope",
-            pl.String,
-            "What the estimate is of: global (the kernel's duration) or local (one part of the hardware).",
-            nullable=True,
-        ),
-        Column("speedup_share", pl.Float64, "The part that ncu estimates can be saved, 0..1.", nullable=True),
+        *columns("""
+            message text: What it says.
+            scope text?: What the estimate is of: global (the kernel's duration) or local (one part of the hardware).
+            speedup_share float?: The part that ncu estimates can be saved, 0..1.
+        """),
     ),
 )
 
 INSTRUCTIONS = Table(
     "instructions",
     "One instruction of one kernel, with what ncu counted there.",
-    (
-        Column("event_id", pl.Int64, "The kernel in `events`."),
-        Column("number", pl.Int64, "Its place in the kernel, from 0 on."),
-        Column("sass", pl.String, "The instruction, in the GPU's assembly."),
-        Column("ptx", pl.String, "The PTX that it was made of.", nullable=True),
-        Column("file", pl.String, "The source file, where the kernel was compiled with -lineinfo.", nullable=True),
-        Column("line", pl.Int64, "The line there.", nullable=True),
-        Column("samples", pl.Int64, "Samples of warps that were at it.", nullable=True),
-        Column("stalled_samples", pl.Int64, "Those of them in which its scheduler issued nothing.", nullable=True),
-        Column("instructions", pl.Int64, "How often a warp executed it.", nullable=True),
-        Column("thread_instructions", pl.Int64, "How often a thread did, where its predicate let it.", nullable=True),
-        Column("sectors", pl.Int64, "Sectors that its global accesses touch in L2.", nullable=True),
-        Column("ideal_sectors", pl.Int64, "Sectors that they would touch side by side.", nullable=True),
-        Column(
-            "live_registers",
-            pl.Int64,
-            "Registers whose values are still needed there, where ncu's page of sources has a column of them.",
-            nullable=True,
-        ),
-    ),
+    columns("""
+        event_id int: The kernel in `events`.
+        number int: Its place in the kernel, from 0 on.
+        sass text: The instruction, in the GPU's assembly.
+        ptx text?: The PTX that it was made of.
+        file text?: The source file, where the kernel was compiled with -lineinfo.
+        line int?: The line there.
+        samples int?: Samples of warps that were at it.
+        stalled_samples int?: Those of them in which its scheduler issued nothing.
+        instructions int?: How often a warp executed it.
+        thread_instructions int?: How often a thread did, where its predicate let it.
+        sectors int?: Sectors that its global accesses touch in L2.
+        ideal_sectors int?: Sectors that they would touch side by side.
+        live_registers int?: Registers whose values are still needed there, where ncu's page of sources has a column of
+            them.
+    """),
     purpose="every SASS instruction with its counts",
     telling=("number", "sass", "samples", "stalled_samples", "file", "line"),
     counted=True,
@@ -173,13 +161,13 @@ CALL_STACKS: Final = Table(
 STACK_FRAMES: Final = Table(
     "stack_frames",
     "One function of a stack.",
-    (
-        Column("stack_id", pl.Int64, "The stack; the same for equal stacks of one kind of sample."),
-        Column("depth", pl.Int32, "0 for the innermost function, 1 for its caller…"),
-        Column("function", pl.Categorical, "The function; null where it has no symbol.", nullable=True),
-        Column("module", pl.Categorical, "Program or library; of Python the source file.", nullable=True),
-        Column("line", pl.Int64, "Line of the source file, of Python.", nullable=True),
-    ),
+    columns("""
+        stack_id int: The stack; the same for equal stacks of one kind of sample.
+        depth int32: 0 for the innermost function, 1 for its caller…
+        function category?: The function; null where it has no symbol.
+        module category?: Program or library; of Python the source file.
+        line int?: Line of the source file, of Python.
+    """),
     purpose="functions of each stack",
     tools=recorders("stack_frames"),
 )
@@ -202,15 +190,15 @@ SCHEDULING: Final = Table(
 GPU_METRICS: Final = Table(
     "gpu_metrics",
     "One counter of a GPU over some samples in a row that had the same value.",
-    (
-        Column("device", pl.Int64, "The GPU, as in `devices`."),
-        Column("metric", pl.Categorical, "The tool's name without the unit, such as SMs Active."),
-        Column("unit", pl.Categorical, "The tool's name of the unit: Throughput %, MHz, Avg…", nullable=True),
-        Column("start_ns", pl.Int64, "Time of the sample before the first of them, from which on it counts."),
-        Column("dur_ns", pl.Int64, "Until the last of them."),
-        Column("samples", pl.Int64, "How many."),
-        Column("value", pl.Float64, "The value, in its unit; a clock in Hz."),
-    ),
+    columns("""
+        device int: The GPU, as in `devices`.
+        metric category: The tool's name without the unit, such as SMs Active.
+        unit category?: The tool's name of the unit: Throughput %, MHz, Avg…
+        start_ns int: Time of the sample before the first of them, from which on it counts.
+        dur_ns int: Until the last of them.
+        samples int: How many.
+        value float: The value, in its unit; a clock in Hz.
+    """),
     purpose="units of the GPU, sampled",
 )
 

@@ -158,8 +158,8 @@ def plausible(devices: pl.DataFrame) -> pl.DataFrame:
 def impossible(devices: pl.DataFrame) -> int:
     """The number of missing or implausible limits in `devices`, a frame with some columns of that table."""
     known = [name for name in _MOST if name in devices.columns]
-    lost = (pl.sum_horizontal((~_can_be(name)).fill_null(value=True).sum() for name in known)) if known else pl.lit(0)
-    return int(devices.select(lost).item()) if devices.height else 0
+    lost = [(~_can_be(name)).fill_null(value=True).sum() for name in known]
+    return int(devices.select(pl.sum_horizontal(pl.lit(0), *lost)).item()) if devices.height else 0
 
 
 def _can_be(name: str) -> pl.Expr:

@@ -51,8 +51,8 @@ def test_modules_of_our_own_are_imported_inside_functions_only_where_few_reports
     }
     deferring_numpy = (
         "analyzer/readers/storage/sqlite_file.py",
-        "analyzer/analyses/naming/_host_names.py",
-        "analyzer/analyses/communication/_partners.py",
+        "analyzer/analyses/operators/_host_names.py",
+        "analyzer/analyses/communication/_recorded.py",
         "analyzer/analyses/page/overview_page.py",  # and operators, which only traces have
     )
     deferring_polars = (  # while others decode
@@ -62,7 +62,7 @@ def test_modules_of_our_own_are_imported_inside_functions_only_where_few_reports
     deferring_replays = ("analyzer/analyses/findings/_claims.py", "analyzer/analyses/unprofiled/_correction.py")
     deferring_rooms = (  # what programs without marks, traces and captures need: 1 % of a small page
         "analyzer/analyses/iterations/iterations.py",
-        "analyzer/analyses/naming/_host_names.py",
+        "analyzer/analyses/operators/_host_names.py",
         "analyzer/analyses/replay/_changes.py",
         "analyzer/renderers/page/overview.py",
     )

@@ -18,7 +18,7 @@ from kanalyze.machinery import late
 from kanalyze.units import parse_percent
 
 with late():
-    from kanalyze.analyses.counters import counters, hot_lines
+    from kanalyze.analyses.counters import counters
     from kanalyze.analyses.counters import roofline as rooflines
     from kanalyze.analyses.joining import joined
     from kanalyze.analyses.operators import tree as trees_of
@@ -79,7 +79,7 @@ def source(report: Path, kernel: str, view: str | None, to: Out) -> None:
     """
     opened = _options.closed_at_end(captures.counters_at(report))
     event_id, name = _chosen(opened, kernel)
-    rows = opened.table("instructions") if view else hot_lines.hot_lines(opened).drop_nulls("line")
+    rows = opened.table("instructions") if view else counters.hot_lines(opened).drop_nulls("line")
     rows = rows.filter(rows.get_column("event_id") == event_id)
     if rows.is_empty() or (view == "ptx" and rows.get_column("ptx").null_count() == rows.height):
         raise CannotTellError.without_source(report, view.upper() if view else "source lines of this kernel", _REMEDY)

@@ -17,8 +17,8 @@ from kanalyze import catalog
 from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.analyses.page.time_page import summarize
+from kanalyze.analyses.shared.analysis import in_one_thread
 from kanalyze.errors import CannotTellError, KanalyzeError
-from kanalyze.machinery import in_one_thread
 from kanalyze.model import READER_TABLES
 from kanalyze.reduction.baselines import SUFFIX
 from kanalyze.renderers.formats.json import render as render_json

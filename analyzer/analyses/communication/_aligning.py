@@ -6,6 +6,7 @@ Definition: docs/definitions.md, section 11, "The same collective".
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -27,11 +28,10 @@ _ONE_HOST_NS: Final = 50_000
 _TRIED: Final = (8, 64)
 _GOLDEN: Final = 0.618034
 
-#: The part of the shorter sequence that ranks on two clocks must have in common, and the fewest collectives.
+#: The part of the shorter sequence that ranks on two clocks must have in common, and the fewest collectives; and the
+#: part of that which must be in steps of one number, since what is at an edge may begin outside.
 _COMMON: Final = 0.5
 _FEWEST: Final = 2
-
-#: The part of what two ranks have in common that must be in steps of one number; what is at an edge may begin outside.
 _SAME_STEPS: Final = 0.9
 
 #: Shifts with as small a part in common may be the true one as well, where clocks are no farther apart than this.
@@ -118,17 +118,18 @@ def _shift(base: Sequence, other: Sequence) -> int | None:
         shifts = shifts[_may_fit(base, other, shifts, number)]
     if base.pair and one_clock:
         return _latest_sends(base, other, shifts)
-    found = []
-    for shift in shifts.tolist():
-        if _fits(base, other, shift):
-            found.append(shift)
-            if len(found) > 1:
-                return _by_steps(base, other, shifts)
-    if not found:
-        return None
-    common = min(lengths[0], lengths[1] + found[0]) - max(0, found[0])
-    enough = one_clock or common >= max(_FEWEST, _COMMON * min(lengths))
-    return found[0] if enough else None
+    fitting = [*islice((shift for shift in shifts.tolist() if _fits(base, other, shift)), 2)]
+    if len(fitting) != 1:
+        return _by_steps(base, other, shifts) if fitting else None
+    ours, _ = _common(base, other, fitting[0])
+    enough = one_clock or ours.stop - ours.start >= max(_FEWEST, _COMMON * min(lengths))
+    return fitting[0] if enough else None
+
+
+def _common(base: Sequence, other: Sequence, shift: int) -> tuple[slice, slice]:
+    """What two ranks have in common where `other` begins so many collectives later, in each of them."""
+    low, high = max(0, shift), min(len(base.at), len(other.at) + shift)
+    return slice(low, high), slice(low - shift, high - shift)
 
 
 def _by_steps(base: Sequence, other: Sequence, shifts: Ints) -> int | None:
@@ -136,14 +137,14 @@ def _by_steps(base: Sequence, other: Sequence, shifts: Ints) -> int | None:
     if base.steps is None or other.steps is None:
         return None
     mine, theirs = base.steps(), other.steps()
-    found = []
+    agreeing = []
     for shift in shifts.tolist():
-        low, high = max(0, shift), min(len(mine), len(theirs) + shift)
-        left, right = mine[low:high], theirs[low - shift : high - shift]
+        ours, others = _common(base, other, shift)
+        left, right = mine[ours], theirs[others]
         inside = (left >= 0) & (right >= 0)
         if inside.any() and (left == right)[inside].mean() >= _SAME_STEPS and _fits(base, other, shift):
-            found.append(shift)
-    return found[0] if len(found) == 1 else None
+            agreeing.append(shift)
+    return agreeing[0] if len(agreeing) == 1 else None
 
 
 def _latest_sends(base: Sequence, other: Sequence, shifts: Ints) -> int | None:
@@ -156,8 +157,7 @@ def _latest_sends(base: Sequence, other: Sequence, shifts: Ints) -> int | None:
     shift = next((one for one in (shifts[::-1] if sends else shifts).tolist() if _fits(base, other, one)), None)
     if shift is None:
         return None
-    low, high = max(0, shift), min(len(base.at), len(other.at) + shift)
-    mine, theirs = slice(low, high), slice(low - shift, high - shift)
+    mine, theirs = _common(base, other, shift)
     begun, sent = (base.start[mine], base.end[mine]) if sends else (other.start[theirs], other.end[theirs])
     received = other.end[theirs] if sends else base.end[mine]
     return shift if (np.abs(received - sent) <= sent - begun).any() else None
@@ -174,8 +174,8 @@ def _may_fit(base: Sequence, other: Sequence, shifts: Ints, number: int) -> Bool
 
 def _fits(base: Sequence, other: Sequence, shift: int) -> bool:
     """Whether kinds and sizes agree, and some offset of the clocks lets each rank leave after the other entered."""
-    low, high = max(0, shift), min(len(base.at), len(other.at) + shift)
-    mine = np.arange(low, high)[None, :]
+    ours, _ = _common(base, other, shift)
+    mine = np.arange(ours.start, ours.stop)[None, :]
     return bool(_agree(base, other, mine, mine - shift)[0])
 
 

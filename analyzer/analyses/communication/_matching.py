@@ -35,9 +35,11 @@ _BY_PAIRS: Final = (*POINT_TO_POINT, "send_recv", "all_to_all", "gather", "scatt
 #: Kinds whose sizes may differ between ranks.
 _UNEVEN: Final = ("all_to_all", "send_recv", "gather", "scatter", "coalesced")
 
+#: Kinds of which all ranks give as much.
+_EVEN: Final = ("all_reduce", "reduce", "broadcast")
+
 #: What stands for a kind or size that is not recorded.
 _UNKNOWN: Final = -1
-
 
 #: What stands for a number in the group, or a name, that is not recorded.
 NO_SEQUENCE: Final = -(1 << 63)
@@ -101,9 +103,8 @@ def narrow(rows: pl.DataFrame, before: int) -> tuple[dict[str, npt.NDArray[Any]]
     """The columns of :class:`Rows` but `inside`, and its calls, `before` which there are others."""
     # different ones get the same number by no more than chance
     said = rows.select(_SAID).hash_rows()
-    known = np.sort(said.unique().to_numpy())
-    call = np.searchsorted(known, said.to_numpy())
-    example = np.empty(len(known), dtype=np.int64)
+    _, call = np.unique(said.to_numpy(), return_inverse=True)
+    example = np.empty(int(call.max(initial=-1)) + 1, dtype=np.int64)
     example[call] = np.arange(len(call))
     name = pl.when(pl.col("id").is_not_null()).then(pl.col("id").hash().replace(0, 1)).otherwise(NO_ID)
     columns = {
@@ -149,13 +150,8 @@ class Matches(NamedTuple):
         for low, high in zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True):
             begin, end = self.first[low], self.first[high]
             counts = np.diff(self.first[low : high + 1])
-            yield Slice(
-                low,
-                self.order[begin:end],
-                self.first[low:high] - begin,
-                counts,
-                np.repeat(np.arange(high - low, dtype=np.int32), counts),
-            )
+            which = np.repeat(np.arange(high - low, dtype=np.int32), counts)
+            yield Slice(low, self.order[begin:end], self.first[low:high] - begin, counts, which)
 
 
 class Slice(NamedTuple):
@@ -198,26 +194,17 @@ def matched(rows: Rows, clock: Ints, steps: Callable[[Ints], Ints] | None = None
     if not len(rows):
         none = np.zeros(0, dtype=np.int32)
         return Matches(none, none.astype(np.int8), none, np.zeros(1, dtype=np.int64), none.astype(np.int64), doubts)
-    told = _told(rows, clock)._replace(steps=steps)
+    told = _told(rows, clock, steps)
     key = _by_id(rows)
     how = np.where(key != 0, _ID, 0).astype(np.int8)
-    found = _by_sequence(rows, told, doubts)
-    own = (key == 0) & (found != 0)
-    key[own], how[own] = found[own], _SEQUENCE
-    del found, own
+    numbered = _by_sequence(rows, told, doubts)
+    fresh = (key == 0) & (numbered != 0)
+    key[fresh], how[fresh] = numbered[fresh], _SEQUENCE
     left = told.walk[key[told.walk] == 0]
-    found = _by_order(rows, told, left, doubts)
-    key[left] = found
-    how[left[found != 0]] = _ORDINAL
-    del left, found
-    runs = _sorted(key, rows.member)
-    bad = _disagreeing(rows, told, key, runs)
-    if bad.any():
-        count = int(_lengths(runs.first, len(key))[bad].sum())
-        doubts.append(("collectives that ranks call by different kinds", count, _DIFFERENT))
-    match, order, first, begun = _numbered(rows, told, key, runs, bad)
-    del key, runs
-    unnamed = int(((match >= 0) & (how == _ORDINAL) & told.unnamed[rows.call]).sum()) if told.unnamed.any() else 0
+    key[left] = _by_order(rows, told, left, doubts)
+    how[left[key[left] != 0]] = _ORDINAL
+    match, order, first, begun = _numbered(rows, told, key, _sorted(key, rows.member), doubts)
+    unnamed = int(((match >= 0) & (how == _ORDINAL) & told.unnamed[rows.call]).sum())
     if unnamed and np.count_nonzero(np.diff(rows.first)) > 2:  # noqa: PLR2004 - two ranks have one group
         doubts.append(("collectives whose group is not recorded", unnamed, _UNNAMED))
     return Matches(match, how[order[first[:-1]]], order, first, begun, doubts)
@@ -240,61 +227,53 @@ class _Told(NamedTuple):
     kind: Ints  # the kind; of send and recv the same
     what: Ints  # kind and size, of which the lower bits are 0 where it is not recorded, or may differ between ranks
     by_pairs: Bools  # whether it runs as a kernel of sends and receives
-    pair: Bools  # whether it is sent from one rank to another
+    pairs: Bools  # whether it is sent from one rank to another
     even: Bools  # whether all ranks have the same size
     size: Ints  # ranks of the group; 0 where that is not recorded
     enters: Bools  # whether none that leaves can leave before they have entered
     leaves: Bools  # whether they cannot leave before such ones have entered
     clock: Ints  # the clock, by member
     walk: Ints  # the rows by member and start
-    steps: Callable[[Ints], Ints] | None = None  # the program's own number of the step of rows
+    steps: Callable[[Ints], Ints] | None  # the program's own number of the step of rows
 
 
-def _told(rows: Rows, clock: Ints) -> _Told:
-    kind = pl.col("kind")
-    pair = kind.is_in(POINT_TO_POINT)
-    between = pl.col("source").is_not_null() & pl.col("target").is_not_null()
-    paired = (pair | (kind == "send_recv")) & between
-    unnamed = pl.col("group").is_null()
+def _told(rows: Rows, clock: Ints, steps: Callable[[Ints], Ints] | None) -> _Told:
+    kind, pairs = pl.col("kind"), pl.col("kind").is_in(POINT_TO_POINT)
+    between, unnamed = pl.col("source").is_not_null() & pl.col("target").is_not_null(), pl.col("group").is_null()
+    paired = (pairs | (kind == "send_recv")) & between
     # what is sent between ranks that are not told is in a lane of its own, that of its rank
-    stray = pair & ~between & (pl.col("size").fill_null(0) != 2)  # noqa: PLR2004
+    stray = pairs & ~between & (pl.col("size").fill_null(0) != 2)  # noqa: PLR2004
     # the place of the stream among those of its rank
     stream = pl.col("stream").rank("dense").over("member").fill_null(0).cast(pl.Int64)
     names = rows.calls.get_column("kind").cast(pl.String).unique().sort().to_list()
-    codes = {name: names.index(name) if name not in POINT_TO_POINT else len(names) for name in names}
-    columns = rows.calls.select(
-        *(
-            pl.col(name).cast(pl.Categorical).to_physical().cast(pl.Int64).fill_null(_UNKNOWN)
-            for name in ("group", "ranks")
-        ),
+    codes = {name: len(names) if name in POINT_TO_POINT else code for code, name in enumerate(names)}
+    bytes_ = pl.when(~kind.is_in(_UNEVEN)).then(pl.max_horizontal("in_bytes", "out_bytes") + 1).fill_null(0)
+    lanes = rows.calls.select(
+        pl.col("size").fill_null(0),
+        pl.col("group", "ranks").cast(pl.Categorical).to_physical().cast(pl.Int64).fill_null(_UNKNOWN),
         *(pl.when(paired).then(name).fill_null(_UNKNOWN).alias(name) for name in ("source", "target")),
         pl.when(stray).then("member").fill_null(_UNKNOWN).alias("stray"),
         pl.when(unnamed).then(stream).otherwise(0).alias("stream"),
+    )
+    code = kind.cast(pl.String).replace_strict(codes, return_dtype=pl.Int64)
+    numbers = rows.calls.select(
         pl.col("size").fill_null(0),
-        kind=kind.cast(pl.String).replace_strict(codes, return_dtype=pl.Int64),
-        bytes=pl.when(kind.is_in(_UNEVEN))
-        .then(0)
-        .otherwise(pl.max_horizontal("in_bytes", "out_bytes").fill_null(-1) + 1),
         unnamed=unnamed,
+        kind=code,
+        what=code * (1 << SIZE_BITS) + bytes_,
         by_pairs=kind.is_in(_BY_PAIRS),
+        pairs=pairs,
         even=kind.is_in(_EVEN),
     )
-    said = {one.name: one.to_numpy() for one in columns}
-    lanes = _key(0, *(said[name] for name in ("size", "group", "ranks", "source", "target", "stray", "stream")))
     enters, leaves, _ = shows(rows.calls)
     return _Told(
-        lane=np.unique(lanes, return_inverse=True)[1],
-        unnamed=said["unnamed"],
-        kind=said["kind"],
-        what=(said["kind"] << SIZE_BITS) | said["bytes"],
-        by_pairs=said["by_pairs"],
-        pair=said["kind"] == len(names),
-        even=said["even"],
-        size=said["size"],
+        lane=np.unique(_key(0, *(one.to_numpy() for one in lanes)), return_inverse=True)[1],
+        **{one.name: one.to_numpy() for one in numbers},
         enters=enters,
         leaves=leaves,
         clock=clock,
         walk=np.lexsort((rows.start, rows.member)),
+        steps=steps,
     )
 
 
@@ -317,55 +296,45 @@ class _Runs(NamedTuple):
 
     order: Ints  # the rows in this order
     first: Ints  # where each key begins
+    counts: Ints  # rows of each key
     run: Ints  # where each rank begins in a key
+    lengths: Ints  # rows of each of these
 
 
 def _sorted(key: Keys, rank: Small) -> _Runs:
     order = np.argsort(key, kind="stable")
     keys, ranks = key[order], rank[order]
     new = np.r_[True, keys[1:] != keys[:-1]]
-    return _Runs(order, np.flatnonzero(new), np.flatnonzero(new | np.r_[True, ranks[1:] != ranks[:-1]]))
+    first, run = np.flatnonzero(new), np.flatnonzero(new | np.r_[True, ranks[1:] != ranks[:-1]])
+    return _Runs(order, first, np.diff(first, append=len(key)), run, np.diff(run, append=len(key)))
 
 
 def _by_id(rows: Rows) -> Keys:
     """Keys by the name that a collective has on all ranks, a number here; none where it is the name of several."""
     found = np.zeros(len(rows), dtype=np.uint64)
     known = np.flatnonzero(rows.id)
-    if not len(known):
-        return found
-    key = _key(_ID, rows.id[known])
-    runs = _sorted(key, rows.member[known])
-    lengths = _lengths(runs.run, len(key))
-    if lengths.max() > 1:
-        several = np.maximum.reduceat(lengths.repeat(lengths), runs.first) > 1
-        key[runs.order[several.repeat(_lengths(runs.first, len(key)))]] = 0
-    found[known] = key
+    if len(known):
+        key = _key(_ID, rows.id[known])
+        runs = _sorted(key, rows.member[known])
+        several = np.maximum.reduceat(runs.lengths.repeat(runs.lengths), runs.first) > 1
+        key[runs.order[several.repeat(runs.counts)]] = 0
+        found[known] = key
     return found
-
-
-def _lengths(first: Ints, total: int) -> Ints:
-    return np.diff(first, append=total)
 
 
 def _by_sequence(rows: Rows, told: _Told, doubts: list[tuple[str, int, str]]) -> Keys:
     """Keys by the number in the group, and the place among those of one number."""
     found = np.zeros(len(rows), dtype=np.uint64)
-    if not len(rows.sequence):
+    numbered = rows.sequence != NO_SEQUENCE
+    if not numbered.any():
         return found
-    known = told.walk[((rows.sequence != NO_SEQUENCE) & ~told.pair[rows.call])[told.walk]]
-    if not len(known):
-        return found
+    known = told.walk[(numbered & ~told.pairs[rows.call])[told.walk]]
     key = _key(_SEQUENCE, _key(0, told.lane, told.kind)[rows.call[known]], rows.sequence[known])
     runs = _sorted(key, rows.member[known])
-    lengths = _lengths(runs.run, len(key))
-    if lengths.max() == 1:
-        found[known] = key
-        return found
-    nth = np.arange(len(key)) - runs.run.repeat(lengths)
-    each = lengths.repeat(lengths)
+    nth = np.arange(len(key)) - runs.run.repeat(runs.lengths)
+    each = runs.lengths.repeat(runs.lengths)
     uneven = np.minimum.reduceat(each, runs.first) != np.maximum.reduceat(each, runs.first)
-    lost = runs.order[uneven.repeat(_lengths(runs.first, len(key)))]
-    again = runs.order[nth > 0]
+    lost, again = runs.order[uneven.repeat(runs.counts)], runs.order[nth > 0]
     key[again] = _key(_SEQUENCE, key[again], nth[nth > 0])
     if len(lost):
         doubts.append(("collectives of which a rank lost some", len(lost), _SOME_LOST))
@@ -426,12 +395,12 @@ def _lanes(rows: Rows, told: _Told, left: Ints) -> Iterator[tuple[int, dict[int,
             told.what[call],
             start,
             start + rows.dur[own],
-            told.enters[call],
-            told.leaves[call],
-            told.by_pairs[call],
-            told.pair[call],
-            int(told.clock[rank[low]]),
-            None if told.steps is None else partial(told.steps, own),
+            enters=told.enters[call],
+            leaves=told.leaves[call],
+            by_pairs=told.by_pairs[call],
+            pairs=told.pairs[call],
+            clock=int(told.clock[rank[low]]),
+            steps=None if told.steps is None else partial(told.steps, own),
         )
         if high == len(left) or lane[high] != lane[low]:
             yield int(lane[low]), members
@@ -451,34 +420,24 @@ def shows(rows: pl.DataFrame) -> tuple[Bools, Bools, Bools]:
     return tuple(one.to_numpy() for one in told)  # type: ignore[return-value]
 
 
-def _disagreeing(rows: Rows, told: _Told, key: Keys, runs: _Runs) -> Bools:
-    """The keys of what is no one collective: of several kinds or sizes, twice on a rank, or more than the group has."""
-    counts = _lengths(runs.first, len(key))
-    call = rows.call[runs.order]
+def _numbered(
+    rows: Rows, told: _Told, key: Keys, runs: _Runs, doubts: list[tuple[str, int, str]]
+) -> tuple[Small, Small, Ints, Ints]:
+    """Match, order, first and begun of :class:`Matches`."""
+    call, counts = rows.call[runs.order], runs.counts
+    size, keyed = np.maximum.reduceat(told.size[call], runs.first), key[runs.order[runs.first]] > _LOST
 
     def differ(values: Ints) -> Bools:
         return np.asarray(np.minimum.reduceat(values, runs.first) != np.maximum.reduceat(values, runs.first))
 
+    # no one collective: twice on a rank, more than the group has, of several kinds or sizes
     ranks = np.diff(np.searchsorted(runs.run, np.r_[runs.first, len(key)]))
-    size = np.maximum.reduceat(told.size[call], runs.first)
-    bad = (ranks != counts) | ((size > 0) & (counts > size)) | differ(told.kind[call])
     sized = np.where(told.even & (told.what & SIZES > 0), told.what, _UNKNOWN)[call]
-    if (sized == _UNKNOWN).any():
-        some = np.maximum.reduceat(sized, runs.first).repeat(counts)
-        sized = np.where(sized == _UNKNOWN, some, sized)
-    bad |= differ(sized)
-    return np.asarray(bad & (key[runs.order[runs.first]] > _LOST))
-
-
-#: Kinds of which all ranks give as much.
-_EVEN: Final = ("all_reduce", "reduce", "broadcast")
-
-
-def _numbered(rows: Rows, told: _Told, key: Keys, runs: _Runs, bad: Bools) -> tuple[Small, Small, Ints, Ints]:
-    """Match, order, first and begun of :class:`Matches`."""
-    counts = _lengths(runs.first, len(key))
-    size = np.maximum.reduceat(told.size[rows.call[runs.order]], runs.first)
-    real = (key[runs.order[runs.first]] > _LOST) & ((counts > 1) | (size == 1)) & ~bad
+    sized = np.where(sized == _UNKNOWN, np.maximum.reduceat(sized, runs.first).repeat(counts), sized)
+    bad = (ranks != counts) | ((size > 0) & (counts > size)) | differ(told.kind[call]) | differ(sized)
+    if several := int(counts[bad & keyed].sum()):
+        doubts.append(("collectives that ranks call by different kinds", several, _DIFFERENT))
+    real = keyed & ((counts > 1) | (size == 1)) & ~bad
     begun = np.minimum.reduceat(rows.start[runs.order], runs.first)
     keys = np.lexsort((runs.order[runs.first], begun))
     keys = keys[real[keys]]

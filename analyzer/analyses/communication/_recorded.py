@@ -1,4 +1,8 @@
-"""Recorded attributes of each collective: kind, group, sizes, and its name on all ranks."""
+"""Recorded attributes of each collective: kind, group, sizes, and its name on all ranks; and who came last to it.
+
+Waiting and transfer of collectives whose ranks are all in one report are told in the ledger of its devices. Definition:
+docs/definitions.md, section 11, "Waiting". Ranks of one report share its clock.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.device._operations import decoded, operations, with_facts
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD
@@ -24,48 +29,33 @@ def sums_of_calls(calls: pl.DataFrame, kernels: pl.DataFrame, more: Sequence[str
     """Sums of the calls of each kernel: event_id, kind, group, size, own, source, target, in_bytes, out_bytes.
 
     `calls` has the thread (process_id, thread_id), start_ns, kind, group, size, own, peer, root and bytes; `kernels`
-    the thread, event_id, device, kind and call_start. Columns `more` of calls are told too, of the first.
-    """
-    joined = _joined(calls, kernels)
-    fits = (pl.col("kind") == pl.col("kind_of_kernel")) | (
-        pl.col("kind").is_in(BY_PAIRS) & (pl.col("kind_of_kernel") == "send_recv")
-    )
-    return joined.filter(fits).group_by("event_id").agg(*_of_calls(), pl.col(more).first())
-
-
-def _joined(calls: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
-    """The calls, each with the kernel that it is part of, in their order.
-
-    Each call belongs to the next kernel that its thread launched: at once, or where the group of calls ends. What a
-    thread calls for several GPUs before it launches a kernel on each goes in equal parts to them, as they come.
+    the thread, event_id, device, kind and call_start. Columns `more` of calls are told too, of the first. Each call
+    belongs to the next kernel that its thread launched: at once, or where the group of calls ends. What a thread calls
+    for several GPUs before it launches a kernel on each goes in equal parts to them, as they come.
     """
     told = calls.sort("start_ns").with_columns(at="start_ns", called=pl.lit(value=True))
     launched = kernels.drop_nulls("call_start").select(
         *THREAD, "event_id", "device", kind_of_kernel="kind", at="call_start", called=pl.lit(value=False)
     )
-    begins = pl.col("called") & ~pl.col("called").shift(1, fill_value=False).over(THREAD)
-    lines = (
-        pl.concat([told, launched], how="diagonal")
-        .sort("at", maintain_order=True)
-        .with_columns(batch=begins.cast(pl.Int64).cum_sum().over(THREAD))
+    key, called, place = [*THREAD, "batch"], pl.col("called"), pl.int_range(pl.len(), dtype=pl.Int64)
+    begins = called & ~called.shift(1, fill_value=False).over(THREAD)
+    lines = pl.concat([told, launched], how="diagonal").sort("at", maintain_order=True)
+    lines = lines.with_columns(batch=begins.cast(pl.Int64).cum_sum().over(THREAD)).with_columns(
+        place=place.over(*key, "called"),
+        calls=called.cast(pl.Int64).sum().over(key),
+        ran=(~called).cast(pl.Int64).sum().over(key),
+        devices=pl.col("device").drop_nulls().n_unique().over(key),
     )
-    key = [*THREAD, "batch"]
-    place = pl.int_range(pl.len(), dtype=pl.Int64).over(key)
-    own = lines.filter("called").select(*told.columns, "batch").with_columns(place=place, number=pl.len().over(key))
-    own = own.with_columns(pl.col("number").cast(pl.Int64))
-    ran = lines.filter(~pl.col("called")).select(*key, "event_id", "device", "kind_of_kernel").with_columns(
-        kernel=place, ran=pl.len().cast(pl.Int64).over(key), devices=pl.col("device").n_unique().over(key)
-    )  # fmt: skip
-    sums = ran.group_by(key).agg(pl.col("ran", "devices").first())
-    shared = (pl.col("devices") == pl.col("ran")) & (pl.col("number") % pl.col("ran") == 0)
-    kernel = (
-        pl.when(pl.col("devices") == 1)
-        .then(0)
-        .when(shared)
-        .then(pl.col("place") // (pl.col("number") // pl.col("ran")).clip(lower_bound=1))
+    each = (pl.col("calls") // pl.col("ran")).clip(lower_bound=1)
+    shared = (pl.col("devices") == pl.col("ran")) & (pl.col("calls") % pl.col("ran") == 0)
+    kernel = pl.when(pl.col("devices") == 1).then(0).when(shared).then(pl.col("place") // each)
+    ran = lines.filter(~called).select(*key, "event_id", "kind_of_kernel", kernel="place")
+    own = lines.filter(called).select(*told.columns, "batch", kernel=kernel.cast(pl.Int64))
+    fits = (pl.col("kind") == pl.col("kind_of_kernel")) | (
+        pl.col("kind").is_in(BY_PAIRS) & (pl.col("kind_of_kernel") == "send_recv")
     )
-    numbered = own.join(sums, on=key, how="inner").with_columns(kernel=kernel.cast(pl.Int64)).drop("ran", "devices")
-    return numbered.join(ran.select(*key, "kernel", "event_id", "kind_of_kernel"), on=[*key, "kernel"], how="inner")
+    joined = own.join(ran, on=[*key, "kernel"], how="inner").filter(fits)
+    return joined.group_by("event_id").agg(*_of_calls(), pl.col(more).first())
 
 
 def _of_calls() -> list[pl.Expr]:
@@ -108,24 +98,10 @@ def _of_calls() -> list[pl.Expr]:
 
 #: Kinds as they are called everywhere, by how the tools call them in lower case without ``_`` and ending.
 _KINDS: Final = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "alltoallv": "all_to_all",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "send": "send",
-    "isend": "send",
-    "recv": "recv",
-    "irecv": "recv",
-    "recvanysource": "recv",
-    "sendrecv": "send_recv",
-    "barrier": "barrier",
-    "coalesced": "coalesced",
-}
+    kind.replace("_", ""): kind
+    for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "gather", "scatter",
+                 "send", "recv", "send_recv", "barrier", "coalesced")
+} | {"alltoallv": "all_to_all", "isend": "send", "irecv": "recv", "recvanysource": "recv"}  # fmt: skip
 _ENDING: Final = r"_?(?:base|into_tensor|tensor|single|coalesced|out|oop|sparse)$"
 
 #: Bytes of an element, by the framework's names and those of kernels.
@@ -171,14 +147,8 @@ def collectives_on_cpu(report: Report) -> pl.DataFrame:
     inputs = report.table("op_detail").select("event_id", pl.col("input_shapes", "input_types").cast(pl.String))
     told = ranges.join(inputs, on="event_id", how="left", maintain_order="left")
     told = _with_kind(told, pl.col("name").cast(pl.String))
-    each = told.select("input_shapes", "input_types").unique().drop_nulls()
-    sizes = [tensor_bytes(shapes, types) for shapes, types in each.iter_rows()]
-    known = told.join(
-        each.with_columns(bytes=pl.Series(sizes, dtype=pl.Int64)),
-        on=["input_shapes", "input_types"],
-        how="left",
-        maintain_order="left",
-    )
+    tensors = pl.struct("input_shapes", "input_types")
+    known = told.with_columns(bytes=tensors.map_elements(_tensors_of, return_dtype=pl.Int64))
     gets, moves = pl.col("kind") == "recv", pl.col("kind") != "barrier"
     return known.select(
         "process_id",
@@ -191,6 +161,11 @@ def collectives_on_cpu(report: Report) -> pl.DataFrame:
     )
 
 
+def _tensors_of(row: dict[str, str | None]) -> int | None:
+    shapes, types = row["input_shapes"], row["input_types"]
+    return None if shapes is None or types is None else tensor_bytes(shapes, types)
+
+
 def tensor_bytes(shapes: str, types: str) -> int | None:
     """The bytes of tensors by dimensions and types, JSON lists as PyTorch records them; None if not all are known."""
     try:
@@ -199,18 +174,15 @@ def tensor_bytes(shapes: str, types: str) -> int | None:
         return None
     if not (isinstance(dimensions, list) and isinstance(names, list)) or len(dimensions) != len(names) or not names:
         return None
-    sizes = [_bytes_of(one, name) for one, name in zip(dimensions, names, strict=True)]
-    whole = sum(size for size in sizes if size is not None)
-    return None if None in sizes or whole > _LARGEST_BYTES else whole
-
-
-def _bytes_of(dimensions: object, name: object) -> int | None:
-    if not isinstance(dimensions, list) or not isinstance(name, str):
-        return None
-    each = element_bytes(_SPELLED.get(name, name.removeprefix("c10::").lower()))
-    if each is None or not all(type(one) is int and one >= 0 for one in dimensions):
-        return None
-    return each * prod(dimensions)
+    whole = 0
+    for dimension, name in zip(dimensions, names, strict=True):
+        if not isinstance(dimension, list) or not isinstance(name, str):
+            return None
+        each = element_bytes(_SPELLED.get(name, name.removeprefix("c10::").lower()))
+        if each is None or not all(type(one) is int and one >= 0 for one in dimension):
+            return None
+        whole += each * prod(dimension)
+    return whole if whole <= _LARGEST_BYTES else None
 
 
 #: Types of elements as annotations spell them, where that is not the name that kernels have.
@@ -235,30 +207,26 @@ def _told_by_trace(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
     """Attributes from a trace: arguments of the kernel, else of the operator that launched it."""
     told = report.table("collective_detail").select("event_id", *_FIELDS)
     told = told.with_columns(pl.col(pl.Categorical).cast(pl.String))
-    of_op = {name: f"{name}_of_op" for name in _FIELDS}
     known = kernels.join(told, on="event_id", how="left", maintain_order="left").join(
-        told.rename(of_op), left_on="parent_id", right_on="event_id", how="left", maintain_order="left"
+        told, left_on="parent_id", right_on="event_id", how="left", maintain_order="left", suffix="_of_op"
     )
-    known = known.with_columns(pl.coalesce(name, other).alias(name) for name, other in of_op.items())
+    known = known.with_columns(pl.coalesce(name, f"{name}_of_op").alias(name) for name in _FIELDS)
     named = decoded(report, known, "operation")
     named = _with_kind(named, pl.coalesce("collective", pl.col("operation").cast(pl.String)))
+    sends, receives = pl.col("kind") == "send", pl.col("kind") == "recv"
     return _with_grouped_ops(report, _with_place(report, named)).select(
-        "event_id",
-        "stream",
-        "kind",
-        "group",
+        *("event_id", "stream", "kind", "group"),
         pl.col("group_size").alias("size"),
-        "ranks",
-        "own",
-        pl.when(pl.col("kind") == "send").then("own").otherwise("source_rank").alias("source"),
-        pl.when(pl.col("kind") == "recv").then("own").otherwise("target_rank").alias("target"),
+        *("ranks", "own"),
+        pl.when(sends).then("own").otherwise("source_rank").alias("source"),
+        pl.when(receives).then("own").otherwise("target_rank").alias("target"),
         pl.col("sequence_number").alias("sequence"),
         pl.col("comms_id").alias("id"),
         "type",
-        pl.coalesce(pl.col("in_elements") * pl.col("each"), "in_bytes").alias("in_bytes"),
-        pl.coalesce(pl.col("out_elements") * pl.col("each"), "out_bytes").alias("out_bytes"),
+        *(pl.coalesce(pl.col(f"{side}_elements") * pl.col("each"), f"{side}_bytes").alias(f"{side}_bytes")
+          for side in ("in", "out")),
         _largest().alias("largest_bytes"),
-    )
+    )  # fmt: skip
 
 
 def _with_kind(frame: pl.DataFrame, called: pl.Expr) -> pl.DataFrame:
@@ -341,13 +309,18 @@ def _place(row: dict[str, Any], rank: int | None) -> int | None:
 
 def _told_by_nccl(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
     """Attributes from the payloads of NCCL's own ranges, by the calls that each kernel was launched for."""
-    sums = _sums_of_payloads(report)
-    launched = _of_kind(report, kernels)
+    launched, sums = _of_kind(report, kernels), _sums_of_payloads(report)
     told = launched.join(sums, on="event_id", how="left", maintain_order="left", suffix="_told")
-    missing = [pl.lit(None, dtype=COLLECTIVES.schema[name]).alias(name) for name in _NOT_TOLD_BY_NCCL]
-    told = told.with_columns(*missing, kind=pl.coalesce("kind_told", "kind"))
-    recorded = COLLECTIVES.schema.keys() & {*told.columns} - {"stream", "device"}
-    return told.select("event_id", "stream", *(name for name in COLLECTIVES.schema if name in recorded))
+    told = told.with_columns(kind=pl.coalesce("kind_told", "kind"))
+    recorded = [name for name in COLLECTIVES.schema if name in (*sums.columns, *_NOT_TOLD_BY_NCCL)]
+    return told.select(
+        "event_id",
+        "stream",
+        *(
+            pl.lit(None, dtype=COLLECTIVES.schema[name]).alias(name) if name in _NOT_TOLD_BY_NCCL else name
+            for name in recorded
+        ),
+    )
 
 
 _NOT_TOLD_BY_NCCL: Final = ("ranks", "sequence", "id", "type", "largest_bytes")
@@ -457,7 +430,74 @@ def _with_group_of_stream(told: pl.DataFrame) -> pl.DataFrame:
     groups = told.drop_nulls("size").select("stream", *_OF_GROUP).unique()
     single = groups.filter(pl.len().over("stream") == 1)
     known = told.join(single, on="stream", how="left", suffix="_there", maintain_order="left")
-    unknown = pl.col("size").is_null()
-    return known.with_columns(
-        pl.when(unknown).then(f"{name}_there").otherwise(name).alias(name) for name in _OF_GROUP
-    ).select(told.columns)
+    there = pl.when(pl.col("size").is_null())
+    return known.select(
+        there.then(f"{name}_there").otherwise(name).alias(name) if name in _OF_GROUP else name for name in told.columns
+    )
+
+
+# Waiting and transfer of collectives whose ranks are all in one report
+
+#: Of each collective whose ranks are all in the report: its row of :func:`operations`, when the last rank came, who
+#: that was (null where several came at once), the row of that rank (of several the lowest), and whether the report says
+#: how many ranks take part.
+_ARRIVALS: Final = {
+    "row": pl.UInt32,
+    "arrival": pl.Int64,
+    "last": pl.String,
+    "late": pl.UInt32,
+    "sized": pl.Boolean,
+}
+
+#: The details of communication.
+WAITING: Final = "waiting for "
+TRANSFER: Final = "transfer"
+
+_TALKS: Final = pl.col("bucket") == "communication"
+
+
+def exposed_pieces(line: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+    """The pieces of collectives of one device in which no kernel runs: the rows of `line`, cut.
+
+    `line` has the part that no earlier collective covers as start and end, and exposed_ns, which the pieces sum to.
+    """
+    own = line.filter(pl.col("end") > pl.col("start"))
+    if own.is_empty():
+        return own
+    low, high = own.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    return intervals.cut(own, intervals.gaps(intervals.union(kernels), low, high))
+
+
+def has_partners(report: Report) -> bool:
+    """Whether the report has several ranks with collectives in common."""
+    return not last_arrivals(report).is_empty()
+
+
+def told_communication(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """The exposed time of the collectives in `work` by detail: detail, ns.
+
+    `work` has the operations of one device, clipped and with exclusive_ns. Details are ``waiting for`` the rank that
+    came last, ``transfer`` where the report says that this was the last of all, and null for what it does not tell.
+    """
+    line = intervals.first_come(work.filter(_TALKS).sort("began", "event_id"))
+    own = line.select("row", number="row", start="own_start", end="own_end", exposed_ns="exclusive_ns")
+    pieces = exposed_pieces(own, work.filter(pl.col("bucket") == "kernel"))
+    pieces = pieces.join(last_arrivals(report), on="row", how="left")
+    ns = pl.col("end") - pl.col("start")
+    wait = (pl.min_horizontal("end", "arrival") - pl.col("start")).clip(lower_bound=0)
+    wait = pl.when(pl.col("arrival").is_not_null()).then(wait).otherwise(0)
+    waiting, moving = pl.lit(WAITING) + pl.col("last").fill_null("others"), pl.when("sized").then(pl.lit(TRANSFER))
+    parts = (pieces.select(detail=waiting, ns=wait), pieces.select(detail=moving, ns=ns - wait))
+    return pl.concat(parts).group_by("detail").agg(pl.col("ns").sum()).filter(pl.col("ns") > 0)
+
+
+@once_per_process
+def last_arrivals(report: Report) -> pl.DataFrame:
+    """When the last rank came to each collective, :data:`_ARRIVALS`; empty where the report has no two ranks."""
+    work = operations(report).filter(_TALKS)
+    members = work.select("device", "process_id").unique().sort("device", "process_id")
+    if members.height <= 1:
+        return pl.DataFrame(schema=_ARRIVALS)
+    from kanalyze.analyses.communication._waits import arrivals  # noqa: PLC0415 - numpy, for several ranks only
+
+    return arrivals(report, work, members).cast(_ARRIVALS)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ import polars as pl
 
 from kanalyze.analyses.communication._matching import matched, rows_of
 from kanalyze.analyses.communication._recorded import collectives_of
+from kanalyze.columns import gathered
 from kanalyze.reduction.tables import COLLECTIVES
 from kanalyze.report import Report
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from kanalyze.analyses.communication._matching import Ints, Matches, Rows, Slice, Small
-
 
 #: Rows that are looked at at once, about.
 OF_SLICE: Final = 1 << 18
@@ -60,13 +60,7 @@ class Clocks(NamedTuple):
 
 
 CLOCKS: Final = {
-    "clock": pl.Int64,
-    "part": pl.Int64,
-    "start_ns": pl.Int64,
-    "end_ns": pl.Int64,
-    "offset_ns": pl.Int64,
-    "low_ns": pl.Int64,
-    "high_ns": pl.Int64,
+    **dict.fromkeys(("clock", "part", "start_ns", "end_ns", "offset_ns", "low_ns", "high_ns"), pl.Int64),
     "drift_ppm": pl.Float64,
 }
 
@@ -98,7 +92,6 @@ _GATHERS: Final = ("all_gather", "gather")
 _SCATTERS: Final = ("reduce_scatter", "scatter")
 
 _NS_PER_S: Final = 1_000_000_000
-
 
 #: Before all times.
 _FAR: Final = 1 << 62
@@ -291,7 +284,6 @@ def arrivals(report: Report, work: pl.DataFrame, members: pl.DataFrame) -> pl.Da
     `work` has the communication kernels of all ranks, `members` the ranks (device, process_id). Collectives without a
     partner, and those of which ranks are known to be missing, are left out.
     """
-    names = pl.Series(_names_of(members))
     numbered, keys = members.with_row_index("member"), ["device", "process_id"]
     line = work.sort("began", "event_id").join(numbered, on=keys, nulls_equal=True, maintain_order="left")
     line = line.sort("member", maintain_order=True)
@@ -304,28 +296,16 @@ def arrivals(report: Report, work: pl.DataFrame, members: pl.DataFrame) -> pl.Da
     known = known[whole[found.match[known]]]
     if members.height > _PAIR:  # those of several groups may be mixed up
         known = known[rows.calls.get_column("group").is_not_null().to_numpy()[rows.call[known]]]
-    of_rows = told.select("arrival_ns", "last", "size")[found.match[known]]
-    last = names.gather(pl.Series(rows.member).gather(of_rows.get_column("last")))
+    of_rows = told.select("last", arrival="arrival_ns", sized=pl.col("size").is_not_null())[found.match[known]]
+    # by GPU, or by process where several ranks share one
+    alone = pl.format("GPU {}", "device"), pl.format("process {}", "process_id")
+    names = members.select(pl.when(pl.col("device").is_unique()).then(alone[0]).otherwise(alone[1])).to_series()
+    last = gathered(names, pl.Series(rows.member).gather(of_rows.get_column("last")).cast(pl.Int64)).alias("last")
     own = line[known].select("row", "start", match=pl.Series(found.match[known]))
     latest = pl.col("row").sort_by("start", "row", descending=[True, False]).first().over("match")
-    return pl.DataFrame(
-        {
-            "row": own.get_column("row"),
-            "late": own.select(latest).to_series(),
-            "arrival": of_rows.get_column("arrival_ns"),
-            "last": last,
-            "sized": of_rows.get_column("size").is_not_null(),
-        }
-    )
-
-
-def _names_of(members: pl.DataFrame) -> list[str]:
-    """Names of ranks: by GPU, or by process where several share one."""
-    single = members.get_column("device").is_unique()
-    return [
-        f"GPU {device}" if alone else f"process {process}"
-        for (device, process), alone in zip(members.iter_rows(), single, strict=True)
-    ]
+    late = own.select("row", late=latest)
+    found_rows: pl.DataFrame = of_rows.with_columns(last).hstack(late.get_columns())
+    return found_rows.select("row", "late", "arrival", "last", "sized")
 
 
 def _recorded(report: Report, line: pl.DataFrame) -> pl.DataFrame:

@@ -25,8 +25,7 @@ from kanalyze.analyses.iterations._steady import (
 )
 from kanalyze.analyses.iterations.iterations import judged_iterations
 from kanalyze.analyses.memory.memory import memory
-from kanalyze.analyses.operators._events import host_tree
-from kanalyze.analyses.operators._paths import ARROW, operator_paths
+from kanalyze.analyses.operators._host_tree import ARROW, host_tree, operator_paths
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.operators.tree import nodes
 from kanalyze.analyses.shared.analysis import require

@@ -22,7 +22,7 @@ from kanalyze.analyses.comparing._pair import (
 )
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.iterations._steady import BETWEEN
-from kanalyze.analyses.operators._paths import ARROW
+from kanalyze.analyses.operators._host_tree import ARROW
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.decoder.decode import decode
 from kanalyze.schema import Column, Table

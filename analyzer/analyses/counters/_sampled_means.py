@@ -58,24 +58,15 @@ class Grid(NamedTuple):
 def grids(report: Report) -> dict[int, Grid]:
     """The sampled counters of each device that has any."""
     known = report.table("gpu_metrics")
-    if known.is_empty():
-        return {}
-    names = known.select("metric", "unit").unique().with_columns(column=_columns())
-    told = known.join(names.drop_nulls("column"), on=["metric", "unit"], nulls_equal=True)
-    found = {}
-    for device, own in told.partition_by("device", as_dict=True).items():
-        found[int(device[0])] = _grid(own)
-    return found
-
-
-def _columns() -> pl.Expr:
-    """The column of each counter; null for others, and for other units of the same counter."""
-    percent = pl.col("unit").cast(pl.String).str.contains("%").fill_null(value=True)
-    column = pl.lit(None, dtype=pl.String)
-    for name, metric in COUNTERS.items():
-        fits = pl.col("metric").cast(pl.String).str.contains(metric) & (percent | pl.lit(name == _CLOCK))
-        column = pl.when(fits).then(pl.lit(name)).otherwise(column)
-    return column
+    text, percent = pl.col("metric").cast(pl.String), pl.col("unit").cast(pl.String).str.contains("%")
+    # none for others, and for other units of the same counter
+    column = pl.coalesce(
+        pl.when(text.str.contains(metric) & (percent.fill_null(value=True) | pl.lit(name == _CLOCK))).then(pl.lit(name))
+        for name, metric in COUNTERS.items()
+    )
+    names = known.select("metric", "unit").unique().with_columns(column=column).drop_nulls("column")
+    told = known.join(names, on=["metric", "unit"], nulls_equal=True)
+    return {int(device): _grid(own) for (device,), own in told.partition_by("device", as_dict=True).items()}
 
 
 def _grid(runs: pl.DataFrame) -> Grid:
@@ -113,22 +104,22 @@ def means(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:
         key, total_ns (of its intervals), sampled_ns and samples (what of that samples tell), and a column for each of
         :data:`COUNTERS`, null where none tells.
     """
-    merged = [
-        intervals.union(own).with_columns(key=pl.lit(key[0], dtype=spans.schema["key"]))
-        for key, own in spans.partition_by("key", as_dict=True).items()
-    ]
-    if not merged:
-        return _shaped(pl.DataFrame(schema={"key": spans.schema["key"]}))
-    whole = pl.concat(merged)
+    merged = [spans.select("start", "end", "key").clear()]
+    for (key,), own in spans.partition_by("key", as_dict=True).items():
+        merged.append(intervals.union(own).with_columns(key=pl.lit(key, dtype=spans.schema["key"])))
+    whole, ns = pl.concat(merged), pl.col("ns")
     total = whole.group_by("key", maintain_order=True).agg(total_ns=(pl.col("end") - pl.col("start")).sum())
     inside = _told(grid, whole)
-    values = [name for name in COUNTERS if name in inside.columns]
     weighted = [
-        ((pl.col(name) * pl.col("ns")).sum() / pl.col("ns").filter(pl.col(name).is_not_null()).sum()).alias(name)
-        for name in values
+        ((pl.col(name) * ns).sum() / ns.filter(pl.col(name).is_not_null()).sum()).alias(name)
+        if name in inside.columns
+        else pl.lit(None, dtype=pl.Float64).alias(name)
+        for name in COUNTERS
     ]
-    sums = inside.group_by("key").agg(pl.col("ns").sum().alias("sampled_ns"), pl.col("samples").sum(), *weighted)
-    return _shaped(total.join(sums, on="key", how="left", maintain_order="left"))
+    sums = inside.group_by("key").agg(ns.sum().alias("sampled_ns"), pl.col("samples").sum(), *weighted)
+    joined = total.join(sums, on="key", how="left", maintain_order="left")
+    counts = pl.col("total_ns", "sampled_ns", "samples").cast(pl.Int64).fill_null(0)
+    return joined.select("key", counts, *COUNTERS)
 
 
 def cells_within(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:
@@ -159,11 +150,3 @@ def _told(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:
     pure = (pl.col("ns") >= _PURE * pl.col("length")) | (several & (pl.col("ns") >= _PURE * grid.period_ns))
     count = ((2 * pl.col("ns") + grid.period_ns) // (2 * grid.period_ns)).clip(lower_bound=1)
     return sums.filter(pure).with_columns(samples=count)
-
-
-def _shaped(frame: pl.DataFrame) -> pl.DataFrame:
-    """Adds the columns that nothing filled; counts of nothing are 0."""
-    whole = dict.fromkeys(("total_ns", "sampled_ns", "samples"), pl.Int64)
-    types = {**whole, **dict.fromkeys(COUNTERS, pl.Float64)}
-    missing = [pl.lit(None, dtype=kind).alias(name) for name, kind in types.items() if name not in frame.columns]
-    return frame.with_columns(missing).select("key", *types).with_columns(pl.col(*whole).fill_null(0))

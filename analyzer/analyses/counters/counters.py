@@ -1,22 +1,94 @@
-"""The metrics of ncu by kernel, as columns: speed of light, memory, occupancy, warps and stalls."""
+"""What ncu measured by kernel: its metrics as columns, what warps wait for, and the lines of source they were at."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import polars as pl
 
-from kanalyze.analyses.counters._metrics import LATENCY, REASONS, measured_kernels, ratio, share, stall_metric, whole
 from kanalyze.analyses.device._operations import SHAPE_COLUMNS
 from kanalyze.analyses.shared.analysis import analysis
+from kanalyze.analyses.shared.statistics import known_sum
+from kanalyze.errors import CannotTellError
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 
-_L1: Final = "l1tex__"
-_GLOBAL: Final = "pipe_lsu_mem_global_op"
-_USED: Final = "smsp__sass_average_data_bytes_per_sector_mem_global_op"
-_SHARED: Final = "pipe_lsu_mem_shared"
-_OP: Final = "smsp__sass_inst_executed_op"
+
+def require_counters(report: Report, table: Table) -> None:
+    """Raises :class:`CannotTellError` unless the report has counters and no window is set."""
+    if not report.meta.timeless:
+        raise CannotTellError.without_counters(table.name, report.meta.path)
+    if report.scope.window is not None:
+        raise CannotTellError.timeless(f"{table.name} of a window", report.meta.path)
+
+
+def measured_kernels(report: Report, table: Table, metrics: Iterable[str]) -> pl.DataFrame:
+    """All kernels in scope with `metrics`, in the order of measurement.
+
+    Returns:
+        Columns event_id, name, dur_ns, process_id, device, those of kernel_config, and a Float64 column for each of
+        `metrics`, null if not collected.
+
+    Raises:
+        CannotTellError: The report has no counters, or a window is set: ncu's kernels have no timestamps.
+    """
+    require_counters(report, table)
+    kernels = report.seen("kernel").select("event_id", pl.col("name").cast(pl.String), "dur_ns", "process_id", "device")
+    placed = kernels.join(report.kernel_config, on="event_id", how="left", maintain_order="left")
+    return placed.join(metric_columns(report, metrics), on="event_id", how="left", maintain_order="left")
+
+
+def metric_columns(report: Report, metrics: Iterable[str]) -> pl.DataFrame:
+    """One column per metric, a row per kernel that has any; with event_id."""
+    wanted = list(dict.fromkeys(metrics))
+    rows = report.table("metrics").filter(pl.col("metric").is_in(wanted)).select("event_id", "metric", "value")
+    wide = rows.pivot(on="metric", on_columns=wanted, index="event_id", values="value", aggregate_function="first")
+    return wide.select("event_id", *wanted)
+
+
+def ratio(part: str | pl.Expr, whole: str | pl.Expr) -> pl.Expr:
+    """The ratio of two columns, null if the divisor is zero."""
+    divisor = pl.col(whole) if isinstance(whole, str) else whole
+    return pl.when(divisor > 0).then(part) / divisor
+
+
+def counted(metric: pl.Expr) -> pl.Expr:
+    """Rounds a count, which ncu stores as a floating-point number."""
+    return (metric + 0.5).floor().cast(pl.Int64, strict=False)
+
+
+#: Each reason for which warps wait with its meaning, and whether it is a wait (`selected` is the issue itself).
+REASONS: Final = {
+    "long_scoreboard": ("data from global, local or texture memory", True),
+    "short_scoreboard": ("data from shared memory, or a special function", True),
+    "math_pipe_throttle": ("an execution pipe that is busy", True),
+    "mio_throttle": ("the queue for shared memory and special functions", True),
+    "lg_throttle": ("the queue for global and local memory", True),
+    "tex_throttle": ("the queue for textures", True),
+    "barrier": ("other warps at a barrier of the block", True),
+    "membar": ("a memory barrier", True),
+    "wait": ("the result of an instruction before it, of fixed latency", True),
+    "no_instruction": ("instructions to be fetched", True),
+    "imc_miss": ("constants to be fetched", True),
+    "drain": ("stores to complete before it exits", True),
+    "branch_resolving": ("a branch to be resolved", True),
+    "dispatch_stall": ("the dispatcher", True),
+    "gmma": ("other warps of a warpgroup, or its matrix products", True),
+    "sleeping": ("the end of a sleep", True),
+    "misc": ("something else in the hardware", True),
+    "not_selected": ("its turn: another warp was issued instead", False),
+    "selected": ("nothing: it was issued", False),
+}
+
+#: Cycles between two instructions of a warp, which the stall reasons divide among themselves.
+LATENCY: Final = "smsp__average_warp_latency_per_inst_issued.ratio"
+
+
+def stall_metric(reason: str) -> str:
+    """The metric of ncu for the cycles that warps spend with `reason` per instruction issued."""
+    return f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"
+
 
 #: Bytes of a sector, the smallest transfer of a cache.
 _SECTOR_BYTES: Final = 32
@@ -33,8 +105,29 @@ LIMITS: Final = {
     "barriers": "launch__occupancy_limit_barriers",
 }
 
-#: Columns that are one metric of ncu in percent: name, metric, meaning.
-_SHARES: Final = (
+#: Metrics from which columns are computed.
+_OPS: Final = {"load": "ld", "store": "st"}
+_SECTORS, _REQUESTS = (f"l1tex__t_{of}_pipe_lsu_mem_global_op_{{}}.sum" for of in ("sectors", "requests"))
+_BYTES: Final = "smsp__sass_average_data_bytes_per_sector_mem_global_op_{}.ratio"
+_CONFLICTS: Final = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
+_WAVEFRONTS: Final = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
+_EXCESSIVE: Final = "derived__memory_l2_theoretical_sectors_global_excessive"
+_THEORETICAL: Final = "memory_l2_theoretical_sectors_global"
+_WAVES: Final = "launch__waves_per_multiprocessor"
+_SMS: Final = "launch__sm_count"
+
+#: Of the columns that are one metric of ncu, those that are whole numbers; shares are percentages there.
+_COUNTED: Final = ("cycles", "dram_read_bytes", "dram_write_bytes", "instructions", "bank_conflicts", "local_loads",
+                   "local_stores", "spill_requests", "sms", "sm_clock_hz", "dram_bytes_per_s")  # fmt: skip
+
+#: The columns of the table; those that are one metric of ncu as name, metric and meaning.
+_COLUMNS: Final[tuple[Column | tuple[str, str, str], ...]] = (
+    Column("event_id", pl.Int64, "The kernel in `events`, in the order of the report."),
+    Column("name", pl.String, "Its name.", nullable=True),
+    Column("device", pl.Int64, "The GPU, as in `devices`.", nullable=True),
+    Column("dur_ns", pl.Int64, "Duration, alone and under replay: not that in the program.", nullable=True),
+    ("cycles", "gpc__cycles_elapsed.max", "Elapsed Cycles."),
+    ("sm_clock_hz", "gpc__cycles_elapsed.avg.per_second", "SM Frequency."),
     ("compute_share", "sm__throughput.avg.pct_of_peak_sustained_elapsed", "Compute (SM) Throughput of its peak."),
     (
         "memory_share",
@@ -42,142 +135,95 @@ _SHARES: Final = (
         "Memory Throughput of its peak.",
     ),
     ("dram_share", "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", "DRAM Throughput of its peak."),
+    ("dram_bytes_per_s", "dram__bytes.sum.per_second", "DRAM bandwidth, reads and writes."),
+    ("dram_read_bytes", "dram__bytes_read.sum", "Bytes read from DRAM."),
+    ("dram_write_bytes", "dram__bytes_write.sum", "Bytes written to DRAM."),
     ("l2_share", "lts__throughput.avg.pct_of_peak_sustained_elapsed", "L2 Cache Throughput of its peak."),
-    ("l1_share", "l1tex__throughput.avg.pct_of_peak_sustained_active", "L1/TEX Cache Throughput of its peak."),
     ("l2_hit_share", "lts__t_sector_hit_rate.pct", "L2 Hit Rate."),
+    ("l1_share", "l1tex__throughput.avg.pct_of_peak_sustained_active", "L1/TEX Cache Throughput of its peak."),
     ("l1_hit_share", "l1tex__t_sector_hit_rate.pct", "L1/TEX Hit Rate."),
+    *SHAPE_COLUMNS,
+    Column("registers_per_thread", pl.Int32, "Registers that a thread uses.", nullable=True),
+    Column("static_shared_bytes", pl.Int64, "Static shared memory of a block.", nullable=True),
+    Column("dynamic_shared_bytes", pl.Int64, "Dynamic shared memory of a block.", nullable=True),
     ("occupancy_share", "sm__maximum_warps_per_active_cycle_pct", "Theoretical Occupancy."),
     ("achieved_occupancy_share", "sm__warps_active.avg.pct_of_peak_sustained_active", "Achieved Occupancy."),
+    Column("limiter", pl.String, f"What allows no further block on an SM: {', '.join(LIMITS)}.", nullable=True),
+    Column("blocks_per_sm", pl.Int64, "Blocks that an SM can hold: ncu's least Block Limit.", nullable=True),
+    ("sms", _SMS, "SMs of the GPU."),
+    ("waves", _WAVES, "Waves Per SM: the grid by the blocks that run at once."),
+    *columns("""
+        tail_share float?: The part of the blocks' room that the last wave leaves empty; 0 where there is but one wave.
+    """),
+    ("instructions", "smsp__inst_executed.sum", "Executed Instructions, of warps."),
+    ("ipc", "sm__inst_executed.avg.per_cycle_active", "Instructions that an SM executes per active cycle."),
     ("issue_share", "smsp__issue_active.avg.pct_of_peak_sustained_active", "Cycles in which a scheduler issues."),
+    ("active_warps", "smsp__warps_active.avg.per_cycle_active", "Active Warps Per Scheduler."),
+    ("eligible_warps", "smsp__warps_eligible.avg.per_cycle_active", "Eligible Warps Per Scheduler."),
+    ("cycles_per_instruction", LATENCY, "Warp Cycles Per Issue."),
+    *columns("""
+        top_stall text?: What warps wait for longest, as `stalls` names it; not counting `selected` and `not_selected`.
+        top_stall_share float?: Its part of cycles_per_instruction.
+    """),
+    ("threads_per_instruction", "smsp__thread_inst_executed_per_inst_executed.ratio", "Avg. Active Threads Per Warp."),
+    *(
+        Column(
+            f"{what}_sectors_per_request",
+            pl.Float64,
+            f"Sectors of 32 bytes that a global {what} of a warp touches; 4 where 32 threads use 4 bytes each, "
+            "side by side.",
+            nullable=True,
+        )
+        for what in _OPS
+    ),
+    *(
+        Column(f"{what}_used_share", pl.Float64, f"Bytes of them that a global {what} uses.", nullable=True)
+        for what in _OPS
+    ),
+    *columns(f"""
+        uncoalesced_share float?: Sectors of global accesses that ideal ones would not need. {_EXCESSIVE} by
+            {_THEORETICAL}.
+    """),
+    ("bank_conflicts", _CONFLICTS, "Bank conflicts of shared memory."),
+    *columns("""
+        bank_conflict_share float?: Bank conflicts by all wavefronts of shared memory, of which each conflict adds one.
+    """),
+    (
+        "local_loads",
+        "smsp__sass_inst_executed_op_local_ld.sum",
+        "Loads from local memory: spilled registers and arrays.",
+    ),
+    ("local_stores", "smsp__sass_inst_executed_op_local_st.sum", "Stores to local memory."),
+    ("spill_requests", "derived__local_spilling_requests", "Requests of local memory for spilled registers."),
+    ("spill_share", "derived__local_spilling_requests_pct", "Requests of local memory that are register spills."),
     (
         "tensor_share",
         "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
         "Use of the tensor pipe, which executes register moves, too.",
     ),
-    ("spill_share", "derived__local_spilling_requests_pct", "Requests of local memory that are register spills."),
 )
 
-#: Columns that are one unscaled metric of ncu: name, metric, meaning.
-_VALUES: Final = (
-    ("cycles", "gpc__cycles_elapsed.max", "Elapsed Cycles."),
-    ("sm_clock_hz", "gpc__cycles_elapsed.avg.per_second", "SM Frequency."),
-    ("dram_bytes_per_s", "dram__bytes.sum.per_second", "DRAM bandwidth, reads and writes."),
-    ("dram_read_bytes", "dram__bytes_read.sum", "Bytes read from DRAM."),
-    ("dram_write_bytes", "dram__bytes_write.sum", "Bytes written to DRAM."),
-    ("waves", "launch__waves_per_multiprocessor", "Waves Per SM: the grid by the blocks that run at once."),
-    ("ipc", "sm__inst_executed.avg.per_cycle_active", "Instructions that an SM executes per active cycle."),
-    ("active_warps", "smsp__warps_active.avg.per_cycle_active", "Active Warps Per Scheduler."),
-    ("eligible_warps", "smsp__warps_eligible.avg.per_cycle_active", "Eligible Warps Per Scheduler."),
-    ("cycles_per_instruction", LATENCY, "Warp Cycles Per Issue."),
-    ("threads_per_instruction", "smsp__thread_inst_executed_per_inst_executed.ratio", "Avg. Active Threads Per Warp."),
-    ("instructions", "smsp__inst_executed.sum", "Executed Instructions, of warps."),
-    ("bank_conflicts", f"{_L1}data_bank_conflicts_{_SHARED}.sum", "Bank conflicts of shared memory."),
-    ("local_loads", f"{_OP}_local_ld.sum", "Loads from local memory: spilled registers and arrays."),
-    ("local_stores", f"{_OP}_local_st.sum", "Stores to local memory."),
-    ("spill_requests", "derived__local_spilling_requests", "Requests of local memory for spilled registers."),
-    ("sms", "launch__sm_count", "SMs of the GPU."),
-)  # fmt: skip
-_COUNTED: Final = ("cycles", "dram_read_bytes", "dram_write_bytes", "instructions", "bank_conflicts", "local_loads",
-                   "local_stores", "spill_requests", "sms", "sm_clock_hz", "dram_bytes_per_s")  # fmt: skip
-
-#: Metrics from which columns are computed.
-_SECTORS: Final = {op: f"{_L1}t_sectors_{_GLOBAL}_{op}.sum" for op in ("ld", "st")}
-_REQUESTS: Final = {op: f"{_L1}t_requests_{_GLOBAL}_{op}.sum" for op in ("ld", "st")}
-_BYTES: Final = {op: f"{_USED}_{op}.ratio" for op in ("ld", "st")}
-_WAVEFRONTS: Final = f"{_L1}data_pipe_lsu_wavefronts_mem_shared.sum"
-_EXCESSIVE: Final = "derived__memory_l2_theoretical_sectors_global_excessive"
-_THEORETICAL: Final = "memory_l2_theoretical_sectors_global"
-_SHARED_EXCESSIVE: Final = "derived__memory_l1_wavefronts_shared_excessive"
+_PLAIN: Final = {one[0]: one[1] for one in _COLUMNS if isinstance(one, tuple)}
 
 _METRICS: Final = (
-    *(metric for _, metric, _ in (*_SHARES, *_VALUES)),
+    *_PLAIN.values(),
     *LIMITS.values(),
-    *(metric for group in (_SECTORS, _REQUESTS, _BYTES) for metric in group.values()),
-    *(_WAVEFRONTS, _EXCESSIVE, _THEORETICAL, _SHARED_EXCESSIVE),
-    *(stall_metric(reason) for reason in REASONS),
+    *(metric.format(op) for metric in (_SECTORS, _REQUESTS, _BYTES) for op in _OPS.values()),
+    *(_WAVEFRONTS, _EXCESSIVE, _THEORETICAL),
+    *map(stall_metric, REASONS),
 )
-
-
-def _plain(names: tuple[str, ...]) -> list[Column]:
-    """The columns called `names`, each of one metric of ncu."""
-    found = {name: (metric, doc) for name, metric, doc in (*_SHARES, *_VALUES)}
-    return [
-        Column(
-            name,
-            pl.Int64 if name in _COUNTED else pl.Float64,
-            f"{found[name][1]} {found[name][0]}.",
-            nullable=True,
-        )
-        for name in names
-    ]
-
 
 TABLE: Final = Table(
     "counters",
     "One kernel that ncu measured, as its details page prints it; what was not collected is null.",
-    (
-        Column("event_id", pl.Int64, "The kernel in `events`, in the order of the report."),
-        Column("name", pl.String, "Its name.", nullable=True),
-        Column("device", pl.Int64, "The GPU, as in `devices`.", nullable=True),
-        Column("dur_ns", pl.Int64, "Duration, alone and under replay: not that in the program.", nullable=True),
-        *_plain(("cycles", "sm_clock_hz", "compute_share", "memory_share", "dram_share", "dram_bytes_per_s")),
-        *_plain(("dram_read_bytes", "dram_write_bytes", "l2_share", "l2_hit_share", "l1_share", "l1_hit_share")),
-        *SHAPE_COLUMNS,
-        Column("registers_per_thread", pl.Int32, "Registers that a thread uses.", nullable=True),
-        Column("static_shared_bytes", pl.Int64, "Static shared memory of a block.", nullable=True),
-        Column("dynamic_shared_bytes", pl.Int64, "Dynamic shared memory of a block.", nullable=True),
-        *_plain(("occupancy_share", "achieved_occupancy_share")),
-        Column("limiter", pl.String, f"What allows no further block on an SM: {', '.join(LIMITS)}.", nullable=True),
-        Column("blocks_per_sm", pl.Int64, "Blocks that an SM can hold: ncu's least Block Limit.", nullable=True),
-        *_plain(("sms", "waves")),
-        Column(
-            "tail_share",
-            pl.Float64,
-            "The part of the blocks' room that the last wave leaves empty; 0 where there is but one wave.",
-            nullable=True,
-        ),
-        *_plain(("instructions", "ipc", "issue_share", "active_warps", "eligible_warps", "cycles_per_instruction")),
-        Column(
-            "top_stall",
-            pl.String,
-            "What warps wait for longest, as `stalls` names it; not counting `selected` and `not_selected`.",
-            nullable=True,
-        ),
-        Column("top_stall_share", pl.Float64, "Its part of cycles_per_instruction.", nullable=True),
-        *_plain(("threads_per_instruction",)),
-        *(
-            Column(
-                f"{what}_sectors_per_request",
-                pl.Float64,
-                f"Sectors of 32 bytes that a global {what} of a warp touches; 4 where 32 threads use 4 bytes each, "
-                "side by side.",
-                nullable=True,
-            )
-            for what in ("load", "store")
-        ),
-        *(
-            Column(f"{what}_used_share", pl.Float64, f"Bytes of them that a global {what} uses.", nullable=True)
-            for what in ("load", "store")
-        ),
-        Column(
-            "uncoalesced_share",
-            pl.Float64,
-            f"Sectors of global accesses that ideal ones would not need. {_EXCESSIVE} by {_THEORETICAL}.",
-            nullable=True,
-        ),
-        *_plain(("bank_conflicts",)),
-        Column(
-            "bank_conflict_share",
-            pl.Float64,
-            "Bank conflicts by all wavefronts of shared memory, of which each conflict adds one.",
-            nullable=True,
-        ),
-        *_plain(("local_loads", "local_stores", "spill_requests", "spill_share", "tensor_share")),
+    tuple(
+        one if isinstance(one, Column)
+        else Column(one[0], pl.Int64 if one[0] in _COUNTED else pl.Float64, f"{one[2]} {one[1]}.", nullable=True)
+        for one in _COLUMNS
     ),
     purpose="speed of light, memory, occupancy per kernel",
     telling=("dur_ns", "compute_share", "memory_share", "achieved_occupancy_share", "limiter", "top_stall"),
     counted=True,
-
 )  # fmt: skip
 
 
@@ -191,21 +237,31 @@ def counters(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report has no counters, or a window is set: ncu's kernels have no timestamps.
     """
-    kernels = measured_kernels(report, TABLE, _METRICS)
-    plain = {name: pl.col(metric) for name, metric, _ in _VALUES}
-    found = kernels.with_columns(
-        **{name: share(metric) for name, metric, _ in _SHARES},
+    found = measured_kernels(report, TABLE, _METRICS).with_columns(
+        **{name: _plain(name, pl.col(metric)) for name, metric in _PLAIN.items()},
         **{
-            name: whole(metric) if name in _COUNTED else value
-            for (name, metric, _), value in zip(_VALUES, plain.values(), strict=True)
+            f"{what}_sectors_per_request": ratio(_SECTORS.format(op), _REQUESTS.format(op)) for what, op in _OPS.items()
         },
-        **_memory(),
+        **{f"{what}_used_share": _used(pl.col(_BYTES.format(op))) for what, op in _OPS.items()},
+        uncoalesced_share=ratio(_EXCESSIVE, _THEORETICAL),
+        bank_conflict_share=ratio(_CONFLICTS, _WAVEFRONTS),
         blocks_per_sm=pl.min_horizontal(LIMITS.values()).cast(pl.Int64),
         limiter=_limiter(),
         tail_share=_tail(),
         **_top_stall(),
     )
     return TABLE.select(found)
+
+
+def _plain(name: str, metric: pl.Expr) -> pl.Expr:
+    if name.endswith("_share"):
+        return metric / 100
+    return counted(metric) if name in _COUNTED else metric
+
+
+def _used(bytes_: pl.Expr) -> pl.Expr:
+    """0 bytes in some sectors are copies to shared memory, which this metric does not count."""
+    return pl.when(bytes_ > 0).then(bytes_ / _SECTOR_BYTES)
 
 
 def _limiter() -> pl.Expr:
@@ -217,32 +273,131 @@ def _limiter() -> pl.Expr:
 
 def _tail() -> pl.Expr:
     """The tail share, from waves as printed (two decimals), or exactly from blocks and capacity unless in clusters."""
-    told = pl.col("launch__waves_per_multiprocessor")
+    told = pl.col(_WAVES)
     blocks = pl.col("grid_x").cast(pl.Float64) * pl.col("grid_y") * pl.col("grid_z")
-    exact = blocks / (pl.min_horizontal(LIMITS.values()) * pl.col("launch__sm_count"))
+    exact = blocks / (pl.min_horizontal(LIMITS.values()) * pl.col(_SMS))
     waves = pl.when((exact - told).abs() < _PRINTED).then(exact).otherwise(told)
     return pl.when(waves > 1).then((waves.ceil() - waves) / waves.ceil()).when(waves.is_not_null()).then(0.0)
 
 
-def _memory() -> dict[str, pl.Expr]:
-    words = {"load": "ld", "store": "st"}
-    return {
-        **{f"{what}_sectors_per_request": ratio(_SECTORS[op], _REQUESTS[op]) for what, op in words.items()},
-        **{
-            # 0 bytes in some sectors: copies to shared memory, which this metric does not count
-            f"{what}_used_share": pl.when(pl.col(_BYTES[op]) > 0).then(pl.col(_BYTES[op]) / _SECTOR_BYTES)
-            for what, op in words.items()
-        },
-        "uncoalesced_share": ratio(_EXCESSIVE, _THEORETICAL),
-        "bank_conflict_share": ratio(f"{_L1}data_bank_conflicts_{_SHARED}.sum", _WAVEFRONTS),
-    }
-
-
 def _top_stall() -> dict[str, pl.Expr]:
     waiting = [reason for reason, (_, waits) in REASONS.items() if waits]
-    most = pl.max_horizontal(stall_metric(reason) for reason in waiting)
+    most = pl.max_horizontal(map(stall_metric, waiting))
     named = [pl.when((pl.col(stall_metric(reason)) == most) & (most > 0)).then(pl.lit(reason)) for reason in waiting]
-    return {
-        "top_stall": pl.coalesce(named),
-        "top_stall_share": ratio(most, LATENCY),
-    }
+    return {"top_stall": pl.coalesce(named), "top_stall_share": ratio(most, LATENCY)}
+
+
+STALLS: Final = Table(
+    "stalls",
+    "One reason for which warps of one kernel wait, as ncu measured it.",
+    (
+        Column("event_id", pl.Int64, "The kernel in `events`."),
+        Column("name", pl.String, "Its name.", nullable=True),
+        Column("reason", pl.String, "What is waited for, in ncu's words: " + ", ".join(REASONS) + "."),
+        *columns("""
+            cycles_per_instruction float: Cycles that a warp spends so, for each instruction issued.
+            share float?: Their part of the cycles between two instructions of a warp, as ncu counts it: reasons are
+                counted in passes of their own, and can add up to more than 1.
+            meaning text: What a warp waits for then.
+        """),
+    ),
+    purpose="what the warps of each kernel wait for",
+    counted=True,
+)
+
+
+@analysis
+def stalls(report: Report) -> pl.DataFrame:
+    """The stall reasons of each kernel, the longest first; reasons that do not occur are omitted.
+
+    Returns:
+        :data:`STALLS`; empty if the section WarpStateStats was not collected, or only its summary is known.
+
+    Raises:
+        CannotTellError: The report has no counters, or a window is set: ncu's kernels have no timestamps.
+    """
+    metrics = {stall_metric(reason): reason for reason in REASONS}
+    wide = measured_kernels(report, STALLS, [*metrics, LATENCY])
+    long = wide.unpivot(list(metrics), index=["event_id", "name", LATENCY], variable_name="metric", value_name="cycles")
+    told = long.filter(pl.col("cycles") > 0)
+    reason = pl.col("metric").replace_strict(metrics, return_dtype=pl.String)
+    meaning = reason.replace_strict({name: text for name, (text, _) in REASONS.items()}, return_dtype=pl.String)
+    found = told.with_columns(
+        reason=reason, meaning=meaning, share=ratio("cycles", LATENCY), cycles_per_instruction="cycles"
+    )
+    order = ["event_id", "cycles_per_instruction", "reason"]
+    return STALLS.select(found.sort(order, descending=[False, True, False]))
+
+
+#: The columns summed over the instructions of a line.
+_SUMS: Final = ("samples", "stalled_samples", "instructions", "thread_instructions", "sectors", "ideal_sectors")
+
+HOT_LINES: Final = Table(
+    "hot_lines",
+    "One line of source of one kernel that ncu measured, with the instructions made of it.",
+    columns("""
+        event_id int: The kernel in `events`.
+        name text?: Its name.
+        file text?: The source file; null for all instructions of which no line is known.
+        line int?: The line there.
+        samples int?: Samples of warps that were at it.
+        share float?: Their part of the kernel's samples.
+        stalled_samples int?: Those of them in which the scheduler issued nothing.
+        sass_count int: Instructions that it was made into.
+        instructions int?: How often warps executed them.
+        thread_instructions int?: How often threads did.
+        threads_per_instruction float?: Threads that took part, of 32.
+        sectors int?: Sectors that its global accesses touch in L2.
+        ideal_sectors int?: Sectors that they would touch side by side.
+        ideal_share float?: ideal_sectors by sectors: 1 is coalesced.
+        live_registers int?: Most registers that are live at one of its instructions.
+        text text?: The line, where the source was imported.
+    """),
+    purpose="the lines of source that warps were at",
+    telling=("samples", "share", "file", "line", "text"),
+    counted=True,
+)
+
+
+@analysis
+def hot_lines(report: Report) -> pl.DataFrame:
+    """The source lines of all kernels, most samples first.
+
+    Returns:
+        :data:`HOT_LINES`; a kernel compiled without -lineinfo, or known only from CSV pages, has one row without a
+        line; empty if the section SourceCounters was not collected.
+
+    Raises:
+        CannotTellError: The report has no counters, or a window is set: ncu's kernels have no timestamps.
+    """
+    require_counters(report, HOT_LINES)
+    sums = (
+        report.table("instructions")
+        .group_by("event_id", "file", "line")
+        .agg(
+            *(known_sum(name) for name in _SUMS),
+            pl.col("live_registers").max(),
+            sass_count=pl.len().cast(pl.Int64),
+        )
+    )
+    names = report.kind("kernel").select("event_id", pl.col("name").cast(pl.String))
+    every = report.table("instructions").group_by("event_id").agg(all_samples=pl.col("samples").sum())
+    found = (
+        sums.join(names, on="event_id", how="left")
+        .join(every, on="event_id", how="left")
+        .join(_texts(report), on=["file", "line"], how="left")
+        .with_columns(
+            share=ratio("samples", "all_samples"),
+            threads_per_instruction=ratio("thread_instructions", "instructions"),
+            ideal_share=ratio("ideal_sectors", "sectors"),
+        )
+    )
+    order = ["event_id", "samples", "file", "line"]
+    return HOT_LINES.select(found.sort(order, descending=[False, True, False, False], nulls_last=True))
+
+
+def _texts(report: Report) -> pl.DataFrame:
+    """Columns file, line and text of all sources in the report."""
+    files = report.table("source_files")
+    split = files.with_columns(pl.col("text").str.split("\n")).explode("text")
+    return split.with_columns(line=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over("file"))

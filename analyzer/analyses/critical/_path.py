@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.communication._partners import last_arrivals
+from kanalyze.analyses.communication._recorded import last_arrivals
 from kanalyze.analyses.critical._graph import BEFORE, Dependencies, dependencies, release
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, operations
 from kanalyze.analyses.device._windows import span

@@ -1,1 +1,1 @@
-"""Device operations with what belongs to each, and the window of each device."""
+"""Device operations with what belongs to each, and the window of each device; occupancy and waves of kernels."""

@@ -19,7 +19,7 @@ from kanalyze.analyses.host._context_creation import context_calls, unrecorded_c
 from kanalyze.analyses.host._range_lines import named_ranges, on_line, range_lines
 from kanalyze.analyses.host._thread_names import between_calls, framework_recorded, named
 from kanalyze.analyses.host._thread_timeline import activity, label_codes, labels, threads, winning
-from kanalyze.analyses.naming._host_names import host_names
+from kanalyze.analyses.operators._host_names import host_names
 from kanalyze.analyses.shared.analysis import Remembered, at_once, once_per_process
 from kanalyze.analyses.shared.threads import THREAD, Lanes, ThreadKey, lanes_of, overlaid, touched
 from kanalyze.analyses.streams.concurrency import ended_last, event_waits, waited_for

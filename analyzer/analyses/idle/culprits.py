@@ -17,9 +17,15 @@ from kanalyze.analyses.host._thread_names import framework_recorded, stack_names
 from kanalyze.analyses.host._thread_timeline import NEEDED, STATES, processor_lines, states_of, system_calls
 from kanalyze.analyses.idle._attribution import by_thread, host_pieces, named_sums
 from kanalyze.analyses.idle._idle_parts import IDLE
-from kanalyze.analyses.naming._host_names import ALIGNED, with_shares
-from kanalyze.analyses.operators._events import FRAMEWORK_KINDS, host_tree, in_subtrees, sums_by
-from kanalyze.analyses.operators._paths import path_numbers, plain_names
+from kanalyze.analyses.operators._host_names import ALIGNED, with_shares
+from kanalyze.analyses.operators._host_tree import (
+    FRAMEWORK_KINDS,
+    host_tree,
+    in_subtrees,
+    path_numbers,
+    plain_names,
+    sums_by,
+)
 from kanalyze.analyses.shared.analysis import analysis, check_grouping, once_per_process, once_per_report, require
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, innermost_lines, overlaid
 from kanalyze.columns import mixed, nearest, parts_by, rows_at

@@ -12,7 +12,7 @@ from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.host._thread_timeline import shown_calls
 from kanalyze.analyses.idle._attribution import bucket_of, gaps_of, idle_pieces
 from kanalyze.analyses.idle._idle_parts import IDLE, range_names, require_names
-from kanalyze.analyses.naming._host_names import ALIGNED, with_shares
+from kanalyze.analyses.operators._host_names import ALIGNED, with_shares
 from kanalyze.analyses.shared.analysis import check_grouping, require
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import gathered

@@ -6,7 +6,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.analyses.communication._partners import has_partners, told_communication
+from kanalyze.analyses.communication._recorded import has_partners, told_communication
 from kanalyze.analyses.device._operations import exclusive_operations, of_device
 from kanalyze.analyses.device._windows import share_of_window, windows
 from kanalyze.analyses.idle._attribution import idle_sums

@@ -16,10 +16,8 @@ from kanalyze.analyses.device._operations import (
     with_facts,
 )
 from kanalyze.analyses.findings._doubts import unused_launches
-from kanalyze.analyses.operators._events import host_tree
-from kanalyze.analyses.operators._paths import labelled_paths, operator_paths
+from kanalyze.analyses.operators._host_tree import host_tree, labelled_paths, modules, operator_paths
 from kanalyze.analyses.operators._work import launched_work
-from kanalyze.analyses.operators.ops import modules
 from kanalyze.analyses.shared.analysis import once_per_report, once_together
 from kanalyze.columns import gathered
 from kanalyze.decoder.fields import normalised, shortened

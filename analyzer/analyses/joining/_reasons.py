@@ -10,10 +10,9 @@ import polars as pl
 from polars._typing import PolarsDataType
 
 from kanalyze import intervals
-from kanalyze.analyses.counters._metrics import metric_columns
 from kanalyze.analyses.counters._sampled_means import grids, means
 from kanalyze.analyses.counters.advice import kernel_facts
-from kanalyze.analyses.counters.stalls import stalls
+from kanalyze.analyses.counters.counters import metric_columns, stalls
 from kanalyze.analyses.device._operations import compiled_kernels, exclusive_operations, operations
 from kanalyze.analyses.host._range_lines import named_ranges, rounds
 from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, grouped_kernels, kernel_groups, same_kernels

@@ -2,66 +2,181 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, Unpack
 
 import polars as pl
 
 from kanalyze import intervals, units
-from kanalyze.analyses.device._operations import of_used_processes
-from kanalyze.analyses.host._call_kinds import shown
+from kanalyze.analyses.device._operations import launches_of, of_used_processes
+from kanalyze.analyses.host._call_kinds import bucket_of, names_that, shown
 from kanalyze.analyses.idle.ledger import bucket_sums
-from kanalyze.analyses.memory._allocations import KEYS, ON_DEVICE, allocating_calls, steps
-from kanalyze.analyses.shared.analysis import check_grouping, require
+from kanalyze.analyses.shared.analysis import check_grouping, once_per_process, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
+from kanalyze.columns import beside
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 
-_TOTALS: Final = (
-    Column("allocations", pl.Int64, "Allocations."),
-    Column("frees", pl.Int64, "Deallocations."),
-    Column("allocated_bytes", pl.Int64, "Sum of the allocations' sizes."),
-    Column("freed_bytes", pl.Int64, "Sum of the sizes of what was given back."),
-    Column("peak_bytes", pl.Int64, "Most that was in use at once."),
-    Column("peak_at_ns", pl.Int64, "When that was first reached."),
-    Column("held_bytes", pl.Int64, "In use at the end of the window or report: never given back until then."),
-    Column(
-        "held",
-        pl.Int64,
-        "How many allocations that is; null where there were some before the first one that is recorded.",
-        nullable=True,
-    ),
-    Column(
-        "loop_allocations",
-        pl.Int64,
-        "Allocations in the steady state: by calls that take and give back memory over and over between launches; "
-        "null where calls are not recorded, or an allocator keeps what is given back.",
-        nullable=True,
-    ),
-    Column("loop_bytes", pl.Int64, "Sum of their sizes.", nullable=True),
-    Column(
-        "pool_peak_bytes",
-        pl.Int64,
-        "Most that one memory pool, or the framework's allocator, held of the device; null for none.",
-        nullable=True,
-    ),
-    Column(
-        "unmatched",
-        pl.Int64,
-        "Deallocations whose allocation is not in the report, which take nothing from what is in use, and allocations "
-        "where an earlier one was not given back, which replace it; where an allocator tells its totals, these count.",
-    ),
-)
+#: The names of allocating and freeing events; others (such as out of memory) do neither.
+_NAMES: Final = ("Allocation", "Deallocation")
+
+#: Kinds of memory that lie on the device; pinned and managed memory does not, or not entirely.
+ON_DEVICE: Final = ("Device", "Device Static", "Array")
+
+#: Memory in use is counted separately for each of these.
+_KEYS: Final = ("device", "process_id", "memory")
+
+
+@once_per_process
+def _steps(report: Report) -> pl.DataFrame:
+    """All allocations and deallocations of the processes in scope, at any time, sorted by time.
+
+    Columns: event_id, process_id, device, memory, t_ns, correlation_id, address, size_bytes, pool, pool_size_bytes,
+    pool_used_bytes, free (whether it is a deallocation), matched (whether it fits the previous event at its address: an
+    allocation of free memory, or a deallocation of a recorded allocation), delta_bytes (the change of the memory in
+    use; 0 for an unmatched deallocation), told (whether a framework's allocator reports its own totals, whose
+    differences the deltas then are), before_bytes (what the allocator had in use before the first event of each
+    process, device and kind of memory; else 0), on_device.
+    A deallocation takes device, memory and size from its allocation. An unmatched allocation shows that the
+    deallocation of the earlier one is missing: it replaces that one if both are of one device and kind.
+    """
+    name = pl.col("name").cast(pl.String)
+    events = report.kind("memory").filter(name.is_in(_NAMES))
+    events = events.select(
+        "event_id", "process_id", "device", "correlation_id", free=name == _NAMES[1], t_ns="start_ns"
+    )
+    details = ("memory", "address", "size_bytes", "pool", "pool_size_bytes", "pool_used_bytes")
+    line = beside(events, report.table("memory_detail"), *details).sort("process_id", "address", "t_ns", "event_id")
+    free, size, used = (pl.col(column) for column in ("free", "size_bytes", "pool_used_bytes"))
+    alike = {column: pl.col(column).eq_missing(pl.col(column).shift(1)) for column in _KEYS}
+    same = alike["process_id"] & (pl.col("address") == pl.col("address").shift(1))
+    line = line.with_columns(held=(same & ~free.shift(1)).fill_null(value=False))
+    inherited = pl.col("device", "memory", "size_bytes", "pool")
+    replaced = pl.when(~free & pl.col("held"), alike["device"], alike["memory"]).then(size.shift(1)).otherwise(0)
+    known = line.with_columns(
+        pl.when(free & pl.col("held")).then(inherited.shift(1)).otherwise(inherited), replaced=replaced
+    )
+    matched = free == pl.col("held")
+    delta = pl.when(~free).then(size - pl.col("replaced")).when(matched).then(-size).otherwise(0)
+    # an allocator of a framework has no pool of CUDA, and says what it has in use with every event
+    told = (pl.col("pool").is_null() & used.is_not_null()).all().over(_KEYS)
+    found = known.with_columns(matched=matched, delta_bytes=delta, told=told).sort("t_ns", "event_id")
+    change = (used - used.shift(1)).over(_KEYS).fill_null(pl.when("free").then(-size).otherwise(size))
+    found = found.with_columns(delta_bytes=pl.when("told").then(change).otherwise("delta_bytes"))
+    first = (pl.int_range(pl.len()).over(_KEYS) == 0) & pl.col("told")
+    return found.drop("held", "replaced").with_columns(
+        before_bytes=pl.when(first).then(used - pl.col("delta_bytes")).otherwise(0),
+        on_device=pl.col("memory").cast(pl.String).is_in(ON_DEVICE).fill_null(value=False),
+    )
+
+
+def _steps_here(report: Report) -> pl.DataFrame:
+    """The :func:`_steps` on the device in scope."""
+    line, device = _steps(report), report.scope.device
+    return line if device is None else line.filter(pl.col("device") == device)
+
+
+def in_use(report: Report) -> Iterator[tuple[int | None, int | None, str, pl.DataFrame]]:
+    """Memory in use over time, by device (None for host memory), process and kind: these, and points of t_ns and value.
+
+    Of the part in scope; the values count what was in use before its window, too.
+    """
+    if "memory" not in report.kinds:
+        return
+    for (device, process, memory), part in _steps_here(report).group_by(*_KEYS, maintain_order=True):
+        used = pl.col("before_bytes").first() + pl.col("delta_bytes").cum_sum()
+        points = intervals.overlapping(part.select("t_ns", value=used), report.scope.sides, "t_ns", "t_ns")
+        yield device if memory in ON_DEVICE else None, process, f"{memory or 'memory'} in use", points
+
+
+#: Calls of the ledger's bucket `allocation` that allocate, and those that free.
+_TAKES: Final = r"Malloc|Alloc|HostRegister|MemCreate|Array(?:3D)?Create|MipmappedArrayCreate"
+_GIVES: Final = r"Free|Unregister|MemRelease|ArrayDestroy"
+
+#: Minimum number of rounds of allocating and freeing, each with launches, for a loop.
+LOOP_ROUNDS: Final = 5
+
+
+@once_per_process
+def allocating_calls(report: Report) -> pl.DataFrame:
+    """The calls of the processes in scope that allocate or free memory, at any time, sorted by time.
+
+    Columns: row (of the api events), event_id, process_id, thread_id, correlation_id, name, start, end, gives (whether
+    it frees), round (null outside of loops), launches (of that round).
+
+    A round of a process lasts from an allocating call that follows a freeing one to the next such call. Only rounds
+    with a launch, and at least as many freeing as allocating calls, are taken. A call is in a loop if its name occurs
+    in at least :data:`LOOP_ROUNDS` of them, with gaps of at most :data:`LOOP_ROUNDS` rounds; it counts from the second
+    one on, since one allocation is necessary. Memory that is never freed is in no loop.
+    """
+    events = report.kind("api").with_row_index("row")
+    wanted = names_that(report, lambda name: bucket_of(name) == "allocation")
+    text = pl.col("name").cast(pl.String)
+    calls = events.filter(pl.col("name").is_in(wanted)).select(
+        *("row", "event_id", "process_id", "thread_id", "correlation_id", "name"),
+        text.str.contains(_GIVES).alias("gives"),
+        start="start_ns",
+        end=pl.col("start_ns") + pl.col("dur_ns"),
+    )
+    calls = calls.filter(pl.col("gives") | text.str.contains(_TAKES)).sort("process_id", "start", "row")
+    parts = [_with_rounds(calls.clear(), pl.Series(dtype=pl.Int64))]
+    for (process,), part in calls.partition_by("process_id", as_dict=True).items():
+        parts.append(_with_rounds(part, launches_of(report, process, "call_start").to_series()))
+    return pl.concat(parts).sort("start", "row")
+
+
+def _with_rounds(calls: pl.DataFrame, launches: pl.Series) -> pl.DataFrame:
+    """The calls of one process, in order, with round and launches."""
+    turn = (~pl.col("gives") & pl.col("gives").shift(1)).fill_null(value=False)
+    numbered = calls.with_columns(round=turn.cum_sum().cast(pl.Int64))
+    launched = launches.search_sorted(numbered.get_column("start")).cast(pl.Int64).alias("launched")
+    rounds = (
+        numbered.with_columns(launched)
+        .group_by("round", maintain_order=True)
+        .agg(pl.col("launched").first(), surplus=pl.col("gives").sum().cast(pl.Int64) - (~pl.col("gives")).sum())
+        .with_columns(launches=pl.col("launched").shift(-1) - pl.col("launched"))
+    )
+    counting = rounds.filter((pl.col("round") > 0) & (pl.col("launches") > 0) & (pl.col("surplus") >= 0))
+    counting = counting.select("round", "launches", turn=pl.int_range(pl.len(), dtype=pl.Int64))
+    known = numbered.join(counting, on="round", how="left", maintain_order="left")
+    # a program may have several loops, with calls of the same name in between
+    apart = pl.col("turn") - pl.col("turn").forward_fill().shift(1) > LOOP_ROUNDS
+    known = known.with_columns(loop=apart.fill_null(value=False).cum_sum().over("name"))
+    often = pl.col("turn").drop_nulls().n_unique().over("name", "loop") >= LOOP_ROUNDS
+    later = pl.col("turn") > pl.col("turn").min().over("name", "loop")
+    return known.drop("turn", "loop").with_columns(
+        pl.when(known.select(often & later).to_series()).then(pl.col("round", "launches"))
+    )
+
+
+_OF: Final = columns("""
+    device int?: The GPU; for host memory that of the context.
+    process_id int?: Process.
+    memory text?: Device, Pinned, Managed, Device Static…
+""")
+_TOTALS: Final = columns("""
+    allocations int: Allocations.
+    frees int: Deallocations.
+    allocated_bytes int: Sum of the allocations' sizes.
+    freed_bytes int: Sum of the sizes of what was given back.
+    peak_bytes int: Most that was in use at once.
+    peak_at_ns int: When that was first reached.
+    held_bytes int: In use at the end of the window or report: never given back until then.
+    held int?: How many allocations that is; null where there were some before the first one that is recorded.
+    loop_allocations int?: Allocations in the steady state: by calls that take and give back memory over and over
+        between launches; null where calls are not recorded, or an allocator keeps what is given back.
+    loop_bytes int?: Sum of their sizes.
+    pool_peak_bytes int?: Most that one memory pool, or the framework's allocator, held of the device; null for none.
+    unmatched int: Deallocations whose allocation is not in the report, which take nothing from what is in use, and
+        allocations where an earlier one was not given back, which replace it; where an allocator tells its totals,
+        these count.
+""")
 
 TABLE: Final = Table(
     "memory",
     "One kind of memory that a process allocated on a device: how often, how much, and the peak.",
-    (
-        Column("device", pl.Int64, "The GPU; for host memory that of the context.", nullable=True),
-        Column("process_id", pl.Int64, "Process.", nullable=True),
-        Column("memory", pl.String, "Device, Pinned, Managed, Device Static…", nullable=True),
-        *_TOTALS,
-    ),
+    (*_OF, *_TOTALS),
     purpose="memory allocated: peak, how often, how much",
     telling=("memory", "allocations", "frees", "allocated_bytes", "peak_bytes", "held_bytes"),
     groupings=("device", "call"),
@@ -82,29 +197,20 @@ TRACE: Final = Table(
     "One allocation or deallocation, in the order of time, and what is in use after it.",
     (
         Column("t_ns", pl.Int64, "When."),
-        Column("device", pl.Int64, "The GPU; for host memory that of the context.", nullable=True),
-        Column("process_id", pl.Int64, "Process.", nullable=True),
-        Column("memory", pl.String, "Device, Pinned, Managed, Device Static…", nullable=True),
-        Column("event", pl.String, "Allocation or Deallocation.", nullable=True),
-        Column("address", pl.Int64, "Virtual address."),
-        Column("size_bytes", pl.Int64, "Its size; of a deallocation that of its allocation."),
-        Column(
-            "delta_bytes",
-            pl.Int64,
-            "What it adds to the memory in use; null for a deallocation whose allocation is not in the report, unless "
-            "the allocator tells its totals.",
-            nullable=True,
-        ),
-        Column("in_use_bytes", pl.Int64, "In use after it, of this device, process and kind of memory."),
-        Column(
-            "device_bytes",
-            pl.Int64,
-            "In use after it on the device, all processes and kinds that lie on it; null for other kinds.",
-            nullable=True,
-        ),
-        Column("pool", pl.Int64, "Address of the memory pool; null for none.", nullable=True),
-        Column("pool_size_bytes", pl.Int64, "What the pool holds of the device.", nullable=True),
-        Column("pool_used_bytes", pl.Int64, "What of that is in use.", nullable=True),
+        *_OF,
+        *columns("""
+            event text?: Allocation or Deallocation.
+            address int: Virtual address.
+            size_bytes int: Its size; of a deallocation that of its allocation.
+            delta_bytes int?: What it adds to the memory in use; null for a deallocation whose allocation is not in the
+                report, unless the allocator tells its totals.
+            in_use_bytes int: In use after it, of this device, process and kind of memory.
+            device_bytes int?: In use after it on the device, all processes and kinds that lie on it; null for other
+                kinds.
+            pool int?: Address of the memory pool; null for none.
+            pool_size_bytes int?: What the pool holds of the device.
+            pool_used_bytes int?: What of that is in use.
+        """),
     ),
     when="--trace",
     telling=("t_ns", "event", "memory", "size_bytes", "in_use_bytes"),
@@ -117,16 +223,13 @@ BY_CALL: Final = Table(
     (
         Column("call", pl.String, "The call."),
         *DURATION_COLUMNS,
-        Column(
-            "exposed_ns",
-            pl.Int64,
-            "What the devices waited in it: its time in the ledger's allocation bucket; null where no device is "
-            "recorded.",
-            nullable=True,
-        ),
-        Column("loop_calls", pl.Int64, "Calls in the steady state, which take and give back over and over."),
-        Column("loop_ns", pl.Int64, "Sum of their durations."),
-        Column("loop_launches", pl.Int64, "Launches in the rounds that they are in."),
+        *columns("""
+            exposed_ns int?: What the devices waited in it: its time in the ledger's allocation bucket; null where no
+                device is recorded.
+            loop_calls int: Calls in the steady state, which take and give back over and over.
+            loop_ns int: Sum of their durations.
+            loop_launches int: Launches in the rounds that they are in.
+        """),
     ),
     when="--by call",
 )
@@ -154,12 +257,14 @@ def memory(report: Report, by: str | None = None, *, trace: bool = False, **wher
         require(report, BY_CALL, "api")
         return _by_call(report)
     require(report, TABLE, "memory")
-    line = _line(report)
+    low, high = report.scope.sides
+    line = intervals.overlapping(_steps_here(report), (None, high), "t_ns", "t_ns")
+    line = line.with_columns(inside=pl.lit(value=True) if low is None else pl.col("t_ns") >= low)
     if trace:
-        return _trace(report, line)
+        return _trace(line)
     if by == "device":
-        return BY_DEVICE.select(_totals(report, line.filter(_lies_on_device()), ("device",)))
-    return TABLE.select(_totals(report, line, KEYS))
+        return BY_DEVICE.select(_totals(report, line.filter("on_device"), ("device",)))
+    return TABLE.select(_totals(report, line, _KEYS))
 
 
 def told(rows: pl.DataFrame) -> str:
@@ -167,56 +272,29 @@ def told(rows: pl.DataFrame) -> str:
     kept = rows.filter(pl.col("loop_allocations").is_null() & pl.col("pool_peak_bytes").is_not_null())
     if kept.is_empty():
         return ""
-    parts = [
-        f"{units.size(held)} of GPU {device}" for device, held in kept.select("device", "pool_peak_bytes").iter_rows()
-    ]
-    return f"What the framework's allocator gave out, which held up to {', '.join(parts)}: no CUDA calls."
+    held = kept.select("device", "pool_peak_bytes").iter_rows()
+    parts = ", ".join(f"{units.size(most)} of GPU {device}" for device, most in held)
+    return f"What the framework's allocator gave out, which held up to {parts}: no CUDA calls."
 
 
-def _line(report: Report) -> pl.DataFrame:
-    """All steps on the device in scope up to the end of the window."""
-    line, device = steps(report), report.scope.device
-    if device is not None:
-        line = line.filter(pl.col("device") == device)
-    return intervals.overlapping(line, (None, report.scope.sides[1]), "t_ns", "t_ns")
+def _used(keys: tuple[str, ...]) -> pl.Expr:
+    """What is in use after each step, by `keys`."""
+    return (pl.col("delta_bytes").cum_sum() + pl.col("before_bytes").sum()).over(keys)
 
 
-def _since(report: Report) -> pl.Expr:
-    """Whether a step, among those before the end of the window, is inside it."""
-    start, _ = report.scope.sides
-    return pl.lit(value=True) if start is None else pl.col("t_ns") >= start
-
-
-def _lies_on_device() -> pl.Expr:
-    return pl.col("memory").cast(pl.String).is_in(ON_DEVICE)
-
-
-def _trace(report: Report, line: pl.DataFrame) -> pl.DataFrame:
-    delta, event = pl.col("delta_bytes"), pl.when("free").then(pl.lit("Deallocation")).otherwise(pl.lit("Allocation"))
-    on_device = _lies_on_device().fill_null(value=False)
-    before = pl.col("before_bytes")
-    there = pl.when(on_device).then(delta).otherwise(0).cum_sum() + pl.when(on_device).then(before).otherwise(0).sum()
-    rows = line.with_columns(
-        (delta.cum_sum() + before.sum()).over(KEYS).alias("in_use_bytes"),
-        pl.when(on_device).then(there.over("device")).alias("device_bytes"),
-        pl.when(pl.col("matched") | ~pl.col("free") | pl.col("told")).then(delta).alias("delta_bytes"),
-        event.alias("event"),
+def _trace(line: pl.DataFrame) -> pl.DataFrame:
+    there = line.filter("on_device").with_columns(device_bytes=_used(("device",)))
+    rows = beside(line, there, "device_bytes").with_columns(
+        in_use_bytes=_used(_KEYS),
+        delta_bytes=pl.when(pl.col("matched") | ~pl.col("free") | pl.col("told")).then("delta_bytes"),
+        event=pl.when("free").then(pl.lit(_NAMES[1])).otherwise(pl.lit(_NAMES[0])),
     )
-    return TRACE.select(rows.filter(_since(report)))
+    return TRACE.select(rows.filter("inside"))
 
 
 def _totals(report: Report, line: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:
     """The columns of :data:`_TOTALS` by `keys`; the peak includes what is in use when the window begins."""
-    inside, frees = _since(report), pl.col("free")
-    line = line.with_columns(
-        (pl.col("delta_bytes").cum_sum() + pl.col("before_bytes").sum()).over(keys).alias("in_use"),
-        pl.when(frees)
-        .then(pl.when("matched").then(-1).otherwise(0))
-        .otherwise(pl.col("matched").cast(pl.Int64))
-        .alias("more"),
-        inside.alias("inside"),
-        _in_loop(report, line),
-    )
+    line = line.with_columns(_in_loop(report, line), in_use=_used(keys))
     low, _ = report.scope.sides
     begun = line.filter(~pl.col("inside")).group_by(keys, maintain_order=True).agg(pl.col("in_use").last())
     carried = begun.with_columns(pl.lit(low, dtype=pl.Int64).alias("t_ns"))
@@ -227,30 +305,30 @@ def _totals(report: Report, line: pl.DataFrame, keys: tuple[str, ...]) -> pl.Dat
     levels = pl.concat([part.select(*keys, "in_use", "t_ns") for part in parts])
     at = pl.col("in_use").arg_max()
     peaks = levels.group_by(keys).agg(peak_bytes=pl.col("in_use").max(), peak_at_ns=pl.col("t_ns").get(at))
-    known = pl.when(pl.col("before_bytes").sum() == 0).then(pl.col("more").sum())
-    sums = line.group_by(keys).agg(*_sums(), held_bytes=pl.col("in_use").last(), held=known)
-    joined = sums.join(peaks, on=keys, nulls_equal=True)
+    joined = line.group_by(keys).agg(_sums()).join(peaks, on=keys, nulls_equal=True)
     seen = joined.filter((pl.col("allocations") + pl.col("frees") > 0) | (pl.col("peak_bytes") > 0))
     named = seen.with_columns(pl.col("memory").cast(pl.String)) if "memory" in keys else seen
     return named.sort("peak_bytes", *keys, descending=[True, *(False for _ in keys)])
 
 
 def _sums() -> list[pl.Expr]:
-    inside, frees = pl.col("inside"), pl.col("free")
+    inside, frees, matched = pl.col("inside"), pl.col("free"), pl.col("matched")
     taken, given = inside & ~frees, inside & frees
-    loop = taken & pl.col("loop")
-    known = pl.col("loop").is_not_null().any()
-    size = pl.col("size_bytes")
-    return [
-        taken.sum().alias("allocations"),
-        given.sum().alias("frees"),
-        size.filter(taken).sum().alias("allocated_bytes"),
-        size.filter(given).sum().alias("freed_bytes"),
-        pl.when(known).then(loop.sum()).alias("loop_allocations"),
-        pl.when(known).then(size.filter(loop).sum()).alias("loop_bytes"),
-        pl.col("pool_size_bytes").filter(inside).max().alias("pool_peak_bytes"),
-        (inside & ~pl.col("matched")).sum().alias("unmatched"),
-    ]
+    loop, known = taken & pl.col("loop"), pl.col("loop").is_not_null().any()
+    size, whole = pl.col("size_bytes"), pl.col("before_bytes").sum() == 0
+    sums = {
+        "allocations": taken.sum(),
+        "frees": given.sum(),
+        "allocated_bytes": size.filter(taken).sum(),
+        "freed_bytes": size.filter(given).sum(),
+        "held_bytes": pl.col("in_use").last(),
+        "held": pl.when(whole).then((matched & ~frees).sum().cast(pl.Int64) - (matched & frees).sum()),
+        "loop_allocations": pl.when(known).then(loop.sum()),
+        "loop_bytes": pl.when(known).then(size.filter(loop).sum()),
+        "pool_peak_bytes": pl.col("pool_size_bytes").filter(inside).max(),
+        "unmatched": (inside & ~matched).sum(),
+    }
+    return [total.alias(name) for name, total in sums.items()]
 
 
 def _in_loop(report: Report, line: pl.DataFrame) -> pl.Series:
@@ -266,35 +344,21 @@ def _in_loop(report: Report, line: pl.DataFrame) -> pl.Series:
 
 
 def _by_call(report: Report) -> pl.DataFrame:
-    calls = allocating_calls(report).with_columns(dur_ns=pl.col("end") - pl.col("start"))
     seen = report.seen("api").select("event_id")
-    everything = report.kind("api").get_column("event_id")
-    calls = calls.with_columns(everything.gather(calls.get_column("row"))).join(seen, on="event_id", how="semi")
-    calls = of_used_processes(report, calls)
+    calls = of_used_processes(report, allocating_calls(report).join(seen, on="event_id", how="semi"))
+    calls = calls.with_columns(dur_ns=pl.col("end") - pl.col("start"), call=shown(pl.col("name")))
     looping = pl.col("round").is_not_null()
-    sums = (
-        calls.with_columns(shown(pl.col("name")).alias("call"))
-        .group_by("call")
-        .agg(
-            *duration_statistics(),
-            looping.sum().alias("loop_calls"),
-            pl.col("dur_ns").filter(looping).sum().alias("loop_ns"),
-            pl.struct("process_id", "round", "launches")
-            .filter(looping)
-            .unique()
-            .struct.field("launches")
-            .sum()
-            .alias("loop_launches"),
-        )
+    rounds = pl.struct("process_id", "round", "launches").filter(looping).unique()
+    sums = calls.group_by("call").agg(
+        *duration_statistics(),
+        loop_calls=looping.sum(),
+        loop_ns=pl.col("dur_ns").filter(looping).sum(),
+        loop_launches=rounds.struct.field("launches").sum(),
     )
-    named = sums.with_columns(share_of_total()).join(_exposed(report), on="call", how="left")
-    if set(DEVICE_KINDS).intersection(report.kinds):
-        named = named.with_columns(pl.col("exposed_ns").fill_null(0))
+    exposed = pl.DataFrame(schema={"call": pl.String, "exposed_ns": pl.Int64})
+    if ran := set(DEVICE_KINDS).intersection(report.kinds):
+        rows = bucket_sums(report).filter(pl.col("bucket").cast(pl.String) == "allocation")
+        exposed = rows.group_by(call=pl.col("detail")).agg(exposed_ns=pl.col("ns").sum())
+    named = sums.with_columns(share_of_total()).join(exposed, on="call", how="left")
+    named = named.with_columns(pl.col("exposed_ns").fill_null(0)) if ran else named
     return BY_CALL.select(named.sort("total_ns", "call", descending=[True, False]))
-
-
-def _exposed(report: Report) -> pl.DataFrame:
-    if not set(DEVICE_KINDS).intersection(report.kinds):
-        return pl.DataFrame(schema={"call": pl.String, "exposed_ns": pl.Int64})
-    rows = bucket_sums(report).filter(pl.col("bucket").cast(pl.String) == "allocation")
-    return rows.group_by(call=pl.col("detail")).agg(exposed_ns=pl.col("ns").sum())

@@ -1,17 +1,296 @@
-"""Unified-memory migrations between host and devices, by address or by cause."""
+"""Unified memory that moved between host and devices, by address or by cause; page faults, and round trips of pages."""
 
 from __future__ import annotations
 
-from typing import Final, Unpack
+from typing import Final, NamedTuple, Unpack
 
 import polars as pl
+from polars.datatypes import DataType, DataTypeClass
 
-from kanalyze.analyses.memory._unified_moves import bandwidth, by_cause, by_way, faults_seen, moves, pages
-from kanalyze.analyses.shared.analysis import check_grouping, require
-from kanalyze.columns import product
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import (
+    exclusive_operations,
+    of_used_processes,
+    operations,
+    used_devices,
+    with_facts,
+)
+from kanalyze.analyses.idle._attribution import host_pieces
+from kanalyze.analyses.shared.analysis import analysis, check_grouping, once_per_report, require
+from kanalyze.analyses.shared.statistics import known_sum, longest, total
+from kanalyze.columns import LARGEST, beside, nearest, product, rate
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 from kanalyze.tools import recorders
+
+#: Directions of migration, and their names in reports.
+WAYS: Final = {
+    "to device": r"(?i)^unified.*(?:host-to-device|htod)",
+    "to host": r"(?i)^unified.*(?:device-to-host|dtoh)",
+    "between devices": r"(?i)^unified.*(?:device-to-device|dtod|peer)",
+}
+
+#: Causes of migration, each with a pattern of the profiler's label (CUpti_ActivityUnifiedMemoryMigrationCause).
+CAUSES: Final = {
+    "User prefetch": r"(?i)user",
+    "Page fault": r"(?i)fault|coheren",
+    "Speculative prefetch": r"(?i)specul",
+    "Eviction": r"(?i)evict",
+    "Access counters": r"(?i)access",
+    "Unknown": "",
+}
+
+#: Causes due to page faults: the faulting pages, and those that the driver moved with them.
+FAULT_CAUSES: Final = ("Page fault", "Speculative prefetch")
+
+#: Causes of migrations that the program did not request.
+UNASKED: Final = (*FAULT_CAUSES, "Eviction")
+
+#: Stands for the host in place of a device number; the next one for an unknown device.
+HOST: Final = -1
+NOWHERE: Final = -2
+
+#: The columns of :func:`moves`.
+_MOVES: Final[dict[str, DataType | DataTypeClass]] = {
+    **dict.fromkeys(("event_id", "process_id", "device", "dur_ns", "exclusive_ns", "start"), pl.Int64),
+    "way": pl.Enum(list(WAYS)),
+    "cause": pl.Enum(list(CAUSES)),
+    **dict.fromkeys(("address", "size_bytes", "origin", "place"), pl.Int64),
+}
+
+
+@once_per_report
+def moves(report: Report) -> pl.DataFrame:
+    """The unified-memory copies in scope that overlap the window, not clipped to it.
+
+    Columns: event_id, process_id, device, start, dur_ns, exclusive_ns (inside the window), way (of :data:`WAYS`), cause
+    (of :data:`CAUSES`), address (null if not recorded), size_bytes, origin and place: source and target, each a device
+    or :data:`HOST`.
+    """
+    work = exclusive_operations(report).filter(pl.col("kind") == "memcpy")
+    names = work.get_column("detail").unique().cast(pl.String).drop_nulls()
+    unified = [name for name in names if name.lower().startswith("unified")]
+    if not unified:
+        return pl.DataFrame(schema=_MOVES)
+    keys = ("row", "event_id", "process_id", "device", "dur_ns", "exclusive_ns", "detail")
+    found = work.filter(pl.col("detail").is_in(unified)).select(*keys, start="began")
+    ends = ("source_device", "target_device")
+    moved = with_facts(report, found, "address", "size_bytes", "migration_cause", *ends)
+    way = _first_match(pl.col("detail"), WAYS)
+    told = moved.with_columns(way.alias("way"), _first_match(pl.col("migration_cause"), CAUSES).alias("cause"))
+    return _ends(report, told).with_columns(pl.col("size_bytes").fill_null(0)).select(list(_MOVES))
+
+
+def _first_match(label: pl.Expr, words: dict[str, str]) -> pl.Expr:
+    """The first of `words` whose pattern the label contains; the last one without a match."""
+    text, found = label.cast(pl.String).fill_null(""), pl.lit(list(words)[-1])
+    for word, pattern in reversed(words.items()):
+        found = pl.when(text.str.contains(pattern or "^$")).then(pl.lit(word)).otherwise(found)
+    return found.cast(pl.Enum(list(words)))
+
+
+def _ends(report: Report, moved: pl.DataFrame) -> pl.DataFrame:
+    """Adds origin and place to `moved`; copies between devices use the process' own device numbers."""
+    ordinals = report.processes.select("process_id", "cuda_ordinal", "device").drop_nulls()
+    known = moved
+    for end in ("source", "target"):
+        named = ordinals.select("process_id", pl.col("cuda_ordinal").alias(f"{end}_device"), known="device")
+        named = named.unique(["process_id", f"{end}_device"], keep="first").rename({"known": end})
+        known = known.join(named, on=["process_id", f"{end}_device"], how="left", maintain_order="left")
+    to_host, to_device = pl.col("way") == "to host", pl.col("way") == "to device"
+    own = pl.col("device")
+    return known.with_columns(
+        pl.when(to_host)
+        .then(own)
+        .when(to_device)
+        .then(HOST)
+        .otherwise(pl.col("source").fill_null(NOWHERE))
+        .alias("origin"),
+        pl.when(to_host).then(HOST).when(to_device).then(own).otherwise(pl.coalesce("target", own)).alias("place"),
+    )
+
+
+@once_per_report
+def faults_seen(report: Report) -> pl.DataFrame:
+    """The page faults in scope: of processes that used the device in scope, and of the device itself.
+
+    Columns: event_id, side, process_id, device (null for the CPU), start, end, address, faults (number), access,
+    function, module, source_file, source_line.
+    """
+    events = report.seen("fault").select("event_id", "process_id", "device", "start_ns", "dur_ns")
+    device = report.scope.device
+    if device is not None:
+        events = of_used_processes(report, events).filter(pl.col("device").is_null() | (pl.col("device") == device))
+    told = ("side", "address", "faults", "access", "function", "module", "source_file", "source_line")
+    texts = ("module", "source_file")  # an empty text means unknown
+    known = beside(events, report.table("fault_detail"), *told)
+    known = known.with_columns(pl.when(pl.col(name) != "").then(pl.col(name)).alias(name) for name in texts)
+    return known.select("event_id", "side", "process_id", "device", *told[1:], **intervals.OF_EVENTS)
+
+
+@once_per_report
+def faulting_host(report: Report) -> dict[int, pl.DataFrame]:
+    """Page faults of the CPU while each device waits for the program's own code, by device.
+
+    Columns: function, faults, at, and start and end of the piece of such time that they are in.
+    """
+    found = {}
+    faults = faults_seen(report).filter(pl.col("side") == "CPU") if "fault" in report.kinds else pl.DataFrame()
+    for device, pieces in host_pieces(report).items() if faults.height else ():
+        users = used_devices(report).filter(pl.col("device") == device)
+        own = faults.join(users, on="process_id", how="semi").select("faults", "function", at="start")
+        inside = nearest(own, pieces.select("start", "end"), ("at", "start"))
+        found[device] = inside.filter(pl.col("at") < pl.col("end"))
+    return found
+
+
+#: Sums of size_bytes by direction, and by the causes that a program can avoid.
+_BY_WAY: Final = {"h2d_bytes": "to device", "d2h_bytes": "to host", "d2d_bytes": "between devices"}
+_BY_CAUSE: Final = {
+    "fault_bytes": FAULT_CAUSES,
+    "prefetch_bytes": ("User prefetch",),
+    "eviction_bytes": ("Eviction",),
+}
+
+
+def sums_of_bytes() -> list[pl.Expr]:
+    """The sums of all moves: moves, total_ns and size_bytes; bytes by direction, null without any, and by cause."""
+    size, way, cause = pl.col("size_bytes"), pl.col("way"), pl.col("cause")
+    return [
+        pl.len().cast(pl.Int64).alias("moves"),
+        pl.col("dur_ns").sum().alias("total_ns"),
+        size.sum(),
+        *(pl.when((way == of).any()).then(size.filter(way == of).sum()).alias(name) for name, of in _BY_WAY.items()),
+        *(size.filter(cause.is_in(list(words))).sum().alias(name) for name, words in _BY_CAUSE.items()),
+    ]
+
+
+def bandwidth() -> pl.Expr:
+    """Bandwidth in bytes per second, from size_bytes and total_ns; null for no time."""
+    return rate(pl.col("size_bytes"), pl.col("total_ns")).alias("bandwidth_bytes_per_s")
+
+
+# Round trips of unified-memory pages, by address, independent of how the driver split migrations into copies.
+
+#: Batch size in pieces of copies, which bounds the memory needed for large reports.
+PARTS_AT_ONCE: Final = 1 << 22
+
+_AGAIN: Final = ("event_id", "again_bytes")
+_PIECES: Final = ("process_id", "start", "end", "round_trips", "on_device_ns")
+_TRIPS: Final = ("device", "trips")
+
+
+class Pages(NamedTuple):
+    """The effect of the copies of :func:`moves` on the memory that they moved.
+
+    Attributes:
+        again: For each copy, its bytes that had moved to the same place before, in scope; columns event_id,
+            again_bytes.
+        pieces: The address ranges that moved, split wherever a copy begins or ends; columns process_id, start and end
+            (addresses), round_trips, and on_device_ns: start of the first copy to a device, null without one. The round
+            trips of a piece are half of its returns to where it had been before its last move, rounded up.
+        unasked: For each device, the maximum number of round trips of a page that ended with a copy which nobody
+            requested (page fault or eviction); columns device, trips. Of a page, returns to one place are counted, at
+            the place with most; devices without any are omitted.
+    """
+
+    again: pl.DataFrame
+    pieces: pl.DataFrame
+    unasked: pl.DataFrame
+
+
+@once_per_report
+def pages(report: Report) -> Pages:
+    """The traffic of each piece of unified memory; processes do not share addresses."""
+    known = moves(report).filter(pl.col("address") <= LARGEST, pl.col("size_bytes") > 0)
+    again, pieces, trips = (
+        [pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))] for names in (_AGAIN, _PIECES, _TRIPS)
+    )
+    for (process,), part in known.partition_by("process_id", as_dict=True).items():
+        for parts in _cut(part):
+            again.append(_again(parts))
+            runs = _runs(parts)
+            pieces.append(_pieces(runs).insert_column(0, pl.lit(process, dtype=pl.Int64).alias("process_id")))
+            trips.append(_unasked(runs))
+    # a copy in two batches has a row from each
+    sums = pl.concat(again).group_by("event_id").agg(pl.col("again_bytes").sum())
+    most = pl.concat(trips).group_by("device").agg(pl.col("trips").max()).sort("device")
+    return Pages(sums.sort("event_id"), pl.concat(pieces).sort("process_id", "start"), most)
+
+
+def _cut(moved: pl.DataFrame) -> list[pl.DataFrame]:
+    """Splits the copies of one process at all addresses where any of them begins or ends, in batches of pieces.
+
+    Columns: start and end (addresses), time, event_id, device, origin, place, unasked; sorted by start, time and
+    event_id.
+    """
+    real = moved.select(
+        *("event_id", "device", "origin", "place"),
+        pl.col("cause").is_in(list(UNASKED)).alias("unasked"),
+        time="start",
+        start="address",
+        end=pl.col("address") + pl.col("size_bytes"),
+    )
+    begins, ends = real.get_column("start").sort(), real.get_column("end").sort()
+    edges = pl.concat([begins, ends]).unique().sort()
+    pieces = pl.DataFrame({"start": edges.slice(0, len(edges) - 1), "end": edges.slice(1)})
+    first = pieces.get_column("start")
+    depth = begins.search_sorted(first, side="right").cast(pl.Int64) - ends.search_sorted(first, side="right")
+    batch = depth.cum_sum() // PARTS_AT_ONCE
+    pieces = pieces.with_columns(batch=batch).filter(depth > 0)
+    batches = pieces.partition_by("batch", maintain_order=True, include_key=False)
+    return [intervals.cut(real, some).sort("start", "time", "event_id") for some in batches]
+
+
+def _again(parts: pl.DataFrame) -> pl.DataFrame:
+    """The bytes of each copy that had moved to the same place before."""
+    piece, place = pl.col("start").rle_id().cast(pl.Int64), pl.col("place") - parts.get_column("place").min()
+    places = longest(parts.select(place), "place") + 1
+    first = parts.select((piece * places + place).is_first_distinct()).to_series()
+    length = pl.col("end") - pl.col("start")
+    return parts.select("event_id", again_bytes=pl.when(first).then(0).otherwise(length))
+
+
+def _runs(parts: pl.DataFrame) -> pl.DataFrame:
+    """`parts` without moves to the current place, with `returned`: whether the piece had been there before."""
+    known = parts.with_columns(new=(pl.col("start") != pl.col("start").shift(1)).fill_null(value=True))
+    stays = ~pl.col("new") & (pl.col("place") == pl.col("place").shift(1))
+    runs = known.with_columns(stays=stays).filter(~pl.col("stays"))
+    two_back = pl.when(pl.col("new").shift(1)).then(pl.col("origin").shift(1)).otherwise(pl.col("place").shift(2))
+    return runs.with_columns(returned=(~pl.col("new") & (pl.col("place") == two_back)).fill_null(value=False))
+
+
+def _pieces(runs: pl.DataFrame) -> pl.DataFrame:
+    """The pieces of `runs`, with their round trips."""
+    arrived = pl.when(pl.col("place") != HOST).then("time")
+    sums = runs.with_columns(arrived=arrived).group_by("start", maintain_order=True)
+    return sums.agg(
+        pl.col("end").first(),
+        round_trips=(pl.col("returned").sum().cast(pl.Int64) + 1) // 2,
+        on_device_ns=pl.col("arrived").min(),
+    )
+
+
+def _unasked(runs: pl.DataFrame) -> pl.DataFrame:
+    """The maximum number of round trips of a piece by unrequested copies, by device."""
+    back = runs.filter(pl.col("returned") & pl.col("unasked")).group_by("device", "start", "place").len("trips")
+    return back.group_by("device").agg(pl.col("trips").max().cast(pl.Int64))
+
+
+#: Columns of several tables of unified memory.
+_WITH_HOST: Final = (
+    Column("h2d_bytes", pl.Int64, "Moved from host to device; null for none.", nullable=True),
+    Column("d2h_bytes", pl.Int64, "Moved from device to host; null for none.", nullable=True),
+)
+_BETWEEN: Final = Column("d2d_bytes", pl.Int64, "Moved between devices; null for none.", nullable=True)
+_BANDWIDTH: Final = Column(
+    "bandwidth_bytes_per_s", pl.Float64, "Bytes per second of moving; null where no time was spent.", nullable=True
+)
+_BY_CAUSES: Final = columns("""
+    fault_bytes int: Moved for page faults, and what the driver moved along with them.
+    prefetch_bytes int: Moved because the program asked for it.
+    eviction_bytes int: Moved because the device had no room.
+""")
 
 TABLE: Final = Table(
     "migrations",
@@ -19,36 +298,23 @@ TABLE: Final = Table(
     (
         Column("process_id", pl.Int64, "Process; addresses are its own.", nullable=True),
         Column("address", pl.Int64, "Virtual address of the first page; null where it is not recorded.", nullable=True),
-        Column("h2d_bytes", pl.Int64, "Moved from host to device; null for none.", nullable=True),
-        Column("d2h_bytes", pl.Int64, "Moved from device to host; null for none.", nullable=True),
-        Column("cpu_faults", pl.Int64, "Page faults of the CPU; null for none.", nullable=True),
-        Column("gpu_faults", pl.Int64, "Page faults of the GPUs; null for none.", nullable=True),
-        Column(
-            "throughput_bytes_per_s",
-            pl.Int64,
-            "The bytes of both, times how often their whole time fits into a second, cut to a whole number: as nsys "
-            "computes it; null where that does not fit 64 bits.",
-            nullable=True,
-        ),
-        Column(
-            "bandwidth_bytes_per_s",
-            pl.Float64,
-            "Bytes per second of moving; null where no time was spent.",
-            nullable=True,
-        ),
-        Column("d2d_bytes", pl.Int64, "Moved between devices; null for none.", nullable=True),
+        *_WITH_HOST,
+        *columns("""
+            cpu_faults int?: Page faults of the CPU; null for none.
+            gpu_faults int?: Page faults of the GPUs; null for none.
+            throughput_bytes_per_s int?: The bytes of both, times how often their whole time fits into a second, cut to
+                a whole number: as nsys computes it; null where that does not fit 64 bits.
+        """),
+        _BANDWIDTH,
+        _BETWEEN,
         Column("moves", pl.Int64, "Copies that begin at the address."),
         Column("total_ns", pl.Int64, "Sum of their durations."),
-        Column("fault_bytes", pl.Int64, "Moved for page faults, and what the driver moved along with them."),
-        Column("prefetch_bytes", pl.Int64, "Moved because the program asked for it."),
-        Column("eviction_bytes", pl.Int64, "Moved because the device had no room."),
-        Column("again_bytes", pl.Int64, "What of all this had moved to the same place before."),
-        Column(
-            "round_trips",
-            pl.Int64,
-            "How often the page at the address went there and back, in whatever copies; null where it did not move.",
-            nullable=True,
-        ),
+        *_BY_CAUSES,
+        *columns("""
+            again_bytes int: What of all this had moved to the same place before.
+            round_trips int?: How often the page at the address went there and back, in whatever copies; null where it
+                did not move.
+        """),
     ),
     purpose="unified memory that moved, by address",
     telling=("address", "h2d_bytes", "d2h_bytes", "cpu_faults", "gpu_faults", "moves"),
@@ -72,12 +338,7 @@ BY_CAUSE: Final = Table(
         Column("max_bytes", pl.Int64, "Largest."),
         Column("again_bytes", pl.Int64, "What of it had moved to the same place before."),
         Column("total_ns", pl.Int64, "Sum of the durations."),
-        Column(
-            "bandwidth_bytes_per_s",
-            pl.Float64,
-            "Bytes per second of moving; null where no time was spent.",
-            nullable=True,
-        ),
+        _BANDWIDTH,
         Column("exclusive_ns", pl.Int64, "Time in which the device did nothing but this; part of the memcpy bucket."),
     ),
     when="--by cause",
@@ -114,52 +375,176 @@ def _by_cause(moved: pl.DataFrame) -> pl.DataFrame:
     size = pl.col("size_bytes")
     sums = moved.group_by("cause", "way").agg(
         pl.len().alias("count"),
-        size.mean().alias("avg_bytes"),
-        size.median().alias("median_bytes"),
-        size.min().alias("min_bytes"),
-        size.max().alias("max_bytes"),
-        size.sum(),
-        pl.col("again_bytes").sum(),
-        pl.col("exclusive_ns").sum(),
+        *(getattr(size, of)().alias(f"{of}_bytes") for of in ("mean", "median", "min", "max")),
+        pl.col("size_bytes", "again_bytes", "exclusive_ns").sum(),
         total_ns=pl.col("dur_ns").sum(),
     )
-    named = sums.with_columns(bandwidth(), total_bytes="size_bytes")
+    named = sums.with_columns(bandwidth(), total_bytes="size_bytes", avg_bytes="mean_bytes")
     return BY_CAUSE.select(named.sort("total_bytes", "cause", "way", descending=[True, False, False]))
 
 
 def _by_address(report: Report, moved: pl.DataFrame) -> pl.DataFrame:
-    keys = ["process_id", "address"]
-    sums = moved.group_by(keys).agg(
-        *by_way(),
-        *by_cause(),
-        pl.len().cast(pl.Int64).alias("moves"),
-        pl.col("size_bytes", "again_bytes").sum(),
-        total_ns=pl.col("dur_ns").sum(),
-        between_ns=pl.col("dur_ns").filter(pl.col("way") == "between devices").sum(),
-    )
+    keys, faults = ["process_id", "address"], pl.col("faults")
+    between_ns = pl.col("dur_ns").filter(pl.col("way") == "between devices").sum()
+    sums = moved.group_by(keys).agg(*sums_of_bytes(), pl.col("again_bytes").sum(), between_ns=between_ns)
     trips = pages(report).pieces.select("process_id", "round_trips", address="start")
     known = sums.join(trips, on=keys, how="left", nulls_equal=True)
-    joined = known.join(_faults(report), on=keys, how="full", coalesce=True, nulls_equal=True)
-    counted = ("moves", "total_ns", "again_bytes", "fault_bytes", "prefetch_bytes", "eviction_bytes")
-    filled = joined.with_columns(pl.col(counted).fill_null(0), bandwidth(), _throughput())
+    sides = {"cpu_faults": pl.col("side") == "CPU", "gpu_faults": pl.col("side") == "GPU"}
+    faulted = (
+        faults_seen(report)
+        .group_by(keys)
+        .agg(pl.when(side.any()).then(faults.filter(side).sum()).alias(name) for name, side in sides.items())
+    )
+    joined = known.join(faulted, on=keys, how="full", coalesce=True, nulls_equal=True)
+    # as nsys computes it: a second divided by the time in integers, times the bytes moved
+    both, time = pl.col("h2d_bytes", "d2h_bytes"), pl.col("total_ns") - pl.col("between_ns")
+    any_moved = pl.any_horizontal(both.is_not_null())
+    throughput = pl.when(any_moved & (time > 0)).then(product(pl.sum_horizontal(both), _NS_PER_S // time))
+    filled = joined.with_columns(
+        pl.col("moves", "total_ns", "again_bytes", *_BY_CAUSE).fill_null(0),
+        bandwidth(),
+        throughput_bytes_per_s=throughput,
+    )
     order = {"throughput_bytes_per_s": True, "process_id": False, "address": False}
     return TABLE.select(filled.sort(*order, descending=list(order.values()), nulls_last=[True, False, False]))
 
 
-def _throughput() -> pl.Expr:
-    """The bandwidth as nsys computes it: a second divided by the time in integers, times the bytes moved."""
-    both = pl.col("h2d_bytes").fill_null(0) + pl.col("d2h_bytes").fill_null(0)
-    time = pl.col("total_ns") - pl.col("between_ns")
-    moved = pl.col("h2d_bytes").is_not_null() | pl.col("d2h_bytes").is_not_null()
-    return pl.when(moved & (time > 0)).then(product(both, _NS_PER_S // time)).alias("throughput_bytes_per_s")
+TOTALS: Final = Table(
+    "migration_totals",
+    "All of unified memory, one row; none where nothing of it moved or faulted.",
+    (
+        *_WITH_HOST,
+        Column("cpu_faults", pl.Int64, "Page faults of the CPU; null where they are not recorded.", nullable=True),
+        Column("gpu_faults", pl.Int64, "Page faults of the GPUs; null where none is recorded.", nullable=True),
+        Column("min_address", pl.Int64, "Lowest address that moved or faulted.", nullable=True),
+        Column("max_address", pl.Int64, "Highest address at which a copy begins or that faulted.", nullable=True),
+        _BETWEEN,
+        Column("moves", pl.Int64, "Copies."),
+        Column("total_ns", pl.Int64, "Sum of their durations."),
+        Column("exclusive_ns", pl.Int64, "Time in which the devices did nothing but this."),
+        _BANDWIDTH,
+        *_BY_CAUSES,
+        Column("again_bytes", pl.Int64, "What had moved to the same place before."),
+        Column("round_trips", pl.Int64, "How often the page that moved most went there and back."),
+    ),
+    purpose="unified memory that moved, in all",
+    telling=("h2d_bytes", "d2h_bytes", "cpu_faults", "gpu_faults", "moves", "total_ns"),
+    tools=recorders("fault"),
+    equals="nsys stats um_total_sum",
+)
 
 
-def _faults(report: Report) -> pl.DataFrame:
-    """Page faults by address: columns process_id, address, cpu_faults, gpu_faults; null for none."""
-    sides = {"cpu_faults": pl.col("side") == "CPU", "gpu_faults": pl.col("side") == "GPU"}
-    count = pl.col("faults")
-    return (
-        faults_seen(report)
-        .group_by("process_id", "address")
-        .agg(pl.when(side.any()).then(count.filter(side).sum()).alias(name) for name, side in sides.items())
+@analysis
+def migration_totals(report: Report) -> pl.DataFrame:
+    """The totals of unified memory in scope, in one row.
+
+    Returns:
+        :data:`TOTALS`.
+
+    Raises:
+        CannotTellError: The report records neither copies nor page faults.
+    """
+    require(report, TOTALS, "memcpy", "fault")
+    moved, seen = moves(report), faults_seen(report)
+    if moved.is_empty() and seen.is_empty():
+        return TOTALS.empty()
+    addresses = pl.concat([moved.get_column("address"), seen.get_column("address")])
+    cpu, gpu = (seen.filter(pl.col("side") == side) for side in ("CPU", "GPU"))
+    traffic = pages(report)
+    figures = {
+        "cpu_faults": cpu.height if "fault" in report.kinds else None,
+        "gpu_faults": total(gpu, "faults") if gpu.height else None,
+        "min_address": addresses.min(),
+        "max_address": addresses.max(),
+        "again_bytes": total(traffic.again, "again_bytes"),
+        "round_trips": traffic.pieces.get_column("round_trips").max() or 0,
+    }
+    sums = moved.select(*sums_of_bytes(), pl.col("exclusive_ns").sum())
+    told = [pl.lit(value, dtype=pl.Int64).alias(name) for name, value in figures.items()]
+    return TOTALS.select(sums.with_columns(bandwidth(), *told))
+
+
+FAULTS: Final = Table(
+    "faults",
+    "The page faults of one CPU function or source line, or of one kernel by device and access.",
+    columns("""
+        side text: CPU or GPU: who faulted.
+        faults int: Page faults.
+        function text?: CPU: the function of the instruction. GPU: the kernel that its device was running when the
+            handling began; null where none was.
+        source_file text?: CPU: source file of the instruction.
+        source_line int?: CPU: its line there.
+        module text?: CPU: program or library; null where it is not one.
+        device int?: GPU: which.
+        access text?: GPU: Read, Write, Atomic or Prefetch.
+        groups int: Events; the GPU's faults are handled in groups, the CPU's one by one.
+        pages int: Different addresses that faulted.
+        min_address int: Lowest of them.
+        max_address int: Highest of them.
+        total_ns int?: GPU: sum of the times in which groups were handled; null for the CPU, whose faults are instants.
+        moved_bytes int?: GPU: what page faults moved to the device while these were handled, each copy counted for the
+            last group that began before it; null for the CPU.
+    """),
+    purpose="page faults by function or kernel",
+    tools=recorders("fault"),
+    equals="nsys stats um_cpu_page_faults_sum (rows of the CPU)",
+)
+
+_OF_FAULTS: Final = ("side", "function", "source_file", "source_line", "device", "access")
+
+
+@analysis
+def faults(report: Report) -> pl.DataFrame:
+    """The page faults in scope, those of the CPU first, then by count.
+
+    Returns:
+        :data:`FAULTS`.
+
+    Raises:
+        CannotTellError: The report records no page faults.
+    """
+    require(report, FAULTS, "fault")
+    seen = faults_seen(report)
+    on_gpu = pl.col("side") == "GPU"
+    rows = pl.concat([seen.filter(~on_gpu), _of_gpu(report, seen.filter(on_gpu))], how="diagonal")
+    sums = rows.group_by(_OF_FAULTS).agg(
+        pl.col("faults").sum(),
+        pl.when(pl.col("module").n_unique() == 1).then(pl.col("module").first()).alias("module"),
+        pl.len().cast(pl.Int64).alias("groups"),
+        pl.col("address").n_unique().cast(pl.Int64).alias("pages"),
+        pl.col("address").min().alias("min_address"),
+        pl.col("address").max().alias("max_address"),
+        *(known_sum(name) for name in ("total_ns", "moved_bytes")),
     )
+    keys, texts = _OF_FAULTS[1:], pl.col("function", "source_file", "access").cast(pl.String)
+    order = [False, True, *(False for _ in keys)]
+    return FAULTS.select(sums.with_columns(texts).sort("side", "faults", *keys, descending=order))
+
+
+def _of_gpu(report: Report, seen: pl.DataFrame) -> pl.DataFrame:
+    """The fault groups of the GPUs, with the kernel running when each began, and the bytes moved meanwhile."""
+    groups = seen.with_columns(total_ns=pl.col("end") - pl.col("start")).sort("start", "event_id")
+    groups = groups.with_row_index("group").with_columns(pl.lit(None, dtype=pl.Categorical).alias("function"))
+    wanted = pl.col("cause").is_in(list(FAULT_CAUSES)) & (pl.col("way") == "to device")
+    keys = ["process_id", "device"]
+    moved = moves(report).filter(wanted).select(*keys, "size_bytes", at="start")
+    held = nearest(moved, groups.select(*keys, "group", "start", "end"), ("at", "start"), keys)
+    carried = held.filter(pl.col("at") < pl.col("end")).group_by("group").agg(moved_bytes=pl.col("size_bytes").sum())
+    found = [_with_kernels(report, part, *key) for key, part in groups.partition_by(keys, as_dict=True).items()]
+    together = pl.concat([groups.clear(), *found]).join(carried, on="group", how="left")
+    return together.with_columns(pl.col("moved_bytes").fill_null(0))
+
+
+def _with_kernels(report: Report, groups: pl.DataFrame, process: object, device: object) -> pl.DataFrame:
+    """The groups of one process and device with the name of the kernel that owned the instant at which each began."""
+    own = operations(report).filter(
+        pl.col("kind").is_in(["kernel", "graph"])
+        & pl.col("process_id").eq_missing(process)
+        & pl.col("device").eq_missing(device)
+    )
+    line = intervals.first_come(own.sort("start", "event_id"))
+    line = line.filter(pl.col("own_end") > pl.col("own_start"))
+    known = line.select("own_start", "own_end", function="name")
+    found = nearest(groups.drop("function"), known, ("start", "own_start"))
+    ran = pl.col("own_end") > pl.col("start")
+    return found.with_columns(function=pl.when(ran).then("function")).select(groups.columns)

@@ -1,1 +1,1 @@
-"""Operators of torch: their events, their call tree, and key_averages."""
+"""Operators of torch: their events, call tree, key_averages and chains that could fuse; names of host time by them."""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, facts_of, operations
-from kanalyze.analyses.operators._events import (
+from kanalyze.analyses.operators._host_tree import (
     FRAMEWORK_KINDS,
     annotation_events,
-    asynchronous,
     call_makers,
     framework_events,
     home_calls,
     host_tree,
-    in_order,
     in_subtrees,
     mistaken,
     operator_tree,
@@ -25,7 +23,7 @@ from kanalyze.analyses.operators._events import (
 )
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import gathered
+from kanalyze.columns import beside, gathered, of_parts
 from kanalyze.report import Report
 
 # Memory allocated minus freed during each host event, as torch's own profiler counts it.
@@ -44,12 +42,10 @@ def allocations(report: Report) -> pl.DataFrame:
     Columns: at, device (whether on a device), bytes, failed (whether memory ran out; bytes is then 0).
     """
     events = report.kind("memory").select("event_id", "name", at="start_ns")
-    detail = report.table("memory_detail").select("event_id", "memory", "size_bytes")
-    known = events.join(detail, on="event_id", how="left", maintain_order="left")
+    known = beside(events, report.table("memory_detail"), "memory", "size_bytes")
     sign = pl.when(pl.col("name") == "Allocation").then(1).when(pl.col("name") == "Deallocation").then(-1).otherwise(0)
     device = (pl.col("memory") == "Device").fill_null(value=False)
-    failed = (sign == 0).alias("failed")
-    return known.select("at", device.alias("device"), (pl.col("size_bytes") * sign).alias("bytes"), failed).sort("at")
+    return known.select("at", device=device, bytes=pl.col("size_bytes") * sign, failed=sign == 0).sort("at")
 
 
 def with_memory_taken(report: Report, rows: pl.DataFrame, parents: pl.Series | None) -> pl.DataFrame:
@@ -57,20 +53,18 @@ def with_memory_taken(report: Report, rows: pl.DataFrame, parents: pl.Series | N
 
     `parents` are the enclosing rows; None if no children are to be subtracted, as for asynchronous events.
     """
-    every = allocations(report)
+    every, zero = allocations(report), pl.lit(0, dtype=pl.Int64)
     if every.is_empty():
-        return rows.with_columns(pl.lit(0, dtype=pl.Int64).alias(name) for name in MEMORY)  # literals take no memory
-    found: dict[str, pl.Series | pl.Expr] = {}
+        return rows.with_columns(zero.alias(name) for name in MEMORY)  # literals take no memory
     for side, on_device in (("cpu", False), ("device", True)):
         part = every.filter(pl.col("device") == on_device)
         before = pl.concat([pl.Series([0], dtype=pl.Int64), part.get_column("bytes").cum_sum()])
-        at = part.get_column("at")
-        first = at.search_sorted(rows.get_column("start"), side="left")
-        last = at.search_sorted(rows.get_column("end"), side="right")
+        first = part.get_column("at").search_sorted(rows.get_column("start"), side="left")
+        last = part.get_column("at").search_sorted(rows.get_column("end"), side="right")
         taken = before.gather(last) - before.gather(first)
-        own = pl.lit(0, dtype=pl.Int64) if parents is None else taken - sums_by(parents, taken, rows.height)
-        found |= {f"self_{side}_bytes": own, f"{side}_bytes": taken}
-    return rows.with_columns(**{name: found[name] for name in MEMORY})
+        own = zero if parents is None else taken - sums_by(parents, taken, rows.height)
+        rows = rows.with_columns(own.alias(f"self_{side}_bytes"), taken.alias(f"{side}_bytes"))
+    return rows
 
 
 # Annotations on the devices, as torch's traces have them (gpu_user_annotation).
@@ -82,32 +76,30 @@ def device_annotations(report: Report) -> pl.DataFrame:
 
     An operation belongs to the annotation on top of the stack of the launching thread at the time of the call.
     """
+    ranges = annotation_events(report)
+    lasting = ranges.filter(pl.col("end") > pl.col("start")).partition_by(THREAD, as_dict=True)
     work = operations(report, "thread_id", "call_start", "stream").rename({"call_start": "at"})
-    made = _top_annotation(annotation_events(report), work)
-    known = work.select("device", "start", "end", "stream", made).drop_nulls("event_id")
-    spans = known.group_by("event_id", "device", "stream").agg(pl.col("start").min(), pl.col("end").max())
-    names = annotation_events(report).select("event_id", "name")
-    found = spans.join(names, on="event_id").select("name", "start", "end", "device")
-    return found.sort("start", "end", "device")
+
+    def tops(thread: tuple[Any, ...], part: pl.DataFrame) -> pl.Series:
+        return _top_of_stack(lasting[thread], part.get_column("at")) if thread in lasting else _nothing(part.height)
+
+    top = of_parts(work.select(*THREAD, "at"), THREAD, pl.Int64, tops).alias("event_id")
+    made = work.select("device", "start", "end", "stream", top).drop_nulls("event_id")
+    spans = made.group_by("event_id", "device", "stream").agg(pl.col("start").min(), pl.col("end").max())
+    named = spans.join(ranges.select("event_id", "name"), on="event_id").select("name", "start", "end", "device")
+    return named.sort("start", "end", "device")
 
 
-def _top_annotation(ranges: pl.DataFrame, points: pl.DataFrame) -> pl.Series:
-    """The event_id of the annotation on top of the stack at each of `points` (process_id, thread_id, at), or null.
+def _nothing(height: int) -> pl.Series:
+    return pl.Series([None], dtype=pl.Int64).new_from_index(0, height)
+
+
+def _top_of_stack(ranges: pl.DataFrame, at: pl.Series) -> pl.Series:
+    """The event_id of the annotation on top of a thread's stack at each point, or null.
 
     The end of an annotation pops the top, even if that is another one (Kineto, popUserCorrelationId).
     """
-    found = pl.Series("event_id", [None], dtype=pl.Int64).new_from_index(0, points.height)
-    lasting = ranges.filter(pl.col("end") > pl.col("start")).partition_by(THREAD, as_dict=True)
-    for key, part in points.with_row_index("point").partition_by(THREAD, as_dict=True).items():
-        if key in lasting:
-            top = _top_of_one(lasting[key], part.get_column("at"))
-            found = found.scatter(part.get_column("point"), top)
-    return found
-
-
-def _top_of_one(ranges: pl.DataFrame, at: pl.Series) -> pl.Series:
-    """:func:`_top_annotation` for the annotations of one thread."""
-    begins = ranges.select("event_id", "start").rename({"start": "time"}).with_columns(step=pl.lit(1, dtype=pl.Int64))
+    begins = ranges.select("event_id", time="start", step=pl.lit(1, dtype=pl.Int64))
     stops = ranges.select(event_id=pl.lit(None, dtype=pl.Int64), time="end", step=pl.lit(-1, dtype=pl.Int64))
     edges = pl.concat([begins, stops]).sort("time", "step").with_row_index("place")
     count = edges.height + 1
@@ -116,8 +108,7 @@ def _top_of_one(ranges: pl.DataFrame, at: pl.Series) -> pl.Series:
     passed = edges.get_column("time").search_sorted(at, side="right").cast(pl.Int64)
     depth = gathered(edges.get_column("depth"), (passed - 1).set(passed == 0, None)).fill_null(0)
     last = pushed.get_column("key").search_sorted(depth * count + passed, side="left").cast(pl.Int64) - 1
-    last = last.set((last < 0) | (depth <= 0), None)
-    return gathered(pushed.get_column("event_id"), last)
+    return gathered(pushed.get_column("event_id"), last.set((last < 0) | (depth <= 0), None))
 
 
 # Attribution of CUDA profiler overhead to host events, as torch's own profiler does it.
@@ -136,28 +127,22 @@ def overhead_makers(report: Report) -> pl.DataFrame:
     overhead = calls.filter(pl.col("kind") == "overhead").sort("start", "event_id")
     points = overhead.select(*THREAD, at="start")
     spans = device_annotations(report)
-    begun, ended = (pl.Series([None], dtype=pl.Int64).new_from_index(0, points.height) for _ in "ab")
-    if spans.height:
-        last = spans.get_column("start").search_sorted(points.get_column("at"), side="right").cast(pl.Int64) - 1
-        last = last.set(last < 0, None)
-        begun, ended = (gathered(spans.get_column(name), last) for name in ("start", "end"))
-    there = points.with_columns(begun.alias("at"))
+    last = spans.get_column("start").search_sorted(points.get_column("at"), side="right").cast(pl.Int64) - 1
+    last = last.set(last < 0, None)
+    begun, ended = (gathered(spans.get_column(name), last) for name in ("start", "end"))
+    # of all events only those around any of the points, ends included
+    at = pl.concat([points.get_column("at"), begun]).drop_nulls().unique().sort()
     everything = pl.concat([framework_events(report), calls.filter(pl.col("kind") == "api")])
-    around, at_begin = _innermost(everything, points, there)
+    first = at.search_sorted(everything.get_column("start"), side="left")
+    stop = at.search_sorted(everything.get_column("end"), side="right")
+    tree = tree_of(everything.filter(stop > first).with_columns(pl.col("end") + 1))
+    every = tree.of_kinds(*tree.rows.get_column("kind").unique())
+    around, at_begin = (
+        gathered(tree.rows.get_column("last_id"), tree.innermost(asked, every))
+        for asked in (points, points.with_columns(begun.alias("at")))
+    )
     hidden = ((around == at_begin) & (ended >= points.get_column("at"))).fill_null(value=False)
-    found = overhead.select("event_id", maker_id=around.set(hidden, None))
-    return found.drop_nulls()
-
-
-def _innermost(events: pl.DataFrame, *asked: pl.DataFrame) -> list[pl.Series]:
-    """The event_id of the innermost event around each of some points (process_id, thread_id, at), ends included."""
-    at = pl.concat([points.get_column("at") for points in asked]).drop_nulls().unique().sort()
-    first = at.search_sorted(events.get_column("start"), side="left")
-    last = at.search_sorted(events.get_column("end"), side="right")
-    near = events.filter(last > first).with_columns(pl.col("end") + 1)
-    tree = tree_of(in_order(near))
-    ids, whatever = tree.rows.get_column("last_id"), tree.of_kinds(*tree.rows.get_column("kind").unique())
-    return [gathered(ids, tree.innermost(points, whatever)) for points in asked]
+    return overhead.select("event_id", maker_id=around.set(hidden, None)).drop_nulls()
 
 
 # Device time launched by each host event: correctly attributed, and as torch's own profiler counts it.
@@ -176,9 +161,9 @@ def makers(report: Report) -> pl.Series:
 
     The launching event is an operator, an annotation or a Python function.
     """
-    tree, work = host_tree(report), operations(report)
+    tree = host_tree(report)
     found = tree.row_of(_named_makers(report))
-    rest = work.filter(found.is_null()).get_column("row")
+    rest = operations(report).get_column("row").filter(found.is_null())
     if rest.is_empty() or "api" not in report.kinds:
         return found
     around = facts_of(report, rest, *THREAD, "call_start").rename({"call_start": "at"})
@@ -191,40 +176,27 @@ def _named_makers(report: Report) -> pl.Series:
     named = operations(report, "parent_id").get_column("parent_id")
     if not named.has_nulls() or "api" not in report.kinds:
         return named
-    calls = operations(report, "call_id").select("call_id")
-    made_by = calls.join(call_makers(report), left_on="call_id", right_on="event_id", how="left", maintain_order="left")
-    return named.zip_with(named.is_not_null(), made_by.get_column("maker_id"))
+    calls = operations(report, "call_id").select(event_id="call_id")
+    return named.zip_with(named.is_not_null(), beside(calls, call_makers(report), "maker_id").get_column("maker_id"))
 
 
 def torch_device_times(report: Report) -> pl.DataFrame:
     """The columns self_device_ns and device_ns for the operator tree, as torch counts them, on the device in scope."""
-    rows, sums = operator_tree(report).rows, _by_event(report)
-    own = rows.select(event_id="last_id").join(sums, on="event_id", how="left", maintain_order="left")
-    found = own.get_column("ns").fill_null(0)
-    return pl.DataFrame({"self_device_ns": found, "device_ns": in_subtrees(rows, found)})
-
-
-def _by_event(report: Report) -> pl.DataFrame:
-    """Total time of the operations that torch attributes to each host event: columns event_id, ns."""
-    sums = _by_operator(report, report.scope.device)
-    known = sums.rename({"event_id": "op_id"})
-    again = mistaken(report).join(known, on="op_id").group_by("event_id").agg(pl.col("ns").sum())
-    sums = pl.concat([sums, again])
-    overhead = overhead_makers(report).join(sums.rename({"event_id": "maker_id"}), on="maker_id")
-    return pl.concat([sums, overhead.select("event_id", "ns")])
-
-
-def _by_operator(report: Report, device: int | None) -> pl.DataFrame:
-    """Total time of the operations that each operator launched, by External id: columns event_id, ns."""
-    here = pl.lit(value=True) if device is None else pl.col("device") == device
+    here = pl.lit(value=True) if report.scope.device is None else pl.col("device") == report.scope.device
     work = operations(report).select("device", ns="dur_ns", event_id=_named_makers(report))
-    parts = [work.filter(here).select("event_id", "ns")]
-    waits = report.kind("sync").filter(here).select("process_id", "correlation_id", ns="dur_ns")
+    parts, keys = [work.filter(here).select("event_id", "ns")], ["process_id", "correlation_id"]
+    waits = report.kind("sync").filter(here).select(*keys, ns="dur_ns")
     if waits.height:  # torch takes these waits for device operations of the operator
-        keys = ["process_id", "correlation_id"]
         calls = report.kind("api").join(call_makers(report), on="event_id").unique(keys)
         parts.append(waits.join(calls, on=keys).select(event_id="maker_id", ns="ns"))
-    return pl.concat(parts).drop_nulls("event_id").group_by("event_id").agg(pl.col("ns").sum())
+    sums = pl.concat(parts).drop_nulls("event_id").group_by("event_id").agg(pl.col("ns").sum())
+    again = mistaken(report).join(sums.rename({"event_id": "op_id"}), on="op_id")
+    sums = pl.concat([sums, again.group_by("event_id").agg(pl.col("ns").sum())])
+    overhead = overhead_makers(report).join(sums.rename({"event_id": "maker_id"}), on="maker_id")
+    rows, sums = operator_tree(report).rows, pl.concat([sums, overhead.select("event_id", "ns")])
+    own = rows.select(event_id="last_id").join(sums, on="event_id", how="left", maintain_order="left")
+    times = own.get_column("ns").fill_null(0)
+    return pl.DataFrame({"self_device_ns": times, "device_ns": in_subtrees(rows, times)})
 
 
 #: The kinds of events by which a framework names its work.
@@ -246,15 +218,13 @@ def operator_work(report: Report) -> pl.DataFrame:
 
     Columns: event_id, kind, name, start, end, self_ns, dur_ns, self_device_ns, device_ns, and those of memory.
     """
-    rows, later = operator_tree(report).rows, asynchronous(report)
+    rows, later = operator_tree(report).rows, annotation_events(report).filter("asynchronous")
     columns = ["event_id", "kind", "name", "start", "end"]
     own = rows.select(*columns, "self_ns").hstack(torch_device_times(report).get_columns())
     own = with_memory_taken(report, own, rows.get_column("parent")).with_columns(_DURATION.alias("dur_ns"))
-    if later.height:
-        nothing = [pl.lit(0, dtype=pl.Int64).alias(name) for name in ("self_ns", "self_device_ns", "device_ns")]
-        free = with_memory_taken(report, later.select(*columns, *nothing), None)
-        own = pl.concat([own, free.with_columns(_DURATION.alias("dur_ns"))])
-    return intervals.overlapping(own, report.scope.sides)
+    nothing = [pl.lit(0, dtype=pl.Int64).alias(name) for name in ("self_ns", "self_device_ns", "device_ns")]
+    free = with_memory_taken(report, later.select(*columns, *nothing), None).with_columns(_DURATION.alias("dur_ns"))
+    return intervals.overlapping(pl.concat([own, free]), report.scope.sides)
 
 
 @once_per_report

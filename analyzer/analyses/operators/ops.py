@@ -1,25 +1,29 @@
-"""Operators and annotations of a framework: their time on the host and on the devices."""
+"""Operators and annotations of a framework: their time on the host and on devices, and the kernels they launched."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, Unpack
 
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.operators._events import host_tree, in_subtrees, operator_tree, sums_by
-from kanalyze.analyses.operators._paths import (
-    MODULE,
+from kanalyze.analyses.operators._host_tree import (
     PHASE,
     PHASES,
     forward_rows,
+    host_tree,
+    in_subtrees,
     inherited,
+    labelled_paths,
+    modules,
+    operator_paths,
+    operator_tree,
     path_nodes,
     path_numbers,
     path_texts,
     phases,
     plain_names,
+    sums_by,
 )
 from kanalyze.analyses.operators._work import (
     MEMORY,
@@ -30,159 +34,123 @@ from kanalyze.analyses.operators._work import (
     launched_work,
     operator_work,
 )
-from kanalyze.analyses.shared.analysis import require
+from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.columns import beside, gathered
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 from kanalyze.tools import recorders
 
 #: The columns that tables of operators sum.
-_OF_HOST: Final = ("count", "self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns", *MEMORY)
-_OF_DEVICE: Final = ("exclusive_device_ns", "operations")
+_TIMES: Final = ("self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns")
+_SUMMED: Final = ("count", *_TIMES, *MEMORY, "exclusive_device_ns", "operations")
 
 
-def by_operator(report: Report, further: pl.DataFrame | None = None) -> pl.DataFrame:
+def _by_operator(report: Report, further: pl.DataFrame | None = None) -> pl.DataFrame:
     """Sums by name and kind of operators and annotations, and by the columns `further` of the host tree's rows.
 
     Operations launched by no operator have a null name.
     """
-    tree, keys = host_tree(report), [] if further is None else further.columns
+    tree, one = host_tree(report), pl.lit(1, dtype=pl.Int64)
     work, ran = operator_work(report).filter(pl.col("kind").is_in(OPERATOR_KINDS)), launched_work(report)
-    one = pl.lit(1, dtype=pl.Int64)
     host = work.with_columns(one.alias("count"), self_cpu_ns="self_ns", cpu_ns="dur_ns")
-    host = host.select("name", "kind", *_OF_HOST, *_zero(_OF_DEVICE))
-    device = ran.select(*_zero(_OF_HOST), exclusive_device_ns="exclusive_ns", operations=one)
-    by = ran.get_column("operator")
-    device = device.with_columns(gathered(tree.rows.get_column(name), by) for name in ("name", "kind")).select(
-        host.columns
+    at, by = tree.row_of(work.get_column("event_id")), ran.get_column("operator")
+    device = ran.select(exclusive_device_ns="exclusive_ns", operations=one).with_columns(
+        gathered(tree.rows.get_column(name), by) for name in ("name", "kind")
     )
-    if further is not None:
-        at = tree.row_of(work.get_column("event_id"))
-        host = host.hstack([gathered(column, at) for column in further.get_columns()])
-        device = device.hstack([gathered(column, by) for column in further.get_columns()])
-    sums, named = pl.col(*_OF_HOST, *_OF_DEVICE).sum(), ["name", "kind", *keys]
-    parts = [part.group_by(named).agg(sums) for part in (host, device)]
-    return pl.concat(parts).group_by(named).agg(sums).with_columns(pl.col("kind").cast(pl.String))
+    keys = ["name", "kind"]
+    for column in [] if further is None else further.get_columns():
+        host, device = (side.with_columns(gathered(column, rows)) for side, rows in ((host, at), (device, by)))
+        keys.append(column.name)
+    parts = [
+        part.group_by(keys).agg(pl.col(name).sum() for name in _SUMMED if name in part.columns)
+        for part in (host, device)
+    ]
+    sums = pl.concat(parts, how="diagonal").group_by(keys).agg(pl.col(_SUMMED).sum())
+    return sums.with_columns(pl.col("kind").cast(pl.String))
 
 
-def _zero(names: Sequence[str]) -> list[pl.Expr]:
-    return [pl.lit(0, dtype=pl.Int64).alias(name) for name in names]
-
-
-def by_shape(report: Report) -> pl.DataFrame:
+def _by_shape(report: Report) -> pl.DataFrame:
     """Sums by name, kind, input_shapes and input_types."""
-    rows = host_tree(report).rows.select("event_id")
-    shapes = ("input_shapes", "input_types")
-    return by_operator(report, beside(rows, report.table("op_detail"), *shapes).select(shapes))
+    rows, shapes = host_tree(report).rows.select("event_id"), ("input_shapes", "input_types")
+    return _by_operator(report, beside(rows, report.table("op_detail"), *shapes).select(shapes))
 
 
-def by_stack(report: Report) -> pl.DataFrame:
+def _by_stack(report: Report) -> pl.DataFrame:
     """Sums by name, kind and Python stack, outermost function first, separated by semicolons."""
     tree = host_tree(report)
-    python, names = tree.of_kinds("python"), plain_names(tree.rows)
-    numbers = path_numbers(tree.rows, python, names)
-    texts = path_texts(path_nodes(tree.rows, numbers, python, names), ";")
-    sums = by_operator(report, numbers.to_frame())
-    return sums.join(texts, on="path", how="left").rename({"text": "stack"})
+    numbers, texts = labelled_paths(tree.rows, tree.of_kinds("python"), plain_names(tree.rows), ";")
+    return _by_operator(report, numbers.to_frame()).join(texts, on="path", how="left").rename({"text": "stack"})
 
 
-def by_phase(report: Report) -> pl.DataFrame:
+def _by_phase(report: Report) -> pl.DataFrame:
     """Sums by phase: the number of operators, and the time of all host events and operations."""
-    tree, phase = host_tree(report), phases(report)
-    ran = launched_work(report)
-    around = gathered(phase, tree.rows.get_column("parent"))
-    outermost = around.ne_missing(phase)
-    own = sums_by(ran.get_column("maker"), ran.get_column("dur_ns"), tree.rows.height)
-    device = in_subtrees(tree.rows, own)
-    work = host_work(report)
-    row = work.get_column("row")
-    found = work.with_columns(
-        phase.gather(row), outermost.gather(row).alias("outermost"), device.gather(row).alias("all")
-    )
-    host = found.group_by("phase").agg(
-        (pl.col("kind") == "op").sum().cast(pl.Int64).alias("count"),
-        pl.col("self_ns").sum().alias("self_cpu_ns"),
-        pl.col("dur_ns").filter("outermost").sum().alias("cpu_ns"),
-        pl.col("all").filter("outermost").sum().alias("device_ns"),
-    )
+    tree, phase, ran = host_tree(report), phases(report), launched_work(report)
+    outermost = gathered(phase, tree.rows.get_column("parent")).ne_missing(phase)
+    device = in_subtrees(tree.rows, sums_by(ran.get_column("maker"), ran.get_column("dur_ns"), tree.rows.height))
+    rows = pl.DataFrame([phase, tree.of_kinds("op").alias("counts"), outermost.alias("whole"), device.alias("all")])
     maker = gathered(phase, ran.get_column("maker")).fill_null("other").cast(PHASE)
-    return _joined(host, _device_sums(ran.with_columns(maker.alias("phase")), "phase"), "phase")
+    device_ns = pl.col("all").filter("whole").sum().alias("device_ns")
+    return _joined(report, rows, ran.with_columns(maker.alias("phase")), [device_ns], [])
 
 
-def by_module(report: Report) -> pl.DataFrame:
+def _by_module(report: Report) -> pl.DataFrame:
     """Sums by nn.Module and enclosing modules, with module, path, and backward_device_ns.
 
     An event belongs to the innermost enclosing module. Operations launched by a backward operator count for the module
     of its forward operator; its host time does not, since it is on another thread.
     """
-    rows = host_tree(report).rows
+    rows, ran = host_tree(report).rows, launched_work(report)
     module, label = modules(rows)
-    numbers = path_numbers(rows, module, label)
-    work, ran = host_work(report), launched_work(report)
-    at = work.get_column("row")
-    host = work.with_columns(numbers.gather(at), module.gather(at).alias("call")).group_by("path")
-    calls = host.agg(
-        pl.col("call").sum().cast(pl.Int64).alias("count"),
-        pl.col("self_ns").sum().alias("self_cpu_ns"),
-        pl.col("dur_ns").filter("call").sum().alias("cpu_ns"),
+    numbers, maker = path_numbers(rows, module, label), ran.get_column("maker")
+    of_forward = gathered(numbers, gathered(inherited(rows, forward_rows(report)), maker)).alias("path")
+    own = gathered(numbers, maker).fill_null(0)
+    ran = ran.with_columns(
+        of_forward.zip_with(of_forward.is_not_null() & (own == 0), own),
+        backward=pl.when(of_forward.is_not_null()).then("exclusive_ns").otherwise(0),
     )
-    back = inherited(rows, forward_rows(report))
-    of_forward = gathered(numbers, gathered(back, ran.get_column("maker"))).alias("path")
-    own = gathered(numbers, ran.get_column("maker")).fill_null(0)
-    ran = ran.with_columns(of_forward.zip_with(of_forward.is_not_null() & (own == 0), own))
-    ran = ran.with_columns(backward=pl.when(of_forward.is_not_null()).then("exclusive_ns").otherwise(0))
-    device = _device_sums(ran, "path", pl.col("backward").sum().alias("backward_device_ns"))
-    return _named(_joined(calls, device, "path"), path_nodes(rows, numbers, module, label))
-
-
-def modules(rows: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
-    """A mask of the rows that are calls of an nn.Module, and the module's name."""
-    name = rows.get_column("name").cast(pl.String)
-    python = rows.select(pl.col("kind") == "python").to_series()
-    return python & name.str.starts_with(MODULE).fill_null(value=False), name.str.strip_prefix(MODULE)
-
-
-def _named(sums: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
-    """Adds name and path to the sums by module path, and device_ns including nested modules."""
-    texts = path_texts(nodes)
-    outer = nodes.select("path", "outer")
-    level, parts = sums.select("path", "self_device_ns"), []
+    calls = pl.DataFrame([numbers, module.alias("counts"), module.alias("whole")])
+    sums = _joined(report, calls, ran, [], [pl.col("backward").sum().alias("backward_device_ns")])
+    nodes = path_nodes(rows, numbers, module, label)
+    level, parts = sums.select("path", "self_device_ns"), [sums.select("path", "self_device_ns").clear()]
     while level.height:  # launches count for all enclosing modules, too
         parts.append(level)
-        level = (
-            level.join(outer, on="path")
-            .filter(pl.col("outer") != 0)
-            .select("outer", "self_device_ns")
-            .rename({"outer": "path"})
-        )
-    inside = pl.concat(parts or [level]).group_by("path").agg(device_ns=pl.col("self_device_ns").sum())
-    names = nodes.select("path", module="label").join(texts, on="path")
-    found = sums.join(inside, on="path", how="left").join(names, on="path", how="left")
-    return found.drop("path").rename({"text": "path"})
+        level = nodes.select("path", "outer").join(level, on="path").filter(pl.col("outer") != 0)
+        level = level.select("self_device_ns", path="outer").select("path", "self_device_ns")
+    inside = pl.concat(parts).group_by("path").agg(device_ns=pl.col("self_device_ns").sum())
+    names = nodes.select("path", module="label").join(path_texts(nodes), on="path")
+    named = sums.join(inside, on="path", how="left").join(names, on="path", how="left")
+    return named.drop("path").rename({"text": "path"})
 
 
-def _device_sums(ran: pl.DataFrame, key: str, *further: pl.Expr) -> pl.DataFrame:
-    return ran.group_by(key).agg(
+def _joined(
+    report: Report, rows: pl.DataFrame, ran: pl.DataFrame, of_host: list[pl.Expr], of_device: list[pl.Expr]
+) -> pl.DataFrame:
+    """Sums by the first column of `rows` and `ran`, of all host events and of operations; missing ones are 0.
+
+    `rows` says of those of the host tree what counts as a call, and whose time is not in that of another one.
+    """
+    work, key = host_work(report), rows.columns[0]
+    host = work.hstack(rows[work.get_column("row")].get_columns()).group_by(key)
+    calls = host.agg(
+        pl.col("counts").sum().cast(pl.Int64).alias("count"),
+        pl.col("self_ns").sum().alias("self_cpu_ns"),
+        pl.col("dur_ns").filter("whole").sum().alias("cpu_ns"),
+        *of_host,
+    )
+    device = ran.group_by(key).agg(
         pl.col("dur_ns").sum().alias("self_device_ns"),
         pl.col("exclusive_ns").sum().alias("exclusive_device_ns"),
         pl.len().cast(pl.Int64).alias("operations"),
-        *further,
+        *of_device,
     )
-
-
-def _joined(host: pl.DataFrame, device: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Joins both sums by `key`; missing ones are 0."""
-    both = host.join(device, on=key, how="full", coalesce=True)
-    return both.with_columns(pl.exclude(key).fill_null(0))
+    return calls.join(device, on=key, how="full", coalesce=True).with_columns(pl.exclude(key).fill_null(0))
 
 
 SIDES: Final = ("host", "device")
 
-_SUMS: Final = ("self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns", *MEMORY)
-
-#: torch's names for the directions of copies.
+#: torch's names for the directions of copies, and for waits that nsys names differently.
 _DIRECTIONS: Final = {
     "Host-to-Device": "HtoD",
     "Device-to-Host": "DtoH",
@@ -190,9 +158,6 @@ _DIRECTIONS: Final = {
     "Host-to-Host": "HtoH",
     "Peer-to-Peer": "PtoP",
 }
-
-
-#: torch's names for waits that nsys names differently.
 _WAITS: Final = {
     "Context sync": "Context Sync",
     "Stream sync": "Stream Sync",
@@ -201,77 +166,58 @@ _WAITS: Final = {
 }
 
 
-def torch_rows(report: Report) -> pl.DataFrame:
+def _torch_rows(report: Report) -> pl.DataFrame:
     """One row for each row of torch's table, without shares and means.
 
     Columns: name, side, annotation, count, the four times, and the memory taken.
     """
     host = operator_work(report).with_columns(
-        pl.col("name").cast(pl.String),
-        side=pl.lit("host"),
-        annotation=pl.col("kind") == "range",
-        self_cpu_ns="self_ns",
-        cpu_ns="dur_ns",
+        pl.col("name").cast(pl.String), annotation=pl.col("kind") == "range", self_cpu_ns="self_ns", cpu_ns="dur_ns"
     )
-    found = [_typed(part) for part in (host, _operations(report), _annotations(report), _memory(report))]
-    count = pl.len().cast(pl.Int64).alias("count")
-    return pl.concat(found).group_by("name", "side", "annotation").agg(count, pl.col(_SUMS).sum())
-
-
-def _typed(part: pl.DataFrame) -> pl.DataFrame:
-    """Rows with all sum columns; missing ones are 0."""
-    missing = [pl.lit(0, dtype=pl.Int64).alias(name) for name in _SUMS if name not in part.columns]
-    return part.with_columns(missing).select("name", "side", "annotation", *_SUMS)
-
-
-def _on_device(frame: pl.DataFrame, *, annotation: bool) -> pl.DataFrame:
-    """Device rows from a frame with name and dur_ns."""
-    side = pl.lit("device")
-    return frame.select("name", side=side, annotation=pl.lit(annotation), self_device_ns="dur_ns", device_ns="dur_ns")
+    spans = device_annotations(report)
+    if report.scope.device is not None:
+        spans = spans.filter(pl.col("device") == report.scope.device)
+    spans = intervals.overlapping(spans, report.scope.sides).with_columns(
+        pl.col("name").cast(pl.String), dur_ns=pl.col("end") - pl.col("start"), annotation=pl.lit(value=True)
+    )
+    device = pl.concat([_operations(report), spans.select("name", "dur_ns", "annotation")])
+    device = device.with_columns(side=pl.lit("device"), self_device_ns="dur_ns", device_ns="dur_ns")
+    every = pl.concat([host, device.drop("dur_ns"), _memory(report)], how="diagonal")
+    keys = (pl.col("side").fill_null("host"), "name", "annotation")
+    sums = [pl.col(name).sum() for name in (*_TIMES, *MEMORY)]
+    return every.group_by(*keys).agg(pl.len().cast(pl.Int64).alias("count"), *sums)
 
 
 def _operations(report: Report) -> pl.DataFrame:
-    """Kernels, copies and memsets, and waits on the device, where recorded."""
-    parts, memset = [], pl.format("Memset ({})", pl.col("target_memory").cast(pl.String))
+    """Kernels, copies and memsets, and waits on the device, where recorded: name, dur_ns and annotation."""
+    memory = [pl.col(name).cast(pl.String) for name in ("source_memory", "target_memory")]
+    # null if the trace lacks a part
+    named = {
+        "memcpy": pl.format("Memcpy {} ({} -> {})", pl.col("direction").cast(pl.String).replace(_DIRECTIONS), *memory),
+        "memset": pl.format("Memset ({})", memory[1]),
+    }
+    parts = []
     for kind in (*DEVICE_KINDS, "sync"):
         events = report.seen(kind)
         if report.scope.device is not None:
             events = events.filter(pl.col("device") == report.scope.device)
         name = pl.col("name").cast(pl.String).replace(_WAITS)
-        if kind in ("memcpy", "memset"):
+        if kind in named:
             events = beside(events, report.copy_detail, "direction", "source_memory", "target_memory")
-            name = pl.coalesce(_copy() if kind == "memcpy" else memset, name)
-        parts.append(events.select(name.alias("name"), "dur_ns"))
-    return _on_device(pl.concat(parts), annotation=False)
-
-
-def _copy() -> pl.Expr:
-    """Names such as ``Memcpy HtoD (Pageable -> Device)``; null if the trace lacks a part."""
-    direction = pl.col("direction").cast(pl.String).replace(_DIRECTIONS)
-    memory = (pl.col(name).cast(pl.String) for name in ("source_memory", "target_memory"))
-    return pl.format("Memcpy {} ({} -> {})", direction, *memory)
-
-
-def _annotations(report: Report) -> pl.DataFrame:
-    """The annotations on each stream."""
-    spans = device_annotations(report)
-    if report.scope.device is not None:
-        spans = spans.filter(pl.col("device") == report.scope.device)
-    named = intervals.overlapping(spans, report.scope.sides)
-    named = named.with_columns(pl.col("name").cast(pl.String), dur_ns=pl.col("end") - pl.col("start"))
-    return _on_device(named, annotation=True)
+            name = pl.coalesce(named[kind], name)
+        parts.append(events.select(name.alias("name"), "dur_ns", annotation=pl.lit(value=False)))
+    return pl.concat(parts)
 
 
 def _memory(report: Report) -> pl.DataFrame:
     """Allocations without an enclosing host event on any thread, and failed ones."""
     every = intervals.overlapping(allocations(report), report.scope.sides, "at", "at")
     host = intervals.union(operator_tree(report).rows.select("start", end=pl.col("end") + 1))
-    at = every.get_column("at")
-    outside = (intervals.overlap(at, at + 1, host) == 0) & ~every.get_column("failed")
+    at, failed = every.get_column("at"), every.get_column("failed")
+    alone = every.filter(failed | (intervals.overlap(at, at + 1, host) == 0))
     taken = pl.when("device").then("bytes").otherwise(0)
-    return every.filter(outside | every.get_column("failed")).select(
+    return alone.select(
         pl.when("failed").then(pl.lit("[OutOfMemory]")).otherwise(pl.lit("[memory]")).alias("name"),
-        side=pl.lit("host"),
         annotation=pl.lit(value=False),
         self_device_bytes=taken,
         device_bytes=taken,
@@ -283,18 +229,14 @@ def _memory(report: Report) -> pl.DataFrame:
 _NAME: Final = Column(
     "name", pl.String, "Its name; null for device work that no operator or annotation launched.", nullable=True
 )
-_TORCH: Final = (
-    Column("count", pl.Int64, "Calls."),
-    Column("self_cpu_ns", pl.Int64, "Host time without what it called; below 0 where that overlaps, as torch has it."),
-    Column("cpu_ns", pl.Int64, "Host time with all that it called."),
-    Column("self_device_ns", pl.Int64, "Sum of the device operations that it launched itself."),
-    Column(
-        "device_ns",
-        pl.Int64,
-        "The same with all that it called, as torch counts it: twice where the profiler had overhead in an operator, "
-        "or a CUDA call's number is an operator's by chance.",
-    ),
-)
+_TORCH: Final = columns("""
+    count int: Calls.
+    self_cpu_ns int: Host time without what it called; below 0 where that overlaps, as torch has it.
+    cpu_ns int: Host time with all that it called.
+    self_device_ns int: Sum of the device operations that it launched itself.
+    device_ns int: The same with all that it called, as torch counts it: twice where the profiler had overhead in an
+        operator, or a CUDA call's number is an operator's by chance.
+""")
 _EXCLUSIVE: Final = Column(
     "exclusive_device_ns",
     pl.Int64,
@@ -307,24 +249,19 @@ _KIND: Final = Column(
     "op (an operator) or range (an annotation: record_function, ProfilerStep*); null where the name is.",
     nullable=True,
 )
-_MORE: Final = (
-    Column("exclusive_share", pl.Float64, "Part of the sum of exclusive_device_ns."),
-    Column("self_cpu_share", pl.Float64, "Part of the host time of all events of all threads, as torch has it."),
-    Column("avg_cpu_ns", pl.Float64, "Mean of cpu_ns; null for no call.", nullable=True),
-    Column("avg_device_ns", pl.Float64, "Mean of device_ns; null for no call.", nullable=True),
-    Column("operations", pl.Int64, "Device operations that it launched itself."),
-)
-_MEMORY: Final = (
-    Column(
-        "self_cpu_bytes",
-        pl.Int64,
-        "Host memory taken less given back while it ran, less that of what it called.",
-        nullable=True,
-    ),
-    Column("cpu_bytes", pl.Int64, "The same with what it called; of all threads, as torch has it.", nullable=True),
-    Column("self_device_bytes", pl.Int64, "As self_cpu_bytes, device memory; null: not recorded.", nullable=True),
-    Column("device_bytes", pl.Int64, "As cpu_bytes, device memory; null: not recorded.", nullable=True),
-)
+_MORE: Final = columns("""
+    exclusive_share float: Part of the sum of exclusive_device_ns.
+    self_cpu_share float: Part of the host time of all events of all threads, as torch has it.
+    avg_cpu_ns float?: Mean of cpu_ns; null for no call.
+    avg_device_ns float?: Mean of device_ns; null for no call.
+    operations int: Device operations that it launched itself.
+""")
+_MEMORY: Final = columns("""
+    self_cpu_bytes int?: Host memory taken less given back while it ran, less that of what it called.
+    cpu_bytes int?: The same with what it called; of all threads, as torch has it.
+    self_device_bytes int?: As self_cpu_bytes, device memory; null: not recorded.
+    device_bytes int?: As cpu_bytes, device memory; null: not recorded.
+""")
 _KEY_AVERAGES: Final = "torch.profiler's key_averages()"
 
 TABLE: Final = Table(
@@ -367,16 +304,16 @@ BY_STACK: Final = Table(
     telling=("stack", "count", "self_cpu_ns", "self_device_ns", "device_ns"),
 )
 
-_OF_ALL: Final = (
-    Column("self_cpu_ns", pl.Int64, "Host time in it: of operators, Python functions and CUDA calls; additive."),
-    Column("cpu_ns", pl.Int64, "Host time with what is nested in it and belongs to others."),
-    Column("self_device_ns", pl.Int64, "Sum of the device operations launched in it; additive."),
-    Column("device_ns", pl.Int64, "The same with what is nested in it and belongs to others."),
-    Column("exclusive_device_ns", pl.Int64, "Device time launched in it, each instant counted once: additive."),
-    Column("exclusive_share", pl.Float64, "Part of the sum of exclusive_device_ns."),
-    Column("self_cpu_share", pl.Float64, "Part of the host time of all events of all threads."),
-    Column("operations", pl.Int64, "Device operations launched in it."),
-)
+_OF_ALL: Final = columns("""
+    self_cpu_ns int: Host time in it: of operators, Python functions and CUDA calls; additive.
+    cpu_ns int: Host time with what is nested in it and belongs to others.
+    self_device_ns int: Sum of the device operations launched in it; additive.
+    device_ns int: The same with what is nested in it and belongs to others.
+    exclusive_device_ns int: Device time launched in it, each instant counted once: additive.
+    exclusive_share float: Part of the sum of exclusive_device_ns.
+    self_cpu_share float: Part of the host time of all events of all threads.
+    operations int: Device operations launched in it.
+""")
 
 BY_PHASE: Final = Table(
     TABLE.name,
@@ -424,11 +361,11 @@ AS_TORCH: Final = Table(
 )
 
 _FORMS: Final = {
-    None: (TABLE, by_operator),
-    "shape": (BY_SHAPE, by_shape),
-    "stack": (BY_STACK, by_stack),
-    "module": (BY_MODULE, by_module),
-    "phase": (BY_PHASE, by_phase),
+    None: (TABLE, _by_operator),
+    "shape": (BY_SHAPE, _by_shape),
+    "stack": (BY_STACK, _by_stack),
+    "module": (BY_MODULE, _by_module),
+    "phase": (BY_PHASE, _by_phase),
 }
 
 
@@ -455,46 +392,97 @@ def ops(report: Report, by: str | None = None, *, as_torch: bool = False, **wher
         raise UnknownNameError.of("grouping of ops", by, () if as_torch else TABLE.groupings)
     if by in ("stack", "module"):
         require(report, f"{TABLE.name} by {by}", "python")
-    host_ns = operator_work(report).get_column("self_ns").sum()
+    form, compute = (AS_TORCH, _torch_rows) if as_torch else _FORMS[by]
+    found = compute(report)
+    if "memory" not in report.kinds:
+        found = found.with_columns(pl.lit(None, dtype=pl.Int64).alias(name) for name in MEMORY if name in found.columns)
+    host_ns = pl.lit(operator_work(report).get_column("self_ns").sum())
+    wholes = {"self_cpu_share": ("self_cpu_ns", host_ns)}
     if as_torch:
-        return _as_torch(_without_memory(report, torch_rows(report)))
-    form, compute = _FORMS[by]
-    found = _without_memory(report, compute(report))
-    shares = found.with_columns(
-        _part("exclusive_device_ns", pl.col("exclusive_device_ns").sum()).alias("exclusive_share"),
-        _part("self_cpu_ns", pl.lit(host_ns)).alias("self_cpu_share"),
-        *(_mean(column).alias(f"avg_{column}") for column in ("cpu_ns", "device_ns")),
+        ran = (pl.col("side") == "device") & ~pl.col("annotation")
+        device_ns = pl.col("self_device_ns").filter(ran).sum()
+        wholes |= {"cpu_share": ("cpu_ns", host_ns), "self_device_share": ("self_device_ns", device_ns)}
+    else:
+        wholes["exclusive_share"] = ("exclusive_device_ns", pl.col("exclusive_device_ns").sum())
+    shares = {
+        name: pl.when(whole != 0).then(pl.col(part) / whole).otherwise(0.0) for name, (part, whole) in wholes.items()
+    }
+    calls = pl.when(pl.col("count") > 0)
+    means = {f"avg_{name}": calls.then(pl.col(name) / pl.col("count")) for name in ("cpu_ns", "device_ns")}
+    order = ["self_device_ns" if as_torch else "exclusive_device_ns", "self_cpu_ns"]
+    keys = [column.name for column in form.columns if column.dtype in (pl.String, pl.Enum, pl.Boolean)]
+    descending = [True, True, *(False for _ in keys)]
+    return form.select(found.with_columns(**shares, **means)).sort(*order, *keys, descending=descending)
+
+
+OP_KERNELS: Final = Table(
+    "op_kernels",
+    "One kernel, copy or memset by name, as one operator launched it when it was called by the same others.",
+    (
+        *columns("""
+            name text?: The operator that launched it, by what the trace names for it, or else the innermost one around
+                the call (that of a CUDA graph's kernels launched the graph); an annotation where there was no operator;
+                null: neither.
+            path text?: The operators around that one, outermost first, and itself, such as aten::square → aten::pow.
+            kernel text?: The kernel, copy or memset.
+        """),
+        Column("kind", pl.Enum(DEVICE_KINDS), "What it is: " + ", ".join(DEVICE_KINDS) + "."),
+        *columns("""
+            count int: How many.
+            total_ns int: Sum of their durations, overlaps counted as often as they occur.
+            avg_ns float: Mean duration.
+            exclusive_ns int: Device time, each instant counted once; all rows sum to the busy time.
+            share float: Part of the sum of exclusive_ns.
+            forward text?: For a backward operator the forward one that caused it, by torch's link or autograd's number.
+            forward_path text?: The operators around the forward one, and itself.
+        """),
+    ),
+    purpose="which operator launched which kernel",
+    telling=("name", "count", "total_ns", "share", "path"),
+    tools=recorders("op"),
+)
+
+_OF_KERNELS: Final = ("name", "path", "kernel", "kind", "forward", "forward_path")
+
+
+@analysis
+def op_kernels(report: Report) -> pl.DataFrame:
+    """The device operations in scope by launching operator, the longest total time first.
+
+    Operations that overlap the window count in full, whenever they were launched.
+
+    Returns:
+        :data:`OP_KERNELS`.
+
+    Raises:
+        CannotTellError: The report lacks operators, or all device operations.
+    """
+    require(report, OP_KERNELS.name, "op")
+    require(report, OP_KERNELS, *DEVICE_KINDS)
+    rows, ran = host_tree(report).rows, launched_work(report)
+    numbers, texts = operator_paths(rows)
+    operator = ran.get_column("operator")
+    cause = gathered(inherited(rows, forward_rows(report)), operator)
+    made = ran.select(
+        "kind",
+        "dur_ns",
+        "exclusive_ns",
+        gathered(rows.get_column("name"), operator).alias("name"),
+        gathered(numbers, operator).alias("number"),
+        gathered(rows.get_column("name"), cause).alias("forward"),
+        gathered(numbers, cause).alias("forward_number"),
+        kernel="name",
     )
-    keys = [column.name for column in form.columns if column.dtype in (pl.String, pl.Enum)]
-    return form.select(shares).sort(
-        "exclusive_device_ns", "self_cpu_ns", *keys, descending=[True, True, *(False for _ in keys)]
+    sums = made.group_by("name", "number", "kernel", "kind", "forward", "forward_number").agg(
+        pl.len().cast(pl.Int64).alias("count"),
+        pl.col("dur_ns").sum().alias("total_ns"),
+        pl.col("dur_ns").mean().alias("avg_ns"),
+        pl.col("exclusive_ns").sum(),
     )
-
-
-def _without_memory(report: Report, found: pl.DataFrame) -> pl.DataFrame:
-    """Replaces the sums of memory by null if none was recorded."""
-    if "memory" in report.kinds:
-        return found
-    return found.with_columns(pl.lit(None, dtype=pl.Int64).alias(name) for name in MEMORY if name in found.columns)
-
-
-def _as_torch(rows: pl.DataFrame) -> pl.DataFrame:
-    ran = ((pl.col("side") == "device") & ~pl.col("annotation")).cast(pl.Int64)
-    host, device = pl.col("self_cpu_ns").sum(), (pl.col("self_device_ns") * ran).sum()
-    found = rows.with_columns(
-        _part("self_cpu_ns", host).alias("self_cpu_share"),
-        _part("cpu_ns", host).alias("cpu_share"),
-        _part("self_device_ns", device).alias("self_device_share"),
-        *(_mean(column).alias(f"avg_{column}") for column in ("cpu_ns", "device_ns")),
-    )
-    order = ["self_device_ns", "self_cpu_ns", "name", "side", "annotation"]
-    return AS_TORCH.select(found).sort(order, descending=[True, True, False, False, False])
-
-
-def _part(column: str, whole: pl.Expr) -> pl.Expr:
-    return pl.when(whole != 0).then(pl.col(column) / whole).otherwise(0.0)
-
-
-def _mean(column: str) -> pl.Expr:
-    """The mean per call; null without calls."""
-    return pl.when(pl.col("count") > 0).then(pl.col(column) / pl.col("count"))
+    for number, text in (("number", "path"), ("forward_number", "forward_path")):
+        sums = sums.join(texts.rename({"path": number, "text": text}), on=number, how="left")
+    whole = pl.col("exclusive_ns").sum()
+    share = pl.when(whole > 0).then(pl.col("exclusive_ns") / whole).otherwise(0.0)
+    order = [True, True, *(False for _ in _OF_KERNELS)]
+    found = OP_KERNELS.select(sums.with_columns(share=share))
+    return found.sort("exclusive_ns", "total_ns", *_OF_KERNELS, descending=order)

@@ -7,8 +7,15 @@ from typing import Final, Unpack
 import polars as pl
 from polars.datatypes import DataType, DataTypeClass
 
-from kanalyze.analyses.operators._events import HOST_KINDS, host_tree, in_subtrees, sums_by
-from kanalyze.analyses.operators._paths import MODULE, path_numbers, plain_names
+from kanalyze.analyses.operators._host_tree import (
+    HOST_KINDS,
+    MODULE,
+    host_tree,
+    in_subtrees,
+    path_numbers,
+    plain_names,
+    sums_by,
+)
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.analysis import require
 from kanalyze.analyses.shared.threads import THREAD
@@ -47,23 +54,29 @@ def nodes(report: Report) -> pl.DataFrame:
     root = pl.col("parent").is_null()
     label = pl.when(root).then(mixed(["kind", "name", *THREAD])).otherwise(mixed(["kind", "name"]))
     named = tree.rows.with_columns(plain_names(tree.rows))
-    everything = named.select(pl.col("start").is_not_null()).to_series()
-    numbers = path_numbers(named, everything, named.select(label).to_series())
+    numbers = path_numbers(named, tree.of_kinds(*HOST_KINDS), named.select(label).to_series())
     own = sums_by(ran.get_column("maker"), ran.get_column("exclusive_ns"), named.height)
     rows = _in_window(report, named).with_columns(
         numbers.alias("path"),
         gathered(numbers, tree.rows.get_column("parent")).fill_null(0).alias("outer"),
-        pl.lit(0, dtype=pl.Int64).alias("self_device_ns"),
         in_subtrees(tree.rows, own).alias("device_ns"),
     )
     host = rows.filter((pl.col("count") > 0) | (pl.col("device_ns") > 0)).with_columns(pl.col("name").cast(pl.String))
-    said = [pl.col(name).first() for name in ("outer", "kind", "name", *THREAD)]
-    merged = host.group_by("path").agg(*said, pl.col(SUMS).sum())
-    return pl.concat([*_under_threads(merged), _typed(_leaves(ran, numbers))])
+    times = pl.col("count", "host_ns", "self_host_ns", "device_ns").sum()
+    merged = host.group_by("path").agg(pl.col("outer", "kind", "name", *THREAD).first(), times)
+    maker = gathered(numbers, ran.get_column("maker")).fill_null(0).alias("outer")
+    sums = [pl.len().alias("count"), pl.col("exclusive_ns").sum().alias("device_ns")]
+    leaves = ran.with_columns(maker).group_by("outer", "kind", "name").agg(sums)
+    leaves = leaves.with_columns(mixed(["outer", "kind", "name"]).alias("path"), self_device_ns="device_ns")
+    return pl.concat([_typed(part) for part in (*_under_threads(merged), leaves)])
 
 
 def _typed(frame: pl.DataFrame) -> pl.DataFrame:
-    return frame.select(pl.col(name).cast(dtype) for name, dtype in _COLUMNS.items())
+    """The columns of nodes, 0 where `frame` has none."""
+    return frame.select(
+        pl.col(name).cast(dtype) if name in frame.columns else pl.lit(0, dtype=dtype).alias(name)
+        for name, dtype in _COLUMNS.items()
+    )
 
 
 def _in_window(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
@@ -81,38 +94,12 @@ def _in_window(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
 
 def _under_threads(merged: pl.DataFrame) -> list[pl.DataFrame]:
     """The nodes of host events, below a node per thread if there are several threads."""
-    roots = merged.filter(pl.col("outer") == 0)
-    number = mixed([*THREAD]) | 1
-    threads = roots.group_by(number.alias("path"), *THREAD).agg(pl.col("host_ns", "device_ns").sum())
-    if threads.height < 2:  # noqa: PLR2004 - one thread needs no name
-        return [_typed(merged)]
-    zero = pl.lit(0, dtype=pl.Int64)
-    named = threads.with_columns(
-        pl.lit(0, dtype=pl.UInt64).alias("outer"),
-        pl.lit("thread").alias("kind"),
-        pl.format("thread {}", "thread_id").alias("name"),
-        pl.lit(1, dtype=pl.Int64).alias("count"),
-        zero.alias("self_host_ns"),
-        zero.alias("self_device_ns"),
-    )
-    below = pl.when(pl.col("outer") == 0).then(number).otherwise("outer").alias("outer")
-    return [_typed(named), _typed(merged.with_columns(below))]
-
-
-def _leaves(ran: pl.DataFrame, numbers: pl.Series) -> pl.DataFrame:
-    """The nodes of device operations."""
-    made = ran.select(
-        gathered(numbers, ran.get_column("maker")).fill_null(0).alias("outer"), "kind", "name", "exclusive_ns"
-    )
-    sums = made.group_by("outer", "kind", "name").agg(pl.len().alias("count"), pl.col("exclusive_ns").sum())
-    zero = pl.lit(0, dtype=pl.Int64)
-    return sums.with_columns(
-        mixed(["outer", "kind", "name"]).alias("path"),
-        zero.alias("host_ns"),
-        zero.alias("self_host_ns"),
-        pl.col("exclusive_ns").alias("device_ns"),
-        pl.col("exclusive_ns").alias("self_device_ns"),
-    )
+    number, outermost = mixed([*THREAD]) | 1, pl.col("outer") == 0
+    sums = merged.filter(outermost).group_by(number.alias("path"), *THREAD).agg(pl.col("host_ns", "device_ns").sum())
+    if sums.height < 2:  # noqa: PLR2004 - one thread needs no name
+        return [merged]
+    threads = sums.with_columns(kind=pl.lit("thread"), name=pl.format("thread {}", "thread_id"), count=pl.lit(1))
+    return [threads, merged.with_columns(pl.when(outermost).then(number).otherwise("outer").alias("outer"))]
 
 
 TABLE: Final = Table(
@@ -220,22 +207,22 @@ def _with_rests(found: pl.DataFrame, time: str, limit: float) -> pl.DataFrame:
 
     One node at the top level stands for the remainder.
     """
-    one = found.filter(pl.col(time) >= limit).with_columns(nodes=pl.lit(1, dtype=pl.Int64))
-    inside = pl.col("outer").is_in(one.get_column("path").implode()) | (pl.col("outer") == 0)
-    sums = [pl.col(SUMS).sum(), pl.col("nodes").sum()]
-    small = found.filter((pl.col(time) < limit) & inside).with_columns(nodes=pl.lit(1, dtype=pl.Int64))
-    rest = small.group_by("outer", "depth").agg(sums)
-    enough = (pl.col(time) >= limit) & (pl.col("outer") != 0)
-    nowhere = [pl.lit(0, dtype=found.schema[name]).alias(name) for name in ("outer", "depth")]
-    last = rest.filter(~enough).with_columns(nowhere).group_by("outer", "depth").agg(sums)
-    rests = pl.concat([rest.filter(enough), last.select(rest.columns)]).with_columns(
+    counted, enough = found.with_columns(nodes=pl.lit(1, dtype=pl.Int64)), pl.col(time) >= limit
+    large = counted.filter(enough)
+    inside = pl.col("outer").is_in(large.get_column("path").implode()) | (pl.col("outer") == 0)
+    sums, keys = pl.col(*SUMS, "nodes").sum(), ["outer", "depth"]
+    rest = counted.filter(~enough & inside).group_by(keys).agg(sums)
+    told = enough & (pl.col("outer") != 0)
+    nowhere = [pl.lit(0, dtype=found.schema[name]).alias(name) for name in keys]
+    last = rest.filter(~told).with_columns(nowhere).group_by(keys).agg(sums)
+    rests = pl.concat([rest.filter(told), last]).with_columns(
         pl.col("outer").hash(1).alias("path"),
         pl.lit("rest", dtype=pl.Enum(KINDS)).alias("kind"),
         pl.lit(None, dtype=pl.String).alias("name"),
         pl.col("host_ns").alias("self_host_ns"),
         pl.col("device_ns").alias("self_device_ns"),
     )
-    return pl.concat([one, rests.select(one.columns)])
+    return pl.concat([large, rests.select(large.columns)])
 
 
 def _levels(found: pl.DataFrame, deepest: int | None) -> pl.DataFrame:
@@ -250,27 +237,20 @@ def _levels(found: pl.DataFrame, deepest: int | None) -> pl.DataFrame:
 
 def _in_order(found: pl.DataFrame, time: str) -> pl.DataFrame:
     """Sorts the nodes in preorder with `node` and `parent`, siblings by descending time, merged ones last."""
-    order = found.sort(
-        pl.col("kind") == "rest",
-        time,
-        "host_ns",
-        "device_ns",
-        "name",
-        "path",
-        descending=[False, True, True, True, False, False],
-    )
-    levels = order.partition_by("depth", as_dict=True)
-    sizes: dict[int, pl.DataFrame] = {}
+    keys = {time: True, "host_ns": True, "device_ns": True, "name": False, "path": False}
+    order = found.sort(pl.col("kind") == "rest", *keys, descending=[False, *keys.values()])
+    levels = [part for _, part in sorted(order.partition_by("depth", as_dict=True).items())]
     inner = pl.DataFrame(schema={"path": pl.UInt64, "inside": pl.Int64})
-    for depth in range(len(levels) - 1, -1, -1):
-        level = levels[(depth,)].join(inner, on="path", how="left", maintain_order="left")
-        sizes[depth] = level.with_columns(size=pl.col("inside").fill_null(0) + 1)
-        inner = sizes[depth].group_by(path="outer").agg(inside=pl.col("size").sum())
-    placed = [found.clear().with_columns(node=pl.lit(0, dtype=pl.Int64), parent=pl.lit(None, dtype=pl.Int64))]
+    sized = []
+    for level in reversed(levels):
+        size = level.join(inner, on="path", how="left", maintain_order="left")
+        sized.append(size.with_columns(size=pl.col("inside").fill_null(0) + 1))
+        inner = sized[-1].group_by(path="outer").agg(inside=pl.col("size").sum())
     above = pl.DataFrame({"outer": [0], "parent": [-1]}, schema={"outer": pl.UInt64, "parent": pl.Int64})
-    for depth in range(len(levels)):
-        level = sizes[depth].join(above, on="outer", how="left", maintain_order="left")
+    placed = [found.clear().with_columns(node=pl.lit(0, dtype=pl.Int64), parent=pl.lit(None, dtype=pl.Int64))]
+    for size in reversed(sized):
         before = pl.col("size").cum_sum().over("outer") - pl.col("size")
+        level = size.join(above, on="outer", how="left", maintain_order="left")
         level = level.with_columns(node=pl.col("parent") + 1 + before)
         above = level.select(outer="path", parent="node")
         placed.append(level.select(placed[0].columns))

@@ -9,18 +9,19 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeVar, Unpack
 
 import polars as pl
 
-from kanalyze.analyses.counters._kernel_rules import (
+from kanalyze.analyses.counters.advice import (
     COMPUTE,
     FEW_BLOCKS,
     LATENCY,
     LOW,
     MEMORY,
     UNKNOWN,
+    advice,
     bound,
+    kernel_facts,
     paragraph,
 )
-from kanalyze.analyses.counters.advice import advice, kernel_facts
-from kanalyze.analyses.counters.stalls import stalls
+from kanalyze.analyses.counters.counters import stalls
 from kanalyze.analyses.findings._doubts import with_late
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules import Finding, literal
@@ -46,7 +47,7 @@ class CounterSummary:
         answer: Headline, one or two sentences.
         devices: The GPUs that kernels ran on, as in `devices`.
         kernels: A row per kernel: the columns of `counters` and `roofline`, blocks, family, product, and verdict and
-            conclusion (:mod:`kanalyze.analyses.counters._kernel_rules`).
+            conclusion (:mod:`kanalyze.analyses.counters.advice`).
         groups: The kernels of one name and launch shape: first (event_id of the longest), count, total_ns; the longest
             total first.
         stalls: The table `stalls`.

@@ -10,12 +10,9 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar, Unpack
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.counters.hot_lines import TABLE as HOT_LINES
-from kanalyze.analyses.counters.hot_lines import hot_lines
+from kanalyze.analyses.counters.counters import HOT_LINES, STALLS, hot_lines, stalls
 from kanalyze.analyses.counters.roofline import TABLE as ROOFLINE
 from kanalyze.analyses.counters.roofline import roofline
-from kanalyze.analyses.counters.stalls import TABLE as STALLS
-from kanalyze.analyses.counters.stalls import stalls
 from kanalyze.analyses.critical._path import path
 from kanalyze.analyses.device._operations import device_operations, with_facts
 from kanalyze.analyses.idle.culprits import waiting_trees

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.communication._partners import WAITING, has_partners
+from kanalyze.analyses.communication._recorded import WAITING, has_partners
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, exclusive_operations
 from kanalyze.analyses.device._windows import busy_spans
 from kanalyze.analyses.findings._claims import MOST_REPLAYED, with_replays
@@ -30,7 +30,7 @@ from kanalyze.analyses.iterations._steady import SteadyPart, inner_parts, known_
 from kanalyze.analyses.iterations.phases import BEFORE, OTHERS, phases, recorded_of
 from kanalyze.analyses.iterations.phases import TABLE as PHASES
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
-from kanalyze.analyses.naming._host_names import told_briefly
+from kanalyze.analyses.operators._host_names import told_briefly
 from kanalyze.analyses.page._headline import Maker, made, page_answer, process_count, sampled_beside, windows_of
 from kanalyze.analyses.unprofiled._correction import Bare, bare_of, bare_sentence, corrected, corrected_sentence
 from kanalyze.errors import UnknownNameError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import polars as pl
 
-from kanalyze.analyses.device import copies
+from kanalyze.analyses.device import copies, occupancy
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.findings import health
 from kanalyze.analyses.findings._claims import MOST_REPLAYED
@@ -18,10 +18,9 @@ from kanalyze.analyses.host import api, launch_summary
 from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.idle import code, culprits, exposure, ledger, utilisation
 from kanalyze.analyses.launches import graphs, hot_kernels
-from kanalyze.analyses.memory import memory, migration_totals
-from kanalyze.analyses.naming._host_names import told
-from kanalyze.analyses.occupancy import occupancy
+from kanalyze.analyses.memory import memory, migrations
 from kanalyze.analyses.operators import ops
+from kanalyze.analyses.operators._host_names import told
 from kanalyze.analyses.page._headline import made, page_answer, process_count, sampled_beside, windows_of
 from kanalyze.analyses.ranges import range_gpu, ranges, steps
 from kanalyze.analyses.streams import concurrency
@@ -76,7 +75,7 @@ class Summary:
 _ALWAYS: Final = (ledger, exposure, hot_kernels, copies, launch_summary, api, health)
 _OPTIONAL: Final = (
     *(culprits, utilisation, steps, ranges, range_gpu, occupancy, ops),
-    *(graphs, migration_totals, memory, concurrency),
+    *(graphs, migrations, memory, concurrency),
 )
 
 #: What the page asks of them beside the report.
@@ -87,9 +86,12 @@ _ASKED: Final[dict[str, dict[str, Any]]] = {
     "occupancy": {"by": "kernel"},
 }
 
+#: Of these modules another table.
+_FORMS: Final = {occupancy: occupancy.BY_KERNEL, migrations: migrations.TOTALS}
+
 #: The declarations of all these tables.
 TABLES: Final[tuple[Table, ...]] = (
-    *(occupancy.BY_KERNEL if module is occupancy else module.TABLE for module in (*_ALWAYS, *_OPTIONAL)),
+    *(_FORMS.get(module, module.TABLE) for module in (*_ALWAYS, *_OPTIONAL)),
     code.TABLE,
 )
 

@@ -15,8 +15,7 @@ import polars as pl
 
 from kanalyze import intervals, outlets
 from kanalyze.analyses.communication._matching import NO_ID, NO_SEQUENCE, Rows, narrow
-from kanalyze.analyses.communication._partners import exposed_pieces
-from kanalyze.analyses.communication._recorded import collectives_of, collectives_on_cpu
+from kanalyze.analyses.communication._recorded import collectives_of, collectives_on_cpu, exposed_pieces
 from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules.host_computes import getting_batches

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.communication._partners import last_arrivals
+from kanalyze.analyses.communication._recorded import last_arrivals
 from kanalyze.analyses.critical._graph import Dependencies, dependencies
 from kanalyze.analyses.device._operations import with_facts
 from kanalyze.analyses.idle.syncs import blocking_calls

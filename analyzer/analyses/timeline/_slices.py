@@ -12,7 +12,7 @@ from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.iterations.iterations import TABLE as ITERATIONS_TABLE
 from kanalyze.analyses.iterations.iterations import iterations
-from kanalyze.analyses.memory._allocations import in_use
+from kanalyze.analyses.memory.memory import in_use
 from kanalyze.analyses.shared.analysis import require
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS, KINDS

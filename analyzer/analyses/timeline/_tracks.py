@@ -27,7 +27,7 @@ from kanalyze.analyses.host._thread_timeline import call_labels, labels, shown_c
 from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.idle.utilisation import utilisation
 from kanalyze.analyses.iterations._steady import known_steady_part
-from kanalyze.analyses.memory._allocations import in_use
+from kanalyze.analyses.memory.memory import in_use
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey
 from kanalyze.analyses.timeline._slices import named_iterations

@@ -56,22 +56,19 @@ def test_calls_that_do_not_share_out_evenly_tell_no_size():
     assert told(calls, [launched(4, 7, device=0), launched(5, 8, device=1)]) == {}
 
 
-def test_what_goes_both_ways_between_two_ranks_is_theirs():
-    pair = [call(0, "send", 30, own=2, peer=1), call(1, "recv", 40, own=2, peer=1)]
-    row = told(pair, [launched(2, 7, kind="send_recv")])[7]
-    assert (row["kind"], row["source"], row["target"]) == ("send_recv", 1, 2)
-    assert (row["in_bytes"], row["out_bytes"]) == (30, 40)
+def send_recv(*calls):
+    """What is told of a kernel of some sends and receives: kind, source, target, in_bytes, out_bytes."""
+    made = [call(at, way, size, own=2, peer=peer) for at, (way, size, peer) in enumerate(calls)]
+    row = told(made, [launched(99, 7, kind="send_recv")])[7]
+    return tuple(row[name] for name in ("kind", "source", "target", "in_bytes", "out_bytes"))
 
 
-def test_what_goes_to_two_ranks_is_nobodys_pair():
-    calls = [call(0, "send", 30, own=2, peer=1), call(1, "recv", 40, own=2, peer=3)]
-    row = told(calls, [launched(2, 7, kind="send_recv")])[7]
-    assert (row["kind"], row["source"], row["target"]) == ("send_recv", None, None)
-
-
-def test_a_lone_send_has_its_sender_and_receiver():
-    row = told([call(0, "send", 30, own=2, peer=1)], [launched(2, 7, kind="send_recv")])[7]
-    assert (row["kind"], row["source"], row["target"], row["out_bytes"]) == ("send", 2, 1, None)
+def test_what_goes_between_two_ranks_is_theirs():
+    assert send_recv(("send", 30, 1), ("recv", 40, 1)) == ("send_recv", 1, 2, 30, 40)
+    assert send_recv(("send", 30, 1), ("recv", 40, 3)) == ("send_recv", None, None, 30, 40)
+    assert send_recv(("send", 30, 1)) == ("send", 2, 1, 30, None)
+    # to all others and from one of them
+    assert send_recv(("send", 9, 1), ("send", 9, 3), ("send", 9, 0), ("recv", 9, 1))[0] == "send_recv"
 
 
 GROUPS = st.lists(
@@ -96,14 +93,6 @@ def test_each_gpu_of_a_group_has_its_own_calls(groups):
     assert {number: row["in_bytes"] for number, row in told(calls, kernels).items()} == expected
 
 
-def exchanged(peers, size=4, own=1):
-    """The kind and bytes of a kernel of a send to and a receive from each of `peers`, of 90 bytes each."""
-    calls = [call(at, way, 90, own=own, peer=peer) for at, peer in enumerate(peers) for way in ("send", "recv")]
-    calls = [one | {"size": size} for one in calls]
-    row = told(calls, [launched(99, 7, kind="send_recv")])[7]
-    return row["kind"], row["in_bytes"], row["out_bytes"]
-
-
 @pytest.mark.parametrize(
     ("peers", "size", "kind", "bytes_"),
     [
@@ -117,9 +106,7 @@ def exchanged(peers, size=4, own=1):
     ],
 )
 def test_sends_to_and_receives_from_all_others_are_an_all_to_all(peers, size, kind, bytes_):
-    assert exchanged(peers, size) == (kind, bytes_, bytes_)
-
-
-def test_a_rank_that_sends_to_all_and_gets_from_one_scatters_or_so():
-    calls = [call(at, "send", own=0, peer=at) for at in (1, 2, 3)] + [call(5, "recv", own=0, peer=1)]
-    assert told(calls, [launched(9, 7, kind="send_recv")])[7]["kind"] == "send_recv"
+    """Of 90 bytes each."""
+    calls = [call(at, way, 90, own=1, peer=peer) for at, peer in enumerate(peers) for way in ("send", "recv")]
+    row = told([one | {"size": size} for one in calls], [launched(99, 7, kind="send_recv")])[7]
+    assert (row["kind"], row["in_bytes"], row["out_bytes"]) == (kind, bytes_, bytes_)

@@ -25,15 +25,15 @@ SIZED, UNSIZED = REPORTS / "communicators.sqlite", REPORTS / "nccl.sqlite"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
-def reduces(*starts, ends, size=None, devices=None, processes=None):
-    """Ranks that come to one all_reduce at `starts` and leave it at `ends`, as a report with what is recorded of it."""
-    devices, processes = devices or range(len(starts)), processes or range(1, 1 + len(starts))
+def reduces(*starts, hidden=(), size=None, devices=None):
+    """Ranks that come to one all_reduce at `starts` and leave it at 100, as a report with what is recorded of it."""
     events = [
-        kernel(start, end, name=ALL_REDUCE, device=device, process=process)
-        for start, end, device, process in zip(starts, ends, devices, processes, strict=True)
+        kernel(start, 100, name=ALL_REDUCE, device=device, process=process)
+        for process, (start, device) in enumerate(zip(starts, devices or range(len(starts)), strict=True), 1)
     ]
     said = {"collective": "allreduce", "group_size": size, "group": None if size is None else "0"}
-    return events, [{"event_id": at, **said} for at in range(len(events))]
+    details = [{"event_id": at, **said} for at in range(len(events))]
+    return report([*events, *(kernel(*span, process=1) for span in hidden)], collective_detail=details)
 
 
 def details(of, **where):
@@ -42,69 +42,48 @@ def details(of, **where):
     return rows.select("device", "detail", "ns").sort("device", "detail", nulls_last=True).rows()
 
 
-def test_a_rank_waits_until_the_last_has_come():
-    events, said = reduces(0, 60, ends=(100, 100), size=2)
-    assert details(report(events, collective_detail=said)) == [
-        (0, "transfer", 40), (0, "waiting for GPU 1", 60), (1, "transfer", 40),
-    ]  # fmt: skip
+PAIR = reduces(0, 60, size=2)
 
 
-def test_what_a_kernel_hides_is_neither():
-    events, said = reduces(0, 60, ends=(100, 100), size=2)
-    hiding = [kernel(10, 30, process=1), kernel(70, 75, process=1)]
-    assert details(report([*events, *hiding], collective_detail=said)) == [
-        (0, "transfer", 35), (0, "waiting for GPU 1", 40), (1, "transfer", 40),
-    ]  # fmt: skip
-
-
-def test_of_a_window_it_is_the_part_inside_and_the_partner_may_be_outside():
-    events, said = reduces(0, 60, ends=(100, 100), size=2)
-    made = report(events, collective_detail=said)
-    assert details(made, window=Window(20, 70), device=0) == [(0, "transfer", 10), (0, "waiting for GPU 1", 40)]
-    assert details(made, window=Window(0, 50), device=0) == [(0, "waiting for GPU 1", 50)]
-
-
-def test_where_the_size_of_the_group_is_not_recorded_the_rest_has_no_name():
-    """Ranks of another machine may come later."""
-    events, said = reduces(0, 60, ends=(100, 100))
-    assert details(report(events, collective_detail=said)) == [
-        (0, "waiting for GPU 1", 60), (0, None, 40), (1, None, 40),
-    ]  # fmt: skip
-
-
-def test_where_ranks_are_missing_nothing_is_told():
-    events, said = reduces(0, 60, ends=(100, 100), size=4)
-    assert details(report(events, collective_detail=said)) == [(0, None, 100), (1, None, 40)]
-
-
-def test_three_ranks_without_a_recorded_group_may_be_of_several():
-    events, said = reduces(0, 60, 80, ends=(100, 100, 100))
-    assert details(report(events, collective_detail=said)) == [(0, None, 100), (1, None, 40), (2, None, 20)]
-
-
-def test_of_three_ranks_the_last_is_named():
-    events, said = reduces(0, 80, 60, ends=(100, 100, 100), size=3)
-    assert details(report(events, collective_detail=said)) == [
-        (0, "transfer", 20), (0, "waiting for GPU 1", 80), (1, "transfer", 20), (2, "transfer", 20),
-        (2, "waiting for GPU 1", 20),
-    ]  # fmt: skip
-
-
-def test_ranks_that_come_last_at_once_are_the_others():
-    events, said = reduces(0, 60, 60, ends=(100, 100, 100), size=3)
-    assert details(report(events, collective_detail=said))[:2] == [(0, "transfer", 40), (0, "waiting for others", 60)]
-
-
-def test_processes_that_share_a_gpu_are_told_apart():
-    events, said = reduces(0, 60, ends=(100, 100), size=2, devices=(0, 0))
-    assert details(report(events, collective_detail=said)) == [(0, "transfer", 40), (0, "waiting for process 2", 60)]
-
-
-def test_a_single_rank_has_no_details():
-    events, said = reduces(0, ends=(100,), size=2)
-    assert details(report(events, collective_detail=said)) == [(0, None, 100)]
-    events, said = reduces(0, 60, ends=(100, 100), size=2)
-    assert details(report(events, collective_detail=said), process=1) == [(0, None, 100)]
+@pytest.mark.parametrize(
+    ("of", "where", "expected"),
+    [
+        # a rank waits until the last has come
+        (PAIR, {}, [(0, "transfer", 40), (0, "waiting for GPU 1", 60), (1, "transfer", 40)]),
+        # what a kernel hides is neither
+        (
+            reduces(0, 60, size=2, hidden=[(10, 30), (70, 75)]),
+            {},
+            [(0, "transfer", 35), (0, "waiting for GPU 1", 40), (1, "transfer", 40)],
+        ),
+        # of a window it is the part inside, and the partner may be outside
+        (PAIR, {"window": Window(20, 70), "device": 0}, [(0, "transfer", 10), (0, "waiting for GPU 1", 40)]),
+        (PAIR, {"window": Window(0, 50), "device": 0}, [(0, "waiting for GPU 1", 50)]),
+        # where the size of the group is not recorded, ranks of another machine may come later
+        (reduces(0, 60), {}, [(0, "waiting for GPU 1", 60), (0, None, 40), (1, None, 40)]),
+        # where ranks are missing nothing is told
+        (reduces(0, 60, size=4), {}, [(0, None, 100), (1, None, 40)]),
+        # three ranks without a recorded group may be of several
+        (reduces(0, 60, 80), {}, [(0, None, 100), (1, None, 40), (2, None, 20)]),
+        # of three ranks the last is named; those that come last at once are the others
+        (
+            reduces(0, 80, 60, size=3),
+            {},
+            [
+                *((0, "transfer", 20), (0, "waiting for GPU 1", 80), (1, "transfer", 20), (2, "transfer", 20)),
+                (2, "waiting for GPU 1", 20),
+            ],
+        ),
+        (reduces(0, 60, 60, size=3), {"device": 0}, [(0, "transfer", 40), (0, "waiting for others", 60)]),
+        # processes that share a GPU are told apart
+        (reduces(0, 60, size=2, devices=(0, 0)), {}, [(0, "transfer", 40), (0, "waiting for process 2", 60)]),
+        # a single rank has no details
+        (reduces(0, size=2), {}, [(0, None, 100)]),
+        (PAIR, {"process": 1}, [(0, None, 100)]),
+    ],
+)
+def test_waiting_and_transfer(of, where, expected):
+    assert details(of, **where) == expected
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from kanalyze.analyses.communication._aligning import SIZE_BITS, Sequence, _shif
 EACH, STEPS = 3, 8
 
 
-def alike(first_step, *, clock, numbered=True, lost=0):
+def alike(first_step=6, *, clock, numbered=True, lost=0):
     """A rank with so many like collectives in each of equal steps, which lost some at the beginning."""
     number = EACH * STEPS - lost
     start = (np.arange(number) + lost) * 1_000_000 + first_step * EACH * 1_000_000
@@ -28,29 +28,21 @@ def alike(first_step, *, clock, numbered=True, lost=0):
     )
 
 
-def test_equal_steps_on_two_clocks_fit_at_several_shifts():
-    """Nothing tells them apart: a clock may be off by a step."""
-    assert _shift(alike(6, clock=0, numbered=False), alike(6, clock=1, numbered=False)) is None
-
-
-def test_numbers_of_steps_tell_them_apart():
-    assert _shift(alike(6, clock=0), alike(6, clock=1)) == 0
-
-
-@pytest.mark.parametrize("lost", [1, 2, 3, 4])
-def test_what_a_rank_lost_at_its_beginning_is_found_so(lost):
-    """Within a step shifts by one collective leave most in another step."""
-    found = _shift(alike(6, clock=0), alike(6, clock=1, lost=lost))
-    assert found == lost
-
-
-def test_steps_that_do_not_agree_tell_nothing():
-    """Ranks that count their steps differently have none in common."""
-    assert _shift(alike(6, clock=0), alike(60, clock=1)) is None
-
-
-def test_a_rank_without_numbers_tells_nothing():
-    assert _shift(alike(6, clock=0), alike(6, clock=1, numbered=False)) is None
+@pytest.mark.parametrize(
+    ("base", "other", "shift"),
+    [
+        # nothing tells equal steps apart: a clock may be off by a step
+        ({"numbered": False}, {"numbered": False}, None),
+        ({}, {}, 0),
+        # what a rank lost at its beginning: within a step shifts by one collective leave most in another step
+        *(({}, {"lost": lost}, lost) for lost in (1, 2, 3, 4)),
+        # ranks that count their steps differently have none in common
+        ({}, {"first_step": 60}, None),
+        ({}, {"numbered": False}, None),
+    ],
+)
+def test_numbers_of_steps_tell_shifts_apart(base, other, shift):
+    assert _shift(alike(clock=0, **base), alike(clock=1, **other)) == shift
 
 
 @pytest.mark.parametrize(
@@ -60,7 +52,7 @@ def test_a_rank_without_numbers_tells_nothing():
 def test_collectives_whose_size_one_rank_does_not_tell_are_the_same_by_their_kind(left, right, found):
     """Each a kind and a size in bytes, counted from 1 on."""
     sides = [
-        alike(6, clock=clock)._replace(what=np.full(EACH * STEPS, (kind << SIZE_BITS) + size))
+        alike(clock=clock)._replace(what=np.full(EACH * STEPS, (kind << SIZE_BITS) + size))
         for clock, (kind, size) in enumerate((left, right))
     ]
     assert _shift(*sides) == found

@@ -1,17 +1,19 @@
 """Counters as columns: equal to what ncu's details page prints, on every report."""
 
-import re
+from dataclasses import replace
 
 import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.counters.counters import LIMITS, TABLE
+from kanalyze.analyses.counters.counters import LATENCY, LIMITS, TABLE, hot_lines, stall_metric, stalls
 from kanalyze.analyses.device._operations import RESOURCES, SHAPE
 from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.ncu.csv import POINT, base_unit, numbers
 from kanalyze.readers.ncu.tables import SECTIONS
+from kanalyze.window import Window
+from support.build import kernel, report
 from support.command import REPORTS, SAMPLES
 from support.counters import measured
 from support.real_reports import real_report
@@ -50,6 +52,12 @@ PRINTED = {
 }
 
 
+#: The limiters, as the page labels their limits.
+LABELS = {
+    "Registers": "registers", "Shared Mem": "shared memory", "Warps": "warps", "SM": "blocks", "Barriers": "barriers",
+}  # fmt: skip
+
+
 def printed(path) -> pl.DataFrame:
     """Columns event_id, section, label, value, step of a details page: the value in base units, and its last digit."""
     rows = pl.read_csv(path, infer_schema=False).filter(pl.col("Metric Name").is_not_null())
@@ -75,108 +83,19 @@ def test_columns_are_what_the_details_page_prints(path):
         off = (found.get_column(column).cast(pl.Float64) / unit - told.get_column("value")).abs()
         whole = 0.5 if TABLE.schema[column] == pl.Int64 else 0.0
         assert (off <= told.get_column("step") * 0.51 + 1e-9 + whole).all(), column
-
-
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: f"{path.parent.name} {path.name.partition('.')[0]}")
-def test_limiter_names_the_least_block_limits(path):
-    limits = {
-        "Registers": "registers",
-        "Shared Mem": "shared memory",
-        "Warps": "warps",
-        "SM": "blocks",
-        "Barriers": "barriers",
-    }
-    page = printed(path)
-    for row in some(kanalyze.counters(real_report(path)).iter_rows(named=True)):
+    for row in some(found.iter_rows(named=True)):
         told = page.filter((pl.col("event_id") == row["event_id"]) & pl.col("label").str.starts_with("Block Limit "))
-        values = dict(told.select("label", "value").iter_rows())
-        least = min(values.values())
-        assert row["blocks_per_sm"] == least
-        assert row["limiter"] == ", ".join(
-            name for label, name in limits.items() if values[f"Block Limit {label}"] == least
-        )
-
-
-def test_what_was_not_collected_is_null():
-    row = kanalyze.counters(measured({"gpu__time_duration.sum": 5})).row(0, named=True)
-    known = {
-        "event_id",
-        "name",
-        "device",
-        "dur_ns",
-        *(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"),
-    }
-    assert {name for name, value in row.items() if value is not None} == known
-    assert set(row) == set(TABLE.schema)
-
-
-def test_shares_and_ratios_of_a_kernel():
-    row = kanalyze.counters(
-        measured(
-            {
-                "sm__throughput.avg.pct_of_peak_sustained_elapsed": 50,
-                "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 160,
-                "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": 10,
-                "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio": 8,
-                "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum": 0,
-                "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum": 0,
-                "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.ratio": 0,
-                "derived__memory_l2_theoretical_sectors_global_excessive": 30,
-                "memory_l2_theoretical_sectors_global": 40,
-                "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": 5,
-                "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum": 20,
-                "launch__waves_per_multiprocessor": 2.5,
-            }
-        )
-    ).row(0, named=True)
-    assert {
-        name: value for name, value in row.items() if value is not None and name not in ("event_id", "name", "device")
-    } == {
-        "compute_share": 0.5,
-        "load_sectors_per_request": 16.0,
-        "load_used_share": 0.25,
-        "uncoalesced_share": 0.75,
-        "bank_conflicts": 5,
-        "bank_conflict_share": 0.25,
-        "waves": 2.5,
-        "tail_share": 0.5 / 3,
-        **{f"{what}_{axis}": 1 for what in ("grid", "block") for axis in "xyz"},
-    }
-
-
-def test_the_top_stall_is_the_longest_wait_for_something():
-    row = kanalyze.counters(
-        measured(
-            {
-                "smsp__average_warp_latency_per_inst_issued.ratio": 10,
-                "smsp__average_warps_issue_stalled_wait_per_issue_active.ratio": 3,
-                "smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio": 6,
-                "smsp__average_warps_issue_stalled_selected_per_issue_active.ratio": 7,
-            }
-        )
-    ).row(0, named=True)
-    assert (row["top_stall"], row["top_stall_share"]) == ("long_scoreboard", 0.6)
-
-
-def test_columns_are_what_the_details_page_prints_as_text():
-    """The same of the text that ncu prints without --csv, in scaled units."""
-    found = kanalyze.counters(real_report(REPORTS / "ncu" / "add.details.csv")).row(0, named=True)
-    told, section = {}, ""
-    for line in (REPORTS / "ncu" / "add.details.txt").read_text().splitlines():
-        if line.startswith("    Section: "):
-            section = SECTIONS[line.removeprefix("    Section: ").strip()]
-        elif match := re.match(r"^    (\S.*?)  +(?:(\S+) +)?([\d,.]+)$", line):
-            told[section, match[1]] = (match[2] or "", match[3])
-    for column, (section, label, unit) in PRINTED.items():
-        scale, value = told[section, label]
-        factor, text = base_unit(scale)[0], value.replace(",", "")
-        last = factor * 10.0 ** -len(text.partition(".")[2])
-        whole = 0.5 if TABLE.schema[column] == pl.Int64 else 1e-9
-        assert found[column] / unit == pytest.approx(float(text) * factor, rel=0, abs=last * 0.51 + whole), column
+        values = {
+            LABELS[label.removeprefix("Block Limit ")]: value for label, value in told["label", "value"].iter_rows()
+        }
+        least = row["blocks_per_sm"]
+        assert least == min(values.values())
+        assert row["limiter"] == ", ".join(name for name in LABELS.values() if values[name] == least)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: f"{path.parent.name}-{path.name.split('.')[0]}")
-def test_occupancy_from_the_launch_alone_is_what_ncu_tells(path):
+def test_kernels_and_their_occupancy_are_what_ncu_tells(path):
+    """The occupancy from the launch alone, the durations under ncu."""
     report = real_report(path)
     ours, theirs = kanalyze.occupancy(report), kanalyze.counters(report)
     same = [name for name in ("name", "device", *SHAPE, *RESOURCES) if name in theirs.columns]
@@ -185,16 +104,69 @@ def test_occupancy_from_the_launch_alone_is_what_ncu_tells(path):
     assert both.get_column("occupancy_share_here").to_list() == pytest.approx(both.get_column("occupancy_share"))
     assert both.get_column("blocks_per_sm_here").equals(both.get_column("blocks_per_sm"))
     assert both.get_column("waves_here").to_list() == pytest.approx(both.get_column("waves"), abs=0.0051)
+    for by in (None, "launch-shape", "family"):
+        found = kanalyze.kernels(report, by=by)
+        assert found.get_column("count").sum() == theirs.height
+        assert found.get_column("total_ns").sum() == theirs.get_column("dur_ns").sum()
+        assert found.get_column("exclusive_ns").equals(found.get_column("total_ns"))  # each was alone
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: f"{path.parent.name}-{path.name.split('.')[0]}")
-@pytest.mark.parametrize("by", [None, "launch-shape", "family"])
-def test_kernels_have_the_durations_under_ncu(path, by):
-    report = real_report(path)
-    found, every = kanalyze.kernels(report, by=by), kanalyze.counters(report)
-    assert found.get_column("count").sum() == every.height
-    assert found.get_column("total_ns").sum() == every.get_column("dur_ns").sum()
-    assert found.get_column("exclusive_ns").equals(found.get_column("total_ns"))  # each was alone
+#: What is known of a kernel without counters.
+UNCOUNTED = {"event_id", "name", "device", *(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz")}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "columns"),
+    [
+        ({"gpu__time_duration.sum": 5}, {"dur_ns": 5}),
+        ({"sm__throughput.avg.pct_of_peak_sustained_elapsed": 50}, {"compute_share": 0.5}),
+        (
+            {
+                "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": 160,
+                "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": 10,
+                "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio": 8,
+                "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum": 0,
+                "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum": 0,
+                "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.ratio": 0,
+                "derived__memory_l2_theoretical_sectors_global_excessive": 30,
+                "memory_l2_theoretical_sectors_global": 40,
+            },
+            {"load_sectors_per_request": 16.0, "load_used_share": 0.25, "uncoalesced_share": 0.75},
+        ),
+        (
+            {
+                "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": 5,
+                "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum": 20,
+            },
+            {"bank_conflicts": 5, "bank_conflict_share": 0.25},
+        ),
+        ({"launch__waves_per_multiprocessor": 2.5}, {"waves": 2.5, "tail_share": 0.5 / 3}),
+        (
+            {
+                LATENCY: 10,
+                **{
+                    stall_metric(reason): cycles
+                    for reason, cycles in (("wait", 3), ("long_scoreboard", 6), ("selected", 7))
+                },
+            },
+            {"cycles_per_instruction": 10, "top_stall": "long_scoreboard", "top_stall_share": 0.6},
+        ),
+    ],
+    ids=["duration", "share", "accesses", "conflicts", "tail", "stall"],
+)
+def test_columns_of_a_kernel(metrics, columns):
+    row = kanalyze.counters(measured(metrics)).row(0, named=True)
+    assert {name: value for name, value in row.items() if value is not None and name not in UNCOUNTED} == columns
+    assert set(row) == set(TABLE.schema)
+
+
+@pytest.mark.parametrize("name", ["counters", "roofline", "advice", "stalls", "hot_lines"])
+def test_no_counters_are_an_error(name):
+    make = getattr(kanalyze, name)
+    with pytest.raises(CannotTellError, match=f"cannot tell {name}, because the report has no counters"):
+        make(report([kernel(0, 10)]))
+    with pytest.raises(CannotTellError, match=f"cannot tell {name} of a window"):
+        make(measured({LATENCY: 8}), window=Window(0, 10))
 
 
 def test_kernels_without_durations_are_not_told():
@@ -224,3 +196,153 @@ def test_the_tail_is_that_of_the_blocks_where_waves_are_those_to_two_decimals(wa
     metrics = {**limits, "launch__sm_count": 100, "launch__waves_per_multiprocessor": waves}
     found = kanalyze.counters(measured(metrics, grid=(blocks, 1, 1))).item(0, "tail_share")
     assert found == pytest.approx(tail, abs=1e-3)
+
+
+def stalled(**cycles):
+    """The metrics of a kernel whose warps wait so many cycles for each reason."""
+    return {f"smsp__average_warps_issue_stalled_{why}_per_issue_active.ratio": n for why, n in cycles.items()}
+
+
+def stall_rows(*kernels, columns=("event_id", "reason", "cycles_per_instruction", "share"), **how):
+    return stalls(measured(*kernels, **how)).select(columns).rows()
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: f"{path.parent.name} {path.name.partition('.')[0]}")
+def test_waits_are_those_that_ncu_tells_of(path):
+    """Its rule CPIStall says cycles and share of stalls that are long."""
+    report = real_report(path)
+    pattern = r"spends ([\d.]+) cycles .* represents about ([\d.]+)% of the total average of ([\d.]+) cycles"
+    said = (
+        report.table("rule_results").select("event_id", pl.col("message").str.extract_groups(pattern)).unnest("message")
+    )
+    found, latency = stalls(report), kanalyze.counters(report).get_column("cycles_per_instruction")
+    rows = said.drop_nulls().rows()
+    assert rows or path.parent.name == "streams"  # where it names none that is long
+    for event_id, cycles, share, every in rows:
+        stall = (
+            found.filter(pl.col("event_id") == event_id)
+            .sort((pl.col("share") - float(share) / 100).abs())
+            .row(0, named=True)
+        )
+        assert stall["share"] == pytest.approx(float(share) / 100, abs=0.00056)
+        assert stall["cycles_per_instruction"] == pytest.approx(float(cycles), abs=0.056)
+        assert latency[event_id] == pytest.approx(float(every), abs=0.056)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "expected"),
+    [
+        # the longest first without those that do not occur; each is counted in a pass of its own: together they may be
+        # more than the whole
+        (
+            [{LATENCY: 8, **stalled(wait=1, long_scoreboard=4, selected=6, barrier=0, misc=1)}],
+            [
+                *((0, "selected", 6.0, 0.75), (0, "long_scoreboard", 4.0, 0.5)),
+                *((0, "misc", 1.0, 0.125), (0, "wait", 1.0, 0.125)),
+            ],
+        ),
+        # kernels are in the order of their measurement; without the cycles of an instruction there is no share
+        (
+            [{LATENCY: 4, **stalled(wait=1)}, stalled(wait=3), {LATENCY: 0, **stalled(wait=2, drain=1)}],
+            [(0, "wait", 1.0, 0.25), (1, "wait", 3.0, None), (2, "wait", 2.0, None), (2, "drain", 1.0, None)],
+        ),
+        ([{}], []),
+        ([{LATENCY: 8}], []),
+    ],
+)
+def test_reasons_of_kernels(kernels, expected):
+    assert stall_rows(*kernels) == expected
+
+
+def test_the_reasons_of_a_process_are_those_of_its_kernels():
+    found = measured({LATENCY: 4, **stalled(barrier=1)}, names=["f"], process=7)
+    assert stalls(found, process=7).select("name", "meaning").rows() == [("f", "other warps at a barrier of the block")]
+    with pytest.raises(kanalyze.KanalyzeError):
+        stalls(found, process=8)
+
+
+#: What an instruction says of itself.
+FIGURES = ("samples", "stalled_samples", "instructions", "thread_instructions", "sectors", "ideal_sectors")
+
+
+def instruction(number, file, line, *figures, event_id=0, live=None):
+    """One instruction of a line, with the first of :data:`FIGURES`; the others are null."""
+    told = dict(zip(FIGURES, figures, strict=False))
+    where = {"event_id": event_id, "number": number, "sass": "NOP", "file": file, "line": line}
+    return {**where, **told, "live_registers": live}
+
+
+def of_ncu(*instructions, files=(), names=("f", "g")):
+    kernels = [kernel(0, 1, name=name) for name in names]
+    sources = [{"file": file, "text": text} for file, text in files]
+    made = report(kernels, kinds=("kernel",), instructions=instructions, source_files=sources)
+    return replace(made, meta=replace(made.meta, tool="ncu"))
+
+
+def line_rows(*instructions, columns=("event_id", "file", "line", "samples", "share"), **how):
+    return hot_lines(of_ncu(*instructions, **how)).select(columns).rows()
+
+
+def test_every_column_of_a_line_of_two_instructions():
+    made = [
+        instruction(0, "a.cu", 2, 5, 3, 10, 320, 40, 8, live=20),
+        instruction(1, "a.cu", 2, 1, 1, 10, 160, 0, 2, live=24),
+        instruction(2, "a.cu", 1, 2),
+    ]
+    row, _ = hot_lines(of_ncu(*made, files=[("a.cu", "one\ntwo\nthree")])).to_dicts()
+    assert row == {
+        "event_id": 0, "name": "f", "file": "a.cu", "line": 2, "samples": 6, "share": 0.75, "stalled_samples": 4,
+        "sass_count": 2, "instructions": 20, "thread_instructions": 480, "threads_per_instruction": 24.0,
+        "sectors": 40, "ideal_sectors": 10, "ideal_share": 0.25, "live_registers": 24, "text": "two",
+    }  # fmt: skip
+
+
+OF_FILES = [instruction(0, "a.cu", 1, 3), instruction(1, "b.cu", 1, 2), instruction(2, "b.cu", 3, 1)]
+COUNTED = ("samples", "share", "instructions", "threads_per_instruction", "sectors", "ideal_share")
+
+
+@pytest.mark.parametrize(
+    ("made", "how", "expected"),
+    [
+        # those with most samples first, kernel by kernel
+        (
+            [
+                *(instruction(0, "b.cu", 1, 1), instruction(1, "a.cu", 9, 1), instruction(2, "a.cu", 3, 1)),
+                *(instruction(3, "a.cu", 4, 7), instruction(0, "a.cu", 3, 40, event_id=1)),
+            ],
+            {},
+            [
+                *((0, "a.cu", 4, 7, 0.7), (0, "a.cu", 3, 1, 0.1), (0, "a.cu", 9, 1, 0.1), (0, "b.cu", 1, 1, 0.1)),
+                (1, "a.cu", 3, 40, 1.0),
+            ],
+        ),
+        # instructions of no known line are one row of their kernel
+        (
+            [instruction(0, None, None, 3), instruction(1, None, None, 4), instruction(0, None, None, 1, event_id=1)],
+            {"columns": ("name", "file", "line", "samples", "sass_count", "text"), "files": [("a.cu", "one")]},
+            [("f", None, None, 7, 2, None), ("g", None, None, 1, 1, None)],
+        ),
+        # what was not counted is null, and what was counted as nothing is 0
+        ([instruction(0, "a.cu", 1)], {"columns": COUNTED}, [(None,) * 6]),
+        ([instruction(0, "a.cu", 1, 0, 0, 0, 0, 0, 0)], {"columns": COUNTED}, [(0, None, 0, None, 0, None)]),
+        (
+            [instruction(0, "a.cu", 1), instruction(1, "a.cu", 1, 2, 0, 3, 96)],
+            {"columns": COUNTED},
+            [(2, 1.0, 3, 32.0, None, None)],
+        ),
+        # a line has the text of its own file, and a kernel without a name keeps its lines
+        (
+            OF_FILES,
+            {
+                "columns": ("name", "file", "line", "text"),
+                "files": [("b.cu", "of b\n\n"), ("a.cu", "of a")],
+                "names": (None,),
+            },
+            [(None, "a.cu", 1, "of a"), (None, "b.cu", 1, "of b"), (None, "b.cu", 3, "")],
+        ),
+        (OF_FILES[:1], {"columns": ("text",)}, [(None,)]),
+        ([], {}, []),
+    ],
+)
+def test_lines_of_source(made, how, expected):
+    assert line_rows(*made, **how) == expected

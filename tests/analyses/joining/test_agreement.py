@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.counters._metrics import LATENCY, stall_metric
+from kanalyze.analyses.counters.counters import LATENCY, stall_metric
 from kanalyze.analyses.joining._reasons import Reasons, UnderNcu
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.capture.reports import every_report

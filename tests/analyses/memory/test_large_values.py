@@ -3,17 +3,16 @@
 from collections import defaultdict
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze import catalog
+from kanalyze.analyses.device.occupancy import launch_occupancy
 from kanalyze.analyses.findings.rules.memory import unified_memory
 from kanalyze.analyses.findings.rules.small_copies import many_small_copies
 from kanalyze.analyses.launches._launch_costs import launched_kernels
-from kanalyze.analyses.memory.migration_totals import migration_totals
-from kanalyze.analyses.memory.migrations import migrations
-from kanalyze.analyses.occupancy.occupancy import launch_occupancy
+from kanalyze.analyses.memory.migrations import migration_totals, migrations
 from kanalyze.columns import LARGEST
 from kanalyze.errors import CannotTellError
 from support.build import call, host, kernel, memcpy, nvtx, report
@@ -67,10 +66,9 @@ def test_bytes_and_rates_of_copies_are_those_of_whole_numbers(events):
 @given(moved())
 def test_bytes_and_rates_of_unified_memory_are_those_of_whole_numbers(events):
     unified = [one for one in events if one.side]
+    assume(unified)
     found = report(events, kinds=("memcpy", "api", "fault"))
     expected = sums(unified, lambda one: one.side["address"])
-    if not unified:
-        return
     for row in migrations(found).to_dicts():
         size, ns = expected.pop(row["address"])
         assert row["total_ns"] == ns
@@ -82,17 +80,6 @@ def test_bytes_and_rates_of_unified_memory_are_those_of_whole_numbers(events):
     (whole,) = migration_totals(found).to_dicts()
     assert whole["total_ns"] == sum(one.end - one.start for one in unified)
     assert (whole["h2d_bytes"] or 0) + (whole["d2h_bytes"] or 0) == sum(one.size_bytes for one in unified)
-
-
-def test_the_copies_are_of_unified_memory_often_enough():
-    seen = []
-
-    @given(moved())
-    def look(events):
-        seen.append(sum(bool(one.side) for one in events))
-
-    look()
-    assert sum(map(bool, seen)) >= len(seen) / 2
 
 
 @given(moved())

@@ -1,17 +1,22 @@
 """Memory over time: the step function and its peaks, against a model that keeps a list of what is allocated."""
 
+import gzip
+import json
 from collections import defaultdict
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.memory.memory import memory
+from kanalyze.analyses.memory.memory import memory, told
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.window import Window
 from support.build import Event, call, kernel, report
+from support.command import REPORTS
 from support.nsys_csv import report_of
+from support.real_reports import real_report
 from support.strategies import FEWER
 
 MB = 1 << 20
@@ -45,49 +50,46 @@ def test_the_step_function_and_its_totals():
     assert trace(of) == [(0, 100, 100), (10, 50, 150), (20, -100, 50), (30, 30, 80), (40, -50, 30)]
     assert memory(of).to_dicts() == [
         {
-            "device": 0,
-            "process_id": 1,
-            "memory": "Device",
-            "allocations": 3,
-            "frees": 2,
-            "allocated_bytes": 180,
-            "freed_bytes": 150,
-            "peak_bytes": 150,
-            "peak_at_ns": 10,
-            "held_bytes": 30,
-            "held": 1,
-            "loop_allocations": 0,
-            "loop_bytes": 0,
-            "pool_peak_bytes": None,
-            "unmatched": 0,
+            "device": 0, "process_id": 1, "memory": "Device", "allocations": 3, "frees": 2, "allocated_bytes": 180,
+            "freed_bytes": 150, "peak_bytes": 150, "peak_at_ns": 10, "held_bytes": 30, "held": 1,
+            "loop_allocations": 0, "loop_bytes": 0, "pool_peak_bytes": None, "unmatched": 0,
         }
-    ]
+    ]  # fmt: skip
 
 
-def test_the_peak_is_where_it_was_first_reached():
-    events = [taken(0, 1, 10), given_back(5, 1), taken(8, 1, 10)]
-    assert totals(report(events), "peak_bytes", "peak_at_ns") == [(10, 0)]
-
-
-def test_what_was_allocated_unseen_takes_nothing_away():
-    of = report([given_back(0, 7, 100), taken(10, 7, 40), given_back(20, 7, 40), given_back(30, 7, 40)])
-    assert trace(of) == [(0, None, 0), (10, 40, 40), (20, -40, 0), (30, None, 0)]
-    assert totals(of, "frees", "held", "held_bytes", "peak_bytes", "unmatched") == [(3, 0, 0, 40, 2)]
-
-
-def test_what_was_given_back_unseen_is_replaced():
-    of = report([taken(0, 7, 100), taken(10, 7, 40), given_back(20, 7)])
-    assert trace(of) == [(0, 100, 100), (10, -60, 40), (20, -40, 0)]
-    assert totals(of, "allocations", "held", "peak_bytes", "unmatched") == [(2, 0, 100, 1)]
-
-
-def test_a_deallocation_is_of_what_was_allocated_there():
-    """Some reports say the device or kind only once."""
-    of = report([taken(0, 7, 100, memory="Pinned"), given_back(5, 7, 0, memory=None, device=None)])
-    assert trace(of, "memory", "device", "size_bytes", "in_use_bytes") == [
-        ("Pinned", 0, 100, 100),
-        ("Pinned", 0, 100, 0),
-    ]
+@pytest.mark.parametrize(
+    ("events", "steps", "sums"),
+    [
+        # the peak is where it was first reached
+        (
+            [taken(0, 1, 10), given_back(5, 1), taken(8, 1, 10)],
+            [(0, 10, 10), (5, -10, 0), (8, 10, 10)],
+            {"peak_bytes": 10, "peak_at_ns": 0},
+        ),
+        # what was allocated unseen takes nothing away
+        (
+            [given_back(0, 7, 100), taken(10, 7, 40), given_back(20, 7, 40), given_back(30, 7, 40)],
+            [(0, None, 0), (10, 40, 40), (20, -40, 0), (30, None, 0)],
+            {"frees": 3, "held": 0, "held_bytes": 0, "peak_bytes": 40, "unmatched": 2},
+        ),
+        # what was given back unseen is replaced
+        (
+            [taken(0, 7, 100), taken(10, 7, 40), given_back(20, 7)],
+            [(0, 100, 100), (10, -60, 40), (20, -40, 0)],
+            {"allocations": 2, "held": 0, "peak_bytes": 100, "unmatched": 1},
+        ),
+        # a deallocation is of what was allocated there: some reports say the device or kind only once
+        (
+            [taken(0, 7, 100, memory="Pinned"), given_back(5, 7, 0, memory=None, device=None)],
+            [(0, 100, 100), (5, -100, 0)],
+            {"device": 0, "memory": "Pinned", "frees": 1},
+        ),
+    ],
+)
+def test_steps_and_sums(events, steps, sums):
+    of = report(events)
+    assert trace(of) == steps
+    assert totals(of, *sums) == [tuple(sums.values())]
 
 
 def test_kinds_processes_and_devices_are_apart():
@@ -98,12 +100,9 @@ def test_kinds_processes_and_devices_are_apart():
     of = report(events)
     keys = ("device", "process_id", "memory", "peak_bytes")
     assert totals(of, *keys) == [
-        (0, 1, "Device Static", 160),
-        (0, 2, "Device", 80),
-        (1, 1, "Device", 40),
-        (0, 1, "Pinned", 20),
+        (0, 1, "Device Static", 160), (0, 2, "Device", 80), (1, 1, "Device", 40), (0, 1, "Pinned", 20),
         (0, 1, "Device", 10),
-    ]
+    ]  # fmt: skip
     assert totals(of, "device", "peak_bytes", "allocations", by="device") == [(0, 250, 3), (1, 40, 1)]
     assert trace(of, "device_bytes") == [(10,), (None,), (40,), (90,), (250,)]
 
@@ -134,55 +133,68 @@ def test_pools_have_a_size_of_their_own():
     assert trace(of, "pool", "pool_size_bytes", "pool_used_bytes") == [(64, 1000, 10), (64, 1000, 0)]
 
 
-def rounds(count, *, start=0, malloc="cudaMalloc_v3020", free="cudaFree_v3020"):
-    """So often: allocate, launch, give back; ten nanoseconds each, the kernel in the middle."""
+def rounds(*kinds, start=0):
+    """A round each of 100 ns: allocate 64 bytes, launch (or not), give back."""
     events = []
-    for number in range(count):
+    for number, (take, give, launches) in enumerate(kinds):
         at, ids = start + 100 * number, [start + 3 * number + step for step in (1, 2, 3)]
-        events += [call(malloc, at, at + 10, correlation=ids[0]), taken(at + 9, 5, 64, correlation=ids[0])]
-        events += [call("cudaLaunchKernel", at + 20, at + 30, correlation=ids[1])]
-        events += [kernel(at + 30, at + 40, correlation=ids[1])]
-        events += [call(free, at + 50, at + 60, correlation=ids[2]), given_back(at + 59, 5, correlation=ids[2])]
+        events += [call(take, at, at + 10, correlation=ids[0]), taken(at + 9, 5, 64, correlation=ids[0])]
+        if launches:
+            events += [call("cudaLaunchKernel", at + 20, at + 30, correlation=ids[1])]
+            events += [kernel(at + 30, at + 40, correlation=ids[1])]
+        events += [call(give, at + 50, at + 60, correlation=ids[2]), given_back(at + 59, 5, correlation=ids[2])]
     return events
 
 
-def looping(of):
-    return memory(of, by="call").select("call", "count", "loop_calls", "loop_launches").rows()
+SYNC, IDLE = (("cudaMalloc_v3020", "cudaFree_v3020", launches) for launches in (True, False))
+ASYNC = ("cudaMallocAsync_v11020", "cudaFreeAsync_v11020", True)
+
+
+def looping(events):
+    return {row["call"]: row["loop_calls"] for row in memory(report(events), by="call").rows(named=True)}
 
 
 def test_what_is_allocated_over_and_over_is_in_a_loop():
     """Of eight rounds the first is before the first round that counts, that one has to be, and the last has no end."""
-    of = report(rounds(8))
-    assert looping(of) == [("cudaFree", 8, 5, 5), ("cudaMalloc", 8, 5, 5)]
+    of = report(rounds(*[SYNC] * 8))
+    columns = ("call", "count", "loop_calls", "loop_launches")
+    assert memory(of, by="call").select(columns).rows() == [("cudaFree", 8, 5, 5), ("cudaMalloc", 8, 5, 5)]
     assert totals(of, "allocations", "loop_allocations", "loop_bytes") == [(8, 5, 5 * 64)]
 
 
-def test_a_few_rounds_are_no_loop():
-    assert looping(report(rounds(6))) == [("cudaFree", 6, 0, 0), ("cudaMalloc", 6, 0, 0)]
+#: Rounds, with the calls to cudaMalloc that are in a loop.
+LOOPS = {
+    "a few rounds are none": ([SYNC] * 6, 0),
+    "one more is one": ([SYNC] * 7, 4),
+    "without launches there is none": ([IDLE] * 20, 0),
+    # rounds 2 to 9 are in the first loop and 11 to 18 in the second: one has to be, and the last has no end
+    "one round long after a loop is in none": ([*[SYNC] * 10, *[ASYNC] * 9, SYNC, ASYNC], 8),
+    "a few rounds after a loop are in none": ([*[SYNC] * 10, *[ASYNC] * 10, *[SYNC] * 4, ASYNC], 8),
+    "a second loop of the same call is one of its own": ([*[SYNC] * 10, *[ASYNC] * 10, *[SYNC] * 6, ASYNC], 8 + 5),
+    "two kinds of rounds in turn are two loops": ([SYNC, ASYNC] * 10, 8),
+    "rounds without a launch do not break a loop": ([SYNC, IDLE] * 10, 8),
+}
 
 
-def test_without_launches_there_is_no_loop():
-    events = [event for event in rounds(20) if event.kind != "kernel"]
-    assert looping(report([*events, kernel(5000, 5010)])) == [("cudaFree", 20, 0, 0), ("cudaMalloc", 20, 0, 0)]
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops(name):
+    kinds, count = LOOPS[name]
+    assert looping([*rounds(*kinds), kernel(9000, 9010)])["cudaMalloc"] == count
 
 
-def test_what_is_allocated_to_stay_is_in_no_loop():
-    """A caching allocator takes memory between launches as long as it grows."""
-    events = [event for event in rounds(20) if event.name not in ("cudaFree_v3020", "Deallocation")]
-    assert looping(report(events)) == [("cudaMalloc", 20, 0, 0)]
-
-
-def test_what_is_allocated_once_beside_a_loop_is_in_none():
-    """It ends the last round, so that this one counts, too."""
+def test_what_is_in_no_loop():
+    """A caching allocator takes memory between launches as long as it grows; what is once beside a loop ends it."""
+    events = [event for event in rounds(*[SYNC] * 20) if event.name not in ("cudaFree_v3020", "Deallocation")]
+    assert looping(events) == {"cudaMalloc": 0}
     once = [call("cudaHostAlloc", 901, 902), call("cudaFreeHost", 903, 904), call("cudaMalloc_v3020", 905, 910)]
-    found = {name: count for name, _, count, _ in looping(report([*rounds(9), *once]))}
-    assert found == {"cudaFree": 7, "cudaMalloc": 7, "cudaHostAlloc": 0, "cudaFreeHost": 0}
+    assert looping([*rounds(*[SYNC] * 9), *once]) == {
+        "cudaFree": 7, "cudaMalloc": 7, "cudaHostAlloc": 0, "cudaFreeHost": 0,
+    }  # fmt: skip
 
 
 def test_loops_of_two_processes_are_their_own():
-    events = rounds(8)
-    other = [Event(**{**vars(event), "process": 2}) for event in rounds(3, start=10_000)]
-    assert looping(report([*events, *other])) == [("cudaFree", 11, 5, 5), ("cudaMalloc", 11, 5, 5)]
+    other = [Event(**{**vars(event), "process": 2}) for event in rounds(*[SYNC] * 3, start=10_000)]
+    assert looping([*rounds(*[SYNC] * 8), *other]) == {"cudaFree": 5, "cudaMalloc": 5}
 
 
 def test_exposed_time_is_that_of_the_ledger():
@@ -199,7 +211,7 @@ def test_without_device_operations_nothing_is_exposed_to():
 
 
 def test_the_calls_of_a_window():
-    of = report(rounds(8))
+    of = report(rounds(*[SYNC] * 8))
     assert memory(of, by="call", window=Window(200, 310)).select("call", "count", "loop_calls").rows() == [
         ("cudaMalloc", 2, 2),
         ("cudaFree", 1, 1),
@@ -207,7 +219,11 @@ def test_the_calls_of_a_window():
 
 
 def test_the_program_that_allocates_in_loops():
-    """100 rounds of cudaMalloc, and 20 of two cudaMallocAsync; then a peak of seven allocations beside 8 MB."""
+    """64 kB to 640 kB in turn, 100 times; 1 and 2 MiB, 20 times; then a peak of seven allocations beside 8 MB.
+
+    Of each loop the rounds from the third on are in it (the first is before the first that counts), and of the second
+    all but the last, which ends elsewhere.
+    """
     of = report_of("memory")
     found = {row["memory"]: row for row in memory(of).rows(named=True)}
     held = (16 + 1 + 64 + 256 + 3 + 512 + 128) * MB
@@ -218,6 +234,9 @@ def test_the_program_that_allocates_in_loops():
     calls = {row["call"]: row["loop_calls"] for row in memory(of, by="call").rows(named=True)}
     assert calls["cudaMalloc"] == 98
     assert calls["cudaMallocAsync_v11020"] == 38
+    sizes = [4 * 1024 * 16 * (1 + number % 10) for number in range(2, 100)]
+    assert found["Device"]["loop_allocations"] == 98 + 2 * 19
+    assert found["Device"]["loop_bytes"] == sum(sizes) + 19 * 3 * MB
     assert calls["cudaHostAlloc"] == calls["cudaMallocManaged"] == calls["cudaMallocPitch"] == 0
 
 
@@ -260,7 +279,7 @@ def slowly(events, low, high):
     allocated, levels, held = {}, [], {}
     for event in sorted(events, key=lambda event: event.start):
         place = (event.process, event.side["address"])
-        earlier = allocated.pop(place, None)
+        allocated.pop(place, None)
         if event.name == "Allocation":
             allocated[place] = ((event.device, event.process, event.side["memory"]), event.side["size_bytes"])
         if event.start < high:
@@ -269,7 +288,6 @@ def slowly(events, low, high):
                 in_use[key] += size
             levels.append((event.start, dict(in_use)))
             held = dict(in_use)
-        del earlier
     peaks = defaultdict(int)
     before = [in_use for at, in_use in levels if at < low]
     for in_use in (*before[-1:], *(in_use for at, in_use in levels if at >= low)):
@@ -295,3 +313,93 @@ def _changes_hands(earlier, event):
     """Whether an address was another kind of memory, or another device's, before: no report can have that."""
     same = [one for one in earlier if (one.process, one.side["address"]) == (event.process, event.side["address"])]
     return any((one.device, one.side["memory"]) != (event.device, event.side["memory"]) for one in same)
+
+
+# an allocator of a framework, which tells with every event what it has in use and what it holds
+
+TRACE = REPORTS / "torch" / "memory.json.gz"
+
+
+def used_up(at, address, size, used, event=taken):
+    return event(at, address, size, pool_used_bytes=used, pool_size_bytes=1000)
+
+
+def let_go(at, address, size, used):
+    return used_up(at, address, size, used, given_back)
+
+
+#: A tensor of 300 bytes that was there before, and given back; one that stays; and the calls of a program.
+EVENTS = [
+    call("cudaLaunchKernel", 0, 1), used_up(10, 1, 50, 350), let_go(20, 99, 300, 50), used_up(30, 2, 100, 150),
+    let_go(40, 1, 50, 100),
+]  # fmt: skip
+
+
+def test_what_was_there_before_counts_and_is_let_go():
+    of = report(EVENTS)
+    assert trace(of, "delta_bytes", "in_use_bytes", "device_bytes") == [
+        (50, 350, 350), (-300, 50, 50), (100, 150, 150), (-50, 100, 100),
+    ]  # fmt: skip
+    columns = ("peak_bytes", "peak_at_ns", "held_bytes", "held", "pool_peak_bytes", "unmatched", "loop_allocations")
+    assert totals(of, *columns) == [(350, 10, 100, None, 1000, 1, None)]
+    assert totals(of, *columns, by="device") == [(350, 10, 100, None, 1000, 1, None)]
+
+
+def test_what_was_there_before_may_be_the_peak():
+    of = report([let_go(20, 99, 300, 50), used_up(30, 2, 100, 150)])
+    assert totals(of, "peak_bytes", "peak_at_ns", "held_bytes") == [(350, 20, 150)]
+    assert totals(of, "peak_bytes", "peak_at_ns", window=Window(25, 40)) == [(150, 30)]
+    assert totals(of, "peak_bytes", "peak_at_ns", window=Window(10, 40)) == [(350, 20)]
+
+
+def test_a_page_says_what_such_an_allocation_is():
+    """Pools of CUDA have a number, and their loops are as they were."""
+    assert told(memory(report(EVENTS))) == (
+        "What the framework's allocator gave out, which held up to 1.000 kB of GPU 0: no CUDA calls."
+    )
+    pool = {"pool": 64, "pool_used_bytes": 350}
+    of_cuda = report([call("cudaMalloc", 0, 1), taken(10, 1, 50, **pool)])
+    assert totals(of_cuda, "peak_bytes", "held", "loop_allocations") == [(50, 1, 0)]
+    assert told(memory(of_cuda)) == ""
+
+
+def test_running_out_of_memory_takes_none():
+    side = {"address": 0, "size_bytes": 900, "pool_used_bytes": 350, "pool_size_bytes": 1000}
+    of = report([used_up(10, 1, 50, 350), _event("Out of memory", 20, side)])
+    assert totals(of, "allocations", "frees", "held_bytes") == [(1, 0, 350)]
+
+
+def test_the_totals_of_a_real_trace():
+    of = real_report(TRACE)
+    with gzip.open(TRACE) as file:
+        found = [event["args"] for event in json.load(file)["traceEvents"] if event["name"] == "[memory]"]
+    totals = [args["Total Allocated"] for args in found if args["Device Type"] == 1]
+    (row,) = memory(of).filter(pl.col("memory") == "Device").iter_rows(named=True)
+    assert (row["peak_bytes"], row["allocations"] + row["frees"]) == (max(totals), len(totals))
+    shown = memory(of, trace=True).filter(pl.col("memory") == "Device")
+    assert shown.get_column("in_use_bytes").equals(shown.get_column("pool_used_bytes"), check_names=False)
+
+
+@given(st.data())
+def test_in_use_is_what_the_allocator_says(data):
+    before, used, events, live = data.draw(st.integers(0, 500)), 0, [], {}
+    used = before
+    for at in range(data.draw(st.integers(1, 8))):
+        if live and data.draw(st.booleans()):
+            address = data.draw(st.sampled_from(sorted(live)))
+            used -= live[address]
+            events.append(let_go(at, address, live.pop(address), used))
+        elif before and data.draw(st.booleans()):
+            size = data.draw(st.integers(1, before))
+            before, used = before - size, used - size
+            events.append(let_go(at, 1000 + at, size, used))
+        else:
+            live[at] = data.draw(st.integers(1, 99))
+            used += live[at]
+            events.append(used_up(at, at, live[at], used))
+    shown = memory(report(events), trace=True)
+    assert shown.get_column("in_use_bytes").equals(shown.get_column("pool_used_bytes"), check_names=False)
+    first = events[0]
+    start = first.side["pool_used_bytes"] + (1 if first.name == "Deallocation" else -1) * first.side["size_bytes"]
+    levels = [start, *(event.side["pool_used_bytes"] for event in events)]
+    assert totals(report(events), "peak_bytes", "held_bytes") == [(max(levels), levels[-1])]

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.operators.ops import AS_TORCH, TABLE, ops
+from kanalyze.analyses.operators.ops import AS_TORCH, OP_KERNELS, TABLE, op_kernels, ops
 from kanalyze.errors import CannotTellError, UnknownNameError
-from support.build import call, host, kernel, memcpy, memset, overhead, report
+from support.build import call, graph, host, kernel, memcpy, memset, overhead, report
 from support.op_strategies import trace_report, traces
 from support.slow_ops import host_nodes, key_averages
 from support.strategies import FEWER
@@ -89,23 +89,13 @@ def test_a_step_of_training():
         ("aten::square", "op", 1, 4, 20, 0, 10, 0, 0),
         ("autograd::engine::evaluate_function: PowBackward0", "op", 1, 4, 20, 0, 25, 0, 0),
     ]
-
-
-def test_phases():
-    found = ops(training(), by="phase").select(
-        "phase", "count", "self_cpu_ns", "cpu_ns", "self_device_ns", "exclusive_device_ns"
-    )
-    assert found.rows() == [
-        ("backward", 3, 20, 20, 25, 20),
-        ("forward", 2, 20, 20, 10, 10),
-        ("optimizer", 0, 15, 15, 6, 6),
+    phases = ("phase", "count", "self_cpu_ns", "cpu_ns", "self_device_ns", "exclusive_device_ns")
+    assert ops(training(), by="phase").select(phases).rows() == [
+        ("backward", 3, 20, 20, 25, 20), ("forward", 2, 20, 20, 10, 10), ("optimizer", 0, 15, 15, 6, 6),
         ("other", 0, 65, 100, 2, 2),
-    ]
-
-
-def test_shapes():
-    found = ops(training(), by="shape").filter(pl.col("name") == "aten::pow")
-    assert found.select("input_shapes", "input_types", "count").rows() == [("[[2, 3]]", '["float"]', 1)]
+    ]  # fmt: skip
+    shapes = ops(training(), by="shape").filter(pl.col("name") == "aten::pow")
+    assert shapes.select("input_shapes", "input_types", "count").rows() == [("[[2, 3]]", '["float"]', 1)]
 
 
 def test_a_window_takes_operators_whole_and_cuts_device_time():
@@ -122,33 +112,25 @@ def test_a_window_takes_operators_whole_and_cuts_device_time():
 def modules():
     """Two calls of a module that calls another, and a backward operator of the inner one's."""
     events = [
-        host("python", "train.py(3): main", 0, 100),
-        host("python", "nn.Module: Net_0", 10, 40),
-        host("python", "nn.Module: Linear_0", 12, 30),
-        host("op", "aten::addmm", 15, 25),
-        kernel(30, 40, name="gemm", parent=3),
-        host("op", "aten::relu", 32, 38),
-        kernel(40, 42, name="relu", parent=5),
-        host("op", "AddmmBackward0", 60, 70, thread=2),
-        kernel(70, 90, name="gemm", parent=7),
-        host("python", "<built-in method step of object at 0x7f01>", 92, 95),
-        host("op", "aten::add_", 93, 94),
+        host("python", "train.py(3): main", 0, 100), host("python", "nn.Module: Net_0", 10, 40),
+        host("python", "nn.Module: Linear_0", 12, 30), host("op", "aten::addmm", 15, 25),
+        kernel(30, 40, name="gemm", parent=3), host("op", "aten::relu", 32, 38), kernel(40, 42, name="relu", parent=5),
+        host("op", "AddmmBackward0", 60, 70, thread=2), kernel(70, 90, name="gemm", parent=7),
+        host("python", "<built-in method step of object at 0x7f01>", 92, 95), host("op", "aten::add_", 93, 94),
         kernel(96, 97, name="add", parent=10),
-    ]
+    ]  # fmt: skip
     details = {"of_3": {"sequence_number": 1}, "of_7": {"sequence_number": 1, "forward_thread_id": 1}}
     return trace_report(events, {3: 1, 5: 2, 7: 3, 10: 4}, **details)
 
 
-def test_modules_with_what_their_backward_operators_launched():
+def test_modules_with_what_their_backward_operators_launched_and_stacks():
     columns = ("path", "count", "self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns", "backward_device_ns")
     assert ops(modules(), by="module").select("module", *columns).rows() == [
         ("Linear_0", "Net_0 → Linear_0", 1, 18, 18, 30, 30, 20),
         ("Net_0", "Net_0", 1, 12, 30, 2, 32, 0),
         (None, None, 0, 80, 0, 1, 1, 0),
     ]
-
-
-def test_stacks_have_no_addresses():
+    # stacks have no addresses
     found = ops(modules(), by="stack").select("name", "stack", "count").sort("name").rows()
     assert found == [
         ("AddmmBackward0", None, 1),
@@ -158,27 +140,91 @@ def test_stacks_have_no_addresses():
     ]
 
 
-def test_doubles_are_one_as_torch_has_them():
-    events = [
-        host("op", "aten::to", 0, 20),
-        host("op", "aten::to", 1, 19),
-        host("op", "aten::copy_", 5, 10),
-        kernel(30, 34, parent=1),
-        kernel(34, 39, parent=0),
-    ]
-    found = ops(trace_report(events, {0: 1, 1: 2, 2: 3})).select("name", *TORCH, "exclusive_device_ns")
+#: Events, the operators' numbers, and the rows: name and the columns of torch.
+CASES = {
     # what the outer one launched itself is lost to torch; our own column has it
-    assert found.rows() == [("aten::to", 1, 15, 20, 4, 4, 9), ("aten::copy_", 1, 5, 5, 0, 0, 0)]
+    "doubles are one": (
+        [
+            *(host("op", "aten::to", 0, 20), host("op", "aten::to", 1, 19), host("op", "aten::copy_", 5, 10)),
+            *(kernel(30, 34, parent=1), kernel(34, 39, parent=0)),
+        ],
+        {0: 1, 1: 2, 2: 3},
+        [("aten::to", 1, 15, 20, 4, 4, 9), ("aten::copy_", 1, 5, 5, 0, 0, 0)],
+    ),
+    "of two that begin together the longer one is around": (
+        [host("op", "aten::t", 0, 5), host("op", "aten::linear", 0, 20), kernel(30, 31, parent=0)],
+        {0: 1, 1: 2},
+        [("aten::t", 1, 5, 5, 1, 1, 1), ("aten::linear", 1, 15, 20, 0, 1, 0)],
+    ),
+    "overhead in an operator has its device time again": (
+        [
+            *(host("op", "aten::add", 0, 20), call("cudaLaunchKernel", 2, 12, correlation=3, parent=0)),
+            overhead("Lazy Function Loading", 4, 9, thread=0, process=None),
+            *(kernel(15, 19, correlation=3, parent=0), host("op", "aten::mul", 30, 50), kernel(40, 46, parent=4)),
+        ],
+        {0: 1, 4: 2},
+        [("aten::mul", 1, 20, 20, 6, 6, 6), ("aten::add", 1, 10, 20, 4, 8, 4)],
+    ),
+    "an annotation that began on the device hides the operator from overhead": (
+        [
+            *(host("range", "warm-up", 0, 60), host("op", "aten::mm", 5, 50)),
+            *(call("cudaLaunchKernel", 8, 12, correlation=3, parent=1), kernel(14, 40, correlation=3, parent=1)),
+            *(call("cudaLaunchKernel", 18, 28, correlation=4, parent=1), overhead("Lazy Function Loading", 20, 25)),
+        ],
+        {0: 1, 1: 2},
+        [("aten::mm", 1, 31, 45, 26, 26, 26), ("warm-up", 1, 15, 60, 0, 26, 0)],
+    ),
+    # some versions of torch write the call's own number in place of the operator's
+    "calls without any operator's number are found by time": (
+        [
+            *(host("op", "aten::add", 0, 20), call("cudaLaunchKernel", 2, 12, correlation=3)),
+            kernel(15, 19, correlation=3),
+        ],
+        {0: 1},
+        [("aten::add", 1, 10, 20, 4, 4, 4)],
+    ),
+    "what is asynchronous takes no time off what is around it": (
+        [
+            *(host("op", "record_param_comms", 0, 50), host("range", "nccl:all_reduce", 10, 40)),
+            *(host("op", "aten::add", 45, 48), kernel(60, 70, parent=0)),
+        ],
+        {0: 1, 1: 2, 2: 3},
+        [
+            ("record_param_comms", 1, 47, 50, 10, 10, 10),
+            ("aten::add", 1, 3, 3, 0, 0, 0),
+            ("nccl:all_reduce", 1, 0, 30, 0, 0, 0),
+        ],
+    ),
+    "overloads are one operator": (
+        [
+            *(host("op", "aten::sum", 0, 20), host("op", "aten::sum.dim_IntList", 2, 18), kernel(30, 35, parent=1)),
+            host("op", "torch.distributed.ddp.reducer::copy", 40, 50),
+        ],
+        {0: 1, 1: 2, 3: 3},
+        [("aten::sum", 1, 20, 20, 5, 5, 5), ("torch.distributed.ddp.reducer::copy", 1, 10, 10, 0, 0, 0)],
+    ),
+    "functions of Python take no time off operators, but pauses of the collector do": (
+        [
+            *(host("range", "forward", 0, 50), host("python", "train.py(3): run", 10, 40)),
+            *(host("python", "Python GC", 20, 30), kernel(60, 61, parent=0)),
+        ],
+        {0: 1},
+        [("forward", 1, 40, 50, 1, 1, 1)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_operators(name):
+    events, ids, rows = CASES[name]
+    assert ops(trace_report(events, ids)).select("name", *TORCH, "exclusive_device_ns").rows() == rows
 
 
 def test_a_call_whose_number_is_an_operators_by_chance():
     events = [
-        host("op", "aten::add", 0, 20),
-        kernel(5, 9, parent=0),
-        host("op", "aten::item", 30, 50),
-        call("cudaStreamSynchronize", 31, 49, correlation=7),
-        kernel(60, 61, parent=2),
-    ]
+        host("op", "aten::add", 0, 20), kernel(5, 9, parent=0), host("op", "aten::item", 30, 50),
+        call("cudaStreamSynchronize", 31, 49, correlation=7), kernel(60, 61, parent=2),
+    ]  # fmt: skip
     found = trace_report(events, {0: 7, 2: 8})
     assert ops(found).select("name", "self_device_ns", "device_ns", "exclusive_device_ns").rows() == [
         ("aten::add", 4, 4, 4),
@@ -188,120 +234,41 @@ def test_a_call_whose_number_is_an_operators_by_chance():
     assert synchronise.get_column("self_device_ns").to_list() == [4]
 
 
-def test_overhead_in_an_operator_has_its_device_time_again():
-    events = [
-        host("op", "aten::add", 0, 20),
-        call("cudaLaunchKernel", 2, 12, correlation=3, parent=0),
-        overhead("Lazy Function Loading", 4, 9, thread=0, process=None),
-        kernel(15, 19, correlation=3, parent=0),
-        host("op", "aten::mul", 30, 50),
-        kernel(40, 46, parent=4),
-    ]
-    found = ops(trace_report(events, {0: 1, 4: 2})).select("name", *TORCH)
-    assert found.rows() == [("aten::mul", 1, 20, 20, 6, 6), ("aten::add", 1, 10, 20, 4, 8)]
-
-
-def test_an_annotation_that_began_on_the_device_hides_the_operator_from_overhead():
-    events = [
-        host("range", "warm-up", 0, 60),
-        host("op", "aten::mm", 5, 50),
-        call("cudaLaunchKernel", 8, 12, correlation=3, parent=1),
-        kernel(14, 40, correlation=3, parent=1),
-        call("cudaLaunchKernel", 18, 28, correlation=4, parent=1),
-        overhead("Lazy Function Loading", 20, 25),
-    ]
-    found = ops(trace_report(events, {0: 1, 1: 2})).filter(pl.col("name") == "aten::mm")
-    assert found.get_column("device_ns").to_list() == [26]
-
-
-def test_calls_without_any_operators_number_are_found_by_time():
-    """Some versions of torch write the call's own number in place of the operator's."""
-    events = [
-        host("op", "aten::add", 0, 20),
-        call("cudaLaunchKernel", 2, 12, correlation=3),
-        kernel(15, 19, correlation=3),
-    ]
-    found = ops(trace_report(events, {0: 1})).select("name", *TORCH, "exclusive_device_ns")
-    assert found.rows() == [("aten::add", 1, 10, 20, 4, 4, 4)]
-
-
-def test_what_is_asynchronous_takes_no_time_off_what_is_around_it():
-    events = [
-        host("op", "record_param_comms", 0, 50),
-        host("range", "nccl:all_reduce", 10, 40),
-        host("op", "aten::add", 45, 48),
-        kernel(60, 70, parent=0),
-    ]
-    assert ops(trace_report(events, {0: 1, 1: 2, 2: 3})).select("name", *TORCH).rows() == [
-        ("record_param_comms", 1, 47, 50, 10, 10),
-        ("aten::add", 1, 3, 3, 0, 0),
-        ("nccl:all_reduce", 1, 0, 30, 0, 0),
-    ]
-
-
-def test_overloads_are_one_operator():
-    events = [
-        host("op", "aten::sum", 0, 20),
-        host("op", "aten::sum.dim_IntList", 2, 18),
-        kernel(30, 35, parent=1),
-        host("op", "torch.distributed.ddp.reducer::copy", 40, 50),
-    ]
-    assert ops(trace_report(events, {0: 1, 1: 2, 3: 3})).select("name", *TORCH).rows() == [
-        ("aten::sum", 1, 20, 20, 5, 5),
-        ("torch.distributed.ddp.reducer::copy", 1, 10, 10, 0, 0),
-    ]
-
-
-def test_python_functions_take_no_time_off_operators_but_pauses_of_the_collector_do():
-    events = [
-        host("range", "forward", 0, 50),
-        host("python", "train.py(3): run", 10, 40),
-        host("python", "Python GC", 20, 30),
-        kernel(60, 61, parent=0),
-    ]
-    assert ops(trace_report(events, {0: 1})).select("name", "self_cpu_ns").rows() == [("forward", 40)]
-
-
 def test_the_rows_of_torchs_table():
     events = [
-        host("range", "step", 0, 20),
-        host("op", "aten::copy_", 1, 18),
+        host("range", "step", 0, 20), host("op", "aten::copy_", 1, 18),
         call("cudaMemcpyAsync", 2, 5, correlation=1, parent=1),
         memcpy(10, 16, correlation=1, parent=1, side={"source_memory": "Pageable", "target_memory": "Device"}),
-        memset(30, 31, side={"target_memory": "Device"}),
-        host("memory", "Allocation", 3, 3),
+        memset(30, 31, side={"target_memory": "Device"}), host("memory", "Allocation", 3, 3),
         host("memory", "Deallocation", 25, 25),
-    ]
+    ]  # fmt: skip
     found = ops(trace_report(events, {0: 1, 1: 2}), as_torch=True).drop("self_cpu_share", "cpu_share")
     columns = ("name", "side", "annotation", *TORCH, "self_device_share")
     assert found.select(columns).rows() == [
         ("aten::copy_", "host", False, 1, 14, 17, 6, 6, 6 / 7),
         ("Memcpy HtoD (Pageable -> Device)", "device", False, 1, 0, 0, 6, 6, 6 / 7),
-        ("step", "device", True, 1, 0, 0, 6, 6, 6 / 7),
-        ("Memset (Device)", "device", False, 1, 0, 0, 1, 1, 1 / 7),
-        ("cudaMemcpyAsync", "host", False, 1, 3, 3, 0, 0, 0.0),
-        ("step", "host", True, 1, 3, 20, 0, 6, 0.0),
+        ("step", "device", True, 1, 0, 0, 6, 6, 6 / 7), ("Memset (Device)", "device", False, 1, 0, 0, 1, 1, 1 / 7),
+        ("cudaMemcpyAsync", "host", False, 1, 3, 3, 0, 0, 0.0), ("step", "host", True, 1, 3, 20, 0, 6, 0.0),
         ("[memory]", "host", False, 1, 0, 0, 0, 0, 0.0),
-    ]
+    ]  # fmt: skip
 
 
-def test_without_operators_there_is_no_table():
+def test_what_cannot_be_told():
     with pytest.raises(CannotTellError, match="kind op"):
         ops(report([kernel(0, 5)]))
     with pytest.raises(CannotTellError, match="kind python"):
         ops(training(), by="module")
-
-
-def test_an_unknown_grouping_is_refused():
     with pytest.raises(UnknownNameError) as refused:
         ops(training(), by="name")
     assert "shape, module, phase, stack" in refused.value.remedy
-
-
-def test_operators_that_did_nothing():
     empty = report([], kinds=("op", "kernel", "api"))
     assert ops(empty).equals(TABLE.empty())
     assert ops(empty, as_torch=True).equals(AS_TORCH.empty())
+    operators = trace_report([host("op", "a", 0, 5)], {0: 1})
+    assert op_kernels(operators).equals(OP_KERNELS.empty())
+    operators.source.kinds = ("op",)
+    with pytest.raises(CannotTellError, match="kernel"):
+        op_kernels(kanalyze.Report(operators.meta, operators.source))
 
 
 def test_rows_of_torchs_table_with_equal_times_are_in_the_order_of_names():
@@ -310,3 +277,109 @@ def test_rows_of_torchs_table_with_equal_times_are_in_the_order_of_names():
     ]
     rows = ops(trace_report(events, {}), as_torch=True)
     assert rows.get_column("name").to_list() == ["aten::a", "aten::b", "aten::c"]
+
+
+def shown(events, ids, **details):
+    found = op_kernels(trace_report(events, ids, **details))
+    return found.select("name", "path", "kernel", "count", "exclusive_ns", "forward", "forward_path").rows()
+
+
+def test_kernels_stand_under_the_operators_that_led_to_them():
+    events = [
+        host("op", "aten::square", 0, 20), host("op", "aten::pow", 2, 18), kernel(30, 40, name="pow_kernel", parent=1),
+        host("op", "aten::square", 50, 70), host("op", "aten::pow", 52, 68),
+        kernel(80, 95, name="pow_kernel", parent=4), host("op", "aten::pow", 100, 110),
+        kernel(120, 121, name="pow_kernel", parent=6), memcpy(130, 132, parent=0),
+    ]  # fmt: skip
+    assert shown(events, {0: 1, 1: 2, 3: 3, 4: 4, 6: 5}) == [
+        ("aten::pow", "aten::square → aten::pow", "pow_kernel", 2, 25, None, None),
+        ("aten::square", "aten::square", "[CUDA memcpy Host-to-Device]", 1, 2, None, None),
+        ("aten::pow", "aten::pow", "pow_kernel", 1, 1, None, None),
+    ]
+
+
+def backward(**details):
+    """A forward operator in another one, and the backward one of both, which calls a third."""
+    events = [
+        host("op", "aten::linear", 0, 20), host("op", "aten::addmm", 2, 18), kernel(20, 30, name="gemm", parent=1),
+        host("op", "autograd::engine::evaluate_function: AddmmBackward0", 30, 50, thread=2),
+        host("op", "aten::mm", 35, 45, thread=2), kernel(50, 70, name="gemm", parent=4),
+    ]  # fmt: skip
+    return shown(events, {0: 1, 1: 2, 3: 3, 4: 4}, **details)
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        {"of_3": {"forward_id": 1, "sequence_number": 9, "forward_thread_id": 1}, "of_1": {"sequence_number": 4}},
+        {
+            "of_0": {"sequence_number": 0},
+            "of_1": {"sequence_number": 0},
+            "of_3": {"sequence_number": 0, "forward_thread_id": 1},
+        },
+    ],
+    ids=["torch's link", "autograd's number"],
+)
+def test_backward_kernels_stand_under_their_forward_operator(details):
+    assert backward(**details) == [
+        (
+            "aten::mm", "autograd::engine::evaluate_function: AddmmBackward0 → aten::mm", "gemm", 1, 20, "aten::addmm",
+            "aten::linear → aten::addmm",
+        ),
+        ("aten::addmm", "aten::linear → aten::addmm", "gemm", 1, 10, None, None),
+    ]  # fmt: skip
+
+
+def test_numbers_count_by_thread():
+    """Each thread counts its own operators: the one that has most of the numbers that are asked for is meant."""
+    events = [
+        host("op", "on one", 0, 5, thread=1), host("op", "on one", 6, 9, thread=1),
+        host("op", "on two", 0, 5, thread=2), host("op", "Backward of one", 20, 25, thread=3),
+        host("op", "Backward of one", 26, 30, thread=3), kernel(40, 42, parent=3),
+    ]  # fmt: skip
+    numbers = {"of_0": 1, "of_1": 2, "of_2": 1}
+    details = {place: {"sequence_number": number} for place, number in numbers.items()}
+    details |= {f"of_{place}": {"sequence_number": place - 2, "forward_thread_id": 7} for place in (3, 4)}
+    found = shown(events, {place: place + 1 for place in range(5)}, **details)
+    assert [row[5] for row in found] == ["on one"]
+
+
+def test_a_graphs_kernels_belong_to_what_launched_the_graph():
+    events = [
+        host("range", "step", 0, 50), host("op", "graph_step", 5, 20), call("cudaGraphLaunch", 8, 12, correlation=4),
+        kernel(20, 25, name="a", correlation=4), kernel(25, 31, name="b", correlation=4),
+        call("cudaGraphLaunch", 30, 34, correlation=5), graph(40, 42, name="[CUDA graph 1]", correlation=5),
+        kernel(60, 61, name="of nobody", correlation=99), host("op", "aten::add", 70, 80),
+        kernel(90, 91, name="add", parent=8),
+    ]  # fmt: skip
+    assert shown(events, {0: 1, 1: 2, 8: 3}) == [
+        ("graph_step", "graph_step", "b", 1, 6, None, None), ("graph_step", "graph_step", "a", 1, 5, None, None),
+        ("step", None, "[CUDA graph 1]", 1, 2, None, None), (None, None, "of nobody", 1, 1, None, None),
+        ("aten::add", "aten::add", "add", 1, 1, None, None),
+    ]  # fmt: skip
+
+
+def test_a_call_of_another_thread_is_looked_for_there():
+    """torch's own table takes it to be on the thread that ended the profiling; what launched a kernel is on its own."""
+    events = [
+        host("range", "ProfilerStep#1", 0, 50, thread=1),
+        host("range", "beside", 0, 50, thread=2),
+        call("cudaGraphLaunch", 8, 12, correlation=4, thread=2),
+        kernel(20, 25, correlation=4),
+        host("op", "aten::add", 60, 61),
+        kernel(70, 71, parent=4),
+    ]
+    assert [row[0] for row in shown(events, {0: 1, 1: 2, 4: 3})] == ["beside", "aten::add"]
+
+
+def test_one_device_and_a_window():
+    events = [
+        host("op", "a", 0, 5),
+        kernel(10, 20, name="k", parent=0, device=0),
+        kernel(10, 30, name="k", parent=0, device=1),
+    ]
+    report = trace_report(events, {0: 1})
+    one = op_kernels(report, device=1)
+    assert one.select("count", "total_ns", "avg_ns", "exclusive_ns", "share").rows() == [(1, 20, 20.0, 20, 1.0)]
+    cut = op_kernels(report, window="15ns..18ns")
+    assert cut.select("count", "total_ns", "exclusive_ns").rows() == [(2, 30, 6)]

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.operators._paths import forward_rows
+from kanalyze.analyses.operators._host_tree import forward_rows
 from support.key_averages import parsed
 from support.real_reports import real_report
 
@@ -52,7 +52,9 @@ def test_the_default_rows_are_among_them_and_sum_to_the_busy_time(folder):
     busy = ledger.filter(ledger["bucket"].is_in(["kernel", "communication", "memcpy", "memset"]))["ns"].sum()
     for by in (None, "shape", "phase"):
         assert kanalyze.ops(report, by=by)["exclusive_device_ns"].sum() == busy
-    assert kanalyze.op_kernels(report)["exclusive_ns"].sum() == busy
+    launched = kanalyze.op_kernels(report)
+    assert launched["exclusive_ns"].sum() == busy
+    assert launched["share"].sum() == pytest.approx(1)
 
 
 def trace_of(table):

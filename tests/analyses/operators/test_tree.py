@@ -38,37 +38,37 @@ def squares():
     return trace_report(events, {0: 1, 1: 2, 2: 3, 5: 4, 6: 5, 9: 6})
 
 
-def test_what_was_called_in_the_same_way_is_one_node():
-    assert shown(squares()) == [
-        ("step", 1, 100, 40, 20, 0),
-        ("  aten::square", 2, 60, 24, 20, 0),
-        ("    aten::pow", 2, 36, 28, 20, 0),
-        ("      pow_kernel", 2, 0, 0, 20, 20),
-        ("aten::copy_", 1, 10, 10, 5, 0),
-        ("  [CUDA memcpy Host-to-Device]", 1, 0, 0, 5, 5),
-        ("None", 2, 8, 8, 0, 0),
-    ]
+SQUARES = [
+    ("step", 1, 100, 40, 20, 0), ("  aten::square", 2, 60, 24, 20, 0), ("    aten::pow", 2, 36, 28, 20, 0),
+    ("      pow_kernel", 2, 0, 0, 20, 20), ("aten::copy_", 1, 10, 10, 5, 0),
+    ("  [CUDA memcpy Host-to-Device]", 1, 0, 0, 5, 5),
+]  # fmt: skip
 
 
-def test_by_host_time_calls_are_nodes_and_kernels_are_left_out():
-    assert shown(squares(), by="host") == [
-        ("step", 1, 100, 40, 20, 0),
-        ("  aten::square", 2, 60, 24, 20, 0),
-        ("    aten::pow", 2, 36, 28, 20, 0),
-        ("      cudaLaunchKernel", 2, 8, 8, 0, 0),
-        ("aten::copy_", 1, 10, 10, 5, 0),
-        ("None", 3, 0, 0, 25, 25),
-    ]
-
-
-def test_small_nodes_are_one():
-    assert shown(squares(), min_share=0.5) == [
-        ("step", 1, 100, 40, 20, 0),
-        ("  aten::square", 2, 60, 24, 20, 0),
-        ("    aten::pow", 2, 36, 28, 20, 0),
-        ("      pow_kernel", 2, 0, 0, 20, 20),
-        ("None", 3, 18, 18, 5, 5),
-    ]
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        # what was called in the same way is one node
+        ({}, [*SQUARES, ("None", 2, 8, 8, 0, 0)]),
+        # by host time calls are nodes, and kernels are left out
+        (
+            {"by": "host"},
+            [*SQUARES[:3], ("      cudaLaunchKernel", 2, 8, 8, 0, 0), SQUARES[4], ("None", 3, 0, 0, 25, 25)],
+        ),
+        # small nodes are one
+        ({"min_share": 0.5}, [*SQUARES[:4], ("None", 3, 18, 18, 5, 5)]),
+        ({"depth": 2}, [*SQUARES[:2], *SQUARES[4:]]),
+        (
+            {"window": "55ns..66ns", "min_share": 0.0},
+            [
+                *(("step", 1, 11, 0, 6, 0), ("  aten::square", 1, 11, 0, 6, 0), ("    aten::pow", 1, 11, 7, 6, 0)),
+                *(("      pow_kernel", 1, 0, 0, 6, 6), ("      cudaLaunchKernel", 1, 4, 4, 0, 0)),
+            ],
+        ),
+    ],
+)
+def test_squares_in_a_step(how, expected):
+    assert shown(squares(), **how) == expected
 
 
 def test_many_small_ones_are_a_node_where_they_are():
@@ -86,58 +86,30 @@ def test_many_small_ones_are_a_node_where_they_are():
     ]
 
 
-def test_depth_and_window():
-    assert shown(squares(), depth=2) == [
-        ("step", 1, 100, 40, 20, 0),
-        ("  aten::square", 2, 60, 24, 20, 0),
-        ("aten::copy_", 1, 10, 10, 5, 0),
-        ("  [CUDA memcpy Host-to-Device]", 1, 0, 0, 5, 5),
-    ]
-    assert shown(squares(), window="55ns..66ns", min_share=0.0) == [
-        ("step", 1, 11, 0, 6, 0),
-        ("  aten::square", 1, 11, 0, 6, 0),
-        ("    aten::pow", 1, 11, 7, 6, 0),
-        ("      pow_kernel", 1, 0, 0, 6, 6),
-        ("      cudaLaunchKernel", 1, 4, 4, 0, 0),
-    ]
-
-
 def test_threads_are_nodes_where_there_are_several():
     events = [
-        host("op", "forward", 0, 20),
-        kernel(20, 30, parent=0),
-        host("op", "backward", 30, 40, thread=9),
-        kernel(40, 60, parent=2),
-        kernel(70, 71, name="of nobody", correlation=8),
-    ]
+        host("op", "forward", 0, 20), kernel(20, 30, parent=0), host("op", "backward", 30, 40, thread=9),
+        kernel(40, 60, parent=2), kernel(70, 71, name="of nobody", correlation=8),
+    ]  # fmt: skip
     assert shown(trace_report(events, {0: 1, 2: 2})) == [
-        ("thread 9", 1, 10, 0, 20, 0),
-        ("  backward", 1, 10, 10, 20, 0),
-        ("    k", 1, 0, 0, 20, 20),
-        ("thread 1", 1, 20, 0, 10, 0),
-        ("  forward", 1, 20, 20, 10, 0),
-        ("    k", 1, 0, 0, 10, 10),
+        ("thread 9", 1, 10, 0, 20, 0), ("  backward", 1, 10, 10, 20, 0), ("    k", 1, 0, 0, 20, 20),
+        ("thread 1", 1, 20, 0, 10, 0), ("  forward", 1, 20, 20, 10, 0), ("    k", 1, 0, 0, 10, 10),
         ("of nobody", 1, 0, 0, 1, 1),
-    ]
+    ]  # fmt: skip
 
 
 def test_python_functions_that_only_pass_on_are_left_out():
     events = [
-        host("python", "train.py(9): main", 0, 1000),
-        host("python", "module.py(1): _wrapped", 1, 999),
-        host("python", "module.py(2): _call", 2, 998),
-        host("python", "nn.Module: Net_0", 3, 997),
-        host("op", "aten::mm", 4, 996),
-        host("python", "<built-in method a of object at 0x1>", 100, 300),
+        host("python", "train.py(9): main", 0, 1000), host("python", "module.py(1): _wrapped", 1, 999),
+        host("python", "module.py(2): _call", 2, 998), host("python", "nn.Module: Net_0", 3, 997),
+        host("op", "aten::mm", 4, 996), host("python", "<built-in method a of object at 0x1>", 100, 300),
         host("python", "<built-in method a of object at 0x2>", 400, 600),
-    ]
+    ]  # fmt: skip
     found = trace_report(events, {4: 1})
     assert shown(found) == [
-        ("nn.Module: Net_0", 1, 994, 2, 0, 0),
-        ("  aten::mm", 1, 992, 592, 0, 0),
-        ("    <built-in method a of object>", 2, 400, 400, 0, 0),
-        ("None", 3, 6, 6, 0, 0),
-    ]
+        ("nn.Module: Net_0", 1, 994, 2, 0, 0), ("  aten::mm", 1, 992, 592, 0, 0),
+        ("    <built-in method a of object>", 2, 400, 400, 0, 0), ("None", 3, 6, 6, 0, 0),
+    ]  # fmt: skip
     assert [name for name, *_ in shown(found, min_share=0.0)][:2] == ["train.py(9): main", "  module.py(1): _wrapped"]
 
 

@@ -4,9 +4,8 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.counters.hot_lines import hot_lines
+from kanalyze.analyses.counters.counters import hot_lines, stalls
 from kanalyze.analyses.counters.roofline import roofline
-from kanalyze.analyses.counters.stalls import stalls
 from kanalyze.analyses.page.file_page import LARGE_BYTES, copy_points, durations, file_pages, measured
 from support.build import kernel, report
 from support.command import REPORTS, SAMPLES

@@ -12,8 +12,8 @@ from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._telling import per_iteration, place_of
 from kanalyze.analyses.host._call_kinds import CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, spoken
 from kanalyze.analyses.launches._launch_costs import graph_operations, has_graphs
-from kanalyze.analyses.naming._host_names import host_names
-from kanalyze.analyses.operators._events import host_tree
+from kanalyze.analyses.operators._host_names import host_names
+from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.analysis import once_per_report

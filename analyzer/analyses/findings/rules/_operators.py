@@ -22,8 +22,8 @@ from kanalyze.analyses.findings.rules._kernels import decoded_as, nothing_within
 from kanalyze.analyses.findings.rules._telling import fewest_in, per_iteration
 from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
-from kanalyze.analyses.naming._host_names import ThreadPair, host_names, placed, surroundings
-from kanalyze.analyses.operators._events import operator_tree
+from kanalyze.analyses.operators._host_names import ThreadPair, host_names, placed, surroundings
+from kanalyze.analyses.operators._host_tree import operator_tree
 from kanalyze.analyses.replay._mending import NO_ROWS, Mending
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD

@@ -25,8 +25,8 @@ from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle.code import place_at
 from kanalyze.analyses.iterations._marks import LIBRARIES
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
-from kanalyze.analyses.naming._host_names import launches_beside
-from kanalyze.analyses.operators._events import host_tree
+from kanalyze.analyses.operators._host_names import launches_beside
+from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.analysis import source_lines
 from kanalyze.analyses.shared.statistics import total

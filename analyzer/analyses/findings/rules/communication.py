@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.communication._partners import TRANSFER, WAITING
+from kanalyze.analyses.communication._recorded import TRANSFER, WAITING
 from kanalyze.analyses.device._operations import decoded, exclusive_operations
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration

@@ -22,8 +22,8 @@ from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import OPENACC, OPENMP, names_that, shown, world
 from kanalyze.analyses.idle._attribution import idle_within, reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums
-from kanalyze.analyses.memory._allocations import allocating_calls
-from kanalyze.analyses.memory._unified_moves import FAULT_CAUSES, UNASKED, faulting_host, faults_seen, moves, pages
+from kanalyze.analyses.memory.memory import allocating_calls
+from kanalyze.analyses.memory.migrations import FAULT_CAUSES, UNASKED, faulting_host, faults_seen, moves, pages
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD

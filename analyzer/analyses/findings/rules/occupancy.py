@@ -21,6 +21,12 @@ from kanalyze.analyses.device._operations import (
     with_facts,
 )
 from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.device.occupancy import (
+    SHARED_SETTING,
+    launch_occupancy,
+    registers_for_one_more,
+    shared_for_one_more,
+)
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
 from kanalyze.analyses.findings.rules._kernels import decoded_as, part
 from kanalyze.analyses.findings.rules._telling import (
@@ -33,12 +39,6 @@ from kanalyze.analyses.findings.rules._telling import (
     written_with,
 )
 from kanalyze.analyses.host._call_kinds import NUMBA, OPENACC, OPENMP, spoken
-from kanalyze.analyses.occupancy.occupancy import (
-    SHARED_SETTING,
-    launch_occupancy,
-    registers_for_one_more,
-    shared_for_one_more,
-)
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total

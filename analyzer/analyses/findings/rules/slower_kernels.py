@@ -8,6 +8,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, operations
+from kanalyze.analyses.device.occupancy import launch_occupancy
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, literal
 from kanalyze.analyses.findings.rules._kernels import (
     BATCHED,
@@ -31,8 +32,7 @@ from kanalyze.analyses.findings.rules._kernels import (
     with_operators,
 )
 from kanalyze.analyses.findings.rules._telling import CUDA, in_pytorch, per_iteration, place_of_kernel, written_with
-from kanalyze.analyses.occupancy.occupancy import launch_occupancy
-from kanalyze.analyses.operators._events import host_tree
+from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._mending import Mending
 from kanalyze.analyses.shared.analysis import once_per_report

@@ -28,8 +28,8 @@ from kanalyze.analyses.findings.rules._kernels import (
     without,
 )
 from kanalyze.analyses.findings.rules._telling import idle_in, in_pytorch, launch_before, per_iteration, place_of
-from kanalyze.analyses.fusion.fusion import chains, fusion, is_elementwise, occurrences
-from kanalyze.analyses.operators._paths import ARROW
+from kanalyze.analyses.operators._host_tree import ARROW
+from kanalyze.analyses.operators.fusion import chains, fusion, is_elementwise, occurrences
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import nearest

@@ -5,10 +5,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from kanalyze.analyses.device.occupancy import occupancy
 from kanalyze.analyses.findings.rules import CHANNELS_LAST
 from kanalyze.analyses.findings.rules.occupancy import low_occupancy, small_grid, tail
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.occupancy.occupancy import occupancy
 from kanalyze.window import Window
 from support.build import graph, kernel, report
 from support.real_reports import real_report

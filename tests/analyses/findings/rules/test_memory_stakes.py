@@ -11,7 +11,7 @@ from kanalyze.analyses.findings.rules import small_copies
 from kanalyze.analyses.findings.rules.memory import allocation_in_loop, unified_memory
 from kanalyze.analyses.findings.rules.small_copies import many_small_copies
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.memory import _allocations
+from kanalyze.analyses.memory import memory
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, report
 from support.shares import cases, holds
@@ -77,7 +77,7 @@ def test_small_copies(events, window):
 @FEWER
 def test_allocation_in_loop(events, window):
     of = report(events).narrow(window=Window(*window))
-    with patch.object(_allocations, "LOOP_ROUNDS", 1):
+    with patch.object(memory, "LOOP_ROUNDS", 1):
         found = allocation_in_loop(of)
         holds(found)
         assert all(0 < one.at_stake_ns <= held(of, one.device, "allocation") for one in found)

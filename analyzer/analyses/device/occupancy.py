@@ -19,7 +19,7 @@ from kanalyze.columns import part, product, wide
 from kanalyze.device_limits import REGISTER_UNIT, SUB_PARTITIONS, capabilities
 from kanalyze.model import KERNEL_CONFIG
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 from kanalyze.tools import NAMES
 
 # Theoretical occupancy: resident blocks per SM, and the limiting resource, by NVIDIA's occupancy calculation.
@@ -44,13 +44,8 @@ SHARED_SETTING: Final = "shared memory setting"
 #: Input columns of the calculation, of a launch, of a device, and by compute capability.
 _OF_LAUNCH: Final = ("threads", "registers_per_thread", "static_shared_bytes", "dynamic_shared_bytes")
 _OF_DEVICE: Final = (
-    "max_warps_per_sm",
-    "max_blocks_per_sm",
-    "max_threads_per_block",
-    "threads_per_warp",
-    "registers_per_sm",
-    "shared_per_sm_bytes",
-    "shared_per_block_bytes",
+    *("max_warps_per_sm", "max_blocks_per_sm", "max_threads_per_block", "threads_per_warp"),
+    *("registers_per_sm", "shared_per_sm_bytes", "shared_per_block_bytes"),
 )
 _OF_CAPABILITY: Final = ("shared_reserved_bytes", "shared_unit_bytes")
 
@@ -87,73 +82,19 @@ def with_occupancy(launches: pl.DataFrame) -> pl.DataFrame:
         why all of these are null). A launch that does not fit on an SM has 0 blocks and no limiter.
     """
     limited = launches.with_columns(unknown=_unknown()).with_columns(_limits())
-    found = limited.with_columns(blocks_per_sm=pl.when(_is_known()).then(pl.min_horizontal(LIMITS.values())))
-    warps = pl.col("blocks_per_sm") * _warps()
-    return found.with_columns(
-        warps.alias("warps_per_sm"), (warps / pl.col("max_warps_per_sm")).alias("occupancy_share"), _limiter()
-    ).drop("limit_any_setting")
-
-
-def _shared_per_block() -> pl.Expr:
-    """Shared memory per block in bytes, the reserved part included, rounded up to the allocation unit."""
-    asked = pl.sum_horizontal("static_shared_bytes", "dynamic_shared_bytes", "shared_reserved_bytes")
-    return _rounded_up(asked, pl.col("shared_unit_bytes"))
-
-
-def registers_for_one_more() -> pl.Expr:
-    """Most registers per thread with which one more block than `blocks_per_sm` would fit."""
-    warps = _rounded_up((pl.col("blocks_per_sm") + 1) * _warps(), pl.lit(SUB_PARTITIONS)) // SUB_PARTITIONS
-    per_warp = pl.col("registers_per_sm") // SUB_PARTITIONS // warps // REGISTER_UNIT * REGISTER_UNIT
-    return per_warp // pl.col("threads_per_warp")
-
-
-def shared_for_one_more() -> pl.Expr:
-    """Most shared memory per block, in bytes, with which one more block than `blocks_per_sm` would fit."""
-    unit = pl.col("shared_unit_bytes")
-    return pl.col("shared_per_sm_bytes") // (pl.col("blocks_per_sm") + 1) // unit * unit - pl.col(
-        "shared_reserved_bytes"
-    )
-
-
-def _limits() -> list[pl.Expr]:
-    """Blocks per SM by resource; limit_any_setting is the limit by shared memory in its largest configuration."""
-    warps, shared = _warps(), _shared_per_block()
-    registers = pl.col("registers_per_thread").cast(pl.Int64) * pl.col("threads_per_warp")
-    per_warp = _rounded_up(registers, pl.lit(REGISTER_UNIT))
-    fits = pl.col("threads") <= pl.col("max_threads_per_block")
-    # the hardware allocates the registers of a block as if its warps filled all sub-partitions
-    assumed = per_warp * _rounded_up(warps, pl.lit(SUB_PARTITIONS))
-    by_registers = pl.col("registers_per_sm") // SUB_PARTITIONS // per_warp * SUB_PARTITIONS // warps
-    room = pl.col("shared_per_block_bytes") + pl.col("shared_reserved_bytes")
-    set_up = pl.when(pl.col("shared_config_bytes") >= shared).then("shared_config_bytes")
-    allowed = {
-        "limit_registers": pl.when(assumed <= pl.col("registers_per_sm")).then(by_registers).otherwise(0),
-        "limit_shared_memory": _of_shared(pl.coalesce(set_up, "shared_per_sm_bytes"), shared, room),
-        "limit_any_setting": _of_shared(pl.col("shared_per_sm_bytes"), shared, room),
-        "limit_warps": pl.when(fits).then(pl.col("max_warps_per_sm") // warps).otherwise(0),
-        "limit_blocks": pl.col("max_blocks_per_sm"),
-    }
-    # a launch without registers divides by 0, which is null: no limit
-    return [pl.when(_is_known()).then(limit).cast(pl.Int64).alias(name) for name, limit in allowed.items()]
-
-
-def _of_shared(available: pl.Expr, shared: pl.Expr, room: pl.Expr) -> pl.Expr:
-    return pl.when(shared == 0).then(None).when(shared <= room).then(available // shared).otherwise(0)
-
-
-def _limiter() -> pl.Expr:
-    """The limiting resources, or the shared memory configuration where only that limits."""
-    most = pl.min_horizontal("limit_any_setting", *(name for name in LIMITS.values() if name != "limit_shared_memory"))
-    columns = {**LIMITS, "shared memory": "limit_any_setting"}
-    named = [pl.when(pl.col(column) == pl.col("blocks_per_sm")).then(pl.lit(name)) for name, column in columns.items()]
+    known = pl.when(pl.col("unknown").is_null())
+    found = limited.with_columns(blocks_per_sm=known.then(pl.min_horizontal(LIMITS.values())))
+    warps, blocks = pl.col("blocks_per_sm") * _WARPS, pl.col("blocks_per_sm")
+    # the limiting resources, or the shared memory configuration where only that limits
+    limits = {**LIMITS, "shared memory": "limit_any_setting"}
+    named = [pl.when(pl.col(column) == blocks).then(pl.lit(name)) for name, column in limits.items()]
     every = pl.concat_str(named, separator=", ", ignore_nulls=True)
-    setting = pl.when(most > pl.col("blocks_per_sm")).then(pl.lit(SHARED_SETTING)).otherwise(every)
-    return pl.when(pl.col("blocks_per_sm") > 0).then(setting).alias("limiter")
-
-
-def _warps() -> pl.Expr:
-    """Warps per block."""
-    return _rounded_up(pl.col("threads"), pl.col("threads_per_warp")) // pl.col("threads_per_warp")
+    setting = pl.when(pl.min_horizontal(limits.values()) > blocks).then(pl.lit(SHARED_SETTING)).otherwise(every)
+    return found.with_columns(
+        warps_per_sm=warps,
+        occupancy_share=warps / pl.col("max_warps_per_sm"),
+        limiter=pl.when(blocks > 0).then(setting),
+    ).drop("limit_any_setting")
 
 
 def _rounded_up(value: pl.Expr, unit: pl.Expr) -> pl.Expr:
@@ -161,8 +102,47 @@ def _rounded_up(value: pl.Expr, unit: pl.Expr) -> pl.Expr:
     return (value + unit - 1) // unit * unit
 
 
-def _is_known() -> pl.Expr:
-    return pl.col("unknown").is_null()
+#: Warps per block.
+_WARPS: Final = _rounded_up(pl.col("threads"), pl.col("threads_per_warp")) // pl.col("threads_per_warp")
+
+
+def registers_for_one_more() -> pl.Expr:
+    """Most registers per thread with which one more block than `blocks_per_sm` would fit."""
+    warps = _rounded_up((pl.col("blocks_per_sm") + 1) * _WARPS, pl.lit(SUB_PARTITIONS)) // SUB_PARTITIONS
+    per_warp = pl.col("registers_per_sm") // SUB_PARTITIONS // warps // REGISTER_UNIT * REGISTER_UNIT
+    return per_warp // pl.col("threads_per_warp")
+
+
+def shared_for_one_more() -> pl.Expr:
+    """Most shared memory per block, in bytes, with which one more block than `blocks_per_sm` would fit."""
+    unit, each = pl.col("shared_unit_bytes"), pl.col("shared_per_sm_bytes") // (pl.col("blocks_per_sm") + 1)
+    return each // unit * unit - pl.col("shared_reserved_bytes")
+
+
+def _limits() -> list[pl.Expr]:
+    """Blocks per SM by resource; limit_any_setting is the limit by shared memory in its largest configuration."""
+    # shared memory per block, the reserved part included, rounded up to the allocation unit
+    asked = pl.sum_horizontal("static_shared_bytes", "dynamic_shared_bytes", "shared_reserved_bytes")
+    shared = _rounded_up(asked, pl.col("shared_unit_bytes"))
+    registers = pl.col("registers_per_thread").cast(pl.Int64) * pl.col("threads_per_warp")
+    per_warp = _rounded_up(registers, pl.lit(REGISTER_UNIT))
+    fits = pl.col("threads") <= pl.col("max_threads_per_block")
+    # the hardware allocates the registers of a block as if its warps filled all sub-partitions
+    assumed = per_warp * _rounded_up(_WARPS, pl.lit(SUB_PARTITIONS))
+    by_registers = pl.col("registers_per_sm") // SUB_PARTITIONS // per_warp * SUB_PARTITIONS // _WARPS
+    room = pl.col("shared_per_block_bytes") + pl.col("shared_reserved_bytes")
+    set_up = pl.when(pl.col("shared_config_bytes") >= shared).then("shared_config_bytes")
+    of_shared = pl.when(shared == 0).then(None).when(shared <= room)
+    allowed = {
+        "limit_registers": pl.when(assumed <= pl.col("registers_per_sm")).then(by_registers).otherwise(0),
+        "limit_shared_memory": of_shared.then(pl.coalesce(set_up, "shared_per_sm_bytes") // shared).otherwise(0),
+        "limit_any_setting": of_shared.then(pl.col("shared_per_sm_bytes") // shared).otherwise(0),
+        "limit_warps": pl.when(fits).then(pl.col("max_warps_per_sm") // _WARPS).otherwise(0),
+        "limit_blocks": pl.col("max_blocks_per_sm"),
+    }
+    # a launch without registers divides by 0, which is null: no limit
+    known = pl.when(pl.col("unknown").is_null())
+    return [known.then(limit).cast(pl.Int64).alias(name) for name, limit in allowed.items()]
 
 
 def _unknown() -> pl.Expr:
@@ -184,34 +164,20 @@ def _unknown() -> pl.Expr:
     )
 
 
-_TIMES: Final = (
-    Column("count", pl.Int64, "Launches."),
-    Column("total_ns", pl.Int64, "Sum of their durations, overlaps counted as often as they occur."),
-    Column("exclusive_ns", pl.Int64, "Time in which they were what the device was doing; adds up over rows."),
-    Column("alone_ns", pl.Int64, "Time in which they ran and no other kernel did."),
-)
+_TIMES: Final = columns("""
+    count int: Launches.
+    total_ns int: Sum of their durations, overlaps counted as often as they occur.
+    exclusive_ns int: Time in which they were what the device was doing; adds up over rows.
+    alone_ns int: Time in which they ran and no other kernel did.
+""")
 
-_COSTS: Final = (
-    Column(
-        "idle_sm_ns",
-        pl.Int64,
-        "alone_ns times the share of SMs for which the grid has no block.",
-        nullable=True,
-    ),
-    Column(
-        "tail_ns",
-        pl.Int64,
-        "alone_ns times tail_share: what a last wave that fills the SMs can gain, if all blocks take equally long.",
-        nullable=True,
-    ),
-    Column(
-        "low_occupancy_ns",
-        pl.Int64,
-        "What is left of alone_ns, times the part of the warps that the grid could have resident and the limiter keeps "
-        "out: the most that a higher occupancy can gain; 0 where the whole grid is resident at once.",
-        nullable=True,
-    ),
-)
+_COSTS: Final = columns("""
+    idle_sm_ns int?: alone_ns times the share of SMs for which the grid has no block.
+    tail_ns int?: alone_ns times tail_share: what a last wave that fills the SMs can gain, if all blocks take equally
+        long.
+    low_occupancy_ns int?: What is left of alone_ns, times the part of the warps that the grid could have resident and
+        the limiter keeps out: the most that a higher occupancy can gain; 0 where the whole grid is resident at once.
+""")
 
 TABLE: Final = Table(
     "occupancy",
@@ -231,27 +197,18 @@ TABLE: Final = Table(
             )
             for name, column in LIMITS.items()
         ),
-        Column(
-            "blocks_per_sm", pl.Int64, "Blocks that an SM can hold at once: the least of the limits.", nullable=True
-        ),
-        Column("warps_per_sm", pl.Int64, "Warps of these blocks.", nullable=True),
-        Column("occupancy_share", pl.Float64, "Those warps as a part of all that an SM can hold.", nullable=True),
-        Column(
-            "limiter",
-            pl.String,
-            f"What allows no further block: {', '.join(LIMITS)}, or several; '{SHARED_SETTING}' where only the setting "
-            "shared_config_bytes does, and all the SM's shared memory would allow more.",
-            nullable=True,
-        ),
-        Column("waves", pl.Float64, "The grid's blocks by those that all SMs hold at once.", nullable=True),
-        Column("full_waves", pl.Int64, "Whole waves of them.", nullable=True),
-        Column(
-            "tail_share",
-            pl.Float64,
-            "The part of the blocks' room that the last wave leaves empty; 0 where there is but one wave.",
-            nullable=True,
-        ),
-        Column("idle_sms", pl.Int64, "SMs for which the grid has no block.", nullable=True),
+        *columns(f"""
+            blocks_per_sm int?: Blocks that an SM can hold at once: the least of the limits.
+            warps_per_sm int?: Warps of these blocks.
+            occupancy_share float?: Those warps as a part of all that an SM can hold.
+            limiter text?: What allows no further block: {", ".join(LIMITS)}, or several; '{SHARED_SETTING}' where only
+                the setting shared_config_bytes does, and all the SM's shared memory would allow more.
+            waves float?: The grid's blocks by those that all SMs hold at once.
+            full_waves int?: Whole waves of them.
+            tail_share float?: The part of the blocks' room that the last wave leaves empty; 0 where there is but one
+                wave.
+            idle_sms int?: SMs for which the grid has no block.
+        """),
         *_COSTS,
         Column("unknown", pl.String, "Why the occupancy cannot be told; null where it can.", nullable=True),
     ),
@@ -334,9 +291,9 @@ def launch_occupancy(report: Report) -> pl.DataFrame:
         pl.col("name").cast(pl.String), pl.when(blocks > 0).then(blocks).alias("blocks"), threads.alias("threads")
     )
     found = _without_impossible(with_occupancy(shapes.join(sm_limits(report), on="device", how="left")))
-    return _sorted(
-        found.with_columns(_waves()).with_columns(_costs()).with_columns(_low_occupancy()), "name", *SHAPE, *RESOURCES
-    )
+    for added in (_waves(), _costs(), [_low_occupancy()]):
+        found = found.with_columns(added)
+    return _sorted(found, "name", *SHAPE, *RESOURCES)
 
 
 def every_shape_known(report: Report) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kanalyze import culprits, gaps, read, read_all
 from kanalyze.analyses.findings.rules._telling import sites_of_launches
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.naming._host_names import (
+from kanalyze.analyses.operators._host_names import (
     align,
     events_between,
     host_names,
@@ -74,34 +74,28 @@ def test_without_a_trace_nothing_is_named():
     assert told(made, culprits(made)) == told_briefly(made, culprits(made)) == ""
 
 
-def test_an_event_names_time_that_most_of_it_was_in():
-    trace = launches("ab")
-    for most, name in ((55_000, "aten::big"), (30_000, "between cudaLaunchKernel and aten::big")):
-        found = report([*trace, op("aten::big", 50_000, 50_000 + most - 10_000)], kinds=("op",))
-        spans = pl.DataFrame({"start": [10_000], "end": [100_000]})
-        assert events_between(found, (1, 1), spans).get_column("name").to_list() == [name]
+STEP_OF_PROGRAM = host("python", "train.py(31): step", 12_000, 99_000)
+WAITS = [call("cudaStreamSynchronize", 20_000, 90_000), op("aten::item", 15_000, 91_000)]
 
 
-def test_calls_of_the_trace_are_no_time_of_its_events():
-    waits = call("cudaStreamSynchronize", 20_000, 90_000)
-    trace = [*launches("ab"), waits, op("aten::item", 15_000, 91_000), op("aten::randn", 91_000, 99_500)]
-    made = report(trace, kinds=("op",))
+@pytest.mark.parametrize(
+    ("events", "free_ns", "name"),
+    [
+        # an event names time that most of it was in
+        ([op("aten::big", 50_000, 95_000)], 90_000, "aten::big"),
+        ([op("aten::big", 50_000, 70_000)], 90_000, "between cudaLaunchKernel and aten::big"),
+        # of 20 µs outside the call 6 µs are in aten::item and 8.5 µs in aten::randn; none has half of it
+        ([*WAITS, op("aten::randn", 91_000, 99_500)], 20_000, None),
+        ([*WAITS, op("aten::randn", 91_000, 99_500), op("aten::rand", 90_500, 99_900)], 20_000, None),
+        # the program's function is told with the event
+        ([STEP_OF_PROGRAM, op("aten::randn", 20_000, 95_000)], 90_000, "aten::randn in train.py(31): step"),
+        ([STEP_OF_PROGRAM], 90_000, "train.py(31): step"),
+    ],
+)
+def test_the_name_of_the_time_between_two_launches(events, free_ns, name):
+    made = report([*launches("ab"), *events], kinds=("op", "python"))
     spans = pl.DataFrame({"start": [10_000], "end": [100_000]})
-    told_rows = events_between(made, (1, 1), spans)
-    # of 20 µs outside the call 6 µs are in aten::item and 8.5 µs in aten::randn; none has half of it
-    assert told_rows.rows() == [(20_000, None)]
-    longer = report([*trace, op("aten::rand", 90_500, 99_900)], kinds=("op",))
-    assert events_between(longer, (1, 1), spans).item(0, "free_ns") == 20_000
-
-
-def test_the_program_s_function_is_told_with_the_event():
-    step = host("python", "train.py(31): step", 12_000, 99_000)
-    inside = host("op", "aten::randn", 20_000, 95_000)
-    made = report([*launches("ab"), step, inside], kinds=("op", "python"))
-    spans = pl.DataFrame({"start": [10_000], "end": [100_000]})
-    assert events_between(made, (1, 1), spans).item(0, "name") == "aten::randn in train.py(31): step"
-    alone = report([*launches("ab"), step], kinds=("op", "python"))
-    assert events_between(alone, (1, 1), spans).item(0, "name") == "train.py(31): step"
+    assert events_between(made, (1, 1), spans).rows() == [(free_ns, name)]
 
 
 def test_the_loader_has_the_name_that_users_know():
@@ -110,18 +104,14 @@ def test_the_loader_has_the_name_that_users_know():
     assert "DataLoader.__next__" in host_rows(beside(launches("ab"), trace))
 
 
-def test_a_range_of_the_report_itself_goes_before():
+def test_a_range_of_the_report_itself_goes_before_and_far_longer_time_has_no_name():
     trace = [*launches("abc"), op("aten::randn", 11_000, 99_000)]
-    own = [*launches("abc"), nvtx("load", 0, 100_000)]
-    assert "load" in host_rows(beside(own, trace))
-    assert "aten::randn" not in host_rows(beside(own, trace))
-
-
-def test_time_that_is_far_longer_than_the_trace_s_has_no_name():
-    trace = [*launches("ab"), op("aten::randn", 11_000, 99_000)]
-    late = [*launches("a"), *launches("b", first=5_000_000, thread=1)]
+    own = host_rows(beside([*launches("abc"), nvtx("load", 0, 100_000)], trace))
+    assert "load" in own
+    assert "aten::randn" not in own
+    late = [*launches("a"), *launches("b", first=5_000_000)]
     late[2:] = [replace(event, correlation=1_001) for event in late[2:]]
-    assert "aten::randn" not in host_rows(beside(late, trace))
+    assert "aten::randn" not in host_rows(beside(late, [*launches("ab"), trace[-1]]))
 
 
 def test_too_few_aligned_launches_name_nothing_and_that_is_said():
@@ -220,13 +210,10 @@ def test_a_capture_opens_its_trace_once_and_closes_it():
         trace.table("op_detail")
 
 
-def test_a_trace_that_its_owner_closed_names_nothing():
+def test_a_trace_that_its_owner_closed_or_that_cannot_be_read_names_nothing(tmp_path):
     base, trace, *_ = read_all(SAMPLES / "cdist")
     trace.close()
     assert culprits(base).get_column("aligned_share").is_null().all()
-
-
-def test_a_trace_that_cannot_be_read_names_nothing(tmp_path):
     folder = tmp_path / "cdist"
     shutil.copytree(SAMPLES / "cdist", folder)
     (folder / "torch.json.gz").write_bytes(b"\x1f\x8b no trace")

@@ -1,23 +1,24 @@
-"""Chains of elementwise kernels that one kernel could replace: their memory traffic, and that of a fused kernel."""
+"""Chains of elementwise kernels that one kernel could replace, with the memory traffic of both; compiled kernels."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, with_facts
-from kanalyze.analyses.operators._events import host_tree
-from kanalyze.analyses.operators._paths import ARROW
+from kanalyze.analyses.operators._host_tree import ARROW, host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.columns import LARGEST, added, beside, gathered, positions, wide
 from kanalyze.decoder.decode import decode
+from kanalyze.model import COMPILED_KERNELS
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 from kanalyze.tools import recorders
 
 if TYPE_CHECKING:
@@ -59,10 +60,9 @@ def chains(report: Report) -> pl.DataFrame:
     work = _in_streams(report)
     runs = _numbered(work).select(run=pl.struct("chain", "name").rle_id()).to_series()
     another = pl.col("operator").ne_missing(pl.col("operator").shift(1))
-    looped = another.sum().over(runs) >= _LOOP
-    found = _numbered(work.with_columns(fusible=pl.col("fusible") & ~looped))
-    found = found.filter("fusible").drop("fusible", *SHAPE, "process_id", "thread_id")
-    found = found.filter(pl.len().over("chain") > 1)
+    fusible = pl.col("fusible") & ~(another.sum().over(runs) >= _LOOP)
+    found = _numbered(work.with_columns(fusible=fusible)).filter("fusible")
+    found = found.drop("fusible", *SHAPE, "process_id", "thread_id").filter(pl.len().over("chain") > 1)
     found = found.with_columns(outermost=_outermost(report, found.get_column("operator")))
     copies = pl.col("name").cast(pl.String).is_in(_COPIES).all().over("chain")
     return _turns(found).filter((pl.col("operator").n_unique().over("chain") > 1) & ~copies)
@@ -70,31 +70,32 @@ def chains(report: Report) -> pl.DataFrame:
 
 def _numbered(work: pl.DataFrame) -> pl.DataFrame:
     """Operations by stream, each with the number of the chain that it would belong to."""
-    same = [pl.col(name).eq_missing(pl.col(name).shift(1)) for name in ("device", "stream", "process_id", "thread_id")]
-    alike = pl.when(pl.col("elements").is_not_null()).then(pl.col("elements").eq_missing(pl.col("elements").shift(1)))
+
+    def same(*values: pl.Expr) -> pl.Expr:
+        return pl.all_horizontal(value.eq_missing(value.shift(1)) for value in values)
+
+    elements, again = pl.col("elements"), same(pl.col("operator"))
     # without shapes, equal grid and block stand for equal numbers of elements: those of the first kernel of each
     # operator, which may need several
-    again = pl.col("operator").eq_missing(pl.col("operator").shift(1))
     leads = [pl.when(~again).then(pl.col(name)).forward_fill() for name in SHAPE]
-    one = pl.all_horizontal(lead.eq_missing(lead.shift(1)) for lead in leads)
-    grid = (again | one) & pl.col("elements").eq_missing(pl.col("elements").shift(1))
+    alike = same(elements) & (elements.is_not_null() | again | same(*leads))
     reads = ~pl.col("name").cast(pl.String).is_in(_READS_NOTHING)
-    follows = pl.all_horizontal(*same, reads, pl.col("fusible"), pl.col("fusible").shift(1, fill_value=False))
-    follows = follows & alike.otherwise(grid)
-    return work.with_columns(chain=(~follows.fill_null(value=False)).cum_sum())
+    together = same(*(pl.col(name) for name in ("device", "stream", "process_id", "thread_id")))
+    both = pl.col("fusible") & pl.col("fusible").shift(1, fill_value=False)
+    return work.with_columns(chain=(~(together & reads & both & alike).fill_null(value=False)).cum_sum())
 
 
 def _turns(kernels: pl.DataFrame) -> pl.DataFrame:
     """The kernels of chains, with a chain for each iteration of a loop."""
-    texts = kernels.group_by("chain").agg(pl.col("name").cast(pl.String), one=pl.col("outermost").n_unique() == 1)
-    distinct = texts.select("name", "one").unique()
-    turns = [_turn(names, one=one) for names, one in distinct.iter_rows()]
-    known = distinct.with_columns(turn=pl.Series(turns, dtype=pl.Int64))
-    lengths = texts.join(known, on=["name", "one"]).select("chain", "turn")
-    placed = kernels.join(lengths, on="chain", how="left", maintain_order="left")
-    turn = pl.int_range(pl.len()).over("chain") // pl.col("turn")
-    split = placed.with_columns(turn.alias("turn")).with_columns(chain=pl.struct("chain", "turn").rle_id())
-    return split.filter(pl.len().over("chain") > 1).drop("turn")
+    one = pl.col("outermost").n_unique() == 1
+    texts = kernels.group_by("chain").agg(pl.col("name").cast(pl.String), one=one)
+    lengths = texts.select("name", "one").unique()
+    turns = [_turn(names, one=one) for names, one in lengths.iter_rows()]
+    known = texts.join(lengths.with_columns(length=pl.Series(turns, dtype=pl.Int64)), on=["name", "one"])
+    placed = kernels.join(known.select("chain", "length"), on="chain", how="left", maintain_order="left")
+    placed = placed.with_columns(turn=pl.int_range(pl.len()).over("chain") // pl.col("length"))
+    split = placed.with_columns(chain=pl.struct("chain", "turn").rle_id())
+    return split.filter(pl.len().over("chain") > 1).drop("turn", "length")
 
 
 def _turn(names: list[str], *, one: bool) -> int:
@@ -112,29 +113,27 @@ def _turn(names: list[str], *, one: bool) -> int:
 
 
 def _in_streams(report: Report) -> pl.DataFrame:
-    """All device operations in scope by stream, with the columns that :func:`chains` needs."""
-    tree, known = host_tree(report), with_facts(report, launched_work(report), "stream", *SHAPE)
-    made = {"thread_id": "thread_id", "op_name": "name", "op_id": "last_id"}
-    operator = known.get_column("operator")
-    known = known.with_columns(
-        gathered(tree.rows.get_column(column), operator).alias(name) for name, column in made.items()
+    """All device operations in scope by stream, with the columns that :func:`chains` needs.
+
+    Among them whether each is an elementwise kernel of an operator, and what its operator reads and writes.
+    """
+    rows, work = host_tree(report).rows, with_facts(report, launched_work(report), "stream", *SHAPE)
+    operator, kernel = work.get_column("operator"), pl.col("kind") == "kernel"
+    of_operator = {"thread_id": "thread_id", "op_name": "name", "op_id": "last_id"}
+    names = work.filter(kernel).get_column("name").unique().drop_nulls()
+    decoded = [decode(name) for name in names.cast(pl.String)]
+    elementwise = pl.Series([is_elementwise(one) for one in decoded], dtype=pl.Boolean)
+    size = pl.Series([_BYTES.get(one.dtype or "") for one in decoded], dtype=pl.Int64)
+    at = positions(names.to_physical(), work.get_column("name").to_physical())
+    fusible = kernel & pl.col("operator").is_not_null() & gathered(elementwise, at)
+    work = work.with_columns(
+        *(gathered(rows.get_column(column), operator).alias(name) for name, column in of_operator.items()),
+        fusible=fusible.fill_null(value=False),
+        element_bytes=gathered(size, at),
     )
-    known = known.with_columns(_fusible(known).get_columns())
-    known = known.with_columns(_sizes(report, known).get_columns())
     told = ("dur_ns", "exclusive_ns", "operator", "process_id", "thread_id", "fusible", *_SIZES, *SHAPE)
     order = ("device", "stream", "start", "row")
-    return known.select(*order, "end", *told, name="op_name").sort(order)
-
-
-def _fusible(work: pl.DataFrame) -> pl.DataFrame:
-    """Whether each operation is an elementwise kernel of an operator, and its element size by the kernel's name."""
-    names = work.filter(pl.col("kind") == "kernel").get_column("name").unique().drop_nulls()
-    said = [decode(name) for name in names.cast(pl.String)]
-    elementwise = pl.Series([is_elementwise(one) for one in said], dtype=pl.Boolean)
-    size = pl.Series([_BYTES.get(one.dtype or "") for one in said], dtype=pl.Int64)
-    at = positions(names.to_physical(), work.get_column("name").to_physical())
-    chosen = (pl.col("kind") == "kernel") & pl.col("operator").is_not_null() & gathered(elementwise, at)
-    return work.select(chosen.fill_null(value=False).alias("fusible"), gathered(size, at).alias("element_bytes"))
+    return _with_sizes(report, work).select(*order, "end", *told, name="op_name").sort(order)
 
 
 def is_elementwise(said: KernelName) -> bool:
@@ -147,17 +146,14 @@ def is_elementwise(said: KernelName) -> bool:
     return said.family in {"elementwise", "fill"} if wanted is None else said.operation in wanted
 
 
-def _sizes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
-    """Elements and bytes of each operation's operator, the bytes divided equally among its operations."""
-    detail = report.table("op_detail").select("event_id", "input_shapes", "input_types", "input_strides")
-    chosen = work.with_row_index("place").filter("fusible").select("place", "op_id", "op_name", "element_bytes")
-    inputs = beside(chosen.rename({"op_id": "event_id"}), detail, *detail.columns[1:])
-    found = sizes(inputs.rename({"op_name": "name"}))
-    parts = pl.len().over("op_id").cast(pl.Int64)
+def _with_sizes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """Adds elements and bytes of each operation's operator, the bytes divided equally among its operations."""
+    inputs = ("input_shapes", "input_types", "input_strides")
+    chosen = work.filter("fusible").select("row", "element_bytes", event_id="op_id", name="op_name")
+    found = sizes(beside(chosen, report.table("op_detail"), *inputs))
+    parts = pl.len().over("event_id").cast(pl.Int64)
     shared = chosen.hstack(found).with_columns(pl.col("read_bytes", "written_bytes") // parts)
-    places = work.select(place=pl.int_range(pl.len(), dtype=pl.UInt32))
-    joined = places.join(shared, on="place", how="left", maintain_order="left")
-    return joined.select(_SIZES)
+    return work.join(shared.select("row", *_SIZES), on="row", how="left", maintain_order="left")
 
 
 def _outermost(report: Report, row: pl.Series) -> pl.Series:
@@ -199,9 +195,6 @@ _ELEMENT_BYTES: Final = {
 #: Operators that only write their first input.
 _OVERWRITES: Final = ("aten::copy_", "aten::fill_", "aten::zero_", "aten::_foreach_copy_", "aten::_foreach_zero_")
 
-#: The columns of :func:`sizes`, null for an operator with insufficient inputs.
-_SCHEMA: Final = {"elements": pl.Int64, "read_bytes": pl.Int64, "written_bytes": pl.Int64}
-
 
 class _Tensor(NamedTuple):
     """A tensor: its dimensions, its elements in memory (broadcast ones count once), and bytes per element."""
@@ -209,10 +202,6 @@ class _Tensor(NamedTuple):
     shape: tuple[int, ...]
     stored: int
     element_bytes: int
-
-    @property
-    def elements(self) -> int:
-        return math.prod(self.shape)
 
 
 def sizes(operators: pl.DataFrame) -> pl.DataFrame:
@@ -229,58 +218,52 @@ def sizes(operators: pl.DataFrame) -> pl.DataFrame:
     keys = ["name", "input_shapes", "input_types", "input_strides", "element_bytes"]
     distinct = operators.select(keys).unique()
     texts = distinct.with_columns(pl.col(keys[:4]).cast(pl.String))
-    found = pl.DataFrame([_shape_sizes(*row) for row in texts.iter_rows()], schema=_SCHEMA, orient="row")
-    known = distinct.hstack(found)
+    found = [_shape_sizes(name, _inputs(*told)) or (None, None, None) for name, *told in texts.iter_rows()]
+    known = distinct.hstack(pl.DataFrame(found, schema=dict.fromkeys(_SIZES, pl.Int64), orient="row"))
     joined = operators.select(keys).join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    return joined.select(*_SCHEMA)
+    return joined.select(_SIZES)
 
 
-def _shape_sizes(
-    name: str, shapes: str | None, types: str | None, strides: str | None, element_bytes: int | None
-) -> tuple[int | None, int | None, int | None]:
-    inputs = _inputs(shapes, types, strides, element_bytes)
-    tensors = [tensor for one in inputs or [] for tensor in one]
+def _shape_sizes(name: str, inputs: list[list[_Tensor]]) -> tuple[int, int, int] | None:
+    tensors = [tensor for one in inputs for tensor in one]
     if not tensors:
-        return None, None, None
-    lists = any(len(one) > 1 for one in inputs or [])
-    first = max(inputs or [], key=len) if lists else [_broadcast(tensors)]
-    widest = max(
-        tensor.element_bytes for tensor in tensors if tensor.shape or not any(other.shape for other in tensors)
-    )
+        return None
+    shaped = [tensor for tensor in tensors if tensor.shape] or tensors
+    widest = max(tensor.element_bytes for tensor in shaped)
+    longest = max(inputs, key=len)
+    written = [math.prod(tensor.shape) for tensor in longest] if len(longest) > 1 else [_broadcast(tensors)]
     if name in _OVERWRITES:
-        first, tensors = (inputs or [[]])[0] or first, [tensor for one in (inputs or [])[1:] for tensor in one]
-        widest = first[0].element_bytes
-    elements = sum(tensor.elements for tensor in first)
+        tensors = [tensor for one in inputs[1:] for tensor in one]
+        if inputs[0]:
+            written, widest = [math.prod(tensor.shape) for tensor in inputs[0]], inputs[0][0].element_bytes
+    elements = sum(written)
     found = elements, sum(tensor.stored * tensor.element_bytes for tensor in tensors), elements * widest
-    return found if max(found) <= LARGEST else (None, None, None)
+    return found if max(found) <= LARGEST else None
 
 
-def _broadcast(tensors: list[_Tensor]) -> _Tensor:
-    """The broadcast of these tensors."""
+def _broadcast(tensors: list[_Tensor]) -> int:
+    """The elements of the broadcast of these tensors."""
     rank = max(len(tensor.shape) for tensor in tensors)
     padded = [(1,) * (rank - len(tensor.shape)) + tensor.shape for tensor in tensors]
-    return _Tensor(tuple(max(sizes) for sizes in zip(*padded, strict=True)), 0, 0)
+    return math.prod(max(lengths) for lengths in zip(*padded, strict=True))
 
 
 def _inputs(
     shapes: str | None, types: str | None, strides: str | None, element_bytes: int | None
-) -> list[list[_Tensor]] | None:
-    """The tensors of each input; empty for inputs that are no tensors. None if unknown."""
+) -> list[list[_Tensor]]:
+    """The tensors of each input; empty for inputs that are no tensors. No inputs where they are unknown."""
     dims, names, steps = _list(shapes), _list(types), _list(strides)
-    if dims is None or names is None or len(dims) != len(names):
-        return None
+    if len(dims) != len(names):
+        return []
     found: list[list[_Tensor]] = []
-    for at, (dim, name) in enumerate(zip(dims, names, strict=True)):
-        step = steps[at] if steps is not None and at < len(steps) else None
-        size = _bytes_of(name) or (element_bytes if name == "TensorList" else None)
-        if name == "TensorList":
-            if size is None or not isinstance(dim, list):
-                return None
-            found.append(list(_tensors(dim, step, size)))
-        elif size is None:
-            found.append([])  # a number, a list of numbers, nothing
-        else:
-            found += [list(_tensors([dim], [step], size))]
+    for dim, name, step in zip_longest(dims, names, steps[: len(dims)]):
+        several = name == "TensorList"
+        size = element_bytes if several else _bytes_of(name)
+        if several and (size is None or not isinstance(dim, list)):
+            return []
+        dims_of, steps_of = (dim, step) if several else ([dim], [step])
+        # a number, a list of numbers, nothing
+        found.append([] if size is None else [*_tensors(dims_of, steps_of, size)])
     return found
 
 
@@ -301,48 +284,35 @@ def _bytes_of(name: object) -> int | None:
     return 1 if name.startswith("c10::Float8") else _ELEMENT_BYTES.get(name)
 
 
-def _list(text: str | None) -> list[Any] | None:
+def _list(text: str | None) -> list[Any]:
     try:
         found = json.loads(text) if text else None
     except ValueError:
-        return None
-    return found if isinstance(found, list) else None
+        return []
+    return found if isinstance(found, list) else []
 
 
 TABLE: Final = Table(
     "fusion",
     "One chain of elementwise kernels that follow each other on a stream, all its occurrences.",
-    (
-        Column("device", pl.Int64, "The GPU, as in `devices`."),
-        Column("chain", pl.String, "The operators that launched the kernels, in order."),
-        Column("within", pl.String, "The operator around all of them; null where they are neighbours.", nullable=True),
-        Column("elements", pl.Int64, "Elements of each result; null where shapes were not recorded.", nullable=True),
-        Column("count", pl.Int64, "How often the chain occurs."),
-        Column("kernels", pl.Int64, "Kernels of one occurrence."),
-        Column("launches", pl.Int64, "Kernels of all occurrences; one fused kernel each would be `count`."),
-        Column("total_ns", pl.Int64, "Sum of the kernels' durations."),
-        Column(
-            "gaps_ns",
-            pl.Int64,
-            "Time between the kernels of the occurrences, in which their stream had nothing to run.",
-        ),
-        Column("moved_bytes", pl.Int64, "What they read and write, from shapes and types.", nullable=True),
-        Column(
-            "fused_bytes",
-            pl.Int64,
-            "The least that fused kernels read and write: the inputs of the first operator and the result of the last; "
-            "of an optimizer's step weights, gradients and what it keeps of them.",
-            nullable=True,
-        ),
-        Column(
-            "fused_ns",
-            pl.Int64,
-            "The time that they take: that of fused_bytes at the device's memory bandwidth; where shapes or bandwidth "
-            "are not known, by the operator of each occurrence whose kernels took least. No kernel takes less "
-            "than 1 µs.",
-        ),
-        Column("saved_ns", pl.Int64, "So much less kernel time: total_ns without fused_ns."),
-    ),
+    columns("""
+        device int: The GPU, as in `devices`.
+        chain text: The operators that launched the kernels, in order.
+        within text?: The operator around all of them; null where they are neighbours.
+        elements int?: Elements of each result; null where shapes were not recorded.
+        count int: How often the chain occurs.
+        kernels int: Kernels of one occurrence.
+        launches int: Kernels of all occurrences; one fused kernel each would be `count`.
+        total_ns int: Sum of the kernels' durations.
+        gaps_ns int: Time between the kernels of the occurrences, in which their stream had nothing to run.
+        moved_bytes int?: What they read and write, from shapes and types.
+        fused_bytes int?: The least that fused kernels read and write: the inputs of the first operator and the result
+            of the last; of an optimizer's step weights, gradients and what it keeps of them.
+        fused_ns int: The time that they take: that of fused_bytes at the device's memory bandwidth; where shapes or
+            bandwidth are not known, by the operator of each occurrence whose kernels took least. No kernel takes less
+            than 1 µs.
+        saved_ns int: So much less kernel time: total_ns without fused_ns.
+    """),
     purpose="chains of kernels that one kernel could do",
     telling=("chain", "count", "launches", "total_ns", "saved_ns"),
     tools=recorders("op"),
@@ -464,3 +434,48 @@ def _kept() -> pl.Expr:
 
 def _sum_or_null(name: str) -> pl.Expr:
     return pl.when(pl.col(name).is_not_null().all()).then(added(pl.col(name))).alias(name)
+
+
+COMPILED: Final = Table(
+    "compiled",
+    "One kernel that Triton or inductor compiled, and its launches in the nsys report of the same capture.",
+    (
+        *COMPILED_KERNELS.columns,
+        Column(
+            "variants", pl.Int64, "Compiled kernels of this name; launches of one name are counted for all of them."
+        ),
+        Column("count", pl.Int64, "Launches of a kernel of this name."),
+        Column("total_ns", pl.Int64, "Their time on the GPU."),
+        Column("avg_ns", pl.Float64, "Their mean; null where there are none.", nullable=True),
+    ),
+    purpose="kernels of Triton and inductor, with launches",
+    telling=("count", "total_ns", "registers", "spills", "shared_memory_bytes"),
+    tools=("capture",),
+)
+
+
+@analysis
+def compiled(report: Report) -> pl.DataFrame:
+    """The compiled kernels of a capture, the longest total time first; last, by name, those that were never launched.
+
+    Returns:
+        :data:`COMPILED`.
+
+    Raises:
+        CannotTellError: The report is no capture of ``kanalyze collect``, or one without a torch pass.
+    """
+    found = report.table(COMPILED_KERNELS.name)
+    launched = (
+        report.seen("kernel")
+        .group_by(pl.col("name").cast(pl.String))
+        .agg(
+            pl.len().cast(pl.Int64).alias("count"),
+            pl.col("dur_ns").sum().alias("total_ns"),
+            pl.col("dur_ns").mean().alias("avg_ns"),
+        )
+    )
+    joined = found.with_columns(pl.len().over("name").cast(pl.Int64).alias("variants")).join(
+        launched, on="name", how="left"
+    )
+    filled = joined.with_columns(pl.col("count", "total_ns").fill_null(0))
+    return COMPILED.select(filled.sort("total_ns", "name", "num_warps", "hash", descending=[True, False, False, False]))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kanalyze.analyses.device.kernels import kernels
-from kanalyze.analyses.occupancy.occupancy import BY_DEVICE, BY_KERNEL, TABLE, occupancy
+from kanalyze.analyses.device.occupancy import BY_DEVICE, BY_KERNEL, TABLE, occupancy
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.window import Window
 from support.build import graph, kernel, memcpy, report
@@ -21,11 +21,9 @@ SMALL = {"compute_capability": "9.0", "sm_count": 2}
 def launch(start, end, *, blocks=1, threads=256, registers=32, dynamic=0, setting=None, **keys):  # noqa: PLR0913 - a launch has as many
     """A kernel of one-dimensional grid and block; all of the SM's shared memory serves unless there is a `setting`."""
     side = {
-        "registers_per_thread": registers,
-        "static_shared_bytes": 0,
-        "dynamic_shared_bytes": dynamic,
+        "registers_per_thread": registers, "static_shared_bytes": 0, "dynamic_shared_bytes": dynamic,
         "shared_config_bytes": setting,
-    }
+    }  # fmt: skip
     return kernel(start, end, grid=(blocks, 1, 1), block=(threads, 1, 1), side=side, **keys)
 
 
@@ -41,65 +39,22 @@ def told(row, *columns):
 def test_one_launch_whole():
     # 64 registers: 8 warps of 64 * 32 are 16,384 of 65,536, so 4 blocks; 2 SMs hold 8 of the 20 at once
     assert only([launch(0, 300, name="k", blocks=20, registers=64)]) == {
-        "name": "k",
-        "device": 0,
-        "count": 1,
-        "total_ns": 300,
-        "exclusive_ns": 300,
-        "alone_ns": 300,
-        "grid_x": 20,
-        "grid_y": 1,
-        "grid_z": 1,
-        "block_x": 256,
-        "block_y": 1,
-        "block_z": 1,
-        "registers_per_thread": 64,
-        "static_shared_bytes": 0,
-        "dynamic_shared_bytes": 0,
-        "shared_config_bytes": None,
-        "limit_registers": 4,
-        "limit_shared_memory": 228,
-        "limit_warps": 8,
-        "limit_blocks": 32,
-        "blocks_per_sm": 4,
-        "warps_per_sm": 32,
-        "occupancy_share": 0.5,
-        "limiter": "registers",
-        "waves": 2.5,
-        "full_waves": 2,
-        "tail_share": pytest.approx(1 / 6),
-        "idle_sms": 0,
-        "idle_sm_ns": 0,
-        "tail_ns": 50,
-        "low_occupancy_ns": 125,
+        "name": "k", "device": 0, "count": 1, "total_ns": 300, "exclusive_ns": 300, "alone_ns": 300, "grid_x": 20,
+        "grid_y": 1, "grid_z": 1, "block_x": 256, "block_y": 1, "block_z": 1, "registers_per_thread": 64,
+        "static_shared_bytes": 0, "dynamic_shared_bytes": 0, "shared_config_bytes": None, "limit_registers": 4,
+        "limit_shared_memory": 228, "limit_warps": 8, "limit_blocks": 32, "blocks_per_sm": 4, "warps_per_sm": 32,
+        "occupancy_share": 0.5, "limiter": "registers", "waves": 2.5, "full_waves": 2,
+        "tail_share": pytest.approx(1 / 6), "idle_sms": 0, "idle_sm_ns": 0, "tail_ns": 50, "low_occupancy_ns": 125,
         "unknown": None,
-    }
+    }  # fmt: skip
 
 
 def test_launches_of_a_shape_are_one_row_and_the_heaviest_is_first():
     events = [launch(0, 10), launch(10, 30), launch(30, 50, blocks=4), launch(50, 51, registers=40)]
     found = occupancy(report(events, limits=SMALL))
     assert found.select("count", "total_ns", "exclusive_ns", "grid_x", "registers_per_thread").rows() == [
-        (2, 30, 30, 1, 32),
-        (1, 20, 20, 4, 32),
-        (1, 1, 1, 1, 40),
-    ]
-
-
-def test_a_grid_smaller_than_the_gpu_leaves_sms_idle_and_has_no_tail():
-    row = only([launch(0, 100, blocks=1, registers=255)])
-    assert told(row, "idle_sms", "idle_sm_ns", "tail_share", "tail_ns", "low_occupancy_ns") == (1, 50, 0.0, 0, 0)
-
-
-def test_a_grid_of_exactly_one_wave_has_no_tail_and_nothing_to_gain_by_occupancy():
-    row = only([launch(0, 100, blocks=8, registers=64)])
-    assert told(row, "waves", "full_waves", "tail_ns", "low_occupancy_ns") == (1.0, 1, 0, 0)
-
-
-def test_a_grid_that_cannot_fill_the_sms_gains_by_occupancy_only_until_it_is_resident():
-    # 2 SMs hold 8 of 12 blocks, and could hold 16: 8/12 of the time at best; first comes the tail, 4 of 16 rooms
-    row = only([launch(0, 1200, blocks=12, registers=64)])
-    assert told(row, "tail_ns", "low_occupancy_ns") == (300, 300)
+        (2, 30, 30, 1, 32), (1, 20, 20, 4, 32), (1, 1, 1, 1, 40),
+    ]  # fmt: skip
 
 
 def test_only_time_without_other_kernels_is_at_stake():
@@ -109,37 +64,45 @@ def test_only_time_without_other_kernels_is_at_stake():
     assert told(rows["b"], "exclusive_ns", "alone_ns", "idle_sm_ns") == (100, 100, 0)
 
 
-def test_the_setting_of_the_shared_memory_limits():
-    row = only([launch(0, 10, dynamic=8192 - 1024, setting=32768)])
-    assert told(row, "limit_shared_memory", "blocks_per_sm", "limiter") == (4, 4, "shared memory setting")
-
-
-def test_where_the_setting_allows_as_many_as_anything_else_it_is_not_named():
-    row = only([launch(0, 10, dynamic=8192 - 1024, setting=65536)])
-    assert told(row, "limit_shared_memory", "blocks_per_sm", "limiter") == (8, 8, "registers, warps")
-
-
-def test_a_setting_that_cannot_hold_the_block_that_ran_is_taken_as_not_told():
-    row = only([launch(0, 10, dynamic=40_000, setting=32768)])
-    assert told(row, "limit_shared_memory", "limiter") == (5, "shared memory")
-
-
-def test_several_limits_are_named_together():
-    assert only([launch(0, 10, threads=64, registers=32)])["limiter"] == "registers, warps, blocks"
-
-
 @pytest.mark.parametrize(
-    ("limits", "blocks", "warps"),
+    ("of", "limits", "expected"),
     [
-        ({"max_warps_per_sm": 24}, 3, 24),
-        ({"max_blocks_per_sm": 2}, 2, 16),
-        ({"registers_per_sm": 32768}, 4, 32),
-        ({"max_warps_per_sm": 0}, 8, 64),
+        # the setting of the shared memory limits
+        (
+            {"dynamic": 8192 - 1024, "setting": 32768},
+            {},
+            {"limit_shared_memory": 4, "blocks_per_sm": 4, "limiter": "shared memory setting"},
+        ),
+        # where it allows as many as anything else it is not named
+        (
+            {"dynamic": 8192 - 1024, "setting": 65536},
+            {},
+            {"limit_shared_memory": 8, "blocks_per_sm": 8, "limiter": "registers, warps"},
+        ),
+        # one that cannot hold the block that ran is taken as not told
+        ({"dynamic": 40_000, "setting": 32768}, {}, {"limit_shared_memory": 5, "limiter": "shared memory"}),
+        ({"threads": 64}, {}, {"limiter": "registers, warps, blocks"}),
+        # what the report says of the GPU wins over the table, and zero says nothing
+        ({}, {"max_warps_per_sm": 24}, {"blocks_per_sm": 3, "warps_per_sm": 24}),
+        ({}, {"max_blocks_per_sm": 2}, {"blocks_per_sm": 2, "warps_per_sm": 16}),
+        ({}, {"registers_per_sm": 32768}, {"blocks_per_sm": 4, "warps_per_sm": 32}),
+        ({}, {"max_warps_per_sm": 0}, {"blocks_per_sm": 8, "warps_per_sm": 64}),
+        # a grid without blocks, and a GPU without a number of SMs, say nothing of waves
+        (
+            {"blocks": 0},
+            {},
+            {"occupancy_share": 1, "waves": None, "idle_sms": None, "idle_sm_ns": None, "tail_ns": None},
+        ),
+        (
+            {},
+            {"sm_count": None},
+            {"occupancy_share": 1, "waves": None, "idle_sms": None, "tail_ns": None, "unknown": None},
+        ),
     ],
 )
-def test_what_the_report_says_of_the_gpu_wins_over_the_table_and_zero_says_nothing(limits, blocks, warps):
-    row = only([launch(0, 10)], SMALL | limits)
-    assert told(row, "blocks_per_sm", "warps_per_sm") == (blocks, warps)
+def test_a_launch_of_100_ns(of, limits, expected):
+    row = only([launch(0, 100, **of)], SMALL | limits)
+    assert {name: row[name] for name in expected} == expected
 
 
 def without(launched, **side):
@@ -147,30 +110,18 @@ def without(launched, **side):
     return replace(launched, side={**launched.side, **side})
 
 
+LACKS = "the report lacks {}"
+OF_LAUNCH = LACKS.format("the block, registers or shared memory of the launch")
+
+
 @pytest.mark.parametrize(
     ("event", "limits", "reason"),
     [
-        (
-            without(launch(0, 10), registers_per_thread=None),
-            SMALL,
-            "the report lacks the block, registers or shared memory of the launch",
-        ),
-        (
-            without(launch(0, 10), dynamic_shared_bytes=None),
-            SMALL,
-            "the report lacks the block, registers or shared memory of the launch",
-        ),
-        (
-            launch(0, 10, registers=-1),
-            SMALL,
-            "the report lacks the block, registers or shared memory of the launch",
-        ),
-        (
-            launch(0, 10, threads=0),
-            SMALL,
-            "the report lacks the block, registers or shared memory of the launch",
-        ),
-        (launch(0, 10), {"sm_count": 2}, "the report lacks the GPU's compute capability"),
+        (without(launch(0, 10), registers_per_thread=None), SMALL, OF_LAUNCH),
+        (without(launch(0, 10), dynamic_shared_bytes=None), SMALL, OF_LAUNCH),
+        (launch(0, 10, registers=-1), SMALL, OF_LAUNCH),
+        (launch(0, 10, threads=0), SMALL, OF_LAUNCH),
+        (launch(0, 10), {"sm_count": 2}, LACKS.format("the GPU's compute capability")),
         (
             launch(0, 10),
             {"sm_count": 2, "compute_capability": "13.0", "max_warps_per_sm": 64},
@@ -191,24 +142,11 @@ def test_what_cannot_be_told_is_null_and_says_why(event, limits, reason):
     assert told(row, "count", "total_ns", "exclusive_ns") == (1, 10, 10)
 
 
-def test_a_grid_without_blocks_says_nothing_of_waves():
-    row = only([launch(0, 10, blocks=0)])
-    assert told(row, "occupancy_share", "waves", "idle_sms", "idle_sm_ns", "tail_ns") == (1.0, None, None, None, None)
-
-
-def test_without_the_number_of_sms_there_is_occupancy_but_no_waves():
-    row = only([launch(0, 10)], {"compute_capability": "9.0"})
-    assert told(row, "occupancy_share", "waves", "idle_sms", "tail_ns", "unknown") == (1.0, None, None, None, None)
-
-
 def test_no_kernels_is_an_empty_table_and_none_recorded_cannot_be_told():
     for by in (None, "kernel", "device"):
         assert occupancy(report([], limits=SMALL), by=by).is_empty()
     with pytest.raises(CannotTellError):
         occupancy(report([], kinds=["api"]))
-
-
-def test_there_is_no_other_grouping():
     with pytest.raises(UnknownNameError):
         occupancy(report([]), by="stream")
 
@@ -224,11 +162,9 @@ def test_a_window_cuts_the_times_that_add_up():
 
 def test_by_kernel_is_weighted_by_exclusive_time():
     events = [
-        launch(0, 20, name="a", blocks=8),
-        launch(20, 30, name="a", blocks=8, registers=64),
-        launch(40, 60, name="b", registers=255),
-        without(launch(70, 80), registers_per_thread=None),
-    ]
+        launch(0, 20, name="a", blocks=8), launch(20, 30, name="a", blocks=8, registers=64),
+        launch(40, 60, name="b", registers=255), without(launch(70, 80), registers_per_thread=None),
+    ]  # fmt: skip
     found = occupancy(report(events, limits=SMALL), by="kernel")
     columns = ("name", "shapes", "count", "exclusive_ns", "known_ns", "occupancy_share", "least_share", "idle_sm_ns")
     assert found.select(columns).rows() == [

@@ -12,7 +12,7 @@ from kanalyze.analyses.device._operations import SHAPE, operations
 from kanalyze.analyses.host._thread_names import named_events, neighbours, program_functions
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey
-from kanalyze.columns import gathered, rows_at
+from kanalyze.columns import gathered, parts_by, rows_at
 from kanalyze.decoder.fields import normalised
 from kanalyze.errors import ClosedReportError, DamagedReportError
 from kanalyze.report import Report
@@ -24,7 +24,6 @@ _GRAPH: Final = "GraphLaunch"
 
 #: Least part of the launches of the smaller of two threads that the other one makes, too, for them to be one thread.
 _ALIKE: Final = 0.5
-
 
 #: Launches before and after a time between two launches that are its surroundings, on each side.
 _AROUND: Final = 4
@@ -65,19 +64,15 @@ class Alignment(NamedTuple):
     Attributes:
         threads: The threads that both have.
         calls: Number of launch calls of the first recording.
-        others: Number of those of the other.
-        pairs: Number of pairs.
     """
 
     threads: list[ThreadPair]
     calls: int
-    others: int
-    pairs: int
 
     @property
     def share(self) -> float:
         """Part of the launches of the first recording that are aligned."""
-        return self.pairs / max(self.calls, 1)
+        return sum(pair.pairs.height for pair in self.threads) / max(self.calls, 1)
 
 
 def align(report: Report, other: Report) -> Alignment | None:
@@ -85,12 +80,19 @@ def align(report: Report, other: Report) -> Alignment | None:
 
     Which process of several is which nothing would tell, since ranks launch the same.
     """
+    from kanalyze.analyses.shared.alignment import aligned  # noqa: PLC0415 - imports numpy, for a report with a trace beside it
+
     sides = _launch_calls(report), _launch_calls(other)
     if any(side.get_column("process_id").n_unique() != 1 for side in sides):
         return None
-    own, others = (side.partition_by(THREAD, as_dict=True, include_key=False, maintain_order=True) for side in sides)
-    threads = [_aligned(left, right, own[left], others[right]) for left, right in _same_threads(*sides)]
-    return Alignment(threads, sides[0].height, sides[1].height, sum(pair.pairs.height for pair in threads))
+    own, others = ({key: part.drop(THREAD) for key, part in parts_by(side, THREAD).items()} for side in sides)
+    threads = []
+    for left, right in _same_threads(*sides):
+        both = own[left], others[right]
+        at, partner = aligned(*(side.get_column("token").reinterpret(signed=True).to_numpy() for side in both))
+        pairs = pl.DataFrame({"left": at, "right": partner}, schema={"left": pl.Int64, "right": pl.Int64})
+        threads.append(ThreadPair(left, right, *both, pairs))
+    return Alignment(threads, sides[0].height)
 
 
 def surroundings(calls: pl.DataFrame) -> pl.Series:
@@ -109,43 +111,25 @@ def recurring(pair: ThreadPair) -> pl.Series:
     stretch of steps; what happens once, and what other loops share with these steps, has none.
     """
     around = surroundings(pair.calls)
-    found = around.is_in(surroundings(pair.others).drop_nulls().implode()).fill_null(value=False)
-    runs = found.rle_id()
-    long = pl.DataFrame([found.alias("found"), runs.alias("run")]).select(
-        pl.col("found") & (pl.len().over("run") >= max(pair.others.height * _STRETCH, 2 * _AROUND))
+    same = around.is_in(surroundings(pair.others).drop_nulls().implode()).fill_null(value=False).alias("same")
+    length = pl.len().over(pl.col("same").rle_id())
+    return (
+        same.to_frame().select(pl.col("same") & (length >= max(pair.others.height * _STRETCH, 2 * _AROUND))).to_series()
     )
-    return long.to_series()
 
 
-def _aligned(
-    left: tuple[object, ...], right: tuple[object, ...], calls: pl.DataFrame, others: pl.DataFrame
-) -> ThreadPair:
-    from kanalyze.analyses.shared.alignment import aligned  # noqa: PLC0415 - imports numpy, for a report with a trace beside it
-
-    tokens = (side.get_column("token").reinterpret(signed=True).to_numpy() for side in (calls, others))
-    at, partner = aligned(*tokens)
-    pairs = pl.DataFrame({"left": at, "right": partner}, schema={"left": pl.Int64, "right": pl.Int64})
-    return ThreadPair(_key(left), _key(right), calls, others, pairs)
-
-
-def _key(values: tuple[object, ...]) -> ThreadKey:
-    process, thread = (value if isinstance(value, int) else None for value in values)
-    return process, thread
-
-
-def _same_threads(calls: pl.DataFrame, others: pl.DataFrame) -> list[tuple[tuple[object, ...], tuple[object, ...]]]:
+def _same_threads(calls: pl.DataFrame, others: pl.DataFrame) -> list[tuple[ThreadKey, ThreadKey]]:
     """Pairs of threads that launched the same, the ones with most in common first; each thread is in at most one."""
     left, right = (side.group_by(*THREAD, "token").len() for side in (calls, others))
-    both = left.join(right, on="token", suffix="_other").group_by(*THREAD, *(f"{name}_other" for name in THREAD))
+    there = [f"{name}_other" for name in THREAD]
+    both = left.join(right, on="token", suffix="_other").group_by(*THREAD, *there)
     common = both.agg(pl.min_horizontal("len", "len_other").sum().alias("common"))
-    sizes = (side.group_by(THREAD).len() for side in (calls, others))
-    keys = (THREAD, [f"{name}_other" for name in THREAD])
-    for key, size, name in zip(keys, sizes, ("size", "size_other"), strict=True):
-        common = common.join(size.rename({"len": name} | dict(zip(THREAD, key, strict=True))), on=key)
+    sizes = (side.group_by(THREAD).agg(size=pl.len()) for side in (calls, others))
+    common = common.join(next(sizes), on=THREAD).join(next(sizes), left_on=there, right_on=THREAD, suffix="_other")
     enough = common.filter(pl.col("common") >= pl.min_horizontal("size", "size_other") * _ALIKE)
-    order = enough.sort("common", *keys[0], *keys[1], descending=[True, False, False, False, False])
-    found: dict[tuple[object, ...], tuple[object, ...]] = {}
-    for process, thread, other_process, other_thread in order.select(*keys[0], *keys[1]).iter_rows():
+    order = enough.sort("common", *THREAD, *there, descending=[True, False, False, False, False])
+    found: dict[ThreadKey, ThreadKey] = {}
+    for process, thread, other_process, other_thread in order.select(*THREAD, *there).iter_rows():
         if (process, thread) not in found and (other_process, other_thread) not in found.values():
             found[process, thread] = (other_process, other_thread)
     return [*found.items()]
@@ -204,29 +188,17 @@ def events_between(report: Report, key: ThreadKey, gaps: pl.DataFrame) -> pl.Dat
         holds; ``between A and B`` where half of it was in no event; else null.
     """
     gaps = gaps.select("start", "end").with_row_index("gap")
-    free = _outside_calls(report, key, gaps)
-    told = gaps.with_columns(free_ns=intervals.overlap(gaps.get_column("start"), gaps.get_column("end"), free))
-    what = _innermost(named_events(report), key, told, free)
-    where = _innermost(program_functions(report), key, told, free)
-    both = told.join(what, on="gap", how="left").join(where, on="gap", how="left", suffix="_around").sort("gap")
-    both = both.with_columns(_alone(report, key, gaps, free, told).alias("between"))
-    return both.select("free_ns", name=_text())
-
-
-def _text() -> pl.Expr:
-    """The name, of columns name, ns (of the event), name_around, ns_around (of the function) and between."""
+    calls = report.kind("api").filter(_of(key)).select(**intervals.OF_EVENTS)
+    low, high = gaps.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    free = intervals.gaps(intervals.union(calls), low or 0, high or 0)
+    times = gaps.with_columns(free_ns=intervals.overlap(gaps.get_column("start"), gaps.get_column("end"), free))
+    what, where = (_innermost(events(report), key, times, free) for events in (named_events, program_functions))
+    both = times.join(what, on="gap", how="left").join(where, on="gap", how="left", suffix="_around").sort("gap")
+    both = both.with_columns(_alone(report, key, times, free).alias("between"))
     inside = (pl.col("ns") < pl.col("ns_around")).fill_null(value=False)
     within = pl.format("{} in {}", "name", "name_around")
-    told = pl.when(inside).then(within).otherwise(pl.coalesce("name_around", "name", "between"))
-    return told.str.replace_all(_LOADER, "DataLoader.__next__")
-
-
-def _outside_calls(report: Report, key: ThreadKey, gaps: pl.DataFrame) -> pl.DataFrame:
-    """The span set of a thread in no CUDA call, as far as the `gaps` go."""
-    calls = report.kind("api").filter(_of(key))
-    spans = calls.select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0))
-    low, high = gaps.select(pl.col("start").min(), pl.col("end").max()).row(0)
-    return intervals.gaps(intervals.union(spans.filter(pl.col("end") > pl.col("start"))), low or 0, high or 0)
+    name = pl.when(inside).then(within).otherwise(pl.coalesce("name_around", "name", "between"))
+    return both.select("free_ns", name=name.str.replace_all(_LOADER, "DataLoader.__next__"))
 
 
 def _of(key: ThreadKey) -> pl.Expr:
@@ -237,41 +209,31 @@ def _of(key: ThreadKey) -> pl.Expr:
 def _innermost(events: pl.DataFrame, key: ThreadKey, gaps: pl.DataFrame, free: pl.DataFrame) -> pl.DataFrame:
     """The innermost event that at least half of the free time of a gap is in: gap, name, ns (its whole duration)."""
     own = events.filter(_of(key)).select("start", "end", "name").with_row_index("event")
-    inside = _in_gaps(own, gaps)
-    sides = inside.select(start=pl.max_horizontal("start", "from"), end=pl.min_horizontal("end", "until"))
+    # of each event and gap that overlap
+    first = gaps.get_column("end").search_sorted(own.get_column("start"), side="right").alias("first")
+    stop = gaps.get_column("start").search_sorted(own.get_column("end"), side="left").alias("stop")
+    over = pl.int_ranges("first", pl.max_horizontal("first", "stop"), dtype=pl.UInt32)
+    every = own.with_columns(pl.DataFrame([first, stop]).select(gap=over)).explode("gap").drop_nulls("gap")
+    inside = every.join(gaps.select("gap", "free_ns", until="end", since="start"), on="gap", how="inner")
+    sides = inside.select(start=pl.max_horizontal("start", "since"), end=pl.min_horizontal("end", "until"))
     time = intervals.overlap(sides.get_column("start"), sides.get_column("end"), free)
-    enough = inside.with_columns(time.alias("time")).filter(
-        (pl.col("time") >= pl.col("free_ns") * _MOST) & (pl.col("time") > 0)
-    )
+    enough = inside.filter((time >= inside.get_column("free_ns") * _MOST) & (time > 0))
     # events of a thread nest: of those that half of the time is in, the shortest is the innermost
-    last = enough.sort("gap", pl.col("end") - pl.col("start"), "event", descending=[False, False, True])
-    found = last.group_by("gap", maintain_order=True).first()
-    return found.select("gap", pl.col("name").cast(pl.String), ns=pl.col("end") - pl.col("start"))
-
-
-def _in_gaps(events: pl.DataFrame, gaps: pl.DataFrame) -> pl.DataFrame:
-    """A row for each event and gap that overlap: the columns of the event, gap, from, until, free_ns."""
-    first = gaps.get_column("end").search_sorted(events.get_column("start"), side="right")
-    stop = gaps.get_column("start").search_sorted(events.get_column("end"), side="left")
-    numbers = pl.DataFrame([first.alias("first"), stop.alias("stop")])
-    numbers = numbers.select(gap=pl.int_ranges("first", pl.max_horizontal("first", "stop"), dtype=pl.UInt32))
-    every = events.with_columns(numbers).explode("gap").drop_nulls("gap")
-    told = gaps.select("gap", "free_ns", until="end", **{"from": pl.col("start")})
-    return every.join(told, on="gap", how="inner")
-
-
-def _alone(report: Report, key: ThreadKey, gaps: pl.DataFrame, free: pl.DataFrame, told: pl.DataFrame) -> pl.Series:
-    """For each gap of which at least half is in no event, what its longest such piece is between; null for others."""
-    events = [
-        table.filter(_of(key)).select("start", "end") for table in (named_events(report), program_functions(report))
-    ]
-    covered = intervals.union(pl.concat(events).filter(pl.col("end") > pl.col("start")))
-    pieces = intervals.cut(gaps, intervals.subtract(free, covered))
     length = pl.col("end") - pl.col("start")
-    sums = pieces.group_by("gap").agg(length.sum().alias("ns")).join(told.select("gap", "free_ns"), on="gap")
-    most = sums.filter(pl.col("ns") >= pl.col("free_ns") * _MOST).select("gap")
-    longest = pieces.join(most, on="gap", how="semi").sort("gap", length, "start", descending=[False, True, False])
-    longest = longest.group_by("gap", maintain_order=True).first().sort("start")
+    last = enough.sort("gap", length, "event", descending=[False, False, True])
+    return last.unique("gap", keep="first", maintain_order=True).select(
+        "gap", pl.col("name").cast(pl.String), ns=length
+    )
+
+
+def _alone(report: Report, key: ThreadKey, gaps: pl.DataFrame, free: pl.DataFrame) -> pl.Series:
+    """For each gap of which at least half is in no event, what its longest such piece is between; null for others."""
+    events = [of(report).filter(_of(key)).select("start", "end") for of in (named_events, program_functions)]
+    pieces = intervals.cut(gaps, intervals.subtract(free, intervals.union(pl.concat(events))))
+    length = pl.col("end") - pl.col("start")
+    most = pieces.filter(length.sum().over("gap") >= pl.col("free_ns") * _MOST)
+    longest = most.sort("gap", length, "start", descending=[False, True, False])
+    longest = longest.unique("gap", keep="first", maintain_order=True).sort("start")
     names = neighbours(report, key, longest).cast(pl.String)
     names = names.set(names.str.contains(_CALLS).fill_null(value=False), None)
     at = longest.select("gap").with_columns(names.alias("text"))
@@ -294,8 +256,6 @@ ALIGNED: Final = Column(
     nullable=True,
 )
 
-_LINE: Final = {"start": pl.Int64, "end": pl.Int64, "row": pl.UInt32}
-
 #: A time between two launches, its name, and the times in the trace that name it.
 _PART: Final = ("start", "end", "name", "there", "until")
 
@@ -305,12 +265,11 @@ class HostNames(NamedTuple):
 
     Attributes:
         names: Each name once.
-        lines: By process id and thread id, the times between launches that have a name: start, end and row (of
-            `names`), sorted and disjoint.
+        lines: By process id and thread id, the times between launches that have a name: start, end, row (of `names`),
+            and there and until, the time in the trace that names it; sorted and disjoint.
         share: Part of the report's launches that are aligned; None without a trace, or where several processes launch.
         threads: The threads that both have, where enough is aligned.
         recurring: Whether launches count that the trace makes in the same surroundings, in a step of its few.
-        partners: For each of `lines`, the times in the trace that name it: there and until, row by row.
     """
 
     names: pl.Series
@@ -318,7 +277,6 @@ class HostNames(NamedTuple):
     share: float | None = None
     threads: Sequence[ThreadPair] = ()
     recurring: bool = False
-    partners: dict[ThreadKey, pl.DataFrame] = {}  # noqa: RUF012 - never written to
 
 
 _NOTHING: Final = HostNames(pl.Series("name", [], dtype=pl.Categorical), {})
@@ -347,7 +305,7 @@ def host_names(report: Report) -> HostNames:
             parts = {pair.left: _of_steps(other, pair, stretches[pair.left]) for pair in found.threads}
     except (ClosedReportError, DamagedReportError):
         return _NOTHING
-    return _named(report, found, parts, share)._replace(recurring=found.share < _ENOUGH)
+    return _named(report, found, parts, share)
 
 
 def _named(report: Report, found: Alignment, parts: dict[ThreadKey, pl.DataFrame], share: float) -> HostNames:
@@ -357,27 +315,20 @@ def _named(report: Report, found: Alignment, parts: dict[ThreadKey, pl.DataFrame
     every = [part.get_column("name") for part in parts.values()]
     names = pl.concat([pl.Series("name", [], dtype=pl.String), *every]).drop_nulls().unique().sort()
     rows = pl.DataFrame([names]).with_row_index("row")
-    lines = {
-        key: part.join(rows, on="name", maintain_order="left").select(
-            pl.col(name).cast(kind) for name, kind in _LINE.items()
-        )
-        for key, part in parts.items()
-    }
-    partners = {key: part.select("there", "until") for key, part in parts.items()}
-    return HostNames(names.cast(pl.Categorical), lines, share, found.threads, partners=partners)
+    lines = {key: part.join(rows, on="name", maintain_order="left").drop("name") for key, part in parts.items()}
+    return HostNames(names.cast(pl.Categorical), lines, share, found.threads, found.share < _ENOUGH)
 
 
 def _of_thread(other: Report, pair: ThreadPair) -> pl.DataFrame:
     """Times of a thread between two launches that follow each other in both recordings: :data:`_PART`."""
     at, partner = pair.pairs.get_column("left"), pair.pairs.get_column("right")
     next_ones = ((at.shift(-1) == at + 1) & (partner.shift(-1) == partner + 1)).fill_null(value=False)
-    own = _between(pair.calls, at.filter(next_ones))
-    others = _between(pair.others, partner.filter(next_ones))
-    told = events_between(other, pair.right, others)
-    named = pl.concat([own, told], how="horizontal").with_columns(before=others["token"], after=others["next"])
-    named = named.hstack(others.select(there="start", until="end"))
-    usual = pl.lit(value=True) if pair.complete else _as_usual()
-    return named.filter(_alike() & usual).select(_PART)
+    own = _between(pair.calls, at.filter(next_ones)).drop("before", "after")
+    named = own.hstack(_in_trace(other, pair, partner.filter(next_ones)).get_columns())
+    # where some launches have no partner, it may be the one of an iteration before or after
+    around = ("before", "after")
+    usual = pl.len().over(*around, "name") * 2 > pl.len().over(*around)
+    return named.filter(_alike() & (usual | pair.complete)).select(_PART)
 
 
 def _of_steps(other: Report, pair: ThreadPair, known: pl.Series) -> pl.DataFrame:
@@ -386,17 +337,21 @@ def _of_steps(other: Report, pair: ThreadPair, known: pl.Series) -> pl.DataFrame
     The trace's times in the same surroundings name them by the name that most of those have, and the median of these
     is the partner.
     """
-    at = pl.Series("at", range(pair.calls.height - 1), dtype=pl.Int64)
+    at, there = (pl.int_range(side.height - 1, dtype=pl.Int64, eager=True) for side in (pair.calls, pair.others))
     within = known.head(at.len()) & known.tail(at.len())
     own = _between(pair.calls, at).with_columns(surroundings(pair.calls).head(at.len())).filter(within)
-    times = _between(pair.others, pl.Series("at", range(pair.others.height - 1), dtype=pl.Int64))
-    told = events_between(other, pair.right, times)
-    named = times.select(pl.col("start").alias("there"), pl.col("end").alias("until")).hstack(told.select("name"))
-    named = named.with_columns(surroundings(pair.others).head(times.height))
+    named = _in_trace(other, pair, there).with_columns(surroundings(pair.others).head(there.len()))
     most = named.filter((pl.len().over("around", "name") * 2 > pl.len().over("around")) & pl.col("name").is_not_null())
     most = most.sort("around", pl.col("until") - pl.col("there"), "there")
     middle = most.filter(pl.int_range(pl.len()).over("around") == pl.len().over("around") // 2)
     return own.join(middle, on="around", maintain_order="left").filter(_alike()).select(_PART)
+
+
+def _in_trace(other: Report, pair: ThreadPair, at: pl.Series) -> pl.DataFrame:
+    """The times :func:`_between` launches of the trace as there and until, with their names."""
+    times = _between(pair.others, at)
+    names = events_between(other, pair.right, times).get_column("name")
+    return times.rename({"start": "there", "end": "until"}).with_columns(names)
 
 
 def _alike() -> pl.Expr:
@@ -406,21 +361,14 @@ def _alike() -> pl.Expr:
     return (here > 0) & pl.col("name").is_not_null() & same
 
 
-def _as_usual() -> pl.Expr:
-    """Whether most of the times between the same two launches have that name.
-
-    Where some launches have no partner, it may be the one of an iteration before or after.
-    """
-    around = ("before", "after")
-    return pl.len().over(*around, "name") * 2 > pl.len().over(*around)
-
-
 def _between(calls: pl.DataFrame, at: pl.Series) -> pl.DataFrame:
-    """The times from the calls in rows `at` to the next ones: start, end, token, next (token); never reversed."""
-    rows, following = calls[at], calls[at + 1]
-    end = pl.Series("end", following.get_column("start"))
-    times = rows.select(pl.col("end").alias("start"), pl.max_horizontal("end", end).alias("end"), "token")
-    return times.with_columns(following.get_column("token").alias("next"))
+    """The times from the calls in rows `at` to the next ones: start, end, before, after (tokens); never reversed."""
+    following = calls[at + 1].select(begin="start", after="token")
+    return (
+        calls[at]
+        .hstack(following.get_columns())
+        .select(pl.col("end").alias("start"), pl.max_horizontal("end", "begin").alias("end"), "after", before="token")
+    )
 
 
 def launches_beside(report: Report, points: pl.DataFrame) -> pl.DataFrame:
@@ -430,7 +378,7 @@ def launches_beside(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     """
     found = [points.select(*THREAD, "at").clear().with_columns(point=pl.lit(0, dtype=pl.UInt32))]
     numbered = points.select(*THREAD, "at").with_row_index("point")
-    for pair in host_names(report).threads if report.beside() is not None else ():
+    for pair in host_names(report).threads:
         own = numbered.filter(_of(pair.left))
         if not pair.complete or own.is_empty():
             continue
@@ -459,13 +407,16 @@ def placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
         is placed in every such step.
     """
     known, found = host_names(report), [spans.clear()]
-    for pair in known.threads if known.partners else ():
+    for pair in known.threads:
         own = spans.filter(_of(pair.right))
-        times = known.lines[pair.left].select("start", "end").hstack(known.partners[pair.left])
-        cut = times.join_where(
-            own.select(pl.exclude(*THREAD, "start", "end"), since="start", to="end"),
-            pl.col("since") < pl.col("until"),
-            pl.col("to") > pl.col("there"),
+        cut = (
+            known.lines[pair.left]
+            .drop("row")
+            .join_where(
+                own.select(pl.exclude(*THREAD, "start", "end"), since="start", to="end"),
+                pl.col("since") < pl.col("until"),
+                pl.col("to") > pl.col("there"),
+            )
         )
         scale = (pl.col("end") - pl.col("start")) / (pl.col("until") - pl.col("there"))
         first, last = pl.max_horizontal("since", "there"), pl.min_horizontal("to", "until")
@@ -483,7 +434,7 @@ def with_shares(report: Report, rows: pl.DataFrame, bucket: str) -> pl.DataFrame
 
     Null for what the report's own events name. `bucket` is the name of the column of the ledger's bucket.
     """
-    known = host_names(report) if report.beside() is not None else _NOTHING
+    known = host_names(report)
     by_trace = pl.col("culprit").cast(pl.String).is_in(known.names.cast(pl.String).implode())
     named = (pl.col(bucket).cast(pl.String) == _BUCKET) & by_trace
     return rows.with_columns(pl.when(named).then(pl.lit(known.share, dtype=pl.Float64)).alias(ALIGNED.name))
@@ -491,8 +442,9 @@ def with_shares(report: Report, rows: pl.DataFrame, bucket: str) -> pl.DataFrame
 
 def told(report: Report, rows: pl.DataFrame) -> str:
     """How sure the names from the trace are, in a sentence, if `rows` of `culprits` have such, or could have."""
-    known = host_names(report) if report.beside() is not None else _NOTHING
-    if known.share is not None and known.share < _ENOUGH and _named_by_calls(rows).any():
+    known = host_names(report)
+    alone = (pl.col("bucket").cast(pl.String) == _BUCKET) & pl.col("range").is_null()
+    if known.share is not None and known.share < _ENOUGH and rows.select(alone.any()).item():
         return f"The trace names no host time: only {percent(known.share)} of the launches are aligned with its own."
     if known.share is None or rows.get_column(ALIGNED.name).is_null().all():
         return ""
@@ -507,9 +459,3 @@ def told_briefly(report: Report, rows: pl.DataFrame) -> str:
     known = host_names(report)
     how = "as in its steps" if known.recurring else "aligned"
     return f"host time named by the trace ({percent(known.share or 0)} {how})"
-
-
-def _named_by_calls(rows: pl.DataFrame) -> pl.Series:
-    """Rows of `culprits` with host time that is named by the calls around it alone."""
-    alone = (pl.col("bucket").cast(pl.String) == _BUCKET) & pl.col("range").is_null()
-    return rows.select(alone.alias("alone")).to_series()

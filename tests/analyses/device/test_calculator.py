@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kanalyze.analyses.occupancy.occupancy import occupancy, registers_for_one_more, shared_for_one_more, with_occupancy
+from kanalyze.analyses.device.occupancy import occupancy, registers_for_one_more, shared_for_one_more, with_occupancy
 from kanalyze.device_limits import capabilities
 from kanalyze.readers import read
 from support.build import kernel, report
@@ -15,11 +15,9 @@ H200 = {"compute_capability": "9.0", "sm_count": 132}
 
 #: Columns of ncu and of cuda_occupancy.h, with ours of the same meaning.
 LIMITS = {
-    "blocks_by_warps": "limit_warps",
-    "blocks_by_registers": "limit_registers",
-    "blocks_by_shared": "limit_shared_memory",
-    "blocks_by_blocks": "limit_blocks",
-}
+    "blocks_by_warps": "limit_warps", "blocks_by_registers": "limit_registers",
+    "blocks_by_shared": "limit_shared_memory", "blocks_by_blocks": "limit_blocks",
+}  # fmt: skip
 
 
 def answers(name: str) -> pl.DataFrame:
@@ -74,25 +72,19 @@ def test_the_toolkit_s_calculator_answers_the_same_for_every_capability():
     for theirs, ours in {"active_blocks_per_sm": "blocks_per_sm", **LIMITS}.items():
         wrong = found.filter(~pl.col(theirs).eq_missing(pl.col(ours)))
         assert wrong.is_empty(), wrong
-
-
-def test_the_limiters_are_those_of_the_toolkit_s_calculator():
-    asked = answers("by_capability.csv").filter(pl.col("active_blocks_per_sm") > 0)
-    theirs = asked.get_column("limited_by").str.split("+").list.sort()
-    ours = calculated(asked).get_column("limiter").str.replace("shared memory", "shared").str.split(", ").list.sort()
-    assert ours.to_list() == theirs.to_list()
+    some = found.filter(pl.col("active_blocks_per_sm") > 0)
+    limiters = some.get_column("limiter").str.replace("shared memory", "shared").str.split(", ").list.sort()
+    assert limiters.to_list() == some.get_column("limited_by").str.split("+").list.sort().to_list()
 
 
 def test_ncu_says_the_same_of_907_launches_with_many_settings_of_the_shared_memory():
+    """And as many blocks ran at once as we say."""
     measured = answers("measured.csv")
-    assert_as_in_ncu(launched(measured), measured)
-
-
-def test_as_many_blocks_ran_at_once_as_we_say():
-    measured = answers("measured.csv")
-    ours = launched(measured).get_column("blocks_per_sm")
+    ours = launched(measured)
+    assert_as_in_ncu(ours, measured)
     enough = measured.get_column("grid") == 40 * 132
-    assert ours.filter(enough).to_list() == measured.get_column("resident_blocks").filter(enough).to_list()
+    resident = measured.get_column("resident_blocks").filter(enough)
+    assert ours.get_column("blocks_per_sm").filter(enough).to_list() == resident.to_list()
     assert enough.sum() == 872
 
 
@@ -130,12 +122,8 @@ def test_what_would_let_one_more_block_in(limiter, column, fewer):
     asked = calculated(answers("by_capability.csv")).filter(pl.col("limiter") == limiter).with_columns(fewer=fewer)
     asked = asked.filter(pl.col("fewer") > 0)
     assert asked.height > 500
-    known = [*answers("by_capability.csv").columns, "blocks_per_sm", "fewer"]
-    mended = calculated(
-        asked.select(known).rename({"blocks_per_sm": "before"}).with_columns(pl.col("fewer").alias(column))
-    )
-    above = pl.col("fewer") + 1
-    still = calculated(asked.select(known).rename({"blocks_per_sm": "before"}).with_columns(above.alias(column)))
+    known = asked.select(*answers("by_capability.csv").columns, "fewer", before="blocks_per_sm")
     resource = "limit_registers" if limiter == "registers" else "limit_shared_memory"
+    mended, still = (calculated(known.with_columns((pl.col("fewer") + more).alias(column))) for more in (0, 1))
     assert (mended.get_column(resource) > mended.get_column("before")).all()
     assert (still.get_column(resource) == still.get_column("before")).all()

@@ -1,1 +1,0 @@
-"""Fusible chains of kernels, and the output of torch.compile."""

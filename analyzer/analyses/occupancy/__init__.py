@@ -1,1 +1,0 @@
-"""Occupancy and waves of kernels."""
