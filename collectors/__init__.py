@@ -11,14 +11,14 @@ torch and triton are imported when they are used.
 
 from __future__ import annotations
 
-from kanalyze.collectors.base.options import Options
-from kanalyze.collectors.base.process import Event
-from kanalyze.collectors.base.workload import Reference, Workload, references
+from kanalyze.collectors.options import Options
+from kanalyze.collectors.process import Event
 from kanalyze.collectors.run.collect import Captures, collect, collect_against, dry_run, dry_run_against
 from kanalyze.collectors.run.recording import Capture
 from kanalyze.collectors.time_cuda import Timing, time_cuda
-from kanalyze.collectors.tools.doctor import Examined, doctor
+from kanalyze.collectors.tools.found import Examined, doctor
 from kanalyze.collectors.torch_profile import TorchCapture, torch_profile
+from kanalyze.collectors.workload import Reference, Workload, references
 from kanalyze.redact import redact
 
 __all__ = [

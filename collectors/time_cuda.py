@@ -10,7 +10,6 @@ gives to other streams is not waited for by its events.
 
 from __future__ import annotations
 
-import functools
 import html
 import statistics
 import time
@@ -173,7 +172,7 @@ def time_cuda(  # noqa: PLR0913 - each is one thing that a user may want, and al
     if not torch.cuda.is_available():
         raise CollectError.without_gpu()
     with torch.cuda.device(device):
-        return _Gpu(torch, flush_l2=flush_l2).time(function, warmup, repeats, budget_s)
+        return _on_gpu(torch, function, warmup, repeats, budget_s, flush_l2=flush_l2)
 
 
 def _repeats(asked: int | None, budget_s: float, one_ns: float) -> int:
@@ -187,55 +186,51 @@ def _host_ns(function: Callable[[], object]) -> int:
     return time.perf_counter_ns() - began_ns
 
 
-class _Gpu:
-    """A device, its events, and the preparation of each call."""
+def _on_gpu(  # noqa: PLR0913 - as of time_cuda
+    torch: Any,  # noqa: ANN401 - the module
+    function: Callable[[], object],
+    warmup: int,
+    repeats: int | None,
+    budget_s: float,
+    *,
+    flush_l2: bool,
+) -> Timing:
+    """Warm up, choose the number of calls, and time them on the current device."""
+    cuda, flushed, total = torch.cuda, None, None
+    properties, sleep = cuda.get_device_properties(cuda.current_device()), getattr(cuda, "_sleep", None)
+    if flush_l2:
+        l2_bytes = getattr(properties, "L2_cache_size", 0) or _FALLBACK_L2_BYTES
+        flushed = torch.zeros(_L2_TIMES * l2_bytes // 4, dtype=torch.int32, device="cuda")
+        total = torch.empty((), dtype=torch.int64, device="cuda")
 
-    def __init__(self, torch: Any, *, flush_l2: bool) -> None:  # noqa: ANN401
-        self.torch = torch
-        self.properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-        self.flushed: Any = None
-        if flush_l2:
-            l2_bytes = getattr(self.properties, "L2_cache_size", 0) or _FALLBACK_L2_BYTES
-            self.flushed = torch.zeros(_L2_TIMES * l2_bytes // 4, dtype=torch.int32, device="cuda")
-            self.total = torch.empty((), dtype=torch.int64, device="cuda")
+    def whole_ns(*calls: Callable[[], object]) -> int:
+        """Time until the device is idle, by the host clock."""
+        cuda.synchronize()
+        return _host_ns(lambda: [call() for call in (*calls, cuda.synchronize)])
 
-    def time(self, function: Callable[[], object], warmup: int, repeats: int | None, budget_s: float) -> Timing:
-        """Warm up, choose the number of calls, and time them."""
-        first_ns = self._whole_ns(function)
-        for _ in range(max(warmup, 1) - 1):
-            function()
-        launches = []  # on an idle device
-        for _ in range(_LAUNCHES):
-            self.torch.cuda.synchronize()
-            launches.append(_host_ns(function))
-        launch_ns = statistics.median_high(launches)
-
-        def prepared() -> None:
-            self._prepare(launch_ns)
-            function()
-
-        one_ns = self._whole_ns(prepared)
-        make = functools.partial(self.torch.cuda.Event, enable_timing=True)
-        events = [(make(), make()) for _ in range(_repeats(repeats, budget_s, one_ns))]
-        for start, end in events:
-            self._prepare(launch_ns)
-            start.record()
-            function()
-            end.record()
-        self.torch.cuda.synchronize()
-        times_ns = tuple(round(start.elapsed_time(end) * 1e6) for start, end in events)
-        flushed = self.flushed.nbytes if self.flushed is not None else 0
-        return Timing(times_ns, first_ns, max(warmup, 1), self.properties.name, "cuda events", flushed)
-
-    def _whole_ns(self, function: Callable[[], object]) -> int:
-        """Time from the call until the device is idle, by the host clock, in ns."""
-        self.torch.cuda.synchronize()
-        return _host_ns(lambda: (function(), self.torch.cuda.synchronize()))
-
-    def _prepare(self, launch_ns: int) -> None:
+    def prepare() -> None:
         """Flush the cache, and let the device sleep until the host has launched the call."""
-        if self.flushed is not None:
-            self.torch.sum(self.flushed, dim=None, out=self.total)
-        sleep = getattr(self.torch.cuda, "_sleep", None)
+        if flushed is not None:
+            torch.sum(flushed, dim=None, out=total)
         if sleep is not None:
             sleep(min(_AHEAD * launch_ns + _MORE_SLEEP_NS, _LONGEST_SLEEP_NS) * _CYCLES_PER_NS)
+
+    first_ns = whole_ns(function)
+    for _ in range(max(warmup, 1) - 1):
+        function()
+    launches = []  # on an idle device
+    for _ in range(_LAUNCHES):
+        cuda.synchronize()
+        launches.append(_host_ns(function))
+    launch_ns = statistics.median_high(launches)
+    count = _repeats(repeats, budget_s, whole_ns(prepare, function))
+    events = [(cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)) for _ in range(count)]
+    for start, end in events:
+        prepare()
+        start.record()
+        function()
+        end.record()
+    cuda.synchronize()
+    times_ns = tuple(round(start.elapsed_time(end) * 1e6) for start, end in events)
+    flushed_bytes = flushed.nbytes if flushed is not None else 0
+    return Timing(times_ns, first_ns, max(warmup, 1), properties.name, "cuda events", flushed_bytes)

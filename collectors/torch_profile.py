@@ -13,8 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
 
-from kanalyze.collectors.base.files import vacant
-from kanalyze.collectors.in_workload import recipes
+from kanalyze.collectors.files import vacant
+from kanalyze.collectors.in_workload import torch_sessions as recipes
+from kanalyze.collectors.in_workload.torch_script import write_json
 from kanalyze.collectors.in_workload.torch_sessions import (
     SCHEMA,
     Outcome,
@@ -24,7 +25,6 @@ from kanalyze.collectors.in_workload.torch_sessions import (
     facts,
     session,
 )
-from kanalyze.collectors.in_workload.whole_files import write_json
 from kanalyze.errors import CollectError, OutputError, UnknownNameError
 
 P = ParamSpec("P")
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Changes(TypedDict, total=False):
-    """Overrides of a recipe: see :class:`kanalyze.collectors.in_workload.recipes.Switches` and `Cycle`."""
+    """Overrides of a recipe: see :class:`kanalyze.collectors.in_workload.torch_sessions.Switches` and `Cycle`."""
 
     record_shapes: bool
     profile_memory: bool
@@ -216,7 +216,7 @@ def torch_profile(
     the region ends by an exception, that goes on, and what was recorded until then is kept in ``FOLDER-partial``.
 
     Args:
-        recipe: One of :data:`kanalyze.collectors.in_workload.recipes.RECIPES`. With steps (schedule, events,
+        recipe: One of :data:`kanalyze.collectors.in_workload.torch_sessions.RECIPES`. With steps (schedule, events,
             tensorboard), the region calls ``capture.step()`` at the end of each; with toggle…, what is left out stands
             in ``with capture.leave_out():``.
         out: The folder, which must not exist; by default ``torch-RECIPE-DATE-TIME`` in the current one.

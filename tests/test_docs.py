@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import kanalyze
-import kanalyze.collectors.base.errors  # its kinds are known once it is imported
+import kanalyze.collectors.options  # its kinds are known once it is imported
 from kanalyze import catalog, explanations
 from kanalyze.analyses.host._call_kinds import bucket_of
 from kanalyze.analyses.page._headline import WINDOWS

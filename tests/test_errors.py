@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.collectors.base.errors import CompileError, InterruptedCaptureError, WorkloadError
+from kanalyze.collectors.options import CompileError, InterruptedCaptureError, WorkloadError
 from kanalyze.errors import (
     BadWindowError,
     CannotTellError,

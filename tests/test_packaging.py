@@ -14,7 +14,7 @@ import pytest
 
 import kanalyze
 from kanalyze import analyses
-from kanalyze.collectors.base.workload import references
+from kanalyze.collectors.workload import references
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())

@@ -18,7 +18,7 @@ from kanalyze.tools import NAMES
 
 with late():
     from kanalyze import catalog, explanations, readers
-    from kanalyze.collectors.base import workload as shipped
+    from kanalyze.collectors import workload as shipped
 
 if TYPE_CHECKING:
     import click

@@ -28,7 +28,7 @@ with late():
 if TYPE_CHECKING:
     import polars as pl
 
-    from kanalyze.collectors.base.process import Event
+    from kanalyze.collectors.process import Event
     from kanalyze.renderers.page.of_any_kind import Shown
     from kanalyze.report import Report
 

@@ -25,15 +25,15 @@ from kanalyze.turns import SIDES
 with late():
     from kanalyze import collectors
     from kanalyze.cli import compare, summarize
-    from kanalyze.collectors.base import errors
-    from kanalyze.collectors.base import workload as shipped
-    from kanalyze.collectors.tools import doctor as doctors
+    from kanalyze.collectors import options as errors
+    from kanalyze.collectors import workload as shipped
+    from kanalyze.collectors.tools import found as doctors
     from kanalyze.readers.capture import read_capture
 
 if TYPE_CHECKING:
     from kanalyze.collectors import Capture, Captures, Options
-    from kanalyze.collectors.base.workload import Reference
-    from kanalyze.collectors.tools.doctor import Examined
+    from kanalyze.collectors.tools.found import Examined
+    from kanalyze.collectors.workload import Reference
 
 #: What ends the options.
 _END: Final = "--"

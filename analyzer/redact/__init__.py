@@ -6,15 +6,15 @@ docs/redact.md lists the rules for each kind of file.
 
 from __future__ import annotations
 
-import json
+import itertools
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kanalyze.errors import (
-    DamagedReportError,
     KanalyzeError,
     OutputError,
     RedactError,
@@ -24,7 +24,10 @@ from kanalyze.errors import (
 )
 from kanalyze.machinery import unfinished
 from kanalyze.redact import documents, files
-from kanalyze.redact.texts import Names, Removed, Texts, asked
+from kanalyze.redact.texts import Names, Removed, Texts
+from kanalyze.redact import documents, ncu, nsys
+from kanalyze.redact.names import Names, asked
+from kanalyze.redact.texts import Removed, Texts
 from kanalyze.tools import EXPORT
 
 if TYPE_CHECKING:
@@ -34,6 +37,49 @@ if TYPE_CHECKING:
 __all__ = ["Removed", "redact"]
 
 _MANIFEST: Final = "manifest.json"
+
+#: Where the copy goes if there is to be none.
+_NOWHERE: Final = Path(os.devnull)
+
+
+class _Kind(NamedTuple):
+    """A kind of file: what its beginning matches, how names are learned from it, and how it is copied.
+
+    Both raise DamagedReportError where its structure is invalid, UnknownFormatError where it is of another program, and
+    RedactError where it is not built as known; where the copy goes nowhere, removals are only counted.
+    """
+
+    begins: re.Pattern[bytes]
+    learn: Callable[[Path, Names], None]
+    copy: Callable[[Path, Path, Texts], None]
+
+
+#: Kinds of files by their content, in the order in which they are tried. Of JSON: lines and documents that kanalyze's
+#: collectors write; a trace, whose events come first, or the properties that Kineto writes before them.
+_LINES: Final = rb'\s*\{\s*"schema"\s*:\s*\d+\s*,\s*"process"\s*:\s*\d+\s*,\s*"exact"\s*:'
+_DOCUMENT: Final = (
+    rb'\s*\{(?:\s*"(?:schema"\s*:\s*\d|clock"\s*:\s*"(?:host|cuda events)")'
+    rb'|(?:[^{}]|\{[^{}]*\})*?"kind"\s*:\s*"kanalyze capture")'
+)
+_TRACE: Final = rb'\s*(?:\{(?s:.*?)"(?:traceEvents|schemaVersion|deviceProperties)"\s*:|\[\s*\{[^{}]*"ph"\s*:)'
+_MANIFESTS: Final = _Kind(re.compile(_DOCUMENT), documents.learn_document, documents.copy_document)
+_KINDS: Final = (
+    _Kind(re.compile(rb"SQLite format 3\0"), nsys.learn, nsys.copy),
+    _Kind(re.compile(rb"NVR\0"), ncu.learn, ncu.copy),
+    _Kind(re.compile(_LINES), documents.learn_lines, documents.copy_lines),
+    _MANIFESTS,
+    _Kind(re.compile(_TRACE), documents.learn_trace, documents.copy_trace),
+)
+
+#: Text files of a capture, by suffix.
+_TEXT: Final = _Kind(re.compile(rb"[^\0]*\Z"), documents.learn_text, documents.copy_text)
+_TEXTS: Final = frozenset((".txt", ".log", ".ptx", ".py", ".cu", ".csv", ".md", ".out", ".err"))
+
+_HEAD: Final = 1 << 16
+_NSYS: Final = b"NVIDIA Tegra Profiler Report"
+
+#: Shorter names match numbers by chance.
+_LONG_ENOUGH: Final = 6
 
 
 def redact(
@@ -75,14 +121,14 @@ def redact(
         raise OutputError.because(target, "it is within the folder that is redacted")
     names.folder(path.absolute().parent)
     if is_folder:
-        copy = _Folder(path, names, removed).copy
+        copy = partial(_copy_folder, path, _learn_folder(path, names, removed))
     else:
-        kind = files.kind_of(path)
-        files.learn(path, kind, names)
-        copy = partial(files.copy, path, kind)
+        kind = _kind_of(path)
+        _learn(path, kind, names)
+        copy = partial(_copy, path, kind)
     texts = Texts(names, removed)
     if target is None:
-        copy(None, texts)
+        copy(_NOWHERE, texts)
         return removed
     try:
         with unfinished(target.absolute(), folder=True) as place:
@@ -97,125 +143,164 @@ def redact(
 def _settle(made: Path, target: Path) -> None:
     """Move what is finished to its final name, a file by a hard link where possible: that never overwrites."""
     try:
-        if made.is_dir():
-            if os.path.lexists(target):
-                raise OutputError.exists(target)
-            made.rename(target)
-        else:
-            os.link(made, target)
+        os.link(made, target)
     except FileExistsError as error:
         raise OutputError.exists(target) from error
-    except OSError:
-        if made.is_dir():
-            raise
-        made.rename(target)  # file systems without hard links
+    except OSError:  # of a folder, or a file system without hard links
+        if os.path.lexists(target):
+            raise OutputError.exists(target) from None
+        made.rename(target)
 
 
-class _Folder:
-    """A folder of captures: every file of a known kind; the others are left out and recorded."""
+# One file
 
-    def __init__(self, folder: Path, names: Names, removed: Removed) -> None:
-        """Collect identifying names from all files that can be redacted.
 
-        Raises:
-            RedactError: It is an export of nsys in the form of a folder.
-            UnknownFormatError: There is nothing to redact.
-            DamagedReportError: The structure of a file is invalid.
-        """
-        self._folder, self._removed = folder, removed
-        if not (folder / _MANIFEST).exists() and (any(folder.glob("*.parquet")) or any(folder.glob("*.arrow"))):
-            remedy = f"Export the report as SQLite, and redact that: `{EXPORT}`."
-            raise RedactError.of(folder, "an export of nsys as a folder of tables", remedy)
-        kinds: dict[Path, files.Kind] = {}
-        for path in _files(folder):
-            if path.is_symlink():
-                self._leave_out(path, "a link, and what it points to may be anything")
-                continue
-            try:
-                kinds[path] = files.kind_of(path)
-            except KanalyzeError as error:
-                self._leave_out(
-                    path, error if isinstance(error, RedactError) else "a file that redaction does not know"
-                )
-        if not kinds:
-            found = "a folder without a report that can be redacted"
-            raise UnknownFormatError.of(folder, found, "Give a capture's folder.")
-        self._kinds: dict[Path, files.Kind] = {}
-        for path, kind in kinds.items():
-            try:
-                files.learn(path, kind, names)
-                self._kinds[path] = kind
-            except RedactError as error:
-                self._leave_out(path, error)
+def _kind_of(path: Path) -> _Kind:
+    """The kind of the file at `path`, by its content and not by its name.
 
-    def _leave_out(self, path: Path, why: object) -> None:
-        reason = str(why).removeprefix(f"{path}: ").rstrip(".")
-        self._removed.left_out[str(path.relative_to(self._folder))] = reason
+    Raises:
+        RedactError: Its format is known, but cannot be redacted.
+        UnknownFormatError: Its format is unknown.
+    """
+    if not path.is_file():
+        raise UnknownFormatError.of(path, "no file")
+    head = documents.head(path, _HEAD)
+    if head.startswith(_NSYS):
+        remedy = f"Export it, and redact the export: `{EXPORT}`."
+        raise RedactError.of(path, "an Nsight Systems report in NVIDIA's own format", remedy)
+    for kind in (*_KINDS, *([_TEXT] if path.suffix.lower() in _TEXTS else [])):
+        if kind.begins.match(head):
+            return kind
+    remedy = "Give an nsys .sqlite, a torch trace (.json, .json.gz), a capture's folder, or a file of it."
+    raise UnknownFormatError.of(path, "a file that redaction does not know", remedy)
 
-    def copy(self, target: Path | None, texts: Texts) -> None:
-        """Write the redacted files to the folder `target`; without a target, only count the removals.
 
-        Raises:
-            DamagedReportError: The structure of a file is invalid.
-            OSError: The target cannot be written.
-        """
-        manifests = [path for path, kind in self._kinds.items() if path.name == _MANIFEST and kind == "document"]
-        for path, kind in self._kinds.items():
-            place = self._place(path, target, texts) if target is not None else None
-            if path in manifests and target is not None:
-                continue  # it lists the other files
-            try:
-                files.copy(path, kind, place, texts)
-            except RedactError as error:
-                self._leave_out(path, error)
-                if place is not None:
-                    place.unlink(missing_ok=True)
-        left_out = self._removed.left_out
-        self._removed.left_out = {texts.free(name): texts.free(why) for name, why in left_out.items()}
-        if target is not None:
-            for path in manifests:
-                self._copy_manifest(path, target, texts)
+def _learn(path: Path, kind: _Kind, names: Names) -> None:
+    """Collect identifying names from the file at `path` into `names`; UnreadableReportError if that cannot be read."""
+    names.text(path.name)
+    try:
+        kind.learn(path, names)
+    except OSError as error:
+        raise UnreadableReportError.of(path, error) from error
 
-    def _inside(self, path: Path, target: Path, texts: Texts) -> Path:
-        """The place of a file; its name may contain a user or host name and is redacted, too."""
-        return target.joinpath(*(texts.name(part) for part in path.relative_to(self._folder).parts))
 
-    def _place(self, path: Path, target: Path, texts: Texts) -> Path:
-        place = stem = self._inside(path, target, texts)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        number = 1
-        while place.exists():
-            number += 1
-            place = stem.with_name(f"{number}-{stem.name}")
-        return place
+def _copy(path: Path, kind: _Kind, target: Path, texts: Texts) -> None:
+    """Write the redacted copy of the file at `path` to `target`.
 
-    def _copy_manifest(self, path: Path, target: Path, texts: Texts) -> None:
-        """Write the manifest at `path`, of the folder or a capture in it, listing only files that exist in the copy."""
+    Raises:
+        RedactError: Something that identifies would be left.
+        OSError: The target cannot be written.
+    """
+    kind.copy(path, target, texts)
+    if _survives(target, texts.names):
+        remedy = (
+            "Please report it. Until then, `--remove TEXT` takes out more, and a name that is none may be `--keep`."
+        )
+        raise RedactError.of(path, "a report with a name in it that is left after redaction", remedy)
+
+
+def _survives(path: Path, names: Names) -> bool:
+    """Whether any name to be removed still occurs in the file's bytes: a final check."""
+    sought = [os.fsencode(name.lower()) for name in names.hosts | names.users if len(name) >= _LONG_ENOUGH]
+    asked_for = [os.fsencode(text.lower()) for text in names.secrets if len(text) >= _LONG_ENOUGH]
+    if not sought and not asked_for:
+        return False
+    alone = re.compile(rb"(?<![a-z0-9])(?:" + b"|".join(map(re.escape, sought)) + rb")(?![a-z0-9])")
+    longest, before = max(map(len, (*sought, *asked_for))) + 2, b""
+    with documents.opened(path) as file:
+        for piece in documents.pieces(file):
+            text = (before + piece).lower()
+            are_names = any(name in text for name in sought) and alone.search(text) is not None
+            if are_names or any(name in text for name in asked_for):
+                return True
+            before = piece[-longest:]
+    return False
+
+
+# A folder of captures
+
+
+def _learn_folder(folder: Path, names: Names, removed: Removed) -> dict[Path, _Kind]:
+    """Collect identifying names from all files of a known kind, and give these; others are left out.
+
+    Raises:
+        RedactError: It is an export of nsys in the form of a folder.
+        UnknownFormatError: There is nothing to redact.
+        DamagedReportError: The structure of a file is invalid.
+    """
+    if not (folder / _MANIFEST).exists() and (any(folder.glob("*.parquet")) or any(folder.glob("*.arrow"))):
+        remedy = f"Export the report as SQLite, and redact that: `{EXPORT}`."
+        raise RedactError.of(folder, "an export of nsys as a folder of tables", remedy)
+    kinds: dict[Path, _Kind] = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir()):
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise DamagedReportError.at(path, "its text", "it is no JSON") from error
-        except OSError as error:
-            raise UnreadableReportError.of(path, error) from error
-        copied = self._inside(path.parent, target, texts)
-        copied.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, dict) and "files" in content:
-            have = sorted(file for file in copied.rglob("*") if file.is_file())
-            content["files"] = {str(file.relative_to(copied)): file.stat().st_size for file in have}
-        made = documents.document(content, texts)
-        if isinstance(made, dict):
-            inside = path.parent.relative_to(self._folder)
-            before = f"{texts.free(str(inside))}{os.sep}" if inside.parts else ""
-            ours = {name: why for name, why in texts.removed.left_out.items() if name.startswith(before)}
-            left_out = {name.removeprefix(before): why for name, why in ours.items()}
-            made["redacted"] = {"removed": dict(texts.removed.counts), "left_out": left_out}
-        (copied / _MANIFEST).write_bytes(documents.encoded(made))
+            if path.is_symlink():
+                _leave_out(folder, path, removed, "a link, and what it points to may be anything")
+            else:
+                kinds[path] = _kind_of(path)
+        except RedactError as error:
+            _leave_out(folder, path, removed, error)
+        except KanalyzeError:
+            _leave_out(folder, path, removed, "a file that redaction does not know")
+    if not kinds:
+        raise UnknownFormatError.of(
+            folder, "a folder without a report that can be redacted", "Give a capture's folder."
+        )
+    for path in [*kinds]:
+        try:
+            _learn(path, kinds[path], names)
+        except RedactError as error:
+            del kinds[path]
+            _leave_out(folder, path, removed, error)
+    return kinds
 
 
-def _files(folder: Path) -> list[Path]:
-    """All files below a folder, sorted; symbolic links are listed but not followed."""
-    found: list[Path] = []
-    for place, inner, names in os.walk(folder):
-        found.extend(Path(place, name) for name in names)
-        found.extend(path for name in inner if (path := Path(place, name)).is_symlink())
-    return sorted(found)
+def _leave_out(folder: Path, path: Path, removed: Removed, why: object) -> None:
+    removed.left_out[str(path.relative_to(folder))] = str(why).removeprefix(f"{path}: ").rstrip(".")
+
+
+def _copy_folder(folder: Path, kinds: dict[Path, _Kind], target: Path, texts: Texts) -> None:
+    """Write the redacted files to the folder `target`, the manifests last, as they list the others."""
+    removed, is_counting = texts.removed, target == _NOWHERE
+    manifests = [path for path, kind in kinds.items() if path.name == _MANIFEST and kind is _MANIFESTS]
+    for path, kind in kinds.items():
+        place = target if is_counting else _vacant(_inside(folder, path, target, texts))
+        if is_counting or path not in manifests:
+            try:
+                _copy(path, kind, place, texts)
+            except RedactError as error:
+                _leave_out(folder, path, removed, error)
+                if not is_counting:
+                    place.unlink(missing_ok=True)
+    removed.left_out = {texts.free(name): texts.free(why) for name, why in removed.left_out.items()}
+    for path in manifests if not is_counting else ():
+        _copy_manifest(folder, path, target, texts)
+
+
+def _inside(folder: Path, path: Path, target: Path, texts: Texts) -> Path:
+    """The place of a file; its name may contain a user or host name and is redacted, too."""
+    return target.joinpath(*(texts.name(part) for part in path.relative_to(folder).parts))
+
+
+def _vacant(place: Path) -> Path:
+    """`place`, or where two names become one the first free one beside it; its folder is made."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    beside = (place.with_name(f"{number}-{place.name}") for number in itertools.count(2))
+    return next(path for path in itertools.chain((place,), beside) if not path.exists())
+
+
+def _copy_manifest(folder: Path, path: Path, target: Path, texts: Texts) -> None:
+    """Write the manifest at `path`, of the folder or a capture in it, listing only files that exist in the copy."""
+    content = documents.read(path)
+    copied = _inside(folder, path.parent, target, texts)
+    if isinstance(content, dict) and "files" in content:
+        have = sorted(file for file in copied.rglob("*") if file.is_file())
+        content["files"] = {str(file.relative_to(copied)): file.stat().st_size for file in have}
+    made = documents.document(content, texts)
+    if isinstance(made, dict):
+        inside = path.parent.relative_to(folder)
+        before = f"{texts.free(str(inside))}{os.sep}" if inside.parts else ""
+        ours = {name: why for name, why in texts.removed.left_out.items() if name.startswith(before)}
+        left_out = {name.removeprefix(before): why for name, why in ours.items()}
+        made["redacted"] = {"removed": dict(texts.removed.counts), "left_out": left_out}
+    documents.write(made, copied / _MANIFEST)

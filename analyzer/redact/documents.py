@@ -1,6 +1,9 @@
-"""Redacts what kanalyze writes: manifest, compiled kernels, results of the torch pass, lines of the program.
+"""Redacts files that are made of text: what kanalyze writes, traces of torch.profiler, logs, sources, pages of ncu.
 
-What stands in the lines is the program itself: it goes, unless the user lets it stay.
+What may be larger than memory is copied piece by piece. Of a trace (Chrome trace) one regular expression skips all text
+known to be harmless, and stops at strings that need a check: those with characters of paths and addresses, and those
+under unknown keys. Everything else, mostly numbers, is copied byte for byte. Files packed with gzip are unpacked, and a
+copy is packed without the header's name and time.
 """
 
 from __future__ import annotations
@@ -9,17 +12,295 @@ import gzip
 import json
 import re
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final, cast
 
 from kanalyze.errors import DamagedReportError, UnknownFormatError
-from kanalyze.redact.assigned import is_argument, is_secret
-from kanalyze.redact.texts import ALLOWED, Names, Texts, words
+from kanalyze.redact.names import ALLOWED, CLOSED, LONGEST_KEY, OPENED, Names, is_argument, is_secret, words
+from kanalyze.redact.texts import Texts
+
+_MAGIC: Final = b"\x1f\x8b"
+_PIECE: Final = 1 << 22
+
+#: What is raised where packed data are cut off or damaged.
+_CUT: Final = (EOFError, zlib.error, gzip.BadGzipFile)
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BufferedReader]:
+    """Opens the file at `path`, unpacked if it is packed with gzip."""
+    with path.open("rb") as file:
+        is_packed = file.read(len(_MAGIC)) == _MAGIC
+        file.seek(0)
+        yield cast("BufferedReader", gzip.GzipFile(fileobj=file)) if is_packed else file
+
+
+def pieces(source: BufferedReader) -> Iterator[bytes]:
+    """The content of an opened file, as far as it can be unpacked; raises what then stopped it."""
+    while piece := source.read1(_PIECE):
+        yield piece
+
+
+def head(path: Path, size: int) -> bytes:
+    """The first `size` bytes of the content of the file at `path`; fewer where it is cut off."""
+    with opened(path) as source, suppress(*_CUT):
+        for piece in pieces(source):
+            return piece[:size]
+    return b""
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[BinaryIO]:
+    with path.open("wb") as file:
+        if path.suffix != ".gz":
+            yield file
+            return
+        with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0, compresslevel=6) as packed:
+            yield cast("BinaryIO", packed)
+
+
+# Text, line by line
+
+#: Longest line, in bytes; longer ones are split: a page of ncu has thousands of columns, but no field of a gigabyte.
+_LONGEST: Final = 1 << 24
+
+#: A quoted CSV cell; each is redacted on its own. In a row nothing else is quoted, and nothing stands beside quotes.
+_CELL: Final = re.compile(r'"((?:[^"]|"")*)"')
+_ROW: Final = re.compile(r'(?:"(?:[^"]|"")*+"|[\d.]*)(?:,(?:"(?:[^"]|"")*+"|[\d.]*))*+\s*')
+_LINE: Final = re.compile(r"[^\n]*\n|[^\n]+")
+
+#: The column of ncu that has the host's name, and what the tool itself writes there in its place.
+_HOST_COLUMN: Final = "Host Name"
+_NO_HOST: Final = ("", "127.0.0.1", "localhost", "[host]")
+
+
+def learn_text(path: Path, names: Names) -> None:
+    """Collect identifying names from the text at `path` into `names`."""
+    for block in _blocks(path):
+        names.text(block)
+
+
+def copy_text(path: Path, target: Path, texts: Texts) -> None:
+    """Write the redacted lines of the text at `path` to `target`; of rows of a CSV file each quoted cell on its own."""
+
+    def redacted(cell: re.Match[str]) -> str:
+        return '"' + texts.free(cell[1].replace('""', '"')).replace('"', '""') + '"'
+
+    host = -1
+    with _written(target) as sink:
+        for block in _blocks(path):
+            # a private key goes from all its lines at once, before each is redacted on its own
+            for line in _LINE.findall(texts.free(block) if "\n" in block[:-1] else block):
+                made = line
+                if path.suffix.lower() == ".csv" and '"' in line and _ROW.fullmatch(line):
+                    cells = [*_CELL.finditer(line)]
+                    header = [cell[1] for cell in cells]
+                    if _HOST_COLUMN in header:
+                        host = header.index(_HOST_COLUMN)
+                    elif 0 <= host < len(cells) and cells[host][1] not in _NO_HOST:
+                        texts.removed.add("host names")
+                        made = f'{line[: cells[host].start()]}"[host]"{line[cells[host].end() :]}'
+                    made = _CELL.sub(redacted, made)
+                else:
+                    made = texts.free(line)
+                sink.write(_raw(made))
+
+
+def _blocks(path: Path) -> Iterator[str]:
+    """Lines of a text, and those of a private key together."""
+    try:
+        with opened(path) as source:
+            while line := source.readline(_LONGEST):
+                block, missing, size = "", 0, 0
+                while line:
+                    text = _text(line)
+                    block += text
+                    missing += len(OPENED.findall(text)) - len(CLOSED.findall(text))
+                    line = source.readline(_LONGEST) if missing > 0 and size < LONGEST_KEY else b""
+                    size += len(line)
+                yield block
+    except _CUT as error:
+        raise DamagedReportError.at(path, "its end", "the packed data end early") from error
+
+
+# Traces
+
+_SPACE: Final = rb"[ \t\r\n]*+"
+
+#: Keys whose texts are kept, once redacted, in the order of matching; keys whose value is a path, or names something;
+#: and keys whose value is removed, with the kind it is counted as, as are texts of keys not listed in KEYS.
+KEYS: Final = tuple(ALLOWED["trace"]["keys"])
+PATHS: Final = frozenset(ALLOWED["trace"]["paths"])
+NAMES: Final = frozenset(ALLOWED["trace"]["names"])
+GONE: Final = ALLOWED["trace"]["gone"]
+_UNKNOWN: Final = "texts under keys that are not known"
+_KNOWN: Final = frozenset(key.encode() for key in KEYS)
+
+#: Texts without any character of paths, addresses, ids or escapes; and numbers.
+_PLAIN: Final = rb"(?:[\w<>(), \[\]*&{}#+;!?$'|^]++|::(?![0-9])|-(?=[0-9>\]]))*+|-?[0-9]+\.?[0-9]*+(?:e[-+]?[0-9]+)?"
+
+#: Text that passes unchanged: all but strings, plain strings that are no keys, and known keys.
+_HARMLESS: Final = re.compile(
+    rb'(?:[^"]++|"(?:%b)"(?=%b[,\]}])|"(?:%b)"(?=%b:))*+'
+    % (_PLAIN, _SPACE, b"|".join(re.escape(key.encode()) for key in KEYS), _SPACE),
+    re.ASCII,
+)
+
+_TEXT: Final = re.compile(rb'"((?:[^"\\]|\\.)*+)"(' + _SPACE + rb")([:,\]}]?)", re.DOTALL)
+_KEY_BEFORE: Final = re.compile(rb'"([^"\\]*)"[ \t\r\n]*:[ \t\r\n]*\Z')
+_LITERAL: Final = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"', re.DOTALL)
+#: All up to a string that goes on in the next piece.
+_WHOLE: Final = re.compile(rb'(?:[^"]++|"[^"\\]*+(?:\\.[^"\\]*+)*+")*+', re.DOTALL)
+_SIGN: Final = re.compile(rb'[\[\]{},"]')
+_NESTING: Final = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
+
+_LOOK_BACK: Final = 512
+
+#: Prefixes of keys and tokens made of letters alone, which would pass as harmless.
+_SECRET_STARTS: Final = b"ghp_ gho_ ghu_ ghs_ ghr_ github_pat_ hf_ akia asia npm_ aiza".split()
+
+#: Keys that name a machine within a trace. It starts with letters, which is fastest to find.
+_HOST_NAME: Final = re.compile(rb'host_?name"\s*:\s*"([^"\\]+)"')
+
+
+def learn_trace(path: Path, names: Names) -> None:
+    """Collect identifying names from the trace at `path` into `names`."""
+    before, waiting, learned = b"", b"", {b""}
+    with opened(path) as source, suppress(*_CUT):
+        for piece in pieces(source):
+            for name in _HOST_NAME.findall(before[-_LOOK_BACK:] + piece):
+                names.host(name.decode(errors="replace"))
+            waiting += piece
+            literals = {*_LITERAL.findall(waiting)}
+            for literal in literals - learned:
+                names.text(_decoded(literal))
+            whole = _WHOLE.match(waiting)
+            before, waiting, learned = piece, waiting[whole.end() if whole else 0 :], literals
+    names.text(_decoded(waiting[1:]))
+
+
+def copy_trace(path: Path, target: Path, texts: Texts) -> None:
+    """Write the redacted trace to `target`; a truncated trace stays truncated."""
+    work = Trace(texts)
+    with opened(path) as source, _written(target) as sink:
+        try:
+            for piece in pieces(source):
+                sink.write(work.more(piece))
+        except _CUT:
+            texts.removed.notes.append(f"{texts.name(path.name)} is cut off, as it was before")
+        sink.write(work.more(b"", last=True))
+
+
+class Trace:
+    """State of a streaming redaction: input not yet written, and the position within a removed value."""
+
+    def __init__(self, texts: Texts) -> None:
+        """Redact by the rules of `texts`."""
+        self._texts, names = texts, texts.names
+        named = (name.encode().lower() for name in names.hosts | names.users | names.secrets)
+        self._starts = (*_SECRET_STARTS, *named)
+        self._waiting, self._before = b"", b""
+        self._gone, self._depth = "", 0  # the kind that a removed value is counted as, and how deep in it we are
+
+    def more(self, piece: bytes, *, last: bool = False) -> bytes:
+        """Consume `piece`; returns the output that is complete, with `last` all of it."""
+        text, made, at = self._waiting + piece, [], 0
+        while at < len(text):
+            end = self._passed(text, at)
+            made.append(text[at:end])
+            found = _TEXT.match(text, end)
+            if found is None or (not found[3] and not last and found.end() == len(text)):
+                at = end
+                break
+            at, string = self._string(found, text)
+            made.append(string)
+        self._waiting = text[at:]
+        if last and self._waiting:  # the end of a trace truncated within a string
+            made.append(b'"' if self._gone else b'"' + _raw(self._texts.free(_text(self._waiting[1:]))))
+        self._before = (self._before + text[:at])[-_LOOK_BACK:]
+        done = b"".join(made)
+        low = done.lower()
+        return _TEXT.sub(self._without_names, done) if any(start in low for start in self._starts) else done
+
+    def _passed(self, text: bytes, at: int) -> int:
+        """How far `text` passes from `at` on; notices the end of a removed value."""
+        while self._gone:
+            sign = _SIGN.search(text, at)
+            if sign is None or sign[0] == b'"':
+                return sign.start() if sign else len(text)
+            at = sign.end()
+            self._depth += _NESTING.get(sign[0], 0)
+            if self._depth <= 0:
+                self._gone, self._depth = "", 0
+            elif sign[0] in _NESTING:
+                self._gone = _UNKNOWN
+        run = _HARMLESS.match(text, at)
+        return run.end() if run else at
+
+    def _string(self, found: re.Match[bytes], text: bytes) -> tuple[int, bytes]:
+        """Redacts a key or a text: its end, and what it becomes. Texts of the value of an unknown key are removed."""
+        if found[3] == b":" and (self._depth or not self._gone):
+            if found[1] not in _KNOWN and not self._gone:
+                self._gone = GONE.get(_decoded(found[1]), _UNKNOWN)
+            return found.end(), _quoted(self._texts.free, found[1]) + found[2] + b":"
+        after = found.end() - len(found[3])
+        if not self._gone:
+            return after, _quoted(self._rule(text, found.start()), found[1]) + found[2]
+        self._texts.removed.add(self._gone, bool(found[1]))
+        self._gone = self._gone if self._depth else ""
+        return after, b'""' + found[2]
+
+    def _rule(self, text: bytes, at: int) -> Callable[[str], str]:
+        """The redaction rule for the text at `at`, by its key."""
+        key = _KEY_BEFORE.search((self._before + text[max(at - _LOOK_BACK, 0) : at])[-_LOOK_BACK:])
+        name = key[1].decode(errors="replace") if key else ""
+        if name in PATHS:
+            return self._texts.path
+        return self._texts.name if name in NAMES else self._texts.free
+
+    def _without_names(self, found: re.Match[bytes]) -> bytes:
+        """A string of what is done without names and tokens that contain no suspicious character."""
+        if found[3] == b":" and found[1] in _KNOWN:
+            return found[0]
+        return _quoted(self._texts.names_and_secrets, found[1]) + found[2] + found[3]
+
+
+def _quoted(rule: Callable[[str], str], raw: bytes) -> bytes:
+    """Redacts a string literal; returned byte for byte if unchanged."""
+    text = _decoded(raw)
+    made = rule(text)
+    return b'"' + raw + b'"' if made == text else _raw(json.dumps(made, ensure_ascii=False))
+
+
+def _decoded(raw: bytes) -> str:
+    """Decodes a JSON string literal; unchanged if it is invalid."""
+    text = _text(raw)
+    try:
+        return str(json.loads(f'"{text}"', strict=False)) if "\\" in text else text
+    except ValueError:
+        return text
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
+
+def _raw(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+# Documents that kanalyze writes: manifest, compiled kernels, results of the torch pass
 
 #: Keys whose text stays, once redacted, and keys under which all keys do; keys whose value is removed, with its kind.
 _KEYS: Final = words(ALLOWED["documents"]["keys"])
 _OWN: Final = words(ALLOWED["documents"]["own"])
 _GONE: Final = ALLOWED["documents"]["gone"]
+
+#: Which keys of which parts of a manifest hold names.
+_LEARNED: Final = (("machine", "host", Names.host), ("workload", "cwd", Names.folder), ("git", "root", Names.folder))
 
 #: The key of a build: a truncated digest.
 _BUILD: Final = re.compile(r"[0-9a-f]{24}")
@@ -35,22 +316,18 @@ _SWITCH: Final = (
 )
 _VALUE: Final = re.compile(rf"(?:(?:{_SWITCH})(?:[,:;=]|$)){{0,64}}")
 
-#: What is wrong with a file of lines that the collector did not write.
-_WRONG: Final = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError, EOFError, zlib.error)
 
-
-def learn(path: Path, names: Names) -> None:
+def learn_document(path: Path, names: Names) -> None:
     """Collect identifying names from the document at `path` into `names`."""
-    document = _read(path)
-    if not isinstance(document, dict):
-        return
-    parts = {key: value for key, value in document.items() if isinstance(value, dict)}
-    names.host(parts.get("machine", {}).get("host"))
-    names.folder(parts.get("workload", {}).get("cwd"))
-    names.folder(parts.get("git", {}).get("root"))
+    content = read(path)
+    parts = (
+        {name: part for name, part in content.items() if isinstance(part, dict)} if isinstance(content, dict) else {}
+    )
+    for part, key, learned in _LEARNED:
+        learned(names, parts.get(part, {}).get(key))
     for name, value in parts.get("environment", {}).items():
         names.variable(str(name), str(value))
-    _learn(document, names)
+    _learn(content, names)
 
 
 def _learn(value: object, names: Names, key: str = "") -> None:
@@ -68,21 +345,15 @@ def _learn(value: object, names: Names, key: str = "") -> None:
             names.assigned(value)
 
 
-def copy(path: Path, target: Path | None, texts: Texts) -> None:
-    """Write the redacted copy of the document at `path` to `target`; without a target, only count the removals.
-
-    Raises:
-        UnknownFormatError: It is not JSON.
-        OSError: The target cannot be written.
-    """
-    made = encoded(document(_read(path), texts))
-    if target is not None:
-        target.write_bytes(made)
+def copy_document(path: Path, target: Path, texts: Texts) -> None:
+    """Write the redacted copy of the document at `path` to `target`."""
+    write(document(read(path), texts), target)
 
 
-def encoded(value: object) -> bytes:
-    """Serialises a document as the collectors do."""
-    return (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
+def write(content: object, target: Path) -> None:
+    """Write a document to `target` as the collectors do."""
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    target.write_bytes(text.encode("utf-8", "surrogatepass"))
 
 
 def document(value: object, texts: Texts, *, known: bool = True, all_below: bool = False) -> object:
@@ -123,39 +394,36 @@ def _is_harmless(name: str, value: str) -> bool:
     return bool(_VARIABLE.fullmatch(name) and not is_secret(name) and _VALUE.fullmatch(value))
 
 
-def _read(path: Path) -> object:
+def read(path: Path) -> object:
+    """The document at `path`; UnknownFormatError if it is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UnknownFormatError.of(path, "JSON that cannot be read", "Copy the file again.") from error
 
 
-def learn_lines(path: Path, names: Names) -> None:
-    """Collect identifying names from the files and lines at `path` into `names`.
+# Lines of the program; what stands in them is the program itself: it goes, unless the user lets it stay
 
-    Raises:
-        DamagedReportError: It is not what the collector writes.
-    """
+#: What is wrong with a file of lines that the collector did not write.
+_WRONG: Final = (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError, EOFError, zlib.error)
+
+
+def learn_lines(path: Path, names: Names) -> None:
+    """Collect identifying names from the files and lines at `path` into `names`."""
     content = _lines(path)
     for text in (*content["files"], *(text for *_, text in content["places"])):
         names.text(text)
 
 
-def copy_lines(path: Path, target: Path | None, texts: Texts) -> None:
-    """Write the redacted copy of the lines at `path` to `target`; without a target, only count the removals.
-
-    Raises:
-        DamagedReportError: It is not what the collector writes.
-        OSError: The target cannot be written.
-    """
+def copy_lines(path: Path, target: Path, texts: Texts) -> None:
+    """Write the redacted copy of the lines at `path` to `target`."""
     content = _lines(path)
     content["files"] = [texts.path(file) for file in content["files"]]
     content["places"] = [
         (file, line, texts.name(function), texts.free(text) if texts.names.source else texts.blank("lines", text))
         for file, line, function, text in content["places"]
     ]
-    if target is not None:
-        target.write_bytes(gzip.compress(json.dumps(content).encode(), 6, mtime=0))
+    target.write_bytes(gzip.compress(json.dumps(content).encode(), 6, mtime=0))
 
 
 def _lines(path: Path) -> dict[str, Any]:
@@ -166,7 +434,7 @@ def _lines(path: Path) -> dict[str, Any]:
 
     try:
         packed = path.read_bytes()
-        content = json.loads(gzip.decompress(packed) if packed.startswith(b"\x1f\x8b") else packed)
+        content = json.loads(gzip.decompress(packed) if packed.startswith(_MAGIC) else packed)
         return {
             "schema": int(content["schema"]),
             "process": int(content["process"]),

@@ -13,31 +13,22 @@ are sources (8.1: path and text of a file; 4: the compiled code, with the same p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kanalyze.errors import RedactError
 from kanalyze.files.protobuf import fields
-from kanalyze.redact.assigned import values
-from kanalyze.redact.texts import ADDRESSES, ALLOWED, PATH, ROOTS, WINDOWS_PATH, Names, Texts
+from kanalyze.redact.names import ALLOWED, Names, values
+from kanalyze.redact.texts import ADDRESSES, PATH, ROOTS, WINDOWS_PATH, Rule, Texts, rule_of, rules_of
 
-if TYPE_CHECKING:
-    Place = tuple[int, ...]
-
-
-def _places(name: str) -> frozenset[Place]:
-    """Paths of fields, which are in allowed.toml: 0 for a header or 1 for an entry, then the numbers of the fields."""
-    return frozenset(tuple(map(int, place.split("."))) for place in ALLOWED["ncu"][name].split())
-
-
-#: Fields of the session that stay, except for patterns such as addresses, and those with all below them; fields that
-#: are messages, and fields that are texts, which is needed where the bytes alone are ambiguous; fields with a folder.
-_STAYS: Final = _places("stays")
-_STAYS_WITH_ALL_BELOW: Final = _places("stays_with_all_below")
-_MESSAGES: Final = _places("messages")
-_TEXTS: Final = _places("texts")
-_FOLDERS: Final = _places("folders")
+#: Paths of fields: 0 for a header or 1 for an entry, then the numbers of the fields. Those of the session that stay but
+#: for patterns such as addresses, and those with all below them; fields that are messages, and fields that are texts,
+#: which is needed where the bytes alone are ambiguous; fields with a folder.
+_FIELDS: Final = {
+    name: {tuple(map(int, place.split("."))) for place in places.split()} for name, places in ALLOWED["ncu"].items()
+}
+_MESSAGES, _TEXTS = _FIELDS["messages"], _FIELDS["texts"]
 
 _HEADER, _ENTRY = 0, 1
 _SESSION: Final = (_HEADER, 3)
@@ -58,112 +49,79 @@ _PATH_ANYWHERE: Final = re.compile(
     rb"(?<![\w./~-])/(?:" + "|".join(sorted(ROOTS)).encode() + rb")/(?:" + _PART + rb"+/)*"
 )
 
+#: What identifies by its form in a text.
+_OF_FORM: Final = (("paths", PATH, ""), ("paths", WINDOWS_PATH, ""), *ADDRESSES)
+
 
 def learn(path: Path, names: Names) -> None:
-    """Collect identifying names from the report at `path` into `names`.
-
-    Raises:
-        RedactError: It is not built as the reports that are known.
-    """
+    """Collect identifying names from the report at `path` into `names`."""
     data = path.read_bytes()
     for place, begin, end in _followed(path, data):
         text = _text_of(data[begin:end]) or ""
         names.text(text)
         if place[:2] == _SESSION and place[3:] == (_HOST_NAME,):
             names.host(text)
-        elif place in _FOLDERS:
+        elif place in _FIELDS["folders"]:
             names.folder(re.split(r"[\\/](?!.*[\\/])", text)[0])
     for found in _PATH_ANYWHERE.findall(data):
         names.text(found.decode(errors="replace"))
 
 
-def copy(path: Path, target: Path | None, texts: Texts) -> None:
-    """Write the redacted copy of the report at `path`, of its length, to `target`; without a target, only count.
-
-    Raises:
-        RedactError: It is not built as the reports that are known.
-        OSError: The target cannot be written.
-    """
+def copy(path: Path, target: Path, texts: Texts) -> None:
+    """Write the redacted copy of the report at `path`, of its length, to `target`."""
     data = path.read_bytes()
     made = bytearray(data)
     mask = _Mask(texts)
     for place, begin, end in _followed(path, data):
         made[begin:end] = mask.leaf(place, data[begin:end])
-    whole = mask.anywhere(bytes(made))
-    if target is not None:
-        target.write_bytes(whole)
+    target.write_bytes(mask.over(mask.anywhere, bytes(made)))
 
 
 class _Mask:
-    """Overwrites texts in place, and counts them."""
+    """Overwrites texts in place, and counts them; `anywhere` are the rules for all bytes of a report."""
 
     def __init__(self, texts: Texts) -> None:
-        names = texts.names
         self._removed = texts.removed
-        alone = rb"(?<![A-Za-z0-9])%b(?![A-Za-z0-9])"
-        self._sought = [
-            (what, name, re.compile(form.replace(b"%b", re.escape(name)), re.IGNORECASE))
-            for what, wanted, form in (
-                ("texts that were asked for", names.secrets, b"%b"),
-                ("host names", names.hosts, alone),
-                ("user names", names.users, alone),
-            )
-            for name in sorted((name.encode() for name in wanted), key=len, reverse=True)
-        ]
-        folders = sorted((folder.encode() for folder in names.folders), key=len, reverse=True)
-        self._folders = [folder for folder in folders if len(folder) >= _LONG_ENOUGH]
+        self._rules = _of_bytes([*_OF_FORM, *rules_of(texts.names)])
+        folders = rule_of("paths", texts.names.folders, ("", r"(?![\w.-])"), "", _LONG_ENOUGH)
+        # code and tables contain paths and names that are no fields
+        named = _of_bytes(rules_of(texts.names, at_least=_LONG_ENOUGH))
+        self.anywhere = [*_of_bytes(folders), ("paths", _PATH_ANYWHERE), *named]
 
-    def leaf(self, place: Place, value: bytes) -> bytes:
+    def leaf(self, place: tuple[int, ...], value: bytes) -> bytes:
         """Redacts one text or byte string, by its field path."""
-        is_of_session = place[:2] == _SESSION and place not in _STAYS and place[:3] not in _STAYS_WITH_ALL_BELOW
-        if is_of_session or (place == _OF_PROCESS_HOST and value not in _HERE):
-            return self._over("host names and addresses", value)
+        stays = place in _FIELDS["stays"] or place[:3] in _FIELDS["stays_with_all_below"]
+        if (place[:2] == _SESSION and not stays) or (place == _OF_PROCESS_HOST and value not in _HERE):
+            return self._filled("host names and addresses", value)
         if _text_of(value) is None:
             return value
         made = bytearray(value)
         for begin, end in values(value.decode("latin-1")):
-            made[begin:end] = self._over("secrets", value[begin:end])
-        value = bytes(made)
-        for pattern in (PATH, WINDOWS_PATH):
-            value = self._sub("paths", _of_bytes(pattern), value, "folders")
-        for what, pattern, _ in ADDRESSES:
-            value = self._sub(what, _of_bytes(pattern), value)
-        return self._named(value, shortest=0)
+            made[begin:end] = self._filled("secrets", value[begin:end])
+        return self.over(self._rules, bytes(made))
 
-    def anywhere(self, data: bytes) -> bytes:
-        """Redacts all of a report as bytes, since code and tables contain paths and names that are no fields."""
-        for folder in self._folders:
-            data = self._sub("paths", re.compile(re.escape(folder) + rb"(?![\w.-])"), data)
-        data = self._sub("paths", _PATH_ANYWHERE, data)
-        return self._named(data, shortest=_LONG_ENOUGH)
-
-    def _named(self, data: bytes, shortest: int) -> bytes:
-        low = data.lower()
-        for what, name, pattern in self._sought:
-            if len(name) >= shortest and name.lower() in low:
-                data = self._sub(what, pattern, data)
+    def over(self, rules: list[tuple[str, re.Pattern[bytes]]], data: bytes) -> bytes:
+        """Overwrites what the rules find: of a path its folders."""
+        for what, pattern in rules:
+            made = bytearray(data)
+            for found in pattern.finditer(data):
+                begin, end = found.span("folders" if "folders" in pattern.groupindex else 0)
+                made[begin:end] = self._filled(what, data[begin:end])
+            data = bytes(made)
         return data
 
-    def _sub(self, what: str, pattern: re.Pattern[bytes], data: bytes, group: int | str = 0) -> bytes:
-        made = bytearray(data)
-        for found in pattern.finditer(data):
-            begin, end = found.span(group)
-            if end > begin:
-                made[begin:end] = self._over(what, data[begin:end])
-        return bytes(made)
-
-    def _over(self, what: str, value: bytes) -> bytes:
+    def _filled(self, what: str, value: bytes) -> bytes:
         """A filler of the same length; folder separators and line ends stay."""
         made = re.sub(rb"[^/\\\n]", b"_", value)
         self._removed.add(what, made != value)
         return made
 
 
-def _of_bytes(pattern: re.Pattern[str]) -> re.Pattern[bytes]:
-    return re.compile(pattern.pattern.encode(), pattern.flags & ~re.UNICODE)
+def _of_bytes(rules: Iterable[Rule]) -> list[tuple[str, re.Pattern[bytes]]]:
+    return [(what, re.compile(rule.pattern.encode(), rule.flags & ~re.UNICODE)) for what, rule, _ in rules]
 
 
-def _followed(path: Path, data: bytes) -> Iterator[tuple[Place, int, int]]:
+def _followed(path: Path, data: bytes) -> Iterator[tuple[tuple[int, ...], int, int]]:
     """All texts and byte strings of a report, with their field paths.
 
     Raises:
@@ -184,14 +142,14 @@ def _followed(path: Path, data: bytes) -> Iterator[tuple[Place, int, int]]:
 
 def _parts(data: bytes) -> Iterator[tuple[int, int, int]]:
     """The start and end of every header and entry of a report."""
-    at = _length(data, 4) + 8
+    at, entries_end = _length(data, 4) + 8, 0
     while at < len(data):
         begin, at = at + 4, at + 4 + _length(data, at)
-        yield _HEADER, begin, at
-        end = at + sum(field.number for field in fields(data, begin, at) if field.key == _ENTRIES_SIZE)
-        while at < end:
-            begin, at = at + 4, at + 4 + _length(data, at)
-            yield _ENTRY, begin, at
+        is_entry = begin - 4 < entries_end
+        if not is_entry:
+            sizes = (field.number for field in fields(data, begin, at) if field.key == _ENTRIES_SIZE)
+            entries_end = at + sum(sizes)
+        yield _ENTRY if is_entry else _HEADER, begin, at
     if at != len(data):
         raise ValueError
 
@@ -202,7 +160,7 @@ def _length(data: bytes, at: int) -> int:
     return int.from_bytes(data[at : at + 4], "little")
 
 
-def _leaves(data: bytes, at: int, end: int, above: Place) -> Iterator[tuple[Place, int, int]]:
+def _leaves(data: bytes, at: int, end: int, above: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], int, int]]:
     """Texts and byte strings in a message and its nested messages, with their field paths.
 
     A field of an unknown path is text if it is valid text, else a message if it can be parsed as one.

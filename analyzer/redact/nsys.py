@@ -17,49 +17,33 @@ from urllib.parse import quote
 
 from kanalyze.errors import DamagedReportError, UnknownFormatError
 from kanalyze.files import python_stacks
-from kanalyze.redact.assigned import is_argument
-from kanalyze.redact.texts import ALLOWED, Names, Texts, words
+from kanalyze.redact.names import ALLOWED, Names, is_argument, words
+from kanalyze.redact.texts import Texts
 
 #: How a text is redacted (a method of :class:`Texts`, or not at all), and which rows are kept: see allowed.toml.
 How = Literal["name", "free", "path", "module", "counters", "blank"]
 Rows = Literal["all", "profiled", "sampled", "settings"]
-
-
-class Table(NamedTuple):
-    """What is kept of one table.
-
-    Attributes:
-        texts: The redaction rule of each text column.
-        rows: Which rows are kept; row ids are where all are, since a gap in them is a row lost by nsys.
-    """
-
-    texts: dict[str, How]
-    rows: Rows
-
 
 _KNOWN: Final = ALLOWED["nsys"]
 
 #: Settings that are kept, as ``name=value``, by table; a value that cannot identify is written as % there.
 _HARMLESS: Final = r"(?:[-+\d.,: TZ]*(?: sec| UTC)?|[A-Za-z]{0,24})"
 _SETTINGS: Final = {
-    table: re.compile("|".join(patterns).replace("%", _HARMLESS))
-    for name, patterns in _KNOWN["settings"].items()
-    for table in ((name, "EXPORT_META_DATA") if name == "META_DATA_EXPORT" else (name,))
+    name: re.compile("|".join(patterns).replace("%", _HARMLESS)) for name, patterns in _KNOWN["settings"].items()
 }
+_SETTINGS["EXPORT_META_DATA"] = _SETTINGS["META_DATA_EXPORT"]
 
-
-def _known_tables() -> dict[str, Table]:
-    """The tables of allowed.toml."""
-    enums: dict[str, dict[str, How]] = {name: {"name": "name", "label": "name"} for name in words(_KNOWN["enums"])}
-    texts: dict[str, dict[str, How]] = _KNOWN["texts"] | enums
-    rows: dict[str, Rows] = dict.fromkeys(_SETTINGS, "settings")
-    rows |= dict.fromkeys(words(_KNOWN["profiled"]), "profiled")
-    rows |= dict.fromkeys(words(_KNOWN["sampled"]), "sampled")
-    names = words(_KNOWN["numeric"]) | rows.keys() | texts.keys()
-    return {name: Table(texts.get(name, {}), rows.get(name, "all")) for name in names}
-
-
-TABLES: Final = _known_tables()
+#: Which rows are kept of each table, and the redaction rule of each of its text columns, if it has any.
+_ROWS: Final[dict[str, Rows]] = {
+    **dict.fromkeys(words(" ".join((_KNOWN["numeric"], _KNOWN["enums"], *_KNOWN["texts"]))), "all"),
+    **dict.fromkeys(_SETTINGS, "settings"),
+    **dict.fromkeys(words(_KNOWN["profiled"]), "profiled"),
+    **dict.fromkeys(words(_KNOWN["sampled"]), "sampled"),
+}
+_TEXTS: Final[dict[str, dict[str, How]]] = {
+    **{name: {"name": "name", "label": "name"} for name in words(_KNOWN["enums"])},
+    **_KNOWN["texts"],
+}
 
 #: Columns that are kept in every table, and those of them that are emptied, since they identify a device.
 _IDENTIFIERS: Final = words(_KNOWN["identifiers"])
@@ -67,44 +51,31 @@ _COLUMNS: Final = words(_KNOWN["numbers"]) | _IDENTIFIERS
 
 #: Columns that refer to StringIds, and how those strings are redacted; the rules strictest first, for strings that
 #: several columns refer to.
-REFERENCES: Final[dict[str, How]] = {name: how for how, names in _KNOWN["references"].items() for name in names.split()}
+_REFERENCES: Final[dict[str, How]] = {
+    name: how for how, names in _KNOWN["references"].items() for name in names.split()
+}
 _STRICTEST: Final[tuple[How, ...]] = ("path", "free", "module", "name")
 
 #: Tables whose rows show which processes were profiled, and the column.
 _PROFILED: Final = {table: column for column, names in _KNOWN["processes"].items() for table in names.split()}
 
-#: Tables left out on purpose, and what their rows are; what removed settings are, by a part of their name.
-_EXPECTED: Final = _KNOWN["left_out"]
-_GONE: Final = _KNOWN["gone"]
-_PROPERTIES: Final = "settings and properties of the machine"
-
-#: Samples, whose ids stacks are told by.
+#: Samples, whose ids stacks are told by; what rows of other processes are called in tables of them.
 _SAMPLES: Final = "COMPOSITE_EVENTS"
-
-#: Tables of which any shows that nsys wrote the database.
-_SIGNS: Final = frozenset((*_SETTINGS, "TARGET_INFO_SESSION_START_TIME", "StringIds"))
+_OF_OTHERS: Final = {
+    _SAMPLES: "samples of processes that were not profiled",
+    "SAMPLING_CALLCHAINS": "functions in samples of processes that were not profiled",
+}
 
 #: Process of a globalTid, by its lowest bit and mask.
 _PROCESS: Final = 24
 _PROCESSES: Final = (1 << _PROCESS) - 1
-
-#: Kinds of rows that are of profiled processes alone, and what others are called where they are samples.
-_OF_PROCESSES: Final = ("profiled", "sampled")
-_SAMPLED: Final = {
-    _SAMPLES: "samples of processes that were not profiled",
-    "SAMPLING_CALLCHAINS": "functions in samples of processes that were not profiled",
-}
 
 _NVTX: Final = "NVTX_EVENTS"
 
 #: Tables whose texts name the machine and its user, and their columns; settings that do, with what takes their value.
 _SPEAKING: Final = words(_KNOWN["learned"]["tables"])
 _SPOKEN: Final = _KNOWN["learned"]["columns"].split()
-_TELLING: Final = tuple(
-    (re.compile(names), getattr(Names, how)) for how, names in _KNOWN["learned"]["settings"].items()
-)
-_PATHS: Final = re.compile(r"PROCESS_\d+:COMMAND")
-_TEXTS: Final = frozenset(("name", "value", "text", "devStateName"))
+_TELLING: Final = [(re.compile(names), getattr(Names, how)) for how, names in _KNOWN["learned"]["settings"].items()]
 
 #: Severity from which a diagnostic is a warning (ENUM_DIAGNOSTIC_SEVERITY_LEVEL).
 _WARNING: Final = 2
@@ -119,98 +90,69 @@ _PRAGMAS: Final = ["journal_mode = OFF", "synchronous = OFF", "secure_delete = O
 
 
 def learn(path: Path, names: Names) -> None:
-    """Collect identifying names from the export at `path` into `names`.
-
-    Raises:
-        UnknownFormatError: It is a database that nsys did not write.
-        DamagedReportError: A table cannot be read.
-    """
+    """Collect identifying names from the export at `path` into `names`."""
     with _opened(path) as database:
         with failed(path, "its list of tables"):
             tables = _tables_of(database)
-        if _SIGNS.isdisjoint(tables):
+        if {*_SETTINGS, "TARGET_INFO_SESSION_START_TIME", "StringIds"}.isdisjoint(tables):
             raise UnknownFormatError.of(path, "an SQLite database that nsys did not write")
         for table in tables:
             with failed(path, table):
                 _learn_table(database, table, names)
 
 
-def copy(path: Path, target: Path | None, texts: Texts) -> None:
-    """Write the redacted copy of the export at `path` to `target`; without a target, only count the removals.
-
-    Raises:
-        DamagedReportError: A table cannot be read, or holds text where numbers belong.
-        OSError: The target cannot be written.
-    """
-    with _opened(path, target) as database:
-        have = _tables_of(database)
-        work = _Copy(database, texts, have, counting=target is None)
-        for table in have:
+def copy(path: Path, target: Path, texts: Texts) -> None:
+    """Write the redacted copy of the export at `path` to `target`; where that is no file, only count the removals."""
+    is_counting = target == Path(os.devnull)
+    with _opened(path, "" if is_counting else str(target)) as database:
+        work = _Copy(database, texts, is_counting=is_counting)
+        for table in [name for name in work.columns if name != "StringIds"]:
             with failed(path, table):
                 work.table(table)
-        if "StringIds" in have:
+        if "StringIds" in work.columns:
             with failed(path, "StringIds"):
                 work.strings()
         database.commit()
 
 
 class Column(NamedTuple):
-    """A declared column; `key` is its position in the primary key, from 1, or 0."""
+    """A column: the SQL that declares it and that of an empty value; its place in the primary key, from 1, or 0."""
 
     name: str
-    type: str
-    required: bool
-    default: str | None
+    declared: str
+    nothing: str
     key: int
     is_row_id: bool
 
-    @property
-    def nothing(self) -> str:
-        """SQL for an empty value."""
-        if not self.required:
-            return "NULL"
-        return "''" if "TEXT" in self.type else "0"
-
-    def declared(self, *, alone: bool) -> str:
-        """SQL that declares the column; `alone`: it is the whole primary key."""
-        is_plain = self.default is not None and re.fullmatch(r"-?\d+(?:\.\d+)?|NULL|''", self.default)
-        parts = (
-            _quoted(self.name),
-            self.type,
-            "NOT NULL" if self.required else "",
-            "PRIMARY KEY" if self.key and alone else "",
-            f"DEFAULT {self.default}" if is_plain else "",
-        )
-        return " ".join(filter(None, parts))
-
 
 class _Copy:
-    """A copy in progress: `source` is attached to the new database's connection, and has the tables `have`."""
+    """A copy in progress; `columns` are those of the tables in `source`, which is attached to the new database."""
 
-    def __init__(self, database: sqlite3.Connection, texts: Texts, have: list[str], *, counting: bool) -> None:
-        self._database, self._texts, self._have, self._counting = database, texts, have, counting
+    def __init__(self, database: sqlite3.Connection, texts: Texts, *, is_counting: bool) -> None:
+        self._database, self._texts, self._is_counting = database, texts, is_counting
+        self.columns = {name: _columns_of(database, name) for name in _tables_of(database)}
         self._used: dict[int, How] = {}  # StringIds that stacks refer to, with the rule for each
-        self._domains = _stack_domains(database)
+        self._domains = self._stack_domains()
         database.create_function("redacted", 2, self._redacted, deterministic=True)
-        database.create_function("not_a_number", 0, _refuse)
+        database.create_function("not_a_number", 0, lambda: 1 / 0)
         database.create_function("python_stack", 3, self._stack)
 
     def table(self, name: str) -> None:
         """Copy the table `name`, if it is known."""
-        spec = TABLES.get(name)
-        if spec is None:
-            what = _EXPECTED.get(name) or f"rows of table {self._texts.free(name)}, which is not known"
+        rows = _ROWS.get(name)
+        if rows is None:
+            what = _KNOWN["left_out"].get(name) or f"rows of table {self._texts.free(name)}, which is not known"
             self._texts.removed.add(what, self._number(f"source.{_quoted(name)}"))
-        elif name != "StringIds":
-            columns = self._created(name, spec)
-            if spec.rows == "settings":
-                self._copy_settings(name, columns)
-            elif spec.texts or spec.rows in _OF_PROCESSES or not self._counting:
-                self._insert(name, spec, columns)
+            return
+        columns = self._created(name)
+        if rows == "settings":
+            self._copy_settings(name, columns)
+        elif name in _TEXTS or rows != "all" or not self._is_counting:
+            self._insert(name, rows, columns)
 
     def strings(self) -> None:
         """Copy the strings that kept columns refer to, each by the strictest applicable rule."""
-        self._created("StringIds", TABLES["StringIds"])
+        self._created("StringIds")
         used = self._references()
         rows = self._database.execute("SELECT id, CAST(value AS BLOB) FROM source.StringIds")
         kept = [(number, self._redacted(used[number], value)) for number, value in rows if number in used]
@@ -222,36 +164,34 @@ class _Copy:
         number: int = self._database.execute(f"SELECT count(*) FROM {rows}").fetchone()[0]
         return number
 
-    def _created(self, name: str, spec: Table) -> list[Column]:
+    def _created(self, name: str) -> list[Column]:
         """Create the table with the columns to keep, taking nothing else from the file's own schema.
 
         Unknown columns are counted as removed.
         """
-        columns = _columns_of(self._database, name)
-        known = _COLUMNS | spec.texts.keys()
-        for column in columns:
+        known = _COLUMNS | _TEXTS.get(name, {}).keys()
+        for column in self.columns[name]:
             if column.name not in known:
                 self._texts.removed.add(f"column {name}.{self._texts.free(column.name)}, which is not known")
-        columns = [column for column in columns if column.name in known]
+        columns = [column for column in self.columns[name] if column.name in known]
         keys = sorted((column for column in columns if column.key), key=lambda column: column.key)
-        parts = [column.declared(alone=len(keys) == 1) for column in columns]
+        parts = [column.declared for column in columns]
         if len(keys) > 1:
             parts.append(f"PRIMARY KEY ({', '.join(_quoted(column.name) for column in keys)})")
         self._database.execute(f"CREATE TABLE main.{_quoted(name)} ({', '.join(parts)})")
         return columns
 
-    def _insert(self, name: str, spec: Table, columns: list[Column]) -> None:
-        made = {_quoted(column.name): self._expression(name, spec, column) for column in columns}
-        if spec.rows == "all" and not any(column.is_row_id for column in columns):
+    def _insert(self, name: str, rows: Rows, columns: list[Column]) -> None:
+        made = {_quoted(column.name): self._expression(name, column) for column in columns}
+        if rows == "all" and not any(column.is_row_id for column in columns):  # a gap in row ids is a row lost by nsys
             made = {"rowid": "rowid", **made}
         source, where = f"source.{_quoted(name)}", "TRUE"
-        if spec.rows == "profiled":
+        if rows == "profiled":
             where = self._profiled(columns)
-        elif spec.rows == "sampled" and _SAMPLES in self._have:
-            own = self._profiled(_columns_of(self._database, _SAMPLES))
-            where = f"id IN (SELECT id FROM source.{_SAMPLES} WHERE {own})"
+        elif rows == "sampled" and _SAMPLES in self.columns:
+            where = f"id IN (SELECT id FROM source.{_SAMPLES} WHERE {self._profiled(self.columns[_SAMPLES])})"
         if where != "TRUE":
-            what = _SAMPLED.get(name, "processes and threads that were not profiled")
+            what = _OF_OTHERS.get(name, "processes and threads that were not profiled")
             self._texts.removed.add(what, self._number(f"{source} WHERE NOT ({where})"))
         for column in columns:
             if column.name in _IDENTIFIERS:
@@ -264,8 +204,9 @@ class _Copy:
             f"FROM {source} WHERE {where} ORDER BY rowid"
         )
 
-    def _expression(self, table: str, spec: Table, column: Column) -> str:
-        name, how = _quoted(column.name), spec.texts.get(column.name)
+    def _expression(self, table: str, column: Column) -> str:
+        """SQL for what a column of a table becomes."""
+        name, how = _quoted(column.name), _TEXTS.get(table, {}).get(column.name)
         if stack := self._stack_expression(table, column.name):
             return stack
         if column.name in _IDENTIFIERS or how == "blank":
@@ -280,9 +221,9 @@ class _Copy:
         sql = [
             f"SELECT DISTINCT ({column} >> {_PROCESS}) & {_PROCESSES} FROM source.{table}"
             for table, column in _PROFILED.items()
-            if table in self._have and any(column == one.name for one in _columns_of(self._database, table))
+            if any(column == one.name for one in self.columns.get(table, ()))
         ]
-        if "TARGET_INFO_CUDA_DEVICE" in self._have:
+        if "TARGET_INFO_CUDA_DEVICE" in self.columns:
             sql.append("SELECT pid FROM source.TARGET_INFO_CUDA_DEVICE")
         pids = {row[0] for part in sql for row in self._database.execute(part)}
         listed = ", ".join(str(pid) for pid in sorted(pid for pid in pids if isinstance(pid, int)))
@@ -292,19 +233,16 @@ class _Copy:
     def _references(self) -> dict[int, How]:
         """The string ids that kept columns refer to, with the rule for each."""
         used = dict(self._used)
-        order = {how: rank for rank, how in enumerate(_STRICTEST)}
-        for table in (name for name in self._have if name in TABLES and name != "StringIds"):
-            # rows of processes that were not profiled are gone; all other tables are copied unchanged, or not yet
-            side = "main" if TABLES[table].rows in _OF_PROCESSES else "source"
-            for column in _columns_of(self._database, table):
-                how = REFERENCES.get(column.name)
-                if how is None or column.name in TABLES[table].texts:
-                    continue
-                name = _quoted(column.name)
-                sql = f"SELECT DISTINCT {name} FROM {side}.{_quoted(table)} WHERE typeof({name}) = 'integer'"
-                for (number,) in self._database.execute(sql):
-                    if order[how] <= order[used.get(number, "name")]:
-                        used[number] = how
+        # rows of processes that were not profiled are gone; all other tables are copied unchanged, or not yet
+        sides = {"profiled": "main", "sampled": "main"}
+        for table, column in ((table, one.name) for table, columns in self.columns.items() for one in columns):
+            how = _REFERENCES.get(column)
+            if how is None or table not in _ROWS or table == "StringIds" or column in _TEXTS.get(table, {}):
+                continue
+            source, name = f"{sides.get(_ROWS[table], 'source')}.{_quoted(table)}", _quoted(column)
+            sql = f"SELECT DISTINCT {name} FROM {source} WHERE typeof({name}) = 'integer'"
+            for (number,) in self._database.execute(sql):
+                used[number] = min(how, used.get(number, "name"), key=_STRICTEST.index)
         return used
 
     def _redacted(self, how: How, value: bytes | None) -> bytes | None:
@@ -315,37 +253,52 @@ class _Copy:
 
     def _copy_settings(self, table: str, columns: list[Column]) -> None:
         """Copy the allowlisted rows of a table of settings."""
-        places, removed, option = [column.name for column in columns], self._texts.removed, ""
-        listed = ", ".join(map(_quoted, places))
-        marks = ", ".join("CAST(? AS TEXT)" if place in _TEXTS else "?" for place in places)
-        rows = self._database.execute(f"SELECT {listed} FROM source.{_quoted(table)} ORDER BY rowid").fetchall()
+        removed, option, is_message = self._texts.removed, "", table == "DIAGNOSTIC_EVENT"
+        listed = ", ".join(_quoted(column.name) for column in columns)
+        marks = ", ".join("CAST(? AS TEXT)" if one.name in _TEXTS[table] else "?" for one in columns)
         insert = f"INSERT INTO main.{_quoted(table)} ({listed}) VALUES ({marks})"
-        for row in rows:
-            values = dict(zip(places, row, strict=True))
+        for row in self._database.execute(f"SELECT {listed} FROM source.{_quoted(table)} ORDER BY rowid").fetchall():
+            values = {column.name: value for column, value in zip(columns, row, strict=True)}
             name, value = str(values.get("name") or ""), str(values.get("value") or values.get("text") or "")
-            severity, is_message = values.get("severity"), table == "DIAGNOSTIC_EVENT"
+            severity = values.get("severity")
             is_warning = is_message and (not isinstance(severity, int) or severity >= _WARNING)
             if not is_warning and not _SETTINGS[table].fullmatch(value if is_message else f"{name}={value}"):
-                gone = (what for part, what in _GONE.items() if part in name)
-                what = "messages of nsys that are no warnings" if is_message else next(gone, _PROPERTIES)
-                removed.add(what, bool(value))
+                gone = (what for part, what in _KNOWN["gone"].items() if part in name)
+                usual = (
+                    "messages of nsys that are no warnings" if is_message else "settings and properties of the machine"
+                )
+                removed.add(usual if is_message else next(gone, usual), bool(value))
                 continue
-            kept = self._texts.path(value) if _PATHS.fullmatch(name) else self._texts.free(value)
+            is_command = re.fullmatch(r"PROCESS_\d+:COMMAND", name)
+            kept = self._texts.path(value) if is_command else self._texts.free(value)
             if is_argument(option, value):
                 removed.add("secrets")
                 kept = "[secret]"
             option = value if ":ARGUMENT_" in name else ""
-            values.update({"value" if "value" in values else "text": kept, "devStateName": ""})
-            self._database.execute(insert, [_bytes(values[place]) for place in places])
+            values |= {"value" if "value" in values else "text": kept, "devStateName": ""}
+            self._database.execute(insert, [_bytes(values[column.name]) for column in columns])
+
+    # Stacks of Python in payloads of ranges
+
+    def _stack_domains(self) -> set[tuple[int, int]]:
+        """Processes and domains of nsys' stacks of Python."""
+        names = {column.name for column in self.columns.get(_NVTX, ())}
+        if not names >= {"text", "globalTid", "domainId", "eventType", "binaryData"}:
+            return set()
+        domains = ", ".join(f"'{name}'" for name in python_stacks.DOMAINS)
+        sql = f"SELECT globalTid, domainId FROM source.{_NVTX} WHERE eventType = ? AND text IN ({domains})"
+        return {
+            (thread >> _PROCESS & _PROCESSES, domain)
+            for thread, domain in self._database.execute(sql, (python_stacks.DOMAIN,))
+            if isinstance(thread, int) and isinstance(domain, int)
+        }
 
     def _stack_expression(self, table: str, column: str) -> str | None:
         """SQL for the payload of a row if it is a stack of Python, else null; None for columns that hold none."""
         if not self._domains or (table, column) != (_NVTX, "binaryData"):
             return None
-        return (
-            f"CASE WHEN eventType = {python_stacks.MARK} AND {column} IS NOT NULL "
-            f"THEN python_stack(globalTid, domainId, {column}) END"
-        )
+        is_stack = f"eventType = {python_stacks.MARK} AND {column} IS NOT NULL"
+        return f"CASE WHEN {is_stack} THEN python_stack(globalTid, domainId, {column}) END"
 
     def _stack(self, thread: object, domain: object, payload: object) -> bytes | None:
         data = payload.encode() if isinstance(payload, str) else payload
@@ -361,49 +314,27 @@ class _Copy:
         return python_stacks.packed(stack)
 
 
-def _refuse() -> None:
-    raise TypeError
-
-
-def _stack_domains(database: sqlite3.Connection) -> set[tuple[int, int]]:
-    """Processes and domains of nsys' stacks of Python in the attached `source`."""
-    columns = {column.name for column in _columns_of(database, _NVTX)}
-    if not columns >= {"text", "globalTid", "domainId", "eventType", "binaryData"}:
-        return set()
-    names = ", ".join(f"'{name}'" for name in python_stacks.DOMAINS)
-    sql = f"SELECT globalTid, domainId FROM source.{_NVTX} WHERE eventType = ? AND text IN ({names})"
-    return {
-        (thread >> _PROCESS & _PROCESSES, domain)
-        for thread, domain in database.execute(sql, (python_stacks.DOMAIN,))
-        if isinstance(thread, int) and isinstance(domain, int)
-    }
-
-
 def _learn_table(database: sqlite3.Connection, table: str, names: Names) -> None:
     """Collect identifying names into `names`: of a _SPEAKING table from all texts, of another from those that stay."""
-    have = [column.name for column in _columns_of(database, table)]
-    stay = TABLES[table].texts if table in TABLES else {}
+    have = {column.name for column in _columns_of(database, table)}
+    stay = _TEXTS.get(table, {}) if table in _ROWS else {}
     wanted = _SPOKEN if table in _SPEAKING else [name for name, how in stay.items() if how not in ("blank", "counters")]
-    texts = [name for name in wanted if name in have]
-    if not texts:
-        return
-    rows = database.execute(f"SELECT {', '.join(map(_quoted, texts))} FROM source.{_quoted(table)}")
-    option = ""
-    for row in rows:
-        if texts == ["name", "value"]:
-            name, value = row
-            for pattern, learned in _TELLING:
-                if pattern.fullmatch(str(name)):
-                    learned(names, str(value or ""))
-            names.text(str(value or ""))
-            if is_argument(option, value):
-                names.assigned(value)
-            option = str(value) if ":ARGUMENT_" in str(name) else ""
-            continue
-        for text in (str(value or "") for value in row):
+    columns, option = [name for name in wanted if name in have], ""
+    sql = f"SELECT {', '.join(map(_quoted, columns))} FROM source.{_quoted(table)}"
+    for row in database.execute(sql) if columns else ():
+        texts = [str(value or "") for value in row]
+        for text in texts:
             names.text(text)
             if "\0" in text:
                 names.environment(text)
+        if columns == ["name", "value"]:
+            name, value = texts
+            for pattern, learned in _TELLING:
+                if pattern.fullmatch(name):
+                    learned(names, value)
+            if is_argument(option, value):
+                names.assigned(value)
+            option = value if ":ARGUMENT_" in name else ""
 
 
 def _bytes(value: object) -> object:
@@ -411,7 +342,7 @@ def _bytes(value: object) -> object:
 
 
 @contextmanager
-def _opened(path: Path, target: Path | None = None) -> Iterator[sqlite3.Connection]:
+def _opened(path: Path, target: str = "") -> Iterator[sqlite3.Connection]:
     """Connects to the new database `target`, or to a temporary one, with `path` attached as ``source``.
 
     Raises:
@@ -421,7 +352,7 @@ def _opened(path: Path, target: Path | None = None) -> Iterator[sqlite3.Connecti
     page_bytes, log = _page_bytes(path), path.with_name(path.name + "-wal")
     immutable = "" if log.exists() and log.stat().st_size else "&immutable=1"
     # undecodable text is copied as bytes
-    with closing(sqlite3.connect(str(target or ""), uri=True, isolation_level=None)) as database:
+    with closing(sqlite3.connect(target, uri=True, isolation_level=None)) as database:
         database.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
         database.set_progress_handler(lambda: 0, _STEPS)  # allows Ctrl-C
         with failed(path, "its header"):
@@ -460,18 +391,15 @@ def _tables_of(database: sqlite3.Connection) -> list[str]:
 def _columns_of(database: sqlite3.Connection, table: str) -> list[Column]:
     """Columns of a source table."""
     rows = database.execute(f"PRAGMA source.table_info({_quoted(table)})").fetchall()
-    keys = sum(1 for row in rows if row[5])
-    return [
-        Column(
-            str(name),
-            declared if re.fullmatch(r"[A-Za-z ]{1,24}", declared := str(kind).upper()) else "",
-            bool(required),
-            default,
-            key,
-            is_row_id=bool(key) and keys == 1 and str(kind).upper() == "INTEGER",
-        )
-        for _, name, kind, required, default, key in rows
-    ]
+    is_alone = sum(1 for row in rows if row[5]) == 1
+    columns = []
+    for _, name, declared, is_required, _, key in rows:
+        kind = str(declared).upper() if re.fullmatch(r"[A-Za-z ]{1,24}", str(declared)) else ""
+        parts = (_quoted(str(name)), kind, "NOT NULL" * is_required, "PRIMARY KEY" if key and is_alone else "")
+        empty = ("''" if "TEXT" in kind else "0") if is_required else "NULL"
+        is_row_id = bool(key) and is_alone and kind == "INTEGER"
+        columns.append(Column(str(name), " ".join(filter(None, parts)), empty, key, is_row_id))
+    return columns
 
 
 def _quoted(name: str) -> str:

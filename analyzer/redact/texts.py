@@ -1,65 +1,24 @@
 """What is taken out of a text, and what takes its place: names of a machine and its user, and what identifies by form.
 
-Names are collected from a report before anything is written. Analyses depend on names of kernels and ranges, so
-:meth:`Texts.name` replaces only unambiguous matches; :meth:`Texts.free` is for all other texts of people and tools.
+Analyses depend on names of kernels and ranges, so :meth:`Texts.name` replaces only unambiguous matches;
+:meth:`Texts.free` is for all other texts of people and tools.
 """
 
 from __future__ import annotations
 
-import getpass
+import functools
 import json
-import os
 import re
-import socket
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
-from kanalyze.redact.assigned import OPENED, is_secret, values
+from kanalyze.redact.names import ALLOWED, Names, values, words
 
-if TYPE_CHECKING:
-    #: What takes the place of a match; a kind of what identifies, how it is found, and what takes its place.
-    _Instead = str | Callable[[re.Match[str]], str]
-    _Rule = tuple[str, re.Pattern[str], _Instead]
-
-
-def words(text: str) -> frozenset[str]:
-    """The words of `text`, as lists of words are written."""
-    return frozenset(text.split())
-
-
-#: What may stay of each kind of report, and the names that are looked for.
-ALLOWED: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("allowed.toml").read_text(encoding="utf-8"))
-
-#: Names that identify nobody, and variables of the environment that name a host, a user or a folder.
-_GENERIC: Final = words(ALLOWED["names"]["generic"])
-_HOST_VARIABLES: Final = words(ALLOWED["names"]["hosts"])
-_USER_VARIABLES: Final = words(ALLOWED["names"]["users"])
-_FOLDER_VARIABLES: Final = words(ALLOWED["names"]["folders"])
-_SHORTEST: Final = 3
-
-#: Shorter values of secret variables are removed only where they are assigned: elsewhere they may be a word or number.
-_SECRET_AT_LEAST: Final = 8
-
-#: A value that may be a common word or an identifier, and a line of a private key.
-_WORD: Final = re.compile(r"[A-Za-z_.]+")
-_KEY_LINE: Final = re.compile(r"[A-Za-z0-9+/]{32,}")
-
-#: Positions of a user name in a path, and of a host name in a file name or log.
-_USERS_IN_TEXT: Final = re.compile(
-    r"(?:/home/|/Users/|\\Users\\|/export/home/|/var/home/|/scratch/users/|torchinductor_)([^/\\\s\0-\x1f\"'<>|:;,()\[\]{}$*?=]+)"
-)
-_HOSTS_IN_TEXT: Final = re.compile(
-    r"^([\w.-]+):\d+:\d+ \[\d+\] NCCL |(?:^|[/\\])([\w.-]+?)_\d+\.\d+\.pt\.trace\.json"
-    r"|(?<![\w.+-])[\w.+-]++@((?:[\w-]+\.)*[\w-]+):[/~]",
-    re.MULTILINE,
-)
-#: A variable and its value in a dumped environment; separated by NUL, semicolon or line end.
-_VARIABLE: Final = re.compile(r"(?:^|[\0;\n])([A-Za-z_]\w*)=\"?([^\0;\n\"]*)")
+#: What takes the place of a match; a kind of what identifies, how it is found, and what takes its place.
+_Instead = str | Callable[[re.Match[str]], str]
+Rule = tuple[str, re.Pattern[str], _Instead]
 
 _HEX: Final = "[0-9a-f]"
 _OCTET: Final = r"(?:25[0-5]|2[0-4]\d|1?\d?\d)"
@@ -139,9 +98,8 @@ _FILE_NAME: Final = re.compile(
     re.IGNORECASE,
 )
 
-#: A name matches as a whole word, or between underscores.
-_NOT_AFTER: Final = r"(?<![A-Za-z0-9])"
-_NOT_BEFORE: Final = r"(?![A-Za-z0-9])"
+#: What is before and after a name: it matches as a whole word, or between underscores.
+_ALONE: Final = (r"(?<![A-Za-z0-9])", r"(?![A-Za-z0-9])")
 
 #: Size of the cache of redacted texts: reports repeat theirs.
 _REMEMBERED: Final = 100_000
@@ -170,105 +128,6 @@ _WHOLE: Final = re.compile(r"-?\d{1,19}")
 
 
 @dataclass
-class Names:
-    """Identifying texts, collected before anything is written.
-
-    Attributes:
-        hosts: Host names.
-        users: User names.
-        folders: Absolute folders: home, working folder, the report's own.
-        secrets: Texts to remove wherever they occur: values of secret variables, and the user's own list.
-        keep: The user's list of texts to keep, which are none of these.
-        source: Whether what stands in lines of the program stays.
-    """
-
-    hosts: set[str] = field(default_factory=set)
-    users: set[str] = field(default_factory=set)
-    folders: set[str] = field(default_factory=set)
-    secrets: set[str] = field(default_factory=set)
-    keep: frozenset[str] = frozenset()
-    source: bool = False
-
-    def host(self, name: object) -> None:
-        """Add a host name; of ``node7.example.org`` also the first label."""
-        whole = str(name or "").strip()
-        self.hosts |= {part for part in (whole, whole.partition(".")[0]) if self._tells(part)}
-
-    def user(self, name: object) -> None:
-        """Add a user name or e-mail address."""
-        self.users |= {part for part in re.split(r"[@\\]", str(name or "").strip()) if self._tells(part)}
-
-    def folder(self, path: object) -> None:
-        """Add a folder; its name may contain a user name."""
-        text = str(path or "").rstrip("/\\")
-        if re.match(r"/[^/]|[A-Za-z]:[\\/]", text):
-            self.folders.add(text)
-            self.text(text)
-
-    def secret(self, text: str) -> None:
-        """Add a text to be removed wherever it occurs."""
-        if text and text not in self.keep:
-            self.secrets.add(text)
-
-    def variable(self, name: str, value: str) -> None:
-        """Add an environment variable and its value."""
-        if name in _FOLDER_VARIABLES:
-            self.folder(value)
-        elif is_secret(name):
-            self._secret(value)
-        elif name in _HOST_VARIABLES:
-            self.host(value)
-        elif name in _USER_VARIABLES:
-            self.user(value)
-
-    def assigned(self, value: str) -> None:
-        """Add a value that is given a secret's name, unless it may be a word or an identifier."""
-        if not _WORD.fullmatch(value):
-            self._secret(value)
-
-    def _secret(self, value: str) -> None:
-        """Add a secret value, to be removed wherever it occurs if it is unambiguous."""
-        if len(value) >= _SECRET_AT_LEAST and not re.fullmatch(r"[\d.]+|/.*|true|false", value):
-            self.secret(value)
-
-    def environment(self, text: str) -> None:
-        """Add the variables of a dumped environment, ``A=1;B=2``."""
-        for name, value in _VARIABLE.findall(text):
-            self.variable(name, value)
-
-    def text(self, text: str) -> None:
-        """Add names from recognisable positions in `text`: home folders in paths, hosts in NCCL logs."""
-        for name in _USERS_IN_TEXT.findall(text):
-            self.user(name)
-        for parts in _HOSTS_IN_TEXT.findall(text):
-            self.host("".join(parts))
-        for begin, end in values(text):
-            for value in _KEY_LINE.findall(text, begin, end) if OPENED.match(text, begin) else (text[begin:end],):
-                self.assigned(value)
-
-    def _tells(self, name: str) -> bool:
-        """Whether `name` is distinctive enough to identify somebody."""
-        common = _GENERIC | {text.lower() for text in self.keep}
-        return len(name) >= _SHORTEST and name.lower() not in common and not re.fullmatch(r"[\d.:]+", name)
-
-
-def asked(keep: Iterable[str], remove: Iterable[str], *, source: bool = False) -> Names:
-    """The user's lists, and the names of this machine and its user, as most reports are redacted where recorded."""
-    names = Names(keep=frozenset(keep), source=source)
-    for text in remove:
-        names.secret(text)
-    with suppress(OSError):
-        names.host(socket.gethostname())
-    with suppress(OSError, KeyError, ImportError):
-        names.user(getpass.getuser())
-    with suppress(RuntimeError):
-        names.folder(Path.home())
-    for name in (*_USER_VARIABLES, *_HOST_VARIABLES):
-        names.variable(name, os.environ.get(name, ""))
-    return names
-
-
-@dataclass
 class Removed:
     """The tally of one redaction.
 
@@ -288,47 +147,61 @@ class Removed:
             self.counts[what] += count
 
 
+def _remembered(rule: Callable[[Texts, str], str]) -> Callable[[Texts, str], str]:
+    """The rule, whose results and counts are kept by text, and which leaves texts that the user keeps."""
+
+    @functools.wraps(rule)
+    def redacted(texts: Texts, text: str) -> str:
+        made = texts.remembered.get((rule, text))
+        if made is None:
+            texts.counts = Counter()
+            made = text if text in texts.names.keep else rule(texts, text), texts.counts
+            if len(texts.remembered) >= _REMEMBERED:
+                texts.remembered.clear()
+            texts.remembered[rule, text] = made
+        if made[1]:
+            texts.removed.counts.update(made[1])
+        return made[0]
+
+    return redacted
+
+
 class Texts:
     """Redaction rules for texts, with the identifying names of one report."""
 
     def __init__(self, names: Names, removed: Removed) -> None:
         """Redact `names` and patterns; count replacements in `removed`."""
-        self.names = names
-        self.removed = removed
-        self.sought = sorted(names.hosts | names.users | names.secrets)
-        self._known: dict[tuple[Callable[[str], str], str], tuple[str, Counter[str]]] = {}
-        self._counts: Counter[str] = Counter()
+        self.names, self.removed = names, removed
+        self.counts: Counter[str] = Counter()
+        self.remembered: dict[tuple[object, str], tuple[str, Counter[str]]] = {}
         self._roots = ROOTS | {folder.split("/")[1] for folder in names.folders if folder.startswith("/")}
         odd = (folder for folder in names.folders if not _PLAIN_FOLDER.fullmatch(folder))
-        self._folders = _any_of(odd, _NOT_IN_PATH, _FURTHER_FOLDERS)
-        self._named = [
-            (what, pattern, instead)
-            for what, pattern, instead in (
-                ("texts that were asked for", _any_of(names.secrets, "", ""), "[removed]"),
-                ("host names", _any_of(names.hosts, _NOT_AFTER, _NOT_BEFORE), "[host]"),
-                ("user names", _any_of(names.users, _NOT_AFTER, _NOT_BEFORE), "[user]"),
-            )
-            if pattern is not None
-        ]
+        self._folders = rule_of("paths", odd, (_NOT_IN_PATH, _FURTHER_FOLDERS), _folder_or_nothing)
+        self._named = rules_of(names)
 
+    @_remembered
     def name(self, text: str) -> str:
         """Redacts the name of a kernel, call, range or thread: only unambiguous matches."""
-        return self._made(self._name, text)
+        return self._replaced(text, (_SOURCE_LINE, r"\g<last>"), self._certain_path, prose=False)
 
+    @_remembered
     def free(self, text: str) -> str:
         """Redacts free text, such as a log line or a table cell."""
-        return self._made(self._free, text)
+        return self._replaced(text, (_QUOTED_PATH, r"\g<quote>\g<last>\g<quote>"), self._any_path, prose=True)
 
+    @_remembered
     def path(self, text: str) -> str:
         """Redacts a path to its last component."""
-        return self._made(self._path, text)
+        return self._shortened(text, "")
 
+    @_remembered
     def module(self, text: str) -> str:
         """Redacts the path of a program, library or source file to its last component and the kind of its folder.
 
         That it is of the system, of CUDA, or of an installed package tells whose code it is; of torch the file stays.
         """
-        return self._made(self._module, text)
+        found = next(filter(None, (kind.search(text) for kind in _KINDS_OF_FOLDERS)), None)
+        return self._shortened(text, found["kind"] if found and text not in self.names.folders else "")
 
     def counters(self, text: str) -> str:
         """Reduces the JSON text of a generic event to the sampled counters of a GPU, whole numbers by their names."""
@@ -343,9 +216,9 @@ class Texts:
 
     def names_and_secrets(self, text: str) -> str:
         """Redacts only names and tokens in `text`, for texts otherwise redacted already."""
-        self._counts = Counter()
+        self.counts = Counter()
         text = self._subs((ADDRESSES[0], *self._named), text)
-        self.removed.counts.update(self._counts)
+        self.removed.counts.update(self.counts)
         return text
 
     def blank(self, what: str, text: str) -> str:
@@ -353,74 +226,49 @@ class Texts:
         self.removed.add(what, bool(text))
         return ""
 
-    def _made(self, rule: Callable[[str], str], text: str) -> str:
-        known = self._known.get((rule, text))
-        if known is None:
-            self._counts = Counter()
-            known = text if text in self.names.keep else rule(text), self._counts
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            self._known[rule, text] = known
-        made, counts = known
-        if counts:
-            self.removed.counts.update(counts)
-        return made
-
-    def _name(self, text: str) -> str:
-        return self._replaced(text, _SOURCE_LINE, r"\g<last>", self._certain_path, prose=False)
-
-    def _free(self, text: str) -> str:
-        return self._replaced(text, _QUOTED_PATH, r"\g<quote>\g<last>\g<quote>", self._any_path, prose=True)
-
     def _replaced(
-        self, text: str, whole: re.Pattern[str], last: str, path: Callable[[re.Match[str]], str], *, prose: bool
+        self, text: str, whole: tuple[re.Pattern[str], str], path: Callable[[re.Match[str]], str], *, prose: bool
     ) -> str:
-        """Redacts a text, in which `whole` paths have their `last` part, and others what `path` gives."""
+        """Redacts a text: `whole` paths by a pattern and what takes their place, others by a function."""
         text = self._without_secrets(text, prose=prose)
         if "/" in text or "\\" in text:
-            rules: list[_Rule] = [("URLs", URL, self._url), ("paths", whole, last)]
-            if self._folders is not None:  # known folders with spaces, which no pattern separates from prose
-                rules.append(("paths", self._folders, lambda found: "" if found[0][-1:] in "\\/" else "[folder]"))
-            text = self._subs([*rules, ("paths", PATH, path), ("paths", WINDOWS_PATH, self._last)], text)
+            paths = (*self._folders, ("paths", PATH, path), ("paths", WINDOWS_PATH, self._last))
+            text = self._subs((("URLs", URL, self._url), ("paths", *whole), *paths), text)
         return self._identified(text)
 
-    def _without_secrets(self, text: str, *, prose: bool = True) -> str:
+    def _without_secrets(self, text: str, *, prose: bool) -> str:
         """Removes the values of secrets assigned in `text`."""
         parts, at = [], 0
         for begin, end in values(text, prose=prose):
             parts += [text[at:begin], "[secret]", "\n" * text.count("\n", begin, end)]  # numbers of lines stay
-            self._counts["secrets"] += 1
+            self.counts["secrets"] += 1
             at = end
         return "".join([*parts, text[at:]])
 
-    def _path(self, text: str) -> str:
-        text = self._without_secrets(text, prose=False)
+    def _shortened(self, text: str, kind: str) -> str:
+        """Redacts a path to its last component, below a `kind` of folder if any."""
+        text = text if kind else self._without_secrets(text, prose=False)
         parts = [part for part in _SEPARATORS.split(text) if part]
-        last = parts[-1] if parts and _SEPARATORS.search(text) else text
-        return self._shortened(text, "[folder]" if text in self.names.folders else last)
-
-    def _module(self, text: str) -> str:
-        found = next(filter(None, (kind.search(text) for kind in _KINDS_OF_FOLDERS)), None)
-        if found is None or text in self.names.folders:
-            return self._path(text)
-        return self._shortened(text, f"{found['kind']}/{_SEPARATORS.split(text)[-1]}")
-
-    def _shortened(self, text: str, made: str) -> str:
+        made = parts[-1] if parts and _SEPARATORS.search(text) else text
+        if kind:
+            made = f"{kind}/{_SEPARATORS.split(text)[-1]}"
+        elif text in self.names.folders:
+            made = "[folder]"
         if made != text:
-            self._counts["paths"] += 1
+            self.counts["paths"] += 1
         return self._identified(made)
 
     def _identified(self, text: str) -> str:
         return self._subs((*ADDRESSES, *self._named) if _ADDRESS_HINT.search(text) else self._named, text)
 
-    def _subs(self, rules: Iterable[_Rule], text: str) -> str:
+    def _subs(self, rules: Iterable[Rule], text: str) -> str:
         """Replaces what each rule finds, one after the other, and counts it."""
         for what, pattern, instead in rules:
 
             def replaced(found: re.Match[str], what: str = what, instead: _Instead = instead) -> str:
                 made = found.expand(instead) if isinstance(instead, str) else instead(found)
                 if made != found[0]:
-                    self._counts[what] += 1
+                    self.counts[what] += 1
                 return made
 
             text = pattern.sub(replaced, text)
@@ -447,7 +295,23 @@ class Texts:
         return found["last"] or (parts[-1] if parts else found[0][-1:])
 
 
-def _any_of(texts: Iterable[str], before: str, after: str) -> re.Pattern[str] | None:
-    """A pattern of all `texts`, longest first; None if there are none."""
-    listed = sorted((re.escape(text) for text in texts if text), key=len, reverse=True)
-    return re.compile(f"{before}(?:{'|'.join(listed)}){after}", re.IGNORECASE) if listed else None
+def _folder_or_nothing(found: re.Match[str]) -> str:
+    return "" if found[0][-1:] in "\\/" else "[folder]"
+
+
+def rules_of(names: Names, *, at_least: int = 0) -> list[Rule]:
+    """The rules for names that have so many characters, and for texts that were asked for."""
+    return [
+        *rule_of("texts that were asked for", names.secrets, ("", ""), "[removed]", at_least),
+        *rule_of("host names", names.hosts, _ALONE, "[host]", at_least),
+        *rule_of("user names", names.users, _ALONE, "[user]", at_least),
+    ]
+
+
+def rule_of(
+    what: str, texts: Iterable[str], around: tuple[str, str], instead: _Instead, at_least: int = 0
+) -> list[Rule]:
+    """The rule for all `texts` between what is before and after them, longest first; none if there are no texts."""
+    listed = sorted((re.escape(text) for text in texts if len(text) >= at_least), key=len, reverse=True)
+    before, after = around
+    return [(what, re.compile(f"{before}(?:{'|'.join(listed)}){after}", re.IGNORECASE), instead)] if listed else []

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .hooks import when_imported  # relative: the runner loads these files without their package
-from .whole_files import whole, write_json
+from .torch_script import whole, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -22,7 +22,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .whole_files import packed_copy  # relative: the runner loads these files without their package
+from .torch_script import packed_copy  # relative: the runner loads these files without their package
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -118,11 +118,7 @@ class Part(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Part:
-        """Parses the argument of ``--step-on``.
-
-        Raises:
-            ValueError: It is neither a kind nor MODULE:FUNCTION.
-        """
+        """Parses the argument of ``--step-on``; raises ValueError."""
         if text in ("auto", "optimizer", "forward"):
             return cls(text)
         module, colon, function = text.partition(":")

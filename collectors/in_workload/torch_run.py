@@ -16,12 +16,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import hooks, recipes, torch_script  # relative: the runner loads these files without their package
+from . import hooks, torch_script  # relative: the runner loads these files without their package
+from . import torch_sessions as recipes
 from .compiled import Caches
 from .hooks import AUTO, OPTIMIZER, Foreign, Part, Watched
-from .source_lines import Lines
+from .notes import Lines
+from .torch_script import write_json
 from .torch_sessions import NO_STEP, SCHEMA, Outcome, ProfilerBusyError, Session, Settings, facts, session
-from .whole_files import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

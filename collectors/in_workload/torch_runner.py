@@ -7,11 +7,11 @@ Usage::
     python torch_runner.py --bare FILE -- SCRIPT [ARGS…]
     python torch_runner.py --lines FILE -- SCRIPT [ARGS…]
 
-The last two run the workload without a profiler of torch, with or without torch; bare_run.py and source_lines.py say
-what FILE has. Everything after ``--`` is the workload and its arguments, as they are. docs/recipes.md has the options,
-and the files that are written into FOLDER, which is made where it does not exist: each under a temporary name, then
-renamed; `-rankN` stands before the ending where RANK is set, as in torch-rank0.json.gz. `--no-key-averages` leaves
-torch's table out, which takes long for traces of millions of events, and `--no-lines` the lines of the program.
+The last two run the workload without a profiler of torch, with or without torch; notes.py says what FILE has.
+Everything after ``--`` is the workload and its arguments, as they are. docs/recipes.md has the options, and the files
+that are written into FOLDER, which is made where it does not exist: each under a temporary name, then renamed; `-rankN`
+stands before the ending where RANK is set, as in torch-rank0.json.gz. `--no-key-averages` leaves torch's table out,
+which takes long for traces of millions of events, and `--no-lines` the lines of the program.
 
 torch-run.json is there from the start, with "ended": "unknown" until the end, so that it also tells of a workload that
 was killed or left by os._exit. SIGTERM ends the workload as sys.exit would, so that what was recorded is kept.
@@ -57,7 +57,8 @@ def main() -> None:
         del sys.path[0]
     if sys.argv[1:2] in (["--bare"], ["--lines"]):
         file, _, *workload = sys.argv[2:]
-        _sibling("bare_run" if sys.argv[1] == "--bare" else "source_lines").run(Path(file), workload)
+        notes = _sibling("notes")
+        (notes.run_bare if sys.argv[1] == "--bare" else notes.run_with_lines)(Path(file), workload)
         return
     torch_run = _sibling("torch_run")
     torch_run.Run(torch_run.parse(sys.argv[1:])).run()

@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from kanalyze.collectors.base import files
-from kanalyze.collectors.base.errors import InterruptedCaptureError
-from kanalyze.collectors.base.options import PASSES, Keywords, Options, checked
-from kanalyze.collectors.base.process import Event, Progress, Starter
-from kanalyze.collectors.base.workload import resolve, resolve_other
+from kanalyze.collectors import files
+from kanalyze.collectors.options import PASSES, InterruptedCaptureError, Keywords, Options, checked
+from kanalyze.collectors.process import Event, Progress, Starter
 from kanalyze.collectors.run.plan import Plan, in_order, portable_script
 from kanalyze.collectors.run.recording import Capture, Recording
 from kanalyze.collectors.tools.found import Tools, find_tools, python_of, wants_torch
+from kanalyze.collectors.workload import resolve, resolve_other
 from kanalyze.errors import OutputError
 from kanalyze.turns import SIDES
 
@@ -165,11 +164,7 @@ def _planned(
 
 
 def _recorded(plans: Sequence[Plan], final: Path, progress: Progress, starter: Starter) -> list[Capture]:
-    """Record one program, or two in turns, into the folder `final`.
-
-    Raises:
-        OutputError: The folder cannot be written.
-    """
+    """Record one program, or two in turns, into the folder `final`; raises OutputError."""
 
     def recording(plan: Plan) -> Recording:
         def with_side(event: Event) -> None:
@@ -220,10 +215,9 @@ class _Turns:
             side.compile()
         for side in self.sides:
             side.begin()
-        for side in self.sides:
-            if side.plan.options.prepare:
-                self._come_to("prepare", side)
-                side.prepare()
+        for side in (side for side in self.sides if side.plan.options.prepare):
+            self._come_to("prepare", side)
+            side.prepare()
         for name in PASSES:
             self._pass(name)
 

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import outlets
-from kanalyze.collectors.base import files, process
-from kanalyze.collectors.base.process import Check, Ended, Event, Progress, Starter, Step, checks, end_of
+from kanalyze.collectors import files, process
 from kanalyze.collectors.in_workload import compiled
-from kanalyze.collectors.in_workload.recipes import FAILED
+from kanalyze.collectors.in_workload.torch_sessions import FAILED
+from kanalyze.collectors.process import Check, Ended, Event, Progress, Starter, Step, checks, end_of
 from kanalyze.collectors.tools import machine, ncu, nsys
-from kanalyze.collectors.tools.launches import Launch, Selection, first_launch, parse, select, unselected
+from kanalyze.collectors.tools.ncu import Launch, Selection, first_launch, parse, select, unselected
 
 if TYPE_CHECKING:
     from kanalyze.collectors.run.plan import Plan
@@ -72,13 +72,14 @@ class PassRecord:
     torch: dict[str, object] = field(default_factory=dict)
 
 
+@dataclass(eq=False)
 class StepFailedError(Exception):
-    """A step failed; `of_program` says that the workload failed, not the tool."""
+    """A step failed; `of_program`: the workload, not the tool; without `status` it was stopped or never started."""
 
-    def __init__(self, why: str, step: Step, status: int | None = None, *, of_program: bool = False) -> None:
-        """Keep reason and step; without `status` the step was stopped or never started."""
-        super().__init__(why)
-        self.why, self.step, self.status, self.of_program = why, step, status, of_program
+    why: str
+    step: Step
+    status: int | None = None
+    of_program: bool = False
 
     def reason(self, name: str) -> str:
         """The reason, for the pass `name`; with the program's last output if that failed."""
@@ -129,14 +130,11 @@ class Pass:
     # Steps
 
     def run(self, step: Step, limit_s: float | None = None) -> None:
-        """Run a step to its end, and collect the program's check lines from its log.
+        """Run a step to its end, and collect the program's check lines from its log; what a failed one made is removed.
 
         Args:
             step: The command, with the outputs that it must produce.
             limit_s: Time limit in seconds; None for the rest of the pass's time.
-
-        Raises:
-            StepFailedError: It could not be started, exceeded the time limit, or failed. Its outputs are removed.
         """
         folder, began = step.log.parent.parent, time.monotonic()
         before = {*folder.iterdir()}

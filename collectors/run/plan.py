@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from kanalyze.collectors.base.options import BARE, NCU, NSYS, PASSES, SAMPLES, TORCH, Options
-from kanalyze.collectors.base.process import Step
-from kanalyze.collectors.base.workload import Workload, references
+from kanalyze.collectors.options import BARE, NCU, NSYS, PASSES, SAMPLES, TORCH, Options
+from kanalyze.collectors.process import Step
 from kanalyze.collectors.tools import found, ncu, nsys, nvcc
 from kanalyze.collectors.tools.found import Tools, wanted_passes
-from kanalyze.collectors.tools.launches import Selection, filter_flags, unselected
+from kanalyze.collectors.tools.ncu import Selection, filter_flags, unselected
+from kanalyze.collectors.workload import Workload, references
 from kanalyze.tools import tool_of
 
 if TYPE_CHECKING:
-    from kanalyze.collectors.base.programs import Program
+    from kanalyze.collectors.process import Program
 
 T = TypeVar("T")
 

@@ -15,11 +15,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.collectors.base.errors import CompileError
-from kanalyze.collectors.base.options import BARE, NCU, NSYS, PASSES, SAMPLES, Options
-from kanalyze.collectors.base.process import Event, Progress, Starter
 from kanalyze.collectors.in_workload import compiled
-from kanalyze.collectors.in_workload.whole_files import write_bytes
+from kanalyze.collectors.in_workload.torch_script import write_bytes
+from kanalyze.collectors.options import BARE, NCU, NSYS, PASSES, SAMPLES, CompileError, Options
+from kanalyze.collectors.process import Event, Progress, Starter
 from kanalyze.collectors.run.passes import NO_KERNELS, Found, Pass, PassRecord, StepFailedError, masked
 from kanalyze.collectors.run.plan import Plan, numbered
 from kanalyze.collectors.tools import machine, nvcc
@@ -28,7 +27,7 @@ from kanalyze.errors import CollectError
 from kanalyze.units import plural
 
 if TYPE_CHECKING:
-    from kanalyze.collectors.base.workload import Workload
+    from kanalyze.collectors.workload import Workload
 
 #: Schema version of the manifest; docs/collect.md has its history, and describes every key.
 _SCHEMA: Final = 1
@@ -96,17 +95,14 @@ class Recording:
     # Stages, in order
 
     def compile(self) -> None:
-        """Compile a CUDA source.
-
-        Raises:
-            CompileError: It does not compile, or there is no nvcc.
-        """
+        """Compile a CUDA source; raises CompileError."""
         plan, compiler = self.plan, self.plan.tools.nvcc
         if plan.workload.kind != "cuda" or plan.workload.path is None:
             return
         source = plan.workload.path
         if not compiler.usable:
-            raise CompileError.without_nvcc(source, compiler.problem, compiler.remedy)
+            remedy = f"{compiler.remedy[0].upper()}{compiler.remedy[1:]}."
+            raise CompileError(f"{source}: cannot be compiled: nvcc: {compiler.problem}.", remedy)
 
         def compile_with(command: Sequence[str]) -> float:
             work, step = self._pass_of(PassRecord("compile")), plan.step("compile", command)
@@ -118,24 +114,14 @@ class Recording:
                 raise CompileError.of(source, stopped or nvcc.errors(printed), printed) from error
             return work.spent_s
 
-        build = nvcc.build(compiler, source, plan.arch, plan.options.nvcc_flags, compile_with)
-        if build.cached:
+        binary, build = nvcc.build(compiler, source, plan.arch, plan.options.nvcc_flags, compile_with)
+        if build["cached"]:
             self.progress(Event("note", "compile", "compiled before"))
-        self.content["build"] = {
-            "command": list(build.command),
-            "binary": str(build.binary),
-            "key": build.key,
-            "cached": build.cached,
-            "duration_ns": int(build.seconds * 1e9),
-        }
-        self.plan = replace(plan, binary=build.binary)
+        self.content["build"] = build
+        self.plan = replace(plan, binary=binary)
 
     def begin(self) -> None:
-        """Look which passes can run; the others are reported and recorded with their reason.
-
-        Raises:
-            CollectError: None can.
-        """
+        """Look which passes can run; the others are reported and recorded with their reason; raises CollectError."""
         workload, options, tools = self.plan.workload, self.plan.options, self.plan.tools
         self.content |= _beginning(workload, options, tools, self.plan.command)
         missing, wanted = obstacles(workload, options, tools), wanted_passes(workload, options)
@@ -147,11 +133,7 @@ class Recording:
         self._possible = [name for name in wanted if name not in missing]
 
     def prepare(self) -> None:
-        """Run the program without a profiler first; if it fails there, it fails in every pass.
-
-        Raises:
-            CollectError: It failed.
-        """
+        """Run the program without a profiler first; if it fails there, it fails in every pass; raises CollectError."""
         plan, work = self.plan, self._pass_of(PassRecord("prepare"))
         try:
             with self._compiling():
@@ -177,11 +159,7 @@ class Recording:
         return self._begun
 
     def run(self, begun: Pass, number: int, turn: int) -> bool:
-        """Run a begun pass for the `number`-th time; `turn` is the place among all runs. False if it failed.
-
-        Raises:
-            CollectError: The program failed before anything was recorded.
-        """
+        """Run a begun pass for the `number`-th time; `turn` is the place among all runs. False if it failed."""
         record = begun.record
         try:
             with self._compiling():

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kanalyze.collectors.base.options import Options
-from kanalyze.collectors.tools.launches import parse, select
+from kanalyze.collectors.options import Options
+from kanalyze.collectors.tools.ncu import parse, select
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Finds all tools that a run needs, the Python of its workload, and which passes cannot run without them."""
+"""The tools of this machine: which were found, which passes cannot run without them, what else a capture needs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kanalyze.collectors.base.options import BARE, NCU, NSYS, PASSES, SAMPLES, TORCH, Options
-from kanalyze.collectors.base.programs import Program, answer, find, runnable, version_of
-from kanalyze.collectors.base.workload import LAUNCHERS, SPREADERS, Workload, is_python
-from kanalyze.collectors.in_workload.recipes import RANGES, RECIPES
-from kanalyze.collectors.tools import machine, ncu, nvcc
-from kanalyze.collectors.tools.nsys import find_nsys
+from kanalyze.collectors import files
+from kanalyze.collectors.in_workload.torch_sessions import RANGES, RECIPES
+from kanalyze.collectors.options import BARE, NCU, NSYS, PASSES, SAMPLES, TORCH, Options
+from kanalyze.collectors.process import Program, answer, find, runnable, version_of
+from kanalyze.collectors.tools import machine, ncu, nsys, nvcc
+from kanalyze.collectors.workload import LAUNCHERS, SPREADERS, Workload, is_python
+from kanalyze.units import size
+
+if TYPE_CHECKING:
+    from kanalyze.collectors.tools.machine import Permission
 
 #: Remedy for a missing GPU.
 NO_GPU: Final = (
@@ -61,7 +66,7 @@ def find_tools(options: Options, workload: Workload | None = None, *, torch: boo
     program, facts = _find_torch(command) if torch else (_NOT_ASKED, {})
     profilers = (
         find("nvcc", "--nvcc-path", options.nvcc, nvcc.FOLDERS, nvcc.REMEDY),
-        find_nsys(options),
+        nsys.find_nsys(options),
         find("ncu", "--ncu", options.ncu, ncu.FOLDERS, ncu.REMEDY),
     )
     version = version_of(*command) if workload and workload.kind == "python" else None
@@ -169,3 +174,121 @@ def _torch_obstacle(workload: Workload, options: Options) -> Obstacle | None:
         remedy = "choose another recipe for a trace of torch's own"
         return Obstacle("the recipe nvtx is a part of the nsys pass", remedy)
     return None
+
+
+# Everything that a full capture needs
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A prerequisite of a capture.
+
+    Attributes:
+        name: The prerequisite.
+        ok: Whether it is usable.
+        found: What was found, or why it is not usable.
+        means: What it is needed for.
+        remedy: How to get it; empty if usable.
+        optional: Whether a capture is complete without it: only CPU samples or GPU metrics need it.
+    """
+
+    name: str
+    ok: bool
+    found: str
+    means: str
+    remedy: str = ""
+    optional: bool = False
+
+
+#: What a full capture needs, in the order in which it is told, with what each is needed for; and what only CPU samples
+#: and GPU metrics need.
+_MEANS: Final = {
+    "GPU": "programs run on it; without one only the CPU side of Python workloads can be recorded",
+    "driver": "talks to the GPU",
+    "nvcc": "compiles .cu files",
+    "architecture": "compiled programs run on this GPU",
+    "nsys": "records a run: kernels, copies, CUDA calls, NVTX ranges",
+    "ncu": "reads the counters of single kernels",
+    "counters": "ncu needs them, and GPU metrics",
+    "CPU samples": "tell what the host does while the GPU waits",
+    "OS symbols": "tell system calls in CPU samples apart",
+    "Python samples": "tell which line of Python the host is in",
+    "GPU metrics": "tell how busy the SMs, tensor cores and DRAM are over time",
+    "torch": "records operators of Python workloads",
+    "disk": "captures take space",
+}
+_OPTIONAL: Final = ("CPU samples", "OS symbols", "Python samples", "GPU metrics")
+
+#: What was found, and where that cannot be used why, and how to get it.
+_Answer = tuple[str, str, str]
+
+
+def doctor(options: Options | None = None, folder: Path | None = None) -> list[Examined]:
+    """Examines all prerequisites of a capture into `folder` (default: the current one)."""
+    tools = find_tools(options or Options())
+    cpu, sees = machine.cpu_samples(), "sees a GPU" if tools.torch_facts.get("gpu") else "sees no GPU"
+    answers = {program.name: _tool(program) for program in (tools.nvcc, tools.nsys, tools.ncu, tools.torch)}
+    answers |= {"GPU": _gpu(tools.gpus), "CPU samples": _permission(cpu), "disk": _disk(folder or Path())}
+    if tools.torch.usable:
+        answers["torch"] = f"{tools.torch.version} of {tools.python}, {sees}", "", ""
+    if not answers["GPU"][1]:
+        answers["driver"] = str(tools.gpus.driver_version), "", ""
+    if tools.nvcc.usable and tools.gpus.compute_capabilities:
+        answers["architecture"] = _architecture(tools.nvcc, tools.gpus.compute_capabilities)
+    if tools.gpus.present:
+        answers["counters"] = _permission(machine.counters())
+    if cpu.ok and (names := machine.kernel_names()):
+        answers["OS symbols"] = _permission(names)
+    if tools.nsys.usable:
+        has = nsys.has_option(nsys.options_of(tools.nsys), "--python-sampling")
+        why = "" if has else f"nsys {tools.nsys.version or 'of unknown version'} does not take them"
+        taken = "nsys takes them inside the process, without CPU samples too"
+        answers["Python samples"] = taken, why, "install a newer Nsight Systems"
+    if tools.nsys.usable and tools.gpus.present:  # whether nsys samples their counters, as it says itself
+        remedy = "it takes a GPU from Turing on, its counters (above), and no other profiler that holds them"
+        answers["GPU metrics"] = *nsys.metrics_of(tools.nsys), remedy
+    told = [(name, means, *answers[name]) for name, means in _MEANS.items() if name in answers]
+    return [
+        Examined(name, not why, why or found, means, remedy if why else "", name in _OPTIONAL)
+        for name, means, found, why, remedy in told
+    ]
+
+
+def _gpu(gpus: machine.Gpus) -> _Answer:
+    names = ", ".join(f"{row['name']} (compute capability {row['compute_capability']})" for row in gpus.rows)
+    if gpus.present and not gpus.rows:
+        why = f"there is one, but nvidia-smi does not tell which ({gpus.smi.problem or 'it fails'})"
+        return names, why, "check the driver's installation; --arch says what to compile for"
+    none = f"none (nvidia-smi: {gpus.smi.problem})" if gpus.smi.problem else "none that nvidia-smi shows"
+    return names, "" if gpus.rows else none, NO_GPU
+
+
+def _architecture(compiler: Program, wanted: Sequence[str]) -> _Answer:
+    known, numbers = nvcc.supported(compiler), [text.replace(".", "") for text in wanted]
+    unknown = [text for text, number in zip(wanted, numbers, strict=True) if known and number not in known]
+    why = f"nvcc {compiler.version} does not compile for {', '.join(unknown)}" if unknown else ""
+    return ", ".join(f"sm_{number}" for number in numbers), why, "install a CUDA toolkit that knows this GPU"
+
+
+def _permission(permission: Permission) -> _Answer:
+    return permission.found, permission.found if permission.ok is False else "", permission.remedy
+
+
+def _tool(program: Program) -> _Answer:
+    found = f"{program.version or 'of unknown version'} ({program.path})"
+    return found, "" if program.usable else program.problem, program.remedy
+
+
+def _disk(folder: Path) -> _Answer:
+    try:
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return "", f"{folder}: {error.strerror or error}", "choose a folder that exists with -o"
+    found, enough = f"{size(free)} free", size(files.ENOUGH_BYTES)
+    remedy = f"free some, or write elsewhere with -o; a longer program takes {enough}"
+    return found, found if free < files.ENOUGH_BYTES else "", remedy
+
+
+def complete(lines: Sequence[Examined]) -> bool:
+    """Whether all prerequisites are met, but for optional ones."""
+    return all(line.ok or line.optional for line in lines)

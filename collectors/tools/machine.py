@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kanalyze.collectors.base.programs import Program, answer
+from kanalyze.collectors.process import Program, answer
 
 #: nvidia-smi fields that do not change, with our names.
 _FIXED: Final = {

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kanalyze.collectors.base.files import NO_SPACE
-from kanalyze.collectors.base.programs import Program, answer, find
+from kanalyze.collectors.files import NO_SPACE
+from kanalyze.collectors.process import Program, answer, find
 
 if TYPE_CHECKING:
-    from kanalyze.collectors.base.options import Options
+    from kanalyze.collectors.options import Options
 
 _FOLDERS: Final = (
     "/usr/local/cuda/bin",

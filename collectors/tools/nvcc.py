@@ -16,9 +16,9 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from kanalyze.collectors.base.programs import Program, answer
+from kanalyze.collectors.process import Program, answer
 
 FOLDERS: Final = ("/usr/local/cuda/bin", "/usr/local/cuda-*/bin", "/opt/cuda/bin", "/opt/nvidia/hpc_sdk/*/*/cuda/bin")
 
@@ -83,16 +83,6 @@ def dependencies(text: str) -> list[str]:
     return [word.replace("\\ ", " ").replace("$$", "$") for word in re.findall(r"(?:\\ |[^\s])+", listed)]
 
 
-class Build(NamedTuple):
-    """A compiled workload: its binary, the key in the cache, whether it was there, the compile command and its time."""
-
-    binary: Path
-    key: str
-    cached: bool
-    command: tuple[str, ...]
-    seconds: float = 0.0
-
-
 def folder() -> Path:
     """The cache folder: ``$XDG_CACHE_HOME/kanalyze/builds``, or ``~/.cache/kanalyze/builds``."""
     base = os.environ.get("XDG_CACHE_HOME", "")
@@ -105,20 +95,20 @@ def build(
     arch: Sequence[str],
     flags: Sequence[str],
     compile_with: Callable[[Sequence[str]], float],
-) -> Build:
-    """The build of `source`, cached or compiled by `compile_with` (runs a command, returns its seconds).
+) -> tuple[Path, dict[str, object]]:
+    """The binary of `source`, cached or compiled by `compile_with` (runs a command, returns its seconds).
 
-    Raises:
-        OSError: The cache cannot be written.
+    Also gives what the manifest says of it; docs/collect.md describes every key.
     """
     around = {name: os.environ.get(name) for name in _ENVIRONMENT}
     inputs = [str(compiler.path), compiler.version, str(source), _digest_of(source), list(arch), list(flags), around]
     text = json.dumps([*inputs, os.getcwd()])  # noqa: PTH109 - for -I
     key = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
     binary = folder() / key / source.stem
-    made = Build(binary, key, _serves(binary), command(compiler.command, source, binary, arch, flags))
-    if made.cached:
-        return made
+    words, is_cached = command(compiler.command, source, binary, arch, flags), _serves(binary)
+    made = {"command": [*words], "binary": str(binary), "key": key, "cached": is_cached, "duration_ns": 0}
+    if is_cached:
+        return binary, made
     for place in (folder().parent, folder()):  # intermediate parents would get another mode
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=folder()))
@@ -130,7 +120,7 @@ def build(
         _keep(scratch, binary.parent)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return made._replace(seconds=seconds)
+    return binary, made | {"duration_ns": int(seconds * 1e9)}
 
 
 def _keep(scratch: Path, place: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.collectors.base.workload import references
+from kanalyze.collectors.workload import references
 from support.command import REPORTS, command_line, environment, refused, run
 from support.stand_ins import PROGRAM
 
@@ -71,49 +71,36 @@ def test_a_capture_ends_with_the_summary_and_says_where_it_is(machine):
 
 
 @pytest.mark.slow
-def test_the_page_at_its_end_is_that_of_all_tools(machine):
+@pytest.mark.parametrize(("passes", "said"), [([], "with ncu"), (["--with", "ncu"], "ncu")])
+def test_the_page_at_its_end_is_that_of_all_tools_or_of_what_there_is(machine, passes, said):
     for page in ("details", "raw", "source"):
         shutil.copy(REPORTS / f"ncu/add.{page}.csv", machine.folder / f"{page}.csv")
-    ran = run("collect", "-o", "cap", "program")
-    assert (ran.status, "left out" in ran.error) == (0, False)
-    assert "with ncu" in ran.text
+    ran = run("collect", *passes, "-o", "cap", "program")
+    assert (ran.status, "left out" in ran.error, said in ran.text) == (0, False, True)
     # the stand-in lists several launches, of which ncu was told the second; its nsys report has but one
-    assert "shape  add(" in ran.text.partition("\nKERNELS ")[2].partition("\n\n")[0]
+    assert "shape  add(" in ran.text.partition("\nKERNELS ")[2].partition("\n\n")[0] or passes
     assert run("summarize", "cap").text == ran.text
-
-
-@pytest.mark.slow
-def test_without_the_nsys_pass_the_page_is_of_what_there_is(machine):
-    for page in ("details", "raw"):
-        shutil.copy(REPORTS / f"ncu/add.{page}.csv", machine.folder / f"{page}.csv")
-    ran = run("collect", "--with", "ncu", "-o", "cap", "program")
-    assert ran.status == 0
-    assert ran.text == run("summarize", "cap").text
-    assert "Nsight Compute" in ran.lines[0] or "ncu" in ran.lines[0]
 
 
 @pytest.mark.parametrize(
     ("words", "passed"),
     [
-        (["-o", "cap", "program", "--", "-o", "a b", "--", "--help"], "-o\na b\n--\n--help\n"),
-        (["program", "-o", "cap", "--", "-o", "a b", "--", "--help"], "-o\na b\n--\n--help\n"),
-        (["-o", "cap", "--", "program", "-o", "a b", "--", "--help"], "-o\na b\n--\n--help\n"),
-        (["-o", "cap", "program", "--epochs", "2", "a b", "--", "-x"], "--epochs\n2\na b\n--\n-x\n"),
+        (["program", "--", "-o", "a b", "--", "--help"], "-o\na b\n--\n--help\n"),
+        (["--", "program", "-o", "a b", "--", "--help"], "-o\na b\n--\n--help\n"),
+        (["program", "--epochs", "2", "a b", "--", "-x"], "--epochs\n2\na b\n--\n-x\n"),
+        (["program", "--repeat=2", "--epochs", "2"], "--repeat=2\n--epochs\n2\n"),
+        *((["--", name, name, "a b"], f"{name}\na b\n") for name in ("-x", "--help", "-o")),
     ],
 )
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(7)
 def test_what_follows_the_program_is_the_program_s(machine, words, passed):
-    ran = run("collect", "--with", "nsys", *words)
+    for name in ("-x", "--help", "-o"):  # programs that are called like an option
+        machine.write(name, PROGRAM)
+    ran = run("collect", "--with", "nsys", "-o", "cap", *words)
     assert ran.status == 0
     assert (machine.folder / "arguments").read_text() == passed
-    assert "passed on" not in ran.error
-
-
-@pytest.mark.slow
-def test_an_option_of_ours_behind_the_program_is_passed_on_with_a_word(machine):
-    ran = run("collect", "--with", "nsys", "-o", "cap", "program", "--repeat=2", "--epochs", "2")
-    assert (machine.folder / "arguments").read_text() == "--repeat=2\n--epochs\n2\n"
-    assert ran.error.startswith("Note: passed on to program: --repeat. Options of kanalyze stand before the program.\n")
+    note = "Note: passed on to program: --repeat. Options of kanalyze stand before the program.\n"
+    assert ran.error.startswith(note) == ("--repeat=2" in words) == ("passed on" in ran.error)
 
 
 def profiled(machine):
@@ -126,7 +113,6 @@ def profiled(machine):
 @pytest.mark.parametrize(
     "words",
     [
-        ["--repeat", "2", "--against", "--fused", "program", "--epochs", "2"],
         ["program", "--repeat", "2", "--against", "--fused", "--epochs", "2"],
         ["--repeat=2", "program", "--against=--fused", "--epochs", "2"],
         ["program", "--against", "program --fused", "--repeat", "2", "--", "--epochs", "2"],
@@ -137,8 +123,7 @@ def test_two_programs_and_the_arguments_of_both(machine, words):
     ran = run("collect", "--with", "nsys", "-o", "cap", *words)
     assert (ran.status, "passed on" in ran.error) == (0, False)
     base = [str(machine.folder / "program"), "--epochs", "2"]
-    new = [*base, "--fused"]
-    assert profiled(machine) == [base, new, new, base]
+    assert profiled(machine) == [base, [*base, "--fused"], [*base, "--fused"], base]
     assert ran.error.splitlines()[-5:] == [
         *("The program says: base: Max error: 0", "The program says: new: Max error: 0", "The captures are in cap"),
         *("Compare them: kanalyze compare cap/base cap/new", "See it: kanalyze html cap -o cap.html --open"),
@@ -146,18 +131,11 @@ def test_two_programs_and_the_arguments_of_both(machine, words):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "passed"),
-    [
-        (["program", "--epochs", "2", "--against", "--fused"], ["--epochs", "2", "--against", "--fused"]),
-        (["program", "--", "--against", "--fused"], ["--against", "--fused"]),
-        (["--", "program", "--against", "--fused"], ["--against", "--fused"]),
-        (["program", "--against"], ["--against"]),
-    ],
-)
-def test_an_option_of_that_name_is_the_program_s_where_it_stands_among_its_own(machine, words, passed):
-    assert run("collect", "--with", "nsys", "-o", "cap", *words).status == 0
-    assert [words[1:] for words in profiled(machine)] == [passed]
+@pytest.mark.parametrize("words", [["program", "--epochs", "2"], ["program", "--"], ["--", "program"]])
+def test_an_option_of_that_name_is_the_program_s_where_it_stands_among_its_own(machine, words):
+    assert run("collect", "--with", "nsys", "-o", "cap", *words, "--against", "--fused").status == 0
+    own = [word for word in words if word not in ("program", "--")]
+    assert [words[1:] for words in profiled(machine)] == [[*own, "--against", "--fused"]]
 
 
 @pytest.mark.slow
@@ -242,15 +220,6 @@ def test_a_module_and_its_arguments(machine, dashes):
     assert json.loads(Path("cap/manifest.json").read_text())["workload"]["name"] == "train"
 
 
-def test_without_lines_the_program_is_recorded_as_it_is(machine):
-    machine.write("python3", OWN_PYTHON)
-    Path("train.py").write_text("")
-    with_lines, without = (run("collect", "--dry-run", *option, "train.py").text for option in ([], ["--no-lines"]))
-    assert "--lines" in with_lines
-    assert "lines" not in without.replace("--no-lines", "")
-    assert "--no-lines" in without  # for the pass of torch, which would note them by itself
-
-
 @pytest.mark.slow
 def test_the_lines_of_a_dry_run_name_nothing_of_this_machine(machine):
     machine.write("python3", OWN_PYTHON)
@@ -268,11 +237,19 @@ def test_the_lines_of_a_dry_run_name_nothing_of_this_machine(machine):
 
 
 def test_a_dry_run_prints_commands_and_runs_nothing(machine):
-    ran = run("collect", "program", "--dry-run", "-o", "cap", "--nsys-flag=--stats=true", "--", "a b")
+    flags = ("--nsys-flag=--stats=true", "--nsys-flag", "--trace=cuda,osrt", "--ncu-flag=--cache-control=none")
+    ran = run("collect", "program", "--dry-run", "-o", "cap", *flags, "--", "a b")
     assert (ran.status, ran.error) == (0, "")
-    assert "--stats=true " in ran.text
+    assert "--stats=true --trace=cuda,osrt program" in ran.text
     assert ran.text.count("program 'a b'") == 2
+    assert "--cache-control=none program" in ran.text
     assert not Path("cap").exists()
+    machine.write("python3", OWN_PYTHON)
+    Path("train.py").write_text("")
+    with_lines, without = (run("collect", "--dry-run", *option, "train.py").text for option in ([], ["--no-lines"]))
+    assert "--lines" in with_lines
+    assert "lines" not in without.replace("--no-lines", "")
+    assert "--no-lines" in without  # for the pass of torch, which would note them by itself
     assert [*machine.called("nsys"), *machine.called("ncu")] == []
 
 
@@ -323,14 +300,6 @@ def test_a_program_that_fails_is_told_with_what_it_said(machine):
         "Run it without a profiler first; nothing of it was kept.  [nothing-collected]",
     ]
     assert not Path("cap").exists()
-
-
-@pytest.mark.parametrize("name", ["-x", "--help", "-o"])
-@pytest.mark.one_in(4)
-def test_a_program_that_is_called_like_an_option_is_a_program(machine, name):
-    machine.write(name, PROGRAM)
-    assert run("collect", "--with", "nsys", "-o", "cap", "--", name, name, "a b").status == 0
-    assert (machine.folder / "arguments").read_text() == f"{name}\na b\n"
 
 
 @pytest.mark.one_in(3)
@@ -400,42 +369,26 @@ def test_a_wrong_call_is_told(machine, arguments, message):
     assert machine.called("nsys") == []
 
 
-@pytest.mark.slow
-def test_flags_reach_their_tool(machine):
-    flags = ["--nsys-flag=--stats=true", "--nsys-flag", "--trace=cuda,osrt", "--ncu-flag=--cache-control=none"]
-    assert run("collect", "-o", "cap", *flags, "program").status == 0
-    assert machine.called("nsys")[0][-3:-1] == ["--stats=true", "--trace=cuda,osrt"]
-    assert "--cache-control=none" in machine.called("ncu")[0]
-
-
 # kanalyze doctor
 
 
-def test_the_doctor_says_what_is_missing_and_ends_with_1(machine):
+def test_the_doctor_says_what_is_missing_ends_with_1_and_fits(machine):
     (machine.folder / "ncu").unlink()
-    ran = run("doctor", "--python", sys.executable, "--nsys", machine.folder / "nsys", columns=200)
+    words = ("doctor", "--python", sys.executable, "--nsys", machine.folder / "nsys")
+    ran = run(*words, columns=200)
     assert (ran.status, ran.error) == (1, "")
     assert "GPU             found    NVIDIA H200 (compute capability 9.0)" in ran.text
     assert "nsys            found    2025.3.2.474" in ran.text
-
-
-def test_every_line_of_the_doctor_fits(machine):
-    del machine
-    ran = run("doctor", "--python", sys.executable)
-    assert [line for line in ran.lines if len(line) > 80 and " " in line.strip()] == []
+    assert [line for line in run(*words).lines if len(line) > 80 and " " in line.strip()] == []
 
 
 # kanalyze workloads
 
 
-def test_workloads_are_listed_with_what_they_teach():
-    ran = run("workloads", columns=400)
+def test_workloads_are_listed_with_what_they_teach_and_shown_with_all_that_they_say():
+    ran, first = run("workloads", columns=400), references()[0]
     assert (ran.status, ran.error) == (0, "")
     listed = {line.split()[0]: line.split(maxsplit=1)[1] for line in ran.lines if not line.startswith(" ")}
     assert listed == {one.name: one.teaches for one in references()}
-
-
-def test_a_workload_is_shown_with_all_that_it_says_of_itself():
-    found = references()[0]
-    assert run("workloads", found.name).text == f"{found.path}\n\n{found.doc}\n"
+    assert run("workloads", first.name).text == f"{first.path}\n\n{first.doc}\n"
     assert refused(run("workloads", "ad"))[0] == "no workload 'ad'."

@@ -11,7 +11,7 @@ from click.shell_completion import ShellComplete
 import kanalyze.cli
 from kanalyze import catalog
 from kanalyze.cli import _complete
-from kanalyze.collectors.base.workload import references
+from kanalyze.collectors.workload import references
 from kanalyze.explanations import names
 from support.command import ADD, REPORTS, SAMPLES, command_line, environment
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from kanalyze.collectors.base import programs
+from kanalyze.collectors import process
 from kanalyze.collectors.tools import machine
 from kanalyze.collectors.tools.machine import Permission
 from support.bare import leave_out_bare
@@ -20,7 +20,7 @@ def bare(tmp_path, monkeypatch):
     home.mkdir()
     monkeypatch.setenv("PATH", os.pathsep.join([str(folder), "/usr/bin", "/bin"]))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(programs, "installed", lambda *_: [])
+    monkeypatch.setattr(process, "installed", lambda *_: [])
     monkeypatch.setattr(machine, "has_device_files", lambda: False)
     for name in ("counters", "cpu_samples", "kernel_names"):
         monkeypatch.setattr(machine, name, lambda: Permission(ok=True, found="permitted"))

@@ -1,4 +1,4 @@
-"""Folders of captures: what can be redacted is, the rest is left out with a word, and the manifest says so."""
+"""Folders of captures: what can be redacted is, the rest is left out with a word; manifests, and lines of a program."""
 
 import gzip
 import json
@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kanalyze.collectors.in_workload.notes import Lines
 from kanalyze.collectors.tools import machine
-from kanalyze.errors import OutputError, RedactError, ReportNotFoundError, UnknownFormatError
+from kanalyze.errors import DamagedReportError, OutputError, RedactError, ReportNotFoundError, UnknownFormatError
 from kanalyze.redact import redact
 from support.command import ADD, REPORTS
 
@@ -21,7 +22,18 @@ MANIFEST = {
     "workload": {
         "name": "train",
         "path": "/home/quillon/geheim/train.py",
-        "args": ["--lr", "0.1", "--wandb-key", "uncovered-secret", "--data", "/projekte/set"],
+        "args": [
+            "--lr",
+            "0.1",
+            "-u",
+            "me:uncovered",
+            "-u",
+            "1000",
+            "--wandb-key",
+            "uncovered-secret",
+            "--data",
+            "/projekte/set",
+        ],
         "command": ["/home/quillon/env/bin/python3", "/home/quillon/geheim/train.py"],
         "cwd": "/home/quillon/geheim",
         "sha256": "ab12",
@@ -64,16 +76,6 @@ def capture(tmp_path):
     return folder
 
 
-def test_what_a_capture_says_of_its_machine_is_what_redaction_looks_for(tmp_path, monkeypatch):
-    """The host's name is learned from there, and covered wherever else it stands."""
-    monkeypatch.setattr(platform, "node", lambda: "brontes-17")
-    made = {"schema": 1, "kind": "kanalyze capture", "machine": machine.host(), "options": {"any": "run on brontes-17"}}
-    (tmp_path / "manifest.json").write_text(json.dumps(made))
-    assert "brontes-17" in made["machine"].values()
-    redact(tmp_path / "manifest.json", tmp_path / "out.json")
-    assert "brontes" not in (tmp_path / "out.json").read_text()
-
-
 def test_a_capture_whole(capture, tmp_path):
     removed = redact(capture, tmp_path / "out")
     made = {
@@ -109,16 +111,8 @@ def test_a_capture_whole(capture, tmp_path):
         ] == [], path
 
 
-def test_the_manifest(capture, tmp_path):
-    redact(capture, tmp_path / "out")
-    made = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert made.pop("redacted")["left_out"]["memory.pickle"] == "a file that redaction does not know"
-    assert made.pop("files")["nsys.sqlite"] == (tmp_path / "out" / "nsys.sqlite").stat().st_size
-    assert made == MANIFEST_MADE
-
-
 def test_the_captures_of_two_programs_in_turns(capture, tmp_path):
-    """Each manifest has its own files, and still tells the turns."""
+    """Each manifest has its own files, and still tells the turns; all that stays of it."""
     both = tmp_path / "both"
     for side, numbers in (("base", (1, 4)), ("new", (2, 3))):
         shutil.copytree(capture, both / side, symlinks=True)
@@ -144,7 +138,7 @@ MANIFEST_MADE = {
     "workload": {
         "name": "train",
         "path": "train.py",
-        "args": ["--lr", "0.1", "--wandb-key", "[secret]", "--data", "set"],
+        "args": ["--lr", "0.1", "-u", "[secret]", "-u", "1000", "--wandb-key", "[secret]", "--data", "set"],
         "command": ["python3", "train.py"],
         "cwd": None,
         "sha256": "ab12",
@@ -158,11 +152,24 @@ MANIFEST_MADE = {
 }
 
 
-def test_counting_alone_writes_nothing(capture, tmp_path):
+def test_counting_alone_writes_nothing(capture, tmp_path, monkeypatch):
+    """What a capture says of its machine is what redaction looks for, wherever else it stands."""
+    monkeypatch.setattr(platform, "node", lambda: "brontes-17")
+    assert machine.host()["host"] == MANIFEST["machine"]["host"]
     before = sorted(tmp_path.rglob("*"))
     counted = redact(capture, None)
     assert sorted(tmp_path.rglob("*")) == before
     assert counted.left_out == redact(capture, tmp_path / "out").left_out
+
+
+def test_a_name_that_is_left_in_a_copy_is_refused_and_its_file_left_out_of_a_folder(capture, tmp_path, monkeypatch):
+    monkeypatch.setattr("kanalyze.redact.texts.rules_of", lambda _: [])
+    (capture / "x.log").write_text("of brontes-17\n")
+    with pytest.raises(RedactError, match="a report with a name in it that is left after redaction"):
+        redact(capture / "x.log", tmp_path / "out.log", remove=["brontes-17"])
+    assert redact(capture, tmp_path / "out").left_out["x.log"].startswith("a report with a name in it that is left")
+    assert not (tmp_path / "out.log").exists()
+    assert not (tmp_path / "out" / "x.log").exists()
 
 
 def test_a_manifest_alone(capture, tmp_path):
@@ -226,3 +233,72 @@ def test_a_capture_of_which_only_the_manifest_can_be_redacted(tmp_path):
     assert made["files"] == {}
     assert {*made["redacted"]["left_out"]} == {"memory.pickle"}
     assert [*removed.left_out] == [str(Path("node", "run", "memory.pickle"))]
+
+
+# Lines of a program: where its threads were stays, what stands there goes
+
+
+TEXT = "customer = login('geheim')"
+CONTENT = {
+    "schema": 1,
+    "process": 12,
+    "exact": True,
+    "clocks": [[1_700_000_000_000_000_000, 5], [1_700_000_001_000_000_000, 1_000_000_005]],
+    "files": ["train.py", "/home/quillon/geheim/model.py", "sub/loss.py"],
+    "places": [[0, 3, "main", TEXT], [1, 41, "Model.forward", "x = quillon(x)"], [2, 7, "loss", ""]],
+    "threads": [
+        {"id": 12, "lines": {"times": [5, 10, 20], "places": [0, 1, -1]}, "loops": {"times": [7], "places": [1]}}
+    ],
+    "unknown": "uncovered",
+}
+
+
+def written(tmp_path, content):
+    path = tmp_path / "lines-nsys.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(content).encode()))
+    return path
+
+
+def read(path):
+    return json.loads(gzip.decompress(path.read_bytes()))
+
+
+def test_numbers_files_and_functions_stay_and_texts_go(tmp_path):
+    removed = redact(written(tmp_path, CONTENT), tmp_path / "out.json.gz")
+    made = read(tmp_path / "out.json.gz")
+    assert made["files"] == ["train.py", "model.py", "loss.py"]
+    assert made["places"] == [[0, 3, "main", ""], [1, 41, "Model.forward", ""], [2, 7, "loss", ""]]
+    assert {key: made[key] for key in ("schema", "process", "exact", "clocks", "threads")} == {
+        key: CONTENT[key] for key in ("schema", "process", "exact", "clocks", "threads")
+    }
+    assert "unknown" not in made
+    assert removed.counts["lines"] == 2
+    redact(tmp_path / "lines-nsys.json.gz", tmp_path / "source.json.gz", source=True)
+    assert [text for *_, text in read(tmp_path / "source.json.gz")["places"]] == [TEXT, "x = [user](x)", ""]
+
+
+def test_what_the_collector_writes_is_known(tmp_path):
+    path = tmp_path / "lines-torch.json.gz"
+    lines = Lines(path, __file__)
+    lines.start()
+    assert Path(__file__).exists()
+    assert lines.write()
+    redact(path, tmp_path / "out.json.gz")
+    assert {*read(tmp_path / "out.json.gz")} == {*read(path)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"threads": [CONTENT["threads"][0] | {"id": "quillon"}]},
+        {"threads": [CONTENT["threads"][0] | {"lines": {"times": ["geheim"], "places": [0]}}]},
+        {"threads": [CONTENT["threads"][0] | {"loops": {"times": [1], "places": ["geheim"]}}]},
+        {"threads": [{"id": 1, "lines": {"times": [1], "places": [0]}}]},
+        {"places": [[0, 3, "main"]]},
+        {"clocks": [[1]]},
+        {"files": None},
+    ],
+)
+def test_what_the_collector_does_not_write_is_refused(tmp_path, change):
+    with pytest.raises(DamagedReportError, match="the lines of the program"):
+        redact(written(tmp_path, CONTENT | change), tmp_path / "out.json.gz")

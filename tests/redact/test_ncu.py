@@ -62,6 +62,7 @@ def report(system="brontes-17", address="10.20.30.40"):
         + block(message((8, message((1, "CUDA Version"), (2, "13.0")))))
         + block(message((11, "/opt/nvidia/ncu --set full --token s3cr3tvalue ./add --n 5 ")))
         + block(message((12, "uncovered: something new")))
+        + block(message((13, "uncovered: something new")))
     )
 
 
@@ -90,8 +91,8 @@ def test_texts_are_overwritten_and_nothing_moves(tmp_path):
     )
     assert after == wanted
     assert removed.counts == {
-        "host names and addresses": 7,
-        "paths": 11,
+        "host names and addresses": 8,
+        "paths": 12,
         "e-mail addresses": 1,
         "UUIDs": 1,
         "secrets": 1,

@@ -1,6 +1,6 @@
 """Collections without the run that has no profiler, for tests that count the runs which a tool sees."""
 
-from kanalyze.collectors.base.options import BARE
+from kanalyze.collectors.options import BARE
 from kanalyze.collectors.run import plan, recording
 from kanalyze.collectors.tools import found
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.collectors.base import process
+from kanalyze.collectors import process
 from support.stand_ins import PROGRAM
 
 

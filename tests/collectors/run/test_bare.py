@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.collectors import collect, collect_against, dry_run
-from kanalyze.collectors.base.options import Options
-from kanalyze.collectors.base.workload import resolve
+from kanalyze.collectors import collect, dry_run
+from kanalyze.collectors.options import Options
 from kanalyze.collectors.run import passes, recording
 from kanalyze.collectors.run import plan as planning
 from kanalyze.collectors.run.plan import Plan
 from kanalyze.collectors.tools import found
 from kanalyze.collectors.tools.found import find_tools
+from kanalyze.collectors.workload import resolve
 from kanalyze.errors import CollectError
 from support.bare import WANTED
 from support.stand_ins import left
@@ -52,16 +52,6 @@ def test_without_it_there_is_no_such_pass(program):
     assert WANTED(resolve(str(program), []), Options(duration_s=2.0)) == ("nsys", "ncu")
 
 
-def test_it_is_repeated_and_takes_turns(with_bare, program):
-    del program
-    both = collect_against("my program", "--new", output=Path("cap"), passes=("nsys",), repeat=2)
-    del with_bare
-    for capture in (both.base, both.new):
-        assert [step["name"] for step in capture.manifest["passes"][0]["steps"]] == ["bare", "bare-2"]
-    turns = [capture.manifest["against"]["turns"] for capture in (both.base, both.new)]
-    assert [(one["bare"], one["bare-2"]) for one in turns] == [(1, 4), (2, 3)]
-
-
 def test_a_program_that_fails_is_told_of_the_pass_that_would_record_it(with_bare):
     program = with_bare.write("program", "#!/bin/sh\necho 'ValueError: no'\nexit 3\n")
     with pytest.raises(CollectError, match=r"^program: the program ended with exit status 3: ValueError: no\.$"):
@@ -94,13 +84,15 @@ def test_the_marks_of_a_script_are_kept(stand_ins):
     assert 0 < told["duration_ns"] < capture.manifest["passes"][0]["steps"][0]["duration_ns"]
 
 
-def test_a_dry_run_has_it_first(program):
-    lines = dry_run(program, output="cap", repeat=2)
-    at = [
-        lines.index(f"# {title}")
-        for title in ("without a profiler, 1 of 2", "without a profiler, 2 of 2", "nsys, 1 of 2")
+def test_a_dry_run_has_it_behind_what_is_prepared(program):
+    lines = [line for line in dry_run(program, output="cap", repeat=2, prepare=True) if line.startswith("#")]
+    first = [
+        "# to build what it needs",
+        "# without a profiler, 1 of 2",
+        "# without a profiler, 2 of 2",
+        "# nsys, 1 of 2",
     ]
-    assert at == sorted(at)
+    assert lines[-6:-2] == first
     Path("train.py").write_text("")
     assert any("--bare cap/bare.json -- train.py" in line for line in dry_run("train.py", output="cap"))
 

@@ -5,16 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.collectors.base.errors import BadOptionError
-from kanalyze.collectors.base.options import Options, checked
-from kanalyze.collectors.base.process import Step
-from kanalyze.collectors.base.programs import Program
-from kanalyze.collectors.base.workload import Workload
+from kanalyze.collectors.options import BadOptionError, Options, checked
+from kanalyze.collectors.process import Program, Step
 from kanalyze.collectors.run.plan import RUNNER, Plan, script
 from kanalyze.collectors.tools import ncu, nsys, nvcc
 from kanalyze.collectors.tools.found import Tools
-from kanalyze.collectors.tools.launches import Selection
 from kanalyze.collectors.tools.machine import Gpus
+from kanalyze.collectors.tools.ncu import Selection
+from kanalyze.collectors.workload import Workload
 from kanalyze.errors import KanalyzeError, UnknownNameError
 
 TRACE = [
@@ -47,14 +45,6 @@ def test_architectures_become_flags_of_nvcc(arch, flags):
     assert list(nvcc.arch_flags(arch)) == flags
 
 
-def test_a_source_is_compiled_with_its_lines_and_the_user_s_flags():
-    command = nvcc.command("nvcc", Path("/w/-x.cu"), Path("/b/-x"), ["90"], ["-O3", "-DA=a b"], Path("/b/depends"))
-    assert list(command) == [
-        *("nvcc", "-lineinfo", "-arch=sm_90", "-O3", "-DA=a b"),
-        *("-MD", "-MF", "/b/depends", "-o", "/b/-x", "/w/-x.cu"),
-    ]
-
-
 def test_the_files_of_a_dependency_file():
     text = "/b/x : /w/a\\ b.cu \\\n    /usr/include/stdio.h /w/c$$d.h \\\n /w/last.h\n"
     assert nvcc.dependencies(text) == ["/w/a b.cu", "/usr/include/stdio.h", "/w/c$d.h", "/w/last.h"]
@@ -73,98 +63,84 @@ def test_errors_of_nvcc_host_compiler_and_linker_are_told_from_the_rest():
     assert nvcc.errors(said) == [said[1], said[3], said[4], said[5], said[6]]
 
 
-# nsys
+# Commands of the tools
+
+
+def by_nsys(**options):
+    return nsys.profile("nsys", Path("/c/nsys"), Options(**options), ("/b/add",))
+
+
+def by_ncu(*selected, **options):
+    return ncu.profile("ncu", Path("/c/ncu"), Options(**options), Selection((), selected), ("/b/add",))
+
+
+def planned(name, workload=SCRIPT, **options):
+    return Plan(workload, Options(**options), NOWHERE, Path("/c")).runs(name, 1)[0].argv
+
+
+ALL, UM, OUT = " ".join(TRACE), " ".join(TRACE[2:4]), "--output=/c/nsys /b/add"
+REGISTER = "--env-var=NSYS_NVTX_PROFILER_REGISTER_ONLY=0"
+NCU = "--import-source yes --target-processes all --clock-control"
+RUN = f"/usr/bin/python3 {RUNNER} --out /c --recipe"
+MODULE = Workload("m", "python", None, ("x",), ("/v/bin/torchrun", "--nproc-per-node=2"), ("-m", "package.train"))
 
 
 @pytest.mark.parametrize(
-    ("options", "flags"),
+    ("command", "text"),
     [
-        (Options(), []),
         (
-            Options(range_name="a@b"),
-            [
-                *("--capture-range=nvtx", r"--nvtx-capture=a\@b"),
-                *("--env-var=NSYS_NVTX_PROFILER_REGISTER_ONLY=0", "--capture-range-end=stop"),
-            ],
+            nvcc.command("nvcc", Path("/w/-x.cu"), Path("/b/-x"), ["90"], ["-O3", "-DA=a b"], Path("/b/depends")),
+            "nvcc -lineinfo -arch=sm_90 -O3 '-DA=a b' -MD -MF /b/depends -o /b/-x /w/-x.cu",
         ),
-        (Options(cuda_profiler_api=True), ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]),
-        (Options(delay_s=2, duration_s=0.5), ["--delay=2", "--duration=1"]),
+        # all of a run, or a part
+        (by_nsys(), f"nsys profile {ALL} {OUT}"),
+        (
+            by_nsys(range_name="a@b"),
+            f"nsys profile {ALL} --capture-range=nvtx '--nvtx-capture=a\\@b' {REGISTER} --capture-range-end=stop {OUT}",
+        ),
+        (
+            by_nsys(cuda_profiler_api=True),
+            f"nsys profile {ALL} --capture-range=cudaProfilerApi --capture-range-end=stop {OUT}",
+        ),
+        (
+            by_nsys(delay_s=2, duration_s=0.5),
+            f"nsys profile {ALL} --delay=2 --duration=1 {OUT}",
+        ),
+        (
+            by_ncu(range_name="a/b"),
+            f"ncu --set full {NCU} base --nvtx --nvtx-include 'a\\/b/' --nvtx-include 'a\\/b' --export /c/ncu /b/add",
+        ),
+        (by_ncu(cuda_profiler_api=True), f"ncu --set full {NCU} base --profile-from-start off --export /c/ncu /b/add"),
+        # further flags replace ours
+        (
+            by_nsys(nsys_flags=("--trace=osrt", "--stats=true", "-s", "cpu")),
+            f"nsys profile {TRACE[1]} {UM} --cpuctxsw=none --output=/c/nsys --trace=osrt --stats=true -s cpu /b/add",
+        ),
+        (
+            by_ncu("--kernel-id", "::_Z1a:2", ncu_flags=("--set", "basic", "--kernel-id=::b:1")),
+            f"ncu {NCU} base --export /c/ncu --set basic --kernel-id=::b:1 /b/add",
+        ),
+        (
+            by_ncu("--kernel-id", "::_Z1a:2", ncu_flags=("--cache-control=none",), clock_control="none"),
+            f"ncu --set full {NCU} none --kernel-id ::_Z1a:2 --export /c/ncu --cache-control=none /b/add",
+        ),
+        # the runner stands in the script's place
+        (
+            planned("torch", recipe="schedule", recipe_flags=("--wait=2",)),
+            f"{RUN} schedule --wait=2 -- /w/train.py --lr 0.1",
+        ),
+        (
+            planned("torch", MODULE),
+            f"/v/bin/torchrun --nproc-per-node=2 {RUNNER} --out /c --recipe plain -- -m package.train x",
+        ),
+        (
+            planned("nsys", recipe="nvtx"),
+            f"nsys profile {ALL} --output=/c/nsys {RUN} nvtx --caches user -- /w/train.py --lr 0.1",
+        ),
     ],
 )
-def test_nsys_records_all_of_a_run_or_a_part(options, flags):
-    command = nsys.profile("nsys", Path("/c/nsys"), options, ("/b/add", "a b"))
-    assert list(command) == ["nsys", "profile", *TRACE, *flags, "--output=/c/nsys", "/b/add", "a b"]
-
-
-def test_further_flags_of_nsys_replace_ours():
-    options = Options(nsys_flags=("--trace=osrt", "--stats=true", "-s", "cpu"))
-    command = nsys.profile("nsys", Path("/c/nsys"), options, ("/b/add",))
-    ours = [flag for flag in TRACE if not flag.startswith(("--trace", "--sample"))]
-    theirs = ["--trace=osrt", "--stats=true", "-s", "cpu"]
-    assert list(command) == ["nsys", "profile", *ours, "--output=/c/nsys", *theirs, "/b/add"]
-
-
-# ncu
-
-
-def test_ncu_profiles_what_was_selected_and_further_flags_replace_ours():
-    selection = Selection((), ("--kernel-name-base", "mangled", "--kernel-id", "::_Z1a:2"))
-    options = Options(ncu_flags=("--set", "basic", "--kernel-id=::b:1"))
-    assert list(ncu.profile("ncu", Path("/c/ncu"), options, selection, ("/b/add",))) == [
-        *("ncu", "--import-source", "yes", "--target-processes", "all", "--clock-control", "base"),
-        *("--kernel-name-base", "mangled", "--export", "/c/ncu", "--set", "basic", "--kernel-id=::b:1", "/b/add"),
-    ]
-    selection = Selection(("_Z1a",), ("--kernel-id", "::_Z1a:2"))
-    command = ncu.profile("ncu", Path("/c/ncu"), Options(ncu_flags=("--cache-control=none",)), selection, ("/b/add",))
-    assert list(command) == [
-        *("ncu", "--set", "full", "--import-source", "yes", "--target-processes", "all", "--clock-control", "base"),
-        *("--kernel-id", "::_Z1a:2", "--export", "/c/ncu", "--cache-control=none", "/b/add"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("options", "flags"),
-    [
-        (Options(range_name="a/b"), ["--nvtx", "--nvtx-include", "a\\/b/", "--nvtx-include", "a\\/b"]),
-        (Options(cuda_profiler_api=True), ["--profile-from-start", "off"]),
-        (Options(clock_control="none"), []),
-    ],
-)
-def test_ncu_keeps_to_the_part_that_nsys_recorded(options, flags):
-    command = ncu.profile("ncu", Path("/c/ncu"), options, Selection((), ()), ("/b/add",))
-    start = command.index("--clock-control")
-    assert command[start + 1] == options.clock_control
-    assert list(command[start + 2 : command.index("--export")]) == flags
-
-
-# torch
-
-
-def test_a_script_runs_under_the_runner_with_its_arguments_as_they_are():
-    plan = Plan(SCRIPT, Options(recipe="schedule", recipe_flags=("--wait=2",)), NOWHERE, Path("/c"))
-    assert list(plan.runs("torch", 1)[0].argv) == [
-        *("/usr/bin/python3", str(RUNNER), "--out", "/c", "--recipe", "schedule", "--wait=2"),
-        *("--", "/w/train.py", "--lr", "0.1"),
-    ]
-
-
-def test_a_launcher_starts_the_runner_in_place_of_the_script():
-    launcher = ("/v/bin/torchrun", "--nproc-per-node=2")
-    work = Workload("m", "python", None, ("x",), launcher, ("-m", "package.train"))
-    plan = Plan(work, Options(), NOWHERE, Path("/c"))
-    assert list(plan.runs("torch", 1)[0].argv) == [
-        *(*launcher, str(RUNNER), "--out", "/c", "--recipe", "plain", "--", "-m", "package.train", "x")
-    ]
-    assert plan.command == (*launcher, "-m", "package.train", "x")
-
-
-def test_the_recipe_of_ranges_runs_under_nsys():
-    plan = Plan(SCRIPT, Options(recipe="nvtx"), NOWHERE, Path("/c"))
-    workload = plan.runs("nsys", 1)[0].argv[len(TRACE) + 3 :]
-    assert workload == (
-        *("/usr/bin/python3", str(RUNNER), "--out", "/c", "--recipe", "nvtx", "--caches", "user"),
-        *("--", "/w/train.py", "--lr", "0.1"),
-    )
+def test_a_command_is_what_was_asked_for(command, text):
+    assert shlex.join(command) == text
 
 
 # The plan
@@ -207,13 +183,6 @@ def test_a_dry_run_of_a_cuda_source_is_every_command_ready_to_paste():
         "--kernel-name-base mangled --kernel-id "
     )
     assert rest.partition(')"')[2] == f" --export cap/ncu {program}"
-
-
-def test_without_nsys_ncu_takes_the_first_launches_and_never_those_of_nccl():
-    plan = Plan(SCRIPT, Options(kernels=2, launches=3, passes=("ncu",)), NOWHERE, Path("cap"))
-    words = shlex.split(next(line for line in script(plan) if "--set" in line))
-    at = words.index("--kernel-name")
-    assert words[at : at + 4] == ["--kernel-name", "regex:^(?!.*(nccl|nvshmem|mscclpp))", "--launch-count", "6"]
 
 
 # Options

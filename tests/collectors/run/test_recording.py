@@ -1,13 +1,16 @@
-"""What a recording does around its passes: `--prepare`, and what Triton compiled without the torch pass."""
+"""What a recording does around its passes: compiling, `--prepare`, and what Triton compiled without the torch pass."""
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from kanalyze.collectors import collect, dry_run
+from kanalyze.collectors import collect
+from kanalyze.collectors.options import CompileError
 from kanalyze.collectors.run import recording
+from kanalyze.collectors.tools import nvcc
 from kanalyze.errors import CollectError
 
 COUNTING = '#!/bin/sh\necho "$KANALYZE_TOOL" >> "$(dirname "$0")/runs"\necho "Max error: 0"\n'
@@ -40,14 +43,6 @@ def test_one_that_takes_too_long_is_told(stand_ins):
     with pytest.raises(CollectError, match="without a profiler it took longer than 1 s, and was stopped") as caught:
         collect(program, output=Path("cap"), prepare=True, timeout_s=1)
     assert caught.value.details == ["started"]
-
-
-def test_a_dry_run_has_it_before_the_passes(stand_ins):
-    program = stand_ins.write("program", COUNTING)
-    lines = dry_run(program, ["a b"], output="cap", prepare=True)
-    at = lines.index("# to build what it needs")
-    assert lines[at + 1] == f"{program} 'a b'"
-    assert lines[at + 2] == "# nsys"
 
 
 @pytest.mark.parametrize(
@@ -107,29 +102,24 @@ def rows(folder):
     ]
 
 
-def test_what_is_new_is_kept_and_what_came_from_the_cache_is_said(cache, tmp_path):
-    put(cache, "aa", "old_kernel")
-    put(cache, "bb", "of_another_program")
-    before = recording.cached_kernels()
-    put(cache, "cc", "new_kernel")
-    (note,) = recording.keep_compiled(tmp_path, before, {"old_kernel", "new_kernel", "_Z3addiPfS_"})
-    assert note == (
-        "1 kernel (old_kernel) came from Triton's cache, so that compiled.json does not have it; "
-        "the torch pass compiles everything afresh"
-    )
-    assert rows(tmp_path) == [("new_kernel", False, "triton/new_kernel-cccccccc.ptx")]
-    assert (tmp_path / "triton/new_kernel-cccccccc.ptx").read_text() == "// new_kernel"
-
-
 @pytest.mark.parametrize(
-    ("number", "told"), [(3, "3 kernels (a, b, c) came"), (4, "4 kernels (a, b, c, …) came"), (0, None)]
+    ("old", "told"),
+    [
+        ("", None),
+        ("a", "1 kernel (a) came from Triton's cache, so that compiled.json does not have it; "),
+        ("abc", "3 kernels (a, b, c) came from Triton's cache, so that compiled.json does not have them; "),
+        ("abcd", "4 kernels (a, b, c, …) came from Triton's cache, so that compiled.json does not have them; "),
+    ],
 )
-def test_of_several_from_the_cache_the_first_are_named(cache, tmp_path, number, told):
-    names = "abcd"[:number]
-    for name in names:
-        put(cache, name * 2, name)
-    notes = recording.keep_compiled(tmp_path, recording.cached_kernels(), {*names})
-    assert [note.startswith(told) and "does not have them" in note for note in notes] == [True] * bool(told)
+def test_what_is_new_is_kept_and_what_came_from_the_cache_is_said(cache, tmp_path, old, told):
+    for name in (*old, "of_another_program"):
+        put(cache, name[:2] * 2, name)
+    before = recording.cached_kernels()
+    put(cache, "cc1", "new_kernel")
+    notes = recording.keep_compiled(tmp_path, before, {*old, "new_kernel", "_Z3addiPfS_"})
+    assert notes == ([f"{told}the torch pass compiles everything afresh"] if told else [])
+    assert rows(tmp_path) == [("new_kernel", False, "triton/new_kernel-cc1cc1cc.ptx")]
+    assert (tmp_path / "triton/new_kernel-cc1cc1cc.ptx").read_text() == "// new_kernel"
 
 
 def test_what_the_torch_pass_wrote_stays(cache, tmp_path):
@@ -158,16 +148,101 @@ def test_a_run_without_the_torch_pass_keeps_what_it_compiled(script, passes):
 
 
 @pytest.mark.slow
-def test_where_the_torch_pass_is_done_its_word_counts(script):
+@pytest.mark.parametrize("mode", ["", "runner fails"])
+def test_where_the_torch_pass_is_done_its_word_counts_else_the_cache_is_looked_at(stand_ins, script, mode):
     path, python = script
+    stand_ins.mode("python3", mode)
     collect(path, output=Path("cap"), python=python)
-    assert not Path("cap/compiled.json").exists()
+    assert Path("cap/compiled.json").exists() == bool(mode)
+    assert not mode or rows(Path("cap")) == [("mine", False, None)]
     assert not [*Path("cap").glob(".caches*")]
 
 
+# Compiling for real, where there is an nvcc
+
+
+SOURCE = """#include "value.h"
+#include <cstdio>
+__global__ void kernel(int *x) { *x = VALUE; }
+int main() { printf("Max error: %d %s\\n", VALUE, TEXT); }
+"""
+
+NVCC = shutil.which("nvcc")
+with_nvcc = pytest.mark.skipif(NVCC is None, reason="there is no nvcc here")
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A folder with a source and its header, and a cache of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    home = tmp_path / "a home"
+    home.mkdir()
+    (home / "value.h").write_text("#define VALUE 1\n")
+    (home / "-x y.cu").write_text(SOURCE)
+    monkeypatch.chdir(home)
+    return home
+
+
 @pytest.mark.slow
-def test_where_the_torch_pass_fails_the_cache_is_looked_at(stand_ins, script):
-    path, python = script
-    stand_ins.mode("python3", "runner fails")
-    collect(path, output=Path("cap"), python=python)
-    assert rows(Path("cap")) == [("mine", False, None)]
+@with_nvcc
+def test_a_source_is_compiled_for_the_gpu_present_once_and_again_when_anything_changes(home, stand_ins, monkeypatch):
+    """The compiled program runs, too: it needs no GPU."""
+
+    def collected(name, *flags):
+        captured = collect(home / "-x y.cu", output=Path(name), nvcc=NVCC, nvcc_flags=('-DTEXT="a b"', *flags))
+        return captured.manifest["build"], captured.checks
+
+    built, checks = collected("cap")
+    assert (built["cached"], checks, built["command"][1:3]) == (
+        False,
+        ["Max error: 1 a b"],
+        ["-lineinfo", "-arch=sm_90"],
+    )
+    assert collected("again")[0] == built | {"cached": True, "duration_ns": 0}
+    other, _ = collected("flags", "-O1")
+    assert (other["cached"], other["key"] == built["key"]) == (False, False)
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DX")
+    assert not collected("environment")[0]["cached"]
+    monkeypatch.delenv("NVCC_APPEND_FLAGS")
+    (home / "value.h").write_text("#define VALUE 2\n")
+    changed, checks = collected("header")
+    assert (changed["cached"], changed["key"], checks) == (False, built["key"], ["Max error: 2 a b"])
+    assert [entry.name for entry in nvcc.folder().glob(".*")] == []
+    assert len(stand_ins.called("nsys")) == 15
+
+
+@with_nvcc
+@pytest.mark.slow
+def test_what_does_not_compile_leaves_nothing_and_the_first_error_is_on_top(home):
+    (home / "bad.cu").write_text("int main() {\n  int x = y;\n  int z = w;\n}\n")
+    with pytest.raises(CompileError, match="nvcc fatal"):
+        collect("bad.cu", arch=("10",))
+    with pytest.raises(CompileError, match=r'does not compile: .*\(2\): error: identifier "y" is undefined') as caught:
+        collect("bad.cu", output=Path("cap"), arch=("90",))
+    assert any('identifier "w" is undefined' in line for line in caught.value.details)
+    (home / "bad.cu").write_text("int main() {}\n")  # it is compiled first, also where there is no GPU
+    with pytest.raises(CollectError, match="no GPU that can be used"):
+        collect("bad.cu", arch=("90",))
+    assert {entry.name for entry in home.iterdir()} == {"value.h", "-x y.cu", "bad.cu"}
+    assert list(nvcc.folder().glob(".*")) == []
+
+
+@pytest.mark.slow
+def test_an_nvcc_that_takes_too_long_is_told(stand_ins, monkeypatch):
+    monkeypatch.setattr("kanalyze.collectors.process._GRACE_S", 0.3)
+    stand_ins.make("nvcc")
+    stand_ins.mode("nvcc", "hangs")
+    Path("x.cu").write_text("int main() {}\n")
+    told = []
+    with pytest.raises(CompileError, match=r"does not compile: nvcc took longer than 1 s, and was stopped"):
+        collect("x.cu", output=Path("cap"), timeout_s=1, progress=told.append)
+    steps = [(event.kind, event.step, event.text) for event in told if event.kind != "tick"]
+    assert steps == [("begin", "compile", ""), ("end", "compile", "failed")]
+
+
+@pytest.mark.skipif(NVCC is not None, reason="nvcc is where every system has its programs")
+@pytest.mark.usefixtures("stand_ins")
+def test_without_nvcc_a_source_cannot_be_compiled():
+    Path("a.cu").write_text("int main() {}\n")
+    with pytest.raises(CompileError, match="cannot be compiled: nvcc: not found on PATH"):
+        collect("a.cu")

@@ -1,4 +1,4 @@
-"""Whole runs with stand-ins for the tools: what is left when all goes well, and when it does not."""
+"""Whole runs with stand-ins for the tools: what is left and what is said when all goes well, and when it does not."""
 
 import errno
 import json
@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.collectors import collect
-from kanalyze.collectors.tools import machine
+from kanalyze.collectors import collect, process
+from kanalyze.collectors.options import Options
+from kanalyze.collectors.process import Step
+from kanalyze.collectors.run.passes import Found, Pass, PassRecord, StepFailedError, last_words
+from kanalyze.collectors.run.plan import Plan
+from kanalyze.collectors.tools import machine, ncu
 from kanalyze.collectors.tools.machine import Permission
+from kanalyze.collectors.workload import Workload
 from kanalyze.errors import CollectError, OutputError
 from support.command import ROOT
 from support.stand_ins import PROGRAM, left
@@ -109,11 +114,13 @@ def test_a_tool_that_is_missing_is_skipped_with_its_reason_and_torch_is_for_pyth
     assert capture.problems == ()
 
 
-def test_without_nsys_ncu_profiles_the_first_launches(stand_ins, program):
+def test_without_nsys_ncu_profiles_the_first_launches_and_never_those_of_nccl(stand_ins, program):
     (stand_ins.folder / "nsys").unlink()
-    capture = collect(program, output=Path("cap"))
+    capture = collect(program, output=Path("cap"), kernels=2, launches=3)
     assert passes(capture) == {"nsys": "skipped", "ncu": "done"}
-    assert "--launch-count" in stand_ins.called("ncu")[0]
+    words = stand_ins.called("ncu")[0]
+    first = words.index("--kernel-name")
+    assert words[first + 1 : first + 4] == ["regex:^(?!.*(nccl|nvshmem|mscclpp))", "--launch-count", "6"]
 
 
 def test_where_no_pass_can_run_nothing_is_begun(bare):
@@ -137,6 +144,7 @@ def test_where_no_pass_can_run_nothing_is_begun(bare):
         ("nsys", "fails", "nsys ended with exit status 1, and nsys.nsys-rep was not written"),
         ("nsys", "killed", "nsys was killed by signal 9, and nsys.nsys-rep was not written"),
         pytest.param("nsys", "hangs", "took longer than 2 s, and was stopped", marks=pytest.mark.slow),
+        pytest.param("ncu", "hangs", "took longer than 2 s, and was stopped", marks=pytest.mark.slow),
         ("nsys", "no space", "there is no space left on the disk"),
         ("nsys", "empty report", "nsys.nsys-rep is empty"),
         ("nsys", "half export", "nsys.sqlite was written in part"),
@@ -147,7 +155,8 @@ def test_where_no_pass_can_run_nothing_is_begun(bare):
 )
 def test_when_a_tool_fails_the_other_goes_on_and_nothing_half_written_stays(stand_ins, program, tool, mode, told):
     stand_ins.mode(tool, mode)
-    capture = collect(program, output=Path("cap"), timeout_s=2 if mode == "hangs" else 60)
+    limits = {"ncu_budget_s": 2} if tool == "ncu" else {"timeout_s": 2}
+    capture = collect(program, output=Path("cap"), **limits if mode == "hangs" else {})
     assert passes(capture) == {"nsys": "done", "ncu": "done"} | {tool: "failed"}
     assert told in why(capture, tool)
     assert told in capture.problems[0]
@@ -204,22 +213,19 @@ def test_with_a_duration_the_end_of_the_program_is_nsys_doing(stand_ins):
 
 
 @pytest.mark.slow
-def test_launches_that_need_several_runs_of_ncu_have_a_report_each(stand_ins, program):
+def test_launches_that_need_several_runs_of_ncu_have_a_report_each_and_warnings_are_said_once(stand_ins, program):
     rows = (stand_ins.folder / "launches.csv").read_text()
     once = rows.splitlines()[-1].replace("_Z3addiPfS_", "_Z4oncev").replace("6000", "7000")
-    (stand_ins.folder / "launches.csv").write_text(rows + once + "\n")
+    (stand_ins.folder / "launches.csv").write_text(f"{rows}{once}\n")
+    stand_ins.mode("ncu", "warns")
     capture = collect(program, output=Path("cap"))
     assert left(Path("cap")) >= {"ncu.ncu-rep", "ncu-2.ncu-rep", "ncu-2.raw.csv"}
     ran = next(one for one in capture.manifest["passes"] if one["name"] == "ncu")
     assert ran["chosen"] == ["_Z3addiPfS_", "_Z4oncev"]
-
-
-@pytest.mark.slow
-def test_what_the_time_budget_of_ncu_leaves_out_is_said(stand_ins, program):
-    stand_ins.mode("ncu", "hangs")
-    capture = collect(program, output=Path("cap"), ncu_budget_s=1)
-    assert passes(capture) == {"nsys": "done", "ncu": "failed"}
-    assert "took longer than 1 s" in why(capture, "ncu")
+    assert [note.partition(". ")[0] for note in capture.notes] == [
+        "ncu: No source files were imported",
+        "ncu: Something that nobody has heard of.",
+    ]
 
 
 # torch.profiler
@@ -261,10 +267,8 @@ def test_the_recipe_of_ranges_is_a_part_of_the_nsys_pass(stand_ins, script):
     capture = collect(path, output=Path("cap"), python=python, recipe="nvtx")
     assert passes(capture) == {"nsys": "done", "torch": "skipped", "ncu": "done"}
     assert capture.manifest["passes"][0]["torch"]["torch-run"]["workload"] == {"ended": "return"}
-    assert capture.notes == ("nsys: a remark",)
-    assert left(Path("cap")) == FILES | {"torch.json.gz", "torch-run.json"}
-    assert "--recipe" in stand_ins.called("nsys")[0]
-    assert "--recipe" not in stand_ins.called("ncu")[0]
+    assert (capture.notes, left(Path("cap"))) == (("nsys: a remark",), FILES | {"torch.json.gz", "torch-run.json"})
+    assert ["--recipe" in stand_ins.called(tool)[0] for tool in ("nsys", "ncu")] == [True, False]
 
 
 def test_ranges_of_operators_need_torch(stand_ins, script):
@@ -277,27 +281,23 @@ def test_ranges_of_operators_need_torch(stand_ins, script):
 # No space left
 
 
-def test_little_space_is_told_before_it_begins(program, monkeypatch):
-    monkeypatch.setattr("kanalyze.collectors.base.files.ENOUGH_BYTES", 10**18)
+def test_little_space_is_told_before_it_begins_and_without_any_nothing_is_begun(stand_ins, program, monkeypatch):
+    monkeypatch.setattr("kanalyze.collectors.files.ENOUGH_BYTES", 10**18)
     told = []
     collect(program, output=Path("cap"), passes=("nsys",), progress=told.append)
     assert (told[0].kind, told[0].step) == ("note", "disk")
     assert " are free; a longer program takes " in told[0].text
-
-
-def test_without_space_nothing_is_begun(stand_ins, program, monkeypatch):
-    monkeypatch.setattr("kanalyze.collectors.base.files._LEAST_BYTES", 10**18)
+    begun = stand_ins.called("nsys")
+    monkeypatch.setattr("kanalyze.collectors.files._LEAST_BYTES", 10**18)
     with pytest.raises(OutputError, match="are free there"):
-        collect(program, output=Path("cap"))
-    assert left() == set()
-    assert stand_ins.called("nsys") == []
+        collect(program, output=Path("other"))
+    assert (left(), stand_ins.called("nsys")) == ({"cap"}, begun)
 
 
 def test_a_pass_that_ends_when_the_disk_is_full_is_told_so(stand_ins, program, monkeypatch):
     stand_ins.mode("ncu", "fails")
-    monkeypatch.setattr("kanalyze.collectors.base.files._NOTHING_BYTES", 10**18)
-    capture = collect(program, output=Path("cap"))
-    assert why(capture, "ncu") == "there is no space left on the disk"
+    monkeypatch.setattr("kanalyze.collectors.files._NOTHING_BYTES", 10**18)
+    assert why(collect(program, output=Path("cap")), "ncu") == "there is no space left on the disk"
 
 
 def test_when_the_space_ends_while_the_manifest_is_written_nothing_half_written_stays(program, monkeypatch):
@@ -387,3 +387,116 @@ def test_an_older_nsys_lacks_options_and_warns(stand_ins, program):
         "nsys 2025.3.2.474 has no --backtrace: without what that records",
         "WARNING: CPU IP/backtrace sampling not supported, disabling.",
     ]
+
+
+# What is said of a run
+
+
+#: What nsys 2025.3 writes when the program ends with an error, as it was recorded.
+NSYS_LOG = """usage: add [SIZE]
+Collecting data...
+Generating '/tmp/nsys-report-b956.qdstrm'
+[1/1] [0%                          ] nsys.nsys-rep\r[1/1] [========================100%] nsys.nsys-rep
+Generated:
+\t{folder}/nsys.nsys-rep
+"""
+
+NCU_LOG = """==PROF== Connected to process 5610 (/usr/bin/python3.12)
+RuntimeError: no
+==PROF== Disconnected from process 5610
+==WARNING== No kernels were profiled.
+"""
+
+
+def step(folder, name="nsys", text="", argv=("tool",)):
+    (folder / "logs").mkdir()
+    log = folder / "logs" / f"{name}.log"
+    log.write_text(text.format(folder=folder))
+    return Step(name, argv, log)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("nsys", NSYS_LOG, ["usage: add [SIZE]"]),
+        ("nsys-2", NSYS_LOG, ["usage: add [SIZE]"]),
+        ("ncu", NCU_LOG, ["RuntimeError: no"]),
+        ("torch", "ValueError: no\n", ["ValueError: no"]),
+    ],
+)
+def test_the_program_s_words_are_told_from_its_tool_s(tmp_path, name, text, words):
+    assert last_words(step(tmp_path, name, text), of_program=True) == words
+
+
+def test_where_the_program_said_nothing_the_tool_s_words_are_shown_without_the_folder(tmp_path):
+    silent = NSYS_LOG.partition("\n")[2]
+    assert last_words(step(tmp_path, "nsys", silent), of_program=True) == [
+        "Collecting data...",
+        "Generating '/tmp/nsys-report-b956.qdstrm'",
+        "[1/1] [========================100%] nsys.nsys-rep",
+        "Generated:",
+        "\tnsys.nsys-rep",
+    ]
+
+
+def test_a_program_that_fails_is_told_with_its_own_words_and_nothing_is_kept(stand_ins):
+    program = stand_ins.write("bad", "#!/bin/sh\necho first\necho 'ValueError: no' >&2\nexit 3\n")
+    with pytest.raises(CollectError) as caught:
+        collect(program, output=Path("cap"))
+    assert str(caught.value) == "bad: the program ended with exit status 3: ValueError: no."
+    assert (caught.value.details, left(), stand_ins.called("ncu")) == (["first", "ValueError: no"], set(), [])
+
+
+def test_a_program_that_fails_under_a_later_tool_only_is_told_with_its_words(stand_ins):
+    program = stand_ins.write(
+        "bad", '#!/bin/sh\nif [ -e "$0.ran" ]; then echo "no luck"; exit 3; fi\ntouch "$0.ran"\necho "Max error: 0"\n'
+    )
+    capture = collect(program, output=Path("cap"))
+    assert capture.problems == ("ncu failed: the program ended with exit status 3: no luck",)
+
+
+WARNINGS = """==WARNING== Unable to access the following 6 metrics: ctc__rx_bytes_data_user.sum, and so on.
+==WARNING== Launching the workload is taking more time than expected. If this continues to hang, and so on.
+==WARNING== No source files were imported. Check that the target application was compiled with -lineinfo.
+==WARNING== Something that nobody has heard of.
+==WARNING== Something that nobody has heard of.
+"""
+NO_SOURCES = "No source files were imported. Check that the target application was compiled with -lineinfo."
+UNHEARD = "Something that nobody has heard of."
+
+
+def test_warnings_of_ncu_are_those_that_one_can_do_something_about():
+    assert ncu.warnings(WARNINGS) == [NO_SOURCES, UNHEARD]
+    assert ncu.warnings(WARNINGS, python=True) == [UNHEARD]
+
+
+KEPT = "logs/nsys.log keeps the first and the last 1 MiB of what was printed, and leaves out the rest"
+
+
+def begun(timeout_s, spent_s=0.0):
+    plan = Plan(Workload("x", "executable", Path("x")), Options(timeout_s=timeout_s), None, Path())
+    return Pass(plan, PassRecord("nsys"), Found(), lambda _: None, spent_s=spent_s)
+
+
+@pytest.mark.parametrize(
+    ("spent_s", "limit_s", "said"),
+    [
+        (0.0, None, "took longer than 4 s, and was stopped"),
+        (2.5, None, "took longer than 1.5 s that were left of 4 s, and was stopped"),
+        (2.5, 1.0, "took longer than 1 s, and was stopped"),
+        (0.0, 9.0, "took longer than 4 s, and was stopped"),
+    ],
+)
+def test_the_limit_is_said_and_not_how_long_stopping_took(tmp_path, monkeypatch, spent_s, limit_s, said):
+    monkeypatch.setattr(process, "run", lambda *_, **__: process.Ended(None, 9.0))
+    with pytest.raises(StepFailedError) as caught:
+        begun(4.0, spent_s).run(step(tmp_path), limit_s)
+    assert caught.value.why == said
+
+
+@pytest.mark.parametrize(("printed", "notes"), [(100, []), (3 << 20, [KEPT])])
+def test_output_that_is_left_out_is_said(tmp_path, monkeypatch, printed, notes):
+    monkeypatch.setattr(process, "KEPT_BYTES", 1 << 20)
+    work = begun(60.0)
+    work.run(step(tmp_path, argv=("sh", "-c", f"head -c {printed} /dev/zero | tr '\\0' x")))
+    assert work.record.notes == notes

@@ -4,17 +4,17 @@ import re
 from pathlib import Path
 
 from kanalyze.analyses.unprofiled import _correction
-from kanalyze.collectors.in_workload import bare_run
+from kanalyze.collectors.in_workload import notes
 from kanalyze.readers.capture import program as bare_runs
 
-LIBRARY = Path(bare_run.__file__).with_name("nvtx_marks.c").read_text()
+LIBRARY = Path(notes.__file__).with_name("nvtx_marks.c").read_text()
 
 
 def test_as_many_occurrences_are_kept_as_the_reader_thinks():
-    assert bare_runs.KEPT == bare_run.EACH
-    assert re.findall(r"enum \{ NAMES = (\d+), EACH = (\d+)", LIBRARY) == [(str(bare_run.NAMES), str(bare_run.EACH))]
+    assert bare_runs.KEPT == notes.EACH
+    assert re.findall(r"enum \{ NAMES = (\d+), EACH = (\d+)", LIBRARY) == [(str(notes.NAMES), str(notes.EACH))]
 
 
 def test_what_is_no_range_has_one_name():
-    assert _correction.OWN == bare_run.OWN
-    assert bare_run.CALL in _correction.OF_TORCH
+    assert _correction.OWN == notes.OWN
+    assert notes.CALL in _correction.OF_TORCH

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.collectors.in_workload import source_lines as collector
+from kanalyze.collectors.in_workload import notes as collector
 from kanalyze.errors import DamagedReportError
 from kanalyze.readers.capture.program import lines_file, lines_tables
 from support.command import ADD, run

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from kanalyze.collectors.base.options import Options
-from kanalyze.collectors.tools.launches import Launch, select
+from kanalyze.collectors.options import Options
+from kanalyze.collectors.tools.ncu import Launch, select
 from kanalyze.collectors.tools.ncu import profile as ncu_profile
 from kanalyze.collectors.tools.nsys import profile as nsys_profile
 from kanalyze.readers.ncu.asked_launches import (

@@ -29,11 +29,7 @@ ENOUGH_BYTES: Final = 2_000_000_000
 
 
 def target(name: str, output: str | PathLike[str] | None) -> Path:
-    """The folder to write a capture to.
-
-    Raises:
-        OutputError: The name is taken, or its parent folder does not exist.
-    """
+    """The folder to write a capture to; raises OutputError."""
     if output is None:
         return vacant(Path(f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"))
     if os.path.lexists(output):
@@ -45,9 +41,6 @@ def scratch(final: Path, sides: Iterable[str] = ("",)) -> Path:
     """Creates a temporary folder beside `final`, with one for logs in it, or in each of its `sides`; absolute path.
 
     Leftovers of killed runs are found by its name.
-
-    Raises:
-        OutputError: It cannot be made, or there is no space for anything.
     """
     parent = final.absolute().parent
     try:

@@ -1,14 +1,15 @@
 """What a text names: files, reference workloads, programs on PATH, and scripts behind launchers and wrappers."""
 
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
 from kanalyze.collectors import collect
-from kanalyze.collectors.base.errors import BadOptionError, WorkloadError
-from kanalyze.collectors.base.options import Options
-from kanalyze.collectors.base.workload import (
+from kanalyze.collectors.options import BadOptionError, Options, WorkloadError
+from kanalyze.collectors.tools.found import find_tools, obstacles, python_of, wanted_passes
+from kanalyze.collectors.workload import (
     Behind,
     Reference,
     behind,
@@ -17,8 +18,6 @@ from kanalyze.collectors.base.workload import (
     resolve_other,
     starts_python,
 )
-from kanalyze.collectors.run.plan import Plan
-from kanalyze.collectors.tools.found import find_tools, obstacles, python_of, wanted_passes
 
 
 @pytest.fixture(autouse=True)
@@ -118,17 +117,6 @@ def test_a_script_behind_its_launcher_is_the_workload():
         assert (resolved(command).kind, resolved(command).name) == ("executable", command.partition(" ")[0])
 
 
-def test_the_runner_stands_in_the_script_s_place_and_the_plain_command_is_as_given():
-    work = resolve("mpirun", ["-n", "2", "python3.99", "-u", "train.py", "a b"])
-    plan = Plan(work, Options(), find_tools(Options(), work, torch=False), Path("/c"))
-    script = str(Path("train.py").absolute())
-    assert list(plan.command[1:]) == ["-n", "2", "python3.99", "-u", script, "a b"]
-    under = list(plan.runs("torch", 1)[0].argv)
-    assert under[1:5] == ["-n", "2", "python3.99", "-u"]
-    assert Path(under[5]).name == "torch_runner.py"
-    assert under[-3:] == ["--", script, "a b"]
-
-
 @pytest.mark.parametrize(
     ("command", "python"),
     [
@@ -218,52 +206,33 @@ def test_reference_workloads_say_what_they_teach_and_are_found_by_name_unless_th
 @pytest.mark.parametrize(
     ("first", "other", "target", "given"),
     [
-        (["train.py"], "--fused", ["train.py"], ["--fused"]),
-        (["train.py", "fit", "--lr", "1"], "--lr=2 'a b'", ["train.py"], ["fit", "--lr", "1", "--lr=2", "a b"]),
-        (["train.py", "--lr", "1"], "train.py --fused", ["train.py"], ["--lr", "1", "--fused"]),
-        (["-m", "package.train", "-x"], "package.train --fused", ["-m", "package.train"], ["-x", "--fused"]),
-        (["-m", "package.train"], "package.other", ["-m", "package.other"], []),
-        (["-m", "tool"], "tool --fused", ["-m", "tool"], ["--fused"]),
-        (["-m", "package.train"], "-m package.other -x", ["-m", "package.other"], ["-x"]),
-        (["train.py", "1"], "-m package.other", ["-m", "package.other"], ["1"]),
-        (["-m", "package.train", "1"], "train.py", ["train.py"], ["1"]),
-    ],
-)
-def test_the_other_of_two_scripts(first, other, target, given):
-    kind, launcher, _, told_target, told_args = told(resolve_other(other, resolve(first[0], first[1:])))
-    assert (kind, launcher, told_target, told_args) == ("python", [], target, given)
-
-
-@pytest.mark.parametrize(
-    ("first", "args", "other", "found"),
-    [
-        ("add.cu", ["1"], "tool -n 2", ("executable", "tool", ("1", "-n", "2"))),
-        ("tool", ["1"], "a b.cu", ("cuda", "a_b", ("1",))),
-        ("tool", ["1"], "'a b.cu' 2", ("cuda", "a_b", ("1", "2"))),
-        ("tool", [], "add", ("cuda", "add", ())),
+        ("train.py", "--fused", "train.py", "--fused"),
+        ("train.py fit --lr 1", "--lr=2 'a b'", "train.py", "fit --lr 1 --lr=2 'a b'"),
+        ("train.py --lr 1", "train.py --fused", "train.py", "--lr 1 --fused"),
+        ("-m package.train -x", "package.train --fused", "-m package.train", "-x --fused"),
+        ("-m package.train", "package.other", "-m package.other", ""),
+        ("-m tool", "tool --fused", "-m tool", "--fused"),
+        ("-m package.train", "-m package.other -x", "-m package.other", "-x"),
+        ("train.py 1", "-m package.other", "-m package.other", "1"),
+        ("-m package.train 1", "train.py", "train.py", "1"),
+        # a script alone is started as the first one
+        ("torchrun --standalone train.py --lr 1", "./train.py -x", "torchrun train.py", "--lr 1 -x"),
+        ("torchrun --standalone train.py --lr 1", "-x", "torchrun train.py", "--lr 1 -x"),
+        ("torchrun train.py --lr 1", "python3.99 train.py -x", "python3.99 train.py", "--lr 1 -x"),
+        # programs
+        ("./add.cu 1", "tool -n 2", "tool", "1 -n 2"),
+        ("tool 1", "a b.cu", "a_b", "1"),
+        ("tool 1", "'a b.cu' 2", "a_b", "1 2"),
+        ("tool", "add", "add", ""),
         # what a launcher starts is among its arguments, so that none are for both
-        ("sh", ["run.sh", "1"], "sh other.sh", ("executable", "sh", ("other.sh",))),
-        ("sh", ["run.sh", "1"], "--fused", ("executable", "sh", ("run.sh", "1", "--fused"))),
+        ("sh run.sh 1", "sh other.sh", "sh", "other.sh"),
+        ("sh run.sh 1", "--fused", "sh", "run.sh 1 --fused"),
     ],
 )
-def test_the_other_of_two_programs(first, args, other, found):
-    work = resolve_other(other, resolve(first, args))
-    assert (work.kind, work.name, work.args) == found
-
-
-@pytest.mark.parametrize(
-    ("other", "launcher", "target"),
-    [
-        ("other.py -x", ["torchrun"], ["other.py"]),
-        ("-x", ["torchrun"], ["train.py"]),
-        ("python3.99 other.py -x", ["python3.99"], ["other.py"]),
-    ],
-)
-def test_a_script_alone_is_started_as_the_first_one(other, launcher, target):
-    Path("other.py").write_text("")
-    work = resolve_other(other, resolved("torchrun --standalone train.py --lr 1"))
-    kind, found, _, told_target, args = told(work)
-    assert (kind, found, told_target, args) == ("python", launcher, target, ["--lr", "1", "-x"])
+def test_the_other_of_two_programs(first, other, target, given):
+    work = resolve_other(other, resolved(first))
+    _, launcher, _, script, args = told(work)
+    assert (" ".join([*launcher, *(script or [work.name])]), args) == (target, shlex.split(given))
 
 
 def test_another_program_that_is_none():

@@ -1,7 +1,8 @@
-"""A command as data, for the dry run to print; its run, to the end of all its descendants; and what its log says.
+"""External programs: found, asked short questions, and run to the end of all their descendants.
 
-A program may move its children into process groups and sessions of their own (torchrun does), or let them outlive it.
-So every process of a step inherits a mark in its environment, and all marked processes are terminated with the step.
+A command is data, for the dry run to print. A program may move its children into process groups and sessions of their
+own (torchrun does), or let them outlive it. So every process of a step inherits a mark in its environment, and all
+marked processes are terminated with the step.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -18,7 +20,103 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final, Literal, NamedTuple
+from typing import IO, TYPE_CHECKING, Final, Literal, NamedTuple
+
+from kanalyze.collectors.options import BadOptionError
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+#: A version number in the output of ``--version``: ``2025.3.1.90-253135822v0``, ``release 13.0, V13.0.88``.
+_VERSION: Final = re.compile(r"V?(\d+\.\d+(?:\.\d+)*)")
+
+
+class Program(NamedTuple):
+    """An external tool, found or not; one with a `problem` cannot be used, and `remedy` says how to get another."""
+
+    name: str
+    path: Path | None = None
+    version: str | None = None
+    problem: str = ""
+    remedy: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """True if it was found without known problems."""
+        return self.path is not None and not self.problem
+
+    @property
+    def command(self) -> str:
+        """The command to call it; its bare name if not found, for commands to be run on another machine."""
+        return str(self.path) if self.path else self.name
+
+
+def find(name: str, option: str, asked: str | PathLike[str] | None, folders: Sequence[str], remedy: str) -> Program:
+    """Finds the tool `name`.
+
+    That is the one `asked` for with an option, else the one on PATH, else one in the usual installation `folders`:
+    patterns below ``/``, best first, and among versions the newest first.
+    """
+    on_path = shutil.which(name)
+    if asked is not None:
+        candidates = [runnable(option, asked)]
+    else:
+        candidates = [Path(on_path)] if on_path else installed(name, folders)
+    if not candidates:
+        return Program(name, problem="not found on PATH or where its installers put it", remedy=remedy)
+    path = candidates[0]
+    status, text = answer(path, "--version") or (None, "")
+    if status != 0:
+        how = "does not run" if status is None else f"ended with status {status}: {' '.join(text.split())[:200]}"
+        return Program(name, path, problem=f"{path} --version {how}", remedy=remedy)
+    version = _VERSION.search(" ".join(re.findall(r"V\d[\d.]+", text)) or text)
+    return Program(name, path, version.group(1) if version else None, remedy=remedy)
+
+
+def runnable(option: str, asked: str | PathLike[str]) -> Path:
+    """Resolves the program given with `option`: a file, or a name on PATH; raises BadOptionError."""
+    path = Path(asked)
+    place = shutil.which(path.absolute() if path.parent != Path() or path.exists() else path)
+    if place is None:
+        raise BadOptionError.of(option, asked, "a program that can be run")
+    return Path(place)
+
+
+def installed(name: str, folders: Sequence[str]) -> list[Path]:
+    """All programs `name` in `folders` (patterns below ``/``), in that order, newest version first."""
+
+    def by_version(path: Path) -> list[tuple[int, str]]:
+        return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
+
+    patterns = (Path("/").glob(pattern.lstrip("/")) for pattern in folders)
+    places = (place / name for every in patterns for place in sorted(every, key=by_version, reverse=True))
+    return [place for place in places if os.access(place, os.X_OK) and place.is_file()]
+
+
+def version_of(*command: str) -> str | None:
+    """The version printed by a command; None if it prints none."""
+    ran = answer(*command, "--version")
+    version = _VERSION.search(ran[1]) if ran and not ran[0] else None
+    return version.group(1) if version else None
+
+
+def answer(*command: str | Path, patience_s: float = 60) -> tuple[int, str] | None:
+    """Exit status and output of a short command; None if it cannot be started or times out."""
+    try:
+        ended = subprocess.run(  # noqa: S603 - a list of arguments, no shell
+            [str(word) for word in command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=patience_s,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return ended.returncode, ended.stdout.decode(errors="replace")
+
+
+# Running a step
 
 #: Environment variable that marks the processes of a step.
 MARK: Final = "KANALYZE_STEP"
@@ -121,9 +219,6 @@ def run(  # noqa: PLR0913 - all of them belong to one start
     It is executed without a shell, with `env` added to this process's environment, and terminated after `timeout_s`;
     `tick` is called a few times a second with the seconds since the start and the last line printed. The `log` is
     appended to; `stdout` is a separate file for standard output.
-
-    Raises:
-        OSError: It cannot be started, or a file cannot be written.
     """
     mark = uuid.uuid4().hex
     began = time.monotonic()

@@ -1,20 +1,24 @@
-"""The doctor on machines with and without each tool."""
+"""The doctor on machines with and without each tool, and which launches ncu profiles."""
 
 import errno
 import json
+import re
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kanalyze.collectors.base.errors import BadOptionError
-from kanalyze.collectors.base.options import Options
-from kanalyze.collectors.base.programs import find
+from kanalyze.collectors.options import BadOptionError, Options
+from kanalyze.collectors.process import find
 from kanalyze.collectors.run.passes import masked
 from kanalyze.collectors.tools import machine
-from kanalyze.collectors.tools.doctor import complete, doctor
+from kanalyze.collectors.tools.choose import main
+from kanalyze.collectors.tools.found import complete, doctor
 from kanalyze.collectors.tools.machine import Permission, counters, cpu_samples, kernel_names
+from kanalyze.collectors.tools.ncu import Launch, parse, select
+from support.stand_ins import LAUNCHES
 
 PYTHON = Path(sys.executable)
 NVCC = """#!/bin/sh
@@ -60,35 +64,46 @@ def test_on_a_whole_machine_everything_is_found(whole):
     assert found["torch"].found.startswith("2.11.0 of ")
 
 
-@pytest.mark.parametrize("tool", ["nsys", "ncu"])
-def test_a_tool_that_is_not_there_is_told_with_how_to_get_it(whole, tool):
-    (whole.folder / tool).unlink()
-    line = lines()[tool]
-    assert missing() == [tool]
-    assert line.found == "not found on PATH or where its installers put it"
-    assert line.remedy.startswith("install Nsight")
+OLD_NSYS = {
+    "nsys.help": "\t--gpu-metrics-device=\n\t--python-sampling-frequency=\n",
+    "nsys.gpu-metrics-device=help": "\t0: Ampere GA100 | NVIDIA A100 PCI[0000:00:06.0]\n",
+}
+REFUSED = "Illegal --gpu-metrics-devices argument: help.\nNone of the installed GPUs are supported:\n"
 
 
-def test_a_gpu_that_nvidia_smi_does_not_show_is_told_apart_from_none(whole, monkeypatch):
-    whole.write("nvidia-smi", "#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n")
+@pytest.mark.parametrize(
+    ("programs", "name", "found", "remedy"),
+    [
+        ({"nsys": None}, "nsys", "not found on PATH or where its installers put it", "install Nsight Systems"),
+        ({"ncu": None}, "ncu", "not found on PATH or where its installers put it", "install Nsight Compute"),
+        ({"nvidia-smi": "#!/bin/sh\necho no\nexit 18\n"}, "GPU",
+         "there is one, but nvidia-smi does not tell which (it fails)", "check the driver's installation"),
+        ({"nvcc": NVCC.replace("compute_90", "compute_80")}, "architecture",
+         "nvcc 13.0.88 does not compile for 9.0", "install a CUDA toolkit"),
+        (OLD_NSYS, "Python samples", "nsys 2025.3.2.474 does not take them", "install a newer Nsight Systems"),
+        ({"nsys.gpu-metrics-devices=help": REFUSED}, "GPU metrics",
+         f"nsys: {' '.join(REFUSED.split())}", "it takes a GPU from Turing on"),
+    ],
+)  # fmt: skip
+def test_what_is_not_there_is_told_with_how_to_get_it(whole, monkeypatch, programs, name, found, remedy):  # noqa: PLR0913
     monkeypatch.setattr(machine, "has_device_files", lambda: True)
-    assert lines()["GPU"].found == "there is one, but nvidia-smi does not tell which (it fails)"
+    for program, text in programs.items():
+        (whole.folder / program).unlink() if text is None else whole.write(program, text)
+    examined = lines()
+    line = examined[name]
+    assert [each for each in examined.values() if not each.ok and each.name != "driver"] == [line]
+    assert (line.found, line.remedy[: len(remedy)]) == (found, remedy)
+    assert line.optional == (name in ("Python samples", "GPU metrics"))
+    assert examined.get("GPU metrics", line).found != "Ampere GA100" or programs is not OLD_NSYS
 
 
-@pytest.mark.slow
-def test_an_nvcc_that_does_not_know_the_gpu_is_told(whole):
-    whole.write("nvcc", NVCC.replace("compute_90", "compute_80"))
-    assert missing() == ["architecture"]
-    assert lines()["architecture"].found == "nvcc 13.0.88 does not compile for 9.0"
-
-
-def test_counters_for_administrators_only_are_told_with_the_remedy(whole, monkeypatch, tmp_path):
+@pytest.mark.parametrize("name", ["counters", "cpu_samples", "kernel_names"])
+def test_what_is_not_permitted_is_told_and_samples_may_be_missing(whole, monkeypatch, name):
     del whole
-    monkeypatch.setattr(machine, "counters", partial(counters, root(tmp_path, params="RmProfilingAdminOnly: 1\n")))
-    line = lines()["counters"]
-    assert missing() == ["counters"]
-    assert "ERR_NVGPUCTRPERM" in line.found
-    assert "NVreg_RestrictProfilingToAdminUsers=0" in line.remedy
+    monkeypatch.setattr(machine, name, lambda: Permission(ok=False, found="denied", remedy="ask"))
+    examined = doctor(Options(python=PYTHON))
+    assert [(line.found, line.remedy) for line in examined if not line.ok] == [("denied", "ask")]
+    assert complete(examined) == (name != "counters")
 
 
 # What is permitted
@@ -127,7 +142,8 @@ def root(folder, capabilities=USER, **told):
 def test_the_driver_s_settings_and_our_capabilities_tell_who_may_count(tmp_path, params, capabilities, ok):
     found = counters(root(tmp_path, capabilities, params=params))
     assert found.ok is ok
-    assert bool(found.remedy) == (ok is False)
+    assert ("NVreg_RestrictProfilingToAdminUsers=0" in found.remedy) == bool(found.remedy) == (ok is False)
+    assert ("ERR_NVGPUCTRPERM" in found.found) == (ok is False)
 
 
 @pytest.mark.parametrize(
@@ -175,34 +191,9 @@ def test_names_of_the_kernel_matter_where_samples_see_it(tmp_path, level, capabi
     assert told is None or told.found.endswith(" (kptr_restrict is 1)")
 
 
-@pytest.mark.parametrize("name", ["cpu_samples", "kernel_names"])
-def test_what_only_samples_need_may_be_missing(whole, monkeypatch, name):
-    del whole
-    monkeypatch.setattr(machine, name, lambda: Permission(ok=False, found="denied", remedy="ask"))
-    examined = doctor(Options(python=PYTHON))
-    assert [(line.found, line.remedy) for line in examined if not line.ok] == [("denied", "ask")]
-    assert complete(examined)
-
-
-def test_an_old_nsys_has_no_samples_of_python_and_another_name_of_metrics(whole):
-    (whole.folder / "nsys.help").write_text("\t--gpu-metrics-device=\n\t--python-sampling-frequency=\n")
-    (whole.folder / "nsys.gpu-metrics-device=help").write_text("\t0: Ampere GA100 | NVIDIA A100 PCI[0000:00:06.0]\n")
-    found = lines()
-    assert (found["Python samples"].ok, found["Python samples"].optional) == (False, True)
-    assert found["GPU metrics"].found == "Ampere GA100 | NVIDIA A100"
-
-
-def test_why_there_are_no_gpu_metrics_is_said_as_nsys_says_it(whole):
-    said = "Illegal --gpu-metrics-devices argument: help.\nNone of the installed GPUs are supported:\n"
-    (whole.folder / "nsys.gpu-metrics-devices=help").write_text(said)
-    line = lines()["GPU metrics"]
-    assert (line.ok, line.optional) == (False, True)
-    assert line.found == f"nsys: {' '.join(said.split())}"
-
-
 def test_little_space_is_told(whole, monkeypatch):
     del whole
-    monkeypatch.setattr("kanalyze.collectors.base.files.ENOUGH_BYTES", 10**18)
+    monkeypatch.setattr("kanalyze.collectors.files.ENOUGH_BYTES", 10**18)
     assert missing() == ["disk"]
 
 
@@ -272,3 +263,95 @@ def test_of_the_environment_only_what_matters_is_kept_and_no_secret(monkeypatch)
 )
 def test_what_may_be_a_secret_in_a_command_is_hidden(words, kept):
     assert masked(words) == kept
+
+
+# Launches for ncu: the heaviest kernels, warm, never communication
+
+
+def launches(*runs):
+    """Launches one after the other; each run is a kernel, its durations, and at will its shape."""
+    found, at = [], 0
+    for kernel, durations, *shape in runs:
+        for dur in durations:
+            found.append(Launch(kernel, tuple(map(str, shape)), ("GPU", "1"), at, dur))
+            at += dur
+    return found
+
+
+#: Launches of one kernel in two shapes, which come in turns.
+SHAPES = [("k", [5], 1), ("k", [5], 1), ("k", [100], 2), ("k", [5], 1), ("k", [90], 2), ("k", [100], 2)]
+
+
+def test_a_listing_of_nsys_gives_kernels_in_order_and_no_copies():
+    for text in ("", "SKIPPED: does not contain CUDA trace data.", LAUNCHES.partition("\n")[0]):
+        assert parse(text) == []
+    shape, owner = ("1", "1", "1", "1", "1", "1", "0.000", "0.000"), ("NVIDIA H200 (0)", "1")
+    assert parse("Processing [a.sqlite] with [x.py]...\n\n" + LAUNCHES) == [
+        Launch("_Z3addiPfS_", shape, owner, 200, 5000),
+        Launch("_Z3addiPfS_", shape, owner, 6000, 100),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("runs", "options", "told"),
+    [
+        ([("light", [1, 1]), ("heavy", [900, 100, 100]), ("middle", [50, 50])], {"kernels": 2}, ["heavy|middle:2"]),
+        ([("once", [10]), ("twice", [3, 3])], {}, ["once:1", "twice:2"]),
+        # a second launch that is not typical gives way to one that is
+        ([("k", [500, 400, 100, 101, 99])], {}, ["k:3"]),
+        ([("k", [500, 100, 100, 100])], {"launches": 2}, ["k:2|3"]),
+        # launches are counted by name whatever their shapes, and the heaviest shape decides
+        (SHAPES, {}, ["k:3"]),
+        (SHAPES, {"launches": 3}, ["k:3|5|6"]),
+        # communication is never profiled, and names are taken literally
+        ([("ncclDevKernel_AllReduce", [10**6] * 3), ("_Z7nvshmem_k", [10**6]), ("k", [1, 1])], {}, ["k:2"]),
+        ([("_Z1a$x.y", [1, 1])], {}, [r"_Z1a\$x\.y:2"]),
+    ],
+)
+def test_the_heaviest_kernels_share_a_run_at_a_warm_and_typical_launch(runs, options, told):
+    found = [selection.expression for selection in select(launches(*runs), Options(**options))]
+    assert found == [f"::regex:^({names})$:{numbers}" for names, numbers in (one.split(":") for one in told)]
+
+
+def test_of_a_part_of_a_run_the_first_launches_are_taken():
+    (found,) = select(launches(("a", [2, 2]), ("b", [1])), Options(cuda_profiler_api=True, launches=2))
+    assert found.flags == ("--kernel-name-base", "mangled", "--kernel-name", "regex:^(a|b)$", "--launch-count", "4")
+
+
+def test_long_names_are_given_to_ncu_in_parts():
+    names = [letter * 3000 for letter in "abcd"]
+    found = select(launches(*((name, [1, 1]) for name in names)), Options())
+    assert [len(selection.kernels) for selection in found] == [2, 2]
+    assert sorted(kernel for selection in found for kernel in selection.kernels) == names
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(1, 1000), st.integers(0, 2)), max_size=60),
+    st.integers(1, 4),
+    st.integers(1, 3),
+)
+def test_every_filter_matches_what_it_says(rows, kernels, wanted):
+    """As ncu counts: by name. Each chosen kernel is profiled, and as often as asked where it can be."""
+    found = [Launch(name, (str(shape),), ("GPU", "1"), at, dur) for at, (name, dur, shape) in enumerate(rows)]
+    chosen = select(found, Options(kernels=kernels, launches=wanted))
+    totals = {name: sum(one.dur_ns for one in found if one.kernel == name) for name, _, _ in rows}
+    names = [kernel for selection in chosen for kernel in selection.kernels]
+    assert len(names) == len(set(names)) == min(kernels, len(totals))
+    assert sorted(totals[name] for name in names) == sorted(totals.values())[-len(names) :] if names else not totals
+    for selection in chosen:
+        expression, numbers = re.fullmatch(r"::regex:(.*):([\d|]+)", selection.expression).groups()
+        assert {name for name in totals if re.search(expression, name)} == set(selection.kernels)
+        for name in selection.kernels:
+            most = sum(one.kernel == name for one in found)
+            assert 1 <= len(numbers.split("|")) <= wanted
+            assert all(1 <= int(number) <= most for number in numbers.split("|"))
+
+
+def test_the_dry_run_s_helper_prints_the_filter(tmp_path, capsys):
+    listing = tmp_path / "launches.csv"
+    listing.write_text(LAUNCHES)
+    assert main([str(listing), "--kernels", "1"]) == 0
+    assert main([str(listing), "--part"]) == 0
+    assert capsys.readouterr().out == "::regex:^(_Z3addiPfS_)$:2\nregex:^(_Z3addiPfS_)$\n"
+    listing.write_text("")
+    assert main([str(listing)]) == 1

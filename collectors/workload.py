@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from kanalyze.collectors.base.errors import BadOptionError, WorkloadError
+from kanalyze.collectors.options import BadOptionError, WorkloadError
 
 #: What stands before a module's name, on Python's command line as on ours.
 MODULE: Final = "-m"
@@ -55,7 +55,7 @@ _SHELLS: Final = frozenset(("sh", "bash", "zsh", "dash"))
 _STARTS_PYTHON: Final = re.compile(rb"(^|[\s/;&|])(python[\d.]*|torchrun|accelerate|deepspeed)\s")
 
 #: Where the reference workloads lie: beside the collectors, in a checkout and when installed.
-_SHIPPED: Final = Path(__file__).parents[1].with_name("kernels")
+_SHIPPED: Final = Path(__file__).parent.with_name("kernels")
 
 #: The leading comment of a CUDA source: ``/* … */`` or lines of ``//``; the margin of its lines.
 _COMMENT: Final = re.compile(r"\s*(?:/\*+(?P<block>.*?)\*/|(?P<lines>(?:[ \t]*//[^\n]*\n?)+))", re.DOTALL)
@@ -134,11 +134,7 @@ class Workload:
 
 
 def resolve(text: str, args: Sequence[str] = ()) -> Workload:
-    """Resolves `text` to a workload: a file, a reference workload, a program on PATH; ``-m``: the module in `args`.
-
-    Raises:
-        WorkloadError: There is no such thing, or it can neither be compiled nor run.
-    """
+    """Resolves `text` to a workload: a file, a reference workload, a program on PATH; ``-m``: the module in `args`."""
     path = Path(text)
     if text == MODULE and args and not path.is_file():
         return replace(_of_script(Behind((), (MODULE, args[0]), tuple(args[1:]))), given=text)
@@ -156,10 +152,6 @@ def resolve_other(text: str, first: Workload) -> Workload:
 
     The arguments of `first` are given to both, and the other one's own come behind them, so that they count where a
     program takes the last of two. A script or module alone is started as `first` is.
-
-    Raises:
-        BadOptionError: It is empty, or a quote in it is not closed.
-        WorkloadError: There is no such program.
     """
     try:
         words = [text] if Path(text).is_file() else shlex.split(text)
@@ -184,7 +176,9 @@ def resolve_other(text: str, first: Workload) -> Workload:
 
 def _refuse(path: Path) -> None:
     if path.is_dir():
-        raise WorkloadError.folder(path)
+        raise WorkloadError(
+            f"{path}: a folder, not a program.", "Give the .cu file, Python script or executable in it."
+        )
     if path.exists():
         raise WorkloadError.not_runnable(path)
     beside = [entry.name for entry in path.parent.iterdir() if entry.is_file()] if path.parent.is_dir() else []
@@ -197,7 +191,8 @@ def _of_file(path: Path, args: tuple[str, ...]) -> Workload:
         with absolute.open("rb") as file:
             head = file.read(128)
     except OSError as error:
-        raise WorkloadError.unreadable(path, error.strerror or str(error)) from error
+        why = f"{path}: cannot be read ({error.strerror or error})."
+        raise WorkloadError(why, "Check the file's permissions.") from error
     if absolute.suffix == ".cu":
         return Workload(_name(absolute.stem), "cuda", absolute, args)
     if absolute.suffix == ".py":

@@ -1,1 +1,0 @@
-"""Shared by all passes: workload, options, programs, processes, files."""
