@@ -143,8 +143,7 @@ def make(report: Report, name: str, *others: Report, **options: object) -> pl.Da
             raise UnknownNameError.of(f"option of {name}", flag(option), declared.flags)
     if name in _READER_TABLES:
         return report.table(name)
-    function = getattr(import_module(homes()[name]), name)
-    frame: pl.DataFrame = function(report, *others, **options)
+    frame: pl.DataFrame = getattr(import_module(homes()[name]), name)(report, *others, **options)
     return frame
 
 

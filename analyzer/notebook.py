@@ -27,7 +27,7 @@ from kanalyze.analyses.timeline import _tracks
 from kanalyze.analyses.unprofiled import _correction
 from kanalyze.errors import ClosedReportError, KanalyzeError, UnknownNameError
 from kanalyze.readers.capture import reports as capture_reports
-from kanalyze.renderers.report_file import document
+from kanalyze.renderers.formats import document
 from kanalyze.report import Report, Where
 from kanalyze.several import Asked, jobs, reducing, sides
 from kanalyze.units import SLOWEST, parse_rate, parse_time_ns
@@ -481,8 +481,7 @@ def reduce(
     several = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
     given = [one if isinstance(one, str) else Path(one) for one in several]
     engine = reducing.one_by_one if executor is None else reducing.by_executor(executor)
-    told = progress or (lambda *_: None)
-    return reducing.reduce_reports(given, Path(out), engine, progress=told, cache=cache)
+    return reducing.reduce_reports(given, Path(out), engine, progress=(progress or (lambda *_: None)), cache=cache)
 
 
 def shown(analysis: Callable[..., pl.DataFrame]) -> Callable[..., pl.DataFrame]:

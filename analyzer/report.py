@@ -16,7 +16,7 @@ from kanalyze import window as named_ranges
 from kanalyze.columns import LARGEST, last_end, too_large
 from kanalyze.errors import BadWindowError, DamagedReportError, KanalyzeError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS, EVENTS, KINDS, NOTES, READER_TABLES
-from kanalyze.source import KINDS_KEY, Kept, PartedSource, Source
+from kanalyze.schema import KINDS_KEY, Kept, PartedSource, Source
 from kanalyze.tools import Tool, tool_of
 from kanalyze.window import EVERY, Scope, Window, lasting, relative
 

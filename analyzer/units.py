@@ -29,7 +29,8 @@ _PERCENT: Final = r"(?a)\s*(\d+(?:\.\d+)?)\s*%\s*"
 _TIME_STEPS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
 #: Smallest total in each unit for which times are given in it: a few seconds are given in ms.
 _LEAST: Final = {"s": 100, "ms": 1, "µs": 1}
-_SIZE_STEPS: Final = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
+_PREFIXES: Final = ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
+_SIZE_STEPS: Final = tuple((step, f"{prefix}B") for step, prefix in _PREFIXES[1:])
 _ROUNDS_UP: Final = 999.5
 _PER_MILLE: Final = 0.001
 #: A plural in the name of a check, and one that ends in -es; what a tool itself says of a report.
@@ -70,10 +71,16 @@ def parse_rate(text: str) -> float | None:
 
 def time(ns: float) -> str:
     """Formats a duration with a suitable unit and four digits: ``57.26 ms``, ``209.8 µs``, ``904 ns``."""
-    for step, unit in _TIME_STEPS:
-        if abs(ns) >= step * (_ROUNDS_UP / 1000):
-            return f"{_digits(ns / step)} {unit}"
-    return f"{ns:.0f} ns" if ns == int(ns) else f"{ns:.1f} ns"
+    plain = f"{ns:.0f} ns" if ns == int(ns) else f"{ns:.1f} ns"
+    return _scaled(ns, _TIME_STEPS) or plain
+
+
+def _scaled(value: float, steps: Sequence[tuple[int, str]], unit: str = "") -> str:
+    """A value in the largest unit of which it is about one; empty where it is less than all."""
+    whole = (
+        f"{_digits(value / step)} {name}{unit}" for step, name in steps if abs(value) >= step * (_ROUNDS_UP / 1000)
+    )
+    return next(whole, "")
 
 
 def instead(after_ns: float, before_ns: float) -> str:
@@ -86,17 +93,13 @@ def instead(after_ns: float, before_ns: float) -> str:
 
 def _rounded(value: float, digits: int) -> str:
     """A number with so many significant digits: ``0.16``, ``1.6``, ``160``."""
-    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])
-    places = digits - 1 - exponent if value else 0
+    places = digits - 1 - int(f"{value:.{digits - 1}e}".partition("e")[2]) if value else 0
     return f"{round(value, places):,.{max(places, 0)}f}"
 
 
 def size(count_bytes: float) -> str:
     """Formats a size in decimal units: ``8.389 MB``, ``512 B``."""
-    for step, unit in _SIZE_STEPS:
-        if abs(count_bytes) >= step * (_ROUNDS_UP / 1000):
-            return f"{_digits(count_bytes / step)} {unit}"
-    return f"{count_bytes:.0f} B"
+    return _scaled(count_bytes, _SIZE_STEPS) or f"{count_bytes:.0f} B"
 
 
 def rate(bytes_per_s: float) -> str:
@@ -111,10 +114,7 @@ def frequency(hz: float) -> str:
 
 def flop(count: float, unit: str = "FLOP") -> str:
     """Formats a count of operations, by default floating-point: ``17.18 GFLOP``."""
-    for step, prefix in ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if count >= step * (_ROUNDS_UP / 1000):
-            return f"{_digits(count / step)} {prefix}{unit}"
-    return f"{count:.0f} {unit}"
+    return _scaled(count, _PREFIXES, unit) or f"{count:.0f} {unit}"
 
 
 def operations(precision: str | None) -> str:
@@ -175,10 +175,9 @@ def adding_up(parts_ns: Sequence[int], total_ns: int) -> list[str]:
     if step == 1:
         return [f"{part} {unit}" for part in parts_ns]
     digit = step // 1000
-    rounded = apportioned(parts_ns, (sum(parts_ns) + digit // 2) // digit)
     return [
         f"{value / 1000:.3f} {unit}" if value or not part else f"<0.001 {unit}"
-        for value, part in zip(rounded, parts_ns, strict=True)
+        for value, part in zip(apportioned(parts_ns, (sum(parts_ns) + digit // 2) // digit), parts_ns, strict=True)
     ]
 
 
@@ -215,10 +214,7 @@ def count(number: int) -> str:
 
 def short_count(number: int) -> str:
     """Formats an integer for a narrow column: ``950``, ``33.6 k``, ``1.05 M``."""
-    for step, prefix in ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if number >= step:
-            return f"{number / step:.3g} {prefix}"
-    return str(number)
+    return next((f"{number / step:.3g} {prefix}" for step, prefix in _PREFIXES[1:] if number >= step), str(number))
 
 
 def mean(number: int, of: int) -> str:

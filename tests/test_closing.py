@@ -12,12 +12,9 @@ from click.exceptions import Exit
 import kanalyze
 from kanalyze import catalog
 from kanalyze.cli import kanalyze as command
-from kanalyze.errors import ClosedReportError, KanalyzeError, UnknownNameError, UnreadableReportError
-from kanalyze.readers.capture.reports import every_report
+from kanalyze.errors import ClosedReportError, KanalyzeError, UnreadableReportError
 from kanalyze.readers.nsys.read_sqlite_folder import NsysTables
 from kanalyze.readers.storage import sqlite_file
-from support.build import kernel
-from support.build import report as built
 from support.command import ADD, ADD_UM, SAMPLES, TORCH
 
 MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
@@ -54,12 +51,6 @@ def test_a_report_is_closed_at_the_end_of_its_block(export):
     assert open_files(export.parent) == []
 
 
-def test_an_error_in_the_block_closes_it_and_comes_through(export):
-    with pytest.raises(UnknownNameError), kanalyze.read(export) as report:
-        report.narrow(device=report.devices.height)
-    assert open_files(export.parent) == []
-
-
 def test_what_was_read_stays_after_closing(export):
     with kanalyze.read(export) as report:
         before = kanalyze.kernels(report)
@@ -91,15 +82,6 @@ def test_to_ask_for_more_after_closing_is_an_error_that_says_so(path, ask):
     assert caught.value.remedy == "Ask before, or read it again."
 
 
-def test_a_part_and_its_report_are_closed_together(export):
-    report = kanalyze.read(export)
-    part = report.narrow(window="400ms..480ms", device=0)
-    part.close()
-    with pytest.raises(ClosedReportError):
-        report.kind("sync")
-    assert open_files(export.parent) == []
-
-
 @pytest.mark.usefixtures("_no_collector")
 @pytest.mark.parametrize("narrow", [{}, {"window": "400ms..480ms"}, {"device": 0, "window": "..1s"}])
 @pytest.mark.one_in(4)
@@ -129,33 +111,6 @@ def test_no_table_holds_a_report_that_nobody_else_holds(path):
         del report
         assert held() is None, name
     assert len(made) > 20
-
-
-@pytest.mark.parametrize("folder", ["add", pytest.param("mlp_train", marks=pytest.mark.slow)])
-def test_what_joins_reports_lets_go_of_them(folder):
-    reports = every_report(SAMPLES / folder)
-    assert len(reports) > 1
-    for name in (name for name in catalog.names() if catalog.table(name).together):
-        catalog.make(reports[0], name, *reports[1:])
-    kanalyze.summarize(*reports)
-    held = [weakref.ref(report) for report in reports]
-    del reports
-    gc.collect()
-    assert [reference() for reference in held] == [None] * len(held)
-
-
-@pytest.mark.slow
-def test_a_hundred_reports_that_are_held_keep_few_files_open(export):
-    reports = []
-    for number in range(100):
-        reports.append(kanalyze.read(shutil.copy(export, export.with_name(f"run{number}.sqlite"))))
-        assert reports[-1].kinds
-    assert len(open_files(export.parent)) == sqlite_file.MOST_OPEN
-    expected = kanalyze.kernels(kanalyze.read(export))
-    assert all(kanalyze.kernels(report).equals(expected) for report in reports)
-    assert len(open_files(export.parent)) == sqlite_file.MOST_OPEN
-    reports.clear()
-    assert open_files(export.parent) == []
 
 
 def test_another_file_under_the_same_name_is_not_read_on_in(export, monkeypatch):
@@ -194,10 +149,3 @@ def test_a_command_closes_what_it_opens(export, arguments, monkeypatch):
         command([argument.format(*paths) for argument in arguments], standalone_mode=False)
     assert len(opened) == len([argument for argument in arguments if argument.startswith("{")])
     assert open_files(export.parent) == []
-
-
-def test_a_report_made_by_hand_is_closed_too():
-    with built([kernel(0, 1)]) as report:
-        pass
-    with pytest.raises(ClosedReportError, match="made by hand: the report is closed"):
-        report.kind("kernel")

@@ -12,9 +12,8 @@ import pytest
 
 import kanalyze
 import kanalyze.collectors.options  # its kinds are known once it is imported
-from kanalyze import catalog, explanations
+from kanalyze import catalog
 from kanalyze.analyses.host._call_kinds import bucket_of
-from kanalyze.analyses.page._headline import WINDOWS
 from kanalyze.analyses.page.time_page import TABLES
 from kanalyze.analyses.ranges._instances import compare
 from kanalyze.analyses.shared.statistics import BUCKETS
@@ -22,6 +21,7 @@ from kanalyze.cli import kanalyze as command_line
 from kanalyze.errors import ClosedReportError, KanalyzeError, UnreadableReportError
 from kanalyze.renderers.formats.json import SCHEMA_VERSION, content, render
 from kanalyze.renderers.page.comparison import answer
+from kanalyze.renderers.tables import descriptions as explanations
 from kanalyze.several import Asked
 from kanalyze.several.sides import comparison
 from support import examples
@@ -225,12 +225,6 @@ def test_tables_of_the_summary_have_the_columns_of_their_page(summaries):
         assert all(list(row) == declared for row in rows)
 
 
-def test_types_of_windows_are_those_of_their_declaration():
-    described = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", sections(SUMMARY_JSON)["windows"], flags=re.MULTILINE)
-    assert [name for name, _ in described] == [column.name for column in WINDOWS.columns]
-    assert [("null" in kind) for _, kind in described] == [column.nullable for column in WINDOWS.columns]
-
-
 def test_summary_page_names_the_version_in_use():
     assert f"`schema_version` is {SCHEMA_VERSION}" in SUMMARY_JSON
 
@@ -269,11 +263,6 @@ def test_every_table_that_equals_one_of_nsys_is_listed():
     assert listed == {f"{table.name} {table.when}".strip() for table in declared if table.equals}
 
 
-def test_every_bucket_is_defined():
-    defined = re.findall(r"^\| \d+ \| `(\w+)` \|", DEFINITIONS, flags=re.MULTILINE)
-    assert tuple(dict.fromkeys(defined)) == BUCKETS
-
-
 def test_every_check_of_health_is_defined():
     found = kanalyze.health(kanalyze.read(ROOT / "tests/reports/nvtx.sqlite")).get_column("check").to_list()
     described = re.findall(r"^\| ([a-z][^|`]*) \|", sections(DEFINITIONS)["6. Health"], flags=re.MULTILINE)
@@ -308,14 +297,6 @@ def test_a_finding_leads_to_its_explanation(summaries):
         command, rule = finding["definition"].split()
         assert (command, rule) == ("explain", finding["rule"])
         assert explanations.explanation(rule).name == rule
-
-
-def test_the_table_of_a_finding_can_be_shown(summaries):
-    """What `kanalyze show` is to be given to see the rows that prove it."""
-    for table in {finding["table"] for summary in summaries for finding in summary["findings"]}:
-        name, _, by = table.partition(" --by ")
-        assert name in catalog.names()
-        assert not by or by in catalog.table(name).groupings
 
 
 def rule_names(path: Path) -> list[str]:

@@ -40,10 +40,7 @@ def test_a_source_that_does_not_compile(errors, log, said, more):
 
 @pytest.mark.parametrize(
     ("folder", "kept"),
-    [
-        (FOLDER, "What was finished before is in run."),
-        (None, "Nothing was finished, and nothing was kept."),
-    ],
+    [(FOLDER, "What was finished before is in run."), (None, "Nothing was finished, and nothing was kept.")],
 )
 def test_a_run_that_was_stopped(folder, kept):
     error = InterruptedCaptureError.during("ncu", folder)

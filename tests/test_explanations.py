@@ -2,13 +2,11 @@
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 
-import kanalyze
-from kanalyze import explanations
 from kanalyze.errors import UnknownNameError
+from kanalyze.renderers.tables import descriptions as explanations
 
 EVERY = [explanations.explanation(name) for name in explanations.names()]
 CODE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -43,12 +41,6 @@ def test_it_has_code_that_fits_an_indented_line_of_80_columns(one):
 def test_a_remedy_of_code_is_shown_before_and_after(one):
     code = "".join(text for _, text in CODE.findall(one.text))
     assert ("before: " in code) == ("after: " in code)
-
-
-@each
-def test_its_file_begins_with_its_name_and_lies_beside_the_package(one):
-    file = Path(kanalyze.__file__).parent / "explanations" / f"{one.name}.md"
-    assert file.read_text(encoding="utf-8") == f"# {one.name}\n\n{one.headline}\n\n{one.text}"
 
 
 def test_no_other_name_is_a_finding():

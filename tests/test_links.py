@@ -52,12 +52,6 @@ def test_every_page_of_docs_is_in_the_index_once():
     assert sorted(listed) == sorted(there - {"index.md"})
 
 
-def test_readme_leads_to_the_index_and_stays_short():
-    readme = (ROOT / "README.md").read_text()
-    assert "(docs/index.md)" in readme
-    assert len(readme.splitlines()) < 220
-
-
 # Commands in the text
 
 #: What a manifest says of its kind, which is no command.
@@ -88,9 +82,3 @@ def test_commands_in_the_text_have_the_options_and_tables_that_they_name(path):
         assert used <= options | {"--help"}, command
         if name == "show" and arguments and arguments[0] != "TABLE":
             assert set(arguments[0].split("|")) <= set(catalog.every_name()), command
-
-
-def test_a_command_that_does_not_exist_would_be_found(tmp_path):
-    page = tmp_path / "page.md"
-    page.write_text("See `kanalyze show nothing\\|kernels REPORT`, or\n\n    kanalyze collect x -- --its-own  # so\n")
-    assert [words(command) for command in named(page)] == [["show", "nothing|kernels", "REPORT"], ["collect", "x"]]

@@ -42,13 +42,6 @@ def test_a_name_is_a_window(text, start, end):
     assert found.name == (None if ".." in text and text != "a..b" else text)
 
 
-def test_every_instance_in_the_order_of_starts():
-    found = report(RANGES).windows("step#*")
-    assert found == [Window(100, 200, "step#1"), Window(200, 300, "step#2"), Window(300, 400, "step#3")]
-    assert report(RANGES).windows("step") == found
-    assert report(RANGES).windows("warmup#*") == [Window(0, 100, "warmup")]
-
-
 @pytest.mark.parametrize("text", ["step", "step#*", "all reduce"])
 def test_one_window_is_wanted_where_a_name_means_several(text):
     name, count = parsed(text)[0], 3 if "step" in text else 2

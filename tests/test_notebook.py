@@ -5,13 +5,10 @@ import shutil
 from html import unescape
 from html.parser import HTMLParser
 
-import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.device import kernels as module
 from kanalyze.errors import IncomparableError, NoJobError, ReportNotFoundError, UnknownNameError
-from kanalyze.readers import read
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH
 
 VOID = {"br", "meta"}
@@ -50,31 +47,10 @@ def test_a_report_shows_its_first_page(path):
     assert len(text) < len(text_of(kanalyze.summarize(report)._repr_html_()))
 
 
-def test_a_narrowed_report_shows_its_part():
-    assert "GPU 0, 400.000 ms to 480.000 ms" in text_of(
-        kanalyze.read(ADD_UM).narrow(window="400ms..480ms")._repr_html_()
-    )
-
-
 def test_a_table_shows_units_and_whole_names_on_hover():
     html = kanalyze.kernels(kanalyze.read(ADD_UM))._repr_html_()
     assert "57.26 ms" in text_of(html)
     assert "title='add(int, float *, float *)'" in html
-
-
-def test_a_long_table_says_how_much_is_left_out():
-    launches = kanalyze.launches(kanalyze.read(TORCH))
-    assert f"{launches.height - 40:,} rows more" in text_of(launches._repr_html_())
-
-
-def test_an_empty_table_says_so():
-    assert "no rows" in text_of(kanalyze.kernels(kanalyze.read(ADD), window="..1ns")._repr_html_())
-
-
-def test_the_values_are_those_of_the_analysis():
-    table = kanalyze.kernels(kanalyze.read(TORCH))
-    assert isinstance(table, pl.DataFrame)
-    assert table.equals(module.kernels(read(TORCH)))
 
 
 @pytest.mark.slow
@@ -85,21 +61,6 @@ def test_a_capture_shows_the_page_of_all_its_tools():
     together = kanalyze.summarize(*kanalyze.read_all(folder))
     assert "with torch.json.gz (torch.profiler) · with ncu" in text_of(together._repr_html_())
     assert "with" not in text_of(kanalyze.read(folder / "nsys.sqlite")._repr_html_()).partition("health")[0]
-
-
-def test_what_cannot_be_read_of_a_capture_is_told(tmp_path):
-    for name in ("nsys.sqlite", "manifest.json"):
-        shutil.copy(SAMPLES / "add" / name, tmp_path)
-    (tmp_path / "ncu.raw.csv").write_text('"ID","Process ID"\n"0","1"\n')
-    text = text_of(kanalyze.read(tmp_path)._repr_html_())
-    assert f"Left out: {tmp_path / 'ncu.raw.csv'}: damaged" in text
-    assert "Where the time went" in text
-
-
-def test_all_reports_of_several_paths():
-    found = kanalyze.read_all(SAMPLES / "cdist", SAMPLES / "add/nsys.sqlite")
-    assert [one.meta.tool for one in found] == ["nsys", "torch.profiler", "ncu", "nsys"]
-    assert kanalyze.joined(*found[:3])["torch_match"].unique().to_list() == ["exact"]
 
 
 @pytest.fixture(scope="module")
@@ -119,12 +80,6 @@ def test_a_comparison_has_a_verdict_and_frames(fused):
     for name in ("kernels", "ranges", "calls", "copies", "ops", "memory", "findings", "counters", "ranks"):
         assert getattr(fused, name).equals(fused.tables[f"compare_{name}"])
     assert repr(fused).endswith("loop_fuse.kz': faster>")
-
-
-def test_a_comparison_shows_its_page(fused):
-    text = " ".join(text_of(fused._repr_html_()).split())
-    assert "A repetition is 1.055 × faster" in text
-    assert "872.3 µs" in text_of(fused.buckets._repr_html_())
 
 
 @pytest.mark.slow
@@ -178,13 +133,6 @@ def test_a_job_has_frames(ranks):
     assert repr(ranks) == "<Job of 2 ranks, 2 read>"
     with pytest.raises(UnknownNameError, match="no table of a job 'clock'"):
         ranks.table("clock")
-
-
-def test_a_job_shows_its_page(ranks):
-    text = " ".join(text_of(ranks._repr_html_()).split())
-    assert "2 ranks" in text
-    assert "NVIDIA H200" in text
-    assert " ms" in text_of(ranks.ranks._repr_html_())
 
 
 @pytest.mark.slow

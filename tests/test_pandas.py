@@ -31,15 +31,3 @@ def test_large_integers_and_truth_values_with_nulls():
     assert bool(frame["yes"][1])
     frame.loc[1, "at"] = 7  # nothing of it is read-only
     assert frame["at"].tolist() == [(1 << 62) + 1, 7]
-
-
-def test_other_ways_to_pandas_are_the_caller_s():
-    table = NotebookTable({"at": [1, None]})
-    assert "pyarrow" in str(table.to_pandas(use_pyarrow_extension_array=True)["at"].dtype)
-    assert table.to_pandas(integer_object_nulls=True)["at"].dtype == object
-
-
-def test_tables_of_the_reader_keep_them_too():
-    events = kanalyze.read(TORCH).events
-    assert events["correlation_id"].null_count()
-    assert str(events.to_pandas()["correlation_id"].dtype) == "Int64"

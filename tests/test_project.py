@@ -14,7 +14,6 @@ from support.shares import some
 ROOT = Path(__file__).parents[1]
 CI = (ROOT / ".ci/run").read_text()
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
-MAKEFILE = (ROOT / "Makefile").read_text()
 WORKFLOWS = ROOT / ".github/workflows"
 WORKFLOW = (WORKFLOWS / "ci.yml").read_text()
 FORM = (ROOT / ".github/ISSUE_TEMPLATE/report.yml").read_text()
@@ -41,13 +40,6 @@ def test_make_test_runs_what_the_second_command_of_the_readme_runs():
     assert f".venv/bin/{command}\n" in (ROOT / "README.md").read_text()
 
 
-def test_coverage_is_measured_once_a_week_as_make_measures_it():
-    weekly = (WORKFLOWS / "coverage.yml").read_text()
-    assert re.search(r"^ +- run: make coverage BIN=$", weekly, flags=re.MULTILINE)
-    assert re.search(r'^ +- cron: "\d+ \d+ \* \* \d"$', weekly, flags=re.MULTILINE)
-    assert "--cov " in "\n".join(recipe("coverage"))
-
-
 def test_slow_tests_draw_more_examples_than_quick_ones():
     profile = re.search(
         r"^\.venv/bin/pytest .*-m 'slow or hypothesis' --hypothesis-profile=(\w+)$", CI, flags=re.MULTILINE
@@ -60,11 +52,6 @@ def test_a_target_runs_files_that_exist_and_is_described(target):
     for path in re.findall(r"(?<!\S)(?:tests|benchmarks|\.ci)/[\w/.]+", "\n".join(recipe(target))):
         assert (ROOT / path).exists(), path
     assert f"| `make {target}` |" in CONTRIBUTING
-
-
-def test_every_target_is_tested():
-    phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, flags=re.MULTILINE)[1].split()
-    assert set(phony) == {"help", *TARGETS}
 
 
 def test_the_workflow_runs_ci_with_pinned_actions_and_every_python_of_the_classifiers():

@@ -1,13 +1,10 @@
 """SQL over the tables of reports; the ten questions of docs/sql.md have the answers of SQLite on the same report."""
 
-import json
 import re
 import sqlite3
 import subprocess
 import sys
-import time
 from contextlib import closing
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -76,11 +73,6 @@ def mlp():
     return kanalyze.read(MLP)
 
 
-def test_ten_questions_are_asked():
-    assert len(QUESTIONS) == 10
-    assert [*QUESTIONS] == [*IN_SQLITE]
-
-
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_the_ten_questions_have_the_answers_of_sqlite(question, mlp):
     with closing(sqlite3.connect(f"file:{MLP}?mode=ro", uri=True)) as database:
@@ -111,13 +103,6 @@ def test_texts_compare_with_any_text_and_products_do_not_wrap():
     assert catalog.answer(statement, lambda _: pl.DataFrame([kinds, shapes])).rows() == [(8_000_000_000,)]
 
 
-def test_of_several_reports_a_column_says_which(mlp):
-    both = kanalyze.sql([kanalyze.read(ADD), mlp], "SELECT report, SUM(count) AS n FROM kernels GROUP BY report")
-    assert dict(both.rows()) == {str(ADD): 1, str(MLP): 1303}
-    ran = run("sql", ADD, MLP, "SELECT report, SUM(count) AS n FROM kernels GROUP BY report", "--format", "json")
-    assert {row["report"]: row["n"] for row in json.loads(ran.text)} == dict(both.rows())
-
-
 @pytest.mark.slow
 def test_a_part_of_the_report_is_asked(mlp):
     whole, part = (
@@ -135,19 +120,6 @@ def test_tables_of_a_capture_come_from_the_tool_that_has_them():
     ran = run("sql", SAMPLES / "square", statement, "--format", "csv")
     assert ran.lines == ["name", "aten::pow"]
     assert "ops is from" in ran.error
-
-
-@pytest.mark.parametrize("name", ["gpu_metrics", "cpu_samples", "gpu_units"])
-def test_tables_of_samples_come_from_the_run_that_has_them(name):
-    folder = SAMPLES / "sampled" / "units"
-    wanted = kanalyze.sql(kanalyze.read(folder / "samples.sqlite"), f"SELECT * FROM {name}")
-    assert wanted.height > 0
-    assert kanalyze.sql(kanalyze.read(folder), f"SELECT * FROM {name}").equals(wanted)
-    assert kanalyze.sql(kanalyze.read(folder / "nsys.sqlite"), "SELECT * FROM gpu_metrics").is_empty()
-
-
-def test_show_tables_lists_them():
-    assert run("sql", ADD, "SHOW TABLES;", "--format", "csv").lines == ["name", *catalog.every_name()]
 
 
 @pytest.mark.parametrize(
@@ -251,13 +223,13 @@ def test_a_statement_that_takes_too_much_says_of_what(statement, limits, said):
 #: The program, whose child does not see which functions open files.
 _MISLED = """
 import re
-from kanalyze.cli import _memory, entry
-kept = _memory._redirect_stderr
+from kanalyze.cli import _process, entry
+kept = _process._redirect_stderr
 def misled(said):
     from kanalyze import catalog as queries
     queries._OPENS = re.compile("x^")
     kept(said)
-_memory._redirect_stderr = misled
+_process._redirect_stderr = misled
 entry()
 """
 
@@ -273,19 +245,6 @@ def test_no_file_can_be_opened_where_a_statement_is_answered(place, tmp_path):
     assert len(error.splitlines()) == 2
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="children end with their parent on Linux")
-def test_no_child_outlives_the_program():
-    asked = program(f"SELECT COUNT(*) FROM {_JOINS}")
-    children = Path(f"/proc/{asked.pid}/task/{asked.pid}/children")
-    while not (found := children.read_text().split()):
-        time.sleep(0.02)
-    time.sleep(2)
-    asked.kill()
-    asked.communicate(timeout=60)  # ends with the last that holds its pipes
-    assert not [pid for pid in found if Path(f"/proc/{pid}/exe").exists()]
-
-
 def test_no_function_that_opens_files_is_called_otherwise():
     with pytest.raises(SqlError, match="'scan_csv' is not a supported table function"):
         kanalyze.sql(kanalyze.read(ADD), "SELECT * FROM scan_csv('a.csv')")
@@ -293,24 +252,3 @@ def test_no_function_that_opens_files_is_called_otherwise():
     assert not [name for name in columns if name.lower().startswith("read_")]
     metrics = kanalyze.read(REPORTS / "ncu" / "add.details.csv")
     assert kanalyze.sql(metrics, "SELECT COUNT(dram_read_bytes) AS read_csv FROM counters").columns == ["read_csv"]
-
-
-def test_what_a_format_cannot_hold_is_said():
-    assert "bad-sql" in refused(run("sql", ADD, "SELECT ARRAY_AGG(name) AS n FROM kernels", "--format", "csv"))[1]
-    assert run("sql", ADD, "SELECT ARRAY_AGG(name) AS names FROM kernels").status == 0
-
-
-def test_a_text_may_name_a_function_that_opens_files():
-    found = kanalyze.sql(kanalyze.read(ADD), "SELECT 'read_csv(x)' AS read_csv, count FROM kernels -- read_csv (y)")
-    assert found.rows(named=True) == [{"read_csv": "read_csv(x)", "count": 1}]
-    with pytest.raises(SqlError, match='column "read_csv"'):
-        kanalyze.sql(kanalyze.read(ADD), "SELECT read_csv FROM kernels")
-
-
-def test_the_report_is_not_replaced_by_the_answer(tmp_path):
-    copy = Path(tmp_path / "add.sqlite")
-    copy.write_bytes(ADD.read_bytes())
-    assert "it is the report itself" in refused(run("sql", copy, "SELECT 1 AS a", "-o", copy))[0]
-    assert "binary" in refused(run("sql", copy, "SELECT 1 AS a", "--format", "parquet"))[0]
-    assert run("sql", copy, "SELECT 1 AS a", "--format", "parquet", "-o", tmp_path / "a.parquet").status == 0
-    assert pl.read_parquet(tmp_path / "a.parquet").rows() == [(1,)]

@@ -7,16 +7,14 @@ import pytest
 
 from kanalyze.readers.ncu import module as ncu_module
 from kanalyze.readers.torch.decode import old_forms as trace_loose
+from kanalyze.renderers import page
 from kanalyze.renderers.formats import terminal
-from kanalyze.renderers.page import of_any_kind
-from kanalyze.renderers.page import time as sections
 from kanalyze.renderers.tables import frame
-from kanalyze.renderers.text import grid
 
 TRIED = [
-    *((sections._FOLDERS, "a"), (sections._FOLDERS, "a/"), (sections._AROUND, " in a")),
-    *((sections._AROUND, " in a.py(1): "), (of_any_kind._VERSION, "_v"), (frame._PHRASE, " on ")),
-    *((grid.QUANTITY, "1 "), (terminal._SHELL_WORD, "a"), (terminal._SHELL_WORD, "'")),
+    *((page._FOLDERS, "a"), (page._FOLDERS, "a/"), (page._AROUND, " in a")),
+    *((page._AROUND, " in a.py(1): "), (frame._PHRASE, " on ")),
+    *((page.QUANTITY, "1 "), (terminal._SHELL_WORD, "a"), (terminal._SHELL_WORD, "'")),
     *((terminal._SHELL_WORD, "$'\\\\"), (ncu_module._LINK, "@url:"), (ncu_module._LINK, "@url:\\\\")),
     *((trace_loose._NAME, b"\n"), (trace_loose._NAME, b'\n"name": "a",')),
     *((trace_loose._NAME, b'\n"name": "a",\n\n\n\n'), (trace_loose._NAME, b'", "pid": 1, "tid": ')),

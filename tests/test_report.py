@@ -57,12 +57,6 @@ def ids(part, kind):
     return part.seen(kind).get_column("event_id").to_list()
 
 
-def test_narrowing_to_nothing_is_the_report_itself():
-    whole = report(EVENTS)
-    assert whole.narrow() is whole
-    assert whole.narrow(window=None, device=None, process=None) is whole
-
-
 def test_narrowing_adds_to_what_was_asked_for_before():
     part = report(EVENTS).narrow(window="0ns..25ns").narrow(device=1).narrow(process=2)
     assert part.scope == Scope(Window(0, 25), device=1, process=2)

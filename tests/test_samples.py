@@ -116,17 +116,6 @@ def test_nothing_is_left_to_redact(folder):
     assert not [(path.name, place) for path, data in held.items() for place in PLACES if place in data]
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in (SAMPLES / "sampled").iterdir()))
-def test_samples_tell_no_place_and_are_named(name):
-    path = SAMPLES / "sampled" / name
-    files = path.iterdir() if path.is_dir() else [path]
-    assert not [(file.name, place) for file in files for place in PLACES if place in file.read_bytes()]
-    assert run("redact", path, "--check").lines[1] == "  nothing"
-    told = (SAMPLES / "README.md").read_text()
-    assert f"| `sampled/{name}` |" in told
-    assert f" sample_reports/sampled/{name}" in told
-
-
 @pytest.mark.parametrize(
     ("name", "keys", "share"),
     [
@@ -147,39 +136,6 @@ def test_samples_tell_what_their_programs_do(name, keys, share):
     assert found.filter(**keys).get_column("host_share").sum() == pytest.approx(share, abs=0.02)
 
 
-def test_sampled_units_tell_the_traffic_of_a_copy():
-    """Eleven copies of 4 GiB read and write as much, in 23.76 ms."""
-    found = kanalyze.gpu_units(real_report(SAMPLES / "sampled" / "traffic.sqlite")).row(0, named=True)
-    assert found["dram_read_bytes"] == pytest.approx(11 * (4 << 30), rel=0.1)
-
-
-@pytest.mark.parametrize(("function", "share"), [("prepare_batch", 4 / 6.2), ("wait_for_disk", 2 / 6.2)])
-def test_few_samples_tell_functions_within_five_points(function, share):
-    """Thirty of Python, of five steps with 4 and 2 ms."""
-    found = kanalyze.culprits(real_report(SAMPLES / "sampled" / "units" / "samples.sqlite"), by="function")
-    assert found.filter(function=function).get_column("host_share").sum() == pytest.approx(share, abs=0.05)
-
-
-@pytest.mark.parametrize("name", ["python", "units/samples"])
-def test_python_samples_are_no_ranges(name):
-    report = real_report(SAMPLES / "sampled" / f"{name}.sqlite")
-    assert report.table("python_samples").get_column("periodic").any()
-    ranges = set(kanalyze.ranges(report).get_column("range").str.strip_prefix(":"))
-    assert ranges <= {
-        "loop",
-        "step",
-        "prepare",
-        "add",
-        "sum",
-        "product",
-        "thin products",
-        "few",
-        "load",
-        "peer",
-        "wait",
-    }
-
-
 def test_sampled_units_tell_what_ran_in_each_range():
     """Known of each of five steps: GiB read and written, 8 blocks on 132 SMs, 256 MiB to the other GPU of 450 GB/s."""
     found = kanalyze.gpu_units(real_report(SAMPLES / "sampled" / "units" / "samples.sqlite"), by="range")
@@ -194,23 +150,6 @@ def test_sampled_units_tell_what_ran_in_each_range():
     rate = gib / 4 / told["peer"]["total_ns"]  # GB/s, which whole samples at its edges make less
     assert told["peer"]["nvlink_write_share"] == pytest.approx(rate / 450, abs=0.05)
     assert told["thin products"]["samples"] >= 20  # though each of the 100 is shorter than a sample
-
-
-@pytest.mark.slow
-def test_sampled_units_agree_with_what_ncu_counted():
-    ran = run("verify", SAMPLES / "sampled" / "units")
-    assert (ran.status, ran.lines[0]) == (0, "24 figures: 6 equal, 18 explained, 0 unexplained")
-    found = kanalyze.agreement(*kanalyze.read_all(SAMPLES / "sampled" / "units"))
-    assert found.filter(reason="samples").height == 12
-
-
-@pytest.mark.parametrize(
-    ("name", "rules"),
-    [("foreign", {"few-sms", "busy-pcie"}), ("units/samples", {"few-sms", "dram-bound", "clock-drop"})],
-)
-def test_sampled_units_give_findings(name, rules):
-    found = set(kanalyze.findings(real_report(SAMPLES / "sampled" / f"{name}.sqlite")).get_column("rule"))
-    assert found & {"few-sms", "idle-tensor-cores", "dram-bound", "busy-pcie", "clock-drop"} == rules
 
 
 @pytest.mark.parametrize(
@@ -270,15 +209,6 @@ def test_the_kernels_of_the_seeds_are_what_they_are_known_to_be():
         assert (row["base_ns"], row["new_ns"]) == (pytest.approx(234_000, rel=0.001), pytest.approx(ns, rel=0.001))
 
 
-def test_two_kernels_that_became_one_are_all_that_changed():
-    """Two kernels became one, which took 51 µs off a step where nothing recorded it."""
-    base, new = (SAMPLES / name for name in BASELINES)
-    found = kanalyze.compare(base, new)
-    assert (found.verdict.word, len(found.base.digests), len(found.new.digests)) == ("faster", 4, 4)
-    fused = found.kernels.filter("changed").select("change", "base_count", "new_count", "delta_ns").rows()
-    assert fused == [("fused", 2.0, 1.0, -54_882)]
-
-
 def test_add_moves_what_nvidia_s_course_says():
     """48 copies of 8.389 MB to the device, and 24 of 4.194 MB back."""
     copies = kanalyze.copies(real_report(SAMPLES / "add")).select("operation", "count", "total_bytes").rows()
@@ -288,14 +218,6 @@ def test_add_moves_what_nvidia_s_course_says():
     ]
     assert {check["line"] for check in manifest_of(SAMPLES / "add")["checks"]} == {"Max error: 0"}
     assert "Max error: 0\n" in (SAMPLES / "add/logs/nsys.log").read_text()
-
-
-def test_a_full_grid_needs_a_fraction_of_what_one_thread_needs():
-    took = {
-        name: kanalyze.kernels(real_report(SAMPLES / name))["total_ns"].to_list()
-        for name in ("add", "add_parallel", "add_parallel_explicit")
-    }
-    assert took == {"add": [95_329_062], "add_parallel": [1_977_468], "add_parallel_explicit": [5_056]}
 
 
 @pytest.mark.parametrize("path", EXPECTED, ids=[f"{path.parent.name}-{path.stem}" for path in EXPECTED])

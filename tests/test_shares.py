@@ -4,12 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.one_in import mark_most_slow
 from support.shares import cases, holds, some
-
-
-def test_a_loop_over_something_goes_over_all_of_it():
-    assert some(number for number in range(3)) == [0, 1, 2]
 
 
 def test_a_loop_over_nothing_fails():
@@ -59,14 +54,3 @@ def test_what_fails_in_an_example_comes_through():
 @pytest.mark.parametrize("number", range(7))
 def test_of_seven_similar_cases_the_first_fourth_and_seventh_are_quick(number, request):
     assert (request.node.get_closest_marker("slow") is None) == (number in {0, 3, 6})
-
-
-@pytest.mark.one_in(1)
-@pytest.mark.parametrize("number", range(2))
-def test_a_test_of_which_every_case_is_quick(number, request):
-    assert request.node.get_closest_marker("slow") is None, number
-
-
-def test_marking_again_changes_nothing_of_others(request):
-    mark_most_slow([request.node])
-    assert request.node.get_closest_marker("slow") is None

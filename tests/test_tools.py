@@ -47,8 +47,7 @@ def test_the_remedy(kinds, tool, remedy):
 
 
 @pytest.mark.parametrize(
-    ("what", "tools"),
-    [("", ("nsys", "torch")), ("kernel", ("nsys", "torch")), ("op", ("torch",)), ("osrt", ("nsys",))],
+    ("what", "tools"), [("", ("nsys", "torch")), ("kernel", ("nsys", "torch")), ("op", ("torch",)), ("osrt", ("nsys",))]
 )
 def test_who_records_it(what, tools):
     assert recorders(what) == tools

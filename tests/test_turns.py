@@ -17,28 +17,6 @@ def test_neighbours_are_a_pair_whatever_their_order():
     assert interleaved(base, new)
 
 
-def test_without_its_neighbour_a_run_is_in_no_pair():
-    base, new = turns("base", 4, 5), turns("new", 2, 3, 6)
-    assert pairs(base, new) == [(0, 1), (1, 2)]
-    assert not interleaved(base, new)
-    assert not interleaved(base, new[:2])
-
-
-def test_runs_that_were_not_interleaved_are_in_no_pair():
-    base, new = turns("base", 1, 4), turns("new", 2, 3)
-    for other in ([None, None], turns("new", 2, 3, collection="b"), base, []):
-        assert pairs(base, other) == []
-        assert not interleaved(base, other)
-    assert not interleaved([], [])
-    assert not interleaved([None, None], [None, None])
-    assert not interleaved([*base, None], [*new, None])
-
-
-def test_traces_of_several_ranks_are_no_runs():
-    assert pairs(turns("base", 1, 1, 4), turns("new", 2, 3, 3)) == []
-    assert pairs(turns("base", 1, 4, 4), turns("new", 2, 3)) == [(0, 0)]
-
-
 @given(st.integers(1, 12), st.data())
 def test_of_any_runs_that_are_left_the_pairs_are_of_two_turns_one_after_the_other(count, data):
     sides = [("base", "new") if pair % 2 == 0 else ("new", "base") for pair in range(count)]

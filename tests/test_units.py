@@ -98,10 +98,6 @@ def test_apportioned_parts_sum_to_the_whole_and_are_off_by_less_than_one(parts, 
     assert all(abs(piece * total - part * whole) < total for piece, part in zip(cut, parts, strict=True) if total)
 
 
-def test_among_equal_remainders_the_first_is_rounded_up():
-    assert units.apportioned([1, 1, 1], 4) == [2, 1, 1]
-
-
 @pytest.mark.parametrize(
     ("check", "one", "two"),
     [

@@ -3,8 +3,6 @@
 import runpy
 from pathlib import Path
 
-import pytest
-
 VERSIONS = runpy.run_path(str(Path(__file__).parents[1] / ".ci" / "versions.py"))
 
 
@@ -22,9 +20,3 @@ def test_lowest_versions_are_those_of_dependencies_and_extras():
         "optional-dependencies": {"plot": ["matplotlib>=3.9.0"], "test": ["pytest>=8"]},
     }
     assert VERSIONS["lowest"](project, ["plot"]) == ["click==8.1", "matplotlib==3.9.0"]
-
-
-@pytest.mark.parametrize("unclear", ["click", "click>=8,<9", "click==8.1", "click>8"])
-def test_a_dependency_without_one_lowest_version_is_refused(unclear):
-    with pytest.raises(ValueError, match=unclear):
-        VERSIONS["lowest"]({"dependencies": [unclear], "optional-dependencies": {}}, [])

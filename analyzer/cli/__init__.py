@@ -1,7 +1,7 @@
 """The command line: parses, calls one library function, prints what a renderer made.
 
-A command is a click command of its name in the module that :data:`_COMMANDS` says. Modules that begin with an
-underscore are what commands share.
+A command is a click command of its name in the module that :data:`_COMMANDS` says. Options and arguments that several
+have are declared here, and how a shell completes them. Modules that begin with an underscore are what commands share.
 """
 
 from __future__ import annotations
@@ -9,19 +9,50 @@ from __future__ import annotations
 import gc
 import io
 import os
+import re
+import shlex
 import sys
 import warnings
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
 from importlib import import_module
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from kanalyze import outlets
-from kanalyze.cli._memory import in_own_process, refused, tight
-from kanalyze.cli._options import answering
-from kanalyze.cli._output import flush, hold_closed_streams, print_message, unwritten
+from kanalyze.cli._answers import EVERYTHING, Where, print_doubts_early
+from kanalyze.cli._process import (
+    InputPath,
+    Out,
+    OutputPath,
+    emit,
+    flush,
+    hold_closed_streams,
+    in_own_process,
+    print_message,
+    refused,
+    tight,
+    unwritten,
+)
 from kanalyze.errors import KanalyzeError, OutOfMemoryError, nearest
-from kanalyze.machinery import PARENT, end_with, remove_at_signals
+from kanalyze.machinery import PARENT, end_with, late, remove_at_signals
+from kanalyze.tools import NAMES
+
+with late():
+    from kanalyze import catalog, readers
+    from kanalyze.analyses.shared import analysis as one_thread
+    from kanalyze.collectors import workload as shipped
+    from kanalyze.renderers.tables import descriptions
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from kanalyze.schema import Table
+
+    Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+    Choices = Iterable[tuple[str, str]]  # with a word about each
 
 #: The status of a program that Ctrl-C ended.
 _INTERRUPTED: Final = 130
@@ -31,12 +62,10 @@ _COMMANDS: Final = {
     name: module
     for module, names in {
         "collect": ("collect", "doctor", "workloads"),
-        "compare": ("compare", "verify"),
         "export": ("export", "html", "redact", "reduce"),
-        "kernels": ("roofline", "source", "tree"),
         "mcp": ("mcp",),
-        "summarize": ("explain", "ranks", "summarize", "whatif"),
-        "tables": ("name", "plot", "show", "sql", "tables"),
+        "summarize": ("compare", "explain", "ranks", "summarize", "verify", "whatif"),
+        "tables": ("name", "plot", "roofline", "show", "source", "sql", "tables", "tree"),
     }.items()
     for name in names
 }
@@ -63,6 +92,316 @@ def _version() -> str:
     from importlib.metadata import version  # noqa: PLC0415 - reads the installed packages, for --version only
 
     return f"kanalyze {version('kanalyze')}\n"
+
+
+# What parameters may be, completed by a shell. A completion has to be quick and quiet: what takes long is not looked
+# at, and an error completes nothing.
+
+#: Largest reports of which ranges are read, in bytes: 0.2 s besides the start.
+_MOST_SQLITE: Final = 128 << 20
+_MOST_JSON: Final = 8 << 20
+_MOST_PACKED: Final = 1 << 20
+
+#: Most ranges, and instances of one, that are offered.
+_MOST_RANGES: Final = 60
+_MOST_INSTANCES: Final = 30
+
+#: Windows that are no range's name, and the name of the ranges that are steps of a profiler.
+_STEADY: Final = "steady"
+_STEPS: Final = "steps"
+_STEP: Final = "ProfilerStep#"
+
+
+def _completer(choices: Callable[[click.Context, str], Choices]) -> Completer:
+    """A completer of the values that `choices` gives with a word about each; of none where anything goes wrong."""
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - only where a shell asks
+
+        try:
+            found = [(value, about) for value, about in choices(ctx, incomplete) if value.startswith(incomplete)]
+        except Exception:  # noqa: BLE001 - a traceback in the middle of a line that is being typed helps nobody
+            return []
+        # bash inserts a value as it is, the other shells quote it themselves
+        if os.environ.get("_KANALYZE_COMPLETE", "").startswith("bash"):
+            found = [(shlex.quote(value) if re.search(r"\s", value) else value, about) for value, about in found]
+        return [CompletionItem(value, help=about or None) for value, about in found]
+
+    return complete
+
+
+def _words(ctx: click.Context) -> list[str]:
+    """The arguments on the line so far; click has not named them if the option before them lacks its value."""
+    named = [ctx.params.get("table"), *(ctx.params.get("reports") or ()), ctx.params.get("report")]
+    return [str(word) for word in named if word is not None] or [*ctx.args]
+
+
+def _declared(ctx: click.Context) -> list[Table]:
+    """The table on the line: the form that is asked for, or all of its forms."""
+    name = _words(ctx)[0]
+    forms = [catalog.table(name), *catalog.forms(name)]
+    by = ctx.params.get("by")
+    return [form for form in forms if form.when == f"--by {by}"] or forms
+
+
+@_completer
+def complete_tables(_: click.Context, incomplete: str) -> Choices:
+    """Names of tables."""
+    return [(name, catalog.table(name).purpose) for name in catalog.names() if name.startswith(incomplete)]
+
+
+#: Groupings of the table on the line.
+complete_groupings: Final = _completer(lambda ctx, _: [(by, "") for by in catalog.table(_words(ctx)[0]).groupings])
+
+
+def _column_names(ctx: click.Context) -> dict[str, str]:
+    return {column.name: column.doc for form in _declared(ctx) for column in form.columns}
+
+
+@_completer
+def complete_columns(ctx: click.Context, incomplete: str) -> Choices:
+    """Lists of columns, the last of which is being typed."""
+    before, comma, _ = incomplete.rpartition(",")
+    chosen = before.split(",")
+    every = [] if comma else [("all", "every column")]
+    return [*every, *((before + comma + name, doc) for name, doc in _column_names(ctx).items() if name not in chosen)]
+
+
+#: Single columns; to click a word that begins with a minus is an option.
+complete_sorting: Final = _completer(lambda ctx, _: _column_names(ctx).items())
+
+
+@_completer
+def complete_windows(ctx: click.Context, incomplete: str) -> Choices:
+    """The steady part and ranges of the report on the line; of the range that is being typed its instances."""
+    counts = _ranges(ctx)
+    name, mark, which = incomplete.partition("#")
+    if not mark:
+        return _named(counts)
+    count = counts.get(name, 0)
+    numbers = range(1, count + 1)
+    first, dots, _ = which.partition("..")
+    if first.isdigit() and (dots or count >= int(first)):
+        after = [number for number in numbers if number > int(first)]
+        spans = [(f"{name}#{first}..{name}#{number}", "") for number in (after if dots else after[-1:])]
+        return [*([] if dots else [(incomplete, "")]), *spans[:_MOST_INSTANCES]]
+    ends = [(f"{name}#*", f"each of {count}"), (f"{name}#-1", "the last one")] if count else []
+    return [*ends, *((f"{name}#{number}", "") for number in numbers[:_MOST_INSTANCES])]
+
+
+def _named(counts: dict[str, int]) -> Choices:
+    """Windows by name: steady, ranges, steps of a profiler."""
+    steps = sorted(int(number) for name in counts if (number := name.removeprefix(_STEP)) != name and number.isdigit())
+    counts = {name: count for name, count in counts.items() if not name.startswith(_STEP)}
+    yield _STEADY, "the steady iterations"
+    yield from ((name, f"{count} times") for name, count in counts.items())
+    yield from ((f"{name}#*", f"each of {count}") for name, count in counts.items() if count > 1)
+    yield from [(_STEPS, f"each of {len(steps)} steps")] * bool(steps)
+    yield from ((f"step:{number}", "") for number in steps[:_MOST_INSTANCES])
+
+
+def _ranges(ctx: click.Context) -> dict[str, int]:
+    """The ranges of the first report on the line that is small enough, and how often each occurs."""
+    words = _words(ctx)
+    for path in map(Path, words[1:] if "table" in {param.name for param in ctx.command.params} else words):
+        if (found := _quick(path)) is not None:
+            with readers.read(found) as report:
+                names = report.kind("range").get_column("name").drop_nulls().cast(str).value_counts(sort=True)
+                return dict(names.head(_MOST_RANGES).rows())
+    return {}
+
+
+def _quick(path: Path) -> Path | None:
+    """The report at `path`, of a capture that of nsys, if its ranges are read in no time."""
+    if path.is_dir():
+        path = next((path / name for name in ("nsys.sqlite", "torch.json.gz") if (path / name).is_file()), path)
+    most = {".sqlite": _MOST_SQLITE, ".json": _MOST_JSON, ".gz": _MOST_PACKED}.get(path.suffix, 0)
+    return path if path.is_file() and path.stat().st_size <= most else None
+
+
+#: Names of findings.
+complete_findings: Final = _completer(lambda *_: [(name, "") for name in descriptions.names()])
+
+#: Names of reference workloads.
+complete_references: Final = _completer(lambda *_: [(one.name, one.teaches) for one in shipped.references()])
+
+
+@_completer
+def complete_passes(_: click.Context, incomplete: str) -> Choices:
+    """Lists of tools with commas between them."""
+    before, comma, _last = incomplete.rpartition(",")
+    return [(before + comma + word, "") for word in NAMES if word not in before.split(",")]
+
+
+def complete_files(_: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Whatever files there are."""
+    from click.shell_completion import CompletionItem  # noqa: PLC0415 - only where a shell asks
+
+    return [CompletionItem(incomplete, type="file")]
+
+
+def complete_workloads(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Names of reference workloads, and files."""
+    return [*complete_files(ctx, param, incomplete), *complete_references(ctx, param, incomplete)]
+
+
+# Parameters.
+
+#: In reports of fewer bytes doubts are looked for in all of it; of those in NVIDIA's own format, and of compressed
+#: ones, ten times as much is made.
+_SMALL_BYTES: Final = 1 << 21
+
+#: Reports of fewer bytes are worked on in threads of ours alone, without those of polars (benchmarks/).
+_ONE_THREAD_BYTES: Final = 1 << 25
+
+#: No report that is small consists of so many files.
+_MANY_FILES: Final = 1 << 12
+
+
+class _Count(click.IntRange):
+    """How many there are at most; more than 31 bits say is as good as all."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401 - click's
+        """The number."""
+        return min(super().convert(value, param, ctx), (1 << 31) - 1)
+
+
+COUNT: Final = _Count(min=1)
+
+#: A path that is read, and a file that is written.
+READ: Final = InputPath(path_type=Path)
+WRITTEN: Final = OutputPath(path_type=Path, dir_okay=False)
+
+
+def option(names: str, text: str, metavar: str | None = None, **attributes: Any) -> click.Option:  # noqa: ANN401 - of click.Option
+    """An option of a command: its names, and that of its parameter where it has another one, with blanks between."""
+    return click.Option(names.split(), help=text, metavar=metavar, **attributes)
+
+
+def flag(names: str, text: str, *, default: bool | None = False) -> click.Option:
+    """An option without a value."""
+    return option(names, text, is_flag=True, default=default)
+
+
+def argument(name: str, **attributes: Any) -> click.Argument:  # noqa: ANN401 - of click.Argument
+    """An argument of a command."""
+    return click.Argument([name], **attributes)
+
+
+def output(text: str, metavar: str = "FILE", **attributes: Any) -> click.Option:  # noqa: ANN401 - of click.Option
+    """The option ``-o``, what is written."""
+    return option("-o --output", text, metavar, **{"type": WRITTEN, **attributes})
+
+
+def formats(*names: str) -> click.Option:
+    """The option ``--format``; without it a command prints for the terminal."""
+    return click.Option(["--format", "form"], type=click.Choice(["terminal", *names]), default="terminal")
+
+
+def top(text: str = "Rows in each table of the page.") -> click.Option:
+    """The option ``--top``."""
+    return option("--top", text, "N", type=COUNT)
+
+
+def answering(name: str, text: str, answer: Callable[[], str]) -> click.Option:
+    """An option in place of all others: it prints its answer, and that is all."""
+
+    def print_answer(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:  # noqa: FBT001 - click's signature
+        if wanted and not ctx.resilient_parsing:
+            emit(answer())
+            ctx.exit()
+
+    return option(name, text, is_flag=True, is_eager=True, expose_value=False, callback=print_answer)
+
+
+#: The report's path, and the paths of one report or more.
+REPORT: Final = argument("report", type=READ)
+REPORTS: Final = argument("reports", nargs=-1, required=True, type=READ)
+
+NO_CACHE: Final = flag("--no-cache", "Read the report itself, not what is kept of it; keep nothing.")
+SCOPE: Final = (
+    option(
+        "--window",
+        "Only this part: two times with units (120ms..250ms, ..1.5s; +1ms..+2ms since the first event), a range, one "
+        "of several (step#3; step#* is each of them), or a step of a profiler (step:5; steps is each).",
+        "START..END|RANGE",
+        shell_complete=complete_windows,
+    ),
+    option("--device", "Only this GPU.", "GPU", type=int),
+    option("--process", "Only this process.", "PID", type=int),
+    NO_CACHE,
+)
+WITHOUT_PROFILER: Final = flag(
+    "--without-profiler", "Times as without the profiler, by the run without one of a capture."
+)
+OUTPUT: Final = output("Write to FILE, all of it or nothing.")
+NO_FORMULAS: Final = flag("--no-formulas", "In CSV put an apostrophe before texts that a spreadsheet would run.")
+
+#: An option for the path of each tool that collects.
+TOOL_PATHS: Final = tuple(
+    option(names, text, "FILE", type=click.Path(path_type=Path))
+    for names, text in (
+        ("--python", "The Python that runs a script."),
+        ("--nvcc-path nvcc", "The nvcc to use."),
+        ("--nsys", "The nsys to use."),
+        ("--ncu", "The ncu to use."),
+    )
+)
+
+
+def command(*params: click.Parameter, small: bool = True) -> Callable[[Callable[..., object]], click.Command]:
+    """Makes a command of a function that takes its parameters by name.
+
+    Those of :data:`SCOPE` it takes as `where`, and those of its output as `to`. A command that takes REPORTS works on
+    them in one thread where they are `small`, as of :func:`_worked_on`.
+    """
+
+    def made(run: Callable[..., object]) -> click.Command:
+        @wraps(run)
+        def work(**options: Any) -> object:  # noqa: ANN401 - each has its own type
+            for name, kind in (("where", Where), ("to", Out)):
+                if given := {field: options.pop(field) for field in kind._fields if field in options}:
+                    options[name] = kind(**given)
+            reports = options.get("reports", [options["report"]] if "report" in options else None)
+            return run(**options) if reports is None or not small else _worked_on(reports, lambda: run(**options))
+
+        return click.command(params=[*params])(work)
+
+    return made
+
+
+def _worked_on(reports: Sequence[Path], work: Callable[[], object]) -> object:
+    """Does `work` on reports, if they are small without polars' threads; prints the doubts about them at the end."""
+    size = sum(map(_bytes, reports))
+    click.get_current_context().meta[EVERYTHING] = size < _SMALL_BYTES
+
+    def work_and_doubt() -> object:
+        try:
+            result = work()
+        except click.exceptions.Exit:  # with a status that is an answer
+            print_doubts_early()
+            raise
+        print_doubts_early()
+        return result
+
+    in_one_thread = one_thread.in_one_thread  # loads polars as a command is to have it, for large reports, too
+    return work_and_doubt() if size >= _ONE_THREAD_BYTES else in_one_thread(work_and_doubt)
+
+
+def _bytes(report: Path) -> int:
+    """Size of a file or of a folder's files, capped where it is large; 0 where unknown: the reader raises the error."""
+    total = 0
+    try:
+        for number, file in enumerate(report.rglob("*") if report.is_dir() else (report,)):
+            total += file.stat().st_size
+            if total >= _ONE_THREAD_BYTES or number > _MANY_FILES:
+                return _ONE_THREAD_BYTES
+    except (OSError, ValueError):
+        return 0
+    return total
+
+
+# The program.
 
 
 @click.group(

@@ -1,43 +1,48 @@
-"""Choice of the reports that answer a command: all of a folder, of a capture the first with what a table needs.
+"""Reports that answer a command: how they are opened, which of several answers, and what is in doubt about them.
 
-Large tables as files are written part by part: not more than a part of them is in memory. Parts are sorted by time and
-have to follow each other, as nsys writes them. Where they do not, the table is made whole.
+Of a folder all answer, of a capture the first with what a table needs. Large tables as files are written part by part:
+not more than a part of them is in memory. Parts are sorted by time and have to follow each other, as nsys writes them.
+Where they do not, the table is made whole.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, TypeVar
+from weakref import ref
 
 import click
 
-from kanalyze import outlets
-from kanalyze.cli import _options
-from kanalyze.cli._output import Out, drop_registered, emit_file, print_message
+from kanalyze import outlets, units
+from kanalyze.cli._process import Out, emit_file, print_message, stderr_is_terminal
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.machinery import late
 from kanalyze.readers.archives import unpacked
-from kanalyze.units import plural
 
 with late():
-    from kanalyze import catalog, counter_model
+    from kanalyze import catalog, counter_model, readers, several, window
+    from kanalyze.analyses.findings import _doubts
     from kanalyze.analyses.iterations import _steady
+    from kanalyze.analyses.unprofiled import _correction
+    from kanalyze.readers.archives import unpacked  # which loads no other reader
     from kanalyze.readers.capture import read_capture
     from kanalyze.readers.capture import reports as captures
-    from kanalyze.renderers.exports import typed
+    from kanalyze.renderers.formats import exports
     from kanalyze.renderers.tables import frame
     from kanalyze.several import jobs, sides
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from kanalyze.cli._options import Where
+    from kanalyze.readers import Progress
     from kanalyze.readers.capture.reports import Run
-    from kanalyze.report import Report
+    from kanalyze.report import Meta, Report
+    from kanalyze.report import Where as Part
     from kanalyze.schema import Table
+    from kanalyze.several import Asked
 
 T = TypeVar("T")
 
@@ -48,9 +53,203 @@ _SAYS_ITSELF: Final = "health"
 _LARGE: Final = ("cpu_samples",)
 _TIME: Final = "time_ns"
 
-#: Key of the paths that were found in a folder, and of those of them that cannot be read, in the command's context.
+#: Keys in the command's context: whether doubts are looked for in all of a report, reports that it printed no doubts
+#: about yet, files whose doubts it printed, paths that were found in a folder, and those of them that cannot be read.
+EVERYTHING: Final = "kanalyze.everything"
+_OPENED: Final = "kanalyze.opened"
+_SPOKEN_OF: Final = "kanalyze.spoken_of"
 _FOUND: Final = "kanalyze.found"
 _FAILED: Final = "kanalyze.failed"
+
+#: Most doubts listed, and characters of each.
+_NAMED: Final = 6
+_WIDE: Final = 120
+
+
+class Where(NamedTuple):
+    """The part of a report that the user asked for, and how it is read; all of it unless told."""
+
+    window: str | None = None
+    device: int | None = None
+    process: int | None = None
+    no_cache: bool = False
+    without_profiler: bool = False
+
+    @property
+    def part(self) -> Part:
+        """Window, device and process, as analyses take them."""
+        return {"window": self.window, "device": self.device, "process": self.process}
+
+    def refuse_part(self, message: str) -> None:
+        """Refuses a window, device or process of what is whole, with a `message`."""
+        if any(value is not None for value in self.part.values()):
+            raise click.UsageError(message)
+
+
+def open_report(report: Path, where: Where) -> Report:
+    """The whole report at a path."""
+    return closed_at_end(readers.read(report, progress_shown(), cache=not where.no_cache))
+
+
+def opened_parts(report: Path, where: Where) -> dict[str | None, Report]:
+    """The report at a path for each window that the user asked for, by its name.
+
+    One without a name, unless the window is a range that occurs several times.
+    """
+    return parts_of(open_report(report, where), where)
+
+
+def opened_counters(report: Path, where: Where) -> dict[str | None, Report]:
+    """Parts as of :func:`opened_parts`, for commands about counters: of a capture, the reports of ncu."""
+    whole = closed_at_end(captures.counters_at(report, progress_shown(), cache=not where.no_cache))
+    if whole.meta.timeless and where.window is not None:
+        # whatever it is, no table is of a part of that
+        return {None: whole.narrow(window=window.Window(), device=where.device, process=where.process)}
+    return parts_of(whole, where)
+
+
+def parts_of(whole: Report, where: Where) -> dict[str | None, Report]:
+    """Parts as of :func:`opened_parts`, of a report that is open."""
+    if where.without_profiler:
+        whole = _correction.without(whole)
+    whole, text = whole.narrow(device=where.device, process=where.process), where.window
+    windows = [None] if text is None else whole.windows(text)
+    if text is not None and (left_out := len(whole.instances(text)) - len(windows)):
+        named = outlets.line(repr(text))
+        print_message(f"kanalyze: --window {named}: left out {units.plural(left_out, 'range')} without duration.")
+    if len(windows) == 1:
+        return {None: whole.narrow(window=windows[0])}
+    return {window.name: whole.narrow(window=window) for window in windows if window}
+
+
+def opened_together(reports: Sequence[Path], where: Where, *, runs: bool = True) -> list[Report]:
+    """The reports of one program: all that are given, each path once, and of a capture those of each tool; whole.
+
+    With `runs` of a nsys pass that ran several times each of its runs.
+    """
+    how: dict[str, Any] = {"cache": not where.no_cache, "runs": runs, "left_out": print_left_out}
+    every = captures.every_report
+    return [closed_at_end(one) for path in different(reports) for one in every(path, progress_shown(), **how)]
+
+
+def different(reports: Sequence[Path]) -> list[Path]:
+    """The paths without those that lead to the same file or folder as one before."""
+    paths: dict[str, Path] = {}  # by os.path, which raises nothing of a link to itself
+    for path in reports:
+        paths.setdefault(os.path.realpath(path), path)
+    return [*paths.values()]
+
+
+def closed_at_end(report: Report) -> Report:
+    """The `report`, which is closed when the command ends, and before where nothing holds it any more.
+
+    The command prints figures of it, and says what of them is in doubt.
+    """
+    register_figures(report)
+    held = ref(report.source)
+
+    def close() -> None:
+        if source := held():
+            source.close()
+
+    click.get_current_context().call_on_close(close)
+    return report
+
+
+def print_left_out(error: Exception) -> None:
+    """Prints that a report of a folder was left out."""
+    print_message(f"kanalyze: left out: {outlets.line(str(error))}")
+
+
+def several_ranks(metas: Iterable[Meta]) -> bool:
+    """Whether reports are of several ranks of a job."""
+    return len({meta.rank for meta in metas if meta.rank is not None and (meta.world_size or 0) > 1}) > 1
+
+
+def request(where: Where, **more: Any) -> Asked:  # noqa: ANN401 - of Asked
+    """How several reports are read: what cannot be read is left out with a word."""
+    return several.Asked(where.part, not where.no_cache, progress_shown(), left_out=print_left_out, **more)
+
+
+def progress_shown() -> Progress | None:
+    """Shows the progress of opening a report on one line, where standard error is a terminal."""
+
+    def shown(what: str, share: float) -> None:
+        print_message(f"\r{outlets.line(what)}: {share:.0%}", newline=share >= 1)
+
+    return shown if stderr_is_terminal() else None
+
+
+# Doubts.
+
+
+def register_figures(report: Report) -> None:
+    """Registers a report of which the command prints figures; it is held until :func:`print_doubts`."""
+    click.get_current_context().meta.setdefault(_OPENED, []).append(report)
+
+
+def drop_registered() -> None:
+    """Drops the registered reports: the page states their doubts, or another page will be made of them."""
+    click.get_current_context().meta.pop(_OPENED, None)
+
+
+def print_doubts(*, everything: bool) -> None:
+    """Prints the doubts about each registered report, once per file, and releases the report.
+
+    With `everything`, checks the whole report; else what the command read of it, since reading the rest may take long.
+    """
+    meta = click.get_current_context().meta
+    spoken_of: set[str] = meta.setdefault(_SPOKEN_OF, set())
+    for report in meta.pop(_OPENED, ()):
+        file = _file(report)
+        if file in spoken_of:
+            continue
+        try:
+            line = doubt_line(file, _doubts.doubts(report, everything=everything))
+        except KanalyzeError as error:  # in a table that the command did not need
+            line = f"not all of it can be read: {error} See `{command(file)}`"
+        if line:
+            print_message(f"kanalyze: {outlets.line(line)}")
+        spoken_of.add(file)
+
+
+def _file(report: Report) -> str:
+    """The file whose health is that of the report: of a capture it is that of nsys, so one of ncu has its own."""
+    path = report.meta.path
+    if not report.meta.timeless or not os.path.isdir(path):  # noqa: PTH112 - never raises
+        return str(path)
+    found = captures.ways(path) if read_capture.accepts(path, b"") else []
+    return str(next((way.file for way in found if way.recorder.counts), path))
+
+
+def doubt_line(file: str, doubts: pl.DataFrame) -> str:
+    """The warning for the report in `file`, from doubtful rows of the table `health`; empty if there are none."""
+    texts: list[str] = []
+    for check, count, ns in doubts.head(_NAMED).select("check", "count", "ns").iter_rows():
+        text = check.rstrip(".")
+        text = text if len(text) <= _WIDE else text[: _WIDE - 1] + "…"
+        texts.append(units.checked(text, count) + (f" ({units.time(ns)})" if ns else ""))
+    more = f"; and {units.count(doubts.height - len(texts))} more" if doubts.height > len(texts) else ""
+    return f"{file}: not all of this can be trusted: {'; '.join(texts)}{more}. See `{command(file)}`" if texts else ""
+
+
+def command(file: str) -> str:
+    """The command that prints the full health checks of `file`."""
+    return outlets.command("kanalyze", "show", "health", file)
+
+
+def print_doubts_early() -> None:
+    """Prints doubts about the reports so far and releases them, for commands that go through many."""
+    print_doubts(everything=click.get_current_context().meta.get(EVERYTHING, False))
+
+
+def doubted(report: Report) -> None:
+    """Prints what is in doubt about a report while it is open."""
+    register_figures(report)
+    print_doubts_early()
+
+
+# Answers.
 
 
 class NotInOrderError(Exception):
@@ -77,12 +276,18 @@ class Opened:
         return result
 
 
+def folder_at(path: Path) -> Path | None:
+    """The folder at a path, or what an archive there holds; None where that is no folder."""
+    folder = unpacked(path)
+    return folder if os.path.isdir(folder) else None  # noqa: PTH112 - never raises
+
+
 def expanded(reports: Sequence[Path]) -> list[Path]:
     """The paths with a folder of reports replaced by them; each of these may fail, see :func:`of_each`."""
     paths: list[Path] = []
     for path in reports:
-        folder = unpacked(path)
-        inside = captures.reports_in_folder(folder) if os.path.isdir(folder) else []  # noqa: PTH112 - never raises
+        folder = folder_at(path)
+        inside = captures.reports_in_folder(folder) if folder else []
         click.get_current_context().meta.setdefault(_FOUND, set()).update(inside)
         paths += inside or [path]
     return paths
@@ -117,7 +322,7 @@ def of_each(
             if bearable and lacking:
                 lacking(path)
             elif len(paths) > 1:
-                _options.print_left_out(error)
+                print_left_out(error)
     if not results and (failed or missing):
         raise next(iter((failed | missing).values()))
     return results
@@ -134,7 +339,7 @@ def answered(
     held = opened or Opened()
     ways = held.once((path, "ways"), lambda: _ways(path, where))
     if table.counted or len(ways) < 2:  # noqa: PLR2004 - one report has no other
-        source = _options.opened_counters if table.counted else _options.opened_parts
+        source = opened_counters if table.counted else opened_parts
         parts = held.once((path, table.counted), lambda: source(path, where))
         return {name: make(part) for name, part in parts.items()}
     suited = [way for way in ways if way.recorder.short in table.tools] or ways[:1]
@@ -144,13 +349,13 @@ def answered(
         if table.name == _SAYS_ITSELF:
             _try_others(path, whole, ways, held)
         try:
-            parts = held.once((path, way, "parts"), partial(_options.parts_of, whole, where))
+            parts = held.once((path, way, "parts"), partial(parts_of, whole, where))
             results = {name: make(part) for name, part in parts.items()}
         except CannotTellError as error:
             failed = failed or error
         else:
             if way is suited[-1] or not _unsampled(table, results):
-                _options.closed_at_end(whole)
+                closed_at_end(whole)
                 if way is not ways[0]:
                     held.origins[table.name] = _origin(table.name, way, ways, held, whole)
                     if opened is None:
@@ -164,10 +369,10 @@ def answered(
 
 def _ways(path: Path, where: Where) -> list[Run]:
     """The reports of the capture at `path`; none of any other path."""
-    path = unpacked(path)
-    if not os.path.isdir(path) or not read_capture.accepts(path, b""):  # noqa: PTH112 - never raises
+    folder = folder_at(path)
+    if folder is None or not read_capture.accepts(folder, b""):
         return []
-    return captures.ways(path, _options.progress_shown(), cache=not where.no_cache)
+    return captures.ways(folder, progress_shown(), cache=not where.no_cache)
 
 
 def _try_others(path: Path, report: Report, ways: Sequence[Run], held: Opened) -> None:
@@ -176,7 +381,7 @@ def _try_others(path: Path, report: Report, ways: Sequence[Run], held: Opened) -
     for way in ways[1:]:
         try:
             if way.recorder.counts or (way.recorder.ranked and not alone):
-                _options.closed_at_end(held.once((path, way), way.opened))
+                closed_at_end(held.once((path, way), way.opened))
         except KanalyzeError as error:
             report.go_without(way.name, error)
 
@@ -190,10 +395,10 @@ def _unsampled(table: Table, results: dict[str | None, T]) -> bool:
 def _origin(table: str, way: Run, ways: Sequence[Run], held: Opened, whole: Report) -> str:
     """What is to be said of a table that is of another report of a capture than the first: why, and what that costs."""
     same = sum(one.tool == way.tool for one in ways)
-    which = f", the first of {plural(same, 'trace')}" if same > 1 else ""
+    which = f", the first of {units.plural(same, 'trace')}" if same > 1 else ""
     cost = ""
     if way.tool == captures.SAMPLES:
-        plain = _options.closed_at_end(held.once((ways[0], "plain"), ways[0].opened))
+        plain = closed_at_end(held.once((ways[0], "plain"), ways[0].opened))
         cost = f" {_steady.sampling_cost(plain, whole)}"
     return f"{table} is from {way.file}{which}; {ways[0].file.name} does not record it.{cost}"
 
@@ -215,14 +420,14 @@ def rows_of(  # noqa: PLR0913 - what commands ask for
     if where.without_profiler and (declared.sides or declared.job or declared.together or of_ranks):
         raise click.UsageError(f"--without-profiler is for tables of one report, and {table} is of several.")
     if declared.sides:
-        asked = _options.asked(where)._replace(left_out=None)
+        asked = request(where)._replace(left_out=None)
         return sides.comparison(*sides.given(reports), asked).table(table)
     if declared.job:
-        return jobs.job(reports, _options.asked(where)).table(table)
+        return jobs.job(reports, request(where)).table(table)
     if of_ranks:
-        return jobs.path_of_ranks(reports, _options.asked(where))
+        return jobs.path_of_ranks(reports, request(where))
     if declared.together:
-        base, *others = (opened or Opened()).once(("together",), lambda: _options.opened_together(reports, where))
+        base, *others = (opened or Opened()).once(("together",), lambda: opened_together(reports, where))
         return catalog.make(base, table, *others, **keywords, **where.part)
 
     def make(report: Report) -> pl.DataFrame:
@@ -237,25 +442,21 @@ def _over_ranks(reports: Sequence[Path], declared: Table, keywords: dict[str, An
     """Whether this form of the table is one of all ranks of a job, and several reports are given."""
     form = f"--by {keywords.get('by')}"
     together = any(one.job and one.when == form for one in catalog.forms(declared.name))
-    return together and len(_options.different(expanded(reports))) > 1
+    return together and len(different(expanded(reports))) > 1
 
 
 def _of_every_report(
-    reports: Sequence[Path],
-    table: Table,
-    where: Where,
-    make: Callable[[Report], pl.DataFrame],
-    opened: Opened | None,
+    reports: Sequence[Path], table: Table, where: Where, make: Callable[[Report], pl.DataFrame], opened: Opened | None
 ) -> pl.DataFrame:
     """The table of each report, one after the other; of several with a first column that names the report."""
-    paths = _options.different(expanded(reports))
+    paths = different(expanded(reports))
 
     def rows(report: Path) -> tuple[str, pl.DataFrame]:
         parts = answered(report, table, where, make, opened)
         if table.name == _SAYS_ITSELF:
             drop_registered()
         if len(paths) > 1 and opened is None:
-            _options.print_doubts_early()  # lest all of them are held
+            print_doubts_early()  # lest all of them are held
         return str(report), frame.joined(parts)
 
     def lacking(report: Path) -> None:
@@ -268,7 +469,7 @@ def _of_every_report(
 
 def large(reports: Sequence[Path], table: Table, where: Where) -> bool:
     """Whether a table may be large, and is asked for as the report has it."""
-    return table.name in _LARGE and where.window is None and len(_options.different(expanded(reports))) == 1
+    return table.name in _LARGE and where.window is None and len(different(expanded(reports))) == 1
 
 
 def write_in_parts(  # noqa: PLR0913 - what commands ask for
@@ -280,7 +481,7 @@ def write_in_parts(  # noqa: PLR0913 - what commands ask for
         NotInOrderError: It has to be made whole; what was written until then is to be thrown away.
         KanalyzeError: As of :func:`rows_of`.
     """
-    writer = typed.PartWriter(typed.Exported([table], table.empty()), form, file)
+    writer = exports.PartWriter(exports.Exported([table], table.empty()), form, file)
     rows, ends = 0, list[int]()
 
     def add(part: pl.DataFrame) -> pl.DataFrame:

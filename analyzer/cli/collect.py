@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import signal
 import sys
 import textwrap
@@ -14,17 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kanalyze import outlets
-from kanalyze.cli import _complete
-from kanalyze.cli._options import TOOL_PATHS, argument, command, flag, option
-from kanalyze.cli._output import draw_event, emit, flush, print_message, width
+from kanalyze import cli, outlets
+from kanalyze.cli._process import emit, flush, print_message, stderr_is_terminal, width
 from kanalyze.errors import IncomparableError, UnknownNameError
 from kanalyze.machinery import late
 from kanalyze.turns import SIDES
 
 with late():
     from kanalyze import collectors
-    from kanalyze.cli import compare, summarize
+    from kanalyze.cli import summarize
     from kanalyze.collectors import options as errors
     from kanalyze.collectors import workload as shipped
     from kanalyze.collectors.tools import found as doctors
@@ -32,8 +31,12 @@ with late():
 
 if TYPE_CHECKING:
     from kanalyze.collectors import Capture, Captures, Options
+    from kanalyze.collectors.process import Event
     from kanalyze.collectors.tools.found import Examined
     from kanalyze.collectors.workload import Reference
+
+#: What clears the line of a terminal.
+_CLEAR: Final = "\r\x1b[2K"
 
 #: What ends the options.
 _END: Final = "--"
@@ -51,57 +54,57 @@ _HEAD: Final = 25
 
 def _flags(names: str, text: str) -> click.Option:
     """An option that is given several times: a further flag of a program."""
-    return option(names, text, "FLAG", multiple=True)
+    return cli.option(names, text, "FLAG", multiple=True)
 
 
 def _seconds(names: str, text: str, default: float | None = None) -> click.Option:
-    return option(names, text, "SECONDS", type=float, default=default)
+    return cli.option(names, text, "SECONDS", type=float, default=default)
 
 
 #: Every option, by the attribute of kanalyze.collectors.Options that it fills.
 _OPTIONS: Final = (
-    option("-o --output", "The folder to write; it must not exist yet.", "DIR", type=click.Path(path_type=Path)),
-    option(
+    cli.option("-o --output", "The folder to write; it must not exist yet.", "DIR", type=click.Path(path_type=Path)),
+    cli.option(
         "--with passes",
         "Which of nsys, torch and ncu, with commas between them.",
         "PASSES",
-        shell_complete=_complete.passes,
+        shell_complete=cli.complete_passes,
     ),
-    option("--bare/--no-bare", "Run it without a profiler first, for its true times; on.", default=True),
-    option("--lines/--no-lines", "Note the lines that a Python program is in; on.", default=True),
-    flag("--samples", "Also sample the host, in a run of its own: functions, Python, waits."),
-    flag("--metrics", "In that run, sample the GPU's counters: SMs, tensor cores, DRAM, PCIe."),
+    cli.option("--bare/--no-bare", "Run it without a profiler first, for its true times; on.", default=True),
+    cli.option("--lines/--no-lines", "Note the lines that a Python program is in; on.", default=True),
+    cli.flag("--samples", "Also sample the host, in a run of its own: functions, Python, waits."),
+    cli.flag("--metrics", "In that run, sample the GPU's counters: SMs, tensor cores, DRAM, PCIe."),
     _seconds(
         "--samples-for samples_for_s", "That run records so long at most, and is ended then; 60 unless told.", 60.0
     ),
-    flag("--prepare", "Run it once without a profiler first, so that what it builds is there."),
-    option("--repeat", "Run it bare, under nsys and under torch K times each.", "K", type=int, default=1),
+    cli.flag("--prepare", "Run it once without a profiler first, so that what it builds is there."),
+    cli.option("--repeat", "Run it bare, under nsys and under torch K times each.", "K", type=int, default=1),
     _seconds("--timeout timeout_s", "Longest time of a pass.", 3600.0),
-    option("--arch", "Compile for sm_90 or the like; several make a fat binary.", "ARCH", multiple=True),
+    cli.option("--arch", "Compile for sm_90 or the like; several make a fat binary.", "ARCH", multiple=True),
     _flags("--nvcc nvcc_flags", "Further flags of nvcc, one or several in quotes."),
     _flags("--nsys-flag nsys_flags", "A further flag of nsys profile."),
     _flags("--ncu-flag ncu_flags", "A further flag of ncu."),
-    option("--recipe", "Recipe of torch.profiler: plain, schedule, toggle…", "NAME", default="plain"),
+    cli.option("--recipe", "Recipe of torch.profiler: plain, schedule, toggle…", "NAME", default="plain"),
     _flags("--recipe-flag recipe_flags", "A further flag of the torch pass, as --wait=2."),
-    option("--kernels", "So many kernels go to ncu; 5 unless told.", "N", type=int, default=5),
-    option("--launches", "So many launches of each; 1 unless told.", "N", type=int, default=1),
+    cli.option("--kernels", "So many kernels go to ncu; 5 unless told.", "N", type=int, default=5),
+    cli.option("--launches", "So many launches of each; 1 unless told.", "N", type=int, default=1),
     _seconds("--ncu-budget ncu_budget_s", "Longest time of ncu.", 600.0),
-    option("--clock-control", "The GPU's clocks under ncu.", type=click.Choice(["base", "none"]), default="base"),
-    option("--range range_name", "Only the NVTX range NAME.", "NAME"),
-    flag("--cuda-profiler-api", "Only from cudaProfilerStart to cudaProfilerStop."),
+    cli.option("--clock-control", "The GPU's clocks under ncu.", type=click.Choice(["base", "none"]), default="base"),
+    cli.option("--range range_name", "Only the NVTX range NAME.", "NAME"),
+    cli.flag("--cuda-profiler-api", "Only from cudaProfilerStart to cudaProfilerStop."),
     _seconds("--delay delay_s", "nsys begins so much later."),
     _seconds("--duration duration_s", "nsys records so long, and ends the run."),
-    *TOOL_PATHS,
-    flag("-m module", "WORKLOAD is a module, as in python -m."),
-    option(
+    *cli.TOOL_PATHS,
+    cli.flag("-m module", "WORKLOAD is a module, as in python -m."),
+    cli.option(
         _AGAINST,
         "Record OTHER too, run by run in turns: a program with its arguments in quotes, or only arguments.",
         "OTHER",
-        shell_complete=_complete.workloads,
+        shell_complete=cli.complete_workloads,
     ),
-    flag("--dry-run", "Print the commands, for any machine, and run none of them."),
-    argument("workload", shell_complete=_complete.workloads),
-    argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=_complete.files),
+    cli.flag("--dry-run", "Print the commands, for any machine, and run none of them."),
+    cli.argument("workload", shell_complete=cli.complete_workloads),
+    cli.argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=cli.complete_files),
 )
 
 
@@ -130,8 +133,7 @@ class _Collect(click.Command):
             return args
         rest = args[at + 1 :]
         for end in range(len(rest), 0, -1):
-            names = {word.partition("=")[0] for word in rest[:end]}
-            if _AGAINST in names and self._all_ours(ctx, rest[:end]):
+            if _AGAINST in {word.partition("=")[0] for word in rest[:end]} and self._all_ours(ctx, rest[:end]):
                 return [*args[:at], *rest[:end], args[at], *rest[end:]]
         return args
 
@@ -172,9 +174,9 @@ def collect(
         signal.signal(signal.SIGHUP, _stop)
     try:
         if against is None:
-            captured: Capture | Captures = collectors.collect(workload, args, options, draw_event)
+            captured: Capture | Captures = collectors.collect(workload, args, options, _draw_event)
         else:
-            captured = collectors.collect_against(workload, against, args, options, draw_event)
+            captured = collectors.collect_against(workload, against, args, options, _draw_event)
     except KeyboardInterrupt:  # before anything was begun
         raise errors.InterruptedCaptureError.during("the checks", None) from None
     _finish(captured)
@@ -204,6 +206,23 @@ def _stop(number: int, frame: FrameType | None) -> None:
     """End as Ctrl-C does."""
     del number, frame
     raise KeyboardInterrupt
+
+
+def _draw_event(event: Event) -> None:
+    """Shows how far a run is on standard error: one line that changes on a terminal, plain lines elsewhere."""
+    minutes, seconds = divmod(event.elapsed_s, 60)
+    elapsed = f"{int(minutes)} min {seconds:02.0f} s" if minutes else f"{seconds:.1f} s"
+    line = {
+        "tick": f"{event.step}  {elapsed}  {event.text}",
+        "begin": f"{event.step} …",
+        "end": f"{event.step}: {event.text} after {elapsed}",
+        "note": f"{event.step}: {event.text}",
+    }[event.kind]
+    live, columns = stderr_is_terminal(), shutil.get_terminal_size((80, 24)).columns
+    if live and event.kind in ("tick", "begin"):
+        print_message(f"{_CLEAR}{outlets.line(line)[: columns - 1]}", newline=False)
+    elif event.kind != "tick":
+        print_message(f"{_CLEAR if live else ''}{outlets.line(line)}")
 
 
 def _finish(captured: Capture | Captures) -> None:
@@ -245,12 +264,12 @@ def _summarize(capture: Capture) -> None:
 def _compare(captures: Captures) -> None:
     """Print the comparison as `kanalyze compare` does, or why there is none."""
     try:
-        compare.shown(captures.base.folder, captures.new.folder)
+        summarize.shown_compared(captures.base.folder, captures.new.folder)
     except IncomparableError as error:
         print_message(f"Note: not compared: {error}")
 
 
-@command(*TOOL_PATHS)
+@cli.command(*cli.TOOL_PATHS)
 def doctor(**paths: Any) -> None:  # noqa: ANN401 - as of Options
     """Check what `kanalyze collect` needs: found or missing, what for, and how to get it.
 
@@ -277,7 +296,7 @@ def _filled(text: str, head: str, margin: int) -> str:
     return textwrap.fill(text, width(), initial_indent=head, subsequent_indent=" " * margin)
 
 
-@command(argument("name", required=False, shell_complete=_complete.references))
+@cli.command(cli.argument("name", required=False, shell_complete=cli.complete_references))
 def workloads(name: str | None) -> None:
     """List the reference workloads with what each teaches; or describe NAME."""
     references = shipped.references()

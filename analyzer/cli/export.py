@@ -10,23 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from kanalyze import outlets, units
-from kanalyze.cli import _complete, _options
-from kanalyze.cli._answers import NotInOrderError, Opened, expanded, large, of_each, rows_of, write_in_parts
-from kanalyze.cli._memory import limits_of_process, most_at_once
-from kanalyze.cli._options import READ, REPORT, REPORTS, SCOPE, Where, argument, command, flag, option
-from kanalyze.cli._output import (
-    InputPath,
-    Out,
-    OutputPath,
-    emit,
-    emit_file,
-    emit_folder,
-    print_doubts,
-    print_message,
-    refuse_overwriting,
-    stderr_is_terminal,
-)
+from kanalyze import cli, outlets, units
+from kanalyze.cli import _answers, _process
+from kanalyze.cli._answers import Where
+from kanalyze.cli._process import Out
 from kanalyze.errors import CannotTellError, OutputError
 from kanalyze.machinery import late, processors
 from kanalyze.units import plural
@@ -37,15 +24,14 @@ with late():
     from kanalyze.analyses.page import file_page
     from kanalyze.analyses.timeline import _slices as slices
     from kanalyze.readers.capture import reports as captures
-    from kanalyze.renderers.exports import traces, typed
-    from kanalyze.renderers.report_file import document
+    from kanalyze.renderers.formats import document, exports
     from kanalyze.several import jobs, pictures, reducing, sides
 
 if TYPE_CHECKING:
     from kanalyze.analyses.page.file_page import FilePage
     from kanalyze.analyses.timeline._slices import Slices
     from kanalyze.redact import Removed
-    from kanalyze.renderers.page.of_any_kind import Shown
+    from kanalyze.renderers.page import Shown
     from kanalyze.several.reducing import Reduced
 
 #: Forms that are a folder of tables, and those that are a file of one report.
@@ -59,19 +45,19 @@ _EVENTS = 600_000
 _SOME_LEFT_OUT: Final = 1
 
 
-@command(
-    REPORTS,
-    *SCOPE,
-    option("--to form", "What is written.", type=click.Choice([*_TABLES, *_TRACES]), required=True),
-    option(
+@cli.command(
+    cli.REPORTS,
+    *cli.SCOPE,
+    cli.option("--to form", "What is written.", type=click.Choice([*_TABLES, *_TRACES]), required=True),
+    cli.option(
         "--tables",
         "These tables alone (parquet, arrow, csv); without it all that the reports give.",
         "A,B",
-        shell_complete=_complete.tables,
+        shell_complete=cli.complete_tables,
     ),
-    _options.output(
+    cli.output(
         "A file, or for tables a folder that is not there yet; all of it is written, or nothing.",
-        type=OutputPath(path_type=Path),
+        type=_process.OutputPath(path_type=Path),
         required=True,
         metavar="PLACE",
     ),
@@ -97,35 +83,35 @@ def export(reports: Sequence[Path], where: Where, to: Out, tables: str | None) -
 
 def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str | None, output: Path) -> None:
     """Writes a folder of tables: those that are `named`, or all that the reports give."""
-    opened = Opened(quiet=named is None)
-    contents, missing = typed.Contents([str(report) for report in reports]), dict[str, str]()
+    opened = _answers.Opened(quiet=named is None)
+    contents, missing = exports.Contents([str(report) for report in reports]), dict[str, str]()
     names = [name.strip() for name in named.split(",") if name.strip()] if named is not None else catalog.names()
     chosen = [catalog.table(name) for name in dict.fromkeys(names)]
-    with emit_folder(output) as folder:
+    with _process.emit_folder(output) as folder:
         for table in chosen:
             file, rows = f"{table.name}.{form}", None
             try:
-                if large(reports, table, where):
-                    with suppress(NotInOrderError), (folder / file).open("wb") as parts:
-                        rows = write_in_parts(reports, table, where, form, parts, opened)
-                frame = rows_of(reports, table, where, opened=opened) if rows is None else table.empty()
+                if _answers.large(reports, table, where):
+                    with suppress(_answers.NotInOrderError), (folder / file).open("wb") as parts:
+                        rows = _answers.write_in_parts(reports, table, where, form, parts, opened)
+                frame = _answers.rows_of(reports, table, where, opened=opened) if rows is None else table.empty()
             except CannotTellError as error:
                 if named is not None:
                     raise
                 (folder / file).unlink(missing_ok=True)
                 missing[table.name] = str(error)
                 continue
-            made = typed.Exported([table, *catalog.forms(table.name)], frame, opened.origins.get(table.name, ""))
+            made = exports.Exported([table, *catalog.forms(table.name)], frame, opened.origins.get(table.name, ""))
             if rows is None:
-                typed.WRITERS[form](made, folder / file)
+                exports.WRITERS[form](made, folder / file)
             contents.add(made, file, rows)
-        (folder / typed.CONTENTS).write_bytes(contents.render(missing))
+        (folder / exports.CONTENTS).write_bytes(contents.render(missing))
     lines = [f"not of the first report: {', '.join(opened.origins)}."] if opened.origins else []
     if missing:
-        lines.append(f"cannot tell, for the reasons in {output / typed.CONTENTS}: {', '.join(missing)}.")
+        lines.append(f"cannot tell, for the reasons in {output / exports.CONTENTS}: {', '.join(missing)}.")
     lines += [f"left out of {report}: {', '.join(tables)}." for report, tables in opened.left_out.items()]
     for line in (*lines, f"{plural(len(chosen) - len(missing), 'table')} in {output}."):
-        print_message(outlets.line(f"kanalyze: {line}"))
+        _process.print_message(outlets.line(f"kanalyze: {line}"))
 
 
 def _write_trace(reports: Sequence[Path], where: Where, form: str, output: Path) -> None:
@@ -133,35 +119,35 @@ def _write_trace(reports: Sequence[Path], where: Where, form: str, output: Path)
     found = _slices(reports, where)
     name = Path(os.path.realpath(reports[0])).name
     if form == "perfetto":
-        emit_file(lambda file: traces.write_perfetto(found, file), output)
+        _process.emit_file(lambda file: exports.write_perfetto(found, file), output)
     else:
-        emit_file(lambda file: traces.write_speedscope(found, file, name), output)
+        _process.emit_file(lambda file: exports.write_speedscope(found, file, name), output)
     further = sum(track.lane > 0 for track in found.tracks)
     overlaps = f", {further} of them for what overlaps" if further else ""
     events = found.slices.height - found.slices.get_column("event_id").null_count()
     written = f"{plural(events, 'event')} on {plural(len(found.tracks), 'track')}{overlaps}, in {output}."
-    print_message(outlets.line(f"kanalyze: {written}"))
+    _process.print_message(outlets.line(f"kanalyze: {written}"))
 
 
 def _slices(reports: Sequence[Path], where: Where) -> Slices:
-    if (given := len(expanded(reports))) == 1:
-        return slices.slices(_options.opened(reports[0], where).narrow(**where.part))
+    if (given := len(_answers.expanded(reports))) == 1:
+        return slices.slices(_answers.open_report(reports[0], where).narrow(**where.part))
     where.refuse_part("the ranks of a job are written whole; give one of their reports for a part of it.")
-    found = pictures.slices_of_job(reports, _options.asked(where))
+    found = pictures.slices_of_job(reports, _answers.request(where))
     if found is None:
         raise click.UsageError("no report names its rank: give one report, or those of the ranks of one job.")
     if given > (ranks := len({track.rank for track in found.tracks})):
         written = f"of {plural(given, 'report')} those of {plural(ranks, 'rank')}, the first of each"
-        print_message(f"kanalyze: {written}; the others are left out.")
+        _process.print_message(f"kanalyze: {written}; the others are left out.")
     return found
 
 
-@command(
-    REPORTS,
-    option("--base", "A run of the side to compare with.", "RUN", multiple=True, type=READ),
-    *SCOPE,
-    _options.output("The file; the report's name with .html unless told."),
-    flag("--open opens", "Show it in the browser."),
+@cli.command(
+    cli.REPORTS,
+    cli.option("--base", "A run of the side to compare with.", "RUN", multiple=True, type=cli.READ),
+    *cli.SCOPE,
+    cli.output("The file; the report's name with .html unless told."),
+    cli.flag("--open opens", "Show it in the browser."),
     small=False,
 )
 def html(reports: Sequence[Path], base: Sequence[Path], where: Where, to: Out, *, opens: bool) -> None:
@@ -170,28 +156,30 @@ def html(reports: Sequence[Path], base: Sequence[Path], where: Where, to: Out, *
     With --base, or of a folder of `collect --against`, it is of the comparison of two sides.
     """
     target = to.output or Path(f"{Path(os.path.realpath(reports[0])).name.split('.')[0]}.html")
-    refuse_overwriting(target)
+    _process.refuse_overwriting(target)
     if base or (len(reports) == 1 and captures.sides_in(reports[0]) is not None):
-        asked = _options.asked(where, done=_options.doubted)
+        asked = _answers.request(where, done=_answers.doubted)
         page: FilePage[Shown] = pictures.file_page_of_sides(*sides.given(reports, base), asked, _EVENTS)
     else:
         page = _file_page(reports, where)
-    emit(document.document(page).encode(), target)
-    print_doubts(everything=True)
+    _process.emit(document.document(page).encode(), target)
+    _answers.print_doubts(everything=True)
     size = units.size(target.stat().st_size)
-    print_message(f"kanalyze: {outlets.line(str(target))}, {size}; open it in any browser.")
+    _process.print_message(f"kanalyze: {outlets.line(str(target))}, {size}; open it in any browser.")
     if opens:
         click.launch(str(target))
 
 
 def _file_page(reports: Sequence[Path], where: Where) -> FilePage[Shown]:
     """The content: of the ranks of one job together, else of the report that gives the time."""
-    paths = _options.different(expanded(reports))
-    each = of_each(paths, lambda report: _options.opened_together([report], where, runs=False))
+    each = _answers.of_each(
+        _answers.different(_answers.expanded(reports)),
+        lambda report: _answers.opened_together([report], where, runs=False),
+    )
     opened = [one for some in each for one in some]
-    if _options.several_ranks(one.meta for one in opened) or (len(opened) > 1 and jobs.of_ranks(opened)):
+    if _answers.several_ranks(one.meta for one in opened) or (len(opened) > 1 and jobs.of_ranks(opened)):
         where.refuse_part("the ranks of a job are shown whole; give one of their reports for a part of it.")
-        return pictures.file_page_of_job(jobs.reports_of_one_tool(opened), _options.asked(where), _EVENTS)
+        return pictures.file_page_of_job(jobs.reports_of_one_tool(opened), _answers.request(where), _EVENTS)
     pages = file_page.file_pages(*opened, most=_EVENTS, **where.part)
     if len(pages) > 1:
         names = ", ".join(outlets.line(page.metas[0].path.name) for page in pages)
@@ -200,16 +188,18 @@ def _file_page(reports: Sequence[Path], where: Where) -> FilePage[Shown]:
     return pages[0]
 
 
-@command(
-    argument("reports", nargs=-1, required=True, type=InputPath()),
-    option("-o --output out", "The folder of the reductions; may exist.", "DIR", type=OutputPath(), required=True),
-    option(
+@cli.command(
+    cli.argument("reports", nargs=-1, required=True, type=_process.InputPath()),
+    cli.option(
+        "-o --output out", "The folder of the reductions; may exist.", "DIR", type=_process.OutputPath(), required=True
+    ),
+    cli.option(
         "-j --jobs",
         "So many reports at once; as many as there are processors and memory unless told.",
         "N",
-        type=_options.COUNT,
+        type=cli.COUNT,
     ),
-    option("--dask", "Let the workers of a dask scheduler do it, such as tcp://host:8786.", "ADDRESS"),
+    cli.option("--dask", "Let the workers of a dask scheduler do it, such as tcp://host:8786.", "ADDRESS"),
     small=False,
 )
 def reduce(reports: Sequence[str], out: str, jobs: int | None, dask: str | None) -> None:
@@ -222,19 +212,19 @@ def reduce(reports: Sequence[str], out: str, jobs: int | None, dask: str | None)
         raise OutputError.because(Path(out), "an address on an object store; what is in a folder can be copied there")
 
     def print_progress(done: int, every: int) -> None:
-        if stderr_is_terminal():
-            print_message(f"\r{done:,} of {plural(every, 'report')} reduced", newline=done == every)
+        if _process.stderr_is_terminal():
+            _process.print_message(f"\r{done:,} of {plural(every, 'report')} reduced", newline=done == every)
 
     with ExitStack() as at_end:
         if dask is not None:
             engine = at_end.enter_context(reducing.by_dask(dask))
         else:
-            most = jobs or min(processors(), most_at_once(reports))
-            engine = reducing.by_processes(1 if limits_of_process() else most)
+            most = jobs or min(processors(), _process.most_at_once(reports))
+            engine = reducing.by_processes(1 if _process.limits_of_process() else most)
         ended = reducing.reduce_reports(
-            reports, Path(out), engine, progress=print_progress, left_out=_options.print_left_out
+            reports, Path(out), engine, progress=print_progress, left_out=_answers.print_left_out
         )
-    emit(_outcome(ended))
+    _process.emit(_outcome(ended))
     if ended.left_out:
         raise click.exceptions.Exit(_SOME_LEFT_OUT)
 
@@ -247,13 +237,13 @@ def _outcome(ended: Reduced) -> str:
     return f"{', '.join(parts)}. The page of all: {outlets.command('kanalyze', 'ranks', ended.out)}\n"
 
 
-@command(
-    REPORT,
-    _options.output("The copy; it must not exist yet.", type=click.Path(path_type=Path), metavar="OUT"),
-    option("--keep", "Leave TEXT, although it looks like a name of yours.", "TEXT", multiple=True),
-    option("--remove", "Take out TEXT too, such as the name of a project.", "TEXT", multiple=True),
-    flag("--source", "Leave what stands in the lines of the program."),
-    flag("--check", "Only say what would be taken out."),
+@cli.command(
+    cli.REPORT,
+    cli.output("The copy; it must not exist yet.", type=click.Path(path_type=Path), metavar="OUT"),
+    cli.option("--keep", "Leave TEXT, although it looks like a name of yours.", "TEXT", multiple=True),
+    cli.option("--remove", "Take out TEXT too, such as the name of a project.", "TEXT", multiple=True),
+    cli.flag("--source", "Leave what stands in the lines of the program."),
+    cli.flag("--check", "Only say what would be taken out."),
     small=False,
 )
 def redact(  # noqa: PLR0913 - a click command has a parameter per option
@@ -266,7 +256,9 @@ def redact(  # noqa: PLR0913 - a click command has a parameter per option
     if (to.output is None) is not check:
         raise click.UsageError("Give either -o OUT or --check.")
     removed = redaction.redact(report, to.output, keep=keep, remove=remove, source=source)
-    emit(_taken_out(removed, f"{report}: would be taken out:" if check else f"{to.output}: written. Taken out:"))
+    _process.emit(
+        _taken_out(removed, f"{report}: would be taken out:" if check else f"{to.output}: written. Taken out:")
+    )
 
 
 def _taken_out(removed: Removed, head: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal
 import click
 
 from kanalyze import outlets
-from kanalyze.cli._options import command, option
+from kanalyze.cli import command, option
 from kanalyze.errors import OutputError
 from kanalyze.machinery import PARENT, processors
 
@@ -159,11 +159,7 @@ class Desk:
         return await self._answer(["tables", "--format=json", "--", table] if table else ["tables"], _OURS)
 
     def _within(self, text: str) -> str:
-        """The path that is meant, without links, if it and all that belongs to it lie within the roots.
-
-        Raises:
-            ToolError: It does not, or there is none.
-        """
+        """The path that is meant, without links; a ToolError unless it and what belongs to it lie within the roots."""
         self._refuse_words([text])
         given = Path(text)
         try:
@@ -192,8 +188,7 @@ class Desk:
         """The first link out of the roots in a folder, or among the files whose names begin as that of the report."""
         stem = path.name.split(".")[0]
         beside = (one for one in path.parent.iterdir() if one.name.startswith(stem))
-        entries = path.rglob("*") if path.is_dir() else beside
-        for number, entry in enumerate(entries):
+        for number, entry in enumerate(path.rglob("*") if path.is_dir() else beside):
             if entry.is_symlink() and (not self._holds(entry.resolve()) or entry.is_dir()):
                 return entry
             if number > _MOST_ENTRIES:
@@ -204,11 +199,7 @@ class Desk:
         return self._tool_error(_cut_text(text, self._limit - _AROUND_BYTES))
 
     def _refuse_words(self, words: Sequence[str]) -> None:
-        """Refuses what no command can be given.
-
-        Raises:
-            ToolError: A word, or all of them, are too long, or hold what is no text.
-        """
+        """Refuses, by a ToolError, words that are too long for a command, or hold what is no text."""
         sizes = [len(word.encode("utf-8", "replace")) for word in words]
         if any("\0" in word for word in words):
             raise self._failed("An argument holds the character NUL, which no command can be given.\nLeave it out.")

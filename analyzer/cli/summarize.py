@@ -1,56 +1,46 @@
-"""``kanalyze summarize``, ``ranks``, ``whatif`` and ``explain``: pages of a report, and of several of one program."""
+"""Pages of a report, of several of one program, and of two sides: ``kanalyze summarize``, ``compare`` and the like."""
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from kanalyze import outlets
-from kanalyze.cli import _complete, _options
-from kanalyze.cli._answers import expanded, of_each
-from kanalyze.cli._options import (
-    OUTPUT,
-    READ,
-    REPORT,
-    REPORTS,
-    SCOPE,
-    Where,
-    argument,
-    command,
-    flag,
-    formats,
-    option,
-    top,
+from kanalyze import cli, errors, outlets
+from kanalyze.cli import (
+    _answers,
 )
-from kanalyze.cli._output import Out, drop_registered, print_doubts, print_message, register_figures, width
-from kanalyze.errors import BadWindowError, KanalyzeError, UnknownNameError, nearest
+from kanalyze.cli._answers import Where
+from kanalyze.cli._process import InputPath, Out, emit, print_message, width
+from kanalyze.files.regular import open_regular, readable
 from kanalyze.machinery import late
-from kanalyze.readers.archives import unpacked
-from kanalyze.units import SLOWEST, parse_rate, parse_time_ns
+from kanalyze.units import SLOWEST, parse_percent, parse_rate, parse_time_ns
 
 with late():
-    from kanalyze import explanations
+    from kanalyze.analyses.comparing import _gate, _pair
+    from kanalyze.analyses.joining import agreement
     from kanalyze.analyses.page import counters_page, overview_page, time_page
     from kanalyze.analyses.ranges import _instances
     from kanalyze.analyses.replay import _changes, _whatif
     from kanalyze.readers.capture import read_capture
     from kanalyze.readers.capture import reports as captures
+    from kanalyze.reduction import baselines
     from kanalyze.renderers.formats import json
-    from kanalyze.renderers.tables import explanations as rendered
-    from kanalyze.several import jobs
+    from kanalyze.renderers.tables import descriptions, listings
+    from kanalyze.several import jobs, sides
 
 if TYPE_CHECKING:
     from kanalyze.analyses.page.counters_page import CounterSummary, JointSummary
     from kanalyze.analyses.page.overview_page import Overview
     from kanalyze.analyses.page.time_page import Summary
-    from kanalyze.renderers.page.of_any_kind import Shown
+    from kanalyze.renderers.page import Shown
     from kanalyze.report import Meta, Report
+    from kanalyze.several import Asked
 
 #: What can be left out of a replay.
 _WITHOUT: Final = ("launch-gaps", "sync", "startup")
@@ -64,18 +54,18 @@ class Form(NamedTuple):
     recorded: bool = False
 
 
-@command(
-    REPORTS,
-    *SCOPE,
-    top("Rows in each table of the page; as many as suit it unless told."),
-    flag("--full", "All sections, of the whole recording or the window."),
-    flag("--whole", "The page of the whole recording, not of what the program repeats."),
-    flag("--recorded", "Times as recorded, where a run without the profiler tells others."),
-    formats("markdown", "json"),
-    _options.answering(
+@cli.command(
+    cli.REPORTS,
+    *cli.SCOPE,
+    cli.top("Rows in each table of the page; as many as suit it unless told."),
+    cli.flag("--full", "All sections, of the whole recording or the window."),
+    cli.flag("--whole", "The page of the whole recording, not of what the program repeats."),
+    cli.flag("--recorded", "Times as recorded, where a run without the profiler tells others."),
+    cli.formats("markdown", "json"),
+    cli.answering(
         "--schema", "Print the JSON Schema of --format json, and stop.", lambda: json.SCHEMA.read_text(encoding="utf-8")
     ),
-    OUTPUT,
+    cli.OUTPUT,
 )
 def summarize(reports: Sequence[Path], where: Where, to: Out, **form: bool) -> None:
     """Show one page that says where the time of each REPORT went, or each report in a folder of them."""
@@ -87,13 +77,13 @@ def summarize(reports: Sequence[Path], where: Where, to: Out, **form: bool) -> N
 def shown(reports: Sequence[Path]) -> None:
     """Print the pages of `reports`, whole, as the command does that is given no option."""
     Out().emit_pages(_pages(reports, Where(), Form()))
-    print_doubts(everything=True)
+    _answers.print_doubts(everything=True)
 
 
 def _point_to_ranks(pages: Sequence[Shown], reports: Sequence[Path]) -> None:
     """Says which command looks at the ranks of one job together, where the reports are of several."""
     command_says = f"`{outlets.command('kanalyze', 'ranks', *reports)}` says who"
-    if _options.several_ranks(meta for page in pages for meta in _metas(page)):
+    if _answers.several_ranks(meta for page in pages for meta in _metas(page)):
         message = f"these are ranks of one job: {command_says} waits for whom, and why."
     elif sum(page.kind == "overview" and page.communicates for page in pages) > 1:
         message = f"if these are ranks of one job, {command_says} waits for whom, and why."
@@ -118,18 +108,20 @@ def _pages(reports: Sequence[Path], where: Where, form: Form) -> Sequence[Shown]
 
     Where several reports give time, such as those of two captures, each has its page, and the others are on it.
     """
-    reports = expanded(reports)
+    reports = _answers.expanded(reports)
     instances = where.window is not None and (where.window.endswith("#*") or where.window == "steps")
     if not _several(reports) or instances:
-        return of_each(reports, lambda report: _page(report, where, form))
-    opened = of_each(_options.different(reports), lambda report: _options.opened_together([report], where, runs=False))
+        return _answers.of_each(reports, lambda report: _page(report, where, form))
+    opened = _answers.of_each(
+        _answers.different(reports), lambda report: _answers.opened_together([report], where, runs=False)
+    )
     given = [one for some in opened for one in some]
     opened.clear()
     if len({one.meta.tool for one in given}) == 1 or all(one.meta.timeless for one in given):
         open_at = {one.meta.path: one for one in given}
-        drop_registered()  # as long as none is held for that
+        _answers.drop_registered()  # as long as none is held for that
         given.clear()  # each goes when its page is made
-        return of_each(reports, lambda report: _page(report, where, form, open_at.pop(report, None)))
+        return _answers.of_each(reports, lambda report: _page(report, where, form, open_at.pop(report, None)))
     if form.full:
         return [_with_runs(page, where, form) for page in counters_page.summarize_together(*given, **where.part)]
     pages = counters_page.overviews_together(*given, whole=form.whole, as_recorded=form.recorded, **where.part)
@@ -140,8 +132,7 @@ def _several(reports: Sequence[Path]) -> bool:
     """Whether several reports are asked for, or a capture that has some of several tools."""
     if len(reports) > 1:
         return True
-    # os.path never raises, and a reader need not wait for polars
-    return os.path.isdir(unpacked(reports[0])) and captures.several_tools(reports[0])  # noqa: PTH112
+    return _answers.folder_at(reports[0]) is not None and captures.several_tools(reports[0])
 
 
 def _with_runs(page: JointSummary | Overview | Summary | CounterSummary, where: Where, form: Form) -> Shown:
@@ -154,17 +145,17 @@ def _with_runs(page: JointSummary | Overview | Summary | CounterSummary, where: 
 
 def _apart(page: Summary | Overview, report: Path, where: Where, form: Form) -> Summary | Overview:
     """The same of a page of one report; a run that cannot be read, or lacks that part, is left out with a word."""
-    folder = unpacked(report)
-    if not os.path.isdir(folder) or page.meta.slower is not None:  # noqa: PTH112 - never raises
+    folder = _answers.folder_at(report)
+    if folder is None or page.meta.slower is not None:
         return page  # other runs are as they were recorded
     others = read_capture.reports_in(folder)[1:] if read_capture.accepts(folder, b"") else []
     runs = [page]
     for run in others:
         try:
-            parts = _options.opened_parts(run, where)
+            parts = _answers.opened_parts(run, where)
             runs += [_timed(parts[None], form)] if None in parts else []
-        except KanalyzeError as error:
-            _options.print_left_out(error)
+        except errors.KanalyzeError as error:
+            _answers.print_left_out(error)
     return overview_page.repeated(runs) if others else page
 
 
@@ -181,8 +172,8 @@ def _page(report: Path, where: Where, form: Form, whole: Report | None = None) -
     it is open.
     """
     if whole is not None:
-        register_figures(whole)
-    parts = _options.opened_parts(report, where) if whole is None else _options.parts_of(whole, where)
+        _answers.register_figures(whole)
+    parts = _answers.opened_parts(report, where) if whole is None else _answers.parts_of(whole, where)
     page: Shown
     if None not in parts:
         page = _instances.compare([*parts.values()])
@@ -190,42 +181,42 @@ def _page(report: Path, where: Where, form: Form, whole: Report | None = None) -
         page = counters_page.summarize_counters(parts[None])
     else:
         page = _apart(_timed(parts[None], form), report, where, form)
-    print_doubts(everything=True)  # the page looked at all of it
+    _answers.print_doubts(everything=True)  # the page looked at all of it
     return page
 
 
-@command(
-    REPORTS,
-    flag("--one-host", "All ranks ran on one host: their clocks are one."),
-    _options.NO_CACHE,
-    top(),
-    formats("markdown", "json"),
-    OUTPUT,
+@cli.command(
+    cli.REPORTS,
+    cli.flag("--one-host", "All ranks ran on one host: their clocks are one."),
+    cli.NO_CACHE,
+    cli.top(),
+    cli.formats("markdown", "json"),
+    cli.OUTPUT,
 )
 def ranks(reports: Sequence[Path], where: Where, to: Out, *, one_host: bool) -> None:
     """Show one page on the ranks of a job, from their traces, from nsys reports, folders of them, or a capture."""
-    to.emit_pages([jobs.job(reports, _options.asked(where, one_host=one_host, done=_options.doubted))])
+    to.emit_pages([jobs.job(reports, _answers.request(where, one_host=one_host, done=_answers.doubted))])
 
 
-@command(
-    REPORT,
-    option(
+@cli.command(
+    cli.REPORT,
+    cli.option(
         "--faster",
         "So many times as fast: kernels by name ('gemm*'), copies, host (code), host:RANGE, or calls (of CUDA).",
         "WHAT=FACTOR",
         multiple=True,
     ),
-    option("--without", "Leave out what takes time.", multiple=True, type=click.Choice(_WITHOUT)),
-    flag("--without-startup", "Leave out one-time costs: as --without startup."),
-    flag("--graph", "Launch each sequence that repeats as one CUDA graph."),
-    option("--copies", "Bandwidth of copies between host and device, such as 50GB/s.", "RATE"),
-    flag("--each", "Try single changes, everything twice as fast, by gain."),
-    option("--measured", "What the window (an iteration of it) takes without a profiler, such as 1.9ms.", "TIME"),
-    _options.WITHOUT_PROFILER,
-    *SCOPE,
-    top(),
-    formats("markdown", "json"),
-    OUTPUT,
+    cli.option("--without", "Leave out what takes time.", multiple=True, type=click.Choice(_WITHOUT)),
+    cli.flag("--without-startup", "Leave out one-time costs: as --without startup."),
+    cli.flag("--graph", "Launch each sequence that repeats as one CUDA graph."),
+    cli.option("--copies", "Bandwidth of copies between host and device, such as 50GB/s.", "RATE"),
+    cli.flag("--each", "Try single changes, everything twice as fast, by gain."),
+    cli.option("--measured", "What the window (an iteration of it) takes without a profiler, such as 1.9ms.", "TIME"),
+    cli.WITHOUT_PROFILER,
+    *cli.SCOPE,
+    cli.top(),
+    cli.formats("markdown", "json"),
+    cli.OUTPUT,
 )
 def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     report: Path,
@@ -249,9 +240,9 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     if measured is not None and (not took_ns or took_ns < 0):
         raise click.BadParameter(f"{measured!r} is not a time with a unit, such as 1.9ms.", param_hint="--measured")
     changes = _changes.Changes(factors, tuple(without), graph, None if copies is None else parse_rate(copies))
-    parts = _options.opened_parts(report, where)
+    parts = _answers.opened_parts(report, where)
     if len(parts) > 1:
-        raise BadWindowError.of(where.window or "", "it is several windows, and one is replayed")
+        raise errors.BadWindowError.of(where.window or "", "it is several windows, and one is replayed")
     (part,) = parts.values()
     window = part.scope.window
     whole_ns = None if took_ns is None else took_ns * ((window.count if window else None) or 1)
@@ -270,42 +261,178 @@ def _faster(text: str) -> tuple[str, float]:
     return what, factor
 
 
-@command(
-    argument("name", required=False, shell_complete=_complete.findings),
-    argument("reports", nargs=-1, type=READ, metavar="[REPORT]..."),
-    *SCOPE,
-    top("Rows in each table of the page of a REPORT."),
-    formats("markdown", "json"),
-    OUTPUT,
+@cli.command(
+    cli.argument("name", required=False, shell_complete=cli.complete_findings),
+    cli.argument("reports", nargs=-1, type=cli.READ, metavar="[REPORT]..."),
+    *cli.SCOPE,
+    cli.top("Rows in each table of the page of a REPORT."),
+    cli.formats("markdown", "json"),
+    cli.OUTPUT,
 )
 def explain(name: str | None, reports: Sequence[Path], where: Where, to: Out) -> None:
     """Explain the finding NAME, or a word of a page; of a REPORT show what the finding is made of there.
 
     Without a name all findings are listed, a line each.
     """
-    is_finding = name is not None and name in explanations.names()
+    is_finding = name is not None and name in descriptions.names()
     if is_finding and reports:
-        parts = [part for report in reports for part in _options.opened_parts(report, where).values()]
+        parts = [part for report in reports for part in _answers.opened_parts(report, where).values()]
         to.emit_pages([page for part in parts for page in overview_page.evidence(part, name or "")])
         return
-    words = explanations.meanings(" ".join(map(str, (name, *reports)))) if name and not is_finding else []
+    words = descriptions.meanings(" ".join(map(str, (name, *reports)))) if name and not is_finding else []
     if words:
-        to.emit(rendered.words(words, width()) if to.form == "terminal" else rendered.WORDS[to.form](words).encode())
+        shown = descriptions.WORDS.get(to.form)
+        to.emit(shown(words).encode() if shown else descriptions.meant(words, width()))
         return
-    wanted = [_explanation(one) for one in ([name] if name else explanations.names())]
-    text = rendered.terminal(wanted[0], width()) if name else rendered.headlines(wanted, width())
-    to.emit(text if to.form == "terminal" else rendered.FORMATS[to.form](wanted).encode())
+    wanted = [_explanation(one) for one in ([name] if name else descriptions.names())]
+    text = descriptions.explained(wanted[0], width()) if name else descriptions.headlines(wanted, width())
+    to.emit(text if to.form == "terminal" else descriptions.FINDINGS[to.form](wanted).encode())
 
 
-def _explanation(name: str) -> explanations.Explanation:
-    """The explanation of a finding.
-
-    Raises:
-        UnknownNameError: It is neither a finding nor a word of a page.
-    """
+def _explanation(name: str) -> descriptions.Explanation:
+    """The explanation of a finding; an UnknownNameError for what is no word of a page either."""
     try:
-        return explanations.explanation(name)
-    except UnknownNameError:
-        if nearest(name, explanations.names()) is None and nearest(name, [*explanations.words()]) is not None:
-            raise UnknownNameError.of("word of a page", name, explanations.words()) from None
+        return descriptions.explanation(name)
+    except errors.UnknownNameError:
+        if (
+            errors.nearest(name, descriptions.names()) is None
+            and errors.nearest(name, [*descriptions.words()]) is not None
+        ):
+            raise errors.UnknownNameError.of("word of a page", name, descriptions.words()) from None
         raise
+
+
+# Two sides of runs, and what several tools tell of one program.
+
+#: The exit status of a gate.
+_STATUS: Final = {"held": 0, "failed": 1, "cannot judge": 3}
+
+#: The least change that counts, unless told.
+_LEAST: Final = "2%"
+
+_FILE: Final = InputPath(path_type=Path, dir_okay=False)
+
+
+@cli.command(
+    cli.argument("reports", nargs=-1, type=cli.READ),
+    cli.option("--base", "A run of base.", "RUN", multiple=True, type=cli.READ),
+    cli.option("--baseline", "What --save wrote, as base.", "FILE", type=_FILE),
+    *cli.SCOPE,
+    cli.top(),
+    cli.option("--least", "The least change that counts.", "SHARE", default=_LEAST, show_default=True),
+    cli.option("--floor", "The noise floor that --noise stored, for one run a side.", "FILE", type=_FILE),
+    cli.option("--save", "Reduce REPORTS, runs of base, to a baseline of 0.1 MB.", "FILE.kz", type=cli.WRITTEN),
+    cli.flag("--noise", "How much REPORTS, runs of one program, differ; -o FILE.json stores it."),
+    cli.option("--fail-above", "End with 1 if new takes more than that longer, 3 if unsure.", "SHARE"),
+    cli.option("--metric", "What the gate measures.", "step|quick|busy|bucket:NAME|kernel:NAME", default="step"),
+    cli.option("--allow", "Judge even so: runs, cold, gpu, driver, clocks, tool, …", "KIND", multiple=True),
+    cli.formats("markdown", "json", "csv", "junit"),
+    cli.NO_FORMULAS,
+    cli.OUTPUT,
+)
+def compare(  # noqa: PLR0913 - a click command has a parameter per option
+    reports: Sequence[Path],
+    base: Sequence[Path],
+    where: Where,
+    to: Out,
+    baseline: Path | None,
+    save: Path | None,
+    fail_above: str | None,
+    metric: str,
+    *,
+    noise: bool,
+    **limits: Any,  # noqa: ANN401 - as of _asked
+) -> None:
+    """Compare BASE with NEW: reports, folders of them, captures with --repeat, or baselines.
+
+    Several runs a side, such as `kanalyze collect --repeat 4 --against OTHER` makes, show how sure the answer is.
+
+    Exit status with --fail-above: 0 if new is within the limit, 1 if it is beyond, 3 if that cannot be judged (the page
+    has the reason, and the --allow that judges even so), 2 for bad input or use.
+    """
+    asked = _asked(where, **limits)
+    if save is not None:
+        _save([*base, *reports], save, asked)
+        return
+    if noise:
+        _store_noise([*base, *reports], to, asked)
+        return
+    comparison = sides.comparison(*sides.given(reports, base if baseline is None else [*base, baseline]), asked)
+    status = 0
+    if fail_above is not None:
+        limit = parse_percent(fail_above)
+        if limit is None or not isfinite(limit):
+            raise errors.BadThresholdError.of(fail_above, "a share, 0 % or more", "3%", "--fail-above")
+        gate = _gate.gate_of(comparison, limit, metric, limits["allow"])
+        comparison, status = replace(comparison, gate=gate), _STATUS[gate.state]
+    if to.form == "csv":
+        to.emit_rows(comparison.table("compare"))
+    elif to.form == "junit":
+        to.emit(json.junit(comparison).encode())
+    else:
+        to.emit_pages([comparison])
+    if status:
+        raise click.exceptions.Exit(status)  # which leaves the reports open until their doubts are told
+
+
+def shown_compared(base: Path, new: Path) -> None:
+    """Print the page of two sides, whole, as the command does that is given no option."""
+    Out().emit_pages([sides.comparison([base], [new], _asked(Where()))])
+
+
+def _asked(where: Where, least: str = _LEAST, floor: Path | None = None, allow: Sequence[str] = ()) -> Asked:
+    """How the sides are read and compared."""
+    effect = parse_percent(least)
+    measured: tuple[float, ...] = ()
+    if effect is None or not 0 < effect < 1:
+        raise errors.BadThresholdError.of(least, "a share between 0 and 100 %", _LEAST, "--least")
+    if floor is not None:
+        with readable(floor), open_regular(floor) as file:
+            measured = _gate.read_floor(file.read(), floor)
+    for kind in allow:
+        if kind not in _gate.KINDS:
+            raise errors.UnknownNameError.of("kind of doubt", kind, _gate.KINDS)
+    return _answers.request(
+        where, done=_answers.doubted, limits=_pair.Limits(effect, *measured), other_ranks="ranks" in allow
+    )
+
+
+def _save(reports: Sequence[Path], output: Path, asked: Asked) -> None:
+    if output.suffix != baselines.SUFFIX:
+        raise errors.OutputError.because(output, f"the name of a baseline ends in {baselines.SUFFIX}")
+    runs = [one for some in sides.digests(reports, asked).values() for one in some]
+    if not runs:
+        raise errors.IncomparableError.empty("base")
+    emit(baselines.dumped(runs), output)
+
+
+def _store_noise(reports: Sequence[Path], to: Out, asked: Asked) -> None:
+    """Prints the noise floor of the runs of one program, or stores it."""
+    noise = _gate.noise_of(sides.runs_of_one_tool(reports, asked))
+    if to.form == "json" or (to.form == "terminal" and to.output is not None):
+        to.emit(_gate.stored(noise))
+    if to.form != "json":
+        Out("markdown" if to.form == "markdown" else "terminal", top=to.top).emit_pages([noise])
+
+
+@cli.command(
+    cli.REPORTS,
+    *cli.SCOPE,
+    cli.flag("--all every", "Also what is equal."),
+    cli.formats("csv", "json"),
+    cli.NO_FORMULAS,
+    cli.OUTPUT,
+)
+def verify(reports: Sequence[Path], where: Where, to: Out, *, every: bool) -> None:
+    """Hold REPORTS of one program by different tools, or a capture's folder, against each other.
+
+    Shows what two tools tell differently and why; ends with status 1 where nothing explains it.
+    """
+    rows = agreement.agreement(*_answers.opened_together(reports, where), **where.part)
+    differing = rows if every else rows.filter(rows.get_column("verdict") != "equal")
+    if to.form == "terminal":
+        to.emit(listings.agreement(rows, differing, width()))
+    else:
+        to.emit_rows(differing)
+    if "unexplained" in rows.get_column("verdict"):
+        raise click.exceptions.Exit(_STATUS["failed"])  # as above

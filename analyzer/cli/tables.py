@@ -1,4 +1,4 @@
-"""``kanalyze show``, ``sql``, ``tables``, ``name`` and ``plot``: single tables, and what they are made of."""
+"""Commands on single tables and kernels: ``kanalyze show``, ``sql``, ``tables``, ``plot``, ``source`` and the like."""
 
 from __future__ import annotations
 
@@ -12,41 +12,33 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from kanalyze import outlets
-from kanalyze.cli import _complete, _options
-from kanalyze.cli._answers import Opened, answered, emitted_in_parts, expanded, rows_of
-from kanalyze.cli._memory import apart, limits_of_process, noted
-from kanalyze.cli._options import (
-    NO_FORMULAS,
-    OUTPUT,
-    REPORTS,
-    SCOPE,
-    Where,
-    argument,
-    command,
-    flag,
-    formats,
-    option,
-    top,
-)
-from kanalyze.cli._output import Out, print_message, width
+from kanalyze import cli, outlets
+from kanalyze.cli import _answers
+from kanalyze.cli._answers import Where
+from kanalyze.cli._process import Out, apart, emit, limits_of_process, noted, print_message, width
 from kanalyze.errors import BadThresholdError, CannotTellError, OutputError, SqlError, UnknownNameError
 from kanalyze.machinery import late
 from kanalyze.units import parse_percent, parse_time_ns
 
 with late():
     from kanalyze import catalog
+    from kanalyze.analyses.counters import counters
+    from kanalyze.analyses.counters import roofline as rooflines
     from kanalyze.analyses.iterations import iterations
     from kanalyze.analyses.joining import joined
+    from kanalyze.analyses.joining import joined as _roof_points
+    from kanalyze.analyses.operators import tree as trees_of
     from kanalyze.analyses.timeline import _tracks
     from kanalyze.decoder import decode
+    from kanalyze.readers.capture import reports as captures
     from kanalyze.renderers.page import job
-    from kanalyze.renderers.tables import declarations, explanations, fitted, plots
+    from kanalyze.renderers.tables import descriptions, listings, plots
     from kanalyze.renderers.tables import frame as rendered
 
 if TYPE_CHECKING:
     import polars as pl
 
+    from kanalyze.report import Report
 
 #: The first column of the table of several reports.
 _REPORT: Final = "report"
@@ -65,41 +57,41 @@ _PICTURES: Final = ("ledger", "timeline", "steps", "durations", "roofline", "ran
 _EVENTS: Final = 6000
 
 
-@command(
-    argument("table", shell_complete=_complete.tables),
-    REPORTS,
-    *SCOPE,
-    option(
+@cli.command(
+    cli.argument("table", shell_complete=cli.complete_tables),
+    cli.REPORTS,
+    *cli.SCOPE,
+    cli.option(
         "--by",
         "Group it differently; `kanalyze tables TABLE` says how.",
         "GROUPING",
-        shell_complete=_complete.groupings,
+        shell_complete=cli.complete_groupings,
     ),
-    flag("--trace", "A row per instance (range_gpu).", default=None),
-    flag("--graphs", "Count graphs that were traced whole, too (range_gpu).", default=None),
-    flag("--as-nsys", "Count as nsys itself does (utilisation).", default=None),
-    flag("--as-torch", "Every row of torch's own table (ops).", default=None),
-    flag("--segments", "Each stretch by itself (critical_path).", default=None),
-    option("--chunks", "So many parts of the window (utilisation).", "N", type=click.IntRange(min=1)),
-    option("--threshold", "A time such as 10us (gaps), or a share such as 50% (utilisation).", "LEAST"),
-    option(
+    cli.flag("--trace", "A row per instance (range_gpu).", default=None),
+    cli.flag("--graphs", "Count graphs that were traced whole, too (range_gpu).", default=None),
+    cli.flag("--as-nsys", "Count as nsys itself does (utilisation).", default=None),
+    cli.flag("--as-torch", "Every row of torch's own table (ops).", default=None),
+    cli.flag("--segments", "Each stretch by itself (critical_path).", default=None),
+    cli.option("--chunks", "So many parts of the window (utilisation).", "N", type=click.IntRange(min=1)),
+    cli.option("--threshold", "A time such as 10us (gaps), or a share such as 50% (utilisation).", "LEAST"),
+    cli.option(
         "--columns",
         "These columns, in this order; all: also those that do not fit.",
         "A,B|all",
-        shell_complete=_complete.columns,
+        shell_complete=cli.complete_columns,
     ),
-    option(
+    cli.option(
         "--sort",
         "Sort by a column; -COLUMN is descending. Missing values come last.",
         "COLUMN",
-        shell_complete=_complete.sorted_columns,
+        shell_complete=cli.complete_sorting,
     ),
-    option("--one", "A collective as a timeline of its ranks.", "ID", type=click.IntRange(0, (1 << 63) - 1)),
-    _options.WITHOUT_PROFILER,
-    top("Only the first N rows: of each report, or with --sort of all."),
-    formats("csv", "json", "parquet"),
-    NO_FORMULAS,
-    OUTPUT,
+    cli.option("--one", "A collective as a timeline of its ranks.", "ID", type=click.IntRange(0, (1 << 63) - 1)),
+    cli.WITHOUT_PROFILER,
+    cli.top("Only the first N rows: of each report, or with --sort of all."),
+    cli.formats("csv", "json", "parquet"),
+    cli.NO_FORMULAS,
+    cli.OUTPUT,
 )
 def show(  # noqa: PLR0913 - a click command has a parameter per option
     table: str,
@@ -123,9 +115,9 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     declared = catalog.table(table)
     keywords = _keywords(options, threshold, declared.options)
     plain = not any((keywords, columns, sort, to.top, one is not None, to.no_formulas, where.without_profiler))
-    if plain and emitted_in_parts(reports, declared, where, to):
+    if plain and _answers.emitted_in_parts(reports, declared, where, to):
         return
-    rows = rows_of(reports, declared, where, keywords, first=None if sort or one is not None else to.top)
+    rows = _answers.rows_of(reports, declared, where, keywords, first=None if sort or one is not None else to.top)
     if one is not None:
         _emit_one(rows, one, to)
         return
@@ -134,18 +126,14 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     rows = rendered.chosen(rendered.arranged(rows, sort, to.top, each), columns)
     if to.form == "terminal":
         every = columns is not None and columns.strip() == rendered.ALL
-        choice = fitted.Choice(first, "--columns all, or a,b,…", every, columns is not None and not every)
-        to.emit(fitted.terminal(rows, width(), choice))
+        choice = rendered.Choice(first, "--columns all, or a,b,…", every, columns is not None and not every)
+        to.emit(rendered.terminal(rows, width(), choice))
     else:
         to.emit_rows(rows)
 
 
 def _refuse_terminal(to: Out) -> None:
-    """Refuses to print what is no text.
-
-    Raises:
-        OutputError: It is to be printed.
-    """
+    """Refuses, by an OutputError, to print what is no text."""
     if to.form == "parquet" and to.output is None:
         raise OutputError.needs_file(to.form)
 
@@ -176,7 +164,14 @@ def _keywords(options: dict[str, Any], text: str | None, accepted: Sequence[str]
     return given | {keyword: value}
 
 
-@command(REPORTS, argument("statement"), *SCOPE, formats("csv", "json", "parquet"), NO_FORMULAS, OUTPUT)
+@cli.command(
+    cli.REPORTS,
+    cli.argument("statement"),
+    *cli.SCOPE,
+    cli.formats("csv", "json", "parquet"),
+    cli.NO_FORMULAS,
+    cli.OUTPUT,
+)
 def sql(reports: Sequence[Path], statement: str, where: Where, to: Out) -> None:
     """Answer STATEMENT, in SQL, over the tables of REPORTS.
 
@@ -186,16 +181,16 @@ def sql(reports: Sequence[Path], statement: str, where: Where, to: Out) -> None:
     from polars.exceptions import PolarsError  # noqa: PLC0415 - --help need not import polars
 
     _refuse_terminal(to)
-    opened = Opened()
+    opened = _answers.Opened()
 
     def make(name: str) -> pl.DataFrame:
-        return rows_of(reports, catalog.table(name), where, opened=opened)
+        return _answers.rows_of(reports, catalog.table(name), where, opened=opened)
 
     rows = catalog.answer(statement, make, _bounded if apart() else nullcontext)
     for origin in opened.origins.values():
         print_message(outlets.line(f"kanalyze: {origin}"))
     if to.form == "terminal":
-        to.emit(fitted.terminal(rows, width(), fitted.Choice(tuple(rows.columns), "--format csv has all")))
+        to.emit(rendered.terminal(rows, width(), rendered.Choice(tuple(rows.columns), "--format csv has all")))
         return
     try:
         to.emit_rows(rows)
@@ -254,7 +249,11 @@ def _limit(name: str, usual: float) -> float:
     return limit
 
 
-@command(argument("table", required=False, shell_complete=_complete.tables), formats("markdown", "json"), OUTPUT)
+@cli.command(
+    cli.argument("table", required=False, shell_complete=cli.complete_tables),
+    cli.formats("markdown", "json"),
+    cli.OUTPUT,
+)
 def tables(table: str | None, to: Out) -> None:
     """List the tables, a line each; or the columns of TABLE with units and meaning.
 
@@ -262,16 +261,16 @@ def tables(table: str | None, to: Out) -> None:
     """
     if to.form == "terminal" and table is None:
         listed = {subject: [catalog.table(name) for name in names] for subject, names in catalog.subjects().items()}
-        to.emit(declarations.listing(listed, width()))
+        to.emit(descriptions.listing(listed, width()))
         return
     wanted = [(catalog.table(name), catalog.forms(name)) for name in ([table] if table else catalog.every_name())]
     if to.form == "terminal":
-        to.emit(declarations.terminal(wanted, width()))
+        to.emit(descriptions.terminal(wanted, width()))
     else:
-        to.emit(declarations.FORMATS[to.form](wanted).encode())
+        to.emit(descriptions.TABLES[to.form](wanted).encode())
 
 
-@command(argument("names", nargs=-1, required=True, metavar="KERNEL..."), formats("json"), OUTPUT)
+@cli.command(cli.argument("names", nargs=-1, required=True, metavar="KERNEL..."), cli.formats("json"), cli.OUTPUT)
 def name(names: tuple[str, ...], to: Out) -> None:
     """Decode the name KERNEL: family, library, operation, types, layout, tile and more.
 
@@ -281,21 +280,20 @@ def name(names: tuple[str, ...], to: Out) -> None:
     given = [line for one in names for line in (_standard_input() if one == "-" else [one])]
     decoded = [(one, decode.decode(one)) for one in given]
     to.emit(
-        explanations.decoded_json(decoded).encode() if to.form == "json" else explanations.decoded(decoded, width())
+        descriptions.decoded_json(decoded).encode() if to.form == "json" else descriptions.decoded(decoded, width())
     )
 
 
 def _standard_input() -> list[str]:
-    text = sys.stdin.buffer.read().decode("utf-8", "replace")
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    return [line.strip() for line in sys.stdin.buffer.read().decode("utf-8", "replace").splitlines() if line.strip()]
 
 
-@command(
-    REPORTS,
-    argument("picture", type=click.Choice(_PICTURES)),
-    *SCOPE,
-    option("--kernel", "durations: of the longest kernel with this in its name.", "TEXT"),
-    _options.output("A file that ends in .svg, .png or .pdf.", required=True),
+@cli.command(
+    cli.REPORTS,
+    cli.argument("picture", type=click.Choice(_PICTURES)),
+    *cli.SCOPE,
+    cli.option("--kernel", "durations: of the longest kernel with this in its name.", "TEXT"),
+    cli.output("A file that ends in .svg, .png or .pdf.", required=True),
 )
 def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: Where, to: Out) -> None:
     """Draw a PICTURE of REPORTS.
@@ -308,15 +306,15 @@ def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: Where
     if picture in ("timeline", "steps", "durations") and len(reports) > 1:
         raise click.UsageError(f"{picture} is of one report.")
     if draw := {"ledger": plots.ledger, "compare": plots.waterfall, "ranks": plots.ranks}.get(picture):
-        drawn = draw(rows_of(reports, catalog.table(picture), where), form)
+        drawn = draw(_answers.rows_of(reports, catalog.table(picture), where), form)
     elif picture == "durations":
         drawn = plots.durations(*_durations(reports[0], where, kernel), form)
     elif picture == "steps":
         drawn = plots.steps(_iterations(reports[0], where), form)
     elif picture == "roofline":
-        drawn = plots.roofline(joined.roof_points(_options.opened_together(expanded(reports), where)), form)
+        drawn = plots.roofline(joined.roof_points(_answers.opened_together(_answers.expanded(reports), where)), form)
     else:
-        parts = _options.opened_parts(reports[0], where)
+        parts = _answers.opened_parts(reports[0], where)
         if len(parts) > 1:
             raise click.UsageError("a timeline is of one window; name one of them, such as step#3.")
         drawn = plots.timeline(_tracks.timeline(next(iter(parts.values())), _EVENTS), form)
@@ -338,7 +336,9 @@ def drawn_form(output: Path | None, accepted: Sequence[str]) -> str:
 def _iterations(report: Path, where: Where) -> pl.DataFrame:
     import polars as pl  # noqa: PLC0415 - --help need not import polars
 
-    each = pl.concat(answered(report, catalog.table("iterations"), where, iterations.iteration_ledgers).values())
+    each = pl.concat(
+        _answers.answered(report, catalog.table("iterations"), where, iterations.iteration_ledgers).values()
+    )
     if each.is_empty():
         raise CannotTellError(
             f"{report}: cannot tell steps, because nothing in it repeats.",
@@ -351,7 +351,7 @@ def _durations(report: Path, where: Where, kernel: str | None) -> tuple[str, pl.
     """The kernel that took longest, of those with a text in their names, and the durations of its launches."""
     import polars as pl  # noqa: PLC0415 - --help need not import polars
 
-    rows = rows_of([report], catalog.table("events"), where).filter(pl.col("kind") == "kernel")
+    rows = _answers.rows_of([report], catalog.table("events"), where).filter(pl.col("kind") == "kernel")
     launches = rows.select(pl.col("name").cast(pl.String), "dur_ns").drop_nulls()
     sums = launches.group_by("name").agg(pl.col("dur_ns").sum()).sort("dur_ns", "name", descending=[True, False])
     if kernel is not None:
@@ -363,3 +363,96 @@ def _durations(report: Path, where: Where, kernel: str | None) -> tuple[str, pl.
         raise CannotTellError.without("durations", report, ["kernel"])
     longest = sums.item(0, "name")
     return longest, launches.filter(pl.col("name") == longest).get_column("dur_ns")
+
+
+# What launched kernels, what they are made of, and their limits.
+
+_REMEDY: Final = (
+    "Compile it with -lineinfo (nvcc), record it with `ncu --set full --import-source yes`, and give the .ncu-rep "
+    "file, since pages have no lines; or ask for --sass."
+)
+
+
+@cli.command(
+    cli.REPORT,
+    *cli.SCOPE,
+    cli.option("--by", "Whose time matters; the device's where there is any.", type=click.Choice(["device", "host"])),
+    cli.option("--depth", "At most so many nodes below each other.", "N", type=cli.COUNT),
+    cli.option("--min-share", "Leave out what takes less.", "SHARE", default="1%", show_default=True),
+    cli.formats("json"),
+    cli.OUTPUT,
+)
+def tree(  # noqa: PLR0913 - a click command has a parameter per option
+    report: Path, where: Where, to: Out, *, by: str | None, depth: int | None, min_share: str
+) -> None:
+    """Show the calls of REPORT, a trace of torch.profiler or a capture, the kernels they led to, and their time."""
+    share = parse_percent(min_share)
+    if share is None:
+        raise click.BadParameter(f"{min_share!r} is not a share, such as 1%.", param_hint="--min-share")
+    trees = _answers.answered(
+        report,
+        trees_of.TABLE,
+        where,
+        lambda part: (trees_of.tree(part, by=by, depth=depth, min_share=share), trees_of.default_order(part)),
+    )
+    if to.form == "json":
+        to.emit(listings.tree_json({name: nodes for name, (nodes, _) in trees.items()}))
+        return
+    texts = [listings.call_tree(nodes, by or order, to.look(), name or "") for name, (nodes, order) in trees.items()]
+    to.emit("\n".join(texts))
+
+
+@cli.command(
+    cli.REPORT,
+    cli.argument("kernel"),
+    cli.option("--sass view", "The GPU's assembly.", flag_value="sass"),
+    cli.option("--ptx view", "The PTX that each instruction was made of.", flag_value="ptx"),
+    cli.formats("json"),
+    cli.OUTPUT,
+)
+def source(report: Path, kernel: str, view: str | None, to: Out) -> None:
+    """Show the source of KERNEL in REPORT, a report of ncu, with samples, instructions and coalescing by line.
+
+    Of a folder that `kanalyze collect` wrote, REPORT is what ncu wrote there. KERNEL is a number of the table
+    `counters` or a part of a name; of several such kernels the longest is shown.
+    """
+    opened = _answers.closed_at_end(captures.counters_at(report))
+    event_id, name = _chosen(opened, kernel)
+    rows = opened.table("instructions") if view else counters.hot_lines(opened).drop_nulls("line")
+    rows = rows.filter(rows.get_column("event_id") == event_id)
+    if rows.is_empty() or (view == "ptx" and rows.get_column("ptx").null_count() == rows.height):
+        raise CannotTellError.without_source(report, view.upper() if view else "source lines of this kernel", _REMEDY)
+    if to.form == "json":
+        to.emit(listings.source_json(name, rows))
+    elif view:
+        to.emit(listings.instructions(name, rows, view, to.look()))
+    else:
+        texts = {file: text.split("\n") for file, text in opened.table("source_files").iter_rows()}
+        to.emit(listings.source_lines(name, rows, texts, to.look()))
+
+
+def _chosen(report: Report, kernel: str) -> tuple[int, str]:
+    """The kernel that is meant: its event_id and name."""
+    table = counters.counters(report).select("event_id", "name", "dur_ns")
+    rows = [(number, name or "", duration or 0) for number, name, duration in table.iter_rows()]
+    meant = [row for row in rows if str(row[0]) == kernel] or [row for row in rows if kernel in row[1]]
+    if not meant:
+        raise UnknownNameError.of("kernel", kernel, [name for _, name, _ in rows])
+    number, name, _ = max(meant, key=lambda row: (row[2], -row[0], row[1]))
+    return number, name
+
+
+@cli.command(
+    cli.REPORTS,
+    cli.option("--plot", "Draw it: all kernels, sized by their time; .svg, .png or .html.", "FILE", type=cli.WRITTEN),
+)
+def roofline(reports: Sequence[Path], plot: Path | None) -> None:
+    """Show work, bytes and distance to the roof of each kernel of REPORTS, one of them with counters of ncu."""
+    form = drawn_form(plot, plots.ROOFLINE_FORMATS) if plot else None
+    opened = _answers.opened_together(reports, Where())
+    if form is not None:
+        emit(plots.roofline(_roof_points.roof_points(opened), form), plot)
+        return
+    rows = rooflines.roofline(_roof_points.counted_of(opened))
+    choice = rendered.Choice(rooflines.TABLE.telling, how="kanalyze show roofline has --columns")
+    emit(rendered.terminal(rows, width(), choice))

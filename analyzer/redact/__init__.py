@@ -23,8 +23,6 @@ from kanalyze.errors import (
     UnreadableReportError,
 )
 from kanalyze.machinery import unfinished
-from kanalyze.redact import documents, files
-from kanalyze.redact.texts import Names, Removed, Texts
 from kanalyze.redact import documents, ncu, nsys
 from kanalyze.redact.names import Names, asked
 from kanalyze.redact.texts import Removed, Texts

@@ -5,7 +5,7 @@ import pytest
 import kanalyze
 from kanalyze.catalog import forms
 from kanalyze.errors import CannotTellError, UnknownNameError
-from kanalyze.renderers.report_file.document import table
+from kanalyze.renderers.formats.document import table
 from support.build import call, graph, kernel, memcpy, nvtx, report
 
 CALL, KERNEL, COPY, RANGE = call("cudaMalloc", 0, 10), kernel(0, 10), memcpy(0, 10), nvtx("a", 0, 10)

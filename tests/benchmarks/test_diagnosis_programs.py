@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze import explanations
+from kanalyze.renderers.tables import descriptions as explanations
 
 PROGRAMS = Path(__file__).parents[2] / "benchmarks/diagnosis/programs"
 FILES = sorted(PROGRAMS.glob("[!_]*.py"))

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-from itertools import product
 from pathlib import Path
 
 import polars as pl
@@ -202,61 +201,6 @@ def test_tables_sort_and_filter(shown):
     assert 0 < len(shown.tell(column)) < len(falling)
 
 
-def test_the_address_holds_the_place(opened, shown, mlp):
-    shown.page.click("#first button[data-window]")
-    shown.page.wait_for_timeout(500)
-    low, address = shown.tell("kanalyzeTimeline.low"), shown.tell("location.hash")
-    again = opened(mlp)
-    again.page.goto(f"{mlp.as_uri()}{address}")
-    again.page.reload()
-    again.page.wait_for_selector("#timeline[data-ready=yes]", state="attached")
-    assert again.tell("kanalyzeTimeline.low") == pytest.approx(low, abs=1)
-
-
-def test_the_theme_is_the_reader_s(opened, shown, mlp):
-    assert shown.tell("document.documentElement.dataset.theme") == "light"
-    paper = shown.tell("kanalyzeTimeline.paper")
-    shown.page.click("#theme")
-    assert shown.tell("document.documentElement.dataset.theme") == "dark"
-    assert shown.tell("kanalyzeTimeline.paper") != paper
-    dark = opened(mlp, color_scheme="dark")
-    assert dark.tell("document.documentElement.dataset.theme") == "dark"
-
-
-def test_an_idle_gpu_looks_idle(shown):
-    """The share of painted pixels in the row of a stream is that of its busy time."""
-    shown.page.click("button[data-act=all]")
-    painted, busy = shown.tell(
-        """(() => {
-          const t = kanalyzeTimeline; t.draw();
-          const place = t.places.find(({row}) => row.kind === 'stream');
-          const r = t.ratio, x = Math.round(190 * r), y = Math.round((24 + place.y - t.top) * r);
-          const w = t.canvas.width - x, h = Math.round((place.height - 1) * r);
-          const pixels = t.context.getImageData(x, y, w, h).data;
-          let other = 0;
-          for (let at = 0; at < pixels.length; at += 4)
-            if (Math.max(...pixels.slice(at, at + 3)) - Math.min(...pixels.slice(at, at + 3)) > 40) other += 1;
-          let ns = 0;
-          for (const lane of place.row.lanes.flat())
-            for (let at = lane.at; at < lane.stop; at++) ns += t.data.end[at] - t.data.start[at];
-          return [other / (w * h), ns / t.length];
-        })()"""
-    )
-    assert busy < 0.05
-    assert painted < 3 * busy + 0.01
-
-
-@pytest.mark.parametrize("name", sorted(path.name for path in SAMPLES.iterdir() if (path / "manifest.json").is_file()))
-def test_samples_show_without_a_word(opened, name, tmp_path):
-    path = tmp_path / "report.html"
-    assert run("html", SAMPLES / name, "-o", path).status == 0
-    for width, scheme in product((400, 1280), ("light", "dark")):
-        found = opened(path, viewport={"width": width, "height": 900}, color_scheme=scheme)
-        assert found.tell("document.documentElement.scrollWidth") <= width
-        if folder := os.environ.get("KANALYZE_SCREENSHOTS"):
-            found.page.screenshot(path=f"{folder}/{name}-{width}-{scheme}.png", full_page=True)
-
-
 def test_ranks_begin_on_one_clock(opened, html):
     found = opened(html(SAMPLES / "ddp_late"))
     begins = found.tell(
@@ -333,73 +277,6 @@ def test_hostile_names_are_text(opened, tmp_path):
     assert found.tell("document.querySelectorAll('img').length") == 0
 
 
-def test_the_counts_of_a_selection_are_those_of_its_window(shown):
-    shown.page.click("#first button[data-window]")
-    shown.tell(
-        "(({low, high}) => kanalyzeTimeline.select(low + (high - low) * 0.3123, high + (high - low) * 3.123))"
-        "(kanalyzeTimeline)"
-    )
-    window = re.search(r"--window '(.*?)'", shown.details)[1]
-    with real_report(MLP / "nsys.sqlite") as report:
-        found = report.narrow(window=window).seen("kernel").get_column("name").cast(str).value_counts()
-    told = dict(
-        shown.tell(
-            "[...kanalyzeTimeline.rows.filter(({kind}) => kind === 'stream').flatMap((row) =>"
-            " kanalyzeTimeline.statistics(row, ...kanalyzeTimeline.selection, 'name').sums)]"
-            ".map(([name, {count}]) => [kanalyzeTimeline.data.head.texts[name], count])"
-        )
-    )
-    assert found.height
-    assert {name: told[name] for name, _ in found.iter_rows()} == dict(found.iter_rows())
-
-
-NONSENSE = ["t=5..1&e=99999999", "t=1e300..1e301&s=1e300..1e301", "t=-9..-5&s=-9..-5&e=-1", "t=&s=..&e=", "t=0..0.001",
-            "e=0.5&t=NaN..Infinity", "s=3..3.1", "t=9..1e400&e=1e99"]  # fmt: skip
-
-
-@pytest.mark.parametrize("address", NONSENSE)
-def test_a_nonsense_address_shows_the_timeline(opened, mlp, address):
-    found = opened(mlp, address=address)
-    low, high, length = found.tell("[kanalyzeTimeline.low, kanalyzeTimeline.high, kanalyzeTimeline.length]")
-    assert 0 <= low < high <= length
-    assert high - low >= 20
-    assert found.tell("kanalyzeTimeline.chosen") == -1
-    assert not re.search(r"NaN|undefined|Infinity", found.page.text_content("main"))
-
-
-def test_printed_tables_keep_their_headings_and_are_light(opened, mlp):
-    found = opened(mlp, color_scheme="dark")
-    found.page.emulate_media(media="print")
-    assert found.page.locator("#hot_kernels th button").first.is_visible()
-    assert not found.page.locator("#theme").is_visible()
-    found.tell("dispatchEvent(new Event('beforeprint'))")
-    assert found.tell("document.documentElement.dataset.theme") == "light"
-    found.tell("dispatchEvent(new Event('afterprint'))")
-    assert found.tell("document.documentElement.dataset.theme") == "dark"
-
-
-def test_a_very_narrow_page_leaves_half_to_the_picture(opened, mlp):
-    found = opened(mlp, viewport={"width": 240, "height": 600})
-    assert found.tell("kanalyzeTimeline.width === kanalyzeTimeline.canvas.getBoundingClientRect().width")
-    assert found.tell("kanalyzeTimeline.labels < kanalyzeTimeline.width / 2")
-
-
-def test_names_unfold_by_keyboard(shown):
-    shown.page.locator("#hot_kernels .scroll").press("Enter")
-    assert shown.tell("[...document.querySelectorAll('#hot_kernels td.name')].every((one) => one.matches('.open'))")
-
-
-def test_a_right_click_drags_nothing(shown):
-    low = shown.tell("kanalyzeTimeline.low")
-    shown.page.locator("#timeline").scroll_into_view_if_needed()
-    box = shown.page.locator("#timeline canvas").bounding_box()
-    shown.page.mouse.move(box["x"] + 500, box["y"] + 60)
-    shown.page.mouse.down(button="right")
-    shown.page.mouse.move(box["x"] + 300, box["y"] + 60)
-    assert shown.tell("kanalyzeTimeline.low") == low
-    shown.page.mouse.up(button="right")
-
-
 def trace_of(tmp_path, events):
     """The HTML file of a trace with these events."""
     trace, path = tmp_path / "trace.json", tmp_path / "report.html"
@@ -430,73 +307,6 @@ def test_what_is_chosen_is_scrolled_to_and_far_times_are_drawn(opened, tmp_path)
     found.page.locator("#timeline canvas").focus()
     for key in "vgngmfp0s":
         found.page.keyboard.press(key)
-
-
-def touched(shown, *steps):
-    """Sends touches over the canvas: each step the shares of its width where fingers are; none lifts them."""
-    shown.page.locator("#timeline").scroll_into_view_if_needed()
-    box = shown.page.locator("#timeline canvas").bounding_box()
-    session = shown.context.new_cdp_session(shown.page)
-    for number, step in enumerate(steps):
-        kind = "touchStart" if number == 0 else "touchMove" if step else "touchEnd"
-        points = [{"x": box["x"] + share * box["width"], "y": box["y"] + 60, "id": at} for at, share in enumerate(step)]
-        session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
-    shown.page.wait_for_timeout(100)
-
-
-@pytest.mark.parametrize("width", [400, 1280])
-def test_a_pinch_zooms_and_a_finger_moves(opened, mlp, width):
-    found = opened(mlp, viewport={"width": width, "height": 900}, has_touch=True)
-    low, high = found.tell("[kanalyzeTimeline.low, kanalyzeTimeline.high]")
-    touched(found, [0.6, 0.7], [0.55, 0.75], [0.5, 0.8], [])
-    near, far = found.tell("[kanalyzeTimeline.low, kanalyzeTimeline.high]")
-    assert far - near == pytest.approx((high - low) / 3, rel=0.02)
-    assert low < near < far < high
-    touched(found, [0.8], [0.75], [0.6], [])
-    moved, end = found.tell("[kanalyzeTimeline.low, kanalyzeTimeline.high]")
-    assert moved > near
-    assert end - moved == pytest.approx(far - near)
-    place = found.tell(
-        "(() => { const t = kanalyzeTimeline, at = t.data.launch.findIndex(Boolean); t.go(at); t.chosen = -1; t.draw();"
-        " const x = t.x((t.data.start[at] + t.data.end[at]) / 2); return [at, x / t.width, t.place(at)]; })()"
-    )
-    box = found.page.locator("#timeline canvas").bounding_box()
-    found.page.touchscreen.tap(box["x"] + place[1] * box["width"], box["y"] + place[2])
-    assert found.tell("kanalyzeTimeline.chosen") == place[0]
-
-
-def test_a_search_tells_single_events_from_sums(opened, html, monkeypatch):
-    monkeypatch.setattr("kanalyze.cli.export._EVENTS", 400)
-    found = opened(html(MLP / "nsys.sqlite"))
-    name = found.tell(
-        "(() => { const { data } = kanalyzeTimeline; for (let at = 0; at < data.count; at++)"
-        " if (data.events[at] > 1 && data.name[at]) return data.head.texts[data.name[at]]; return null; })()"
-    )
-    found.page.locator("#timeline input[type=search]").fill(name)
-    told = re.match(
-        r"([\d,]+) events and ([\d,]+) sums found; Enter goes to the next one; more may be in sums", found.status
-    )
-    alone, sums = found.tell(
-        "(() => { const { data } = kanalyzeTimeline; let alone = 0, sums = 0; for (let at = 0; at < data.count; at++)"
-        f" if (data.head.texts[data.name[at]].toLowerCase().includes({json.dumps(name.lower())}))"
-        " data.events[at] > 1 ? sums++ : alone++; return [alone, sums]; })()"
-    )
-    assert [int(one.replace(",", "")) for one in told.groups()] == [alone, sums]
-    assert sums > 0
-    found.page.locator("#timeline input[type=search]").fill("no such name")
-    assert found.status == "Nothing found; more may be in sums of short events, which have the name of the longest."
-
-
-def test_points_of_pictures_say_what_they_are(shown):
-    for section in ("#roofline-picture", "#copies-picture"):
-        point = shown.page.locator(f"{section} circle.point").first
-        point.focus()
-        text = point.get_attribute("aria-label")
-        assert shown.page.text_content(f"{section} [data-role=told]") == text
-        assert shown.page.locator(f"{section} circle.point title").first.text_content() == text
-    shown.page.locator("#roofline-picture circle.point").last.hover()
-    last = shown.page.locator("#roofline-picture circle.point").last.get_attribute("aria-label")
-    assert shown.page.text_content("#roofline-picture [data-role=told]") == last
 
 
 def test_blocks_of_events_are_drawn_as_the_events_are(opened, tmp_path):

@@ -2,15 +2,11 @@
 
 import csv
 import io
-import json
 import shutil
 
-import polars as pl
 import pytest
 
-import kanalyze
-from kanalyze import catalog
-from kanalyze.readers.capture.reports import reports_in_folder, ways
+from kanalyze.readers.capture.reports import reports_in_folder
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH, capture, refused, run
 
 SQUARE, TRAINING = SAMPLES / "square", SAMPLES / "mlp_train"
@@ -40,13 +36,6 @@ def of_one(table, path):
 @pytest.mark.one_in(4)
 def test_the_tables_of_several_reports_are_one_below_the_other(table):
     assert rows(table, ADD, TORCH, ADD_UM) == [*of_one(table, ADD), *of_one(table, TORCH), *of_one(table, ADD_UM)]
-
-
-def test_other_formats_have_the_column_too(tmp_path):
-    found = json.loads(shown("kernels", ADD, ADD_UM, "--format", "json"))
-    assert [row["report"] for row in found] == [str(ADD), str(ADD_UM)]
-    shown("events", ADD, ADD_UM, "--format", "parquet", "-o", tmp_path / "events.parquet")
-    assert {*pl.read_parquet(tmp_path / "events.parquet").get_column("report")} == {str(ADD), str(ADD_UM)}
 
 
 def test_a_terminal_names_them_by_what_differs(tmp_path):
@@ -104,23 +93,6 @@ def test_a_folder_is_its_reports(folder):
     assert found == [row for name in names[:3] for row in of_one("kernels", folder / name)]
 
 
-@pytest.mark.slow
-def test_the_page_of_a_folder_is_the_page_of_each(folder):
-    ran = run("summarize", folder, "--format", "json")
-    assert ran.status == 0
-    assert ran.error.splitlines() == [f"kanalyze: {line}" for line in left_out(folder)]
-    pages = json.loads(ran.text)["reports"]
-    assert [page["report"]["path"] for page in pages] == [
-        str(folder / name) for name in ("add.sqlite", "add_um.sqlite", "capture")
-    ]
-
-
-def test_a_folder_of_one_report_is_that_report(tmp_path):
-    shutil.copyfile(ADD, tmp_path / "add.sqlite")
-    assert shown("kernels", tmp_path) == shown("kernels", ADD)
-    assert run("summarize", tmp_path).text == run("summarize", tmp_path / "add.sqlite").text
-
-
 def test_a_folder_of_which_nothing_can_be_read_is_an_error(tmp_path):
     (tmp_path / "a.sqlite").write_bytes(b"SQLite format 3\0")
     (tmp_path / "b.json").write_text("{}")
@@ -129,21 +101,6 @@ def test_a_folder_of_which_nothing_can_be_read_is_an_error(tmp_path):
         assert (ran.status, ran.raw) == (2, b"")
         assert ran.error.count("left out") == 2
         assert ran.error.splitlines()[-2].startswith(f"kanalyze: {tmp_path}/a.sqlite: ")
-
-
-def test_a_folder_without_reports_is_the_error_that_it_was(tmp_path):
-    assert refused(run("show", "kernels", tmp_path))[1].endswith("[unknown-format]")
-
-
-@pytest.mark.parametrize("path", [SQUARE, REPORTS / "nvtx.parquetdir", REPORTS / "ncu", ADD])
-def test_what_is_a_report_itself_is_no_folder_of_reports(path):
-    assert reports_in_folder(path) == []
-
-
-def test_in_python_read_all_reads_them_all(tmp_path):
-    for path in (ADD, ADD_UM):
-        shutil.copyfile(path, tmp_path / path.name)
-    assert [report.meta.path.name for report in kanalyze.read_all(tmp_path)] == ["add.sqlite", "add_um.sqlite"]
 
 
 # Captures
@@ -157,17 +114,6 @@ def test_a_capture_has_from_its_trace_what_nsys_does_not_record(table):
     assert rows(table, path, said=said) == rows(table, path / "torch.json.gz")
 
 
-@pytest.mark.parametrize("table", ["kernels", "gaps", "ranges", "launches"])
-def test_what_nsys_records_is_from_nsys(table):
-    assert rows(table, TRAINING) == rows(table, TRAINING / "nsys.sqlite")
-
-
-def test_the_call_tree_of_a_capture_is_that_of_its_trace():
-    ran = run("tree", TRAINING)
-    assert (ran.status, ran.text) == (0, run("tree", TRAINING / "torch.json.gz").text)
-    assert ran.error == f"kanalyze: tree is from {TRAINING}/torch.json.gz; nsys.sqlite does not record it.\n"
-
-
 def test_a_capture_without_a_trace_cannot_tell():
     message, remedy = refused(run("show", "ops", SAMPLES / "add"))
     assert message == f"{SAMPLES}/add: cannot tell ops, because the report records no events of kind op."
@@ -177,9 +123,7 @@ def test_a_capture_without_a_trace_cannot_tell():
 def test_of_several_traces_it_is_the_first(tmp_path):
     shutil.copytree(TRAINING, tmp_path / "capture")
     shutil.copyfile(TRACE, tmp_path / "capture" / "torch-2.json.gz")
-    said = [
-        f"ops is from {tmp_path}/capture/torch.json.gz, the first of 2 traces; nsys.sqlite does not record it.",
-    ]
+    said = [f"ops is from {tmp_path}/capture/torch.json.gz, the first of 2 traces; nsys.sqlite does not record it."]
     assert rows("ops", tmp_path / "capture", said=said) == rows("ops", TRAINING / "torch.json.gz")
 
 
@@ -192,8 +136,3 @@ def test_a_table_that_nsys_was_not_asked_for_is_from_the_trace(tmp_path):
     shutil.copyfile(TRACE, made / "torch.json.gz")
     said = [f"ranges is from {made}/torch.json.gz; nsys.sqlite does not record it."]
     assert rows("ranges", made, said=said) == rows("ranges", TRACE)
-
-
-def test_the_tools_of_a_capture_come_in_order():
-    assert [way.tool for way in ways(SQUARE)] == ["nsys", "torch", "ncu"]
-    assert {*catalog.table("ops").tools} <= {way.tool for way in ways(SQUARE)}

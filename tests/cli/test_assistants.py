@@ -32,20 +32,6 @@ def test_an_answer_is_json_within_its_limit(data, said, limit):
     assert found["data"] == data if found["cut"] is None else found["data"] != data
 
 
-def test_rows_that_are_left_out_are_counted():
-    rows = [{"name": "x" * 100}] * 100
-    of_list, of_page = (json.loads(bounded(data, "", 2000)) for data in (rows, {"rows": rows, "answer": "yes"}))
-    assert of_list["cut"].startswith(f"without {100 - len(of_list['data'])} rows;")
-    assert of_page["data"]["answer"] == "yes"
-    assert of_page["cut"].startswith(f"without {100 - len(of_page['data']['rows'])} rows of rows;")
-    assert json.loads(bounded("x" * 9999, "", 2000))["cut"].endswith("of 9,999 characters; ask for less.")
-
-
-def test_a_root_has_to_be_a_folder(tmp_path):
-    assert "does not exist" in run("mcp", "--root", tmp_path / "none").error
-    assert run("mcp").status == 2
-
-
 def answers(roots, *calls, limit=32_000):
     """What a server gives for calls of tools (name, arguments): whether it is an error, and the text."""
     mcp = pytest.importorskip("mcp", reason="mcp is not installed (extra mcp)")

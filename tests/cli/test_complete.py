@@ -1,18 +1,14 @@
 """What the shells complete, by click's own mechanism."""
 
-import os
-import shutil
 import subprocess
-import sys
 
 import pytest
 from click.shell_completion import ShellComplete
 
 import kanalyze.cli
-from kanalyze import catalog
-from kanalyze.cli import _complete
+from kanalyze import catalog, cli
 from kanalyze.collectors.workload import references
-from kanalyze.explanations import names
+from kanalyze.renderers.tables.descriptions import names
 from support.command import ADD, REPORTS, SAMPLES, command_line, environment
 
 NVTX, TRACE = REPORTS / "nvtx.sqlite", SAMPLES / "mlp_train" / "torch.json.gz"
@@ -23,16 +19,6 @@ def completed(*words):
     *before, incomplete = map(str, words)
     shell = ShellComplete(kanalyze.cli.kanalyze, {}, "kanalyze", "_KANALYZE_COMPLETE")
     return [item.value for item in shell.get_completions(before, incomplete)]
-
-
-def test_commands_and_options():
-    assert {"show", "summarize", "collect"} <= {*completed("")}
-    assert completed("show", "--thr") == ["--threshold"]
-
-
-def test_tables():
-    assert sorted(completed("show", "")) == sorted(completed("tables", "")) == sorted(catalog.names())
-    assert completed("show", "kern") == ["kernels", "kernel_config"]
 
 
 def test_groupings_of_the_table_on_the_line():
@@ -76,7 +62,7 @@ def test_what_is_completed_is_a_window(window):
 
 
 def test_a_large_report_is_not_read(monkeypatch):
-    monkeypatch.setattr(_complete, "_MOST_SQLITE", 1000)
+    monkeypatch.setattr(cli, "_MOST_SQLITE", 1000)
     assert completed("show", "kernels", NVTX, "--window", "") == ["steady"]
 
 
@@ -116,19 +102,3 @@ def run_with(**changes):
     return subprocess.run(  # noqa: S603 - it starts this very package
         command_line(), env=environment(**changes), capture_output=True, text=True, timeout=100, check=True
     )
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
-def test_bash_completes_a_line(tmp_path):
-    program = tmp_path / "kanalyze"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m kanalyze "$@"\n')
-    program.chmod(0o755)
-    lines = [
-        f'eval "$(_KANALYZE_COMPLETE=bash_source "{program}")"',
-        "COMP_WORDS=(kanalyze show kern); COMP_CWORD=2",
-        f'_kanalyze_completion "{program}"',
-        'printf "%s\\n" "${COMPREPLY[@]}"',
-    ]
-    env = environment(PATH=f"{tmp_path}:{os.environ['PATH']}")
-    ended = subprocess.run(["bash", "-c", "\n".join(lines)], env=env, capture_output=True, text=True, check=False)  # noqa: S603, S607
-    assert ended.stdout.splitlines() == ["kernels", "kernel_config"], ended.stderr

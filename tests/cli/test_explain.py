@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze import explanations
 from kanalyze.analyses.shared.statistics import MEANINGS
 from kanalyze.renderers.page import counters
-from kanalyze.renderers.tables.explanations import terminal
-from support.command import ADD, SAMPLES, refused, run
+from kanalyze.renderers.tables import descriptions as explanations
+from support.command import SAMPLES, refused, run
 
 
 def printed(*arguments, **keys):
@@ -44,26 +43,11 @@ def test_paragraphs_fit_the_width_and_code_stays(name, width):
     one = explanations.explanation(name)
     blocks = re.findall(r"(?ms)^```\w+\n(.*?)^```$", one.text)
     code = [line for block in blocks for line in block.splitlines()]
-    told = terminal(one, width).splitlines()
+    told = explanations.explained(one, width).splitlines()
     assert [line for line in code if line and f"    {line}" not in told] == []
     longest = max(len(word) for word in one.text.split())
     wrapped = [line for line in told if line.removeprefix("    ") not in code]
     assert all(len(line) <= max(width, longest + 4) for line in wrapped)
-
-
-def test_markdown_is_the_source():
-    one = explanations.explanation("tail")
-    assert printed("tail", "--format", "markdown") == f"## tail\n\n{one.headline}\n\n{one.text}"
-    assert printed("tail", "--format", "markdown") in printed("--format", "markdown")
-
-
-def test_programs_get_objects():
-    one = explanations.explanation("tail")
-    assert json.loads(printed("tail", "--format", "json")) == [one._asdict()]
-    assert [told["word"] for told in json.loads(printed("of", "roof", "--format", "json"))] == ["of roof"]
-    page = json.loads(printed("no-tf32", SAMPLES / "mlp_train" / "nsys.sqlite", "--format", "json"))
-    assert page["finding"]["rule"] == "no-tf32"
-    assert page["kernels"][0]["name"].startswith("sm80_xmma_gemm_f32f32")
 
 
 def test_an_unknown_finding_is_told_with_the_nearest():
@@ -113,19 +97,6 @@ def test_each_label_of_a_page_as_it_is_printed_is_explained(path):
     assert [one for one in (*titles, *buckets) if not explanations.meanings(one)] == []
 
 
-def test_words_are_taken_as_they_stand_or_without_quotes_and_in_any_case():
-    assert printed("of", "roof") == printed("of roof") == printed("Of Roof")
-    assert [line for line in printed("memory").splitlines() if not line.startswith(" ")] == ["MEMORY", "memory"]
-    assert printed("queued", "--format", "markdown").startswith("**queued**: Idle time in which ")
-
-
-def test_every_meaning_is_a_sentence_and_no_word_is_a_finding():
-    for word, text in explanations.words().items():
-        assert re.fullmatch(r"[A-Z].*\.", text), word
-        assert "\n" not in text
-        assert word not in explanations.names()
-
-
 def test_a_word_nearly_right_is_told_with_the_nearest():
     message, remedy = refused(run("explain", "queud"))
     assert message == "no word of a page 'queud'."
@@ -143,11 +114,10 @@ def test_of_a_report_a_finding_is_shown_with_what_it_is_made_of():
     assert markdown.startswith("### `no-tf32`\n")
 
 
-def test_a_finding_on_what_is_paid_once_is_of_all_of_the_report():
-    assert printed("context-creation", ADD).startswith("context-creation   add.sqlite\n")
-
-
-def test_a_finding_that_a_report_does_not_have_is_told_with_those_that_it_has():
-    message, remedy = refused(run("explain", "straggler", ADD))
-    assert message == "no finding of add.sqlite called 'straggler'."
-    assert "context-creation" in remedy
+def test_programs_get_objects():
+    one = explanations.explanation("tail")
+    assert json.loads(printed("tail", "--format", "json")) == [one._asdict()]
+    assert [told["word"] for told in json.loads(printed("of", "roof", "--format", "json"))] == ["of roof"]
+    page = json.loads(printed("no-tf32", SAMPLES / "mlp_train" / "nsys.sqlite", "--format", "json"))
+    assert page["finding"]["rule"] == "no-tf32"
+    assert page["kernels"][0]["name"].startswith("sm80_xmma_gemm_f32f32")

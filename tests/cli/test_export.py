@@ -11,8 +11,6 @@ import kanalyze
 from kanalyze import catalog, schema
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, refused, run
 
-SQUARE = SAMPLES / "square"
-
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
@@ -59,13 +57,6 @@ def test_fields_say_unit_and_meaning(exported):
     contents = json.loads((folder / "tables.json").read_text())
     columns = {column["name"]: column for column in contents["tables"]["ledger"]["columns"]}
     assert (columns["ns"]["unit"], columns["ns"]["type"], columns["bucket"]["type"]) == ("ns", "Int64", "Enum")
-
-
-def test_a_table_of_a_capture_says_where_it_is_from(tmp_path):
-    assert run("export", SQUARE, "--to", "csv", "--tables", "ops,kernels", "-o", tmp_path / "x").status == 0
-    contents = json.loads((tmp_path / "x" / "tables.json").read_text())
-    assert contents["tables"]["ops"]["origin"].startswith("ops is from")
-    assert contents["tables"]["kernels"]["origin"] is None
 
 
 @pytest.mark.slow
@@ -117,17 +108,6 @@ def test_traces_are_files_and_say_what_is_in_them(tmp_path):
         assert (tmp_path / form).stat().st_size > 10_000
     ran = run("export", REPORTS / "add_um.sqlite", "--to", "speedscope", "-o", tmp_path / "um")
     assert "1 of them for what overlaps" in ran.error
-
-
-@pytest.mark.slow
-def test_a_trace_of_ranks_says_what_it_leaves_out(tmp_path):
-    ranks = SAMPLES / "ddp_late"
-    ran = run("export", ranks, "--to", "perfetto", "-o", tmp_path / "x")
-    assert (ran.status, "left out" in ran.error) == (0, False)
-    again = tmp_path / "again.json.gz"
-    again.write_bytes((ranks / "rank0.json.gz").read_bytes())
-    ran = run("export", ranks, again, "--to", "perfetto", "-o", tmp_path / "y")
-    assert "of 3 reports those of 2 ranks, the first of each; the others are left out" in ran.error
 
 
 def test_traces_are_of_one_report_with_times(tmp_path):

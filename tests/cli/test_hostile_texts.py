@@ -21,12 +21,11 @@ from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.errors import CannotTellError
+from kanalyze.renderers import page as pages
+from kanalyze.renderers.formats import document as html
 from kanalyze.renderers.formats import markdown, terminal
-from kanalyze.renderers.page import of_any_kind as pages
-from kanalyze.renderers.report_file import document as html
-from kanalyze.renderers.tables import fitted
+from kanalyze.renderers.page import Advice, Chapter
 from kanalyze.renderers.tables import frame as frames
-from kanalyze.renderers.text.grid import Advice, Chapter
 from support.command import ADD, REPORTS, run
 from support.hostile import ALL, WHOLE, active_in_markdown, obeyed_by_terminal
 from support.real_reports import real_report
@@ -155,9 +154,9 @@ def test_every_table_in_every_format(path):
     count = 0
     for name, table in tables(path):
         count += 1
-        for choice in (fitted.Choice(), fitted.Choice(every=True)):
-            assert obeyed_by_terminal(text := fitted.terminal(table, 100, choice)) == "", name
-            if not {*table.columns} & {*fitted.PROSE}:
+        for choice in (frames.Choice(), frames.Choice(every=True)):
+            assert obeyed_by_terminal(text := frames.terminal(table, 100, choice)) == "", name
+            if not {*table.columns} & {*frames.PROSE}:
                 assert len(text.splitlines()) - (" hidden: " in text.splitlines()[-1]) == max(table.height, 1) + 1, name
         assert obeyed_by_terminal(made := frames.FORMATS["json"](table).decode()) == "", name
         assert len(json.loads(made)) == table.height, name
@@ -288,15 +287,3 @@ def test_a_spreadsheet_is_asked_for(tmp_path):
     assert "\n=cmd," in exact or ",=cmd," in exact
     tame = run("show", "kernels", path, "--format", "csv", "--no-formulas").text
     assert tame == exact.replace("=cmd", "'=cmd")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("swapped", [False, True])
-def test_a_comparison_in_every_format(tmp_path, swapped):
-    sides = [exported(tmp_path, "nvtx"), REPORTS / "findings.sqlite"][:: -1 if swapped else 1]
-    made = {form: run("compare", *sides, "--format", form) for form in ("terminal", "markdown", "json", "junit")}
-    assert {ran.status for ran in made.values()} == {0}
-    assert obeyed_by_terminal("".join(ran.text for ran in made.values())) == ""
-    assert active_in_markdown(made["markdown"].text) == []
-    assert json.loads(made["json"].text)["buckets"]
-    assert len(made["markdown"].lines) < 40

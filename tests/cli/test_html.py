@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 import zlib
@@ -10,16 +9,13 @@ from base64 import b64decode, b64encode
 from hashlib import sha256
 from html import unescape
 
-import polars as pl
 import pytest
 
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.operators.tree import tree
 from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.errors import CannotTellError
-from kanalyze.readers.torch import read_json
-from kanalyze.several import Asked, pictures
-from kanalyze.several.pictures import file_page_of_sides
+from kanalyze.several import pictures
 from support.command import ADD, REPORTS, ROOT, SAMPLES, run
 from support.real_reports import real_report
 
@@ -33,16 +29,6 @@ def mlp(tmp_path_factory):
     assert ran.status == 0
     assert str(path) in ran.error
     return path.read_text()
-
-
-@pytest.mark.slow
-def test_the_answer_is_on_top(mlp):
-    text = run("summarize", SAMPLES / "mlp_train").text
-    answer = re.search(r'<p class="answer">(.*?)</p>', mlp)[1]
-    assert answer.split(".")[0] in " ".join(text.split())
-    assert (
-        mlp.index('class="answer"') < mlp.index('id="first"') < mlp.index('id="timeline"') < mlp.index('id="culprits"')
-    )
 
 
 @pytest.mark.slow
@@ -90,52 +76,6 @@ def test_a_section_of_what_ncu_measured_and_none_where_it_measured_nothing(mlp, 
     text = path.read_text()
     of_ncu = [name for name in SECTIONS if name != "copies-picture"]
     assert not any(f'id="{name}"' in text or f'href="#{name}"' in text for name in of_ncu)
-
-
-def test_a_report_of_counters_has_no_timeline(tmp_path):
-    path = tmp_path / "report.html"
-    (counters,) = [*(SAMPLES / "cdist").glob("ncu*.csv")][:1] or [SAMPLES / "cdist" / "ncu.csv"]
-    assert run("html", counters, "-o", path).status == 0
-    assert 'timeline-data">' not in path.read_text()
-
-
-@pytest.mark.slow
-def test_a_window_is_all_there_is(tmp_path):
-    path = tmp_path / "report.html"
-    assert run("html", SAMPLES / "mlp_train", "--window", "step#3", "-o", path).status == 0
-    assert "step#3" in path.read_text()
-
-
-@pytest.mark.slow
-def test_several_programs_are_refused(tmp_path):
-    ran = run("html", ADD, REPORTS / "nvtx.sqlite", "-o", tmp_path / "report.html")
-    assert ran.status == 2
-    assert "give one of them" in ran.error
-    assert not [*tmp_path.iterdir()]
-
-
-@pytest.mark.slow
-def test_the_ranks_of_a_job_are_side_by_side(tmp_path):
-    path = tmp_path / "report.html"
-    assert run("html", SAMPLES / "ddp_late", "-o", path).status == 0
-    text = path.read_text()
-    assert "Rank 1 is 29.23 ms late in step 11" in text
-    assert text.count('class="tone-communication late"') == 1
-    assert all(f'id="{name}"' in text for name in ("timeline", "ranks", "rank_steps", "collectives", "clocks"))
-
-
-@pytest.mark.slow
-def test_each_report_of_a_job_is_opened_once(tmp_path, monkeypatch):
-    opened = []
-    reader = read_json.open_report
-
-    def counted(path, *rest, **keys):
-        opened.append(path.name)
-        return reader(path, *rest, **keys)
-
-    monkeypatch.setattr(read_json, "open_report", counted)
-    assert run("html", SAMPLES / "ddp_late", "-o", tmp_path / "report.html").status == 0
-    assert sorted(opened) == ["rank0.json.gz", "rank1.json.gz"]
 
 
 @pytest.mark.slow
@@ -198,26 +138,6 @@ def test_two_sides_are_compared(tmp_path):
     assert text.index("Where the difference went") < text.index('id="timeline"') < text.index('id="compare_kernels"')
 
 
-def test_baselines_have_a_page_without_a_timeline(tmp_path):
-    path = tmp_path / "report.html"
-    assert run("html", "--base", SAMPLES / "loop_base.kz", SAMPLES / "loop_fuse.kz", "-o", path).status == 0
-    assert "Where the difference went" in path.read_text()
-    assert 'id="timeline"' not in path.read_text()
-
-
-@pytest.mark.slow
-def test_both_sides_begin_their_iterations_together():
-    base, new = (SAMPLES / f"launch_bound_{name}" for name in ("plain", "graph"))
-    found = file_page_of_sides([base], [new], Asked({}), 100_000).timeline
-    tracks = {track.group: number for number, track in enumerate(found.tracks) if track.kind == "iteration"}
-    begins = [
-        found.events.filter((pl.col("track") == number) & (pl.col("tone") == "iteration"))["start"].min()
-        for number in tracks.values()
-    ]
-    assert [*tracks] == ["base, Iterations", "new, Iterations"]
-    assert abs(begins[0] - begins[1]) < 1_000_000
-
-
 @pytest.mark.slow
 def test_the_call_tree_is_that_of_the_table(tmp_path):
     path = tmp_path / "report.html"
@@ -242,19 +162,3 @@ def test_the_flame_graph_of_waiting_has_the_host_time_of_the_ledger(tmp_path, na
     ((_, nodes),) = json.loads(data).items()
     whole = ledger(of).filter(bucket="host").get_column("ns").sum()
     assert sum(node[4] for node in nodes if node[0] is None) == whole > 0
-
-
-@pytest.mark.slow
-def test_of_a_capture_it_is_of_the_run_with_samples(tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "manifest.json").write_text('{"schema": 1}')
-    shutil.copyfile(ADD, folder / "nsys.sqlite")
-    shutil.copyfile(REPORTS / "sampled_host.sqlite", folder / "samples.sqlite")
-    path = tmp_path / "report.html"
-    assert run("html", folder, "-o", path).status == 0
-    (data,) = re.findall(r'id="waiting-flame-data">(.*?)</script>', path.read_text())
-    ((title, nodes),) = json.loads(data).items()
-    assert title.startswith("GPU 0, samples: ")
-    whole = ledger(real_report(REPORTS / "sampled_host.sqlite")).filter(bucket="host").get_column("ns").sum()
-    assert sum(node[4] for node in nodes if node[0] is None) == whole

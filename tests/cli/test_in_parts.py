@@ -13,7 +13,7 @@ from pyarrow import feather
 import kanalyze
 from kanalyze.readers.nsys import samples
 from kanalyze.report import Report
-from support.command import ADD, REPORTS, run
+from support.command import REPORTS, run
 
 READ = {"csv": pl.read_csv, "parquet": pl.read_parquet, "arrow": lambda path: pl.from_arrow(feather.read_table(path))}
 
@@ -68,16 +68,3 @@ def test_the_table_is_not_made_where_parts_are_in_order(tmp_path, monkeypatch):
     assert run("show", "cpu_samples", source, "--format", "csv", "-o", written).status == 0
     assert run("show", "cpu_samples", source, "--top", "3").status == 0
     assert "cpu_samples" not in asked
-
-
-@pytest.mark.parametrize("columns", [[], ["--columns", "time_ns,cpu"], ["--sort", "-time_ns"], ["--top", "5"]])
-def test_choices_of_rows_and_columns_are_as_on_a_terminal(report, tmp_path, columns):
-    written = tmp_path / "out.csv"
-    assert run("show", "cpu_samples", report, "--format", "csv", "-o", written, *columns).status == 0
-    assert written.read_text() == run("show", "cpu_samples", report, "--format", "csv", *columns).text
-
-
-def test_without_samples_there_is_a_header(tmp_path):
-    written = tmp_path / "out.csv"
-    assert run("show", "cpu_samples", ADD, "--format", "csv", "-o", written).status == 0
-    assert written.read_text() == "time_ns,process_id,thread_id,cpu,stack_id\n"

@@ -2,25 +2,19 @@
 
 import os
 import shutil
-import signal
-import subprocess
-import time
 
 import click
 import pytest
 
 from kanalyze.cli import kanalyze
-from kanalyze.cli._output import InputPath, OutputPath
-from support.command import ADD, SAMPLES, command_line, environment, refused, run
+from kanalyze.cli._process import InputPath, OutputPath
+from support.command import ADD, SAMPLES, refused, run
 
 WRITE = (
     *(("html",), ("html", "--base", SAMPLES / "loop_base.kz"), ("summarize",), ("verify",), ("ranks",), ("tree",)),
     *(("whatif",), ("compare", SAMPLES / "loop_base.kz"), ("reduce",), ("show", "kernels")),
     *(("export", "--to", "perfetto"), ("export", "--to", "csv")),
 )
-
-
-ENTRY = "from kanalyze.cli import entry; entry()"
 
 
 @pytest.fixture
@@ -66,10 +60,6 @@ def test_nor_a_baseline_a_floor_and_a_journal(tmp_path):
     assert "which is read" in refused(run("summarize", report, "-o", journal))[0]
 
 
-def test_a_new_file_in_a_folder_is_written(capture):
-    assert run("summarize", capture, "-o", capture / "page.txt").status == 0
-
-
 def test_every_path_is_told_apart_as_read_or_written():
     context = click.Context(kanalyze)
     commands = {name: kanalyze.get_command(context, name) for name in kanalyze.list_commands(context)}
@@ -88,18 +78,6 @@ def test_a_link_to_itself_is_no_output(tmp_path):
 
 
 # Pipes
-
-
-@pytest.fixture(autouse=True)
-def no_waiting():
-    def fail(*_):
-        raise AssertionError("it waits for a pipe")
-
-    before = signal.signal(signal.SIGALRM, fail)
-    signal.alarm(60)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 def pipe(path):
@@ -137,35 +115,4 @@ def test_nor_is_one_in_a_folder(capture, command, name):
     assert "Traceback" not in run(command, capture, *further.get(command, [])).error
 
 
-def test_nor_in_a_reduction(tmp_path):
-    assert run("reduce", ADD, "-o", tmp_path / "out").status == 0
-    for name in ("ranks.parquet", "kanalyze-reduction.json"):
-        pipe(next((tmp_path / "out").glob(f"*/{name}")))
-        assert "a pipe" in run("ranks", tmp_path / "out").error
-
-
 # Signals
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-@pytest.mark.parametrize(
-    "line", ["summarize {0} -o {1}/page.txt", "export {0} --to csv -o {1}/tables", "reduce {0} -o {1}"]
-)
-def test_nothing_is_left_beside_the_output(tmp_path, line, number):
-    for wait in range(6):
-        out = tmp_path / str(wait)
-        out.mkdir()
-        with subprocess.Popen(  # noqa: S603 - it starts this very package
-            [command_line()[0], "-c", ENTRY, *(word.format(ADD, out) for word in line.split())],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=environment(),
-        ) as process:
-            until = time.monotonic() + 20
-            while process.poll() is None and not [*out.iterdir()] and time.monotonic() < until:
-                time.sleep(0.0005)  # something is begun
-            time.sleep(wait * 0.002)
-            process.send_signal(number)
-            process.wait(60)
-        assert [path.name for path in out.iterdir() if path.name.startswith(".")] == []

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from kanalyze.cli import _memory
+from kanalyze.cli import _process
 from support.command import ADD, command_line, environment
 
 COMMANDS = (
@@ -58,14 +58,6 @@ def test_closed_and_full_standard_streams(arguments):
         assert ended.returncode in expected or redirect.startswith("|"), (redirect, ended)
         if redirect in ("2>&-", "2>/dev/full", "<&-"):
             assert ended.stdout == usual.stdout
-
-
-def test_what_is_opened_does_not_get_the_number_of_a_closed_stream(tmp_path):
-    """What the commands say would be written into the report."""
-    report = tmp_path / "add.sqlite"
-    report.write_bytes(ADD.read_bytes())
-    shell(">&- 2>&- <&-", "summarize", report, "--no-cache")
-    assert report.read_bytes() == ADD.read_bytes()
 
 
 @pytest.mark.parametrize("limited", [False, True], ids=["usual", "in a child"])
@@ -127,7 +119,7 @@ def large(tmp_path_factory):
 
 @pytest.mark.one_in(10)
 @pytest.mark.parametrize("mib", [260, 400, 600, 800, 1000, 1400])
-def test_little_memory_is_an_error_or_enough(large, mib):
+def test_little_process_is_an_error_or_enough(large, mib):
     ended = limited(mib << 20, "summarize", large, "--no-cache")
     assert ended.returncode in (0, 2), ended.stderr
     assert b"Traceback" not in ended.stderr
@@ -144,45 +136,45 @@ def test_the_limits_of_control_groups(tmp_path):
         (folder / "memory.max").write_text(f"{limit}\n")
         (folder / "memory.current").write_text("600000\n")
         (folder / "memory.stat").write_text("anon 1\ninactive_file 100000\nactive_file 0\n")
-    assert list(_memory.free_in_groups(tmp_path, "/job/step", "memory.max", "memory.current")) == [500_000]
+    assert list(_process.free_in_groups(tmp_path, "/job/step", "memory.max", "memory.current")) == [500_000]
 
 
 def test_a_report_that_may_not_fit_is_read_in_a_child(tmp_path):
     report = tmp_path / "x.json.gz"
     report.write_bytes(b"x" * 1000)
-    with patch.object(_memory, "limits_of_process", list), patch.object(_memory, "_free_bytes", lambda: [100_000]):
-        assert _memory.tight(["summarize", str(report)])
-        assert not _memory.tight(["tables", str(report)])
-    with patch.object(_memory, "limits_of_process", list), patch.object(_memory, "_free_bytes", lambda: [1_000_000]):
-        assert not _memory.tight(["summarize", str(report)])
+    with patch.object(_process, "limits_of_process", list), patch.object(_process, "_free_bytes", lambda: [100_000]):
+        assert _process.tight(["summarize", str(report)])
+        assert not _process.tight(["tables", str(report)])
+    with patch.object(_process, "limits_of_process", list), patch.object(_process, "_free_bytes", lambda: [1_000_000]):
+        assert not _process.tight(["summarize", str(report)])
 
 
 @pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGKILL])
-def test_an_end_for_want_of_memory_is_told(number):
+def test_an_end_for_want_of_process_is_told(number):
     def end() -> int:
         faulthandler.disable()  # the end is wanted: no traceback between the dots of the tests
         os.kill(os.getpid(), number)
         return 0
 
     told = []
-    status = _memory.in_own_process(end, told.append)
+    status = _process.in_own_process(end, told.append)
     assert (status, len(told)) == (2, 1)
-    assert _memory.in_own_process(lambda: 3, told.append) == 3
+    assert _process.in_own_process(lambda: 3, told.append) == 3
 
 
 @pytest.mark.parametrize("error", [MemoryError, SystemError, KeyError])
-def test_a_child_that_lacks_memory_to_say_so_is_told(error, capfd, monkeypatch):
+def test_a_child_that_lacks_process_to_say_so_is_told(error, capfd, monkeypatch):
     def lack() -> int:
         raise error
 
-    monkeypatch.setattr(_memory, "limits_of_process", lambda: [1 << 40])
+    monkeypatch.setattr(_process, "limits_of_process", lambda: [1 << 40])
     told = []
-    assert _memory.in_own_process(lack, told.append) == 2
+    assert _process.in_own_process(lack, told.append) == 2
     assert [one.slug for one in told] == ["out-of-memory"]
     assert capfd.readouterr().err == ""
 
 
-def test_a_child_whose_threads_wait_for_ever_lacked_memory(monkeypatch):
+def test_a_child_whose_threads_wait_for_ever_lacked_process(monkeypatch):
     def wait() -> int:
         lock = threading.Lock()
         lock.acquire()
@@ -190,28 +182,22 @@ def test_a_child_whose_threads_wait_for_ever_lacked_memory(monkeypatch):
         threading.Thread(target=select.epoll().poll).start()  # as an idle thread of polars
         return int(lock.acquire())
 
-    monkeypatch.setattr(_memory, "limits_of_process", lambda: [1 << 40])
-    monkeypatch.setattr(_memory, "_STUCK_S", 0.05)
+    monkeypatch.setattr(_process, "limits_of_process", lambda: [1 << 40])
+    monkeypatch.setattr(_process, "_STUCK_S", 0.05)
     told = []
-    assert _memory.in_own_process(wait, told.append) == 2
+    assert _process.in_own_process(wait, told.append) == 2
     assert [error.slug for error in told] == ["out-of-memory"]
 
 
-def test_a_child_that_waits_for_something_else_is_not_ended(monkeypatch):
-    monkeypatch.setattr(_memory, "limits_of_process", lambda: [1 << 40])
-    monkeypatch.setattr(_memory, "_STUCK_S", 0.05)
-    assert _memory.in_own_process(lambda: time.sleep(0.2) or 3, [].append) == 3
-
-
-def test_what_says_that_memory_is_refused():
-    assert _memory.refused(MemoryError())
-    assert _memory.refused(OSError(12, "Cannot allocate memory"))
-    assert _memory.refused(RuntimeError("an `Err` value: Os { code: 11, kind: WouldBlock }"))  # as polars panics
-    assert not _memory.refused(ValueError("anything"))
-    assert not _memory.refused(SyntaxError("anything"))
+def test_what_says_that_process_is_refused():
+    assert _process.refused(MemoryError())
+    assert _process.refused(OSError(12, "Cannot allocate memory"))
+    assert _process.refused(RuntimeError("an `Err` value: Os { code: 11, kind: WouldBlock }"))  # as polars panics
+    assert not _process.refused(ValueError("anything"))
+    assert not _process.refused(SyntaxError("anything"))
     assert Path("/proc/self").exists()
 
 
-def test_a_library_that_cannot_be_loaded_for_a_limit_lacked_memory(monkeypatch):
-    monkeypatch.setattr(_memory, "limits_of_process", lambda: [1 << 40])
-    assert _memory.refused(SyntaxError("(unicode error) \\N escapes not supported (can't load unicodedata module)"))
+def test_a_library_that_cannot_be_loaded_for_a_limit_lacked_process(monkeypatch):
+    monkeypatch.setattr(_process, "limits_of_process", lambda: [1 << 40])
+    assert _process.refused(SyntaxError("(unicode error) \\N escapes not supported (can't load unicodedata module)"))

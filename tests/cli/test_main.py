@@ -57,12 +57,6 @@ def test_help_of_a_command_names_its_arguments_and_options(command, usage, optio
     assert ran.lines == [line for line in ran.lines if len(line) <= 80]
 
 
-def test_no_command_is_help_and_a_mistake():
-    ran = run()
-    assert ran.status == 2
-    assert "Usage: kanalyze" in ran.error + ran.text
-
-
 def test_version_is_that_of_the_installed_package(tmp_path, monkeypatch):
     metadata = tmp_path / "kanalyze-12.34.dist-info" / "METADATA"
     metadata.parent.mkdir()
@@ -70,13 +64,6 @@ def test_version_is_that_of_the_installed_package(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     assert run("--version") == run("--version", "summarize")
     assert run("--version").text == "kanalyze 12.34\n"
-
-
-@pytest.mark.slow
-def test_the_module_is_the_command():
-    spawned = spawn("summarize", ADD, COLUMNS="80")
-    assert spawned == run("summarize", ADD)
-    assert spawned.status == 0
 
 
 def test_an_error_is_a_message_and_a_remedy_and_its_name_in_the_docs():
@@ -114,7 +101,7 @@ def test_an_interrupt_ends_it_without_traceback(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("kanalyze.cli._output.emit", interrupted)
+    monkeypatch.setattr("kanalyze.cli._process.emit", interrupted)
     ran = run("tables")
     assert (ran.status, ran.text) == (130, "")
     assert ran.error.strip() == "Aborted!"
@@ -137,13 +124,14 @@ def test_help_does_not_wait_for_polars():
 WATCHED = """
 import os, sys
 from types import SimpleNamespace
-from kanalyze.cli import _options, collect, main
+from kanalyze import cli
+from kanalyze.cli import collect, main
 class Watch:
     def find_spec(self, name, *_):
         if name == "polars":
             sys.exit(40 if "_RJEM_MALLOC_CONF" in os.environ else 41)
 sys.meta_path.insert(0, Watch())
-_options._ONE_THREAD_BYTES = 0
+cli._ONE_THREAD_BYTES = 0
 """
 SQUARE = SAMPLES / "square"
 
@@ -228,12 +216,6 @@ def test_old_terminals_get_what_they_can_print(encoding, arguments):
     assert text.count("?") == plain.text.count("?")
 
 
-@pytest.mark.slow
-def test_json_says_the_same_in_every_encoding():
-    ran = spawn("summarize", ADD_UM, "--format", "json", PYTHONIOENCODING="ascii")
-    assert ran == run("summarize", ADD_UM, "--format", "json")
-
-
 def on_terminal(columns, *arguments, **changes):
     """What a command shows on a terminal of so many columns."""
     ours, theirs = pty.openpty()
@@ -272,14 +254,3 @@ def test_a_terminal_gets_colour_and_its_own_width():
 @pytest.mark.one_in(4)
 def test_a_terminal_gets_no_colour_where_it_is_not_wanted(changes):
     assert on_terminal(80, "summarize", ADD, **changes) == run("summarize", ADD).text
-
-
-def test_an_empty_no_color_is_none():
-    assert ESCAPE in on_terminal(80, "summarize", ADD, NO_COLOR="")
-
-
-@pytest.mark.slow
-def test_a_file_gets_no_colour_although_there_is_a_terminal(tmp_path):
-    path = tmp_path / "page.txt"
-    assert on_terminal(80, "summarize", ADD, "-o", path) == ""
-    assert path.read_text() == run("summarize", ADD).text

@@ -1,26 +1,11 @@
 """`kanalyze name`: one name decoded, several, or those on standard input."""
 
-import io
 import json
-from types import SimpleNamespace
 
-import pytest
-
-from kanalyze.renderers.tables.explanations import decoded
 from support.command import run
 
 GEMM = "cutlass_80_simt_sgemm_256x128_8x4_tn_align1"
 POINTWISE = "triton_poi_fused_add_mul_tanh_0"
-
-
-@pytest.fixture
-def typed(monkeypatch):
-    """Make a text the standard input."""
-
-    def become(text):
-        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(text)))
-
-    return become
 
 
 def test_the_fields_that_names_give_are_printed_below_them():
@@ -79,18 +64,3 @@ def test_json_has_every_field_of_every_name():
     }
     assert list(found[0]) == list(found[1])
     assert found[1]["library"] is None
-
-
-def test_a_dash_is_the_lines_of_standard_input(typed):
-    typed(b"\n  triton_poi_fused_0 \r\n\nmy_\xff_kernel\n")
-    found = json.loads(run("name", "-", GEMM, "--format", "json").text)
-    assert [(one["name"], one["family"]) for one in found] == [
-        ("triton_poi_fused_0", "elementwise"),
-        ("my_\ufffd_kernel", "other"),
-        (GEMM, "gemm"),
-    ]
-
-
-def test_control_characters_do_not_reach_the_terminal():
-    assert run("name", "a\x1b[31m").lines[0] == "a?[31m"
-    assert decoded([], 80) == ""

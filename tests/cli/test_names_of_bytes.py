@@ -30,8 +30,3 @@ def test_a_command(files, line):
     ran = run(*(word.format(*files) for word in line.split("|")))
     assert ran.status in (0, 1, 2), ran
     assert "UnicodeEncodeError" not in ran.error
-
-
-def test_each_is_told_apart(files):
-    text = run("show", "kernels", *files[:2], "--format", "csv").text
-    assert {line.split(",")[0] for line in text.splitlines()[1:]} == {r"a\udcff.sqlite", r"b\udcfe.sqlite"}

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from support.command import REPORTS, TORCH, refused, run
+from support.command import REPORTS, refused, run
 
 NVTX = REPORTS / "nvtx.sqlite"
 
@@ -43,13 +43,6 @@ def test_a_time_leaves_out_shorter_gaps(text, ns):
     assert 0 < len(expected) < len(rows("gaps", NVTX, "--threshold", "0ns")) or ns == 0
 
 
-def test_a_share_leaves_only_what_is_used_less():
-    every = rows("utilisation", TORCH)
-    few = rows("utilisation", TORCH, "--threshold", "1%")
-    assert few == [row for row in every if row["busy_share"] < 0.01]
-    assert 0 < len(few) < len(every)
-
-
 @pytest.mark.parametrize(
     ("table", "text", "what", "example"),
     [
@@ -69,28 +62,6 @@ def test_what_is_no_threshold_of_the_table_is_told(table, text, what, example):
 # --chunks, --as-nsys, --trace, --graphs
 
 
-def test_as_nsys_gives_what_nsys_prints():
-    options = ("--as-nsys", "--chunks", "7", "--threshold", "101%")
-    found = rows("utilisation", NVTX, *options)
-    assert found == told(kanalyze.utilisation(kanalyze.read(NVTX), 7, as_nsys=True, threshold_share=1.01))
-    with (REPORTS / "expected" / "nvtx" / "gpu_time_util-7.csv").open() as file:
-        assert len(found) == len(list(csv.DictReader(file)))
-
-
-def test_trace_is_a_row_per_instance():
-    found = rows("range_gpu", NVTX, "--trace")
-    assert found == told(kanalyze.range_gpu(kanalyze.read(NVTX), trace=True))
-    assert len(found) == sum(row["count"] for row in rows("range_gpu", NVTX))
-
-
-def test_graphs_counts_those_that_were_traced_whole():
-    path = REPORTS / "graph_graph.sqlite"
-    found = rows("range_gpu", path, "--graphs")
-    assert found == told(kanalyze.range_gpu(kanalyze.read(path), graphs=True))
-    assert sum(row["whole_graphs"] for row in found) > 0
-    assert found != rows("range_gpu", path)
-
-
 @pytest.mark.parametrize(
     ("option", "table", "known"),
     [
@@ -108,12 +79,6 @@ def test_an_option_of_another_table_is_told_with_its_own(option, table, known):
 
 
 # --window by name
-
-
-def test_an_instance_is_a_window():
-    expected = told(kanalyze.kernels(kanalyze.read(NVTX), window="step#14"))
-    assert rows("kernels", NVTX, "--window", "step#14") == expected
-    assert [row["count"] for row in expected] == [10]
 
 
 @pytest.mark.slow
@@ -140,16 +105,3 @@ def test_instances_are_named_in_every_format(tmp_path):
     ]
     shown(*arguments, "--format", "parquet", "-o", tmp_path / "kernels.parquet")
     assert pl.read_parquet(tmp_path / "kernels.parquet").get_column("instance").to_list()[0] == "step#14"
-
-
-def test_a_range_that_does_not_exist_is_told_with_the_nearest():
-    what, remedy = message("kernels", NVTX, "--window", "stp")
-    assert what == "no range 'stp'."
-    assert remedy.startswith("Did you mean step? There are: step, forward, ")
-    assert ", , " not in remedy  # a range without a text is `:`
-
-
-def test_an_instance_that_does_not_exist_is_told_with_those_there_are():
-    what, remedy = message("kernels", NVTX, "--window", "step#21")
-    assert what == "no instance of range 'step' '21'."
-    assert remedy.startswith("There are: 1 to 20.")

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 from functools import cache
 
 import pytest
@@ -68,26 +67,6 @@ def test_the_steady_part_is_first_and_the_whole_is_an_option():
 
 
 @pytest.mark.slow
-def test_a_window_is_looked_at_as_it_is():
-    text = page(MLP, "--window", "step#3")
-    assert "window step#3" in text
-    assert "average of" not in text
-    assert "average of 4 steps" in page(MLP, "--window", "step#2..step#5")
-
-
-@pytest.mark.slow
-def test_top_is_how_many_rows_each_table_has():
-    assert len(page(MLP, "--top", "12").splitlines()) > 45
-    assert page(MLP, "--top", "1").count("1 of 18") == 1
-
-
-def test_where_nothing_repeats_the_page_is_of_the_whole():
-    text = page(ADD)
-    assert "START-UP" not in text
-    assert page(ADD, "--whole") == text
-
-
-@pytest.mark.slow
 def test_json_of_the_page_leads_to_the_tables():
     found = json.loads(page(MLP, "--format", "json"))
     told = found["iterations"]
@@ -134,45 +113,3 @@ def test_the_headline_is_the_sum_of_the_ledger_in_every_format(path, tmp_path):
         (first, *_), totals = HEAD.findall(" ".join(text.split())), re.findall(total, text, re.MULTILINE)
         assert near(first, each), (first, each)
         assert any(near(one, each) for one in totals), (totals, each)
-
-
-@pytest.mark.slow
-def test_a_remedy_that_saves_next_to_nothing_is_left_to_the_full_page():
-    path = REPORTS / "emit_nvtx.sqlite"
-    found = json.loads(run("summarize", path, "--format", "json").text)
-    least = found["windows"][0]["window_ns"] / 1000
-    assert all((one["replayed_ns"] or least) >= least for one in found["findings"])
-    every = json.loads(run("show", "findings", path, "--window", "steady", "--format", "json").text)
-    (left,) = [one for one in every if one["rule"] == "no-tf32"]
-    assert left["replayed_ns"] == 0 < least < left["at_stake_ns"]
-    assert "no-tf32" not in [one["rule"] for one in found["findings"]]
-
-
-def test_pages_without_a_gpu_lead_on_to_tables_that_there_are():
-    path = REPORTS / "torch" / "cpu_only.json.gz"
-    for form in ([], ["--full"]):
-        page = re.sub(r" \\\n\s+", " ", run("summarize", path, *form).text)
-        for line in re.findall(r"(kanalyze (?:show|summarize) .*)$", page, re.MULTILINE):
-            assert run(*shlex.split(line)[1:]).text
-    assert "kanalyze show health" in page
-
-
-@pytest.mark.slow
-def test_ranges_in_which_the_host_hardly_was_are_no_section():
-    """Of a trace operators tell more: its only annotation is around the forward pass of a step, 3.5 % of it."""
-    page = run("summarize", SAMPLES / "ddp_four" / "rank0.json.gz").text
-    assert "\nRANGES" not in page
-    assert "\nOPERATORS" in page
-
-
-@pytest.mark.parametrize(
-    ("path", "sentence"),
-    [
-        (REPORTS / "add.sqlite", "Of one kernel there is nothing to tune here; `kanalyze collect --with nsys,ncu`"),
-        (SAMPLES / "add_parallel_explicit", "Of one kernel there is nothing to tune here but what its counters say."),
-    ],
-)
-def test_a_program_of_one_kernel_is_sent_to_its_counters(path, sentence):
-    text = " ".join(page(path).split())
-    assert sentence in text
-    assert "explain host-computes" not in text

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from kanalyze.analyses.shared.statistics import BUCKETS
-from kanalyze.renderers.text.grid import COLOURS
-from support.command import ADD, REPORTS, ROOT, SAMPLES, refused, run
+from kanalyze.renderers.page import COLOURS
+from support.command import ADD, SAMPLES, refused, run
 
 MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
 
@@ -22,23 +22,6 @@ def drawn(tmp_path, *arguments):
     ran = run("plot", *arguments, "-o", path)
     assert (ran.status, ran.text, ran.error) == (0, "", "")
     return texts(path)
-
-
-@pytest.mark.slow
-def test_a_ledger_has_a_bar_for_each_gpu(tmp_path):
-    found = drawn(tmp_path, REPORTS / "two_gpus.sqlite", "ledger")
-    assert {"GPU 0", "GPU 1", "kernel", "host", "86.8 %", "87.0 %"} <= {*found}
-    both = drawn(tmp_path, ADD, REPORTS / "two_gpus.sqlite", "ledger")
-    assert [text for text in both if text.endswith("add.sqlite, GPU 0")]
-
-
-@pytest.mark.slow
-def test_iterations_leave_room_for_the_usual_ones(tmp_path):
-    found = drawn(tmp_path, MLP, "steps")
-    assert "Iterations: step" in found
-    assert [text for text in found if "↑ 196" in text]
-    message, _ = refused(run("plot", ADD, "steps", "-o", tmp_path / "y.svg"))
-    assert "nothing in it repeats" in message
 
 
 @pytest.mark.slow
@@ -98,14 +81,17 @@ def test_every_bucket_has_a_colour():
     assert {*COLOURS} == {*BUCKETS, "rest"}
 
 
-def test_the_html_report_has_the_same_colours():
-    style = (ROOT / "analyzer/renderers/report_file/page.css").read_text()
-    assert {name: re.search(rf"--{name}: (#\w+);", style)[1] for name in COLOURS} == COLOURS
-    assert all(re.search(rf"\.tone-{name}\b", style) for name in COLOURS)
-
-
 def test_what_cannot_be_drawn_is_said(tmp_path):
     assert "no kind of picture 'gif'" in refused(run("plot", ADD, "ledger", "-o", tmp_path / "x.gif"))[0]
     assert run("plot", ADD, "no such", "-o", tmp_path / "x.svg").status == 2
     assert "is of one report" in run("plot", ADD, MLP, "steps", "-o", tmp_path / "x.svg").error
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.slow
+def test_iterations_leave_room_for_the_usual_ones(tmp_path):
+    found = drawn(tmp_path, MLP, "steps")
+    assert "Iterations: step" in found
+    assert [text for text in found if "↑ 196" in text]
+    message, _ = refused(run("plot", ADD, "steps", "-o", tmp_path / "y.svg"))
+    assert "nothing in it repeats" in message

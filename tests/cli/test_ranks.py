@@ -1,7 +1,6 @@
 """``kanalyze ranks``, and what leads there."""
 
 import gzip
-import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -23,19 +22,6 @@ def test_the_page_has_the_answer_first():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["markdown", "json"])
-def test_other_formats_have_it_too(form, tmp_path):
-    target = tmp_path / "page"
-    assert run("ranks", JOB, "--format", form, "-o", target).status == 0
-    assert "Rank 1 is 29.23 ms late in step 11" in target.read_text()
-    if form == "json":
-        found = json.loads(target.read_text())
-        assert (found["world_size"], found["missing_ranks"]) == (2, [])
-        assert found["late_ranks"][0]["rank"] == 1
-        assert len(found["collectives"]) == 70
-
-
-@pytest.mark.slow
 def test_a_page_per_rank_points_to_the_ranks_together():
     assert "kanalyze ranks" in run("summarize", JOB).error
     assert "kanalyze ranks" not in run("summarize", JOB / "rank0.json.gz").error
@@ -48,12 +34,6 @@ def test_a_page_of_gpus_that_wait_for_each_other_points_there(report, said):
     ran = run("summarize", path)
     assert ran.status == 0
     assert (f"`kanalyze ranks {path}` says who for whom" in ran.error) is said
-
-
-@pytest.mark.slow
-def test_ranks_of_one_host_need_no_clocks():
-    assert "CLOCKS" in run("ranks", JOB).text
-    assert "CLOCKS" not in run("ranks", JOB, "--one-host").text
 
 
 def test_a_damaged_rank_is_named_and_the_rest_goes_on(tmp_path):
@@ -140,15 +120,3 @@ def test_of_a_report_of_nsys_for_each_rank_the_file_has_both(report_of_each, tmp
     assert "2 ranks" in text
     assert run("ranks", report_of_each).text.splitlines()[0] == "kanalyze ranks   2 ranks   nsys   NVIDIA H200"
     assert text.count("0.sqlite") >= 1 <= text.count("1.sqlite")
-
-
-@pytest.mark.slow
-def test_pages_of_several_reports_that_communicate_point_to_the_page_of_the_job(report_of_each):
-    assert f"`kanalyze ranks {report_of_each}` says who waits" in run("summarize", report_of_each).error
-
-
-@pytest.mark.slow
-def test_two_recordings_of_one_job_one_after_the_other_are_no_ranks(tmp_path):
-    ran = run("html", REPORTS / "nccl.sqlite", REPORTS / "communicators.sqlite", "-o", tmp_path / "no.html")
-    assert ran.status == 2
-    assert "2 reports have a time of their own" in ran.error

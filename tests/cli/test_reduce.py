@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from kanalyze.reduction.tables import MANIFEST
-from support.command import REPORTS, command_line, environment, refused, run
+from support.command import REPORTS, command_line, environment, run
 
 DDP, FSDP, NCCL = (REPORTS / name for name in ("torch/ddp.json.gz", "torch/fsdp.json.gz", "nccl.sqlite"))
 
@@ -53,33 +53,6 @@ def test_the_page_and_tables_are_those_of_the_report(out):
 
 
 @pytest.mark.slow
-def test_reports_and_reductions_of_them_count_once(out):
-    run("reduce", NCCL, "-o", out)
-    assert run("show", "ranks", out, NCCL).text == run("show", "ranks", NCCL).text
-    one = next(out.iterdir())
-    told = run("show", "ranks", one)
-    assert (told.text, told.error) == (run("show", "ranks", NCCL).text, "")
-    both = run("show", "ranks", out, DDP, "--format", "json")
-    assert len(json.loads(both.text)) == 3
-
-
-@pytest.mark.slow
-def test_other_commands_say_what_it_is(out):
-    run("reduce", NCCL, "-o", out)
-    for path in (out, *out.iterdir()):
-        message, remedy = refused(run("summarize", path))
-        assert message == f"{path}: what `kanalyze reduce` left, not a report that kanalyze reads."
-        assert f"`kanalyze ranks {path}`" in remedy
-
-
-@pytest.mark.slow
-def test_a_collective_of_what_is_kept_is_drawn(out):
-    run("reduce", NCCL, "-o", out)
-    words = ("show", "collectives", "--one", 3)
-    assert run(*words, out).text == run(*words, NCCL).text != ""
-
-
-@pytest.mark.slow
 def test_what_is_left_out_is_named_and_the_status_says_so(out, tmp_path):
     (tmp_path / "broken.json").write_text('{"traceEvents": [')
     told = run("reduce", NCCL, tmp_path / "broken.json", tmp_path / "none.json", "-j", 1, "-o", out)
@@ -89,13 +62,6 @@ def test_what_is_left_out_is_named_and_the_status_says_so(out, tmp_path):
         ["left out", str(tmp_path / "none.json")],
         ["left out", str(tmp_path / "broken.json")],
     ]
-
-
-def test_nothing_at_all(out, tmp_path):
-    told = run("reduce", tmp_path / "none.json", "-o", out)
-    assert told.status == 2
-    assert "[report-not-found]" in told.error
-    assert not out.exists()
 
 
 @pytest.mark.slow
@@ -116,19 +82,6 @@ def test_a_damaged_reduction_is_named_and_the_rest_goes_on(out, damage, words, r
     assert line.startswith(f"kanalyze: left out: {folder}: a ")
     assert ("version 99" if damage == "version" else "damaged reduction") in line
     assert told_of(told, out) == told_of(run(*words, NCCL), NCCL)
-
-
-def test_no_scheduler_answers(out, monkeypatch):
-    pytest.importorskip("distributed")
-    monkeypatch.setenv("DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT", "1s")
-    told = run("reduce", NCCL, "-o", out, "--dask", "nonsense://x")
-    assert "[no-engine]" in refused(told)[1]
-
-
-def test_an_object_store_is_no_place_to_write_to():
-    message, remedy = refused(run("reduce", NCCL, "-o", "s3://bucket/out"))
-    assert "an address on an object store" in message
-    assert remedy.endswith("[output-failed]")
 
 
 def ended(group):

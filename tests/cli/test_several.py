@@ -38,19 +38,6 @@ def test_each_report_has_its_page_and_nothing_else(columns):
     assert pages == [page(path, columns=columns) for path in (ADD, ADD_UM, EMPTY)]
 
 
-@pytest.mark.slow
-def test_several_as_json():
-    found = content(ADD, ADD_UM)
-    assert list(found) == ["schema_version", "reports"]
-    assert found["schema_version"] == 2
-    assert found["reports"] == [content(ADD), content(ADD_UM)]
-
-
-def test_a_part_of_each_has_its_page():
-    found = content(ADD, ADD_UM, "--window", "400ms..500ms")
-    assert [report["scope"]["window_end_ns"] for report in found["reports"]] == [500_000_000] * 2
-
-
 # Several tools that cannot be joined
 
 NO_KERNELS, COUNTERS = REPORTS / "torch" / "cpu_only.json.gz", REPORTS / "ncu" / "add.details.csv"
@@ -62,14 +49,6 @@ def test_a_time_without_kernels_and_counters_have_a_page_each():
     assert page(COUNTERS, NO_KERNELS).count("─" * 80) == 1
 
 
-@pytest.mark.slow
-def test_counters_that_are_on_the_page_of_one_of_several_have_none_of_their_own():
-    kernels = REPORTS / "torch" / "ddp.json.gz"
-    found = content(NO_KERNELS, kernels, COUNTERS)["reports"]
-    assert [found[0], "joined" in found[1]] == [content(NO_KERNELS), True]
-    assert len(found) == 2
-
-
 def test_so_it_is_of_a_capture(tmp_path):
     (tmp_path / "manifest.json").write_text('{"schema": 1}')
     shutil.copyfile(NO_KERNELS, tmp_path / "torch.json.gz")
@@ -77,11 +56,6 @@ def test_so_it_is_of_a_capture(tmp_path):
     time, counters = content(tmp_path)["reports"]
     assert time["answer"] == content(NO_KERNELS)["answer"]
     assert counters["answer"] == content(tmp_path / "ncu.details.csv")["answer"]
-
-
-def test_in_python_it_is_the_page_of_the_time():
-    one, other = kanalyze.read(NO_KERNELS), kanalyze.read(COUNTERS)
-    assert kanalyze.summarize(one, other).answer == kanalyze.summarize(one).answer
 
 
 # All instances of a range
@@ -115,8 +89,3 @@ def test_instances_as_json():
     report = kanalyze.read(NVTX)
     third = kanalyze.ledger(report, window="step#3")
     assert third.get_column("ns").sum() == found["instances"][2]["dur_ns"]
-
-
-def test_instances_of_one_report_beside_a_page_of_another():
-    found = content(NVTX, NVTX, "--window", "step")
-    assert [list(report)[-1] for report in found["reports"]] == ["spread", "spread"]

@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import re
-import shutil
 from functools import cache
 
 import polars as pl
@@ -14,8 +13,7 @@ import kanalyze
 from kanalyze import catalog
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.capture.reports import every_report
-from kanalyze.renderers.tables.fitted import PROSE
-from kanalyze.renderers.tables.frame import FORMATS
+from kanalyze.renderers.tables.frame import FORMATS, PROSE
 from support.command import ADD, REPORTS, SAMPLES, TORCH, refused, report_with, run
 from support.exports import only
 from support.real_reports import real_report
@@ -25,26 +23,6 @@ EVERY = [
     for path in sorted(REPORTS.glob("*.sqlite"))
 ]
 TWO_GPUS = REPORTS / "two_gpus.sqlite"
-EMPTY = REPORTS / "empty.sqlite"
-
-MOMENTS = ("avg", "median", "min", "max", "stddev")
-TIMES = ",".join(f"{moment}_ns" for moment in MOMENTS)
-SIZES = ",".join(f"{moment}_bytes" for moment in MOMENTS)
-LAUNCH_TIMES = ",".join(f"{part}_{moment}_ns" for part in ("total", "api", "queue", "kernel") for moment in MOMENTS)
-SHAPE = "grid_x,grid_y,grid_z,block_x,block_y,block_z"
-
-#: How the header of each CSV file begins; columns may follow, none of these may move.
-HEADERS = {
-    "kernels": f"name,count,total_ns,share,{TIMES},exclusive_ns",
-    "copies": f"operation,count,total_ns,share,{TIMES},total_bytes,{SIZES},bandwidth_bytes_per_s,exclusive_ns",
-    "api": f"name,count,total_ns,share,{TIMES}",
-    "gpu": f"category,operation,count,total_ns,share,{TIMES}",
-    "launches": "api_start_ns,api_ns,queue_ns,kernel_start_ns,kernel_ns,total_ns,process_id,thread_id,device,api,"
-    f"{SHAPE},kernel",
-    "launch_summary": f"process_id,thread_id,device,count,queue_count,{LAUNCH_TIMES},api,kernel",
-    "ledger": "device,bucket,detail,ns,share",
-    "health": "check,count,ns,effect",
-}
 
 
 @cache
@@ -69,13 +47,6 @@ def message(*arguments):
 # Formats
 
 
-@pytest.mark.parametrize("name", HEADERS)
-@pytest.mark.parametrize("path", [TORCH, EMPTY], ids=lambda path: path.stem)
-def test_csv_begins_with_the_columns_that_others_rely_on(name, path):
-    header = shown(name, path, "--format", "csv").splitlines()[0]
-    assert header == HEADERS[name] or header.startswith(HEADERS[name] + ",")
-
-
 @pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", catalog.names())
 def test_csv_and_json_hold_what_python_gives(name):
@@ -96,20 +67,6 @@ def test_parquet_read_back_is_the_table_with_its_types(tmp_path, name):
     assert found.equals(expected, null_equal=True)
     assert found.schema.names() == expected.schema.names()
     assert [path.name for path in tmp_path.iterdir()] == ["table.parquet"]
-
-
-@pytest.mark.parametrize("form", ["terminal", "csv", "json"])
-def test_output_is_written_as_it_would_be_printed(tmp_path, form):
-    assert shown("kernels", TORCH, "--format", form, "-o", tmp_path / "out") == ""
-    assert (tmp_path / "out").read_text(encoding="utf-8") == shown("kernels", TORCH, "--format", form)
-
-
-def test_a_table_for_reading_has_units_and_the_name_last():
-    head, line = shown("kernels", ADD, columns=140).splitlines()
-    assert head.split() == [*(name for name in HEADERS["kernels"].split(",") if name != "name"), "name"]
-    assert line.split("  ")[-1] == "add(int, float *, float *)"
-    assert "4.576 µs" in line
-    assert "100.0 %" in line
 
 
 #: What is recorded only where it was asked for, or used, and the kinds of events that tell.
@@ -181,34 +138,6 @@ def test_the_columns_that_fit_are_shown_and_the_others_told():
     assert not hidden
 
 
-def test_all_columns_can_be_asked_for():
-    head = shown("launches", TORCH, "--columns", "all").splitlines()[0]
-    assert {*head.split()} == {*kanalyze.launches(kanalyze.read(TORCH)).columns}
-    assert head.split()[-1] == "kernel"
-
-
-@pytest.mark.parametrize("form", ["terminal", "csv", "json"])
-def test_columns_are_shown_as_they_are_named(form):
-    text = shown("kernels", TORCH, "--columns", "name, max_ns,count", "--format", form)
-    if form == "json":
-        assert [*json.loads(text)[0]] == ["name", "max_ns", "count"]
-    else:
-        assert re.split("[ ,]+", text.splitlines()[0]) == ["name", "max_ns", "count"]
-
-
-def test_a_column_may_be_sorted_by_that_is_not_shown():
-    assert shown("kernels", TORCH, "--columns", "count", "--sort", "-total_ns", "--format", "csv").split()[
-        1:
-    ] == column("count", "kernels", TORCH, "--sort", "-total_ns")
-
-
-@pytest.mark.parametrize("columns", ["totl_ns", "name,totl_ns", ",", ""])
-def test_a_column_that_is_not_there_is_told_with_the_nearest(columns):
-    told, remedy = message("kernels", TORCH, "--columns", columns)
-    assert told.startswith("no column ")
-    assert remedy.startswith("Did you mean total_ns? There are: " if "totl" in columns else "There are: name, count, ")
-
-
 # Order and choice of rows
 
 
@@ -230,35 +159,6 @@ def test_missing_values_are_sorted_last(order):
     assert 0 < len(known) < len(found)
     assert found == [*known, *[""] * (len(found) - len(known))]
     assert numbers(known) == sorted(numbers(known), reverse=order.startswith("-"))
-
-
-@pytest.mark.parametrize("order", ["count", "-count"])
-def test_sort_keeps_the_order_of_equals(order):
-    plain, found = rows("kernels", TORCH), rows("kernels", TORCH, "--sort", order)
-    for count in {row["count"] for row in plain}:
-        assert [row for row in found if row["count"] == count] == [row for row in plain if row["count"] == count]
-
-
-@pytest.mark.parametrize("name", ["name", "-name"])
-def test_names_are_sorted_as_text(name):
-    found = column("name", "events", ADD, "--sort", name)
-    known = [text for text in found if text]
-    assert known == sorted(known, reverse=name.startswith("-"))
-
-
-def test_top_is_taken_after_sorting():
-    plain = numbers(column("count", "kernels", TORCH))
-    assert numbers(column("count", "kernels", TORCH, "--sort", "-count", "--top", "3")) == sorted(plain)[:-4:-1]
-    assert rows("kernels", TORCH, "--top", "5") == rows("kernels", TORCH)[:5]
-    assert rows("kernels", TORCH, "--top", "99999") == rows("kernels", TORCH)
-
-
-def test_by_launch_shape_splits_the_kernels():
-    whole, split = rows("kernels", TORCH), rows("kernels", TORCH, "--by", "launch-shape")
-    assert len(split) > len(whole)
-    for measure in ("count", "total_ns", "exclusive_ns"):
-        assert sum(int(row[measure]) for row in split) == sum(int(row[measure]) for row in whole)
-    assert len({tuple(row[name] for name in ("name", *SHAPE.split(","))) for row in split}) == len(split)
 
 
 def test_a_window_a_device_and_a_process_narrow_every_table():
@@ -314,28 +214,6 @@ def test_a_table_that_the_report_cannot_give_is_told_and_nothing_is_written(tmp_
     assert told == f"{report}: cannot tell kernels, because the report records no events of kind kernel."
     assert remedy.endswith("[cannot-tell]")
     assert not path.exists()
-
-
-COUNTED = [name for name in catalog.names() if catalog.table(name).counted]
-
-
-@pytest.mark.parametrize("name", COUNTED)
-def test_counters_of_a_capture_are_those_that_ncu_wrote_there(name):
-    folder = SAMPLES / "add"
-    assert shown(name, folder, "--format", "csv") == shown(name, folder / "ncu.details.csv", "--format", "csv")
-
-
-def test_a_capture_without_ncu_has_no_counters(tmp_path):
-    shutil.copytree(SAMPLES / "add", tmp_path / "add", ignore=shutil.ignore_patterns("ncu*"))
-    message, remedy = refused(run("show", "counters", tmp_path / "add"))
-    assert "cannot tell counters" in message
-    assert "ncu --set full" in remedy
-
-
-@pytest.mark.parametrize("window", ["step#2", "1ms..2ms"])
-def test_counters_of_a_window_are_refused_whatever_the_window(window):
-    message, _ = refused(run("show", "counters", SAMPLES / "add", "--window", window))
-    assert "cannot tell counters of a window" in message
 
 
 def test_top_is_of_each_report_and_with_sort_of_all():

@@ -8,7 +8,7 @@ import pytest
 
 import kanalyze
 from kanalyze.readers.ncu import module as ncu_module
-from support.command import REPORTS, SAMPLES, refused, run
+from support.command import REPORTS, SAMPLES, run
 
 PAGE = REPORTS / "ncu" / "add.details.csv"
 REPORT = SAMPLES / "add_parallel" / "ncu.ncu-rep"
@@ -29,15 +29,6 @@ def test_sass_has_its_figures_beside_it():
     assert len(executed) == 3
     assert all("100.0 %" in line for line in executed)
     assert all(len(line) <= 80 for line in ran.lines)
-
-
-def test_instructions_are_those_of_the_page_of_sources():
-    found = kanalyze.read(PAGE).table("instructions")
-    assert found.height == 96
-    # each of 4096 blocks of 8 warps executes the first instruction once, and each thread does
-    first = found.row(0, named=True)
-    assert (first["instructions"], first["thread_instructions"]) == (4096 * 8, 4096 * 256)
-    assert found.get_column("instructions").sum() == kanalyze.counters(kanalyze.read(PAGE)).item(0, "instructions")
 
 
 def test_registers_in_use_are_shown_where_the_page_has_them(tmp_path):
@@ -61,20 +52,6 @@ def test_registers_in_use_are_shown_where_the_page_has_them(tmp_path):
     assert without.null_count() == len(without)
 
 
-def test_a_page_of_sources_without_its_column_is_refused(tmp_path):
-    for ending in ("details", "source"):
-        text = (REPORTS / "ncu" / f"add.{ending}.csv").read_text()
-        (tmp_path / f"add.{ending}.csv").write_text(text.replace('"Address","Source"', '"Address","Text"'))
-    message, _ = refused(run("source", tmp_path / "add.details.csv", "add", "--sass"))
-    assert "damaged at the page of add(int, float *, float *): no column 'Source'" in message
-
-
-def test_json_has_the_rows():
-    told = json.loads(run("source", PAGE, "0", "--sass", "--format", "json").text)
-    assert told["kernel"] == "add(int, float *, float *)"
-    assert told["rows"] == kanalyze.read(PAGE).table("instructions").to_dicts()
-
-
 def test_of_several_kernels_the_longest_is_shown_and_a_number_is_that_of_one():
     page = SAMPLES / "square" / "ncu.details.csv"
     by_time = kanalyze.counters(kanalyze.read(page)).sort("dur_ns")
@@ -82,14 +59,6 @@ def test_of_several_kernels_the_longest_is_shown_and_a_number_is_that_of_one():
     for kernel, expected in (("a", longest), (shortest["event_id"], shortest)):
         told = json.loads(run("source", page, kernel, "--sass", "--format", "json").text)
         assert told["kernel"] == expected["name"]
-
-
-def test_without_lines_the_remedy_is_named():
-    message, remedy = refused(run("source", PAGE, "add"))
-    assert message == f"{PAGE}: cannot tell source, because the report has no source lines of this kernel."
-    assert "-lineinfo" in remedy
-    assert "--sass" in remedy
-    assert "has no PTX" in refused(run("source", PAGE, "add", "--ptx"))[0]
 
 
 @pytest.mark.slow

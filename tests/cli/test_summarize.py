@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from kanalyze.renderers.formats.terminal import render
-from kanalyze.renderers.text.grid import Look
+from kanalyze.renderers.page import Look
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH, refused, run
-from support.exports import altered
 from support.real_reports import real_summary
 
 EVERY = sorted(REPORTS.glob("*.sqlite"))
@@ -47,15 +46,6 @@ def test_markdown_looks_as_it_should(gold):
     gold(page(ADD_UM, "--format", "markdown"), "summarize_add_um.md")
 
 
-def test_markdown_quotes_names_with_backticks(tmp_path):
-    renamed = "UPDATE StringIds SET value = '`anonymous namespace''::add' WHERE value LIKE 'add(%'"
-    assert "`` `anonymous namespace'::add ``" in page(altered(tmp_path, ADD, renamed), "--format", "markdown")
-
-
-def test_markdown_does_not_depend_on_the_terminal():
-    assert page(ADD, "--format", "markdown", columns=60) == page(ADD, "--format", "markdown", columns=200)
-
-
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
 def test_no_line_is_wider_than_the_terminal(path):
@@ -65,33 +55,7 @@ def test_no_line_is_wider_than_the_terminal(path):
         assert [line for line in lines if line != line.rstrip()] == []
 
 
-@pytest.mark.slow
-def test_a_very_narrow_and_a_very_wide_terminal_are_no_trouble():
-    assert page(TORCH, columns=1) == page(TORCH, columns=60)
-    assert page(TORCH, columns=1000) == page(TORCH, columns=160)
-
-
-@pytest.mark.slow
-def test_top_is_how_many_rows_each_table_has():
-    few, many = page(TORCH, "--top", "3"), page(TORCH, "--top", "999")
-    assert page(TORCH, "--top", "8") == page(TORCH)
-    assert "3 of 32; share of window" in few
-    assert " of 32; share of window" not in many
-    assert few.count("×") < many.count("×")
-
-
-def test_a_report_without_gpu_work_has_a_page_too():
-    assert "No GPU did anything in this report" in page(EMPTY)
-
-
 # JSON
-
-
-@pytest.mark.slow
-def test_json_holds_all_rows_whatever_top_says():
-    found = content(TORCH, "--top", "1")
-    assert len(found["hot_kernels"]) == 32
-    assert found == content(TORCH)
 
 
 def test_json_says_what_was_looked_at():
@@ -106,41 +70,11 @@ def test_json_says_what_was_looked_at():
 # A part of the report
 
 
-def test_a_window_cuts_the_ledger():
-    found = content(ADD, "--window", "400ms..500ms")
-    (window,) = found["windows"]
-    assert (window["start_ns"], window["end_ns"], window["window_ns"]) == (400_000_000, 500_000_000, 100_000_000)
-    assert sum(row["ns"] for row in found["ledger"]) == 100_000_000
-
-
-@pytest.mark.parametrize("text", ["400ms..", "..500ms", "..", "0.4s..500000us", " 400 ms .. 500 ms ", "-1s..1s"])
-@pytest.mark.one_in(4)
-def test_windows_may_be_open_and_in_any_unit(text):
-    (whole,), (window,) = content(ADD)["windows"], content(ADD, "--window", text)["windows"]
-    start, end = (side.strip() for side in text.split(".."))
-    assert window["start_ns"] == (whole["start_ns"] if not start else -(10**9) if "-" in start else 400_000_000)
-    assert window["end_ns"] == (whole["end_ns"] if not end else 10**9 if end == "1s" else 500_000_000)
-
-
-@pytest.mark.parametrize("text", ["0ns..1ns", "1.309s..900s"])
-def test_a_window_in_which_nothing_happened_is_no_trouble(text):
-    (window,) = content(ADD, "--window", text)["windows"]
-    assert window["busy_ns"] == 0
-    assert page(ADD, "--window", text)
-
-
 # Where it is written
 
 
 def free_in_groups(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-@pytest.mark.parametrize("form", ["terminal", "markdown", "json"])
-def test_output_is_written_as_it_would_be_printed(tmp_path, form):
-    assert page(ADD, "--format", form, "-o", tmp_path / "page") == ""
-    assert (tmp_path / "page").read_text(encoding="utf-8") == page(ADD, "--format", form)
-    assert free_in_groups(tmp_path) == ["page"]
 
 
 def test_output_replaces_what_was_there_and_has_the_usual_permissions(tmp_path):

@@ -27,13 +27,6 @@ def listed(**keys):
     return {line.split()[0]: line for line in lines if line.startswith("  ") and line[2] != " "}
 
 
-def test_every_table_has_a_line_below_its_subject():
-    assert sorted(listed()) == sorted(catalog.every_name()) == sorted(declared())
-    subjects = catalog.subjects()
-    assert [line for line in printed().splitlines() if line in subjects] == list(subjects)
-    assert sorted(name for names in subjects.values() for name in names) == sorted(catalog.every_name())
-
-
 def test_a_line_says_what_has_the_table_and_what_it_is_for():
     assert listed()["ledger"] == "  ledger              nsys torch  where each GPU's time went, to the nanosecond"
     assert listed()["joined"].split(maxsplit=2)[1] == "several"
@@ -45,11 +38,6 @@ def test_every_table_says_its_purpose_in_one_line():
         purpose = catalog.table(name).purpose
         assert purpose, name
         assert listed()[name].endswith(f"  {purpose}"), name
-
-
-def test_a_room_without_a_place_is_a_subject_of_its_own(monkeypatch):
-    monkeypatch.setattr(catalog, "_SUBJECTS", {"Several reports together": ("joining",)})
-    assert catalog.subjects()["Allocations, copies and unified memory"][0] == "faults"
 
 
 #: Reports that have, of each tool, what it can record.
@@ -104,18 +92,6 @@ def test_columns_are_those_of_the_table(name):
     assert all(column["doc"].endswith((".", "…")) for column in columns)
 
 
-def test_groupings_and_equals_are_told():
-    assert declared()["kernels"]["by"] == list(catalog.table("kernels").groupings)
-    assert "cuda_gpu_kern_sum" in declared()["kernels"]["equals"]
-    assert "  --by launch-shape, family, " in printed("kernels")
-    assert "Equals nsys stats cuda_api_sum.\n" in printed("api")
-
-
-@pytest.mark.parametrize("columns", [80, 130])
-def test_no_line_is_wider_than_the_terminal(columns):
-    assert [line for line in printed(columns=columns).splitlines() if len(line) > columns] == []
-
-
 def columns_of_forms(table):
     return [column for form in table["forms"] for column in form["columns"]]
 
@@ -140,18 +116,6 @@ def test_columns_of_another_form_are_those_declared_for_it(name, options):
     assert header == ",".join(column["name"] for column in form["columns"])
 
 
-def test_every_form_is_told_once():
-    for table in declared().values():
-        forms = [form["when"] for form in table["forms"]]
-        assert len(set(forms)) == len(forms)
-
-
-def test_options_are_told():
-    assert "--threshold" in declared()["gaps"]["options"]
-    assert "  --by culprit\n  --threshold\n" in printed("gaps")
-    assert "  --trace: " in printed("range_gpu")
-
-
 def test_markdown_has_a_section_and_a_row_per_column():
     lines = printed("--format", "markdown").splitlines()
     assert [line for line in lines if line.startswith("## ")] == [f"## {name}" for name in catalog.every_name()]
@@ -160,3 +124,16 @@ def test_markdown_has_a_section_and_a_row_per_column():
     own = sum(column not in table["columns"] for table in declared().values() for column in columns_of_forms(table))
     assert len(rows) == whole + own
     assert "| `total_ns` | Int64 | ns |" in "\n".join(rows)
+
+
+def test_groupings_and_equals_are_told():
+    assert declared()["kernels"]["by"] == list(catalog.table("kernels").groupings)
+    assert "cuda_gpu_kern_sum" in declared()["kernels"]["equals"]
+    assert "  --by launch-shape, family, " in printed("kernels")
+    assert "Equals nsys stats cuda_api_sum.\n" in printed("api")
+
+
+def test_options_are_told():
+    assert "--threshold" in declared()["gaps"]["options"]
+    assert "  --by culprit\n  --threshold\n" in printed("gaps")
+    assert "  --trace: " in printed("range_gpu")

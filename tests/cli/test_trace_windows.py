@@ -25,21 +25,6 @@ def steps():
     return content("show", "steps", TRACE)
 
 
-def test_a_step_by_its_number(steps):
-    third = steps[2]
-    found = content("summarize", TRACE, "--window", f"step:{third['step']}")
-    assert found["scope"]["window"] == f"step:{third['step']}"
-    assert sum(row["ns"] for row in found["ledger"]) == third["dur_ns"]
-    assert sum(row["ns"] for row in found["ledger"] if row["bucket"] == "host") == third["host_ns"]
-
-
-def test_all_steps(steps):
-    found = content("summarize", TRACE, "--window", "steps")
-    assert found["range"] == "steps"
-    assert [row["window"] for row in found["instances"]] == [f"step:{row['step']}" for row in steps]
-    assert [row["dur_ns"] for row in found["instances"]] == [row["dur_ns"] for row in steps]
-
-
 def test_times_since_the_first_event():
     first = min(row["start_ns"] for row in content("show", "events", TRACE))
     found = content("summarize", TRACE, "--window", "+1ms..+2ms")["scope"]

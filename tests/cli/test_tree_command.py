@@ -1,6 +1,5 @@
 """`kanalyze tree` as a program runs it."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -24,22 +23,6 @@ def test_the_kernels_of_a_training_step_by_what_led_to_them():
         "aten::mm",
         "sm80_xmma_gemm…",
     ]
-
-
-def test_by_host_down_to_a_depth():
-    ran = run("tree", TRAINING, "--by", "host", "--depth", 2, "--min-share", "0%")
-    assert [line.split()[-1] for line in ran.lines[2:]] == ["ProfilerStep*", "step", "cudaDeviceSynchronize"]
-
-
-def test_json():
-    (root,) = [node for node in json.loads(run("tree", TRAINING, "--format", "json").text) if node["kind"] != "rest"]
-    assert root["name"] == "ProfilerStep*"
-    assert {child["name"] for child in root["children"]} == {"step"}
-
-
-def test_each_instance_of_a_range():
-    ran = run("tree", TRAINING, "--window", "step#*", "--min-share", "50%")
-    assert [line for line in ran.lines if line.startswith("CALL")] == [f"CALL TREE  step#{n}" for n in range(1, 8)]
 
 
 @pytest.mark.parametrize("share", ["1", "much", "-1%"])

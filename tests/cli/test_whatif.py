@@ -22,14 +22,6 @@ def test_the_json_has_the_names_that_programs_rely_on():
     assert found["changes"] == ["--faster *=2"]
 
 
-def test_python_gives_the_same():
-    with kanalyze.read(STREAMS) as report:
-        found = kanalyze.whatif(report, faster={"*": 2})
-        assert "CRITICAL" in found._repr_html_().upper()
-    told = json.loads(run("whatif", STREAMS, "--faster", "*=2", "--format", "json").text)
-    assert (found.now_ns, found.then_ns, found.amdahl_ns) == (told["now_ns"], told["then_ns"], told["amdahl_ns"])
-
-
 @pytest.mark.parametrize("given", [{"faster": {"*": 0}}, {"without": ["x"]}, {"copies": "fast"}, {"measured": "5"}])
 def test_python_refuses_what_is_no_change(given):
     with kanalyze.read(STREAMS) as report, pytest.raises(ValueError, match=r"above 0|is of|such as"):

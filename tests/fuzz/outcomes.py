@@ -24,14 +24,14 @@ from kanalyze.reduction.baselines import SUFFIX
 from kanalyze.renderers.formats.json import render as render_json
 from kanalyze.renderers.formats.markdown import render as render_markdown
 from kanalyze.renderers.formats.terminal import render
-from kanalyze.renderers.text.grid import Look
+from kanalyze.renderers.page import Look
 from kanalyze.several import Asked
 from kanalyze.several.sides import comparison
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kanalyze.renderers.page.of_any_kind import Shown
+    from kanalyze.renderers.page import Shown
     from kanalyze.report import Report
 
     Tables = dict[str, pl.DataFrame | str]

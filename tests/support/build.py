@@ -157,7 +157,7 @@ def report(
 
 
 class Listed:
-    """A list of events as a :class:`kanalyze.source.Source`."""
+    """A list of events as a :class:`kanalyze.schema.Source`."""
 
     def __init__(
         self,

@@ -97,7 +97,8 @@ def kernels(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl
     found = exclusive_operations(report).select("row", "kind", "event_id", "name", "dur_ns", "exclusive_ns")
     found = found.filter((pl.col("kind") == "kernel") & pl.col("dur_ns").is_not_null())
     if found.is_empty() and report.meta.timeless:
-        raise CannotTellError.without_counters(TABLE.name, report.meta.path, "of durations (section SpeedOfLight)")
+        which = "counters of durations (section SpeedOfLight)"
+        raise CannotTellError.without_counters(TABLE.name, report.meta.path, which)
     keys, table = ["name"], TABLE
     if by in _FORMS:
         table = _FORMS[by]

@@ -26,7 +26,7 @@ from kanalyze.errors import KanalyzeError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table
-from kanalyze.wording import worded
+from kanalyze.tools import worded
 
 TABLE: Final = Table(
     "findings",

@@ -24,7 +24,7 @@ from kanalyze.analyses.shared.statistics import total
 from kanalyze.errors import DamagedReportError, KanalyzeError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
-from kanalyze.wording import worded
+from kanalyze.tools import worded
 
 if TYPE_CHECKING:
     from kanalyze.analyses.findings._doubts import Check

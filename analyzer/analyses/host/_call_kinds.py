@@ -21,7 +21,7 @@ from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.intervals import OF_EVENTS
 from kanalyze.report import Report
-from kanalyze.wording import CUDA, HIP, RUNTIME, is_amd
+from kanalyze.tools import CUDA, HIP, RUNTIME, is_amd
 
 #: Copies that block their caller, whatever stream they name.
 BLOCKING_COPY: Final = r"(?:cuda|cu)Memcpy(?!.*(?:Async|Node|Batch))"
@@ -169,7 +169,7 @@ _CALLS: Final = {HIP: r"^hip(?:[A-Z]|rtc)", CUDA: r"^cu(?:da)?[A-Z]"}
 
 @once_per_process
 def interface(report: Report) -> str:
-    """CUDA, HIP or RUNTIME (:mod:`kanalyze.wording`), by names of calls; without calls by names of GPUs."""
+    """CUDA, HIP or RUNTIME (:mod:`kanalyze.tools`), by names of calls; without calls by names of GPUs."""
     names = report.kind("api").get_column("name").unique().cast(pl.String).drop_nulls()
     for found, pattern in _CALLS.items():
         if names.str.contains(pattern).any():

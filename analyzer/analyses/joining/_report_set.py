@@ -133,7 +133,7 @@ def _pool(first: Report, *others: Report) -> Report:
 
 
 class _Pool:
-    """A source that concatenates the tables of several reports; see :class:`kanalyze.source.Source`."""
+    """A source that concatenates the tables of several reports; see :class:`kanalyze.schema.Source`."""
 
     def __init__(self, reports: Sequence[Report]) -> None:
         self._reports = reports

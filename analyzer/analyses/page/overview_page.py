@@ -35,9 +35,9 @@ from kanalyze.analyses.page._headline import Maker, made, page_answer, process_c
 from kanalyze.analyses.unprofiled._correction import Bare, bare_of, bare_sentence, corrected, corrected_sentence
 from kanalyze.errors import UnknownNameError
 from kanalyze.report import Meta, Report
+from kanalyze.tools import CUDA, worded
 from kanalyze.units import instead, percent, plural, time
 from kanalyze.window import WORDS, Scope, Window, with_article
-from kanalyze.wording import CUDA, worded
 
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
@@ -83,7 +83,7 @@ class Overview:
             ops, phases and health, where known.
         findings: The findings on that part without one-time costs, those with a cause first, what gains most first.
         cannot_tell: Reason by table, for missing tables.
-        interface: Programming interface, CUDA or another of :mod:`kanalyze.wording`.
+        interface: Programming interface, CUDA or another of :mod:`kanalyze.tools`.
         zero_ns: Origin of displayed times.
         named: What names host time beside the report itself, and how sure that is; empty for nothing.
         bare: Runs without a profiler; None without any.

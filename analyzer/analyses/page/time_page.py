@@ -26,8 +26,8 @@ from kanalyze.analyses.ranges import range_gpu, ranges, steps
 from kanalyze.analyses.streams import concurrency
 from kanalyze.report import Meta, Report
 from kanalyze.schema import Table
+from kanalyze.tools import CUDA, worded
 from kanalyze.window import Scope
-from kanalyze.wording import CUDA, worded
 
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
@@ -50,7 +50,7 @@ class Summary:
         cannot_tell: Reason by table, for missing tables that every CUDA trace gives.
         not_recorded: Reason by table, for missing tables of optional traces.
         remarks: One-sentence summary by table, for some tables.
-        interface: Programming interface, CUDA or another of :mod:`kanalyze.wording`.
+        interface: Programming interface, CUDA or another of :mod:`kanalyze.tools`.
         zero_ns: Origin of displayed times.
     """
 

@@ -28,7 +28,7 @@ from kanalyze.readers.nsys.read_sqlite_folder import NsysTables, report_of
 from kanalyze.readers.storage.sqlite_file import SqliteFile
 from kanalyze.readers.torch import read_json as read_torch_json
 from kanalyze.report import Report
-from kanalyze.source import Source
+from kanalyze.schema import Source
 
 if TYPE_CHECKING:
     from kanalyze.readers import Progress

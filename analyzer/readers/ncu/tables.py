@@ -114,7 +114,7 @@ class Measured:
 
 
 class NcuTables:
-    """The tables of a report of ncu; see :class:`kanalyze.source.Source`."""
+    """The tables of a report of ncu; see :class:`kanalyze.schema.Source`."""
 
     #: The kinds of events that ncu records.
     kinds: tuple[str, ...] = ("kernel",)

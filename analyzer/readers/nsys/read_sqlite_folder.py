@@ -137,7 +137,7 @@ def _driver(told: str | None) -> str | None:
 
 
 class NsysTables:
-    """Tables of one nsys export; see :class:`kanalyze.source.Source`."""
+    """Tables of one nsys export; see :class:`kanalyze.schema.Source`."""
 
     def __init__(self, database: TableFile) -> None:
         """Read from `database` on demand."""
@@ -201,7 +201,7 @@ class NsysTables:
         return tables[name]() if name in tables else READER_TABLES[name].empty()
 
     def mapped(self, name: str, transform: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
-        """See :class:`kanalyze.source.PartedSource`."""
+        """See :class:`kanalyze.schema.PartedSource`."""
         if name == CPU_SAMPLES.name:
             return self._samples.mapped_cpu_samples(transform)
         return transform(self.table(name))

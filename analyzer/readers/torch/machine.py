@@ -16,7 +16,7 @@ from kanalyze.model import DEVICES, NOTES, PROCESSES
 from kanalyze.readers.torch.decode.events import MISSING
 from kanalyze.readers.torch.decode.old_forms import number
 from kanalyze.readers.torch.frames import FRAME_KINDS, Frames
-from kanalyze.wording import amd_target, is_amd
+from kanalyze.tools import amd_target, is_amd
 
 if TYPE_CHECKING:
     Note = tuple[str, int | None, int | None, str]

@@ -90,7 +90,7 @@ _ON_GPU: Final = pl.col("device_type").is_in((1, 6, 12))
 
 
 class TorchTables:
-    """Tables of one trace; see :class:`kanalyze.source.Source`."""
+    """Tables of one trace; see :class:`kanalyze.schema.Source`."""
 
     def __init__(self, path: Path, frames: Frames) -> None:
         """Build tables from `frames`, read from `path`."""

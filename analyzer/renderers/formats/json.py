@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.page.time_page import Summary
     from kanalyze.analyses.ranks._job import Job
     from kanalyze.analyses.replay._whatif import WhatIf
-    from kanalyze.renderers.page.of_any_kind import Shown
+    from kanalyze.renderers.page import Shown
 
     Object = dict[str, Any]
 

@@ -6,11 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from kanalyze.outlets import code, markdown, paragraph
-from kanalyze.renderers.page.of_any_kind import Block, page_of_any, short_names
+from kanalyze.renderers.page import Block, page_of_any, short_names
 
 if TYPE_CHECKING:
-    from kanalyze.renderers.page.of_any_kind import Ledger, Page, Shown
-    from kanalyze.renderers.text.grid import Chapter, Section
+    from kanalyze.renderers.page import Chapter, Ledger, Page, Section, Shown
 
 #: Lines of a comparison, which is pasted into a pull request, and the rows of its tables that are tried for it.
 _MOST_LINES: Final = 39

@@ -9,11 +9,10 @@ from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import units
-from kanalyze.renderers.page.of_any_kind import page_of_any, short_names
-from kanalyze.renderers.text.grid import CODES, LEAST_NAME, Chapter, Look, Section, wrapped
+from kanalyze.renderers.page import CODES, LEAST_NAME, Chapter, Look, Section, page_of_any, short_names, wrapped
 
 if TYPE_CHECKING:
-    from kanalyze.renderers.page.of_any_kind import Ledger, Page, Point, Shown
+    from kanalyze.renderers.page import Ledger, Page, Point, Shown
 
 _GLYPHS: Final = "█▓▒░╬≡∷"
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
@@ -40,8 +39,7 @@ _BOLD, _DIM = "1", "2"
 def render(shown: Sequence[Shown], look: Look, top: int | None) -> str:
     """Renders a page per report as text, ending with a newline."""
     look = Look(max(60, min(look.width, 160)), look.colour)
-    pages = [_fitting(one, look, top) for one in shown]
-    return f"\n{look.paint('─' * look.width, _DIM)}\n\n".join(pages)
+    return f"\n{look.paint('─' * look.width, _DIM)}\n\n".join([_fitting(one, look, top) for one in shown])
 
 
 def _fitting(shown: Shown, look: Look, top: int | None) -> str:

@@ -10,9 +10,8 @@ import polars as pl
 
 from kanalyze import units
 from kanalyze.outlets import command
-from kanalyze.renderers.page.of_any_kind import ROWS, Block, Page, unversioned
-from kanalyze.renderers.text.grid import ARROW, Column, Section, numbers, section, words
-from kanalyze.renderers.text.kernel_names import short_forms
+from kanalyze.renderers.page import ARROW, ROWS, Block, Column, Page, Section, numbers, section, unversioned, words
+from kanalyze.renderers.page.kernel_names import short_forms
 from kanalyze.window import WORDS, PerIteration
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.comparing._gate import Noise
     from kanalyze.analyses.comparing._pair import Side
     from kanalyze.analyses.replay._whatif import WhatIf
-    from kanalyze.renderers.text.grid import Row
+    from kanalyze.renderers.page import Row
 
 
 #: Lines of all sections together, and those of a section that are no rows.
@@ -74,8 +73,7 @@ def comparison_page(found: Comparison, top: int) -> Page:
 def _sections(found: Comparison, top: int) -> list[Section]:
     """The sections, with fewer rows each than the usual number where all together would be too long."""
     for rows in range(top, 0, -1):
-        made = [_waterfall(found, rows), *_tables(found, rows)]
-        sections = [section for section in made if section.grid.rows]
+        sections = [section for section in [_waterfall(found, rows), *_tables(found, rows)] if section.grid.rows]
         if top > ROWS or sum(len(section.grid.rows) + _AROUND for section in sections) <= _LINES:
             return sections
     return [_waterfall(found, top)]

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import units
-from kanalyze.renderers.page.of_any_kind import Page, health_line
+from kanalyze.renderers import page
+from kanalyze.renderers.page import Column, Page, Section, numbers, section, words
 from kanalyze.renderers.page.time import gpu, launch_shape, page_of, show
-from kanalyze.renderers.text.grid import Advice, Chapter, Column, Section, numbers, section, telling_apart, words
 from kanalyze.report import Meta
 from kanalyze.tools import TOOLS, tool_of
 
@@ -50,7 +50,7 @@ def counters_page(found: CounterSummary, top: int) -> Page:
     several = found.kernels.height > 1  # of a single one, the conclusion is the page's answer
     return Page(
         heading=[found.meta.path.name, found.meta.recorded_by, *(gpu(*one) for one in devices.iter_rows())],
-        health=health_line(checks),
+        health=page.health_line(checks),
         answer=found.answer,
         sections=[_kernels(rows, top)] if several else [],
         more=f"counters, or stalls, roofline, advice, metrics: {show('counters', found.meta.path, scope=found.scope)}",
@@ -71,11 +71,10 @@ def _kernels(rows: pl.DataFrame, top: int) -> Section:
         Column("bound", "verdict", left=True),
         words("kernel", "name"),
     )
-    remark = "of the peaks; time of the longest"
-    return section("KERNELS", rows.with_columns(bound), columns, top, remark, named=True)
+    return section("KERNELS", rows.with_columns(bound), columns, top, "of the peaks; time of the longest", named=True)
 
 
-def _chapter(row: Row, found: CounterSummary, *, several: bool) -> Chapter:
+def _chapter(row: Row, found: CounterSummary, *, several: bool) -> page.Chapter:
     stalls, advice = (rows.filter(pl.col("event_id") == row["first"]) for rows in (found.stalls, found.advice))
     waits = ~pl.col("reason").is_in(["selected", "not_selected"]) & pl.col("share").is_not_null()
     most = stalls.filter(waits).head(_MOST).select("reason", "share")
@@ -91,7 +90,7 @@ def _chapter(row: Row, found: CounterSummary, *, several: bool) -> Chapter:
     }
     took = "" if row["dur_ns"] is None else units.time(row["dur_ns"])
     times = f", longest of {units.plural(row['count'], 'launch')}" if row["count"] > 1 else ""
-    return Chapter(
+    return page.Chapter(
         row["name"] or "(no name)",
         f"{_joined(took, launch_shape(row, 'grid {} × block {}'))}{times}",
         row["conclusion"] if several else "",
@@ -185,7 +184,7 @@ def _accesses(row: Row) -> str:
     return _joined(*parts, conflicts, f"{units.plural(local, 'access')} to local memory" if local else "")
 
 
-def _advice(rows: pl.DataFrame) -> tuple[list[Advice], str]:
+def _advice(rows: pl.DataFrame) -> tuple[list[page.Advice], str]:
     """Our advice, then the most specific ncu rules; and the number of those left out."""
     ours = pl.col("source") == "kanalyze"
     others = rows.filter(~ours)
@@ -203,7 +202,7 @@ def _advice(rows: pl.DataFrame) -> tuple[list[Advice], str]:
     return shown, f"{units.plural(hidden, 'further result')} of ncu's rules, in the table advice" if hidden > 0 else ""
 
 
-def _advised(row: Row, gain: str, sentence: str, remedy: str = "") -> Advice:
+def _advised(row: Row, gain: str, sentence: str, remedy: str = "") -> page.Advice:
     """One advice with its estimated gain, as a share of the whole or, in brackets, of one unit's activity.
 
     Where the roofline allows less than a rule's estimate, the sentence says so.
@@ -211,7 +210,7 @@ def _advised(row: Row, gain: str, sentence: str, remedy: str = "") -> Advice:
     estimate, possible, capped = row["speedup_share"], row["possible_share"], ""
     if estimate is not None and possible is not None and row["possible_from"] == "roof":
         capped = f" The estimate is {units.percent(estimate)} of the kernel, its roof leaves {units.percent(possible)}."
-    return Advice(_share(row, gain, "{}") or _share(row, "speedup_share", "({})"), f"{sentence}{capped}", remedy)
+    return page.Advice(_share(row, gain, "{}") or _share(row, "speedup_share", "({})"), f"{sentence}{capped}", remedy)
 
 
 def _key(text: str) -> str:
@@ -222,16 +221,16 @@ def _key(text: str) -> str:
 
 def joint_page(found: JointSummary, top: int) -> Page:
     """Builds the page of the timeline report, with counters and operators of the other tools."""
-    page = page_of(found.summary, top)
+    timed = page_of(found.summary, top)
     base, *others = found.metas
     # reports in a capture's folder are that folder
     given = dict.fromkeys(meta.path for meta in found.metas if meta.path.parent != base.path)
     kernels = joined_kernels(found.joined, found.tools, top, (_left_over(found), _little(found)))
-    return page._replace(
-        heading=[*page.heading, *joined_with(others, found.tools, base)],
-        sections=[kernels if one.title == "KERNELS" else one for one in page.sections],
+    return timed._replace(
+        heading=[*timed.heading, *joined_with(others, found.tools, base)],
+        sections=[kernels if one.title == "KERNELS" else one for one in timed.sections],
         chapters=_chapters(found, top),
-        more=f"joined, or gains: {show('joined', *given, scope=found.summary.scope)}\n{page.more}",
+        more=f"joined, or gains: {show('joined', *given, scope=found.summary.scope)}\n{timed.more}",
     )
 
 
@@ -261,10 +260,10 @@ def joined_kernels(joined: pl.DataFrame, tools: Sequence[str], top: int, remarks
     )
     columns = (
         *_or_dash(time="exclusive_ns", window="window_share", count="count spare"),
-        *[Column("GPU", "device")] * bool(telling_apart(timed, ("name",), ("device",))),
+        *[Column("GPU", "device")] * bool(page.telling_apart(timed, ("name",), ("device",))),
         *(counters if measured else ()),
         *[dashed("operator", "operator", wide=True)] * traced,
-        *[Column("grid × block", launch_shape, left=True)] * bool(telling_apart(timed.head(top), ("name",), axes)),
+        *[Column("grid × block", launch_shape, left=True)] * bool(page.telling_apart(timed.head(top), ("name",), axes)),
         words("kernel", "name"),
     )
     remark = "by launch shape; counters are ncu's" if measured else "by launch shape"
@@ -302,7 +301,7 @@ def _left_over(found: JointSummary) -> str:
     return f"left over: {'; '.join(texts)}" if texts else ""
 
 
-def _chapters(found: JointSummary, top: int) -> list[Chapter]:
+def _chapters(found: JointSummary, top: int) -> list[page.Chapter]:
     """Chapters of the kernels with the largest potential gain, descending."""
     if found.gains is None or found.gains.is_empty():
         return []
@@ -312,7 +311,7 @@ def _chapters(found: JointSummary, top: int) -> list[Chapter]:
     return [_joint_chapter(kernels[number], rows.to_dicts()) for (number,), rows in [*parts.items()][:top]]
 
 
-def _joint_chapter(row: Row, advice: Sequence[Row]) -> Chapter:
+def _joint_chapter(row: Row, advice: Sequence[Row]) -> page.Chapter:
     telling = [one for one in advice if one["gain_share"] is not None or one["source"] == "kanalyze"]
     shown = (telling or [*advice])[:3]
     took = "no time known"
@@ -331,7 +330,7 @@ def _joint_chapter(row: Row, advice: Sequence[Row]) -> Chapter:
     }
     more = len(advice) - len(shown)
     told = [f"{_key(one['sentence'])} ({one['source']}: {one['rule']})" for one in shown]
-    return Chapter(
+    return page.Chapter(
         row["name"] or "(no name)",
         _joined(took, launch_shape(row, "grid {} × block {}")),
         "",

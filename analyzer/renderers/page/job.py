@@ -12,13 +12,12 @@ from kanalyze import outlets, units
 from kanalyze.analyses.ranks._job_findings import Late, job_findings, late_ranks, notable_causes
 from kanalyze.analyses.ranks.tables import common_steps
 from kanalyze.outlets import command
+from kanalyze.renderers.page import Block, Column, Page, Section, numbers, of, section, words
 from kanalyze.renderers.page.comparison import signed
-from kanalyze.renderers.page.of_any_kind import Block, Page
-from kanalyze.renderers.text.grid import Column, Section, numbers, of, section, words
 
 if TYPE_CHECKING:
     from kanalyze.analyses.ranks._job import Job
-    from kanalyze.renderers.text.grid import Row
+    from kanalyze.renderers.page import Row
 
 #: Width of a rank's bar, and what its parts look like.
 _BAR: Final = 20

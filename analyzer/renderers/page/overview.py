@@ -9,24 +9,9 @@ import polars as pl
 
 from kanalyze import units
 from kanalyze.outlets import command
-from kanalyze.renderers.page.of_any_kind import (
-    ROWS,
-    UNNAMED,
-    WORTH_NAMING,
-    Block,
-    Ledger,
-    Page,
-    Point,
-    Share,
-    health_line,
-    ledger,
-    options,
-    rank_of,
-    unversioned,
-)
-from kanalyze.renderers.page.time import culprits_of
-from kanalyze.renderers.text.grid import Column, Section, numbers, section, words
-from kanalyze.renderers.text.kernel_names import short_forms
+from kanalyze.renderers import page
+from kanalyze.renderers.page import Column, Page, Section, numbers, section, words
+from kanalyze.renderers.page.kernel_names import short_forms
 from kanalyze.schema import unit_of
 from kanalyze.window import PerIteration, Window, of_iteration
 
@@ -45,7 +30,7 @@ _ITERATION: Final = "iteration"
 
 #: The longest name of a range in the detail of a bucket; and of a line of the program.
 _LONGEST_IN: Final = 28
-_LONGEST_PLACE: Final = 32
+_LONGEST: Final = 32
 
 #: Ranges are told where the host was in them for this part of an iteration.
 _LEAST_INSIDE: Final = 0.1
@@ -70,21 +55,21 @@ def overview_page(found: Overview, top: int) -> Page:
     if top > _FEW_ROWS or (code is None and top >= 0):  # lines tell more than ranges and operators
         tables.append(_ranges(found, per, rows + 1) or _operators(found, per, rows))
     to_do = _to_do(found.findings)[: 3 if top > 0 else 2]
-    findings = [(one, None) for one in found.findings[:top]] if top > ROWS else to_do
+    findings = [(one, None) for one in found.findings[:top]] if top > page.ROWS else to_do
     points = [_point(one, per, beside) for one, beside in findings]
     busy = ", ".join(
         f"GPU {row['device']} {units.percent(row['busy_ns'] / max(row['window_ns'], 1))}" for row in others
     )
-    more = [command("kanalyze", "summarize", found.meta.path, *options(found.scope), "--full")]
+    more = [command("kanalyze", "summarize", found.meta.path, *page.options(found.scope), "--full")]
     return Page(
         heading=_heading(found),
         answer=found.answer,
-        ledgers=[_ledger(found, per, row, min(ROWS, max(top, 0) + 4)) for row in shown],
+        ledgers=[_ledger(found, per, row, min(page.ROWS, max(top, 0) + 4)) for row in shown],
         sections=[table for table in tables if table is not None],
         more="\n".join([*more, *(command("kanalyze", "explain", one.rule) for one in found.findings[:1])]),
         points=points,
         points_remark=_points_remark(per, points),
-        blocks=[*([Block("OTHER GPUS", f"busy {busy}; --device N shows one")] if busy else []), *_blocks(found)],
+        blocks=[*([page.Block("OTHER GPUS", f"busy {busy}; --device N shows one")] if busy else []), *_blocks(found)],
         overview=True,
         nothing="Nothing that gains a hundredth of it.",
     )
@@ -112,17 +97,17 @@ def _heading(found: Overview) -> list[str]:
         from kanalyze.renderers.page.counters import joined_with  # noqa: PLC0415 - most pages are of one report
 
         parts += joined_with(found.others, found.tools, found.meta)
-    parts += rank_of(found.meta)
+    parts += page.rank_of(found.meta)
     if found.steady is not None:
         number = found.steady.rows.filter(pl.col("name") == found.steady.each).height
         parts.append(f"{units.count(number)} × {found.steady.each}")
     elif found.scope.window is not None:
         parts.append(f"window {found.scope.window}")
-    parts += [health_line(found.tables["health"])] if "health" in found.tables else []
+    parts += [page.health_line(found.tables["health"])] if "health" in found.tables else []
     return [found.meta.path.name, found.meta.recorded_by, *parts, *([found.named] if found.named else [])]
 
 
-def _ledger(found: Overview, per: PerIteration, window: dict[str, Any], most: int) -> Ledger:
+def _ledger(found: Overview, per: PerIteration, window: dict[str, Any], most: int) -> page.Ledger:
     """The ledger of a device, of at most so many buckets; the others become one."""
     rows = found.tables["ledger"].filter(pl.col("device") == window["device"])
     if found.window is None:
@@ -138,7 +123,7 @@ def _ledger(found: Overview, per: PerIteration, window: dict[str, Any], most: in
     else:
         told = " to ".join(units.instant(window[side], found.zero_ns) for side in ("start_ns", "end_ns"))
         told += ", loading apart" if found.window is None and _once(found) else ""
-    whole = ledger(
+    whole = page.ledger(
         rows,
         f"GPU {window['device']}, {told}",
         lambda bucket, parts: _detail(found, per, bucket, window["device"], parts),
@@ -150,7 +135,7 @@ def _ledger(found: Overview, per: PerIteration, window: dict[str, Any], most: in
     return whole._replace(shares=_with_rest(shares, whole.window_ns, most), title=title)
 
 
-def _with_rest(shares: list[Share], length: int, most: int) -> list[Share]:
+def _with_rest(shares: list[page.Share], length: int, most: int) -> list[page.Share]:
     """The largest buckets, and the others as one, which is told by their names."""
     large = sum(one.ns >= _LEAST_SHARE * length for one in shares)
     if len(shares) <= min(most, large + 1):
@@ -162,7 +147,7 @@ def _with_rest(shares: list[Share], length: int, most: int) -> list[Share]:
     *texts, last = units.adding_up(times_ns, sum(times_ns))
     names = ", ".join(one.bucket for one in rest)
     named = [one._replace(time=text) for one, text in zip(kept, texts, strict=True)]
-    return [*named, Share("rest", ns, each_ns, last, units.percent(ns / max(length, 1)), names, names)]
+    return [*named, page.Share("rest", ns, each_ns, last, units.percent(ns / max(length, 1)), names, names)]
 
 
 def _detail(found: Overview, per: PerIteration, bucket: str, device: int, details: list[tuple[str | None, int]]) -> str:
@@ -171,8 +156,8 @@ def _detail(found: Overview, per: PerIteration, bucket: str, device: int, detail
         return _families(found.tables.get("hot_kernels"))
     named = _by_range(found, bucket, device) or _by_culprit(found, bucket, device, details)
     whole = sum(ns for _, ns in details)
-    worth = [(name, ns) for name, ns in named if ns >= WORTH_NAMING * whole][:3]
-    return ", ".join(f"{unversioned(name)} {per.mean_time(ns)}" for name, ns in worth)
+    worth = [(name, ns) for name, ns in named if ns >= page.WORTH_NAMING * whole][:3]
+    return ", ".join(f"{page.unversioned(name)} {per.mean_time(ns)}" for name, ns in worth)
 
 
 def _families(table: pl.DataFrame | None) -> str:
@@ -181,9 +166,9 @@ def _families(table: pl.DataFrame | None) -> str:
         return ""
     named = pl.col("family").fill_null("CUDA graphs")  # of which the whole alone was recorded
     sums = table.group_by(named).agg(pl.col("exclusive_ns").sum()).filter(pl.col("family") != "communication")
-    whole = max(int(sums.get_column("exclusive_ns").sum()), 1)
+    whole = int(sums.get_column("exclusive_ns").sum())
     largest = sums.sort("exclusive_ns", "family", descending=True).head(3)
-    return ", ".join(f"{family} {ns / whole:.0%}".replace("%", " %") for family, ns in largest.iter_rows())
+    return page.shares_of(largest.iter_rows(), whole)
 
 
 def _by_range(found: Overview, bucket: str, device: int) -> list[tuple[str, int]]:
@@ -219,11 +204,11 @@ def _by_culprit(
     sums: dict[str | None, int] = {}
     if bucket == "host" and "culprits" in found.tables:
         each = found.steady.each if found.steady else ""
-        for name, ns in culprits_of(bucket, found.tables["culprits"].filter(pl.col("device") == device)):
+        for name, ns in page.culprits_of(bucket, found.tables["culprits"].filter(pl.col("device") == device)):
             told = name and of_iteration(name, each)
             sums[told] = sums.get(told, 0) + ns
     named = sorted(sums.items() or details, key=lambda part: -part[1])
-    return [(UNNAMED.get(name, name), ns) for name, ns in named if name is not None]
+    return [(page.UNNAMED.get(name, name), ns) for name, ns in named if name is not None]
 
 
 def _code(found: Overview, per: PerIteration, top: int) -> Section | None:
@@ -233,7 +218,7 @@ def _code(found: Overview, per: PerIteration, top: int) -> Section | None:
         return None
     of_device = table.filter(pl.col("device") == found.device).with_columns(ns=pl.sum_horizontal(*_OF_LINE.values()))
     lines = of_device.drop_nulls("place").with_columns(pl.col("text").fill_null(pl.col("function")).cast(pl.String))
-    shown = lines.head(min(_worth_a_row(lines.get_column("share")), top, ROWS - 1))
+    shown = lines.head(min(_worth_a_row(lines.get_column("share")), top, page.ROWS - 1))
     if shown.is_empty():
         return None
     parts = ["ns", *_OF_LINE.values()]
@@ -252,16 +237,16 @@ def _code(found: Overview, per: PerIteration, top: int) -> Section | None:
     columns = (
         Column("time", "ns"),
         *(Column(title, part, spare=True) for title, part in kept.items()),
-        Column("line", "place", _fitted_place, left=True),
+        # a long path is without its beginning
+        Column("line", "place", lambda text: text if len(text) <= _LONGEST else f"…{text[1 - _LONGEST :]}", left=True),
         words("source" if of_device.get_column("text").count() else "function", "text", missing=""),
     )
     some = f"{shown.height} of {units.plural(lines.height, 'line')}; " if shown.height < lines.height else ""
-    remark = f"{some}{unit}{f' per {per.each}' if per.each else ''}"
     return section(
         "WHERE IN YOUR CODE",
         rows.with_columns(pl.Series(*one) for one in told.items()),
         columns,
-        remark=remark,
+        remark=(f"{some}{unit}{f' per {per.each}' if per.each else ''}"),
         cut=True,
     )
 
@@ -269,11 +254,6 @@ def _code(found: Overview, per: PerIteration, top: int) -> Section | None:
 def _worth_a_row(shares: pl.Series) -> int:
     """How many of the rows, the largest first, have a share that is worth a row; one at least, where there are some."""
     return max(shares.filter(shares >= _LEAST_SHARE).len(), min(len(shares), 1))
-
-
-def _fitted_place(place: str) -> str:
-    """A line of the program, a long path without its beginning."""
-    return place if len(place) <= _LONGEST_PLACE else f"…{place[1 - _LONGEST_PLACE :]}"
 
 
 def _kernels(found: Overview, per: PerIteration, top: int) -> Section | None:
@@ -337,11 +317,11 @@ def _to_do(findings: Sequence[Finding]) -> list[tuple[Finding, Finding | None]]:
     return found
 
 
-def _point(finding: Finding, per: PerIteration, beside: Finding | None = None) -> Point:
+def _point(finding: Finding, per: PerIteration, beside: Finding | None = None) -> page.Point:
     brief = finding.brief
     where = brief.line if brief.headline.endswith(f" in {brief.where}") else brief.place
     replayed_ns = beside.replayed_ns if beside is not None and finding.replayed_ns is None else finding.replayed_ns
-    return Point(
+    return page.Point(
         f"{'≤ ' if finding.at_most else ''}{per.mean_time(finding.at_stake_ns)}",
         brief,
         f"{brief.headline}{f', in {where}' if where else ''}",
@@ -352,7 +332,7 @@ def _point(finding: Finding, per: PerIteration, beside: Finding | None = None) -
     )
 
 
-def _points_remark(per: PerIteration, points: Sequence[Point]) -> str:
+def _points_remark(per: PerIteration, points: Sequence[page.Point]) -> str:
     """Remark on the times of findings, as long as there is room for at 80 columns."""
     takes = "GPU time that it takes"
     told = [f"GPU time {per.of} that it takes", f"GPU time {per.of}"] if per.iterations else []
@@ -366,18 +346,18 @@ def _once(found: Overview) -> str:
     rows = found.tables["ledger"].filter(main, bucket="loading").sort("ns", "detail", descending=[True, False])
     whole = int(rows.get_column("ns").sum())
     told = [
-        f"{unversioned(detail)} {units.time(ns)}"
+        f"{page.unversioned(detail)} {units.time(ns)}"
         for place, (detail, ns) in enumerate(rows.select("detail", "ns").head(5).iter_rows())
-        if not place or ns >= WORTH_NAMING * whole
+        if not place or ns >= page.WORTH_NAMING * whole
     ]
     return f"{units.time(whole)}: {', '.join(told)}" if whole else ""
 
 
-def _blocks(found: Overview) -> list[Block]:
+def _blocks(found: Overview) -> list[page.Block]:
     """Time outside of the ledger: before, between and after the steady part, or what was paid once."""
     table = found.tables.get("phases")
     if found.window is None and "ledger" in found.tables and (once := _once(found)):
-        return [Block("PAID ONCE", once)]
+        return [page.Block("PAID ONCE", once)]
     if table is None or table.is_empty() or found.steady is None:
         return []
     whole_ns = int(table.get_column("ns").sum())
@@ -385,10 +365,10 @@ def _blocks(found: Overview) -> list[Block]:
     for phase, most in {"before": 5, "between": 2, "after": 2}.items():
         rows = table.filter(pl.col("phase") == phase)
         ns = int(rows.get_column("ns").sum())
-        if ns and ns >= WORTH_NAMING * whole_ns:
+        if ns and ns >= page.WORTH_NAMING * whole_ns:
             of_all = f" of {units.time(whole_ns)} recorded" if phase == "before" else ""
             largest = (
-                rows.filter(pl.col("ns") >= WORTH_NAMING * ns).head(most).select("part", "count", "ns").iter_rows()
+                rows.filter(pl.col("ns") >= page.WORTH_NAMING * ns).head(most).select("part", "count", "ns").iter_rows()
             )
             parts = (
                 f"{_part(part, count, found.steady.each)} {units.time(part_ns)}" for part, count, part_ns in largest
@@ -397,7 +377,7 @@ def _blocks(found: Overview) -> list[Block]:
     before = told.pop("before", "")
     rest = "; ".join(f"{phase} {text}" for phase, text in told.items())
     named = {"START-UP" if found.starts else "BEFORE": before, "BESIDE": rest}
-    return [Block(title, text) for title, text in named.items() if text]
+    return [page.Block(title, text) for title, text in named.items() if text]
 
 
 def _part(name: str, count: int, each: str) -> str:
@@ -424,17 +404,13 @@ def evidence_page(found: Evidence, top: int) -> Page:
             (Column("line", "place", left=True, missing="elsewhere"), words("source", "text", missing="")),
             "of its time",
         ),
-        "KERNELS": (
-            found.kernels,
-            (*_each(per, count="count"), words("kernel", "name")),
-            "that run in its time",
-        ),
+        "KERNELS": (found.kernels, (*_each(per, count="count"), words("kernel", "name")), "that run in its time"),
         "WAITS": (
             found.waits,
             (
                 *_each(per, times="count"),
                 Column("bucket", "reason", left=True),
-                words("culprit", "culprit", lambda name: UNNAMED.get(name, name), missing=""),
+                words("culprit", "culprit", lambda name: page.UNNAMED.get(name, name), missing=""),
             ),
             "idle time in it, by what held the GPU up",
         ),

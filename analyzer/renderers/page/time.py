@@ -12,28 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import outlets, units
-from kanalyze.renderers.page.of_any_kind import (
-    UNNAMED,
-    Ledger,
-    Page,
-    Point,
-    health_line,
-    ledger,
-    options,
-    rank_of,
-    unversioned,
-)
-from kanalyze.renderers.text.grid import Column, Section, numbers, of, operation, section, telling_apart, words
-from kanalyze.renderers.text.kernel_names import short_forms
+from kanalyze.renderers import page
+from kanalyze.renderers.page import Column, Page, Section, numbers, section, words
+from kanalyze.renderers.page.kernel_names import short_forms
+from kanalyze.tools import processor, worded
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, Scope, Window, located, plain
-from kanalyze.wording import processor, worded
 
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.time_page import Summary
     from kanalyze.analyses.ranges._instances import Instances
-    from kanalyze.renderers.page.of_any_kind import Part
-    from kanalyze.renderers.text.grid import Row
+    from kanalyze.renderers.page import Part, Row
 
     Tables = Mapping[str, pl.DataFrame]
     Make = Callable[[Tables, int], Section]
@@ -51,15 +40,11 @@ _WHOSE: Final = {
     "device": "GPU",
     "graph_exec_id": "executable",
 }
-#: Folders in the file of a Python function, such as ``train/steps.py(31): step``; and an enclosing such function.
-#: Anchored at word starts, since trying every letter of a long word is quadratic.
-_FOLDERS: Final = re.compile(r"(?<![^\s<>])[^\s<>]*/(?=[^\s/<>]+\.py\(\d+\): )")
-_AROUND: Final = re.compile(r"(?<=.) in [^\s<>]+\.py\(\d+\): \S+$")
 
 
 def _whose(table: pl.DataFrame, names: Sequence[str], columns: Iterable[str]) -> list[Column]:
     """Those of `columns` that tell apart rows of equal `names`."""
-    return [Column(_WHOSE[name], name) for name in telling_apart(table, names, columns)]
+    return [Column(_WHOSE[name], name) for name in page.telling_apart(table, names, columns)]
 
 
 def _gpu(row: Row) -> str:
@@ -138,8 +123,7 @@ def launches(tables: Tables, top: int) -> Section:
     bound = {*tables["hot_kernels"].filter("launch_bound").get_column("name")}
     # the process may matter in any row, the thread only where rows would be equal
     whose = _whose(table, ("kernel", "api"), ["process_id"])
-    names = ("kernel", "api", *(["process_id"] if whose else []))
-    whose += _whose(table.head(top), names, ["thread_id", "device"])
+    whose += _whose(table.head(top), (("kernel", "api", *(["process_id"] if whose else []))), ["thread_id", "device"])
     columns = (
         *numbers(host_time="charged_api_ns", count=f"count{' spare' if whose else ''}", call="api_median_ns"),
         *numbers(queue="queue_median_ns spare", kernel="kernel_median_ns spare"),
@@ -166,18 +150,8 @@ def culprits(tables: Tables, top: int) -> Section:
         Column("in range", "range", left=True, wide=True),
         Column("culprit", partial(_culprit, short), left=True),
     )
-    remark = of(shown.height, table.height, "idle time by what held it up")
+    remark = page.of(shown.height, table.height, "idle time by what held it up")
     return section("WHY IT WAITED", shown, columns, remark=remark, cut=True)
-
-
-def without_folders(culprit: str) -> str:
-    """Strips folders from Python file names in a culprit."""
-    return _FOLDERS.sub("", culprit)
-
-
-def without_function(culprit: str) -> str:
-    """Strips the enclosing Python function from a culprit, unless nothing else is left."""
-    return without_folders(_AROUND.sub("", culprit))
 
 
 def _culprit(short: Mapping[str, str], row: Row) -> str:
@@ -186,11 +160,11 @@ def _culprit(short: Mapping[str, str], row: Row) -> str:
     if row["bucket"] == "host" and culprit == row["range"]:
         return f"in {culprit}"
     if row["bucket"] == "host" and not row["several"]:
-        return located(unversioned(without_folders(culprit)), row["range"])
+        return located(page.unversioned(page.without_folders(culprit)), row["range"])
     where = (f"in {row['range']}: " if row["range"] else "in no range: ") if row["several"] else ""
     if row["bucket"] == "profiler":
-        return where + UNNAMED.get(culprit, culprit)
-    return where + operation(short.get(culprit, unversioned(culprit)))
+        return where + page.UNNAMED.get(culprit, culprit)
+    return where + page.operation(short.get(culprit, page.unversioned(culprit)))
 
 
 def ranges(tables: Tables, top: int) -> Section:
@@ -317,7 +291,7 @@ def steps(tables: Tables, top: int) -> Section:
     )
     rows = shown.to_dicts()
     kept = [one for one in columns if any(map(one.text, rows))]
-    remark = of(shown.height, table.height, "furthest from the median" if shown.height < table.height else "")
+    remark = page.of(shown.height, table.height, "furthest from the median" if shown.height < table.height else "")
     return section("STEPS", shown, kept, remark=remark)
 
 
@@ -340,7 +314,7 @@ _SECTIONS: Final[dict[str, Make]] = {
         "copies",
         *numbers(time="total_ns", exposed="exclusive_ns", count="count spare", bytes="total_bytes"),
         *numbers(average="avg_bytes wide", rate="bandwidth_bytes_per_s"),
-        words("operation", "operation", operation),
+        words("operation", "operation", page.operation),
         cut=True,
     ),
     "migration_totals": _whole(
@@ -380,7 +354,7 @@ def page_of(summary: Summary, top: int) -> Page:
     table = show("ledger" if "ledger" in tables else "health", meta.path, scope=summary.scope)
     return Page(
         heading=_heading(summary),
-        health=health_line(tables["health"]),
+        health=page.health_line(tables["health"]),
         answer=summary.answer,
         ledgers=[_ledger(summary, row) for row in summary.windows.iter_rows(named=True)],
         sections=shown,
@@ -393,7 +367,7 @@ def page_of(summary: Summary, top: int) -> Page:
 
 def show(table: str, *paths: Path, scope: Scope) -> str:
     """The command that shows `table` of the part in `scope` of the reports at `paths`."""
-    return outlets.command("kanalyze", "show", table, *paths, *options(scope))
+    return outlets.command("kanalyze", "show", table, *paths, *page.options(scope))
 
 
 def _cannot_tell(reasons: Mapping[str, str]) -> list[str]:
@@ -409,7 +383,7 @@ def _heading(summary: Summary) -> list[str]:
     models = summary.windows.group_by("name", "compute_capability", "sm_count", maintain_order=True).len()
     parts = [f"{f'{count} × ' if count > 1 else ''}{gpu(*model)}" for *model, count in models.iter_rows()]
     parts += [f"driver {summary.meta.driver_version}"] if summary.meta.driver_version else []
-    parts += [units.plural(summary.process_count, "process"), *rank_of(summary.meta)]
+    parts += [units.plural(summary.process_count, "process"), *page.rank_of(summary.meta)]
     window = summary.scope.window
     parts += [f"window {window.name}"] if window is not None and window.name else []
     return [summary.meta.path.name, summary.meta.recorded_by, *parts]
@@ -421,7 +395,7 @@ def gpu(name: str | None, capability: str | None, sms: int | None) -> str:
     return (name or "GPU") + (f", {known}" if known else "")
 
 
-def _points(findings: list[Finding]) -> list[Point]:
+def _points(findings: list[Finding]) -> list[page.Point]:
     """Groups findings by rule, costliest first; other devices become a clause."""
     by_rule: dict[str, list[Finding]] = {}
     for finding in findings:
@@ -432,36 +406,28 @@ def _points(findings: list[Finding]) -> list[Point]:
         also = f" (On GPU {first.device}; also on {places}.)" if others else ""
         saved = "" if first.replayed_ns is None else units.time(first.replayed_ns)
         more = f"{first.table}, {first.definition}"
-        points.append(Point(units.time(first.at_stake_ns), first, f"{first.text}{also}", first.remedy, more, saved))
+        points.append(
+            page.Point(units.time(first.at_stake_ns), first, f"{first.text}{also}", first.remedy, more, saved)
+        )
     return points
 
 
-def _ledger(summary: Summary, window: dict[str, int]) -> Ledger:
+def _ledger(summary: Summary, window: dict[str, int]) -> page.Ledger:
     of_device = pl.col("device") == window["device"]
     rows, reasons, busy = (summary.tables[name].filter(of_device) for name in ("ledger", "culprits", "utilisation"))
 
     def detail(bucket: str, parts: list[Part]) -> str:
         """The parts of a bucket, longest first: those of host time are in the table of culprits."""
-        every = culprits_of(bucket, reasons) if bucket == "host" else parts
-        named = [(UNNAMED.get(name, name), ns) for name, ns in every if name is not None]
+        every = page.culprits_of(bucket, reasons) if bucket == "host" else parts
+        named = [(page.UNNAMED.get(name, name), ns) for name, ns in every if name is not None]
         if len(named) == len(every) == 1:
-            return unversioned(every[0][0] or "")
-        told = [f"{unversioned(name)} {units.time(ns)}" for name, ns in named[:2]]
+            return page.unversioned(every[0][0] or "")
+        told = [f"{page.unversioned(name)} {units.time(ns)}" for name, ns in named[:2]]
         return ", ".join([*told, *([f"{len(named) - 2} more"] if len(named) > 2 else [])])  # noqa: PLR2004 - as above
 
     start, end = (units.instant(window[side], summary.zero_ns) for side in ("start_ns", "end_ns"))
-    made = ledger(rows, f"GPU {window['device']}, {start} to {end}", detail, summary.interface)
+    made = page.ledger(rows, f"GPU {window['device']}, {start} to {end}", detail, summary.interface)
     return made._replace(busy=busy.get_column("busy_share").to_list(), span=(start, end))
-
-
-def culprits_of(bucket: str, reasons: pl.DataFrame) -> list[Part]:
-    """Breaks a bucket down by culprit, longest first."""
-    sums: dict[str | None, int] = {}
-    rows = reasons.filter(pl.col("bucket") == bucket).select("culprit", "range", "ns")
-    for culprit, where, ns in rows.iter_rows():
-        told = culprit and located(without_function(culprit), where)
-        sums[told] = sums.get(told, 0) + ns
-    return sorted(sums.items(), key=lambda part: (-part[1], part[0] or ""))
 
 
 #: Instances included in medians and shares.
@@ -488,7 +454,7 @@ def instances_page(found: Instances, top: int) -> Page:
         heading=[found.meta.path.name, found.meta.recorded_by, f"window {window.name if window else found.name}"],
         answer=found.answer,
         sections=sections,
-        more=outlets.command("kanalyze", "summarize", found.meta.path, *options(scope)),
+        more=outlets.command("kanalyze", "summarize", found.meta.path, *page.options(scope)),
     )
 
 

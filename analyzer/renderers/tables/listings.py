@@ -1,18 +1,22 @@
-"""Renders what is no grid: the call tree, and a kernel's source or assembly annotated with metrics per line."""
+"""Renders what is more than a grid: call trees, kernels' source and assembly with metrics, what two tools tell."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from kanalyze import outlets, units
-from kanalyze.renderers.text.kernel_names import NARROWEST, shorten
+from kanalyze.analyses.joining.agreement import REASONS, VERDICTS
+from kanalyze.renderers.page import LEAST_NAME, Column, section, words
+from kanalyze.renderers.page.kernel_names import NARROWEST, short_forms, shorten
 
 if TYPE_CHECKING:
-    from kanalyze.renderers.text.grid import Look
+    from kanalyze.renderers.page import Look
 
     Row = dict[str, Any]
 
@@ -190,3 +194,42 @@ def _line(row: dict[str, Any] | None, source: str, head: str, look: Look) -> str
 def source_json(kernel: str, rows: pl.DataFrame) -> str:
     """Renders the rows as JSON."""
     return outlets.json({"kernel": kernel, "rows": rows.to_dicts()})
+
+
+# The comparison of two tools on one program, side by side.
+
+
+def agreement(rows: pl.DataFrame, shown: pl.DataFrame, width: int) -> str:
+    """Renders counts of all `rows` by verdict, the rows in `shown`, and the meaning of the reasons."""
+    verdicts = rows.get_column("verdict").to_list()
+    counted = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in VERDICTS)
+    told = [f"{units.plural(rows.height, 'figure')}: {counted}"]
+    report = Column("report", lambda row: PurePath(row["report"]).name, left=True)
+    columns = [
+        *([report] if "report" in shown.columns else []),
+        Column("figure", "figure", left=True),
+        Column("first", partial(_value, "first")),
+        Column("tool", "first_tool", left=True, wide=True),
+        Column("second", partial(_value, "second")),
+        Column("tool", "second_tool", left=True),
+        Column("difference", partial(_value, "difference")),
+        Column(
+            "why", lambda row: row["reason"] or ("?" if row["verdict"] == "unexplained" else ""), left=True, spare=True
+        ),
+        words("kernel or copy", "name"),
+    ]
+    if shown.height:
+        grid = section("", shown, columns, named=True).grid
+        head, lines = grid.lines(width, short_forms(grid.names(), max(grid.room_for_names(width), LEAST_NAME)))
+        told += ["", head, *lines]
+    used = shown.get_column("reason").unique(maintain_order=True).drop_nulls().to_list()
+    told += [""] * bool(used) + [f"{reason}: {REASONS[reason]}" for reason in used]
+    return "\n".join(told) + "\n"
+
+
+def _value(name: str, row: Row) -> str:
+    if row[name] is None:
+        return "-"
+    size, unit = abs(row[name]), row["unit"]
+    say = {"ns": units.time, "bytes": units.size}.get(unit, units.count)
+    return ("-" if row[name] < 0 else "") + (units.percent(size) if unit == "share" else say(int(size)))

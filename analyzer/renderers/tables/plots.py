@@ -6,6 +6,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from math import sqrt
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,8 +15,8 @@ import polars as pl
 from kanalyze import outlets, units
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.errors import OutputError
-from kanalyze.renderers.text.grid import COLOURS, DARK
-from kanalyze.renderers.text.kernel_names import shorten
+from kanalyze.renderers.page import COLOURS, DARK
+from kanalyze.renderers.page.kernel_names import shorten
 
 if TYPE_CHECKING:
     from kanalyze.analyses.joining.joined import RoofPoints
@@ -81,42 +82,46 @@ def _note(axes: Axes, text: str, at: tuple[float, float], shift: tuple[float, fl
 
 
 def _stacked(
-    draw: Callable[..., object], side: str, places: range, parts: Mapping[str, Iterable[int]], **style: object
+    axes: Axes,
+    side: str,
+    places: Sequence[int],
+    parts: Mapping[str, Iterable[int]],
+    label: Callable[[int, int], str] | None = None,
+    **style: object,
 ) -> list[float]:
-    """Bars at these places of parts by name, ns, the first at the axis; where they end."""
+    """Bars at these places of parts by name, ns, the first at the axis; where they end. A part may have a label."""
     ends = [0.0] * len(places)
     for name, values in parts.items():
-        lengths = [ns / _MS for ns in values]
-        draw(places, lengths, **{side: ends}, color=(COLOURS | _EXCHANGE)[name], **style)
-        ends = [end + length for end, length in zip(ends, lengths, strict=True)]
+        times = list(values)
+        colour, draw = (COLOURS | _EXCHANGE)[name], axes.barh if side == "left" else axes.bar
+        bars = draw(places, [ns / _MS for ns in times], **{side: ends}, color=colour, **style)
+        if label:
+            ink = "white" if name in DARK else "black"
+            axes.bar_label(bars, [*map(label, places, times)], label_type="center", fontsize=8, color=ink)
+        ends = [end + ns / _MS for end, ns in zip(ends, times, strict=True)]
     return ends
 
 
 def ledger(rows: pl.DataFrame, form: str) -> bytes:
     """A bar for each device (of each report): its window by bucket, those labelled that have room."""
     keys = [name for name in ("report", "instance", "device") if name in rows.columns]
-    sums = rows.group_by(*keys, "bucket", maintain_order=True).agg(pl.col("ns").sum())
     bars = {}
-    for key, part in sums.group_by(keys, maintain_order=True):
+    for key, part in rows.group_by(keys, maintain_order=True):
         named = (f"GPU {value}" if name == "device" else str(value) for name, value in zip(keys, key, strict=True))
-        known = dict(part.select(pl.col("bucket").cast(pl.String), "ns").iter_rows())
-        bars[", ".join(named)] = {bucket: known.get(bucket, 0) for bucket in BUCKETS}
-    longest = max((sum(buckets.values()) for buckets in bars.values()), default=0)
+        sums = part.group_by(pl.col("bucket").cast(pl.String)).agg(pl.col("ns").sum())
+        bars[", ".join(named)] = dict(sums.iter_rows())
+    parts = {bucket: [sums.get(bucket, 0) for sums in bars.values()] for bucket in BUCKETS}
+    wholes = [sum(sums.values()) or 1 for sums in bars.values()]
+
+    def share(at: int, ns: int) -> str:
+        return units.percent(ns / wholes[at]) if ns > _LABELLED * max(wholes) else ""
+
     with _picture(form, 1.6 + 0.45 * max(len(bars), 1)) as (axes, out):
-        for at, buckets in enumerate(bars.values()):
-            left, whole = 0.0, sum(buckets.values()) or 1
-            for bucket, ns in buckets.items():
-                ms = ns / _MS
-                axes.barh(at, ms, left=left, color=COLOURS[bucket], edgecolor="white", linewidth=0.5)
-                if ns > _LABELLED * longest:
-                    ink = "white" if bucket in DARK else "black"
-                    style = {"ha": "center", "va": "center", "fontsize": 8, "color": ink}
-                    axes.text(left + ms / 2, at, units.percent(ns / whole), **style)
-                left += ms
+        _stacked(axes, "left", range(len(bars)), parts, share, edgecolor="white", linewidth=0.5)
         axes.set_yticks(range(len(bars)), [*map(outlets.picture, bars)])
         axes.invert_yaxis()
         axes.set(xlabel="ms", title="Where the time went")
-        _legend(axes, (bucket for bucket in BUCKETS if any(buckets[bucket] for buckets in bars.values())))
+        _legend(axes, (bucket for bucket, times in parts.items() if any(times)))
     return out.getvalue()
 
 
@@ -125,7 +130,7 @@ def steps(rows: pl.DataFrame, form: str) -> bytes:
     line = rows.sort("start_ns")
     parts = {bucket: line.get_column(f"{bucket}_ns") for bucket in BUCKETS}
     with _picture(form, 3.6) as (axes, out):
-        totals = _stacked(axes.bar, "bottom", range(1, line.height + 1), parts, width=0.85)
+        totals = _stacked(axes, "bottom", range(1, line.height + 1), parts, width=0.85)
         names = " and ".join(outlets.picture(name) for name in line.get_column("name").unique(maintain_order=True))
         axes.set(xlabel="in order of time", ylabel="ms", title=f"Iterations: {names}")
         axes.margins(x=0.01)
@@ -158,21 +163,22 @@ def waterfall(rows: pl.DataFrame, form: str) -> bytes:
     """From base to new: what each bucket adds or takes away, the largest first."""
     sums = rows.group_by("bucket").agg(pl.col("base_ns", "new_ns", "delta_ns").sum())
     line = sums.filter(pl.col("delta_ns") != 0).sort(pl.col("delta_ns").abs(), "bucket", descending=[True, False])
-    parts = [(bucket, delta / _MS) for bucket, delta in line.head(_STEPS).select("bucket", "delta_ns").iter_rows()]
-    rest = line.slice(_STEPS).get_column("delta_ns").sum() / _MS
-    parts += [("rest", rest)] if rest else []
-    at, new = (sums.get_column(name).sum() / _MS for name in ("base_ns", "new_ns"))
+    rest = line.slice(_STEPS).select(pl.lit("rest").alias("bucket"), pl.col("delta_ns").sum())
+    shown = pl.concat(
+        [line.head(_STEPS).select(pl.col("bucket").cast(pl.String), "delta_ns"), rest.filter(pl.col("delta_ns") != 0)]
+    )
+    base, new = (sums.get_column(name).sum() for name in ("base_ns", "new_ns"))
+    deltas = shown.get_column("delta_ns").to_list()
+    levels = [ns / _MS for ns in accumulate([base, *deltas])]
     with _picture(form, 3.6) as (axes, out):
-        axes.bar(0, at, color=_TOTAL)
-        for place, (_, delta) in enumerate(parts, 1):
-            low, high = sorted((at, at + delta))
-            axes.bar(place, abs(delta), bottom=low, color=COLOURS["launch" if delta > 0 else "kernel"])
-            axes.plot([place - 0.6, place + 0.4], [at, at], color="#999999", linewidth=0.7)
-            text = f"{'+' if delta > 0 else '−'}{units.time(round(abs(delta) * _MS))}"
-            _note(axes, text, (place, high), (0, 3), ha="center", fontsize=7)
-            at += delta
-        axes.bar(len(parts) + 1, new, color=_TOTAL)
-        names = ["base", *(bucket for bucket, _ in parts), "new"]
+        axes.bar([0, len(deltas) + 1], [base / _MS, new / _MS], color=_TOTAL)
+        for place, (delta, level, after) in enumerate(zip(deltas, levels, levels[1:], strict=False), 1):
+            colour = COLOURS["launch" if delta > 0 else "kernel"]
+            axes.bar(place, abs(after - level), bottom=min(level, after), color=colour)
+            axes.plot([place - 0.6, place + 0.4], [level, level], color="#999999", linewidth=0.7)
+            text = f"{'+' if delta > 0 else '−'}{units.time(abs(delta))}"
+            _note(axes, text, (place, max(level, after)), (0, 3), ha="center", fontsize=7)
+        names = ["base", *shown.get_column("bucket"), "new"]
         axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
         axes.margins(y=0.12)
         axes.set(ylabel="ms", title="From base to new, by bucket")
@@ -277,17 +283,17 @@ def ranks(rows: pl.DataFrame, form: str) -> bytes:
     line = rows.sort("late_ns", "rank", descending=[True, False]).head(48).sort("rank")
     parts = {name: line.get_column(f"{name}_ns") for name in (*_EXCHANGE, *BUCKETS) if f"{name}_ns" in line.columns}
     parts = {name: values for name, values in parts.items() if values.sum()}
-    of_all = f", {units.count(line.height)} of {units.count(rows.height)}, the latest"
     with _picture(form, _REST + _ROW * max(line.height, 6)) as (axes, out):
-        left = _stacked(axes.barh, "left", range(line.height), parts, edgecolor="white", linewidth=0.4)
+        left = _stacked(axes, "left", range(line.height), parts, edgecolor="white", linewidth=0.4)
         for at, (end, late) in enumerate(zip(left, line.get_column("late_ns"), strict=True)):
             if late:
                 _note(axes, f"late by {units.time(late)}", (end, at), (4, 0), va="center", fontsize=7)
         axes.set_yticks(range(line.height), [f"rank {rank}" for rank in line.get_column("rank")])
         axes.invert_yaxis()
         axes.margins(x=0.14)
-        some = of_all if line.height < rows.height else ""
-        axes.set(xlabel="ms", title=f"Ranks: where the time of their steps went{some}")
+        some = f", {units.count(line.height)} of {units.count(rows.height)}, the latest"
+        title = f"Ranks: where the time of their steps went{some if line.height < rows.height else ''}"
+        axes.set(xlabel="ms", title=title)
         _legend(axes, parts)
     return out.getvalue()
 
@@ -353,12 +359,10 @@ def _draw_roofs(axes: Axes, rows: Rows) -> None:
         middle = sqrt(low * end)
         _note(axes, f"DRAM {units.rate(speed)}", (middle, middle * speed), (-8, 4), ha="right", color="#333333")
     for precision, peak in peaks.items():
-        start = max(low, peak / speed) if speed else low
-        axes.plot([start, high], [peak, peak], color="#333333", linewidth=1.4)
+        axes.plot([(max(low, peak / speed) if speed else low), high], [peak, peak], color="#333333", linewidth=1.4)
         text = outlets.picture(f"{precision} {units.flop(peak, units.operations(precision))}/s")
         _note(axes, text, (high, peak), (-4, 4), ha="right")
-    bottom = min(row["achieved_flop_per_s"] for row in rows)
-    axes.set(xlim=(low, high), ylim=(bottom / _MARGIN, top * 2.5))
+    axes.set(xlim=(low, high), ylim=(min(row["achieved_flop_per_s"] for row in rows) / _MARGIN, top * 2.5))
 
 
 def _draw_points(axes: Axes, rows: Rows) -> None:

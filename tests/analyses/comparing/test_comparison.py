@@ -10,7 +10,7 @@ import pytest
 from kanalyze.analyses.comparing._gate import KINDS, gate_of
 from kanalyze.reduction.baselines import dumped, loaded
 from kanalyze.renderers.formats.markdown import render
-from kanalyze.renderers.page.of_any_kind import page_of_any
+from kanalyze.renderers.page import page_of_any
 from kanalyze.several import Asked
 from kanalyze.several.sides import comparison, digests
 

@@ -15,7 +15,7 @@ from kanalyze.analyses.idle.syncs import scope_of
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.errors import CannotTellError
 from kanalyze.renderers.page.time import page_of
-from kanalyze.wording import HIP, RUNTIME, amd_target, is_amd, processor, worded
+from kanalyze.tools import HIP, RUNTIME, amd_target, is_amd, processor, worded
 from support.build import call, kernel, report
 from support.made_traces import report_of
 from support.made_traces import trace as text_of

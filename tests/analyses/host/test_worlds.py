@@ -7,7 +7,7 @@ from kanalyze.analyses.findings.rules import ACTION_LONGEST, Finding
 from kanalyze.analyses.findings.rules._kernels import launch_less
 from kanalyze.analyses.findings.rules.occupancy import small_grid
 from kanalyze.analyses.host._call_kinds import CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, world
-from kanalyze.wording import CUDA
+from kanalyze.tools import CUDA
 from support.build import host, kernel, nvtx, report
 
 KERNELS = {

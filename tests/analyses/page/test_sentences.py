@@ -10,7 +10,7 @@ from kanalyze.analyses.iterations._marks import marked_iterations
 from kanalyze.analyses.iterations.phases import phases
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.renderers.formats import terminal
-from kanalyze.renderers.text.grid import Look
+from kanalyze.renderers.page import Look
 from kanalyze.report import Meta, Report
 from support.build import CUDA_KINDS, Listed, call, kernel, nvtx, report
 

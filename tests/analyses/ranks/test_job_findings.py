@@ -7,8 +7,8 @@ import pytest
 
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._job_findings import RULES, job_findings
-from kanalyze.explanations import names
 from kanalyze.renderers.page.job import answer
+from kanalyze.renderers.tables.descriptions import names
 from support.synthetic_job import Op, Plan, Straggler, play
 
 #: All that ranks exchange runs beside kernels, and they compute alike.

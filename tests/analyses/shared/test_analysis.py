@@ -10,11 +10,10 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kanalyze import columns
+from kanalyze import cli, columns
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.analyses.shared import analysis
 from kanalyze.analyses.shared.analysis import in_one_thread, in_threads
-from kanalyze.cli import _options
 from kanalyze.readers import read
 from support.command import SAMPLES, run
 
@@ -115,7 +114,7 @@ def test_one_thread_may_be_inside_itself_and_have_threads(monkeypatch):
 def test_commands_work_in_one_thread_unless_all_reports_together_are_large(monkeypatch, reports, more):
     paths, asked = [SAMPLES / name for name in reports], []
     files = [file for path in paths for file in (path.rglob("*") if path.is_dir() else [path])]
-    monkeypatch.setattr(_options, "_ONE_THREAD_BYTES", sum(file.stat().st_size for file in files) + more)
+    monkeypatch.setattr(cli, "_ONE_THREAD_BYTES", sum(file.stat().st_size for file in files) + more)
     monkeypatch.setattr(analysis, "in_one_thread", lambda work: asked.append(work) or work())
     assert run("summarize", *paths).status == 0
     assert len(asked) == more

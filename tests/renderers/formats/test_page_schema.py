@@ -91,13 +91,3 @@ def test_a_page_that_differs_does_not_fit():
         other = copy.deepcopy(good)
         change(other)
         assert not validator.is_valid(other)
-
-
-def test_what_cannot_be_told_is_not_an_empty_answer():
-    nothing = page(REPORTS / "empty.sqlite")
-    assert (nothing["ledger"], nothing["findings"], nothing["cannot_tell"]) == ([], [], {})
-    unknown = page(REPORTS / "torch" / "cpu_only.json.gz")
-    assert "ledger" not in unknown
-    assert {"ledger", "findings"} <= {*unknown["cannot_tell"]}
-    assert "cannot tell findings, because" in unknown["cannot_tell"]["findings"]
-    assert {"ledger", "findings"} <= {*page(REPORTS / "torch" / "cpu_only.json.gz", "--full")["cannot_tell"]}

@@ -4,9 +4,8 @@ import pytest
 
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.renderers.formats.terminal import ASCII, _title, render
-from kanalyze.renderers.text.grid import Look
+from kanalyze.renderers.page import Look
 from support.build import call, kernel, report
-from support.command import TORCH, run, spawn
 
 LOOK = Look(80)
 
@@ -41,14 +40,6 @@ def test_a_character_per_part_of_the_window_as_high_as_it_was_busy():
     assert line == widened(" " * 6 + "█" * 6 + " " * 18 + "▄" * 30)
 
 
-def test_the_line_is_as_wide_as_the_bar_and_has_an_axis():
-    lines = page(call("cudaLaunchKernel", 0, 1, correlation=1), kernel(2, 5, correlation=1))
-    at = next(at for at, line in enumerate(lines) if line.startswith("BUSY OVER TIME"))
-    start, end = lines[at + 2].split("  ", 1)
-    assert (start, end.strip()) == ("0.000 ms", "0.000 ms")
-    assert len(lines[at + 2]) == 80
-
-
 def test_little_is_not_nothing_and_nearly_all_is_all():
     events = [
         call("cudaLaunchKernel", 0, 1, correlation=1),
@@ -58,28 +49,6 @@ def test_little_is_not_nothing_and_nearly_all_is_all():
     ]
     _, line = after("BUSY OVER TIME", page(*events))
     assert line == widened(" ▁█" + " " * 56 + "▁")
-
-
-def test_every_gpu_has_its_own():
-    events = [
-        *(call("cudaLaunchKernel", 0, 1, correlation=1), kernel(1, 60, correlation=1)),
-        *(call("cudaLaunchKernel", 0, 1, correlation=2), kernel(59, 60, correlation=2, device=1)),
-    ]
-    lines = page(*events)
-    shown = [lines[at + 1] for at, line in enumerate(lines) if line.startswith("BUSY OVER TIME")]
-    assert shown == [widened(" " + "█" * 59), widened(" " * 59 + "█")]
-
-
-def test_a_short_window_has_a_part_per_nanosecond():
-    lines = page(call("cudaLaunchKernel", 0, 1, correlation=1), kernel(2, 5, correlation=1))
-    title, line = after("BUSY OVER TIME", lines)
-    assert title.endswith("5 parts of 1 ns; full height is 100 %")
-    assert line == widened("  ███", parts=5)
-
-
-def test_no_line_ends_with_spaces():
-    lines = page(call("cudaLaunchKernel", 0, 1, correlation=1), kernel(1, 2, correlation=1), call("cudaFree", 500, 600))
-    assert [line for line in lines if line != line.rstrip()] == []
 
 
 # Terminals that know only ASCII
@@ -96,26 +65,7 @@ def test_what_the_page_prints_has_a_likeness(text):
     assert text.translate(ASCII).isascii()
 
 
-@pytest.mark.slow
-def test_an_old_terminal_gets_the_page_without_question_marks():
-    ran = spawn("summarize", "--full", TORCH, PYTHONIOENCODING="ascii", COLUMNS="80")
-    _, line = after("BUSY OVER TIME", ran.raw.decode("ascii").splitlines())
-    _, plain = after("BUSY OVER TIME", run("summarize", "--full", TORCH).lines)
-    assert line == plain.translate(ASCII)
-    assert set(line) <= set(" .:-=+*%#")
-    assert "?" not in line
-
-
 # Narrow pages
-
-
-@pytest.mark.slow
-def test_remarks_are_shortened_before_they_are_too_long():
-    lines = run("summarize", "--full", TORCH, columns=60).lines
-    title, _ = after("LAUNCHES", lines)
-    assert title == "LAUNCHES".ljust(60 - len(remark := "8 of 34; medians of call, queue and kernel")) + remark
-    wide, _ = after("LAUNCHES", run("summarize", "--full", TORCH).lines)
-    assert wide.endswith("; ! launch-bound")
 
 
 def test_a_title_and_its_remark_are_apart_where_the_line_is_too_narrow():

@@ -6,8 +6,7 @@ import pytest
 
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.renderers.formats import json, markdown, terminal
-from kanalyze.renderers.page.of_any_kind import page_of_any
-from kanalyze.renderers.text.grid import Look
+from kanalyze.renderers.page import Look, page_of_any
 from support.build import call, kernel, nvtx, report
 
 US = 1_000
@@ -49,18 +48,6 @@ def test_the_rows_sum_to_the_step():
 def test_a_line_with_less_than_half_a_hundredth_has_no_row():
     shares = section(looped([("a.py", 1, "x"), *[("a.py", 2, "y")] * 220]))
     assert [row[-2] for row in shares.grid.rows] == ["a.py:2", "elsewhere"]
-
-
-def test_where_all_is_in_the_lines_that_are_shown_nothing_is_elsewhere():
-    assert [row[-2] for row in section(looped(PLACES[:2])).grid.rows] == ["model_1.py:1", "model_2.py:2"]
-
-
-def test_it_stands_between_what_to_do_and_the_kernels():
-    text = terminal.render([looped(PLACES[:3])], Look(), None)
-    titles = re.findall(r"^([A-Z][A-Z ]+[A-Z])(?=  |$)", text, re.MULTILINE)
-    at = titles.index("WHERE IN YOUR CODE")
-    assert titles[at - 1 : at + 2] == ["WHAT TO DO FIRST", "WHERE IN YOUR CODE", "KERNELS"]
-    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_where_no_lines_are_known_there_is_no_section():

@@ -4,19 +4,16 @@ import json
 
 import pytest
 
-import kanalyze
 from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.renderers.formats import json as summary_json
 from kanalyze.renderers.formats import markdown
 from kanalyze.renderers.formats.terminal import render
-from kanalyze.renderers.report_file import document as html
-from kanalyze.renderers.text.grid import Look
-from support.command import REPORTS, SAMPLES, run
+from kanalyze.renderers.page import Look
+from support.command import REPORTS, SAMPLES
 from support.counters import measured
 from support.real_reports import real_report
 
 ADD = REPORTS / "ncu" / "add.details.csv"
-PAGES = [ADD, *sorted(SAMPLES.glob("*/ncu*.details.csv"))]
 
 
 def page(path, width=80, top=8):
@@ -36,12 +33,6 @@ def test_the_page_for_issues(gold):
     gold(markdown.render([found], 8), "summarize_ncu_add.md")
 
 
-@pytest.mark.parametrize("width", [60, 80, 130])
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.parent.name)
-def test_every_page_fits_its_width(path, width):
-    assert [line for line in page(path, width).splitlines() if len(line) > width and " " in line.strip()] == []
-
-
 def test_json_holds_every_table():
     found = summarize_counters(real_report(ADD))
     told = json.loads(summary_json.render([found]))
@@ -51,13 +42,6 @@ def test_json_holds_every_table():
     assert (kernel["verdict"], kernel["dur_ns"], kernel["family"]) == ("latency-bound", 5888, "other")
     assert len(told["advice"]) == found.advice.height
     assert set(told) >= {"devices", "kernels", "groups", "stalls", "advice", "health"}
-
-
-def test_notebooks_show_the_page():
-    report = real_report(ADD)
-    shown = kanalyze.summarize(report)._repr_html_()
-    assert shown == report._repr_html_() == html.page(summarize_counters(report), 8)
-    assert "Latency-bound" in shown
 
 
 def test_launches_of_one_kernel_are_one_line():
@@ -93,25 +77,11 @@ def test_what_holds_kernels_back_is_told_by_time_then_by_name(times, told):
     assert found.groups.rows() == [(number, 1, times[number]) for number in by_time]
 
 
-def test_the_command_prints_it():
-    ran = run("summarize", ADD)
-    assert (ran.status, ran.error) == (0, "")
-    assert ran.lines == page(ADD).splitlines()
-
-
 MOVES = {
     "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active": 4.0,
     "smsp__warps_active.avg.per_cycle_active": 8.0,
     "smsp__warps_eligible.avg.per_cycle_active": 1.0,
 }
-
-
-@pytest.mark.parametrize(("work", "told"), [(0, False), (4096, True)])
-def test_the_tensor_pipe_is_told_of_kernels_that_use_tensor_cores(work, told):
-    """It executes register moves, too, of which no kernel is free."""
-    found = measured({**MOVES, "sm__ops_path_tensor_src_bf16_dst_fp32_sparsity_off.sum": work}, names=["k"])
-    text = render([summarize_counters(found)], Look(120), 8)
-    assert ("tensor pipe 4.0 %" in text) == told
 
 
 def test_no_time_is_told_of_kernels_whose_duration_was_not_collected():

@@ -26,7 +26,3 @@ def test_a_bar_is_as_wide_as_its_rank_s_step_and_each_part_ends_where_the_sum_do
     assert _bar({"kernel": whole, "waiting": 0, "transfer": 0, "rest": 0}, whole) == "█" * _BAR
     halves = _bar({"kernel": whole, "waiting": whole}, 2 * whole)
     assert (halves.count("█"), halves.count("░")) == (_BAR // 2, _BAR // 2)
-
-
-def test_nothing_has_no_bar():
-    assert _bar({"kernel": 0, "waiting": 0}, 0) == ""

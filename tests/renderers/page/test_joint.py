@@ -4,7 +4,6 @@ import json
 import re
 from dataclasses import replace
 from functools import cache
-from html.parser import HTMLParser
 
 import polars as pl
 import pytest
@@ -14,11 +13,8 @@ from kanalyze import outlets, units
 from kanalyze.analyses.page.counters_page import JointSummary, summarize_together
 from kanalyze.renderers.formats import json as summary_json
 from kanalyze.renderers.formats import markdown
-from kanalyze.renderers.formats.terminal import render
-from kanalyze.renderers.page.of_any_kind import page_of_any
-from kanalyze.renderers.report_file import document as html
-from kanalyze.renderers.text.grid import Look
-from support.command import SAMPLES, run
+from kanalyze.renderers.page import page_of_any
+from support.command import SAMPLES
 
 TOP = 8
 LARGER = ("launch_bound_graph", "mlp_train")
@@ -131,53 +127,4 @@ def test_markdown_says_all_that_the_page_says(name, page):
     assert [text for text in said if squeezed(text).strip() not in words] == []
 
 
-@pytest.mark.slow
-def test_markdown_of_several_captures_is_that_of_each():
-    folders = [SAMPLES / "add", SAMPLES / "add_parallel"]
-    both = run("summarize", *folders, "--format", "markdown").text
-    alone = [run("summarize", folder, "--format", "markdown").text for folder in folders]
-    assert both == "\n".join(alone)
-
-
 # HTML and terminal
-
-
-class Texts(HTMLParser):
-    """The texts of an HTML fragment, whose elements must be closed in order."""
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.texts = [], []
-
-    def handle_starttag(self, tag, attrs):  # noqa: ARG002 - the parser's signature
-        self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        self.texts.append(data)
-
-
-def test_html_has_every_cell_and_every_piece_of_advice(name, page):
-    parser = Texts()
-    parser.feed(html.page(joint(name), TOP))
-    assert parser.open == []
-    words = squeezed(" ".join(parser.texts))
-    for section in page.sections:
-        last = -1 if section.grid.named else None
-        for row in section.grid.rows:
-            assert squeezed(" ".join(row[:last])).strip() in words
-    said = [one.sentence for chapter in page.chapters for one in chapter.advice]
-    said += [text for chapter in page.chapters for _, text in chapter.facts]
-    assert [text for text in said if squeezed(text).strip() not in words] == []
-
-
-@pytest.mark.parametrize("columns", [60, 80, 130, 200])
-def test_the_terminal_s_page_fits_and_has_every_section(name, page, columns):
-    lines = render([joint(name)], Look(columns, None), TOP).splitlines()
-    assert [line for line in lines if len(line) > columns and " " in line.strip()] == []
-    titles = [section.title for section in page.sections]
-    assert [line.split("  ")[0] for line in lines if line.split("  ")[0] in titles] == titles
-    words = squeezed(" ".join(lines))
-    assert squeezed(page.answer).strip() in words

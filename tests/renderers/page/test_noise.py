@@ -31,9 +31,3 @@ def test_what_is_said_first_has_the_figures_of_an_iteration(noise):
     assert answer.startswith("Between 4 runs an iteration (")
     assert "Two single runs lie within 1.9 % of each other." in answer
     assert answer.endswith("1 %: 6, 2 %: 3, 5 %: 3.")
-
-
-def test_of_many_kernels_the_first_are_shown_with_how_many_there_are(noise):
-    _, kernels = noise_page(noise, 1).sections
-    assert len(kernels.grid.rows) == 1
-    assert "1 of 2" in kernels.remark

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from kanalyze.analyses.findings.rules import Finding
-from kanalyze.renderers.page.of_any_kind import health_line
+from kanalyze.renderers.page import health_line
 from kanalyze.renderers.page.overview import _families, _part, _per, _point, _points_remark, _to_do
 from kanalyze.window import PerIteration, Window
 
@@ -23,11 +23,6 @@ def test_times_of_findings_are_told_in_the_room_that_there_is(each, told):
     remark = _points_remark(PerIteration(7, each), [SimpleNamespace(saved=saved) for saved in ("", "5 ns")])
     assert remark == told
     assert len(f"WHAT TO DO FIRST  {remark}") <= 80
-
-
-def test_without_a_replay_nothing_is_saved_by_one():
-    assert _points_remark(PerIteration(7, "step"), [SimpleNamespace(saved="")]) == ("GPU time of a step that it takes")
-    assert _points_remark(PerIteration(None, ""), []) == "GPU time that it takes"
 
 
 def test_of_findings_with_the_same_remedy_the_first_is_a_thing_to_do():

@@ -8,10 +8,11 @@ import pytest
 from kanalyze.analyses.launches.hot_kernels import TABLE, hot_kernels
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.analyses.ranges._instances import compare
+from kanalyze.renderers import page
 from kanalyze.renderers.page import time as sections
 from kanalyze.renderers.page.time import instances_page, page_of
 from support.build import call, graph, host, kernel, memcpy, nvtx, report
-from support.command import ADD, REPORTS, run
+from support.command import ADD, REPORTS
 from support.real_reports import real_summary
 
 #: The sections of a page that not every report has.
@@ -85,13 +86,6 @@ def test_culprits_are_named_as_the_page_names_them():
     ]
 
 
-@pytest.mark.slow
-def test_few_culprits_are_shown_and_how_many_there_are():
-    assert len(waiting(3).grid.rows) == 3
-    assert waiting(3).remark == "3 of 5; idle time by what held it up"
-    assert waiting().remark == "idle time by what held it up"
-
-
 def test_the_same_culprit_on_several_gpus_is_one_row_and_a_part_of_all_windows():
     events = [
         *(call("cudaLaunchKernel", 0, 10, correlation=1), kernel(10, 20, correlation=1, name="gemm")),
@@ -104,29 +98,7 @@ def test_the_same_culprit_on_several_gpus_is_one_row_and_a_part_of_all_windows()
     assert (launch["culprit"], launch["time"], launch["share"]) == ("gemm", "30 ns", "25.0 %")
 
 
-def test_what_the_profiler_does_not_name_is_unnamed():
-    rows = [row["culprit"] for row in table(real_sections("memory")["WHY IT WAITED"]) if row["bucket"] == "profiler"]
-    assert rows == ["unnamed", "CUPTI Resource Management"]
-
-
 # The others, on real reports
-
-
-@pytest.mark.slow
-def test_ranges_have_their_time_on_the_host_and_on_the_gpu():
-    rows = {row["range"]: row for row in table(real_sections("nvtx")["NVTX RANGES"])}
-    assert rows["step"] == {
-        "host time": "1.238 ms",
-        "count": "20",
-        "median": "44.81 µs",
-        "on GPU": "724.2 µs",
-        "GPU busy": "572.0 µs",
-        "any thread": "572.0 µs",
-        "GPU ops": "68",
-        "range": "step",
-    }
-    assert rows["cross-thread"]["on GPU"] == ""
-    assert rows["cross-thread"]["any thread"] == "7.424 µs"
 
 
 def test_ranges_without_gpu_work_have_a_section_too():
@@ -141,54 +113,6 @@ def test_ranges_without_gpu_work_have_a_section_too():
             )
         )
     ]
-
-
-@pytest.mark.parametrize(("name", "idle"), [("graph_node", True), ("graph_graph", False)])
-def test_graphs_tell_what_is_known_of_their_inside(name, idle):
-    (row, *_) = table(real_sections(name)["CUDA GRAPHS"])
-    assert row["launches"] == "30"
-    assert row["graph"] == "graph 1"
-    assert bool(row["idle in it"]) == idle
-
-
-def test_unified_memory_is_one_row():
-    (row,) = table(real_sections("thrash")["UNIFIED MEMORY"])
-    assert row == {
-        "to GPU": "167.8 MB",
-        "to host": "159.4 MB",
-        "again": "310.4 MB",
-        "copies": "3,698",
-        "time": "14.31 ms",
-        "CPU faults": "241",
-        "GPU faults": "738",
-    }
-
-
-def test_faults_that_were_not_recorded_are_not_none():
-    (row,) = table(real_sections("memory")["UNIFIED MEMORY"])
-    assert (row["CPU faults"], row["GPU faults"]) == ("", "")
-
-
-def test_memory_has_a_row_per_kind():
-    rows = table(real_sections("memory")["MEMORY"])
-    assert [row["memory"] for row in rows] == ["Device, GPU 0", "Pinned, GPU 0", "Managed, GPU 0"]
-    assert [row["peak"] for row in rows] == ["1.129 GB", "14.68 MB", "4.194 MB"]
-
-
-@pytest.mark.slow
-def test_streams_are_the_busiest_first_and_migrations_are_none():
-    rows = table(real_sections("thrash")["STREAMS"])
-    assert [row["stream"] for row in rows] == ["GPU 0 stream 13", "GPU 0 migrations"]
-    shown = real_sections("two_gpus")["STREAMS"]
-    assert len(shown.grid.rows) == 5
-    assert shown.remark == "5 of 13; alone, or beside others' work"
-    assert {row["stream"].split(" stream")[0] for row in table(shown)} == {"GPU 0", "GPU 1"}
-
-
-def test_a_named_stream_says_its_name():
-    names = [row["stream"] for row in table(real_sections("nvtx")["STREAMS"])]
-    assert names[0].startswith("GPU 0 stream 13 (")
-    assert names[1] == "GPU 0 stream 17"
 
 
 # A trace of torch.profiler: times since its first event, its own words, and its steps
@@ -227,13 +151,6 @@ def test_times_are_told_since_the_first_event():
     (finding,) = (point.finding for point in page.points if point.finding.rule == "host-computes")
     assert "from +503.1 µs on" in finding.text
     assert page_of(summarize(trace(EVENTS, "nsys")), 8).ledgers[0].heading.startswith("GPU 0, 4299665.000")
-
-
-@pytest.mark.slow
-def test_ranges_of_a_trace_are_not_nvtx():
-    assert "RANGES" in made_sections(trace(EVENTS))
-    assert "NVTX RANGES" not in made_sections(trace(EVENTS))
-    assert "NVTX RANGES" in made_sections(trace(EVENTS, "nsys"))
 
 
 def test_steps_are_one_row_among_the_ranges():
@@ -276,16 +193,6 @@ def test_steps_of_several_gpus_say_which():
     assert [row["step"] for row in rows] == ["GPU 0 1", "GPU 1 1"]
 
 
-@pytest.mark.slow
-def test_where_the_host_was_is_told_without_steps():
-    page = page_of(summarize(trace(EVENTS)), 8)
-    (share,) = (share for share in page.ledgers[0].shares if share.bucket == "host")
-    assert share.detail.startswith("between cudaLaunchKernel and cudaLaunchKernel")
-    assert "ProfilerStep#" not in share.detail
-    rows = table(made_sections(trace(EVENTS))["WHY IT WAITED"])
-    assert ("forward", "in aten::copy_") in [(row["in range"], row["culprit"]) for row in rows]
-
-
 @pytest.mark.parametrize(
     ("culprit", "shown", "alone"),
     [
@@ -306,7 +213,7 @@ def test_where_the_host_was_is_told_without_steps():
     ],
 )
 def test_functions_are_shortened_where_space_is_short(culprit, shown, alone):
-    assert (sections.without_folders(culprit), sections.without_function(culprit)) == (shown, alone)
+    assert (page.without_folders(culprit), page.without_function(culprit)) == (shown, alone)
 
 
 def test_all_steps_beside_each_other():
@@ -345,11 +252,7 @@ CONTEXTS = [
         ("LAUNCHES", [*launched(1), *launched(2, process=2)], {"process": ["1", "2"]}),
         ("LAUNCHES", [*launched(1), *launched(2, thread=5)], {"thread": ["1", "5"]}),
         ("LAUNCHES", [*launched(1), *launched(2, device=1)], {"GPU": ["0", "1"]}),
-        (
-            "LAUNCHES",
-            [*launched(1), *launched(2, name="relu", process=2), *launched(3, api="cuLaunchKernelEx")],
-            {},
-        ),
+        ("LAUNCHES", [*launched(1), *launched(2, name="relu", process=2), *launched(3, api="cuLaunchKernelEx")], {}),
         ("STREAMS", [*launched(1), *launched(2, process=2)], {"process": ["1", "2"]}),
         ("STREAMS", CONTEXTS, {"context": ["1", "2"]}),
         ("STREAMS", [*launched(1), *launched(2, process=2, device=1)], {}),
@@ -359,22 +262,6 @@ def test_rows_of_one_name_say_whose_they_are(title, events, told):
     heads, rows = section(events, title)
     assert {"process", "thread", "context", "GPU"} & {*heads} == {*told}
     assert {head: sorted(row[head] for row in rows) for head in told} == told
-
-
-def profiled(process, device):
-    """Two steps of a profiler, each with a kernel."""
-    steps = [nvtx(f"ProfilerStep#{n}", 100 * n, 100 * n + 90, process=process, thread=process) for n in (1, 2)]
-    work = [launched(n, process=process, thread=process, device=device) for n in (1, 2)]
-    return [*steps, *(event for events in work for event in events)]
-
-
-@pytest.mark.slow
-def test_steps_of_two_ranks_on_one_gpu_say_whose():
-    heads, rows = section([*profiled(1, 0), *profiled(2, 0)], "STEPS")
-    assert sorted((row["step"], row["process"]) for row in rows) == [("1", "1"), ("1", "2"), ("2", "1"), ("2", "2")]
-    heads, rows = section([*profiled(1, 0), *profiled(2, 1)], "STEPS")
-    assert "process" not in heads
-    assert sorted(row["step"] for row in rows) == ["GPU 0 1", "GPU 0 2", "GPU 1 1", "GPU 1 2"]
 
 
 def test_memory_of_two_processes_says_whose():
@@ -411,25 +298,6 @@ def test_graphs_of_two_processes_are_two_and_numbered_alike_in_both_sections():
         ("graph 3", "2"),
         ("graph 8", "1"),
     ]
-
-
-@pytest.mark.one_in(16)
-@pytest.mark.parametrize("columns", [60, 80, 130])
-@pytest.mark.parametrize("name", ["two_processes", "visible_devices", "nccl"])
-def test_no_row_of_these_sections_stands_twice(name, columns):
-    text = run("summarize", REPORTS / f"{name}.sqlite", columns=columns).text
-    assert max(map(len, text.partition("\nMore: ")[0].splitlines())) <= columns
-    page = page_of(real_summary(REPORTS / f"{name}.sqlite"), 99)
-    for title in ("LAUNCHES", "STREAMS", "CUDA GRAPHS", "KERNELS"):
-        for one in page.sections:
-            if one.title != title:
-                continue
-            kept = [
-                i for i, head in enumerate(one.grid.heads) if head.left or head.title in ("process", "thread", "GPU")
-            ]
-            labels = [tuple(row[i] for i in kept) for row in one.grid.rows]
-            assert labels
-            assert len(set(labels)) == len(labels), title
 
 
 # The line below the kernels: what they do by their names, with the share of those that do not say
@@ -472,7 +340,3 @@ def line(**ns):
 )
 def test_the_heaviest_come_first_and_other_always_last(ns, told):
     assert line(**ns) == told
-
-
-def test_the_line_fits_whatever_there_is():
-    assert len(line(**{f"normalization{n}": 1000 + n for n in range(20)}, other=1)) <= 78

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.renderers.tables.fitted import Choice, terminal
+from kanalyze.renderers.tables.frame import Choice, terminal
 
 KERNEL = "void at::native::elementwise_kernel<128, 4, at::native::BinaryFunctor<float, float, MulFunctor<float>>>(int)"
 
@@ -46,11 +46,6 @@ def test_what_is_asked_for_first_is_shown_first():
         "2345.678901 ms  aaaaaaaaaaaaaa…aaaaaaaaaatwo  elementwise<128, 4, Binary<Add>>",
         "2 columns hidden (ask): device, dur_ns",
     ]
-
-
-def test_all_stands_where_all_fits():
-    assert lines(FRAME, 240)[0].split() == ["device", "start_ns", "dur_ns", "range", "name"]
-    assert KERNEL in lines(FRAME, 240)[1]
 
 
 def test_every_column_is_shown_with_the_names_last():
@@ -94,15 +89,6 @@ def test_a_sentence_that_fits_stands_in_its_row():
     frame = PROSE.select("rule", "sentence")
     assert lines(frame.tail(1), 60) == ["rule  sentence", "two   short."]
     assert lines(frame, 60)[1:3] == ["one", "    word word word word word word word word word word word"]
-
-
-def test_sentences_alone_are_wrapped_too():
-    assert lines(PROSE.select("sentence"), 60, given=True) == [
-        "sentence",
-        "    word word word word word word word word word word word",
-        "    word word word word word word word word word end.",
-        "    short.",
-    ]
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 140])

@@ -23,13 +23,6 @@ def test_points_are_sized_by_the_time_of_the_program():
     assert found.points["time_ns"].is_sorted(descending=True)
 
 
-def test_counters_alone_are_sized_by_their_own_time():
-    ncu = kanalyze.read(CDIST / "ncu.details.csv")
-    found = roof_points([ncu])
-    assert found.time_from == "ncu"
-    assert found.points["time_ns"].max() == kanalyze.counters(ncu)["dur_ns"].max()
-
-
 def test_the_time_is_that_of_the_report_that_the_counters_belong_to():
     """The first one gives time as well, but ncu measured another capture."""
     timed = kanalyze.read(SAMPLES / "launch_bound_plain" / "nsys.sqlite")
@@ -46,19 +39,6 @@ def test_without_matplotlib_the_extra_is_named(monkeypatch):
     with pytest.raises(OutputError, match="needs matplotlib") as raised:
         plots.roofline(roof_points(real_capture(CDIST)), "svg")
     assert "kanalyze[plot]" in raised.value.remedy
-
-
-def test_an_unknown_kind_of_picture_is_refused(tmp_path):
-    ran = run("roofline", CDIST, "--plot", tmp_path / "roof.gif")
-    assert ran.status == 2
-    assert "'gif'" in ran.error
-    assert [*tmp_path.iterdir()] == []
-
-
-def test_without_a_file_the_table_is_printed():
-    ran = run("roofline", CDIST)
-    assert (ran.status, ran.error) == (0, "")
-    assert "roof_share" in ran.lines[0]
 
 
 @pytest.mark.slow
@@ -84,3 +64,9 @@ def test_a_picture_is_the_same_each_time_and_may_be_empty():
     found = roof_points(real_capture(CDIST))
     assert plots.roofline(found, "svg") == plots.roofline(found, "svg")
     assert b"no kernel did floating-point work" in plots.roofline(roof_points([measured({})]), "svg")
+
+
+def test_without_a_file_the_table_is_printed():
+    ran = run("roofline", CDIST)
+    assert (ran.status, ran.error) == (0, "")
+    assert "roof_share" in ran.lines[0]

@@ -2,11 +2,9 @@
 
 import json
 
-import pytest
-
 from kanalyze.analyses.operators.tree import tree
+from kanalyze.renderers.page import Look
 from kanalyze.renderers.tables import listings
-from kanalyze.renderers.text.grid import Look
 from support.build import call, host, kernel, memcpy
 from support.op_strategies import trace_report
 
@@ -57,17 +55,6 @@ def test_by_host_time_without_any_device():
         "100 ns  100.0 %      1  aten::linear",
         " 80 ns   80.0 %      1  └ …ning/loop.py(1234): run",
     ]
-
-
-@pytest.mark.parametrize("width", [60, 80, 130])
-def test_no_line_is_wider_than_the_terminal(width):
-    lines = listings.call_tree(training(), "device", Look(width)).splitlines()
-    assert max(map(len, lines)) <= width
-
-
-def test_colour_only_where_it_is_welcome():
-    assert "\x1b[" not in listings.call_tree(training(), "device", Look(80))
-    assert "\x1b[32m" in listings.call_tree(training(), "device", Look(80, colour=True))
 
 
 def test_json_holds_nodes_in_nodes():

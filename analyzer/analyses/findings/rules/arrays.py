@@ -42,8 +42,8 @@ from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
+from kanalyze.tools import CUDA
 from kanalyze.units import count, percent, plural, time
-from kanalyze.wording import CUDA
 
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding

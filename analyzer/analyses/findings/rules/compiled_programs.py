@@ -36,9 +36,9 @@ from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import nearest
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
+from kanalyze.tools import CUDA
 from kanalyze.units import percent, size
 from kanalyze.window import of_module
-from kanalyze.wording import CUDA
 
 if TYPE_CHECKING:
     from kanalyze.analyses.replay._mending import Mending

@@ -11,9 +11,9 @@ import kanalyze
 from kanalyze.analyses.findings.findings import findings, ranked
 from kanalyze.analyses.findings.rules import ACTION_LONGEST, HEADLINE_LONGEST, Finding, literal
 from kanalyze.analyses.page.time_page import summarize
-from kanalyze.explanations import explanation
 from kanalyze.renderers.formats import json as summary_json
 from kanalyze.renderers.formats import markdown, terminal
+from kanalyze.renderers.tables.descriptions import explanation
 from kanalyze.window import Window
 from support.real_reports import real_report
 

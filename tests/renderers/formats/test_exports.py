@@ -12,9 +12,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
 import kanalyze
 from kanalyze.analyses.timeline._slices import Counter, Slices, Track, lanes, slices
-from kanalyze.renderers.exports import traces
-from kanalyze.several import Asked
-from kanalyze.several.pictures import slices_of_job
+from kanalyze.renderers.formats import exports
 from support.command import REPORTS, SAMPLES
 
 # Traces of Perfetto, decoded by the format's own description.
@@ -34,7 +32,7 @@ SCHEMA = {
 
 def decoded(trace):
     file = io.BytesIO()
-    traces.write_perfetto(trace, file)
+    exports.write_perfetto(trace, file)
     return proto.Trace.FromString(file.getvalue()).packet
 
 
@@ -98,19 +96,6 @@ def test_a_trace_has_all_events_of_the_report_to_the_nanosecond(path):
     assert sorted(played.points) == sorted(points)
 
 
-@pytest.mark.slow
-def test_processes_threads_and_streams_have_their_names():
-    played = Played(decoded(slices(kanalyze.read(SAMPLES / "gelu" / "torch.json.gz"))))
-    (process,) = (track for track in played.tracks.values() if track.HasField("process"))
-    (thread,) = (track for track in played.tracks.values() if track.HasField("thread"))
-    assert process.process.process_name.startswith("python")
-    assert thread.thread.pid == process.process.pid
-    assert thread.thread.thread_name == f"thread {thread.thread.tid}"
-    (gpu,) = (track for track in played.tracks.values() if track.name == "GPU 0")
-    below = [track.name for track in played.tracks.values() if track.parent_uuid == gpu.uuid]
-    assert any(name.startswith("stream 7") for name in below)
-
-
 drawn = st.lists(
     st.tuples(
         st.integers(0, 1),
@@ -158,32 +143,6 @@ def test_numbers_that_perfetto_cannot_hold_are_names():
     assert played.slices == [(2, 5, 6, "a", "api", None)]
 
 
-@pytest.mark.slow
-def test_ranks_stand_beside_each_other_on_one_clock():
-    job = slices_of_job([SAMPLES / "ddp_late"], Asked())
-    assert job is not None
-    played = Played(decoded(job))
-    assert {track.rank for track in job.tracks} == {0, 1}
-    names = {track.name for track in played.tracks.values()}
-    assert {"rank 0, GPU 0", "rank 1, GPU 1"} <= names or {"rank 0, GPU 0", "rank 1, GPU 0"} <= names
-    assert not any(track.HasField("process") or track.HasField("thread") for track in played.tracks.values())
-    assert Count(row[3] for row in played.slices) == Count(job.slices["name"])
-    assert all(len(both) == 2 for both in played.flows.values())
-    alone = slices(kanalyze.read(SAMPLES / "ddp_late" / "rank1.json.gz")).slices
-    own = {at for at, track in enumerate(job.tracks) if track.rank == 1}
-    moved = job.slices.filter(pl.col("track").is_in([*own]))["start"] - alone["start"]
-    assert moved.n_unique() == 1
-
-
-@pytest.mark.slow
-def test_chunks_are_put_together(monkeypatch):
-    trace = slices(kanalyze.read(REPORTS / "graph_node.sqlite"))
-    whole = decoded(trace)
-    monkeypatch.setattr(traces, "_CHUNK", 7)
-    monkeypatch.setattr(traces, "_NAMES", 2)
-    assert Count(Played(decoded(trace)).slices) == Count(Played(whole).slices)
-
-
 def test_a_process_without_a_number_is_that_of_its_rank():
     names = {(0, -1): "first", (1, -1): "second", (1, 7): "other"}
     tracks = [Track(None, 1, None, None, "thread", 0, rank) for rank in (0, 1)]
@@ -206,7 +165,7 @@ def typed(of):
 
 def written(trace):
     file = io.BytesIO()
-    traces.write_speedscope(trace, file, "it")
+    exports.write_speedscope(trace, file, "it")
     found = json.loads(file.getvalue())
     assert typed(found) == FILE
     assert found["$schema"] == "https://www.speedscope.app/file-format-schema.json"
@@ -239,14 +198,6 @@ def test_every_event_opens_and_closes_in_order(path):
     first = trace.slices["start"].min()
     assert sorted(seen) == sorted(trace.slices.select("name", pl.col("start") - first, pl.col("end") - first).rows())
     assert len(found["profiles"]) == len(trace.tracks)
-
-
-@pytest.mark.slow
-def test_profiles_say_where_they_are_from():
-    found = written(slices(kanalyze.read(SAMPLES / "gelu" / "torch.json.gz")))
-    names = [profile["name"] for profile in found["profiles"]]
-    assert any(name.startswith("stream 7, GPU 0, python") for name in names)
-    assert any(name.startswith("thread ") for name in names)
 
 
 def test_texts_and_long_times_are_kept():

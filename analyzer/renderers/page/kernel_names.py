@@ -345,8 +345,7 @@ def _fit(kernel: _Node, width: int) -> str:
         return ", ".join(text for text in _render(kernel, cut) if text != _GAP)
 
     cuts = sorted({_MARK, *(word.weight for word in kernel.all_words())})
-    stage = bisect_left(cuts, -width, key=lambda cut: -len(text(cut)))
-    least = text(cuts[min(stage, len(cuts) - 1)]) or _GAP
+    least = text(cuts[min(bisect_left(cuts, -width, key=lambda cut: -len(text(cut))), len(cuts) - 1)]) or _GAP
     return least if len(least) <= width else least[: width - 1].rstrip(_GAP) + _GAP
 
 
@@ -403,3 +402,30 @@ def shorten(names: Sequence[str], width: int) -> list[str]:
     owners = {name: name for name in names if len(name) <= width and name.isprintable()}
     _settle({name: _parse(name) for name in dict.fromkeys(names) if name not in owners}, width, owners)
     return [*map({name: text for text, name in owners.items()}.__getitem__, names)]
+
+
+# Texts that are no kernel names, such as ranges and paths, shortened so that no two look alike.
+
+
+def distinct(texts: Sequence[str], width: int) -> list[str]:
+    """The texts in at most `width` characters each, different ones different; one that fits stays as it is.
+
+    What is left out stands in the middle, or where that is what tells two of them apart at one of the ends.
+    """
+    owners = {text: text for text in texts if len(text) <= width}
+    for text in texts:
+        if len(text) > width and text not in owners.values():
+            owners[next(form for form in _forms(text, width) if form not in owners)] = text
+    return [*map({text: form for form, text in owners.items()}.__getitem__, texts)]
+
+
+def _forms(text: str, width: int) -> Iterator[str]:
+    """Shorter forms of a text, the first the best; endless, with a number at last."""
+    kept = width - 1
+    front = (kept + 1) // 2
+    yield f"{text[:front]}…{text[len(text) - (kept - front) :]}"
+    yield f"…{text[-kept:]}"
+    yield f"{text[:kept]}…"
+    for number in count(2):
+        mark = f"…#{number}"
+        yield f"{text[: max(width - len(mark), 0)]}{mark}"

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.timeline._tracks import TONES, Counter, Timeline, Track, timeline
-from kanalyze.renderers.report_file import timeline_data
-from kanalyze.renderers.report_file.timeline_data import encoded, fitted
+from kanalyze.renderers.formats import timeline_data
+from kanalyze.renderers.formats.timeline_data import encoded, fitted
 from support.command import SAMPLES
 from support.real_reports import real_report
 
@@ -107,13 +107,6 @@ def test_a_counter_of_many_points_keeps_its_highest():
     assert len(counter["t"]) <= 2002
     assert (54_321, 5000) in zip(counter["t"], counter["value"], strict=True)
     assert counter["value"][-1] == 99_999 % 977
-
-
-def test_long_names_are_cut_and_named_so():
-    found = made([(0, 5)])
-    events = found.events.with_columns(name=pl.lit("x" * 100_000).cast(pl.Categorical))
-    head, _ = decoded(encoded(Timeline(0, 10, 0, found.tracks, events, [], 0, 0)))
-    assert head["texts"][1] == "x" * 999 + "… (100,000 characters)"
 
 
 def test_names_beyond_the_room_are_said_to_be_left_out(monkeypatch):

@@ -8,7 +8,7 @@ from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
 from math import ceil, floor, log10, sqrt
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 from markupsafe import Markup, escape
@@ -16,12 +16,11 @@ from markupsafe import Markup, escape
 from kanalyze import outlets, units
 from kanalyze.analyses.iterations.iterations import STEADY
 from kanalyze.analyses.shared.statistics import BUCKETS, MEANINGS
-from kanalyze.renderers.page.of_any_kind import page_of_any, short_names
-from kanalyze.renderers.report_file.timeline_data import drawn_name, fitted
+from kanalyze.renderers.formats.timeline_data import drawn_name, fitted
+from kanalyze.renderers.page import COLOURS, page_of_any, short_names, text_of
+from kanalyze.renderers.page.kernel_names import short_forms, shorten
 from kanalyze.renderers.tables.frame import is_text, laid_out, last_of
 from kanalyze.renderers.tables.plots import roofs
-from kanalyze.renderers.text.grid import COLOURS, text_of
-from kanalyze.renderers.text.kernel_names import short_forms, shorten
 from kanalyze.schema import Table
 
 if TYPE_CHECKING:
@@ -30,16 +29,17 @@ if TYPE_CHECKING:
     from kanalyze.analyses.joining.joined import RoofPoints
     from kanalyze.analyses.page.file_page import CopyPoints, FilePage, Measured
     from kanalyze.analyses.timeline._tracks import Timeline
-    from kanalyze.renderers.page.of_any_kind import Shown
+    from kanalyze.renderers.page import Shown
 
     Row = Mapping[str, Any]
     Place = tuple[float, float]
 
+    #: A point: where, the time that its area is, its class, what it says. A line: its ends, and what it says.
+    Dot = tuple[Place, int, str, str]
+    Line = tuple[Place, Place, str]
+
 #: Rows of a table in the file: the first of these numbers with which all but the timeline is small enough.
 _ROWS: Final = (300, 100, 30, 10)
-
-#: Bytes of the file that are not its timeline.
-_OTHER_BYTES: Final = 2_500_000
 
 #: Rows of a table in a notebook.
 _CELL_ROWS: Final = 40
@@ -87,33 +87,13 @@ _ITERATIONS: Final = 400
 _LATE: Final = 0.02
 
 
-class Heading(NamedTuple):
-    """A column's heading: whether it holds words, numbers to sort by, or names."""
-
-    text: str
-    meaning: str
-    left: bool
-    numeric: bool = False
-    name: bool = False
-
-
-class Listed(NamedTuple):
-    """A table in the file."""
-
-    name: str
-    title: str
-    remark: str
-    heads: list[Heading]
-    rows: list[tuple[Any, ...]]
-
-
 def document(found: FilePage[Shown]) -> str:
     """The HTML report as text: one file, which needs nothing else, and is under 5 MB."""
     for rows in _ROWS:
         parts = _parts(found, rows)
         text = _rendered(parts)
         size = len(text.encode())
-        if size <= _OTHER_BYTES:
+        if size <= 2_500_000:  # noqa: PLR2004 - bytes that are not the timeline's
             break
     if found.timeline is None:
         return text
@@ -168,7 +148,7 @@ _SECTIONS: Final = (
 
 def _rendered(parts: Mapping[str, Any]) -> str:
     """The file of these parts, with script and style, their hashes, and names of buckets and steady iterations."""
-    folder = files("kanalyze.renderers.report_file")
+    folder = files("kanalyze.renderers.formats")
     scripts = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("timeline.js", "flame.js", "page.js"))
     ours = {"script": "\n".join(scripts), "style": folder.joinpath("page.css").read_text(encoding="utf-8")}
     return (
@@ -231,7 +211,7 @@ def environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - notebooks load this module, too
 
     made = Environment(
-        loader=PackageLoader("kanalyze.renderers.report_file", "."),
+        loader=PackageLoader("kanalyze.renderers.formats", "."),
         autoescape=True,
         # a text becomes one line without control characters; what is markup of ours, or no text, stays
         finalize=lambda one: outlets.line(one) if isinstance(one, str) and not isinstance(one, Markup) else one,
@@ -318,7 +298,7 @@ def _part(shown: int, all_of_them: int, noun: str, which: str) -> str:
     return f"{'' if shown == all_of_them else f'{which} {units.count(shown)} of '}{units.count(all_of_them)} {noun}"
 
 
-def _tables(found: FilePage[Shown], most: int) -> Iterator[Listed]:
+def _tables(found: FilePage[Shown], most: int) -> Iterator[dict[str, Any]]:
     """The tables that have rows, those with a title first, in the order of titles."""
     order = [*_TITLES]
     for table, frame in sorted(found.tables, key=lambda one: order.index(one[0].name) if one[0].name in order else 99):
@@ -328,40 +308,43 @@ def _tables(found: FilePage[Shown], most: int) -> Iterator[Listed]:
             yield _listed(table, rows, most, found.durations if table.name == "hot_kernels" else pl.DataFrame())
 
 
-def _listed(table: Table, rows: pl.DataFrame, most: int, durations: pl.DataFrame) -> Listed:
+def _listed(table: Table, rows: pl.DataFrame, most: int, durations: pl.DataFrame) -> dict[str, Any]:
     """The first rows of a table, without columns of which nothing is known; with bars of `durations` by name."""
     shown, last = rows.head(most), last_of(rows.columns)
     first = dict.fromkeys([*([last] if last else []), *table.telling, *shown.columns])
     order = [name for name in first if name in shown.columns and shown.get_column(name).null_count() < shown.height]
     docs, kinds = {column.name: column.doc for column in table.columns}, shown.schema
-    heads = [
-        Heading(
-            name,
-            outlets.short(docs.get(name, "")),
-            is_text(kinds[name]),
-            kinds[name].is_numeric(),
-            is_text(kinds[name]) and name == last,
-        )
+    heads: list[dict[str, Any]] = [
+        {
+            "text": name,
+            "meaning": outlets.short(docs.get(name, "")),
+            "left": is_text(kinds[name]),
+            "numeric": kinds[name].is_numeric(),
+            "name": is_text(kinds[name]) and name == last,
+        }
         for name in order
     ]
     columns = [shown.get_column(name).to_list() for name in order]
     if durations.height:
         meaning = "Distribution of its durations, from the shortest to the longest."
-        heads.insert(1, Heading("durations", meaning, left=True))
-        known = {row["name"]: row for row in durations.iter_rows(named=True)}
-        columns.insert(1, [known.get(name) for name in shown.get_column("name")])
+        heads.insert(
+            1, dict.fromkeys(("numeric", "name"), False) | {"text": "durations", "meaning": meaning, "left": True}
+        )
+        bars = {row["name"]: row for row in durations.iter_rows(named=True)}
+        columns.insert(1, [bars.get(name) for name in shown.get_column("name")])
     rest = f"the first {units.count(most)} of {units.count(rows.height)} rows; " if rows.height > most else ""
-    title = _TITLES.get(table.name) or f"{table.purpose[:1].upper()}{table.purpose[1:]}"
-    remark = f"{rest}all of it: kanalyze show {table.name}"
-    return Listed(table.name, title, remark, heads, [*zip(*columns, strict=True)])
+    return {
+        "name": table.name,
+        "title": _TITLES.get(table.name) or f"{table.purpose[:1].upper()}{table.purpose[1:]}",
+        "remark": f"{rest}all of it: kanalyze show {table.name}",
+        "heads": heads,
+        "rows": [*zip(*columns, strict=True)],
+    }
 
 
 # Pictures of measured kernels and of copies: where each point, line and bar stands.
 
-#: Powers of ten that are few for an axis; radii of points; those that are numbered, listed.
-_FEW: Final = 3
-_LARGEST: Final = 16.0
-_SMALLEST: Final = 3.5
+#: Kernels that are numbered and listed.
 _LISTED: Final = 6
 
 #: Width of kernel names in pictures, in characters.
@@ -369,24 +352,6 @@ _CHART_NAME: Final = 70
 
 #: Classes of points by the direction of a copy.
 _DIRECTIONS: Final = {"Host-to-Device": "to-device", "Device-to-Host": "to-host", "Device-to-Device": "on-device"}
-
-
-class Point(NamedTuple):
-    """A point: where, how large, of which class, what it says, and its number where it is listed."""
-
-    x: float
-    y: float
-    size: float
-    kind: str
-    text: str
-    number: int | None = None
-
-
-class Line(NamedTuple):
-    """A line from one place to another, with what it says."""
-
-    points: Sequence[Place]
-    text: str
 
 
 class _Axes:
@@ -408,7 +373,7 @@ def _ticks(ends: Place, text: Callable[[float], str]) -> list[tuple[float, str]]
     """Powers of ten between two values, with their texts; fewer where there are many, between them where few."""
     low, high = ends
     powers = range(floor(log10(low)), floor(log10(high)) + 1)
-    parts = (1, 2, 5) if len(powers) <= _FEW else (1,)
+    parts = (1, 2, 5) if len(powers) <= 3 else (1,)  # noqa: PLR2004 - few for an axis
     places = [part * 10.0**power for power in powers for part in parts if low <= part * 10.0**power <= high]
     ticks = []
     for place in places[:: max(ceil(len(places) / 7), 1)]:
@@ -426,22 +391,19 @@ def roofline_chart(found: RoofPoints) -> dict[str, Any]:
         [row["achieved_flop_per_s"] for row in rows] + [*peaks.values()],
     )
     whole = sum(row["time_ns"] for row in rows) or 1
-    longest = max(row["time_ns"] for row in rows) or 1
     names = shorten([row["name"] or "(no name)" for row in rows], _CHART_NAME)
-    points = [
-        Point(
-            *axes.at(row["intensity_flop_per_byte"], row["achieved_flop_per_s"]),
-            max(_LARGEST * sqrt(row["time_ns"] / longest), _SMALLEST),
-            row["bound"] or "unbound",
-            _kernel_text(outlets.short(name), row, whole),
-            number if number <= _LISTED else None,
-        )
-        for number, (row, name) in enumerate(zip(rows, names, strict=True), 1)
-    ]
+    dots = []
+    for row, name in zip(rows, names, strict=True):
+        share = f", {units.percent(row['roof_share'])} of its roof" if row["roof_share"] is not None else ""
+        flops = text_of("achieved_flop_per_s", row["achieved_flop_per_s"])
+        text = f"{outlets.short(name)}: {units.percent(row['time_ns'] / whole)} of the time, {flops}{share}"
+        place = row["intensity_flop_per_byte"], row["achieved_flop_per_s"]
+        dots.append((place, row["time_ns"], row["bound"] or "unbound", text))
     left = f"; without {units.plural(found.left_out, 'kernel')} that did no such work" if found.left_out else ""
     kernels = units.plural(len(rows), "kernel")
+    lines = _roofs(axes, speed, peaks)
     return {
-        **_scatter(axes, points, _roofs(axes, speed, peaks), partial(text_of, "flop_per_s"), "{:g}".format),
+        **_scatter(axes, dots, lines, partial(text_of, "flop_per_s"), "{:g}".format, listed=_LISTED),
         "remark": f"{kernels}{left}; area: time by {found.time_from}; at the clocks of ncu's runs",
         "across": "FLOP for each byte of DRAM traffic",
         "up": "FLOP/s",
@@ -450,25 +412,18 @@ def roofline_chart(found: RoofPoints) -> dict[str, Any]:
     }
 
 
-def _kernel_text(name: str, row: Row, whole: int) -> str:
-    share = f", {units.percent(row['roof_share'])} of its roof" if row["roof_share"] is not None else ""
-    flops = text_of("achieved_flop_per_s", row["achieved_flop_per_s"])
-    return f"{name}: {units.percent(row['time_ns'] / whole)} of the time, {flops}{share}"
-
-
 def _roofs(axes: _Axes, speed: float, peaks: Mapping[str, float]) -> list[Line]:
     """The memory's roof up to the highest peak, and that of each precision from there on."""
-    lines = []
+    lines: list[Line] = []
     (left, right), (bottom, top) = axes.across, axes.up
     if speed:
         low, high = max(left, bottom / speed), min(right, max(peaks.values(), default=top) / speed)
         if low < high:
-            ends = [axes.at(low, low * speed), axes.at(high, high * speed)]
-            lines.append(Line(ends, f"DRAM {units.rate(speed)}"))
+            lines.append(((low, low * speed), (high, high * speed), f"DRAM {units.rate(speed)}"))
     for precision, peak in peaks.items():
         start = max(left, peak / speed) if speed else left
         text = outlets.short(f"{precision} {units.flop(peak, units.operations(precision))}/s")
-        lines.append(Line([axes.at(right, peak), axes.at(min(start, right), peak)], text))
+        lines.append(((right, peak), (min(start, right), peak), text))
     return lines
 
 
@@ -476,30 +431,28 @@ def copies_chart(found: CopyPoints) -> dict[str, Any]:
     """Copies by size and bandwidth, under the most of each direction."""
     rows, links = found.points.to_dicts(), found.links.to_dicts()
     axes = _Axes([row["size_bytes"] for row in rows], [row["bandwidth_bytes_per_s"] for row in (*rows, *links)])
-    longest = max(row["total_ns"] for row in rows) or 1
-    points = [
-        Point(
-            *axes.at(row["size_bytes"], row["bandwidth_bytes_per_s"]),
-            max(_LARGEST * sqrt(row["total_ns"] / longest), _SMALLEST),
-            _DIRECTIONS.get(row["direction"] or "", "other-way"),
-            _copy_text(row),
+    dots = []
+    for row in rows:
+        memories = " to ".join(filter(None, (row["source_memory"], row["target_memory"])))
+        direction = f"{row['direction'] or 'copy'}{memories and f', {memories}'}"
+        size, rate = units.size(row["size_bytes"]), units.rate(row["bandwidth_bytes_per_s"])
+        text = f"{direction}: {units.count(row['count'])} × {size} at {rate}, {units.time(row['total_ns'])} in all"
+        kind = _DIRECTIONS.get(row["direction"] or "", "other-way")
+        dots.append(((row["size_bytes"], row["bandwidth_bytes_per_s"]), row["total_ns"], kind, outlets.short(text)))
+    least, most = axes.across
+    lines: list[Line] = []
+    for row in links:
+        rate = row["bandwidth_bytes_per_s"]
+        lines.append(
+            ((most, rate), (least, rate), outlets.short(f"{row['direction'] or 'copies'}: {units.rate(rate)}"))
         )
-        for row in rows
-    ]
-    lines = [
-        Line(
-            [axes.at(x, row["bandwidth_bytes_per_s"]) for x in reversed(axes.across)],
-            outlets.short(f"{row['direction'] or 'copies'}: {units.rate(row['bandwidth_bytes_per_s'])}"),
-        )
-        for row in links
-    ]
     left = f"; without {units.plural(found.left_out, 'copy')} of further sizes" if found.left_out else ""
-    most = "lines: the most that a copy of 1 MiB or more reached here, as far as there was one"
-    shown = {point.kind for point in points}
+    reached = "lines: the most that a copy of 1 MiB or more reached here, as far as there was one"
+    shown = {kind for _, _, kind, _ in dots}
     kinds = {kind: name for name, kind in _DIRECTIONS.items()} | {"other-way": "other"}
     return {
-        **_scatter(axes, points, lines, units.rate, units.size),
-        "remark": f"{most}; no report says what the link can do; area: time{left}",
+        **_scatter(axes, dots, lines, units.rate, units.size),
+        "remark": f"{reached}; no report says what the link can do; area: time{left}",
         "across": "size of a copy",
         "up": "bandwidth",
         "title": "Copies against the link",
@@ -507,30 +460,30 @@ def copies_chart(found: CopyPoints) -> dict[str, Any]:
     }
 
 
-def _copy_text(row: Row) -> str:
-    memories = " to ".join(filter(None, (row["source_memory"], row["target_memory"])))
-    told = f"{row['direction'] or 'copy'}{memories and f', {memories}'}: {units.count(row['count'])} × "
-    return outlets.short(
-        f"{told}{units.size(row['size_bytes'])} at {units.rate(row['bandwidth_bytes_per_s'])}, "
-        f"{units.time(row['total_ns'])} in all"
-    )
-
-
-def _scatter(
+def _scatter(  # noqa: PLR0913 - what is in the picture
     axes: _Axes,
-    points: Sequence[Point],
+    dots: Sequence[Dot],
     lines: Sequence[Line],
     up: Callable[[float], str],
     across: Callable[[float], str],
+    listed: int = 0,
 ) -> dict[str, Any]:
     """Points as the template draws them, the largest at the back; texts of lines that lie close are below each other.
 
-    The text of a level line is at its right end, that of another in its middle.
+    The text of a level line is at its right end, that of another in its middle. The first points are numbered.
     """
+    longest = max(ns for _, ns, _, _ in dots) or 1
+    points: list[dict[str, Any]] = []
+    for number, (place, ns, kind, text) in enumerate(dots, 1):
+        x, y = axes.at(*place)
+        size = max(16.0 * sqrt(ns / longest), 3.5)
+        named = {"kind": kind, "text": text, "number": number if number <= listed else None}
+        points.append({"x": x, "y": y, "size": size, **named})
     placed = []
-    for line in lines:
-        (x, y), (other_x, other_y) = line.points
-        placed.append((line, (max(x, other_x), y) if y == other_y else ((x + other_x) / 2, (y + other_y) / 2)))
+    for start, end, text in lines:
+        (x, y), (other_x, other_y) = ends = [axes.at(*start), axes.at(*end)]
+        middle = (max(x, other_x), y) if y == other_y else ((x + other_x) / 2, (y + other_y) / 2)
+        placed.append(({"points": ends, "text": text}, middle))
     labelled, free = [], 0.0
     for line, (x, y) in sorted(placed, key=lambda one: one[1][1]):
         free = max(y - 6, free)
@@ -540,8 +493,8 @@ def _scatter(
         "axes": axes,
         "columns": [(axes.at(value, axes.up[0])[0], text) for value, text in _ticks(axes.across, across)],
         "rows": [(axes.at(axes.across[0], value)[1], text) for value, text in _ticks(axes.up, up)],
-        "points": sorted(points, key=lambda one: -one.size),
-        "listed": [(point.number, point.text) for point in points if point.number],
+        "points": sorted(points, key=lambda one: -one["size"]),
+        "listed": [(point["number"], point["text"]) for point in points[:listed]],
         "lines": labelled,
     }
 

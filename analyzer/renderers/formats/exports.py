@@ -1,4 +1,6 @@
-"""Writes slices as a file of speedscope, and as a trace of Perfetto: protocol buffers with track events.
+"""Writes files of other programs: slices for speedscope and Perfetto, tables as Parquet, Arrow and CSV.
+
+A trace of Perfetto is protocol buffers with track events.
 
 Format: https://perfetto.dev/docs/reference/trace-packet-proto and https://perfetto.dev/docs/reference/synthetic-track-event.
 
@@ -9,17 +11,24 @@ largest one. Numbers that are padded so are within the format: a byte says that 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, cast
 
 import numpy as np
 import polars as pl
 
 from kanalyze.analyses.timeline._slices import Counter, Slices, Track, edges
 from kanalyze.files.protobuf import number, sized
+from kanalyze.schema import Table, unit_of
 
 if TYPE_CHECKING:
+    from io import IOBase
+
+    import pyarrow as pa
     from numpy.typing import NDArray
+    from pyarrow.parquet import ParquetWriter
 
     Bytes = NDArray[np.uint8]
 
@@ -125,14 +134,16 @@ class _Tracks:
         key = ("gpu", device, rank)
         return self._uuids.get(key) or self._new(key, sized(2, f"{_of_rank(rank)}GPU {device}") + _BY_RANK)
 
+    def _parent(self, device: int | None, process: int | None, rank: int | None) -> int:
+        return self._process(process, rank) if device is None else self._gpu(device, rank)
+
     def _of_track(self, track: Track, rank: int) -> int:
         if track.of == "thread":
             return self._thread(track)
         label = track.label
         if track.device is not None and self._several and track.process is not None:
             label = f"{label}, process {track.process}"
-        rank_of = track.rank
-        parent = self._process(track.process, rank_of) if track.device is None else self._gpu(track.device, rank_of)
+        parent = self._parent(track.device, track.process, track.rank)
         return self._new(track, sized(2, label) + number(12, rank + 1), parent)
 
     def _thread(self, track: Track) -> int:
@@ -146,8 +157,7 @@ class _Tracks:
         return self._new(track, sized(4, number(1, pid) + number(2, tid) + sized(5, track.label)))
 
     def _of_counter(self, counter: Counter) -> int:
-        where = (counter.process, counter.rank)
-        parent = self._process(*where) if counter.device is None else self._gpu(counter.device, counter.rank)
+        parent = self._parent(counter.device, counter.process, counter.rank)
         unit = number(3, _UNITS[counter.unit]) if counter.unit in _UNITS else sized(6, counter.unit)
         return self._new(("counter", len(self._uuids)), sized(2, counter.label) + sized(8, unit), parent)
 
@@ -333,3 +343,128 @@ def _write_profile(file: BinaryIO, title: str, line: pl.DataFrame) -> None:
         texts = line.slice(at, _EVENTS).select(text).to_series()
         file.write((b"," if at else b"") + ",".join(texts.to_list()).encode())
     file.write(b"]}")
+
+
+# Tables as Parquet, Arrow and CSV; the first two with units and meanings in the fields' metadata.
+
+#: The file in a folder of tables that says what is in it.
+CONTENTS: Final = "tables.json"
+
+
+#: Meanings of columns that a table has where it is of several windows or reports.
+_KEYS: Final = {
+    "instance": "The window that the row is of.",
+    "report": "The report that the row is of, as it was given.",
+}
+
+
+class Exported(NamedTuple):
+    """A table to be written: its declaration with those of its other forms, its rows, and a word on its origin."""
+
+    forms: Sequence[Table]
+    frame: pl.DataFrame
+    origin: str = ""
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self.forms[0].name
+
+    def described(self) -> dict[str, tuple[str, str]]:
+        """Unit and meaning of each column."""
+        known = _KEYS | {column.name: column.doc for form in reversed(self.forms) for column in form.columns}
+        return {name: (unit_of(name), known.get(name, "")) for name in self.frame.columns}
+
+
+def _write(form: str, table: Exported, path: Path) -> None:
+    """Writes a whole table."""
+    with path.open("wb") as file:
+        writer = PartWriter(table, form, file)
+        for part in [*table.frame.iter_slices(1 << 16)] if form == "arrow" and table.frame.height else [table.frame]:
+            writer.add(part)
+        writer.close()
+
+
+class PartWriter:
+    """A table's file that is written part by part: Parquet, Arrow IPC (Feather) or CSV.
+
+    The Arrow schema of the first two has the fields' metadata. CSV has numbers and texts unformatted, nulls empty.
+    """
+
+    def __init__(self, table: Exported, form: str, file: BinaryIO) -> None:
+        """Nothing is written yet; of `table` the frame is not used."""
+        self._table, self._form, self._file = table, form, file
+        self._writer: ParquetWriter | pa.RecordBatchFileWriter | None = None
+        self._begun = False
+
+    def add(self, part: pl.DataFrame) -> None:
+        """Writes further rows; the first ones, none perhaps, give the columns."""
+        if self._form == "csv":
+            part.write_csv(self._file, include_header=not self._begun)
+        else:
+            rows = _arrow(self._table._replace(frame=part))
+            self._writer = self._writer or self._opened(rows.schema)
+            self._writer.write_table(rows)
+        self._begun = True
+
+    def close(self) -> None:
+        """Writes the end of the file."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _opened(self, schema: pa.Schema) -> ParquetWriter | pa.RecordBatchFileWriter:
+        from pyarrow import ipc, parquet  # noqa: PLC0415 - takes long to import
+
+        if self._form == "parquet":
+            return parquet.ParquetWriter(self._file, schema, compression="zstd")
+        return ipc.new_file(cast("IOBase", self._file), schema, options=ipc.IpcWriteOptions(compression="zstd"))
+
+
+def _arrow(table: Exported) -> pa.Table:
+    """A table as Arrow, with its meaning and that of each field."""
+    import pyarrow as pa  # noqa: PLC0415 - as above
+
+    found = pl.DataFrame(table.frame).to_arrow(compat_level=pl.CompatLevel.oldest())
+    told = table.described()
+    fields = []
+    for field in found.schema:
+        unit, meaning = told[field.name]
+        words: dict[bytes | str, bytes | str] = {"description": meaning}
+        fields.append(field.with_metadata(words | {"unit": unit} if unit else words))
+    about: dict[bytes | str, bytes | str] = {"table": table.name, "description": table.forms[0].doc}
+    return found.cast(pa.schema(fields, metadata=about))
+
+
+class Contents:
+    """Contents of a folder of tables, collected while they are written."""
+
+    def __init__(self, reports: Sequence[str]) -> None:
+        """Nothing of the `reports` is written yet."""
+        self._reports = [*reports]
+        self._tables: dict[str, object] = {}
+
+    def add(self, table: Exported, file: str, rows: int | None = None) -> None:
+        """A table was written to `file`; with `rows` it has so many, which were written in parts."""
+        types = {name: str(kind) for name, kind in table.frame.schema.items()}
+        columns = [
+            {"name": name, "type": types[name].partition("(")[0], "unit": unit or None, "description": meaning}
+            for name, (unit, meaning) in table.described().items()
+        ]
+        self._tables[table.name] = {
+            "file": file,
+            "rows": table.frame.height if rows is None else rows,
+            "description": table.forms[0].doc,
+            "origin": table.origin or None,
+            "columns": columns,
+        }
+
+    def render(self, missing: Mapping[str, str]) -> bytes:
+        """All tables as JSON; `missing` has the reason for each that could not be given."""
+        found = {"version": 1, "reports": self._reports, "tables": self._tables, "cannot_tell": dict(missing)}
+        return json.dumps(found, indent=1).encode() + b"\n"
+
+
+#: How each format is written, by its name, which is the file's ending.
+WRITERS: Final[dict[str, Callable[[Exported, Path], None]]] = {
+    form: partial(_write, form) for form in ("parquet", "arrow", "csv")
+}

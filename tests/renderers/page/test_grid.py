@@ -1,15 +1,13 @@
 """Text tables: aligned, fitted to a width, the last column cut or its names and paths shortened."""
 
-from pathlib import PurePosixPath
-
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.outlets import short_paths
+from kanalyze.renderers.page import Column, Grid, distinct, of, operation, section, words
 from kanalyze.renderers.page.time import launch_shape
-from kanalyze.renderers.text.grid import Column, Grid, Section, distinct, of, operation, section, words
 
 # Text tables: aligned, fitted to a width, the last column cut or its names shortened.
 
@@ -52,26 +50,8 @@ def test_what_is_broken_goes_on_below_from_its_arrow():
     assert grid._replace(cut=True).lines(29)[1] == ["    1  short → new", "    2  twenty letters long →…"]
 
 
-def test_wide_columns_are_left_out_before_the_last_gets_little_room():
-    assert lines(48, cut=True) == [
-        " time  count  name",
-        " 1 ms      1  short",
-        "22 ms     10  a name of thirty-six characters h…",
-    ]
-
-
 def test_spare_columns_are_left_out_where_nothing_else_helps():
     assert lines(25, cut=True) == [" time  name", " 1 ms  short", "22 ms  a name of thirty-…"]
-
-
-def test_however_narrow_something_is_left():
-    assert lines(5, cut=True) == [" time  name", " 1 ms  short", "22 ms  a name of t…"]
-
-
-def test_short_texts_keep_the_wide_columns():
-    grid = Grid(HEADS, ROWS[:1], cut=True)
-    assert grid.lines(30)[0] == "time  median  count  name"
-    assert grid.lines(25)[0] == "time  count  name"
 
 
 @pytest.mark.parametrize("keys", [{"cut": True}, {"named": True}, {}])
@@ -90,30 +70,12 @@ def test_names_are_those_of_the_last_column_and_have_what_is_left_of_the_width()
     assert head.endswith("name")
 
 
-def test_control_characters_do_not_reach_the_terminal():
-    _, (line,) = Grid((Column("name", left=True),), [("a\x1b[31m\nb",)]).lines(80)
-    assert line == "a?[31m?b"
-
-
 @pytest.mark.parametrize(
     ("shown", "total", "remark", "text"),
     [(3, 3, "", ""), (3, 5, "", "3 of 5"), (3, 5, "why", "3 of 5; why"), (3, 3, "why", "why")],
 )
 def test_a_remark_says_how_many_rows_are_shown(shown, total, remark, text):
     assert of(shown, total, remark) == text
-
-
-@pytest.mark.parametrize(
-    ("title", "text"),
-    [
-        ("NVTX RANGES", "NVTX ranges"),
-        ("CUDA CALLS", "CUDA calls"),
-        ("WHY IT WAITED", "Why it waited"),
-        ("COPIES", "Copies"),
-    ],
-)
-def test_titles_in_texts_keep_their_abbreviations(title, text):
-    assert Section(title, "", Grid(())).plain_title == text
 
 
 @pytest.mark.parametrize(
@@ -148,12 +110,6 @@ def test_a_section_is_made_of_columns():
     assert (made.title, made.remark, made.foot, made.grid.named) == ("KERNELS", "2 of 3; of all", "a foot", True)
 
 
-def test_a_section_of_all_rows_does_not_say_how_many():
-    made = section("KERNELS", TABLE, [words("kernel", "name", missing="?")])
-    assert made.remark == ""
-    assert made.grid.rows == [("gemm",), ("?",), ("?",)]
-
-
 @pytest.mark.parametrize(
     ("block", "told"), [((8, 1, 1), "grid 4096 × block 8"), ((32, 1, 8), "grid 4096 × block 32,1,8"), (None, "")]
 )
@@ -177,14 +133,6 @@ def test_texts_fit_and_those_that_differ_still_do(texts, width):
     assert dict(zip(texts, found, strict=True)) == dict(zip(reversed(texts), reversed(found), strict=True))
 
 
-def test_the_middle_is_left_out_unless_it_is_what_differs():
-    assert distinct(["autograd::engine::evaluate_function"], 20) == ["autograd::…_function"]
-    one, other = "encoder" + "." * 30 + "1", "encoder" + "." * 30 + "2"
-    assert distinct([one, other], 12) == ["encode…....1", "encode…....2"]
-    one, other = "a" * 20 + "1" + "b" * 20, "a" * 20 + "2" + "b" * 20
-    assert len({*distinct([one, other], 12)}) == 2
-
-
 @pytest.mark.parametrize(
     ("paths", "short"),
     [
@@ -199,11 +147,3 @@ def test_the_middle_is_left_out_unless_it_is_what_differs():
 )
 def test_paths_keep_the_end_that_tells_them_apart(paths, short):
     assert short_paths(paths) == short
-
-
-@given(st.lists(st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map("/".join), max_size=6))
-def test_short_paths_differ_where_paths_do(paths):
-    found = short_paths(paths)
-    assert len({*found}) == len({*paths})
-    for short, path in zip(found, paths, strict=True):
-        assert PurePosixPath(path).parts[-len(PurePosixPath(short).parts) :] == PurePosixPath(short).parts

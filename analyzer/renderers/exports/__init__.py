@@ -1,1 +1,0 @@
-"""Renders reports as files of other programs: typed tables, Perfetto, speedscope."""

@@ -1,0 +1,268 @@
+"""Describes what there is to ask for: tables with their columns, findings and words of pages, names of kernels.
+
+What findings mean is a text in Markdown for each, in the folder `explanations`, the one source of `kanalyze explain`
+and of docs/findings.md: a heading (the rule's name), a headline, and paragraphs that begin with "Found when:", "At
+stake:" and "What to do:", with code. What other words of a page mean is in words.toml beside them.
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from kanalyze import outlets
+from kanalyze.decoder.fields import OTHER
+from kanalyze.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from kanalyze.decoder.fields import KernelName
+    from kanalyze.schema import Column, Table
+
+    #: A table, and variants of it.
+    Described = tuple[Table, Sequence[Table]]
+
+_INDENT: Final = "  "
+
+
+def _wrapped(text: str, width: int, start: str = _INDENT, more: str | None = None, **how: Any) -> list[str]:  # noqa: ANN401 - of textwrap
+    """A text behind a start, below which it goes on, or `more`."""
+    below = " " * len(start) if more is None else more
+    return textwrap.wrap(text, width, initial_indent=start, subsequent_indent=below, **how)
+
+
+def _ended(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+# Tables.
+
+_READ: Final = (
+    "The second column says what has it: reports of nsys, torch.profiler or ncu, of any of them, several of one "
+    "program, or a capture of `kanalyze collect`."
+)
+_MORE: Final = "`kanalyze tables NAME` has its columns with units and meaning; `kanalyze show NAME REPORT` its rows."
+
+
+def listing(subjects: Mapping[str, Sequence[Table]], width: int) -> str:
+    """Renders a line per table below each subject: name, the reports that give it, what it is for."""
+    cells = [(table.name, table.inputs) for listed in subjects.values() for table in listed]
+    name, inputs = (max(map(len, texts)) for texts in zip(*cells, strict=True)) if cells else (0, 0)
+    lines = []
+    for subject, listed in subjects.items():
+        lines.append(subject)
+        for table in listed:
+            start = f"  {table.name.ljust(name)}  {table.inputs.ljust(inputs)}  "
+            lines += _wrapped(table.purpose or table.doc, width, start)
+        lines.append("")
+    return _ended([*lines, *_wrapped(_READ, width, ""), *_wrapped(_MORE, width, "")])
+
+
+def terminal(tables: Sequence[Described], width: int) -> str:
+    """Renders every table with its columns as terminal text."""
+    return "\n".join(_table(table, forms, width) for table, forms in tables)
+
+
+def _table(table: Table, forms: Sequence[Table], width: int) -> str:
+    lines = [table.name, *_wrapped(table.doc, width - 2)]
+    lines += _wrapped(f"Equals {table.equals}.", width - 2) if table.equals else []
+    lines += [f"  --by {', '.join(table.groupings)}"] if table.groupings else []
+    lines += [f"  {', '.join(table.flags)}"] if table.options else []
+    lines += _columns(table.columns, width)
+    for form in forms:
+        lines += [*_wrapped(f"{form.when}: {form.doc}", width - 2), *_columns(_further(form, table), width)]
+    return _ended(lines)
+
+
+def _columns(columns: Sequence[Column], width: int) -> list[str]:
+    cells = [(column.name, _type(column), column.unit) for column in columns]
+    wide = [max(map(len, texts)) for texts in zip(*cells, strict=True)]
+    starts = ["    " + "".join(f"{text.ljust(size)}  " for text, size in zip(row, wide, strict=True)) for row in cells]
+    return [line for at, one in zip(starts, columns, strict=True) for line in _wrapped(_meaning(one), width, at)]
+
+
+def _meaning(column: Column) -> str:
+    return column.doc if not column.nullable or "null" in column.doc else f"{column.doc} May be missing (null)."
+
+
+def _further(form: Table, table: Table) -> list[Column]:
+    """Columns of a variant that the table itself lacks."""
+    return [column for column in form.columns if column not in table.columns]
+
+
+def _type(column: Column) -> str:
+    return str(column.dtype).partition("(")[0]
+
+
+def _markdown(tables: Sequence[Described]) -> str:
+    """Renders every table as a Markdown section with its columns; the source of the docs page."""
+    parts = []
+    for table, forms in tables:
+        groupings, options = (", ".join(f"`{word}`" for word in words) for words in (table.groupings, table.flags))
+        lines = [f"## {table.name}", "", table.doc]
+        lines += ["", f"Equals {table.equals}."] if table.equals else []
+        lines += ["", f"`--by` {groupings}"] if groupings else []
+        lines += ["", f"Options: {options}"] if options else []
+        lines += _markdown_columns(table.columns)
+        for form in forms:
+            lines += ["", f"With `{form.when}`: {form.doc}", *_markdown_columns(_further(form, table))]
+        parts.append(_ended(lines))
+    return "\n".join(parts)
+
+
+def _markdown_columns(columns: Sequence[Column]) -> list[str]:
+    rows = [f"| `{column.name}` | {_type(column)} | {column.unit} | {_meaning(column)} |" for column in columns]
+    return ["", "| column | type | unit | meaning |", "| --- | --- | --- | --- |", *rows] if rows else []
+
+
+def _json(tables: Sequence[Described]) -> str:
+    """Renders the declarations as a JSON list."""
+    return outlets.json(
+        [
+            {
+                "table": table.name,
+                "doc": table.doc,
+                "equals": table.equals,
+                "by": list(table.groupings),
+                "options": table.flags,
+                "columns": [*map(_object, table.columns)],
+                "forms": [
+                    {"when": form.when, "doc": form.doc, "columns": [*map(_object, form.columns)]} for form in forms
+                ],
+            }
+            for table, forms in tables
+        ]
+    )
+
+
+def _object(column: Column) -> dict[str, object]:
+    told = {"unit": column.unit, "doc": column.doc, "nullable": column.nullable}
+    return {"name": column.name, "type": _type(column), **told}
+
+
+# Findings, and words of pages.
+
+_FOLDER: Final = Path(__file__).parents[2] / "explanations"
+
+
+class Explanation(NamedTuple):
+    """Explanation of a finding: the rule's name, what it is in a sentence, and the rest, in Markdown."""
+
+    name: str
+    headline: str
+    text: str
+
+
+def names() -> list[str]:
+    """The names of all findings, sorted."""
+    return sorted(file.stem for file in _FOLDER.glob("*.md"))
+
+
+@cache
+def words() -> dict[str, str]:
+    """What each word of a page means, besides the names of findings."""
+    return tomllib.loads((_FOLDER / "words.toml").read_text(encoding="utf-8"))
+
+
+def meanings(word: str) -> list[tuple[str, str]]:
+    """A word of a page as it stands there, and what it means; small letters may be a column, capitals a section."""
+    return [(one, text) for one, text in words().items() if one.casefold() == word.casefold()]
+
+
+def explanation(name: str) -> Explanation:
+    """The explanation of the finding `name`.
+
+    Raises:
+        UnknownNameError: There is no such finding.
+    """
+    if name not in names():
+        raise UnknownNameError.of("finding", name, names())
+    _, headline, text = (_FOLDER / f"{name}.md").read_text(encoding="utf-8").split("\n\n", maxsplit=2)
+    return Explanation(name, headline, text)
+
+
+def headlines(explanations: Sequence[Explanation], width: int) -> str:
+    """Renders a line per explanation for a terminal: name and headline, which wraps."""
+    room = max(len(one.name) for one in explanations) + len(_INDENT)
+    return _ended(line for one in explanations for line in _wrapped(_plain(one.headline), width, one.name.ljust(room)))
+
+
+def explained(one: Explanation, width: int) -> str:
+    """Renders an explanation for a terminal: paragraphs and lists wrapped, code as it is."""
+    lines = [one.name, *_wrapped(_plain(one.headline), width)]
+    for part in re.split(r"^(```.*?^```)$", one.text, flags=re.MULTILINE | re.DOTALL):
+        if part.startswith("```"):  # it keeps its empty lines
+            lines += ["", *(f"{_INDENT * 2}{line}" if line else "" for line in part.splitlines()[1:-1])]
+            continue
+        for block in filter(None, re.split(r"\n\n+", part.strip())):
+            items = filter(None, re.split(r"^(?=- )", block, flags=re.MULTILINE))
+            lines += ["", *(line for item in items for line in _paragraph(item, width))]
+    return outlets.lines(_ended(lines))
+
+
+def meant(meanings: Sequence[tuple[str, str]], width: int) -> str:
+    """Renders what words of a page mean for a terminal."""
+    return outlets.lines(_ended(line for word, text in meanings for line in (word, *_paragraph(text, width))))
+
+
+def _paragraph(text: str, width: int) -> list[str]:
+    more = _INDENT * 2 if text.startswith("- ") else _INDENT
+    plain = _plain(" ".join(text.split()))
+    return _wrapped(plain, width, _INDENT, more, break_long_words=False, break_on_hyphens=False)
+
+
+def _plain(text: str) -> str:
+    """A text without marks of code, and of links the text alone."""
+    return re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", text).replace("`", "")
+
+
+# Names of kernels.
+
+#: Fields that are sizes, printed as 128 × 64 × 32.
+_SIZES: Final = ("tile", "warps", "warpgroups", "cluster", "instruction")
+
+
+def decoded(names: Sequence[tuple[str, KernelName]], width: int) -> str:
+    """Renders each name in full with its known fields below."""
+    return "\n".join(_name(name, fields, width) for name, fields in names)
+
+
+def _name(name: str, said: KernelName, width: int) -> str:
+    lines = textwrap.wrap(outlets.line(name), width, break_on_hyphens=False) or ["(no name)"]
+    fields = {field: _text(field, value) for field, value in said._asdict().items() if value not in (None, ())}
+    if fields["function"] in {"", name}:
+        del fields["function"]
+    column = max(map(len, fields)) + 2
+    for field, text in fields.items():
+        first, *rest = textwrap.wrap(text, max(width - column - 2, 20), break_on_hyphens=False) or [""]
+        lines += [f"  {field.replace('_', ' '):<{column}}{first}", *(f"{'':{column + 2}}{line}" for line in rest)]
+    return _ended(lines)
+
+
+def _text(field: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, tuple):
+        return (" × " if field in _SIZES else ", ").join(outlets.line(str(part)) for part in value)
+    return f"{value} (the name does not say)" if (field, value) == ("family", OTHER) else outlets.line(str(value))
+
+
+#: What renders each of these for programs: declarations of tables, explanations, words with meanings, decoded names.
+TABLES: Final = {"markdown": _markdown, "json": _json}
+FINDINGS: Final = {
+    "markdown": lambda every: "\n".join(f"## {one.name}\n\n{one.headline}\n\n{one.text}" for one in every),
+    "json": lambda every: outlets.json([one._asdict() for one in every]),
+}
+WORDS: Final = {
+    "markdown": lambda meanings: "".join(f"**{word}**: {text}\n" for word, text in meanings),
+    "json": lambda meanings: outlets.json([{"word": word, "meaning": text} for word, text in meanings]),
+}
+
+
+def decoded_json(names: Sequence[tuple[str, KernelName]]) -> str:
+    """Renders a JSON list with one object per name; unknown fields are null or empty lists."""
+    return outlets.json([{"name": name.encode("utf-8", "replace").decode(), **said._asdict()} for name, said in names])

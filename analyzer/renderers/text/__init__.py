@@ -1,1 +1,0 @@
-"""Text building blocks of pages and tables: grids, names, headings."""
