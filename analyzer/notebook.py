@@ -21,7 +21,7 @@ import polars as pl
 from kanalyze import catalog, outlets, readers
 from kanalyze.analyses import homes_of_jobs
 from kanalyze.analyses.comparing import _comparison, _pair
-from kanalyze.analyses.page import counters_page, overview_page, time_page
+from kanalyze.analyses.page import overview_page, time_page
 from kanalyze.analyses.replay import _changes, _whatif
 from kanalyze.analyses.timeline import _tracks
 from kanalyze.analyses.unprofiled import _correction
@@ -53,9 +53,7 @@ _TOP: Final = 8
 _PAGES: Final[dict[Any, int | None]] = {
     overview_page.Overview: None,
     _comparison.Comparison: None,
-    **dict.fromkeys(
-        (time_page.Summary, counters_page.CounterSummary, counters_page.JointSummary, _whatif.WhatIf), _TOP
-    ),
+    **dict.fromkeys((time_page.Summary, time_page.CounterSummary, time_page.JointSummary, _whatif.WhatIf), _TOP),
 }
 for _page, _rows in _PAGES.items():
     _page._repr_html_ = partialmethod(document.page, _rows)
@@ -191,14 +189,14 @@ class NotebookReport(Report):
 
     def _repr_html_(self) -> str:
         missing: list[KanalyzeError] = []
-        page: overview_page.Overview | counters_page.CounterSummary
+        page: overview_page.Overview | time_page.CounterSummary
         with ExitStack() as opened:
             try:
                 others = [*map(opened.enter_context, self._beside(missing))]
                 if others:
-                    page = counters_page.overviews_together(self, *others)[0]
+                    page = time_page.overviews_together(self, *others)[0]
                 elif self.meta.timeless:
-                    page = counters_page.summarize_counters(self)
+                    page = time_page.summarize_counters(self)
                 else:
                     page = overview_page.overview(self)
             except ClosedReportError as error:
@@ -255,19 +253,19 @@ def without_profiler(report: Report) -> Report:
     return _shown_well(_correction.without(report))
 
 
-def summarize(*reports: Report) -> time_page.Summary | counters_page.CounterSummary | counters_page.JointSummary:
+def summarize(*reports: Report) -> time_page.Summary | time_page.CounterSummary | time_page.JointSummary:
     """Summarises a report as the data of its page; see :func:`kanalyze.analyses.page.time_page.summarize`.
 
-    Of a report of ncu see :func:`kanalyze.analyses.page.counters_page.summarize_counters`; of several, of one program
-    by different tools, :func:`kanalyze.analyses.page.counters_page.summarize_together`: that of the first with times.
+    Of a report of ncu see :func:`kanalyze.analyses.page.time_page.summarize_counters`; of several, of one program
+    by different tools, :func:`kanalyze.analyses.page.time_page.summarize_together`: that of the first with times.
     """
     _refuse_others("summarize", reports, several=True)
     if not reports:
         raise TypeError("kanalyze.summarize takes reports, which kanalyze.read(path) gives")
     report, *others = reports
     if others:
-        return counters_page.summarize_together(*reports)[0]
-    return counters_page.summarize_counters(report) if report.meta.timeless else time_page.summarize(report)
+        return time_page.summarize_together(*reports)[0]
+    return time_page.summarize_counters(report) if report.meta.timeless else time_page.summarize(report)
 
 
 def overview(report: Report, *, whole: bool = False) -> overview_page.Overview:

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from kanalyze import catalog
-from kanalyze.analyses.page._headline import WINDOWS
+from kanalyze.analyses.page.overview_page import WINDOWS
 from kanalyze.analyses.ranges._instances import INSTANCES, SPREAD
 from kanalyze.model import NOTES
 from kanalyze.schema import UNITS, Column, Table, columns, unit_of

@@ -25,7 +25,7 @@ with late():
     from kanalyze.analyses.timeline import _slices as slices
     from kanalyze.readers.capture import reports as captures
     from kanalyze.renderers.formats import document, exports
-    from kanalyze.several import jobs, pictures, reducing, sides
+    from kanalyze.several import jobs, reducing, sides
 
 if TYPE_CHECKING:
     from kanalyze.analyses.page.file_page import FilePage
@@ -133,7 +133,7 @@ def _slices(reports: Sequence[Path], where: Where) -> Slices:
     if (given := len(_answers.expanded(reports))) == 1:
         return slices.slices(_answers.open_report(reports[0], where).narrow(**where.part))
     where.refuse_part("the ranks of a job are written whole; give one of their reports for a part of it.")
-    found = pictures.slices_of_job(reports, _answers.request(where))
+    found = jobs.slices_of_job(reports, _answers.request(where))
     if found is None:
         raise click.UsageError("no report names its rank: give one report, or those of the ranks of one job.")
     if given > (ranks := len({track.rank for track in found.tracks})):
@@ -159,7 +159,7 @@ def html(reports: Sequence[Path], base: Sequence[Path], where: Where, to: Out, *
     _process.refuse_overwriting(target)
     if base or (len(reports) == 1 and captures.sides_in(reports[0]) is not None):
         asked = _answers.request(where, done=_answers.doubted)
-        page: FilePage[Shown] = pictures.file_page_of_sides(*sides.given(reports, base), asked, _EVENTS)
+        page: FilePage[Shown] = sides.file_page_of_sides(*sides.given(reports, base), asked, _EVENTS)
     else:
         page = _file_page(reports, where)
     _process.emit(document.document(page).encode(), target)
@@ -179,7 +179,7 @@ def _file_page(reports: Sequence[Path], where: Where) -> FilePage[Shown]:
     opened = [one for some in each for one in some]
     if _answers.several_ranks(one.meta for one in opened) or (len(opened) > 1 and jobs.of_ranks(opened)):
         where.refuse_part("the ranks of a job are shown whole; give one of their reports for a part of it.")
-        return pictures.file_page_of_job(jobs.reports_of_one_tool(opened), _answers.request(where), _EVENTS)
+        return jobs.file_page_of_job(jobs.reports_of_one_tool(opened), _answers.request(where), _EVENTS)
     pages = file_page.file_pages(*opened, most=_EVENTS, **where.part)
     if len(pages) > 1:
         names = ", ".join(outlets.line(page.metas[0].path.name) for page in pages)

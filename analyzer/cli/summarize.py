@@ -22,9 +22,9 @@ from kanalyze.machinery import late
 from kanalyze.units import SLOWEST, parse_percent, parse_rate, parse_time_ns
 
 with late():
-    from kanalyze.analyses.comparing import _gate, _pair
+    from kanalyze.analyses.comparing import _comparison, _pair
     from kanalyze.analyses.joining import agreement
-    from kanalyze.analyses.page import counters_page, overview_page, time_page
+    from kanalyze.analyses.page import file_page, overview_page, time_page
     from kanalyze.analyses.ranges import _instances
     from kanalyze.analyses.replay import _changes, _whatif
     from kanalyze.readers.capture import read_capture
@@ -35,9 +35,8 @@ with late():
     from kanalyze.several import jobs, sides
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.page.counters_page import CounterSummary, JointSummary
     from kanalyze.analyses.page.overview_page import Overview
-    from kanalyze.analyses.page.time_page import Summary
+    from kanalyze.analyses.page.time_page import CounterSummary, JointSummary, Summary
     from kanalyze.renderers.page import Shown
     from kanalyze.report import Meta, Report
     from kanalyze.several import Asked
@@ -123,8 +122,8 @@ def _pages(reports: Sequence[Path], where: Where, form: Form) -> Sequence[Shown]
         given.clear()  # each goes when its page is made
         return _answers.of_each(reports, lambda report: _page(report, where, form, open_at.pop(report, None)))
     if form.full:
-        return [_with_runs(page, where, form) for page in counters_page.summarize_together(*given, **where.part)]
-    pages = counters_page.overviews_together(*given, whole=form.whole, as_recorded=form.recorded, **where.part)
+        return [_with_runs(page, where, form) for page in time_page.summarize_together(*given, **where.part)]
+    pages = time_page.overviews_together(*given, whole=form.whole, as_recorded=form.recorded, **where.part)
     return [_with_runs(page, where, form) for page in pages]
 
 
@@ -156,7 +155,7 @@ def _apart(page: Summary | Overview, report: Path, where: Where, form: Form) -> 
             runs += [_timed(parts[None], form)] if None in parts else []
         except errors.KanalyzeError as error:
             _answers.print_left_out(error)
-    return overview_page.repeated(runs) if others else page
+    return time_page.repeated(runs) if others else page
 
 
 def _timed(report: Report, form: Form) -> Summary | Overview:
@@ -178,7 +177,7 @@ def _page(report: Path, where: Where, form: Form, whole: Report | None = None) -
     if None not in parts:
         page = _instances.compare([*parts.values()])
     elif parts[None].meta.timeless:
-        page = counters_page.summarize_counters(parts[None])
+        page = time_page.summarize_counters(parts[None])
     else:
         page = _apart(_timed(parts[None], form), report, where, form)
     _answers.print_doubts(everything=True)  # the page looked at all of it
@@ -277,7 +276,7 @@ def explain(name: str | None, reports: Sequence[Path], where: Where, to: Out) ->
     is_finding = name is not None and name in descriptions.names()
     if is_finding and reports:
         parts = [part for report in reports for part in _answers.opened_parts(report, where).values()]
-        to.emit_pages([page for part in parts for page in overview_page.evidence(part, name or "")])
+        to.emit_pages([page for part in parts for page in file_page.evidence(part, name or "")])
         return
     words = descriptions.meanings(" ".join(map(str, (name, *reports)))) if name and not is_finding else []
     if words:
@@ -363,7 +362,7 @@ def compare(  # noqa: PLR0913 - a click command has a parameter per option
         limit = parse_percent(fail_above)
         if limit is None or not isfinite(limit):
             raise errors.BadThresholdError.of(fail_above, "a share, 0 % or more", "3%", "--fail-above")
-        gate = _gate.gate_of(comparison, limit, metric, limits["allow"])
+        gate = _comparison.gate_of(comparison, limit, metric, limits["allow"])
         comparison, status = replace(comparison, gate=gate), _STATUS[gate.state]
     if to.form == "csv":
         to.emit_rows(comparison.table("compare"))
@@ -388,10 +387,10 @@ def _asked(where: Where, least: str = _LEAST, floor: Path | None = None, allow: 
         raise errors.BadThresholdError.of(least, "a share between 0 and 100 %", _LEAST, "--least")
     if floor is not None:
         with readable(floor), open_regular(floor) as file:
-            measured = _gate.read_floor(file.read(), floor)
+            measured = _comparison.read_floor(file.read(), floor)
     for kind in allow:
-        if kind not in _gate.KINDS:
-            raise errors.UnknownNameError.of("kind of doubt", kind, _gate.KINDS)
+        if kind not in _comparison.KINDS:
+            raise errors.UnknownNameError.of("kind of doubt", kind, _comparison.KINDS)
     return _answers.request(
         where, done=_answers.doubted, limits=_pair.Limits(effect, *measured), other_ranks="ranks" in allow
     )
@@ -408,9 +407,9 @@ def _save(reports: Sequence[Path], output: Path, asked: Asked) -> None:
 
 def _store_noise(reports: Sequence[Path], to: Out, asked: Asked) -> None:
     """Prints the noise floor of the runs of one program, or stores it."""
-    noise = _gate.noise_of(sides.runs_of_one_tool(reports, asked))
+    noise = _comparison.noise_of(sides.runs_of_one_tool(reports, asked))
     if to.form == "json" or (to.form == "terminal" and to.output is not None):
-        to.emit(_gate.stored(noise))
+        to.emit(_comparison.stored(noise))
     if to.form != "json":
         Out("markdown" if to.form == "markdown" else "terminal", top=to.top).emit_pages([noise])
 

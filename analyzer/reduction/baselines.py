@@ -19,8 +19,9 @@ from kanalyze.errors import BadBaselineError
 from kanalyze.schema import Column, Table
 from kanalyze.turns import SIDES
 
-#: The layout of a baseline; one of another version is refused.
-VERSION: Final = 1
+#: The layout of a baseline; one of another version is refused, but for the first, whose times are all as recorded.
+VERSION: Final = 2
+_FIRST: Final = 1
 
 #: The scope of a run whose steady iterations are compared, and of one that is compared as a whole.
 STEADY: Final = "steady"
@@ -166,45 +167,27 @@ TABLES: Final = {
 
 @dataclass(frozen=True)
 class About:
-    """Description of a run beside its tables.
+    """Description of a run beside its tables."""
 
-    Attributes:
-        name: The report, as it was given.
-        tool: The tool that wrote it, with its version.
-        scope: ``steady``, ``whole``, or the window that was asked for.
-        each: What an iteration is called; empty where there is none.
-        found_by: How the iterations were found.
-        iterations: Number of iterations that the times are of, 1 where there is none.
-        recorded_iterations: Number of iterations of that name in the recording, of any kind; 0 where there is none.
-        ns: Length of the window of the device.
-        gpu: Model of the GPU.
-        driver: Version of the driver.
-        clock_hz: Highest clock of the GPU.
-        program: Name of the process.
-        recorded: Kinds of events that were recorded.
-        rank: Rank of the process among those of the run.
-        turn: Place of the run among those of an interleaved collection, from 1; 0 where it was not interleaved.
-        collection: Identifies that collection.
-        side: The side of that collection.
-    """
-
-    name: str
-    tool: str
-    scope: str
-    each: str = ""
-    found_by: str = ""
-    iterations: int = 1
+    name: str  # the report, as it was given
+    tool: str  # the tool that wrote it, with its version
+    scope: str  # ``steady``, ``whole``, or the window that was asked for
+    each: str = ""  # what an iteration is called; empty where there is none
+    found_by: str = ""  # how the iterations were found
+    iterations: int = 1  # number of iterations that the times are of, 1 where there is none
+    #: Number of iterations of that name in the recording, of any kind; 0 where there is none.
     recorded_iterations: int = 0
-    ns: int = 0
-    gpu: str = ""
-    driver: str = ""
-    clock_hz: int = 0
-    program: str = ""
-    recorded: str = ""
-    rank: int = 0
-    turn: int = 0
-    collection: str = ""
-    side: str = ""
+    ns: int = 0  # length of the window of the device
+    gpu: str = ""  # model of the GPU
+    driver: str = ""  # version of the driver
+    clock_hz: int = 0  # highest clock of the GPU
+    program: str = ""  # name of the process
+    recorded: str = ""  # kinds of events that were recorded
+    rank: int = 0  # rank of the process among those of the run
+    turn: int = 0  # place of the run among those of an interleaved collection, from 1; 0 where it was not interleaved
+    collection: str = ""  # identifies that collection
+    side: str = ""  # the side of that collection
+    unprofiled: bool = False  # whether times are those without the profiler, as a run without it tells them
 
     @property
     def iteration_ns(self) -> float:
@@ -241,12 +224,12 @@ def dumped(digests: Sequence[Digest]) -> bytes:
     with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
         head = {"baseline": VERSION, "runs": [asdict(one.about) for one in digests]}
         _add(archive, _HEAD, json.dumps(head, indent=1, ensure_ascii=False).encode(errors="backslashreplace"))
-        for name in TABLES:
+        for name, declared in TABLES.items():
             parts = [
                 getattr(one, name).with_columns(run=pl.lit(number, dtype=pl.Int32))
                 for number, one in enumerate(digests)
             ]
-            frame = pl.concat([TABLES[name].empty().with_columns(run=pl.lit(0, dtype=pl.Int32)), *parts])
+            frame = pl.concat([_with_run(declared).empty(), *parts])
             if frame.height:
                 table = io.BytesIO()
                 frame.write_parquet(table, compression="zstd", compression_level=19, statistics=False)
@@ -267,13 +250,17 @@ def loaded(content: bytes, path: Path) -> list[Digest]:
     """
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            _check_names(archive.namelist())
+            names = archive.namelist()  # the sums of what is in it are checked where that is read
+            if other := sorted({*names} - {_HEAD, *(f"{name}.parquet" for name in TABLES)}):
+                raise ValueError(f"it holds {other[0]!r}")
+            if len({*names}) < len(names):  # a name that is damaged would be a table less
+                raise ValueError("it holds a table twice")
             if sum(entry.file_size for entry in archive.infolist()) > _LARGEST_BYTES:
                 raise BadBaselineError.damaged(path, "it is larger than any baseline")
             head = json.loads(archive.read(_HEAD))
-            if head.get("baseline") != VERSION:
+            if head.get("baseline") not in (_FIRST, VERSION):
                 raise BadBaselineError.version(path, head.get("baseline"), VERSION)
-            runs = [_about(run) for run in head["runs"]]
+            runs = [_about(run if head["baseline"] == VERSION else run | {"unprofiled": False}) for run in head["runs"]]
             frames = {name: _frame(archive, name, len(runs)) for name in TABLES}
     except _DAMAGE as why:
         raise BadBaselineError.damaged(path, str(why).partition("\n")[0]) from None
@@ -284,17 +271,6 @@ def loaded(content: bytes, path: Path) -> list[Digest]:
     if not found or not all(map(_adds_up, found)):
         raise BadBaselineError.damaged(path, "its buckets do not add up to the time of its runs")
     return found
-
-
-def _check_names(names: Sequence[str]) -> None:
-    """Checks the names in the archive; the sums of what is in it are checked where that is read.
-
-    Raises:
-        ValueError: Two are the same, or one is of another program. A name that is damaged would be a table less.
-    """
-    other = sorted({*names} - {_HEAD, *(f"{name}.parquet" for name in TABLES)})
-    if other or len({*names}) < len(names):
-        raise ValueError(f"it holds {other[0]!r}" if other else "it holds a table twice")
 
 
 def _adds_up(digest: Digest) -> bool:
@@ -322,14 +298,13 @@ def _about(said: dict[str, object]) -> About:
 
 
 def _frame(archive: zipfile.ZipFile, name: str, runs: int) -> pl.DataFrame:
-    declared = TABLES[name]
+    declared = _with_run(TABLES[name])
     if f"{name}.parquet" not in archive.namelist():
-        return _with_run(declared).empty()
-    frame = _with_run(declared).check(pl.read_parquet(io.BytesIO(archive.read(f"{name}.parquet"))))
+        return declared.empty()
+    frame = declared.check(pl.read_parquet(io.BytesIO(archive.read(f"{name}.parquet"))))
     if not frame.get_column("run").is_between(0, runs - 1).all():
         raise ValueError(f"{name} has rows of no run")
-    numbers = frame.select(cs.numeric())
-    if not numbers.select(pl.all_horizontal(pl.all().is_between(0, _MOST).all())).item():
+    if not frame.select(pl.all_horizontal(cs.numeric().is_between(0, _MOST).all())).item():
         raise ValueError(f"{name} has a number out of range")
     return frame
 

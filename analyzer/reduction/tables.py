@@ -204,21 +204,13 @@ LATER: Final = ("pieces", "before")
 
 
 class Origin(NamedTuple):
-    """The file that a reduction is of, in the state in which it was read.
+    """The file that a reduction is of, in the state in which it was read."""
 
-    Attributes:
-        path: The file or folder, or its address on an object store.
-        host: The machine that read it; empty for an address, which is the same everywhere.
-        size_bytes: Its size.
-        mtime_ns: When it was changed last, in Unix time.
-        state: Hash of these and of both ends of its content.
-    """
-
-    path: str
-    host: str
-    size_bytes: int
-    mtime_ns: int
-    state: str
+    path: str  # the file or folder, or its address on an object store
+    host: str  # the machine that read it; empty for an address, which is the same everywhere
+    size_bytes: int  # its size
+    mtime_ns: int  # when it was changed last, in Unix time
+    state: str  # hash of these and of both ends of its content
 
     @property
     def folder(self) -> str:
@@ -405,11 +397,7 @@ def load_each(
 
 
 def _at_once(folders: Sequence[Path], names: Collection[str], *, seen: bool) -> Iterator[tuple[Path, Reduction]]:
-    """The reductions in folders, each table of all of them read by one call.
-
-    Raises:
-        BadReductionError: One is damaged; of a table of several, the first.
-    """
+    """The reductions in folders, each table of all of them read by one call."""
     told = {
         folder: {name: one for name, one in _tables(folder).items() if not seen or name in names} for folder in folders
     }
@@ -437,11 +425,7 @@ def _at_once(folders: Sequence[Path], names: Collection[str], *, seen: bool) -> 
 
 
 def _checked(folder: Path, made: Reduction) -> Reduction:
-    """The reduction, each of whose rows is of one of its ranks.
-
-    Raises:
-        BadReductionError: A row is of none.
-    """
+    """The reduction, each of whose rows is of one of its ranks."""
     for name, frame in made.tables():
         if "member" in frame.columns and not frame.get_column("member").is_between(0, made.ranks.height - 1).all():
             raise BadReductionError.damaged(folder, f"{name}.parquet has rows of no rank")
@@ -449,11 +433,7 @@ def _checked(folder: Path, made: Reduction) -> Reduction:
 
 
 def _tables(folder: Path) -> dict[str, dict[str, Any]]:
-    """Entries of the manifest on each table.
-
-    Raises:
-        BadReductionError: It is missing or no manifest, or of another version.
-    """
+    """Entries of the manifest on each table."""
     content = _bytes(folder, MANIFEST, _LARGEST_MANIFEST_BYTES)
     try:
         head = json.loads(content)
@@ -473,11 +453,7 @@ def _tables(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def _contents(folder: Path, told: dict[str, dict[str, Any]]) -> Iterator[tuple[str, bytes]]:
-    """The name and file of each table.
-
-    Raises:
-        BadReductionError: One is missing, or not as it was written.
-    """
+    """The name and file of each table."""
     for name, one in told.items():
         content = _bytes(folder, f"{name}.parquet", one["bytes"])
         if len(content) != one["bytes"] or _hashed(content) != one["checksum"]:

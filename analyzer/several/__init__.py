@@ -14,24 +14,15 @@ if TYPE_CHECKING:
 
 
 class Asked(NamedTuple):
-    """How several reports are read, and put together.
+    """How several reports are read, and put together."""
 
-    Attributes:
-        where: The part of each report of a side.
-        cache: Whether what was decoded is kept, and used.
-        progress: Told of the progress of opening a report.
-        done: Told of each report that was read, before it is closed.
-        left_out: Told of each report that cannot be read, of a side those of ncu alone; without it that is an error.
-        one_host: Whether all ranks of a job ran on one host, so that their clocks are one.
-        limits: What counts as a change; the usual ones unless told.
-        other_ranks: Whether one rank of base may be compared with another one of new.
-    """
-
+    #: The part of each report of a side.
     where: Where = {}  # noqa: RUF012 - nothing is added to it
-    cache: bool = True
-    progress: Progress | None = None
-    done: Callable[[Report], object] | None = None
+    cache: bool = True  # whether what was decoded is kept, and used
+    progress: Progress | None = None  # told of the progress of opening a report
+    done: Callable[[Report], object] | None = None  # told of each report that was read, before it is closed
+    #: Told of each report that cannot be read, of a side those of ncu alone; without it that is an error.
     left_out: Callable[[KanalyzeError], object] | None = None
-    one_host: bool = False
-    limits: Limits | None = None
-    other_ranks: bool = False
+    one_host: bool = False  # whether all ranks of a job ran on one host, so that their clocks are one
+    limits: Limits | None = None  # what counts as a change; the usual ones unless told
+    other_ranks: bool = False  # whether one rank of base may be compared with another one of new

@@ -1,4 +1,4 @@
-"""Opens the reports of a job's ranks, one after the other, and reduces each."""
+"""Opens the reports of a job's ranks, one after the other: to reduce each, and to draw those of a file or a trace."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze import outlets
+from kanalyze.analyses import declarations, homes_of_jobs
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.ranks._job import Job, job_of
-from kanalyze.analyses.ranks._rank_path import rank_path
+from kanalyze.analyses.ranks._job_findings import late_ranks
 from kanalyze.analyses.ranks._reducing import reduced
-from kanalyze.analyses.ranks.tables import offsets
-from kanalyze.errors import KanalyzeError, NoJobError
+from kanalyze.analyses.ranks.tables import offsets, rank_path
+from kanalyze.errors import CannotTellError, KanalyzeError, NoJobError
 from kanalyze.readers.archives import unpacked
 from kanalyze.readers.capture.read_capture import accepts
 from kanalyze.readers.capture.reports import Run, reports_in_folder, runs_of
 from kanalyze.readers.torch.decode.text import is_trace
 from kanalyze.reduction.tables import LATER, TABLES, Reduction, load_each, origin_of, reductions_at
-from kanalyze.report import Report
+from kanalyze.report import Meta, Report
 from kanalyze.tools import TOOLS, tool_of
 
 if TYPE_CHECKING:
+    from kanalyze.analyses.page.file_page import FilePage
+    from kanalyze.analyses.timeline._slices import Slices
+    from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.readers import Progress
     from kanalyze.several import Asked
 
@@ -65,7 +69,7 @@ class _Found:
         self.failed: list[KanalyzeError] = []
 
     def first(self) -> Iterator[Reduction]:
-        """All of them; of what is stored all tables but :data:`LATER`."""
+        """All of them, of what is stored all tables but :data:`LATER`; each report is closed before the next."""
         paths = [one for one in self._given if not isinstance(one, Report)]
         folders = {folder.name: folder for path in paths for folder in reductions_at(path)}
         for folder, found in load_each([*folders.values()], {*TABLES}.difference(LATER)):
@@ -76,28 +80,22 @@ class _Found:
                 yield found
         known = {folder.name for folder in self._stored}
         for one in self._given:
-            for new in self._reductions(one, known):
-                self._made.append(new)
-                yield new
-
-    def _reductions(self, one: Report | Path, known: set[str]) -> Iterator[Reduction]:
-        """The reduction of each report at a path but those that are `known`; each is closed before the next."""
-        if isinstance(one, Report):
-            yield self._reduced(one)
-            return
-        for run in runs_at(one, self._asked):
-            try:
-                if not (known and origin_of(run.file).folder in known):
-                    with run.opened() as report:
-                        yield self._reduced(report)
-            except KanalyzeError as error:
-                self._leave_out(error)
+            if isinstance(one, Report):
+                yield self._reduced(one)
+                continue
+            for run in runs_at(one, self._asked):
+                try:
+                    if not (known and origin_of(run.file).folder in known):
+                        with run.opened() as report:
+                            yield self._reduced(report)
+                except KanalyzeError as error:
+                    self._leave_out(error)
 
     def _reduced(self, report: Report) -> Reduction:
-        made = reduced(report)
+        self._made.append(reduced(report))
         if self._asked.done is not None:
             self._asked.done(report)
-        return made
+        return self._made[-1]
 
     def _leave_out(self, error: KanalyzeError) -> None:
         """Tells of a report that cannot be read, or raises why where nobody asked to be told."""
@@ -241,3 +239,74 @@ def _is_trace(file: Path) -> bool:
         return is_trace(file)
     except OSError:
         return True  # why it cannot be read shows when it is opened
+
+
+# What a file or a trace is of.
+
+#: Ranks that a timeline has room for.
+_MOST_DRAWN: Final = 16
+
+
+def file_page_of_job(given: Sequence[Report | Path], asked: Asked, most: int) -> FilePage[Job]:
+    """The content of an HTML report of a job: its page, its tables, and a timeline with the ranks on one clock.
+
+    Each report is opened once, unless there are more ranks than a timeline has room for: which of them are drawn is
+    known when the job is put together. The timeline has about `most` events, of which each rank has its part.
+
+    Raises:
+        NoJobError: No report has a rank.
+        KanalyzeError: As :func:`job`.
+    """
+    # what draws is needed for files alone
+    from kanalyze.analyses.page.file_page import FilePage  # noqa: PLC0415
+    from kanalyze.analyses.timeline._tracks import on_one_clock, timeline  # noqa: PLC0415
+
+    count = sum(1 if isinstance(one, Report) else len(runs_at(one, asked)) for one in given)
+    drawn: dict[str, tuple[Meta, Timeline] | None] = {}  # by report; None of one in which nothing happens
+
+    def draw(report: Report) -> None:
+        path = str(report.meta.path)
+        if path not in drawn:
+            drawn[path] = None
+            with suppress(CannotTellError):
+                drawn[path] = report.meta, timeline(report, most // min(max(count, 1), _MOST_DRAWN))
+
+    found = job(given, asked._replace(done=draw) if count <= _MOST_DRAWN else asked)
+    shifts, wanted, known = shifts_ns(found), _drawn_ranks(found), ranks_by_report(found)
+    looked_at = {known[path] for path in drawn if path in known}
+    for _, report in reports_of_ranks(given, asked, found, wanted - looked_at):
+        draw(report)
+    pictures = {known[path]: one for path, one in drawn.items() if one is not None and path in known}
+    shown = [(rank, *pictures[rank]) for rank in sorted(pictures) if rank in wanted]
+    together = [(f"rank {rank}", shifts[rank], one) for rank, _, one in shown]
+    return FilePage(
+        found,
+        [meta for _, meta, _ in shown],
+        [(declarations(module)[name], found.table(name)) for name, module in homes_of_jobs().items()],
+        on_one_clock(together) if together else None,
+        rank_steps=found.table("rank_steps"),
+        ranks_left_out=found.ranks.get_column("rank").n_unique() - len(shown),
+    )
+
+
+def _drawn_ranks(found: Job) -> set[int]:
+    """The ranks that a timeline has room for: all, or the late ones and others at equal distances."""
+    every = found.ranks.get_column("rank").unique().sort().to_list()
+    late = [one.rank for one in late_ranks(found)][: _MOST_DRAWN // 2]
+    step = -(-len(every) // (_MOST_DRAWN // 2))
+    return {*every} if len(every) <= _MOST_DRAWN else {*late, *every[::step]}
+
+
+def slices_of_job(given: Sequence[Path], asked: Asked) -> Slices | None:
+    """The events of all ranks of a job as slices, on the clock of the job; None where no report names its rank.
+
+    Raises:
+        NoJobError: No report has a rank.
+        KanalyzeError: As :func:`job`.
+    """
+    from kanalyze.analyses.timeline._slices import of_ranks, slices  # noqa: PLC0415 - traces alone
+
+    found = job(given, asked)
+    shifts = shifts_ns(found)
+    made = {rank: slices(report) for rank, report in reports_of_ranks(given, asked, found, {*shifts})}
+    return of_ranks([(rank, shifts[rank], made[rank]) for rank in sorted(made)]) if made else None

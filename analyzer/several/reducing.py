@@ -45,7 +45,6 @@ from kanalyze.reduction.tables import (
     packed,
     write,
 )
-from kanalyze.report import Report
 from kanalyze.several.jobs import runs_of_ranks
 
 if TYPE_CHECKING:
@@ -75,19 +74,12 @@ _CHANGED: Final = ("mtime", "LastModified", "last_modified", "created")
 
 
 class Task(NamedTuple):
-    """A report to be reduced; can be handed to another process.
+    """A report to be reduced; can be handed to another process."""
 
-    Attributes:
-        name: The report, as people call it.
-        origin: Its file, in the state in which it was found.
-        run: How it is opened; None of an address on an object store.
-        cache: Whether what was decoded is kept, and used.
-    """
-
-    name: str
-    origin: Origin
-    run: Run | None
-    cache: bool
+    name: str  # the report, as people call it
+    origin: Origin  # its file, in the state in which it was found
+    run: Run | None  # how it is opened; None of an address on an object store
+    cache: bool  # whether what was decoded is kept, and used
 
 
 Outcome: TypeAlias = Packed | KanalyzeError
@@ -99,19 +91,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Reduced:
-    """Outcomes of reports that were to be reduced.
+    """Outcomes of reports that were to be reduced."""
 
-    Attributes:
-        out: The folder of the reductions.
-        made: Folders of reductions that were written.
-        there: Folders of those that were there, and still are what their reports would give.
-        left_out: What could not be reduced, and why.
-    """
-
-    out: Path
-    made: list[Path] = field(default_factory=list)
+    out: Path  # the folder of the reductions
+    made: list[Path] = field(default_factory=list)  # folders of reductions that were written
+    #: Folders of those that were there, and still are what their reports would give.
     there: list[Path] = field(default_factory=list)
-    left_out: list[KanalyzeError] = field(default_factory=list)
+    left_out: list[KanalyzeError] = field(default_factory=list)  # what could not be reduced, and why
 
 
 def reduce_reports(  # noqa: PLR0913 - what is reduced, how, and who is told of it
@@ -173,24 +159,18 @@ def _tasks(one: str | Path, leave_out: Callable[[KanalyzeError], object], *, cac
 def work_on(task: Task) -> Outcome:
     """The files of the reduction of a report, or why there are none; what an engine calls, in whatever process."""
     try:
-        if task.run is None:
+        if task.run is not None:
+            with task.run.opened() as report:
+                reduction = reduced(report)
+        else:
             with _fetched(task.name) as copy, read(copy, cache=False) as report:
-                return _packed(report, task)
-        with task.run.opened() as report:
-            return _packed(report, task)
+                reduction = reduced(report)  # the copy has another name
+                reduction = replace(reduction, ranks=reduction.ranks.with_columns(report=pl.lit(task.name)))
+        return NoJobError.of(task.name) if reduction.ranks.is_empty() else packed(reduction, task.origin)
     except KanalyzeError as error:
         return error
     except MemoryError:
         return LostReportError.of(task.name, str(OutOfMemoryError.anywhere()).rstrip("."))
-
-
-def _packed(report: Report, task: Task) -> Outcome:
-    reduction = reduced(report)
-    if reduction.ranks.is_empty():
-        return NoJobError.of(task.name)
-    if task.run is None:  # the copy has another name
-        reduction = replace(reduction, ranks=reduction.ranks.with_columns(report=pl.lit(task.name)))
-    return packed(reduction, task.origin)
 
 
 def one_by_one(tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
@@ -222,7 +202,11 @@ def by_executor(executor: Executor) -> Engine:
                     yield from ((one, _lost(one, error)) for one in tasks[number:])
                     break
             for future in as_completed(futures):
-                yield futures[future], _outcome(future, futures[future])
+                try:
+                    outcome = future.result()
+                except Exception as error:  # noqa: BLE001 - engines have types of their own
+                    outcome = _lost(futures[future], error)
+                yield futures[future], outcome
         finally:
             for future in futures:
                 future.cancel()
@@ -289,14 +273,6 @@ def _begin() -> None:
     Thread(target=end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
 
 
-def _outcome(future: Future[Outcome], task: Task) -> Outcome:
-    """Result of a task by an engine; of one that ended otherwise, why."""
-    try:
-        return future.result()
-    except Exception as error:  # noqa: BLE001 - engines have types of their own
-        return _lost(task, error)
-
-
 def _lost(task: Task, error: BaseException) -> LostReportError:
     said = " ".join(str(error).split())
     lost = LostReportError.of(task.name, f"{type(error).__name__}: {said}" if said else type(error).__name__)
@@ -329,11 +305,7 @@ def is_address(text: str) -> bool:
 
 
 def _reports_at(address: str) -> list[Origin]:
-    """The reports at an address: of that file, of a folder, or of a pattern with ``*``; by name.
-
-    Raises:
-        UnreadableReportError: fsspec, or what it needs for that store, is missing, or the store refuses.
-    """
+    """The reports at an address: of that file, of a folder, or of a pattern with ``*``; by name."""
     with _told(address):
         store, path = import_module("fsspec.core").url_to_fs(address)
         if _WILD.search(path):
@@ -342,25 +314,20 @@ def _reports_at(address: str) -> list[Origin]:
             paths = [one for one in store.ls(path, detail=False) if one.endswith(_REPORTS)]
         else:
             paths = [path]
-        return [_stored(str(store.unstrip_protocol(one)), store.info(one)) for one in sorted(paths)]
-
-
-def _stored(address: str, info: dict[str, Any]) -> Origin:
-    """The state of a file on an object store; its time of change in Unix time, 0 where the store does not tell."""
-    tag = next((str(info[name]) for name in _TAGS if info.get(name)), "")
-    changed = next((info[name] for name in _CHANGED if name in info), None)
-    seconds = changed.timestamp() if isinstance(changed, datetime) else changed
-    mtime_ns = int(seconds * 1_000_000) * 1000 if isinstance(seconds, int | float) else 0
-    return origin_of_address(address, int(info["size"]), mtime_ns, tag)
+        found = []
+        for one in sorted(paths):
+            info: dict[str, Any] = store.info(one)
+            tag = next((str(info[name]) for name in _TAGS if info.get(name)), "")
+            changed = next((info[name] for name in _CHANGED if name in info), None)
+            seconds = changed.timestamp() if isinstance(changed, datetime) else changed
+            mtime_ns = int(seconds * 1_000_000) * 1000 if isinstance(seconds, int | float) else 0  # 0: not told
+            found.append(origin_of_address(str(store.unstrip_protocol(one)), int(info["size"]), mtime_ns, tag))
+        return found
 
 
 @contextmanager
 def _fetched(address: str) -> Iterator[Path]:
-    """A copy of the file at an address on a local disk, removed afterwards.
-
-    Raises:
-        UnreadableReportError: As of :func:`_reports_at`.
-    """
+    """A copy of the file at an address on a local disk, removed afterwards."""
     with tempfile.TemporaryDirectory(prefix="kanalyze-") as folder:
         with _told(address):
             store, path = import_module("fsspec.core").url_to_fs(address)

@@ -1,22 +1,27 @@
-"""Opens the runs of two sides, one after the other, and compares them."""
+"""Opens the runs of two sides, one after the other: to compare them, and to draw one of each."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kanalyze.analyses import declarations, homes_of_sides
 from kanalyze.analyses.comparing._comparison import Comparison, compared
 from kanalyze.analyses.comparing._pair import Limits, found_otherwise, same_launches, steps_in_common
 from kanalyze.errors import IncomparableError, KanalyzeError
 from kanalyze.files.regular import open_regular, readable
 from kanalyze.reduction.baselines import LAUNCHES, STEADY, SUFFIX, WHOLE, Digest, Part, loaded
-from kanalyze.report import Report
+from kanalyze.report import BareRuns, Meta, Report
 from kanalyze.tools import TOOLS, tool_of
 
 if TYPE_CHECKING:
+    from kanalyze.analyses.page.file_page import FilePage
+    from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.several import Asked
 
 _TWO: Final = 2
@@ -43,9 +48,7 @@ def given(reports: Sequence[Path], base: Sequence[Path] = ()) -> tuple[list[Path
 def _refuse_twice(given: Sequence[Report | Path]) -> None:
     """Refuses a path that a side has twice: one run that counts as two makes any difference look sure, or none."""
     seen = set()
-    for one in given:
-        if not isinstance(one, Path):
-            continue
+    for one in (one for one in given if isinstance(one, Path)):
         if (place := os.path.realpath(one)) in seen:  # which raises nothing of a link to itself
             raise IncomparableError(f"{one} is given twice.", "Give each run of a side once.")
         seen.add(place)
@@ -68,20 +71,36 @@ def comparison(base: Sequence[Report | Path], new: Sequence[Report | Path], aske
     if not common:
         raise IncomparableError.tools(*([*side] for side in sides))
     names = (_called(base), _called(new))
-    found = [
-        _of_tool(_Runs(sides[0][tool], tool, base, asked), _Runs(sides[1][tool], tool, new, asked), names)
-        for tool in common
-    ]
+    found = []
+    for tool in common:
+        runs = _alike(sides[0][tool], sides[1][tool])
+        before, after = (_Runs(*one, tool, asked) for one in zip(runs, (base, new), strict=True))
+        found.append(_of_tool(before, after, names))
     paths = (_paths(base), _paths(new))
     return replace(found[0], paths=paths, others=dict(zip(common[1:], found[1:], strict=True)))
+
+
+def _alike(*sides: Sequence[Digest]) -> list[list[Digest]]:
+    """The runs of some sides without the profiler, where all are told so; else each as recorded, where it is."""
+
+    def names(runs: Sequence[Digest]) -> Counter[tuple[str, int]]:
+        return Counter((one.about.name, one.about.rank) for one in runs)
+
+    plain, recorded = ([[one for one in side if one.about.unprofiled is so] for side in sides] for so in (True, False))
+    if not any(names(some) - names(without) for some, without in zip(recorded, plain, strict=True)):
+        return plain
+    return [
+        some + [one for one in without if (one.about.name, one.about.rank) not in names(some)]
+        for some, without in zip(recorded, plain, strict=True)
+    ]
 
 
 class _Runs(NamedTuple):
     """The runs of a side by one tool, and what they are of."""
 
     digests: list[Digest]
-    tool: str
     given: Sequence[Report | Path]
+    tool: str
     asked: Asked
 
     def of_part(self, part: Part) -> list[Digest]:
@@ -100,16 +119,12 @@ def _of_tool(base: _Runs, new: _Runs, names: tuple[str, str]) -> Comparison:
         before, after, note = _found_alike(base, new)
         reason = "" if note else steps_in_common(before, after)
     if reason:
-        before, after = (_whole(side, reason) for side in (base, new))
+        before, after = base.of_part(WHOLE), new.of_part(WHOLE)
+        if not (before and after):
+            raise IncomparableError.steps(reason)
     before, of_ranks = _same_rank(before, after, base.asked)
     notes = "; ".join(one for one in (note, of_ranks) if one)
     return replace(compared(before, after, names, reason, base.asked.limits or Limits()), note=notes)
-
-
-def _whole(side: _Runs, reason: str) -> list[Digest]:
-    if found := side.of_part(WHOLE):
-        return found
-    raise IncomparableError.steps(reason)
 
 
 def _found_alike(base: _Runs, new: _Runs) -> tuple[list[Digest], list[Digest], str]:
@@ -128,11 +143,7 @@ def _found_alike(base: _Runs, new: _Runs) -> tuple[list[Digest], list[Digest], s
 
 
 def _same_rank(base: list[Digest], new: list[Digest], asked: Asked) -> tuple[list[Digest], str]:
-    """The runs of base, and a note where their one rank takes the number of the other one of new.
-
-    Raises:
-        IncomparableError: No rank is on both sides, and there are several, or it was not asked for.
-    """
+    """The runs of base, and a note where their one rank takes the number of the other one of new."""
     ranks = [sorted({one.about.rank for one in side}) for side in (base, new)]
     if {*ranks[0]} & {*ranks[1]}:
         return base, ""
@@ -149,20 +160,23 @@ def digests(given: Sequence[Report | Path], asked: Asked, part: Part = STEADY) -
     found: dict[str, list[Digest]] = {}
     for one in given:
         if isinstance(one, Path) and one.suffix == SUFFIX:
-            every = _in_window(loaded(_bytes(one), one), one, asked)
+            with readable(one), open_regular(one) as file:
+                every = loaded(file.read(), one)
+            window = asked.where.get("window")
+            if (
+                window is not None
+                and str(window) != STEADY
+                and any(run.about.scope in (STEADY, WHOLE) for run in every)
+            ):
+                raise IncomparableError.steps(f"{one} was made without --window {str(window)!r}")
         else:
-            every = [digest for report in opened_of(one, asked) for digest in _of_report(report, asked, part)]
+            opened = opened_of(one, asked)
+            if not isinstance(one, Path) and len(given) > 1:  # by the same run without a profiler they would not vary
+                opened = iter([replace(one, bare=BareRuns)])
+            every = [digest for report in opened for digest in _of_report(report, asked, part)]
         for digest in every:
             found.setdefault(digest.about.tool.partition(" ")[0], []).append(digest)
     return found
-
-
-def _in_window(runs: list[Digest], path: Path, asked: Asked) -> list[Digest]:
-    """The runs of a baseline, which was made of a window where one is asked for."""
-    window = asked.where.get("window")
-    if window is not None and str(window) != STEADY and any(one.about.scope in (STEADY, WHOLE) for one in runs):
-        raise IncomparableError.steps(f"{path} was made without --window {str(window)!r}")
-    return runs
 
 
 def runs_of_one_tool(given: Sequence[Report | Path], asked: Asked) -> list[Digest]:
@@ -171,19 +185,30 @@ def runs_of_one_tool(given: Sequence[Report | Path], asked: Asked) -> list[Diges
     tool = next((one.name for one in TOOLS if found.get(one.name)), None)
     if tool is None:
         raise IncomparableError.empty("base")
-    runs = [one for one in found[tool] if one.about.rank == found[tool][0].about.rank]
+    (every,) = _alike(found[tool])
+    runs = [one for one in every if one.about.rank == every[0].about.rank]
     if len({one.about.scope for one in runs}) > 1:
         runs = digests(given, asked, WHOLE)[tool]
     return runs
 
 
 def _of_report(report: Report, asked: Asked, part: Part) -> list[Digest]:
-    from kanalyze.analyses.comparing._digesting import digests_of  # noqa: PLC0415 - baselines are digests
+    """The digests of a report as recorded, and those without the profiler, where that is told of its iterations."""
+    from kanalyze.analyses.comparing._digesting import digests_of, unprofiled_digests  # noqa: PLC0415 - as below
 
     where = asked.where
     if report.meta.timeless:
         return digests_of(report.narrow(device=where.get("device"), process=where.get("process")))
-    return digests_of(report.narrow(**where), part)
+    own = report.narrow(**where)
+    whole = part == STEADY and own.scope.window is None
+    recorded = digests_of(own, part) if report.meta.slower is None or not whole else []
+    return [*recorded, *(unprofiled_digests(own) if whole else [])]
+
+
+def _of_run(bare: Callable[[], BareRuns], number: int) -> BareRuns:
+    """The run without a profiler beside a recorded one: several runs, each by all, would seem not to vary."""
+    runs = bare()
+    return runs._replace(marked=tuple(one for one in runs.marked if one.number == number))
 
 
 def opened_of(one: Report | Path, asked: Asked) -> Iterator[Report]:
@@ -204,14 +229,9 @@ def opened_of(one: Report | Path, asked: Asked) -> Iterator[Report]:
             asked.left_out(error)
             continue
         with opened as report:
-            yield report
+            yield replace(report, bare=partial(_of_run, report.bare, run.number))
             if asked.done is not None:
                 asked.done(report)
-
-
-def _bytes(path: Path) -> bytes:
-    with readable(path), open_regular(path) as file:
-        return file.read()
 
 
 def _called(given: Sequence[Report | Path]) -> str:
@@ -222,3 +242,45 @@ def _called(given: Sequence[Report | Path]) -> str:
 
 def _paths(given: Sequence[Report | Path]) -> tuple[str, ...]:
     return tuple(str(one if isinstance(one, Path) else one.meta.path) for one in given)
+
+
+# What a file is of.
+
+
+def file_page_of_sides(base: Sequence[Path], new: Sequence[Path], asked: Asked, most: int) -> FilePage[Comparison]:
+    """The content of an HTML report of two sides: the comparison, its tables, and a timeline of a run of each.
+
+    Both begin their first steady iteration at the same place; without such, their first work on a device. The timeline
+    has about `most` events, half of them of each side.
+
+    Raises:
+        IncomparableError: As :func:`comparison`.
+    """
+    # what draws is needed for files alone
+    from kanalyze.analyses.page.file_page import FilePage  # noqa: PLC0415
+    from kanalyze.analyses.timeline._tracks import on_one_clock  # noqa: PLC0415
+
+    found = comparison(base, new, asked)
+    drawn = [(name, *one) for name, side in (("base", base), ("new", new)) for one in _first_drawn(side, asked, most)]
+    places = [(name, drawn[0][1] - anchor_ns, own) for name, anchor_ns, own, _ in drawn]
+    return FilePage(
+        found,
+        [meta for *_, meta in drawn],
+        [(declarations(module)[name], found.table(name)) for name, module in homes_of_sides().items()],
+        on_one_clock(places) if places else None,
+    )
+
+
+def _first_drawn(side: Sequence[Path], asked: Asked, most: int) -> list[tuple[int, Timeline, Meta]]:
+    """The timeline of the first run of a side that has one, with where its work begins; none of a baseline."""
+    from kanalyze.analyses.iterations._steady import known_steady_part  # noqa: PLC0415 - as above
+    from kanalyze.analyses.timeline._tracks import timeline  # noqa: PLC0415 - as above
+
+    for opened in (report for path in side if path.suffix != SUFFIX for report in opened_of(path, asked)):
+        if opened.meta.timeless:
+            continue
+        report = opened.narrow(**asked.where)
+        steady, drawn = known_steady_part(report), timeline(report, most // 2)
+        begins = drawn.start_ns if steady is None else steady.window.start_ns
+        return [(drawn.start_ns if begins is None else begins, drawn, report.meta)]
+    return []

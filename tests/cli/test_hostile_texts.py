@@ -18,8 +18,7 @@ import pytest
 import kanalyze
 from kanalyze import catalog
 from kanalyze.analyses.findings.rules import literal
-from kanalyze.analyses.page.counters_page import summarize_counters
-from kanalyze.analyses.page.time_page import summarize
+from kanalyze.analyses.page.time_page import summarize, summarize_counters
 from kanalyze.errors import CannotTellError
 from kanalyze.renderers import page as pages
 from kanalyze.renderers.formats import document as html

@@ -13,9 +13,9 @@ import pytest
 
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.operators.tree import tree
+from kanalyze.analyses.timeline import _tracks
 from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.errors import CannotTellError
-from kanalyze.several import pictures
 from support.command import ADD, REPORTS, ROOT, SAMPLES, run
 from support.real_reports import real_report
 
@@ -85,7 +85,7 @@ def test_a_rank_that_cannot_be_drawn_is_said_to_be_left_out(tmp_path, monkeypatc
             raise CannotTellError.without("timeline", report.meta.path, ["kernel"])
         return timeline(report, most)
 
-    monkeypatch.setattr(pictures, "timeline", drawn)
+    monkeypatch.setattr(_tracks, "timeline", drawn)
     path = tmp_path / "report.html"
     assert run("html", SAMPLES / "ddp_late", "-o", path).status == 0
     text = path.read_text()

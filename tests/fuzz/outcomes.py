@@ -14,9 +14,8 @@ import polars as pl
 
 import kanalyze
 from kanalyze import catalog
-from kanalyze.analyses.page.counters_page import summarize_counters
 from kanalyze.analyses.page.overview_page import overview
-from kanalyze.analyses.page.time_page import summarize
+from kanalyze.analyses.page.time_page import summarize, summarize_counters
 from kanalyze.analyses.shared.analysis import in_one_thread
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.model import READER_TABLES

@@ -56,7 +56,8 @@ def why(data):
 def test_it_is_read_as_it_was_written():
     runs = loaded(WHOLE, PATH)
     assert (len(runs), loaded(archive(*members()), PATH)[0].about) == (4, runs[0].about)
-    assert dumped(runs) == WHOLE
+    assert loaded(dumped(runs), PATH)[0].about == runs[0].about
+    assert dumped(loaded(dumped(runs), PATH)) == dumped(runs)
 
 
 @pytest.mark.parametrize("place", ["central", "local"])

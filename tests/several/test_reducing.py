@@ -117,19 +117,28 @@ def test_what_was_finished_before_ctrl_c_is_there(traces, tmp_path):
     assert names(tmp_path.joinpath("out").iterdir()) == ["ddp"]
 
 
+def of_loky():
+    return pytest.importorskip("loky").get_reusable_executor(max_workers=2)
+
+
 @pytest.mark.slow
+@QUIET
 @pytest.mark.parametrize(
     "make",
     [
         lambda: ThreadPoolExecutor(2),
         lambda: ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")),
+        of_loky,
     ],
-    ids=["threads", "spawned processes"],
+    ids=["threads", "spawned processes", "loky"],
 )
-def test_executors_of_the_standard_library_give_the_same(make, tmp_path):
+def test_executors_give_the_same(make, tmp_path):
     here = kanalyze.reduce([DDP, str(NCCL)], tmp_path / "here")
     with make() as executor:
         found = kanalyze.reduce([DDP, NCCL, tmp_path / "none"], tmp_path / "there", executor)
+        if make is of_loky:
+            ((_, outcome),) = by_executor(executor)([lost_reports.task(lost_reports.killed, DDP, tmp_path)])
+            assert isinstance(outcome, LostReportError)
     assert all(map(same, sorted(here.made), sorted(found.made)))
     assert (names(found.made), [type(error) for error in found.left_out]) == (["ddp", "nccl"], [ReportNotFoundError])
     direct, kept = kanalyze.ranks(NCCL), kanalyze.ranks(max(found.made))
@@ -150,29 +159,6 @@ def test_forked_processes_are_refused(tmp_path):
         pytest.raises(ValueError, match="spawn"),
     ):
         kanalyze.reduce([DDP], tmp_path, executor)
-
-
-@pytest.mark.slow
-def test_a_defect_is_told_of_its_report_alone(tmp_path):
-    tasks = [
-        lost_reports.task(lost_reports.defect, DDP, tmp_path),
-        lost_reports.task(lost_reports.opened, FSDP, tmp_path),
-    ]
-    with ThreadPoolExecutor(1) as executor:
-        found = {Path(task.name).name: outcome for task, outcome in by_executor(executor)(tasks)}
-    assert isinstance(found["ddp.json.gz"], LostReportError)
-    assert "ZeroDivisionError: ddp.json.gz" in str(found["ddp.json.gz"])
-    assert found["fsdp.json.gz"].ranks == (1,) or found["fsdp.json.gz"].ranks == (0,)
-
-
-@pytest.mark.slow
-def test_processes_of_this_machine_give_the_same(traces, tmp_path):
-    here = reduce_reports([traces], tmp_path / "here", one_by_one)
-    found = reduce_reports([traces], tmp_path / "there", by_processes(2))
-    assert names(found.made) == ["ddp", "fsdp"]
-    assert [str(error) for error in found.left_out] == [str(error) for error in here.left_out]
-    assert all(map(same, sorted(here.made), sorted(found.made)))
-    assert found.left_out[0].remedy == here.left_out[0].remedy
 
 
 @pytest.mark.slow
@@ -205,22 +191,6 @@ def test_a_pool_that_is_left_ends_its_processes(tmp_path):
     working.close()
     assert multiprocessing.active_children() == []
     assert "POLARS_MAX_THREADS" not in os.environ
-
-
-@pytest.mark.slow
-@QUIET
-def test_loky_gives_the_same(tmp_path):
-    loky = pytest.importorskip("loky")
-    here = kanalyze.reduce([DDP, NCCL], tmp_path / "here")
-    executor = loky.get_reusable_executor(max_workers=2)
-    try:
-        found = kanalyze.reduce([DDP, NCCL], tmp_path / "there", executor)
-        tasks = [lost_reports.task(lost_reports.killed, DDP, tmp_path)]
-        ((_, outcome),) = by_executor(executor)(tasks)
-    finally:
-        executor.shutdown(kill_workers=True)
-    assert all(map(same, sorted(here.made), sorted(found.made)))
-    assert isinstance(outcome, LostReportError)
 
 
 @pytest.fixture

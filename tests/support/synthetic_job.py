@@ -42,48 +42,35 @@ APART_NS = 200
 #: Kinds between two ranks, who is who is told by the row.
 PAIR = "send"
 
+#: What each operation of a step tells of itself, in the order of `_Rank._told`.
+_TOLD = ("kind", "group", "size", "ranks", "own", "source", "target", "in_bytes", "out_bytes", "stream")
+
 
 class Op(NamedTuple):
-    """One collective of each step.
+    """One collective of each step."""
 
-    Attributes:
-        kind: Its kind; `send` is a send on one rank and a recv on the other.
-        group: world, tp (neighbours), dp (every tp-th rank) or pp (a rank of the first half with one of the second).
-        bytes: Its size.
-        compute_ns: What every rank computes after it, or beside it.
-        overlapped: Whether that begins together with the collective.
-        eager: Whether those that need nobody leave at once: who sends, the root of a broadcast, the others of a reduce.
-        stream: The stream.
-        uneven: How many times the mean the first rank of each group sends to others, of an all_to_all; 0 where the
-            sizes of parts are not recorded.
-    """
-
-    kind: str = "all_reduce"
+    kind: str = "all_reduce"  # its kind; `send` is a send on one rank and a recv on the other
+    #: world, tp (neighbours), dp (every tp-th rank) or pp (a rank of the first half with one of the second).
     group: str = "world"
-    bytes: int = 4_000_000
-    compute_ns: int = 300_000
-    overlapped: bool = False
+    bytes: int = 4_000_000  # its size
+    compute_ns: int = 300_000  # what every rank computes after it, or beside it
+    overlapped: bool = False  # whether that begins together with the collective
+    #: Whether those that need nobody leave at once: who sends, the root of a broadcast, the others of a reduce.
     eager: bool = False
-    stream: int = 7
+    stream: int = 7  # the stream
+    #: How many times the mean the first rank of each group sends to others, of an all_to_all; 0 where the sizes of
+    #: parts are not recorded.
     uneven: float = 0
 
 
 class Straggler(NamedTuple):
-    """A rank that takes longer before the first collective of some steps.
+    """A rank that takes longer before the first collective of some steps."""
 
-    Attributes:
-        rank: The rank.
-        first: The first of these steps, from 0 on.
-        last: The last of them.
-        delay_ns: How much longer.
-        bucket: What it does meanwhile, a bucket of the ledger.
-    """
-
-    rank: int
-    first: int
-    last: int
-    delay_ns: int
-    bucket: str = "kernel"
+    rank: int  # the rank
+    first: int  # the first of these steps, from 0 on
+    last: int  # the last of them
+    delay_ns: int  # how much longer
+    bucket: str = "kernel"  # what it does meanwhile, a bucket of the ledger
 
 
 #: A step of tensor and data parallel ranks.
@@ -104,61 +91,36 @@ DATA_PARALLEL_OPS = (
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be played.
+    """What is to be played."""
 
-    Attributes:
-        ranks: Ranks.
-        hosts: Hosts, each with as many neighbouring ranks.
-        steps: Steps.
-        ops: The collectives of a step; the last one is not overlapped.
-        tp: Ranks of a tensor parallel group.
-        offsets_ns: By how much the clock of each host is ahead; drawn from ±5 ms where none are given.
-        drifts: By how much each of them is fast; drawn from ±50 ppm where none are given.
-        stragglers: Ranks that are late.
-        jitter: How much computing varies, as a share.
-        heads: How many collectives at the beginning a rank has lost.
-        tails: How many at the end.
-        recorded: What tells which are the same: id, seq, seq in pairs of one number (coalesced), or order.
-        grouped: Whether a rank knows group, size and its place in it; else only kind and bytes.
-        numbered: Whether steps have the program's own numbers.
-        slow: Groups, such as tp1, whose links carry that part of what others carry.
-        kernels: Kernels that each rank runs in a step, where that is recorded.
-        seed: What is drawn.
-    """
-
-    ranks: int = 4
-    hosts: int = 2
-    steps: int = 6
-    ops: tuple[Op, ...] = MIXED_OPS
-    tp: int = 2
+    ranks: int = 4  # ranks
+    hosts: int = 2  # hosts, each with as many neighbouring ranks
+    steps: int = 6  # steps
+    ops: tuple[Op, ...] = MIXED_OPS  # the collectives of a step; the last one is not overlapped
+    tp: int = 2  # ranks of a tensor parallel group
+    #: By how much the clock of each host is ahead; drawn from ±5 ms where none are given.
     offsets_ns: tuple[int, ...] | None = None
-    drifts: tuple[float, ...] | None = None
-    stragglers: tuple[Straggler, ...] = ()
-    jitter: float = 0.05
-    heads: Mapping[int, int] = field(default_factory=dict)
-    tails: Mapping[int, int] = field(default_factory=dict)
-    recorded: str = "id"
-    grouped: bool = True
-    numbered: bool = True
+    drifts: tuple[float, ...] | None = None  # by how much each of them is fast; drawn from ±50 ppm where none are given
+    stragglers: tuple[Straggler, ...] = ()  # ranks that are late
+    jitter: float = 0.05  # how much computing varies, as a share
+    heads: Mapping[int, int] = field(default_factory=dict)  # how many collectives at the beginning a rank has lost
+    tails: Mapping[int, int] = field(default_factory=dict)  # how many at the end
+    recorded: str = "id"  # what tells which are the same: id, seq, seq in pairs of one number (coalesced), or order
+    grouped: bool = True  # whether a rank knows group, size and its place in it; else only kind and bytes
+    numbered: bool = True  # whether steps have the program's own numbers
+    #: Groups, such as tp1, whose links carry that part of what others carry.
     slow: Mapping[str, float] = field(default_factory=dict)
-    kernels: tuple[int, ...] = ()
-    seed: int = 0
+    kernels: tuple[int, ...] = ()  # kernels that each rank runs in a step, where that is recorded
+    seed: int = 0  # what is drawn
 
 
 class Played(NamedTuple):
-    """When each rank did what, in true time: operations × ranks.
+    """When each rank did what, in true time: operations × ranks."""
 
-    Attributes:
-        start: It enters the collective.
-        end: It leaves it.
-        computed: It has computed what comes after the collective, or beside it.
-        first: It has computed what comes before the first one.
-    """
-
-    start: Ints
-    end: Ints
-    computed: Ints
-    first: Ints
+    start: Ints  # it enters the collective
+    end: Ints  # it leaves it
+    computed: Ints  # it has computed what comes after the collective, or beside it
+    first: Ints  # it has computed what comes before the first one
 
 
 def groups(plan: Plan, name: str) -> Ints:
@@ -192,16 +154,18 @@ def play(plan: Plan) -> Made:
         own, idle = _delays(plan, step + 1) if place == len(plan.ops) - 1 else (0, 0)
         computed[at] = (start[at] if op.overlapped else end[at]) + work(op.compute_ns) + own
         ready = np.maximum(end[at], computed[at] + idle)
-    return Made(plan, Played(start, end, computed, first), *_clocks(plan, random))
+    offsets = np.array(plan.offsets_ns or random.integers(-5_000_000, 5_000_000, plan.hosts), dtype=np.int64)
+    drifts = np.array(plan.drifts or random.uniform(-5e-5, 5e-5, plan.hosts))
+    return Made(plan, Played(start, end, computed, first), offsets, drifts)
 
 
 def _delays(plan: Plan, step: int) -> tuple[Ints, Ints]:
     """What ranks compute, and wait, longer before a step."""
-    own, idle = np.zeros(plan.ranks, dtype=np.int64), np.zeros(plan.ranks, dtype=np.int64)
+    both = np.zeros((2, plan.ranks), dtype=np.int64)
     for one in plan.stragglers:
         if one.first <= step <= one.last:
-            (own if one.bucket == "kernel" else idle)[one.rank] += one.delay_ns
-    return own, idle
+            both[int(one.bucket != "kernel"), one.rank] += one.delay_ns
+    return both[0], both[1]
 
 
 def _left(plan: Plan, op: Op, entered: Ints, random: np.random.Generator) -> Ints:
@@ -220,27 +184,14 @@ def _left(plan: Plan, op: Op, entered: Ints, random: np.random.Generator) -> Int
     return left
 
 
-def _clocks(plan: Plan, random: np.random.Generator) -> tuple[Ints, npt.NDArray[np.float64]]:
-    offsets = plan.offsets_ns or random.integers(-5_000_000, 5_000_000, plan.hosts)
-    drifts = plan.drifts or random.uniform(-5e-5, 5e-5, plan.hosts)
-    return np.array(offsets, dtype=np.int64), np.array(drifts)
-
-
 @dataclass(frozen=True)
 class Made:
-    """A job that was played.
+    """A job that was played."""
 
-    Attributes:
-        plan: What was to be played.
-        played: What each rank did.
-        offsets: By how much the clock of each host is ahead.
-        drifts: By how much it is fast.
-    """
-
-    plan: Plan
-    played: Played
-    offsets: Ints
-    drifts: npt.NDArray[np.float64]
+    plan: Plan  # what was to be played
+    played: Played  # what each rank did
+    offsets: Ints  # by how much the clock of each host is ahead
+    drifts: npt.NDArray[np.float64]  # by how much it is fast
 
     def host(self, rank: int) -> int:
         """The host of a rank."""
@@ -277,13 +228,9 @@ class Made:
             for place, members in enumerate(groups(self.plan, self.plan.ops[at % len(self.plan.ops)].group)):
                 own, left = start[at, members], end[at, members]
                 arrival, order = own.max(), np.argsort(own)
+                told = pl.DataFrame({"rank": members, "wait_ns": np.minimum(arrival, left) - own})
                 parts.append(
-                    pl.DataFrame(
-                        {
-                            "rank": members,
-                            "wait_ns": np.minimum(arrival, left) - own,
-                        }
-                    ).with_columns(
+                    told.with_columns(
                         op=pl.lit(at),
                         true=pl.lit(at * self.plan.ranks + place),
                         members=pl.lit(len(members)),
@@ -368,13 +315,13 @@ class _Rank:
     def reduction(self) -> Reduction:
         """The tables."""
         return Reduction(
-            ranks=self._ranks(),
-            collectives=self._collectives(),
-            pieces=self._pieces(),
-            before=self._before(),
-            steps=self._steps(),
-            ledgers=self._ledgers(),
-            kernels=self._kernels(),
+            self._ranks(),
+            self._collectives(),
+            self._pieces(),
+            self._before(),
+            self._steps(),
+            self._ledgers(),
+            self._kernels(),
         )
 
     def _kernels(self) -> pl.DataFrame:
@@ -423,7 +370,11 @@ class _Rank:
 
     def _collectives(self) -> pl.DataFrame:
         plan = self.made.plan
-        each = pl.DataFrame([self._told(at) for at in range(len(plan.ops))], schema=_TOLD, orient="row")
+        each = pl.DataFrame(
+            [self._told(at) for at in range(len(plan.ops))],
+            schema={name: COLLECTIVES.schema[name] for name in _TOLD},
+            orient="row",
+        )
         rows = pl.concat([each] * plan.steps).with_columns(
             start_ns=pl.Series(self.start),
             dur_ns=pl.Series(self.end - self.start),
@@ -456,25 +407,19 @@ class _Rank:
         got = op.bytes // size if kind == "reduce_scatter" else op.bytes
         return (kind, f"{op.group}{number}", size, f"{members[0]}:{stride}:{size}", own, *root, given, got, op.stream)
 
-    def _step_of(self, ops: Ints) -> Ints:
-        """The row of the step that each operation is in; -1 where the step is not whole."""
-        step = ops // len(self.made.plan.ops)
-        found = np.searchsorted(self.whole, step)
-        known = np.isin(step, self.whole)
-        return np.where(known, found, -1)
-
     def _pieces(self) -> pl.DataFrame:
         own = self._exposed[self.kept] > 0
-        at, step = self.kept[own], self._step_of(self.kept[own])
+        at = self.kept[own]
+        step = at // len(self.made.plan.ops)
         rows = self._member(
             {
                 "number": np.flatnonzero(own),
-                "step": step,
+                "step": pl.Series(np.searchsorted(self.whole, step)).set(pl.Series(~np.isin(step, self.whole)), None),
                 "start_ns": self.end[at] - self._exposed[at],
                 "end_ns": self.end[at],
             }
         )
-        return PIECES.select(rows.with_columns(step=pl.when(pl.col("step") >= 0).then("step")))
+        return PIECES.select(rows.cast({"step": pl.Int64}))
 
     def _before(self) -> pl.DataFrame:
         plan = self.made.plan
@@ -484,13 +429,8 @@ class _Rank:
         follows = lane[order][1:] == lane[order][:-1]
         number, previous = order[1:][follows], order[:-1][follows]
         parts = [
-            self._member(
-                {
-                    "number": number,
-                    "bucket": [name] * len(number),
-                    "ns": starts[self.kept[number]] - ends[self.kept[previous]],
-                }
-            )
+            self._member({"number": number, "bucket": [name] * len(number), "ns": starts[at] - ends[before]})
+            for at, before in [(self.kept[number], self.kept[previous])]
             for name, (starts, ends) in self.sums.items()
         ]
         rows = pl.concat(parts).filter(pl.col("ns") > 0).sort("number", maintain_order=True)
@@ -518,11 +458,12 @@ class _Rank:
 
     def _ledgers(self) -> pl.DataFrame:
         low, high = self._edges()
+        count = len(self.whole)
         parts = [
             self._member(
                 {
-                    "index": np.arange(len(self.whole)),
-                    "bucket": [name] * len(self.whole),
+                    "index": np.arange(count),
+                    "bucket": [name] * count,
                     "ns": ends[high] - np.where(low >= 0, ends[low], 0),
                 }
             )
@@ -530,17 +471,3 @@ class _Rank:
         ]
         rows = pl.concat(parts).filter(pl.col("ns") > 0)
         return LEDGERS.select(rows.cast({"bucket": pl.String}))
-
-
-_TOLD = {
-    "kind": pl.String,
-    "group": pl.String,
-    "size": pl.Int64,
-    "ranks": pl.String,
-    "own": pl.Int64,
-    "source": pl.Int64,
-    "target": pl.Int64,
-    "in_bytes": pl.Int64,
-    "out_bytes": pl.Int64,
-    "stream": pl.Int64,
-}

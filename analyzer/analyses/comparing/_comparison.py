@@ -1,12 +1,14 @@
-"""The comparison of two sides: the verdict, what it rests on, and the tables that say where the difference went."""
+"""The comparison of two sides: the verdict and what it rests on, a gate, and the noise floor of one program's runs."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
+from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
@@ -15,14 +17,27 @@ import polars as pl
 
 from kanalyze.analyses import homes_of_sides
 from kanalyze.analyses.comparing import _statistics as statistics
-from kanalyze.analyses.comparing._pair import ALONE, Doubt, Limits, Pair, Side, doubts, in_pairs, sides_of
+from kanalyze.analyses.comparing._pair import (
+    ALONE,
+    LEAST_SHARE,
+    Doubt,
+    Limits,
+    Pair,
+    Side,
+    doubts,
+    in_pairs,
+    sides_of,
+    slots_of,
+)
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
+from kanalyze.analyses.replay._changes import BY_TOOL
+from kanalyze.errors import BadBaselineError, IncomparableError, UnknownNameError
 from kanalyze.reduction.baselines import STEPS, Digest
 from kanalyze.tools import TOOLS
 from kanalyze.units import change, nearest, percent
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.comparing._statistics import Estimate
+    from kanalyze.analyses.comparing._statistics import Estimate, Floats, NoiseFloor
 
     Rank = Sequence[Digest]
 
@@ -53,6 +68,13 @@ _OF_ALL_RANKS: Final = "compare_ranks"
 
 #: Ranks whose iterations are shorter than the longest by less than this part are as long.
 _AS_LONG: Final = 0.01
+
+
+#: What may be measured; the last two by a name after the colon.
+METRICS: Final = ("step", "quick", "busy", "bucket:", "kernel:")
+
+#: What refuses a judgement unless it is allowed.
+KINDS: Final = ("runs", "cold", "gpu", "driver", "clocks", "tool", "flags", "profiler", "steps", "whole", "ranks")
 
 
 class Gate(NamedTuple):
@@ -140,12 +162,12 @@ class Comparison:
 
     @property
     def base(self) -> Side:
-        """The runs of base."""
+        """The runs of base of that rank."""
         return self.pair.base
 
     @property
     def new(self) -> Side:
-        """The runs of new."""
+        """The runs of new of that rank."""
         return self.pair.new
 
     @property
@@ -167,32 +189,42 @@ class Comparison:
     def quick(self) -> Verdict | None:
         """The judgement of the quicker iterations, where it tells something and that of their mean does not."""
         found = verdict_of_quick(self.timed) if self.verdict.word == "cannot tell" else None
-        return None if found is None or found.word == "cannot tell" else found
+        return found if found is not None and found.word != "cannot tell" else None
 
     @cached_property
     def varying(self) -> tuple[str, float] | None:
         """The side whose runs differ most among themselves, and by which part, where the sides differ by less."""
-        found = max(
-            (max(side.values_ns) / max(min(side.values_ns), 1) - 1, name)
-            for name, side in (("base", self.timed.base), ("new", self.timed.new))
-        )
+        parts = [max(side.values_ns) / max(min(side.values_ns), 1) - 1 for side in self.timed.sides]
+        part, name = max(zip(parts, ("base", "new"), strict=True))
         ratio = self.verdict.ratio or 1.0
-        return (found[1], found[0]) if found[0] > max(ratio, 1 / ratio) - 1 and self.verdict.word != "same" else None
+        return (name, part) if part > max(ratio, 1 / ratio) - 1 and self.verdict.word != "same" else None
+
+    @cached_property
+    def profiler_ns(self) -> int:
+        """By how much the profiler's cost may have lengthened an iteration of the slower side, at most; 0 if not known.
+
+        That is the part of the host's time that is its cost, of the time in which the GPU is idle.
+        """
+        slower = max(self.timed.sides, key=lambda side: mean(side.values_ns))
+        host = BY_TOOL.get(slower.about.tool.partition(" ")[0])
+        if host is None or any(one.about.unprofiled for side in self.timed.sides for one in side.digests):
+            return 0
+        idle = mean((one.about.ns - one.ns_in(*BUSY_BUCKETS)) / one.about.iterations for one in slower.digests)
+        return nearest([(1 - host.least.kept) * idle])[0]
 
     @cached_property
     def apart(self) -> bool:
         """Whether both sides launch kernels, and none of the same name."""
-        kernels = pl.col("kind") == "kernel"
-        names = [{*side.rows.filter(kernels).get_column("name").drop_nulls()} for side in self.pair.slots]
-        return all(names) and not names[0] & names[1]
+        kernels = [side.rows.filter(pl.col("kind") == "kernel") for side in self.pair.slots]
+        base, new = ({*rows.get_column("name").drop_nulls()} for rows in kernels)
+        return bool(base and new) and not base & new
 
     @cached_property
     def doubts(self) -> list[Doubt]:
         """Differences beside the program, and what is missing to judge."""
         found = doubts(self.base, self.new)
         other = [] if self.job is None else [doubts(pair.base, pair.new) for pair in self.pairs[1:]]
-        known = {one.text for one in found}
-        return found + [one for some in other for one in some if one.kind == "cold" and one.text not in known]
+        return found + [one for some in other for one in some if one.kind == "cold" and one not in found]
 
     def table(self, name: str) -> pl.DataFrame:
         """A table of this room, such as ``compare_kernels``, of what the tool that has it recorded."""
@@ -248,10 +280,10 @@ def verdict_of_quick(pair: Pair) -> Verdict | None:
 
 def quick_values(pair: Pair) -> tuple[list[float], list[float]] | None:
     """The lower quartile of each run's steps, of base and of new; None with fewer than five steps in a run."""
-    steps = [[one.steps.get_column("dur_ns") for one in side.digests] for side in (pair.base, pair.new)]
+    steps = [[one.steps.get_column("dur_ns").to_numpy() for one in side.digests] for side in pair.sides]
     if min(len(lengths) for side in steps for lengths in side) < _ENOUGH:
         return None
-    base, new = ([float(np.quantile(lengths.to_numpy(), _QUICK)) for lengths in side] for side in steps)
+    base, new = ([float(np.quantile(lengths, _QUICK)) for lengths in side] for side in steps)
     return base, new
 
 
@@ -264,8 +296,14 @@ def _judged(pair: Pair, base: list[float], new: list[float]) -> Verdict:
     if estimate is None:
         return unknown
     word = statistics.judged(estimate, pair.limits.least_effect)
-    few = word != "same" and _are_few(pair, estimate.ratio)
-    few |= estimate.basis == "runs" and word in ("faster", "slower") and estimate.p_value > statistics.CHANCE
+    # one run a side does not show what runs of one program differ by, unless a noise floor does; two may be alike by
+    # chance, so that they count for as much as their iterations vary at least
+    few = pair.limits.floor is None
+    if pair.repeated:
+        fewest = min(len(side.digests) for side in pair.sides)
+        few = fewest == statistics.LEAST_RUNS and abs(math.log(estimate.ratio)) < math.log(_between_runs(pair, _OF_TWO))
+    by_chance = estimate.basis == "runs" and word in ("faster", "slower") and estimate.p_value > statistics.CHANCE
+    few = (few and word != "same") or by_chance
     repeats = None
     if (word == "cannot tell" or few) and pair.repeated:
         repeats = statistics.repeats_to_judge(base, new, pair.limits.least_effect, paired=pair.paired)
@@ -276,26 +314,14 @@ def _judged(pair: Pair, base: list[float], new: list[float]) -> Verdict:
     )
 
 
-def _are_few(pair: Pair, ratio: float) -> bool:
-    """Whether there are too few runs to tell this ratio from what runs of one program differ by.
-
-    One run a side does not show it, unless a noise floor does. Two may be alike by chance, so that they count for as
-    much as their iterations vary at least.
-    """
-    if not pair.repeated:
-        return pair.limits.floor is None
-    fewest = min(len(side.digests) for side in (pair.base, pair.new))
-    return fewest == statistics.LEAST_RUNS and abs(math.log(ratio)) < math.log(_between_runs(pair, _OF_TWO))
-
-
 def alone(pair: Pair) -> Estimate | None:
     """The ratio of single runs, with the interval of their steps and what two runs of one program may differ by.
 
     None with fewer than two steps in a run, or an interval that says nothing.
     """
-    if len(pair.base.digests) != 1 or len(pair.new.digests) != 1 or not pair.base_ns:
+    if any(len(side.digests) != 1 for side in pair.sides) or not pair.base_ns:
         return None
-    before, after = (one.digests[0].steps.get_column("dur_ns").to_list() for one in (pair.base, pair.new))
+    before, after = (one.digests[0].steps.get_column("dur_ns").to_list() for one in pair.sides)
     ratio = pair.new_ns / pair.base_ns
     within = statistics.ratio_within_runs(before, after)
     if within is None or min(*before, *after) <= 0:
@@ -318,11 +344,11 @@ def _between_runs(pair: Pair, power: int) -> float:
     """
     runs = [*pair.base.digests, *pair.new.digests]
     steps = [one.steps.get_column("dur_ns").to_numpy() for one in runs]
-    fewest = min(map(len, steps))
-    edges = (0.1, 0.9) if fewest >= _ENOUGH else (0, 1)
+    enough = min(map(len, steps)) >= _ENOUGH
+    edges = (0.1, 0.9) if enough else (0, 1)
     low, high = np.array([np.quantile(lengths, edges) for lengths in steps if lengths.size] or [(1, 1)]).T
-    idle = [1 - one.ns_in(*BUSY_BUCKETS) / max(one.about.ns, 1) for one in runs]
-    return float((high / np.maximum(low, 1)).max() ** power * (1 + max(idle) if fewest < _ENOUGH else 1.0))
+    idle = max(1 - one.ns_in(*BUSY_BUCKETS) / max(one.about.ns, 1) for one in runs)
+    return float((high / np.maximum(low, 1)).max() ** power * (1.0 if enough else 1 + idle))
 
 
 def job_of(base: Sequence[Rank], new: Sequence[Rank], ranks: Sequence[Pair]) -> Pair | None:
@@ -331,27 +357,23 @@ def job_of(base: Sequence[Rank], new: Sequence[Rank], ranks: Sequence[Pair]) -> 
     Of `base` and `new` the nth runs of all ranks are one run; `ranks` are without runs that do not count. A run of the
     job counts if it does in all of them.
     """
-    runs = _runs_of(base), _runs_of(new)
-    if len(ranks) == 1 or not all(map(_do_the_same, (*runs[0], *runs[1]))):
+    numbers = [{len(rank) for rank in side} for side in (base, new)]
+    if len(ranks) == 1 or any(len(number) > 1 for number in numbers):
         return None
-    counted = {id(one) for pair in ranks for one in (*pair.base.digests, *pair.new.digests)}
-    kept = ([run for run in side if all(id(one) in counted for one in run)] for side in runs)
-    first, second = (Side([_slowest(run) for run in side], []) for side in kept)
-    if not first.digests or not second.digests:
+    runs = [[*zip(*side, strict=True)] for side in (base, new)]
+    if not all(_do_the_same(run) for side in runs for run in side):
         return None
-    return Pair(*in_pairs(first, second), ranks[0].limits)
-
-
-def _runs_of(ranks: Sequence[Rank]) -> list[tuple[Digest, ...]]:
-    """The runs of a side, with the digest of each rank; one run without any where ranks have not as many of them."""
-    return [*zip(*ranks, strict=True)] if len({len(rank) for rank in ranks}) == 1 else [()]
+    counted = {id(one) for pair in ranks for side in pair.sides for one in side.digests}
+    first, second = (
+        Side([_slowest(run) for run in side if all(id(one) in counted for one in run)], []) for side in runs
+    )
+    return Pair(*in_pairs(first, second), ranks[0].limits) if first.digests and second.digests else None
 
 
 def _do_the_same(run: Sequence[Digest]) -> bool:
     """Whether all ranks of a run have the same iterations, as often but for one at an edge."""
-    every = [one.about for one in run]
-    numbers = [one.recorded_iterations for one in every]
-    same = len({(one.each, one.turn) for one in every}) == 1 and bool(every[0].each)
+    numbers = [one.about.recorded_iterations for one in run]
+    same = len({(one.about.each, one.about.turn) for one in run}) == 1 and bool(run[0].about.each)
     return same and max(numbers) - min(numbers) <= 1
 
 
@@ -361,8 +383,7 @@ def _slowest(run: Sequence[Digest]) -> Digest:
     lengths = [one.steps.get_column("dur_ns").alias(str(rank)) for rank, one in enumerate(run)]
     if len({*map(len, lengths)}) > 1:
         return slowest
-    longest = pl.DataFrame(lengths).select(dur_ns=pl.max_horizontal(pl.all()))
-    return replace(slowest, steps=STEPS.select(longest))
+    return replace(slowest, steps=STEPS.select(pl.DataFrame(lengths).select(dur_ns=pl.max_horizontal(pl.all()))))
 
 
 def telling_rank(ranks: Sequence[Pair]) -> int:
@@ -375,8 +396,179 @@ def telling_rank(ranks: Sequence[Pair]) -> int:
     side = max((0, 1), key=lambda at: max(both[at] for both in ns))
     longest = max(both[side] for both in ns)
     near = [at for at, both in enumerate(ns) if both[side] >= (1 - _AS_LONG) * longest]
-    runs = {at: (ranks[at].base, ranks[at].new)[side].digests for at in near}
+    runs = {at: ranks[at].sides[side].digests for at in near}
     waits = {at: mean(one.ns_in("communication") / one.about.iterations for one in runs[at]) for at in near}
     if any(waits.values()):
         return min(near, key=lambda at: (waits[at], at))
     return max(near, key=lambda at: (ns[at][side], -at))
+
+
+# A gate.
+
+
+def gate_of(found: Comparison, limit: float, metric: str, allowed: Collection[str]) -> Gate:
+    """Judges whether one of :data:`METRICS` is longer in new by more than `limit`, whatever doubts are `allowed`.
+
+    Raises:
+        UnknownNameError: There is no such metric, bucket or kernel.
+    """
+    pair = found.timed if metric in ("step", "quick") else found.pair
+    base, new = _values(pair, metric)
+    if not base:
+        return Gate("cannot judge", metric, limit, None, None, None, "a run has fewer than five iterations")
+    estimate = alone(pair) if metric == "step" else None
+    if pair.repeated:
+        estimate = statistics.ratio_of_runs(base, new, paired=pair.paired)
+    after = mean(new)
+    ratio, low, high = after / mean(base) if any(base) else None, None, None
+    if estimate is not None:
+        ratio, low, high = estimate[:3]
+    gate = Gate("cannot judge", metric, limit, ratio, low, high, _refused(found, allowed))
+    if gate.reason:
+        return gate
+    if ratio is None:
+        return gate._replace(state="failed" if after else "held", reason="base has none of it" if after else "")
+    if (ratio if low is None else low) > 1 + limit:
+        return gate._replace(state="failed")
+    if (ratio if high is None else high) <= 1 + limit:
+        return gate._replace(state="held")
+    more = ""
+    if pair.repeated and all(base) and all(new):
+        effect = math.expm1(abs(math.log(after / mean(base)) - math.log1p(limit)))
+        runs = statistics.repeats_needed(base, new, effect=effect, paired=pair.paired)  # None of no effect
+        more = "" if runs is None else f"; {runs} runs of each side would tell"
+    return gate._replace(reason=f"the interval reaches beyond the limit{more}")
+
+
+def _refused(found: Comparison, allowed: Collection[str]) -> str:
+    """The reasons against a judgement, and what judges even so."""
+    reasons = [(one.kind, one.text) for one in found.doubts]
+    if not found.pair.repeated:
+        reasons.insert(0, ("runs", "too few runs: two or more of each side are needed"))
+    if found.reason:
+        reasons.append(("whole", f"no common iterations: {found.reason}"))
+    against = [(kind, text) for kind, text in reasons if kind not in allowed]
+    options = " ".join(f"--allow {kind}" for kind in dict.fromkeys(kind for kind, _ in against))
+    return "; ".join([*(text for _, text in against), f"to judge even so: {options}"]) if against else ""
+
+
+def _values(pair: Pair, metric: str) -> tuple[list[float], list[float]]:
+    """The time of the metric in an iteration of each run of base and of new."""
+    kind, _, name = metric.partition(":")
+    if metric == "step":
+        return pair.base.values_ns, pair.new.values_ns
+    if metric == "quick":
+        return quick_values(pair) or ([], [])
+    if metric == "busy":
+        return _per_iteration(pair, lambda one: one.ns_in(*BUSY_BUCKETS))
+    if kind == "bucket" and name:
+        known = sorted({bucket for side in pair.sides for bucket in side.digests[0].buckets["bucket"]})
+        if name not in known:
+            raise UnknownNameError.of("bucket", name, known)
+        return _per_iteration(pair, lambda one: one.ns_in(name))
+    if kind == "kernel" and name:
+        known = sorted({one for side in pair.slots for one in side.rows["name"].drop_nulls()})
+        if not any(name in one for one in known):
+            raise UnknownNameError.of("kernel", name, known)
+        chosen = pl.col("name").fill_null("").str.contains(name, literal=True)
+        return _per_iteration(pair, lambda one: int(one.slots.filter(chosen).get_column("exclusive_ns").sum()))
+    raise UnknownNameError.of("metric", metric, ("step", "quick", "busy", "bucket:NAME", "kernel:NAME"))
+
+
+def _per_iteration(pair: Pair, ns: Callable[[Digest], int]) -> tuple[list[float], list[float]]:
+    base, new = ([ns(one) / one.about.iterations for one in side.digests] for side in pair.sides)
+    return base, new
+
+
+# The noise floor.
+
+#: The layout of a stored floor.
+VERSION: Final = 1
+
+#: What a stored floor is called, and the option that makes one.
+_MADE: Final = ("noise floor", "--noise -o FILE.json")
+
+#: The part of all kernels whose noise is below that of the floor for single kernels.
+_MOST: Final = 0.95
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How much runs of one program differ."""
+
+    kind: ClassVar[Literal["noise"]] = "noise"
+
+    name: str  # the first of the runs
+    each: str  # what an iteration is called; ``whole`` where there is none
+    mean_ns: float  # mean time of an iteration
+    step: NoiseFloor  # the floor of an iteration
+    buckets: dict[str, tuple[float, NoiseFloor]]  # that of each bucket of the ledger, with its mean time
+    kernels: dict[str, tuple[float, NoiseFloor]]  # that of each kernel, with its mean time
+    rows: float  # two single runs of one program differ by less than this part in 95 of 100 kernels
+
+    @property
+    def floor(self) -> float:
+        """Between two single runs of the program, the part by which the time of an iteration differs."""
+        return self.step.least_ratio - 1
+
+
+def noise_of(digests: Sequence[Digest]) -> Noise:
+    """The noise floor of runs of one program.
+
+    Raises:
+        IncomparableError: There are fewer than two runs, or one took no time.
+    """
+    times = [one.about.iteration_ns for one in digests]
+    step = statistics.noise_floor(times) if len(times) > 1 else None
+    if step is None:
+        raise IncomparableError.few_runs(len(times))
+    mean_ns, about, slots = float(np.mean(times)), digests[0].about, slots_of(digests)
+    names = dict.fromkeys(name for one in digests for name in one.buckets.get_column("bucket"))
+    buckets = {name: np.array([one.ns_in(name) / one.about.iterations for one in digests]) for name in names}
+    kernels: dict[str, Floats] = {}
+    for name, row in zip(slots.rows.get_column("name"), slots.ns, strict=True):
+        if name is not None:
+            kernels[name] = kernels.get(name, 0) + row
+    floors = _floors(kernels, LEAST_SHARE * mean_ns)
+    ratios = [floor.least_ratio - 1 for _, floor in floors.values()]
+    rows = float(np.quantile(ratios, _MOST)) if ratios else step.least_ratio - 1
+    return Noise(about.name, about.each or about.scope, mean_ns, step, _floors(buckets, 0.0), floors, rows)
+
+
+def _floors(values: Mapping[str, Floats], least_ns: float) -> dict[str, tuple[float, NoiseFloor]]:
+    """The floor of each row that took at least so long, the longest first."""
+    means = {name: float(np.mean(times)) for name, times in values.items()}
+    long = sorted((name for name in means if means[name] >= least_ns), key=lambda name: (-means[name], name))
+    floors = {name: statistics.noise_floor(values[name].tolist()) for name in long}
+    return {name: (means[name], floor) for name, floor in floors.items() if floor is not None}
+
+
+def stored(noise: Noise) -> bytes:
+    """The floor as a file for ``compare --floor``."""
+    told = {
+        "floor": VERSION,
+        "name": noise.name,
+        "runs": noise.step.runs,
+        "step": noise.floor,
+        "rows": noise.rows,
+        "repeats": {f"{effect:.0%}": number for effect, number in noise.step.repeats.items()},
+    }
+    return (json.dumps(told, indent=1, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
+
+
+def read_floor(content: bytes, path: Path) -> tuple[float, float]:
+    """The floors of an iteration and of single rows.
+
+    Raises:
+        BadBaselineError: `content` is no stored floor.
+    """
+    try:
+        told = json.loads(content)
+        if told["floor"] != VERSION:
+            raise BadBaselineError.damaged(path, f"of version {told['floor']}, not {VERSION}", *_MADE)
+        step, rows = float(told["step"]), float(told["rows"])
+    except (ValueError, TypeError, KeyError) as why:
+        raise BadBaselineError.damaged(path, str(why), *_MADE) from None
+    if not (0 <= step < np.inf and 0 <= rows < np.inf):
+        raise BadBaselineError.damaged(path, "its floors are no shares", *_MADE)
+    return step, rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import polars as pl
@@ -25,10 +26,11 @@ from kanalyze.analyses.iterations._steady import (
 )
 from kanalyze.analyses.iterations.iterations import judged_iterations
 from kanalyze.analyses.memory.memory import memory
-from kanalyze.analyses.operators._host_tree import ARROW, host_tree, operator_paths
+from kanalyze.analyses.operators._host_tree import ARROW, host_tree, operator_paths, path_texts
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.operators.tree import nodes
 from kanalyze.analyses.shared.analysis import require
+from kanalyze.analyses.unprofiled._correction import SAME, bare_of, corrected
 from kanalyze.columns import gathered
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
@@ -89,10 +91,28 @@ def digests_of(report: Report, part: Part = STEADY) -> list[Digest]:
     found = []
     for rank, (process, device) in enumerate(main.sort("device", "process_id").select("process_id", "device").rows()):
         own = report.narrow(process=process) if several and process is not None else report
-        view = _view(own, device, part)
         known = report.meta.rank if report.meta.rank is not None and not several else rank
-        found.append(_digest(own, view, known))
+        found.append(_digest(own, _view(own, device, part), known))
     return found
+
+
+def unprofiled_digests(report: Report) -> list[Digest]:
+    """The digests without the profiler, where a run without it tells how long an iteration takes; else none.
+
+    `report` is all of the recording of a run, or of some processes and GPUs in it.
+    """
+    plain: Report | None = report
+    if report.meta.slower is None:
+        bare = bare_of(report)
+        one = None if bare is None else bare.iteration
+        if one is None or one.recorded_ns > one.ns * (1 + SAME):  # else it took hardly longer while recorded
+            plain = None if one is None else corrected(report)
+    if plain is None:
+        return []
+    found = digests_of(plain.narrow(device=report.scope.device, process=report.scope.process))
+    if any(one.about.scope != STEADY for one in found):
+        return []
+    return [replace(one, about=replace(one.about, unprofiled=True)) for one in found]
 
 
 def _view(report: Report, device: int, part: Part) -> _View:
@@ -113,29 +133,31 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
     table = ledger(view.report).filter(pl.col("device") == view.device)
     buckets = table.select(pl.col("bucket", "detail").cast(pl.String), "ns")
     steady, window, ranges = view.steady, report.scope.window, RANGES.empty()
-    steps, scope = _steps_in_window(report), WHOLE if window is None else str(report.scope)
-    each, found_by, number, recorded = "", "", 1, 0
+    steps = _steps_in_window(report)
+    told: dict[str, str | int] = {"scope": WHOLE if window is None else str(report.scope)}
     if steady is not None:
         steps = STEPS.select(lengths_ns(steady.usual).to_frame().filter(pl.col("dur_ns") > 0))
         ranges = RANGES.select(parts_of_step(report, steady._replace(window=steady.host)))
-        scope, each, found_by, number = STEADY, steady.each, steady.found_by, steady.number
-        recorded = steady.rows.filter(pl.col("name") == steady.each).height
+        told = {
+            "scope": STEADY,
+            "each": steady.each,
+            "found_by": steady.found_by,
+            "iterations": steady.number,
+            "recorded_iterations": steady.rows.filter(pl.col("name") == steady.each).height,
+        }
     elif window is not None and window.count:
-        each, number = window.each or "", window.count
+        told |= {"each": window.each or "", "iterations": window.count}
     about = _about(
         report,
         pl.col("device") == view.device,
-        scope=scope,
-        each=each,
-        found_by=found_by,
-        iterations=number,
-        recorded_iterations=recorded,
+        **told,
         ns=int(buckets.get_column("ns").sum()),
         recorded=" ".join(kind for kind in report.kinds if kind in _SETTINGS),
         rank=rank,
     )
-    calls, memory_of, findings = _calls(view.host), _memory(view), _findings(view)
-    return Digest(about, buckets, steps, _slots(view), ranges, _ops(view), calls, memory_of, findings)
+    return Digest(
+        about, buckets, steps, _slots(view), ranges, _ops(view), _calls(view.host), _memory(view), _findings(view)
+    )
 
 
 def _steps_in_window(report: Report) -> pl.DataFrame:
@@ -164,11 +186,11 @@ _ROOF: Final = ("flop", "intensity_flop_per_byte", "roof_share")
 
 def _counted(report: Report) -> Digest:
     """The digest of a report of ncu: its launches in their order, with the durations alone, and their counters."""
-    launches = counters(report)
-    roofs = roofline(report).select("event_id", *_ROOF)
-    config = report.kernel_config.select("event_id", shape=_shape_text())
-    told = launches.with_columns(pl.col("name").cast(pl.String))
-    for more in (roofs, config):
+    told = counters(report).with_columns(pl.col("name").cast(pl.String))
+    for more in (
+        roofline(report).select("event_id", *_ROOF),
+        report.kernel_config.select("event_id", shape=_shape_text()),
+    ):
         told = told.join(more, on="event_id", how="left", maintain_order="left")
     ns = pl.col("dur_ns").fill_null(0)
     slots = told.select(
@@ -180,12 +202,12 @@ def _counted(report: Report) -> Digest:
     long = told.select("name", "shape", pl.col(names).cast(pl.Float64)).unpivot(
         names, index=["name", "shape"], variable_name="counter", value_name="value"
     )
-    of_each = long.drop_nulls("value").group_by("name", "shape", "counter", maintain_order=True)
-    sums = of_each.agg(launches=pl.len(), mean=pl.col("value").mean())
+    sums = long.drop_nulls("value").group_by("name", "shape", "counter", maintain_order=True)
+    means = sums.agg(launches=pl.len(), mean=pl.col("value").mean())
     total = int(slots.get_column("exclusive_ns").sum())
     about = _about(report, pl.lit(value=True), scope=COUNTED, ns=total)
     buckets = pl.DataFrame({"bucket": ["kernel"], "detail": [None], "ns": [total]}, schema=BUCKETS.schema)
-    return Digest(about, buckets=buckets, slots=SLOTS.select(slots), counters=COUNTERS.select(sums))
+    return Digest(about, buckets=buckets, slots=SLOTS.select(slots), counters=COUNTERS.select(means))
 
 
 def _about(report: Report, chosen: pl.Expr, **told: Any) -> About:  # noqa: ANN401 - its attributes are checked
@@ -242,7 +264,7 @@ def _slots(view: _View) -> pl.DataFrame:
 def _range_names(report: Report, points: pl.DataFrame, each: str | None) -> pl.Series:
     """The innermost range at each launch, its numbers masked; null where that is the iteration itself."""
     if "range" not in report.kinds:
-        return pl.Series("range", [None], dtype=pl.String).new_from_index(0, points.height)
+        return pl.repeat(None, points.height, dtype=pl.String, eager=True).alias("range")
     names = named_ranges(report).get_column("range")
     texts = {text: None if (name := _masked(text)) in (_STEP, each) else name for text in names.unique().drop_nulls()}
     known = names.replace_strict(list(texts), list(texts.values()), default=None, return_dtype=pl.Categorical)
@@ -258,12 +280,12 @@ def _masked(name: str) -> str:
 def _operator_paths(report: Report, work: pl.DataFrame) -> pl.Series:
     """The operators around the launch of each operation, outermost first; null where no operators are recorded."""
     if "op" not in report.kinds:
-        return pl.Series("op", [None], dtype=pl.String).new_from_index(0, work.height)
-    rows, ran = host_tree(report).rows, launched_work(report)
-    numbers, texts = operator_paths(rows)
-    known = ran.select("event_id", number=gathered(numbers, ran.get_column("operator")))
+        return pl.repeat(None, work.height, dtype=pl.String, eager=True).alias("op")
+    numbers, texts = operator_paths(host_tree(report).rows)
+    ran = launched_work(report)
+    known = ran.select("event_id", path=gathered(numbers, ran.get_column("operator")))
     told = work.select("event_id").join(known, on="event_id", how="left", maintain_order="left")
-    told = told.join(texts, left_on="number", right_on="path", how="left", maintain_order="left")
+    told = told.join(texts, on="path", how="left", maintain_order="left")
     return told.get_column("text").cast(pl.Categorical).alias("op")
 
 
@@ -293,32 +315,16 @@ def _ops(view: _View) -> pl.DataFrame:
 
 def _by_path(report: Report) -> pl.DataFrame:
     """The operators and annotations in scope: :data:`OPS`."""
-    every = nodes(report)
-    texts = _paths(every)
-    host = every.get_column("kind").cast(pl.String).is_in(["op", "range"])
-    frame = every.with_columns(path=pl.Series([texts[one] for one in every.get_column("path")], dtype=pl.String))
-    sums = frame.group_by("path").agg(pl.col("self_host_ns").sum(), device_ns=pl.col("self_device_ns").sum())
-    calls = frame.filter(host).group_by("path").agg(pl.col("count").sum())
-    known = sums.join(calls, on="path", how="left").with_columns(pl.col("count").fill_null(0))
-    return OPS.select(known.filter(pl.col("path") != "").sort("path"))
-
-
-def _paths(every: pl.DataFrame) -> dict[int, str]:
-    """The operators and annotations on the way to each node of the call tree, by its number, outermost first."""
-    nodes_by_number = {row[0]: row[1:] for row in every.select("path", "outer", "kind", "name").iter_rows()}
-    texts: dict[int, str] = {0: ""}
-    for number in nodes_by_number:
-        way, at = [], number
-        while at not in texts and at in nodes_by_number:
-            way.append(at)
-            at = nodes_by_number[at][0]
-        above = texts.get(at, "")
-        for inner in reversed(way):
-            _, kind, name = nodes_by_number[inner]
-            label = _masked(name) if kind in ("op", "range") and name else ""
-            above = f"{above}{ARROW}{label}" if above and label else above or label
-            texts[inner] = above
-    return texts
+    every, host = nodes(report), pl.col("kind").cast(pl.String).is_in(["op", "range"])
+    names = every.filter(host).get_column("name").cast(pl.String).unique().drop_nulls()
+    labels = {name: f"{ARROW}{_masked(name)}" for name in names if name}
+    label = pl.col("name").cast(pl.String).replace_strict(labels, default="", return_dtype=pl.String)
+    every = every.with_columns(label=pl.when(host).then(label).fill_null(""))
+    texts = path_texts(every, separator="").select("path", pl.col("text").str.strip_prefix(ARROW))
+    sums = every.join(texts, on="path").group_by(path="text").agg(
+        pl.col("count").filter(host).sum(), pl.col("self_host_ns").sum(), device_ns=pl.col("self_device_ns").sum()
+    )  # fmt: skip
+    return OPS.select(sums.filter(pl.col("path") != "").sort("path"))
 
 
 def _calls(report: Report) -> pl.DataFrame:
@@ -336,9 +342,8 @@ def _memory(view: _View) -> pl.DataFrame:
         found = memory(view.report)
     except CannotTellError:
         return MEMORY.empty()
-    own = found.filter(pl.col("device").eq_missing(pl.lit(view.device, dtype=pl.Int64)))
-    sums = own.group_by("memory").agg(pl.col("allocations").sum(), pl.col("peak_bytes").max())
-    return MEMORY.select(sums.sort("memory"))
+    own = found.filter(pl.col("device").eq_missing(view.device)).group_by("memory")
+    return MEMORY.select(own.agg(pl.col("allocations").sum(), pl.col("peak_bytes").max()).sort("memory"))
 
 
 def _findings(view: _View) -> pl.DataFrame:

@@ -1,8 +1,11 @@
-"""Two sides of one comparison: their runs, what matches what, and which rows differ by how much."""
+"""Two sides of one comparison: their runs, which operations are the same, and which rows differ by how much.
+
+Definitions: docs/definitions.md, section 10, "Comparing".
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import mean, median
@@ -12,18 +15,45 @@ import numpy as np
 import polars as pl
 
 from kanalyze.analyses.comparing import _statistics as statistics
-from kanalyze.analyses.comparing._matching import Matches, Slots, matches, slots_of
-from kanalyze.analyses.comparing._statistics import cold_runs
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
+from kanalyze.analyses.shared.alignment import aligned
+from kanalyze.decoder.decode import decode
 from kanalyze.reduction.baselines import LAUNCHES, STEADY, About, Digest
 from kanalyze.schema import Column
-from kanalyze.turns import Turn, interleaved, pairs
+from kanalyze.turns import Turn, interleaved
+from kanalyze.turns import pairs as pairs_of
 from kanalyze.units import apportioned, count, nearest, plural, time
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
+    Numbers = NDArray[np.int64]
+
+#: How an operation changed.
+SAME: Final = "same"
+SHAPE: Final = "other shape"
+KERNEL: Final = "other kernel"
+FUSED: Final = "fused"
+SPLIT: Final = "split"
+NEW: Final = "new"
+GONE: Final = "gone"
+
+#: Families whose kernels do one recognisable thing, so that another kernel of the family does the same one.
+_DISTINCT: Final = frozenset({
+    "gemm", "conv", "attention", "softmax", "normalization", "embedding", "loss", "pooling", "resample", "fft",
+    "linalg", "rnn", "communication", "sort", "scan", "random",
+})  # fmt: skip
+
+#: What operations have in common that match, in the order in which matches are sought.
+_ALIKE: Final = (("range", "op", "name", "shape"), ("name", "shape"), ("name",))
+
+#: What matches nothing beside a run of weak matches is this times as long, for it to be a part of that.
+_WEAK: Final = 2
+
+#: What tells an operation from others of its kind and name.
+_KEY: Final = ("kind", "bucket", "name", "shape", "range", "op", "lane")
+
 
 #: Numbers of iterations that differ by more than this part are no longer the same work.
 _OTHER_NUMBER: Final = 0.1
@@ -33,6 +63,189 @@ _SAME_LAUNCHES: Final = 0.75
 
 #: From here on one side's iteration may be another thing than the other's.
 _OTHER_UNIT: Final = 1.5
+
+
+class Slots(NamedTuple):
+    """The operations of a typical iteration of one side."""
+
+    rows: pl.DataFrame  # one for each: the columns of :data:`SLOTS`, in the order of launch on each stream
+    ns: NDArray[np.float64]  # its device time in an iteration, a column for each run
+    counts: NDArray[np.float64]  # how often an iteration had it, likewise
+
+
+class Block(NamedTuple):
+    """Operations of base and those that new has in their place, by rows of :class:`Slots`; a side may be empty."""
+
+    change: str
+    base: list[int]
+    new: list[int]
+
+
+class Matches(NamedTuple):
+    """Operations of base matched with those of new; each operation is in one pair or one block."""
+
+    base: Numbers  # rows of base that have a row of new
+    new: Numbers  # that row
+    blocks: list[Block]  # all others
+
+
+def per_iteration(
+    digests: Sequence[Digest], rows: Callable[[Digest], pl.DataFrame], keys: Sequence[str], values: Sequence[str]
+) -> tuple[pl.DataFrame, dict[str, Floats]]:
+    """The distinct `keys` of a table of each digest, in the order of first occurrence, with values in each run.
+
+    Those are of each of the columns `values`, which are summed over all iterations, the part of one: [rows, runs].
+    """
+    tables = [rows(one) for one in digests]
+    every, heights = pl.concat(tables), [table.height for table in tables]
+    names = every.select(keys).unique(maintain_order=True).with_row_index("row")
+    at = every.select(keys).join(names, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    cells = at.get_column("row").to_numpy(), np.repeat(np.arange(len(digests)), heights)
+    iterations = np.repeat([float(one.about.iterations) for one in digests], heights)
+    found = {}
+    for name in values:
+        found[name] = np.zeros((names.height, len(digests)))
+        np.add.at(found[name], cells, every.get_column(name).to_numpy() / iterations)
+    return names.drop("row"), found
+
+
+def slots_of(digests: Sequence[Digest]) -> Slots:
+    """The operations of all runs of a side: the nth of one name and place is the same one in each run."""
+    nth = pl.int_range(pl.len()).over(_KEY).alias("nth")
+    key = (*_KEY, "nth")
+    keys, sums = per_iteration(digests, lambda one: one.slots.with_columns(nth), key, ("exclusive_ns", "count"))
+    places = pl.concat([one.slots.with_columns(nth) for one in digests]).group_by(key).agg(pl.col("place").mean())
+    rows = keys.with_row_index("at").join(places, on=key, how="left", nulls_equal=True)
+    rows = rows.sort("lane", "place", *key, nulls_last=True)
+    at = rows.get_column("at").to_numpy()
+    return Slots(rows.drop("at"), sums["exclusive_ns"][at], sums["count"][at])
+
+
+def matches(base: pl.DataFrame, new: pl.DataFrame) -> Matches:
+    """Operations of base matched with those of new that do the same.
+
+    Per stream the sequences are aligned by place, name and launch shape, and what is left between two matches by name
+    and shape, by name, and by family and type; then block by block. What is left of one name and shape in other places
+    has moved.
+    """
+    both = pl.concat([base, new])
+    alike = both.select(
+        pl.struct("kind", *columns).rank("dense").cast(pl.Int64).alias(str(at)) for at, columns in enumerate(_ALIKE)
+    )
+    numbers = [*(column.to_numpy() for column in alike.iter_columns()), _families(both.get_column("name"))]
+    tokens = [(column[: base.height], column[base.height :]) for column in numbers]
+    lanes = [side.get_column("lane").to_numpy() for side in (base, new)]
+    pairs: list[tuple[Numbers, Numbers]] = []
+    left: list[Block] = []
+    for lane in np.union1d(*lanes):
+        rows = (np.flatnonzero(lanes[0] == lane), np.flatnonzero(lanes[1] == lane))
+        places = _without_weak(rows, _aligned_places(rows, tokens), tokens[1])
+        pairs.append((rows[0][places[0]], rows[1][places[1]]))
+        left += [
+            _block(rows[0][low:high].tolist(), rows[1][start:end].tolist())
+            for low, high, start, end in _between(rows, *places)
+        ]
+    moved = _moved([one for one in left if not (one.base and one.new)], tokens[1])
+    blocks = [part for one in left if one.base and one.new for part in _by_range(base, new, one)]
+    sides = [np.concatenate([pair[side] for pair in (*pairs, moved[:2])]) for side in (0, 1)]
+    return Matches(sides[0], sides[1], [*blocks, *moved[2]])
+
+
+def _families(names: pl.Series) -> Numbers:
+    """A number for each name, equal for kernels of one distinct family and type; else of its own."""
+    known: dict[tuple[str, str], int] = {}
+    numbers: dict[str | None, int] = {}
+    for name in names.unique().drop_nulls():
+        decoded = decode(name)
+        if decoded.family in _DISTINCT:
+            numbers[name] = known.setdefault((decoded.family, decoded.dtype or ""), len(known) + 1)
+    return np.fromiter((numbers.get(name, -1 - at) for at, name in enumerate(names)), np.int64, len(names))
+
+
+def _aligned_places(
+    rows: tuple[Numbers, Numbers], tokens: Sequence[tuple[Numbers, Numbers]]
+) -> tuple[Numbers, Numbers]:
+    """The places in `rows`, those of one stream, that match: first by the first tokens, then what is left between."""
+    (base, new), mine, theirs = rows, np.zeros(0, np.int64), np.zeros(0, np.int64)
+    for before, after in tokens:
+        more = [
+            (np.asarray(one) + low, np.asarray(other) + start)
+            for low, high, start, end in _between(rows, mine, theirs)
+            if high > low and end > start
+            for one, other in [aligned(before[base[low:high]], after[new[start:end]])]
+        ]
+        mine = np.sort(np.concatenate([mine, *(one for one, _ in more)]))
+        theirs = np.sort(np.concatenate([theirs, *(other for _, other in more)]))
+    return mine, theirs
+
+
+def _without_weak(
+    rows: tuple[Numbers, Numbers], places: tuple[Numbers, Numbers], tokens: tuple[Numbers, Numbers]
+) -> tuple[Numbers, Numbers]:
+    """The matches without those of other names or shapes that stand alone in what was replaced: a part of it.
+
+    These are runs of such matches, less than half as long as what matches nothing on either side of the run.
+    """
+    (base, new), (at, to) = rows, places
+    weak = tokens[0][base[at]] != tokens[1][new[to]]
+    if not weak.any():
+        return at, to
+    free = np.diff(np.concatenate([[-1], at, [len(base)]])) + np.diff(np.concatenate([[-1], to, [len(new)]])) - 2
+    begins = np.flatnonzero(weak & np.concatenate([[True], ~weak[:-1] | (free[1:-1] > 0)]))
+    run = np.cumsum(np.isin(np.arange(len(weak)), begins)) - 1
+    lengths = np.bincount(run[weak], minlength=len(begins))
+    ends = begins + lengths
+    dropped = (free[begins] > 0) & (free[ends] > 0) & (_WEAK * lengths < free[begins] + free[ends])
+    kept = ~(weak & dropped[np.maximum(run, 0)])
+    return at[kept], to[kept]
+
+
+def _between(rows: tuple[Numbers, Numbers], at: Numbers, to: Numbers) -> Iterator[tuple[int, int, int, int]]:
+    """What is left between matches and at both ends: first and last place of base, and of new; one may be empty."""
+    low, high = np.concatenate([[0], at + 1]), np.concatenate([at, [len(rows[0])]])
+    start, end = np.concatenate([[0], to + 1]), np.concatenate([to, [len(rows[1])]])
+    left = (high > low) | (end > start)
+    yield from zip(*(edge[left].tolist() for edge in (low, high, start, end)), strict=True)
+
+
+def _block(base: list[int], new: list[int]) -> Block:
+    if not base or not new:
+        return Block(NEW if new else GONE, base, new)
+    if len(base) == len(new) == 1:
+        return Block(KERNEL, base, new)
+    return Block(FUSED if len(new) <= len(base) else SPLIT, base, new)
+
+
+def _by_range(base: pl.DataFrame, new: pl.DataFrame, block: Block) -> Iterator[Block]:
+    """A block by the ranges that both sides launched from; what has no such range stays together."""
+    names = [[side.get_column("range")[row] for row in rows] for side, rows in ((base, block.base), (new, block.new))]
+    common = sorted(({*names[0]} & {*names[1]}) - {None})
+    parts: dict[str | None, tuple[list[int], list[int]]] = {name: ([], []) for name in (*common, None)}
+    for side, rows in enumerate((block.base, block.new)):
+        for row, name in zip(rows, names[side], strict=True):
+            parts.get(name, parts[None])[side].append(row)
+    for mine, theirs in parts.values():
+        if mine or theirs:
+            yield _block(mine, theirs)
+
+
+def _moved(blocks: Iterable[Block], tokens: tuple[Numbers, Numbers]) -> tuple[Numbers, Numbers, list[Block]]:
+    """Of blocks of one side alone what has the same name and shape on the other side, in pairs; and the rest."""
+    gone: dict[int, list[int]] = {}
+    fresh: list[int] = []
+    for block in blocks:
+        fresh += block.new
+        for row in reversed(block.base):
+            gone.setdefault(int(tokens[0][row]), []).append(row)
+    pairs, rest = [], []
+    for row in fresh:
+        if rows := gone.get(int(tokens[1][row])):
+            pairs.append((rows.pop(), row))
+        else:
+            rest.append(Block(NEW, [], [row]))
+    rest += [Block(GONE, [row], []) for rows in gone.values() for row in rows]
+    mine, theirs = np.array(pairs, np.int64).reshape(-1, 2).T
+    return mine, theirs, rest
 
 
 class LeftOut(NamedTuple):
@@ -82,22 +295,23 @@ def in_pairs(first: Side, second: Side) -> tuple[Side, Side, bool]:
     ]
     if not interleaved(*turns):
         return first, second, False
-    neighbours = pairs(*turns)
-    one, other = ([side.digests[pair[at]] for pair in neighbours] for at, side in enumerate((first, second)))
-    return first._replace(digests=one), second._replace(digests=other), True
+    one, other = (
+        side._replace(digests=[side.digests[pair[at]] for pair in pairs_of(*turns)])
+        for at, side in enumerate((first, second))
+    )
+    return one, other, True
 
 
 def _warm(digests: Sequence[Digest]) -> Side:
     """The runs without those that began cold."""
-    steady = digests[0].about.scope == STEADY
     # of a whole recording the host takes longer, too
     loading = [
         one.ns_in("loading", *(() if one.about.scope == STEADY else ("host",))) / one.about.iterations
         for one in digests
     ]
-    cold = cold_runs(loading, [one.about.iteration_ns for one in digests])
+    cold = statistics.cold_runs(loading, [one.about.iteration_ns for one in digests])
     usual = median(ns for run, ns in enumerate(loading) if run not in cold)
-    what = f"loading{'' if steady else ' and host'}"
+    what = f"loading{'' if digests[0].about.scope == STEADY else ' and host'}"
     left_out = [
         LeftOut(digests[run].about.name, f"cold: {time(loading[run])} of {what}, {time(usual)} in the others")
         for run in cold
@@ -169,6 +383,7 @@ _DIFFERENCES: Final[dict[str, tuple[str, Callable[[About], str]]]] = {
     "clocks": ("highest clock", lambda about: f"{about.clock_hz / 1e6:.0f} MHz" if about.clock_hz else ""),
     "tool": ("tool", lambda about: about.tool),
     "flags": ("recorded", lambda about: about.recorded),
+    "profiler": ("times", lambda about: "without the profiler" if about.unprofiled else "as recorded"),
 }
 
 
@@ -203,6 +418,11 @@ class Pair:
     paired: bool = False
     limits: Limits = field(default_factory=Limits)
 
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Base and new."""
+        return self.base, self.new
+
     @cached_property
     def base_ns(self) -> int:
         """The mean time of an iteration of base."""
@@ -222,10 +442,10 @@ class Pair:
         base, new = (int(np.array(integers(side.mean(axis=1), ns), dtype=np.int64)[busy].sum()) for side, ns in sides)
         return base, new
 
-    @cached_property
+    @property
     def repeated(self) -> bool:
         """Whether both sides have runs enough to know how much these vary."""
-        return min(len(self.base.digests), len(self.new.digests)) >= statistics.LEAST_RUNS
+        return min(len(side.digests) for side in self.sides) >= statistics.LEAST_RUNS
 
     @cached_property
     def slots(self) -> tuple[Slots, Slots]:
@@ -233,34 +453,29 @@ class Pair:
         return slots_of(self.base.digests), slots_of(self.new.digests)
 
     @cached_property
-    def matches(self) -> Matches:
-        """Operations of base matched with those of new that do the same."""
-        base, new = self.slots
-        return matches(base.rows, new.rows)
+    def blocks(self) -> list[Block]:
+        """The operations that are told together: those with one change and the same names on both sides."""
+        every = matches(*(side.rows for side in self.slots))
+        names, shapes = ([side.rows.get_column(what).to_list() for side in self.slots] for what in ("name", "shape"))
+        pairs = []
+        for i, j in zip(every.base.tolist(), every.new.tolist(), strict=True):
+            change = KERNEL if names[0][i] != names[1][j] else SAME if shapes[0][i] == shapes[1][j] else SHAPE
+            pairs.append(Block(change, [i], [j]))
+        found: dict[tuple[object, ...], Block] = {}
+        for at, one in enumerate((*pairs, *every.blocks)):
+            own = (frozenset(names[0][i] for i in one.base), frozenset(names[1][j] for j in one.new))
+            group = found.setdefault((one.change, *own, at < len(pairs)), Block(one.change, [], []))
+            group.base.extend(one.base)
+            group.new.extend(one.new)
+        return list(found.values())
 
     def per_iteration(
         self, rows: Callable[[Digest], pl.DataFrame], keys: Sequence[str], values: Sequence[str]
     ) -> tuple[pl.DataFrame, dict[str, tuple[Floats, Floats]]]:
-        """The rows that any run has, and their values in an iteration of each run, of base and of new.
-
-        That is of a table of each digest the distinct `keys`, in the order of first occurrence; and of each of the
-        columns `values`, which are summed over all iterations, two arrays [rows, runs].
-        """
-        runs = [*self.base.digests, *self.new.digests]
-        tables = [rows(one) for one in runs]
-        heights = [table.height for table in tables]
-        every = pl.concat(tables)
-        names = every.select(keys).unique(maintain_order=True).with_row_index("row")
-        at = every.select(keys).join(names, on=keys, how="left", nulls_equal=True, maintain_order="left")
-        cells = at.get_column("row").to_numpy(), np.repeat(np.arange(len(runs)), heights)
-        iterations = np.repeat([float(one.about.iterations) for one in runs], heights)
-        found = {}
-        for name in values:
-            matrix = np.zeros((names.height, len(runs)))
-            np.add.at(matrix, cells, every.get_column(name).to_numpy() / iterations)
-            base, new = np.hsplit(matrix, [len(self.base.digests)])
-            found[name] = (base, new)
-        return names.drop("row"), found
+        """:func:`per_iteration` of the rows that any run has, with the values of base and of new apart."""
+        names, sums = per_iteration([*self.base.digests, *self.new.digests], rows, keys, values)
+        at = len(self.base.digests)
+        return names, {name: (matrix[:, :at], matrix[:, at:]) for name, matrix in sums.items()}
 
     def certainty(self, base: Floats, new: Floats) -> list[pl.Series]:
         """The columns of :data:`CERTAINTY` of times [rows, runs].

@@ -298,23 +298,19 @@ def cold_runs(overhead_ns: Sequence[float], whole_ns: Sequence[float]) -> list[i
     """
     if len(overhead_ns) <= LEAST_RUNS:
         return []
-    special = _distributions()
-    usual_ns = median(whole_ns)
-    suspects = [index for index in range(len(overhead_ns)) if _is_far(overhead_ns, index, _COLD_PART * usual_ns)]
+    special, usual_ns, suspects = _distributions(), median(whole_ns), []
+    for index, value in enumerate(overhead_ns):
+        others = [*overhead_ns[:index], *overhead_ns[index + 1 :]]
+        middle = median(others)
+        deviation = median(abs(other - middle) for other in others)
+        if value - middle > max(_COLD_DEVIATIONS * deviation, _COLD_PART * usual_ns):
+            suspects.append(index)
     warm = [value for index, value in enumerate(overhead_ns) if index not in suspects]
     if len(warm) < LEAST_RUNS:
         return []
     chance = float(special.stdtrit(len(warm) - 1, _COLD_CONFIDENCE)) * stdev(warm) * math.sqrt(1 + 1 / len(warm))
     bound = fmean(warm) + min(chance, _SURELY_COLD_PART * usual_ns)
     return [index for index in suspects if overhead_ns[index] > bound]
-
-
-def _is_far(values: Sequence[float], index: int, least: float) -> bool:
-    """Whether a value is above the others by this much, and by much more than half of them are from each other."""
-    others = [*values[:index], *values[index + 1 :]]
-    middle = median(others)
-    deviation = median(abs(other - middle) for other in others)
-    return values[index] - middle > max(_COLD_DEVIATIONS * deviation, least)
 
 
 # Many kernels at once

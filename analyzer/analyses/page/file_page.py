@@ -1,11 +1,10 @@
-"""File page: what the HTML report shows, the first page with its evidence, a timeline and distributions."""
+"""What the HTML report shows beside the first page (a timeline, distributions), and what shows a finding."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Final, Generic, TypeAlias, TypeVar, Unpack
+from typing import Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar, Unpack
 
 import polars as pl
 
@@ -14,21 +13,28 @@ from kanalyze.analyses.counters.counters import HOT_LINES, STALLS, hot_lines, st
 from kanalyze.analyses.counters.roofline import TABLE as ROOFLINE
 from kanalyze.analyses.counters.roofline import roofline
 from kanalyze.analyses.critical._path import path
-from kanalyze.analyses.device._operations import device_operations, with_facts
+from kanalyze.analyses.device._operations import device_operations, exclusive_operations, with_facts
+from kanalyze.analyses.findings._claims import MOST_REPLAYED
+from kanalyze.analyses.findings._places import claimed
+from kanalyze.analyses.findings.findings import by_gain
+from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.idle._attribution import bucket_of, idle_pieces
+from kanalyze.analyses.idle.code import has_lines, placed_with_text
 from kanalyze.analyses.idle.culprits import waiting_trees
+from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.iterations.iterations import iteration_ledgers
 from kanalyze.analyses.joining._report_set import together
 from kanalyze.analyses.joining.joined import RoofPoints, counted_of, roof_points, timed_groups
 from kanalyze.analyses.operators.tree import tree
-from kanalyze.analyses.page.counters_page import CounterSummary, overviews_together, summarize_counters
 from kanalyze.analyses.page.overview_page import Overview, overview, unprofiled_page
-from kanalyze.analyses.page.time_page import TABLES, tables_of
+from kanalyze.analyses.page.time_page import TABLES, CounterSummary, overviews_together, summarize_counters, tables_of
 from kanalyze.analyses.shared.analysis import side_by_side
 from kanalyze.analyses.timeline._tracks import Timeline, timeline
 from kanalyze.columns import rate
-from kanalyze.errors import CannotTellError, KanalyzeError
+from kanalyze.errors import CannotTellError, KanalyzeError, UnknownNameError
 from kanalyze.report import Meta, Report, Where
 from kanalyze.schema import Table
+from kanalyze.window import Window
 
 #: The least size of a copy that shows what its link can do: below it, the start of a copy takes most of its time.
 LARGE_BYTES: Final = 1 << 20
@@ -36,19 +42,15 @@ LARGE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True)
 class CopyPoints:
-    """Copies by direction, kinds of memory and size.
+    """Copies by direction, kinds of memory and size."""
 
-    Attributes:
-        points: direction, source_memory, target_memory, size_bytes, count, total_ns, bandwidth_bytes_per_s; those with
-            most time first.
-        links: The highest bandwidth of a large copy by direction: direction, size_bytes, bandwidth_bytes_per_s. No
-            report says what a link can do; this is what it did.
-        left_out: Copies in no point, since there are too many sizes.
-    """
-
+    #: direction, source_memory, target_memory, size_bytes, count, total_ns, bandwidth_bytes_per_s; those with most time
+    #: first.
     points: pl.DataFrame
+    #: The highest bandwidth of a large copy by direction: direction, size_bytes, bandwidth_bytes_per_s. No report says
+    #: what a link can do; this is what it did.
     links: pl.DataFrame
-    left_out: int
+    left_out: int  # copies in no point, since there are too many sizes
 
 
 def copy_points(report: Report) -> CopyPoints | None:
@@ -76,23 +78,14 @@ def copy_points(report: Report) -> CopyPoints | None:
 
 @dataclass(frozen=True)
 class Measured:
-    """Kernels of a program that ncu measured.
+    """Kernels of a program that ncu measured."""
 
-    Attributes:
-        roofs: Points of the roofline plot; None where no kernel has work and bytes.
-        kernels: The kernels and launch shapes with most time: event_id, name, time_ns.
-        time_from: The tool that gives that time.
-        reasons: Rows of `stalls` of these kernels, the longest of each.
-        lines: Rows of `hot_lines` of these kernels, those with most samples of each.
-        tables: The tables of all kernels, with their declarations; those that have rows.
-    """
-
-    roofs: RoofPoints | None
-    kernels: pl.DataFrame
-    time_from: str
-    reasons: pl.DataFrame
-    lines: pl.DataFrame
-    tables: list[tuple[Table, pl.DataFrame]]
+    roofs: RoofPoints | None  # points of the roofline plot; None where no kernel has work and bytes
+    kernels: pl.DataFrame  # the kernels and launch shapes with most time: event_id, name, time_ns
+    time_from: str  # the tool that gives that time
+    reasons: pl.DataFrame  # rows of `stalls` of these kernels, the longest of each
+    lines: pl.DataFrame  # rows of `hot_lines` of these kernels, those with most samples of each
+    tables: list[tuple[Table, pl.DataFrame]]  # the tables of all kernels, with their declarations; those that have rows
 
 
 def measured(reports: Sequence[Report]) -> Measured | None:
@@ -136,39 +129,33 @@ _BINS: Final = 40
 
 @dataclass(frozen=True)
 class FilePage(Generic[Page_co]):
-    """Content of an HTML report.
+    """Content of an HTML report."""
 
-    Attributes:
-        shown: The page that it begins with.
-        metas: Origin of all reports, the one that gives the time first.
-        tables: Tables with their declarations, complete.
-        timeline: The timeline; None where the report has no time.
-        iterations: Iterations with the ledger of each; empty where nothing repeats.
-        durations: Distribution of the durations of the heaviest kernels: name, least_ns, most_ns, and counts per bin,
-            bins of equal ratio.
-        reasons: Why a table or the timeline is missing, by name.
-        trees: The call tree, pruned by ``device`` and by ``host`` time; those of which there is any.
-        waiting_trees: Host time while a device waited by stack, for each GPU that some stack tells of, by ``GPU N``
-            (of another run, ``GPU N, samples``).
-        rank_steps: The steps of each rank of a job, as the table of that name; empty without a job.
-        ranks_left_out: How many ranks of a job the timeline does not have.
-        measured: What ncu measured of the kernels; None where it measured none.
-        copies: Copies by size and bandwidth; None without any.
-    """
-
-    shown: Page_co
-    metas: list[Meta]
-    tables: list[tuple[Table, pl.DataFrame]]
-    timeline: Timeline | None = None
+    shown: Page_co  # the page that it begins with
+    metas: list[Meta]  # origin of all reports, the one that gives the time first
+    tables: list[tuple[Table, pl.DataFrame]]  # tables with their declarations, complete
+    timeline: Timeline | None = None  # the timeline; None where the report has no time
+    #: Iterations with the ledger of each; empty where nothing repeats.
     iterations: pl.DataFrame = field(default_factory=pl.DataFrame)
+    #: Distribution of the durations of the heaviest kernels: name, least_ns, most_ns, and counts per bin, bins of equal
+    #: ratio.
     durations: pl.DataFrame = field(default_factory=pl.DataFrame)
-    reasons: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)  # why a table or the timeline is missing, by name
+    #: The call tree, pruned by ``device`` and by ``host`` time; those of which there is any.
     trees: dict[str, pl.DataFrame] = field(default_factory=dict)
+    #: Host time while a device waited by stack, for each GPU that some stack tells of, by ``GPU N`` (of another run,
+    #: ``GPU N, samples``).
     waiting_trees: dict[str, pl.DataFrame] = field(default_factory=dict)
+    #: The steps of each rank of a job, as the table of that name; empty without a job.
     rank_steps: pl.DataFrame = field(default_factory=pl.DataFrame)
-    ranks_left_out: int = 0
-    measured: Measured | None = None
-    copies: CopyPoints | None = None
+    ranks_left_out: int = 0  # how many ranks of a job the timeline does not have
+    measured: Measured | None = None  # what ncu measured of the kernels; None where it measured none
+    copies: CopyPoints | None = None  # copies by size and bandwidth; None without any
+
+    def measuring(self, reports: Sequence[Report]) -> FilePage[Page_co]:
+        """The same with what ncu measured in the reports of the program, if anything."""
+        found = measured(reports)
+        return self if found is None else replace(self, measured=found, tables=[*self.tables, *found.tables])
 
 
 def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[FilePage[Pages]]:
@@ -181,7 +168,7 @@ def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[File
     """
     if all(report.meta.timeless for report in reports):
         parts = [report.narrow(**where) for report in reports]
-        return [_with_counters(FilePage(summarize_counters(one), [one.meta], []), [one]) for one in parts]
+        return [FilePage(summarize_counters(one), [one.meta], []).measuring([one]) for one in parts]
     if len(reports) == 1:
         report = reports[0].narrow(**where)
         return [_timed(report, report, [], most)]
@@ -191,14 +178,8 @@ def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[File
     for page, each in zip(pages, found, strict=False):
         called = each.operators if where.get("window") is None else None  # a window is of the base's clock
         timed = _timed(each.base, called or each.base, [one.meta for one in each.given[1:]], most, page)
-        made.append(_with_counters(timed, each.given if each.ncu is not None else ()))
+        made.append(timed.measuring(each.given) if each.ncu is not None else timed)
     return made
-
-
-def _with_counters(page: FilePage[Pages], reports: Sequence[Report]) -> FilePage[Pages]:
-    """The content with what ncu measured in the reports of the program, if anything."""
-    found = measured(reports) if reports else None
-    return page if found is None else replace(page, measured=found, tables=[*page.tables, *found.tables])
 
 
 def _timed(
@@ -210,34 +191,28 @@ def _timed(
     """
     plain = unprofiled_page(report)
     called, report = plain if called is report else called, plain
+
+    def drawn(report: Report) -> tuple[Timeline | None, dict[str, str]]:
+        try:
+            return timeline(report, most), {}
+        except CannotTellError as reason:
+            return None, {"timeline": str(reason)}
+
     # the critical path is half of the timeline's work, and made beside the rest of it
-    makers: list[Callable[[Report], Any]] = [
-        lambda report: page or overview(report),
-        path,
-        partial(_drawn, most=most),
-        tables_of,
-    ]
-    shown, _, (drawn, reason), (tables, reasons) = side_by_side(report, makers)
+    makers: list[Callable[[Report], Any]] = [lambda report: page or overview(report), path, drawn, tables_of]
+    shown, _, (picture, reason), (tables, reasons) = side_by_side(report, makers)
     return FilePage(
         shown,
         [report.meta, *others],
         [(table, tables[table.name]) for table in TABLES if table.name in tables],
-        drawn,
+        picture,
         _iterations(report),
-        durations(report) if drawn else pl.DataFrame(),
+        durations(report) if picture else pl.DataFrame(),
         reasons | reason,
         _trees(called),
-        _waits(report) if drawn else {},
-        copies=copy_points(report) if drawn else None,
+        _waits(report) if picture else {},
+        copies=copy_points(report) if picture else None,
     )
-
-
-def _drawn(report: Report, most: int) -> tuple[Timeline | None, dict[str, str]]:
-    """The timeline, or why there is none."""
-    try:
-        return timeline(report, most), {}
-    except CannotTellError as reason:
-        return None, {"timeline": str(reason)}
 
 
 def _waits(report: Report) -> dict[str, pl.DataFrame]:
@@ -292,3 +267,87 @@ def durations(report: Report) -> pl.DataFrame:
     of_bin = [(pl.col("bin") == number).sum() for number in range(_BINS)]
     counts = work.join(heavy, on="name").with_columns(bin=at).group_by("name").agg(counts=pl.concat_list(of_bin))
     return heavy.join(counts, on="name", maintain_order="left")
+
+
+# What shows a finding in a report: its sentence, and the lines, kernels and waits that its time is made of.
+
+#: Lines and waits: by name, how often, and how much of their time a finding is about.
+_LINES: Final = {"place": pl.String, "text": pl.String, "ns": pl.Int64}
+_WAITS: Final = {"reason": pl.String, "culprit": pl.String, "count": pl.Int64, "ns": pl.Int64}
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """A finding with what it is made of."""
+
+    #: Kind of page, by which renderers dispatch without importing the class.
+    kind: ClassVar[Literal["evidence"]] = "evidence"
+
+    meta: Meta  # where the report came from
+    finding: Finding  # the finding
+    window: Window | None  # the part that it is about; None for all of the report
+    lines: pl.DataFrame  # its time by line of the program: place, text, ns
+    kernels: pl.DataFrame  # the device's work in it, or the kernels that it names: name, count, ns
+    waits: pl.DataFrame  # the idle time in it: reason, culprit, count, ns
+
+
+def evidence(recorded: Report, rule: str) -> list[Evidence]:
+    """What shows the findings of a rule in a report, one of each device: on its page's part, else in all of it.
+
+    Raises:
+        CannotTellError: The report records no device operations.
+        UnknownNameError: It has no such finding.
+    """
+    report = unprofiled_page(recorded)
+    steady = None if report.scope.window is not None else known_steady_part(report)
+    views = [report] if steady is None else [report.narrow(window=steady.window), report]
+    known: set[str] = set()
+    for view in views:
+        every = by_gain(view, MOST_REPLAYED)
+        if own := [one for one in every if one.rule == rule]:
+            return [_of(view, one) for one in own]
+        known |= {one.rule for one in every}
+    raise UnknownNameError.of(f"finding of {recorded.meta.path.name} called", rule, sorted(known))
+
+
+def _of(view: Report, finding: Finding) -> Evidence:
+    spans = intervals.union(finding.claims.select("start", "end")) if finding.claims is not None else None
+    return Evidence(
+        meta=view.meta,
+        finding=finding,
+        window=view.scope.window,
+        lines=_lines_of(view, finding),
+        kernels=_kernels_of(view, finding, spans),
+        waits=_waits_of(view, finding, spans),
+    )
+
+
+def _lines_of(view: Report, finding: Finding) -> pl.DataFrame:
+    if finding.claims is None or not has_lines(view):
+        return pl.DataFrame(schema=_LINES)
+    sums = claimed(view, finding).group_by("place").agg(pl.col("ns").sum())
+    return placed_with_text(view, sums).sort("ns", "place", descending=[True, False]).select(list(_LINES))
+
+
+def _kernels_of(view: Report, finding: Finding, spans: pl.DataFrame | None) -> pl.DataFrame:
+    """The device's work in the time that is claimed; without that the kernels that the finding names."""
+    kind, name = pl.col("kind").is_in(["kernel", "graph"]), pl.col("name").cast(pl.String)
+    work = exclusive_operations(view, "name").filter(kind, device=finding.device)
+    if spans is None:
+        inside = work.filter(name.is_in(finding.names)).with_columns(ns="exclusive_ns")
+    else:
+        covered = intervals.overlap(work.get_column("start"), work.get_column("end"), spans)
+        inside = work.with_columns(covered.alias("ns")).filter(pl.col("ns") > 0)
+    sums = inside.group_by(name).agg(pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum())
+    return sums.sort("ns", "name", descending=[True, False])
+
+
+def _waits_of(view: Report, finding: Finding, spans: pl.DataFrame | None) -> pl.DataFrame:
+    """The idle time that is claimed by bucket, and by what held the device up."""
+    if spans is None:
+        return pl.DataFrame(schema=_WAITS)
+    pieces = intervals.cut(idle_pieces(view)[finding.device], spans)
+    named = pieces.select(bucket_of(view, pieces).alias("reason"), "culprit").cast(pl.String)
+    lengths = named.with_columns(ns=pieces.get_column("end") - pieces.get_column("start"))
+    sums = lengths.group_by("reason", "culprit").agg(pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum())
+    return sums.sort("ns", "reason", "culprit", descending=[True, False, False]).select(list(_WAITS))

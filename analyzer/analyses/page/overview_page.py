@@ -3,45 +3,76 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.communication._recorded import WAITING, has_partners
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, exclusive_operations
-from kanalyze.analyses.device._windows import busy_spans
+from kanalyze.analyses.device._windows import busy_spans, windows
 from kanalyze.analyses.findings._claims import MOST_REPLAYED, with_replays
-from kanalyze.analyses.findings._doubts import with_late
-from kanalyze.analyses.findings._places import claimed
-from kanalyze.analyses.findings.findings import by_gain, ordered, ranked_with_samples
+from kanalyze.analyses.findings._doubts import unused_launches, with_late
+from kanalyze.analyses.findings.findings import ordered, ranked_with_samples
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules.loading import ONE_TIME
 from kanalyze.analyses.host._call_kinds import interface
-from kanalyze.analyses.idle._attribution import bucket_of, idle_pieces
-from kanalyze.analyses.idle.code import code, has_lines, placed_with_text
-from kanalyze.analyses.idle.culprits import culprits
+from kanalyze.analyses.idle import culprits
+from kanalyze.analyses.idle._attribution import host_time
+from kanalyze.analyses.idle.code import code, has_lines
 from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.iterations import phases
 from kanalyze.analyses.iterations._marks import BY_LOOPS
-from kanalyze.analyses.iterations._steady import SteadyPart, inner_parts, known_steady_part, parts_of_step, spread_of
-from kanalyze.analyses.iterations.phases import BEFORE, OTHERS, phases, recorded_of
-from kanalyze.analyses.iterations.phases import TABLE as PHASES
+from kanalyze.analyses.iterations._steady import (
+    SteadyPart,
+    inner_parts,
+    known_steady_part,
+    parts_of_step,
+    sampling_cost,
+    spread_of,
+)
+from kanalyze.analyses.launches._launch_costs import steady_parts
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.operators._host_names import told_briefly
-from kanalyze.analyses.page._headline import Maker, made, page_answer, process_count, sampled_beside, windows_of
+from kanalyze.analyses.shared.analysis import side_by_side
+from kanalyze.analyses.shared.statistics import MEANINGS
 from kanalyze.analyses.unprofiled._correction import Bare, bare_of, bare_sentence, corrected, corrected_sentence
-from kanalyze.errors import UnknownNameError
+from kanalyze.errors import CannotTellError, KanalyzeError
+from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Meta, Report
-from kanalyze.tools import CUDA, worded
-from kanalyze.units import instead, percent, plural, time
+from kanalyze.schema import Column, Table
+from kanalyze.tools import CUDA, again, worded
+from kanalyze.units import instant, instead, percent, plural, shortened, time
 from kanalyze.window import WORDS, Scope, Window, with_article
 
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.analyses.page.time_page import Summary
+
+Maker: TypeAlias = Callable[[Report], pl.DataFrame]
+
+WINDOWS: Final = Table(
+    "windows",
+    "One GPU that did something, and the time that its ledger accounts for.",
+    (
+        Column("device", pl.Int64, "The GPU, as in `devices`."),
+        Column("start_ns", pl.Int64, "Start of the window, in the trace's own origin."),
+        Column("end_ns", pl.Int64, "End of the window."),
+        Column("window_ns", pl.Int64, "Its length."),
+        Column("busy_ns", pl.Int64, "Time in it in which the device ran anything."),
+        Column("name", pl.String, "Marketing name of the GPU.", nullable=True),
+        Column(
+            "compute_capability",
+            pl.String,
+            "Major and minor, such as 9.0; of AMD's GPUs gfx942 or the like.",
+            nullable=True,
+        ),
+        Column("sm_count", pl.Int64, "Streaming multiprocessors.", nullable=True),
+    ),
+)
 
 #: What gains less than this part of the time that the page is of is no thing to do first; the bucket that is apart.
 _WORTH_DOING: Final = 0.01
@@ -119,38 +150,20 @@ class Overview:
     @property
     def communicates(self) -> bool:
         """Whether the ledger has time of collectives."""
-        return self._ledger_has(pl.col("bucket") == "communication")
+        return "ledger" in self.tables and "communication" in self.tables["ledger"].get_column("bucket")
 
     @property
     def waits_for_others(self) -> bool:
         """Whether the ledger tells of a GPU that it waits for another one."""
-        return self._ledger_has(pl.col("detail").cast(pl.String).str.starts_with(WAITING))
-
-    def _ledger_has(self, rows: pl.Expr) -> bool:
-        return "ledger" in self.tables and self.tables["ledger"].filter(rows).height > 0
+        told = pl.col("detail").cast(pl.String).str.starts_with(WAITING)
+        return "ledger" in self.tables and not self.tables["ledger"].filter(told).is_empty()
 
     @property
     def starts(self) -> bool:
         """Whether what came before the steady part is the program's start: no other loop of it to speak of."""
-        before = self.tables.get("phases", PHASES.empty()).filter(pl.col("phase") == BEFORE)
-        others = pl.col("ns").filter(pl.col("part").str.starts_with(f"{OTHERS} ")).sum()
+        before = self.tables.get("phases", phases.TABLE.empty()).filter(pl.col("phase") == phases.BEFORE)
+        others = pl.col("ns").filter(pl.col("part").str.starts_with(f"{phases.OTHERS} ")).sum()
         return bool(before.select(others <= _OF_START * pl.col("ns").sum()).item())
-
-
-class PageKernels(NamedTuple):
-    """Kernels of a page, for what other reports tell of them.
-
-    Attributes:
-        hot: The table `hot_kernels`.
-        device: The GPU that it is of.
-        whole_ns: Time of its ledger, without what is apart.
-        told: Names of kernels that findings tell of already.
-    """
-
-    hot: pl.DataFrame
-    device: int
-    whole_ns: int
-    told: set[str]
 
 
 def overview(
@@ -158,12 +171,12 @@ def overview(
     *,
     whole: bool = False,
     as_recorded: bool = False,
-    beside: Callable[[PageKernels], list[Finding]] | None = None,
+    beside: Callable[[pl.DataFrame, int, int, set[str]], list[Finding]] | None = None,
 ) -> Overview:
     """Makes the first page of a report: of its steady part, or of the window asked for; with `whole`, of all of it.
 
     Of a steady part, where a run without the profiler tells it, times are those without it, unless `as_recorded`.
-    `beside` gives further findings on its kernels.
+    `beside` gives further findings on its kernels, of what `PageKernels` in `time_page` has.
     """
     report = recorded if whole or as_recorded else unprofiled_page(recorded)
     steady = None if whole or report.scope.window is not None else known_steady_part(report)
@@ -173,7 +186,7 @@ def overview(
     of_device = view if spans.height <= 1 else view.narrow(device=main)
     # the answer tells of every GPU where nothing repeats, and what GPUs of one job wait for is told of all of them
     of_answer = view if steady is None or has_partners(view) else of_device
-    tables, reasons = made(of_answer, {"culprits": culprits})  # attributes with names, for all others
+    tables, reasons = made(of_answer, {"culprits": culprits.culprits})  # attributes with names, for all others
     more, further = made(report, {"ledger": lambda _: ledger(of_answer)} | _makers(recorded, of_device, steady))
     tables, reasons = tables | more, reasons | further
     shown = view if steady is None else of_device
@@ -219,7 +232,7 @@ def _worth_doing(
     shown: Report,
     main: int | None,
     tables: dict[str, pl.DataFrame],
-    beside: Callable[[PageKernels], list[Finding]] | None,
+    beside: Callable[[pl.DataFrame, int, int, set[str]], list[Finding]] | None,
 ) -> list[Finding]:
     """The findings on the device that the page is about, what gains most first.
 
@@ -232,7 +245,7 @@ def _worth_doing(
     times = dict(usual.group_by("device").agg(pl.col("ns").sum()).iter_rows())
     if beside is not None and main is not None and main in times and "hot_kernels" in tables:
         told = {name for one in found for name in one.names}
-        found += beside(PageKernels(tables["hot_kernels"], main, times[main], told))
+        found += beside(tables["hot_kernels"], main, times[main], told)
     replayed = with_replays(view, found, MOST_REPLAYED)
     return ordered(view, [one for one in replayed if one.gain_ns >= _WORTH_DOING * times.get(one.device, 0)])
 
@@ -262,25 +275,20 @@ def _unprofiled(report: Report, view: Report, steady: SteadyPart | None, bare: B
 
 def _main_device(spans: pl.DataFrame, steady: SteadyPart | None) -> int | None:
     """The GPU that the page is about: that of the iterations, else the one that was busy longest."""
-    if spans.is_empty():
-        return None
-    known = spans.get_column("device").to_list()
-    if steady is not None and steady.device in known:
-        return steady.device
-    return int(spans.sort("busy_ns", "device", descending=[True, False]).item(0, "device"))
+    busiest = spans.sort("busy_ns", "device", descending=[True, False]).get_column("device").to_list()
+    return steady.device if steady is not None and steady.device in busiest else next(iter(busiest), None)
 
 
 def _makers(recorded: Report, of_device: Report, steady: SteadyPart | None) -> dict[str, Maker]:
     """Functions that make the tables of the main device, and of the report; phases and doubts are of the recording."""
-    makers: dict[str, Maker] = {
-        "hot_kernels": lambda _: hot_kernels(of_device),
-        "health": lambda _: health(recorded),
-    }
+    makers: dict[str, Maker] = {"hot_kernels": lambda _: hot_kernels(of_device), "health": lambda _: health(recorded)}
     if steady is not None:
-        makers["parts"] = lambda report: parts_of_step(report, steady)
-        makers["inner"] = lambda report: inner_parts(report, steady)
-        makers["phases"] = lambda _: phases(recorded)
-        makers["spread"] = lambda report: spread_of(report, steady)
+        makers |= {
+            "parts": lambda report: parts_of_step(report, steady),
+            "inner": lambda report: inner_parts(report, steady),
+            "phases": lambda _: phases.phases(recorded),
+            "spread": lambda report: spread_of(report, steady),
+        }
         if device_operations(of_device).height + of_device.kind("api").height <= _MOST_ON_PATH:
             from kanalyze.analyses.critical.critical_path import critical_path  # noqa: PLC0415 - imports numpy
 
@@ -294,16 +302,11 @@ def _makers(recorded: Report, of_device: Report, steady: SteadyPart | None) -> d
     return makers
 
 
-def called(each: str) -> str:
-    """Name of an iteration in a sentence: ``a step``, or ``each 'train_step'``."""
-    return with_article(each) if each in WORDS else f"each {each!r}"
-
-
 def _length(steady: SteadyPart) -> str:
     """How long an iteration takes: the mean, which its ledger adds up to; beside it the median and the range."""
     lengths = steady.lengths.sort()
     mean, middle = (time(ns) for ns in (steady.ns / steady.number, median(lengths)))
-    what = called(steady.each)
+    what = with_article(steady.each) if steady.each in WORDS else f"each {steady.each!r}"
     if not steady.adjoining:
         of = f"mean of {steady.number:,}; {what} itself takes {middle} in the median"
         return f"From {what} to the next pass {mean} ({of})."
@@ -316,30 +319,157 @@ def _length(steady: SteadyPart) -> str:
 
 def _slice(report: Report, steady: SteadyPart) -> str:
     """How much the report shows of a session that is far longer."""
-    first, last = report.whole.recorded
-    start, end = recorded_of(report, steady.process_id)
+    (first, last), (start, end) = report.whole.recorded, phases.recorded_of(report, steady.process_id)
     if end - start == last - first:
         return ""
     return f"The report shows {time(end - start)} of the {time(last - first)} of the session."
 
 
-def repeated(runs: Sequence[Summary | Overview]) -> Summary | Overview:
-    """The page of the first of several runs, with the variation of all runs added to its headline."""
-    first = runs[0]
-    if len(runs) == 1:
-        return first
-    windows = [int(run.windows.get_column("window_ns").sum()) for run in runs]
-    busy = [int(run.windows.get_column("busy_ns").sum()) for run in runs]
-    told = f": their windows are {_spread(windows)}, and their busy times {_spread(busy)}."
-    if idle := windows.count(0):
-        told = f"; in {idle:,} of them nothing that a GPU did was recorded."
-    return replace(first, answer=f"{first.answer} This is the first of {plural(len(runs), 'run')}{told}")
+def made(report: Report, makers: Mapping[str, Maker]) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
+    """The tables that `makers` make of a report by name, and the reason why for each that it cannot give."""
+
+    def table_or_reason(report: Report, make: Maker) -> pl.DataFrame | str:
+        try:
+            return make(report)
+        except CannotTellError as reason:
+            return str(reason)
+
+    found = side_by_side(report, [partial(table_or_reason, make=make) for make in makers.values()])
+    tables = {name: table for name, table in zip(makers, found, strict=True) if not isinstance(table, str)}
+    return tables, {name: reason for name, reason in zip(makers, found, strict=True) if isinstance(reason, str)}
 
 
-def _spread(values: Sequence[int]) -> str:
-    middle = median(values)
-    apart = f", {percent((max(values) - min(values)) / middle)} apart" if middle else ""
-    return f"{time(min(values))} to {time(max(values))} (median {time(middle)}{apart})"
+def process_count(report: Report) -> int:
+    """Processes with device operations; where there are none, the processes in scope."""
+    ran = device_operations(report).select(pl.col("process_id").n_unique()).item()
+    return int(ran) or report.processes.height
+
+
+def windows_of(report: Report) -> pl.DataFrame:
+    """The devices and their windows, :data:`WINDOWS`."""
+    busy = exclusive_operations(report).group_by("device").agg(busy_ns=pl.col("exclusive_ns").sum())
+    spans = windows(report).rename({"start": "start_ns", "end": "end_ns"})
+    joined = spans.join(busy, on="device", how="left").join(report.devices, on="device", how="left")
+    lengths = joined.with_columns(pl.col("busy_ns").fill_null(0), window_ns=pl.col("end_ns") - pl.col("start_ns"))
+    return WINDOWS.select(lengths.sort("device"))
+
+
+# The sentences: how busy each device was.
+
+#: Wording for busy time without a compute kernel, by bucket.
+_ONLY: Final = {"memcpy": "copying", "communication": "communicating", "memset": "setting memory"}
+
+#: What takes or gains a smaller part of the time is not mentioned, and is no cause of what limits an iteration.
+_NOTABLE: Final = 0.1
+
+#: A function is told from that share of host time on, if so many samples tell it.
+_SAMPLES: Final = 20
+_OF: Final = "of the time in which the GPU waits for the program's own code"
+
+
+def page_answer(report: Report, spans: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> str:
+    """One or two sentences that answer first: how busy each device was, and what most of the rest went to."""
+    calls = report.kind("api").height
+    if "ledger" not in tables or spans.is_empty():
+        lost = unused_launches(report).filter(~pl.col("captured")).height
+        if lost:
+            return _without_device(lost, report.meta)
+        if "ledger" in tables:
+            return f"No GPU did anything in this report: it holds no kernel, copy or memset ({calls:,} CUDA calls)."
+        what = f"nothing that ran on a GPU ({plural(calls, 'CUDA call')})" if calls else "no CUDA activity"
+        return f"The report records {what}, so there is no GPU time to account for."
+    sums = tables["ledger"].group_by("device", "bucket").agg(pl.col("ns").sum())
+    rows = [(row, sums.filter(device=row["device"]).drop("device")) for row in spans.iter_rows(named=True)]
+    return " ".join(_device_answer(report, row, dict(own.iter_rows()), spans.height) for row, own in rows)
+
+
+def _without_device(launches: int, meta: Meta) -> str:
+    counted = f"{plural(launches, 'launch')} {'was' if launches == 1 else 'were'} made"
+    missing = "what the GPU did is missing here, or every launch failed, so there is no GPU time to account for"
+    if not meta.recorder.one_trace:
+        remedy = again(DEVICE_KINDS, meta.tool)
+    elif meta.wsl:
+        remedy = "In WSL2, nsys records the GPU's work only if driver and nsys support that: update both, or use Linux."
+    else:  # it records calls and the GPU's work together
+        remedy = "The CUDA trace was on: see whether the program's calls failed, and whether nsys supports the driver."
+    return f"{counted}, but no device activity was recorded: {missing}. {remedy}"
+
+
+def _device_answer(report: Report, row: dict[str, Any], ledger_ns: dict[str, int], devices: int) -> str:
+    """Sentences of a device: its busy share, with what, the largest part of idle time, contexts, the steady part."""
+    window, busy, device = max(row["window_ns"], 1), row["busy_ns"], row["device"]
+    text = f"{f'GPU {device}' if devices > 1 else 'The GPU'} was busy {percent(busy / window)} of {time(window)}"
+    parts = {doing: ledger_ns.get(bucket, 0) for bucket, doing in _ONLY.items()}
+    only = [f"{percent(ns / window)} only {doing}" for doing, ns in parts.items() if ns > _NOTABLE * window]
+    text += f" ({', '.join(only)})" if only else ""
+    if report.scope.process is not None:
+        text += f" with work of process {report.scope.process} (that of others counts as idle here)"
+    idle = {bucket: ns for bucket, ns in ledger_ns.items() if bucket not in BUSY_BUCKETS}
+    reason = max(idle, key=lambda bucket: (idle[bucket], bucket), default=None)
+    if reason is not None:
+        text += f"; the largest part of the rest went to {MEANINGS[reason]} ({percent(idle[reason] / window)})"
+    text += "."
+    if reason == "host" and (times := host_time(report).get(device)) is not None:
+        making = intervals.length(times.unrecorded)
+        if making and 2 * making >= idle[reason]:  # most of the program's own time
+            text += f" At most {percent(making / window)} went to making contexts outside recorded calls."
+    steady = steady_parts(report).get(device)
+    if steady is None or steady.ns >= (1 - _NOTABLE) * row["window_ns"]:
+        return text
+    start, end = (instant(at, report.zero_ns) for at in (steady.start, steady.end))
+    return f"{text} Without one-time costs, from {start} to {end}, it was busy {percent(steady.busy_ns / steady.ns)}."
+
+
+def sampled_beside(report: Report, view: Report) -> str:
+    """Function that the GPU waited for by samples, and what they cost; empty without samples.
+
+    They are those of another run that a capture has for them, which are told of the whole report alone; else the
+    report's own, of `view`, the part that the page is of.
+    """
+    other = report.sampled() if report.whole is report else None
+    try:
+        if other is None:
+            return _most_waited_for(view, "By samples").strip() if culprits.own_samples(report) else ""
+        steady = known_steady_part(other)
+        part = other if steady is None else other.narrow(window=steady.window)
+        return f"{_most_waited_for(part, 'In a run with samples')}{sampling_cost(report, other)}"
+    except KanalyzeError:  # which is noted
+        return ""
+
+
+def _most_waited_for(report: Report, by: str) -> str:
+    """The function with most of the host time, on the GPU with most of it, and how much the thread was not let run.
+
+    Empty without samples, where neither is a good part, or where the GPU hardly waits.
+    """
+    try:
+        rows = culprits.culprits(report, by="function")
+    except KanalyzeError:
+        return ""
+    waited = rows.group_by("device").agg(pl.col("ns", "share").sum()).sort("ns", "device", descending=[True, False])
+    if waited.is_empty() or waited.item(0, "share") < _NOTABLE:
+        return ""
+    of_device = rows.join(waited.head(1), on="device", how="semi")
+    share = pl.col("host_share")
+    by_stack = share.filter(pl.col("evidence") == "call stack").sum()
+    sums = (
+        of_device.drop_nulls("function").group_by("function").agg(share.sum(), pl.col("samples").sum(), stack=by_stack)
+    )
+    # a stack of each call tells all of it, without samples
+    enough = (pl.col("samples") >= _SAMPLES) | (pl.col("stack") >= share / 2)
+    best = sums.filter((share >= _NOTABLE) & enough).sort("host_share", "function", descending=[True, False])
+    ready = float(of_device.filter(state="runnable").get_column("host_share").sum())
+    clauses = []
+    for name, part in best.select("function", "host_share").head(1).iter_rows():
+        own = of_device.filter(function=name)
+        waits = own.drop_nulls("waits_on").group_by("waits_on").agg(share.sum())
+        longest = waits.filter(2 * share > own.get_column("host_share").sum()).get_column("waits_on")
+        blocked = f" (most of it waiting: {longest.item()})" if len(longest) else ""
+        clauses.append(f"{shortened(name, 48)} is {percent(part)} {_OF}{blocked}")
+    if ready >= _NOTABLE:
+        where = "of it" if clauses else _OF
+        clauses.append(f"its thread is ready but on no processor for {percent(ready)} {where}")
+    return f"{by}, {', and '.join(clauses)}. " if clauses else ""
 
 
 # The first sentence: what limits an iteration, why and where, and what it would take without that.
@@ -347,36 +477,23 @@ def _spread(values: Sequence[int]) -> str:
 #: What holds an iteration up, by bucket of the ledger and by cause on its critical path.
 _GPU: Final = "the GPU"
 _HOST: Final = "the host"
-_OF_BUCKET: Final = {
-    **dict.fromkeys(("kernel", "memset", "queued"), _GPU),
-    "communication": "communication",
+_LIMITS: Final = {
+    **dict.fromkeys(("kernel", "memset", "queued", "stream order", "graph order", "event wait"), _GPU),
+    **dict.fromkeys(("communication", "transfer"), "communication"),
+    **dict.fromkeys(("launch", "launch latency"), "launches"),
+    **dict.fromkeys(("sync", "return of a wait"), "blocking calls"),
+    **dict.fromkeys(("api", "call"), "other CUDA calls"),
     "memcpy": "copies",
-    "launch": "launches",
-    "sync": "blocking calls",
-    "api": "other CUDA calls",
     "allocation": "allocations of memory",
     "loading": "loading of modules",
     "profiler": "the profiler",
     "host": _HOST,
 }
-_OF_CAUSE: Final = {
-    **dict.fromkeys(("kernel", "memset", "stream order", "graph order", "event wait"), _GPU),
-    **dict.fromkeys(("communication", "transfer"), "communication"),
-    "memcpy": "copies",
-    **dict.fromkeys(("launch", "launch latency"), "launches"),
-    "return of a wait": "blocking calls",
-    "call": "other CUDA calls",
-    "host": _HOST,
-}
 _WORK: Final = {_GPU, "communication", "copies"}
 _SINGULAR: Final = (_GPU, _HOST, "communication", "loading of modules", "the profiler")
 
-#: What takes this part of an iteration limits it; two things together, of which each takes so much, and what takes or
-#: gains less is no cause of it.
+#: What takes this part of an iteration limits it, or two things together; what is promised gains at least the other.
 _MOST: Final = 0.5
-_NOTABLE: Final = 0.1
-
-#: What is promised gains at least this part of an iteration.
 _PROMISED: Final = 0.03
 
 #: Headlines that name the remedy, not the trouble; those that begin with a word that is no name.
@@ -385,31 +502,19 @@ _PLAIN: Final = re.compile(r"(?:A|An|The|Each|Every|No|Page|Small|Images|Layout|
 
 
 class Limit(NamedTuple):
-    """What limits an iteration.
+    """What limits an iteration."""
 
-    Attributes:
-        text: Its names, as in ``the host and launches``.
-        many: Whether that is a plural.
-        working: Whether the device's work is in it.
-        first: Whether that is most of it.
-    """
-
-    text: str
-    many: bool
-    working: bool
-    first: bool
+    text: str  # its names, as in ``the host and launches``
+    many: bool  # whether that is a plural
+    working: bool  # whether the device's work is in it
+    first: bool  # whether that is most of it
 
 
 def first_sentence(view: Report, steady: SteadyPart, tables: dict[str, pl.DataFrame], findings: list[Finding]) -> str:
     """The sentence on a steady part: what limits it, the first finding with its place, and what its remedy leaves.
 
-    Empty where nothing takes most of an iteration and there is no finding.
-
-    Args:
-        view: The report of that part.
-        steady: The same.
-        tables: Its tables, of which `ledger` and `critical_path` tell the limit.
-        findings: Its findings in order.
+    Empty where nothing takes most of an iteration and there is no finding. Tables are those of the part, of which
+    `ledger` and `critical_path` tell the limit; findings are in order.
     """
     limit = limit_of(steady, tables) if "ledger" in tables else None
     cause = _cause(view, steady, findings)
@@ -420,10 +525,8 @@ def first_sentence(view: Report, steady: SteadyPart, tables: dict[str, pl.DataFr
         return f"First: {cause}." if cause else ""
     limits = f"{limit.text[0].upper()}{limit.text[1:]} {'limit' if limit.many else 'limits'} {each}"
     busy, ns = pl.col("bucket").cast(pl.String).is_in(BUSY_BUCKETS), pl.col("ns")
-    if (
-        not limit.working
-        and _of_device(tables, steady).select(ns.filter(busy).sum() / ns.sum().clip(1)).item() >= _MOST
-    ):
+    works = _of_device(tables, steady).select(ns.filter(busy).sum() / ns.sum().clip(1)).item() >= _MOST
+    if works and not limit.working:
         limits = f"{limits}, though the GPU works for most of it"
     if not cause:
         return f"{limits}."
@@ -434,7 +537,6 @@ def first_sentence(view: Report, steady: SteadyPart, tables: dict[str, pl.DataFr
 
 
 def _of_device(tables: dict[str, pl.DataFrame], steady: SteadyPart) -> pl.DataFrame:
-    """The ledger of the iterations' device."""
     return tables["ledger"].filter((pl.col("device") == steady.device) | pl.lit(steady.device is None))
 
 
@@ -442,11 +544,10 @@ def limit_of(steady: SteadyPart, tables: dict[str, pl.DataFrame]) -> Limit | Non
     """What takes at least half of an iteration: of its critical path where that is known, else of its ledger."""
     path = tables.get("critical_path")
     if path is not None and path.height:
-        named, parts = pl.col("cause").cast(pl.String).replace_strict(_OF_CAUSE, default=None), path.get_column("share")
-        sums = path.select(named.alias("what"), parts.alias("part"))
+        sums = path.select(what="cause", part="share")
     else:
-        named = pl.col("bucket").cast(pl.String).replace_strict(_OF_BUCKET, default=None)
-        sums = _of_device(tables, steady).select(named.alias("what"), part=pl.col("ns") / pl.col("ns").sum())
+        sums = _of_device(tables, steady).select(what="bucket", part=pl.col("ns") / pl.col("ns").sum())
+    sums = sums.with_columns(pl.col("what").cast(pl.String).replace_strict(_LIMITS, default=None))
     shares = sums.group_by("what").agg(pl.col("part").sum()).drop_nulls("what").sort("part", "what", descending=True)
     largest = shares.filter(pl.col("part") >= _NOTABLE).head(2)
     if largest.height and largest.item(0, "part") >= _MOST:
@@ -495,96 +596,3 @@ def _busy_part(view: Report, finding: Finding) -> bool | None:
     if busy is None:
         return None
     return 2 * intervals.length(intervals.intersect(claimed, busy)) > intervals.length(claimed)
-
-
-# What shows a finding in a report: its sentence, and the lines, kernels and waits that its time is made of.
-
-#: Lines and waits: by name, how often, and how much of their time a finding is about.
-_LINES: Final = {"place": pl.String, "text": pl.String, "ns": pl.Int64}
-_WAITS: Final = {"reason": pl.String, "culprit": pl.String, "count": pl.Int64, "ns": pl.Int64}
-
-
-@dataclass(frozen=True, eq=False)
-class Evidence:
-    """A finding with what it is made of.
-
-    Attributes:
-        kind: Kind of page, by which renderers dispatch without importing the class.
-        meta: Where the report came from.
-        finding: The finding.
-        window: The part that it is about; None for all of the report.
-        lines: Its time by line of the program: place, text, ns.
-        kernels: The device's work in it, or the kernels that it names: name, count, ns.
-        waits: The idle time in it: reason, culprit, count, ns.
-    """
-
-    kind: ClassVar[Literal["evidence"]] = "evidence"
-
-    meta: Meta
-    finding: Finding
-    window: Window | None
-    lines: pl.DataFrame
-    kernels: pl.DataFrame
-    waits: pl.DataFrame
-
-
-def evidence(recorded: Report, rule: str) -> list[Evidence]:
-    """What shows the findings of a rule in a report, one of each device: on its page's part, else in all of it.
-
-    Raises:
-        CannotTellError: The report records no device operations.
-        UnknownNameError: It has no such finding.
-    """
-    report = unprofiled_page(recorded)
-    steady = None if report.scope.window is not None else known_steady_part(report)
-    views = [report] if steady is None else [report.narrow(window=steady.window), report]
-    known: set[str] = set()
-    for view in views:
-        every = by_gain(view, MOST_REPLAYED)
-        if own := [one for one in every if one.rule == rule]:
-            return [_of(view, one) for one in own]
-        known |= {one.rule for one in every}
-    raise UnknownNameError.of(f"finding of {recorded.meta.path.name} called", rule, sorted(known))
-
-
-def _of(view: Report, finding: Finding) -> Evidence:
-    spans = intervals.union(finding.claims.select("start", "end")) if finding.claims is not None else None
-    return Evidence(
-        meta=view.meta,
-        finding=finding,
-        window=view.scope.window,
-        lines=_lines_of(view, finding),
-        kernels=_kernels_of(view, finding, spans),
-        waits=_waits_of(view, finding, spans),
-    )
-
-
-def _lines_of(view: Report, finding: Finding) -> pl.DataFrame:
-    if finding.claims is None or not has_lines(view):
-        return pl.DataFrame(schema=_LINES)
-    sums = claimed(view, finding).group_by("place").agg(pl.col("ns").sum())
-    return placed_with_text(view, sums).sort("ns", "place", descending=[True, False]).select(list(_LINES))
-
-
-def _kernels_of(view: Report, finding: Finding, spans: pl.DataFrame | None) -> pl.DataFrame:
-    """The device's work in the time that is claimed; without that the kernels that the finding names."""
-    kind, name = pl.col("kind").is_in(["kernel", "graph"]), pl.col("name").cast(pl.String)
-    work = exclusive_operations(view, "name").filter(kind, device=finding.device)
-    if spans is None:
-        inside = work.filter(name.is_in(finding.names)).with_columns(ns="exclusive_ns")
-    else:
-        covered = intervals.overlap(work.get_column("start"), work.get_column("end"), spans)
-        inside = work.with_columns(covered.alias("ns")).filter(pl.col("ns") > 0)
-    sums = inside.group_by(name).agg(pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum())
-    return sums.sort("ns", "name", descending=[True, False])
-
-
-def _waits_of(view: Report, finding: Finding, spans: pl.DataFrame | None) -> pl.DataFrame:
-    """The idle time that is claimed by bucket, and by what held the device up."""
-    if spans is None:
-        return pl.DataFrame(schema=_WAITS)
-    pieces = intervals.cut(idle_pieces(view)[finding.device], spans)
-    named = pieces.select(bucket_of(view, pieces).alias("reason"), "culprit").cast(pl.String)
-    lengths = named.with_columns(ns=pieces.get_column("end") - pieces.get_column("start"))
-    sums = lengths.group_by("reason", "culprit").agg(pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum())
-    return sums.sort("ns", "reason", "culprit", descending=[True, False, False]).select(list(_WAITS))

@@ -1,27 +1,34 @@
-"""A job: the reductions of all its ranks put together, matched, timed by one clock."""
+"""A job: the reductions of all its ranks put together, matched, timed by one clock; and who is late in it, and why.
+
+The cause is the ledger since the group's previous collective, less that of the rank before it. Definition:
+docs/definitions.md, section 11, "Who is late, and why".
+"""
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import cached_property
 from importlib import import_module
-from itertools import count
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import numpy as np
 import polars as pl
 
 from kanalyze.analyses import homes_of_jobs
-from kanalyze.analyses.communication._matching import HOW, matched
+from kanalyze.analyses.communication._matching import HOW, POINT_TO_POINT, matched
 from kanalyze.analyses.communication._waits import CANNOT_TELL, Clocks, Exposed, bytes_of, split, waits
 from kanalyze.analyses.ranks._clocks import clocks_of
-from kanalyze.analyses.ranks._job_findings import IN_PAIRS, causes, costs, details, lateness
-from kanalyze.analyses.ranks._reducing import gathered, later, places, put_together, renumbered, step_of
+from kanalyze.analyses.ranks._reducing import (
+    gathered,
+    later,
+    numbered_ranks,
+    places,
+    put_together,
+    renumbered,
+    step_of,
+)
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.errors import NoJobError
 from kanalyze.reduction.tables import BEFORE, Reduction
@@ -31,49 +38,30 @@ if TYPE_CHECKING:
 
     from kanalyze.analyses.communication._matching import Ints, Matches, Rows
 
-#: The host in the name that PyTorch's handler gives a trace.
-_HOST: Final = re.compile(r"^(.+)_\d+\.\d+\.pt\.trace\.json(?:\.gz)?$")
-
 
 @dataclass(frozen=True)
 class Job:
-    """A job, rank by rank.
+    """A job, rank by rank."""
 
-    Attributes:
-        ranks: The ranks that were read: member (their place here), rank, host, clock and the columns of
-            :data:`RANKS`; sorted by rank.
-        collected: The collectives of all ranks.
-        found: Which of them are the same.
-        matches: What was waited and transferred in each of these, as :func:`waits` tells, with exposed_wait_ns,
-            exposed_transfer_ns and cost_ns (exposed waiting of all others because of the last rank).
-        exposed: The exposed time of collectives.
-        hidden: Their time beside other kernels, by member and step.
-        steps: The steps of all ranks, `step` the same number for the same step.
-        ledgers: Their ledgers, row by row: a column per bucket.
-        before: The ledgers before collectives of those that came last, or before them:
-            :data:`BEFORE`.
-        kernels: Kernels of ranks: member, name, count, ns.
-        clocks: The offsets of clocks.
-        doubts: What is in doubt: check, count, effect.
-        paths: What was given.
-        kind: Kind of page, by which renderers dispatch without importing the class.
-    """
+    kind: ClassVar[Literal["job"]] = "job"  # kind of page, by which renderers dispatch without importing the class
 
-    kind: ClassVar[Literal["job"]] = "job"
-
+    #: The ranks that were read: member (their place here), rank, host, clock and the columns of :data:`RANKS`; sorted
+    #: by rank.
     ranks: pl.DataFrame
-    collected: Rows
-    found: Matches
+    collected: Rows  # the collectives of all ranks
+    found: Matches  # which of them are the same
+    #: What was waited and transferred in each of these, as :func:`waits` tells, with exposed_wait_ns,
+    #: exposed_transfer_ns and cost_ns (exposed waiting of all others because of the last rank).
     matches: pl.DataFrame
-    exposed: Exposed
-    hidden: pl.DataFrame
-    steps: pl.DataFrame
-    ledgers: pl.DataFrame
-    before: pl.DataFrame
-    kernels: pl.DataFrame
-    clocks: Clocks
-    doubts: tuple[tuple[str, int, str], ...]
-    paths: tuple[str, ...] = ()
+    exposed: Exposed  # the exposed time of collectives
+    hidden: pl.DataFrame  # their time beside other kernels, by member and step
+    steps: pl.DataFrame  # the steps of all ranks, `step` the same number for the same step
+    ledgers: pl.DataFrame  # their ledgers, row by row: a column per bucket
+    before: pl.DataFrame  # the ledgers before collectives of those that came last, or before them: :data:`BEFORE`
+    kernels: pl.DataFrame  # kernels of ranks: member, name, count, ns
+    clocks: Clocks  # the offsets of clocks
+    doubts: tuple[tuple[str, int, str], ...]  # what is in doubt: check, count, effect
+    paths: tuple[str, ...] = ()  # what was given
     _made: dict[str, pl.DataFrame] = field(default_factory=dict)
 
     def table(self, name: str) -> pl.DataFrame:
@@ -120,25 +108,19 @@ class Job:
                 "own_bytes": bytes_of(rows.calls).gather(rows.call[at]),
             }
         )
-        told = self.matches.select(_OF_MATCH).select(pl.all().gather(number))
-        last = pl.Series("last_rank", self.ranks.get_column("rank")).gather(
-            pl.Series(rows.member).gather(told.get_column("last"))
-        )
+        told = self.matches.select(pl.col(_OF_MATCH).gather(number))
+        ranks = self.ranks.select("rank", "device", "clock")
+        last = ranks.get_column("rank").gather(pl.Series(rows.member).gather(told.get_column("last")))
         said = rows.calls.drop("member", "ranks")[rows.call[at]]
-        every: pl.DataFrame = pl.concat(
-            [own, told.drop("last").with_columns(last), said, self.ranks.select("rank", "device", "clock")[member]],
-            how="horizontal",
-        )
+        parts = [own, told.drop("last").with_columns(last.alias("last_rank")), said, ranks[member]]
+        matched = pl.col("match").is_not_null()
         wait = pl.max_horizontal(0, pl.min_horizontal(pl.col("arrival_ns") - pl.col("corrected_ns"), "dur_ns"))
-        return (
-            every.with_columns(
-                pl.coalesce("bytes", pl.when(pl.col("match").is_null()).then("own_bytes")),
-                pl.col("class").fill_null(CANNOT_TELL),
-                wait_ns=pl.when(pl.col("match").is_not_null()).then(wait),
-            )
-            .with_columns(transfer_ns=pl.col("dur_ns") - pl.col("wait_ns"))
-            .drop("own_bytes")
+        every: pl.DataFrame = pl.concat(parts, how="horizontal").with_columns(
+            pl.coalesce("bytes", pl.when(~matched).then("own_bytes")),
+            pl.col("class").fill_null(CANNOT_TELL),
+            wait_ns=pl.when(matched).then(wait),
         )
+        return every.with_columns(transfer_ns=pl.col("dur_ns") - pl.col("wait_ns")).drop("own_bytes")
 
     @cached_property
     def lateness(self) -> pl.DataFrame:
@@ -198,7 +180,7 @@ def job_of(
     doubts: list[tuple[str, int, str]] = []
     reductions = reductions if again else [*reductions]
     read = gathered(reductions)
-    ranks = _ranks(read.ranks, doubts, one_host=one_host)
+    ranks = numbered_ranks(read.ranks, doubts, one_host=one_host)
     if ranks.is_empty():
         raise NoJobError.empty()
     tables = {name: _of_members(table, ranks, len(read.first) - 1) for name, table in read.tables.items()}
@@ -212,6 +194,9 @@ def job_of(
     doubts += _doubts_of(ranks, rows, found, matches, len(clocks.broken))
     steps = _same_steps(tables["steps"].sort("member", "index"), rows, found)
     exposed, before = _split(again() if again else reductions, ranks, rows, found, matches, clocks)
+    sums: Counter[tuple[str, str]] = Counter()
+    for check, number, effect in doubts:
+        sums[check, effect] += number
     return Job(
         ranks=ranks,
         collected=rows,
@@ -224,16 +209,8 @@ def job_of(
         before=before,
         kernels=tables["kernels"],
         clocks=clocks,
-        doubts=_summed(doubts),
+        doubts=tuple((check, number, effect) for (check, effect), number in sums.items()),
     )
-
-
-def _summed(doubts: list[tuple[str, int, str]]) -> tuple[tuple[str, int, str], ...]:
-    """The doubts, those of one check as one."""
-    sums: Counter[tuple[str, str]] = Counter()
-    for check, number, effect in doubts:
-        sums[check, effect] += number
-    return tuple((check, number, effect) for (check, effect), number in sums.items())
 
 
 def _of_members(table: pl.DataFrame, ranks: pl.DataFrame, number: int) -> pl.DataFrame:
@@ -265,7 +242,7 @@ def _split(  # noqa: PLR0913 - all that is known of collectives so far
     for name in ("last", "second"):
         needed[matches.get_column(name).drop_nulls().to_numpy()] = True
     arrival, clock = matches.get_column("arrival_ns").to_numpy(), ranks.get_column("clock").to_numpy()
-    ledgers = [_LEDGER]
+    ledgers = [BEFORE.empty()]
     for tables in later(reductions, ranks, rows):
         pieces, at = tables["pieces"]
         match = found.match[at]
@@ -275,20 +252,12 @@ def _split(  # noqa: PLR0913 - all that is known of collectives so far
         came[known] = arrival[match[known]] + clocks.ahead(match[known], clock[rows.member[at[known]]])
         split(pieces, at, came, into)
         before, at = tables["before"]
-        ledgers.append(before.filter(pl.Series(needed[at])).select(_LEDGER.columns))
+        ledgers.append(BEFORE.select(before.filter(pl.Series(needed[at]))))
     return into, pl.concat(ledgers)
 
 
-_BY_STEP: Final = pl.DataFrame(
-    schema={
-        "member": pl.Int64,
-        "step": pl.Int64,
-        "exposed_wait_ns": pl.Int64,
-        "exposed_transfer_ns": pl.Int64,
-        "unmatched_ns": pl.Int64,
-    }
-)
-_LEDGER: Final = BEFORE.empty()
+_TIMES: Final = ("exposed_wait_ns", "exposed_transfer_ns", "unmatched_ns")
+_BY_STEP: Final = pl.DataFrame(schema=dict.fromkeys(("member", "step", *_TIMES), pl.Int64))
 
 
 def _doubts_of(
@@ -327,59 +296,6 @@ _EFFECTS: Final = {
 }
 
 
-def _ranks(found: pl.DataFrame, doubts: list[tuple[str, int, str]], *, one_host: bool) -> pl.DataFrame:
-    """The ranks of the job, each once, with host, clock and number, sorted by number."""
-    hosts = [host or _host_in(report) for host, report in found.select("host", "report").iter_rows()]
-    told = found.with_columns(host=pl.Series(hosts, dtype=pl.String))
-    # a path may be of another file on each host
-    clock = pl.lit("one") if one_host else pl.coalesce("host", pl.format("{}:{}", "reduction", "report"))
-    told = told.with_columns(rank=_numbers(told), clock=clock)
-    told = _of_one_time(told, doubts).sort("rank")
-    names = {name: at for at, name in enumerate(told.get_column("clock").unique(maintain_order=True))}
-    clock = pl.col("clock").replace_strict(names, default=None, return_dtype=pl.Int64)
-    return told.rename({"member": "read"}).with_columns(member=pl.int_range(pl.len(), dtype=pl.Int64), clock=clock)
-
-
-def _of_one_time(ranks: pl.DataFrame, doubts: list[tuple[str, int, str]]) -> pl.DataFrame:
-    """Each rank once: of several reports of a rank, such as cycles of a profiler, those of the time that most have.
-
-    What has no report of that time is left out, since its collectives are others.
-    """
-    number = ranks.get_column("rank").n_unique()
-    if number == ranks.height:
-        return ranks
-    starts, ends = (np.sort(ranks.get_column(name).to_numpy()) for name in ("start_ns", "end_ns"))
-    running = np.searchsorted(starts, starts, side="right") - np.searchsorted(ends, starts, side="right")
-    time = int(starts[int(np.argmax(running))])
-    own = ranks.filter((pl.col("start_ns") <= time) & (pl.col("end_ns") > time))
-    kept = own.unique("rank", keep="first", maintain_order=True)
-    if kept.is_empty():  # none did anything
-        kept = ranks.unique("rank", keep="first", maintain_order=True)
-    since = datetime.fromtimestamp(time // _NS_PER_S, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
-    doubts.append(("further reports of ranks", ranks.height - number, _TWICE.format(since)))
-    if kept.height < number:
-        doubts.append(("ranks recorded at other times only", number - kept.height, _OTHER_TIME))
-    return kept
-
-
-_NS_PER_S: Final = 1_000_000_000
-_TWICE: Final = "of several reports of a rank, as of cycles of a profiler, those are read that ran at {} UTC"
-_OTHER_TIME: Final = "they are left out: what they did has no partner in what is read"
-
-
-def _host_in(report: str) -> str | None:
-    found = _HOST.match(PurePath(report).name)
-    return found[1] if found else None
-
-
-def _numbers(ranks: pl.DataFrame) -> pl.Series:
-    """The number of each rank: as recorded, else the next one that is free, in the order of the reports."""
-    recorded = ranks.get_column("rank").to_list()
-    taken = {*recorded}
-    free = (number for number in count() if number not in taken)
-    return pl.Series("rank", [next(free) if one is None else one for one in recorded], dtype=pl.Int64)
-
-
 def _numbered(rows: Rows, steps: pl.DataFrame) -> Callable[[Ints], Ints] | None:
     """Gives of rows the program's own number of the step, -1 outside; None where the steps have none."""
     if steps.is_empty() or not steps.get_column("numbered").all():
@@ -401,11 +317,185 @@ def _same_steps(steps: pl.DataFrame, rows: Rows, found: Matches) -> pl.DataFrame
     base = placed[member == member[0]]
     theirs = np.full(found.number, -1, dtype=np.int32)
     theirs[found.match[base]] = rows.inside[base]
-    shift = theirs[found.match[placed]]
-    both = pl.DataFrame({"member": member, "shift": shift - rows.inside[placed]}).filter(pl.Series(shift >= 0))
+    theirs = theirs[found.match[placed]]
+    both = pl.DataFrame({"member": member, "shift": theirs - rows.inside[placed]}).filter(pl.Series(theirs >= 0))
     shifts = both.group_by(pl.col("member").cast(pl.Int64)).agg(pl.col("shift").cast(pl.Int64).mode().min())
     first = steps.filter(pl.col("member") == int(member[0])).item(0, "step")
     told = steps.join(shifts, on="member", how="left", maintain_order="left")
-    return told.with_columns(
-        step=pl.when(pl.col("shift").is_not_null()).then(pl.col("index") + pl.col("shift") + first).otherwise("step")
-    ).drop("shift")
+    return told.with_columns(step=pl.coalesce(pl.col("index") + pl.col("shift") + first, "step")).drop("shift")
+
+
+# Who is late, and why.
+
+#: What remains: the rank was late already, left the previous collective later, or there was none in the recording.
+EARLIER: Final = "earlier"
+
+
+#: What ranks of several groups wait in one of them is passed on to the others from this time on.
+_PASSED_ON_NS: Final = 1_000
+
+#: What is new and less than this part of a lateness is how much computing varies, and is not told.
+_SCATTER: Final = 0.05
+
+
+#: Collectives between two ranks, as a pipeline has them; a kernel of several sends and receives is one, too.
+IN_PAIRS: Final = pl.col("kind").is_in([*POINT_TO_POINT, "send_recv"])
+
+
+def costs(found: Matches, clocks: Clocks, matches: pl.DataFrame, exposed: Exposed) -> list[pl.Series]:
+    """Exposed waiting and transfer of each collective over its ranks, and what of the waiting is for the last rank.
+
+    Columns exposed_wait_ns, exposed_transfer_ns, cost_ns.
+    """
+    late = matches.get_column("lateness_ns").fill_null(0).to_numpy()
+    last = matches.get_column("last").fill_null(0).to_numpy()
+    sums = np.zeros((3, found.number), dtype=np.int64)
+    for one in found.slices(clocks.cuts):
+        own = slice(one.low, one.low + len(one.first))
+        wait = exposed.wait[one.at]
+        sums[0, own], sums[1, own] = one.sums(wait), one.sums(exposed.transfer[one.at])
+        sums[2, own] = one.sums(np.minimum(wait, late[own][one.which]))
+    sums[2] -= np.minimum(exposed.wait[last] if len(exposed.wait) else 0, late)
+    names = ("exposed_wait_ns", "exposed_transfer_ns", "cost_ns")
+    return [pl.Series(name, one) for name, one in zip(names, sums, strict=True)]
+
+
+def lateness(job: Job) -> pl.DataFrame:
+    """The lateness of each collective's last rank that no collective before it has told already.
+
+    A rank whose partners wait beside other work stays behind them, and is the last to come to the next collectives too:
+    only what it falls behind by there is new. What partners wait with an idle GPU brings them together again, in that
+    group; and so does a new step. Without a GPU they wait in a thread beside the program, which brings nobody together.
+    A rank that waited in one group is as late in its other groups, and not by itself. Between two ranks nobody is late:
+    the stages of a pipeline wait for each other as they are meant to.
+
+    Columns: match, member, number, rank, step, lateness_ns, new_ns, cost_ns (exposed waiting of all others because of
+    it), second (the member that came before it) and second_number; by arrival.
+    """
+    rows = job.collected
+    told = job.matches.with_row_index("match").drop_nulls("last").sort("arrival_ns", "match")
+    last, second = (told.get_column(name).to_numpy() for name in ("last", "second"))
+    on_gpu = job.ranks.get_column("device").is_not_null().to_numpy()
+    lanes = rows.calls.select(pl.struct("group", "size").rank("dense").cast(pl.Int64)).to_series()
+    found = told.select(
+        pl.col("match").cast(pl.Int64),
+        member=pl.Series(rows.member[last], dtype=pl.Int64),
+        number=pl.Series(last - rows.first[rows.member[last]]),
+        rank=job.ranks.get_column("rank").gather(rows.member[last]),
+        step=step_of(job.steps, rows.member[last], rows.inside[last]),
+        lateness_ns="lateness_ns",
+        cost_ns="cost_ns",
+        second=pl.Series(rows.member[second], dtype=pl.Int64),
+        second_number=pl.Series(second - rows.first[rows.member[second]]),
+        idle=pl.Series(np.where(on_gpu[rows.member[second]], job.exposed.wait[second], 0)),
+        lane=lanes.gather(rows.call[last]),
+        pair=rows.calls.select(IN_PAIRS).to_series().gather(rows.call[last]),
+    ).with_columns(cost_ns=pl.when("pair").then(0).otherwise("cost_ns"))
+    passed_on = _passed_on(job, found, lanes.to_numpy())
+    return found.drop("idle", "lane", "pair").with_columns(new_ns=_new(found, passed_on))
+
+
+def _passed_on(job: Job, late: pl.DataFrame, lanes: Ints) -> Iterator[tuple[list[int], list[int]]]:
+    """Waiting of ranks of several groups in each collective of `late`: members and times."""
+    rows, found = job.collected, job.found
+    last = job.matches.get_column("last").fill_null(-1).to_numpy()
+    known = found.match >= 0
+    known &= (last >= 0)[np.where(known, found.match, 0)] if len(last) else known
+    lanes_of = pl.DataFrame({"member": rows.member[known], "lane": lanes[rows.call[known]]}).unique()
+    several = np.zeros(len(rows.first), dtype=np.bool_)
+    counts = lanes_of.group_by("member").len().filter(pl.col("len") > 1)
+    several[counts.get_column("member").to_numpy()] = True
+    for match in late.get_column("match"):
+        at = found.order[found.first[match] : found.first[match + 1]]
+        at = at[several[rows.member[at]] & (job.exposed.wait[at] >= _PASSED_ON_NS) & (at != last[match])]
+        yield rows.member[at].tolist(), job.exposed.wait[at].tolist()
+
+
+def _new(found: pl.DataFrame, passed_on: Iterable[tuple[list[int], list[int]]]) -> pl.Series:
+    """New part of each lateness, in the order of arrival."""
+    behind: dict[int, int] = {}  # by how much a member fell behind, or was held up, in the step
+    caught_up: dict[tuple[int, int], int] = {}  # what of that the partners in a group have waited for
+    steps: dict[int, int | None] = {}
+    lanes: dict[int, set[int]] = {}
+    new = []
+
+    def lag(member: int, lane: int, step: int | None) -> int:
+        if steps.get(member, step) != step:
+            behind[member] = 0
+            for other in lanes.pop(member, ()):
+                caught_up.pop((member, other), None)
+        steps[member] = step
+        return behind.get(member, 0) - caught_up.get((member, lane), 0)
+
+    def add(member: int, lane: int, ns: int) -> None:
+        caught_up[member, lane] = min(behind.get(member, 0), caught_up.get((member, lane), 0) + ns)
+        lanes.setdefault(member, set()).add(lane)
+
+    columns = ("member", "second", "step", "lane", "lateness_ns", "idle", "pair")
+    for (member, second, step, lane, late_ns, idle_ns, pair), waited in zip(
+        found.select(columns).iter_rows(), passed_on, strict=True
+    ):
+        carried = max(0, lag(member, lane, step) - lag(second, lane, step))
+        own = max(0, late_ns - carried)
+        own = own if own > _SCATTER * late_ns and not pair else 0
+        new.append(own)
+        behind[member] = behind.get(member, 0) + own
+        add(member, lane, 0 if pair else idle_ns)
+        for other, ns in zip(*waited, strict=True):
+            lag(other, lane, step)
+            behind[other] = behind.get(other, 0) + ns
+            add(other, lane, ns)
+    return pl.Series("new_ns", new, dtype=pl.Int64)
+
+
+def causes(job: Job, late: pl.DataFrame) -> pl.DataFrame:
+    """The rows of :func:`lateness` by cause.
+
+    Columns: match, rank, step, bucket, ns; over the buckets of a collective they sum to its new_ns exactly.
+    """
+    late = late.filter(pl.col("new_ns") > 0)
+    # without a previous collective on both ranks there is nothing to compare
+    both = _since_previous(job, late).filter(pl.col("own").n_unique().over("match") > 1)
+    parts = both.group_by("match", "bucket").agg(pl.col("ns").sum())
+    told = parts.group_by("match").agg(told=pl.col("ns").sum())
+    rest = late.join(told, on="match", how="left").select(
+        "match", bucket=pl.lit(EARLIER), ns=pl.col("new_ns") - pl.col("told").fill_null(0)
+    )
+    every = _without_carried(pl.concat([parts, rest])).filter(pl.col("ns") != 0)
+    return late.select("match", "rank", "step").join(every, on="match", how="inner").sort("match", "bucket")
+
+
+def details(job: Job, late: pl.DataFrame) -> pl.DataFrame:
+    """Details of the causes by bucket: of the late rank, less that of the rank before it.
+
+    Columns: match, rank, step, bucket, detail, ns.
+    """
+    every = _since_previous(job, late.filter(pl.col("new_ns") > 0)).drop_nulls("detail")
+    sums = every.group_by("match", "bucket", "detail").agg(pl.col("ns").sum())
+    return late.select("match", "rank", "step").join(sums, on="match", how="inner").sort("match", "detail")
+
+
+def _since_previous(job: Job, late: pl.DataFrame) -> pl.DataFrame:
+    """The ledgers since the previous collective: match, bucket, detail, own, ns.
+
+    They are the late rank's own, and those of the rank before it, with the times less than nothing.
+    """
+    sides = (
+        late.select("match", "member", "number", own=pl.lit(value=True)),
+        late.select("match", member="second", number="second_number", own=pl.lit(value=False)),
+    )
+    found = pl.concat(sides).join(job.before, on=["member", "number"], how="inner")
+    signed = pl.when("own").then("ns").otherwise(-pl.col("ns"))
+    return found.select("match", "bucket", "detail", "own", ns=signed)
+
+
+def _without_carried(parts: pl.DataFrame) -> pl.DataFrame:
+    """The causes without kernels that the rank before it had run while it waited, in an earlier collective.
+
+    Where the late rank was behind already, `earlier` is less than nothing, and the kernels are among its own now.
+    """
+    kernel, earlier = pl.col("bucket") == "kernel", pl.col("bucket") == EARLIER
+    own = (pl.col("ns").filter(kernel).sum(), -pl.col("ns").filter(earlier).sum())
+    told = parts.with_columns(both=pl.min_horizontal(*own).clip(lower_bound=0).over("match"))
+    sign = pl.when(kernel).then(-1).when(earlier).then(1).otherwise(0)
+    return told.select("match", "bucket", ns=pl.col("ns") + sign * pl.col("both"))

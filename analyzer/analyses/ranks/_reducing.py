@@ -6,8 +6,11 @@ times by the clock of its host, so that reports of one host need no correction.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from datetime import UTC, datetime
+from itertools import count, islice
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -51,8 +54,6 @@ if TYPE_CHECKING:
 #: Names of kernels that are kept of a rank.
 _KERNELS: Final = 64
 
-_SPAN: Final = {"start_ns": "start", "end_ns": "end"}
-
 #: A step that has the number of the framework's profiler.
 _NUMBERED: Final = r"^step:(\d+)$"
 
@@ -93,13 +94,12 @@ def _without_gpu(report: Report) -> Reduction:
     told = collectives_on_cpu(report).sort("start_ns")
     if told.is_empty():
         return Reduction()
-    end = told.get_column("start_ns") + told.get_column("dur_ns")
-    span = told.item(0, "start_ns"), int(end.max())  # type: ignore[arg-type]
-    zero = pl.lit(0, dtype=pl.Int64)
+    span = told.select(pl.col("start_ns").first(), end_ns=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
+    member = pl.lit(0, dtype=pl.Int64).alias("member")
     steps = STEPS.select(
         report.steps().select(
             "step",
-            member=zero,
+            member,
             index=pl.int_range(pl.len()).cast(pl.Int64),
             numbered=pl.lit(value=True),
             name=pl.lit("step"),
@@ -109,43 +109,42 @@ def _without_gpu(report: Report) -> Reduction:
         )
     )
     none = [pl.lit(None).alias(name) for name in COLLECTIVES.schema if name not in told.columns]
-    line = told.with_columns(*none).with_columns(zero.alias("member"), pl.int_range(pl.len()).alias("number"))
+    line = told.with_columns(*none).with_columns(member, number=pl.int_range(pl.len(), dtype=pl.Int64))
     line = intervals.first_come(line.with_columns(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")))
     line = line.with_columns(exposed_ns=pl.col("own_end") - pl.col("own_start"), size=pl.lit(report.meta.world_size))
     own = line.select("member", "number", start="own_start", end="own_end").filter(pl.col("end") > pl.col("start"))
-    pieces = _cut_at(own.cast({"number": pl.Int64}), steps)
+    pieces = _cut_at(own, steps)
+    # the ledger of each step: communication, and the rest as the host's
+    inside = pieces.drop_nulls("step").group_by("member", index="step")
+    moved = inside.agg(communication=(pl.col("end_ns") - pl.col("start_ns")).sum())
+    ledgers = steps.join(moved, on=["member", "index"], how="left").with_columns(pl.col("communication").fill_null(0))
+    ledgers = ledgers.with_columns(host=pl.col("end_ns") - pl.col("start_ns") - pl.col("communication"))
+    ledgers = ledgers.unpivot(
+        ["communication", "host"], index=["member", "index"], variable_name="bucket", value_name="ns"
+    )
     shifted = pl.col("start_ns", "end_ns") + origin
     return Reduction(
         ranks=_rank(report, span, process_id=told.item(0, "process_id")),
         collectives=COLLECTIVES.select(line.with_columns(pl.col("start_ns") + origin)),
         pieces=PIECES.select(pieces.with_columns(shifted)),
         steps=steps.with_columns(shifted),
-        ledgers=_ledgers_without_gpu(steps, pieces),
+        ledgers=LEDGERS.select(ledgers.filter(pl.col("ns") > 0).sort("member", "index", "bucket")),
     )
-
-
-def _ledgers_without_gpu(steps: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
-    """The ledger of each step of a rank without a GPU: communication, and the rest as the host's."""
-    inside = pieces.drop_nulls("step").group_by("member", index="step")
-    moved = inside.agg(communication=(pl.col("end_ns") - pl.col("start_ns")).sum())
-    told = steps.join(moved, on=["member", "index"], how="left").with_columns(pl.col("communication").fill_null(0))
-    told = told.with_columns(host=pl.col("end_ns") - pl.col("start_ns") - pl.col("communication"))
-    long = told.unpivot(["communication", "host"], index=["member", "index"], variable_name="bucket", value_name="ns")
-    return LEDGERS.select(long.filter(pl.col("ns") > 0).sort("member", "index", "bucket"))
 
 
 def _of_member(one: _Member) -> Reduction:
     """The reduction of one rank."""
     steady = known_steady_part(one.report)
-    steps = _steps(one, steady)
-    found = _collectives(one)
+    steps, found = _steps(one, steady), _collectives(one)
     return Reduction(
         ranks=_rank_on_gpu(one),
         collectives=COLLECTIVES.select(found.with_columns(pl.col("start_ns") + one.origin_ns)),
         pieces=_pieces(one, found, steps),
         before=_before(one, found),
         steps=STEPS.select(steps.with_columns(pl.col("start_ns", "end_ns") + one.origin_ns)),
-        ledgers=LEDGERS.select(_in_spans(one, steps.rename(_SPAN), ["member", "index"])),
+        ledgers=LEDGERS.select(
+            _in_spans(one, steps.rename({"start_ns": "start", "end_ns": "end"}), ["member", "index"])
+        ),
         kernels=_kernels(one, steady),
     )
 
@@ -154,7 +153,6 @@ def _rank(report: Report, span: tuple[int, int], **told: object) -> pl.DataFrame
     """The row of :data:`RANKS` of a rank whose window is `span`, in the report's time."""
     meta, origin = report.meta, report.meta.origin_unix_ns or 0
     row = {
-        **dict.fromkeys(RANKS.schema),
         "rank": meta.rank,
         "world_size": meta.world_size,
         "report": outlets.name(meta.path),
@@ -166,7 +164,7 @@ def _rank(report: Report, span: tuple[int, int], **told: object) -> pl.DataFrame
         "on_cpu": 0,
         **told,
     }
-    return pl.DataFrame([row], schema=RANKS.schema, orient="row")
+    return pl.DataFrame([row], schema=RANKS.schema)
 
 
 def _rank_on_gpu(one: _Member) -> pl.DataFrame:
@@ -222,33 +220,27 @@ def _cut_at(pieces: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _before(one: _Member, found: pl.DataFrame) -> pl.DataFrame:
-    """The ledger from the end of the group's previous collective on the rank to the start of each."""
-    group = ["group", "size", "ranks", "stream"]
-    since = (pl.col("start_ns") + pl.col("dur_ns")).shift(1).over(group)
-    spans = found.select("member", "number", start=since, end="start_ns").filter(pl.col("end") > pl.col("start"))
+    """The ledger from the end of the group's previous collective on the rank to the start of each.
+
+    What the host was in DataLoader of the bucket host is in rows of its own.
+    """
+    keys, host = ["member", "number"], pl.lit("host")
+    since = (pl.col("start_ns") + pl.col("dur_ns")).shift(1).over("group", "size", "ranks", "stream")
+    spans = found.select(*keys, start=since, end="start_ns").filter(pl.col("end") > pl.col("start"))
     if spans.is_empty():
         return BEFORE.empty()
-    return BEFORE.select(_with_loaders(one, spans, _in_spans(one, spans, ["member", "number"])))
-
-
-def _with_loaders(one: _Member, spans: pl.DataFrame, found: pl.DataFrame) -> pl.DataFrame:
-    """The ledgers of spans, with what the host was in DataLoader of the bucket host in rows of its own."""
-    told = found.with_columns(detail=pl.lit(None, dtype=pl.String))
+    told = _in_spans(one, spans, keys).with_columns(detail=pl.lit(None, dtype=pl.String))
     batches = getting_batches(one.report)
-    if batches.is_empty():
-        return told
-    idle = idle_within(one.report, batches)
-    if one.device not in idle:
-        return told
-    waits = intervals.union(idle[one.device].filter(pl.col("bucket") == "host").select("start", "end"))
-    keys = ["member", "number"]
-    inside = spans.select(
-        *keys, inside=intervals.overlap(spans.get_column("start"), spans.get_column("end"), waits)
-    ).filter(pl.col("inside") > 0)
-    own = inside.select(*keys, bucket=pl.lit("host"), ns="inside", detail=pl.lit(IN_LOADER))
-    rest = told.join(inside.with_columns(bucket=pl.lit("host")), on=[*keys, "bucket"], how="left")
-    rest = rest.with_columns(ns=pl.col("ns") - pl.col("inside").fill_null(0)).drop("inside").filter(pl.col("ns") > 0)
-    return pl.concat([rest, own.select(rest.columns)]).sort(keys, maintain_order=True)
+    idle = idle_within(one.report, batches).get(one.device) if batches.height else None
+    if idle is not None:
+        waits = intervals.union(idle.filter(pl.col("bucket") == "host").select("start", "end"))
+        inside = intervals.overlap(spans.get_column("start"), spans.get_column("end"), waits)
+        own = spans.select(*keys, bucket=host, inside=inside).filter(pl.col("inside") > 0)
+        rest = told.join(own, on=[*keys, "bucket"], how="left")
+        rest = rest.with_columns(ns=pl.col("ns") - pl.col("inside").fill_null(0)).drop("inside")
+        own = own.rename({"inside": "ns"}).with_columns(detail=pl.lit(IN_LOADER))
+        told = pl.concat([rest.filter(pl.col("ns") > 0), own.select(told.columns)]).sort(keys, maintain_order=True)
+    return BEFORE.select(told)
 
 
 def _in_spans(one: _Member, spans: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
@@ -318,33 +310,22 @@ def batched(reductions: Iterable[Reduction], names: Sequence[str]) -> Iterator[d
 
     `ranks` has `reduction`, the number of its reduction.
     """
-    some: list[Reduction] = []
-    number = member = 0
-
-    def made() -> dict[str, pl.DataFrame]:
+    every, number, member = iter(reductions), 0, 0
+    while some := [*islice(every, _AT_ONCE)]:
         heights = [one.ranks.height for one in some]
         shift = member + np.cumsum([0, *heights[:-1]])
         found = {}
         for name in names:
             parts = [getattr(one, name) for one in some]
             whole = pl.concat(parts)
-            own = np.repeat(shift, [one.height for one in parts])
             if name == "ranks":
                 told = np.repeat(np.arange(number, number + len(some)), heights)
-                whole = whole.with_columns(member=pl.int_range(pl.len()) + member, reduction=pl.Series(told))
+                found[name] = whole.with_columns(member=pl.int_range(pl.len()) + member, reduction=pl.Series(told))
             else:
-                whole = whole.with_columns(pl.col("member") + pl.Series(own, dtype=pl.Int64))
-            found[name] = whole
-        return found
-
-    for one in reductions:
-        some.append(one)
-        if len(some) == _AT_ONCE:
-            yield made()
-            number, member = number + len(some), member + sum(one.ranks.height for one in some)
-            some = []
-    if some:
-        yield made()
+                own = np.repeat(shift, [one.height for one in parts])
+                found[name] = whole.with_columns(pl.col("member") + pl.Series(own, dtype=pl.Int64))
+        yield found
+        number, member = number + len(some), member + sum(heights)
 
 
 def gathered(reductions: Iterable[Reduction]) -> Gathered:
@@ -420,6 +401,55 @@ def _inside(rows: pl.DataFrame, steps: pl.DataFrame) -> Small:
     placed = starts.join_asof(line, left_on="start_ns", right_on="begin_ns", by="member", check_sortedness=False)
     step = pl.when(pl.col("start_ns") < pl.col("end_ns")).then("step").fill_null(-1).cast(pl.Int32)
     return placed.sort("row").select(step).to_series().to_numpy()
+
+
+#: The host in the name that PyTorch's handler gives a trace.
+_HOST: Final = re.compile(r"^(.+)_\d+\.\d+\.pt\.trace\.json(?:\.gz)?$")
+
+
+def numbered_ranks(found: pl.DataFrame, doubts: list[tuple[str, int, str]], *, one_host: bool) -> pl.DataFrame:
+    """The ranks of the job, each once, with host, clock and number, sorted by number."""
+    hosts = [
+        host or ((match := _HOST.match(PurePath(report).name)) and match[1])
+        for host, report in found.select("host", "report").iter_rows()
+    ]
+    # ranks are numbered as recorded, else by the next number that is free, in the order of the reports
+    recorded = found.get_column("rank").to_list()
+    taken = {*recorded}
+    free = (number for number in count() if number not in taken)
+    numbers = [next(free) if one is None else one for one in recorded]
+    told = found.with_columns(host=pl.Series(hosts, dtype=pl.String), rank=pl.Series(numbers, dtype=pl.Int64))
+    # a path may be of another file on each host
+    clock = pl.lit("one") if one_host else pl.coalesce("host", pl.format("{}:{}", "reduction", "report"))
+    told = _of_one_time(told.with_columns(clock=clock), doubts).sort("rank")
+    names = {name: at for at, name in enumerate(told.get_column("clock").unique(maintain_order=True))}
+    clock = pl.col("clock").replace_strict(names, default=None, return_dtype=pl.Int64)
+    return told.rename({"member": "read"}).with_columns(member=pl.int_range(pl.len(), dtype=pl.Int64), clock=clock)
+
+
+def _of_one_time(ranks: pl.DataFrame, doubts: list[tuple[str, int, str]]) -> pl.DataFrame:
+    """Each rank once: of several reports of a rank, such as cycles of a profiler, those of the time that most have.
+
+    What has no report of that time is left out, since its collectives are others.
+    """
+    number = ranks.get_column("rank").n_unique()
+    if number == ranks.height:
+        return ranks
+    starts, ends = (np.sort(ranks.get_column(name).to_numpy()) for name in ("start_ns", "end_ns"))
+    running = np.searchsorted(starts, starts, side="right") - np.searchsorted(ends, starts, side="right")
+    time = int(starts[int(np.argmax(running))])
+    kept = ranks.filter((pl.col("start_ns") <= time) & (pl.col("end_ns") > time))
+    kept = (kept if kept.height else ranks).unique("rank", keep="first", maintain_order=True)  # none did anything
+    since = datetime.fromtimestamp(time // _NS_PER_S, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+    doubts.append(("further reports of ranks", ranks.height - number, _TWICE.format(since)))
+    if kept.height < number:
+        doubts.append(("ranks recorded at other times only", number - kept.height, _OTHER_TIME))
+    return kept
+
+
+_NS_PER_S: Final = 1_000_000_000
+_TWICE: Final = "of several reports of a rank, as of cycles of a profiler, those are read that ran at {} UTC"
+_OTHER_TIME: Final = "they are left out: what they did has no partner in what is read"
 
 
 def put_together(found: Gathered, members: Ints) -> Rows:

@@ -1,21 +1,31 @@
-"""Tables of a job: its ranks, their steps, their collectives and their clocks.
+"""Tables of a job: its ranks, their steps, their collectives, their clocks, and the critical path over all of them.
 
-Definition: docs/definitions.md, section 11.
+Definitions: docs/definitions.md, section 11; docs/whatif.md, "Over ranks".
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.communication._matching import POINT_TO_POINT
 from kanalyze.analyses.communication._waits import CLASSES
+from kanalyze.analyses.critical._path import CAUSES, NOWHERE, Walkable, first_node, nodes, walk
+from kanalyze.analyses.critical.critical_path import BY_RANK, sums_by_rank
+from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.ranks._job import Job
 from kanalyze.analyses.shared.statistics import BUCKETS
+from kanalyze.report import Report
 from kanalyze.schema import Column, Table
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.ranks._job import Job
+    from kanalyze.analyses.communication._matching import Ints
 
 #: Rows that are made at once.
 _AT_ONCE: Final = 1 << 18
@@ -26,10 +36,12 @@ _MOST: Final = 0.5
 #: A step that takes less than this part of the median of its rank is not one of the usual ones.
 _SHORT: Final = 0.5
 
+_table = partial(Table, job=True)
+
 _BUSY: Final = ("kernel", "communication", "memcpy", "memset")
 _PARTS: Final = tuple(bucket for bucket in BUCKETS if bucket != "communication")
 
-CLOCKS: Final = Table(
+CLOCKS: Final = _table(
     "clocks",
     "The clock of one rank in one part of the run, against that of the first rank.",
     (
@@ -49,11 +61,10 @@ CLOCKS: Final = Table(
     ),
     purpose="clock offsets of hosts, with bounds and drift",
     telling=("rank", "host", "part", "offset_ns", "low_ns", "high_ns"),
-    job=True,
 )
 
 
-COLLECTIVE_SUMMARY: Final = Table(
+COLLECTIVE_SUMMARY: Final = _table(
     "collective_summary",
     "The collectives of one kind, group and size, over all ranks and steps.",
     (
@@ -76,11 +87,10 @@ COLLECTIVE_SUMMARY: Final = Table(
     ),
     purpose="collectives by kind, group and size",
     telling=("kind", "bytes", "count", "wait_ns", "transfer_ns", "busbw_bytes_per_s", "best_share", "group", "size"),
-    job=True,
 )
 
 
-COLLECTIVES: Final = Table(
+COLLECTIVES: Final = _table(
     "collectives",
     "One collective on one rank.",
     (
@@ -110,11 +120,10 @@ COLLECTIVES: Final = Table(
     ),
     purpose="each collective: waiting, transfer, bandwidth",
     telling=("id", "kind", "rank", "dur_ns", "wait_ns", "transfer_ns", "busbw_bytes_per_s", "last_rank", "class"),
-    job=True,
 )
 
 
-RANK_STEPS: Final = Table(
+RANK_STEPS: Final = _table(
     "rank_steps",
     "One step on one rank.",
     (
@@ -136,11 +145,10 @@ RANK_STEPS: Final = Table(
     ),
     purpose="each step of each rank: waits, lateness, cause",
     telling=("rank", "step", "ns", "busy_ns", "wait_ns", "late_ns", "cause"),
-    job=True,
 )
 
 
-RANKS: Final = Table(
+RANKS: Final = _table(
     "ranks",
     "One rank: the sum of its steps, by where their time went.",
     (
@@ -160,26 +168,17 @@ RANKS: Final = Table(
     ),
     purpose="each rank's time, with waiting and transfer",
     telling=("rank", "steps", "ns", "wait_ns", "transfer_ns", "kernel_ns", "late_ns", "cost_ns"),
-    job=True,
 )
 
 
 def clocks(job: Job) -> pl.DataFrame:
-    """The offset of each rank's clock with its bounds, part by part of the run.
-
-    Returns:
-        :data:`CLOCKS`, by rank and part; offset and bounds are null where no collectives connect the clocks.
-    """
+    """The offset of each rank's clock with its bounds, part by part; null where no collectives connect the clocks."""
     told = job.ranks.select("host", "rank", "clock").join(job.clocks.table, on="clock", how="inner")
     return CLOCKS.select(told.with_columns(pl.col("start_ns", "end_ns") - job.origin_ns).sort("rank", "part"))
 
 
 def collective_summary(job: Job) -> pl.DataFrame:
-    """Sums over collectives of one kind, group and size, and their bandwidth.
-
-    Returns:
-        :data:`COLLECTIVE_SUMMARY`, the ones that take most of all ranks' time first.
-    """
+    """Sums over collectives of one kind, group and size, those that take most of all ranks' time first."""
     keys = ["kind", "group", "size", "bytes"]
     said = job.collected.calls.select("kind", "group", "size").with_columns(pl.col("kind", "group").cast(pl.String))
     whole = pl.concat([job.matches.drop("size"), said[job.matches.get_column("call")]], how="horizontal")
@@ -218,11 +217,7 @@ def collectives(job: Job) -> pl.DataFrame:
 
 
 def rank_steps(job: Job) -> pl.DataFrame:
-    """Time, waiting and lateness of each step on each rank.
-
-    Returns:
-        :data:`RANK_STEPS`, by step and rank; empty where ranks repeat nothing.
-    """
+    """Time, waiting and lateness of each step on each rank, by both; empty where ranks repeat nothing."""
     own = offsets(job).select("member", "rank", "offset_ns")
     steps = pl.concat([job.steps, job.ledgers], how="horizontal").join(own, on="member", how="left")
     exposed = pl.concat(job.exposed.by_step).drop_nulls("step").rename({"step": "index"})
@@ -250,15 +245,16 @@ def offsets(job: Job) -> pl.DataFrame:
 
 def _late(job: Job) -> pl.DataFrame:
     """Lateness by rank and step, with the bucket that has most of it, and what it cost the others."""
-    late = job.lateness
-    best = job.causes.sort("ns", "bucket", descending=[True, False]).group_by("rank", "step", maintain_order=True)
+    falling = [True, False]
+    best = job.causes.sort("ns", "bucket", descending=falling).group_by("rank", "step", maintain_order=True)
     named = best.agg(cause=pl.col("bucket").first(), cause_ns=pl.col("ns").first())
-    details = job.details.sort("ns", "detail", descending=[True, False]).group_by("rank", "step", cause="bucket")
+    details = job.details.sort("ns", "detail", descending=falling).group_by("rank", "step", cause="bucket")
     largest = details.agg(pl.col("detail").first(), of_detail=pl.col("ns").first())
-    sums = late.group_by("rank", "step").agg(late_ns=pl.col("new_ns").sum(), cost_ns=pl.col("cost_ns").sum())
     named = named.join(largest, on=["rank", "step", "cause"], how="left")
     most = pl.col("of_detail") >= _MOST * pl.col("cause_ns")
     told = named.select("rank", "step", "cause", "cause_ns", detail=pl.when(most).then("detail"))
+    late = job.lateness.group_by("rank", "step")
+    sums = late.agg(late_ns=pl.col("new_ns").sum(), cost_ns=pl.col("cost_ns").sum())
     return sums.join(told, on=["rank", "step"], how="left", nulls_equal=True)
 
 
@@ -298,3 +294,115 @@ def common_steps(rows: pl.DataFrame) -> pl.DataFrame:
     usual = whole.join(short.filter("short"), on="step", how="anti").get_column("step")
     whole = whole.filter(pl.col("step").is_between(usual.min(), usual.max()))
     return whole if whole.height else everywhere if everywhere.height else rows
+
+
+# The critical path over ranks, each in a report of its own, on corrected clocks.
+
+_STEADY: Final = "steady"
+
+
+class _Part(NamedTuple):
+    """A rank, and the nodes of its report in times of the job."""
+
+    member: int
+    process: int | None
+    next: pl.Series  # the node at which a walk goes on after each
+    table: pl.DataFrame  # begin, leave, own and edge of each
+    collectives: Ints  # the nodes that its collectives are
+    first: int  # the node that it ends with
+
+
+def rank_path(job: Job, reports: Iterable[tuple[int, Report]]) -> pl.DataFrame:
+    """The part of each rank of the critical path over all of them, of the steady steps where there are any.
+
+    `reports` has the rank of each, and is open until the next.
+
+    Returns:
+        :data:`BY_RANK`, the rank with most of the path first; empty where no report can be opened.
+
+    Raises:
+        AssertionError: The pieces do not sum to the window.
+    """
+    moved = {row["rank"]: row for row in offsets(job).iter_rows(named=True)}
+    common, spans = _common(job), {}
+    ends = common.group_by("member").agg(pl.col("low").min(), pl.col("high").max())
+    steps = {member: (low, high) for member, low, high in ends.iter_rows()}
+    parts = []
+    for rank, report in reports:
+        row = moved[rank]
+        shift = row["origin_ns"] - row["offset_ns"] - job.origin_ns
+        own = report.narrow(process=row["process_id"], device=row["device"])
+        recorded = windows(own).select(pl.col("start").min() + shift, pl.col("end").max() + shift).row(0)
+        spans[row["member"]] = steps.get(row["member"], recorded)
+        parts.append(_part(own, row["member"], shift, spans[row["member"]][1]))
+    if not parts:
+        return BY_RANK.empty()
+    low, high = min(span[0] for span in spans.values()), max(span[1] for span in spans.values())
+    last = max(parts, key=lambda part: spans[part.member][1])
+    bases = np.cumsum([0, *(len(part.next) for part in parts)])
+    through = _together(job, parts, bases)
+    pieces = walk(through, last.first + int(bases[parts.index(last)]), low, high)
+    found = int((pieces.get_column("end") - pieces.get_column("start")).sum())
+    if found != high - low:
+        raise AssertionError(
+            f"the critical path over ranks sums to {found} ns, its window is {high - low} ns: {pieces}"
+        )
+    at = np.searchsorted(bases, pieces.get_column("node").to_numpy(), side="right") - 1
+    members = pl.Series([part.member for part in parts])[at]
+    processes = pl.Series([part.process for part in parts], dtype=pl.Int64)[at]
+    ranks = job.ranks.get_column("rank")[members].alias("rank")
+    pieces = pieces.with_columns(ranks, processes.alias("process_id"))
+    return sums_by_rank(pieces, common.get_column("step").n_unique() or None)
+
+
+def _common(job: Job) -> pl.DataFrame:
+    """The steps that all ranks have, from the first to the last steady one: member, step, low and high (job's time)."""
+    shared = job.steps.filter(pl.col("member").n_unique().over("step") == job.ranks.height)
+    steady = pl.col("step").filter(pl.col("kind") == _STEADY)
+    found = shared.filter(pl.col("step").is_between(steady.min(), steady.max()))
+    told = found.join(offsets(job).select("member", "offset_ns"), on="member")
+    moved = pl.col("offset_ns") + job.origin_ns
+    return told.select("member", "step", low=pl.col("start_ns") - moved, high=pl.col("end_ns") - moved)
+
+
+def _part(report: Report, member: int, shift: int, high: int) -> _Part:
+    """The nodes of a rank's report, moved to the time of the job."""
+    own = nodes(report)
+    every = own.walkable.described(pl.int_range(len(own.next), dtype=pl.UInt32, eager=True))
+    known = own.next.is_not_null()
+    leave = every.get_column("leave")
+    moved = every.with_columns(pl.col("begin") + shift, (leave + shift).zip_with(known, leave))
+    talks = exclusive_operations(report).filter(pl.col("bucket") == "communication").sort("began", "event_id")
+    rows = intervals.first_come(talks).get_column("row").to_numpy().astype(np.int64)
+    return _Part(member, report.scope.process, own.next, moved, rows, max(first_node(report, high - shift), 0))
+
+
+def _together(job: Job, parts: list[_Part], bases: Ints) -> Walkable:
+    """The nodes of all ranks as one: a collective leads to the rank that came last to it."""
+    table = pl.concat([part.table for part in parts])
+    following = pl.concat(
+        [(part.next + int(base)).cast(pl.UInt32) for part, base in zip(parts, bases[:-1], strict=True)]
+    )
+    begin = table.get_column("begin").to_numpy()
+    node = np.full(len(job.collected), NOWHERE, dtype=np.int64)
+    for part, base in zip(parts, bases[:-1], strict=True):
+        first, stop = job.collected.first[part.member : part.member + 2]
+        if stop - first == len(part.collectives):
+            node[first:stop] = part.collectives + base
+    whole = job.matches.select(pl.col("present") >= pl.col("size").fill_null(pl.col("present"))).to_series().to_numpy()
+    rows = job.found.order[: job.found.first[-1]]
+    match = job.found.match[rows]
+    kept = whole[match] & (node[rows] >= 0)
+    at, match = node[rows[kept]], match[kept]
+    order = np.lexsort((begin[at], match))
+    at, match = at[order], match[order]
+    ends = np.flatnonzero(np.r_[match[1:] != match[:-1], True]) if len(match) else np.zeros(0, dtype=np.int64)
+    late = np.repeat(at[ends], np.diff(np.r_[-1, ends])) if len(match) else at
+    arrival = begin[late]
+    own = table.get_column("own").scatter(pl.Series(at), CAUSES.index("transfer"))
+    waiting = late != at
+    moved, arrived = pl.Series(at[waiting], dtype=pl.UInt32), pl.Series(arrival[waiting], dtype=pl.Int64)
+    times = (table.get_column(name).scatter(moved, arrived) for name in ("begin", "leave"))
+    following = following.scatter(moved, pl.Series(late[waiting], dtype=pl.UInt32))
+    table = table.with_columns(own, *times)
+    return Walkable(following, table.get_column("begin"), table.__getitem__)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from kanalyze.analyses.comparing._comparison import Comparison, Verdict
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.iterations._steady import SteadyPart
-    from kanalyze.analyses.page.counters_page import JointSummary
-    from kanalyze.analyses.page.overview_page import Evidence, Overview
-    from kanalyze.analyses.page.time_page import Summary
+    from kanalyze.analyses.page.file_page import Evidence
+    from kanalyze.analyses.page.overview_page import Overview
+    from kanalyze.analyses.page.time_page import JointSummary, Summary
     from kanalyze.analyses.ranks._job import Job
     from kanalyze.analyses.replay._whatif import WhatIf
     from kanalyze.renderers.page import Shown
@@ -236,6 +236,7 @@ def _comparison(found: Comparison) -> Object:
         "scope": {
             "of": about.scope,
             "each": about.each or None,
+            "without_profiler": about.unprofiled,
             **{f"{name}_iterations": [one.about.iterations for one in side.digests] for name, side in sides.items()},
             "reason": found.reason or None,
             "note": found.note or None,

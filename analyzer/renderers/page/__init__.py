@@ -21,12 +21,11 @@ from kanalyze.tools import worded
 from kanalyze.window import located
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.comparing._comparison import Comparison
-    from kanalyze.analyses.comparing._gate import Noise
+    from kanalyze.analyses.comparing._comparison import Comparison, Noise
     from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.analyses.page.counters_page import CounterSummary, JointSummary
-    from kanalyze.analyses.page.overview_page import Evidence, Overview
-    from kanalyze.analyses.page.time_page import Summary
+    from kanalyze.analyses.page.file_page import Evidence
+    from kanalyze.analyses.page.overview_page import Overview
+    from kanalyze.analyses.page.time_page import CounterSummary, JointSummary, Summary
     from kanalyze.analyses.ranges._instances import Instances
     from kanalyze.analyses.ranks._job import Job
     from kanalyze.analyses.replay._whatif import WhatIf

@@ -15,8 +15,7 @@ from kanalyze.renderers.page.kernel_names import short_forms
 from kanalyze.window import WORDS, PerIteration
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.comparing._comparison import Comparison, Verdict
-    from kanalyze.analyses.comparing._gate import Noise
+    from kanalyze.analyses.comparing._comparison import Comparison, Noise, Verdict
     from kanalyze.analyses.comparing._pair import Side
     from kanalyze.analyses.replay._whatif import WhatIf
     from kanalyze.renderers.page import Row
@@ -57,6 +56,7 @@ def comparison_page(found: Comparison, top: int) -> Page:
     """Builds the page of a comparison, at most `top` rows per table."""
     about, (base, new) = found.base.about, found.paths
     parts = [f"base {found.names[0]}", f"new {found.names[1]}", about.tool, *([about.gpu] if about.gpu else [])]
+    parts += ["without the profiler"] if about.unprofiled else []
     parts += [f"rank {about.rank} of {len(found.pairs)}"] if len(found.pairs) > 1 else []
     single = len(base) == len(new) == 1
     sides = [*base, *new] if single else [*(word for path in base for word in ("--base", path)), *new]
@@ -91,6 +91,7 @@ def answer(found: Comparison) -> str:
         f"{_verdict(found)}{_where(found)}.",
         *_sure(found),
         _quick(found),
+        _profiler_cost(found),
         "No kernel is on both sides: these are different programs, or one whose kernels were all replaced."
         if found.apart
         else "",
@@ -192,6 +193,18 @@ def _sure(found: Comparison) -> list[str]:
     varying = found.varying
     told = [f"Runs of {varying[0]} differ among themselves by {units.percent(varying[1])}."] if varying else []
     return [*told, *([f"{units.plural(verdict.repeats, 'run')} of each side would tell."] if verdict.repeats else [])]
+
+
+def _profiler_cost(found: Comparison) -> str:
+    """What a difference in the profilers' cost would explain, where that is told only of recorded times."""
+    verdict, cost_ns = found.verdict, found.profiler_ns
+    apart = abs(verdict.new_ns - verdict.base_ns)
+    untold = verdict.word == "same" or (verdict.low or 0) <= 1 <= (verdict.high or 0)
+    if untold or cost_ns < found.pair.limits.least_effect * max(verdict.base_ns, verdict.new_ns):
+        return ""
+    tool = found.base.about.tool.partition(" ")[0]
+    of = "all" if cost_ns >= apart else units.time(cost_ns)
+    return f"Times are as recorded: up to {of} of the difference may be what {tool} costs the slower side."
 
 
 def _no_interval(base: Side, new: Side) -> str:

@@ -17,7 +17,7 @@ from kanalyze.report import Meta
 from kanalyze.tools import TOOLS, tool_of
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.page.counters_page import CounterSummary, JointSummary
+    from kanalyze.analyses.page.time_page import CounterSummary, JointSummary
 
     Row = dict[str, Any]
 

@@ -17,7 +17,8 @@ from kanalyze.window import PerIteration, Window, of_iteration
 
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.analyses.page.overview_page import Evidence, Overview
+    from kanalyze.analyses.page.file_page import Evidence
+    from kanalyze.analyses.page.overview_page import Overview
 
 #: Rows of the page's tables where it has few lines.
 _FEW_ROWS: Final = 2

@@ -1,15 +1,19 @@
-"""Programs of which one thing was changed: what a comparison says of them, and of programs that did not change."""
+"""Programs of which one thing was changed, or nothing, and reports compared with themselves and each other."""
 
+from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 
 import polars as pl
+import polars.selectors as cs
 import pytest
 
-from kanalyze.analyses.comparing._comparison import compared, verdict_of
-from kanalyze.analyses.comparing._statistics import LEAST_EFFECT, judged, ratio_of_runs
-from kanalyze.reduction.baselines import loaded
+from kanalyze.analyses.comparing._comparison import KINDS, compared, gate_of, verdict_of
+from kanalyze.reduction.baselines import dumped, loaded
+from kanalyze.renderers.formats.markdown import render
+from kanalyze.renderers.page import page_of_any
 from kanalyze.several import Asked
-from kanalyze.several.sides import comparison
+from kanalyze.several.sides import comparison, digests
 from support.command import SAMPLES
 
 #: A step of base and of new in microseconds without a profiler, means of the times that the programs printed in turns.
@@ -53,15 +57,6 @@ def test_what_is_told_is_what_was_changed(name):
     assert findings.filter(change="gone").get_column("rule").to_list() == gone
 
 
-def test_how_much_was_changed():
-    """5 % more multiply-adds of the one kernel, and 200 µs of the host."""
-    work = change("work").table("compare_kernels").row(0, named=True)
-    assert work["base_kernel"] == "burn(float *, int)"
-    assert work["new_ns"] / work["base_ns"] == pytest.approx(1.05, abs=0.001)
-    host = change("delay").table("compare").filter(bucket="host").get_column("delta_ns").sum()
-    assert host == pytest.approx(200_000, rel=0.02)
-
-
 def test_traces_tell_the_same_by_operators():
     traces = change("optimizer", "torch.profiler")
     row = traces.table("compare_ops").row(0, named=True)
@@ -94,25 +89,89 @@ def test_single_runs_of_one_program_are_never_faster_or_slower(name, number):
     assert {*words} <= {"same", "cannot tell"}
 
 
+# Two reports compared.
+
+
+ROOT = Path(__file__).parents[3]
+REPORTS = sorted(
+    path
+    for folder in ("tests/reports", "sample_reports/*")
+    for path in ROOT.glob(f"{folder}/*.sqlite")
+    if path.stem != "empty"  # nothing ran
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_a_report_compared_with_itself_has_no_difference(path):
+    found = comparison([path], [path], Asked({}))
+    assert_baseline_is_its_runs([*found.base.digests])
+    assert found.verdict.word in ("same", "cannot tell")
+    assert found.verdict.base_ns == found.verdict.new_ns
+    for name, table in found.tables.items():
+        assert not table.get_column("changed").any(), name
+        assert not any((delta != 0).any() for delta in table.select(cs.starts_with("delta_"))), name
+    kernels = found.table("compare_kernels")
+    assert set(kernels.get_column("change")) <= {"same"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "sizes", "number", "most"), [("again", (2, 3, 4, 5), 4431, 0), ("train", (2, 3, 4), 525, 6)]
+    "name",
+    [
+        "tests/reports/torch/fsdp.json.gz",  # in these three the host runs ahead
+        "tests/reports/torch/cuda_graph.json.gz",
+        "sample_reports/launch_bound_graph/torch.json.gz",
+        "sample_reports/mlp_train/torch.json.gz",
+    ],
 )
-def test_runs_of_one_program_split_in_every_way_keep_the_level(name, sizes, number, most):
-    times = [run.about.iteration_ns for run in runs_of(name)]
-    words = []
-    for size in sizes:
-        for base in combinations(range(len(times)), size):
-            rest = [run for run in range(len(times)) if run not in base]
-            for new in (some for some in combinations(rest, size) if some > base):
-                ratio = ratio_of_runs([times[run] for run in base], [times[run] for run in new])
-                words.append(judged(ratio, LEAST_EFFECT))
-    assert len(words) == number
-    assert sum(word in ("faster", "slower") for word in words) <= most
+def test_operators_and_buckets_are_of_one_window(name):
+    for runs in digests([ROOT / name], Asked({})).values():
+        for one in runs:
+            busy = one.buckets.filter(pl.col("bucket").is_in(["kernel", "communication", "memcpy", "memset"]))
+            unknown = one.slots.filter(pl.col("op").is_null()).get_column("exclusive_ns").sum()
+            launched = one.ops.get_column("device_ns").sum()
+            assert busy.get_column("ns").sum() - unknown <= launched <= busy.get_column("ns").sum()
+            assert one.ops.get_column("count").sum() > 0
+            assert one.ops.get_column("path").is_unique().all()
 
 
-def test_interleaved_runs_of_one_program_are_not_told_apart():
-    for name in ("again", "train"):
-        found = change(name)
-        assert found.verdict.word == "cannot tell"
-        assert not found.table("compare_kernels").get_column("changed").any()
+def assert_baseline_is_its_runs(runs):
+    again = loaded(dumped(runs), Path("base.kz"))
+    assert [one.about for one in again] == [one.about for one in runs]
+    assert all(one.slots.equals(other.slots) for one, other in zip(again, runs, strict=True))
+
+
+PAIRS = [
+    ("sample_reports/launch_bound_plain", "sample_reports/square"),
+    ("tests/reports/torch/sync_events.json.gz", "tests/reports/torch/cuda_graph.json.gz"),
+    ("tests/reports/findings.sqlite", "tests/reports/prefetch.sqlite"),
+    ("tests/reports/add_um.sqlite", "tests/reports/two_processes.sqlite"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("base", "new"), PAIRS)
+def test_a_page_for_a_pull_request_has_under_40_lines(base, new):
+    found = replace(comparison([ROOT / base], [ROOT / new], Asked({})), names=("base", "new"))
+    gated = replace(found, gate=gate_of(found, 0.03, "step", KINDS))
+    for one in (found, gated):
+        lines = render([one], None).splitlines()
+        assert len(lines) < 40
+        told = page_of_any(one, None).sections
+        assert all(any(section.plain_title.lower() in line.lower() for line in lines) for section in told)
+    assert len(render([found], 20).splitlines()) >= len(render([found], None).splitlines())  # as many as are asked for
+
+
+def test_of_a_page_that_is_too_long_the_last_sections_are_named_alone(monkeypatch):
+    names = ("loop_base", "loop_fuse")
+    found = comparison(*([ROOT / f"sample_reports/{name}.kz"] for name in names), Asked({}))
+    whole = page_of_any(found, None)
+    monkeypatch.setattr("kanalyze.renderers.formats.markdown._MOST_LINES", 16)
+    text = render([found], None)
+    (also,) = [line for line in text.splitlines() if line.startswith("**Also**")]
+    left = [one.plain_title for one in whole.sections if f"{one.plain_title.lower()} (" in also]
+    shown = [one.plain_title for one in whole.sections if one.plain_title not in left]
+    assert left
+    assert [title for title in shown if title.lower() not in text.replace(also, "").lower()] == []
+    assert len(text.splitlines()) <= 17 or not shown

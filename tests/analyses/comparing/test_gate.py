@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from analyses.comparing.test_matching import digest, plain, slots
-from kanalyze.analyses.comparing._comparison import compared
-from kanalyze.analyses.comparing._gate import gate_of, noise_of, read_floor, stored
+from kanalyze.analyses.comparing._comparison import compared, gate_of, noise_of, read_floor, stored
 from kanalyze.errors import BadBaselineError, IncomparableError, UnknownNameError
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.comparing._comparison import compared
-from kanalyze.analyses.comparing._matching import matches
+from kanalyze.analyses.comparing._pair import matches
 from kanalyze.reduction.baselines import BUCKETS, SLOTS, STEPS, About, Digest
 
 

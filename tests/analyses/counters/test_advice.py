@@ -9,7 +9,7 @@ import pytest
 
 import kanalyze
 from kanalyze.analyses.counters.advice import RULES, bound, filled, kernel_facts, paragraph
-from kanalyze.analyses.page.counters_page import summarize_counters
+from kanalyze.analyses.page.time_page import summarize_counters
 from kanalyze.readers.ncu import module as ncu_module
 from kanalyze.renderers.page.counters import counters_page
 from support.command import REPORTS, SAMPLES

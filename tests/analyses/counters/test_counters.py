@@ -8,7 +8,7 @@ import pytest
 import kanalyze
 from kanalyze.analyses.counters.counters import LATENCY, LIMITS, TABLE, hot_lines, stall_metric, stalls
 from kanalyze.analyses.device._operations import RESOURCES, SHAPE
-from kanalyze.analyses.page.counters_page import summarize_counters
+from kanalyze.analyses.page.time_page import summarize_counters
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.ncu.csv import POINT, base_unit, numbers
 from kanalyze.readers.ncu.tables import SECTIONS

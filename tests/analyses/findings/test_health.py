@@ -12,7 +12,7 @@ import pytest
 
 import kanalyze
 from kanalyze.analyses.findings.health import health
-from kanalyze.analyses.page.counters_page import overviews_together
+from kanalyze.analyses.page.time_page import overviews_together
 from kanalyze.readers.capture.reports import every_report
 from kanalyze.window import Window
 from support.build import call, graph, host, kernel, memcpy, memset, nvtx, overhead, report

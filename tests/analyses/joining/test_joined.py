@@ -12,7 +12,7 @@ import kanalyze
 from kanalyze.analyses.device._operations import SHAPE
 from kanalyze.analyses.joining._report_set import different
 from kanalyze.analyses.joining.joined import gains
-from kanalyze.analyses.page.counters_page import summarize_together
+from kanalyze.analyses.page.time_page import summarize_together
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.capture.reports import every_report
 from kanalyze.renderers.page.counters import joint_page

@@ -87,27 +87,37 @@ def test_what_is_about_other_time_is_no_cause_of_the_limit():
     assert said(GPU, found._replace(claims=IDLE and None, shortens=False)).startswith("The GPU limits the step. First:")
 
 
-def test_what_takes_little_is_no_cause_of_the_limit():
-    found = finding("A copy blocks the host", IDLE, stake=5_000)
-    assert said(HOST, found) == "The host limits the step. First: a copy blocks the host."
-
-
-def test_a_headline_with_a_colon_has_a_sentence_of_its_own():
-    found = finding("Anomaly detection is on: every operator is checked", IDLE, where="aten::linear", line="train.py:7")
-    assert said(HOST, found) == (
-        "The host limits the step. First: Anomaly detection is on: every operator is checked, "
-        "in aten::linear in train.py:7."
-    )
-
-
-def test_names_of_kernels_are_left_out():
-    found = finding("1 block for 132 SMs: {0}", BUSY, names=("add(int)",))
-    assert said(GPU, found) == "The GPU limits the step: 1 block for 132 SMs."
-
-
-def test_what_says_no_more_than_the_ledger_is_no_cause():
-    assert said(HOST, finding("The GPU waits", IDLE, vague=True)) == "The host limits the step."
-    assert said(HOST) == "The host limits the step."
+@pytest.mark.parametrize(
+    ("known", "found", "text"),
+    [
+        (
+            HOST,
+            finding("A copy blocks the host", IDLE, stake=5_000),
+            "host limits the step. First: a copy blocks the host.",
+        ),
+        (
+            HOST,
+            finding(
+                "Anomaly detection is on: every operator is checked", IDLE, where="aten::linear", line="train.py:7"
+            ),
+            (
+                "host limits the step. First: Anomaly detection is on: every operator is checked, in aten::linear "
+                "in train.py:7."
+            ),
+        ),
+        (
+            GPU,
+            finding("1 block for 132 SMs: {0}", BUSY, names=("add(int)",)),
+            "GPU limits the step: 1 block for 132 SMs.",
+        ),
+        (HOST, finding("The GPU waits", IDLE, vague=True), "host limits the step."),
+        (HOST, None, "host limits the step."),
+        ({}, None, ""),
+    ],
+    ids=["little", "a colon", "names of kernels", "no more than the ledger", "no finding", "no ledger"],
+)
+def test_what_is_no_cause_of_the_limit_has_a_sentence_of_its_own_or_none(known, found, text):
+    assert said(known, *filter(None, [found])) == (text and f"The {text}")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +146,6 @@ def test_of_equal_parts_the_order_does_not_change():
 
 def test_without_a_ledger_there_is_the_finding_alone():
     assert said({}, finding("A copy blocks the host", IDLE)) == "First: a copy blocks the host."
-    assert said({}) == ""
 
 
 @pytest.mark.parametrize(

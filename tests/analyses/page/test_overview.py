@@ -10,8 +10,8 @@ from kanalyze.analyses.findings.findings import ranked, weighed_ns
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules.launches import launch_bound
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.page.overview_page import overview, repeated
-from kanalyze.analyses.page.time_page import summarize
+from kanalyze.analyses.page.overview_page import overview
+from kanalyze.analyses.page.time_page import repeated, summarize
 from kanalyze.readers import read
 from kanalyze.renderers.page.overview import overview_page
 from support.build import call, graph, kernel, nvtx, report
@@ -52,11 +52,6 @@ def test_processes_that_take_turns_are_said_first_of_the_steady_part():
     assert found.answer.startswith(
         "Launches and the GPU limit the repetition. First: 2 processes take turns on GPU 0. "
     )
-
-
-def test_one_process_takes_turns_with_nobody():
-    found = overview(report(turns(1, 0), limits=HOPPER))
-    assert "shared-gpu" not in [one.rule for one in found.findings]
 
 
 def loop(lengths, kernels, *, between=10, many=1, kind=kernel):
@@ -104,27 +99,6 @@ def _numbered(events):
 def test_what_gains_less_than_a_hundredth_of_a_step_is_no_thing_to_do_first():
     found = overview(report(loop([100_000] * 10, [99_200] * 10, between=10)))
     assert found.findings == []
-
-
-def test_who_replays_graphs_is_not_told_to_replay_graphs():
-    steps = loop([40_000] * 10, [20_000] * 10, many=4, kind=graph)
-    told = next(one for one in overview(report(steps)).findings if one.rule == "host-computes").brief
-    assert told.action.format() == "more work in each CUDA graph; launch the next one before you wait"
-    kernels = loop([40_000] * 10, [20_000] * 10, many=4)
-    told = next(one for one in overview(report(kernels)).findings if one.rule == "host-computes").brief
-    assert told.action.format() == "fuse them, or use cudaStreamBeginCapture"
-
-
-def test_who_replays_some_graphs_is_told_to_compile_the_rest():
-    """Whatever ran before the steps."""
-    kernels = loop([40_000] * 10, [20_000] * 10, many=4)
-    graphs = [
-        replace(one, start=one.start + 26_000, end=one.end + 26_000)
-        for one in loop([40_000] * 10, [2_000] * 10, kind=graph)
-    ]
-    found = overview(report(_numbered([*kernels, *(one for one in graphs if one.kind != "range")])))
-    told = next(one for one in found.findings if one.rule == "host-computes").brief
-    assert told.action.format() == "capture what is in no CUDA graph yet"
 
 
 def test_shorter_kernels_count_little_while_the_gpu_waits_for_the_host():
@@ -241,11 +215,8 @@ def runs():
     return [summarize(report([LAUNCH, kernel(20, dur, correlation=1)])) for dur in (100, 130, 110)]
 
 
-def test_one_run_is_as_it_is():
-    assert repeated(runs()[:1]) is runs()[0]
-
-
 def test_several_are_the_first_with_how_far_they_are_apart():
+    assert repeated(runs()[:1]) is runs()[0]
     found = repeated(runs())
     assert found.windows.equals(runs()[0].windows)
     assert found.answer == (

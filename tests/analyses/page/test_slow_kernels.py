@@ -6,8 +6,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.page.counters_page import slow_kernels
-from kanalyze.analyses.page.overview_page import PageKernels
+from kanalyze.analyses.page.time_page import PageKernels, slow_kernels
 from support.command import SAMPLES, run
 
 CDIST = SAMPLES / "cdist"
@@ -118,7 +117,7 @@ def known(measured, monkeypatch):
     def facts(**said):
         rows = pl.DataFrame([{"event_id": measured, **PLAIN, **said}])
         for name, told in (("kernel_facts", rows), ("bound", "unknown"), ("paragraph", "")):
-            monkeypatch.setattr(f"kanalyze.analyses.page.counters_page.{name}", lambda _, told=told: told)
+            monkeypatch.setattr(f"kanalyze.analyses.page.time_page.{name}", lambda _, told=told: told)
 
     return facts
 

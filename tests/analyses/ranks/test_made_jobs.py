@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.communication._matching import shows
 from kanalyze.analyses.ranks._clocks import _bounds, _by_clock, _Rows
-from kanalyze.analyses.ranks._job import job_of
-from kanalyze.analyses.ranks._job_findings import causes, job_findings, late_ranks, lateness
+from kanalyze.analyses.ranks._job import causes, job_of, lateness
+from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
 from kanalyze.errors import BadReductionError
 from support.strategies import FEWER
 from support.synthetic_job import DATA_PARALLEL_OPS, MIXED_OPS, PAIR, Op, Plan, Straggler, play
@@ -88,15 +88,55 @@ def assert_only_true_matches(made, job):
     assert split.is_empty(), split
 
 
+def assert_clocks_hold(made, job):
+    """The true offset is within its bounds."""
+    table = job.table("clocks").drop_nulls("low_ns")
+    assert not job.clocks.broken
+    first = made.host(0)
+    origin = int(made.reductions().__next__().ranks.item(0, "origin_ns")) - 1_760_000_000_000_000_000
+    for rank, low, high, begin, end in table.select("rank", "low_ns", "high_ns", "start_ns", "end_ns").iter_rows():
+        at = np.array([begin, end]) + origin - made.offsets[first]
+        true = made.offset(made.host(rank), at) - made.offset(first, at)
+        assert (low <= true + 10).all()
+        assert (true - 10 <= high).all()
+
+
+def assert_sums(job):
+    rows = job.rows.drop_nulls("match")
+    assert rows.select((pl.col("wait_ns") + pl.col("transfer_ns") == pl.col("dur_ns")).all()).item()
+    assert rows.select((pl.col("exposed_wait_ns") + pl.col("exposed_transfer_ns") == pl.col("exposed_ns")).all()).item()
+    assert rows.select((pl.col("exposed_wait_ns") <= pl.col("wait_ns")).all()).item()
+    table = job.table("ranks")
+    parts = [name for name in table.columns if name.endswith("_ns") and name not in ("hidden_ns", "late_ns", "cost_ns")]
+    assert table.select((pl.col("ns") == pl.sum_horizontal(parts)).all()).item()
+    steps = job.table("rank_steps")
+    shares = pl.col("wait_ns") + pl.col("transfer_ns") + pl.col("unmatched_ns")
+    assert steps.select((shares == pl.col("busy_ns") - pl.col("compute_ns")).all()).item()
+    late = lateness(job)
+    sums = causes(job, late).group_by("match").agg(pl.col("ns").sum())
+    both = late.filter(pl.col("new_ns") > 0).join(sums, on="match", how="left")
+    assert both.get_column("new_ns").to_list() == both.get_column("ns").to_list()
+
+
 @given(damaged())
 @pytest.mark.slow
-def test_a_match_is_one_true_collective(plan):
+def test_what_is_told_is_true_and_adds_up(plan):
     made = play(plan)
     job = job_of([*made.reductions()])
     assert_only_true_matches(made, job)
     unmatched = job.rows.get_column("match").null_count()
-    told = sum(count for check, count, _ in job.doubts if check == "collectives without a partner")
-    assert told == unmatched
+    assert sum(count for check, count, _ in job.doubts if check == "collectives without a partner") == unmatched
+    assert_clocks_hold(made, job)
+    assert_sums(job)
+    rows = known(made, job)
+    # waits err by no more than the doubt of clocks
+    off = (pl.col("wait_ns") - pl.col("true_wait_ns")).abs()
+    far = off > 2 * pl.col("doubt_ns").clip(0, 1 << 50) + 1_000
+    wrong = rows.filter(pl.col("present") == pl.col("members")).drop_nulls("match").filter(far)
+    assert wrong.is_empty(), wrong
+    other = (pl.col("last_rank") != pl.col("last")) & (pl.col("late_ns") > 1_000)
+    wrong = rows.drop_nulls("last_rank").filter(other)
+    assert wrong.is_empty(), wrong
 
 
 @pytest.mark.slow
@@ -128,63 +168,6 @@ def test_what_is_told_by_name_is_matched(plan):
 
 def plan_kinds(plan, rows):
     return pl.Series([plan.ops[at % len(plan.ops)].kind for at in rows.get_column("op")], dtype=pl.String)
-
-
-@pytest.mark.slow
-@given(damaged())
-def test_the_true_offset_is_within_its_bounds(plan):
-    made = play(plan)
-    job = job_of([*made.reductions()])
-    table = job.table("clocks").drop_nulls("low_ns")
-    assert not job.clocks.broken
-    first = made.host(0)
-    origin = int(made.reductions().__next__().ranks.item(0, "origin_ns")) - 1_760_000_000_000_000_000
-    for rank, low, high, begin, end in table.select("rank", "low_ns", "high_ns", "start_ns", "end_ns").iter_rows():
-        at = np.array([begin, end]) + origin - made.offsets[first]
-        true = made.offset(made.host(rank), at) - made.offset(first, at)
-        assert (low <= true + 10).all()
-        assert (true - 10 <= high).all()
-
-
-@pytest.mark.slow
-@given(damaged())
-def test_waits_err_by_no_more_than_the_doubt_of_clocks(plan):
-    made = play(plan)
-    rows = known(made, job_of([*made.reductions()])).filter(pl.col("present") == pl.col("members"))
-    off = (pl.col("wait_ns") - pl.col("true_wait_ns")).abs()
-    wrong = rows.drop_nulls("match").filter(off > 2 * pl.col("doubt_ns").clip(0, 1 << 50) + 1_000)
-    assert wrong.is_empty(), wrong
-
-
-@pytest.mark.slow
-@given(damaged())
-def test_the_last_rank_is_the_one_that_came_last(plan):
-    made = play(plan)
-    rows = known(made, job_of([*made.reductions()])).drop_nulls("last_rank")
-    wrong = rows.filter((pl.col("last_rank") != pl.col("last")) & (pl.col("late_ns") > 1_000))
-    assert wrong.is_empty(), wrong
-
-
-@pytest.mark.slow
-@given(damaged())
-def test_identities(plan):
-    job = job_of([*play(plan).reductions()])
-    rows = job.rows.drop_nulls("match")
-    assert rows.select((pl.col("wait_ns") + pl.col("transfer_ns") == pl.col("dur_ns")).all()).item()
-    assert rows.select((pl.col("exposed_wait_ns") + pl.col("exposed_transfer_ns") == pl.col("exposed_ns")).all()).item()
-    assert rows.select((pl.col("exposed_wait_ns") <= pl.col("wait_ns")).all()).item()
-    table = job.table("ranks")
-    parts = [name for name in table.columns if name.endswith("_ns") and name not in ("hidden_ns", "late_ns", "cost_ns")]
-    assert table.select((pl.col("ns") == pl.sum_horizontal(parts)).all()).item()
-    steps = job.table("rank_steps")
-    shares = pl.col("wait_ns") + pl.col("transfer_ns") + pl.col("unmatched_ns")
-    assert steps.select((shares == pl.col("busy_ns") - pl.col("compute_ns")).all()).item()
-    late = lateness(job)
-    sums = causes(job, late).group_by("match").agg(pl.col("ns").sum())
-    both = late.filter(pl.col("new_ns") > 0).join(sums, on="match", how="left")
-    assert both.get_column("new_ns").to_list() == both.get_column("ns").to_list()
-    for name in job.tables:
-        job.table(name)
 
 
 @pytest.mark.slow

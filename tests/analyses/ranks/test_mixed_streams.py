@@ -1,7 +1,8 @@
-"""Kernels of sends and receives among collectives of a stream: matches, counts, and what is said of them."""
+"""Made-up jobs: sends among collectives of a stream, clocks that drift, and several reports of one rank."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from kanalyze.analyses.communication._matching import narrow
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.reduction.tables import BEFORE, PIECES
 from support.strategies import FEWER
-from support.synthetic_job import Op, Plan, play
+from support.synthetic_job import Op, Plan, Straggler, play
 
 RING = ("all_reduce", "all_gather", "reduce_scatter")
 OPS = st.lists(st.sampled_from([*RING, "all_to_all"]), min_size=2, max_size=5).filter(lambda ops: {*ops} & {*RING})
@@ -133,3 +134,143 @@ def test_a_name_is_a_number_of_its_own_and_none_is_0():
     first, second, third, fourth = narrow(rows, 0)[0]["id"].tolist()
     assert (second, fourth) == (0, first)
     assert len({0, first, third}) == 3
+
+
+# Drift of clocks: told and taken off where the ends of collectives show it, and left alone where they do not.
+
+
+#: Some 1.2 s on two hosts, with collectives of 4 ms between them.
+LONG = Plan(
+    ranks=4,
+    hosts=2,
+    steps=40,
+    ops=(Op("all_reduce", bytes=800_000, compute_ns=15_000_000), Op("all_gather", "dp", 800_000, 15_000_000)),
+    jitter=0.001,
+    offsets_ns=(0, 300_000),
+    drifts=(0.0, 2e-5),
+)
+
+
+def errors(plan):
+    """By how much waits are off, and the drifts that are told, by rank."""
+    made = play(plan)
+    job = job_of([*made.reductions()])
+    truth = made.truth().drop_nulls("number").select("rank", "number", true="wait_ns")
+    rows = job.rows.drop_nulls("match").join(truth, on=["rank", "number"])
+    off = rows.select((pl.col("wait_ns") - pl.col("true")).abs().max()).item()
+    return off, dict(job.table("clocks").group_by("rank").agg(pl.col("drift_ppm").first()).rows())
+
+
+def test_a_drift_of_20_ppm_is_told_and_waits_are_without_it():
+    off, told = errors(LONG)
+    assert off < 1_000  # 20 ppm of 1.2 s are 24 µs
+    assert {rank: round(ppm) for rank, ppm in told.items()} == {0: 0, 1: 0, 2: 20, 3: 20}
+
+
+@pytest.mark.parametrize("plan", [{"drifts": (0.0, 0.0)}, {"drifts": (2e-5, 2e-5)}, {"steps": 4}], ids=str)
+def test_of_clocks_that_run_alike_or_of_few_collectives_no_drift_is_told(plan):
+    off, told = errors(replace(LONG, **plan))
+    assert "steps" in plan or off < 1_000
+    assert set(told.values()) == {0}
+
+
+def test_a_clock_that_is_set_is_no_drift():
+    made = [*play(replace(LONG, drifts=(0.0, 0.0))).reductions()]
+    later = [
+        replace(
+            one,
+            collectives=one.collectives.with_columns(start_ns=pl.col("start_ns") + 20_000 * (pl.col("number") > 30)),
+        )
+        for one in made[2:]
+    ]
+    told = job_of([*made[:2], *later]).table("clocks")
+    assert told.get_column("drift_ppm").unique().to_list() == [0]
+
+
+@pytest.mark.slow
+@FEWER
+@given(
+    st.lists(st.floats(-5e-5, 5e-5), min_size=2, max_size=2),
+    st.integers(20, 80),
+    st.sampled_from([0.0, 0.001, 0.05, 0.3]),
+    st.none() | st.integers(1, 18),
+    st.integers(0, 1_000),
+)
+def test_waits_are_true_whatever_the_clocks_do(drifts, steps, jitter, sleeps, seed):
+    """Of 30 collectives and more; in one step a rank sleeps for 20 ms."""
+    late = () if sleeps is None else (Straggler(1, sleeps, sleeps, 20_000_000, "host"),)
+    plan = replace(LONG, drifts=tuple(drifts), steps=steps, jitter=jitter, stragglers=late, seed=seed)
+    off, told = errors(plan)
+    assert off < 2_000
+    true = (drifts[1] - drifts[0]) * 1e6
+    assert all(np.isclose(ppm, true, atol=1.5) for ppm in (told[2], told[3]))
+    assert (told[0], told[1]) == (0, 0)
+
+
+# Several reports of one rank, as of cycles of a profiler: those of one time are put together.
+
+
+#: How much moved_later the second cycle runs.
+LATER_NS = 60_000_000_000
+
+PLAN = Plan(ranks=4, hosts=2, steps=3)
+
+
+def cycles(plan=PLAN):
+    """The reductions of each rank in two cycles."""
+    first = [*play(plan).reductions()]
+    return first, [moved_later(one) for one in play(replace(plan, seed=7)).reductions()]
+
+
+def moved_later(one):
+    """A reduction with all its times moved_later."""
+    moved = {}
+    for of in fields(one):
+        table = getattr(one, of.name)
+        times = [name for name in ("start_ns", "end_ns") if name in table.columns]
+        moved[of.name] = table.with_columns(pl.col(times) + LATER_NS)
+    return replace(one, **moved)
+
+
+def doubts(job):
+    return {check: count for check, count, _ in job.doubts if check != "sends and receives"}
+
+
+def test_the_first_cycle_is_read_whatever_the_order_of_the_reports():
+    first, second = cycles()
+    alone = job_of(first)
+    for every in ([*first, *second], [second[0], first[0], second[1], first[1], *first[2:], *second[2:]]):
+        job = job_of(every)
+        assert job.table("collectives").equals(alone.table("collectives"))
+        assert doubts(job) == {"further reports of ranks": 4}
+
+
+def test_the_time_of_what_is_read_is_told():
+    first, second = cycles()
+    (effect,) = [effect for check, _, effect in job_of([*first, *second]).doubts if check == "further reports of ranks"]
+    # the clock of the first host is some ms behind
+    assert effect.endswith("those are read that ran at 2025-10-09 08:53:19 UTC")
+
+
+def test_a_cycle_that_more_ranks_have_is_read_in_place_of_the_first():
+    first, second = cycles()
+    job = job_of([first[0], *second])
+    assert job.table("collectives").equals(job_of(second).table("collectives"))
+    assert job.rows.get_column("match").null_count() == 0
+    assert doubts(job) == {"further reports of ranks": 1}
+
+
+def test_a_rank_of_another_cycle_alone_is_missing():
+    first, second = cycles()
+    job = job_of([*first[:3], second[0], second[3]])
+    assert job.ranks.get_column("rank").to_list() == [0, 1, 2]
+    assert job.missing == [3]
+    told = doubts(job)
+    assert (told["further reports of ranks"], told["ranks recorded at other times only"]) == (1, 1)
+
+
+def test_a_report_that_is_given_twice_is_read_once():
+    first, _ = cycles()
+    job = job_of([*first, first[2]])
+    assert job.table("collectives").equals(job_of(first).table("collectives"))
+    assert doubts(job) == {"further reports of ranks": 1}

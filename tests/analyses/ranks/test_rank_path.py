@@ -8,8 +8,8 @@ import pytest
 from kanalyze import read
 from kanalyze.analyses.critical.critical_path import critical_path
 from kanalyze.analyses.ranks._job import job_of
-from kanalyze.analyses.ranks._rank_path import rank_path
 from kanalyze.analyses.ranks._reducing import reduced
+from kanalyze.analyses.ranks.tables import rank_path
 from kanalyze.several import Asked
 from kanalyze.several.jobs import path_of_ranks
 from support.build import call, kernel, report

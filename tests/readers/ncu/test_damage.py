@@ -8,7 +8,7 @@ import pytest
 
 import kanalyze
 from fuzz.cases import cases
-from kanalyze.analyses.page.counters_page import summarize_counters
+from kanalyze.analyses.page.time_page import summarize_counters
 from kanalyze.errors import DamagedReportError, ExportError
 from kanalyze.files.protobuf import fields
 from kanalyze.readers import read

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from kanalyze.analyses.page.counters_page import summarize_counters
+from kanalyze.analyses.page.time_page import summarize_counters
 from kanalyze.renderers.formats import json as summary_json
 from kanalyze.renderers.formats import markdown
 from kanalyze.renderers.formats.terminal import render

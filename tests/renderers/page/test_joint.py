@@ -10,7 +10,7 @@ import pytest
 
 import kanalyze
 from kanalyze import outlets, units
-from kanalyze.analyses.page.counters_page import JointSummary, summarize_together
+from kanalyze.analyses.page.time_page import JointSummary, summarize_together
 from kanalyze.renderers.formats import json as summary_json
 from kanalyze.renderers.formats import markdown
 from kanalyze.renderers.page import page_of_any

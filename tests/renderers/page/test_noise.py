@@ -3,7 +3,7 @@
 import pytest
 
 from analyses.comparing.test_gate import side
-from kanalyze.analyses.comparing._gate import noise_of
+from kanalyze.analyses.comparing._comparison import noise_of
 from kanalyze.renderers.page.comparison import noise_page
 
 

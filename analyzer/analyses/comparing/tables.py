@@ -1,0 +1,598 @@
+"""The tables of a comparison: what an iteration of both sides holds by the key of its rows, and matched by launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import numpy as np
+import polars as pl
+
+from kanalyze.analyses.comparing._comparison import Comparison, verdict_of
+from kanalyze.analyses.comparing._pair import (
+    CERTAINTY,
+    COUNTS,
+    DIFFERENCE,
+    FUSED,
+    GONE,
+    KERNEL,
+    NEW,
+    SAME,
+    SHAPE,
+    SPLIT,
+    TIMES,
+    Pair,
+    Side,
+    by_size,
+    means,
+    summed,
+    with_differences,
+)
+from kanalyze.analyses.device._operations import BUSY_BUCKETS
+from kanalyze.analyses.iterations._steady import BETWEEN
+from kanalyze.analyses.operators._host_tree import ARROW
+from kanalyze.analyses.shared.statistics import BUCKETS
+from kanalyze.decoder.decode import decode
+from kanalyze.schema import Column, Table
+from kanalyze.units import nearest
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.comparing._pair import Floats
+    from kanalyze.reduction.baselines import Digest
+
+    Key = tuple[str | None, str | None]  # name and launch shape of a kernel
+    Means = dict[Key, dict[str, float]]  # the mean of each counter of a launch
+
+K = TypeVar("K")
+
+_table = partial(Table, sides=True)
+
+#: Time by bucket.
+COMPARE: Final = _table(
+    "compare",
+    "One bucket of the ledger of an iteration, by detail, in base and in new; deltas sum to that of the iteration.",
+    (
+        Column("bucket", pl.String, "The ledger's bucket: " + ", ".join(BUCKETS) + "."),
+        Column("detail", pl.String, "Its detail, as in `ledger`.", nullable=True),
+        *DIFFERENCE,
+    ),
+    purpose="where the difference of two sides went",
+    telling=("bucket", "detail", "delta_ns", "base_ns", "new_ns", "changed"),
+)
+
+COMPARE_CALLS: Final = _table(
+    "compare_calls",
+    "One CUDA call, in an iteration of base and of new, by the host's time; calls inside calls count in both.",
+    (
+        Column("name", pl.String, "The call.", nullable=True),
+        Column("blocking", pl.Boolean, "Whether it waits for the GPU: synchronisations, copies, frees."),
+        *COUNTS,
+        *DIFFERENCE,
+    ),
+    purpose="CUDA calls and waits, before and after",
+    telling=("name", "blocking", "base_count", "new_count", "delta_ns"),
+)
+
+COMPARE_COPIES: Final = _table(
+    "compare_copies",
+    "One kind of copy, or all memsets, in an iteration of base and of new; time is exclusive.",
+    (
+        Column("operation", pl.String, "As the tool names it.", nullable=True),
+        *COUNTS,
+        Column("base_bytes", pl.Int64, "Bytes that an iteration of base moved."),
+        Column("new_bytes", pl.Int64, "The same of new."),
+        *DIFFERENCE,
+    ),
+    purpose="copies and memsets, before and after",
+    telling=("operation", "base_count", "new_count", "base_bytes", "new_bytes", "delta_ns"),
+)
+
+COMPARE_FAMILIES: Final = _table(
+    "compare_families",
+    "One family of kernels, or copies and memsets, in an iteration of base and of new; deltas sum to busy time.",
+    (
+        Column("family", pl.String, "The kernels' family, as in `kernels`; else the bucket of the operations."),
+        *COUNTS,
+        *DIFFERENCE,
+    ),
+    purpose="families of kernels, before and after",
+    telling=("family", "base_count", "new_count", "base_ns", "new_ns", "delta_ns"),
+)
+
+#: What became of a finding that both sides have.
+_STAYS: Final = "stays"
+
+COMPARE_FINDINGS: Final = _table(
+    "compare_findings",
+    "The findings of one rule in base and in new, with the time that they take of an iteration.",
+    (
+        Column("rule", pl.String, "Its name."),
+        Column("change", pl.Enum([_STAYS, NEW, GONE]), "stays; new (no run of base has it); gone (no run of new)."),
+        Column("base_runs", pl.Int64, "Runs of base that have it."),
+        Column("new_runs", pl.Int64, "Runs of new that have it."),
+        *TIMES,
+        *CERTAINTY[:-1],
+        Column(
+            "changed",
+            pl.Boolean,
+            "Whether its time changed by more than the least effect and more than noise; of what is new or gone, "
+            "whether every run of the other side has it.",
+        ),
+        Column("headline", pl.String, "The largest of them: of new, or of base where it is gone."),
+    ),
+    purpose="findings that went, came or stay",
+    telling=("change", "rule", "base_ns", "new_ns", "headline"),
+)
+
+COMPARE_MEMORY: Final = _table(
+    "compare_memory",
+    "One kind of memory in base and in new.",
+    (
+        Column("memory", pl.String, "Device, Pinned, Managed…", nullable=True),
+        Column("base_peak_bytes", pl.Int64, "Most that was in use at once in base, the mean of its runs."),
+        Column("new_peak_bytes", pl.Int64, "The same in new."),
+        Column("delta_bytes", pl.Int64, "new_peak_bytes less base_peak_bytes."),
+        Column("ratio", pl.Float64, "new_peak_bytes by base_peak_bytes; null where one is 0.", nullable=True),
+        Column("base_allocations", pl.Float64, "Allocations in an iteration of base."),
+        Column("new_allocations", pl.Float64, "The same of new."),
+        Column(
+            "changed",
+            pl.Boolean,
+            "Whether the peak, or the number of allocations, differs by more than the least effect between any run of "
+            "base and any of new.",
+        ),
+    ),
+    purpose="memory and allocations, before and after",
+    telling=("memory", "base_peak_bytes", "new_peak_bytes", "base_allocations", "new_allocations", "changed"),
+)
+
+COMPARE_RANGES: Final = _table(
+    "compare_ranges",
+    "One of the program's ranges directly inside of the iterations, in base and in new, by the host's time; the "
+    "rows sum to an iteration of the host, which is not that of `compare` where the host runs ahead.",
+    (
+        Column("range", pl.String, "Its name; (between them) is the time in none of them."),
+        *(replace(one, doc=f"{one.doc[:-1]}; null for the time in none.", nullable=True) for one in COUNTS),
+        *TIMES,
+        Column("base_busy_ns", pl.Int64, "Time of it in which the GPU was busy, in base."),
+        Column("new_busy_ns", pl.Int64, "The same in new."),
+        *CERTAINTY,
+    ),
+    purpose="the parts of an iteration, before and after",
+    telling=("range", "delta_ns", "base_ns", "new_ns", "changed"),
+)
+
+COMPARE_RANKS: Final = _table(
+    "compare_ranks",
+    "One rank that both sides have, with the verdict on it.",
+    (
+        Column("rank", pl.Int64, "The rank of the process, by its environment or else by GPU."),
+        *TIMES,
+        *CERTAINTY[:-1],
+        Column("verdict", pl.Enum(["faster", "slower", "same", "cannot tell"]), "As that of the comparison."),
+        Column("changed", pl.Boolean, "Whether it is faster or slower."),
+    ),
+    purpose="each rank, before and after",
+    telling=("rank", "verdict", "delta_ns", "base_ns", "new_ns"),
+)
+
+#: What became of operators under one that both sides have.
+_REPLACED: Final = "replaced"
+
+COMPARE_OPS: Final = _table(
+    "compare_ops",
+    "One operator of the call tree in base and in new, or those under it that one side alone has; device time is "
+    "exclusive, of the window of `compare`, and sums to its busy time less what no recorded operator launched.",
+    (
+        Column(
+            "path",
+            pl.String,
+            "The operators around it and itself, outermost first; of those that one side alone has, the nearest "
+            "operator around them that both have. Null at the outermost.",
+            nullable=True,
+        ),
+        Column(
+            "change",
+            pl.Enum([SAME, _REPLACED, NEW, GONE]),
+            "same; replaced (others under it); new; gone (some under it).",
+        ),
+        Column("base_ops", pl.String, "The operators under it that base alone has.", nullable=True),
+        Column("new_ops", pl.String, "Those that new alone has.", nullable=True),
+        *COUNTS,
+        *TIMES,
+        Column(
+            "base_self_host_ns",
+            pl.Int64,
+            "Host time without what they called, in base; of the host's part of the iterations, which is earlier.",
+        ),
+        Column("new_self_host_ns", pl.Int64, "The same in new."),
+        *CERTAINTY,
+    ),
+    purpose="operators that changed, came or went",
+    telling=("change", "delta_ns", "base_count", "new_count", "path", "base_ops", "new_ops"),
+)
+
+
+#: The columns that say which kernels a row is of, and what became of them.
+_CHANGE: Final = Column(
+    "change",
+    pl.Enum([SAME, SHAPE, KERNEL, FUSED, SPLIT, NEW, GONE]),
+    "same; other shape (of the launch); other kernel (tile, template or type); fused (several became fewer); split; "
+    "new; gone.",
+)
+_KERNELS: Final = (
+    Column("base_kernel", pl.String, "The kernel of base, or the longest of several.", nullable=True),
+    Column("new_kernel", pl.String, "The kernel of new, likewise.", nullable=True),
+    Column("base_names", pl.Int64, "Different kernels of base."),
+    Column("new_names", pl.Int64, "Different kernels of new."),
+)
+
+COMPARE_KERNELS: Final = _table(
+    "compare_kernels",
+    "Kernels, copies or memsets of an iteration of base, and those of new that do the same; deltas sum to busy time.",
+    (
+        _CHANGE,
+        *_KERNELS[:2],
+        Column("range", pl.String, "The range or operator that launched most of it.", nullable=True),
+        *_KERNELS[2:],
+        *COUNTS,
+        *TIMES,
+        Column("count_ns", pl.Int64, "Part of delta_ns by their number: as long as before each."),
+        Column("time_ns", pl.Int64, "Part of delta_ns by the time of each; both sum to delta_ns."),
+        *CERTAINTY,
+    ),
+    purpose="kernels that changed, fused, came or went",
+    telling=("change", "delta_ns", "base_count", "new_count", "base_kernel", "new_kernel"),
+)
+
+
+COMPARE_COUNTERS: Final = _table(
+    "compare_counters",
+    "One counter of a kernel of base, and of the one of new that does the same; of several, of them all together.",
+    (
+        _CHANGE,
+        *_KERNELS,
+        *COUNTS,
+        Column("counter", pl.String, "A column of `counters` or `roofline`."),
+        Column(
+            "base",
+            pl.Float64,
+            "Its mean over the launches of base; of several kernels that became others together, the sum of times, "
+            "cycles, bytes and FLOP, the most registers, and of others the mean by time.",
+            nullable=True,
+        ),
+        Column("new", pl.Float64, "The same of new.", nullable=True),
+        Column("difference", pl.Float64, "new less base.", nullable=True),
+        Column("ratio", pl.Float64, "new by base; null of shares, and where one is 0.", nullable=True),
+        Column(
+            "changed",
+            pl.Boolean,
+            "Whether it differs by more than the least effect: shares by their difference, others by their ratio, what "
+            "one side alone has at all.",
+        ),
+    ),
+    purpose="counters of kernels, before and after",
+    telling=("base_kernel", "new_kernel", "counter", "base", "new", "ratio", "changed"),
+)
+
+
+#: Prefix of a call in CUDA's and in HIP's interface, and nsys' version at its end.
+_PREFIX: Final = r"^(?:cuda|cu|hip)(?:Ext)?(?:Module)?|_v\d+(?:_pt[sd]z)?$"
+
+#: Operators that a row names.
+_NAMED: Final = 3
+
+#: Counters that add up over kernels; all others are means by time, `intensity_flop_per_byte` by bytes of DRAM.
+_SUMS: Final = ("dur_ns", "cycles", "dram_read_bytes", "dram_write_bytes", "flop")
+_LARGEST: Final = ("registers_per_thread",)
+_INTENSITY: Final = "intensity_flop_per_byte"
+_TRAFFIC: Final = ("dram_read_bytes", "dram_write_bytes")
+
+
+def compare(pair: Pair) -> pl.DataFrame:
+    """The ledger of an iteration of both sides, in the ledger's order; times sum to that of an iteration."""
+    rows = _by_key(COMPARE, pair, lambda one: one.buckets, "ns", (pair.base_ns, pair.new_ns))
+    places = {name: at for at, name in enumerate(BUCKETS)}  # a baseline may have another one
+    order = pl.col("bucket").replace_strict(places, default=len(BUCKETS), return_dtype=pl.Int64)
+    return rows.sort(order, pl.max_horizontal("base_ns", "new_ns"), "detail", descending=[False, True, False])
+
+
+def compare_calls(pair: Pair) -> pl.DataFrame:
+    """The CUDA calls of both sides, those that do the same together where one side is of HIP and the other of CUDA."""
+    sides = [pl.concat([one.calls.select("name").drop_nulls() for one in side.digests]) for side in pair.sides]
+    named = pl.col("name")
+    if len({bool(names.get_column("name").str.starts_with("hip").any()) for names in sides}) > 1:
+        alike = named.unique().sort().str.join(" / ").over(named.str.replace_all(_PREFIX, ""))
+        named = named.replace(dict(pl.concat(sides).unique().select("name", alike.alias("alike")).iter_rows()))
+    return _by_key(COMPARE_CALLS, pair, lambda one: one.calls.with_columns(named), "total_ns")
+
+
+def compare_copies(pair: Pair) -> pl.DataFrame:
+    """The copies and memsets of both sides, by kind."""
+    moved = pl.col("kind").is_in(["memcpy", "memset"])
+    named = {"name": "operation"}
+    return _by_key(COMPARE_COPIES, pair, lambda one: one.slots.filter(moved).rename(named), "exclusive_ns")
+
+
+def compare_families(pair: Pair) -> pl.DataFrame:
+    """The operations of both sides by what they do; times sum to the busy buckets of `compare`."""
+
+    def families(run: Digest) -> pl.DataFrame:
+        kernel = pl.col("kind") == "kernel"
+        names = run.slots.filter(kernel).get_column("name").drop_nulls().unique()
+        family = pl.col("name").replace_strict({name: decode(name).family for name in names}, default=None)
+        return run.slots.with_columns(family=pl.when(kernel).then(family).fill_null(pl.col("bucket")))
+
+    return _by_key(COMPARE_FAMILIES, pair, families, "exclusive_ns", pair.busy_ns)
+
+
+def compare_findings(pair: Pair) -> pl.DataFrame:
+    """The findings of both sides, by rule."""
+    keys, values = pair.per_iteration(
+        lambda one: one.findings.with_columns(runs=pl.lit(1)), ("rule",), ("at_stake_ns", "runs")
+    )
+    runs = [(side > 0).sum(axis=1) for side in values.pop("runs")]
+    every = pl.concat(
+        [one.findings.with_columns(side=pl.lit(at)) for at, side in enumerate(pair.sides) for one in side.digests]
+    )
+    largest = every.sort("side", "at_stake_ns", "headline").group_by("rule").agg(pl.col("headline").last())
+    frame = with_differences(pair, keys, values, "at_stake_ns").join(largest, on="rule", maintain_order="left")
+    frame = frame.with_columns(
+        pl.Series(f"{name}_runs", number, dtype=pl.Int64) for name, number in zip(("base", "new"), runs, strict=True)
+    )
+    base, new = pl.col("base_runs"), pl.col("new_runs")
+    change = pl.when(base == 0).then(pl.lit(NEW)).when(new == 0).then(pl.lit(GONE)).otherwise(pl.lit(_STAYS))
+    everywhere = (base == len(pair.base.digests)) | (new == len(pair.new.digests))
+    frame = frame.with_columns(pl.col("changed") & everywhere, change=change)
+    return by_size(COMPARE_FINDINGS.select(frame), "rule")
+
+
+def compare_memory(pair: Pair) -> pl.DataFrame:
+    """The memory of both sides by kind, the largest difference of the peak first; empty unless both recorded it."""
+    if not _both_have(pair, lambda one: one.memory):
+        return COMPARE_MEMORY.empty()
+    # peaks are no sums of iterations, so that the part of an iteration is the peak
+    keys, values = pair.per_iteration(
+        lambda one: one.memory.with_columns(pl.col("peak_bytes") * one.about.iterations),
+        ("memory",),
+        ("peak_bytes", "allocations"),
+    )
+    most = 1 + pair.limits.least_effect
+    apart = [  # each run of one side has more than each of the other
+        (one.min(axis=1) > other.max(axis=1) * most)
+        for base, new in values.values()
+        for one, other in ((base, new), (new, base))
+    ]
+    base, new = pl.col("base_peak_bytes"), pl.col("new_peak_bytes")
+    rows = keys.with_columns(column for name, sides in values.items() for column in means(name, sides))
+    ratio = pl.when((base > 0) & (new > 0)).then(new / base)
+    rows = rows.with_columns(pl.Series("changed", np.logical_or.reduce(apart)), delta_bytes=new - base, ratio=ratio)
+    order = [pl.col("delta_bytes").abs(), pl.col("memory")]
+    return COMPARE_MEMORY.select(rows).sort(order, descending=[True, False], nulls_last=True)
+
+
+def compare_ranges(pair: Pair) -> pl.DataFrame:
+    """The ranges inside of an iteration of both sides; empty where the iterations of a side hold none."""
+    if not _both_have(pair, lambda one: one.ranges):
+        return COMPARE_RANGES.empty()
+    rows = _by_key(COMPARE_RANGES, pair, lambda one: one.ranges, "ns")
+    return rows.with_columns(pl.when(pl.col("range") != BETWEEN).then(pl.col("base_count", "new_count")))
+
+
+def compare_ranks(comparison: Comparison) -> pl.DataFrame:
+    """The time of an iteration of both sides for each rank that both have, by rank."""
+    rows = [
+        (pair.base.about.rank, one.base_ns, one.new_ns, one.new_ns - one.base_ns, *one[1:4], one.word, bool(one))
+        for pair in comparison.pairs
+        for one in [verdict_of(pair)]
+    ]
+    return pl.DataFrame(rows, schema=COMPARE_RANKS.schema, orient="row").sort("rank")
+
+
+def _by_key(
+    table: Table,
+    pair: Pair,
+    rows: Callable[[Digest], pl.DataFrame],
+    ns: str,
+    whole: tuple[int, int] | None = None,
+) -> pl.DataFrame:
+    """The rows of both sides, those of one key together, the largest difference of `ns` first.
+
+    Of the columns of `rows`, those that the table has are the key, and those that it has of base and of new are
+    summed; times sum to `whole` where that is given.
+    """
+    given = rows(pair.base.digests[0]).columns
+    keys = [name for name in given if name in table.schema]
+    values = [name for name in given if name == ns or f"base_{name}" in table.schema]
+    names, sums = pair.per_iteration(rows, keys, values)
+    return by_size(table.select(with_differences(pair, names, sums, ns, whole)), keys[0])
+
+
+def _both_have(pair: Pair, rows: Callable[[Digest], pl.DataFrame]) -> bool:
+    return all(any(rows(one).height for one in side.digests) for side in pair.sides)
+
+
+# Operators, by their path in the call tree.
+
+
+def compare_ops(pair: Pair) -> pl.DataFrame:
+    """The operators of an iteration of both sides, by their path in the call tree.
+
+    Of operators that one side alone has, those under the same nearest operator of both sides are one row, with all that
+    they called: the lowest common ancestor, as in TraceLens' TraceDiff.
+    """
+    keys, values = pair.per_iteration(lambda one: one.ops, ("path",), ("count", "self_host_ns", "device_ns"))
+    if keys.is_empty():
+        return COMPARE_OPS.empty()
+    paths = keys.get_column("path").to_list()
+    had = [np.logical_or.reduce([both[side].any(axis=1) for both in values.values()]) for side in (0, 1)]
+    groups = _path_groups(paths, {path for path, *sides in zip(paths, *had, strict=True) if all(sides)})
+    changes = {(True, True): _REPLACED, (True, False): GONE, (False, True): NEW}
+    head = []
+    for (path, same), (rows, outer) in groups.items():
+        base, new = (bool(side[rows].any()) for side in had)
+        named = (None if same else _named(paths, path, outer, side.mean(axis=1)) for side in values["count"])
+        head.append((path or None, SAME if same else changes[base, new], *named))
+    names = pl.DataFrame(head, schema=dict([*COMPARE_OPS.schema.items()][:4]), orient="row")
+    every, outermost = zip(*groups.values(), strict=True)
+    sums = {}
+    for name, (before, after) in values.items():
+        chosen = outermost if name == "count" else every
+        sums[name] = summed(before, chosen), summed(after, chosen)
+    # busy time as `compare` tells it, without what no recorded operator launched
+    busy = pl.col("bucket").is_in(BUSY_BUCKETS)
+    _, buckets = pair.per_iteration(lambda one: one.buckets.filter(busy), ("bucket",), ("ns",))
+    others = nearest(
+        float(all_ns.mean(axis=1).sum() - ops_ns.mean(axis=1).sum())
+        for all_ns, ops_ns in zip(buckets["ns"], sums["device_ns"], strict=True)
+    )
+    whole = (pair.busy_ns[0] - others[0], pair.busy_ns[1] - others[1])
+    return by_size(COMPARE_OPS.select(with_differences(pair, names, sums, "device_ns", whole)), "path")
+
+
+def _path_groups(paths: Sequence[str], both: set[str]) -> dict[tuple[str, bool], tuple[list[int], list[int]]]:
+    """The paths of `both` sides one by one, and the others by the nearest path around them that both have.
+
+    By that path (empty at the outermost) and whether it is its own: the rows of all of its paths, and of those that no
+    other one of them is around, whose calls are counted.
+    """
+    found: dict[tuple[str, bool], tuple[list[int], list[int]]] = {}
+    every = {*paths}
+    for row, path in sorted(enumerate(paths), key=lambda one: one[1] not in both):
+        same = path in both
+        rows, outer = found.setdefault((path if same else _nearest(path, both), same), ([], []))
+        rows.append(row)
+        if same or (above := _nearest(path, every)) in both or not above:
+            outer.append(row)
+    return found
+
+
+def _nearest(path: str, known: set[str]) -> str:
+    """The nearest path around `path` that is known; empty where none is."""
+    above = path.rpartition(ARROW)[0]
+    while above and above not in known:
+        above = above.rpartition(ARROW)[0]
+    return above
+
+
+def _named(paths: Sequence[str], path: str, outer: Sequence[int], calls: Floats) -> str | None:
+    """``aten::addmm, aten::t and 2 more``: what `path` is around, the most called first; None without any."""
+    own = sorted((row for row in outer if calls[row] > 0), key=lambda row: (-calls[row], paths[row]))
+    cut = len(path) + len(ARROW) if path else 0
+    more = f" and {len(own) - _NAMED} more" if len(own) > _NAMED else ""
+    return ", ".join(paths[row][cut:] for row in own[:_NAMED]) + more or None
+
+
+# Kernels and their counters, matched in the order of launch.
+
+
+def compare_kernels(pair: Pair) -> pl.DataFrame:
+    """The operations of both sides, matched in the order of launch; times sum to the busy buckets of `compare`."""
+    if not pair.blocks:
+        return COMPARE_KERNELS.empty()
+    base, new = pair.slots
+    before, after = [one.base for one in pair.blocks], [one.new for one in pair.blocks]
+    sums = {
+        "ns": (summed(base.ns, before), summed(new.ns, after)),
+        "count": (summed(base.counts, before), summed(new.counts, after)),
+    }
+    frame = with_differences(pair, _kernel_names(pair), sums, "ns", pair.busy_ns)
+    # where one side has none, all of it is by their number
+    mean, plain = pl.col("base_ns") / pl.col("base_count"), (pl.col("base_count") > 0) & (pl.col("new_count") > 0)
+    by_number = ((pl.col("new_count") - pl.col("base_count")) * mean).cast(pl.Int64)
+    frame = frame.with_columns(count_ns=pl.when(plain).then(by_number).otherwise("delta_ns"))
+    frame = frame.with_columns(time_ns=pl.col("delta_ns") - pl.col("count_ns"))
+    return by_size(COMPARE_KERNELS.select(frame), "base_kernel", "new_kernel")
+
+
+def _kernel_names(pair: Pair) -> pl.DataFrame:
+    """The change of each block, and its columns of :data:`_KERNELS` with the range."""
+    names = [side.rows.get_column("name").to_list() for side in pair.slots]
+    places = [side.rows.select(pl.coalesce("range", "op")).to_series().to_list() for side in pair.slots]
+    found = []
+    for one in pair.blocks:
+        sides = [*zip(pair.slots, names, places, (one.base, one.new), strict=True)]
+        kernels = [_sums(keys, side.ns, rows) for side, keys, _, rows in sides]
+        side, _, ranges, rows = sides[0 if one.base else 1]
+        largest = (
+            max(times, key=lambda name: (times[name], name or ""), default=None)
+            for times in (*kernels, _sums(ranges, side.ns, rows))
+        )
+        found.append((one.change, *largest, *map(len, kernels)))
+    return pl.DataFrame(found, schema=dict([*COMPARE_KERNELS.schema.items()][:6]), orient="row")
+
+
+def _sums(keys: Sequence[K], values: Floats, rows: Sequence[int]) -> dict[K, float]:
+    """The sums over some operations, by their keys, of the means of values [operations, runs]."""
+    found: dict[K, float] = {}
+    for row in rows:
+        found[keys[row]] = found.get(keys[row], 0.0) + float(values[row].mean())
+    return found
+
+
+def compare_counters(pair: Pair) -> pl.DataFrame:
+    """The counters of the kernels of both sides, those with the most time first; empty where a side has none."""
+    means = [_means(side) for side in pair.sides]
+    if not all(means):
+        return COMPARE_COUNTERS.empty()
+    keys = [[*side.rows.select("name", "shape").iter_rows()] for side in pair.slots]
+    rows: list[tuple[float, dict[str, object]]] = []
+    for one in pair.blocks:
+        parts = [*zip(keys, pair.slots, (one.base, one.new), means, strict=True)]
+        time = max(float(side.ns[list(own)].sum()) for _, side, own, _ in parts)
+        head: dict[str, object] = {"change": one.change}
+        values = []
+        for name, (names, side, own, known) in zip(("base", "new"), parts, strict=True):
+            launches = _sums(names, side.counts, own)
+            durations = {key: number * known.get(key, {}).get("dur_ns", 0.0) for key, number in launches.items()}
+            longest = max(durations, key=lambda key: (durations[key], key[0] or ""), default=(None, None))
+            head[f"{name}_kernel"], head[f"{name}_names"] = longest[0], len({key[0] for key in launches})
+            head[f"{name}_count"] = float(sum(launches.values()))
+            values.append(dict(_counters(known, launches, together=one.change in (FUSED, SPLIT))))
+        base, new = values
+        rows += [
+            (-time, head | {"counter": counter, "base": base.get(counter), "new": new.get(counter)})
+            for counter in base | new
+        ]
+    rows.sort(key=lambda row: row[0])
+    frame = pl.DataFrame([row for _, row in rows], schema=dict([*COMPARE_COUNTERS.schema.items()][:-3]))
+    before, after, share = pl.col("base"), pl.col("new"), pl.col("counter").str.ends_with("_share")
+    ratio, least = pl.when(~share & (before > 0) & (after > 0)).then(after / before), pair.limits.least_effect
+    alone = pl.col("change").cast(pl.String).is_in([NEW, GONE])
+    beyond = (ratio > 1 + least) | (ratio < 1 / (1 + least))
+    from_nothing = ~share & ((before > 0) != (after > 0))
+    changed = alone | pl.when(share).then((after - before).abs() > least).otherwise(beyond.fill_null(from_nothing))
+    return COMPARE_COUNTERS.select(
+        frame.with_columns(difference=after - before, ratio=ratio, changed=changed.fill_null(value=False))
+    )
+
+
+def _means(side: Side) -> Means:
+    """The counters of each kernel and shape, the mean of the runs that have them."""
+    every = pl.concat([one.counters for one in side.digests])
+    found: Means = {}
+    sums = every.group_by("name", "shape", "counter", maintain_order=True).agg(pl.col("mean").mean())
+    for name, shape, counter, mean in sums.iter_rows():
+        found.setdefault((name, shape), {})[counter] = mean
+    return found
+
+
+def _counters(known: Means, launches: Mapping[Key, float], *, together: bool) -> Iterator[tuple[str, float]]:
+    """The counters of some kernels: of all launches together, or means of a launch."""
+    own = [(known[key], number) for key, number in launches.items() if key in known]
+    every = 1.0 if together else sum(number for _, number in own)
+    for counter in dict.fromkeys(name for counters, _ in own for name in counters):
+        having = [(counters, number) for counters, number in own if counter in counters]
+        values = np.array([counters[counter] for counters, _ in having])
+        numbers = np.array([number for _, number in having])
+        if counter in _SUMS:
+            if len(having) == len(own):  # of fewer it would be a part of the sum
+                yield counter, float(values @ numbers / every)
+        elif counter in _LARGEST:
+            yield counter, float(values.max())
+        else:
+            by = _TRAFFIC if counter == _INTENSITY else ("dur_ns",)
+            weights = np.array([sum(counters.get(name, 0.0) for name in by) for counters, _ in having]) * numbers
+            yield counter, float(np.average(values, weights=weights if weights.sum() > 0 else numbers))
