@@ -26,7 +26,6 @@ if TYPE_CHECKING:  # the public names, for type checkers and for the list of tab
     from kanalyze.analyses.counters.counters import hot_lines as hot_lines
     from kanalyze.analyses.counters.counters import stalls as stalls
     from kanalyze.analyses.counters.roofline import roofline as roofline
-    from kanalyze.analyses.critical.critical_path import critical_path as critical_path
     from kanalyze.analyses.device.copies import copies as copies
     from kanalyze.analyses.device.kernels import gpu as gpu
     from kanalyze.analyses.device.kernels import kernels as kernels
@@ -63,17 +62,18 @@ if TYPE_CHECKING:  # the public names, for type checkers and for the list of tab
     from kanalyze.analyses.operators.ops import ops as ops
     from kanalyze.analyses.operators.tree import tree as tree
     from kanalyze.analyses.page.overview_page import Overview as Overview
-    from kanalyze.analyses.page.overview_page import overview as overview
     from kanalyze.analyses.page.time_page import Summary as Summary
     from kanalyze.analyses.page.time_page import summarize as summarize
     from kanalyze.analyses.ranges.range_gpu import range_gpu as range_gpu
     from kanalyze.analyses.ranges.range_gpu import range_kernels as range_kernels
     from kanalyze.analyses.ranges.ranges import ranges as ranges
     from kanalyze.analyses.ranges.steps import steps as steps
+    from kanalyze.analyses.replay.critical_path import critical_path as critical_path
     from kanalyze.analyses.streams.concurrency import concurrency as concurrency
     from kanalyze.analyses.timeline.gpu_units import gpu_units as gpu_units
     from kanalyze.errors import KanalyzeError as KanalyzeError
     from kanalyze.notebook import compare as compare
+    from kanalyze.notebook import overview as overview
     from kanalyze.notebook import ranks as ranks
     from kanalyze.notebook import read_all as read_all
     from kanalyze.notebook import reduce as reduce

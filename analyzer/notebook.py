@@ -22,9 +22,8 @@ from kanalyze import catalog, outlets, readers
 from kanalyze.analyses import homes_of_jobs
 from kanalyze.analyses.comparing import _comparison, _pair
 from kanalyze.analyses.page import overview_page, time_page
-from kanalyze.analyses.replay import _changes, _whatif
+from kanalyze.analyses.replay import _changes, _unprofiled, _whatif
 from kanalyze.analyses.timeline import _tracks
-from kanalyze.analyses.unprofiled import _correction
 from kanalyze.errors import ClosedReportError, KanalyzeError, UnknownNameError
 from kanalyze.readers.capture import reports as capture_reports
 from kanalyze.renderers.formats import document
@@ -250,7 +249,7 @@ def without_profiler(report: Report) -> Report:
             262,144 operations and calls.
     """
     _refuse_others("without_profiler", (report,), several=False)
-    return _shown_well(_correction.without(report))
+    return _shown_well(_unprofiled.without(report))
 
 
 def summarize(*reports: Report) -> time_page.Summary | time_page.CounterSummary | time_page.JointSummary:

@@ -39,7 +39,7 @@ _SINGLE: Final = {
 
 #: The name of the steady part as a window, and the module that finds windows by iterations.
 STEADY: Final = "steady"
-_ITERATIONS: Final = "kanalyze.analyses.iterations._steady"
+_ITERATIONS: Final = "kanalyze.analyses.iterations.phases"
 
 #: Cache key of a kind's events.
 _EVENTS_OF: Final = "{} events"

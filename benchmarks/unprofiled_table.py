@@ -17,11 +17,10 @@ from typing import NamedTuple
 import polars as pl
 
 import kanalyze
-from kanalyze.analyses.iterations._steady import steady_part
+from kanalyze.analyses.iterations.phases import steady_part
 from kanalyze.analyses.replay._changes import NEAR, fitted
+from kanalyze.analyses.replay._unprofiled import estimated, unprofiled
 from kanalyze.analyses.replay._whatif import window_without
-from kanalyze.analyses.unprofiled._moved import unprofiled
-from kanalyze.analyses.unprofiled._sides import estimated
 
 FILES = {"nsys": "nsys.sqlite", "torch": "torch.json.gz"}
 BUSY = ("kernel", "communication", "memcpy", "memset")

@@ -60,7 +60,7 @@ def test_modules_of_our_own_are_imported_inside_functions_only_where_few_reports
     )
     deferring_readers = ("analyzer/several/sides.py",)  # two baselines need none
     deferring_drawings = ("analyzer/several/jobs.py",)  # what draws ranks is for files and traces alone
-    deferring_replays = ("analyzer/analyses/findings/_claims.py", "analyzer/analyses/unprofiled/_correction.py")
+    deferring_replays = ("analyzer/analyses/findings/_claims.py",)
     deferring_rooms = (  # what programs without marks, traces and captures need: 1 % of a small page
         "analyzer/analyses/iterations/iterations.py",
         "analyzer/analyses/operators/_host_names.py",

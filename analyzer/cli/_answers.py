@@ -25,8 +25,8 @@ from kanalyze.readers.archives import unpacked
 with late():
     from kanalyze import catalog, counter_model, readers, several, window
     from kanalyze.analyses.findings import _doubts
-    from kanalyze.analyses.iterations import _steady
-    from kanalyze.analyses.unprofiled import _correction
+    from kanalyze.analyses.iterations import phases
+    from kanalyze.analyses.replay import _unprofiled
     from kanalyze.readers.archives import unpacked  # which loads no other reader
     from kanalyze.readers.capture import read_capture
     from kanalyze.readers.capture import reports as captures
@@ -111,7 +111,7 @@ def opened_counters(report: Path, where: Where) -> dict[str | None, Report]:
 def parts_of(whole: Report, where: Where) -> dict[str | None, Report]:
     """Parts as of :func:`opened_parts`, of a report that is open."""
     if where.without_profiler:
-        whole = _correction.without(whole)
+        whole = _unprofiled.without(whole)
     whole, text = whole.narrow(device=where.device, process=where.process), where.window
     windows = [None] if text is None else whole.windows(text)
     if text is not None and (left_out := len(whole.instances(text)) - len(windows)):
@@ -399,7 +399,7 @@ def _origin(table: str, way: Run, ways: Sequence[Run], held: Opened, whole: Repo
     cost = ""
     if way.tool == captures.SAMPLES:
         plain = closed_at_end(held.once((ways[0], "plain"), ways[0].opened))
-        cost = f" {_steady.sampling_cost(plain, whole)}"
+        cost = f" {phases.sampling_cost(plain, whole)}"
     return f"{table} is from {way.file}{which}; {ways[0].file.name} does not record it.{cost}"
 
 

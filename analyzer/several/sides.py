@@ -273,7 +273,7 @@ def file_page_of_sides(base: Sequence[Path], new: Sequence[Path], asked: Asked, 
 
 def _first_drawn(side: Sequence[Path], asked: Asked, most: int) -> list[tuple[int, Timeline, Meta]]:
     """The timeline of the first run of a side that has one, with where its work begins; none of a baseline."""
-    from kanalyze.analyses.iterations._steady import known_steady_part  # noqa: PLC0415 - as above
+    from kanalyze.analyses.iterations.phases import known_steady_part  # noqa: PLC0415 - as above
     from kanalyze.analyses.timeline._tracks import timeline  # noqa: PLC0415 - as above
 
     for opened in (report for path in side if path.suffix != SUFFIX for report in opened_of(path, asked)):

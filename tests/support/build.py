@@ -5,6 +5,7 @@ An event's id is its place in the list, so that "the lower event_id" is "the one
 
 from __future__ import annotations
 
+import re
 from dataclasses import MISSING, Field, dataclass, field, fields
 from itertools import starmap
 from pathlib import Path
@@ -254,3 +255,37 @@ def launched(
 def rows_of(names: str, *rows: tuple[object, ...]) -> list[dict[str, object]]:
     """Rows as `to_dicts` gives them, whose columns have these names."""
     return [dict(zip(names.split(), row, strict=True)) for row in rows]
+
+
+_WRITTEN = re.compile(r"(-?\d+)-(-?\d+) (.+?)((?: [#ptds^](?:\d+|None))*)")
+_KEYS = {"#": "correlation", "p": "process", "t": "thread", "d": "device", "s": "stream", "^": "parent"}
+
+
+def timeline(text: str) -> list[Event]:
+    """Events as written, such as ``0-5 cudaLaunchKernel #1; 7-9 kernel:gemm #1 s8``: start, end, name and keys.
+
+    Keys are # (correlation), p (process), t (thread), d (device), s (stream) and ^ (parent). A call goes by its name,
+    the profiler's work by ! and its name, a range by its name in brackets, a copy by memcpy and its direction, an
+    operator by op: and a Python function by python: before its name.
+    """
+    made = []
+    for event in re.split(r"; |;?\s*\n\s*", text.strip()):
+        start, end, name, further = _WRITTEN.fullmatch(event).groups()
+        keys = {_KEYS[key[0]]: None if key[1:] == "None" else int(key[1:]) for key in further.split()}
+        kind, _, detail = name.partition(":" if name.startswith("kernel:") else " ")
+        if name.startswith("["):
+            made.append(nvtx(name[1:-1], int(start), int(end), **keys))
+        elif name.startswith("!"):
+            made.append(overhead(name[1:], int(start), int(end), **keys))
+        elif name.startswith(("op:", "python:")):
+            kind, _, name = name.partition(":")
+            made.append(host(kind, name, int(start), int(end), **keys))
+        elif kind in _ON_DEVICE:
+            further = {} if not detail else {"direction": detail} if kind == "memcpy" else {"name": detail}
+            made.append(_ON_DEVICE[kind](int(start), int(end), **further, **keys))
+        else:
+            made.append(call(name, int(start), int(end), **keys))
+    return made
+
+
+_ON_DEVICE = {"kernel": kernel, "graph": graph, "memcpy": memcpy, "memset": memset}

@@ -1,6 +1,6 @@
 """What the host was in, said a second time: instant by instant, with operators and Python functions.
 
-Written from the description of :mod:`kanalyze.analyses.host._thread_names`; which functions are whose is read off a
+Written from the description of :mod:`kanalyze.analyses.host._range_lines`; which functions are whose is read off a
 list.
 """
 

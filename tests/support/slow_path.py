@@ -7,9 +7,9 @@ those of the tables that tests hold by themselves.
 from __future__ import annotations
 
 from kanalyze.analyses.communication._recorded import last_arrivals
-from kanalyze.analyses.critical._graph import dependencies
 from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.host._context_creation import unseen_syncs
+from kanalyze.analyses.host._call_kinds import unseen_syncs
+from kanalyze.analyses.replay._graph import dependencies
 from kanalyze.analyses.streams.concurrency import used_streams
 
 

@@ -69,14 +69,8 @@ class Simulated(NamedTuple):
 
 #: Every kind of wait once, so that what each takes can be seen.
 PROLOGUE = [
-    Launch("a", 400, 1),
-    Launch("a", 400, 1),
-    Event(1, 2),
-    Launch("b", 400, 2),
-    Sync(2),
-    Launch("b", 40, 1),
-    Sync(None),
-    Host(8),
+    *(Launch("a", 400, 1), Launch("a", 400, 1), Event(1, 2), Launch("b", 400, 2), Sync(2), Launch("b", 40, 1)),
+    *(Sync(None), Host(8)),
 ]
 
 

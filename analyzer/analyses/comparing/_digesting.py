@@ -17,20 +17,20 @@ from kanalyze.analyses.host.api import api
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.idle.syncs import scope_of
 from kanalyze.analyses.iterations._marks import of_process
-from kanalyze.analyses.iterations._steady import (
+from kanalyze.analyses.iterations.iterations import judged_iterations
+from kanalyze.analyses.iterations.phases import (
     SteadyPart,
     known_steady_part,
     lengths_ns,
     parts_of_step,
     steady_part_by_launches,
 )
-from kanalyze.analyses.iterations.iterations import judged_iterations
 from kanalyze.analyses.memory.memory import memory
 from kanalyze.analyses.operators._host_tree import ARROW, host_tree, operator_paths, path_texts
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.operators.tree import nodes
+from kanalyze.analyses.replay._unprofiled import SAME, bare_of, corrected
 from kanalyze.analyses.shared.analysis import require
-from kanalyze.analyses.unprofiled._correction import SAME, bare_of, corrected
 from kanalyze.columns import gathered
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS

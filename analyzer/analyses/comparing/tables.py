@@ -31,7 +31,7 @@ from kanalyze.analyses.comparing._pair import (
     with_differences,
 )
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
-from kanalyze.analyses.iterations._steady import BETWEEN
+from kanalyze.analyses.iterations.phases import BETWEEN
 from kanalyze.analyses.operators._host_tree import ARROW
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.decoder.decode import decode

@@ -70,12 +70,17 @@ def _process_spans(report: Report) -> pl.DataFrame:
     return pl.concat(parts).group_by("process_id").agg(sides)
 
 
-@once_per_process
+@once_per_report
 def busy_layers(report: Report) -> dict[int, list[pl.DataFrame]]:
-    """By device, for each of :data:`BUSY_BUCKETS` the span set of its operations and those of the buckets before."""
+    """By device in scope, for each of :data:`BUSY_BUCKETS` the busy time of its operations and those of buckets before.
+
+    Span sets, of what overlaps the window of the device.
+    """
     work, found = operations(report).select("device", "start", "end", "rank"), {}
-    for device in work.get_column("device").unique().sort():
+    for device, *sides in windows(report).iter_rows():
         own, layers = of_device(work, device), [pl.DataFrame(schema=intervals.SPANS)]
+        if report.scope.window is not None:
+            own = intervals.overlapping(own, (sides[0], sides[1]))
         for rank in range(len(BUSY_BUCKETS)):
             part = own.filter(pl.col("rank") == rank).select("start", "end")
             layers.append(intervals.union(pl.concat([layers[-1], part])) if part.height else layers[-1])
@@ -83,9 +88,11 @@ def busy_layers(report: Report) -> dict[int, list[pl.DataFrame]]:
     return found
 
 
+@once_per_process
 def busy_spans(report: Report) -> dict[int, pl.DataFrame]:
     """Span set of busy time by device, at any time."""
-    return {device: layers[-1] for device, layers in busy_layers(report).items()}
+    work = operations(report).select("device", "start", "end")
+    return {device: intervals.union(of_device(work, device)) for device in work.get_column("device").unique().sort()}
 
 
 def busy_within(report: Report, spans: pl.DataFrame) -> pl.Series:

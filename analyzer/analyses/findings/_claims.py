@@ -17,7 +17,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
-from kanalyze.analyses.replay._mending import Mending
+from kanalyze.analyses.replay._changes import Mending
 from kanalyze.report import Report
 from kanalyze.units import percent
 
@@ -201,8 +201,8 @@ def _of_device(report: Report, found: Sequence[Finding], changes: Mapping[int, M
 def _replayed(report: Report, device: int, change: Mending) -> _Gains:
     """How much shorter the window of a device gets by a change, and how wrong that may be."""
     from kanalyze.analyses.replay._changes import NEAR  # noqa: PLC0415 - as above
+    from kanalyze.analyses.replay._unprofiled import sides  # noqa: PLC0415 - as above
     from kanalyze.analyses.replay._whatif import mended, replayed  # noqa: PLC0415 - most reports need no replay
-    from kanalyze.analyses.unprofiled._sides import sides  # noqa: PLC0415 - as above
 
     gains = []
     for known, plan, state, end in sides(report)[device]:
@@ -216,7 +216,7 @@ def _with(report: Report, one: Finding, gains: _Gains | None) -> Finding:
     """The finding with its gain, and between which bounds: those of nothing are nothing; at most it is the whole."""
     if gains is None:
         return one._replace(mending=None)
-    from kanalyze.analyses.unprofiled._sides import sides  # noqa: PLC0415 - as above
+    from kanalyze.analyses.replay._unprofiled import sides  # noqa: PLC0415 - as above
 
     known = sides(report)[one.device][0]
     whole = known.end - known.network.start

@@ -19,7 +19,7 @@ from kanalyze.analyses.findings.rules.loading import ONE_TIME
 from kanalyze.analyses.findings.rules.occupancy import SAMPLED
 from kanalyze.analyses.host._call_kinds import interface, spoken
 from kanalyze.analyses.idle.culprits import culprits
-from kanalyze.analyses.iterations._steady import known_steady_part
+from kanalyze.analyses.iterations.phases import known_steady_part
 from kanalyze.analyses.launches._launch_costs import WORTH_SAYING, least_worth_saying
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require, side_by_side
 from kanalyze.errors import KanalyzeError

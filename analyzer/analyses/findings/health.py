@@ -13,8 +13,7 @@ from kanalyze.analyses.device._operations import used_devices
 from kanalyze.analyses.device._windows import shared_devices
 from kanalyze.analyses.device.occupancy import every_shape_known, launch_occupancy
 from kanalyze.analyses.findings._doubts import CHECKS, TABLE, check_table, damaged, names, pairing, with_late
-from kanalyze.analyses.host._call_kinds import interface
-from kanalyze.analyses.host._context_creation import begun_before
+from kanalyze.analyses.host._call_kinds import begun_before, interface
 from kanalyze.analyses.host._thread_timeline import NEEDED
 from kanalyze.analyses.idle._attribution import unknown_times
 from kanalyze.analyses.idle.culprits import own_samples

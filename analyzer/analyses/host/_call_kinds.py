@@ -1,4 +1,4 @@
-"""Classifies CUDA and HIP calls by name into ledger buckets.
+"""Kinds of CUDA and HIP calls by name, the worlds of programs; the creation of contexts, and how recordings begin.
 
 The buckets and their order are those of definitions.md, section 5. Names are CUPTI's: runtime (``cuda…``) and driver
 (``cu…``) calls, with or without a version suffix; and ROCm's (``hip…``), which count as the CUDA calls that do the
@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import polars as pl
 
+from kanalyze.analyses.device._operations import launch_calls, nearest_launches, operations, with_facts
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import nearest
 from kanalyze.intervals import OF_EVENTS
 from kanalyze.report import Report
 from kanalyze.tools import CUDA, HIP, RUNTIME, is_amd
@@ -244,3 +246,289 @@ def spoken(report: Report, words: Mapping[str, T], otherwise: T) -> T:
     """Of `words` by world those of the program's world, or of one that is like it."""
     own = world(report)
     return words.get(own, words.get(_LIKE.get(own, own), otherwise))
+
+
+# Beginnings of processes: contexts, by a recorded call or outside of any, and recordings that begin in mid-run.
+
+
+#: Calls that need no context: the first other call of a process is the one that creates it.
+_WITHOUT_CONTEXT: Final = (
+    r"^(?:cuInit|cuDriverGet|cuDeviceGet|cuDeviceTotalMem|cuGetProcAddress|cuGetErr|cuModuleGetLoadingMode"
+    r"|cuLibrary(?:Load|Unload|GetKernel)|cuKernelGetName|cuGetExportTable|cudaGetDevice|cudaDriverGet|cudaRuntimeGet|cudaGetDriverEntryPoint"
+    r"|cudaDeviceGet(?:Attribute|ByPCIBusId|PCIBusId|P2PAttribute)"
+    r"|cudaChooseDevice|cudaGetErr|cudaPeekAtLastError|cudaGetLastError|cudaSetDeviceFlags|cudaStreamIsCapturing)"
+)
+
+#: Calls on objects of an existing context (event, stream, memory, graph, module), and calls that wait for the device,
+#: copy, load or launch: a long one is no evidence of context creation.
+_NO_EVIDENCE: Final = (
+    r"(?:cuda|cu|hip)(?:Event(?!Create)|Stream(?!Create)|Graph|Mem(?:cpy|set|Prefetch|Advise)|\w*(?:Free|Synchronize)|HostUnregister"
+    r"|Profiler|Ctx(?!Create)|Module|Library|Link|Kernel|Func|Occupancy|\w*Launch)|nvrtc|nvJitLink"
+)
+
+#: Calls that can take long for other reasons (they wait, or pin or map memory): evidence only where the recording also
+#: has the first CUDA call of the process, one of :data:`BEGINS_CUDA`.
+_WEAK_EVIDENCE: Final = r"(?:cuda|hip)(?:Free|HostAlloc|HostMalloc|MallocHost|HostRegister|MallocManaged)(?:_v\d+)?$"
+BEGINS_CUDA: Final = re.compile(r"cuInit|cuModuleGetLoadingMode|cuDriverGetVersion")
+
+#: Launches that copy or set memory, which may wait for other reasons; and how many times the usual one of its name the
+#: first launch takes in which a context is made.
+_COPIES: Final = re.compile(r"(?:cuda|cu|hip)(?:Mem|Graph)")
+_TIMES_USUAL: Final = 100
+
+#: Shortest first call that counts as context creation where the profiler records none: the fastest contexts take tens
+#: of milliseconds, and a call in an existing context takes a fraction of one.
+CONTEXT_FROM_NS: Final = 10_000_000
+
+
+@once_per_process
+def context_calls(report: Report) -> pl.DataFrame:
+    """Calls that created a context: api events with their row, end_ns, and made_ns, when the context was ready.
+
+    Where the profiler recorded context creation in a process, it is the outermost call around that record, until the
+    record starts. Elsewhere it is the first call of the process that needs a context, if that took at least
+    :data:`CONTEXT_FROM_NS` before any operation ran and no other evidence rules it out (definitions.md, section 5).
+    """
+    calls, records = _with_end(report, "api").with_row_index("row"), _context_records(report)
+    found = [calls.clear().with_columns(made_ns="end_ns")]
+    for event in records.iter_rows(named=True):
+        made = pl.lit(event["start_ns"], dtype=pl.Int64)
+        found.append(_enclosing_calls(event, calls).head(1).with_columns(made_ns=made))
+    recorded = records.get_column("process_id").unique()
+    silent = calls if recorded.is_empty() else calls.filter(~pl.col("process_id").is_in(recorded.implode()))
+    found += [_inferred(report, silent)] if silent.height else []
+    return pl.concat(found).sort("made_ns").unique("event_id", keep="last", maintain_order=True)
+
+
+def _inferred(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """Infers context creation from the first call of each process that needs a context, by its length."""
+    names = calls.get_column("name").unique()
+    needing = names.filter(~cuda_names(names).str.contains(_WITHOUT_CONTEXT)).cast(pl.String).to_list()
+    asking = calls.filter(pl.col("name").is_in(needing) | pl.col("name").is_null())
+    first = asking.sort("start_ns", "event_id").unique("process_id", keep="first")
+    long = first.filter(pl.col("dur_ns") >= CONTEXT_FROM_NS)
+    if long.is_empty():
+        return long.with_columns(made_ns="end_ns")
+    telling = pl.Series([_is_evidence(row, calls) for row in long.iter_rows(named=True)], dtype=pl.Boolean)
+    long = long.filter(telling).join(_warm_processes(report), on="process_id", how="anti", nulls_equal=True)
+    known = long.join(_first_operations(report), on="process_id", how="left", nulls_equal=True)
+    known = known.with_columns(made_ns=pl.min_horizontal("end_ns", "first")).drop("first")
+    return known.filter(pl.col("made_ns") - pl.col("start_ns") >= CONTEXT_FROM_NS)
+
+
+def _is_evidence(call: dict[str, Any], calls: pl.DataFrame) -> bool:
+    """Whether the length of a first call is evidence of context creation, by its name."""
+    name, own = cuda_name(call["name"] or ""), pl.col("process_id") == call["process_id"]
+    if is_launch_name(name) and not _COPIES.match(name):
+        others = own & (pl.col("name") == call["name"]) & (pl.col("event_id") != call["event_id"])
+        usual = calls.filter(others).select(pl.col("dur_ns").median()).item()
+        return usual is not None and call["dur_ns"] >= _TIMES_USUAL * usual
+    if not re.match(_WEAK_EVIDENCE, name):
+        return bool(name) and bucket_of(name) != "sync" and not re.match(_NO_EVIDENCE, name)
+    before = calls.filter(own & (pl.col("start_ns") < call["start_ns"]))
+    return any(map(BEGINS_CUDA.match, cuda_names(before.get_column("name").unique()).drop_nulls()))
+
+
+def _warm_processes(report: Report) -> pl.DataFrame:
+    """Processes with evidence that they used a device before the recording began: process_id.
+
+    Evidence: the first recorded profiler step is not step 0, the first operation has no launch call, or it started
+    :data:`CONTEXT_FROM_NS` or more after its launch call returned.
+    """
+    later = report.steps().group_by("process_id").agg(pl.col("step").min()).filter(pl.col("step") > 0)
+    work = operations(report).filter(~moved_by_driver(pl.col("detail"))).sort("start", "row")
+    first = with_facts(report, work.unique("process_id", keep="first", maintain_order=True), "call_row", "call_end")
+    late = (pl.col("start") - pl.col("call_end") >= CONTEXT_FROM_NS).fill_null(value=False)
+    before = first.filter(pl.col("call_row").is_null() | late)
+    own = [frame.select(pl.col("process_id").cast(pl.Int64)) for frame in (later, before)]
+    return pl.concat(own).unique()
+
+
+def moved_by_driver(detail: pl.Expr) -> pl.Expr:
+    """Whether an operation is a unified-memory copy, which the driver makes without a call."""
+    return detail.cast(pl.String).str.starts_with("Unified").fill_null(value=False)
+
+
+@once_per_process
+def unrecorded_contexts(report: Report) -> pl.DataFrame:
+    """Context creation that the profiler recorded outside any recorded call, as intervals.
+
+    Columns: process_id, thread_id, start (end of the last recorded activity of the thread: call, range, operator,
+    opening of a library), end (start of the record of the profiler), and before and after (names of the adjacent calls
+    as shown; null at the edge of the recording).
+    """
+    calls, rows = _with_end(report, "api"), []
+    for event in _context_records(report).iter_rows(named=True):
+        if not _enclosing_calls(event, calls).is_empty():
+            continue
+        own, at = _same_thread(event), event["start_ns"]
+        ended, begun = own & (pl.col("end_ns") <= at), own & (pl.col("start_ns") >= event["end_ns"])
+        start, before = _nearest(calls, ended, pl.col("end_ns"), pl.col("end_ns").filter(ended).max())
+        _, after = _nearest(calls, begun, pl.col("start_ns"), pl.col("start_ns").filter(begun).min())
+        start = at if start is None else max(start, _last_activity(report, event, start))
+        rows.append((event["process_id"], event["thread_id"], start, at, before, after))
+    schema = dict.fromkeys((*THREAD, "start", "end"), pl.Int64) | dict.fromkeys(("before", "after"), pl.String)
+    return pl.DataFrame(rows, schema=schema, orient="row").sort("end")
+
+
+def _last_activity(report: Report, event: dict[str, Any], since: int) -> int:
+    """Time of the last activity of the program on the thread before `event`, at least `since`."""
+    found, name, at = since, pl.col("name").cast(pl.String), event["start_ns"]
+    for kind in {"range", "op", "overhead"}.intersection(report.kinds):
+        own = _same_thread(event) & (pl.col("start_ns") < at)
+        if kind == "overhead":
+            # but libraries that the driver itself opens, also while it makes a context
+            own &= name.str.starts_with("dlopen(") & ~name.str.contains(r"lib(?:cuda|cupti|nvidia)")
+        events = _with_end(report, kind).filter(own)
+        times = pl.concat([events.get_column(side) for side in ("start_ns", "end_ns")])
+        found = max([found, *times.filter((times > found) & (times < at)).sort(descending=True).head(1)])
+    return found
+
+
+def _nearest(calls: pl.DataFrame, these: pl.Expr, time: pl.Expr, edge: pl.Expr) -> tuple[int | None, str | None]:
+    """The `edge` among the times of the calls selected by `these`, and the name of the first call there; else None.
+
+    An aggregation and then a filter, without a sort: `these` can select nearly all calls of a large report.
+    """
+    at = calls.select(edge).item()
+    names = calls.filter(these & (time == at)).select(shown(pl.col("name"))).to_series() if at is not None else [None]
+    return at, names[0]
+
+
+def _with_end(report: Report, kind: str) -> pl.DataFrame:
+    """Events of a kind with end_ns added."""
+    events = report.kind(kind).select("event_id", "process_id", "thread_id", "name", "start_ns", "dur_ns")
+    return events.with_columns((pl.col("start_ns") + pl.col("dur_ns")).alias("end_ns"))
+
+
+@once_per_process
+def _context_records(report: Report) -> pl.DataFrame:
+    named = pl.col("name").cast(pl.String).str.contains("context created", literal=True)
+    return _with_end(report, "overhead").filter(named).drop_nulls(["process_id", "thread_id"])
+
+
+def _same_thread(event: dict[str, Any]) -> pl.Expr:
+    return pl.col("process_id").eq(event["process_id"]) & pl.col("thread_id").eq(event["thread_id"])
+
+
+def _enclosing_calls(event: dict[str, Any], calls: pl.DataFrame) -> pl.DataFrame:
+    """The calls of the event's thread that enclose it, the outermost first."""
+    encloses = (pl.col("start_ns") <= event["start_ns"]) & (pl.col("end_ns") >= event["end_ns"])
+    inside = calls.filter(_same_thread(event) & encloses)
+    return inside.sort("start_ns", "end_ns", "event_id", descending=[False, True, False])
+
+
+# Detects processes that were running before the recording began, and their waits for unrecorded work.
+#
+# A recording that begins in mid-run lacks the work already under way. What the first operations of such a process
+# waited for is therefore not known, and the first recorded launch of a kernel need not be its first launch.
+# Definitions: definitions.md, section 5, "Recordings that begin in mid-run".
+
+#: Detail of the bucket `unknown` for waits on work from before the recording.
+BEGINS: Final = "recording begins"
+
+#: Longest launch latency of an idle device, with a margin: an operation that starts later waited for other work.
+PROMPT_NS: Final = 50_000
+
+#: Calls that look up loaded modules and functions, which a warm process makes as well.
+_LOOKUP: Final = re.compile(r"cu\w*Get")
+
+#: Names of profiler overheads for lazy loading by CUDA itself.
+LOADING_WORDS: Final = r"(?i)lazy function loading|module loading"
+
+
+@once_per_process
+def loading_seen(report: Report) -> pl.DataFrame:
+    """Evidence that a process was not warm yet: context creation, module loading, CUDA initialisation.
+
+    Columns: process_id, thread_id, start, end; sorted by start.
+    """
+    loads = names_that(report, lambda name: bucket_of(name) == "loading" and not _LOOKUP.match(name))
+    words = report.kind("overhead").get_column("name").unique().cast(pl.String).drop_nulls()
+    told = words.filter(words.str.contains(LOADING_WORDS)).to_list()
+    # first calls of processes, where they initialise CUDA
+    earliest = pl.col("thread_id", "name", "start_ns", "dur_ns").get(pl.col("start_ns").arg_min())
+    first, begins = report.kind("api").group_by("process_id").agg(earliest), names_that(report, BEGINS_CUDA.match)
+    parts = [
+        report.kind("api").filter(pl.col("name").is_in(loads)).select(*THREAD, **OF_EVENTS),
+        report.kind("overhead").filter(pl.col("name").is_in(told)).select(*THREAD, **OF_EVENTS),
+        context_calls(report).select(*THREAD, start="start_ns", end="made_ns"),
+        unrecorded_contexts(report).select(*THREAD, "start", "end"),
+        first.filter(pl.col("name").is_in(begins)).select(*THREAD, **OF_EVENTS),
+    ]
+    return pl.concat(parts).sort("start")
+
+
+@once_per_process
+def begun_before(report: Report) -> pl.DataFrame:
+    """Processes that were running before the recording began: process_id, and first (start of the first operation).
+
+    Those with calls and operations, and without :func:`loading_seen` before the first operation.
+    """
+    ran = _first_operations(report)
+    seen = loading_seen(report).group_by("process_id").agg(cold=pl.col("start").min())
+    called = report.kind("api").group_by("process_id").agg()
+    known = ran.join(seen, on="process_id", how="left", nulls_equal=True)
+    warm = known.filter(pl.col("cold").is_null() | (pl.col("cold") > pl.col("first")))
+    return warm.join(called, on="process_id", how="semi", nulls_equal=True).select("process_id", "first")
+
+
+@once_per_process
+def _first_operations(report: Report) -> pl.DataFrame:
+    """Start of the first operation of each process: process_id, first."""
+    return operations(report).group_by("process_id").agg(pl.col("start").min().alias("first"))
+
+
+@once_per_process
+def unseen_starts(report: Report) -> pl.Series:
+    """Rows of the operations that waited for work from before the recording, sorted.
+
+    In processes of :func:`begun_before`: the first operation of a stream, if it started more than :data:`PROMPT_NS`
+    after its launch call returned, and operations that were launched before the recording began.
+    """
+    warm, work = begun_before(report), operations(report).select("row", "process_id", "device", "start", "detail")
+    if warm.is_empty():
+        return pl.Series("row", [], dtype=pl.UInt32)
+    work = with_facts(report, work, "context_id", "stream", "call_row")
+    work = work.join(warm, on="process_id", how="semi", nulls_equal=True)
+    streams = work.group_by("process_id", "device", "context_id", "stream")
+    first = streams.agg(pl.col("row").get(pl.col("start").arg_min())).get_column("row")
+    waited = work.select("row", "start").join(first.to_frame(), on="row", how="semi", maintain_order="left")
+    waited = with_facts(report, waited, "call_end")
+    late = waited.filter((pl.col("start") - pl.col("call_end") > PROMPT_NS).fill_null(value=False))
+    alone = work.filter(pl.col("call_row").is_null() & ~moved_by_driver(pl.col("detail")))
+    launched = launch_calls(report, "call_start").group_by("process_id").agg(pl.col("call_start").min())
+    alone = alone.join(launched, on="process_id", nulls_equal=True).filter(pl.col("start") < pl.col("call_start"))
+    return pl.concat([late.get_column("row"), alone.get_column("row")]).unique().sort()
+
+
+@once_per_process
+def unseen_syncs(report: Report) -> pl.Series:
+    """Rows of the blocking calls that waited for work from before the recording: those before any operation."""
+    names = names_that(report, lambda name: bucket_of(name) == "sync")
+    calls = report.kind("api").select("process_id", "name", "start_ns", "dur_ns").with_row_index("row")
+    long = calls.filter((pl.col("dur_ns") > PROMPT_NS) & pl.col("name").is_in(names))
+    early = long.join(_first_operations(report), on="process_id", nulls_equal=True)
+    early = early.filter(pl.col("start_ns") < pl.col("first"))
+    if early.is_empty():  # as is usual: whether a process was warm takes longer to tell
+        return early.get_column("row")
+    return early.join(begun_before(report), on="process_id", how="semi", nulls_equal=True).get_column("row").sort()
+
+
+def shown_cold(report: Report, launches: pl.DataFrame) -> pl.Series:
+    """Whether there is evidence that each of `launches` was cold.
+
+    `launches` has the columns process_id, thread_id, call_start and call_end. Evidence: the process began within the
+    recording, or a module was loaded on the thread since the previous launch call.
+    """
+    warm = begun_before(report).get_column("process_id")
+    began = ~launches.get_column("process_id").is_in(warm.implode(), nulls_equal=True)
+    numbered = launches.select(*THREAD, "call_start", "call_end").with_row_index("at")
+    seen = loading_seen(report).select(*THREAD, loaded="start")
+    late = nearest(numbered, seen, ("call_end", "loaded"), THREAD).drop_nulls("loaded")
+    late = late.filter(~began[late.get_column("at")])
+    if late.is_empty():
+        return began
+    before = nearest_launches(report, late.select(*THREAD, at="call_start"), "call_start").to_series()
+    loads = late.filter(before.is_null() | (late.get_column("loaded") >= before))
+    return began.scatter(loads.get_column("at"), True)  # noqa: FBT003 - polars has no name for it

@@ -1,17 +1,33 @@
-"""NVTX ranges with their names as in nsys, and the timeline of the innermost range of each thread."""
+"""NVTX ranges with their names as in nsys, the innermost one of each thread; and names of host time outside CUDA calls.
+
+The name of an instant is the innermost host event of the thread: an operator, an annotation (other than a profiler
+step), a module, or a library function that program code called. Within a Python function of the program, the innermost
+of those is appended: ``aten::to in train.py(31): step``; time in such a function and in no host event within it has the
+name of the function alone. Where no function of the program is recorded, any other Python function counts. Time in no
+event at all is named by the operators, annotations and CUDA calls before and after it.
+
+Frames are named as torch's profiler names them: ``train.py(31): step`` with a path relative to the import path,
+``<built-in function sleep>``, ``nn.Module: Linear_0``. Program code is every file that belongs neither to Python, nor
+to torch and its dependencies, nor to a few packages that programs only call, and that no compiler generated.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+import sys
+from bisect import bisect_left, bisect_right
+from typing import Final, NamedTuple
 
 import polars as pl
 
 from kanalyze import intervals
+from kanalyze.analyses.device._windows import busy_spans
+from kanalyze.analyses.host._thread_timeline import shown_calls, threads
 from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.analyses.shared.threads import LINE, THREAD, innermost_line
-from kanalyze.columns import as_of, count_up_to, gathered, of_parts, rows_at, sure
+from kanalyze.analyses.shared.threads import LINE, THREAD, ThreadKey, innermost_line, innermost_lines, laned, overlaid
+from kanalyze.columns import as_of, count_up_to, gathered, in_order_of, of_parts, positions, rows_at, sure
 from kanalyze.report import Report
-from kanalyze.window import UNNAMED, named, without_ids
+from kanalyze.window import STEP_PREFIX, UNNAMED, without_ids
+from kanalyze.window import named as shown_name
 
 
 @once_per_process
@@ -20,7 +36,7 @@ def named_ranges(report: Report) -> pl.DataFrame:
 
     Columns: those of :func:`kanalyze.window.named`.
     """
-    return named(report.kind("range"), report.table("range_detail"))
+    return shown_name(report.kind("range"), report.table("range_detail"))
 
 
 @once_per_process
@@ -144,3 +160,363 @@ def rounds_at(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     around = rows_at(every.select("round", "end", "instances", round_name="name"), last)
     inside = (points.get_column("at") < around.get_column("end")).fill_null(value=False)
     return around.select(pl.when(inside).then(name).alias(name) for name in ("round", "round_name", "instances"))
+
+
+# Names of host time outside CUDA calls, by operator and Python function, where a framework recorded them.
+
+
+#: Roles of a function: program code, an ``nn.Module`` or garbage collection, library code, or a wrapper that only
+#: forwards a call.
+ROLES: Final = ("program", "module", "library", "passing")
+
+#: Packages that count as library code.
+_LIBRARIES: Final = (
+    *("torch", "torchgen", "functorch", "triton", "numpy", "scipy", "pandas", "pyarrow", "PIL", "cv2", "einops"),
+    *("tqdm", "wrapt", "packaging", "pydantic", "typing_extensions", "yaml"),
+)
+#: Modules of the standard library that scripts are often named like.
+_SCRIPT_NAMES: Final = ("bdb", "code", "cProfile", "profile", "pstats", "site", "test", "this", "trace")
+_PYTHON: Final = tuple(sorted(sys.stdlib_module_names - {*_SCRIPT_NAMES}))
+
+_FRAME: Final = r"^(.+)\(\d+\): (.+)$"
+_INSTALLED: Final = r"^.*/(?:site|dist)-packages/"
+_OF_PYTHON: Final = r"^.*/lib/python3\.\d+/|torchinductor_|^<"
+#: Interactive input.
+_INTERACTIVE: Final = r"^<(?:ipython|stdin)"
+_MODULE: Final = r"^nn\.Module: |^Python GC$"
+
+#: Functions of torch that only call the function that they wrap.
+_WRAPPERS: Final = ("_call_impl", "_wrapped_call_impl", "wrapper", "decorate_context", "_use_grad", "inner", "_fn")
+#: Built-in functions, and methods of built-in types, that count as wrappers.
+_LANGUAGE: Final = (
+    r"^<built-in (?:function (?:isinstance|issubclass|hasattr|getattr|setattr|len|next|iter|id|hash|callable|repr|any"
+    r"|all|sum|min|max|abs|sorted|format|vars|dir)"
+    r"|method \w+ of (?:dict|list|set|str|tuple|int|float|bytes|frozenset|mappingproxy|generator) object.*)>$"
+)
+#: Most wrappers that are skipped between a library function and its caller.
+_MOST_WRAPPERS: Final = 32
+
+
+def roles(names: pl.Series) -> pl.DataFrame:
+    """Role and display name of each of the distinct `names` (Categorical) of Python functions: name, role, shown.
+
+    `shown` is the name without object addresses and installation paths, which differ between runs.
+    """
+    text = pl.col("text")
+    path, function = text.str.extract(_FRAME, 1), text.str.extract(_FRAME, 2)
+    inside = path.str.replace(_INSTALLED, "")
+    top = inside.str.split("/").list.first().str.replace(r"\.py$", "")
+    foreign = top.is_in([*_LIBRARIES, *_PYTHON]) | (inside.str.contains(_OF_PYTHON) & ~path.str.contains(_INTERACTIVE))
+    wraps = text.str.contains(_LANGUAGE) | (foreign & function.is_in(_WRAPPERS)).fill_null(value=False)
+    role = pl.when(text.str.contains(_MODULE)).then(pl.lit("module")).when(wraps).then(pl.lit("passing"))
+    known = role.when(~foreign).then(pl.lit("program")).otherwise(pl.lit("library"))
+    told = names.alias("name").to_frame().with_columns(text=names.cast(pl.String))
+    shown = text.str.replace(r" at 0x[0-9a-fA-F]+", "").str.replace(_INSTALLED, "").cast(pl.Categorical)
+    return told.select("name", known.cast(pl.Enum(ROLES)).alias("role"), shown.alias("shown"))
+
+
+def called_by_program(functions: pl.DataFrame) -> pl.Series:
+    """Whether each function is library code called directly by program code, wrappers between them skipped.
+
+    `functions` has the columns event_id, parent_id and role, sorted by event_id.
+    """
+    rows = positions(functions.get_column("event_id"), functions.get_column("parent_id"))
+    role = functions.get_column("role")
+    asks, callers = role == "library", rows
+    for _ in range(_MOST_WRAPPERS):
+        further = (gathered(role, callers) == "passing").fill_null(value=False) & asks
+        if not further.any():
+            break
+        callers = callers.zip_with(~further, gathered(rows, callers))
+    return asks & (gathered(role, callers) == "program").fill_null(value=False)
+
+
+#: Paths of modules that are not the program's own.
+_FOREIGN: Final = (
+    r"^\[|^$"
+    r"|^/(?:usr/)?(?:lib|lib32|lib64|libexec)/|^/usr/local/(?:cuda|nvidia|lib)|^/opt/(?:nvidia|rocm)|^/(?:proc|dev)/"
+    r"|/(?:site|dist)-packages/|/(?:nsight|nsys)"
+    r"|(?:^|/)lib(?:cuda|cu[a-z]+|nv|nccl|torch|c10|python|ToolsInjection|stdc\+\+|gomp|omp|iomp|mpi|ucx|mkl|openblas"
+    r"|scipy_openblas|pthread|m|c|dl|rt|gcc_s)[^/]*\.so|/ld-linux[^/]*$|^ld-linux"
+    r"|(?:^|/)python[0-9.]*$|^\w*vmlinux|\.ko$"
+)
+
+#: Functions of the CUDA runtime that is linked into a program, and what starts it.
+_LINKED: Final = r"^(?:__)?cuda[A-Z]|^libcudart_static_|^_start$|^__libc_|^_dl_|^_Py|^Py[A-Z]"
+
+#: Python files of a DataLoader, and of the queues through which its workers give batches.
+_LOADS: Final = r"/torch/utils/data/"
+
+#: Own functions that a chain shows, of longer ones the innermost.
+_LONGEST_CHAIN: Final = 8
+
+#: Schema of a stack's names.
+NAMES: Final = {
+    "stack_id": pl.Int64,
+    "function": pl.String,
+    "module": pl.String,
+    "own": pl.Boolean,
+    "chain": pl.String,
+    "loads": pl.Boolean,
+}
+
+
+@once_per_process
+def stack_names(report: Report) -> pl.DataFrame:
+    """Each stack by name: :data:`NAMES`, sorted by stack; `loads` where a function of torch's DataLoader is in it.
+
+    `function` is the innermost of the program's own, else the innermost that has a name; `chain` are the program's own
+    functions from the outermost to it.
+    """
+    frames = report.table("stack_frames")
+    if frames.is_empty():
+        return pl.DataFrame(schema=NAMES)
+    function = pl.col("function").cast(pl.String)
+    told = frames.with_columns(_own(frames)).filter(function.is_not_null() & ~function.str.starts_with("["))
+    own = told.filter("own").sort("stack_id", "depth", descending=[False, True])
+    twice = (pl.col("function") == pl.col("function").shift(1)) & (pl.col("stack_id") == pl.col("stack_id").shift(1))
+    by_stack = own.filter(~twice.fill_null(value=False)).group_by("stack_id", maintain_order=True)
+    chains = by_stack.agg(chain=function.tail(_LONGEST_CHAIN).str.join(" > "))
+    first = told.sort("stack_id", "own", "depth", descending=[False, True, False])
+    first = first.unique("stack_id", keep="first", maintain_order=True)
+    named = first.join(chains, on="stack_id", how="left", maintain_order="left")
+    loading = told.filter(pl.col("module").cast(pl.String).str.contains(_LOADS)).get_column("stack_id").unique()
+    named = named.with_columns(loads=pl.col("stack_id").is_in(loading.implode()))
+    return named.select(pl.col(name).cast(dtype) for name, dtype in NAMES.items())
+
+
+def _own(frames: pl.DataFrame) -> pl.Series:
+    """Whether each frame is in the program's own code."""
+    keys, module, function = (
+        ["module", "function", "line"],
+        *(pl.col(name).cast(pl.String) for name in ("module", "function")),
+    )
+    asked = frames.select("module", "function", pl.col("line").is_not_null())
+    kinds = asked.unique().with_columns(name=pl.format("{}(1): {}", module, function).cast(pl.Categorical))
+    role = roles(kinds.get_column("name").unique().drop_nulls()).select("name", "role")
+    native = ~(module.fill_null("").str.contains(_FOREIGN) | function.str.contains(_LINKED))
+    python = (pl.col("role") == "program") & ~module.str.contains(r"/(?:site|dist)-packages/")
+    own = pl.when("line").then(python).otherwise(native).fill_null(value=False)
+    decided = kinds.join(role, on="name", how="left").select(*keys, own=own)
+    found = asked.join(decided, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    return found.get_column("own")
+
+
+_EVENT_COLUMNS: Final = ("start", "end", "name")
+
+_UNNAMED: Final = "a call without a name"
+
+
+def framework_recorded(report: Report) -> bool:
+    """Whether the report has operators or Python functions."""
+    return not {"op", "python"}.isdisjoint(report.kinds)
+
+
+def named(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
+    """Splits `pieces` of the host time of a thread by its innermost event; adds the name as `culprit`.
+
+    `pieces` (start, end, and any other columns, which are kept) are sorted and disjoint.
+    """
+    things = _host_events(report)
+    told = things.cut(key, pieces, "what")
+    if "python" in report.kinds:
+        functions = _functions(report)
+        cut = functions.cut(key, told, "where")
+        lost, inside = (cut.filter(side) for side in (pl.col("where").is_null(), pl.col("where").is_not_null()))
+        what, where = things.at(inside.get_column("what")), functions.at(inside.get_column("where"))
+        # the innermost event in the program's function, or that alone unless the event is inside it
+        name = what.get_column("name").set(~_within(what, where).fill_null(value=False), None)
+        pairs = pl.DataFrame([name.alias("a"), where.get_column("name").alias("b")])
+        alone = pl.when(pl.col("a").is_null()).then(pl.col("b").cast(pl.String))
+        culprit = _texts(pairs, alone.otherwise(pl.format("{} in {}", "a", "b")))
+        inside = inside.with_columns(culprit.alias("culprit"))
+        told = pl.concat([inside, _in_other_functions(report, key, lost)])
+    else:
+        told = told.with_columns(things.at(told.get_column("what")).get_column("name").alias("culprit"))
+    told = told.select(*pieces.columns, "culprit")
+    nameless = told.filter(pl.col("culprit").is_null())
+    if nameless.is_empty():
+        return told
+    between = nameless.with_columns(neighbours(report, key, nameless).alias("culprit"))
+    return pl.concat([told.filter(pl.col("culprit").is_not_null()), between])
+
+
+@once_per_process
+def named_events(report: Report) -> pl.DataFrame:
+    """Operators, annotations, modules and library functions that program code called, none of them a profiler step.
+
+    Columns: process_id, thread_id, start, end, name; of events with equal times the last one is the innermost.
+    """
+    # of events with equal start and end the last one is the innermost: the operator
+    parts = [_named(report.kind("range"))]
+    if "python" in report.kinds:
+        python = _python(report)
+        inner = python.filter((pl.col("role") == "module") | called_by_program(python))
+        parts.append(inner.select(*THREAD, *_EVENT_COLUMNS))
+    return pl.concat([*parts, _named(report.kind("op"))]) if "op" in report.kinds else pl.concat(parts)
+
+
+@once_per_process
+def program_functions(report: Report) -> pl.DataFrame:
+    """Python functions of the program itself, with the columns of :func:`named_events`."""
+    if "python" not in report.kinds:
+        return named_events(report).clear()
+    return _python(report).filter(pl.col("role") == "program").select(*THREAD, *_EVENT_COLUMNS)
+
+
+class _HostEvents(NamedTuple):
+    """Host events (process_id, thread_id, start, end, name), and the timeline of the innermost one per thread.
+
+    The timelines (start, end, row) have the events that overlap idle time of a device.
+    """
+
+    table: pl.DataFrame
+    lines: dict[ThreadKey, pl.DataFrame]
+
+    def cut(self, key: ThreadKey, pieces: pl.DataFrame, column: str) -> pl.DataFrame:
+        """Splits `pieces` of a thread by the innermost event; adds the row of that as `column`."""
+        line = self.lines.get(key, pl.DataFrame(schema=LINE))
+        return overlaid(pieces, line.rename({"row": column}), column)
+
+    def at(self, rows: pl.Series) -> pl.DataFrame:
+        """Start, end and name of the events in `rows`; nulls for null."""
+        return pl.DataFrame([gathered(self.table.get_column(name), rows) for name in _EVENT_COLUMNS])
+
+
+def _within(inner: pl.DataFrame, outer: pl.DataFrame) -> pl.Series:
+    """Whether, of two events around an instant, `inner` is inside `outer`; null where either is missing."""
+    later, sooner = (inner.get_column(side) for side in ("start", "end"))
+    start, end = (outer.get_column(side) for side in ("start", "end"))
+    return (later > start) | ((later == start) & (sooner < end))
+
+
+def _in_other_functions(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
+    """Splits `pieces` outside program functions by any other Python function; adds `culprit`."""
+    of_thread = (pl.col(name).eq_missing(pl.lit(one, dtype=pl.Int64)) for name, one in zip(THREAD, key, strict=True))
+    own = _python(report).filter(of_thread).with_row_index("row")
+    others = _HostEvents(own, innermost_lines(_overlapping(own, pieces)))
+    cut = others.cut(key, pieces, "function")
+    what, function = _host_events(report).at(cut.get_column("what")), others.at(cut.get_column("function"))
+    in_function = what.get_column("start").is_null() | _within(function, what).fill_null(value=False)
+    name = what.get_column("name").zip_with(~in_function, function.get_column("name"))
+    return cut.drop("function").with_columns(name.alias("culprit"))
+
+
+def _overlapping(events: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """The `events` (start, end) that overlap any interval of the span set `spans`."""
+    begun = spans.get_column("start").search_sorted(events.get_column("end"), side="left")
+    over = spans.get_column("end").search_sorted(events.get_column("start"), side="right")
+    return events.filter(begun > over)
+
+
+@once_per_process
+def _host_events(report: Report) -> _HostEvents:
+    """Operators, annotations, modules, and library functions called by program code."""
+    return _with_timelines(report, named_events(report))
+
+
+@once_per_process
+def _functions(report: Report) -> _HostEvents:
+    """Python functions of the program itself."""
+    return _with_timelines(report, program_functions(report))
+
+
+@once_per_process
+def _python(report: Report) -> pl.DataFrame:
+    """All Python functions: event_id, parent_id, process_id, thread_id, start, end, role, name (as shown)."""
+    events = report.kind("python")
+    known = roles(events.get_column("name").unique())
+    told = events.join(known, on="name", how="left", nulls_equal=True, maintain_order="left")
+    ids = ("event_id", "parent_id", *THREAD)
+    return told.select(*ids, **intervals.OF_EVENTS, role="role", name="shown").sort("event_id")
+
+
+def _named(events: pl.DataFrame) -> pl.DataFrame:
+    """Annotations or operators with a name, profiler steps left out: :data:`THREAD`, start, end, name."""
+    names = events.get_column("name").unique()
+    texts = names.cast(pl.String)
+    others = names.filter(texts.is_null() | texts.str.starts_with(STEP_PREFIX))
+    if len(others):
+        events = events.filter(~pl.col("name").is_in(others.implode(), nulls_equal=True))
+    return events.select(*THREAD, **intervals.OF_EVENTS, name="name")
+
+
+def _with_timelines(report: Report, table: pl.DataFrame) -> _HostEvents:
+    return _HostEvents(table, innermost_lines(_overlapping(table.with_row_index("row"), _idle(report))))
+
+
+@once_per_process
+def _idle(report: Report) -> pl.DataFrame:
+    """The span set in which at least one device was idle, at any time."""
+    every = [intervals.gaps(busy, intervals.BEFORE_ALL, intervals.AFTER_ALL) for busy in busy_spans(report).values()]
+    return intervals.union(pl.concat([pl.DataFrame(schema=intervals.SPANS), *every]))
+
+
+class _Neighbours(NamedTuple):
+    """Host events and CUDA calls of a thread, sorted by start, the longest first, to look up neighbours in.
+
+    `reached` is the running maximum of the ends.
+    """
+
+    start: pl.Series
+    reached: pl.Series
+    name: pl.Series
+
+
+@once_per_process
+def _neighbours(report: Report) -> dict[ThreadKey, _Neighbours]:
+    calls = report.kind("api")
+    names = shown_calls(report, calls.get_column("name")).alias("name")
+    own = calls.select(*THREAD, **intervals.OF_EVENTS).with_columns(names)
+    every = pl.concat([named_events(report), own])
+    found: dict[ThreadKey, _Neighbours] = {}
+    for lanes, part in laned(every):
+        line = in_order_of(part.drop(THREAD), ("start",), (-pl.col("end"),)).with_columns(pl.col("end").cum_max())
+        found.update((key, _Neighbours(*own.get_columns())) for key, own in lanes.of_each(line))
+    return found
+
+
+def neighbours(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.Series:
+    """Names intervals of a thread in no event by the events before and after them.
+
+    Before: of those that started no later than the interval, the one that ended last, then the one that started first.
+    After: the first to start once the interval has ended, of several the longest.
+    """
+    sides = _neighbours(report).get(key)
+    if sides is None:
+        return pl.Series([None], dtype=pl.Categorical).new_from_index(0, pieces.height)
+    return _between(sides, pieces)
+
+
+def between_calls(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.Series:
+    """:func:`neighbours` among the CUDA calls alone."""
+    thread, names = threads(report)[key], report.kind("api").get_column("name")
+    low, high = pieces.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    # from the call that had returned last before the first piece to the first one after the last piece
+    first = bisect_right(thread.rows, low, key=thread.starts.item)
+    first = bisect_left(thread.reached, thread.reached.item(first - 1)) if first else 0
+    stop = bisect_left(thread.rows, high, key=thread.starts.item) + 1
+    rows, reached = (of.slice(first, stop - first) for of in (thread.rows, thread.reached))
+    near = _Neighbours(gathered(thread.starts, rows), reached, shown_calls(report, gathered(names, rows)))
+    return _between(near, pieces)
+
+
+def _between(sides: _Neighbours, pieces: pl.DataFrame) -> pl.Series:
+    begun = count_up_to(sides.start, pieces.get_column("start"), equal=True)
+    latest = gathered(sides.reached, (begun - 1).set(begun == 0, None))
+    first = count_up_to(sides.reached, latest.fill_null(0), equal=False).set(begun == 0, None)
+    after = count_up_to(sides.start, pieces.get_column("end"), equal=False)
+    found = {}
+    for side, at in (("a", first), ("b", after.set(after == len(sides.start), None))):
+        name = gathered(sides.name, at)
+        unnamed = at.is_not_null() & name.is_null()
+        found[side] = name.cast(pl.String).set(unnamed, _UNNAMED).cast(pl.Categorical) if unnamed.any() else name
+    before, after_it = pl.format("before {}", "b"), pl.format("after {}", "a")
+    text = pl.when(pl.col("a").is_null()).then(before).when(pl.col("b").is_null()).then(after_it)
+    return _texts(pl.DataFrame(found), text.otherwise(pl.format("between {} and {}", "a", "b")))
+
+
+def _texts(pairs: pl.DataFrame, text: pl.Expr) -> pl.Series:
+    """The `text` of each row (a, b), which is made once for equal ones."""
+    told = pairs.unique(maintain_order=True).with_columns(text.cast(pl.Categorical).alias("text"))
+    return pairs.join(told, on=["a", "b"], how="left", nulls_equal=True, maintain_order="left").get_column("text")

@@ -8,8 +8,15 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.host._call_kinds import CALL_BUCKETS, bucket_of, call_names, shown
-from kanalyze.analyses.host._context_creation import BEGINS, context_calls, unseen_syncs
+from kanalyze.analyses.host._call_kinds import (
+    BEGINS,
+    CALL_BUCKETS,
+    bucket_of,
+    call_names,
+    context_calls,
+    shown,
+    unseen_syncs,
+)
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import longest
 from kanalyze.analyses.shared.threads import LINE, THREAD, Lanes, ThreadKey, innermost_lines, laned, overlaid

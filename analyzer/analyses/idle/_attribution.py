@@ -19,7 +19,7 @@ from polars.datatypes import DataType, DataTypeClass
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, facts_of, launching_by_start, of_device, operations
 from kanalyze.analyses.device._windows import activity, busy_layers, windows
-from kanalyze.analyses.host._context_creation import unrecorded_contexts, unseen_starts, unseen_syncs
+from kanalyze.analyses.host._call_kinds import unrecorded_contexts, unseen_starts, unseen_syncs
 from kanalyze.analyses.idle._idle_parts import (
     IDLE,
     PIECE,
@@ -390,9 +390,9 @@ def window_ledgers(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     parts = [pl.DataFrame(schema=columns)]
     if spans.is_empty():
         return parts[0]
-    asked = Window(*spans.select(pl.col("start").min(), pl.col("end").max()).row(0))
-    for device, pieces in idle_pieces(report.narrow(window=asked)).items():
-        sums = pl.DataFrame(_in_windows(report, device, pieces, spans)).with_row_index("window")
+    part = report.narrow(window=Window(*spans.select(pl.col("start").min(), pl.col("end").max()).row(0)))
+    for device, pieces in idle_pieces(part).items():
+        sums = pl.DataFrame(_in_windows(part, device, pieces, spans)).with_row_index("window")
         told = sums.with_columns(ns=pl.sum_horizontal(f"{bucket}_ns" for bucket in BUCKETS), device=device)
         wrong = told.filter(told.get_column("ns") != spans.get_column("end") - spans.get_column("start"))
         if wrong.height:

@@ -15,9 +15,15 @@ from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze.analyses.device._operations import facts_of, launch_rows, launching_by_start, nearest_launches
 from kanalyze.analyses.device._windows import activity as device_activity
-from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts, unseen_starts, unseen_syncs
-from kanalyze.analyses.host._range_lines import named_ranges, on_line, range_lines
-from kanalyze.analyses.host._thread_names import between_calls, framework_recorded, named
+from kanalyze.analyses.host._call_kinds import context_calls, unrecorded_contexts, unseen_starts, unseen_syncs
+from kanalyze.analyses.host._range_lines import (
+    between_calls,
+    framework_recorded,
+    named,
+    named_ranges,
+    on_line,
+    range_lines,
+)
 from kanalyze.analyses.host._thread_timeline import activity, label_codes, labels, threads, winning
 from kanalyze.analyses.operators._host_names import host_names
 from kanalyze.analyses.shared.analysis import Remembered, at_once, once_per_process

@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.host._thread_names import program_functions
+from kanalyze.analyses.host._range_lines import program_functions
 from kanalyze.analyses.idle._attribution import bucket_of, by_thread, idle_pieces
 from kanalyze.analyses.shared.analysis import analysis, once_per_process, once_per_report, require, source_lines
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, innermost_lines, overlaid

@@ -13,7 +13,7 @@ from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze import intervals
 from kanalyze.analyses.device._windows import share_of_window
-from kanalyze.analyses.host._thread_names import framework_recorded, stack_names
+from kanalyze.analyses.host._range_lines import framework_recorded, stack_names
 from kanalyze.analyses.host._thread_timeline import NEEDED, STATES, processor_lines, states_of, system_calls
 from kanalyze.analyses.idle._attribution import by_thread, host_pieces, named_sums
 from kanalyze.analyses.idle._idle_parts import IDLE
@@ -82,13 +82,15 @@ def waiting_host(report: Report) -> pl.DataFrame:
     """Host time while a device in scope waited: :data:`PARTS`; the rows of a device sum to its bucket `host`."""
     found, asked, calls = [pl.DataFrame(schema=PARTS)], [], system_calls(report)
     calls = calls.select("event_id", "waits_on", call="name")
+    stacks = report.table("python_samples").filter(pl.col("periodic") & pl.col("stack_id").is_not_null())
+    python = parts_by(stacks.select(*THREAD, "stack_id", time="time_ns").sort("time"), THREAD)
     for device, key, pieces in host_spans(report):
         spans = states_of(report, key, pieces)
         told = rows_at(calls, spans.get_column("call"))
         number, lengths = pl.lit(device, dtype=pl.Int64), pl.col("end") - pl.col("start")
         spans = spans.with_columns(told.get_columns(), device=number, ns=lengths)
-        if (python := _python_samples(report).get(key)) is not None:
-            found.append(_by_nearest(spans, python))
+        if key in python:
+            found.append(_by_nearest(spans, python[key]))
             continue
         inside, off = pl.col("event_id").is_not_null(), pl.col("state").is_in(["runnable", "off processor"])
         # time in system calls, by the stack that nsys took of each; calls without a stack have none
@@ -208,14 +210,6 @@ def _by_nearest(spans: pl.DataFrame, samples: pl.DataFrame) -> pl.DataFrame:
     return told.select(_CAST)
 
 
-@once_per_process
-def _python_samples(report: Report) -> dict[ThreadKey, pl.DataFrame]:
-    """Periodic Python stacks of each thread: time and stack_id, sorted by time."""
-    known = report.table("python_samples").filter(pl.col("periodic") & pl.col("stack_id").is_not_null())
-    parts = parts_by(known, THREAD)
-    return {(key[0], key[1]): part.select("stack_id", time="time_ns").sort("time") for key, part in parts.items()}
-
-
 def _each(report: Report, key: ThreadKey, sampled: Mapping[str, Any]) -> float:
     """Time on a processor that one sample of a thread stands for; without the scheduler the usual distance."""
     line = processor_lines(report).get(key)
@@ -225,19 +219,14 @@ def _each(report: Report, key: ThreadKey, sampled: Mapping[str, Any]) -> float:
     return intervals.length(on) / (int(sampled["height"]) - 1)
 
 
-def by_state(report: Report) -> pl.DataFrame:
-    """Host time while a device waited, summed by device, state, waits_on and call."""
-    return named_parts(report).group_by(_KEYS).agg(pl.col("ns").sum())
-
-
-def by_function(report: Report) -> pl.DataFrame:
-    """The same by function and module as well, with the chain, evidence and samples of most of it."""
+def _by_function(report: Report) -> pl.DataFrame:
+    """Host time while a device waited by state and function, with the chain, evidence and samples of most of it."""
     most = named_parts(report).sort("ns", descending=True, maintain_order=True)
     sums = pl.col("chain").drop_nulls().first(), pl.col("evidence").first(), pl.col("samples", "ns").sum()
     return most.group_by(*_KEYS, "function", "module", maintain_order=True).agg(sums)
 
 
-def by_traced_function(report: Report) -> pl.DataFrame:
+def _by_traced_function(report: Report) -> pl.DataFrame:
     """The same of a trace with Python functions or operators: by its own name of what the thread was in."""
     host = named_sums(report).filter(pl.col("bucket").cast(pl.String) == "host")
     text = pl.col("culprit").cast(pl.String)
@@ -498,13 +487,16 @@ def culprits(report: Report, by: str | None = None, **where: Unpack[Where]) -> p
 def _of_threads(report: Report, by: str) -> pl.DataFrame:
     """The bucket `host` by what its threads did: :data:`BY_STATE` or :data:`BY_FUNCTION`."""
     require(report, f"culprits by {by}", *DEVICE_KINDS)
-    form, sums = (BY_STATE, by_state) if by == "state" else (BY_FUNCTION, by_function)
-    if by == "function" and framework_recorded(report):
-        sums = by_traced_function
-    elif "osrt" not in report.kinds and not any(report.table(name).height for name in NEEDED) and not _sampled(report):
+    form, traced = BY_STATE if by == "state" else BY_FUNCTION, by == "function" and framework_recorded(report)
+    recorded = traced or "osrt" in report.kinds or any(report.table(name).height for name in NEEDED)
+    if not recorded and not _sampled(report):
         raise CannotTellError.without(f"culprits by {by}", report.meta.path, ["osrt", "samples"], report.meta.tool)
+    if form is BY_STATE:
+        sums = named_parts(report).group_by(_KEYS).agg(pl.col("ns").sum())
+    else:
+        sums = (_by_traced_function if traced else _by_function)(report)
     share = pl.col("ns") / pl.col("ns").sum().over("device").clip(lower_bound=1)
-    shares = sums(report).with_columns(share_of_window(report), host_share=share)
+    shares = sums.with_columns(share_of_window(report), host_share=share)
     others = [name for name in ("function", "module", "state", "waits_on", "call") if name in form.schema]
     return form.select(shares.sort("device", "ns", *others, descending=[False, True, *(False for _ in others)]))
 

@@ -6,20 +6,32 @@ included. Repetitions in runs, each of which begins with the same kernels in lar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.iterations._launch_line import launch_lines, with_begins, without_timed
-from kanalyze.analyses.iterations._marks import BY_LAUNCHES, HALF, MANY, MOSTLY, NEAR, NEARLY_ALL, REPETITION
+from kanalyze.analyses.device._operations import launches_of, launching_by_start, operations, with_facts
+from kanalyze.analyses.host._call_kinds import names_that
+from kanalyze.analyses.iterations._marks import (
+    BY_LAUNCHES,
+    HALF,
+    MANY,
+    MOSTLY,
+    NEAR,
+    NEARLY_ALL,
+    REPETITION,
+    of_process,
+)
 from kanalyze.analyses.iterations._units import (
     COLUMNS,
     FEWEST,
+    FEWEST_TIMED,
     LARGEST,
     LEAST_LAUNCHES,
     LONG,
+    MOST_TIMED,
     SHORT,
     SMALLEST,
     Unit,
@@ -29,15 +41,19 @@ from kanalyze.analyses.iterations._units import (
     held,
     holds,
     iteration_unit,
+    launch_lines,
     near_unit,
     only_computes,
     sizes,
     stretches,
     waited_for,
+    with_begins,
+    without_timed,
 )
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.columns import count_up_to, gathered, nearest_place
+from kanalyze.intervals import AFTER_ALL
 from kanalyze.report import Report
 
 #: Repetitions launched at least half of the device time of a process, or so much if they repeat what another process
@@ -486,3 +502,82 @@ def _large(line: pl.DataFrame, rows: pl.DataFrame, more: float, longer: float) -
     shared = shared.select((pl.col("loose") >= HALF * sizes()) & (pl.col("exact") <= HALF * sizes()))
     found = large & shared.to_series()
     return found if found.sum() >= MANY * int(large.sum()) else None
+
+
+# Kernels that a library times to choose among them, as torch.compile and Triton do: what no iteration has.
+
+#: A fill by PyTorch, of which a block writes so many values at least; the least values in one that may clear a cache.
+_CLEARS: Final = "FillFunctor"
+_BLOCK: Final = 512
+_VALUES: Final = 1 << 20
+
+#: A run that is followed by the next one after more than so many times the usual distance ends with its last event.
+_PAUSE: Final = 3
+
+_RECORDS: Final = re.compile(r"(?:cuda|cu)EventRecord")
+#: Calls that no such run has: waits, copies, and graphs, which hold many kernels.
+_OTHERS: Final = re.compile(r"(?:cuda|cu)(?:StreamWaitEvent|(?:Event|Stream|Device|Ctx)Synchronize|Memcpy|GraphLaunch)")
+
+_RUNS: Final = {"process_id": pl.Int64, "start": pl.Int64, "end": pl.Int64}
+
+
+@once_per_process
+def timed_runs(report: Report) -> pl.DataFrame:
+    """The runs of kernels that were timed, by the calls of the host: process_id, start and end, sorted.
+
+    A run begins with a fill by PyTorch of at least :data:`_VALUES` values, and ends where the next one begins, or, if
+    that is far, with its last event. After the fill come up to :data:`MOST_TIMED` launches, with CUDA events recorded
+    before and after them, as `triton.testing.do_bench` and autotuners do, and none of the calls :data:`_OTHERS`. There
+    are at least :data:`FEWEST_TIMED` runs of a process with the same fill.
+    """
+    found, recording = [pl.DataFrame(schema=_RUNS)], names_that(report, _RECORDS.match)
+    names = operations(report).get_column("name").unique() if recording else pl.Series(dtype=pl.String)
+    names = names.filter(names.cast(pl.String).str.contains(_CLEARS, literal=True).fill_null(value=False))
+    fills = operations(report).filter(pl.col("name").is_in(names.implode())).select("row", "process_id")
+    fills = with_facts(report, fills, "call_start").drop_nulls("call_start")
+    if fills.height < FEWEST_TIMED:
+        return found[0]
+    calls = report.kind("api").select("process_id", "name", at="start_ns")
+    records, others = (
+        calls.filter(pl.col("name").is_in(own)) for own in (recording, names_that(report, _OTHERS.match))
+    )
+    recorded = 0  # after so many fills their process records an event before it launches more
+    for process in launching_by_start(report):
+        own = fills.filter(of_process(process)).get_column("call_start")
+        at = records.filter(of_process(process)).get_column("at").sort()
+        recorded += int((_next(at, own) < _next(launches_of(report, process, "call_start").to_series(), own)).sum())
+    for process, launches in launch_lines(report).items() if recorded >= FEWEST_TIMED else ():
+        own = fills.filter(of_process(process)).get_column("call_start")
+        clears = pl.col("since").is_in(own.implode()) & (pl.col("blocks") * _BLOCK >= _VALUES)
+        line = launches.with_columns(clears=clears)
+        times = [some.filter(of_process(process)).get_column("at").sort() for some in (records, others)]
+        many = line.filter("clears").group_by("exact").len().filter(pl.col("len") >= FEWEST_TIMED)
+        for code in many.get_column("exact").sort():
+            runs = _runs(line, (line.get_column("exact") == code) & line.get_column("clears"), *times)
+            if runs.height >= FEWEST_TIMED:
+                found.append(runs.select(process_id=pl.lit(process, dtype=pl.Int64), start="start", end="end"))
+    return pl.concat(found).sort("process_id", "start")
+
+
+def _next(times: pl.Series, after: pl.Series) -> pl.Series:
+    """The first of `times`, which are sorted, after each of `after`; :data:`AFTER_ALL` for none."""
+    ends = pl.Series([AFTER_ALL], dtype=pl.Int64)
+    return pl.concat([times, ends]).gather(count_up_to(times, after, equal=True))
+
+
+def _runs(line: pl.DataFrame, clears: pl.Series, records: pl.Series, others: pl.Series) -> pl.DataFrame:
+    """Start and end of the runs after the fills `clears`; `records` and `others` are times of calls."""
+    fills = clears.arg_true()
+    stops = fills.shift(-1, fill_value=line.height)
+    short = (stops - fills).is_between(2, MOST_TIMED + 1)
+    fills, stops = fills.filter(short), stops.filter(short)
+    since, until = (line.get_column(side) for side in ("since", "until"))
+    then = gathered(since, stops.set(stops == line.height, None)).fill_null(AFTER_ALL)
+    ended, first = until.gather(stops - 1), since.gather(fills + 1)
+    before, after = _next(records, until.gather(fills) - 1), _next(records, ended - 1)
+    runs = pl.DataFrame({"start": since.gather(fills), "then": then, "after": after})
+    calm = count_up_to(others, after, equal=False) == count_up_to(others, since.gather(fills), equal=False)
+    runs = runs.filter((before < first) & (after < then) & calm)
+    distance = pl.col("then") - pl.col("start")
+    near = distance <= _PAUSE * distance.median()
+    return runs.select("start", end=pl.when(near).then("then").otherwise("after"))

@@ -123,16 +123,16 @@ def marked_iterations(report: Report) -> pl.DataFrame:
     """
     marks = {_of_steps: report.steps(), _of_ranges: _repeating(report), _of_loops: passes(report)}
     found: dict[object, pl.DataFrame] = {}
+    work = launched_work(report) if any(rows.height for rows in marks.values()) else pl.DataFrame()
     for made, rows in marks.items():
         for (process,), part in rows.partition_by("process_id", as_dict=True, maintain_order=True).items():
             if process not in found or found[process].is_empty():
-                found[process] = made(process, part, launched_work(report).filter(of_process(process)))
+                found[process] = made(process, part, work_of(work, process))
     return pl.concat([pl.DataFrame(schema=_MARKED), *found.values()]).sort("process_id", "start")
 
 
-@once_per_process
 def launched_work(report: Report) -> pl.DataFrame:
-    """The operations of all processes, sorted by launch.
+    """The operations of all processes, sorted by launch; not kept, since they would take a tenth of a page's memory.
 
     Columns: process_id, at (start of the launching call; of an operation without one its own start), end, name, bucket,
     and ns (duration).
@@ -145,6 +145,12 @@ def launched_work(report: Report) -> pl.DataFrame:
 def of_process(process: object) -> pl.Expr:
     """Whether a row is of a process, which may be unknown."""
     return pl.col("process_id").eq_missing(pl.lit(process, dtype=pl.Int64))
+
+
+def work_of(work: pl.DataFrame, process: object) -> pl.DataFrame:
+    """The rows of a process of :func:`launched_work`; `work` itself where all are its own."""
+    own = of_process(process)
+    return work if work.select(own.all()).item() else work.filter(own)
 
 
 def outermost(ranges: pl.DataFrame) -> pl.DataFrame:

@@ -1,12 +1,13 @@
-"""Units that repeat in a line of launches, and which of them is an iteration, and not a part or a multiple of one.
+"""Launches of each process in the order of their calls, and units that repeat in such a line.
 
-A unit is what lies between two occurrences of one launch, again and again. A launch that occurs once in every iteration
-(an anchor) cuts the line into segments, and those of one program are alike whichever anchor cuts them. What a segment
-holds is compared as a sum of hashes, regardless of the order in it: threads and streams may swap launches within an
-iteration. Sums of segments are differences of running sums, so that all launches are tried as anchors in one pass.
+Launches have codes that are equal for equal work. A unit is what lies between two occurrences of one launch, again and
+again. A launch that occurs once in every iteration (an anchor) cuts the line into segments, and those of one program
+are alike whichever anchor cuts them. What a segment holds is compared as a sum of hashes, regardless of the order in
+it: threads and streams may swap launches within an iteration. Sums of segments are differences of running sums, so that
+all launches are tried as anchors in one pass.
 
 Kernels of a generation of tokens change with the length of the text: segments of a near unit have nearly equally many
-launches.
+launches. Which unit is an iteration, and not a part or a multiple of one, is decided here, too.
 """
 
 from __future__ import annotations
@@ -18,8 +19,156 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.iterations._marks import HALF, MANY, MOSTLY, NEAR, NEARLY_ALL
-from kanalyze.columns import gathered, mixed, nearest_place
+from kanalyze.analyses.device._operations import launch_shapes, operations, with_facts
+from kanalyze.analyses.host._call_kinds import bucket_of, names_that
+from kanalyze.analyses.iterations._marks import HALF, MANY, MOSTLY, NEAR, NEARLY_ALL, of_process
+from kanalyze.columns import count_up_to, gathered, in_order, mixed, nearest_place, parts_by, positions, rows_at
+from kanalyze.report import Report
+
+#: Names of copies between host and device.
+_HOST_COPY: Final = r"Host-to-Device|Device-to-Host"
+
+#: How many values a thread of a PyTorch kernel loads at once, which the address of the data decides; and what runs the
+#: same function where it allows none but one.
+_WIDTH: Final = r"(vectorized\w*kernel\w*<)(?:\(int\))?\d+"
+_ARRAY: Final = r", (?:std::array|at::detail::Array)<"
+_ALIGNED: Final = rf"(vectorized_elementwise_kernel<)#, (.*?){_ARRAY}.*"
+_UNALIGNED: Final = rf"unrolled_elementwise_kernel<(.*?){_ARRAY}.*LoadWithoutCast.*"
+
+#: Columns that a launch takes from the first of its operations, and sums over all of them.
+_FIRST: Final = ("thread_id", "device", "since", "until", "copies", "input", "optimizer", "fill")
+_SUMMED: Final = ("ns", "work_ns", "exact", "alike", "loose", "blocks")
+
+#: Names of kernels with which a training step ends, and those of others among them: of lists of tensors that are
+#: copied, cleared, scaled or measured.
+_OPTIMIZER: Final = r"(?i)adam|sgd|lamb_|adagrad|rmsprop|optimizer|multi_tensor_apply"
+_NO_OPTIMIZER: Final = r"(?i)hadamard|multi_tensor_apply.*(?:copy|zero|norm|unscale|non_?finite)"
+
+#: Fewest launches that are timed after fills of one size, and most launches between two fills.
+FEWEST_TIMED: Final = 50
+MOST_TIMED: Final = 16
+
+
+def launch_lines(report: Report) -> dict[int | None, pl.DataFrame]:
+    """Launches by process, in the order of their calls, with everything that one call launched as one launch.
+
+    Columns: thread_id, device, since and until (its call; the operation itself in a process whose calls are unknown),
+    ns (summed durations of its operations), work_ns (of its kernels and graphs), exact (number for names and shapes),
+    alike (for names alone), loose (for names without the numbers in them), blocks (of its kernels), copies (between
+    host and device), input (a copy to the device), optimizer (a kernel that updates parameters), fill (of memory),
+    graph (or several operations at once), waited (how often the host waited for the device, or a copy, before).
+    """
+    names = names_that(report, lambda name: bucket_of(name) == "sync")
+    waits, lines = report.kind("api").filter(pl.col("name").is_in(names)).select("process_id", at="start_ns"), {}
+    for (process,), part in parts_by(_coded(report), ["process_id"]).items():
+        line, at = _line(part), waits.filter(of_process(process)).get_column("at").sort()
+        waited = count_up_to(at, line.get_column("since"), equal=False)
+        lines[process] = line.with_columns(waited.alias("waited"))
+    return lines
+
+
+def _coded(report: Report) -> pl.DataFrame:
+    """Every operation with its call, its codes and its size: without what unified memory moved by itself."""
+    work, kind = operations(report), pl.col("kind")
+    work = work.hstack(_attributes(work.get_column("name")))
+    work = work.filter(~pl.col("unified")) if work.get_column("unified").any() else work
+    work = with_facts(report, work, "call_row", "thread_id", "call_start", "call_end", "shape", "size_bytes")
+    codes = work.select(kind.to_physical(), "shape", "size_bytes", "named", "masked").select(
+        exact=mixed(("kind", "named", "shape", "size_bytes")),
+        alike=mixed(("kind", "named")),
+        loose=mixed(("kind", "masked")),
+    )
+    grid = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z")
+    blocks = gathered(launch_shapes(report).select(blocks=grid).to_series(), work.get_column("shape"))
+    ns, ran = pl.col("dur_ns").clip(lower_bound=0).fill_null(0), kind.is_in(("kernel", "graph"))
+    return work.select(
+        *("row", "start", "end", "process_id", "device", "call_row", "thread_id", "fill"),
+        *codes.get_columns(),
+        blocks.fill_null(0),
+        since="call_start",
+        until="call_end",
+        ns=ns,
+        work_ns=pl.when(ran).then(ns).otherwise(0),
+        copies=pl.col("copies") & (kind == "memcpy"),
+        input=pl.col("input") & (kind == "memcpy"),
+        optimizer=pl.col("optimizer") & ran,
+        graph=kind == "graph",
+    )
+
+
+def _attributes(names: pl.Series) -> pl.DataFrame:
+    """Of each name its number, that of the name without the numbers in it, and which patterns it has.
+
+    Each different name is looked at once. Columns: named, masked, unified, copies, input, optimizer, fill.
+    """
+    different = names.unique().drop_nulls().alias("name").to_frame().sort(pl.col("name").to_physical())
+    name = pl.col("name").cast(pl.String)
+    named = name.str.replace(_WIDTH, "${1}#").str.replace(_ALIGNED, "${1}${2}")
+    named = named.str.replace(_UNALIGNED, "vectorized_elementwise_kernel<${1}")
+    patterns = {"unified": r"Unified", "copies": _HOST_COPY, "input": r"Host-to-Device", "fill": r"(?i)fill|memset"}
+    told = different.select(
+        named.rank("dense").cast(pl.UInt32).alias("named"),
+        named.str.replace_all(r"\d+", "#").rank("dense").cast(pl.UInt32).alias("masked"),
+        (name.str.contains(_OPTIMIZER) & ~name.str.contains(_NO_OPTIMIZER)).alias("optimizer"),
+        *(name.str.contains(like).alias(key) for key, like in patterns.items()),
+    )
+    at = positions(different.get_column("name").to_physical(), names.to_physical())
+    return rows_at(told, at).with_columns(
+        pl.col("named", "masked").fill_null(0), pl.col("optimizer", *patterns).fill_null(value=False)
+    )
+
+
+def _line(part: pl.DataFrame) -> pl.DataFrame:
+    """The launches of one process."""
+    called = part.get_column("since").is_not_null()
+    if called.sum() < HALF * part.height:
+        part = part.with_columns(since="start", until="end", call_row="row")
+    elif not called.all():
+        part = part.filter(called)
+    part = in_order(part.with_columns(pl.max_horizontal("since", "until").alias("until")), "since")
+    call = part.get_column("call_row")
+    if (call == call.shift(1)).any():
+        # nodes of one graph may run in any order: sums do not depend on it
+        together = part.group_by("call_row", maintain_order=True)
+        part = together.agg(pl.col(*_FIRST).first(), pl.col(*_SUMMED).sum(), pl.col("graph").first() | (pl.len() > 1))
+    return part.drop("call_row", "start", "end", "row", "process_id", strict=False)
+
+
+def with_begins(line: pl.DataFrame) -> pl.DataFrame:
+    """Adds what tells where an iteration begins: gap, fresh, updated and returned.
+
+    The time from the end of the call before to the start of each launch's own, in ns; whether a copy to the device
+    begins with it; and whether an update, or a copy to the host, ended before it.
+    """
+    out = pl.col("copies") & ~pl.col("input")
+    before = pl.when(out).then(None).otherwise("optimizer").forward_fill().shift(1, fill_value=False)
+    return line.with_columns(
+        gap=(pl.col("since") - pl.col("until").shift(1)).clip(lower_bound=0),
+        fresh=pl.col("input") & ~pl.col("input").shift(1, fill_value=False),
+        updated=~pl.col("optimizer") & ~out & before.fill_null(value=False),
+        returned=~out & out.shift(1, fill_value=False),
+    )
+
+
+def without_timed(line: pl.DataFrame) -> pl.DataFrame:
+    """A line of launches without those that are timed; the line itself where there are none.
+
+    Before each of them the cache is cleared, by a fill of always the same size. What is between two such fills is timed
+    if it is short, and the same as before the first or after the second of them: each kernel is timed several times.
+    """
+    counts = line.filter("fill").get_column("exact").value_counts(name="number")
+    for code in counts.filter(pl.col("number") >= FEWEST_TIMED).get_column("exact").sort():
+        number = (line.get_column("exact") == code).cum_sum().alias("fill")
+        after = line.select(number, "exact").filter(pl.col("fill") > 0)
+        parts = after.group_by("fill", maintain_order=True).agg(pl.len(), word=pl.col("exact").sum())
+        same = (pl.col("word") == pl.col("word").shift(1)) | (pl.col("word") == pl.col("word").shift(-1))
+        timed = parts.filter((pl.col("len") <= MOST_TIMED + 1) & same).get_column("fill")
+        line = line if len(timed) < FEWEST_TIMED else line.filter(~number.is_in(timed.implode()))
+    return line
+
+
+# Units that repeat in a line, and which of them is an iteration.
+
 
 #: Columns of a line whose codes may be alike: of names and shapes, of names, and of names without their numbers; and
 #: what the share of a unit counts: one that covers a bit less and is more exact is the better one.

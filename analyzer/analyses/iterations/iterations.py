@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import device_operations
-from kanalyze.analyses.host._context_creation import begun_before
+from kanalyze.analyses.host._call_kinds import begun_before
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.iterations._marks import (
     BY_STEPS,
@@ -19,8 +19,8 @@ from kanalyze.analyses.iterations._marks import (
     adjoined,
     launched_work,
     marked_iterations,
-    of_process,
     work_in,
+    work_of,
 )
 from kanalyze.analyses.ranges._instances import (
     compile_spans,
@@ -163,15 +163,16 @@ def _judged(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     spans = spans.filter(pl.col("end") > pl.col("start")).sort("process_id", "start")
     if spans.is_empty() or not {*DEVICE_KINDS}.intersection(report.kinds):
         return TABLE.empty()
-    rows = _with_work(report, spans).with_columns(
+    work = launched_work(report)
+    rows = _with_work(report, spans, work).with_columns(
         index=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over(_KEYS),
         place=pl.col("start").rank("ordinal").over("name").cast(pl.Int64),
     )
     rows = rows.with_columns(window=pl.coalesce("window", pl.format("{}#{}", "name", "place")), start_ns="start")
     parts = []
     for part in rows.drop("start").partition_by(_KEYS, maintain_order=True):
-        work = launched_work(report).filter(of_process(part.item(0, "process_id")))
-        parts.append(_classified(report, _with_device_spans(part, work), work))
+        own = work_of(work, part.item(0, "process_id"))
+        parts.append(_classified(report, _with_device_spans(part, own), own))
     return pl.concat(parts).sort("process_id", "start_ns")
 
 
@@ -207,18 +208,19 @@ def _by_launches(report: Report) -> pl.DataFrame:
 
     rows = launch_periods(report).with_columns(window=pl.lit(None, dtype=pl.String), open=pl.lit(value=False))
     parts = rows.rename({"end": "own_end"}).partition_by("process_id", as_dict=True, maintain_order=True)
-    told = [adjoined(key, part, launched_work(report).filter(of_process(key))) for (key,), part in parts.items()]
+    work = launched_work(report)
+    told = [adjoined(key, part, work_of(work, key)) for (key,), part in parts.items()]
     return pl.concat([pl.DataFrame(schema=SPANS), *told])
 
 
-def _with_work(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
+def _with_work(report: Report, spans: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
     """Adds operations, own_operations (launched in the mark), device_ns, kernels_ns, work_ns and the main device.
 
     That is the one on which the process was busy longest.
     """
     parts = []
     for (process,), part in spans.partition_by("process_id", as_dict=True, maintain_order=True).items():
-        own = launched_work(report).filter(of_process(process))
+        own = work_of(work, process)
         inside = work_in(part.select("start", end="own_end"), own).get_column("operations").alias("own_operations")
         until = pl.when("follows").then("end").otherwise("own_end")
         parts.append(part.with_columns(*work_in(part.select("start", end=until), own, "work_ns"), inside))
@@ -233,7 +235,10 @@ def _classified(report: Report, rows: pl.DataFrame, work: pl.DataFrame) -> pl.Da
     """Adds the kind of the iterations of one process and name, sorted by start, and what it is told by."""
     few = rows.get_column("operations") < NEARLY_ALL * median_of(rows, "operations")
     cut = _cut(rows, work, few)
-    alone = _alone(rows) & few & ~cut
+    # one may be its mark alone: none begins soon after, where others launch most after theirs
+    whole = rows.filter("follows")
+    small = median_of(whole, "own_operations") < HALF * median_of(whole, "operations")
+    alone = ~rows.get_column("follows") & (small and whole.height >= rows.height / 2) & few & ~cut
     told = _on_device(rows)
     # with the ledgers that tell whether the first ones warm up; null for others
     parts = [told.slice(*place) for place in looked_at(told)] or [told.clear()]
@@ -321,13 +326,6 @@ def _first_ones(report: Report, rows: pl.DataFrame) -> pl.Series:
     leading = (pl.col("odd") | pl.col("warm_up")).cast(pl.Int64).cum_prod() == 1
     longer = pl.col("dur_ns") > pl.col("dur_ns").filter(~pl.col("warm_up")).median()
     return rows.select(leading & longer.fill_null(value=False) & pl.col("odd") & begins).to_series()
-
-
-def _alone(rows: pl.DataFrame) -> pl.Series:
-    """Whether each iteration may be its mark alone: none begins soon after, where others launch most after theirs."""
-    whole = rows.filter("follows")
-    small = median_of(whole, "own_operations") < HALF * median_of(whole, "operations")
-    return ~rows.get_column("follows") & (small and whole.height >= rows.height / 2)
 
 
 def done_before(work: pl.DataFrame, points: pl.Series) -> pl.Series:

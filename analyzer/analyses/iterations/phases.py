@@ -1,25 +1,363 @@
-"""Phases of a recording: what came before, between and after the steady part of what the program repeats."""
+"""The steady part of a program, the longest run of steady iterations, one directly after the other; and other phases.
+
+Beside it the windows that iterations name (``steady``, ``step#2..step#5``, ``step#-1``), what sampling cost them, their
+parts by the program's own ranges, and what came before, between and after. Definitions: docs/definitions.md, section 4,
+"Iterations".
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.host._context_creation import begun_before, context_calls, loading_seen, unrecorded_contexts
-from kanalyze.analyses.iterations._launch_line import timed_runs
-from kanalyze.analyses.iterations._marks import of_process, outermost
-from kanalyze.analyses.iterations._steady import SteadyPart, own_ranges, steady_part
-from kanalyze.analyses.iterations.iterations import CUT, ODD, STEADY, WARM_UP
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, operations
+from kanalyze.analyses.host._call_kinds import begun_before, context_calls, loading_seen, unrecorded_contexts
+from kanalyze.analyses.host._range_lines import named_ranges
+from kanalyze.analyses.idle._attribution import window_ledgers
+from kanalyze.analyses.iterations._launch_periods import timed_runs
+from kanalyze.analyses.iterations._marks import SOME, called, of_process, outermost
+from kanalyze.analyses.iterations.iterations import CUT, ODD, STEADY, WARM_UP, iterations_by_launches, judged_iterations
 from kanalyze.analyses.ranges._instances import compile_spans
-from kanalyze.analyses.shared.analysis import analysis, require
+from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
+from kanalyze.analyses.shared.statistics import BUCKETS, median_of
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.errors import BadWindowError, CannotTellError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table
-from kanalyze.window import STEP_PREFIX, plain
+from kanalyze.units import time, times
+from kanalyze.window import NUMBER, STEP_PREFIX, STEPS, UNNAMED, WORDS, Window, place, plain, with_article, without_ids
+
+_NUMBERED: Final = re.compile(r"(?P<name>.+)#(?P<number>-?\d{1,9})", re.ASCII)
+_STEP: Final = re.compile(r"step:(?P<number>\d{1,18})", re.ASCII)
+
+#: Iterations of two runs are the same work if their numbers of operations differ by at most this part.
+_SAME: Final = 0.01
+
+#: Fewest iterations of a run that adjoin each other, for a run to be one of these.
+_FEWEST: Final = 3
+
+
+class SteadyPart(NamedTuple):
+    """The steady part of a report, and the iterations that it is one of.
+
+    Its `window` has the number of iterations and what one is called; `host` is the same as the host saw it, from the
+    start of its first iteration on. The `device` is the GPU on which the process was busy longest, `first` and `last`
+    give its first and last iteration as a window, `rows` are all iterations of this process as
+    :func:`judged_iterations` gives them, and `adjoining` says whether each of the steady part begins where the one
+    before ended.
+    """
+
+    window: Window
+    host: Window
+    process_id: int | None
+    device: int | None
+    found_by: str
+    first: str
+    last: str
+    rows: pl.DataFrame
+    adjoining: bool
+
+    @property
+    def number(self) -> int:
+        """The number of iterations in the steady part."""
+        return self.window.count or 1
+
+    @property
+    def each(self) -> str:
+        """Name of one iteration."""
+        return self.window.each or "iteration"
+
+    @property
+    def ns(self) -> int:
+        """The length of the steady part."""
+        return (self.window.end_ns or 0) - (self.window.start_ns or 0)
+
+    @property
+    def run(self) -> pl.DataFrame:
+        """The iterations of the steady part."""
+        usual = self.usual.sort("start_ns")
+        first, last = (usual.get_column("window").index_of(window) for window in (self.first, self.last))
+        return usual.slice(first or 0, (last or 0) - (first or 0) + 1)
+
+    @property
+    def lengths(self) -> pl.Series:
+        """How long each iteration of the steady part takes, ns: where they adjoin, as long as that in all."""
+        return lengths_ns(self.run)
+
+    @property
+    def usual(self) -> pl.DataFrame:
+        """All steady iterations of this name, in the steady part and elsewhere."""
+        return self.rows.filter((pl.col("kind") == STEADY) & (pl.col("name") == self.each))
+
+    def ledgers(self, report: Report, spans: pl.DataFrame) -> pl.DataFrame:
+        """The ledgers of `spans` (start, end) on the GPU that the process kept busy longest: window, `<bucket>_ns`."""
+        return window_ledgers(report.whole.narrow(device=self.device), spans).filter(pl.col("device") == self.device)
+
+
+@once_per_report
+def steady_part(report: Report) -> SteadyPart | None:
+    """The steady part of the process in scope that kept the devices in scope busy longest; None if nothing repeats.
+
+    Of several names the one whose steady iterations launched most kernel time, and of several runs of these the one
+    with most of them; of equal ones the first.
+    """
+    return _steady_part_of(report, judged_iterations(report))
+
+
+def steady_part_by_launches(report: Report) -> SteadyPart | None:
+    """The :func:`steady_part` of the iterations that launches tell, where the program has marks, too."""
+    return _steady_part_of(report, iterations_by_launches(report))
+
+
+def _steady_part_of(report: Report, rows: pl.DataFrame) -> SteadyPart | None:
+    took = (pl.col("end") - pl.col("start")).sum().alias("ns")
+    ran = device_operations(report).group_by("process_id").agg(took)
+    usual = rows.filter(pl.col("kind") == STEADY).join(ran, on="process_id", how="inner", nulls_equal=True)
+    if usual.is_empty():
+        return None
+    sums = usual.group_by("process_id", "name", "ns", maintain_order=True).agg(pl.col("kernels_ns", "device_ns").sum())
+    down = [True, False, True, True]
+    best = sums.sort("ns", "process_id", "kernels_ns", "device_ns", descending=down, maintain_order=True)
+    process, name = best.select("process_id", "name").row(0)
+    every = rows.filter(of_process(process))
+    run = _longest_run(every, name, adjoining=True)
+    if run.height < _FEWEST:
+        run = _longest_run(every, name, adjoining=False)
+    last = run.row(-1, named=True)
+    until, host_until = last["until_ns"], last["end"]
+    adjoining = run.get_column("dur_ns").sum() == host_until - run.item(0, "start_ns")
+    if not adjoining:  # as many pauses as iterations
+        until, host_until, run = last["since_ns"], last["start_ns"], run.head(-1)
+    first = run.row(0, named=True)
+    window = Window(first["since_ns"], until, name=STEADY, process=process, count=run.height, each=first["name"])
+    host = replace(window, start_ns=first["start_ns"], end_ns=host_until)
+    edges = first["window"], run.item(-1, "window")
+    return SteadyPart(window, host, process, first["device"], first["found_by"], *edges, every, adjoining)
+
+
+def known_steady_part(report: Report) -> SteadyPart | None:
+    """The :func:`steady_part`; None also where the report cannot tell."""
+    try:
+        return steady_part(report)
+    except CannotTellError:
+        return None
+
+
+def spread_of(report: Report, steady: SteadyPart) -> pl.DataFrame:
+    """Least and most of each bucket over the iterations of the steady part: columns bucket, min_ns and max_ns.
+
+    Each begins and ends where the steady part would. Empty where there is time between them, since their average holds
+    that.
+    """
+    every = steady.run.select(start="since_ns", end="until_ns").filter(steady.adjoining)
+    ledgers = steady.ledgers(report, every.filter(pl.col("end") > pl.col("start")))
+    long = ledgers.select(*_TIMES).rename(_TIMES).unpivot(variable_name="bucket", value_name="ns")
+    least, most = pl.col("ns").min().alias("min_ns"), pl.col("ns").max().alias("max_ns")
+    sums = long.group_by("bucket", maintain_order=True).agg(least, most).filter(pl.col("max_ns") > 0)
+    # of an iteration that takes nothing each bucket takes nothing
+    return sums if ledgers.height == every.height else sums.with_columns(min_ns=pl.lit(0, dtype=pl.Int64))
+
+
+def own_ranges(report: Report, process: int | None) -> pl.DataFrame:
+    """The ranges of a process with a name that take time: :data:`THREAD`, start, end, open, and name without ids."""
+    wanted = of_process(process) & (pl.col("end") > pl.col("start")) & (pl.col("range") != UNNAMED)
+    own = named_ranges(report).filter(wanted)
+    return own.select(*THREAD, "start", "end", "open", name=without_ids(pl.col("range")))
+
+
+def lengths_ns(rows: pl.DataFrame) -> pl.Series:
+    """How long iterations take; where the host runs ahead, from when the device had done the work of the one before."""
+    return (rows.get_column("until_ns") - rows.get_column("since_ns")).alias("dur_ns")
+
+
+def _longest_run(rows: pl.DataFrame, name: str, *, adjoining: bool) -> pl.DataFrame:
+    """Of the runs of steady iterations of one name the one with most of them, then the one that takes longest.
+
+    With `adjoining` each begins where the one before ended; else there may be time between, but no other iteration.
+    """
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    own = rows.with_columns(end=end, usual=(pl.col("kind") == STEADY) & (pl.col("name") == name))
+    near = pl.col("start_ns") == pl.col("end").shift(1) if adjoining else pl.lit(value=True)
+    goes_on = (near & pl.col("usual") & pl.col("usual").shift(1)).fill_null(value=False)
+    runs = own.with_columns(run=(~goes_on).cum_sum()).filter("usual")
+    sums = runs.group_by("run", maintain_order=True).agg(pl.len(), pl.col("dur_ns").sum())
+    best = sums.sort("len", "dur_ns", descending=True, maintain_order=True).item(0, "run")
+    return runs.filter(pl.col("run") == best)
+
+
+def windows_named(report: Report, text: str) -> list[Window] | None:
+    """The window that `text` names by iterations, as a list of one; None if it names none.
+
+    Raises:
+        BadWindowError: It names the steady part, and nothing repeats, or the end is before the start.
+        UnknownNameError: There are iterations of that name, but not so many.
+    """
+    if text == STEADY:
+        steady = steady_part(report) if {*DEVICE_KINDS}.intersection(report.kinds) else None
+        if steady is None:
+            raise BadWindowError.of(text, "nothing in this report repeats, so it has no steady part")
+        return [steady.window]
+    first, dots, last = text.partition("..")
+    if not dots:
+        found = _iteration(report, text)
+        return None if found is None else [found]
+    sides = [_iteration(report, side) or _range(report, side) for side in (first.strip(), last.strip())]
+    return None if sides[0] is None or sides[1] is None else [_from_to(report, text, sides[0], sides[1])]
+
+
+def _iteration(report: Report, text: str) -> Window | None:
+    """The iteration ``NAME#NUMBER``, from the end where the number is negative; None if there is no such name."""
+    number, named = 1, pl.col("window") == text
+    if match := _NUMBERED.fullmatch(text):
+        number, named = int(match["number"]), pl.col("name") == match["name"]
+    if not (match or _STEP.fullmatch(text)) or not {*DEVICE_KINDS}.intersection(report.kinds):
+        return None
+    own = judged_iterations(report).filter(named)
+    own = own.sort("start_ns") if match else own
+    if own.is_empty():
+        return None
+    at = place(number, own.height)
+    if at is None:
+        raise UnknownNameError.number(f"iteration of {own.item(0, 'name')!r}", str(number), own.height)
+    row = own.row(at, named=True)
+    end = row["start_ns"] + row["dur_ns"]
+    return Window(row["start_ns"], end, text, process=row["process_id"], count=1, each=row["name"])
+
+
+def _range(report: Report, text: str) -> Window | None:
+    """The window of a range that `text` names; None if it names none."""
+    if not text or text.startswith(STEPS):
+        return None
+    try:
+        return report.window(text)
+    except (BadWindowError, UnknownNameError):
+        return None
+
+
+def _from_to(report: Report, text: str, first: Window, last: Window) -> Window:
+    """The window from the start of one range or iteration to the end of another."""
+    start, end = first.start_ns or 0, last.end_ns or 0
+    if end <= start:
+        raise BadWindowError.of(text, "the end is not after the start")
+    if first.each is None or first.each != last.each:
+        return Window(start, end, text, process=first.process)
+    rows = judged_iterations(report).filter(of_process(first.process))
+    own = rows.filter((pl.col("name") == first.each) & pl.col("start_ns").is_between(start, end, closed="left"))
+    return Window(start, end, text, process=first.process, count=max(own.height, 1), each=first.each)
+
+
+def sampling_cost(plain: Report, sampled: Report) -> str:
+    """How long an iteration took in the run with samples, against the one without, as a sentence.
+
+    Without iterations that are the same work (of one name, and as many operations), the time from the first operation
+    to the last, if both have as many; else that it cannot be told.
+    """
+    one, other = known_steady_part(plain), known_steady_part(sampled)
+    if one and other and one.each == other.each:
+        counts = [float(median_of(part.usual, "operations")) for part in (one, other)]
+        if abs(counts[0] - counts[1]) <= _SAME * max(counts):
+            here, there = (median_of(part.lengths.to_frame(), "dur_ns") for part in (one, other))
+            what = with_article(one.each) if one.each in WORDS else f"each {one.each!r}"
+            medians = f"{time(there)} against {time(here)}, medians of {len(other.lengths):,} and {len(one.lengths):,}"
+            return f"With samples {what} took {times(there / max(here, 1))} as long ({medians})."
+    works = device_operations(plain), device_operations(sampled)
+    if works[0].is_empty() or works[0].height != works[1].height:
+        return "What sampling cost cannot be told: the two runs did not do the same."
+    spans = [work.select(pl.col("end").max() - pl.col("start").min()).item() for work in works]
+    long = f"{time(spans[1])} against {time(spans[0])}, of {works[0].height:,} operations"
+    ratio = times(spans[1] / max(spans[0], 1))
+    return f"With samples the time from the first operation to the last was {ratio} as long ({long})."
+
+
+#: The name of time in no range of the iteration.
+NO_RANGE: Final = "(between them)"
+
+#: A part of an iteration, summed over the steady ones: its host time, and the ledger of that time on the main device.
+_TIMES: Final = {f"{bucket}_ns": bucket for bucket in BUCKETS}
+PART: Final = {"range": pl.String, **dict.fromkeys(("count", "ns", "busy_ns", *_TIMES), pl.Int64)}
+
+#: The innermost range that holds more than half of what a bucket has in a part of an iteration; maybe that itself.
+INNER: Final = {"range": pl.String, "bucket": pl.String, "inner": pl.String, "ns": pl.Int64}
+
+#: Most different ranges that are told apart; the others are one row.
+_MOST: Final = 64
+
+_NS: Final = (pl.col("end") - pl.col("start")).sum()
+
+
+def parts_of_step(report: Report, steady: SteadyPart) -> pl.DataFrame:
+    """Host time of the steady part by the outermost ranges inside the iterations: :data:`PART`, in order of time.
+
+    The rows sum to the steady part. Empty where no range lies inside of an iteration.
+    """
+    children = _children(_within(report, steady)).select("name", "start", "end")
+    if children.is_empty():
+        return pl.DataFrame(schema=PART)
+    low, high = steady.window.start_ns or 0, steady.window.end_ns or 0
+    whole = pl.DataFrame({"name": [NO_RANGE], "start": [low], "end": [high]}, schema=children.schema)
+    spans = pl.concat([children, whole])
+    own = steady.ledgers(report, spans.select("start", "end"))
+    names = spans.get_column("name").gather(own.get_column("window"))
+    count = pl.len().cast(pl.Int64).alias("count")
+    by_range = own.with_columns(range=names, ns=pl.sum_horizontal(*_TIMES)).group_by("range", maintain_order=True)
+    sums = by_range.agg(count, pl.col("ns", *_TIMES).sum())
+    rest, inside = (sums.filter(side) for side in (pl.col("range") == NO_RANGE, pl.col("range") != NO_RANGE))
+    left = [(pl.col(column) - inside.get_column(column).sum()).alias(column) for column in sums.columns[2:]]
+    told = pl.concat([inside.sort("ns", descending=True, maintain_order=True), rest.with_columns(left)])
+    busy = pl.sum_horizontal(f"{bucket}_ns" for bucket in BUSY_BUCKETS).alias("busy_ns")
+    return told.with_columns(busy).filter(pl.col("ns") > 0).select(list(PART))
+
+
+def inner_parts(report: Report, steady: SteadyPart) -> pl.DataFrame:
+    """The innermost range that holds most of each bucket in each of :func:`parts_of_step`: :data:`INNER`."""
+    every = _within(report, steady)
+    outer = _children(every)
+    own = every.join(outer, on=THREAD, how="semi", nulls_equal=True).sort("start", "end", descending=[False, True])
+    around = outer.sort("start").select("start", range="name", until="end")
+    held = own.join_asof(around, on="start").filter(pl.col("end") <= pl.col("until"))
+    again = pl.col("start") < pl.col("end").cum_max().shift(1).over("range", "name")  # within one of its own name
+    spans = held.filter(~again.fill_null(value=False)).with_row_index("window")
+    spans = spans.with_columns(length=_NS.over("range", "name"))
+    named = spans.join(steady.ledgers(report, spans.select("start", "end")), on="window", maintain_order="left")
+    keys = ["range", "name", "length"]
+    sums = named.group_by(keys, maintain_order=True).agg(pl.col(*_TIMES).sum()).rename(_TIMES)
+    parts = sums.unpivot(index=keys, variable_name="bucket", value_name="ns")
+    whole = pl.col("ns").filter(pl.col("name") == pl.col("range")).sum().over("range", "bucket")
+    most = parts.filter(2 * pl.col("ns") > whole).sort("length", descending=True, maintain_order=True)
+    return most.rename({"name": "inner"}).group_by("range", "bucket").last().select(list(INNER))
+
+
+def _within(report: Report, steady: SteadyPart) -> pl.DataFrame:
+    """The ranges inside the steady iterations, none of which holds a whole one: :data:`THREAD`, start, end, name."""
+    low, high = steady.window.start_ns or 0, steady.window.end_ns or 0
+    own = own_ranges(report, steady.process_id).drop("open").filter(pl.col("start") >= low, pl.col("end") <= high)
+    usual = steady.usual.sort("start_ns")
+    ends = usual.select((pl.col("start_ns") + pl.col("dur_ns")).append(intervals.AFTER_ALL)).to_series()
+    begun = usual.get_column("start_ns").search_sorted(own.get_column("start"), side="left")
+    own = own.filter(ends.gather(begun) > own.get_column("end"))  # no epoch
+    names = {name: plain(name) or name for name in own.get_column("name").unique()}
+    masked = {name: [called(re.sub(some, "#", name)) for some in (NUMBER.pattern, SOME)] for name in names}
+    steps = [one for one, name in names.items() if steady.each in (name, *masked[one]) or name.startswith(STEP_PREFIX)]
+    return own.filter(~pl.col("name").is_in(steps)).with_columns(pl.col("name").replace_strict(names, default=None))
+
+
+def _children(ranges: pl.DataFrame) -> pl.DataFrame:
+    """The outermost of `ranges`, on the thread that has most of them; of the names with most time."""
+    outer = outermost(ranges)
+    main = outer.group_by(THREAD).agg(ns=_NS).sort("ns", *THREAD, descending=[True, False, False]).head(1)
+    mine = outer.join(main, on=THREAD, how="semi", nulls_equal=True)
+    often = mine.group_by("name").agg(ns=_NS).sort("ns", descending=True).head(_MOST)
+    return mine.filter(pl.col("name").is_in(often.get_column("name").implode()))
+
+
+# Phases of a recording: what came before, between and after the steady part.
+
 
 BEFORE: Final = "before"
 BETWEEN: Final = "between"

@@ -22,8 +22,7 @@ from kanalyze.analyses.device._operations import (
     with_facts,
 )
 from kanalyze.analyses.device._windows import busy_spans, busy_within, windows
-from kanalyze.analyses.host._call_kinds import captures, graph_steps, names_that
-from kanalyze.analyses.host._context_creation import begun_before, loading_seen, shown_cold
+from kanalyze.analyses.host._call_kinds import begun_before, captures, graph_steps, loading_seen, names_that, shown_cold
 from kanalyze.analyses.idle._attribution import launch_waits, waited_ns
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import median_of

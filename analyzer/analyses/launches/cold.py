@@ -17,15 +17,17 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.device._windows import busy_within
 from kanalyze.analyses.host._call_kinds import (
+    begun_before,
     bucket_of,
     calls_that,
     captures,
+    context_calls,
     cuda_names,
     graph_steps,
     is_launch_name,
     shown,
+    unrecorded_contexts,
 )
-from kanalyze.analyses.host._context_creation import begun_before, context_calls, unrecorded_contexts
 from kanalyze.analyses.launches._launch_costs import COLD_FACTOR, KERNEL, graph_launches, launch_costs, launched_kernels
 from kanalyze.analyses.shared.analysis import check_grouping, once_per_report, require, side_by_side
 from kanalyze.columns import nearest

@@ -9,7 +9,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, operations
-from kanalyze.analyses.host._thread_names import named_events, neighbours, program_functions
+from kanalyze.analyses.host._range_lines import named_events, neighbours, program_functions
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey
 from kanalyze.columns import gathered, parts_by, rows_at

@@ -12,7 +12,6 @@ from kanalyze import intervals
 from kanalyze.analyses.counters.counters import HOT_LINES, STALLS, hot_lines, stalls
 from kanalyze.analyses.counters.roofline import TABLE as ROOFLINE
 from kanalyze.analyses.counters.roofline import roofline
-from kanalyze.analyses.critical._path import path
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations, with_facts
 from kanalyze.analyses.findings._claims import MOST_REPLAYED
 from kanalyze.analyses.findings._places import claimed
@@ -21,13 +20,14 @@ from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.idle._attribution import bucket_of, idle_pieces
 from kanalyze.analyses.idle.code import has_lines, placed_with_text
 from kanalyze.analyses.idle.culprits import waiting_trees
-from kanalyze.analyses.iterations._steady import known_steady_part
 from kanalyze.analyses.iterations.iterations import iteration_ledgers
+from kanalyze.analyses.iterations.phases import known_steady_part
 from kanalyze.analyses.joining._report_set import together
 from kanalyze.analyses.joining.joined import RoofPoints, counted_of, roof_points, timed_groups
 from kanalyze.analyses.operators.tree import tree
 from kanalyze.analyses.page.overview_page import Overview, overview, unprofiled_page
 from kanalyze.analyses.page.time_page import TABLES, CounterSummary, overviews_together, summarize_counters, tables_of
+from kanalyze.analyses.replay._path import path
 from kanalyze.analyses.shared.analysis import side_by_side
 from kanalyze.analyses.timeline._tracks import Timeline, timeline
 from kanalyze.columns import rate

@@ -25,22 +25,26 @@ from kanalyze.analyses.idle import culprits
 from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.code import code, has_lines
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.iterations import phases
 from kanalyze.analyses.iterations._marks import BY_LOOPS
-from kanalyze.analyses.iterations._steady import (
+from kanalyze.analyses.iterations.phases import (
+    BEFORE,
+    OTHERS,
     SteadyPart,
     inner_parts,
     known_steady_part,
     parts_of_step,
+    phases,
+    recorded_of,
     sampling_cost,
     spread_of,
 )
+from kanalyze.analyses.iterations.phases import TABLE as PHASES
 from kanalyze.analyses.launches._launch_costs import steady_parts
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.operators._host_names import told_briefly
+from kanalyze.analyses.replay._unprofiled import Bare, bare_of, bare_sentence, corrected, corrected_sentence
 from kanalyze.analyses.shared.analysis import side_by_side
 from kanalyze.analyses.shared.statistics import MEANINGS
-from kanalyze.analyses.unprofiled._correction import Bare, bare_of, bare_sentence, corrected, corrected_sentence
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Meta, Report
@@ -161,8 +165,8 @@ class Overview:
     @property
     def starts(self) -> bool:
         """Whether what came before the steady part is the program's start: no other loop of it to speak of."""
-        before = self.tables.get("phases", phases.TABLE.empty()).filter(pl.col("phase") == phases.BEFORE)
-        others = pl.col("ns").filter(pl.col("part").str.starts_with(f"{phases.OTHERS} ")).sum()
+        before = self.tables.get("phases", PHASES.empty()).filter(pl.col("phase") == BEFORE)
+        others = pl.col("ns").filter(pl.col("part").str.starts_with(f"{OTHERS} ")).sum()
         return bool(before.select(others <= _OF_START * pl.col("ns").sum()).item())
 
 
@@ -266,7 +270,7 @@ def _unprofiled(report: Report, view: Report, steady: SteadyPart | None, bare: B
     measured = "" if bare is None else bare_sentence(bare, tool)
     if steady is None or report.scope.window or (bare is not None and bare.iteration is not None):
         return measured
-    from kanalyze.analyses.unprofiled._sides import estimated, estimated_sentence  # noqa: PLC0415 - no page of counters
+    from kanalyze.analyses.replay._unprofiled import estimated, estimated_sentence  # noqa: PLC0415 - no page of counters
 
     estimate = estimated(view, steady, MOST_REPLAYED)
     told = "" if estimate is None else estimated_sentence(estimate, steady.ns / steady.number, tool)
@@ -286,11 +290,11 @@ def _makers(recorded: Report, of_device: Report, steady: SteadyPart | None) -> d
         makers |= {
             "parts": lambda report: parts_of_step(report, steady),
             "inner": lambda report: inner_parts(report, steady),
-            "phases": lambda _: phases.phases(recorded),
+            "phases": lambda _: phases(recorded),
             "spread": lambda report: spread_of(report, steady),
         }
         if device_operations(of_device).height + of_device.kind("api").height <= _MOST_ON_PATH:
-            from kanalyze.analyses.critical.critical_path import critical_path  # noqa: PLC0415 - imports numpy
+            from kanalyze.analyses.replay.critical_path import critical_path  # noqa: PLC0415 - imports numpy
 
             makers["critical_path"] = lambda report: critical_path(report, window=steady.window)
     if "op" in recorded.kinds:
@@ -319,7 +323,7 @@ def _length(steady: SteadyPart) -> str:
 
 def _slice(report: Report, steady: SteadyPart) -> str:
     """How much the report shows of a session that is far longer."""
-    (first, last), (start, end) = report.whole.recorded, phases.recorded_of(report, steady.process_id)
+    (first, last), (start, end) = report.whole.recorded, recorded_of(report, steady.process_id)
     if end - start == last - first:
         return ""
     return f"The report shows {time(end - start)} of the {time(last - first)} of the session."

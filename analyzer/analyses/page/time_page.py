@@ -10,10 +10,10 @@ from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeVar, Unpack
 
 import polars as pl
 
-from kanalyze.analyses.counters.advice import LATENCY
 from kanalyze.analyses.counters.advice import (
     COMPUTE,
     FEW_BLOCKS,
+    LATENCY,
     LOW,
     MEMORY,
     UNKNOWN,

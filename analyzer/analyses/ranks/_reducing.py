@@ -25,8 +25,8 @@ from kanalyze.analyses.findings.rules.host_computes import getting_batches
 from kanalyze.analyses.idle._attribution import idle_within, window_ledgers
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations._marks import launched_work
-from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part
 from kanalyze.analyses.iterations.iterations import done_before
+from kanalyze.analyses.iterations.phases import SteadyPart, known_steady_part
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.analyses.shared.threads import overlaid
 from kanalyze.errors import BadReductionError, NoJobError

@@ -15,11 +15,11 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.communication._matching import POINT_TO_POINT
 from kanalyze.analyses.communication._waits import CLASSES
-from kanalyze.analyses.critical._path import CAUSES, NOWHERE, Walkable, first_node, nodes, walk
-from kanalyze.analyses.critical.critical_path import BY_RANK, sums_by_rank
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.ranks._job import Job
+from kanalyze.analyses.replay._path import CAUSES, NOWHERE, Walkable, first_node, nodes, walk
+from kanalyze.analyses.replay.critical_path import BY_RANK, sums_by_rank
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table

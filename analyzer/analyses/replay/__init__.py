@@ -1,1 +1,1 @@
-"""Replay: the recording computed anew along its dependencies, with other durations."""
+"""The critical path: what the end of a window, and each operation, waited for. And replays with other durations."""

@@ -1,7 +1,7 @@
-"""Changes of a program, as other durations and lags of its network; among them the recording without the profiler.
+"""Changes of a program, as other durations and lags of its network: by patterns of names, or by a finding's remedy.
 
-What lies before the window is as it was recorded: only the part of a duration that is inside of it changes.
-Definitions: docs/definitions.md, section 12.
+Among them the recording without the profiler. What lies before the window is as it was recorded: only the part of a
+duration that is inside of it changes. Definitions: docs/definitions.md, section 12.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import families, launching_rows, operations
-from kanalyze.analyses.host._context_creation import LOADING_WORDS
+from kanalyze.analyses.host._call_kinds import LOADING_WORDS
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
 from kanalyze.analyses.launches._graph_candidates import graph_costs, repetitions
 from kanalyze.analyses.replay._network import HOST_EDGES, Changed, Network, as_recorded, recorded_values
@@ -25,6 +25,45 @@ from kanalyze.decoder.fields import spelled
 from kanalyze.errors import UnknownNameError
 from kanalyze.outlets import short
 from kanalyze.report import Report
+
+#: Rows of no operation, and of no call.
+NO_ROWS: Final = pl.Series("row", [], dtype=pl.UInt32)
+
+
+class Mending(NamedTuple):
+    """Changes that a remedy makes."""
+
+    #: Operations that take less: row (of the operations), saved_ns; below 0 those that take longer.
+    shorter: pl.DataFrame | None = None
+    #: Rows of operations that nothing launches any more: their calls go with them, and the host's work for each.
+    gone: pl.Series = NO_ROWS
+    calls: pl.Series = NO_ROWS  # rows (of the api events) of calls that are not made any more
+    unwaited: pl.Series = NO_ROWS  # rows of calls that launch, and no longer wait for what they launched
+    host: pl.DataFrame | None = None  # host time that is spared: process_id, start, end
+    graph: bool = False  # whether each repeated sequence of launches becomes one
+
+    def with_all_of(self, other: Mending) -> Mending:
+        """What both change: an operation that both shorten takes less by the more of the two, one that is gone nothing.
+
+        What both spare of the host is spared once.
+        """
+        gone = pl.concat([self.gone, other.gone]).unique()
+        parts = [
+            one.group_by("row").agg(pl.col("saved_ns").sum())
+            for one in (self.shorter, other.shorter)
+            if one is not None
+        ]
+        shorter = pl.concat(parts).group_by("row").agg(pl.col("saved_ns").max()) if parts else None
+        spans = [one.select("process_id", "start", "end") for one in (self.host, other.host) if one is not None]
+        return Mending(
+            shorter=shorter.filter(~pl.col("row").is_in(gone.implode())) if shorter is not None else None,
+            gone=gone,
+            calls=pl.concat([self.calls, other.calls]).unique(),
+            unwaited=pl.concat([self.unwaited, other.unwaited]).unique(),
+            host=pl.concat(spans) if spans else None,
+            graph=self.graph or other.graph,
+        )
+
 
 #: The union of spans (start, end) by process.
 Spans: TypeAlias = "dict[int | None, pl.DataFrame]"
@@ -275,7 +314,7 @@ def _faster(report: Report, network: Network, state: Changed, what: str, factor:
     share = 1 - 1 / factor
     if what == HOST or what.startswith(_RANGE):
         return host_less(network, state, _host_spans(report, network, what), share)
-    recorded = recorded_values(network)
+    recorded = recorded_values(network.line, network.graph)
     if what == CALLS:
         calls = network.line.calls
         own = _less(state.values.own, recorded.own, inside_window(network, calls), share)
@@ -361,7 +400,7 @@ def _copies(report: Report) -> pl.Series:
 def _with_bandwidth(report: Report, network: Network, state: Changed, bytes_per_s: float) -> Changed:
     """Copies between host and device take what the smallest take, and their bytes at this bandwidth."""
     chosen, size = _copies(report), operations(report, "size_bytes").get_column("size_bytes").fill_null(0)
-    recorded = recorded_values(network).durations
+    recorded = recorded_values(network.line, network.graph).durations
     small = recorded.filter(chosen & (size <= _SMALL_BYTES)).median()
     fixed = recorded.cast(pl.Float64).clip(upper_bound=small if isinstance(small, float) else 0.0)
     new = (fixed + size / bytes_per_s * 1e9).floor().cast(pl.Int64)
@@ -471,7 +510,7 @@ def as_graphs(report: Report, network: Network, state: Changed) -> Changed:
     device = gathered(operations(report).get_column("device"), rows)
     known = found.with_columns(place.alias("place"), device.alias("device")).drop_nulls("place")
     cost = pl.col("device").replace_strict(graph_costs(report), default=None, return_dtype=pl.Float64)
-    calls = gathered(recorded_values(network).own, known.get_column("place")).alias("call_ns")
+    calls = gathered(recorded_values(network.line, network.graph).own, known.get_column("place")).alias("call_ns")
     known = known.with_columns(calls, cost=cost).with_columns(usual=pl.col("call_ns").median().over("sequence"))
     line = network.line.calls.select("place", own=state.values.own, gap=state.values.gaps)
     took = line.select(reached=(pl.col("own") + pl.col("gap")).cum_sum()).to_series()

@@ -16,9 +16,9 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.communication._recorded import last_arrivals
-from kanalyze.analyses.critical._graph import Dependencies, dependencies
 from kanalyze.analyses.device._operations import with_facts
 from kanalyze.analyses.idle.syncs import blocking_calls
+from kanalyze.analyses.replay._graph import Dependencies, dependencies
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import LATENCY_NS, STREAM, recorded_work
 from kanalyze.columns import gathered, in_order, in_order_of, marked, nearest
@@ -229,15 +229,11 @@ class Changed(NamedTuple):
 
 def as_recorded(network: Network, lags: str = "lag") -> Changed:
     """The network's values, and its `lags` (lag, low or high)."""
-    return Changed(recorded_values(network), network.edges.get_column(lags).alias("lag"), 0)
+    return Changed(recorded_values(network.line, network.graph), network.edges.get_column(lags).alias("lag"), 0)
 
 
-def recorded_values(network: Network) -> Values:
+def recorded_values(line: HostLine, graph: Dependencies) -> Values:
     """The recorded durations."""
-    return _recorded(network.line, network.graph)
-
-
-def _recorded(line: HostLine, graph: Dependencies) -> Values:
     work, calls = graph.operations, line.calls
     return Values(
         (work.get_column("end") - work.get_column("start")).alias("durations"),
@@ -330,7 +326,7 @@ def _edges(line: HostLine, graph: Dependencies, placed: _Placed, end: int) -> pl
         *_of_window(line, graph, numbers, nodes.height - 1, end),
     ]
     at = nodes.get_column("at")
-    values = point_values(line, _recorded(line, graph))
+    values = point_values(line, recorded_values(line, graph))
     edges = pl.concat(parts)
     if placed.collectives.height:
         edges = _from_finishes(edges, graph, numbers, len(values) - 1)

@@ -25,10 +25,12 @@ from kanalyze.analyses.replay._changes import (
     COPIES,
     HOST,
     NEAR,
+    NO_ROWS,
     UNCHANGED,
     WITHOUT,
     Changes,
     HostTime,
+    Mending,
     Unslowed,
     as_graphs,
     by_process,
@@ -42,7 +44,6 @@ from kanalyze.analyses.replay._changes import (
     with_durations,
     without_waits,
 )
-from kanalyze.analyses.replay._mending import NO_ROWS, Mending
 from kanalyze.analyses.replay._network import Changed, Network, Values, network, point_values
 from kanalyze.analyses.shared.analysis import once_per_report, require
 from kanalyze.columns import gathered, marked

@@ -7,12 +7,12 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.critical._path import path, with_names
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.iterations.iterations import TABLE as ITERATIONS_TABLE
 from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.memory.memory import in_use
+from kanalyze.analyses.replay._path import path, with_names
 from kanalyze.analyses.shared.analysis import require
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS, KINDS

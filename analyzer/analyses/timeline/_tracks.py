@@ -14,7 +14,6 @@ import polars as pl
 from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze import intervals, units
-from kanalyze.analyses.critical._path import CAUSES, path, with_names
 from kanalyze.analyses.device._operations import (
     BUSY_BUCKETS,
     device_operations,
@@ -26,8 +25,9 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._thread_timeline import call_labels, labels, shown_calls
 from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.idle.utilisation import utilisation
-from kanalyze.analyses.iterations._steady import known_steady_part
+from kanalyze.analyses.iterations.phases import known_steady_part
 from kanalyze.analyses.memory.memory import in_use
+from kanalyze.analyses.replay._path import CAUSES, path, with_names
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey
 from kanalyze.analyses.timeline._slices import named_iterations

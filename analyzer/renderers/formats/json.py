@@ -19,7 +19,7 @@ from kanalyze.report import Meta
 if TYPE_CHECKING:
     from kanalyze.analyses.comparing._comparison import Comparison, Verdict
     from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.analyses.iterations._steady import SteadyPart
+    from kanalyze.analyses.iterations.phases import SteadyPart
     from kanalyze.analyses.page.file_page import Evidence
     from kanalyze.analyses.page.overview_page import Overview
     from kanalyze.analyses.page.time_page import JointSummary, Summary

@@ -9,10 +9,10 @@ import pytest
 from kanalyze.analyses.findings._claims import _joined, _replayed, with_replays
 from kanalyze.analyses.findings.findings import findings, ranked
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
-from kanalyze.analyses.iterations._steady import known_steady_part
-from kanalyze.analyses.page.overview_page import overview
-from kanalyze.analyses.replay._mending import Mending
+from kanalyze.analyses.iterations.phases import known_steady_part
+from kanalyze.analyses.replay._changes import Mending
 from kanalyze.errors import KanalyzeError
+from kanalyze.notebook import overview
 from kanalyze.readers import read
 
 SAMPLES = Path("sample_reports")

@@ -4,7 +4,7 @@ import pytest
 
 from kanalyze.analyses.host.launch_summary import launch_summary
 from kanalyze.window import Window
-from support.build import call, kernel, report, rows_of
+from support.build import call, kernel, report, rows_of, timeline
 
 LAUNCH = "cudaLaunchKernel_v7000"
 
@@ -34,34 +34,9 @@ def test_every_column_of_three_launches():
             "queue_median_ns queue_min_ns queue_max_ns queue_stddev_ns kernel_avg_ns kernel_median_ns "
             "kernel_min_ns kernel_max_ns kernel_stddev_ns api kernel charged_api_ns",
             (
-                1,
-                1,
-                0,
-                3,
-                2,
-                pytest.approx(175 / 3),
-                55.0,
-                45,
-                75,
-                pytest.approx((700 / 3) ** 0.5),
-                20.0,
-                20.0,
-                10,
-                30,
-                pytest.approx(10),
-                10.0,
-                10.0,
-                5,
-                15,
-                pytest.approx(50**0.5),
-                40.0,
-                40.0,
-                10,
-                70,
-                pytest.approx(30),
-                "cudaLaunchKernel",
-                "k",
-                60,
+                *(1, 1, 0, 3, 2, pytest.approx(175 / 3), 55.0, 45, 75, pytest.approx((700 / 3) ** 0.5), 20.0),
+                *(20.0, 10, 30, pytest.approx(10), 10.0, 10.0, 5, 15, pytest.approx(50**0.5), 40.0, 40.0, 10),
+                *(70, pytest.approx(30), "cudaLaunchKernel", "k", 60),
             ),
         )[0]
     )
@@ -102,11 +77,7 @@ def test_the_longest_mean_comes_first_then_the_name():
 
 def test_a_call_that_launched_several_is_charged_once():
     """Two kernels of one call, which took 8."""
-    events = [
-        call("cudaGraphLaunch", 0, 8, correlation=1),
-        kernel(10, 20, correlation=1),
-        kernel(20, 30, correlation=1),
-    ]
+    events = timeline("0-8 cudaGraphLaunch #1; 10-20 kernel #1; 20-30 kernel #1")
     found = launch_summary(report(events)).select("count", "api_avg_ns", "charged_api_ns").rows()
     assert found == [(2, 8.0, 8)]
 

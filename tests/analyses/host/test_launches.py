@@ -2,9 +2,12 @@
 
 import pytest
 
-from kanalyze.analyses.host.launches import launches
+from kanalyze import catalog
+from kanalyze import columns as lookup
+from kanalyze.analyses.host.launches import launch_pairs, launches
+from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
-from support.build import call, kernel, memcpy, report, rows_of
+from support.build import call, kernel, memcpy, report, rows_of, timeline
 
 LAUNCH = "cudaLaunchKernel_v7000"
 TIMES = ("api_start_ns", "api_ns", "queue_ns", "kernel_start_ns", "kernel_ns", "total_ns")
@@ -45,11 +48,7 @@ def test_launches_are_in_the_order_of_their_calls():
 
 
 def test_a_call_that_launched_several_is_charged_once():
-    events = [
-        call("cudaGraphLaunch", 0, 8, correlation=1),
-        kernel(20, 30, correlation=1),
-        kernel(10, 20, correlation=1),
-    ]
+    events = timeline("0-8 cudaGraphLaunch #1; 20-30 kernel #1; 10-20 kernel #1")
     found = rows(*events, columns=("api_ns", "kernel_start_ns", "charged_api_ns"))
     assert [row[:2] for row in found] == [(8, 10), (8, 20)]
     assert sorted(row[2] for row in found) == [0, 8]
@@ -98,3 +97,41 @@ def test_a_launch_is_looked_at_where_its_kernel_is():
     assert rows(*events, columns=("gpu", "kernel_ns"), window=Window(25, 28)) == [(0, 10)]
     assert rows(*events, columns=("gpu", "kernel_ns"), device=1) == [(1, 10)]
     assert rows(*events, window=Window(0, 10)) == []
+
+
+def same_id(calls, kernels):
+    events = [call("cudaLaunchKernel", 10 * at, 10 * at + 5, correlation=1, thread=1) for at in range(calls)]
+    return report([*events, *(kernel(1000 + 10 * at, 1005 + 10 * at, correlation=1) for at in range(kernels))])
+
+
+@pytest.mark.parametrize("calls", [1, 2, 64])
+def test_a_kernel_stands_once_for_each_call_of_its_id(calls):
+    assert launch_pairs(same_id(calls, 3)).height == 3 * calls
+
+
+def test_an_id_of_more_calls_tells_none_apart():
+    """Each kernel stands once, with the call that started first."""
+    pairs = launch_pairs(same_id(65, 3)).sort("row")
+    assert pairs.get_column("call_row").to_list() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("count", [500, 1000])
+def test_rows_are_joined_in_proportion(count):
+    assert launch_pairs(same_id(count, count)).height == count
+
+
+@pytest.mark.parametrize("name", [name for name in catalog.names() if not catalog.table(name).together])
+def test_every_table_of_such_a_report_is_no_larger_than_it(name):
+    count = 300
+    try:
+        made = catalog.make(same_id(count, count), name)
+    except CannotTellError:
+        return
+    assert made.height <= 4 * count
+
+
+def test_rows_that_tell():
+    import polars as pl  # noqa: PLC0415 - here only
+
+    rows = pl.DataFrame({"key": [1] * 64 + [2] * 65})
+    assert lookup.telling(rows, ["key"]).get_column("key").unique().to_list() == [1]

@@ -1,11 +1,25 @@
-"""Which range a thread was in at any time: by hand, then against a model that goes instant by instant."""
+"""Which range a thread was in, whose its Python functions are, and names of host time: by hand, then against models."""
+
+import re
+from pathlib import Path
 
 import polars as pl
+import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
-from kanalyze.analyses.host._range_lines import named_ranges, range_lines, ranges_at
-from support.build import nvtx, report
+from kanalyze.analyses.host._range_lines import called_by_program, named_ranges, range_lines, ranges_at, roles
+from kanalyze.analyses.idle._idle_parts import IDLE
+from kanalyze.analyses.idle.culprits import culprits
+from kanalyze.analyses.idle.gaps import gaps
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.window import Window
+from support.build import call, host, kernel, nvtx, report, timeline
+from support.large import in_batches
+from support.real_reports import real_report
+from support.slow_frames import SlowFrames, frame_reports
 from support.slow_ranges import OPEN_UNTIL, SlowRanges, reports
+from support.strategies import WINDOWS
 
 
 def line(*events):
@@ -16,31 +30,9 @@ def line(*events):
     return [(start, end, names[row]) for start, end, row in found.select("start", "end", "row").iter_rows()]
 
 
-def test_the_inner_range_then_the_outer_one_again():
-    assert line(nvtx("outer", 0, 100), nvtx("inner", 20, 40), nvtx("inner", 60, 100)) == [
-        (0, 20, "outer"),
-        (20, 40, "inner"),
-        (40, 60, "outer"),
-        (60, 100, "inner"),
-    ]
-
-
 def test_ranges_of_two_domains_that_cross():
     crossing = [nvtx("a", 0, 10, domain="solver"), nvtx("b", 5, 15, domain="loader")]
     assert line(*crossing) == [(0, 5, "a"), (5, 15, "b")]
-
-
-def test_a_range_that_goes_on_through_the_end_of_another_is_one_span():
-    assert line(nvtx("a", 0, 10), nvtx("b", 5, 20), nvtx("c", 25, 30)) == [(0, 5, "a"), (5, 20, "b"), (25, 30, "c")]
-
-
-def test_of_ranges_that_start_and_end_together_the_later_one_is_inside():
-    assert line(nvtx("a", 0, 10), nvtx("b", 0, 10)) == [(0, 10, "b")]
-
-
-def test_start_end_ranges_fill_what_is_left_the_first_started_first():
-    pairs = [nvtx("x", 0, 50, style="StartEnd"), nvtx("y", 10, 60, style="StartEnd")]
-    assert line(*pairs, nvtx("pushed", 20, 30)) == [(0, 20, "x"), (20, 30, "pushed"), (30, 50, "x"), (50, 60, "y")]
 
 
 def test_a_range_that_was_never_closed_lasts_until_the_latest_event():
@@ -49,10 +41,6 @@ def test_a_range_that_was_never_closed_lasts_until_the_latest_event():
         (10, 20, "inner"),
         (20, 40, "left open"),
     ]
-
-
-def test_a_range_without_duration_covers_nothing():
-    assert line(nvtx("outer", 0, 10), nvtx("instant", 5, 5)) == [(0, 10, "outer")]
 
 
 def test_points_of_threads_without_ranges_are_in_none():
@@ -71,3 +59,224 @@ def test_every_instant_of_every_thread(events):
     for spans in range_lines(made).values():
         assert (spans["end"] > spans["start"]).all()
         assert (spans["start"] >= spans["end"].shift(1)).fill_null(value=True).all()
+
+
+def role_of(name):
+    return roles(pl.Series([name], dtype=pl.Categorical)).select("role", pl.col("shown").cast(pl.String)).row(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "role"),
+    [
+        ("train.py(31): step", "program"),
+        ("mine/data/loader.py(5): __getitem__", "program"),
+        ("transformers/trainer.py(5): train", "program"),
+        ("/home/me/work/train.py(5): main", "program"),
+        ("C:/Users/me/train.py(5): main", "program"),
+        ("<ipython-input-3-ab>(5): <module>", "program"),
+        ("<stdin>(1): <module>", "program"),
+        ("profile.py(3): main", "program"),  # Python has a module of that name
+        ("train.py(5): wrapper", "program"),
+        ("torch/_tensor.py(576): backward", "library"),
+        ("contextlib.py(132): __enter__", "library"),
+        ("json/decoder.py(1): decode", "library"),
+        ("<frozen os>(12): fspath", "library"),
+        ("<string>(1): __init__", "library"),
+        ("<eval_with_key>.16(3): forward", "library"),
+        ("/var/torchinductor_me/ys/cys3.py(23): call", "library"),
+        ("/usr/lib/python3.10/threading.py(1): run", "library"),
+        ("<built-in function sleep>", "library"),
+        ("<built-in method append of MyList object>", "library"),
+        ("<built-in function isinstance>", "passing"),
+        ("<built-in method append of list object>", "passing"),
+        ("torch/nn/modules/module.py(1783): _call_impl", "passing"),
+        ("torch/utils/_contextlib.py(120): decorate_context", "passing"),
+        ("nn.Module: Linear_0", "module"),
+        ("Python GC", "module"),
+        (None, "library"),
+    ],
+)
+def test_roles(name, role):
+    assert role_of(name) == (role, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "shown"),
+    [
+        (
+            "<built-in method item of Tensor object at 0x7f6f8d0ff8e0>",
+            "library",
+            "<built-in method item of Tensor object>",
+        ),
+        ("<built-in method get of dict object at 0x7f6f>", "passing", "<built-in method get of dict object>"),
+        ("/opt/lib/python3.10/site-packages/torch/x.py(5): f", "library", "torch/x.py(5): f"),
+        ("/opt/lib/python3.10/site-packages/mine/x.py(5): f", "program", "mine/x.py(5): f"),
+    ],
+)
+def test_what_differs_between_runs_is_not_shown(name, role, shown):
+    assert role_of(name) == (role, shown)
+
+
+def test_what_the_program_called_also_through_what_passes_calls_on():
+    rows = [
+        (10, None, "program"),
+        (11, 10, "library"),  # called by the program
+        (12, 11, "library"),  # by a library
+        (13, 10, "passing"),
+        (14, 13, "passing"),
+        (15, 14, "library"),  # through two that pass it on
+        (16, None, "passing"),
+        (17, 16, "library"),  # by nobody known
+        (18, 99, "library"),  # by what is not in the trace
+        (19, 10, "program"),
+    ]
+    functions = pl.DataFrame(rows, schema=["event_id", "parent_id", "role"], orient="row")
+    called = functions.filter(called_by_program(functions)).get_column("event_id").to_list()
+    assert called == [11, 15]
+
+
+SAMPLES = sorted((Path(__file__).parents[3] / "sample_reports").glob("*/torch.json.gz"))
+REPORTS = Path(__file__).parents[2] / "reports" / "torch"
+
+
+def op(name, start, end, **keys):
+    return host("op", name, start, end, **keys)
+
+
+def python(name, start, end, **keys):
+    return host("python", name, start, end, **keys)
+
+
+def waiting(*events):
+    """A device that is idle from 10 to 100, while thread 1 does what `events` say, and launches at the end."""
+    work = [call("cudaLaunchKernel", 0, 5, correlation=1), kernel(5, 10, correlation=1)]
+    return report([*events, *work, call("cudaLaunchKernel", 100, 105, correlation=2), kernel(105, 110, correlation=2)])
+
+
+def host_time(of):
+    """Culprit, range and nanoseconds of the host."""
+    return culprits(of).filter(pl.col("bucket") == "host").select("culprit", "range", "ns").rows()
+
+
+#: By block: what it shows; events of the waiting thread; and after = time by culprit, and the range after @.
+HOST_TIMES = """
+the innermost operator names the time
+    5-95 [forward]; 20-60 op:aten::to; 30-40 op:aten::copy_
+    = 45 forward @forward; 30 aten::to @forward; 10 aten::copy_ @forward; 5 between forward and cudaLaunchKernel
+
+it is told with the function of the program around it
+    0-120 python:train.py(1): main; 20-90 python:train.py(31): step ^0; 30-80 python:torch/functional.py(2): relu ^1
+    40-70 op:aten::relu
+    = 30 aten::relu in train.py(31): step; 20 torch/functional.py(2): relu in train.py(31): step
+      20 train.py(1): main; 20 train.py(31): step
+
+what passes a call on is not named
+    0-120 python:train.py(31): step; 10-60 python:torch/nn/modules/module.py(9): _call_impl ^0
+    15-60 python:nn.Module: Net_0 ^1; 20-55 python:mine/net.py(3): forward ^2
+    60-70 python:<built-in function len> ^0; 70-100 python:torch/optim/optimizer.py(5): wrapper ^0
+    75-100 python:torch/optim/sgd.py(8): step ^5
+    = 35 mine/net.py(3): forward; 25 torch/optim/sgd.py(8): step in train.py(31): step; 20 train.py(31): step
+      10 nn.Module: Net_0 in train.py(31): step
+
+an operator around a function does not name it
+    0-120 op:MyFunction; 20-90 python:mine/op.py(3): forward
+    = 70 mine/op.py(3): forward; 20 MyFunction
+
+without the programs own functions the innermost one counts
+    0-120 python:torch/utils/data/_utils/pin_memory.py(1): _pin
+    20-90 python:<built-in method acquire of _thread.lock object at 0x7f00> ^0
+    = 70 <built-in method acquire of _thread.lock object>; 20 torch/utils/data/_utils/pin_memory.py(1): _pin
+
+a step of the profiler names nothing and is one range for all
+    0-60 [ProfilerStep#7]; 60-120 [ProfilerStep#8]; 0-30 op:aten::mm; 90-99 op:aten::add
+    = 60 between aten::mm and aten::add @ProfilerStep*; 20 aten::mm @ProfilerStep*; 9 aten::add @ProfilerStep*
+      1 between aten::add and cudaLaunchKernel @ProfilerStep*
+
+other threads do not matter
+    0-120 op:aten::mm t2; 0-120 python:train.py(1): f t2
+    = 90 between cudaLaunchKernel and cudaLaunchKernel
+
+a caller that calls itself is no trouble
+    0-120 python:<built-in function len> ^0; 10-110 python:torch/a.py(3): f ^0
+    = 90 torch/a.py(3): f
+"""
+
+
+@pytest.mark.parametrize("block", HOST_TIMES.strip().split("\n\n"), ids=lambda block: block.partition("\n")[0])
+def test_names_of_host_time(block):
+    events, _, expected = block.partition("\n")[2].partition("\n    = ")
+    found = host_time(waiting(*timeline(events)))
+    told = [f"{ns} {culprit}{f' @{around}' if around else ''}" for culprit, around, ns in found]
+    assert told == re.split(r"; |;?\n\s+", expected)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "told"),
+    [
+        (20, 59, [("aten::mm in train.py(31): step", 39), ("train.py(31): step", 1)]),
+        (20, 60, [("train.py(31): step", 40)]),
+        (20, 80, [("train.py(31): step", 40), ("aten::mm", 20)]),
+        (21, 60, [("aten::mm in train.py(31): step", 39), ("train.py(31): step", 1)]),
+    ],
+)
+def test_an_operator_is_in_a_function_that_it_shares_a_side_with_only_if_it_is_shorter(begin, end, told):
+    events = [python("train.py(31): step", 20, 60), op("aten::mm", begin, end)]
+    inside = [(culprit, ns) for culprit, _, ns in host_time(waiting(*events)) if not culprit.startswith("between")]
+    assert inside == told
+
+
+def test_of_things_that_start_together_the_longest_is_at_the_side():
+    together = [op(f"aten::op{number}", 60, 60 + number) for number in range(30)]
+    found = host_time(waiting(op("aten::to", 10, 50), *together))
+    assert ("between aten::to and aten::op29", None, 10) in found
+
+
+def test_of_things_that_last_as_long_an_annotation_is_at_the_side_then_the_first_operator():
+    times = [(60, 70), (90, 99), (75, 85)]  # they are to be sorted
+    together = [op(f"aten::op{number}", *times[number % 3]) for number in range(300)]
+    found = host_time(waiting(op("aten::to", 10, 50), *together))
+    assert ("between aten::to and aten::op0", None, 10) in found
+    found = host_time(waiting(op("aten::to", 10, 50), *together, nvtx("forward", 60, 70)))
+    assert ("between aten::to and forward", None, 10) in found
+
+
+def test_gaps_have_the_same_culprits():
+    events = [op("aten::to", 20, 80), nvtx("ProfilerStep#7", 0, 120)]
+    assert gaps(waiting(*events), threshold_ns=50).select("reason", "culprit").rows() == [("host", "aten::to")]
+
+
+@pytest.mark.slow
+@given(frame_reports(), WINDOWS, st.sampled_from([1, 2, 3, 1_000]))
+def test_culprits_equal_the_model(made, window, batch):
+    events, records = made
+    narrowed = report(events, event_records=records).narrow(window=Window(*window))
+    with pytest.MonkeyPatch.context() as patch:
+        in_batches(patch, batch)
+        found = culprits(narrowed)
+    keys = ("device", "bucket", "culprit", "range")
+    got = {row[:4]: row[4:] for row in found.select(*keys, "ns", "gaps", "longest_ns").iter_rows()}
+    assert len(got) == found.height
+    assert got == SlowFrames(events, window, records).culprits()
+
+
+def sums(rows):
+    idle = rows.filter(pl.col("bucket").cast(pl.String).is_in(IDLE))
+    return sorted(idle.group_by("device", pl.col("bucket").cast(pl.String)).agg(pl.col("ns").sum()).rows())
+
+
+def test_a_pause_to_collect_garbage_is_found_in_the_function_that_it_stopped():
+    longest = culprits(real_report(REPORTS / "gc_pauses.json.gz")).filter(pl.col("ns") == pl.col("ns").max())
+    (culprit,) = longest.get_column("culprit")
+    assert culprit.startswith("Python GC in ")
+
+
+@pytest.mark.parametrize(
+    "path", [*SAMPLES, REPORTS / "with_modules.json.gz"], ids=lambda path: f"{path.parent.name}-{path.stem}"
+)
+def test_culprits_of_real_traces_sum_to_the_ledger_and_have_names(path):
+    of = real_report(path)
+    found = culprits(of)
+    assert sums(found) == sums(ledger(of))
+    named = found.filter(pl.col("bucket").cast(pl.String) == "host").get_column("culprit")
+    assert not named.null_count()
+    assert not named.str.contains("ProfilerStep#").any()

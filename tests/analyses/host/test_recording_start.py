@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import kanalyze
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.health import health
-from kanalyze.analyses.host import _context_creation
+from kanalyze.analyses.host import _call_kinds
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.gaps import gaps
@@ -191,31 +190,11 @@ def test_other_firsts_of_a_process_at_work_before():
 @pytest.mark.slow
 @FEWER
 @given(EVENTS, st.sampled_from([1, 5]))
-def test_windows_at_once_give_what_each_ledger_gives(events, prompt_ns):
-    of = report(events)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_context_creation, "PROMPT_NS", prompt_ns)
-        patch.setattr(_context_creation, "CONTEXT_FROM_NS", 5)
-        spans = pl.DataFrame({"start": [-5, 10], "end": [10, 60]})
-        sums = window_ledgers(of, spans)
-        for start, end in spans.iter_rows():
-            one = ledger(of.narrow(window=kanalyze.Window(start, end)))
-            both = sums.filter(pl.col("window") == (start > 0)).unpivot(index=["window", "device"], value_name="ns")
-            mine = {
-                (row["device"], f"{row['bucket']}_ns"): row["ns"]
-                for row in one.group_by("device", "bucket").agg(pl.col("ns").sum()).iter_rows(named=True)
-            }
-            assert mine == {row[1:3]: row[3] for row in both.iter_rows() if row[3]}
-
-
-@pytest.mark.slow
-@FEWER
-@given(EVENTS, st.sampled_from([1, 5]))
 def test_health_says_the_same_of_what_was_attributed_for_windows(events, prompt_ns):
     alone, after = report(events), report(events)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_context_creation, "PROMPT_NS", prompt_ns)
-        patch.setattr(_context_creation, "CONTEXT_FROM_NS", 5)
+        patch.setattr(_call_kinds, "PROMPT_NS", prompt_ns)
+        patch.setattr(_call_kinds, "CONTEXT_FROM_NS", 5)
         window_ledgers(after, pl.DataFrame({"start": [-5], "end": [60]}))
         assert health(after).equals(health(alone), null_equal=True)
 
@@ -244,4 +223,4 @@ def test_real_recordings_that_begin_in_mid_run():
         found = cold(real_report(REPORTS / name)).get_column("category").to_list()
         assert set(found) <= {"first in recording", "module", "library", "graph"}, name
     for name in ("add.sqlite", "torch.sqlite", "nccl.sqlite", "two_processes.sqlite", "visible_devices.sqlite"):
-        assert _context_creation.begun_before(real_report(REPORTS / name)).is_empty(), name
+        assert _call_kinds.begun_before(real_report(REPORTS / name)).is_empty(), name

@@ -1,18 +1,29 @@
-"""Attribution piece by piece: instant by instant as the model, and as the ledger of real reports."""
+"""Attribution piece by piece, as the model and real ledgers have it: by window, and inside intervals of the host."""
 
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kanalyze
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.idle import _attribution
-from kanalyze.analyses.idle._attribution import idle_pieces, ledger_pieces
+from kanalyze.analyses.idle._attribution import (
+    WITHIN,
+    idle_pieces,
+    idle_within,
+    ledger_pieces,
+    unknown_times,
+    window_ledgers,
+)
 from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
 from kanalyze.window import Window
-from support.build import call, kernel, report
+from support.build import call, kernel, launched, report
 from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report
+from support.shares import cases, holds
+from support.slow_gaps import gap_reports
 from support.slow_model import SlowModel
 from support.strategies import EVENTS, FEWER, WINDOWS
 
@@ -81,3 +92,132 @@ def test_the_sums_of_real_reports_are_the_ledger(path):
     found = ledger_pieces(of)
     assert_partition(found, of)
     assert sums(found, pl.col("end") - pl.col("start")) == sums(ledger(of), pl.col("ns"))
+
+
+SPANS = st.lists(st.tuples(st.integers(-5, 40), st.integers(1, 30)), min_size=1, max_size=3)
+
+
+def together(of, spans):
+    """The sums of the ledgers of windows, by window, device and bucket."""
+    sides = pl.DataFrame(spans, schema={"start": pl.Int64, "end": pl.Int64}, orient="row")
+    sums = window_ledgers(of, sides).unpivot(index=["window", "device"], value_name="ns").filter(pl.col("ns") != 0)
+    return {(window, device, name.removesuffix("_ns")): ns for window, device, name, ns in sums.iter_rows()}
+
+
+def one_by_one(of, spans):
+    found = {}
+    for number, (start, end) in enumerate(spans):
+        rows = ledger(of.narrow(window=Window(start, end))).group_by("device", "bucket").agg(pl.col("ns").sum())
+        found |= {(number, device, bucket): ns for device, bucket, ns in rows.iter_rows() if ns}
+    return found
+
+
+@pytest.mark.slow
+@FEWER
+@given(EVENTS, st.lists(SPANS, min_size=1, max_size=5), st.sampled_from([0, 0, 1 << 15]))
+def test_parts_attributed_one_after_the_other_give_the_ledger_of_each_window(events, asked, few):
+    of = report(events)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_attribution, "_FEW", few)
+        for spans in asked:
+            sides = [(start, start + length) for start, length in spans]
+            assert together(of, sides) == one_by_one(of, sides)
+
+
+def unknown_by_ledger(of):
+    """Idle time of unknown cause by device, and the waits for work from before the recording."""
+    rows = ledger(of).filter(pl.col("bucket") == "unknown").with_columns(begins=pl.col("detail").is_not_null())
+    sums = {(device, begins): ns for device, begins, ns in rows.select("device", "begins", "ns").iter_rows()}
+    return [tuple(sums.get((device, begins), 0) for begins in (False, True)) for device in windows(of)["device"]]
+
+
+@pytest.mark.slow
+@FEWER
+@given(EVENTS, st.booleans())
+def test_idle_time_of_unknown_cause_is_that_of_the_ledger(events, known):
+    of = report(events)
+    if known:
+        ledger(of)
+    assert unknown_times(of) == unknown_by_ledger(report(events))
+
+
+@pytest.mark.parametrize(
+    "path", [*sorted(REPORTS.glob("*.sqlite")), SAMPLES / "mlp_train" / "torch.json.gz"], ids=lambda path: path.name
+)
+def test_idle_time_of_unknown_cause_of_real_reports(path):
+    of = real_report(path)
+    if {*kanalyze.model.DEVICE_KINDS}.isdisjoint(of.kinds):
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_attribution, "_WHOLE", ())  # nothing was attributed
+        told = unknown_times(of)
+    assert told == unknown_by_ledger(of)
+
+
+LAUNCH = "cudaLaunchKernel_v7000"
+INTERVALS = dict.fromkeys(("process_id", "thread_id", "start", "end"), pl.Int64)
+
+
+def spans(*rows):
+    return pl.DataFrame(list(rows), schema=INTERVALS, orient="row")
+
+
+def within(of, *rows):
+    """Start, end, bucket and detail of the pieces of GPU 0."""
+    pieces = idle_within(of, spans(*rows))[0]
+    assert dict(pieces.schema) == WITHIN
+    return pieces.sort("start").drop("process_id", "thread_id").rows()
+
+
+PROGRAM = (
+    *launched(0, 10, kernel(10, 20, correlation=1), LAUNCH),
+    call("cudaStreamSynchronize_v3020", 15, 30),
+    *launched(60, 70, kernel(80, 90, correlation=2), LAUNCH),
+)
+
+
+def test_idle_time_is_cut_by_the_intervals_and_told_by_bucket():
+    of = report(PROGRAM)
+    assert within(of, (1, 1, 25, 65), (1, 1, 40, 75)) == [
+        (25, 30, "sync", "cudaStreamSynchronize"),
+        (30, 60, "host", None),
+        (60, 75, "launch", None),
+    ]
+    assert within(of, (1, 1, 10, 15), (1, 1, 20, 20), (1, 1, 80, 95)) == []
+
+
+def test_only_intervals_of_the_thread_that_the_device_waits_for_count():
+    assert within(report(PROGRAM), (1, 2, 0, 90), (2, 1, 0, 90), (1, None, 0, 90)) == []
+
+
+@cases(0.3)
+@FEWER
+@given(gap_reports(), WINDOWS, st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=4))
+def test_the_pieces_are_parts_of_the_ledger(made, window, cut):
+    """All of time gives each bucket of the ledger, but for what has no thread; and any part and the rest give all."""
+    events, records = made
+    of = report(events, event_records=records).narrow(window=Window(*window))
+    keys = {(event.process, event.thread) for event in events if event.kind == "api"}
+    if not keys:
+        return
+    whole = idle_within(of, spans(*((*key, BEFORE_ALL, AFTER_ALL) for key in keys)))
+    part = spans(*((*key, min(sides), max(sides)) for key in keys for sides in cut))
+    inside = idle_within(of, part)
+    for device, pieces in whole.items():
+        sums = sums_of(pieces)
+        held = ledger(of).filter(device=device)
+        held = dict(held.group_by("bucket").agg(pl.col("ns").sum()).cast({"bucket": pl.String}).iter_rows())
+        for bucket, ns in sums.items():
+            assert ns == held[bucket] if bucket != "unknown" else ns <= held[bucket]
+        idle = {"loading", "allocation", "launch", "queued", "sync", "api", "host"} & held.keys()
+        holds(idle and part.height)
+        assert idle <= sums.keys()
+        line = inside[device].sort("start")
+        assert (line.get_column("start").shift(-1) >= line.get_column("end")).all()
+        for bucket, ns in sums_of(line).items():
+            assert ns <= sums[bucket]
+
+
+def sums_of(pieces):
+    sums = pieces.group_by(pl.col("bucket").cast(pl.String)).agg((pl.col("end") - pl.col("start")).sum())
+    return dict(sums.iter_rows())

@@ -53,13 +53,6 @@ def test_what_lies_in_no_line_has_none():
     assert found.get_column("share").sum() == pytest.approx(1)
 
 
-def test_a_thread_without_lines_goes_by_the_one_with_most():
-    """Autograd's thread launches what the main thread asked it for."""
-    backward = [*launched(100, 200, kernel(250, 400, correlation=1), thread=2)]
-    lines = [line(0, 150, 5), line(150, 1_000, 6), line(0, 1_000, 7, thread_id=3)]
-    assert times(report(backward, source_lines=lines)) == {"model.py:5": (0, 150, 0, 150)}
-
-
 def test_files_of_one_name_are_told_apart():
     lines = [line(0, 300, 1, file="a/model.py"), line(300, 2_000, 1, file="b/model.py")]
     assert {*times(report(LOOP, source_lines=lines))} == {"a/model.py:1", "b/model.py:1"}

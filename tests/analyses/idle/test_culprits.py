@@ -11,7 +11,7 @@ from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
-from support.build import call, host, kernel, launched, memcpy, nvtx, overhead, report
+from support.build import call, host, kernel, launched, memcpy, nvtx, overhead, report, timeline
 from support.large import in_batches
 from support.real_reports import real_report
 from support.slow_gaps import SlowGaps, gap_reports
@@ -82,13 +82,12 @@ def test_host_goes_by_the_innermost_range():
 
 
 def test_host_without_a_range_goes_by_the_calls_around_it():
-    events = [
-        call("cudaGetDevice", 0, 2),
-        *launched(5, 10, kernel(10, 20, correlation=1), LAUNCH),
-        call("cudaMemcpyAsync_v3020", 30, 32),
-        *launched(40, 45, kernel(45, 50, correlation=2), LAUNCH),
-        kernel(5, 60, process=2, device=1),
-    ]
+    events = timeline(
+        """
+        0-2 cudaGetDevice; 5-10 cudaLaunchKernel_v7000 #1; 10-20 kernel #1; 30-32 cudaMemcpyAsync_v3020
+        40-45 cudaLaunchKernel_v7000 #2; 45-50 kernel #2; 5-60 kernel p2 d1
+        """
+    )
     assert [row for row in rows(report(events).narrow(device=0)) if row[0] == "host"] == [
         ("host", "between cudaLaunchKernel and cudaMemcpyAsync", None, 10, 1, 10),
         ("host", "between cudaMemcpyAsync and cudaLaunchKernel", None, 8, 1, 8),
@@ -111,24 +110,18 @@ def test_host_at_the_edges_and_beside_calls_without_a_name():
 
 
 def test_the_outermost_call_is_at_the_side_not_one_inside_it():
-    events = [
-        call("cudaMalloc_v3020", 0, 10),
-        call("cuMemAlloc_v2", 2, 10),
-        *launched(30, 40, kernel(40, 50, correlation=1), LAUNCH),
-    ]
+    events = timeline("0-10 cudaMalloc_v3020; 2-10 cuMemAlloc_v2; 30-40 cudaLaunchKernel_v7000 #1; 40-50 kernel #1")
     assert ("host", "between cudaMalloc and cudaLaunchKernel", None, 20, 1, 20) in rows(report(events))
 
 
 def test_the_sides_of_one_thread_are_its_own_whatever_others_call_later():
-    events = [
-        call("cuModuleLoadData", 0, 1, correlation=9),
-        *launched(5, 10, kernel(10, 20, correlation=1), LAUNCH),
-        call("cudaEventQuery_v3020", 200, 201),
-        call("cudaGetDevice", 210, 211),
-        call("cudaMemcpyAsync_v3020", 25, 30, thread=2),
-        *launched(50, 55, kernel(55, 60, correlation=2), LAUNCH),
-        *launched(90, 95, kernel(95, 99, correlation=3), LAUNCH, thread=2),
-    ]
+    events = timeline(
+        """
+        0-1 cuModuleLoadData #9; 5-10 cudaLaunchKernel_v7000 #1; 10-20 kernel #1; 200-201 cudaEventQuery_v3020
+        210-211 cudaGetDevice; 25-30 cudaMemcpyAsync_v3020 t2; 50-55 cudaLaunchKernel_v7000 #2; 55-60 kernel #2
+        90-95 cudaLaunchKernel_v7000 #3 t2; 95-99 kernel #3
+        """
+    )
     found = rows(report(events).narrow(window=Window(0, 99)))
     assert [row[1:] for row in found if row[0] == "host"] == [
         ("between cudaLaunchKernel and cudaLaunchKernel", None, 30, 1, 30),

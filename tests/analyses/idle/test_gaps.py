@@ -1,4 +1,4 @@
-"""Gaps: each idle time of a device with its reasons, then against a model that goes instant by instant."""
+"""Gaps: each idle time of a device with its reasons, then against a model that goes instant by instant, and nsys."""
 
 from pathlib import Path
 
@@ -7,15 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kanalyze
 from kanalyze.analyses.idle.gaps import gaps
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
-from support.build import call, kernel, launched, memcpy, nvtx, report, rows_of
+from support.build import call, kernel, launched, nvtx, report, rows_of, timeline
 from support.large import in_batches
+from support.nsys_csv import report_of, reports_with
+from support.nsys_csv import rows_of as listed_rows
 from support.real_reports import real_report
 from support.shares import cases, holds, some
 from support.slow_gaps import IDLE, SlowGaps, gap_reports
-from support.strategies import FEWER, WINDOWS
+from support.strategies import WINDOWS
 
 REPORTS = sorted((Path(__file__).parents[2] / "reports").glob("*.sqlite"))
 
@@ -23,17 +26,13 @@ REPORTS = sorted((Path(__file__).parents[2] / "reports").glob("*.sqlite"))
 def loop():
     """Two kernels with a wait and some work of the host between them, in ranges."""
     return report(
-        [
-            nvtx("step", 0, 5_000),
-            nvtx("data", 2_500, 3_500),
-            call("cudaLaunchKernel_v7000", 0, 100, correlation=1),
-            kernel(200, 1_000, correlation=1, name="first"),
-            call("cudaStreamSynchronize_v3020", 100, 1_500),
-            call("cudaEventRecord_v3020", 3_600, 3_700),
-            call("cudaLaunchKernel_v7000", 4_000, 4_300, correlation=2),
-            kernel(4_500, 5_000, correlation=2, name="second", stream=8),
-            kernel(5_010, 5_100, correlation=2, name="third", stream=8),
-        ]
+        timeline(
+            """
+            0-5000 [step]; 2500-3500 [data]; 0-100 cudaLaunchKernel_v7000 #1; 200-1000 kernel:first #1
+            100-1500 cudaStreamSynchronize_v3020; 3600-3700 cudaEventRecord_v3020
+            4000-4300 cudaLaunchKernel_v7000 #2; 4500-5000 kernel:second #2 s8; 5010-5100 kernel:third #2 s8
+            """
+        )
     )
 
 
@@ -54,28 +53,8 @@ def test_a_gap_has_its_reasons_and_what_ended_it():
             "device start_ns dur_ns profiler_ns loading_ns allocation_ns launch_ns queued_ns sync_ns api_ns "
             "host_ns unknown_ns reason culprit ended_by kind stream api range process_id thread_id aligned_share",
             (
-                0,
-                1_000,
-                3_500,
-                0,
-                0,
-                0,
-                500,
-                0,
-                500,
-                100,
-                2_400,
-                0,
-                "host",
-                "step",
-                "second",
-                "kernel",
-                8,
-                "cudaLaunchKernel",
-                "step",
-                1,
-                1,
-                None,
+                *(0, 1_000, 3_500, 0, 0, 0, 500, 0, 500, 100, 2_400, 0, "host", "step", "second", "kernel", 8),
+                *("cudaLaunchKernel", "step", 1, 1, None),
             ),
         )[0]
     )
@@ -112,10 +91,7 @@ def test_after_the_last_operation_nothing_ended_it():
 
 
 def test_what_nobody_launched_has_no_call_and_no_thread():
-    events = [
-        *launched(0, 5, kernel(5, 10, correlation=1)),
-        memcpy(20, 30, direction="Unified Host-to-Device", stream=None),
-    ]
+    events = timeline("0-5 cudaLaunchKernel #1; 5-10 kernel #1; 20-30 memcpy Unified Host-to-Device sNone")
     found = gaps(report(events), threshold_ns=5)
     assert found.select("host_ns", "culprit", "ended_by", "api", "thread_id").rows() == [
         (10, "after cudaLaunchKernel", "[CUDA memcpy Unified Host-to-Device]", None, None)
@@ -157,16 +133,36 @@ def test_gaps_equal_the_model(made, window, threshold, batch):
     assert found.rows() == [gap.row(model) for gap in model.gaps() if len(gap.instants) > threshold]
 
 
-@cases(0.5)
-@FEWER
-@given(gap_reports(), WINDOWS)
-@pytest.mark.slow
-def test_all_gaps_sum_to_the_ledger(made, window):
-    events, records = made
-    holds(assert_sums_to_the_ledger(report(events, event_records=records).narrow(window=Window(*window))))
-
-
 @pytest.mark.parametrize("path", some(path for path in REPORTS if path.stem != "empty"), ids=lambda path: path.stem)
 @pytest.mark.one_in(4)
 def test_all_gaps_of_real_reports_sum_to_the_ledger(path):
     assert assert_sums_to_the_ledger(real_report(path)) > 0
+
+
+ONE_MS = 1_000_000
+
+#: Reports with graphs that were traced whole.
+WHOLE_GRAPHS = {"graph_graph", "two_processes"}
+
+
+def between_operations(report, process, threshold_ns):
+    """Our gaps of one process as nsys prints them: start, duration, CUDA ordinal."""
+    found = kanalyze.gaps(report, process=process, threshold_ns=threshold_ns).drop_nulls("ended_by")
+    first = pl.col("start_ns") == pl.col("start_ns").min().over("device")
+    leading = kanalyze.gaps(report, process=process, threshold_ns=0).filter(first).select("device", "start_ns")
+    ordinals = report.processes.filter(pl.col("process_id") == process).select("device", "cuda_ordinal")
+    inner = found.join(leading, on=["device", "start_ns"], how="anti").join(ordinals, on="device")
+    return sorted(inner.select("start_ns", "dur_ns", "cuda_ordinal").rows())
+
+
+@pytest.mark.one_in(6)
+@pytest.mark.parametrize("threshold_ms", [0, 1])
+@pytest.mark.parametrize("name", sorted({*reports_with("gpu_gaps-0")} - WHOLE_GRAPHS))
+def test_gaps_equal_those_of_nsys(name, threshold_ms):
+    report = report_of(name)
+    columns = ("Start (ns)", "Duration (ns)", "Device ID")
+    rows = listed_rows(name, f"gpu_gaps-{threshold_ms}")
+    used = {*report.kind("kernel").get_column("process_id"), *(int(row["PID"]) for row in rows)}
+    for process in used:
+        expected = sorted(tuple(int(row[column]) for column in columns) for row in rows if int(row["PID"]) == process)
+        assert between_operations(report, process, threshold_ms * ONE_MS) == expected

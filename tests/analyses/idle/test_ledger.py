@@ -1,5 +1,6 @@
 """The ledger, rule by rule of definitions.md section 5, then against a model that goes instant by instant."""
 
+import re
 from pathlib import Path
 
 import polars as pl
@@ -9,12 +10,12 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.host import _context_creation
+from kanalyze.analyses.host import _call_kinds
 from kanalyze.analyses.idle._attribution import host_time, launch_waits
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.window import Window
-from support.build import call, graph, kernel, launched, memcpy, memset, nvtx, overhead, report
+from support.build import call, kernel, launched, nvtx, report, timeline
 from support.large import in_batches
 from support.real_reports import real_report
 from support.slow_model import SlowModel
@@ -35,122 +36,171 @@ def rows_by_device(of):
 # Busy: rules 1 to 4
 
 
-def test_1_a_kernel_wins_over_everything():
-    events = [memset(0, 30), memcpy(0, 30), kernel(0, 30, name="ncclDevKernel_AllReduce"), kernel(10, 20)]
-    assert rows(report(events)) == [("kernel", None, 10), ("communication", None, 20)]
+#: A ledger by block: what it shows, by the number of its rule; its events; and after = its rows, without shares.
+LEDGERS = """
+1 a kernel wins over everything
+    0-30 memset; 0-30 memcpy Host-to-Device; 0-30 kernel:ncclDevKernel_AllReduce; 10-20 kernel
+    = kernel 10; communication 20
+
+1 a whole graph is a kernel with detail graph
+    0-10 graph; 5-15 memcpy Host-to-Device
+    = kernel graph 10; memcpy Host-to-Device 5
+
+1 of two kernels the first started gives the detail
+    5-20 graph; 0-12 kernel
+    = kernel 12; kernel graph 8
+
+2 communication is what no kernel hides
+    0-10 kernel; 5-20 kernel:ncclDevKernel_AllReduce; 0-25 memcpy Peer-to-Peer
+    = kernel 10; communication 10; memcpy Peer-to-Peer 5
+
+3 copies by direction the first started wins
+    0-10 memcpy Host-to-Device; 5-17 memcpy Device-to-Host; 17-20 memcpy Unified Host-to-Device
+    = memcpy Host-to-Device 10; memcpy Device-to-Host 7; memcpy Unified Host-to-Device 3
+
+4 memset is what nothing else hides
+    0-20 memset; 5-10 memcpy Host-to-Device; 8-12 kernel
+    = kernel 4; memcpy Host-to-Device 3; memset 13
+
+5 the profilers overhead wins over every call
+    0-10 cuModuleLoadData; 5-15 !CUPTI buffer flush; 10-30 cudaLaunchKernel #1; 32-34 !CUPTI buffer flush
+    40-50 kernel #1
+    = kernel 10; profiler CUPTI buffer flush 12; loading cuModuleLoadData 5; launch call 15; launch latency 8
+
+5 overhead on another thread or process does not count
+    0-10 cudaLaunchKernel #1; 0-10 !CUPTI buffer flush t2; 0-10 !CUPTI buffer flush p2; 10-20 kernel #1
+    = kernel 10; launch call 10
+
+6 loading nested inside a launch
+    0-100 cudaLaunchKernel #1; 10-90 cuLibraryLoadData; 105-110 kernel #1
+    = kernel 5; loading cuLibraryLoadData 80; launch call 20; launch latency 5
+
+6 the profiler says which call made the context
+    0-3 cudaStreamCreate; 3-60 cudaMalloc_v3020; 10-50 cuCtxSynchronize; 20-25 !CUDA context created
+    60-70 cudaMalloc_v3020; 70-80 cudaLaunchKernel #1; 80-90 kernel #1
+    = kernel 10; profiler CUDA context created 5; loading context 17; allocation cudaMalloc 45; launch call 10
+      api cudaStreamCreate 3
+
+6 without the profilers word a long first call made the context
+    0-20000000 cuInit; 20000000-30000000 cudaMalloc; 30000000-40000000 cudaMalloc
+    40000000-40000010 cudaLaunchKernel #1; 40000010-40000020 kernel #1
+    = kernel 10; loading context 10000000; allocation cudaMalloc 10000000; launch call 10; api cuInit 20000000
+
+6 a short first call made no context
+    0-9999999 cudaMalloc; 9999999-10000000 cudaLaunchKernel #1; 10000000-10000001 kernel #1
+    = kernel 1; allocation cudaMalloc 9999999; launch call 1
+
+6 of calls that begin together the outermost made the context
+    0-10 cudaStreamCreate; 0-20 cudaMalloc; 5-5 !CUDA context created; 20-30 cudaLaunchKernel #1; 30-40 kernel #1
+    = kernel 10; loading context 5; allocation cudaMalloc 15; launch call 10
+
+7 allocation wins over the launch too
+    0-10 cudaMalloc_v3020; 12-15 cudaHostRegister; 20-40 cudaLaunchKernel #1; 25-30 cuMemAlloc_v2
+    41-43 cudaFree_v3020; 45-50 kernel #1
+    = kernel 5; allocation cudaMalloc 10; allocation cuMemAlloc_v2 5; allocation cudaHostRegister 3
+      allocation cudaFree 2; launch call 15; launch latency 3; host 7
+
+8 launch inside the call and its latency
+    0-10 kernel; 12-20 cudaLaunchKernel #1; 20-40 cudaStreamSynchronize; 26-40 kernel #1
+    = kernel 24; launch call 8; launch latency 6; host 2
+
+8 a launch that begins as the device falls idle has latency
+    0-10 kernel; 10-12 cudaLaunchKernel #1; 15-20 kernel #1
+    = kernel 15; launch latency 3; launch call 2
+
+8 a copy that blocks is a launch before its copy and a sync after it
+    0-30 cudaMemcpy #1; 10-20 memcpy Host-to-Device #1
+    = memcpy Host-to-Device 10; launch call 10; sync cudaMemcpy 10
+
+8 any call that owns an operation is a launch and the outer one counts
+    5-15 cuMemPrefetchAsync #1; 0-20 someLibraryCall #1; 22-30 memcpy Host-to-Device #1
+    = memcpy Host-to-Device 8; launch call 20; launch latency 2
+
+8 a correlation id is known to one process only
+    0-8 cudaLaunchKernel #1 p2; 2-4 cudaLaunchKernel #1; 10-20 kernel #1
+    = kernel 10; launch latency 6; launch call 2
+
+9 queued when the call had begun before the device fell idle
+    0-2 cudaLaunchKernel #1; 3-12 cudaLaunchKernel #2; 12-30 cudaStreamSynchronize; 2-10 kernel #1; 20-30 kernel #2
+    = kernel 18; launch call 4; queued 8
+
+9 a graph launch owns many kernels all but the first were queued
+    0-4 cudaGraphLaunch #1; 5-10 kernel #1; 12-20 kernel #1; 23-30 memset #1
+    = kernel 13; memset 7; launch call 4; launch latency 1; queued 5
+
+9 profiler loading and allocation win over queued
+    0-2 cudaLaunchKernel #1; 2-4 cudaLaunchKernel #2; 12-14 cudaMalloc; 14-15 cuModuleLoadData
+    15-18 !CUPTI buffer flush; 2-10 kernel #1; 20-30 kernel #2
+    = kernel 18; profiler CUPTI buffer flush 3; loading cuModuleLoadData 1; allocation cudaMalloc 2; launch call 2
+      queued 4
+
+10 sync before the launch wins over other calls
+    0-10 kernel; 8-30 cudaEventQuery; 12-20 cudaStreamSynchronize_v3020; 20-24 cudaMemcpy_v3020
+    30-40 cudaLaunchKernel #1; 40-50 kernel #1
+    = kernel 20; launch call 10; sync cudaStreamSynchronize 8; sync cudaMemcpy 4; api cudaEventQuery 8
+
+11 any other call by name without the short version suffix
+    0-5 cudaEventRecord_v3020; 5-7 cudaLaunchKernelExC_v11060; 7-8 cudaLaunchKernel #1; 8-10 kernel #1
+    = kernel 2; launch call 1; api cudaEventRecord 5; api cudaLaunchKernelExC_v11060 2
+
+11 within a bucket the call that started first names the instant
+    3-10 cudaEventQuery; 0-6 cudaEventRecord; 10-12 cudaLaunchKernel #1; 12-20 kernel #1
+    = kernel 8; launch call 2; api cudaEventRecord 6; api cudaEventQuery 4
+
+12 host when the thread is in no call
+    0-1 cudaLaunchKernel #1; 1-10 kernel #1; 5-90 cudaDeviceSynchronize t2; 80-82 cudaLaunchKernel #2
+    82-90 kernel #2
+    = kernel 17; launch call 3; host 70
+
+13 unknown when the process launched nothing
+    0-40 cudaDeviceSynchronize; 10-20 kernel #9; 25-30 kernel
+    = kernel 15; unknown 25
+
+13 unknown without a process
+    0-10 kernel pNone; 15-20 kernel #1 pNone; 12-14 cudaLaunchKernel #1; 25-30 kernel #1
+    = kernel 20; queued 5; unknown 5
+
+without launch the thread of the most recent launch is looked at without launch and queued
+    0-2 cudaLaunchKernel #1; 3-12 cudaLaunchKernel #2 t2; 12-16 cudaStreamSynchronize t2; 16-18 cudaMalloc t2
+    10-40 cudaFree; 2-5 kernel #1; 5-10 kernel #2; 20-40 memcpy Unified Host-to-Device
+    = kernel 8; memcpy Unified Host-to-Device 20; allocation cudaMalloc 2; launch call 2
+      sync cudaStreamSynchronize 4; api cudaLaunchKernel 2; host 2
+
+without launch the next launch tells the thread when there is none before
+    0-6 cudaStreamCreate t2; 10-20 memcpy Unified Host-to-Device; 20-22 cudaLaunchKernel #1 t2
+    24-26 cudaLaunchKernel #2; 22-30 kernel #1; 30-40 kernel #2
+    = kernel 18; memcpy Unified Host-to-Device 10; launch call 2; api cudaStreamCreate 6; host 4
+
+after the last operation the thread of the most recent launch is looked at
+    0-2 cudaLaunchKernel #1; 2-14 cudaLaunchKernel #2 t2; 14-16 cudaDeviceSynchronize t2; 20-30 cudaFree t2
+    10-40 cudaFree; 2-5 kernel #1; 5-10 kernel #2
+    = kernel 8; allocation cudaFree 10; launch call 2; sync cudaDeviceSynchronize 2; api cudaLaunchKernel 4
+      host 14
+
+after operations that end together the process of the highest event id is looked at
+    5-10 kernel #1 p2; 0-10 kernel #1; 5-10 memset; 0-2 cudaLaunchKernel #1 p2; 0-2 cudaLaunchKernel #1
+    5-20 cudaStreamSynchronize p2; 5-20 cudaEventQuery
+    = kernel 10; api cudaEventQuery 10
+
+operations without duration neither fill nor end an idle interval
+    0-10 kernel; 11-12 cudaMemsetAsync #1 t2; 15-15 memset #1; 20-22 cudaLaunchKernel #2; 22-30 kernel #2
+    = kernel 18; launch call 2; host 10
+
+of operations that start together the winning kind ends the idle interval
+    10-20 memcpy Host-to-Device #1; 10-20 kernel #2; 10-30 kernel #3; 0-9 cudaMemcpyAsync #1
+    5-10 cudaLaunchKernel #2 t2; 1-10 cudaLaunchKernel #3 t3
+    = kernel 20; launch call 5; host 5
+"""
 
 
-def test_1_a_whole_graph_is_a_kernel_with_detail_graph():
-    assert rows(report([graph(0, 10), memcpy(5, 15)])) == [("kernel", "graph", 10), ("memcpy", "Host-to-Device", 5)]
-
-
-def test_1_of_two_kernels_the_first_started_gives_the_detail():
-    assert rows(report([graph(5, 20), kernel(0, 12)])) == [("kernel", None, 12), ("kernel", "graph", 8)]
-
-
-def test_2_communication_is_what_no_kernel_hides():
-    events = [kernel(0, 10), kernel(5, 20, name="ncclDevKernel_AllReduce"), memcpy(0, 25, direction="Peer-to-Peer")]
-    assert rows(report(events)) == [("kernel", None, 10), ("communication", None, 10), ("memcpy", "Peer-to-Peer", 5)]
-
-
-def test_3_copies_by_direction_the_first_started_wins():
-    events = [
-        memcpy(0, 10, direction="Host-to-Device"),
-        memcpy(5, 17, direction="Device-to-Host"),
-        memcpy(17, 20, direction="Unified Host-to-Device"),
-    ]
-    assert rows(report(events)) == [
-        ("memcpy", "Host-to-Device", 10),
-        ("memcpy", "Device-to-Host", 7),
-        ("memcpy", "Unified Host-to-Device", 3),
-    ]
-
-
-def test_4_memset_is_what_nothing_else_hides():
-    assert rows(report([memset(0, 20), memcpy(5, 10), kernel(8, 12)])) == [
-        ("kernel", None, 4),
-        ("memcpy", "Host-to-Device", 3),
-        ("memset", None, 13),
-    ]
+@pytest.mark.parametrize("block", LEDGERS.strip().split("\n\n"), ids=lambda block: block.partition("\n")[0])
+def test_each_rule(block):
+    events, _, expected = block.partition("\n")[2].partition("\n    = ")
+    told = [" ".join(str(value) for value in row if value is not None) for row in rows(report(timeline(events)))]
+    assert told == re.split(r"; |;?\n\s+", expected)
 
 
 # Idle: rules 5 to 13. The device is idle from 0, where the host begins, to the kernel.
-
-
-def test_5_the_profilers_overhead_wins_over_every_call():
-    events = [
-        call("cuModuleLoadData", 0, 10),
-        overhead("CUPTI buffer flush", 5, 15),
-        call("cudaLaunchKernel", 10, 30, correlation=1),
-        overhead("CUPTI buffer flush", 32, 34),
-        kernel(40, 50, correlation=1),
-    ]
-    assert rows(report(events)) == [
-        ("kernel", None, 10),
-        ("profiler", "CUPTI buffer flush", 12),
-        ("loading", "cuModuleLoadData", 5),
-        ("launch", "call", 15),
-        ("launch", "latency", 8),
-    ]
-
-
-def test_5_overhead_on_another_thread_or_process_does_not_count():
-    events = [
-        call("cudaLaunchKernel", 0, 10, correlation=1),
-        overhead("CUPTI buffer flush", 0, 10, thread=2),
-        overhead("CUPTI buffer flush", 0, 10, process=2),
-        kernel(10, 20, correlation=1),
-    ]
-    assert rows(report(events)) == [("kernel", None, 10), ("launch", "call", 10)]
-
-
-def test_6_loading_nested_inside_a_launch():
-    events = [
-        call("cudaLaunchKernel", 0, 100, correlation=1),
-        call("cuLibraryLoadData", 10, 90),
-        kernel(105, 110, correlation=1),
-    ]
-    assert rows(report(events)) == [
-        ("kernel", None, 5),
-        ("loading", "cuLibraryLoadData", 80),
-        ("launch", "call", 20),
-        ("launch", "latency", 5),
-    ]
-
-
-def test_6_the_profiler_says_which_call_made_the_context():
-    events = [
-        call("cudaStreamCreate", 0, 3),
-        call("cudaMalloc_v3020", 3, 60),
-        call("cuCtxSynchronize", 10, 50),
-        overhead("CUDA context created", 20, 25),
-        call("cudaMalloc_v3020", 60, 70),
-        *launched(70, 80, kernel(80, 90, correlation=1)),
-    ]
-    assert rows(report(events)) == [
-        ("kernel", None, 10),
-        ("profiler", "CUDA context created", 5),
-        ("loading", "context", 17),
-        ("allocation", "cudaMalloc", 45),
-        ("launch", "call", 10),
-        ("api", "cudaStreamCreate", 3),
-    ]
-
-
-def test_6_without_the_profilers_word_a_long_first_call_made_the_context():
-    events = [
-        call("cuInit", 0, 20_000_000),
-        call("cudaMalloc", 20_000_000, 30_000_000),
-        call("cudaMalloc", 30_000_000, 40_000_000),
-        *launched(40_000_000, 40_000_010, kernel(40_000_010, 40_000_020, correlation=1)),
-    ]
-    assert rows(report(events)) == [
-        ("kernel", None, 10),
-        ("loading", "context", 10_000_000),
-        ("allocation", "cudaMalloc", 10_000_000),
-        ("launch", "call", 10),
-        ("api", "cuInit", 20_000_000),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -163,29 +213,6 @@ def test_6_a_call_that_needs_no_context_made_none_however_long_it_took(name, mak
         *launched(30_000_000, 30_000_010, kernel(30_000_010, 30_000_020, correlation=1)),
     ]
     assert (("loading", "context", 20_000_000) in rows(report(events))) == makes
-
-
-def test_6_a_short_first_call_made_no_context():
-    events = [
-        call("cudaMalloc", 0, 9_999_999),
-        *launched(9_999_999, 10_000_000, kernel(10_000_000, 10_000_001, correlation=1)),
-    ]
-    assert rows(report(events)) == [("kernel", None, 1), ("allocation", "cudaMalloc", 9_999_999), ("launch", "call", 1)]
-
-
-def test_6_of_calls_that_begin_together_the_outermost_made_the_context():
-    events = [
-        call("cudaStreamCreate", 0, 10),
-        call("cudaMalloc", 0, 20),
-        overhead("CUDA context created", 5, 5),
-        *launched(20, 30, kernel(30, 40, correlation=1)),
-    ]
-    assert rows(report(events)) == [
-        ("kernel", None, 10),
-        ("loading", "context", 5),
-        ("allocation", "cudaMalloc", 15),
-        ("launch", "call", 10),
-    ]
 
 
 MS = 1_000_000
@@ -251,240 +278,16 @@ def test_6_a_context_is_made_before_anything_runs():
     ]
 
 
-def test_7_allocation_wins_over_the_launch_too():
-    events = [
-        call("cudaMalloc_v3020", 0, 10),
-        call("cudaHostRegister", 12, 15),
-        call("cudaLaunchKernel", 20, 40, correlation=1),
-        call("cuMemAlloc_v2", 25, 30),
-        call("cudaFree_v3020", 41, 43),
-        kernel(45, 50, correlation=1),
-    ]
-    assert rows(report(events)) == [
-        ("kernel", None, 5),
-        ("allocation", "cudaMalloc", 10),
-        ("allocation", "cuMemAlloc_v2", 5),
-        ("allocation", "cudaHostRegister", 3),
-        ("allocation", "cudaFree", 2),
-        ("launch", "call", 15),
-        ("launch", "latency", 3),
-        ("host", None, 7),
-    ]
-
-
-def test_8_launch_inside_the_call_and_its_latency():
-    events = [
-        kernel(0, 10),
-        call("cudaLaunchKernel", 12, 20, correlation=1),
-        call("cudaStreamSynchronize", 20, 40),
-        kernel(26, 40, correlation=1),
-    ]
-    assert rows(report(events)) == [
-        ("kernel", None, 24),
-        ("launch", "call", 8),
-        ("launch", "latency", 6),
-        ("host", None, 2),
-    ]
-
-
-def test_8_a_launch_that_begins_as_the_device_falls_idle_has_latency():
-    events = [kernel(0, 10), call("cudaLaunchKernel", 10, 12, correlation=1), kernel(15, 20, correlation=1)]
-    assert rows(report(events)) == [("kernel", None, 15), ("launch", "latency", 3), ("launch", "call", 2)]
-
-
-def test_8_a_copy_that_blocks_is_a_launch_before_its_copy_and_a_sync_after_it():
-    events = [call("cudaMemcpy", 0, 30, correlation=1), memcpy(10, 20, correlation=1)]
-    assert rows(report(events)) == [
-        ("memcpy", "Host-to-Device", 10),
-        ("launch", "call", 10),
-        ("sync", "cudaMemcpy", 10),
-    ]
-
-
-def test_8_any_call_that_owns_an_operation_is_a_launch_and_the_outer_one_counts():
-    events = [
-        call("cuMemPrefetchAsync", 5, 15, correlation=1),
-        call("someLibraryCall", 0, 20, correlation=1),
-        memcpy(22, 30, correlation=1),
-    ]
-    assert rows(report(events)) == [("memcpy", "Host-to-Device", 8), ("launch", "call", 20), ("launch", "latency", 2)]
-
-
-def test_8_a_correlation_id_is_known_to_one_process_only():
-    events = [
-        call("cudaLaunchKernel", 0, 8, process=2, correlation=1),
-        *launched(2, 4, kernel(10, 20, process=1, correlation=1), process=1),
-    ]
-    assert rows(report(events)) == [("kernel", None, 10), ("launch", "latency", 6), ("launch", "call", 2)]
-
-
-def test_9_queued_when_the_call_had_begun_before_the_device_fell_idle():
-    events = [
-        call("cudaLaunchKernel", 0, 2, correlation=1),
-        call("cudaLaunchKernel", 3, 12, correlation=2),
-        call("cudaStreamSynchronize", 12, 30),
-        kernel(2, 10, correlation=1),
-        kernel(20, 30, correlation=2),
-    ]
-    assert rows(report(events)) == [("kernel", None, 18), ("launch", "call", 4), ("queued", None, 8)]
-
-
-def test_9_a_graph_launch_owns_many_kernels_all_but_the_first_were_queued():
-    events = [
-        call("cudaGraphLaunch", 0, 4, correlation=1),
-        kernel(5, 10, correlation=1),
-        kernel(12, 20, correlation=1),
-        memset(23, 30, correlation=1),
-    ]
-    assert rows(report(events)) == [
-        ("kernel", None, 13),
-        ("memset", None, 7),
-        ("launch", "call", 4),
-        ("launch", "latency", 1),
-        ("queued", None, 5),
-    ]
-
-
-def test_9_profiler_loading_and_allocation_win_over_queued():
-    events = [
-        call("cudaLaunchKernel", 0, 2, correlation=1),
-        call("cudaLaunchKernel", 2, 4, correlation=2),
-        call("cudaMalloc", 12, 14),
-        call("cuModuleLoadData", 14, 15),
-        overhead("CUPTI buffer flush", 15, 18),
-        kernel(2, 10, correlation=1),
-        kernel(20, 30, correlation=2),
-    ]
-    assert rows(report(events)) == [
-        ("kernel", None, 18),
-        ("profiler", "CUPTI buffer flush", 3),
-        ("loading", "cuModuleLoadData", 1),
-        ("allocation", "cudaMalloc", 2),
-        ("launch", "call", 2),
-        ("queued", None, 4),
-    ]
-
-
-def test_10_sync_before_the_launch_wins_over_other_calls():
-    events = [
-        kernel(0, 10),
-        call("cudaEventQuery", 8, 30),
-        call("cudaStreamSynchronize_v3020", 12, 20),
-        call("cudaMemcpy_v3020", 20, 24),
-        *launched(30, 40, kernel(40, 50, correlation=1)),
-    ]
-    assert rows(report(events)) == [
-        ("kernel", None, 20),
-        ("launch", "call", 10),
-        ("sync", "cudaStreamSynchronize", 8),
-        ("sync", "cudaMemcpy", 4),
-        ("api", "cudaEventQuery", 8),
-    ]
-
-
-def test_11_any_other_call_by_name_without_the_short_version_suffix():
-    events = [
-        call("cudaEventRecord_v3020", 0, 5),
-        call("cudaLaunchKernelExC_v11060", 5, 7),
-        *launched(7, 8, kernel(8, 10, correlation=1)),
-    ]
-    assert rows(report(events)) == [
-        ("kernel", None, 2),
-        ("launch", "call", 1),
-        ("api", "cudaEventRecord", 5),
-        ("api", "cudaLaunchKernelExC_v11060", 2),
-    ]
-
-
-def test_11_within_a_bucket_the_call_that_started_first_names_the_instant():
-    events = [
-        call("cudaEventQuery", 3, 10),
-        call("cudaEventRecord", 0, 6),
-        *launched(10, 12, kernel(12, 20, correlation=1)),
-    ]
-    assert rows(report(events)) == [
-        ("kernel", None, 8),
-        ("launch", "call", 2),
-        ("api", "cudaEventRecord", 6),
-        ("api", "cudaEventQuery", 4),
-    ]
-
-
-def test_12_host_when_the_thread_is_in_no_call():
-    events = [
-        *launched(0, 1, kernel(1, 10, correlation=1)),
-        call("cudaDeviceSynchronize", 5, 90, thread=2),
-        *launched(80, 82, kernel(82, 90, correlation=2)),
-    ]
-    assert rows(report(events)) == [("kernel", None, 17), ("launch", "call", 3), ("host", None, 70)]
-
-
-def test_13_unknown_when_the_process_launched_nothing():
-    events = [call("cudaDeviceSynchronize", 0, 40), kernel(10, 20, correlation=9), kernel(25, 30)]
-    assert rows(report(events)) == [("kernel", None, 15), ("unknown", None, 25)]
-
-
-def test_13_unknown_without_a_process():
-    events = [
-        kernel(0, 10, process=None),
-        kernel(15, 20, process=None, correlation=1),
-        *launched(12, 14, kernel(25, 30, process=1, correlation=1), process=1),
-    ]
-    assert rows(report(events)) == [("kernel", None, 20), ("queued", None, 5), ("unknown", None, 5)]
-
-
 # No launch of its own, and after the last operation
 
 
-def test_without_launch_the_thread_of_the_most_recent_launch_is_looked_at_without_launch_and_queued():
-    events = [
-        call("cudaLaunchKernel", 0, 2, thread=1, correlation=1),
-        call("cudaLaunchKernel", 3, 12, thread=2, correlation=2),
-        call("cudaStreamSynchronize", 12, 16, thread=2),
-        call("cudaMalloc", 16, 18, thread=2),
-        call("cudaFree", 10, 40, thread=1),
-        kernel(2, 5, correlation=1),
-        kernel(5, 10, correlation=2),
-        memcpy(20, 40, direction="Unified Host-to-Device"),
-    ]
-    assert rows(report(events)) == [
-        ("kernel", None, 8),
-        ("memcpy", "Unified Host-to-Device", 20),
-        ("allocation", "cudaMalloc", 2),
-        ("launch", "call", 2),
-        ("sync", "cudaStreamSynchronize", 4),
-        ("api", "cudaLaunchKernel", 2),
-        ("host", None, 2),
-    ]
-
-
-def test_without_launch_the_next_launch_tells_the_thread_when_there_is_none_before():
-    events = [
-        call("cudaStreamCreate", 0, 6, thread=2),
-        memcpy(10, 20, direction="Unified Host-to-Device"),
-        call("cudaLaunchKernel", 20, 22, thread=2, correlation=1),
-        call("cudaLaunchKernel", 24, 26, thread=1, correlation=2),
-        kernel(22, 30, correlation=1),
-        kernel(30, 40, correlation=2),
-    ]
-    assert rows(report(events)) == [
-        ("kernel", None, 18),
-        ("memcpy", "Unified Host-to-Device", 10),
-        ("launch", "call", 2),
-        ("api", "cudaStreamCreate", 6),
-        ("host", None, 4),
-    ]
-
-
 def test_without_launch_the_most_recent_launch_may_be_on_another_device():
-    events = [
-        call("cudaLaunchKernel", 0, 2, thread=1, device=None, correlation=1),
-        call("cudaLaunchKernel", 4, 6, thread=2, correlation=2),
-        call("cudaDeviceSynchronize", 6, 10, thread=2),
-        kernel(2, 4, device=0, correlation=1),
-        kernel(6, 10, device=1, correlation=2),
-        memcpy(10, 12, device=0, direction="Unified Host-to-Device"),
-    ]
+    events = timeline(
+        """
+        0-2 cudaLaunchKernel #1; 4-6 cudaLaunchKernel #2 t2; 6-10 cudaDeviceSynchronize t2; 2-4 kernel #1
+        6-10 kernel #2 d1; 10-12 memcpy Unified Host-to-Device
+        """
+    )
     on_device_0 = [row[1:] for row in rows_by_device(report(events)) if row[0] == 0]
     assert on_device_0 == [
         ("kernel", None, 2),
@@ -493,39 +296,6 @@ def test_without_launch_the_most_recent_launch_may_be_on_another_device():
         ("sync", "cudaDeviceSynchronize", 4),
         ("api", "cudaLaunchKernel", 2),
     ]
-
-
-def test_after_the_last_operation_the_thread_of_the_most_recent_launch_is_looked_at():
-    events = [
-        call("cudaLaunchKernel", 0, 2, thread=1, correlation=1),
-        call("cudaLaunchKernel", 2, 14, thread=2, correlation=2),
-        call("cudaDeviceSynchronize", 14, 16, thread=2),
-        call("cudaFree", 20, 30, thread=2),
-        call("cudaFree", 10, 40, thread=1),
-        kernel(2, 5, correlation=1),
-        kernel(5, 10, correlation=2),
-    ]
-    assert rows(report(events)) == [
-        ("kernel", None, 8),
-        ("allocation", "cudaFree", 10),
-        ("launch", "call", 2),
-        ("sync", "cudaDeviceSynchronize", 2),
-        ("api", "cudaLaunchKernel", 4),
-        ("host", None, 14),
-    ]
-
-
-def test_after_operations_that_end_together_the_process_of_the_highest_event_id_is_looked_at():
-    events = [
-        kernel(5, 10, process=2, correlation=1),
-        kernel(0, 10, process=1, correlation=1),
-        memset(5, 10, process=1),
-        call("cudaLaunchKernel", 0, 2, process=2, correlation=1),
-        call("cudaLaunchKernel", 0, 2, process=1, correlation=1),
-        call("cudaStreamSynchronize", 5, 20, process=2),
-        call("cudaEventQuery", 5, 20, process=1),
-    ]
-    assert rows(report(events)) == [("kernel", None, 10), ("api", "cudaEventQuery", 10)]
 
 
 def test_of_launches_that_begin_together_the_highest_event_id_is_the_most_recent():
@@ -538,80 +308,6 @@ def test_of_launches_that_begin_together_the_highest_event_id_is_the_most_recent
 # What ends an idle interval, and what covers nothing
 
 
-def test_operations_without_duration_neither_fill_nor_end_an_idle_interval():
-    events = [
-        kernel(0, 10),
-        call("cudaMemsetAsync", 11, 12, thread=2, correlation=1),
-        memset(15, 15, correlation=1),
-        *launched(20, 22, kernel(22, 30, correlation=2), thread=1),
-    ]
-    assert rows(report(events)) == [("kernel", None, 18), ("launch", "call", 2), ("host", None, 10)]
-
-
-def test_of_operations_that_start_together_the_winning_kind_ends_the_idle_interval():
-    events = [
-        memcpy(10, 20, correlation=1),
-        kernel(10, 20, correlation=2),
-        kernel(10, 30, correlation=3),
-        call("cudaMemcpyAsync", 0, 9, thread=1, correlation=1),
-        call("cudaLaunchKernel", 5, 10, thread=2, correlation=2),
-        call("cudaLaunchKernel", 1, 10, thread=3, correlation=3),
-    ]
-    assert rows(report(events)) == [("kernel", None, 20), ("launch", "call", 5), ("host", None, 5)]
-
-
-# Windows
-
-
-def test_a_device_is_looked_at_as_long_as_its_processes_are_active():
-    events = [
-        *launched(0, 5, kernel(5, 10, process=1, device=0, correlation=1), process=1),
-        *launched(10, 15, kernel(15, 30, process=1, device=1, correlation=2), process=1),
-        call("cudaFree", 0, 90, process=2),
-    ]
-    assert rows_by_device(report(events)) == [
-        (0, "kernel", None, 5),
-        (0, "launch", "call", 5),
-        (0, "api", "cudaLaunchKernel", 5),
-        (0, "host", None, 15),
-        (1, "kernel", None, 15),
-        (1, "launch", "call", 5),
-        (1, "api", "cudaLaunchKernel", 5),
-        (1, "host", None, 5),
-    ]
-
-
-def test_a_window_cuts_what_the_whole_report_tells():
-    events = [kernel(0, 10), *launched(12, 20, kernel(26, 40, correlation=1))]
-    whole = report(events)
-    assert rows(whole.narrow(window=Window(18, 30))) == [
-        ("kernel", None, 4),
-        ("launch", "latency", 6),
-        ("launch", "call", 2),
-    ]
-    assert rows(whole.narrow(window=Window(5, 15))) == [("kernel", None, 5), ("launch", "call", 3), ("host", None, 2)]
-
-
-def test_a_window_may_be_wider_than_the_report():
-    events = [call("cudaLaunchKernel", 0, 5, correlation=1), kernel(5, 10, correlation=1)]
-    assert rows(report(events).narrow(window=Window(-5, 20))) == [
-        ("kernel", None, 5),
-        ("launch", "call", 5),
-        ("host", None, 15),
-    ]
-
-
-def test_one_device_of_a_report_reads_as_it_does_among_the_others():
-    events = [
-        *launched(0, 5, kernel(5, 10, device=0, correlation=1)),
-        *launched(10, 15, kernel(20, 30, device=1, correlation=2), thread=2),
-    ]
-    expected = [("kernel", None, 5), ("launch", "call", 5), ("api", "cudaLaunchKernel", 5), ("host", None, 15)]
-    whole = report(events)
-    assert [row[1:] for row in rows_by_device(whole) if row[0] == 0] == expected
-    assert rows(whole.narrow(device=0)) == expected
-
-
 # Outcomes
 
 
@@ -622,15 +318,6 @@ def test_shares_are_parts_of_the_devices_window():
         (0, "unknown", 20, 0.5),
         (1, "kernel", 5, 1.0),
     ]
-
-
-@pytest.mark.slow
-def test_equal_times_are_in_the_order_of_their_details_every_time():
-    names = ["cudaEventRecord", "cudaEventQuery", "cudaStreamCreate", "cudaEventCreate"]
-    events = [call(name, start, start + 5) for name, start in zip(names, (0, 5, 10, 15), strict=True)]
-    events += [call("cudaLaunchKernel", 20, 21, correlation=1), kernel(21, 25, correlation=1)]
-    found = [ledger(report(events)).get_column("detail").to_list() for _ in range(20)]
-    assert found == [[None, "call", *sorted(names)]] * 20
 
 
 # Everything at once, against the model
@@ -660,8 +347,8 @@ def assert_sums_to_windows(found: pl.DataFrame, model: SlowModel):
 def test_ledger_equals_the_model(events, window, context_from_ns, prompt_ns, batch):
     model = SlowModel(events, window, context_from_ns, prompt_ns)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_context_creation, "CONTEXT_FROM_NS", context_from_ns)
-        patch.setattr(_context_creation, "PROMPT_NS", prompt_ns)
+        patch.setattr(_call_kinds, "CONTEXT_FROM_NS", context_from_ns)
+        patch.setattr(_call_kinds, "PROMPT_NS", prompt_ns)
         in_batches(patch, batch)
         found = bucket_sums(report(events).narrow(window=Window(*window)))
     assert_same(found, model.ledger())

@@ -41,17 +41,6 @@ def test_a_device_call_waits_for_all_its_work():
     assert syncs(of).rows() == [(20, 70, "cudaDeviceSynchronize", "device", "end", 1, 1, 0, 10, 60, "second", 8, 10)]
 
 
-def test_a_stream_call_waits_for_its_stream():
-    sync = host("sync", "Stream wait sync", 20, 59, context=1, stream=7, correlation=9)
-    of = two_streams(call("cudaStreamSynchronize_v3020", 20, 60, correlation=9), sync)
-    assert waited(of) == [("cudaStreamSynchronize", "stream", 0, 40, "first", 7, 10)]
-
-
-def test_a_stream_call_without_a_record_of_its_stream_tells_no_operation():
-    of = two_streams(call("cudaStreamSynchronize_v3020", 20, 60, correlation=9))
-    assert waited(of) == [("cudaStreamSynchronize", "stream", 0, 40, None, None, None)]
-
-
 def test_an_event_call_waits_for_what_was_launched_before_the_event_was_recorded():
     events = [
         *launched(0, 5, kernel(10, 50, correlation=1, name="first"), LAUNCH),
@@ -75,17 +64,6 @@ def test_a_copy_waits_for_itself_or_for_what_its_stream_did_before():
     assert waited(of) == [
         ("cudaMemcpy", "copy", 10, 15, "[CUDA memcpy Device-to-Host]", 7, 5),
         ("cudaMemcpy", "copy", 6, 0, None, None, None),
-    ]
-
-
-def test_an_asynchronous_copy_into_pageable_memory_blocks():
-    copies = [
-        memcpy(60, 70, direction="Device-to-Host", correlation=3, side=PAGEABLE),
-        memcpy(80, 90, direction="Device-to-Host", correlation=4, side={**PAGEABLE, "target_memory": "Pinned"}),
-    ]
-    calls = [call("cudaMemcpyAsync", 55, 75, correlation=3), call("cudaMemcpyAsync", 76, 78, correlation=4)]
-    assert waited(report([*copies, *calls])) == [
-        ("cudaMemcpyAsync", "copy", 10, 10, "[CUDA memcpy Device-to-Host]", 7, 5)
     ]
 
 
@@ -131,29 +109,6 @@ def test_calls_are_told_by_their_names(name, scope):
 
 
 # The device
-
-
-def test_the_device_is_that_of_the_context_whatever_the_synchronisation_says():
-    events = [
-        *launched(0, 5, kernel(5, 20, correlation=1), LAUNCH),
-        *launched(5, 9, kernel(10, 30, correlation=2, device=1, context=2, name="far"), LAUNCH),
-        call("cudaStreamSynchronize", 12, 40, correlation=3),
-        host("sync", "Stream wait sync", 12, 40, context=2, stream=7, device=0, correlation=3),
-    ]
-    found = syncs(report(events))
-    assert found.select("device", "waited_for", "idle_ns").rows() == [(1, "far", 10)]
-
-
-def test_of_several_devices_it_is_the_one_that_the_thread_used_last():
-    events = [
-        *launched(0, 5, kernel(5, 20, correlation=1), LAUNCH),
-        call("cudaDeviceSynchronize", 6, 25),
-        *launched(26, 29, kernel(30, 40, correlation=2, device=1, context=2), LAUNCH),
-        call("cudaDeviceSynchronize", 30, 45),
-        call("cudaDeviceSynchronize", 30, 45, thread=2),
-    ]
-    assert syncs(report(events)).get_column("device").to_list() == [0, 1, None]
-    assert syncs(report(events), device=1).height == 1
 
 
 # By call

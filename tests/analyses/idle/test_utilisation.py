@@ -1,6 +1,7 @@
 """Utilisation: chunks that tile the window and hold the ledger's busy time exactly, and what nsys prints."""
 
 import csv
+import warnings
 from pathlib import Path
 
 import polars as pl
@@ -13,7 +14,7 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.idle.utilisation import AS_NSYS, utilisation
 from kanalyze.errors import UnknownNameError
 from kanalyze.window import Window
-from support.build import call, graph, kernel, memcpy, memset, overhead, report, rows_of
+from support.build import call, kernel, memcpy, memset, overhead, report, rows_of, timeline
 from support.real_reports import real_report
 from support.slow_model import BUSY, SlowModel
 from support.strategies import EVENTS, FEWER, WINDOWS
@@ -35,23 +36,6 @@ def test_a_window_in_two_chunks():
         (0, 0, 10, 1.0, 1.0, 0.0, 0.0, 0.0, 10, 10, 0, 0, 0),
         (0, 10, 10, 1.0, 0.4, 0.0, 0.5, 0.1, 10, 4, 0, 5, 1),
     )
-
-
-def test_communication_is_what_no_kernel_hides():
-    events = [kernel(0, 10, name="ncclDevKernel_AllReduce"), kernel(5, 8), graph(8, 9)]
-    assert rows(report(events), "kernel_ns", "communication_ns", chunks=1) == [(4, 6)]
-
-
-def test_chunks_that_do_not_divide_the_window_differ_by_a_nanosecond():
-    assert rows(report([kernel(0, 10)]), "t_ns", "dur_ns", chunks=4) == [(0, 2), (2, 3), (5, 2), (7, 3)]
-
-
-def test_a_window_shorter_than_the_chunks_has_one_for_each_nanosecond():
-    assert rows(report([kernel(5, 8)]), "t_ns", "dur_ns") == [(5, 1), (6, 1), (7, 1)]
-
-
-def test_an_operation_without_duration_has_no_chunk():
-    assert utilisation(report([kernel(5, 5)])).is_empty()
 
 
 def test_only_what_is_below_the_threshold():
@@ -125,14 +109,7 @@ def test_as_nsys_counts_the_profilers_overhead_strictly_inside_as_work():
 
 
 def test_as_nsys_looks_at_each_process_and_leaves_graphs_and_what_starts_at_0_out():
-    events = [
-        kernel(0, 5),
-        kernel(5, 6),
-        kernel(9, 10),
-        graph(5, 20),
-        kernel(7, 8, process=2),
-        kernel(17, 18, process=2),
-    ]
+    events = timeline("0-5 kernel; 5-6 kernel; 9-10 kernel; 5-20 graph; 7-8 kernel p2; 17-18 kernel p2")
     assert rows(report(events), "process_id", "start_ns", "dur_ns", chunks=1, as_nsys=True) == [(2, 7, 11), (1, 5, 5)]
 
 
@@ -168,3 +145,14 @@ def test_busy_time_is_the_ledgers_on_real_reports():
         of = real_report(path)
         busy = ledger(of).filter(pl.col("bucket").cast(pl.String).is_in(BUSY))
         assert utilisation(of)["busy_ns"].sum() == busy["ns"].sum()
+
+
+def test_work_without_a_process_has_the_overhead_without_one():
+    profiled = "CUDA profiling overhead"
+    events = [kernel(1, 10, process=None), kernel(90, 101, process=None), overhead(profiled, 20, 90, process=None)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        alone = utilisation(report(events[:2]), chunks=1, as_nsys=True)
+        found = utilisation(report(events), chunks=1, as_nsys=True)
+    assert alone.get_column("in_use_share").to_list() == [0.2]
+    assert found.is_empty()  # with the overhead it is at 90 %

@@ -9,10 +9,17 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.iterations._steady import BETWEEN, inner_parts, lengths_ns, parts_of_step, spread_of, steady_part
-from kanalyze.analyses.iterations.phases import recorded_of
-from kanalyze.analyses.page.overview_page import overview
+from kanalyze.analyses.iterations.phases import (
+    NO_RANGE,
+    inner_parts,
+    lengths_ns,
+    parts_of_step,
+    recorded_of,
+    spread_of,
+    steady_part,
+)
 from kanalyze.errors import BadWindowError, UnknownNameError
+from kanalyze.notebook import overview
 from kanalyze.renderers.page.overview import overview_page
 from support.build import call, kernel, launched, memcpy, nvtx, report
 from support.command import SAMPLES, run
@@ -21,6 +28,12 @@ from support.strategies import FEWER
 
 MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
 TRACE = SAMPLES / "mlp_train" / "torch.json.gz"
+
+
+def step(name, times, ran, number):
+    """A range, and in it the launch of a kernel, which `ran` from one time to another."""
+    begin, end = times
+    return [nvtx(name, begin, end), *launched(begin + 1, begin + 3, kernel(*ran, correlation=number))]
 
 
 def loop(lengths, *, name="step", gap=10, start=1_000, number=1, **keys):
@@ -58,10 +71,7 @@ def working(works, lengths=None):
     events, at = [], 1_000
     for number, work in enumerate(works, 1):
         length = lengths[number - 1] if lengths else 100
-        events += [
-            nvtx("step", at, at + length),
-            *launched(at + 1, at + 3, kernel(at + 4, at + 4 + work, correlation=number)),
-        ]
+        events += step("step", (at, at + length), (at + 4, at + 4 + work), number)
         at += length
     return kanalyze.iterations(report(events))
 
@@ -137,10 +147,7 @@ def test_the_first_ones_of_a_schedule_warm_up_though_the_process_began_before(na
     """Two steps pay for the profiler's start; the context was made long before the recording."""
     events, at = [], 1_000
     for number, length in enumerate([2_718, 420, *[120] * 8]):
-        events += [
-            nvtx(name.format(number), at, at + length),
-            *launched(at + 1, at + 3, kernel(at + 4, at + 100, correlation=number)),
-        ]
+        events += step(name.format(number), (at, at + length), (at + 4, at + 100), number)
         at += length
     rows = kanalyze.iterations(report(events))
     assert rows.get_column("kind").to_list()[2:] == ["steady"] * 8
@@ -336,7 +343,7 @@ def test_parts_of_steps_add_up_to_the_steady_part(path):
     ledger = kanalyze.ledger(found, window="steady").group_by("bucket").agg(pl.col("ns").sum())
     for bucket, ns in ledger.iter_rows():
         assert parts.get_column(f"{bucket}_ns").sum() == ns
-    assert parts.item(-1, "range") == BETWEEN
+    assert parts.item(-1, "range") == NO_RANGE
 
 
 # Windows by iterations
@@ -475,7 +482,7 @@ def test_ranges_that_hold_iterations_are_no_parts_of_one():
     found = report(events)
     steady = steady_part(found)
     assert steady.each == "batch"
-    assert set(parts_of_step(found, steady).get_column("range")) <= {"load", BETWEEN}
+    assert set(parts_of_step(found, steady).get_column("range")) <= {"load", NO_RANGE}
 
 
 def idle_within(*inside):
@@ -556,10 +563,7 @@ def running_ahead(submitted, waiting, work=300):
     events, at, busy = [], 1_000, 1_010
     for number in range(1, submitted + waiting + 1):
         length = 20 if number <= submitted else max(busy + work - 2 * work - at, 20)
-        events += [
-            nvtx("step", at, at + length),
-            *launched(at + 1, at + 3, kernel(busy, busy + work, correlation=number)),
-        ]
+        events += step("step", (at, at + length), (busy, busy + work), number)
         at, busy = at + length, busy + work
     return report(events)
 
@@ -701,10 +705,7 @@ def test_an_iteration_ends_where_the_next_begins_or_with_its_work_before_a_pause
     events, marks, ended, at, busy = [], [], [], 1_000, 0
     for number, (length, work, pause) in enumerate(steps, 1):
         busy = max(busy, at + 3)
-        events += [
-            nvtx("step", at, at + length),
-            *launched(at + 1, at + 3, kernel(busy, busy + work, correlation=number)),
-        ]
+        events += step("step", (at, at + length), (busy, busy + work), number)
         busy += work
         marks.append((at, at + length))
         ended.append(busy)
@@ -723,10 +724,7 @@ def test_where_the_host_runs_ahead_the_steady_part_has_the_devices_work(lengths,
     events, at, busy = [], 1_000, 1_000 + lag
     for number, length in enumerate(lengths, 1):
         busy = max(busy, at + 3)
-        events += [
-            nvtx("step", at, at + length),
-            *launched(at + 1, at + 3, kernel(busy, busy + 300, correlation=number)),
-        ]
+        events += step("step", (at, at + length), (busy, busy + 300), number)
         at, busy = at + length + 10, busy + 300
     found = report(events)
     steady = steady_part(found)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze import read
 from kanalyze.analyses.host._range_lines import rounds
-from kanalyze.analyses.iterations._launch_line import without_timed
 from kanalyze.analyses.iterations._launch_periods import launch_periods
+from kanalyze.analyses.iterations._units import without_timed
 from support.build import kernel, report
 from support.launches import Launch, Program, copy_in, copy_out, layer, random_launches, report_of, training_step
 from support.strategies import EVENTS, FEWER
@@ -40,15 +40,51 @@ def test_a_step_is_an_iteration_and_its_layers_are_not():
     assert rows.select("name", "found_by", "phase", "usual").unique().rows() == [("repetition", "launches", None, True)]
 
 
-def test_a_step_without_any_copy():
-    program = Program().then(BOOT).iterations(*[training_step(layers=12, data=False)] * 10)
+def repeated(step, number):
+    return Program().then(BOOT).iterations(*[step] * number)
+
+
+TOKEN = [Launch("embedding", pause=40_000), *layer(12), Launch("head"), Launch("argmax")]
+GRAPH = [copy_in(pause=50_000), Launch("[CUDA graph 1]", ns=100_000), Launch("sample"), copy_out()]
+SHAPES = [[one._replace(blocks=7 * number % 5 + 1) for one in training_step()] for number in range(40)]
+REPEATED = {
+    "a step without any copy": repeated(training_step(layers=12, data=False), 10),
+    "identical layers and little else": repeated(TOKEN, 10),
+    "four": repeated(training_step(), 4),
+    "five": repeated(training_step(), 5),
+    "sixty": repeated(training_step(), 60),
+    "steps of other shapes": Program().then(BOOT).iterations(*SHAPES),
+    "one kernel": Program().iterations(*[[Launch("only")]] * 1000),
+    "launches that occur twice": Program().iterations(
+        *[[Launch("a", pause=9_000), Launch("a"), Launch("b"), Launch("b")]] * 50
+    ),
+    "a graph, which is one launch": repeated(GRAPH, 40),
+}
+
+
+@pytest.mark.parametrize("program", REPEATED.values(), ids=REPEATED)
+def test_repetitions_begin_where_they_were_planned(program):
     assert found(program) == program.begun
 
 
-def test_a_token_of_identical_layers_and_little_else():
-    token = [Launch("embedding", pause=40_000), *layer(12), Launch("head"), Launch("argmax")]
-    program = Program().then(BOOT).iterations(*[token] * 10)
-    assert found(program) == program.begun
+NOT_REPEATED = {
+    "three": repeated(training_step(), 3),
+    "less than half of the time": Program().then([Launch("a", ns=10**8)]).iterations(*[training_step()] * 10),
+    "one kernel of little time": Program().then([Launch("large", ns=10**8)]).then([Launch("only")] * 1000),
+    "no launch": Program(),
+    "a start": Program().then(BOOT),
+    "three starts": Program().then(BOOT * 3),
+}
+
+
+@pytest.mark.parametrize("program", NOT_REPEATED.values(), ids=NOT_REPEATED)
+def test_what_is_rare_or_takes_little_time_is_no_repetition(program):
+    assert frame(program).is_empty()
+
+
+def test_operations_without_any_calls():
+    line = [kernel(100 * at, 100 * at + 50, name=name) for at, name in enumerate("abcdefgh" * 30)]
+    assert launch_periods(report(line)).get_column("start").to_list() == list(range(0, 24_000, 800))
 
 
 @pytest.mark.parametrize("pause", [10, 5_000_000])
@@ -59,16 +95,6 @@ def test_repetitions_adjoin_and_the_last_one_ends_with_its_work(pause):
     assert ends[:-1] == rows.get_column("start_ns").to_list()[1:]
     work = found.kind("kernel").sort("start_ns")
     assert ends[-1] == work.item(-2, "start_ns") + work.item(-2, "dur_ns")
-
-
-@pytest.mark.parametrize("number", [4, 5, 60])
-def test_four_iterations_are_enough(number):
-    program = Program().then(BOOT).iterations(*[training_step()] * number)
-    assert found(program) == program.begun
-
-
-def test_three_iterations_are_not():
-    assert frame(Program().then(BOOT).iterations(*[training_step()] * 3)).is_empty()
 
 
 #: Eight kernels that a library times, each after a fill that clears the cache; and the fill alone, to time that.
@@ -116,11 +142,6 @@ def by_hand(codes: list[int]) -> list[int]:
         return codes
     left_out = {place for at, end in timed for place in range(at, end)}
     return [code for place, code in enumerate(codes) if place not in left_out]
-
-
-def test_what_repeats_for_less_than_half_of_the_device_time_is_no_iteration():
-    program = Program().then([Launch("other", ns=10**8), *BOOT]).iterations(*[training_step()] * 10)
-    assert frame(program).is_empty()
 
 
 def between_waits(*numbers):
@@ -282,12 +303,6 @@ def test_a_rank_that_does_other_things_as_well():
     assert frame(programs[1]).is_empty()
 
 
-def test_shapes_differ_from_step_to_step():
-    steps = [[one._replace(blocks=7 * number % 5 + 1) for one in training_step()] for number in range(40)]
-    program = Program().then(BOOT).iterations(*steps)
-    assert found(program) == program.begun
-
-
 def test_each_process_has_its_own():
     programs = [Program(process=rank, device=rank).then(BOOT) for rank in range(3)]
     for program in programs:
@@ -307,15 +322,6 @@ def test_a_recording_that_begins_and_ends_within_a_step():
     assert rows.filter("usual").get_column("start").to_list() == program.begun[1:11]
 
 
-def test_a_loop_of_one_kernel_is_most_of_the_work():
-    program = Program().iterations(*[[Launch("only")]] * 1000)
-    assert found(program) == program.begun
-
-
-def test_a_loop_of_one_kernel_that_is_not_most_of_the_work():
-    assert frame(Program().then([Launch("large", ns=10**8)]).then([Launch("only")] * 1000)).is_empty()
-
-
 def test_the_last_one_is_odd():
     kernels = [Launch("stencil"), Launch("scale"), Launch("square")]
     usual = [copy_in(pause=300_000), *kernels, copy_out()]
@@ -326,34 +332,11 @@ def test_the_last_one_is_odd():
     assert rows.get_column("launches").to_list() == [*[5] * 39, 7] * 3
 
 
-def test_launches_that_occur_twice_in_an_iteration():
-    program = Program().iterations(*[[Launch("a", pause=9_000), Launch("a"), Launch("b"), Launch("b")]] * 50)
-    assert found(program) == program.begun
-
-
-def test_a_graph_is_one_launch():
-    step = [copy_in(pause=50_000), Launch("[CUDA graph 1]", ns=100_000), Launch("sample"), copy_out()]
-    program = Program().then(BOOT).iterations(*[step] * 40)
-    assert found(program) == program.begun
-
-
 def test_two_loops_one_after_the_other():
     program = Program().iterations(*[training_step(layers=6)] * 20).then(BOOT).iterations(*[layer(1, "solver", 9)] * 60)
     rows = frame(program)
     assert rows.get_column("start").to_list() == program.begun
     assert rows.group_by("name", maintain_order=True).len().rows() == [("repetition", 20), ("repetition 2", 60)]
-
-
-def test_operations_without_any_calls():
-    line = [kernel(100 * at, 100 * at + 50, name=name) for at, name in enumerate("abcdefgh" * 30)]
-    rows = launch_periods(report(line))
-    assert rows.get_column("start").to_list() == list(range(0, 24_000, 800))
-
-
-def test_nothing_was_launched():
-    assert launch_periods(report([])).is_empty()
-    assert frame(Program().then(BOOT)).is_empty()
-    assert frame(Program().then(BOOT * 3)).is_empty()
 
 
 def server(random, *, requests=6, hidden=False):

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.iterations._marks import passes
-from kanalyze.analyses.iterations._steady import steady_part
-from kanalyze.analyses.unprofiled._correction import lengths_of
+from kanalyze.analyses.iterations.phases import steady_part
+from kanalyze.analyses.replay._unprofiled import lengths_of
 from kanalyze.model import LOOP_PASSES
 from kanalyze.readers import read
 from support.command import ROOT

@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.iterations._steady import steady_part
+from kanalyze.analyses.iterations.phases import steady_part
 from support.build import call, kernel, launched, nvtx, report
 from support.command import SAMPLES
 from support.real_reports import real_report

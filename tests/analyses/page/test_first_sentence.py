@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from kanalyze.analyses.findings.rules import Finding
-from kanalyze.analyses.iterations._steady import known_steady_part
+from kanalyze.analyses.iterations.phases import known_steady_part
 from kanalyze.analyses.page.overview_page import first_sentence, limit_of
 from kanalyze.units import instead
 from support.build import call, kernel, nvtx, report

@@ -6,10 +6,10 @@ import polars as pl
 import pytest
 
 from kanalyze import read
-from kanalyze.analyses.critical.critical_path import critical_path
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.analyses.ranks.tables import rank_path
+from kanalyze.analyses.replay.critical_path import critical_path
 from kanalyze.several import Asked
 from kanalyze.several.jobs import path_of_ranks
 from support.build import call, kernel, report

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
-from kanalyze.analyses.replay._changes import Changes
-from kanalyze.analyses.replay._mending import Mending
+from kanalyze.analyses.replay._changes import Changes, Mending
 from kanalyze.analyses.replay._network import as_recorded, network
 from kanalyze.analyses.replay._whatif import mended, planned, prepared, replayed, whatif_of
 from support.build import call, kernel, memcpy, report

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.critical.critical_path import critical_path
 from kanalyze.analyses.replay._changes import Changes, HostTime, changed, matching
 from kanalyze.analyses.replay._network import network, recorded_values
 from kanalyze.analyses.replay._whatif import planned, prepared, replayed, whatif_of
+from kanalyze.analyses.replay.critical_path import critical_path
 from kanalyze.errors import KanalyzeError, UnknownNameError
 from kanalyze.readers import read
 from kanalyze.window import Window
-from support.build import call, kernel, memcpy, nvtx, report
+from support.build import call, kernel, memcpy, nvtx, report, timeline
 from support.slow_replay import TURNS, simulated
 from support.strategies import EVENTS, FEWER
 
@@ -30,7 +30,7 @@ def _same(found):
     net = prepared(found).network
     plan = planned(net)
     for lags in ("lag", "low", "high"):
-        times = replayed(net, plan, recorded_values(net), net.edges[lags]).times
+        times = replayed(net, plan, recorded_values(net.line, net.graph), net.edges[lags]).times
         assert [times[step] for step in plan.steps] == net.nodes["at"].to_list(), lags
 
 
@@ -367,22 +367,13 @@ def test_of_odd_recordings_every_change_has_an_answer(events, change, sides):
 
 
 def test_the_critical_path_adds_up_where_calls_of_a_thread_overlap():
-    events = [
-        call("cudaLaunchKernel", 0, 2, correlation=1),
-        kernel(0, 0, correlation=1),
-        call("cudaLaunchKernel", 1, 3),
-    ]
+    events = timeline("0-2 cudaLaunchKernel #1; 0-0 kernel #1; 1-3 cudaLaunchKernel")
     found = _whatif(report(events))
     assert sum(one.now_ns for one in found.critical) == found.now_ns == 3
 
 
 def test_the_critical_path_adds_up_where_a_kernel_begins_before_its_launch():
-    events = [
-        call("cudaLaunchKernel", 0, 0, correlation=1),
-        kernel(0, 0, correlation=1),
-        call("cudaLaunchKernel", 15, 15, correlation=2),
-        kernel(13, 16, name="gemm", correlation=2),
-    ]
+    events = timeline("0-0 cudaLaunchKernel #1; 0-0 kernel #1; 15-15 cudaLaunchKernel #2; 13-16 kernel:gemm #2")
     found = _whatif(report(events))
     assert {one.cause: one.now_ns for one in found.critical} == {"host code": 13, "kernel": 3}
 
@@ -416,16 +407,9 @@ NAMES = pl.Series([CDIST, GEMM, CUTLASS])
 @pytest.mark.parametrize(
     ("pattern", "matched"),
     [
-        ("cdist*", [CDIST]),
-        ("cdist_kernel_cuda_impl", [CDIST]),
-        ("at::native::cdist*", [CDIST]),
-        (CDIST, [CDIST]),
-        ("gemm", [GEMM, CUTLASS]),
-        ("gemm*", [GEMM, CUTLASS]),
-        ("Kernel2", [CUTLASS]),
-        ("*xmma*", [GEMM]),
-        ("cdist", []),
-        ("two", []),
+        *(("cdist*", [CDIST]), ("cdist_kernel_cuda_impl", [CDIST]), ("at::native::cdist*", [CDIST])),
+        *((CDIST, [CDIST]), ("gemm", [GEMM, CUTLASS]), ("gemm*", [GEMM, CUTLASS]), ("Kernel2", [CUTLASS])),
+        *(("*xmma*", [GEMM]), ("cdist", []), ("two", [])),
     ],
 )
 def test_a_pattern_matches_names_and_families(pattern, matched):

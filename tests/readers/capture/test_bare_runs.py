@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from kanalyze.analyses.unprofiled import _correction
+from kanalyze.analyses.replay import _unprofiled
 from kanalyze.collectors.in_workload import notes
 from kanalyze.readers.capture import program as bare_runs
 
@@ -16,5 +16,5 @@ def test_as_many_occurrences_are_kept_as_the_reader_thinks():
 
 
 def test_what_is_no_range_has_one_name():
-    assert _correction.OWN == notes.OWN
-    assert notes.CALL in _correction.OF_TORCH
+    assert _unprofiled.OWN == notes.OWN
+    assert notes.CALL in _unprofiled.OF_TORCH

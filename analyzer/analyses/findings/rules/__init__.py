@@ -16,7 +16,7 @@ from kanalyze.report import Report
 if TYPE_CHECKING:
     import polars as pl
 
-    from kanalyze.analyses.replay._mending import Mending
+    from kanalyze.analyses.replay._changes import Mending
 
 #: The action for images in NCHW, which ends conversions, kernels per channel and products of rows of pixels.
 CHANNELS_LAST: Final = "model.to(memory_format=torch.channels_last)"

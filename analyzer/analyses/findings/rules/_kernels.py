@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -11,15 +12,16 @@ from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, la
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._telling import per_iteration, place_of
 from kanalyze.analyses.host._call_kinds import CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, spoken
+from kanalyze.analyses.host._thread_timeline import threads
 from kanalyze.analyses.launches._launch_costs import graph_operations, has_graphs
 from kanalyze.analyses.operators._host_names import host_names
 from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.operators._work import launched_work
-from kanalyze.analyses.replay._mending import Mending
+from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import gathered, in_order, positions, sure
+from kanalyze.columns import gathered, in_order, parts_by, positions, sure
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
 from kanalyze.units import percent
@@ -287,10 +289,17 @@ def calls_within(report: Report, spans: pl.DataFrame) -> pl.Series:
 
     Spans of a thread do not overlap.
     """
-    begun = spans.select(*THREAD, "end", at="start").sort("at")
-    calls = report.kind("api").select(*THREAD, at="start_ns").with_row_index("row").sort("at")
-    found = calls.join_asof(begun, on="at", by=list(THREAD), check_sortedness=False)
-    return found.filter(pl.col("at") < pl.col("end")).get_column("row").sort()
+    found = [pl.Series("row", [], dtype=pl.UInt32)]
+    for key, own in parts_by(spans.select(*THREAD, "start", "end"), THREAD).items():
+        if None in key or (thread := threads(report).get((key[0], key[1]))) is None:
+            continue
+        low, high = own.select(pl.col("start").min(), pl.col("end").max()).row(0)
+        first = bisect_left(thread.rows, low, key=thread.starts.item)
+        rows = thread.rows.slice(first, bisect_left(thread.rows, high, key=thread.starts.item) - first)
+        begun = gathered(thread.starts, rows)
+        sides = (begun.search_sorted(own.get_column(side), side="left") for side in ("start", "end"))
+        found.append(rows[pl.select(pl.int_ranges(*sides, dtype=pl.UInt32)).to_series().explode().drop_nulls()])
+    return pl.concat(found).sort()
 
 
 def nothing_within(report: Report, spans: pl.DataFrame) -> Mending:

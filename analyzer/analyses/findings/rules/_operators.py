@@ -14,7 +14,14 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations, operations
+from kanalyze.analyses.device._operations import (
+    exclusive_operations,
+    facts_of,
+    launch_calls,
+    launch_rows,
+    launching_rows,
+    operations,
+)
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._copies import TO_DEVICE, TO_HOST
@@ -24,10 +31,10 @@ from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.operators._host_names import ThreadPair, host_names, placed, surroundings
 from kanalyze.analyses.operators._host_tree import operator_tree
-from kanalyze.analyses.replay._mending import NO_ROWS, Mending
+from kanalyze.analyses.replay._changes import NO_ROWS, Mending
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import as_of, gathered, parts_by, sure
+from kanalyze.columns import as_of, gathered, in_order, parts_by, positions, rows_at, sure
 from kanalyze.report import Report
 
 #: A span of a thread.
@@ -249,17 +256,32 @@ def spans_named(pattern: str, *tables: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(found)
 
 
-@once_per_process
 def launched(report: Report) -> pl.DataFrame:
-    """The first operation of each launch call by thread and time.
+    """The first operation of each launch call by thread and time; not kept, as it takes 45 bytes of each.
 
-    Columns: process_id, thread_id, row, kind, name, way (of a copy; text), bytes (0 if unknown), call_start, call_end.
+    Columns: process_id, thread_id, row, kind, name, way (of a copy), bytes (0 if unknown), call_start, call_end.
     """
-    columns = ("call_row", "call_start", "call_end", "thread_id", "size_bytes")
-    work = operations(report, *columns).drop_nulls(["call_row", "call_start", "thread_id"])
-    line = work.select(*THREAD, *columns[:3], "row", "kind", "name", "detail", bytes=pl.col("size_bytes").fill_null(0))
-    line = line.sort(*THREAD, "call_start").unique("call_row", keep="first", maintain_order=True)
-    return line.with_columns(way=pl.col("detail").cast(pl.String)).drop("call_row", "detail")
+    facts = (*THREAD, "row", "kind", "name", "detail", "size_bytes", "call_start", "call_end")
+    line = facts_of(report, _launch_order(report), *facts)
+    return line.with_columns(pl.col("size_bytes").fill_null(0)).rename({"detail": "way", "size_bytes": "bytes"})
+
+
+def with_next(line: pl.DataFrame, chosen: pl.Expr) -> pl.DataFrame:
+    """The `chosen` rows of :func:`launched`, with the columns of the next row of the thread as next_row, …; or null."""
+    at = line.select(chosen.fill_null(value=False).arg_true()).to_series()
+    after = rows_at(line, (at + 1).set(at + 1 == line.height, None)).rename(lambda name: f"next_{name}")
+    both = pl.concat([line[at], after], how="horizontal")
+    same = pl.all_horizontal(pl.col(key).eq_missing(pl.col(f"next_{key}")) for key in THREAD)
+    return both.with_columns(pl.when(same).then(pl.col("^next_.*$")))
+
+
+@once_per_process
+def _launch_order(report: Report) -> pl.Series:
+    """The first operation of each launch call of a thread, by thread and time."""
+    first = positions(launch_rows(report), launching_rows(report)).alias("row")
+    line = launch_calls(report, "thread_id", "call_start").with_columns(first).drop_nulls("thread_id")
+    parts = parts_by(line, THREAD).values()
+    return pl.concat([first.clear(), *(in_order(part, "call_start").get_column("row") for part in parts)])
 
 
 def kernels_named(line: pl.DataFrame, pattern: str) -> pl.Series:

@@ -18,8 +18,7 @@ from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings._places import lines_of_most
 from kanalyze.analyses.findings.rules import literal
 from kanalyze.analyses.host._call_kinds import JAX, PYTORCH, bucket_of, cuda_name, is_launch_name, world
-from kanalyze.analyses.host._range_lines import ranges_at
-from kanalyze.analyses.host._thread_names import roles
+from kanalyze.analyses.host._range_lines import ranges_at, roles
 from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle.code import place_at

@@ -28,12 +28,12 @@ from kanalyze.analyses.findings.rules._telling import (
 )
 from kanalyze.analyses.host._call_kinds import CUPY, JAX, NUMBA, PYTHON, calls_that, is_launch_name, names_that, world
 from kanalyze.analyses.host._range_lines import named_ranges
-from kanalyze.analyses.iterations._launch_line import timed_runs
+from kanalyze.analyses.iterations._launch_periods import timed_runs
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import nearest
+from kanalyze.columns import first_seen, in_order, nearest
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
 from kanalyze.tools import CUDA
@@ -41,7 +41,7 @@ from kanalyze.units import percent, size
 from kanalyze.window import of_module
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.replay._mending import Mending
+    from kanalyze.analyses.replay._changes import Mending
 
 #: Calls that load a kernel's code, and those of Triton and torch.compile in a program of PyTorch, whose libraries are
 #: loaded as such.
@@ -120,8 +120,10 @@ def _loaded_again(report: Report) -> pl.DataFrame:
     loads = calls_that(report, (_LOADS if libraries else _MODULES).match, *THREAD, loaded="start_ns").drop_nulls()
     if loads.height < _FEWEST:
         return pl.DataFrame(schema=schema)
-    work = operations(report, "call_start", "call_end", "thread_id").filter(pl.col("kind") == "kernel")
-    launches = work.drop_nulls(["call_start", "thread_id"]).unique("call_start").sort("call_start")
+    work = operations(report, "call_start", "call_end", "thread_id")
+    work = work.select(*THREAD, "kind", "name", "call_start", "call_end").filter(pl.col("kind") == "kernel")
+    launches = in_order(work.drop("kind").drop_nulls(["call_start", "thread_id"]), "call_start")
+    launches = launches.filter(first_seen(launches.get_column("call_start")))
     texts = launches.get_column("name").unique().drop_nulls()
     own = texts.filter(pl.Series([_is_compiled_here(report, str(name)) for name in texts], dtype=pl.Boolean))
     made = launches.filter(pl.col("name").is_in(own.implode())).select(*THREAD, "name", begun="call_start")

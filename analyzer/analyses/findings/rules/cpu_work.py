@@ -22,6 +22,7 @@ from kanalyze.analyses.findings.rules._operators import (
     on_time,
     operators,
     outermost,
+    with_next,
     within,
 )
 from kanalyze.analyses.findings.rules._telling import all_along, in_pytorch, per_iteration
@@ -32,7 +33,7 @@ from kanalyze.report import Report
 from kanalyze.units import size
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.replay._mending import Mending
+    from kanalyze.analyses.replay._changes import Mending
 
 #: Operators that launch nothing on any device: they change how a tensor is seen, or get memory.
 _NO_WORK: Final = (
@@ -249,18 +250,14 @@ def _between_copies(report: Report) -> pl.DataFrame:
 
     Columns as in :func:`_runs`. The copy to the device is of no more data, which tells it from the next batch.
     """
-    names = ("call_start", "call_end", "way", "bytes")
-    following = {f"next_{name}": pl.col(name).shift(-1).over(THREAD) for name in names}
-    line = launched(report)
-    calls = parts_by(report.kind("api").select(*THREAD, **intervals.OF_EVENTS), THREAD)
-    back = (pl.col("way") == TO_HOST) & (pl.col("next_way") == TO_DEVICE) & (pl.col("bytes") > SCALAR_BYTES)
-    pairs = line.with_columns(**following).filter(
-        back & (pl.col("next_bytes") <= pl.max_horizontal("bytes", pl.lit(_FEW_BYTES)))
-    )
-    parts = [pairs.clear().with_columns(free=pl.lit(0))]
+    to_host = with_next(launched(report), (pl.col("way") == TO_HOST) & (pl.col("bytes") > SCALAR_BYTES))
+    few = pl.col("next_bytes") <= pl.max_horizontal("bytes", pl.lit(_FEW_BYTES))
+    pairs = to_host.filter((pl.col("next_way") == TO_DEVICE) & few)
+    parts, calls = [pairs.clear().with_columns(free=pl.lit(0))], report.kind("api")
     for key, part in parts_by(pairs, THREAD).items():
         start, end = part.get_column("call_end"), part.get_column("next_call_start")
-        in_calls = intervals.overlap(start, end, intervals.union(calls[key]))
+        own = calls.filter(process_id=key[0], thread_id=key[1]).select(**intervals.OF_EVENTS)
+        in_calls = intervals.overlap(start, end, intervals.union(own))
         parts.append(part.with_columns((end - start - in_calls).cast(pl.Int64).alias("free")))
     known = pl.concat(parts, how="vertical_relaxed").filter(pl.col("free") >= _LONG_NS)
     return known.select(
@@ -356,9 +353,12 @@ def _stacks(every: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
 
 def _by_kernels(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
     line = launched(report).with_row_index("at")
+    compares = kernels_named(line, _COMPARES)
+    if compares.sum() < _FEWEST:
+        return _NO_SPANS, _NO_SPANS
     line = line.with_columns(
         pl.col("at").cast(pl.Int64),
-        compares=kernels_named(line, _COMPARES),
+        compares=compares,
         any=kernels_named(line, _ANY),
         fills=pl.col("kind") == "memset",
         reads=((pl.col("way") == TO_HOST) & (pl.col("bytes") <= 1)).fill_null(value=False),

@@ -26,15 +26,14 @@ from kanalyze.analyses.findings.rules._telling import (
     phase,
     sites,
 )
-from kanalyze.analyses.host._call_kinds import captures
-from kanalyze.analyses.host._context_creation import loading_seen
+from kanalyze.analyses.host._call_kinds import captures, loading_seen
 from kanalyze.analyses.idle._attribution import SHORT_NS, host_by_name, host_pieces, idle_within
 from kanalyze.analyses.idle.culprits import culprits, own_samples
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.memory.migrations import faults_seen
 from kanalyze.analyses.operators._host_names import host_names, placed
 from kanalyze.analyses.operators._host_tree import operator_tree
-from kanalyze.analyses.replay._mending import Mending
+from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.threads import THREAD

@@ -29,10 +29,10 @@ from kanalyze.analyses.findings.rules._telling import (
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.idle._attribution import reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums
-from kanalyze.analyses.iterations._launch_line import timed_runs
+from kanalyze.analyses.iterations._launch_periods import timed_runs
 from kanalyze.analyses.launches._graph_candidates import candidates, cut_launches, pieces, repetitions
 from kanalyze.analyses.launches._launch_costs import launch_costs, worth_saying
-from kanalyze.analyses.replay._mending import Mending
+from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.streams.concurrency import (
     LATENCY_NS,

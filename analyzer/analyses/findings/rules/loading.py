@@ -31,8 +31,7 @@ from kanalyze.analyses.findings.rules._telling import (
     part_of,
     per_iteration,
 )
-from kanalyze.analyses.host._call_kinds import bucket_of, names_that, shown
-from kanalyze.analyses.host._context_creation import context_calls, unrecorded_contexts
+from kanalyze.analyses.host._call_kinds import bucket_of, context_calls, names_that, shown, unrecorded_contexts
 from kanalyze.analyses.idle._attribution import host_time, reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._launch_costs import launch_costs

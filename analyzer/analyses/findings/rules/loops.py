@@ -39,7 +39,7 @@ from kanalyze.report import Report
 from kanalyze.units import percent
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.replay._mending import Mending
+    from kanalyze.analyses.replay._changes import Mending
 
 #: Fewest passes of a loop, and the most operators of one.
 _PASSES: Final = 8

@@ -36,7 +36,7 @@ from kanalyze.analyses.findings.rules._kernels import (
 from kanalyze.analyses.findings.rules._telling import in_pytorch, launch_before, operator_of, per_iteration
 from kanalyze.analyses.operators._host_tree import forward_rows, host_tree, inherited
 from kanalyze.analyses.operators._work import launched_work
-from kanalyze.analyses.replay._mending import Mending
+from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD, touched
 from kanalyze.columns import beside, gathered, marked

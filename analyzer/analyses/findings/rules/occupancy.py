@@ -39,7 +39,7 @@ from kanalyze.analyses.findings.rules._telling import (
     written_with,
 )
 from kanalyze.analyses.host._call_kinds import NUMBA, OPENACC, OPENMP, spoken
-from kanalyze.analyses.replay._mending import Mending
+from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.decoder.fields import TENSOR_TYPES, KernelName

@@ -16,7 +16,7 @@ from kanalyze.analyses.findings.rules._operators import launched
 from kanalyze.analyses.findings.rules._telling import of_window, per_iteration
 from kanalyze.analyses.idle._attribution import host_pieces
 from kanalyze.analyses.idle.code import has_lines, place_at, placed_pieces, placed_with_text
-from kanalyze.analyses.replay._mending import Mending
+from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import source_lines
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.report import Report

@@ -12,7 +12,7 @@ from kanalyze.analyses.device._operations import (
     device_operations,
     exclusive_operations,
     launch_calls,
-    operations,
+    nearest_launches,
 )
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, literal
@@ -34,13 +34,14 @@ from kanalyze.analyses.findings.rules._operators import (
     operators,
     own_within,
     traced,
+    with_next,
     within,
 )
 from kanalyze.analyses.findings.rules._telling import PARTS, all_along, idle_in, in_pytorch, per_iteration, place_of
 from kanalyze.analyses.host._range_lines import STEP, rounds, rounds_at
 from kanalyze.analyses.idle.syncs import blocking_calls, scope_of
 from kanalyze.analyses.iterations.iterations import judged_iterations
-from kanalyze.analyses.replay._mending import Mending
+from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.threads import THREAD
@@ -430,17 +431,18 @@ def _unasked(report: Report, spans: pl.DataFrame) -> Mending:
 
 def _until_next(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     """The spans, each until the next launch of its thread, but at most twice as long: the device waits for that."""
-    launches = operations(traced(report) or report, "call_start", "thread_id").drop_nulls("call_start")
-    following = launches.select(*THREAD, until="call_start").sort("until")
-    line = nearest(spans, following, ("end", "until"), THREAD, "after")
-    end = pl.min_horizontal("until", 2 * pl.col("end") - pl.col("start"))
-    return line.select(*THREAD, "start", end=pl.coalesce(end, "end")).sort(*THREAD, "start")
+    points = spans.select(*THREAD, at="end")
+    until = nearest_launches(traced(report) or report, points, "call_start", later=True, equal=True).to_series()
+    end = pl.min_horizontal(until.alias("until"), 2 * pl.col("end") - pl.col("start"))
+    return spans.select(*THREAD, "start", end=pl.coalesce(end, "end")).sort(*THREAD, "start")
 
 
 def _kernels(report: Report) -> pl.DataFrame:
     """Runs of kernels that find true elements, with the read of their number among them."""
     line = launched(report)
     finds = kernels_named(line, _FINDING)
+    if not finds.any():
+        return line.clear().select(*THREAD, start="call_start", end="call_end")
     reads = (pl.col("way") == TO_HOST) & (pl.col("bytes") <= _COUNT_BYTES)
     marked = line.with_columns(finds=finds, reads=reads.fill_null(value=False))
     following = pl.col("call_start").shift(-1).over(THREAD)
@@ -456,13 +458,12 @@ def _kernels(report: Report) -> pl.DataFrame:
 
 def downloads(report: Report) -> list[Finding]:
     """At most one finding per device, on copies of much data to the host in each iteration."""
-    line, iterations = launched(report), per_iteration(report).iterations or 1
-    following = pl.col("way").shift(-1).over(THREAD)
-    to_host = (pl.col("way") == TO_HOST) & (pl.col("bytes") >= _LEAST_BYTES)
-    after, another = pl.col("call_start").shift(-1).over(THREAD), (following == TO_HOST).fill_null(value=False)
+    iterations = per_iteration(report).iterations or 1
+    to_host = with_next(launched(report), (pl.col("way") == TO_HOST) & (pl.col("bytes") >= _LEAST_BYTES))
+    copies = to_host.filter((pl.col("next_way") != TO_DEVICE).fill_null(value=True))
+    after, another = pl.col("next_call_start"), (pl.col("next_way") == TO_HOST).fill_null(value=False)
     end = pl.when(another).then(after).otherwise(pl.min_horizontal(after, pl.col("call_end") + _RETURN_NS))
-    copies = line.with_columns(back=following == TO_DEVICE, end=pl.coalesce(end, "call_end")).filter(to_host)
-    copies = copies.filter(~pl.col("back").fill_null(value=False))
+    copies = copies.with_columns(end=pl.coalesce(end, "call_end"))
     seen = copies.join(exclusive_operations(report).select("row"), on="row", how="semi")
     if (moved := total(seen, "bytes")) < _MANY_BYTES * iterations:
         return []

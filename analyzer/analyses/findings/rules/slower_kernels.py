@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, operations
+from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, operations, with_facts
 from kanalyze.analyses.device.occupancy import launch_occupancy
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, literal
 from kanalyze.analyses.findings.rules._kernels import (
@@ -34,10 +34,10 @@ from kanalyze.analyses.findings.rules._kernels import (
 from kanalyze.analyses.findings.rules._telling import CUDA, in_pytorch, per_iteration, place_of_kernel, written_with
 from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.operators._work import launched_work
-from kanalyze.analyses.replay._mending import Mending
+from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.columns import beside, gathered, product
+from kanalyze.columns import beside, gathered, in_order, product
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import TENSOR_TYPES, KernelName
 from kanalyze.report import Report
@@ -567,17 +567,19 @@ def _side_by_side(_: Report, work: pl.DataFrame, share: float) -> Mending:
 
 def _slow(report: Report) -> pl.DataFrame:
     """Such kernels: device, name, launches, ns, threads (of a launch), bytes_there, least_ns (of these bytes)."""
-    every = operations(report, "size_bytes").sort("start")
+    every = in_order(operations(report).select("row", "kind", "device", "name", "start"), "start")
     kernels = every.filter(pl.col("kind").is_in(["kernel", "graph"]))
     first = kernels.unique("device", keep="first", maintain_order=True).select("device", name="name", first="start")
     own = [written_with(report, str(name)) == CUDA for name in first.get_column("name")]
     alone = first.filter(pl.Series(own, dtype=pl.Boolean))
     before = every.filter(pl.col("kind").is_in(["memcpy", "memset"])).join(alone, on="device")
-    there = before.filter(pl.col("start") < pl.col("first")).group_by("device").agg(pl.col("size_bytes").sum())
+    before = with_facts(report, before.filter(pl.col("start") < pl.col("first")), "size_bytes")
+    there = before.group_by("device").agg(pl.col("size_bytes").sum())
     fast = report.devices.select("device", bandwidth="memory_bandwidth_bytes_per_s", sms="sm_count").drop_nulls()
     known = alone.join(there, on="device").join(fast, on="device")
     blocks, threads = (product(*axes) for axes in (map(pl.col, SHAPE[:3]), map(pl.col, SHAPE[3:])))
-    work = exclusive_operations(report, *SHAPE).filter(pl.col("kind") == "kernel").join(known, on=["device", "name"])
+    work = exclusive_operations(report).join(known, on=["device", "name"]).filter(pl.col("kind") == "kernel")
+    work = with_facts(report, work, *SHAPE)
     sums = work.group_by("device", pl.col("name").cast(pl.String)).agg(
         launches=pl.len(),
         ns=pl.col("dur_ns").sum(),

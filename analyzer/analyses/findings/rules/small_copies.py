@@ -30,8 +30,7 @@ from kanalyze.analyses.findings.rules._telling import (
     site_text,
     sites,
 )
-from kanalyze.analyses.host._call_kinds import calls_that, shown
-from kanalyze.analyses.host._context_creation import context_calls
+from kanalyze.analyses.host._call_kinds import calls_that, context_calls, shown
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
 from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.idle.ledger import bucket_sums
@@ -187,8 +186,9 @@ def _others(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
 def _cutting_calls(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     """When a process called something that ends the runs of one direction on a device: :data:`_SENT`, cut."""
     sent = copies.select(_SENT).unique()
-    work = operations(report, "call_start").drop_nulls("call_start")
-    launched = sent.join(work.select(*_SENT[:2], other="detail", cut="call_start"), on=_SENT[:2])
+    sides = copies.select(low=pl.col("call_start").min(), high=pl.col("call_start").max()).row(0)
+    work = operations(report, "call_start").select(*_SENT[:2], other="detail", cut="call_start")
+    launched = sent.join(work.filter(pl.col("cut").is_between(*sides)), on=_SENT[:2])
     waits = calls_that(report, lambda name: scope_of(name) in WAITING, "process_id", "start_ns")
     waiting = sent.filter(pl.col("detail") == TO_HOST).join(waits.rename({"start_ns": "cut"}), on="process_id")
     asking = sent.join(ordering_calls(report).select("process_id", cut="at"), on="process_id")

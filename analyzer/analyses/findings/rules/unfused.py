@@ -38,7 +38,7 @@ from kanalyze.report import Report
 from kanalyze.units import percent, plural, size, time
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.replay._mending import Mending
+    from kanalyze.analyses.replay._changes import Mending
 
 _ENDS: Final = 2  # of longer chains, this many operators are named at either end
 

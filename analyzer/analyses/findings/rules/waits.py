@@ -29,19 +29,18 @@ from kanalyze.analyses.findings.rules._telling import (
     site_text,
     sites_of_launches,
 )
-from kanalyze.analyses.host._call_kinds import calls_that, shown
-from kanalyze.analyses.host._context_creation import begun_before
+from kanalyze.analyses.host._call_kinds import begun_before, calls_that, shown
 from kanalyze.analyses.host._range_lines import ranges_at, rounds, rounds_at
 from kanalyze.analyses.idle._attribution import launch_waits, reasoned_pieces, waited_ns
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls, in_scope
 from kanalyze.analyses.launches._launch_costs import worth_saying
-from kanalyze.analyses.replay._mending import Mending
+from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import gathered, nearest, of_parts, positions, rows_at
+from kanalyze.columns import gathered, in_order, nearest, of_parts, positions, rows_at
 from kanalyze.report import Report
 from kanalyze.units import percent, size
 
@@ -162,9 +161,8 @@ def avoidable(report: Report) -> pl.DataFrame:
     """
     waiting = blocking_calls(report).filter(pl.col("scope").is_in(WAITING)).drop_nulls(["device", *THREAD])
     keys = [*THREAD, "device"]
-    work = operations(report, "call_start", "thread_id").drop_nulls("call_start")
-    first = work.sort("call_start", "start", maintain_order=True).select("row", *keys, at="call_start")
-    first = first.unique([*keys, "at"], keep="first", maintain_order=True)
+    first = operations(report, "call_start", "thread_id").select("row", *keys, "start", at="call_start")
+    first = in_order(in_order(first.drop_nulls("at"), "start").drop("start"), "at")
     following = nearest(_with_needs(report, waiting), first, ("end", "at"), keys, "after").drop_nulls("row")
     free = outside_library(report, following.filter(~pl.col("needed").any().over("row")))
     calls = free.join(windows(report).rename({"start": "low", "end": "high"}), on="device", maintain_order="left")
@@ -219,7 +217,8 @@ def _host_copies(report: Report) -> pl.DataFrame:
 
     A copy by a call that is not asynchronous is complete when that returns.
     """
-    work = operations(report, "call_row", "call_start").drop_nulls("call_row")
+    work = operations(report).filter(pl.col("kind").is_in(["memcpy", "graph"]))
+    work = with_facts(report, work, "call_row", "call_start").drop_nulls("call_row")
     blocking = blocking_calls(report).filter(pl.col("scope") == "copy")
     names = blocking.get_column("name").unique().cast(pl.String)
     at_once = names.filter(~names.str.contains("Async", literal=True)).to_list()
@@ -322,8 +321,9 @@ def reads(report: Report) -> pl.DataFrame:
     would have come to that launch sooner by as much, and by no more.
     """
     waiting = in_scope(report).filter(pl.col("scope").is_in([*WAITING, "copy"])).drop_nulls(["device", *THREAD])
-    work = operations(report, "call_row").drop_nulls("call_row")
-    launches = launch_calls(report, "thread_id", "call_row", "call_start").sort("call_start")
+    work = operations(report, "call_row").select("row", "kind", "detail", "device", "start", "call_row")
+    work = work.drop_nulls("call_row")
+    launches = in_order(launch_calls(report, "thread_id", "call_row", "call_start"), "call_start")
     launches = launches.select(*THREAD, call="call_row", launch="call_start")
     to_host = (pl.col("kind") == "memcpy") & (pl.col("detail").cast(pl.String) == TO_HOST)
     copies = with_facts(report, work.filter(to_host).unique("call_row", keep="first"), "size_bytes")

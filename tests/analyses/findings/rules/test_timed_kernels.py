@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.findings.rules.launches import timed_kernels
-from kanalyze.analyses.iterations._launch_line import timed_runs
+from kanalyze.analyses.iterations._launch_periods import timed_runs
 from kanalyze.window import Window
 from support.build import call, kernel, report
 

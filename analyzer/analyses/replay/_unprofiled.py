@@ -5,26 +5,31 @@ Definitions: docs/definitions.md, section 4, "Without a profiler", and section 1
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from math import inf
 from statistics import mean, median
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
 from kanalyze.analyses.device._operations import exclusive_operations, operations
+from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.iterations._marks import BY_LOOPS
-from kanalyze.analyses.iterations._steady import SteadyPart, known_steady_part
-from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.iterations.phases import SteadyPart, known_steady_part
+from kanalyze.analyses.replay._changes import BY_TOOL, IS_LOADING, NEAR, UNCHANGED, Unslowed, fitted, without_profiler
+from kanalyze.analyses.replay._network import Changed, Network, as_recorded, network, point_values
+from kanalyze.analyses.replay._whatif import Plan, planned, replayed, window_without
+from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import gathered, of_parts
 from kanalyze.errors import CannotTellError
-from kanalyze.model import DEVICE_KINDS
+from kanalyze.model import DEVICE_KINDS, EVENTS
 from kanalyze.report import BareRun, Report
 from kanalyze.units import percent, shortened, time, times
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.replay._changes import Unslowed
+from kanalyze.window import Scope, Window
 
 #: Marks of a program that repeats less often may be as many by chance.
 _FEWEST: Final = 5
@@ -72,7 +77,7 @@ class Bare(NamedTuple):
     iteration: BareIteration | None
 
 
-def without_profiler(report: Report, steady: SteadyPart | None, busy_ns: float) -> Bare | None:
+def runs_without(report: Report, steady: SteadyPart | None, busy_ns: float) -> Bare | None:
     """The runs without a profiler in the report's capture; None without any.
 
     Args:
@@ -207,19 +212,11 @@ _NOTHING: Final = 0.15
 SAME: Final = 0.02
 
 
-@runtime_checkable
-class _Unprofiled(Protocol):
-    """A source whose times are without the profiler."""
-
-    host: Unslowed
-    """What may be left of the host's time as it is there, by what is known of it."""
-
-
 @once_per_process
 def bare_of(report: Report) -> Bare | None:
     """The runs without a profiler in the report's capture, with an iteration of its steady part; None without any."""
     steady = known_steady_part(report) if report.bare().programs_ns else None
-    return without_profiler(report, steady, 0.0 if steady is None else busy_ns(report, steady))
+    return runs_without(report, steady, 0.0 if steady is None else busy_ns(report, steady))
 
 
 @once_per_process
@@ -228,8 +225,6 @@ def _measured(report: Report) -> Unslowed | None:
     bare, steady = bare_of(report), known_steady_part(report)
     if bare is None or bare.iteration is None or steady is None or not replayable(report, _MOST):
         return None
-    from kanalyze.analyses.replay._changes import NEAR, fitted  # noqa: PLC0415 - most reports have no such run
-    from kanalyze.analyses.replay._whatif import window_without  # noqa: PLC0415 - as above
 
     one = bare.iteration
     took = cache(window_without(report.narrow(window=steady.window)))
@@ -238,10 +233,8 @@ def _measured(report: Report) -> Unslowed | None:
 
 def hosts_of(report: Report) -> Unslowed:
     """What is left of the host's time of a report, or a part of one, without its profiler: measured, else estimated."""
-    from kanalyze.analyses.replay._changes import BY_TOOL, UNCHANGED, Unslowed  # noqa: PLC0415 - as above
-
     estimate = BY_TOOL.get(report.meta.tool, UNCHANGED)
-    known = report.source.host if isinstance(report.source, _Unprofiled) else _measured(report)
+    known = report.source.host if isinstance(report.source, Moved) else _measured(report)
     if known is None:
         return estimate
     if known.least.kept > _NOTHING:
@@ -264,7 +257,6 @@ def corrected(report: Report) -> Report | None:
     host = _measured(report)
     if host is None:
         return None
-    from kanalyze.analyses.unprofiled._moved import unprofiled  # noqa: PLC0415 - imports numpy
 
     new = unprofiled(report, host, steady.window)
     part = known_steady_part(new)
@@ -302,3 +294,216 @@ def busy_ns(report: Report, steady: SteadyPart) -> float:
     """Time in which the GPU of the iterations is busy in one of them."""
     work = exclusive_operations(report.narrow(window=steady.window)).filter(pl.col("device").eq_missing(steady.device))
     return float(work.get_column("exclusive_ns").sum()) / steady.number
+
+
+# The same events at the times that a replay gives them with less of the host's time.
+
+
+#: Columns of further tables that are instants.
+_INSTANTS: Final = ("time_ns", "open_until_ns")
+
+_MOVED: Final = "moved"
+
+
+class Clock(NamedTuple):
+    """Recorded times and those without the profiler, both rising; between two of them time passes evenly."""
+
+    recorded: pl.Series
+    new: pl.Series
+
+    def at(self, recorded_ns: pl.Series) -> pl.Series:
+        """The times (ns) without the profiler; before the first and after the last known one, as far from it."""
+        import numpy as np  # noqa: PLC0415 - takes longer to import than most pages need it
+
+        if self.recorded.is_empty():
+            return recorded_ns
+        times, known, new = (of.to_numpy() for of in (recorded_ns.fill_null(0), self.recorded, self.new))
+        inside = np.clip(times, known[0], known[-1])
+        # relative to the first: whole ns of a clock since 1970 do not fit the 53 bits of a float
+        since = np.interp(inside - known[0], known - known[0], new - new[0])
+        moved = np.rint(since).astype(np.int64) + new[0] + (times - inside)
+        return pl.Series(_MOVED, moved).set(recorded_ns.is_null(), None)
+
+
+def unprofiled(report: Report, host: Unslowed, window: Window | None = None) -> Report:
+    """The whole report at the times of a replay in which so much of the host's time is left as usual.
+
+    Operations keep their durations. What a thread does lies between its calls as it did; a thread without calls, and a
+    process without any, go by the thread with most calls.
+
+    Args:
+        report: A report with times.
+        host: What is left of the host's time.
+        window: The part that it is known of: where that is no matter of recorded events, what comes before stays.
+    """
+    everything = replace(report, scope=Scope())
+    net = network(everything, *everything.recorded)
+    if window is not None and host.usual.reach_ns == inf:
+        net = net._replace(start=window.start_ns or 0)
+    plan = planned(net)
+    state = without_profiler(everything, net, as_recorded(net), host.usual)
+    every = replayed(net, plan, state.values, state.lags).times
+    times = gathered(pl.Series(every, dtype=pl.Int64), plan.steps)
+    moments = _Moments(everything, net, times, point_values(net.line, state.values))
+    end_ns = None if report.meta.end_ns is None else every[-1]
+    meta = replace(report.meta, end_ns=end_ns)
+    moved = Moved(everything, moments, host)
+    return Report(meta, moved, beside=report.beside, sampled=report.sampled, bare=report.bare)
+
+
+class _Moments:
+    """When everything is, without the profiler."""
+
+    def __init__(self, report: Report, net: Network, times: pl.Series, points: pl.Series) -> None:
+        """Takes the times of nodes, and the values of points, of a replay."""
+        starts = gathered(times, net.numbers.starts).alias(_MOVED)
+        self._starts = pl.DataFrame([operations(report).get_column("event_id"), starts]).drop_nulls()
+        self._clocks = _clocks(net, times, points)
+        by_size = sorted(self._clocks.items(), key=lambda one: len(one[1].recorded), reverse=True)
+        self._main = by_size[0][1] if by_size else Clock(*2 * (pl.Series(dtype=pl.Int64),))
+        self._of_process = {process: clock for (process, _), clock in reversed(by_size)}
+
+    def of_host(self, rows: pl.DataFrame, column: str) -> pl.Series:
+        """The times in a column of rows, by their thread, else their process, else the main thread."""
+        keys = [key for key in THREAD if key in rows.columns]
+        if not keys:
+            return self._main.at(rows.get_column(column))
+
+        def moved(key: tuple[Any, ...], part: pl.DataFrame) -> pl.Series:
+            process, thread = (*key, None)[:2]
+            clock = self._clocks.get((process, thread)) or self._of_process.get(process, self._main)
+            return clock.at(part.get_column(column))
+
+        return of_parts(rows.select(*keys, column), keys, pl.Int64, moved).alias(_MOVED)
+
+    def of_device(self, rows: pl.DataFrame) -> pl.Series:
+        """The starts of operations; of those that were not replayed as of host events."""
+        replayed = rows.select("event_id").join(self._starts, on="event_id", how="left", maintain_order="left")
+        starts = replayed.get_column(_MOVED)
+        return starts.zip_with(starts.is_not_null(), self.of_host(rows, "start_ns"))
+
+
+def _clocks(net: Network, times: pl.Series, points: pl.Series) -> dict[tuple[int | None, int | None], Clock]:
+    """The clock of each thread with calls, by the begins and ends of its outermost calls."""
+    calls, size = net.line.calls, net.graph.operations.height
+    bases, ends = (gathered(times, nodes) for nodes in (net.numbers.bases, net.numbers.ends))
+    begins = bases + points.slice(size, calls.height)
+    returns = bases + points.slice(size + calls.height, calls.height)
+    returned = returns.zip_with(~calls.get_column("blocks"), ends)
+    sides = [calls.select(*THREAD, recorded=side, new=new) for side, new in (("start", begins), ("end", returned))]
+    line = pl.concat(sides).drop_nulls(["recorded", "new"]).sort(*THREAD, "recorded", "new")
+    # calls that overlap on one thread, of a damaged report, stay in order
+    line = line.with_columns(pl.col("new").cum_max().over(THREAD))
+    return {
+        (process, thread): Clock(part.get_column("recorded"), part.get_column("new"))
+        for (process, thread), part in line.partition_by(THREAD, as_dict=True).items()
+    }
+
+
+class Moved:
+    """A source whose events and samples are at other times, with what may be left of the host's time as it is here."""
+
+    def __init__(self, report: Report, moments: _Moments, host: Unslowed) -> None:
+        """Takes the whole report, when everything is, and what is left of the host's time as it was recorded."""
+        self._report = report
+        self._moments = moments
+        self.host = Unslowed(*(one._replace(kept=one.kept / host.usual.kept) for one in host))
+
+    @property
+    def kinds(self) -> Iterable[str]:
+        """The kinds of events that were recorded."""
+        return self._report.kinds
+
+    def events(self, kind: str) -> pl.DataFrame:
+        """The events of one kind, sorted as they were; the profiler's own work takes no time."""
+        rows = self._report.kind(kind)
+        if kind == "overhead":
+            return self._spans(rows).with_columns(dur_ns=pl.when(IS_LOADING).then("dur_ns").otherwise(0))
+        if kind in DEVICE_KINDS:
+            return rows.with_columns(start_ns=self._moments.of_device(rows))
+        return self._spans(rows)
+
+    def table(self, name: str) -> pl.DataFrame:
+        """One of the other tables."""
+        rows = self._report.table(name)
+        if name == EVENTS.name or rows.is_empty():
+            return rows
+        if "start_ns" in rows.columns:
+            rows = self._spans(rows)
+        instants = [column for column in _INSTANTS if column in rows.columns]
+        return rows.with_columns(self._moments.of_host(rows, column).alias(column) for column in instants)
+
+    def _spans(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Rows with start_ns and dur_ns, at both moved sides."""
+        starts = self._moments.of_host(rows, "start_ns")
+        ends = self._moments.of_host(rows.with_columns(end=pl.col("start_ns") + pl.col("dur_ns")), "end")
+        return rows.with_columns(start_ns=starts, dur_ns=(ends - starts).clip(lower_bound=0))
+
+    def notes_of_read(self) -> pl.DataFrame:
+        """The notes of the report."""
+        return self._report.notes_of_read()
+
+    def close(self) -> object:
+        """Close the report's own source."""
+        return self._report.source.close()
+
+
+# A window without its profiler: as usual, at the least and at the most that is known of the host's time.
+
+
+class Side(NamedTuple):
+    """The window of a device without a profiler that costs so much: its network, its state, and when it ends."""
+
+    network: Network
+    plan: Plan
+    state: Changed
+    end: int
+
+
+@once_per_report
+def sides(report: Report) -> dict[int, list[Side]]:
+    """The window of each device: with what is usually left of the host's time, with the least, and with the most.
+
+    With the least, what nothing waited for in the recording takes no time; with the most, as long as nearly any does.
+    """
+    spans = {device: (start, end) for device, start, end in windows(report).iter_rows()}
+    by_span = {}
+    for span in {*spans.values()}:
+        known = network(report.whole, *span)
+        plan, by_span[span] = planned(known), list[Side]()
+        for host, lags in zip(hosts_of(report), ("lag", "low", "high"), strict=True):
+            state = without_profiler(report.whole, known, as_recorded(known, lags), host)
+            by_span[span].append(Side(known, plan, state, replayed(known, plan, state.values, state.lags).end))
+    return {device: by_span[span] for device, span in spans.items()}
+
+
+class Estimate(NamedTuple):
+    """What an iteration takes without the profiler, as estimated for its tool (ns)."""
+
+    usual_ns: float
+    least_ns: float
+    most_ns: float
+
+
+def estimated(view: Report, steady: SteadyPart, most: int) -> Estimate | None:
+    """An iteration of the steady part without the profiler; None of unknown tools, and of large reports.
+
+    Args:
+        view: The report's steady part.
+        steady: The same.
+        most: Of reports of more operations and calls there is none.
+    """
+    if view.meta.tool not in BY_TOOL or not replayable(view, most):
+        return None
+    known = sides(view)
+    of_device = known.get(steady.device or 0) or next(iter(known.values()))
+    usual, least, longest = ((one.end - one.network.start) / steady.number for one in of_device)
+    return Estimate(usual, least * (1 - NEAR), longest * (1 + NEAR))
+
+
+def estimated_sentence(estimate: Estimate, recorded_ns: float, tool: str) -> str:
+    """A sentence on what an iteration takes without `tool`, beside a report of it."""
+    if estimate.least_ns >= recorded_ns * (1 - SAME - NEAR):
+        return f"Without {tool} it takes about as long, by estimate."
+    most_ns = min(estimate.most_ns, recorded_ns)
+    return f"Without {tool} it takes {time(estimate.least_ns)} to {time(most_ns)}, by estimate."

@@ -1,4 +1,4 @@
-"""Repetitions from update to update: texts and graphs of any size between them, and what is none of it."""
+"""Repetitions that launch nearly the same, or end with an update of parameters; and what is none of it."""
 
 from random import Random
 
@@ -8,12 +8,163 @@ from kanalyze.analyses.iterations._launch_periods import launch_periods
 from support.launches import Launch, Program, copy_in, copy_out, layer, random_launches, report_of
 
 BOOT = [Launch("fill"), Launch("random")]
-NORM = "multi_tensor_apply_kernel<LpNorm>"
-SGD = "multi_tensor_apply_kernel<sgd>"
 
 
 def frame(program):
     return launch_periods(report_of(program))
+
+
+def token(length, *, blocks=1, ns=10_000, names=("gemm 64", "gemm 32")):
+    """A pass: kernels of attention differ with the parity of the length, and one more pads every eighth."""
+    odd = length % 2
+    attention = [Launch(names[odd], blocks, ns), Launch("flash" if odd else "pad", blocks, ns)]
+    padding = [Launch("align")] if length % 8 == 0 else []
+    block = [Launch("norm", blocks, ns), *attention, Launch("add", blocks, ns), Launch("gelu", blocks, ns)]
+    return [Launch("embedding", blocks, pause=50_000), *block * 4, *padding, Launch("argmax"), copy_out()]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tokens_whose_kernels_change_with_the_length(seed):
+    random = Random(seed)  # noqa: S311 - no secret depends on it
+    program, phases = Program(jitter=random).then(BOOT), []
+    for _ in range(5):
+        length, tokens = random.randrange(20, 60), random.randrange(9, 30)
+        program.iterations(token(length, blocks=4 * length, ns=40_000))
+        program.iterations(*(token(length + number) for number in range(1, tokens)))
+        phases += ["prefill", *["decode"] * (tokens - 1)]
+    rows = frame(program)
+    assert rows.get_column("phase").to_list() == phases
+    assert rows.get_column("start").to_list() == program.begun
+
+
+@pytest.mark.parametrize("requests", [1, 2])
+def test_of_one_or_two_requests_nothing_is_said_about_phases(requests):
+    program = Program().then(BOOT)
+    for _ in range(requests):
+        program.then(token(20, blocks=80, ns=40_000))
+        program.iterations(*(token(20 + number) for number in range(1, 25)))
+    rows = frame(program)
+    assert rows.get_column("phase").null_count() == rows.height
+    assert {*program.begun} <= {*rows.get_column("start")}
+
+
+def batch(random):
+    """A pass whose products are computed by whichever kernel suits the size of the batch."""
+    size = random.randrange(1, 17)
+    product = random.choice(["nvjet tst", "splitk", "sgemm", "cutlass"])
+    block = [Launch("norm", size), Launch(f"{product} {size}", size), Launch("gather", size), Launch("add", size)]
+    split = [Launch("reduce", size)] if product == "splitk" else []
+    return [copy_in(pause=50_000), Launch("embedding", size), *block * 5, *split, Launch("argmax", size), copy_out()]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_batches_of_any_size(seed):
+    random = Random(seed)  # noqa: S311 - no secret depends on it
+    program = Program(jitter=random).then(BOOT).iterations(*(batch(random) for _ in range(40)))
+    rows = frame(program)
+    assert rows.get_column("start").to_list()[1:] == program.begun[1:]
+    assert rows.get_column("name").unique().to_list() == ["repetition"]
+    assert rows.get_column("usual").all()
+
+
+def test_what_the_host_takes_no_part_in_is_none():
+    passes = [token(number)[:-1] for number in Random(1).sample(range(500), 60)]  # noqa: S311 - no secret
+    assert frame(Program().then(BOOT).iterations(*passes)).is_empty()
+
+
+def test_parts_of_a_training_are_none():
+    passes = [token(number) for number in Random(1).sample(range(500), 60)]  # noqa: S311 - no secret
+    assert not frame(Program().iterations(*passes)).is_empty()
+    assert frame(Program().iterations(*passes).then([Launch("adam")])).is_empty()
+
+
+def test_two_models_in_turn_are_one_repetition():
+    """They launch equally much, but other kernels."""
+    pair = [
+        [Launch("first embedding", pause=50_000), *layer(4, "first"), copy_out()],
+        [Launch("second embedding"), *layer(4, "second"), copy_out()],
+    ]
+    rows = frame(Program().then(BOOT).iterations(*[pair[0] + pair[1]] * 20))
+    assert rows.height == 20
+    assert rows.get_column("launches").unique().to_list() == [52]
+
+
+CONV = [Launch("conv"), Launch("batch_norm"), Launch("elementwise")]
+BACKWARD = [Launch("conv"), Launch("conv_bwd"), Launch("elementwise"), Launch("batch_norm_bwd")]
+TRAINING = [
+    [copy_in(pause=80_000), *CONV * 20, Launch("nll_loss"), copy_out()],
+    [*BACKWARD * 12, *[Launch("elementwise"), Launch("addcmul"), Launch("addcdiv")] * 3, Launch("norm"), copy_out()],
+]
+DETECTOR = [[copy_in(pause=60_000), *CONV * 20, copy_out()], [Launch("roi"), *CONV * 18, copy_out()]]
+TOWERS = [[Launch(f"embedding {side}", pause=20_000), *layer(5), copy_out()] for side in ("query", "document")]
+
+
+@pytest.mark.parametrize("parts", [TRAINING, DETECTOR, TOWERS])
+@pytest.mark.parametrize("more", [0, 6])
+def test_several_results_of_one_iteration_make_no_parts_of_it(parts, more):
+    """Names of its kernels are those of either part."""
+    steps = [
+        [*parts[0], *parts[1][:-1], *[Launch("log")] * (more and not number % more), parts[1][-1]]
+        for number in range(40)
+    ]
+    rows = frame(Program().then(BOOT).iterations(*steps))
+    assert rows.height == 40
+    assert rows.get_column("launches").median() == len(parts[0]) + len(parts[1])
+
+
+@pytest.mark.parametrize("sizes", [(10, 11), (6, 6)])
+def test_two_loops_of_like_kernels_are_two(sizes):
+    program = Program()
+    for name, layers in zip("AB", sizes, strict=True):
+        block = [Launch("gemm"), Launch(f"{name} act"), Launch("norm"), Launch(f"{name} mix")] * layers
+        program.then(BOOT * 3).iterations(*[[copy_in(pause=50_000), Launch(f"{name} embed"), *block, copy_out()]] * 40)
+    assert frame(program).group_by("name").len().sort("name").rows() == [("repetition", 40), ("repetition 2", 40)]
+
+
+def decoded(blocks, ns):
+    parts = [Launch(part, blocks, ns) for part in ("norm", "gemm", "attention", "product", "act", "add")]
+    ends = [Launch("head", 64), Launch("argmax"), copy_out()]
+    return [Launch("embedding", blocks, ns, pause=30_000), *parts * 6, *ends]
+
+
+@pytest.mark.parametrize("larger", [(7,), (7, 8)])
+def test_batches_of_decodes_that_take_as_long_are_no_prefills(larger):
+    random = Random(3)  # noqa: S311 - no secret depends on it
+    program, phases = Program().then(BOOT), []
+    for _ in range(8):
+        tokens = random.randrange(15, 25)
+        program.iterations(decoded(60, 40_000))
+        program.iterations(
+            *(
+                decoded(10, 11_600) if at % 8 + 8 * (at % 8 == 0) in larger else decoded(4, 10_000)
+                for at in range(1, tokens)
+            )
+        )
+        phases += ["prefill", *["decode"] * (tokens - 1)]
+    assert frame(program).get_column("phase").to_list() == phases
+
+
+def test_an_unrelated_process_is_no_reason_to_keep_what_repeats_little():
+    random = Random(5)  # noqa: S311 - no secret depends on it
+    other = Program(process=1).then(BOOT).iterations(*(batch(random) for _ in range(40)))
+    program = Program(process=2, device=1).then(BOOT).iterations(*(token(length) for length in range(20, 60)))
+    for _ in range(300):
+        program.then([Launch(f"other {chr(97 + random.randrange(26))}{chr(97 + random.randrange(26))}", ns=70_000)])
+    assert frame(program).is_empty()
+    found = launch_periods(report_of(other, program))
+    assert found.get_column("process_id").unique().to_list() == [1]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_results_returned_now_and_then_are_none(seed):
+    random = Random(seed)  # noqa: S311 - no secret depends on it
+    names = [Launch(f"kernel {number}") for number in range(12)]
+    line = [copy_out() if random.random() < 0.08 else random.choice(names) for _ in range(600)]
+    assert frame(Program().then(line)).is_empty()
+
+
+NORM = "multi_tensor_apply_kernel<LpNorm>"
+SGD = "multi_tensor_apply_kernel<sgd>"
 
 
 def cells(number, name="cell"):

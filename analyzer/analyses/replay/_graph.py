@@ -66,10 +66,14 @@ _EDGE: Final = {"row": pl.UInt32, "before": pl.UInt32}
 
 def order_in_streams(report: Report, work: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Adds the streams of `work` (start, end, process_id, call) and its edges to earlier operations."""
-    line = work.with_row_index("row").with_columns(_stream(report))
+    numbers = streamed_operations(report).get_column("number").alias("stream")
+    line = work.with_row_index("row").with_columns(numbers.set(migrated(report), None))
     own = _placed(line, _before_in_stream(line), "stream_before")
-    line = line.with_columns(own)
-    line = line.with_columns(_later_of(line, own, _placed(line, _across_null_stream(report, line), "stream_before")))
+    other = _placed(line, _across_null_stream(report, line.with_columns(own)), "stream_before")
+    # of both the one that ended later, at most at the operation's start
+    mine, theirs = (gathered(line.get_column("end"), rows) for rows in (own, other))
+    later = other.is_not_null() & (own.is_null() | sure((theirs > mine) | (theirs > line.get_column("start"))))
+    line = line.with_columns(other.zip_with(later, own))
     told = _kept(line, event_waits(report).rename({"behind": "before"}))
     guessed = _kept(line, _other_stream(report, line, calls)).join(told, on="row", how="anti")
     line = line.with_columns(
@@ -78,12 +82,6 @@ def order_in_streams(report: Report, work: pl.DataFrame, calls: pl.DataFrame) ->
         _placed(line, _kept(line, _same_graph(report, line)), "graph_before"),
     )
     return line.drop("row")
-
-
-def _stream(report: Report) -> pl.Series:
-    """The number of the stream of each operation, as in `used_streams` of the whole report; null for migrations."""
-    numbers = streamed_operations(report).get_column("number").alias("stream")
-    return numbers.set(migrated(report), None)
 
 
 @once_per_process
@@ -106,17 +104,12 @@ def _before_in_stream(line: pl.DataFrame) -> pl.DataFrame:
     return order.select("row", before=pl.when(same).then(chosen)).drop_nulls()
 
 
-@once_per_process
-def _null_streams(report: Report) -> pl.DataFrame:
-    """Blocking and legacy null streams of contexts that use both: number, group, legacy (whether it is a null one)."""
-    known = used_streams(report).filter(pl.col("type").is_in(["null", "blocking"]))
-    known = known.select("number", "group", legacy=pl.col("type") == "null")
-    return known.filter(pl.col("legacy").any().over("group") & ~pl.col("legacy").all().over("group"))
-
-
 def _across_null_stream(report: Report, line: pl.DataFrame) -> pl.DataFrame:
     """The operation of a null stream that ended last before each of a blocking one, and the other way round."""
-    found, streams = [pl.DataFrame(schema=_EDGE)], _null_streams(report)
+    found, known = [pl.DataFrame(schema=_EDGE)], used_streams(report).filter(pl.col("type").is_in(["null", "blocking"]))
+    known = known.select("number", "group", legacy=pl.col("type") == "null")
+    # of contexts that use both
+    streams = known.filter(pl.col("legacy").any().over("group") & ~pl.col("legacy").all().over("group"))
     if streams.is_empty():
         return found[0]
     work = line.select("row", "stream", "start", "end").join(streams, left_on="stream", right_on="number")
@@ -179,13 +172,6 @@ def _kept(line: pl.DataFrame, edges: pl.DataFrame) -> pl.DataFrame:
     since, at = gathered(ends, before), gathered(starts, rows)
     down = (gathered(starts, before) < at) | (since < gathered(ends, rows)) | (before < rows)
     return edges.filter((since <= at) & down).select(pl.col("row", "before").cast(pl.UInt32))
-
-
-def _later_of(line: pl.DataFrame, own: pl.Series, other: pl.Series) -> pl.Series:
-    """Of two rows per operation the one that ended later, at most at its start; of equals `own`."""
-    mine, theirs = (gathered(line.get_column("end"), rows) for rows in (own, other))
-    later = (theirs > mine) | (theirs > line.get_column("start"))
-    return other.zip_with(other.is_not_null() & (own.is_null() | sure(later)), own).alias("stream_before")
 
 
 def _placed(line: pl.DataFrame, found: pl.DataFrame, name: str) -> pl.Series:

@@ -12,14 +12,13 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.communication._recorded import last_arrivals
-from kanalyze.analyses.critical._graph import BEFORE, Dependencies, dependencies, release
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, operations
 from kanalyze.analyses.device._windows import span
-from kanalyze.analyses.host._context_creation import unseen_syncs
-from kanalyze.analyses.host._range_lines import on_line, range_lines
-from kanalyze.analyses.host._thread_names import named_events, neighbours, program_functions
+from kanalyze.analyses.host._call_kinds import unseen_syncs
+from kanalyze.analyses.host._range_lines import named_events, neighbours, on_line, program_functions, range_lines
 from kanalyze.analyses.host._thread_timeline import shown_calls
 from kanalyze.analyses.idle._idle_parts import range_names
+from kanalyze.analyses.replay._graph import BEFORE, Dependencies, dependencies, release
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.threads import LINE, THREAD, ThreadKey, innermost_lines, overlaid, touched
 from kanalyze.columns import gathered, in_order, of_parts, parts_by, rows_at, slices

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Unpack
 
 import polars as pl
 
-from kanalyze.analyses.critical._graph import BEFORE, dependencies, release
-from kanalyze.analyses.critical._path import (
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of, with_facts
+from kanalyze.analyses.device._windows import span
+from kanalyze.analyses.replay._graph import BEFORE, dependencies, release
+from kanalyze.analyses.replay._path import (
     CAUSES,
     NOWHERE,
     ON_HOST,
@@ -24,8 +26,6 @@ from kanalyze.analyses.critical._path import (
     path,
     with_names,
 )
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of, with_facts
-from kanalyze.analyses.device._windows import span
 from kanalyze.analyses.shared.analysis import check_grouping, once_per_report, require
 from kanalyze.columns import gathered, slices
 from kanalyze.model import DEVICE_KINDS
@@ -369,11 +369,6 @@ def _by_surroundings(report: Report, by: str) -> pl.DataFrame:
     return table.select(_sums(named(report, path(report)).rename({"name": by}), _iterations(report), by))
 
 
-def _by_rank(report: Report) -> pl.DataFrame:
-    pieces = path(report).with_columns(rank=pl.lit(report.meta.rank, dtype=pl.Int64))
-    return sums_by_rank(pieces, _iterations(report))
-
-
 def sums_by_rank(pieces: pl.DataFrame, count: int | None) -> pl.DataFrame:
     """:data:`BY_RANK` of pieces of a path with rank and process_id, over so many iterations."""
     keys = ["rank", "process_id"]
@@ -387,5 +382,7 @@ _GROUPINGS: Final[dict[str, Callable[[Report], pl.DataFrame]]] = {
     "kernel": _by_kernel,
     "operator": lambda report: _by_surroundings(report, "operator"),
     "range": lambda report: _by_surroundings(report, "range"),
-    "rank": _by_rank,
+    "rank": lambda report: sums_by_rank(
+        path(report).with_columns(rank=pl.lit(report.meta.rank, dtype=pl.Int64)), _iterations(report)
+    ),
 }

@@ -1,1 +1,0 @@
-"""The critical path: what the end of a window, and each operation, waited for."""

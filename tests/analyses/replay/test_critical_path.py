@@ -1,0 +1,408 @@
+"""What each operation and call waited for; the critical path, whose pieces sum to the window; and slack beside it."""
+
+import pytest
+from hypothesis import given
+
+from kanalyze import read
+from kanalyze.analyses.replay._graph import BEFORE, dependencies, release
+from kanalyze.analyses.replay._path import first_node, nodes, path, span
+from kanalyze.analyses.replay.critical_path import critical_path, edges, slack
+from kanalyze.errors import CannotTellError, UnknownNameError
+from kanalyze.window import Window
+from support.build import call, host, kernel, memcpy, nvtx, report, timeline
+from support.simulated import PROGRAMS, run
+from support.slow_path import SlowPath
+from support.strategies import EVENTS, WINDOWS
+
+ROOT = __import__("pathlib").Path(__file__).parents[3]
+
+
+def _segments(*events, **where):
+    rows = critical_path(report(events), segments=True, **where)
+    return list(zip(rows["start_ns"], rows["dur_ns"], rows["cause"], rows["name"], strict=True))
+
+
+def test_a_host_that_launches_and_waits():
+    assert _segments(
+        call("cudaLaunchKernel", 0, 4, correlation=1),
+        call("cudaLaunchKernel", 6, 8, correlation=2),
+        call("cudaDeviceSynchronize", 9, 40),
+        kernel(5, 20, name="a", correlation=1),
+        kernel(22, 38, name="b", correlation=2),
+    ) == [
+        (0, 4, "launch", "cudaLaunchKernel"),
+        (4, 1, "launch latency", "a"),
+        (5, 15, "kernel", "a"),
+        (20, 2, "stream order", "b"),
+        (22, 16, "kernel", "b"),
+        (38, 2, "return of a wait", "cudaDeviceSynchronize"),
+    ]
+
+
+def test_a_device_that_waits_for_the_host():
+    assert _segments(
+        call("cudaLaunchKernel", 0, 2, correlation=1),
+        call("cudaLaunchKernel", 10, 12, correlation=2),
+        kernel(3, 5, name="a", correlation=1),
+        kernel(13, 15, name="b", correlation=2),
+        nvtx("data", 4, 9),
+    ) == [
+        (0, 2, "launch", "cudaLaunchKernel"),
+        (2, 2, "host", "between cudaLaunchKernel and data"),
+        (4, 5, "host", "data"),
+        (9, 1, "host", "between data and cudaLaunchKernel"),
+        (10, 2, "launch", "cudaLaunchKernel"),
+        (12, 1, "launch latency", "b"),
+        (13, 2, "kernel", "b"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("begin", "causes"), [(89_000, ["host", "call"]), (20_000, ["launch latency", "kernel", "return of a wait"])]
+)
+def test_a_wait_for_a_stream_that_is_not_recorded_is_one_where_it_lasted(begin, causes):
+    """As in traces; one that waits for nothing returns within microseconds, in which a kernel may end by chance."""
+    found = _segments(
+        call("cudaLaunchKernel", 0, 1_000, correlation=1),
+        kernel(2_000, 90_000, name="a", correlation=1),
+        call("cudaStreamSynchronize", begin, 91_000),
+        call("cudaLaunchKernel", 96_000, 97_000, correlation=2),
+        kernel(98_000, 100_000, name="b", correlation=2),
+    )
+    assert [cause for _, _, cause, _ in found] == ["launch", *causes, "host", "launch", "launch latency", "kernel"]
+
+
+def test_per_iteration():
+    made = report([call("cudaLaunchKernel", 0, 2, correlation=1), kernel(2, 10, correlation=1)])
+    rows = critical_path(made, window=Window(0, 10, count=4, each="step"))
+    assert rows.select("cause", "ns", "each_ns", "share").rows() == [("kernel", 8, 2, 0.8), ("launch", 2, 0.5, 0.2)]
+
+
+def test_groupings():
+    made = report(timeline("0-2 cudaLaunchKernel #1; 2-10 kernel:a #1; 3-9 kernel:b s8; 0-20 [outer]"))
+    kernels = critical_path(made, by="kernel")
+    assert kernels.select("name", "ns", "total_ns", "count").rows() == [("a", 8, 8, 1), ("b", 0, 6, 1)]
+    assert critical_path(made, by="range").select("range", "ns", "device_ns").rows() == [("outer", 10, 8)]
+    assert critical_path(made, by="rank").select("rank", "process_id", "ns").rows() == [(None, 1, 10)]
+    assert critical_path(made, by="cause").equals(critical_path(made))
+    with pytest.raises(CannotTellError):
+        critical_path(made, by="operator")
+    with pytest.raises(UnknownNameError):
+        critical_path(made, by="stream")
+
+
+def test_without_operations():
+    assert critical_path(report([call("cudaMalloc", 0, 4)])).is_empty()
+    with pytest.raises(CannotTellError):
+        critical_path(report([nvtx("a", 0, 4)], kinds=()))
+
+
+def _same(made, rows):
+    low, high = span(made)
+    slow = SlowPath(made.whole)
+    expected = []
+    for start, end, cause, of in reversed(slow.pieces(slow.first(high), low, high)):
+        row = of[1] if of and of[0] == "operation" else None
+        called = of[1] if of and of[0] == "call" else None
+        expected.append((start, end, cause, row, called))
+    host = ["launch", "return of a wait", "call", "host"]
+    found = []
+    for piece in rows.rows(named=True):
+        own = piece["row"]
+        launches = piece["cause"] in host and own is None
+        found.append((piece["start"], piece["end"], piece["cause"], own, piece["call"] if launches else None))
+    assert [one[:4] for one in found] == [one[:4] for one in expected]
+
+
+@given(EVENTS, WINDOWS)
+def test_pieces_are_those_of_the_slow_walk(events, window):
+    made = report(events).narrow(window=Window(*window))
+    if span(made) is None:
+        return
+    _same(made, path(made))
+
+
+@given(PROGRAMS, WINDOWS)
+def test_pieces_of_programs_are_those_of_the_slow_walk(program, window):
+    whole, _ = run(program)
+    for made in (whole, whole.narrow(window=Window(*window))):
+        if span(made) is not None:
+            _same(made, path(made))
+
+
+@pytest.mark.parametrize("name", ["add", "two_gpus", "graph_node", "nvtx", "memory", "thrash", "communicators"])
+@pytest.mark.one_in(4)
+def test_pieces_of_real_reports(name):
+    made = read(ROOT / "tests" / "reports" / f"{name}.sqlite")
+    _same(made, path(made))
+
+
+@pytest.mark.parametrize("name", ["two_gpus", "graph_node"])
+def test_a_walk_in_parts_has_the_same_pieces(name, monkeypatch):
+    monkeypatch.setattr("kanalyze.columns._SLICE", 7)
+    made = read(ROOT / "tests" / "reports" / f"{name}.sqlite")
+    _same(made, path(made))
+
+
+@given(PROGRAMS)
+def test_each_operation_leads_to_what_released_it(program):
+    made, released = run(program)
+    through = nodes(made)
+    for row, why in enumerate(released):
+        following = int(through.next[row])
+        found = following if following < through.operations else "launch"
+        assert found in why, (row, found, why)
+
+
+def test_beside_the_path():
+    made = report(
+        timeline(
+            """
+            0-1 cudaLaunchKernel #1; 1-2 cudaLaunchKernel #2; 2-50 cudaDeviceSynchronize; 2-48 kernel:long #1
+            3-10 kernel:short #2 s8
+            """
+        )
+    )
+    rows = critical_path(made, by="kernel").select("name", "ns", "slack_ns", "median_slack_ns").rows()
+    assert rows == [("long", 46, 0, 0), ("short", 0, 40, 40)]
+
+
+def test_of_a_host_that_is_never_held_up():
+    made = report(
+        timeline(
+            """
+            0-2 cudaLaunchKernel #1; 10-12 cudaLaunchKernel #2; 20-22 cudaLaunchKernel #3; 3-5 kernel:a #1
+            13-15 kernel:b #2; 23-30 kernel:c #3
+            """
+        )
+    )
+    # no kernel was ever released by the stream, whose lag is taken as none; b can use up its room and not that of a
+    assert slack(made).to_list() == [16, 8, 0]
+
+
+def test_the_slack_of_a_kernel_is_the_least_of_its_launches_and_their_median():
+    launches = [call("cudaLaunchKernel", at, at + 2, correlation=at) for at in (1, 11, 21)]
+    made = report(
+        [*launches, *(kernel(at + 2, end, name="k", correlation=at) for at, end in ((1, 5), (11, 15), (21, 30)))]
+    )
+    assert critical_path(made, by="kernel").select("count", "slack_ns", "median_slack_ns").rows() == [(3, 0, 8)]
+
+
+def _delays(known, order, row, more):
+    """How late each node ends when one takes longer: taken from the first to the last, by all its edges."""
+    late = {}
+    for node in order:
+        before = [late[source] - room for source, room in known.get(node, []) if source in late]
+        late[node] = max([0, *before]) + (more if node == row else 0)
+    return late
+
+
+@pytest.mark.slow
+@given(EVENTS)
+def test_one_more_moves_the_end(events):
+    made = report([event for event in events if event.end is not None and event.end > event.start])
+    sides = span(made)
+    if sides is None:
+        return
+    low, high = sides
+    graph, found = dependencies(made), slack(made)
+    work, calls = graph.operations.rows(named=True), graph.calls.rows(named=True)
+    ends = [one["end"] for one in work] + [one["end"] for one in calls] + [one["start"] for one in calls]
+    begins = [one["start"] for one in work] + ends[len(work) :]
+    ranks = [2] * len(work) + [0] * len(calls) + [1] * len(calls)
+    first = first_node(made, high)
+    last = max(high, begins[first])
+    nodes = [node for node in range(len(ends)) if ends[node] > low and begins[node] <= last]
+    order = sorted(nodes, key=lambda node: (begins[node], ranks[node], ends[node], node))
+    known = {}
+    for source, target, room in zip(*(column.tolist() for column in edges(made)), strict=True):
+        known.setdefault(target, []).append((source, room))
+    for row, free in enumerate(found.to_list()):
+        if free is None:
+            continue
+        for more in (free, free + 1):
+            late = _delays(known, order, row, more)
+            moved = any(ends[node] + by > last for node, by in late.items() if by and ends[node] <= last)
+            moved |= late.get(first, 0) > 0
+            assert moved == (more > free), (row, free)
+
+
+def test_too_large(monkeypatch):
+    monkeypatch.setattr("kanalyze.analyses.replay.critical_path.MOST", 0)
+    made = report([kernel(0, 5)])
+    assert slack(made) is None
+    assert critical_path(made, by="kernel").get_column("slack_ns").to_list() == [None]
+
+
+@pytest.mark.parametrize("name", ["streams", "mlp_train"])
+def test_kernels_on_the_path_have_none(name, request):
+    from kanalyze import read  # noqa: PLC0415
+
+    rows = critical_path(read(request.config.rootpath / "sample_reports" / name / "nsys.sqlite"), by="kernel")
+    assert (rows.filter(rows["ns"] > 0)["slack_ns"] == 0).all()
+
+
+def _graph(*events, **tables):
+    return dependencies(report(events, **tables))
+
+
+def test_a_blocking_call_waits_for_what_ended_in_it_last_and_releases_by_its_begin():
+    graph = _graph(
+        call("cudaMemcpy", 0, 9, correlation=1),
+        memcpy(4, 9, correlation=1),
+        call("cudaDeviceSynchronize", 10, 20, thread=2),
+        kernel(5, 18, stream=8),
+        kernel(3, 30, stream=9),
+    )
+    assert graph.calls["kind"].to_list() == ["wait", "wait"]
+    assert graph.calls["waited_for"].to_list() == [0, 1]
+    assert release(graph, "call").to_list() == [0, None, None]
+    assert graph.calls["process_before"].to_list() == [None, 0]
+
+
+def test_nested_calls_count_as_the_outermost():
+    graph = _graph(
+        call("cudaLaunchKernel", 0, 9),
+        call("cuLaunchKernel", 2, 5, correlation=1),
+        call("cuStreamSynchronize", 6, 8),
+        call("cudaLaunchKernel", 10, 12),
+        kernel(3, 7, correlation=1),
+    )
+    assert graph.calls["outer"].to_list() == [0, 0, 0, 3]
+    assert graph.operations["call"].to_list() == [0]
+    assert graph.calls["waited_for"].to_list() == [None, None, None, None]  # no device is known of that call's stream
+    assert graph.calls["process_before"].to_list() == [None, None, None, 0]
+    assert graph.calls["kind"].to_list()[0] == "wait"
+
+
+_STREAMS = [
+    {"process_id": 1, "context_id": 1, "stream": stream, "type": kind}
+    for stream, kind in ((7, "null"), (8, "blocking"), (9, "non-blocking"))
+]
+
+
+def test_legacy_null_and_blocking_streams_wait_for_each_other():
+    graph = _graph(
+        kernel(0, 5, stream=8),
+        kernel(0, 6, stream=9),
+        kernel(7, 9, stream=7),
+        kernel(10, 11, stream=9),
+        kernel(12, 13, stream=8),
+        streams=_STREAMS,
+    )
+    assert graph.operations["stream_before"].to_list() == [None, None, 0, 1, 2]
+
+
+def test_a_recorded_event_and_one_that_is_not():
+    events = timeline(
+        """
+        0-1 cudaLaunchKernel #1; 1-2 cudaEventRecord #2; 2-3 cudaStreamWaitEvent #3; 3-4 cudaLaunchKernel #4
+        2-9 kernel #1; 10-12 kernel #4 s8
+        """
+    )
+    waited = host("sync", "Stream wait sync", 2, 3, stream=8, context=1, correlation=3, side={"record_id": 5})
+    records = [{"process_id": 1, "context_id": 1, "stream": 7, "correlation_id": 2, "record_id": 5}]
+    told = _graph(*events, waited, event_records=records)
+    assert told.operations["event_before"].to_list() == [None, 0]
+    assert told.operations["event_told"].to_list() == [False, True]
+    guessed = _graph(*events)
+    assert guessed.operations["event_before"].to_list() == [None, 0]
+    assert guessed.operations["event_told"].to_list() == [False, False]
+
+
+def test_nodes_of_a_graph_wait_for_nodes_of_the_same_launch():
+    graph = _graph(
+        call("cudaGraphLaunch", 0, 2, correlation=1),
+        call("cudaGraphLaunch", 3, 4, correlation=2),
+        kernel(3, 5, correlation=1, stream=7),
+        kernel(3, 6, correlation=1, stream=8),
+        kernel(6, 8, correlation=1, stream=7),
+        kernel(9, 10, correlation=2, stream=7),
+    )
+    assert graph.operations["graph_before"].to_list() == [None, None, 1, None]
+
+
+def test_migrations_take_no_part():
+    graph = _graph(
+        memcpy(2, 6, stream=None, side={"migration_cause": "GPU page fault"}),
+        call("cudaLaunchKernel", 0, 1, correlation=1),
+        kernel(1, 5, correlation=1),
+        call("cudaDeviceSynchronize", 1, 8),
+    )
+    assert graph.operations["stream"].to_list()[0] is None
+    assert graph.calls["waited_for"].to_list() == [None, 1]
+
+
+@pytest.mark.slow
+@given(EVENTS)
+def test_edges_lead_to_what_was_over_and_never_round(events):
+    graph = dependencies(report(events))
+    work, calls = graph.operations.rows(named=True), graph.calls.rows(named=True)
+    assert all(row["start"] <= row["end"] for row in (*work, *calls))
+    for row, one in enumerate(work):
+        for column in BEFORE:
+            if one[column] is not None:
+                other = work[one[column]]
+                assert (other["start"], other["end"], one[column]) < (one["start"], one["end"], row)
+                assert column == "stream_before" or other["end"] <= one["start"]
+    for row, one in enumerate(calls):
+        before, behind = one["process_before"], one["waited_for"]
+        if before is not None:
+            other = calls[before]
+            assert other["end"] <= one["start"]
+            assert (other["end"], -other["start"], -before) < (one["end"], -one["start"], -row)
+        if behind is not None:
+            assert one["start"] < work[behind]["end"] <= one["end"]
+
+
+@given(EVENTS)
+def test_orders_are_those_of_their_definitions(events):
+    graph = dependencies(report(events))
+    calls = graph.calls.with_row_index("row").rows(named=True)
+    for one in calls:
+        around = [
+            (other["start"], -other["end"], other["row"])
+            for other in calls
+            if all(other[key] == one[key] for key in ("process_id", "thread_id"))
+            and other["start"] <= one["start"] < one["end"] <= other["end"]
+        ]
+        assert one["outer"] == (min(around)[2] if around else one["row"])
+    outermost = [one for one in calls if one["outer"] == one["row"]]
+    for one in outermost:
+        key = (one["end"], -one["start"], -one["row"])
+        ended = [
+            (other["end"], -other["start"], -other["row"])
+            for other in outermost
+            if other["process_id"] == one["process_id"] and other["end"] <= one["start"]
+        ]
+        expected = max((other for other in ended if other < key), default=None)
+        assert one["process_before"] == (None if expected is None else -expected[2])
+
+
+@given(EVENTS)
+def test_streams_are_in_order(events):
+    graph = dependencies(report(events))
+    work = graph.operations.with_row_index("row").rows(named=True)
+    for one in work:
+        earlier = sorted(
+            (other["start"], other["end"], other["row"])
+            for other in work
+            if other["stream"] == one["stream"]
+            and (other["start"], other["end"], other["row"]) < (one["start"], one["end"], one["row"])
+        )
+        over = max((end for _, end, _ in earlier), default=0)
+        if not earlier:
+            assert one["stream_before"] is None
+        elif over > one["start"]:
+            assert one["stream_before"] == earlier[-1][2]
+        else:
+            assert work[one["stream_before"]]["end"] == over
+
+
+def test_a_wait_for_a_stream_that_is_not_recorded():
+    events = timeline(
+        """
+        0-20000 cudaStreamSynchronize; 2-19000 kernel; 20000-26000 cudaStreamSynchronize; 19000-24000 kernel
+        """
+    )
+    assert _graph(*events).calls["waited_for"].to_list() == [0, None]
