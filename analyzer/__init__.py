@@ -62,6 +62,7 @@ if TYPE_CHECKING:  # the public names, for type checkers and for the list of tab
     from kanalyze.analyses.operators.ops import ops as ops
     from kanalyze.analyses.operators.tree import tree as tree
     from kanalyze.analyses.page.overview_page import Overview as Overview
+    from kanalyze.analyses.page.overview_page import overview as overview
     from kanalyze.analyses.page.time_page import Summary as Summary
     from kanalyze.analyses.page.time_page import summarize as summarize
     from kanalyze.analyses.ranges.range_gpu import range_gpu as range_gpu
@@ -73,7 +74,6 @@ if TYPE_CHECKING:  # the public names, for type checkers and for the list of tab
     from kanalyze.analyses.timeline.gpu_units import gpu_units as gpu_units
     from kanalyze.errors import KanalyzeError as KanalyzeError
     from kanalyze.notebook import compare as compare
-    from kanalyze.notebook import overview as overview
     from kanalyze.notebook import ranks as ranks
     from kanalyze.notebook import read_all as read_all
     from kanalyze.notebook import reduce as reduce
