@@ -13,8 +13,9 @@ import kanalyze
 from kanalyze import catalog
 from kanalyze.cli import kanalyze as command
 from kanalyze.errors import ClosedReportError, KanalyzeError, UnreadableReportError
+from kanalyze.readers.capture.reports import every_report
 from kanalyze.readers.nsys.read_sqlite_folder import NsysTables
-from kanalyze.readers.storage import sqlite_file
+from kanalyze.readers.storage import table_files
 from support.command import ADD, ADD_UM, SAMPLES, TORCH
 
 MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
@@ -113,8 +114,35 @@ def test_no_table_holds_a_report_that_nobody_else_holds(path):
     assert len(made) > 20
 
 
+@pytest.mark.parametrize("folder", ["add", pytest.param("mlp_train", marks=pytest.mark.slow)])
+def test_what_joins_reports_lets_go_of_them(folder):
+    reports = every_report(SAMPLES / folder)
+    assert len(reports) > 1
+    for name in (name for name in catalog.names() if catalog.table(name).together):
+        catalog.make(reports[0], name, *reports[1:])
+    kanalyze.summarize(*reports)
+    held = [weakref.ref(report) for report in reports]
+    del reports
+    gc.collect()
+    assert [reference() for reference in held] == [None] * len(held)
+
+
+@pytest.mark.slow
+def test_a_hundred_reports_that_are_held_keep_few_files_open(export):
+    reports = []
+    for number in range(100):
+        reports.append(kanalyze.read(shutil.copy(export, export.with_name(f"run{number}.sqlite"))))
+        assert reports[-1].kinds
+    assert len(open_files(export.parent)) == table_files.MOST_OPEN
+    expected = kanalyze.kernels(kanalyze.read(export))
+    assert all(kanalyze.kernels(report).equals(expected) for report in reports)
+    assert len(open_files(export.parent)) == table_files.MOST_OPEN
+    reports.clear()
+    assert open_files(export.parent) == []
+
+
 def test_another_file_under_the_same_name_is_not_read_on_in(export, monkeypatch):
-    monkeypatch.setattr(sqlite_file, "MOST_OPEN", 1)
+    monkeypatch.setattr(table_files, "MOST_OPEN", 1)
     first = kanalyze.read(export)
     other = kanalyze.read(ADD)
     assert other.kinds

@@ -50,7 +50,7 @@ def test_modules_of_our_own_are_imported_inside_functions_only_where_few_reports
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("kanalyze")
     }
     deferring_numpy = (
-        "analyzer/readers/storage/sqlite_file.py",
+        "analyzer/readers/storage/table_files.py",
         "analyzer/analyses/operators/_host_names.py",
         "analyzer/analyses/communication/_recorded.py",
         "analyzer/analyses/page/overview_page.py",  # and operators, which only traces have

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from kanalyze.readers.ncu import module as ncu_module
-from kanalyze.readers.torch.decode import old_forms as trace_loose
+from kanalyze.readers.torch import columns as trace_loose
 from kanalyze.renderers import page
 from kanalyze.renderers.formats import terminal
 from kanalyze.renderers.tables import frame

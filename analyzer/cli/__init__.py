@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -463,8 +464,8 @@ def _ended() -> int:
         main()
     except SystemExit as stop:
         status = stop.code
-    if archives := sys.modules.get("kanalyze.readers.archives"):
-        archives.remove_unpacked()  # the process ends without cleaning up after itself
+    if type(readers := sys.modules.get("kanalyze.readers")) is ModuleType:  # else nothing was read
+        readers.remove_unpacked()  # the process ends without cleaning up after itself
     flushed = flush(sys.stdout)
     flush(sys.stderr)
     status = status or not flushed

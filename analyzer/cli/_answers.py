@@ -20,14 +20,13 @@ from kanalyze import outlets, units
 from kanalyze.cli._process import Out, emit_file, print_message, stderr_is_terminal
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.machinery import late
-from kanalyze.readers.archives import unpacked
+from kanalyze.readers import unpacked
 
 with late():
     from kanalyze import catalog, counter_model, readers, several, window
     from kanalyze.analyses.findings import _doubts
     from kanalyze.analyses.iterations import phases
     from kanalyze.analyses.replay import _unprofiled
-    from kanalyze.readers.archives import unpacked  # which loads no other reader
     from kanalyze.readers.capture import read_capture
     from kanalyze.readers.capture import reports as captures
     from kanalyze.renderers.formats import exports

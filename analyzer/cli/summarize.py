@@ -17,7 +17,7 @@ from kanalyze.cli import (
 )
 from kanalyze.cli._answers import Where
 from kanalyze.cli._process import InputPath, Out, emit, print_message, width
-from kanalyze.files.regular import open_regular, readable
+from kanalyze.files import open_regular, readable
 from kanalyze.machinery import late
 from kanalyze.units import SLOWEST, parse_percent, parse_rate, parse_time_ns
 

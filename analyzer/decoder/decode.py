@@ -50,19 +50,11 @@ def _in_scope(scope: str, library: str, table: str, part: str = "word") -> Decod
 
 #: Quick check: every communication kernel contains one of these words, in any case.
 HINTS: Final = listed("hints of communication")
-_ALGORITHMS: Final = ("ring", "tree", "collnet", "nvls", "pat")
-_PROTOCOLS: Final = ("ll", "ll128", "simple")
-_REDUCTIONS: Final = ("sum", "prod", "max", "min", "premulsum", "sumpostdiv", "minmax")
 _OLD: Final = (
     r"nccl(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)(Ring|Tree|CollNet)?(LL128|LL|Simple)?Kernel"
 )
-_SYMMETRIC: Final = (
-    r"^(?:one_shot|two_shot|multimem(?:_one_shot)?)_(all_reduce|reduce_scatter|all_gather|all_to_all)\w*$"
-)
 #: Namespaces of expert-parallel dispatch and combine (DeepEP and its copies), and their kernels that communicate.
 _EXPERTS: Final = r"^(deep_ep|uccl)::|(?:^|::)ep::(?:internode(?:_ll)?|intranode)::"
-_TRANSFERS: Final = r"(?:^|_)(dispatch|combine|notify|barrier)(?:_|$)"
-_NO_TRANSFER: Final = r"^get_|^clean|^query|^mask|layout|metadata|workspace"
 _COLLECTIVE: Final = r"(?:^|_)(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce)(?=_|$)"
 #: Libraries of all-reduce kernels, and words for their algorithms: one-shot, two-shot, LL protocol, peer memory.
 _ENGINES: Final = (
@@ -93,10 +85,10 @@ def _nccl(name: Spelled) -> Fields | None:
         words = re.sub(r"^(?:nccl|rccl)(?:Sym[a-z]*)?(?:Dev)?Kernel_", "", name.word).split("_")
     lowered, collectives = [part.lower() for part in words], exact("collectives")
 
-    def first_of(known: tuple[str, ...]) -> str | None:
+    def first_of(*known: str) -> str | None:
         return next((part for part in lowered if part in known), None)
 
-    algorithm = first_of(_ALGORITHMS)
+    algorithm = first_of("ring", "tree", "collnet", "nvls", "pat")
     if algorithm is not None:
         behind = lowered[lowered.index(algorithm) + 1 :][:1]
         algorithm = "_".join([algorithm, *(part for part in behind if part in {"tree", "direct", "chain"})])
@@ -105,8 +97,8 @@ def _nccl(name: Spelled) -> Fields | None:
         "family": "communication",
         "library": start[0] if start else "nccl",
         "operation": next((collectives[part][0] for part in lowered if part in collectives), None),
-        "functor": first_of(_REDUCTIONS),
-        "protocol": first_of(_PROTOCOLS),
+        "functor": first_of("sum", "prod", "max", "min", "premulsum", "sumpostdiv", "minmax"),
+        "protocol": first_of("ll", "ll128", "simple"),
         "algorithm": algorithm,
         "input_types": (short,) if short else (),
         "output_type": short,
@@ -119,16 +111,17 @@ def _others(name: Spelled) -> Fields | None:
     if of_library := looked_up("libraries of communication", text):
         return of_library
     if found := re.search(_EXPERTS, name.function):
-        move = None if re.search(_NO_TRANSFER, word) else re.search(_TRANSFERS, word)
-        moves = {"family": "communication", "operation": move[1]} if move else {}
-        return {"library": found[1] or "deep_ep", **moves}
+        apart = re.search(r"^get_|^clean|^query|^mask|layout|metadata|workspace", word)
+        move = None if apart else re.search(r"(?:^|_)(?P<operation>dispatch|combine|notify|barrier)(?:_|$)", word)
+        return {"library": found[1] or "deep_ep", **({"family": "communication"} if move else {}), **in_groups(move)}
     engine = re.search(_ENGINES, name.function)
     if of_experts := looked_up("experts", word):
         return of_experts | in_groups(engine)
     in_dcp = name.function.startswith("vllm::direct_dcp::") or word.startswith("direct_dcp_")
     if in_dcp and re.search(r"gather|scatter|combine|exchange|reduce", word):
         return {"family": "communication", "library": "vllm"}
-    found = re.match(_SYMMETRIC, word)
+    shots = r"^(?:one_shot|two_shot|multimem(?:_one_shot)?)_(all_reduce|reduce_scatter|all_gather|all_to_all)\w*$"
+    found = re.match(shots, word)
     if found or "symm_mem" in text or "symmetric_memory::" in text:
         operation = {"all_reduce": "allreduce", "all_gather": "allgather"}.get(found[1], found[1]) if found else None
         return {"family": "communication", "library": "symmetric_memory", "operation": operation}
@@ -196,14 +189,6 @@ _CUDNN_OWN: Final = (
     r"|[dw]grad_engine$|nchwToNhwcKernel$|nhwcToNchwKernel$|dgrad2d|wgrad2d|[dw]grad_alg0_engine$"
 )
 
-#: What names of generated kernels tell, each in a part of its own. The f16 in them stands for bf16, too.
-_GENERATED: Final = (
-    r"_(?P<arch>sm\d{1,6}[a-z]?)_",
-    r"_(?P<tile>\d{1,6}x\d{1,6}x\d{1,6})_",
-    r"_(?P<warps>\d{1,6}x\d{1,6}x\d{1,6})_kernel",
-)
-_TYPED_IN_CUDNN: Final = ("conv", "normalization", "softmax", "pooling", "copy")
-
 
 def cudnn(name: Spelled) -> Fields | None:
     """Decodes cuDNN kernels that are C++ templates or generated: ``cudnn_generated_fort_native_sdpa_sm90_…``."""
@@ -219,7 +204,8 @@ def cudnn(name: Spelled) -> Fields | None:
         fields["algorithm"] = "winograd"
     elif name.word.startswith("fft2d"):
         fields["algorithm"] = "fft"
-    if fields.get("family") in _TYPED_IN_CUDNN and (short := type_of(name.arg(0))):
+    typed = ("conv", "normalization", "softmax", "pooling", "copy")
+    if fields.get("family") in typed and (short := type_of(name.arg(0))):
         fields["input_types"] = (short,)
     if fields.get("operation") == "layout" and (layout := re.match(r"(nchw|nhwc)To(Nchw|Nhwc)", name.word)):
         fields |= {"layout": layout[1], "output_layout": layout[2].lower()}
@@ -227,9 +213,10 @@ def cudnn(name: Spelled) -> Fields | None:
 
 
 def _generated(text: str) -> Fields:
-    """Decodes generated cuDNN kernels."""
+    """Decodes generated cuDNN kernels. The f16 in their names stands for bf16, too."""
+    size = r"\d{1,6}x\d{1,6}x\d{1,6}"
     fields: Fields = {"library": "cudnn"}
-    for pattern in _GENERATED:
+    for pattern in (r"_(?P<arch>sm\d{1,6}[a-z]?)_", rf"_(?P<tile>{size})_", rf"_(?P<warps>{size})_kernel"):
         fields |= in_groups(re.search(pattern, text))
     if "_sdpa_" in text:
         fields |= {"family": "attention", "operation": "attention"}
@@ -253,12 +240,12 @@ _FFT_TYPES: Final = {"s": "f32", "d": "f64", "h": "f16"}
 def cub(name: Spelled) -> Fields | None:
     """Decodes CUB and Thrust kernels, including vendored copies."""
     in_thrust = "cuda_cub::" in name.function
-    if "cub::" in name.function and not in_thrust:
+    if not in_thrust and (
+        "cub::" in name.function or ("thrust::" not in name.function and re.match(_CUB_WORD, name.word))
+    ):
         text = name.text if name.word in {"static_kernel", "_kernel_agent"} else name.word
         return {"library": "cub", **looked_up("cub", text)}
-    if in_thrust or "thrust::" in name.function:
-        return {"library": "thrust", **looked_up("cub", name.text)}
-    return {"library": "cub", **looked_up("cub", name.word)} if re.match(_CUB_WORD, name.word) else None
+    return {"library": "thrust", **looked_up("cub", name.text)} if in_thrust or "thrust::" in name.function else None
 
 
 def fft(name: Spelled) -> Fields | None:
@@ -294,31 +281,24 @@ def fbgemm(name: Spelled) -> Fields | None:
     return {"library": "fbgemm", **looked_up("fbgemm", name.word), **in_groups(re.search(WAY, name.word))}
 
 
-#: What XLA computes in a loop, or what a reduction, a scatter or the like reads; or the one operation that is wrapped:
-#: ``loop_add_fusion_3``, ``wrapped_tanh``. Products are ``gemm_fusion_dot_general_1``.
-_FUSION: Final = r"(?:loop|input)(?:_(\w+?))?_fusion(?:_\d{1,9})*"
-_WRAPPED: Final = r"wrapped_(\w+?)(?:_\d{1,9})*"
-
-#: CuPy: an operation, and types of its arguments where it is one for each element: ``cupy_add__float64_float64``.
-_CUPY: Final = r"cupy_([a-z0-9_]+?)(__\w+)?"
-
-
 def xla(name: Spelled) -> Fields | None:
-    """Decodes XLA's kernels (JAX, TensorFlow)."""
+    """Decodes XLA's kernels (JAX, TensorFlow): ``loop_add_fusion_3``, ``wrapped_tanh``, ``gemm_fusion_dot_general_1``.
+
+    They say what is computed in a loop, what a reduction or a scatter reads, or which operation is wrapped.
+    """
     if fields := looked_up("xla", name.word):
         return fields
     families = by_name("xla operations")
-    if (fusion := re.fullmatch(_FUSION, name.word)) is not None:
-        return {"library": "xla", "family": families.get(fusion[1], "elementwise"), "operation": fusion[1]}
-    wrapped = re.fullmatch(_WRAPPED, name.word)
-    if wrapped is None or wrapped[1] not in families:
+    found = re.fullmatch(r"(?:(?:loop|input)(?:_(\w+?))?_fusion|wrapped_(\w+?))(?:_\d{1,9})*", name.word)
+    if found is None or (found[2] and found[2] not in families):
         return None
-    return {"library": "xla", "family": families[wrapped[1]], "operation": wrapped[1]}
+    operation = found[1] or found[2]
+    return {"library": "xla", "family": families.get(operation, "elementwise"), "operation": operation}
 
 
 def cupy(name: Spelled) -> Fields | None:
-    """Decodes CuPy's own kernels."""
-    found = re.fullmatch(_CUPY, name.word)
+    """Decodes CuPy's own kernels: an operation, and the types that it is computed of: ``cupy_add__float64_float64``."""
+    found = re.fullmatch(r"cupy_([a-z0-9_]+?)(__\w+)?", name.word)
     if found is None:
         return None
     usual = "elementwise" if found[2] else OTHER
@@ -377,8 +357,6 @@ _ABOUT: Final = (
 
 #: CuTe DSL kernels: module and class name joined, before ``_object_at_``.
 _CUTE: Final = r"^kernel_cutlass_\w*?kernel_(?P<name>[A-Za-z0-9_]*?)(?:_object_at_|_tensor|$)"
-#: Suffixes that Triton adds for a kernel's configuration.
-_CONFIGURED: Final = r"_kernel_(?:block|group|num|split|cache|even|max)_\w*$"
 _LONGEST_FUNCTION: Final = 200
 
 
@@ -414,7 +392,9 @@ def cute(name: Spelled) -> Fields | None:
 
 def words(name: Spelled) -> Fields | None:
     """Decodes functions of an engine by the words of their names."""
-    function = re.sub(_CONFIGURED, "_kernel", snake(name.word)[:_LONGEST_FUNCTION])
+    # without what Triton adds for a kernel's configuration
+    configured = r"_kernel_(?:block|group|num|split|cache|even|max)_\w*$"
+    function = re.sub(configured, "_kernel", snake(name.word)[:_LONGEST_FUNCTION])
     if "_" not in function.strip("_") or re.search(_ABOUT, function):
         return None
     fields = looked_up("words in engines", function)
@@ -445,7 +425,6 @@ _EFFICIENT: Final = (
     r"^fmha_cutlass[FB]_(?P<input_types>f16|bf16|f32)_(?:aligned|notaligned)(?:_(?P<tile>\d{1,6}x\d{1,6}))?\w*?"
     r"_sm(?P<arch>\d{1,6})(?![0-9])"
 )
-_FLASH1: Final = r"^fmha_(fwd|bwd|fprop|dgrad)_"
 _VLLM: Final = (
     r"^(?:single_query_cached_kv_attention|paged_attention_v\d(?:_reduce)?|kernel_unified_attention_[23]d"
     r"|kernel_paged_attention_2d|masked_multihead_attention|merge_attn_states)_?(?:kernel)?$"
@@ -466,9 +445,8 @@ def flash(name: Spelled) -> Fields | None:
     text, word = name.text, name.word
     if "FlashAtt" in text or "flash_attncute" in text:
         return _flash3(text)
-    own = word.startswith(("flash_fwd_", "flash_bwd_")) or (word.startswith("fmha_") and re.match(_FLASH1, word))
-    own = own or (word == "compute_attn_ws" or name.function.startswith(("flash::", "pytorch_flash::")))
-    if not own:
+    own = re.match(r"flash_[fb]wd_|fmha_(fwd|bwd|fprop|dgrad)_|compute_attn_ws$", word)
+    if not own and not name.function.startswith(("flash::", "pytorch_flash::")):
         return None
     fields: Fields = {**_ATTENTION, "library": "flash_attention", "direction": _way(word)}
     fields |= _for_all_inputs(re.search(_TRAITS, text) or re.search(_TRAITS1, text))
@@ -549,11 +527,8 @@ _DECODERS: Final[tuple[Decoder, ...]] = (
 #: Libraries whose functions are all listed; an unlisted one is not guessed by the words in its name.
 _EXACT: Final = ("aten", "inductor", "deep_ep", "cudnn", "cub", "thrust", "xla", "cupy")
 
-#: Names that are kept; rules ask for all names of a report one after the other, so that fewer would keep none of them.
-_KEPT: Final = 1 << 16
 
-
-@lru_cache(maxsize=_KEPT)
+@lru_cache(maxsize=1 << 16)  # rules ask for all names of a report one after the other: fewer would keep none of them
 def decode(name: str) -> KernelName:
     """Decodes a kernel name, see :class:`kanalyze.decoder.fields.KernelName`.
 

@@ -18,13 +18,10 @@ _LONGEST: Final = 1 << 14
 
 # Patterns are compiled on first use, not on import; none of them backtracks.
 _UNNAMED: Final = r"(\w)<unnamed>::|(?:<|\b)unnamed>::|\(anonymous namespace\)::|\{anonymous\}::|_GLOBAL__N__\w*::"
-#: Suffix that ROCm appends to a kernel's name for its descriptor.
-_DESCRIPTOR: Final = r"(?: \[clone \.kd\]|\.kd)$"
 _CAST: Final = r"\((?:unsigned |signed |long |short )*[A-Za-z_][\w:]*\)(?=-?\d)"
 _PIECE: Final = r"->|[<>()\[\]{},\s]|[^<>()\[\]{},\s-]+|-"
 _BRACKETS: Final = ("<", "(", "[", "{")
 _CLOSERS: Final = (">", ")", "]", "}")
-_BREAKS: Final = (",", "->", "-", *_CLOSERS)
 
 _MANGLED: Final = r"L[a-z]n?(\d{1,9})E|D[FB]\d{1,4}[_bx]|S\d*_|T\d*_|(\d{1,4})(?=[A-Za-z_])|I|Z|."
 
@@ -65,7 +62,7 @@ class Spelled(NamedTuple):
 
 def spelled(name: str) -> Spelled:
     """Parses a kernel name."""
-    text = re.sub(_DESCRIPTOR, "", name[:_LONGEST].strip())
+    text = re.sub(r"(?: \[clone \.kd\]|\.kd)$", "", name[:_LONGEST].strip())  # what ROCm appends for a descriptor
     if text.startswith("_Z"):
         return _demangled(text)
     if "unnamed>" in text or "anonymous" in text or "_GLOBAL__N__" in text:
@@ -92,7 +89,7 @@ def taken_apart(text: str) -> Spelled:
                 args = args if depth or opener != "<" else _between(text, [*edges, found.start()])
             elif piece == "," and depth == 1:
                 edges.append(found.start())
-        elif piece.isspace() or piece in _BREAKS:
+        elif piece.isspace() or piece in (",", "->", "-", *_CLOSERS):
             start = True
         else:
             if start and not (piece.startswith("::") and function):
@@ -145,35 +142,10 @@ def _demangled(text: str) -> Spelled:
     return Spelled(" ".join([function, *words[path:]]), function, word, tuple(words[path:]), mangled=True)
 
 
-# Element types, each mapped to one short name.
-
-_SPELLINGS: Final = {
-    "f64": "double fp64 float64 f64",
-    "f32": "float fp32 float32 f32",
-    "tf32": "tf32 tfloat32_t",
-    "f16": "half __half half_t fp16 float16 f16",
-    "bf16": "bfloat16 bfloat16_t __nv_bfloat16 nv_bfloat16 bf16",
-    "e4m3": "float8_e4m3fn float8_e4m3fnuz float_e4m3_t __nv_fp8_e4m3 e4m3 f8e4m3 fp8e4m3",
-    "e5m2": "float8_e5m2 float8_e5m2fnuz float_e5m2_t __nv_fp8_e5m2 e5m2 f8e5m2 fp8e5m2",
-    "e2m1": "float_e2m1_t float4_e2m1fn_x2 __nv_fp4_e2m1 e2m1",
-    "i8": "int8 int8_t signed_char i8 s8",
-    "u8": "uint8 uint8_t unsigned_char u8",
-    "i16": "short int16 int16_t i16",
-    "u16": "unsigned_short uint16 uint16_t u16",
-    "i32": "int int32 int32_t i32 s32",
-    "u32": "unsigned_int unsigned uint32 uint32_t u32",
-    "i64": "long long_long int64 int64_t i64",
-    "u64": "unsigned_long unsigned_long_long uint64 uint64_t u64",
-    "bool": "bool",
-    "c32": "complex<half>",
-    "c64": "complex<float> float2 cucomplex cf32",
-    "c128": "complex<double> double2 cudoublecomplex cf64",
-}
-_TYPES: Final = {spelling: short for short, spellings in _SPELLINGS.items() for spelling in spellings.split()}
+# Element types, each of which has one short name.
 
 #: Longest spelling of a type, in characters.
 _LONGEST_TYPE: Final = 80
-
 #: Input types of tensor cores, which have no instruction for plain f32.
 TENSOR_TYPES: Final = ("f16", "bf16", "tf32", "e4m3", "e5m2", "e2m1", "i8", "u8")
 
@@ -181,11 +153,11 @@ TENSOR_TYPES: Final = ("f16", "bf16", "tf32", "e4m3", "e5m2", "e2m1", "i8", "u8"
 def type_of(text: str) -> str | None:
     """The short name of a C++ or library type; None if it is not an element type."""
     lowered = text.lower()
-    known = _TYPES.get(lowered)
+    known = by_name("types").get(lowered)
     if known or not text or len(text) > _LONGEST_TYPE:
         return known
     bare = re.sub(r"\b(?:const|volatile)\b|[*&]|__restrict__|\w+::", "", lowered)
-    return _TYPES.get("_".join(bare.split()).replace("_>", ">"))
+    return by_name("types").get("_".join(bare.split()).replace("_>", ">"))
 
 
 def types_of(texts: Iterable[str]) -> tuple[str, ...]:
@@ -197,7 +169,6 @@ def types_of(texts: Iterable[str]) -> tuple[str, ...]:
 # The fields of a decoded name, and the tables.
 
 _FILE: Final = Path(__file__).with_name("tables.txt")
-
 #: Family of a kernel whose name does not reveal what it does.
 OTHER: Final = "other"
 
@@ -405,7 +376,7 @@ _BUILTIN: Final = frozenset(
     ("void", "bool", "char", "short", "int", "long", "float", "double", "signed", "unsigned", "auto", "__int128")
 )
 _QUALIFIERS: Final = ("const", "volatile")
-_NUMBER: Final = r"(-?\d+)[uUlL]{1,3}"
+_POINTERS: Final = ("*", "&", "&&")
 _PARAMETER: Final = r"T(\d{1,4})((?:::.*)?)"
 
 
@@ -417,7 +388,7 @@ class _Group(NamedTuple):
 
     @property
     def first(self) -> str | _Group | None:
-        return self.items[0][0] if self.items and self.items[0] else None
+        return self.items[0][0] if self.items[0] else None
 
 
 _Node = str | _Group
@@ -479,18 +450,17 @@ def _read(text: str) -> list[list[_Node]] | None:
 def _item(nodes: list[_Node], types: tuple[str, ...], *, parameters: bool) -> str:
     """Normalises one type, value or function; `types` resolves T1, T2…."""
     nodes = _without_cast(_const_last(_without_result(nodes)))
-    text, word = "", False
-    own: tuple[str, ...] = ()
+    text, word, own = "", False, tuple[str, ...]()
     for number, node in enumerate(nodes):
         if isinstance(node, _Group):
+            word = False
             if node.opener == "<":
                 own = tuple(_item(item, types, parameters=parameters) for item in node.items if item)
                 text += f"<{','.join(own)}>"
-            elif node.opener == "(" and _names_function(nodes, number):
+            elif _names_function(nodes, number):
                 text += f"({_listed(node, own or types) if parameters else ''})"
             else:
                 text += _bracket(node, types)
-            word = False
             continue
         piece = _piece(node, types)
         if not piece.startswith("::") and own and not text.endswith("::"):
@@ -515,13 +485,10 @@ def _listed(group: _Group, types: tuple[str, ...]) -> str:
 
 
 def _piece(word: str, types: tuple[str, ...]) -> str:
-    if number := re.fullmatch(_NUMBER, word):
+    if number := re.fullmatch(r"(-?\d+)[uUlL]{1,3}", word):
         return number[1]
-    if found := re.fullmatch(_PARAMETER, word):
-        place = int(found[1]) - 1
-        if 0 <= place < len(types):
-            return types[place] + found[2]
-    return word
+    found = re.fullmatch(_PARAMETER, word)
+    return types[int(found[1]) - 1] + found[2] if found and 0 < int(found[1]) <= len(types) else word
 
 
 def _bracket(group: _Group, types: tuple[str, ...]) -> str:
@@ -539,14 +506,10 @@ def _bracket(group: _Group, types: tuple[str, ...]) -> str:
 
 def _names_function(nodes: list[_Node], at: int) -> bool:
     """Whether the bracket at `at` is a function's parameter list."""
-    group, before = nodes[at], nodes[at - 1] if at else None
-    if not isinstance(group, _Group) or group.opener != "(" or before is None:
+    group, before = nodes[at], nodes[at - 1] if at else "*"
+    if not isinstance(group, _Group) or group.opener != "(" or group.first in _POINTERS:
         return False
-    if group.first in ("*", "&", "&&"):
-        return False
-    return (isinstance(before, str) and before not in ("*", "&", "&&")) or (
-        isinstance(before, _Group) and before.opener in "<{["
-    )
+    return before not in _POINTERS if isinstance(before, str) else before.opener in "<{["
 
 
 def _without_result(nodes: list[_Node]) -> list[_Node]:
@@ -568,9 +531,7 @@ def _without_result(nodes: list[_Node]) -> list[_Node]:
 
 def _goes_on(here: _Node, before: _Node) -> bool:
     """Whether a component continues a qualified name, behind the one `before` it."""
-    if isinstance(here, _Group):
-        return True
-    return here.startswith("::") or (isinstance(before, str) and before.endswith("::"))
+    return isinstance(here, _Group) or here.startswith("::") or (isinstance(before, str) and before.endswith("::"))
 
 
 def _const_last(nodes: list[_Node]) -> list[_Node]:
@@ -582,7 +543,7 @@ def _const_last(nodes: list[_Node]) -> list[_Node]:
         return nodes
     end = leading
     while end < len(nodes) and (isinstance(node := nodes[end], str) or node.opener != "("):
-        if node in ("*", "&", "&&", "..."):
+        if node in (*_POINTERS, "..."):
             break
         end += 1
     return [*nodes[leading:end], *nodes[:leading], *nodes[end:]]
@@ -592,7 +553,5 @@ def _without_cast(nodes: list[_Node]) -> list[_Node]:
     """Removes the cast of a value; booleans become true and false."""
     match nodes:
         case [_Group(opener="(") as cast, str(value)] if re.fullmatch(r"-?\d\w*", value):
-            if cast.items == [["bool"]]:
-                return ["true" if value == "1" else "false"]
-            return [value]
+            return [{"1": "true"}.get(value, "false") if cast.items == [["bool"]] else value]
     return nodes

@@ -44,8 +44,6 @@ _NVJET: Final = r"nvjet_(?:(sm\d{2,3}[a-z]?)_)?([a-z]{3}|[a-z]{5})_(.*)"
 
 _LETTERS: Final = {"s": "f32", "d": "f64", "h": "f16", "i": "i32", "c": "c64", "z": "c128", "gc": "c64", "gz": "c128"}
 _JET_LETTERS: Final = {"h": "f16", "t": "bf16", "s": "f32", "d": "f64", "q": "e4m3", "r": "e5m2", "o": "e2m1"}
-#: Instructions such as 16816, which is 16x8x16.
-_SHAPE: Final = r"(16|8)(16|8)(4|8|16|32|64|128|256)"
 _EPILOGUES: Final = ("relu", "gelu", "bias", "drelu", "dgelu", "bgrad", "bgrada", "bgradb", "silu", "add", "badd")
 _JOINED: Final = {"gelubias": ("gelu", "bias"), "relubias": ("relu", "bias")}
 _DIRECTIONS: Final = {"fprop": "forward", "dgrad": "backward", "wgrad": "backward"}
@@ -106,19 +104,18 @@ def xmma(name: Spelled) -> Fields | None:
     if rest.endswith(("_trt", "_fusion_tactic")) or name.text.startswith("trt_"):
         fields["library"] = "tensorrt"
     if types := re.search(_XMMA_TYPES, rest):
-        fields |= in_groups(types) | {"input_types": _multiplied(types_of([types[1], types[3]]))}
+        a, b = types_of([types[1], types[3]])
+        if a.startswith("c") or {a, b} == {
+            "f32",
+            "tf32",
+        }:  # that of B is the multiplied one: tf32 of f32, f32 of complex
+            a = b = a if a.startswith("c") else "tf32"
+        fields |= {**in_groups(types), "input_types": (a, b)}
     if fields["instruction"] or fields["warpgroups"]:
         fields["tensor_core"] = True
     elif re.search(r"_[fdh]fma_", rest) or fields.get("input_types") == ("f32", "f32"):
         fields["tensor_core"] = False
     return fields
-
-
-def _multiplied(types: tuple[str, ...]) -> tuple[str, ...]:
-    """The types of A and B: in xmma names, B's is the multiplied type (tf32 for f32, f32 for complex)."""
-    if {*types} == {"f32", "tf32"}:
-        return "tf32", "tf32"
-    return types[:1] * 2 if types[0].startswith("c") else types
 
 
 def _of_blas(found: re.Match[str]) -> Fields:
@@ -152,9 +149,10 @@ def _of_blas(found: re.Match[str]) -> Fields:
 
 
 def _shape(text: str | None) -> tuple[int, ...]:
+    """The shape of an instruction: 16x8x16, also written as 16816."""
     if text and "x" in text:
         return dims(text)
-    found = re.fullmatch(_SHAPE, text or "")
+    found = re.fullmatch(r"(16|8)(16|8)(4|8|16|32|64|128|256)", text or "")
     return tuple(map(int, found.groups())) if found else ()
 
 
@@ -223,8 +221,7 @@ def nvjet(name: Spelled) -> Fields | None:
     inputs = ("tf32", "tf32") if "tf32" in words else (a, b) if a and b else ()
     shapes = [dims(word) for word in words if re.fullmatch(r"\d{1,6}x\d{1,6}(?:x\d{1,6})?", word)]
     fields: Fields = {
-        "family": "gemm",
-        "operation": "gemm",
+        **_work("gemm"),
         "library": "cublas",
         "arch": arch,
         "input_types": inputs,
@@ -247,8 +244,7 @@ def tensile(name: Spelled) -> Fields | None:
         return None
     layout = re.match(r"Cijk_(Ailk|Alik)_(Bljk|Bjlk)", name.text)
     return {
-        "family": "gemm",
-        "operation": "gemm",
+        **_work("gemm"),
         "library": "tensile",
         "tile": _sized(name.text).get("MT", ()),
         "layout": ("n" if layout[1] == "Ailk" else "t") + ("n" if layout[2] == "Bljk" else "t") if layout else None,
@@ -266,12 +262,11 @@ _ATOM: Final = (
     r"\bSM(?P<arch>\d{1,6})(?:::GMMA::MMA)?_(?P<instruction>\d{1,6}x\d{1,6}x\d{1,6})"
     rf"_(?P<accumulator_type>F32|F16|S32|F64)({_FACTOR})({_FACTOR})"
 )
-_GEMM_SHAPE: Final = r"GemmShape<(\d{1,6}), (\d{1,6}), (\d{1,6})>"
 
 #: cuBLAS kernels by name prefix: operation, and index of the types of A, B, C and the accumulator.
 _CUBLAS: Final = (
     *(("gemv2T_kernel", "gemv", 2), ("gemv2N_kernel", "gemv", 2), ("gemvNSP_kernel", "gemv", 0)),
-    *(("gemmSN_", "gemm", 0), ("gemmk1_kernel", "gemm", 1)),
+    *(("gemmSN_", "gemm", 0), ("gemmk1_kernel", "gemm", 1), ("gemvx::kernel", "gemv", 2)),
 )
 _OLD_GEMM: Final = r"(?:gemm_kernel2x2|([sdcz])gemm_(?:largek|32x32x32|sm\d\d|kernel))"
 
@@ -282,19 +277,17 @@ def cublas(name: Spelled) -> Fields | None:
     Old ones are ``sgemm_largek_lds64``, ``gemm_kernel2x2_core``, ``trsm_left_kernel``.
     """
     word = name.word
-    if name.function.endswith("gemvx::kernel"):
-        return _cublas_gemm(name, "gemv", 2)
     for start, product, at in _CUBLAS:
-        if word.startswith(start):
+        if word.startswith(start) or (start == "gemvx::kernel" and name.function.endswith(start)):
             return _cublas_gemm(name, product, at)
     if word in exact("cublas") and "cublas" in name.text:
         return {**headed(exact("cublas")[word]), "input_types": types_of([name.arg(0)])}
     if word == "splitKreduce_kernel":
         return {"family": "gemm", "operation": "split_k_reduce", "library": "cublas", "split_k": True}
     if found := re.match(_OLD_GEMM, word):
-        short = {"s": "f32", "d": "f64", "c": "c64", "z": "c128"}.get(found[1] or "")
+        short = _LETTERS.get(found[1] or "")
         types = {"input_types": (short, short), "output_type": short} if short else {}
-        return {"family": "gemm", "operation": "gemm", "library": "cublas", **types}
+        return {**_work("gemm"), "library": "cublas", **types}
     return looked_up("solvers of cublas", word) or looked_up("cublaslt", name.function) or None
 
 
@@ -320,14 +313,12 @@ def cutlass(name: Spelled) -> Fields | None:
     if "ReduceSplitK" in text:
         family = "gemm" if library == "cutlass" else "reduce"
         return {"family": family, "operation": "split_k_reduce", "library": library, "split_k": True}
+    if "Gemm" not in text:
+        return {"library": library}
+    work: Fields = {"family": "gemm", "operation": "grouped_gemm" if "Group" in text else "gemm"}
     if "ImplicitGemm" in text:
         way = re.search(r"Conv[23]d(Fprop|Dgrad|Wgrad)", text)
-        operation = way[1].lower() if way else "conv"
-        work: Fields = {"family": "conv", "operation": operation, "direction": _DIRECTIONS.get(operation)}
-    elif "Gemm" in text:
-        work = {"family": "gemm", "operation": "grouped_gemm" if "Group" in text else "gemm"}
-    else:
-        return {"library": library}
+        work = _work(way[1].lower() if way else "conv")
     return {**work, "library": library, **_cutlass3(text), **_cutlass2(text)}
 
 
@@ -335,8 +326,8 @@ def _cutlass3(text: str) -> Fields:
     """Decodes CUTLASS 3: arch, stages and cluster of the main loop; tile and type after it; instruction."""
     fields: Fields = {}
     if found := re.search(_MAINLOOP, text):
-        fields = in_groups(found) | in_groups(re.compile(_TILE).search(text, found.end()))
-        fields["input_types"] = fields.get("input_types", ()) * 2
+        tile = in_groups(re.compile(_TILE).search(text, found.end()))
+        fields = {**in_groups(found), **tile, "input_types": tile.get("input_types", ()) * 2}
     if atom := re.search(_ATOM, text):
         factors = (type_of(atom[4]), type_of(atom[5]))
         fields = {**in_groups(atom), **fields, "input_types": factors, "tensor_core": True}
@@ -346,11 +337,9 @@ def _cutlass3(text: str) -> Fields:
 
 
 def _cutlass2(text: str) -> Fields:
-    """Decodes CUTLASS 2: the first shape is the thread block's tile, the last one the instruction's."""
-    shapes = [tuple(map(int, found)) for found in re.findall(_GEMM_SHAPE, text)]
-    fields: Fields = {"tile": shapes[0]} if shapes else {}
-    if arch := re.search(r"cutlass::arch::Sm(\d{1,6})", text):
-        fields["arch"] = f"sm{arch[1]}"
+    """Decodes CUTLASS 2: the first shape is the thread block's tile."""
+    fields = in_groups(re.search(r"GemmShape<(?P<tile>\d{1,6}, \d{1,6}, \d{1,6})>", text))
+    fields |= in_groups(re.search(r"cutlass::arch::Sm(?P<arch>\d{1,6})", text))
     if unit := re.search(r"OpClass(\w*TensorOp|Simt)", text):
         fields["tensor_core"] = unit[1] != "Simt"
     return fields
@@ -369,7 +358,7 @@ def quantised(name: Spelled) -> Fields | None:
         return fields
     if name.word.startswith("gemm_forward_4bit_cuda_m"):
         tile = tuple(int(size) for size in re.findall(r"[mnk](\d{1,6})(?![0-9])", name.word)[-3:])
-        return {"family": "gemm", "operation": "gemm", "library": "awq", "tile": tile}
+        return {**_work("gemm"), "library": "awq", "tile": tile}
     if function.startswith("deep_gemm::"):
         work = _work("gemm") if "gemm" in name.word else {}
         return {**work, "library": "deep_gemm", **in_groups(re.match(r"(?P<arch>sm\d{1,6})_", name.word))}

@@ -73,8 +73,7 @@ def functor(text: str) -> Functor | None:
             break
         if not given:  # the types in the wrapper's arguments, result last, without that of a scalar operand
             given = types_of(inner.args[:at]) if at > 1 else ()
-            scalars = {"AUnaryFunctor": given[1:], "BUnaryFunctor": (*given[:1], *given[2:])}
-            given = scalars.get(inner.word, given)
+            given = {"AUnaryFunctor": given[1:], "BUnaryFunctor": (*given[:1], *given[2:])}.get(inner.word, given)
         inner = taken_apart(inner.args[at])
     if type_of(inner.word) or not re.match(r"[A-Za-z_]", inner.word):
         return None
@@ -97,13 +96,10 @@ def named_functor(words: tuple[str, ...]) -> Functor | None:
     return Functor(found) if found else None
 
 
-_TYPED: Final = (
-    *("vectorized_elementwise_kernel", "vectorized_templated_elementwise_kernel"),
-    *("unrolled_elementwise_kernel", "unrolled_elementwise_kernel_for_multi_outputs"),
-)
+#: Kernels whose functor takes the elements, and not an index of one.
+_TYPED: Final = r"(?:vectorized(?:_templated)?|unrolled)_elementwise_kernel(?:_for_multi_outputs)?"
 _OPTIMIZERS: Final = r"Fused(Adam|Sgd|Adagrad)|(LAMB|Lamb|Novograd|Adagrad|Adam|SGD)\w*Functor"
 _ATEN_FUNCTORS: Final = r"Fused\w+MathFunctor|(?:Binary|Unary|Pointwise|Ternary)Op|LpNorm|ZeroFunctor|CopyFunctor"
-_TOPK: Final = ("sort", "topk", "aten")
 _FOREACH: Final = {"multiplies": "mul", "divides": "div", "plus": "add", "minus": "sub", "norm_two": "norm"}
 #: Layer norm kernels shared with RMS norm: index of the template argument that distinguishes them.
 _RMS_NORM: Final = {
@@ -146,8 +142,7 @@ def _elementwise(name: Spelled) -> Fields:
     fields |= what.fields
     family = by_name("aten families").get(fields["operation"].removesuffix("_backward"), "elementwise")
     fields["family"] = "index" if indexed and family != "copy" else family
-    # else the functor takes an element index
-    typed = name.word in _TYPED or "gpu_kernel_impl" in text
+    typed = re.fullmatch(_TYPED, name.word) or "gpu_kernel_impl" in text
     return fields | _typed(name, what, fields["operation"], family) if typed else fields
 
 
@@ -180,9 +175,7 @@ def _reduce(name: Spelled) -> Fields:
     text = name.arg(2)
     if what := functor(text) if text else None:
         fields |= {"functor": what.name, "operation": operation_of(what.name)}
-    if found := re.match(r"(?:\w+::)*ReduceOp<([\w:]+(?:<[\w:]+>)?),", text):
-        fields["input_types"] = types_of([found[1]])
-    return fields
+    return fields | in_groups(re.match(r"(?:\w+::)*ReduceOp<(?P<input_types>[\w:]+(?:<[\w:]+>)?),", text))
 
 
 def _multi_tensor(name: Spelled) -> Fields:
@@ -213,7 +206,7 @@ def _last_scope(text: str) -> str:
 
 def _own(name: Spelled, *, inside: bool) -> Fields | None:
     """Decodes a kernel with a name of its own; an unknown one gets library and operation only."""
-    known = _TOPK if "::mbtopk::" in name.function else exact("aten functions").get(name.word)
+    known = ("sort", "topk", "aten") if "::mbtopk::" in name.function else exact("aten functions").get(name.word)
     if known is None:
         if not inside and not re.match(r"(?:c10d?|at_cuda_detail)::(?!cub|thrust)", name.function):
             return None
@@ -242,10 +235,6 @@ def _own(name: Spelled, *, inside: bool) -> Fields | None:
 # names contain, too. So they are matched against the list of ATen operators, longest first.
 
 _NAME: Final = r"(?:\w+?_)?triton_(poi|red|per|tem|for|spl|unk)_fused(?:_(\w*?))??(?:_(\d{1,9}))?(?:_0[0-9cde]+)?$"
-
-#: Most underscores in an operator name, plus two.
-_MOST_PARTS: Final = 9
-
 #: Families of reductions; operators of other families are fused into them.
 _REDUCING: Final = ("softmax", "normalization", "reduce", "scan", "sort", "loss")
 #: Families that tell what a kind of kernel does, and the family where no operator or several tell.
@@ -259,17 +248,15 @@ _TELLING: Final = {
 
 def operators(text: str, known: Collection[str]) -> tuple[str, ...]:
     """Splits underscore-joined operator names, longest `known` name first; unknown words stay joined."""
-    parts, found, unknown, at = text.split("_"), list[str](), list[str](), 0
+    parts, found, at, begin = text.split("_"), list[str](), 0, 0
     while at < len(parts):
-        ends = range(min(at + _MOST_PARTS, len(parts)), at, -1)
+        ends = range(min(at + 9, len(parts)), at, -1)  # no name has more than seven underscores
         end = next((end for end in ends if "_".join(parts[at:end]) in known), None)
-        if end is None:
-            unknown.append(parts[at])
-            at += 1
-            continue
-        found += ["_".join(unknown), "_".join(parts[at:end])]
-        unknown, at = [], end
-    return tuple(one for one in (*found, "_".join(unknown)) if one.strip("_"))
+        if end is not None:
+            found += ["_".join(parts[begin:at]), "_".join(parts[at:end])]
+            begin = end
+        at = end or at + 1
+    return tuple(one for one in (*found, "_".join(parts[begin:])) if one.strip("_"))
 
 
 def inductor(name: Spelled) -> Fields | None:

@@ -12,18 +12,30 @@ several formats (``read_csv_rep``), with two functions; adding the file adds the
 
 from __future__ import annotations
 
+import atexit
+import io
+import os
 import re
-from collections.abc import Callable
+import shutil
+import stat
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from kanalyze import outlets
-from kanalyze.errors import KanalyzeError, ReportNotFoundError, UnknownFormatError
-from kanalyze.files.regular import readable
+from kanalyze.errors import (
+    DamagedReportError,
+    KanalyzeError,
+    ReportNotFoundError,
+    UnknownFormatError,
+    UnreadableReportError,
+)
+from kanalyze.files import readable
 from kanalyze.machinery import modules
-from kanalyze.readers.archives import GZIP, inflated, unpacked
 from kanalyze.report import Report
 
 if TYPE_CHECKING:
@@ -33,7 +45,7 @@ if TYPE_CHECKING:
 #: Told what is being done, and which share of it is done.
 Progress = Callable[[str, float], object]
 
-_HEAD_BYTES: Final = 64
+_FIRST_BYTES: Final = 64
 
 _UNFINISHED: Final = ".qdstrm"
 
@@ -69,11 +81,6 @@ def read(path: str | PathLike[str], progress: Progress | None = None, *, cache: 
     raise _unknown_format(path, head)
 
 
-def accepted(path: Path) -> bool:
-    """Whether a reader opens the file or folder at `path`, by its first bytes; damage shows when it is read."""
-    return room_at(path) is not None
-
-
 def room_at(path: Path) -> str | None:
     """The room of the reader that opens the file or folder at `path`: ``nsys``, ``torch``, ``ncu`` or ``capture``.
 
@@ -94,14 +101,10 @@ def _reader(path: Path, head: bytes) -> str | None:
 
     The one for the file's suffix is tried first, so that others are not imported.
     """
-    found = sorted(
-        (f"{room}_{name.removeprefix('read_')}", module)
-        for room, name, module in modules(__name__, __path__)
-        if name.startswith("read_")
-    )
+    found = [(room, name, module) for room, name, module in modules(__name__, __path__) if name.startswith("read_")]
     ending = {*path.suffix.removeprefix(".").split("-")} - {""}
-    found.sort(key=lambda one: not ending.issubset(one[0].split("_")))
-    return next((module for _, module in found if import_module(module).accepts(path, head)), None)
+    found.sort(key=lambda one: (not ending.issubset({one[0], *one[1].split("_")[1:]}), one))
+    return next((module for *_, module in found if import_module(module).accepts(path, head)), None)
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -112,7 +115,7 @@ def _first_bytes(path: Path) -> bytes:
             if path.exists() and not path.is_file():
                 raise UnknownFormatError.of(path, "a pipe or a device")
             with path.open("rb") as file:
-                return file.read(_HEAD_BYTES)
+                return file.read(_FIRST_BYTES)
         except FileNotFoundError as error:
             raise ReportNotFoundError.at(path) from error
 
@@ -197,11 +200,7 @@ _SIGNATURES: Final = (
 
 
 def _refuse_other_programs(path: Path) -> None:
-    """Raise :class:`UnknownFormatError`, which names the program, if another one wrote the file at `path`.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Raise :class:`UnknownFormatError`, which names the program, if another one wrote the file at `path`."""
     with path.open("rb") as file:
         text = file.read(_WINDOW_BYTES)
     if text.startswith(GZIP):
@@ -209,3 +208,127 @@ def _refuse_other_programs(path: Path) -> None:
     for what, remedy, content in _SIGNATURES:
         if re.match(content, text, re.DOTALL):
             raise UnknownFormatError.of(path, what, remedy)
+
+
+_ZIP, GZIP, _ZST = b"PK\x03\x04", b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+#: How compressed files begin, and the module whose `open` reads them, imported for such files only.
+_MODULES: Final = {GZIP: "gzip", b"BZh": "bz2", b"\xfd7zXZ": "lzma", _ZST: "pyarrow"}
+#: Most bytes that an archive may hold: this many, or so many times its own size; and most files.
+_LEAST_BYTES, _RATIO, _MOST_FILES = 1 << 30, 100, 10_000
+
+_HEAD_BYTES, _PART_BYTES = 1 << 16, 1 << 20
+_REMEDY: Final = "Unpack it yourself, and give the report in it."
+#: Unpacked archives of this process: by path and state the report, and the folders to remove at the end.
+_UNPACKED: Final[dict[tuple[str, int, int], Path]] = {}
+_FOLDERS: Final[list[tuple[int, Path]]] = []
+
+
+def unpacked(path: Path) -> Path:
+    """The report in the archive at `path`; `path` itself if it is no archive.
+
+    Raises:
+        UnknownFormatError: It holds links, paths outside of it, or too much.
+        DamagedReportError: It is damaged, or encrypted.
+    """
+    try:
+        if not os.path.isfile(path):  # noqa: PTH113 - never raises
+            return path
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+        state = path.stat()
+    except OSError:  # which reading it says
+        return path
+    magic = next((magic for magic in _MODULES if head.startswith(magic)), b"")
+    if not (head.startswith(_ZIP) or _is_tar(head) or magic) or (
+        magic == GZIP and not _is_tar(inflated(head, _HEAD_BYTES))
+    ):
+        return path
+    key = (os.path.abspath(path), state.st_mtime_ns, state.st_size)  # noqa: PTH100 - as the user names it
+    if key not in _UNPACKED:
+        _UNPACKED[key] = _unpack(path, magic)
+    return _UNPACKED[key]
+
+
+def remove_unpacked() -> None:
+    """Removes what this process has unpacked."""
+    for process, folder in _FOLDERS:
+        if process == os.getpid():
+            shutil.rmtree(folder, ignore_errors=True)
+    _FOLDERS.clear()
+    _UNPACKED.clear()
+
+
+atexit.register(remove_unpacked)
+
+
+def _is_tar(head: bytes) -> bool:
+    return head.startswith(b"ustar", 257)
+
+
+def inflated(head: bytes, most: int) -> bytes:
+    """What the first bytes of a gzip file hold, of it `most` bytes; nothing if they are damaged."""
+    try:
+        return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(head, most)
+    except zlib.error:  # a damaged trace is read as far as it goes
+        return b""
+
+
+def _unpack(path: Path, magic: bytes) -> Path:
+    import lzma  # noqa: PLC0415 - for such files only, as those below
+    import tarfile  # noqa: PLC0415
+    import zipfile  # noqa: PLC0415
+
+    damages = (zipfile.BadZipFile, tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, RuntimeError, OSError)
+    folder = Path(tempfile.mkdtemp(prefix="kanalyze-"))
+    _FOLDERS.append((os.getpid(), folder))
+    try:
+        return _written(path, magic, folder / path.name)
+    except damages as error:
+        if isinstance(error, OSError) and error.errno is not None:  # no decompressor's
+            raise UnreadableReportError.of(path, error) from error
+        raise DamagedReportError.at(path, "its compressed data", str(error)) from error
+
+
+def _written(path: Path, magic: bytes, folder: Path) -> Path:
+    """The report in an archive, written into a folder."""
+    most = left = max(_LEAST_BYTES, _RATIO * path.stat().st_size)
+    for count, (name, content) in enumerate(_files(path, magic)):
+        place = PurePosixPath(name.replace("\\", "/"))
+        if place.is_absolute() or ".." in place.parts or ":" in place.parts[0] or "\0" in name:
+            raise UnknownFormatError.of(path, f"an archive with a path that leaves it ({name})", _REMEDY)
+        if content is None:
+            raise UnknownFormatError.of(path, f"an archive with a link or device in it ({name})", _REMEDY)
+        (folder / place).parent.mkdir(parents=True, exist_ok=True)
+        with content, (folder / place).open("wb") as file:
+            while part := content.read(_PART_BYTES):
+                left -= len(part)
+                if left < 0 or count >= _MOST_FILES:
+                    held = f"an archive that holds more than {most:,} bytes or {_MOST_FILES:,} files"
+                    raise UnknownFormatError.of(path, held, _REMEDY)
+                file.write(part)
+    found = [*folder.iterdir()] if folder.exists() else []
+    if not found:
+        raise UnknownFormatError.of(path, "an archive without a file in it", _REMEDY)
+    return found[0] if len(found) == 1 else folder
+
+
+def _files(path: Path, magic: bytes) -> Iterator[tuple[str, IO[bytes] | None]]:
+    """Name and content of each file in the archive; links and devices have none."""
+    import tarfile  # noqa: PLC0415 - for such files only, as the one below
+    import zipfile  # noqa: PLC0415
+
+    module: Any = import_module(_MODULES.get(magic, "io"))
+    opened = module.input_stream(str(path), compression="zstd") if magic == _ZST else module.open(path, "rb")
+    with io.BufferedReader(opened, _HEAD_BYTES) as stream:
+        if _is_tar(stream.peek()):
+            with tarfile.open(fileobj=stream, mode="r|") as members:
+                for member in members:
+                    if not member.isdir():
+                        yield member.name, members.extractfile(member) if member.isreg() else None
+        elif magic:
+            yield path.stem, stream
+        else:
+            with zipfile.ZipFile(stream) as archive:
+                for info in archive.infolist():
+                    if not info.is_dir():
+                        yield info.filename, None if stat.S_ISLNK(info.external_attr >> 16) else archive.open(info)

@@ -15,13 +15,14 @@ import os
 import re
 import shutil
 import stat
-import tempfile
 import time
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
+
+from kanalyze.machinery import unfinished
 
 try:
     import fcntl
@@ -31,13 +32,10 @@ except ImportError:  # Windows
 
 #: Age at which temporary folders of killed programs are removed.
 _FORGOTTEN_S: Final = 24 * 3600
-
 #: Size limit of the cache; above it, the least recently used entries are evicted.
 MOST_BYTES: Final = 8 << 30
-
 #: Name patterns that count towards the limit; compiled workloads share the folder and manage their own.
 _OURS: Final = re.compile(r"\.trace\d+$|\.sqlite$")
-
 #: Prefix of temporary folders.
 _SCRATCH: Final = ".exporting-"
 
@@ -146,11 +144,8 @@ def scratch(cache: Path) -> Iterator[Path]:
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > _FORGOTTEN_S:
                 shutil.rmtree(left, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=cache))
-    try:
+    with unfinished(cache / _SCRATCH.removeprefix("."), folder=True) as folder:
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 #: Bytes hashed per step.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from kanalyze.errors import RedactError
-from kanalyze.files.protobuf import fields
+from kanalyze.files import fields
 from kanalyze.redact.names import ALLOWED, Names, values
 from kanalyze.redact.texts import ADDRESSES, PATH, ROOTS, WINDOWS_PATH, Rule, Texts, rule_of, rules_of
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 from urllib.parse import quote
 
+from kanalyze import files
 from kanalyze.errors import DamagedReportError, UnknownFormatError
-from kanalyze.files import python_stacks
 from kanalyze.redact.names import ALLOWED, Names, is_argument, words
 from kanalyze.redact.texts import Texts
 
@@ -285,11 +285,11 @@ class _Copy:
         names = {column.name for column in self.columns.get(_NVTX, ())}
         if not names >= {"text", "globalTid", "domainId", "eventType", "binaryData"}:
             return set()
-        domains = ", ".join(f"'{name}'" for name in python_stacks.DOMAINS)
+        domains = ", ".join(f"'{name}'" for name in files.DOMAINS)
         sql = f"SELECT globalTid, domainId FROM source.{_NVTX} WHERE eventType = ? AND text IN ({domains})"
         return {
             (thread >> _PROCESS & _PROCESSES, domain)
-            for thread, domain in self._database.execute(sql, (python_stacks.DOMAIN,))
+            for thread, domain in self._database.execute(sql, (files.DOMAIN,))
             if isinstance(thread, int) and isinstance(domain, int)
         }
 
@@ -297,21 +297,20 @@ class _Copy:
         """SQL for the payload of a row if it is a stack of Python, else null; None for columns that hold none."""
         if not self._domains or (table, column) != (_NVTX, "binaryData"):
             return None
-        is_stack = f"eventType = {python_stacks.MARK} AND {column} IS NOT NULL"
+        is_stack = f"eventType = {files.MARK} AND {column} IS NOT NULL"
         return f"CASE WHEN {is_stack} THEN python_stack(globalTid, domainId, {column}) END"
 
     def _stack(self, thread: object, domain: object, payload: object) -> bytes | None:
-        data = payload.encode() if isinstance(payload, str) else payload
-        if not (isinstance(thread, int) and isinstance(domain, int) and isinstance(data, bytes)):
+        if not (isinstance(thread, int) and isinstance(domain, int)):
             return None
         is_one = (thread >> _PROCESS & _PROCESSES, domain) in self._domains
-        stack = python_stacks.unpacked(data) if is_one else None
+        stack = files.PythonStack.of(payload) if is_one else None
         if stack is None:
             return None
         for function, file, _ in stack.frames:
             self._used.setdefault(function, "name")
             self._used[file] = "module"
-        return python_stacks.packed(stack)
+        return stack.packed()
 
 
 def _learn_table(database: sqlite3.Connection, table: str, names: Names) -> None:

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 import polars as pl
 
 from kanalyze.errors import BadReductionError, OutputError, ReportNotFoundError, UnreadableReportError
-from kanalyze.files.regular import open_regular
+from kanalyze.files import open_regular
 from kanalyze.machinery import unfinished
 from kanalyze.schema import Column, Table
 

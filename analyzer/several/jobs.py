@@ -18,10 +18,10 @@ from kanalyze.analyses.ranks._job_findings import late_ranks
 from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.analyses.ranks.tables import offsets, rank_path
 from kanalyze.errors import CannotTellError, KanalyzeError, NoJobError
-from kanalyze.readers.archives import unpacked
+from kanalyze.readers import unpacked
 from kanalyze.readers.capture.read_capture import accepts
 from kanalyze.readers.capture.reports import Run, reports_in_folder, runs_of
-from kanalyze.readers.torch.decode.text import is_trace
+from kanalyze.readers.torch.pieces import is_trace
 from kanalyze.reduction.tables import LATER, TABLES, Reduction, load_each, origin_of, reductions_at
 from kanalyze.report import Meta, Report
 from kanalyze.tools import TOOLS, tool_of

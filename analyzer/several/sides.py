@@ -14,7 +14,7 @@ from kanalyze.analyses import declarations, homes_of_sides
 from kanalyze.analyses.comparing._comparison import Comparison, compared
 from kanalyze.analyses.comparing._pair import Limits, found_otherwise, same_launches, steps_in_common
 from kanalyze.errors import IncomparableError, KanalyzeError
-from kanalyze.files.regular import open_regular, readable
+from kanalyze.files import open_regular, readable
 from kanalyze.reduction.baselines import LAUNCHES, STEADY, SUFFIX, WHOLE, Digest, Part, loaded
 from kanalyze.report import BareRuns, Meta, Report
 from kanalyze.tools import TOOLS, tool_of

@@ -106,13 +106,3 @@ def test_a_functor_s_call_is_the_functor():
 )
 def test_operators_are_told_apart_by_the_longest_name(text, told):
     assert operators(text, {"add", "mul", "tanh", "_to_copy", "native_layer_norm", "norm", "_softmax", "layer"}) == told
-
-
-def test_each_of_many_names_is_decoded_once():
-    names = [f"kernel_{number}" for number in range(5_000)]
-    for name in names:
-        decode(name)
-    before = decode.cache_info().misses
-    for name in names:
-        decode(name)
-    assert decode.cache_info().misses == before

@@ -42,42 +42,18 @@ SAME = [
             "b)#6}>(f(at::T&)::{lambda()#3}::operator()() const::{lambda(a, b)#6})"
         ),
     ),
-    (
-        "void cutlass::Kernel2<some_gemm>(T1::Params)",
-        "void cutlass::Kernel2<some_gemm>(some_gemm::Params)",
-    ),
-    (
-        "void f<(bool)1, (int)-1, (bool)0>()",
-        "void f<true, -1, false>(void)",
-    ),
+    ("void cutlass::Kernel2<some_gemm>(T1::Params)", "void cutlass::Kernel2<some_gemm>(some_gemm::Params)"),
+    ("void f<(bool)1, (int)-1, (bool)0>()", "void f<true, -1, false>(void)"),
     (
         "void m<L<(int)2>, F, std::plus<float>, float>(T1, T2, T3...)",
         "void m<L<2>, F, std::plus<float>, float>(L<2>, F, std::plus<float>, float)",
     ),
-    (
-        "add(const float *, const float *, float *, long long)",
-        "add(float const*, float const*, float*, long long)",
-    ),
-    (
-        "f(const T1 &)",
-        "f(T1 const&)",
-    ),
-    (
-        "void f<float *>(const T1 &)",
-        "void f<float*>(float* const&)",
-    ),
-    (
-        "void f<int (*)(const int *)>(T1)",
-        "void f<int (*)(int const*)>(int (*)(int const*))",
-    ),
-    (
-        r"triton\poi_fused",
-        "triton/poi_fused",
-    ),
-    (
-        "sm80_xmma_gemm_f32",
-        " sm80_xmma_gemm_f32 ",
-    ),
+    ("add(const float *, const float *, float *, long long)", "add(float const*, float const*, float*, long long)"),
+    ("f(const T1 &)", "f(T1 const&)"),
+    ("void f<float *>(const T1 &)", "void f<float*>(float* const&)"),
+    ("void f<int (*)(const int *)>(T1)", "void f<int (*)(int const*)>(int (*)(int const*))"),
+    (r"triton\poi_fused", "triton/poi_fused"),
+    ("sm80_xmma_gemm_f32", " sm80_xmma_gemm_f32 "),
 ]
 
 DIFFERENT = [

@@ -1,11 +1,9 @@
 """Damaged reports of every format: an error, the same tables, or others with a word; and never anything else."""
 
-import random
 from collections import Counter
 
 import pytest
 
-from fuzz import damage_bytes, damage_texts
 from fuzz.cases import DAMAGE, SEEDS, TOLD, cases
 from fuzz.run import Found, run
 
@@ -47,17 +45,3 @@ def test_a_number_is_always_the_same_damage(form, tmp_path):
             files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
             written.append([file.read_bytes() for file in files])
         assert written[0] == written[1], case
-
-
-@pytest.mark.parametrize("how", [*damage_bytes.BYTES])
-def test_bytes_are_damaged(how):
-    data = bytes(range(256)) * 20
-    made = [damage_bytes.BYTES[how](random.Random(seed), data) for seed in range(20)]
-    assert sum(one != data for one in made) >= len(made) - 1
-
-
-@pytest.mark.parametrize("how", [*damage_texts.TREES])
-def test_trees_are_damaged(how):
-    text = b'{"traceEvents": [{"ph": "X", "ts": 1}, {"ph": "X", "ts": 2, "args": {"a": [1, 2]}}], "schemaVersion": 1}'
-    made = [damage_texts.damage_json(random.Random(seed), text, how) for seed in range(40)]
-    assert len(set(made)) > len(made) // 4

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 import kanalyze
+from kanalyze import readers as archives
 from kanalyze.errors import DamagedReportError, UnknownFormatError
-from kanalyze.readers import archives
 from support.command import ADD, SAMPLES, run
 
 

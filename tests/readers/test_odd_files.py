@@ -3,7 +3,6 @@
 Every part of a report can be a pipe, a folder, a link to itself or to nothing.
 """
 
-import json
 import os
 import shutil
 from datetime import UTC, datetime, timedelta
@@ -13,7 +12,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from support.command import ADD, REPORTS, SAMPLES, refused, run
+from support.command import REPORTS, SAMPLES, refused, run
 
 PARQUET = REPORTS / "nvtx.parquetdir"
 KERNEL, RUNTIME, STRINGS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME", "StringIds"
@@ -100,13 +99,6 @@ def test_a_table_of_a_folder_that_is_no_file_is_not_as_good_as_absent(tmp_path, 
     path = shutil.copytree(PARQUET, tmp_path / "report")
     in_place_of(path / f"{table}.parquet", make)
     told(run("summarize", path), path / f"{table}.parquet", found)
-
-
-def test_what_is_no_table_of_ours_may_be_anything(tmp_path):
-    path = shutil.copytree(PARQUET, tmp_path / "report")
-    for number, (make, _) in enumerate(ODD.values()):
-        make(path / f"other{number}.parquet")
-    assert run("show", "kernels", path).text == run("show", "kernels", PARQUET).text
 
 
 @odd
@@ -219,20 +211,3 @@ def test_arguments_that_stand_twice_are_the_last(tmp_path, first):
     assert detail.select("external_id", "sequence_number", "input_shapes").rows() == [(1, 3, "[[1]]")]
     for command in ("summarize", "tree"):
         assert run(command, path).status == 0
-
-
-@pytest.mark.parametrize("args", ["1", "[]", '"x"', "null", "{}", '{"Input Dims":{},"Input Dims":[[2]]}'])
-def test_arguments_that_are_no_object_say_nothing(tmp_path, args):
-    event = {"ph": "X", "cat": "cpu_op", "name": "op", "pid": 1, "tid": 1, "ts": "1", "dur": 2}
-    path = tmp_path / "trace.json"
-    path.write_text(f'{{"traceEvents":[{json.dumps(event)[:-1]},"args":{args}}}]}}')
-    detail = kanalyze.read(path).table("op_detail")
-    assert detail["input_shapes"].to_list() == (["[[2]]"] if "[[2]]" in args else [None])
-
-
-def test_a_folder_with_more_than_any_report_is_not_gone_through(tmp_path):
-    (tmp_path / "loop").symlink_to(tmp_path)
-    for number in range(100):
-        (tmp_path / f"{number}").mkdir()
-    refused(run("summarize", tmp_path))
-    assert run("summarize", ADD).status == 0

@@ -2,9 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,6 @@ from kanalyze.model import KINDS
 from kanalyze.readers import user_cache
 from kanalyze.readers.torch import read_json as read_torch_json
 from kanalyze.readers.torch import read_json as torch_cache
-from support.command import environment
 
 TRACE = Path(__file__).parents[2] / "sample_reports" / "mlp_train" / "torch.json.gz"
 
@@ -51,29 +47,6 @@ def same(one, other):
 
 
 # As it was written
-
-
-@pytest.mark.slow
-def test_any_flipped_bit_is_decoded_again(cache, trace, decoded):
-    first = kanalyze.read(trace)
-    (place,) = cache.iterdir()
-    files = sorted(place.iterdir())
-    assert len(files) > 5
-    flips = 0
-    for file in files:
-        content = file.read_bytes()
-        for at in {len(content) // 3, len(content) - 1}:
-            changed = bytearray(content)
-            changed[at] ^= 1 << at % 8
-            file.write_bytes(changed)
-            decoded.clear()
-            same(first, kanalyze.read(trace))
-            assert len(decoded) == 1, (file.name, at)
-            flips += 1
-            assert file.read_bytes() == content or file.name == "rest.json"
-    decoded.clear()
-    same(first, kanalyze.read(trace))
-    assert (decoded, flips >= 2 * len(files) - 2) == ([], True)
 
 
 @pytest.mark.parametrize("change", ["longer", "shorter", "swapped", "empty", "link"])
@@ -220,12 +193,6 @@ def test_what_stays_is_the_newest_that_fits(tmp_path_factory, sizes, written, mo
     assert (there, left) == (written <= most, kept)
 
 
-def test_a_trace_that_does_not_fit_is_not_kept(cache, trace, monkeypatch):
-    monkeypatch.setattr(torch_cache, "_MOST_BYTES", 1000)
-    kanalyze.read(trace)
-    assert [*cache.iterdir()] == []
-
-
 def test_exports_and_traces_count_together(cache):
     cache.mkdir(parents=True, mode=0o700)
     export = cache / "aa-bb-cc.sqlite"
@@ -238,36 +205,3 @@ def test_exports_and_traces_count_together(cache):
     (cache / "builds" / "workload").write_bytes(bytes(1000))
     assert user_cache.make_room(cache, "none", 150)
     assert sorted(path.name for path in cache.iterdir()) == ["builds", trace.name]
-
-
-LOOK = """
-import sys, kanalyze
-from kanalyze.readers.torch import read_json as torch_cache
-torch_cache._LEAST_BYTES, torch_cache._MOST_BYTES = 0, int(sys.argv[1])
-for path in sys.argv[2:]:
-    assert kanalyze.read(path).kind("kernel").height > 0
-"""
-
-
-@pytest.mark.slow
-def test_processes_at_once_keep_the_limit_and_give_the_same(tmp_path, cache):
-    paths = []
-    for number in range(4):
-        path = tmp_path / f"trace{number}.json.gz"
-        shutil.copy(TRACE, path)
-        paths.append(path)
-    kanalyze.read(paths[0])
-    size = sum(file.stat().st_size for file in cache.rglob("*") if file.is_file())
-    most = 5 * size // 2
-
-    def look(shift):
-        turned = [*paths[shift:], *paths[:shift]]
-        command = [sys.executable, "-c", LOOK, str(most), *map(str, turned)]
-        return subprocess.run(command, env=environment(), capture_output=True, check=False)  # noqa: S603 - ourselves
-
-    with ThreadPoolExecutor(4) as pool:
-        ended = list(pool.map(look, range(4)))
-    assert [(one.returncode, one.stderr) for one in ended] == [(0, b"")] * 4
-    assert sum(file.stat().st_size for file in cache.rglob("*") if file.is_file()) <= most
-    assert any(cache.iterdir())
-    assert not [path for path in cache.iterdir() if path.name.startswith(".")]

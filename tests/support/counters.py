@@ -15,7 +15,7 @@ from kanalyze.report import Meta, Report
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from kanalyze.readers.ncu.asked_launches import Selection
+    from kanalyze.readers.ncu.read_csv_rep import Selection
 
 
 def measured(  # noqa: PLR0913 - what a test may say of kernels

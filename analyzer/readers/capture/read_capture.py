@@ -5,33 +5,39 @@ docs/collect.md describes the contents of such a folder.
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from itertools import takewhile
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from kanalyze.counter_model import measured_some
 from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, UnknownFormatError
-from kanalyze.files.regular import readable, regular
-from kanalyze.model import COMPILED_KERNELS
-from kanalyze.readers.capture.program import LINES, MISSHAPEN, bare_runs, lines_tables
-from kanalyze.readers.ncu.asked_launches import MANIFEST, commands, recorded_all, selections, selective
-from kanalyze.readers.ncu.read_csv_rep import Run, runs_in
+from kanalyze.files import open_regular, readable, regular
+from kanalyze.model import COMPILED_KERNELS, LOOP_PASSES, READER_TABLES, SOURCE_LINES
+from kanalyze.readers.ncu.read_csv_rep import MANIFEST, Run, Selection, chooses, counts_from_call, runs_in, selection
 from kanalyze.readers.ncu.read_csv_rep import report_of as report_of_ncu
 from kanalyze.readers.nsys.read_sqlite_folder import NsysTables, report_of
-from kanalyze.readers.storage.sqlite_file import SqliteFile
+from kanalyze.readers.storage.table_files import SqliteFile
 from kanalyze.readers.torch import read_json as read_torch_json
-from kanalyze.report import Report
+from kanalyze.report import BareRun, BareRuns, Report
 from kanalyze.schema import Source
 
 if TYPE_CHECKING:
     from kanalyze.readers import Progress
+
+    #: The commands of a capture, keyed by step name, as :func:`commands` returns them.
+    Commands = Mapping[str, Sequence[str]]
 
 
 _BOARD: Final = "tensorboard/*.pt.trace.json*"
@@ -58,8 +64,7 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
         UnknownFormatError: The capture has no report of any tool.
         DamagedReportError: The report is truncated, or its list of tables cannot be read.
     """
-    found = reports_in(path) or samples_in(path)
-    if found:
+    if found := reports_in(path) or samples_in(path):
         report = run_of(path, found[0], cache=cache)
         return replace(report, meta=replace(report.meta, path=path, read_from=found[0]))
     if counters := runs_in(path, "ncu"):
@@ -80,8 +85,7 @@ def run_of(folder: Path, run: Path, *, cache: bool = True) -> Report:
     """
     database = SqliteFile(run)
     report = report_of(database)
-    trace = partial(_trace_of, progress=lambda *_: None, cache=cache)
-    beside = Beside(report, traces_in(folder), trace)
+    beside = Beside(report, traces_in(folder), partial(_trace_of, progress=lambda *_: None, cache=cache))
     sampled = Beside(report, [one for one in samples_in(folder) if one != run], partial(run_of, folder))
     source = CaptureTables(folder, database, (beside, sampled), _lines_of(run, report.meta.origin_unix_ns))
     meta = replace(report.meta, capture=folder, partial=not recorded_all(commands(folder)))
@@ -109,8 +113,7 @@ def counters_of(folder: Path, runs: Sequence[Run], progress: Progress | None) ->
     """
     told = commands(folder)
     report = report_of_ncu(folder, runs, progress or (lambda *_: None), selections(told))
-    chosen = selective(told, [run.name for run in runs])
-    return replace(report, meta=replace(report.meta, selective=chosen))
+    return replace(report, meta=replace(report.meta, selective=selective(told, [run.name for run in runs])))
 
 
 def traces_in(folder: Path) -> list[Path]:
@@ -136,7 +139,6 @@ def samples_in(folder: Path) -> list[Path]:
 # Tables that a capture adds to its nsys report: the kernels compiled by Triton and inductor.
 
 _COMPILED: Final = "compiled.json"
-
 #: Written by a Python workload under torch.profiler: there if compilation was observed, even with no kernel in it.
 _LOOKED: Final = "torch-run*.json"
 
@@ -150,21 +152,19 @@ class Beside:
         The `owner`, beside which it is, notes what is damaged.
         """
         self._owner, self._files, self._opened = owner, files, opened
-        self._lock = RLock()
+        self._lock, self._asked, self._own = RLock(), False, False
         self._found: Report | None = None
-        self._asked = self._own = False
 
     def __call__(self) -> Report | None:
         """The report; None without one, or with one that cannot be read, which is noted."""
         with self._lock:
-            if not self._asked:
+            if not self._asked and len(self._files) == 1:
                 self._own = True
-                for file in self._files if len(self._files) == 1 else ():
-                    try:
-                        self.use(self._opened(file))
-                    except KanalyzeError as error:
-                        self._owner.go_without(file.name, error)
-                self._asked = True
+                try:
+                    self.use(self._opened(self._files[0]))
+                except KanalyzeError as error:
+                    self._owner.go_without(self._files[0].name, error)
+            self._asked = True
             return self._found
 
     def use(self, report: Report) -> None:
@@ -240,3 +240,185 @@ class _TraceTables:
 
     def table(self, name: str) -> pl.DataFrame:
         return self._lines()[name] if name in LINES else self._trace.table(name)
+
+
+#: What another form of a file makes its readers raise.
+MISSHAPEN: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+#: So many occurrences of a name are kept at most; so much of a file is read, which no run fills.
+KEPT, _LARGEST_MARKS_BYTES = 20_000, 1 << 27
+#: The file of a run, and of a rank of it.
+_FILE: Final = re.compile(r"bare(?:-(\d+))?(?:-rank(\d+))?\.json")
+
+
+def bare_runs(folder: Path) -> BareRuns:
+    """The runs without a profiler in the capture in `folder`; none without such a pass.
+
+    Of those whose file is damaged there are no marks, but the reason.
+    """
+    if not (programs_ns := _durations_ns(folder)):
+        return BareRuns()
+    try:
+        return BareRuns(programs_ns, tuple(_marked(folder)))
+    except KanalyzeError as error:
+        return BareRuns(programs_ns, damage=error)
+
+
+def _marked(folder: Path) -> Iterator[BareRun]:
+    """The runs of which there are marks, in order."""
+    with readable(folder):
+        named = [(found, path) for path in folder.iterdir() if (found := _FILE.fullmatch(path.name))]
+    for number, rank, path in sorted((int(found[1] or 1), int(found[2] or -1), path) for found, path in named):
+        yield BareRun(number, None if rank < 0 else rank, _starts(path))
+
+
+def _durations_ns(folder: Path) -> tuple[int, ...]:
+    """How long each run of the program took, from start to end of the process, by the manifest."""
+    try:
+        passes = read_manifest(folder)["passes"]
+        steps = [step for one in passes if one["name"] == "bare" for step in one["steps"] if step["exit_status"] == 0]
+        return tuple(_time_ns(step["duration_ns"]) for step in steps)
+    except (OSError, *MISSHAPEN):
+        return ()
+
+
+def _starts(path: Path) -> dict[str, list[int]]:
+    """When occurrences began, by name; without names of which some may be left out."""
+    with readable(path), open_regular(path) as file:
+        text = file.read(_LARGEST_MARKS_BYTES)
+    try:
+        starts: dict[str, Any] = json.loads(text.decode(errors="replace"))["starts_ns"]
+        return {name: sorted(map(_time_ns, times)) for name, times in starts.items() if len(times) < KEPT}
+    except MISSHAPEN as error:
+        raise DamagedReportError.at(path, "the marks of a run without a profiler", "of another form") from error
+
+
+def _time_ns(value: object) -> int:
+    """A time in ns; raises ValueError if it is none."""
+    if type(value) is not int or not 0 <= value < 1 << 62:
+        raise ValueError
+    return value
+
+
+#: The tables of a file of lines.
+LINES: Final = (SOURCE_LINES.name, LOOP_PASSES.name)
+#: So much of an unpacked file is read, which no program fills.
+_LARGEST_BYTES: Final = 1 << 28
+#: No clock is later, in ns.
+_LATEST_NS: Final = 1 << 61
+#: What of a recording's name is not in that of its lines.
+_ENDINGS: Final = re.compile(r"(-cycle\d+)?\.(json(\.gz)?|sqlite)$")
+
+
+def lines_file(recording: Path) -> Path:
+    """The file of the lines of a recording in a capture."""
+    return recording.with_name(f"lines-{_ENDINGS.sub('', recording.name)}.json.gz")
+
+
+def lines_tables(recording: Path, origin_unix_ns: int | None) -> dict[str, pl.DataFrame]:
+    """The tables of the lines and loops of a recording, whose time 0 is at `origin_unix_ns`; empty without any.
+
+    Raises:
+        DamagedReportError: The file is not what the collector writes.
+        UnreadableReportError: It cannot be read.
+    """
+    path = lines_file(recording)
+    if origin_unix_ns is None or not path.exists():
+        return {name: READER_TABLES[name].empty() for name in LINES}
+    with readable(path), open_regular(path) as file:
+        packed = file.read()
+    try:
+        return _tables(json.loads(gzip.GzipFile(fileobj=io.BytesIO(packed)).read(_LARGEST_BYTES)), origin_unix_ns)
+    except (
+        *(*MISSHAPEN, IndexError, EOFError, OverflowError),
+        *(gzip.BadGzipFile, zlib.error, pl.exceptions.PolarsError),
+    ) as error:
+        raise DamagedReportError.at(path, "the lines of the program", "not what the collector writes") from error
+
+
+def _tables(content: dict[str, Any], origin_unix_ns: int) -> dict[str, pl.DataFrame]:
+    names = pl.DataFrame(content["places"], schema=["file", "line", "function", "text"], orient="row")
+    files = pl.Series("file", content["files"], dtype=pl.String)
+    places = names.select(
+        place=pl.int_range(pl.len(), dtype=pl.Int64),
+        file=files.gather(names.get_column("file")) if len(files) else pl.lit("", dtype=pl.String),
+        line=pl.col("line").cast(pl.Int64),
+        function="function",
+        text="text",
+    ).with_columns(pl.col("file", "function", "text").cast(pl.Categorical))
+    last = content["clocks"][1][0] - origin_unix_ns
+    length = pl.col("time_ns").shift(-1).fill_null(last).over("thread_id") - pl.col("time_ns")
+    rows = _times(content, "lines", origin_unix_ns).with_columns(start_ns="time_ns", dur_ns=length.clip(lower_bound=0))
+    rows = rows.filter(pl.col("dur_ns") > 0).join(places, on="place", maintain_order="left")
+    passes = _times(content, "loops", origin_unix_ns).join(places, on="place", maintain_order="left")
+    return {
+        table.name: table.check(table.select(told)) for table, told in ((SOURCE_LINES, rows), (LOOP_PASSES, passes))
+    }
+
+
+def _times(content: dict[str, Any], part: str, origin_unix_ns: int) -> pl.DataFrame:
+    """When threads came to places, on the clock of the recording: process_id, thread_id, time_ns, place."""
+    (began_unix_ns, began_ns), (ended_unix_ns, ended_ns) = content["clocks"]
+    if not (0 <= began_ns <= ended_ns < _LATEST_NS and 0 <= began_unix_ns <= ended_unix_ns < _LATEST_NS):
+        raise ValueError
+    drift = ((ended_unix_ns - ended_ns) - (began_unix_ns - began_ns)) / max(ended_ns - began_ns, 1)
+    found = [pl.DataFrame(schema=dict.fromkeys(("process_id", "thread_id", "time_ns", "place"), pl.Int64))]
+    for thread in content["threads"]:
+        times = pl.Series("time_ns", thread[part]["times"], dtype=pl.Int64).cum_sum()
+        if not times.is_between(0, _LATEST_NS).all() or not times.is_sorted():
+            raise ValueError
+        moved = times + (began_unix_ns - began_ns - origin_unix_ns) + ((times - began_ns) * drift).cast(pl.Int64)
+        own = pl.DataFrame([moved, pl.Series("place", thread[part]["places"], dtype=pl.Int64)])
+        keys = {"process_id": content["process"], "thread_id": thread["id"]}
+        numbers = (pl.lit(value, dtype=pl.Int64).alias(name) for name, value in keys.items())
+        found.append(own.select(*numbers, "time_ns", "place"))
+    return pl.concat(found).sort("thread_id", "time_ns", maintain_order=True)  # two may have one number
+
+
+# The commands of a capture's passes, read from its manifest.
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of the capture in `folder`, whatever is in it.
+
+    Raises:
+        OSError, ValueError, RecursionError: There is none, or it is no JSON.
+    """
+    with open_regular(folder / MANIFEST) as file:
+        content: dict[str, Any] = json.loads(file.read())
+    return content
+
+
+def commands(folder: Path) -> dict[str, list[str]]:
+    """The successful commands in the manifest, keyed by step name; of a repeated name the last one.
+
+    Empty if the manifest is missing or lacks commands, which only makes matches less certain.
+    """
+    try:
+        passes = read_manifest(folder)["passes"]
+        steps = [step for done in passes for step in done["steps"] if step["exit_status"] == 0]
+        found = {step["name"]: [*map(str, step["command"])] for step in steps}
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return {}
+    return {name: command for name, command in found.items() if isinstance(name, str)}
+
+
+def recorded_all(told: Commands) -> bool:
+    """Whether the nsys pass recorded the whole program run, judged by its command line."""
+    command = told.get("nsys", [])
+    flags = takewhile(lambda word: word.startswith("-"), command[2:])
+    return counts_from_call(command) is False and not any(flag.startswith("--duration") for flag in flags)
+
+
+def selections(told: Commands) -> dict[str, Selection]:
+    """The launch selection of each ncu run, keyed by the stem of its files, where the command line determines it.
+
+    The launch numbers are those of the capture's nsys pass, which has to have recorded from the same moment on.
+    """
+    from_call = counts_from_call(told.get("nsys", []))
+    asked = {name: selection(command) for name, command in told.items() if name.startswith("ncu")}
+    return {name: one for name, one in asked.items() if one is not None and one.from_call is from_call}
+
+
+def selective(told: Commands, names: Iterable[str]) -> bool | None:
+    """Whether these ncu runs profiled only a subset of the launches; None where the commands do not say."""
+    return measured_some([chooses(told.get(name, [])) for name in names])

@@ -11,13 +11,18 @@ from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
 from kanalyze.errors import KanalyzeError
-from kanalyze.files.regular import readable
-from kanalyze.readers import Progress, accepted, read, room_at
-from kanalyze.readers.archives import unpacked
+from kanalyze.files import readable
+from kanalyze.readers import Progress, read, room_at, unpacked
 from kanalyze.readers.capture import read_capture
-from kanalyze.readers.capture.program import MISSHAPEN, bare_runs
-from kanalyze.readers.capture.read_capture import Beside, counters_of, samples_in, traces_in
-from kanalyze.readers.ncu.asked_launches import read_manifest
+from kanalyze.readers.capture.read_capture import (
+    MISSHAPEN,
+    Beside,
+    bare_runs,
+    counters_of,
+    read_manifest,
+    samples_in,
+    traces_in,
+)
 from kanalyze.readers.ncu.read_csv_rep import runs_in
 from kanalyze.reduction.tables import is_reduction
 from kanalyze.report import Report
@@ -25,13 +30,10 @@ from kanalyze.tools import NAMES, Tool, tool_of
 from kanalyze.turns import SIDES, Turn
 
 T = TypeVar("T")
-
 #: The tool of the pass of samples: nsys, in a run of its own, of which only the tables are asked that no other has.
 SAMPLES: Final = "samples"
-
 #: How the files of reports that have a timeline end.
-_NSYS: Final = ".nsys-rep"
-_EXPORT: Final = ".sqlite"
+_NSYS, _EXPORT = ".nsys-rep", ".sqlite"
 _REPORTS: Final = (_NSYS, _EXPORT, ".json", ".json.gz")
 
 
@@ -83,26 +85,18 @@ def ways(folder: Path, progress: Progress | None = None, *, cache: bool = True, 
     sampled, counters = samples_in(folder), runs_in(folder, "ncu")
     recorded = read_capture.reports_in(folder)
     recorded, sampled = (recorded, sampled) if recorded else (sampled, [])
-    found = []
-
-    def add(tool: str, file: Path, opened: Callable[..., Report], *of: object, **options: bool) -> None:
-        name = file.stem if tool == "nsys" else tool
-        found.append(Run(tool, file, partial(opened, *of, **options), folder / name))
-
-    for run in recorded[:1]:
-        add("nsys", run, read, folder, progress, cache=cache)
-    for run in recorded[1:] if runs else ():
-        add("nsys", run, read_capture.run_of, folder, run)
-    for run in sampled:
-        add(SAMPLES, run, read_capture.run_of, folder, run)
-    for trace in traces_in(folder):
-        add("torch", trace, trace_of, folder, trace, progress, cache=cache)
-    if counters:
-        add("ncu", counters[0].file, counters_of, folder, counters, progress)
-    if folder != given:
-        # of an unpacked archive, by whose path it is asked again
-        found = [one._replace(opened=partial(_with_meta, one.opened, path=given)) for one in found]
-    return found
+    rows: list[tuple[str, Path, Callable[[], Report]]] = [
+        *(("nsys", run, partial(read, folder, progress, cache=cache)) for run in recorded[:1]),
+        *(("nsys", run, partial(read_capture.run_of, folder, run)) for run in recorded[1:] if runs),
+        *((SAMPLES, run, partial(read_capture.run_of, folder, run)) for run in sampled),
+        *(("torch", trace, partial(trace_of, folder, trace, progress, cache=cache)) for trace in traces_in(folder)),
+        *(("ncu", run.file, partial(counters_of, folder, counters, progress)) for run in counters[:1]),
+    ]
+    found = [Run(tool, file, opened, folder / (file.stem if tool == "nsys" else tool)) for tool, file, opened in rows]
+    if folder == given:
+        return found
+    # of an unpacked archive, by whose path it is asked again
+    return [one._replace(opened=partial(_with_meta, one.opened, path=given)) for one in found]
 
 
 def _with_meta(opened: Callable[[], Report], **meta: object) -> Report:
@@ -122,11 +116,11 @@ def reports_in_folder(path: Path) -> list[Path]:
     with readable(path):
         entries = sorted(path.iterdir())
     files = [entry for entry in entries if entry.name.endswith(_REPORTS) and not _is_folder(entry)]
-    if not files and accepted(path):
+    if not files and room_at(path):
         return []
     exported = {entry.stem for entry in files if entry.suffix == _EXPORT}
     files = [entry for entry in files if entry.suffix != _NSYS or entry.stem not in exported]
-    folders = [entry for entry in entries if _is_folder(entry) and not is_reduction(entry) and accepted(entry)]
+    folders = [entry for entry in entries if _is_folder(entry) and not is_reduction(entry) and room_at(entry)]
     return sorted([*files, *folders, *(run.file for run in runs_in(path))])
 
 
@@ -224,7 +218,6 @@ def trace_of(folder: Path, trace: Path, progress: Progress | None, *, cache: boo
 
 #: In order of what their runs tell of time; the last one is of what no reader opens.
 _TOOLS: Final = (*NAMES, "")
-
 #: The folder of a repetition of the torch pass in a capture.
 _REPEATED: Final = re.compile(r"torch-(\d+)")
 
@@ -264,9 +257,8 @@ def _in_capture(folder: Path, progress: Progress | None, *, cache: bool) -> list
     found = [one for one in ways(folder, progress, cache=cache, runs=True) if one.tool != SAMPLES]
     named = {int(name[1]): path for path in folder.iterdir() if (name := _REPEATED.fullmatch(path.name))}
     for repeated in (path for _, path in sorted(named.items()) if path.is_dir()):
-        for trace in traces_in(repeated):
-            opened = partial(trace_of, folder, trace, progress, cache=cache)
-            found.append(Run("torch", trace, opened, repeated))
+        opened = partial(trace_of, folder, progress=progress, cache=cache)
+        found += [Run("torch", trace, partial(opened, trace), repeated) for trace in traces_in(repeated)]
     return [one._replace(turn=turns.get(one.common.name)) for one in found]
 
 

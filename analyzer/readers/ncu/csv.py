@@ -12,8 +12,9 @@ import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -140,6 +141,18 @@ def _column(rows: pl.DataFrame, name: str) -> pl.Expr:
     return pl.col(name) if name in rows.columns else pl.lit(None, dtype=pl.String)
 
 
+#: Columns of launches as pages call them.
+_LAUNCH: Final = {
+    "name": "Kernel Name",
+    "process_id": "Process ID",
+    "process_name": "Process Name",
+    "device": "Device",
+    "context_id": "Context",
+    "stream": "Stream",
+    "compute_capability": "CC",
+}
+
+
 def _launches(rows: pl.DataFrame) -> pl.DataFrame:
     """One row per launch, :data:`kanalyze.readers.ncu.tables.LAUNCHES`, and its key."""
     told = partial(_column, rows)
@@ -148,17 +161,7 @@ def _launches(rows: pl.DataFrame) -> pl.DataFrame:
         for what in ("grid", "block")
         for place, axis in enumerate("xyz")
     }
-    named = {
-        "event_id": pl.col("event_id"),
-        "name": told("Kernel Name"),
-        "process_id": told("Process ID"),
-        "process_name": told("Process Name"),
-        "device": told("Device"),
-        "context_id": told("Context"),
-        "stream": told("Stream"),
-        "compute_capability": told("CC"),
-        **sizes,
-    }
+    named = {"event_id": pl.col("event_id"), **sizes, **{name: told(heading) for name, heading in _LAUNCH.items()}}
     columns = [named[name].cast(dtype, strict=False).alias(name) for name, dtype in LAUNCHES.items()]
     return rows.filter(pl.col("event_id").is_first_distinct()).select(*columns, "key")
 
@@ -202,10 +205,8 @@ def _metrics(path: Path, where: str, printed: pl.DataFrame) -> pl.DataFrame:
     """The metrics of a page, by ncu metric name: columns event_id, section, metric, value, text, unit, known.
 
     `printed` has the columns event_id, section, label, text, unit, and the launch's columns of :data:`_REPEATED`; rows
-    without a value are left out. Column known is false for labels without a known metric name.
-
-    Raises:
-        DamagedReportError: The numbers can be read in two ways, and nothing on the page decides.
+    without a value are left out. Column known is false for labels without a known metric name. Raises
+    DamagedReportError if the numbers can be read in two ways, and nothing on the page decides.
     """
     texts = printed.select("text", plain=pl.col("text").str.strip_chars()).unique().filter(~missing("plain"))
     try:
@@ -264,19 +265,15 @@ def _rules(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
         speedup_share=share,
     )
     found = held.sort(_RULE_ORDER)
-    known = pl.col("kind").is_in(_RULE_KINDS.values()).fill_null(value=False)
-    strange = found.filter(~known).get_column("kind").unique().fill_null("")
-    if len(strange):
-        raise damaged(path, "the details page", f"a rule of type {strange[0]!r}")
+    strange = [kind for kind in found.get_column("kind").unique() if kind not in _RULE_KINDS.values()]
+    if strange:
+        raise damaged(path, "the details page", f"a rule of type {strange[0] or ''!r}")
     return RULE_RESULTS.select(found)
 
 
 def product(size: str | None) -> int:
     """The product of a launch dimension such as ``(4096, 1, 1)``; 0 where there is none."""
-    found = 1 if size else 0
-    for part in (size or "").strip("()").split(","):
-        found *= int(part) if part.strip().isdigit() else 0
-    return found
+    return prod(int(part) if part.strip().isdigit() else 0 for part in (size or "").strip("()").split(","))
 
 
 # Numbers and units as ncu prints them: thousands separators of any locale, and SI prefixes.
@@ -290,16 +287,9 @@ def product(size: str | None) -> int:
 # the unit, wherever that stands: ``2614 %/byte`` becomes ``2.614 %/Kbyte``. That is undone as it was done.
 
 
-class Separators(NamedTuple):
-    """The thousands separator and the decimal separator."""
-
-    thousands: str
-    decimal: str
-
-
-POINT: Final = Separators(",", ".")
-COMMA: Final = Separators(".", ",")
-
+#: Thousands separator and decimal separator.
+POINT: Final = (",", ".")
+COMMA: Final = (".", ",")
 #: Characters that can only be thousands separators.
 _SPACES: Final = "[\\s\u00a0\u2009\u202f'\u2019]"
 
@@ -314,10 +304,8 @@ _SURE_POINT: Final = _SURE.format(",", r"\.")
 _SURE_COMMA: Final = _SURE.format(r"\.", ",")
 _GROUP: Final = r"^[+-]?[1-9]\d{{0,2}}{0}\d{{3}}$"
 _COMMA_GROUP, _POINT_GROUP = _GROUP.format(","), _GROUP.format(r"\.")
-
 #: Printed for a metric that could not be collected.
 MISSING: Final = ("", "n/a", "N/A", "no data")
-
 #: Printed after the sum of a metric's instances, with ``--print-metric-instances``.
 _INSTANCES: Final = r"^(\S+) \(.*\)$"
 
@@ -326,7 +314,7 @@ class AmbiguousError(ValueError):
     """Numbers whose separators are ambiguous or contradictory; says which."""
 
 
-def separators(texts: pl.Series, known: Iterable[tuple[str, int]] = ()) -> Separators:
+def separators(texts: pl.Series, known: Iterable[tuple[str, int]] = ()) -> tuple[str, str]:
     """Detects the separators used in `texts`.
 
     Args:
@@ -343,12 +331,8 @@ def separators(texts: pl.Series, known: Iterable[tuple[str, int]] = ()) -> Separ
     )
     if len(point) and len(comma):
         raise AmbiguousError(f"{point.sort()[0]!r} has a decimal point, {comma.sort()[0]!r} a decimal comma")
-    if len(point):
-        return POINT
-    if len(comma):
-        return COMMA
-    if not len(point_groups):
-        return POINT
+    if len(point) or len(comma) or not len(point_groups):
+        return COMMA if len(comma) else POINT
     sizes = [(text, size) for text, size in known if size]
     printed = pl.DataFrame(sizes, schema={"text": pl.String, "size": pl.Float64}, orient="row")
     printed = printed.filter(pl.col("text").str.contains("[.,]"))
@@ -360,10 +344,11 @@ def separators(texts: pl.Series, known: Iterable[tuple[str, int]] = ()) -> Separ
     raise AmbiguousError(f"{found!r} can be a number of thousands or one with decimals{other}")
 
 
-def numbers(column: str, way: Separators) -> pl.Expr:
+def numbers(column: str, way: tuple[str, str]) -> pl.Expr:
     """Parses a text column with given separators; null where it is not a finite number."""
+    thousands, decimal = way
     plain = pl.col(column).str.replace(_INSTANCES, "${1}").str.replace_all(_SPACES, "")
-    plain = plain.str.replace_all(way.thousands, "", literal=True).str.replace_all(way.decimal, ".", literal=True)
+    plain = plain.str.replace_all(thousands, "", literal=True).str.replace_all(decimal, ".", literal=True)
     value = plain.cast(pl.Float64, strict=False)
     return pl.when(value.is_finite()).then(value)
 
@@ -378,7 +363,6 @@ def missing(column: str) -> pl.Expr:
 _SCALED: Final = re.compile(r"([KMGTP])(byte|hz|inst|sector)|\b([numµ]?)(?:second|s)\b")
 _STEPS: Final = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _SECONDS: Final = {"n": 1.0, "u": 1e3, "µ": 1e3, "m": 1e6, "": 1e9}
-
 #: Older spellings of hz and /s.
 _OLD_RATES: Final = {"cycle/nsecond": (1e9, "hz"), "cycle/usecond": (1e6, "hz"), "cycle/second": (1.0, "hz")}
 _PER_TIME: Final = re.compile(r"/([num]?)(?:second|s)$")
@@ -392,18 +376,12 @@ def base_unit(unit: str) -> tuple[float, str]:
     factor, rate = 1.0, _PER_TIME.search(unit)
     if rate is not None:
         factor, unit = _PER[rate[1]], unit[: rate.start()] + "/s"
-        return (factor * _scale(unit)[0], _scale(unit)[1])
-    time = _SCALED.fullmatch(unit)
-    if time is not None and time[1] is None:
+    elif (time := _SCALED.fullmatch(unit)) is not None and time[1] is None:
         return _SECONDS[time[3]], "ns"
-    return _scale(unit)
-
-
-def _scale(unit: str) -> tuple[float, str]:
     found = _SCALED.search(unit)
     if found is None or found[1] is None:
-        return 1.0, unit
-    return _STEPS[found[1]], unit[: found.start()] + unit[found.start() + 1 :]
+        return factor, unit
+    return factor * _STEPS[found[1]], unit[: found.start()] + unit[found.start() + 1 :]
 
 
 # The source page: instructions of kernels, and full names, which ncu shortens on its pages of launches.
@@ -463,19 +441,13 @@ def _of_block(path: Path, event_id: int, page: Page) -> pl.DataFrame:
 # at::vectorized_elementwise_kernel<4, …>``: some namespaces and casts are dropped, occasionally a bracket. nsys, torch
 # and NVIDIA's module print full names.
 
-_BLOCK: Final = b'"Kernel Name","'
 _WORD: Final = re.compile(r"\w+")
 
 
 def names_of_sources(text: bytes) -> list[str]:
     """The kernel names on a source page, in order; a kernel of several functions has several blocks."""
-    lines: list[str] = []
-    begin = 0 if text.startswith(_BLOCK) else text.find(b"\n" + _BLOCK) + 1 or -1
-    while begin >= 0:
-        end = text.find(b"\n", begin)
-        lines.append(text[begin : end if end >= 0 else len(text)].decode(errors="replace"))
-        begin = text.find(b"\n" + _BLOCK, begin) + 1 or -1
-    return [row[1] for row in csv.reader(lines)]
+    lines = re.findall(rb'^"Kernel Name",".*', text, re.MULTILINE)
+    return [row[1] for row in csv.reader(line.decode(errors="replace") for line in lines)]
 
 
 def with_whole_names(launches: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
@@ -494,16 +466,10 @@ def places(short: Sequence[str | None], whole: Sequence[str]) -> list[int] | Non
     if len(short) == len(whole):
         pairs = zip(short, whole, strict=True)
         return [*range(len(short))] if all(name and _shortened(name, one) for name, one in pairs) else None
-    found: list[int] = []
-    place = 0
-    for name in short:
-        while place < len(whole) and not (name and _shortened(name, whole[place])):
-            place += 1
-        if place == len(whole):
-            return None
-        found.append(place)
-        place += 1
-    return found
+    numbered = enumerate(whole)
+    every = (next((place for place, one in numbered if name and _shortened(name, one)), None) for name in short)
+    found = [place for place in every if place is not None]
+    return found if len(found) == len(short) else None
 
 
 def _shortened(name: str, whole: str) -> bool:

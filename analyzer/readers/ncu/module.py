@@ -26,29 +26,24 @@ from typing import Any, BinaryIO, Final, TypeVar
 import polars as pl
 
 from kanalyze.counter_model import INSTRUCTIONS, RULE_RESULTS, SOURCE_FILES
-from kanalyze.errors import ExportError
-from kanalyze.files.protobuf import fields
+from kanalyze.errors import ExportError, KanalyzeError
+from kanalyze.files import fields
 from kanalyze.machinery import end_with
 from kanalyze.readers.ncu.pages import damaged
 from kanalyze.readers.ncu.tables import COUNTED, LAUNCHES, Measured, metrics_frame
 from kanalyze.units import plural
 
 T = TypeVar("T")
-
 #: Most lines of a program's output that an error quotes, and their longest length in characters.
-_LINES: Final = 3
-_WIDE: Final = 200
-
+_LINES, _WIDE = 3, 200
 #: Names of metric lists that define sections; not metrics themselves.
 _NO_METRIC: Final = ("group:", "breakdown:")
-
 #: Value kinds in the module's numbering: none, any, text; all others are numbers.
 _NO_VALUE: Final = (0, 1)
 _TEXT: Final = 2
 
 _RULE_KINDS: Final = {1: "information", 2: "optimization", 3: "warning", 4: "error"}
 _SCOPES: Final = {1: "local", 2: "global"}
-
 #: Links in rule messages, and how ncu prints them on its pages.
 _LINK: Final = re.compile(r"@(url|sass|source|section):((?:\\.|[^@\\])*+)@")
 
@@ -148,9 +143,7 @@ _BEYOND: Final = 1 << 63
 class Damage:
     """Counts the parts of a report that could not be read."""
 
-    def __init__(self) -> None:
-        """Start at zero."""
-        self.count = 0
+    count = 0
 
     def tried(self, ask: Callable[[], T], otherwise: T) -> T:
         """The result of `ask`; on failure `otherwise`, counted as one damaged part."""
@@ -195,8 +188,7 @@ def _metrics(
     """Name, value, text and unit of each metric of a kernel that has a value."""
     names: list[str] = damage.tried(lambda: [*action.metric_names()], [])
     for name in names:
-        row = damage.tried(partial(_metric, name, action, known, damage), None)
-        if row is not None:
+        if (row := damage.tried(partial(_metric, name, action, known, damage), None)) is not None:
             yield row
 
 
@@ -233,20 +225,16 @@ def _launch(
     for column, name in _OF_LAUNCH.items():
         metric = action.metric_by_name(name)
         if metric is not None and metric.has_value():
-            row[column] = damage.tried(partial(_number, metric), None)
+            value = damage.tried(metric.as_uint64, None)
+            row[column] = None if value is None else count(int(value))
     return row | {"name": damage.tried(lambda: damage.text(action.name(library.IAction.NameBase_DEMANGLED)), None)}
-
-
-def _number(metric: Any) -> int | None:  # noqa: ANN401 - as above
-    return count(int(metric.as_uint64()))
 
 
 def _rules(action: Any, damage: Damage) -> list[tuple[object, ...]]:  # noqa: ANN401 - as above
     """Rows of :data:`kanalyze.counter_model.RULE_RESULTS`, without the kernel."""
     results: list[Any] = damage.tried(lambda: [*action.rule_results()], [])
     marks: dict[str, list[str]] = damage.tried(partial(_marks, action), {})
-    rows = [damage.tried(partial(_rule, rule, marks, damage), None) for rule in results]
-    return [row for row in rows if row is not None]
+    return [row for rule in results if (row := damage.tried(partial(_rule, rule, marks, damage), None)) is not None]
 
 
 def _rule(
@@ -299,15 +287,10 @@ def _link(match: re.Match[str]) -> str:
 _STALLED: Final = re.compile(r"^smsp__pcsamp_warps_issue_stalled_\w+_not_issued$")
 
 
-def _instruction_table(opened: Sequence[Any]) -> pl.DataFrame:
-    rows = [row for event_id, action in enumerate(opened) for row in _instructions(event_id, action)]
-    return INSTRUCTIONS.check(pl.DataFrame(rows, schema=INSTRUCTIONS.schema, orient="row"))
-
-
-def _source_table(opened: Sequence[Any]) -> pl.DataFrame:
+def _sources(opened: Sequence[Any]) -> Iterable[tuple[str, str]]:
+    """Rows of source files, by name."""
     every = (item for action in opened for item in dict(action.source_files()).items())
-    found = {text(name): text(source) for name, source in every if source}
-    return pl.DataFrame([*found.items()], schema=SOURCE_FILES.schema, orient="row")
+    return {text(name): text(source) for name, source in every if source}.items()
 
 
 def _instructions(event_id: int, action: Any) -> Iterator[dict[str, object]]:  # noqa: ANN401 - the module has no types
@@ -351,22 +334,19 @@ def _by_address(action: Any, name: str) -> dict[int, int]:  # noqa: ANN401 - as 
     return {int(places.as_uint64(i)): int(metric.as_uint64(i)) for i in range(metric.num_instances())}
 
 
-#: Tables that are read in a child process: how, of which columns, and what they are called in messages.
-_PARTS: Final = {
-    "instructions": (_instruction_table, INSTRUCTIONS, "the instructions of a kernel"),
-    "files": (_source_table, SOURCE_FILES, "its sources"),
-}
-
-
+#: Tables that are read in a child process: of which columns, and what they are called in messages.
+_PARTS: Final = {"instructions": (INSTRUCTIONS, "the instructions of a kernel"), "files": (SOURCE_FILES, "its sources")}
 #: The child's arguments: this module, and nothing of the current folder in its place.
 _CHILD: Final = ("-P", "-m", "kanalyze.readers.ncu.module")
 
 
 def read_here(name: str, path: Path, opened: Sequence[Any]) -> pl.DataFrame:
     """As :func:`read_apart`, in this process."""
-    read, _, what = _PARTS[name]
+    declared, what = _PARTS[name]
     try:
-        return read(opened)
+        each = (_instructions(event_id, action) for event_id, action in enumerate(opened))
+        rows = [*_sources(opened)] if name == "files" else [row for some in each for row in some]
+        return declared.check(pl.DataFrame(rows, schema=declared.schema, orient="row"))
     except DAMAGE as error:
         raise damaged(path, what, text(error)) from error
 
@@ -380,7 +360,7 @@ def read_apart(name: str, path: Path, opened: Sequence[Any]) -> pl.DataFrame:
     Raises:
         DamagedReportError: They are invalid.
     """
-    _, declared, what = _PARTS[name]
+    declared, what = _PARTS[name]
     if not sys.executable or getattr(sys, "frozen", False):
         return read_here(name, path, opened)
     command = [sys.executable, *_CHILD, str(os.getpid()), name, str(path.absolute())]
@@ -407,9 +387,9 @@ def write(name: str, report: str, out: str) -> None:
     if library is None:
         sys.exit("the module ncu_report is gone")
     try:
-        _PARTS[name][0](actions(Path(report), library)[0]).write_ipc(out)
-    except DAMAGE as error:
-        sys.exit(text(error))
+        read_here(name, Path(report), actions(Path(report), library)[0]).write_ipc(out)
+    except KanalyzeError as error:
+        sys.exit(str(error))
 
 
 # Whether a report's file is complete, since the module silently gives kernels without metrics if it is not.
@@ -420,9 +400,7 @@ def write(name: str, report: str, out: str) -> None:
 
 MAGIC: Final = b"NVR\0"
 
-_SIZE: Final = 4
-_PAYLOAD: Final = 5
-
+_SIZE, _PAYLOAD = 4, 5
 #: Upper bound of a block head; a larger one means an unknown layout.
 _MOST: Final = 1 << 24
 #: Sizes above this overflow to negative in the module.
@@ -449,9 +427,7 @@ def blocks(path: Path) -> tuple[bool, bool]:
 def _is_cut(path: Path) -> bool:
     """Whether the file is truncated within a block.
 
-    Raises:
-        _BlockError: It is no block behind the first one, or of an impossible size.
-        ValueError, IndexError: There is no first one.
+    Raises _BlockError for no block behind the first one, or an impossible size; ValueError, IndexError without a first.
     """
     length = path.stat().st_size
     with path.open("rb") as file:
@@ -489,11 +465,7 @@ def _pass_block(file: BinaryIO, length: int) -> bytes | None:
 
 
 def _head(file: BinaryIO, length: int) -> bytes | None:
-    """Reads a length-prefixed block head; None if the file ends before it does.
-
-    Raises:
-        ValueError: It is no head.
-    """
+    """Reads a length-prefixed block head; None if the file ends before it does. Raises ValueError if it is none."""
     size = file.read(_SIZE)
     announced = int.from_bytes(size, "little")
     if announced > _LARGEST or announced > max(_MOST, length):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -15,18 +16,16 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from kanalyze.errors import DamagedReportError, UnknownFormatError
-from kanalyze.files.regular import readable, regular
+from kanalyze.files import readable, regular
 
 #: First lines of pages: the header of pages of launches, and the kernel line of the source page.
 _LAUNCHES: Final = b'"ID","'
 _SOURCE: Final = b'"Kernel Name","'
 _BEGINNINGS: Final = (_LAUNCHES, _SOURCE)
-
 #: Messages of ncu in a log.
 _WARNING: Final = re.compile(rb"^==WARNING==(.*)$", re.MULTILINE)
 _ERROR: Final = re.compile(rb"^==ERROR== *(.*\S)", re.MULTILINE)
 _OWN: Final = re.compile(rb"^==(?:PROF|WARNING|ERROR)==", re.MULTILINE)
-
 #: Most errors of a failed run that are quoted.
 _SHOWN: Final = 2
 
@@ -75,7 +74,7 @@ class PagesFile(NamedTuple):
     """Content of one file: its pages, ncu's warnings and errors, and whether the file is truncated."""
 
     path: Path
-    pages: tuple[Page, ...]
+    pages: Sequence[Page]
     warnings: tuple[str, ...] = ()
     cut: bool = False
     errors: tuple[str, ...] = ()
@@ -114,15 +113,14 @@ def pages_in(path: Path, text: bytes | None = None) -> PagesFile:
         UnreadableReportError: The operating system refuses to read it.
     """
     text = content(path) if text is None else text
-    pages = _records_of_pages(text)
-    cut = [records.count(b'"') % 2 == 1 for records in pages]  # the last record has no end
-    whole = [
-        records[: records.rfind(b'\n"') + 1] if ends else records for records, ends in zip(pages, cut, strict=True)
-    ]
-    found = tuple(page for records in whole for page in _page(path, records))
+    found, cut = list[Page](), False
+    for records in _records_of_pages(text):
+        endless = records.count(b'"') % 2 == 1  # the last record has no end
+        found += _page(path, records[: records.rfind(b'\n"') + 1] if endless else records)
+        cut |= endless
     if not any(page.rows.height for page in found):
         raise _without_kernels(path, text)
-    return PagesFile(path, found, _said(_WARNING, text), any(cut), _said(_ERROR, text))
+    return PagesFile(path, found, _said(_WARNING, text), cut, _said(_ERROR, text))
 
 
 def _said(pattern: re.Pattern[bytes], text: bytes) -> tuple[str, ...]:

@@ -9,12 +9,14 @@ of a report.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
-from pathlib import Path
+from itertools import accumulate, takewhile
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
@@ -22,11 +24,10 @@ import polars as pl
 from kanalyze import outlets
 from kanalyze.counter_model import LAUNCH_NUMBERS
 from kanalyze.errors import DamagedReportError, ExportError, UnknownFormatError
-from kanalyze.files.regular import regular
+from kanalyze.files import regular
 from kanalyze.machinery import ending_with
 from kanalyze.readers.ncu import csv as ncu_csv
 from kanalyze.readers.ncu import module as ncu_module
-from kanalyze.readers.ncu.asked_launches import MANIFEST, Selection
 from kanalyze.readers.ncu.pages import content, looks_like_ncu, pages_in
 from kanalyze.readers.ncu.tables import Measured, NcuTables
 from kanalyze.readers.nsys.read_rep import installed
@@ -36,13 +37,17 @@ if TYPE_CHECKING:
     from kanalyze.readers import Progress
 
     Runner = Callable[[Sequence[str]], subprocess.CompletedProcess[bytes]]
+    #: The commands of a capture, keyed by step name, as :func:`commands` returns them.
+    Commands = Mapping[str, Sequence[str]]
+
 
 #: Suffixes of reports, compressed ones among them, and of pages and logs; a page may have any name.
 REPORT: Final = ".ncu-rep"
 _REPORTS: Final = (REPORT, REPORT + "z")
 _LOGS: Final = (".csv", ".log", ".txt")
 _PAGE: Final = b'"ID","'
-
+#: The file that marks a folder as a capture.
+MANIFEST: Final = "manifest.json"
 #: How the files of a run are called behind its name.
 _SOURCE: Final = ".source.csv"
 _PAGES: Final = {"details": ".details.csv", "raw": ".raw.csv"}
@@ -74,8 +79,7 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
         is_report = path.suffix in _REPORTS or file.read(len(ncu_module.MAGIC)) == ncu_module.MAGIC
     if not is_report:
         return _report_of_page(path)
-    pages = _pages_of(path.with_name(path.name.removesuffix(REPORT)))
-    return report_of(path, [Run(path, pages)], progress)
+    return report_of(path, [Run(path, _pages_of(path.with_name(path.name.removesuffix(REPORT))))], progress)
 
 
 class Run(NamedTuple):
@@ -117,8 +121,7 @@ def report_of(
         DamagedReportError: The pages of one are not of one run, or are invalid.
     """
     found = [with_numbers(_measured(run, progress), (asked or {}).get(run.name)) for run in runs]
-    capture = path if asked is not None else None
-    return Report(Meta(path, "ncu", capture=capture), NcuTables(path, _joined(found)))
+    return Report(Meta(path, "ncu", capture=path if asked is not None else None), NcuTables(path, _joined(found)))
 
 
 def with_numbers(found: Measured, asked: Selection | None) -> Measured:
@@ -173,10 +176,6 @@ def _report_of_page(path: Path) -> Report:
     """The report of the page at `path`, with sibling pages if they are of the same run.
 
     That of a source page, which lists no launches itself, is that of a page beside it.
-
-    Raises:
-        UnknownFormatError: It has no kernels.
-        DamagedReportError: It is invalid.
     """
     stem = _stem(path)
     beside = _pages_of(stem) if stem else {}
@@ -197,8 +196,7 @@ def _report_of_page(path: Path) -> Report:
         if not others:
             raise
         found = ncu_csv.measured(**{**dict.fromkeys(_PAGES), **files})
-        note = ("page beside it left out", len(others), None, str(error))
-        found = replace(found, notes=[*found.notes, note])
+        found = replace(found, notes=[*found.notes, ("page beside it left out", len(others), None, str(error))])
     return Report(Meta(path, "ncu"), NcuTables(path, _named(found, stem)))
 
 
@@ -259,11 +257,7 @@ def run_program(command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
         OSError: It cannot be started.
     """
     return subprocess.run(  # noqa: S603 - ncu, with the report's path and no shell
-        list(command),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-        preexec_fn=ending_with(os.getpid()),
+        list(command), stdin=subprocess.DEVNULL, capture_output=True, check=False, preexec_fn=ending_with(os.getpid())
     )
 
 
@@ -307,3 +301,147 @@ def printed(path: Path, page: str, program: Path, runner: Runner = run_program) 
         lines = (ended.stderr + ended.stdout).decode(errors="replace").splitlines()
         raise ncu_module.unreadable(path, str(program), lines)
     return ended.stdout
+
+
+#: ncu flags with a value that do not affect which launches are profiled.
+_HARMLESS: Final = frozenset(
+    (
+        *("--set", "--section", "--metrics", "--import-source", "--source-folders", "--clock-control"),
+        *("--cache-control", "--export", "-o", "--log-file", "--print-units", "--page", "--target-processes"),
+    )
+)
+
+#: ncu flags without a value that do not; ``--nvtx`` alone filters nothing.
+_HARMLESS_ALONE: Final = frozenset(("--csv", "--force-overwrite", "-f", "--nvtx"))
+#: Flags that select launches, and their short forms.
+_SHORT: Final = {"-k": "--kernel-name", "-s": "--launch-skip", "-c": "--launch-count"}
+_CHOOSING: Final = ("--kernel-id", "--kernel-name-base", "--profile-from-start", *_SHORT.values())
+
+#: `nsys profile` flags that do not affect which launches are recorded, nor their order.
+_HARMLESS_IN_NSYS: Final = re.compile(
+    r"--(cuda-um-(cpu|gpu)-page-faults|sample|cpuctxsw|output|duration|export|stats|force-overwrite)=.*"
+    r"|--trace=(.*,)?cuda(,.*)?|--cuda-graph-trace=node|--capture-range-end=stop"
+)
+_FROM_CALL: Final = "--capture-range=cudaProfilerApi"
+#: The words of `nsys profile` and a program.
+_LEAST: Final = 3
+#: A regular expression that matches exactly one mangled name.
+_ESCAPED: Final = r"(?:\w|\\[.$])+"
+#: Whether ncu counts launches from program start, by the value of --profile-from-start.
+_STARTS: Final = {"on": True, "yes": True, "1": True, "off": False, "no": False, "0": False}
+
+
+class Selection(NamedTuple):
+    """The launches selected by one ncu run.
+
+    Attributes:
+        numbers: The launch numbers, counted from 1 per function; None for the first launches.
+        skip: How many launches are skipped before the first ones; if any, the launches are of one function.
+        from_call: Whether launches are counted from the call of cudaProfilerStart on, not from program start.
+        symbols: Mangled names of the functions that pass the filter; empty if unknown.
+    """
+
+    numbers: tuple[int, ...] | None
+    skip: int = 0
+    from_call: bool = False
+    symbols: tuple[str, ...] = ()
+
+    def numbers_of(self, names: Sequence[str | None]) -> list[int | None]:
+        """The launch number (from 1, per function) of each profiled kernel; None where the report contradicts this."""
+        seen: Counter[str | None] = Counter()
+        counts, found = Counter(names), list[int | None]()
+        for name in names:
+            seen[name] += 1
+            if name is None or (self.numbers is not None and counts[name] != len(self.numbers)):
+                found.append(None)
+            else:
+                found.append(self.skip + seen[name] if self.numbers is None else self.numbers[seen[name] - 1])
+        return found if not self.skip or len(counts) == 1 else [None] * len(found)
+
+
+def selection(command: Sequence[str]) -> Selection | None:
+    """Parses the launch selection of an ncu command line; None where it cannot be determined."""
+    flags = _flags(command)
+    if flags is None:
+        return None
+    from_start = _from_start(flags)
+    found = _by_number(flags) if "--kernel-id" in flags else _first_ones(flags)
+    return None if found is None or from_start is None else found._replace(from_call=not from_start)
+
+
+def chooses(command: Sequence[str]) -> bool | None:
+    """Whether an ncu command line profiles only a subset of the launches; None if unknown."""
+    flags = _flags(command)
+    if flags is None:
+        return None
+    if flags.keys() - {"--profile-from-start", "--kernel-name-base"}:
+        return True
+    from_start = _from_start(flags)
+    return None if from_start is None else not from_start
+
+
+def _from_start(flags: Mapping[str, str]) -> bool | None:
+    """Whether launches are counted from program start; None for an unknown value of the flag."""
+    return _STARTS.get(flags.get("--profile-from-start", "on"))
+
+
+def _by_number(flags: Mapping[str, str]) -> Selection | None:
+    """The selection by launch number, in any context and on any stream."""
+    of_all = re.fullmatch(r"::(.+):(\d+(?:\|\d+)*)", flags["--kernel-id"])
+    if of_all is None or ({*_SHORT.values()} & flags.keys()) or flags.get("--kernel-name-base") != "mangled":
+        return None
+    numbers = {int(number) for number in of_all[2].split("|")}
+    return Selection(tuple(sorted(numbers)), symbols=_symbols(of_all[1])) if 0 not in numbers else None
+
+
+def _first_ones(flags: Mapping[str, str]) -> Selection | None:
+    """The selection of the first launches that pass a name filter, after skipped ones if it names one function."""
+    skip = flags.get("--launch-skip", "0")
+    if not (skip.isdecimal() and flags.get("--launch-count", "0").isdecimal()):
+        return None
+    symbols = _symbols(flags.get("--kernel-name", "")) if (flags.get("--kernel-name-base") == "mangled") else ()
+    return Selection(None, int(skip), symbols=symbols) if not int(skip) or len(symbols) == 1 else None
+
+
+def _symbols(pattern: str) -> tuple[str, ...]:
+    """The mangled names in a name filter: a plain name, ``regex:^NAME$`` or ``regex:^(NAME|NAME)$``.
+
+    Empty for other expressions, in which a dot or dollar sign that is not escaped has its own meaning.
+    """
+    if re.fullmatch(r"[\w$.]+", pattern):
+        return (pattern,)
+    whole = re.fullmatch(rf"regex:\^(?:\(({_ESCAPED}(?:\|{_ESCAPED})*)\)|({_ESCAPED}))\$", pattern)
+    return tuple((whole[1] or whole[2]).replace("\\", "").split("|")) if whole else ()
+
+
+def _flags(command: Sequence[str]) -> dict[str, str] | None:
+    """The flags that select launches, with values; None if any flag is unknown or repeated."""
+    if not command or not PurePath(command[0]).name.startswith("ncu"):
+        return None
+    found: dict[str, str] = {}
+    words = iter(command[1:])
+    for word in words:
+        if not word.startswith("-"):
+            return found
+        flag, equals, value = word.partition("=")
+        if flag in _HARMLESS_ALONE and not equals:
+            continue
+        value, flag = value if equals else next(words, ""), _SHORT.get(flag, flag)
+        if flag in _CHOOSING and flag not in found:
+            found[flag] = value
+        elif flag not in _HARMLESS:
+            return None
+    return None  # there is no program
+
+
+def counts_from_call(command: Sequence[str]) -> bool | None:
+    """Whether an `nsys profile` command records from cudaProfilerStart on; None where it records otherwise.
+
+    False if it records from program start. Either way every launch from there on has to be recorded, with graph nodes
+    recorded individually.
+    """
+    if len(command) < _LEAST or not PurePath(command[0]).name.startswith("nsys") or command[1] != "profile":
+        return None
+    flags = [*takewhile(lambda word: word.startswith("-"), command[2:])]
+    others = [flag for flag in flags if flag != _FROM_CALL]
+    return None if any(_HARMLESS_IN_NSYS.fullmatch(flag) is None for flag in others) else len(others) < len(flags)

@@ -6,7 +6,7 @@ unknown. The kernels in `events` are laid end to end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -78,9 +78,7 @@ _DEVICE: Final = {
 }
 
 #: Transfers per memory clock, for memory whose clock is reported and not its data rate.
-_DOUBLE_RATE: Final = 2
-_BITS: Final = 8
-_KILO: Final = 1000
+_DOUBLE_RATE, _BITS, _KILO = 2, 8, 1000
 
 #: Attributes of devices that are read.
 _ATTRIBUTES: Final = (
@@ -137,7 +135,11 @@ class NcuTables:
         tables: dict[str, Callable[[], pl.DataFrame]] = {
             "kernel_config": self._kernel_config,
             "devices": self._devices,
-            "processes": self._processes,
+            "processes": lambda: (
+                self._measured.launches.drop_nulls("process_id")
+                .unique(["process_id", "device"], maintain_order=True)
+                .with_columns(name=pl.col("process_name"))
+            ),
             "metrics": lambda: self._measured.metrics,
             "rule_results": lambda: self._measured.rules,
             "instructions": self._measured.instructions,
@@ -205,23 +207,15 @@ class NcuTables:
             )
         )
 
-    def _processes(self) -> pl.DataFrame:
-        rows = self._measured.launches.drop_nulls("process_id").unique(["process_id", "device"], maintain_order=True)
-        return rows.with_columns(name=pl.col("process_name"))
-
     def notes_of_read(self) -> pl.DataFrame:
         """All notes, since everything is read at once."""
-        notes = [*self._measured.notes, *self._missing_sections()]
-        return pl.DataFrame(notes, schema=NOTES.schema, orient="row")
-
-    def _missing_sections(self) -> Iterator[Note]:
-        """Notes on sections that were not collected for any kernel, and what is unknown without them."""
-        every = self._measured.launches.height
+        notes, every = [*self._measured.notes], self._measured.launches.height
         for section, (metric, effect) in _BASIC.items():
-            lacking = every - self._measured.metrics.filter(metric=metric).get_column("event_id").n_unique()
-            if lacking:
+            if lacking := every - self._measured.metrics.filter(metric=metric).get_column("event_id").n_unique():
                 told = f"{metric} was not collected of {lacking:,} of {every:,} kernels: {effect}"
-                yield f"kernels without {section}", lacking, None, f"{told}; record them with `ncu --section {section}`"
+                remedy = f"record them with `ncu --section {section}`"
+                notes.append((f"kernels without {section}", lacking, None, f"{told}; {remedy}"))
+        return pl.DataFrame(notes, schema=NOTES.schema, orient="row")
 
 
 def metrics_frame(found: pl.DataFrame) -> pl.DataFrame:
@@ -230,15 +224,13 @@ def metrics_frame(found: pl.DataFrame) -> pl.DataFrame:
     Sorted by kernel and metric, of which the first value counts; our table of sections precedes a given section.
     """
     known = pl.col("metric").replace_strict(SECTION_OF, default=None, return_dtype=pl.String)
-    unit = pl.when(pl.col("unit") != "").then("unit")
-    every = found.with_columns(section=pl.coalesce(known, "section"), unit=unit)
+    every = found.with_columns(section=pl.coalesce(known, "section"), unit=pl.when(pl.col("unit") != "").then("unit"))
     return METRICS.select(every.unique(["event_id", "metric"], keep="first").sort("event_id", "metric"))
 
 
 # Impossible values of a damaged report are removed, and noted in health.
 
 _CYCLES, _CLOCK = "gpc__cycles_elapsed.max", "gpc__cycles_elapsed.avg.per_second"
-
 #: Upper bound of any counter: the largest are peaks of operations per second, below 1e17.
 _MOST_OF_ANY: Final = 1e18
 #: Differences of two measurements can be slightly negative.
@@ -263,8 +255,7 @@ _LIMITS: Final = {
 }
 
 #: Duration × clock = cycles: within 1.5 % in all reports examined.
-_TOLERANCE: Final = 0.1
-_NS: Final = 1e9
+_TOLERANCE, _NS = 0.1, 1e9
 
 _SIZES: Final = tuple(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz")
 #: Most threads per block on any GPU.
@@ -280,13 +271,19 @@ def _sound(found: Measured) -> Measured:
     launches, odd_launches = _without(found.launches, size, pl.any_horizontal(size < 1) | (threads > _THREADS))
     rules, odd_rules = _without(found.rules, share, ~share.is_between(0, 1))
     metrics, odd_metrics = _sound_metrics(found.metrics)
-    notes: list[Note] = [
-        *found.notes,
-        *([("launch shapes that cannot be", odd_launches, None, of_launches)] if odd_launches else []),
+    names = (_DURATION, _CYCLES, _CLOCK)
+    held = metrics.filter(pl.col("metric").is_in(names)).select("event_id", "metric", "value")
+    wide = held.pivot(on="metric", on_columns=list(names), index="event_id", values="value", aggregate_function="first")
+    by_clock = pl.col(_CYCLES) / pl.col(_CLOCK) * _NS
+    contradicting = wide.filter((pl.col(_DURATION) / by_clock - 1).abs() > _TOLERANCE).height
+    of_durations = f"{_DURATION} is not {_CYCLES} by {_CLOCK}: one of these is wrong, and what is computed of it"
+    odd: list[Note] = [
+        ("launch shapes that cannot be", odd_launches, None, of_launches),
         *odd_metrics,
-        *_contradictions(metrics),
-        *([("estimates that cannot be", odd_rules, None, of_rules)] if odd_rules else []),
+        ("durations that contradict cycles and clock", contradicting, None, of_durations),
+        ("estimates that cannot be", odd_rules, None, of_rules),
     ]
+    notes = [*found.notes, *(note for note in odd if note[1])]
     return replace(found, launches=launches, metrics=metrics, rules=rules, notes=notes)
 
 
@@ -314,17 +311,6 @@ def _sound_metrics(metrics: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
         value=pl.when(~wrong).then("value"), text=pl.when(wrong).then(value.cast(pl.String)).otherwise("text")
     )
     return left, [("metrics with values that cannot be", absurd.height, None, effect)]
-
-
-def _contradictions(metrics: pl.DataFrame) -> Iterator[Note]:
-    names = (_DURATION, _CYCLES, _CLOCK)
-    rows = metrics.filter(pl.col("metric").is_in(names)).select("event_id", "metric", "value")
-    wide = rows.pivot(on="metric", on_columns=list(names), index="event_id", values="value", aggregate_function="first")
-    by_clock = pl.col(_CYCLES) / pl.col(_CLOCK) * _NS
-    odd = wide.filter((pl.col(_DURATION) / by_clock - 1).abs() > _TOLERANCE)
-    if odd.height:
-        effect = f"{_DURATION} is not {_CYCLES} by {_CLOCK}: one of these is wrong, and what is computed of it"
-        yield ("durations that contradict cycles and clock", odd.height, None, effect)
 
 
 # Section and metric labels of the details page, mapped to ncu section and metric names.

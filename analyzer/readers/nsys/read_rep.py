@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING, Final, NoReturn
 from kanalyze.errors import ExportError, KanalyzeError, UnreadableReportError
 from kanalyze.machinery import end_by, ending_with
 from kanalyze.readers.nsys.read_sqlite_folder import report_of, shows_nsys
-from kanalyze.readers.storage.sqlite_file import SqliteFile
+from kanalyze.readers.storage.table_files import SqliteFile
 from kanalyze.readers.user_cache import alone, cache_folder, checksum, digest, kept, make_room, name_of, scratch
 from kanalyze.report import Report
 
@@ -128,11 +128,7 @@ def _fingerprint(program: Path) -> str:
 
 
 def _export(path: Path, name: str, program: Path, progress: Progress, starter: Starter) -> Path:
-    """Export the report at `path` under `name`, and remove cached exports of earlier states of the report.
-
-    Raises:
-        OSError: The cache cannot be written, or the program not be started.
-    """
+    """Export the report at `path` under `name`, and remove cached exports of earlier states of the report."""
     cache = cache_folder()
     with scratch(cache) as folder:
         made = folder / "export.sqlite"
@@ -172,7 +168,6 @@ _USUAL: Final = (
 
 #: A progress line: ``Processing 1145 events: [=====42%        ]``.
 _PERCENT: Final = re.compile(rb"\[[= ]*(\d{1,3})%")
-
 #: Grace period before a terminated program is killed.
 _GRACE_S: Final = 3
 
@@ -181,7 +176,6 @@ _VERSION_LIMIT_S: Final = 20
 _ALL: Final = 100  # per cent
 
 _LOOK_EVERY_S: Final = 0.05
-
 #: Longer than two progress lines.
 _LINE_BYTES: Final = 400
 

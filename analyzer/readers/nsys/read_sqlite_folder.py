@@ -17,6 +17,7 @@ import polars as pl
 
 from kanalyze.counter_model import CPU_SAMPLES, SYMBOLS
 from kanalyze.errors import CannotTellError, UnknownFormatError
+from kanalyze.files import Payload
 from kanalyze.model import (
     COMMUNICATOR_CALLS,
     COMPILED_KERNELS,
@@ -27,35 +28,28 @@ from kanalyze.model import (
     RANGE_DETAIL,
     READER_TABLES,
 )
-from kanalyze.readers.nsys import events as nsys
-from kanalyze.readers.nsys.events import DETAILS, Details, Labels
-from kanalyze.readers.nsys.machine import Machine, Seen, notes, streams
+from kanalyze.readers.nsys import tables as nsys
 from kanalyze.readers.nsys.samples import Samples, gpu_metrics, network_metrics
-from kanalyze.readers.storage.sqlite_file import SqliteFile
-from kanalyze.readers.storage.table_folder import FORMS, TableFolder, tables_in
+from kanalyze.readers.nsys.tables import DETAILS, Details, Labels, Machine, Seen, notes, streams
+from kanalyze.readers.storage.table_files import FORMS, SqliteFile, TableFolder, tables_in
 from kanalyze.reduction.tables import is_reduction
 from kanalyze.report import Meta, Report
 from kanalyze.schema import Table
 
 if TYPE_CHECKING:
     from kanalyze.readers import Progress
-    from kanalyze.readers.storage import TableFile
+    from kanalyze.readers.storage.table_files import TableFile
 
 #: A tenth of the int64 range, in nanoseconds: some 29 years.
 _LATEST_NS: Final = (1 << 63) // 10
-
 #: Names of the kernel, and of the library folder, of the Windows Subsystem for Linux.
 _WSL: Final = re.compile(r"(?i)microsoft-standard|\bwsl2?\b|-wsl2?")
-
 #: Export metadata tables; the second name is from 2022.
 _EXPORT: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
-
 #: What orders events that start together.
 _TIES: Final = ("end", "correlationId", "globalPid", "globalTid", "deviceId", "streamId")
-
 #: Tables of calls, whose stacks are found by their rows, and which no analysis takes to be in order.
 _CALLS: Final = {spec.table for spec in nsys.EVENT_TABLES if spec.kind in {"api", "osrt"}}
-
 #: Tables of which any shows that nsys wrote the database.
 _SIGNS: Final = (*_EXPORT, "META_DATA_CAPTURE", "TARGET_INFO_SESSION_START_TIME", "StringIds")
 
@@ -70,7 +64,9 @@ def accepts(path: Path, head: bytes) -> bool:
     """
     if path.is_dir():
         return any(tables_in(path, form) for form in FORMS) and not is_reduction(path)
-    return head.startswith(_MAGIC) or any(path.suffix == form.suffix and head.startswith(form.magic) for form in FORMS)
+    return head.startswith(_MAGIC) or any(
+        path.suffix == suffix and head.startswith(magic) for suffix, magic in FORMS.items()
+    )
 
 
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
@@ -188,7 +184,7 @@ class NsysTables:
             "processes": self._machine.processes,
             "symbols": self._symbols,
             "cpu_samples": self._samples.cpu_samples,
-            "python_samples": self._samples.python_samples,
+            "python_samples": lambda: self._samples.python[0],
             "call_stacks": lambda: self._samples.call_stacks(self._first_ids),
             "stack_frames": self._samples.stack_frames,
             "scheduling": self._samples.scheduling,
@@ -259,7 +255,7 @@ class NsysTables:
     def _events_of(self, spec: nsys.EventTable) -> pl.DataFrame:
         have = {*self._database.columns(spec.table)}
         made = {name: made for name, (source, made) in nsys.EVENT_COLUMNS.items() if have.intersection(source)}
-        name, to_gpu = self._labels.namer(spec.named), self._machine.to_gpu
+        name = self._labels.namer(spec.named)
         if spec.instant:
             made["dur_ns"] = pl.lit(0)
 
@@ -268,7 +264,7 @@ class NsysTables:
                 column, value = spec.only
                 raw = raw.filter((pl.col(column) == value).fill_null(value=True))
             if "device" in made:
-                raw = to_gpu(raw)
+                raw = self._machine.to_gpu(raw)
             if spec.kind == "api" and nsys.RETURNED in have:
                 failed = raw.filter(~pl.col(nsys.RETURNED).is_in(nsys.SUCCESSES))
                 self._seen.failed.append(failed.select("correlationId", nsys.process_of("globalTid").alias("pid")))
@@ -278,7 +274,8 @@ class NsysTables:
         self._seen.endless[spec.table] = frame.get_column("dur_ns").null_count() if "dur_ns" in frame.columns else 0
         if self._seen.endless[spec.table]:
             frame = frame.with_columns(pl.col("dur_ns").fill_null(0))
-        return self._numbered(EVENTS, spec.table, _of_kind(frame, spec.kind))
+        # the kind comes last, because constant columns of a complete frame take no memory
+        return self._numbered(EVENTS, spec.table, frame.with_columns(_kind(spec.kind)))
 
     def _ranges(self) -> pl.DataFrame:
         made = self._range_rows.select(
@@ -289,7 +286,7 @@ class NsysTables:
             dur_ns=pl.col("end") - pl.col("start"),
             thread_id=nsys.thread_of("globalTid"),
         )
-        return self._as_declared(EVENTS, nsys.RANGES, _of_kind(made, "range"))
+        return self._as_declared(EVENTS, nsys.RANGES, made.with_columns(_kind("range")))
 
     @cached_property
     def _range_rows(self) -> pl.DataFrame:
@@ -344,8 +341,7 @@ class NsysTables:
 
     def _graph_nodes(self) -> pl.DataFrame:
         """Nodes of executable graphs, joined with the nodes that they were instantiated from."""
-        tables = (table for table in nsys.GRAPH_NODES if "graphNodeId" in self._database.columns(table))
-        source = next(tables, None)
+        source = next((table for table in nsys.GRAPH_NODES if "graphNodeId" in self._database.columns(table)), None)
         if source is None:
             return GRAPH_NODES.empty()
         raw = self._database.integers(source, ("globalTid", "graphNodeId", "originalGraphNodeId"), lambda part: part)
@@ -370,7 +366,7 @@ class NsysTables:
         return SYMBOLS.select(named.drop_nulls().unique()).sort(*SYMBOLS.schema)
 
     def _side_table(self, table: Table) -> pl.DataFrame:
-        present = [part for part in DETAILS[table.name] if part.source in self._database.tables]
+        present = (part for part in DETAILS[table.name] if part.source in self._database.tables)
         return pl.concat([self._details(table, part) for part in present] or [table.empty()])
 
     def _details(self, table: Table, part: Details) -> pl.DataFrame:
@@ -387,15 +383,14 @@ class NsysTables:
         return self._numbered(table, part.source, frame)
 
 
-def _of_kind(frame: pl.DataFrame, kind: str) -> pl.DataFrame:
-    """Adds the kind, last, because constant columns of a complete frame take no memory."""
-    return frame.with_columns(pl.lit(kind, dtype=EVENTS.schema["kind"]).alias("kind"))
+def _kind(kind: str) -> pl.Expr:
+    return pl.lit(kind, dtype=EVENTS.schema["kind"]).alias("kind")
 
 
 # Payloads of NCCL's own NVTX ranges: communicator, message size, peer and root of each call.
 #
-# A payload has a header of 32 bytes (number of payloads, schema, size, offset; each 8 bytes), then the fields at the
-# offsets that NVTX_PAYLOAD_SCHEMA_ENTRIES gives. The export has them with ``--include-blobs=true``; else they are null.
+# Fields lie at the offsets that NVTX_PAYLOAD_SCHEMA_ENTRIES gives. The export has payloads with
+# ``--include-blobs=true``; else they are null.
 
 #: Entries of schemas by name: the column, and how the value is packed.
 _FIELDS: Final = {
@@ -407,7 +402,6 @@ _FIELDS: Final = {
     "Rank": ("rank", "<i"),
 }
 
-_HEADER: Final = struct.Struct("<4Q")
 _LARGEST: Final = (1 << 63) - 1
 
 
@@ -442,16 +436,13 @@ def _schemas(database: TableFile) -> dict[int, dict[str, tuple[str, int]]]:
 
 def _fields(blob: object, schemas: dict[int, dict[str, tuple[str, int]]]) -> dict[str, Any] | None:
     """The fields of a payload; none where it is none of NCCL's, None where it is shorter than its schema says."""
-    data = blob.encode() if isinstance(blob, str) else blob
-    if not isinstance(data, bytes) or len(data) < _HEADER.size:
-        return None
-    number, schema, size, begin = _HEADER.unpack_from(data)
-    if number == 0 or begin + size > len(data):
+    payload = Payload.of(blob)
+    if payload is None or payload.number == 0:
         return None
     found: dict[str, Any] = {}
-    for column, (packed, offset) in schemas.get(schema, {}).items():
-        if offset < 0 or offset + struct.calcsize(packed) > size:
+    for column, (packed, offset) in schemas.get(payload.schema, {}).items():
+        if offset < 0 or offset + struct.calcsize(packed) > len(payload.data):
             return None
-        value = struct.unpack_from(packed, data, begin + offset)[0]
+        value = struct.unpack_from(packed, payload.data, offset)[0]
         found[column] = f"{value:016x}" if column == "communicator" else value if value <= _LARGEST else None
     return found

@@ -27,30 +27,24 @@ from kanalyze.counter_model import (
     SCHEDULING,
     STACK_FRAMES,
 )
-from kanalyze.files.python_stacks import DOMAIN, DOMAINS, MARK, Frame, unpacked
-from kanalyze.readers.nsys.events import RANGES, Labels, Named, process_of, thread_of
+from kanalyze.files import DOMAIN, DOMAINS, MARK, Frame, PythonStack
+from kanalyze.readers.nsys.tables import RANGES, Labels, Named, process_of, thread_of
 
 if TYPE_CHECKING:
-    from kanalyze.readers.storage import TableFile
+    from kanalyze.readers.storage.table_files import TableFile
 
 _SAMPLES, _SCHEDULE = "COMPOSITE_EVENTS", "SCHED_EVENTS"
-
 #: Tables of call chains and the source that each is, in the order of their stack ids.
 _CHAINS: Final = ("SAMPLING_CALLCHAINS", "OSRT_CALLCHAINS", "CUDA_CALLCHAINS")
-
 #: Stack ids of one source start at a multiple of this; Python's come last.
 _SOURCE: Final = 1 << 40
 _PYTHON: Final = len(_CHAINS)
-
 #: Tables of calls that have a stack, and the table that it is in. Id 0 of OSRT_API means none, and is in no chain.
 _CALLS: Final = {"OSRT_API": "OSRT_CALLCHAINS", "CUPTI_ACTIVITY_KIND_RUNTIME": "CUDA_CALLCHAINS"}
-
 #: Class of the traced calls of OSRT_API; others are marks.
 _TRACED: Final = 27
-
 #: Modules of the entries that nsys puts where a stack breaks off.
 _NO_MODULES: Final = ("[Broken backtraces]", "[Max depth]")
-
 #: nsys' numbers for the state of a Python thread.
 _STATES: Final = {1: "Running", 2: "Blocking Wait", 3: "Uninterruptible"}
 
@@ -87,14 +81,10 @@ class Samples:
 
         return self._database.integers(_SAMPLES, ("id", "start", "globalTid", "cpu"), made)
 
-    def python_samples(self) -> pl.DataFrame:
-        """Python stacks, as :data:`kanalyze.counter_model.PYTHON_SAMPLES`."""
-        return self._python[0]
-
     def stack_frames(self) -> pl.DataFrame:
         """The functions of all stacks, as :data:`kanalyze.sample_model.STACK_FRAMES`."""
         present = [self._stacks(table)[1] for table in _CHAINS if self._database.last_row(table)]
-        return pl.concat([STACK_FRAMES.empty(), *present, self._python[1]])
+        return pl.concat([STACK_FRAMES.empty(), *present, self.python[1]])
 
     def call_stacks(self, first_ids: dict[str, int]) -> pl.DataFrame:
         """The stacks of calls, as :data:`kanalyze.counter_model.CALL_STACKS`; `first_ids` by nsys' table of calls."""
@@ -157,9 +147,7 @@ class Samples:
         one_each = stacks.unique("hash", keep="first", maintain_order=True)
         one_each = one_each.with_columns(stack_id=pl.int_range(first, first + pl.len(), dtype=pl.Int64))
         frames = self._database.integers(
-            table,
-            wanted,
-            lambda raw: plain(raw).join(one_each.drop("hash"), on="id").drop("id", "specialEntry"),
+            table, wanted, lambda raw: plain(raw).join(one_each.drop("hash"), on="id").drop("id", "specialEntry")
         )
         function, module = (self._labels.namer(Named(column))(frames) for column in ("symbol", "module"))
         made = frames.select(
@@ -173,25 +161,22 @@ class Samples:
         return ids, STACK_FRAMES.select(made).sort("stack_id", "depth")
 
     @cached_property
-    def _python(self) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Python samples, and the frames of their stacks."""
+    def python(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Python stacks, as :data:`kanalyze.counter_model.PYTHON_SAMPLES`, and their frames."""
         domains = self._domains()
         if not domains:
             return PYTHON_SAMPLES.empty(), STACK_FRAMES.empty()
         raw = self._database.integers(RANGES, ("start", "eventType", "globalTid", "domainId"), lambda part: part)
         held = "binaryData" in self._database.columns(RANGES)
         blobs = self._database.frame(RANGES, {"binaryData": pl.Object}).get_column("binaryData") if held else None
-        known = pl.DataFrame([*domains], schema=["process_id", "domainId"], orient="row")
-        known = known.with_columns(
-            pl.Series("periodic", [*domains.values()]), pl.col("process_id", "domainId").cast(pl.Int64)
-        )
+        schema = {"process_id": pl.Int64, "domainId": pl.Int64, "periodic": pl.Boolean}
+        known = pl.DataFrame([(*key, periodic) for key, periodic in domains.items()], schema=schema, orient="row")
         marks = raw.with_row_index("row").filter(pl.col("eventType") == MARK)
         marks = marks.with_columns(process_id=process_of("globalTid")).join(
             known, on=["process_id", "domainId"], maintain_order="left"
         )
         held_by = [blobs[row] if blobs is not None else None for row in marks.get_column("row")]
-        data = [blob.encode() if isinstance(blob, str) else blob for blob in held_by]
-        payloads = [unpacked(one) if isinstance(one, bytes) else None for one in data]
+        payloads = [PythonStack.of(blob) for blob in held_by]
         self._undecoded["stacks of Python that cannot be decoded"] = payloads.count(None) - held_by.count(None)
         numbers: dict[tuple[Frame, ...], int] = {}
         stacks = [
@@ -225,9 +210,8 @@ class Samples:
             for stack, number in numbers.items()
             for depth, (function, file, line) in enumerate(stack)
         ]
-        names = ("stack_id", "depth", "function", "module", "line")
-        types = (pl.Int64, pl.Int32, pl.Categorical, pl.Categorical, pl.Int64)
-        return STACK_FRAMES.select(pl.DataFrame(rows, schema=dict(zip(names, types, strict=True)), orient="row"))
+        schema = {name: STACK_FRAMES.schema[name] for name in ("stack_id", "depth", "function", "module", "line")}
+        return STACK_FRAMES.select(pl.DataFrame(rows, schema=schema, orient="row"))
 
 
 def _plain(text: str | None) -> str | None:
@@ -240,25 +224,20 @@ def _plain(text: str | None) -> str | None:
 # Counters that nsys sampled of GPUs and of network adapters.
 
 _TABLE, _NAMES, _GENERIC = "GPU_METRICS", "TARGET_INFO_GPU_METRICS", "GENERIC_EVENTS"
-
 #: A metric's name and the unit in brackets behind it.
 _NAME: Final = r"^(.*?)(?:\s*\[([^\[\]]*)\])?$"
-
 #: The GPU in a typeId.
 _GPU: Final = 0xFF
-
 #: nsys stores some averages in one byte with a sign, so that 128 warps read -128.
 _BYTE: Final = 256
-
 #: A sample counts for at most so many times the usual distance; what is longer is a hole in the recording.
 _HOLE: Final = 2
-
 #: Samples that tell the usual distance.
 _ENOUGH: Final = 1 << 16
 
 _KEYS: Final = ("typeId", "metricId")
 
-_RUNS: Final = {**dict.fromkeys((*_KEYS, "start_ns", "end_ns", "samples", "value"), pl.Int64)}
+_RUNS: Final = (*_KEYS, "start_ns", "end_ns", "samples", "value")
 
 
 def gpu_metrics(database: TableFile, undecoded: dict[str, int]) -> pl.DataFrame:
@@ -302,8 +281,7 @@ def _lasting(runs: pl.DataFrame) -> pl.DataFrame:
     inside = (pl.col("end_ns") - pl.col("start_ns")) / (pl.col("samples") - 1)
     follows = pl.col("start_ns").shift(-1).over(_KEYS) - pl.col("end_ns")
     distance = pl.when(pl.col("samples") > 1).then(inside).otherwise(follows)
-    median = ordered.head(_ENOUGH).select(distance.filter(distance > 0).median()).item()
-    usual = max(int(median or 0), 1)
+    usual = max(int(ordered.head(_ENOUGH).select(distance.filter(distance > 0).median()).item() or 0), 1)
     last = pl.when(follows.is_between(1, _HOLE * usual)).then(follows).otherwise(usual)
     return ordered.with_columns(dur_ns=pl.col("end_ns") - pl.col("start_ns") + last)
 
@@ -340,10 +318,7 @@ def _of_generic_events(database: TableFile, undecoded: dict[str, int]) -> tuple[
             rows.append((time, kind, numbers.setdefault(name, len(numbers)), value))
     undecoded["samples of counters that cannot be decoded"] = lost
     raw = pl.DataFrame(rows, schema=dict.fromkeys(("timestamp", *_KEYS, "value"), pl.Int64), orient="row")
-    named = pl.DataFrame(
-        {"metricId": [*numbers.values()], "metricName": [*numbers]},
-        schema={"metricId": pl.Int64, "metricName": pl.String},
-    )
+    named = pl.DataFrame([*numbers.items()], schema={"metricName": pl.String, "metricId": pl.Int64}, orient="row")
     return _runs(raw), raw.select(_KEYS).unique().join(named, on="metricId")
 
 
@@ -372,7 +347,12 @@ def network_metrics(database: TableFile) -> pl.DataFrame:
     named = {**dict.fromkeys(keys, pl.Int64), "name": pl.String, "unit": pl.String}
     names = database.frame("TARGET_INFO_NETWORK_METRICS", named).drop_nulls(keys)
     names = names.unique(keys, keep="first", maintain_order=True)
-    adapters = _adapters(database)
+    adapters = database.frame("TARGET_INFO_NIC_INFO", {"nicId": pl.Int64, "name": pl.String}).drop_nulls()
+    ids = database.frame("NIC_ID_MAP", {"nicId": pl.Int64, "globalId": pl.Int64}).drop_nulls()
+    adapters = ids.join(adapters.unique("nicId", keep="first", maintain_order=True), on="nicId").select(
+        "globalId", adapter="name"
+    )
+    adapters = adapters.unique("globalId", keep="first", maintain_order=True)
     found = [NETWORK_METRICS.empty()]
     for table, source in _NETWORK.items():
         if database.last_row(table):
@@ -392,11 +372,3 @@ def network_metrics(database: TableFile) -> pl.DataFrame:
             )
             found.append(NETWORK_METRICS.select(made))
     return pl.concat(found)
-
-
-def _adapters(database: TableFile) -> pl.DataFrame:
-    """Names of network adapters by the id that counters have: globalId and adapter."""
-    names = database.frame("TARGET_INFO_NIC_INFO", {"nicId": pl.Int64, "name": pl.String}).drop_nulls()
-    ids = database.frame("NIC_ID_MAP", {"nicId": pl.Int64, "globalId": pl.Int64}).drop_nulls()
-    known = ids.join(names.unique("nicId", keep="first", maintain_order=True), on="nicId")
-    return known.select("globalId", adapter="name").unique("globalId", keep="first", maintain_order=True)

@@ -46,8 +46,6 @@ class DamagedPageError(Exception):
     def __init__(self, page: int, reason: str) -> None:
         """Page number `page` is damaged because of `reason`."""
         super().__init__(f"page {page}: {reason}")
-        self.page = page
-        self.reason = reason
 
 
 class Column(NamedTuple):
@@ -120,8 +118,7 @@ class Cells(NamedTuple):
             DamagedPageError: A cell leaves its page, or the account does not add up.
         """
         pages = self.pages
-        ends = (self.starts & (pages.size - 1)) + sizes
-        self.refuse(ends > pages.usable, "a cell ends outside of the page")
+        self.refuse(((self.starts & (pages.size - 1)) + sizes) > pages.usable, "a cell ends outside of the page")
         used = np.add.reduceat(sizes, self.firsts) + _free_bytes(pages)
         room = pages.usable - self.tops - pages.rows[:, 7]
         pages.refuse(used > room, "the cells overlap")
@@ -177,8 +174,7 @@ def child_pages(pages: Pages) -> Ints:
     cells = find_cells(pages, INTERIOR)
     _, ends = _varints(pages.data, cells.starts + 4)
     cells.check_space(ends - cells.starts)
-    numbers = np.ndarray(len(pages.data) - 3, ">u4", pages.data, 0, (1,))
-    left = numbers[cells.starts].astype(np.int64)
+    left = np.ndarray(len(pages.data) - 3, ">u4", pages.data, 0, (1,))[cells.starts].astype(np.int64)
     return np.insert(left, np.append(cells.firsts[1:], len(left)), pages.number(8, ">u4"))
 
 
@@ -190,34 +186,6 @@ def decode(pages: Pages, layout: Layout, columns: Sequence[str]) -> Block:
         NotDecodableError: A row overflows its page, has more columns than declared, or lacks a column that
             has a default; or one of `columns` holds something else than integers and NULL.
     """
-    records = _find_records(pages, layout)
-    wanted = {layout.columns.index(name): name for name in columns}
-    lacking = [index for index in wanted if index in layout.filled and index >= records.complete]
-    if lacking:
-        raise NotDecodableError(f"rows from before column {wanted[lacking[0]]} was added take its default")
-    found: dict[str, Column] = {}
-    if layout.alias is not None:
-        records.cells.refuse(records.types[layout.alias] != 0, "an INTEGER PRIMARY KEY not stored as NULL")
-        found[layout.columns[layout.alias]] = Column(records.rowids, None)
-        wanted.pop(layout.alias, None)
-    for at, fields in _groups(records, wanted):
-        found |= _decode_group(pages.data, at, fields)
-    return Block(records.rowids, {name: found[name] for name in columns})
-
-
-class _Records(NamedTuple):
-    """The rows of some leaf pages, validated but not decoded."""
-
-    cells: Cells
-    rowids: Ints  # [rows]
-    bodies: Ints  # [rows], offset of each row's first value
-    types: list[Bytes | Ints]  # serial types [rows] of each declared column
-    widths: list[int | Bytes | Ints]  # bytes of each declared column: one number, or [rows]
-    complete: int  # how many columns every row has
-
-
-def _find_records(pages: Pages, layout: Layout) -> _Records:
-    """Find the rows of `pages` and check them; arguments and errors are those of :func:`decode`."""
     cells = find_cells(pages, LEAF)
     payloads, at = _varints(pages.data, cells.starts)
     rowids, at = _varints(pages.data, at)
@@ -233,7 +201,18 @@ def _find_records(pages: Pages, layout: Layout) -> _Records:
     cells.refuse(lengths != payloads, "a record's columns do not fill it")
     if len(types) > len(layout.columns):
         raise NotDecodableError("a row has more columns than its table")
-    return _Records(cells, rowids, at + headers, types, widths, complete)
+    wanted = {layout.columns.index(name): name for name in columns}
+    lacking = [index for index in wanted if index in layout.filled and index >= complete]
+    if lacking:
+        raise NotDecodableError(f"rows from before column {wanted[lacking[0]]} was added take its default")
+    found: dict[str, Column] = {}
+    if layout.alias is not None:
+        cells.refuse(types[layout.alias] != 0, "an INTEGER PRIMARY KEY not stored as NULL")
+        found[layout.columns[layout.alias]] = Column(rowids, None)
+        wanted.pop(layout.alias, None)
+    for group, fields in _groups(at + headers, types, widths, wanted):
+        found |= _decode_group(pages.data, group, fields)
+    return Block(rowids, {name: found[name] for name in columns})
 
 
 def _check_payloads(cells: Cells, payloads: Ints, prefixes: Ints) -> None:
@@ -297,17 +276,20 @@ class _Field(NamedTuple):
     distance: int  # bytes from the start of the group, in every row
 
 
-def _groups(records: _Records, wanted: Mapping[int, str]) -> Iterator[tuple[Ints, list[_Field]]]:
+def _groups(
+    at: Ints, types: Sequence[Bytes | Ints], widths: Sequence[int | Bytes | Ints], wanted: Mapping[int, str]
+) -> Iterator[tuple[Ints, list[_Field]]]:
     """Groups `wanted` columns, by index, whose distances are the same in every row: one gather serves them all.
 
-    Yields the group's offset in every row, int64[rows], good until the next group; and its columns.
+    `at` is the offset of each row's first value, [rows], and consumed; `types` and `widths` (bytes: one number, or
+    [rows]) are those of each declared column. Yields the group's offset in every row, int64[rows], good until the next
+    group; and its columns.
     """
-    at, distance = records.bodies, 0
-    fields: list[_Field] = []
+    distance, fields = 0, list[_Field]()
     for index in range(max(wanted, default=-1) + 1):
         if index in wanted:
-            fields.append(_Field(wanted[index], records.types[index], distance))
-        width = records.widths[index]
+            fields.append(_Field(wanted[index], types[index], distance))
+        width = widths[index]
         if isinstance(width, int):
             distance += width
             continue

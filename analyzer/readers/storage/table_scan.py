@@ -19,7 +19,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import polars as pl
@@ -71,23 +71,6 @@ _ROWS = 1 << 20  # in a batch: each one makes polars' threads and the decoding t
 _SMALLEST_USABLE = 480
 
 
-class _Header(NamedTuple):
-    """Parsed file header (100 bytes): page size, usable bytes per page, number of pages."""
-
-    page_size: int
-    usable: int
-    pages: int
-
-
-class _Decoded(NamedTuple, Generic[T]):
-    """Result of one block: its first page number, its first and last rowid, and the result of `transform`."""
-
-    page: int
-    first_rowid: int
-    last_rowid: int
-    result: T
-
-
 class PagesFile:
     """An SQLite database, open for reading its pages; a context manager."""
 
@@ -104,7 +87,7 @@ class PagesFile:
         with ExitStack() as refused:
             self._file = refused.enter_context(path.open("rb", buffering=0))
             size = os.fstat(self._file.fileno()).st_size
-            self._header = _parse_header(self._file.read(_HEADER_BYTES), size)
+            self._page_size, self._usable, self._pages = _parse_header(self._file.read(_HEADER_BYTES), size)
             for journal in (path.with_name(f"{path.name}{suffix}") for suffix in ("-wal", "-journal")):
                 if journal.exists() and journal.stat().st_size:
                     raise NotDecodableError(f"{journal.name} beside the database may hold part of it")
@@ -134,58 +117,52 @@ class PagesFile:
             block_bytes: How much of the file makes a block.
 
         Raises:
-            DamagedPageError: The schema, or an interior page of the table, is damaged. The scan itself raises
-                the same for leaf pages.
+            DamagedPageError: The schema, or a page of the table, is damaged.
             NotDecodableError: There are no such table and columns, or only SQLite can read them.
         """
         layout = _read_layout(self._path, table, columns)
-        leaves = self._leaf_pages(layout.root)
-        runs = _split(leaves, max(1, block_bytes // self._header.page_size))
+        runs = _split(self._leaf_pages(layout.root), max(1, block_bytes // self._page_size))
 
-        def work(numbers: Ints) -> _Decoded[T]:
+        def work(numbers: Ints) -> tuple[int, Ints, T]:
             block = decode(self._read(numbers), layout, columns)
-            rowids = block.rowids
-            return _Decoded(int(numbers[0]), int(rowids[0]), int(rowids[-1]), transform(block))
+            return int(numbers[0]), block.rowids[[0, -1]], transform(block)
 
-        return _rising(_in_order(work, runs, min(threads or workers(), len(runs))))
+        last = None
+        with closing(_in_order(work, runs, min(threads or workers(), len(runs)))) as blocks:
+            for page, rowids, result in blocks:
+                if last is not None and rowids[0] <= last:
+                    raise DamagedPageError(page, "rowids do not increase")
+                last = rowids[-1]
+                yield result
 
     def _leaf_pages(self, root: int) -> Ints:
         """The numbers of the leaf pages under `root` from left to right, int64; none for an empty table."""
         level = np.array([root], dtype=np.int64)
-        seen = np.zeros(self._header.pages + 1, dtype=np.bool_)
+        seen = np.zeros(self._pages + 1, dtype=np.bool_)
         for depth in range(_DEEPEST):
-            self._mark(level, seen)
+            numbers, counts = np.unique(level, return_counts=True)
+            page = int(numbers[0] if numbers[0] <= 1 else numbers[-1])  # page 1 holds the schema
+            if not 1 < page <= self._pages:
+                raise DamagedPageError(page, "a table's page that is not in the file")
+            if (twice := numbers[(counts > 1) | seen[numbers]]).size:
+                raise DamagedPageError(int(twice[0]), "a page that is twice in a table")
+            seen[numbers] = True
             head = self._read(level[:1]).rows[0]
             if depth == 0 and head[0] in _INDEX_KINDS:
                 raise NotDecodableError("an index for a table: it is WITHOUT ROWID, or damaged")
+            if depth == 0 and head[0] == LEAF and not head[3:5].any():
+                if int.from_bytes(head[5:7].tobytes(), "big") != self._usable % (1 << 16):
+                    raise DamagedPageError(root, "an empty page with bytes in use")
+                return level[:0]
             if head[0] != INTERIOR:
-                return level[:0] if depth == 0 and self._is_empty(root, head) else level
-            runs = _split(level, max(1, _BLOCK_BYTES // self._header.page_size))
+                return level
+            runs = _split(level, max(1, _BLOCK_BYTES // self._page_size))
             level = np.concatenate([child_pages(self._read(run)) for run in runs])
         raise DamagedPageError(root, "the table's tree is deeper than any that SQLite makes")
 
-    def _mark(self, level: Ints, seen: npt.NDArray[np.bool_]) -> None:
-        """Check page numbers of a b-tree `level`, int64, and mark them in `seen`, bool[pages + 1]."""
-        numbers, counts = np.unique(level, return_counts=True)
-        if numbers[0] < 2 or numbers[-1] > self._header.pages:  # noqa: PLR2004 # page 1 holds the schema
-            page = int(numbers[0] if numbers[0] < 2 else numbers[-1])  # noqa: PLR2004
-            raise DamagedPageError(page, "a table's page that is not in the file")
-        twice = numbers[(counts > 1) | seen[numbers]]
-        if twice.size:
-            raise DamagedPageError(int(twice[0]), "a page that is twice in a table")
-        seen[numbers] = True
-
-    def _is_empty(self, root: int, head: npt.NDArray[np.uint8]) -> bool:
-        """Whether the table with the single page `root`, a leaf with the bytes `head`, is empty."""
-        if head[3:5].any() or head[0] != LEAF:
-            return False
-        if int.from_bytes(head[5:7].tobytes(), "big") != self._header.usable % (1 << 16):
-            raise DamagedPageError(root, "an empty page with bytes in use")
-        return True
-
     def _read(self, numbers: Ints) -> Pages:
         """Read the pages with these numbers, int64, all within the file."""
-        size = self._header.page_size
+        size = self._page_size
         data = np.empty(len(numbers) * size + SLACK, dtype=np.uint8)
         data[-SLACK:] = 0
         rows = data[:-SLACK].reshape(-1, size)
@@ -194,11 +171,11 @@ class PagesFile:
             for first in range(*run, _READ_PAGES):
                 some = numbers[first : min(first + _READ_PAGES, run[1])]
                 self._read_near(some, rows[first : first + len(some)])
-        return Pages(data, numbers, size, self._header.usable)
+        return Pages(data, numbers, size, self._usable)
 
     def _read_near(self, numbers: Ints, rows: npt.NDArray[np.uint8]) -> None:
         """Read pages with rising numbers, and the few pages between them, at once into `rows`."""
-        size = self._header.page_size
+        size = self._page_size
         offset = (int(numbers[0]) - 1) * size
         span = int(numbers[-1] - numbers[0]) + 1
         together = rows if span == len(numbers) else np.empty((span, size), dtype=np.uint8)
@@ -208,28 +185,25 @@ class PagesFile:
 
     def _fill(self, view: memoryview, offset: int) -> None:
         """Fill `view` with the file's bytes from `offset` on; thread-safe."""
-        while view:
-            if hasattr(os, "preadv"):
-                count = os.preadv(self._file.fileno(), [view], offset)
-            else:
-                with self._lock:
-                    self._file.seek(offset)
-                    count = self._file.readinto(view)
-            if not count:
-                raise DamagedPageError(offset // self._header.page_size + 1, "the file ends before it")
-            view = view[count:]
-            offset += count
+        with self._lock:
+            self._file.seek(offset)
+            while view:
+                if not (count := self._file.readinto(view)):
+                    raise DamagedPageError(self._file.tell() // self._page_size + 1, "the file ends before it")
+                view = view[count:]
 
 
-def _parse_header(header: bytes, file_bytes: int) -> _Header:
-    """Parse the first 100 bytes of a file of `file_bytes` (fileformat.html, section 1.3); errors as of PagesFile."""
+def _parse_header(header: bytes, file_bytes: int) -> tuple[int, int, int]:
+    """Page size, usable bytes per page, and number of pages of a file of `file_bytes`, by its first 100 bytes.
+
+    Source: fileformat.html, section 1.3. Errors as of PagesFile.
+    """
     if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
         raise DamagedPageError(1, "no SQLite header")
     page_size = int.from_bytes(header[16:18], "big")
     page_size = 1 << 16 if page_size == 1 else page_size
     usable = page_size - header[20]
-    sound = page_size.bit_count() == 1 and usable >= _SMALLEST_USABLE and header[21:24] == _FRACTIONS
-    if not sound:
+    if not (page_size.bit_count() == 1 and usable >= _SMALLEST_USABLE and header[21:24] == _FRACTIONS):
         raise DamagedPageError(1, "a header that makes no sense")
     if header[18:20] != b"\1\1":
         raise NotDecodableError("the database has a write-ahead log, or is of a newer format")
@@ -238,7 +212,7 @@ def _parse_header(header: bytes, file_bytes: int) -> _Header:
         pages = file_bytes // page_size
     if pages * page_size > file_bytes:
         raise DamagedPageError(file_bytes // page_size + 1, f"the file ends before it, of {pages} pages")
-    return _Header(page_size, usable, pages)
+    return page_size, usable, pages
 
 
 def _read_layout(path: Path, table: str, wanted: Sequence[str]) -> Layout:
@@ -264,17 +238,6 @@ def _read_layout(path: Path, table: str, wanted: Sequence[str]) -> Layout:
     alias = keys[0] if len(keys) == 1 and not columns[0][5] else None
     filled = frozenset(i for i, column in enumerate(columns) if (column[2] or "NULL").upper() != "NULL")
     return Layout(root[0], tuple(column[0] for column in columns), alias, filled)
-
-
-def _rising(blocks: Generator[_Decoded[T], None, None]) -> Iterator[T]:
-    """The results of `blocks`, each of which begins behind the one before it."""
-    last_rowid: int | None = None
-    with closing(blocks):
-        for block in blocks:
-            if last_rowid is not None and block.first_rowid <= last_rowid:
-                raise DamagedPageError(block.page, "rowids do not increase")
-            last_rowid = block.last_rowid
-            yield block.result
 
 
 def _split(numbers: Ints, step: int) -> list[Ints]:
@@ -312,10 +275,10 @@ def read_blocks(
     """
 
     def work(block: Block) -> pl.DataFrame:
-        values = {name: pl.Series(name, column.values) for name, column in block.columns.items()}
-        nulls = {name: pl.Series(~of.valid) for name, of in block.columns.items() if of.valid is not None}
+        values = [pl.Series(name, column.values) for name, column in block.columns.items()]
+        valid = [column.valid for column in block.columns.values()]
         return pl.DataFrame(
-            [values[name].set(nulls[name], None) if name in nulls else values[name] for name in columns]
+            [one if held is None else one.set(pl.Series(~held), None) for one, held in zip(values, valid, strict=True)]
         )
 
     try:
@@ -344,16 +307,10 @@ def joined(parts: list[pl.DataFrame]) -> pl.DataFrame:
 
     Columns of one integer, or of nothing but nulls, become literals, which take no memory.
     """
-    first, *names = parts[0].columns
-    frame = pl.DataFrame([_column(parts, first)])
-    for name in names:
-        values = _column(parts, name)
-        if len(values) and (values.null_count() == len(values) or (values.dtype.is_integer() and constant(values))):
-            frame = frame.with_columns(pl.lit(values[0], values.dtype).alias(name))
-        else:
-            frame = frame.with_columns(values)
+    columns = (pl.concat([part.drop_in_place(name) for part in parts], rechunk=True) for name in parts[0].columns)
+    frame = next(columns).to_frame()
+    for values in columns:
+        alike = values.null_count() == len(values) or (values.dtype.is_integer() and constant(values))
+        one = pl.lit(values[0], values.dtype).alias(values.name) if len(values) and alike else values
+        frame = frame.with_columns(one)
     return frame
-
-
-def _column(parts: list[pl.DataFrame], name: str) -> pl.Series:
-    return pl.concat([part.drop_in_place(name) for part in parts], rechunk=True)

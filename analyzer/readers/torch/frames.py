@@ -6,38 +6,38 @@ builds the tables from them.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby, repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from kanalyze import device_limits
+from kanalyze.counter_model import GPU_METRICS
+from kanalyze.device_limits import capabilities, memory_bandwidth_bytes_per_s, plausible
 from kanalyze.machinery import give_back, one_blas_thread
-from kanalyze.model import COLLECTIVE_DETAIL
-from kanalyze.readers.torch.decode.events import ARGS, COLLECTIVE, MEANT, MISSING
-from kanalyze.readers.torch.decode.old_forms import Arrow, number
+from kanalyze.model import COLLECTIVE_DETAIL, DEVICES, NOTES, PROCESSES
+from kanalyze.readers.torch.events import ARGS, COLLECTIVE, KEPT, MEANT, MISSING, Arrow, number
+from kanalyze.tools import amd_target, is_amd
 
 if TYPE_CHECKING:
     from array import array
 
-    from kanalyze.readers.torch.decode.columns import Columns
-    from kanalyze.readers.torch.decode.text import Part
+    from kanalyze.readers.torch.columns import Columns
+    from kanalyze.readers.torch.pieces import Part
+
+    Note = tuple[str, int | None, int | None, str]
 
 
 #: Columns of interned text codes.
-_TEXTS: Final = frozenset(
-    {"name", "ph", "grid", "block", "input_shapes", "input_types", "input_strides"}
-    | {"copy_kind", "source_kind", "target_kind"},
-)
-
+_TEXTS: Final = KEPT | {"name", "ph"}
 #: Columns that place an event's start.
 PLACE: Final = ("pid", "tid", "start_ns")
-
 #: Number of pieces whose freed arrays are worth returning to the system.
 _MANY_PARTS: Final = 256
-
 #: Columns above this many values are built with numpy; below, importing it costs more than it saves.
 _MANY: Final = 1 << 16
 
@@ -55,7 +55,7 @@ class Frames:
     """All frames of a trace.
 
     Attributes:
-        events: By the name of a kind (the classes of :mod:`kanalyze.readers.torch.decode.events`) its events, sorted by
+        events: By the name of a kind (the classes of :mod:`kanalyze.readers.torch.events`) its events, sorted by
             `start_ns`; columns as the class has them, but for times, which are `start_ns` and `dur_ns`.
         collectives: Kind, row in that frame, and fields of each collective.
         properties: The trace's own properties.
@@ -126,12 +126,10 @@ def _columns(blocks: list[dict[str, array[Any]]], offsets: Sequence[int], words:
     for name in list(blocks[0]):
         arrays = [block.pop(name) for block in blocks]
         if name in _TEXTS:
-            column = words.gather(_joined(arrays, offsets))
-        elif name in _TIMES:
-            column = pl.concat(_nanoseconds(arrays), rechunk=True)
+            yield words.gather(_joined(arrays, offsets)).alias(name)
         else:
-            column = _known(_joined(arrays))
-        yield column.alias(_TIMES.get(name, name))
+            column = pl.concat(_nanoseconds(arrays), rechunk=True) if name in _TIMES else _known(_joined(arrays))
+            yield column.alias(_TIMES.get(name, name))
 
 
 def _joined(arrays: Sequence[array[Any]], offsets: Iterable[int] = repeat(0)) -> pl.Series:
@@ -194,14 +192,11 @@ def _collectives(pieces: Sequence[Columns]) -> pl.DataFrame:
 def _names(meta: Sequence[dict[str, Any]]) -> list[tuple[int, int | None, str]]:
     found: list[tuple[int, int | None, str]] = []
     for event in meta:
-        args, pid, tid = event.get("args"), number(event.get("pid")), number(event.get("tid"))
+        what, args, pid, tid = event.get("name"), event.get("args"), number(event.get("pid")), number(event.get("tid"))
         name = args.get("name") if isinstance(args, dict) else None
-        if not isinstance(name, str) or pid == MISSING:
-            continue
-        if event.get("name") == "process_name":
-            found.append((pid, None, name))
-        elif event.get("name") == "thread_name" and tid != MISSING:
-            found.append((pid, tid, name))
+        known = what == "process_name" or (what == "thread_name" and tid != MISSING)
+        if isinstance(name, str) and pid != MISSING and known:
+            found.append((pid, tid if what == "thread_name" else None, name))
     return found
 
 
@@ -220,7 +215,240 @@ FRAME_KINDS: Final = {
     "Overhead": "overhead",
     "Memory": "memory",
 }
-FRAME_OF: Final = {kind: frame for frame, kind in FRAME_KINDS.items()}
-
 #: Frames of device events.
 ON_DEVICE: Final = ("Kernel", "Copy", "Memset", "Sync")
+
+
+#: Device limits, by their names in deviceProperties.
+_LIMITS: Final = {
+    "sm_count": "numSms",
+    "memory_bytes": "totalGlobalMem",
+    "max_threads_per_block": "maxThreadsPerBlock",
+    "registers_per_sm": "regsPerMultiprocessor",
+    "shared_per_sm_bytes": "sharedMemPerMultiprocessor",
+    "shared_per_block_bytes": "sharedMemPerBlockOptin",
+    "threads_per_warp": "warpSize",
+}
+
+#: Frames whose events have the process id of the host.
+_OF_HOST: Final = ("Call", "Op", "Annotation")
+#: Kineto's process name for the timeline of a Meta accelerator.
+_ACCELERATOR: Final = re.compile(r"MTIA \d+")
+
+
+def without_echoes(frames: Frames) -> Frames:
+    """`frames` without duplicate calls on an accelerator's own timeline; they are counted as ignored."""
+    drawn = [pid for pid, thread, name in frames.names if thread is None and _ACCELERATOR.fullmatch(name)]
+    calls = frames.frame("Call")
+    if not drawn or calls.is_empty():
+        return frames
+    echo = pl.col("pid").is_in(drawn).fill_null(value=False)
+    apart = calls.filter(echo).select("start_ns", "dur_ns")
+    unread = pl.concat([frames.frame("Unread"), apart], how="diagonal_relaxed")
+    return replace(frames, events={**frames.events, "Call": calls.filter(~echo), "Unread": unread})
+
+
+def devices(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
+    """The GPUs used, as :data:`kanalyze.model.DEVICES`; with all that the trace describes if it describes none of them.
+
+    Not so of AMD GPUs, whose numbers in events are others: ROCm's tracer numbers a machine's processors, the CPUs
+    first; the properties go by HIP's numbers, from 0 on. There, one that has none listed is as all listed ones are, if
+    they are alike. `used` has the column device, of device events.
+    """
+    known = {row["device"]: row for row in map(_device, _properties(frames)) if row["device"] is not None}
+    of_amd = any(is_amd(row["name"], row["threads_per_warp"]) for row in known.values())
+    models = [{**row, "device": None} for row in known.values()]
+    usual = models[0] if of_amd and all(model == models[0] for model in models) else {}
+    active = used.get_column("device").drop_nulls().unique().sort()
+    rows = {device: known.get(device, {**usual, "device": device}) for device in active}
+    if not of_amd and all(len(row) == 1 for row in rows.values()):
+        rows |= known
+    frame = pl.DataFrame([*rows.values()], schema=DEVICES.schema, orient="row").sort("device")
+    limits = capabilities().select("compute_capability", blocks="max_blocks_per_sm")
+    joined = frame.join(limits, on="compute_capability", how="left", maintain_order="left")
+    return DEVICES.select(plausible(joined.with_columns(max_blocks_per_sm=pl.coalesce("max_blocks_per_sm", "blocks"))))
+
+
+def _properties(frames: Frames) -> list[dict[str, Any]]:
+    """The properties of GPUs that the trace lists."""
+    told = frames.properties.get("deviceProperties")
+    return [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+
+
+def _device(told: dict[str, Any]) -> dict[str, Any]:
+    row: dict[str, Any] = {name: _positive(told.get(key)) for name, key in _LIMITS.items()}
+    name = told["name"] if isinstance(told.get("name"), str) else None
+    major, minor = whole(told.get("computeMajor")), whole(told.get("computeMinor"))
+    threads, warp = _positive(told.get("maxThreadsPerMultiprocessor")), row["threads_per_warp"]
+    row |= {
+        "device": whole(told.get("id")),
+        "name": name,
+        "memory_bandwidth_bytes_per_s": memory_bandwidth_bytes_per_s(name),
+    }
+    if is_amd(name, warp):
+        row["compute_capability"] = amd_target(name, major, minor)
+    elif major is not None and minor is not None:
+        row["compute_capability"] = f"{major}.{minor}"
+    return row | {"max_warps_per_sm": threads // warp if threads and warp else None}
+
+
+def whole(value: object) -> int | None:
+    """An int64 from a property, also if written as text or with decimals; None if it is not one."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    found = MISSING if isinstance(value, bool) else number(value)
+    return None if found == MISSING else found
+
+
+def _positive(value: object) -> int | None:
+    found = whole(value)
+    return found if found is not None and found > 0 else None
+
+
+def processes(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
+    """Processes of the trace with the GPUs that they used, as :data:`kanalyze.model.PROCESSES`.
+
+    `used` has the pairs of both: process_id and device.
+    """
+    found = used.drop_nulls().unique().select("process_id", cuda_ordinal="device", device="device")
+    named = pl.DataFrame(
+        [(pid, name) for pid, thread, name in frames.names if thread is None],
+        schema={"process_id": pl.Int64, "name": pl.String},
+        orient="row",
+    ).unique("process_id", keep="last")
+    hosts = [frames.frame(name).select(process_id="pid") for name in _OF_HOST]
+    every = pl.concat([used.select("process_id"), *hosts]).unique().drop_nulls()
+    rows = every.join(found, on="process_id", how="left").join(named, on="process_id", how="left")
+    return PROCESSES.select(rows.sort("process_id", "device"))
+
+
+#: A counter's name and the unit in brackets behind it (:class:`kanalyze.readers.torch.events.Counter`).
+_METRIC: Final = r"^(.*?)(?: \((W|C|%|MHz)\))?$"
+#: A sample counts for at most so many times the usual distance; what is longer is a hole in the recording.
+_HOLE: Final = 2
+
+
+def gpu_metrics(samples: pl.DataFrame) -> pl.DataFrame:
+    """The sampled counters of GPUs, as :data:`kanalyze.counter_model.GPU_METRICS`; each holds until the next sample."""
+    name = pl.col("name").cast(pl.String)
+    unit = name.str.extract(_METRIC, 2)
+    told = samples.with_columns(
+        metric=name.str.extract(_METRIC, 1).cast(pl.Categorical),
+        unit=unit.fill_null("").cast(pl.Categorical),
+        value=pl.when(unit == "MHz").then(pl.col("value") * 1e6).otherwise("value"),
+        samples=pl.lit(1, dtype=pl.Int64),
+    ).sort("device", "metric", "start_ns", maintain_order=True)
+    follows = (pl.col("start_ns").shift(-1) - pl.col("start_ns")).over("device", "metric")
+    usual = follows.filter(follows > 0).median().over("device", "metric").fill_null(1).cast(pl.Int64)
+    lasting = pl.when(follows <= _HOLE * usual).then(follows).otherwise(usual)
+    return GPU_METRICS.select(told.with_columns(dur_ns=lasting).filter(pl.col("value").is_finite()))
+
+
+# Health notes: missing data, and a count of every event that no table holds.
+
+#: Meaning of the decoder's counters.
+_WORDS: Final = {
+    "repaired": ("characters that JSON does not allow", "they were replaced or left out; names may differ there"),
+    "unreadable": ("events that cannot be read", "they are lost: times and counts are too low"),
+    "unreadable bytes": ("bytes of events that cannot be read", "what they say is lost"),
+    "no time": ("events without a time", "they are left out: times and counts are too low"),
+    "no object": ("entries that are no event", "they are left out"),
+    "no event": ("entries that are no event of a trace", "they are left out"),
+    "no category": ("events without a category", "they are left out: what they are is not said"),
+}
+
+_CATEGORY: Final = "category "
+#: Most unknown categories listed separately.
+_TOLD: Final = 10
+#: Longest category name shown, in characters.
+_WIDE: Final = 60
+
+#: Frames that no kind of event has, and why that is no loss.
+_HELD_ASIDE: Final = {
+    "Projection": ("ranges drawn on devices", "where the work of a range ran; no work of their own"),
+    "Record": ("recordings of CUDA events", "they tell what a wait waited for"),
+    "Counter": ("samples of counters of GPUs", "they are in gpu_metrics"),
+    "GraphNode": ("nodes of CUDA graphs that are no work", "they call the host or record an event"),
+}
+
+#: Frames without a table of their own, used by other tables.
+_LINKS: Final = ("Link", "Launch")
+
+
+def notes(frames: Frames) -> pl.DataFrame:
+    """One note per thing missing from the trace or ignored in it, as :data:`kanalyze.model.NOTES`."""
+    found = [
+        *_aside(frames),
+        *((sentence, 1, None, "what stood there is lost") for sentence in frames.damage),
+        *(
+            (check, frames.counts[word], None, effect)
+            for word, (check, effect) in _WORDS.items()
+            if frames.counts.get(word)
+        ),
+        *_categories(frames),
+        *_odd_times(frames),
+    ]
+    # operators have an id each, of which calls tell their operator
+    ids = frames.frame("Op").filter(pl.col("external_id") != 0).select("external_id", "pid")
+    if shared := ids.height - ids.n_unique():
+        found.append(("operators with the id of another one", shared, None, "which operator launched what is wrong"))
+    # each limit by itself: not every version writes all of them
+    given = [(name, one[key]) for one in _properties(frames) for name, key in _LIMITS.items() if key in one]
+    limits = (pl.DataFrame({name: [whole(value)]}, schema={name: pl.Int64}) for name, value in given)
+    if count := sum(map(device_limits.impossible, limits)):
+        found.append((device_limits.IMPOSSIBLE, count, None, device_limits.EFFECT))
+    return NOTES.select(pl.DataFrame(found, schema=NOTES.schema, orient="row"))
+
+
+def _aside(frames: Frames) -> Iterable[Note]:
+    """The number of events in the file, total and by kind, and of entries that are not events of their own."""
+    counts = frames.counts
+    if entries := counts.get("entries"):
+        held = {kind: frames.frame(name).height for name, kind in FRAME_KINDS.items()}
+        told = ", ".join(f"{count:,} {kind}" for kind, count in sorted(held.items(), key=lambda one: -one[1]) if count)
+        yield "events in the trace", entries, None, f"{sum(held.values()):,} are in the tables: {told or 'none'}"
+    if arrows := counts.get("flow", 0) + sum(frames.frame(name).height for name in _LINKS):
+        yield "arrows between events", arrows, None, "ids join the same events; backward operators are joined by them"
+    for name, (check, effect) in _HELD_ASIDE.items():
+        frame = frames.frame(name)
+        if frame.height:
+            length = int(frame.get_column("dur_ns").sum()) if name == "Projection" else None
+            yield check, frame.height, length, effect
+    if marks := counts.get("name", 0) + counts.get("mark", 0) + frames.frame("Span").height:
+        yield "names and marks", marks, None, "names of processes and threads, and where the recording began and ended"
+
+
+def _categories(frames: Frames) -> Iterable[Note]:
+    """Events of unknown categories, most frequent first, and of known ones that no table holds."""
+    effect = "no table holds them"
+    found = [(count, word) for word, count in frames.counts.items() if word.startswith(_CATEGORY) and count]
+    found.sort(key=lambda one: (-one[0], one[1]))
+    for count, word in found[:_TOLD]:
+        name = word.removeprefix(_CATEGORY)
+        shown = name if len(name) <= _WIDE else name[: _WIDE - 1] + "…"
+        yield f"events of the category {shown}", count, None, effect
+    if rest := found[_TOLD:]:
+        yield f"events of {len(rest)} more categories", sum(count for count, _ in rest), None, effect
+    unread = frames.frame("Unread")
+    if unread.height:
+        yield "events of other devices and tools", unread.height, int(unread.get_column("dur_ns").sum()), effect
+
+
+def _odd_times(frames: Frames) -> Iterable[Note]:
+    """Events without a duration or with impossible times."""
+    for name, kind in FRAME_KINDS.items():
+        frame = frames.frame(name)
+        if kind == "memory":
+            continue
+        if endless := frame.get_column("dur_ns").null_count():
+            effect = f"they count as instants: times of {kind} are too low"
+            yield f"{kind} events without a duration", endless, None, effect
+        early, short = (frame.filter(pl.col(column) < 0).get_column("dur_ns") for column in ("start_ns", "dur_ns"))
+        if len(early):
+            yield f"{kind} events at negative times", len(early), int(early.sum()), "their times may be wrong"
+        if kind in _ON_HOST and len(short):
+            yield f"{kind} events of negative duration", len(short), -int(short.sum()), "their times cannot be right"
+
+
+#: Kinds whose durations are checked only here.
+_ON_HOST: Final = ("op", "range", "python", "overhead", "sync")

@@ -9,27 +9,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from kanalyze.errors import UnknownFormatError
-from kanalyze.files.regular import regular
+from kanalyze.files import regular
 from kanalyze.outlets import line
-from kanalyze.readers.archives import GZIP
-from kanalyze.readers.torch.decode.processes import decoded
-from kanalyze.readers.torch.decode.text import TraceText
-from kanalyze.readers.user_cache import (
-    MOST_BYTES,
-    alone,
-    cache_folder,
-    checksum,
-    digest,
-    kept,
-    make_room,
-    name_of,
-    scratch,
-)
+from kanalyze.readers import GZIP
+from kanalyze.readers.torch.pieces import MARK, TraceText, decoded
+from kanalyze.readers.user_cache import alone, cache_folder, checksum, digest, kept, make_room, name_of, scratch
 from kanalyze.report import Report
 from kanalyze.tools import EXPORT
 
@@ -37,7 +27,6 @@ if TYPE_CHECKING:
     from kanalyze.readers import Progress
     from kanalyze.readers.torch.frames import Frames
 
-_MARK: Final = b"\xef\xbb\xbf"
 
 #: Decoder counters of a list without any trace events.
 _NO_EVENTS: Final = frozenset({"entries", "no object", "no event", "repaired", "unreadable", "unreadable bytes"})
@@ -46,7 +35,7 @@ _NO_EVENTS: Final = frozenset({"entries", "no object", "no event", "repaired", "
 def accepts(path: Path, head: bytes) -> bool:
     """Whether the file is JSON or gzip (:func:`open_report` checks that it is a trace)."""
     del path
-    return head.startswith(GZIP) or head.removeprefix(_MARK).lstrip()[:1] in {b"{", b"["}
+    return head.startswith(GZIP) or head.removeprefix(MARK).lstrip()[:1] in {b"{", b"["}
 
 
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
@@ -74,21 +63,16 @@ def _decoded(path: Path, progress: Progress) -> Frames:
     from kanalyze.readers.torch.frames import frames_of  # noqa: PLC0415 - imports polars
 
     frames = frames_of(parts)
-    frames.properties, frames.damage = text.around.properties, text.around.damage
-    if text.around.bare and not frames.events and frames.counts and _NO_EVENTS.issuperset(frames.counts):
+    frames.properties, frames.damage = text.properties, text.damage
+    if text.bare and not frames.events and frames.counts and _NO_EVENTS.issuperset(frames.counts):
         raise UnknownFormatError.no_trace(path)
     return frames
 
 
 #: Version of the cache format: raise it when frames change, to invalidate what older versions cached.
 _SCHEMA: Final = 7
-
 #: Traces below this size, in bytes, decode as fast as the cache loads.
 _LEAST_BYTES: Final = 2 << 20
-
-#: The most that the cache may hold.
-_MOST_BYTES: Final = MOST_BYTES
-
 #: File names of a cache entry.
 _SUFFIX: Final = f".trace{_SCHEMA}"
 _REST, _COLLECTIVES, _FRAME = "rest.json", "collectives.arrow", ".frame.arrow"
@@ -142,7 +126,7 @@ def _keep(name: str, frames: Frames) -> None:
         text = json.dumps(rest).encode()
         (made / _REST).write_bytes(digest(text).encode() + b"\n" + text)
         with alone(cache):
-            if make_room(cache, name.partition("-")[0], _MOST_BYTES):
+            if make_room(cache, name.partition("-")[0]):
                 made.rename(cache / f"{name}{_SUFFIX}")
 
 
@@ -158,87 +142,52 @@ _PROPERTIES: Final = frozenset(
     )
 )
 
-#: Kinds of events (:mod:`kanalyze.readers.torch.decode.events`) that other programs may write, too.
+#: Kinds of events (:mod:`kanalyze.readers.torch.events`) that other programs may write, too.
 _KINDS_OF_ANY: Final = frozenset({"Counter", "GraphNode", "Overhead", "Span", "Unread"})
-
 #: Prefix of the decoder's counters of ignored events.
 _CATEGORY: Final = "category "
 _OTHER_EVENTS: Final = (_CATEGORY, "no category", "no time")
-
 #: Most categories named in the error.
-_NAMED: Final = 4
-_WIDE: Final = 40
-
-
-class _Other(NamedTuple):
-    """Signature of a program that writes Chrome traces.
-
-    Attributes:
-        what: Description of such a trace, a noun phrase.
-        remedy: What to give or record instead.
-        categories: Categories of which any identifies it.
-        properties: Properties of which any does.
-        processes: Prefixes of process names of which any does.
-        surely: Whether it is detected even where events look like torch's, whose names it uses for other things.
-    """
-
-    what: str
-    remedy: str
-    categories: frozenset[str] = frozenset()
-    properties: frozenset[str] = frozenset()
-    processes: tuple[str, ...] = ()
-    surely: bool = False
+_NAMED, _WIDE = 4, 40
 
 
 _NSYS: Final = "record the program with Nsight Systems and give that report: `nsys profile --trace=cuda,nvtx …`"
 
-_OTHERS: Final = (
-    _Other(
-        "a trace of VizTracer",
-        f"For the GPU's time, {_NSYS}.",
-        frozenset({"FEE"}),
-        frozenset({"viztracer_metadata"}),
-    ),
-    _Other(
+_RECORD: Final = f"For the GPU's time, {_NSYS}."
+_BROWSER: Final = ("blink", "blink.user_timing", "cc", "devtools.timeline", "loading", "toplevel", "v8")
+
+#: Programs that write Chrome traces: what such a trace is, what to give or record instead, and of what any identifies
+#: it: categories, properties, prefixes of names of processes.
+_OTHERS: Final[tuple[tuple[str, str, Collection[str], Collection[str], tuple[str, ...]], ...]] = (
+    ("a trace of VizTracer", _RECORD, ("FEE",), ("viztracer_metadata",), ()),
+    (
         "what torch.compile traced of its own work",
         "Give a trace of torch.profiler of the compiled program: `prof.export_chrome_trace(...)`.",
-        frozenset({"dynamo_timed"}),
+        *(("dynamo_timed",), (), ()),
     ),
-    _Other(
+    (
         "a Chrome trace made of a report of Nsight Systems",
         f"Give the report itself, which holds more: the .nsys-rep, or its export (`{EXPORT}`).",
-        frozenset({"cuda", "nvtx", "nvtx-kernel", "CUDA", "NVTX", "osrt", "OSRT"}),
+        *(("cuda", "nvtx", "nvtx-kernel", "CUDA", "NVTX", "osrt", "OSRT"), (), ()),
     ),
-    _Other(
+    (
         "a trace of XLA's profiler (JAX, TensorFlow)",
         f"For a program on NVIDIA's GPUs, {_NSYS}.",
-        processes=("/device:", "/host:", "/task:", "/job:"),
+        *((), (), ("/device:", "/host:", "/task:", "/job:")),
     ),
-    _Other(
-        "a profile of ONNX Runtime",
-        f"For the GPU's time, {_NSYS}.",
-        frozenset({"Session", "Node"}),
-        surely=True,
-    ),
-    _Other(
-        "a trace of Paddle's profiler",
-        f"For the GPU's time, {_NSYS}.",
-        frozenset({"CudaRuntime", "ProfileStep", "OperatorInner"}),
-        frozenset({"span_indx"}),
-        surely=True,
-    ),
-    _Other(
-        "a trace of a web browser",
-        "Give a trace of torch.profiler, or a report of nsys or ncu.",
-        frozenset({"blink", "blink.user_timing", "cc", "devtools.timeline", "loading", "toplevel", "v8"}),
-    ),
-    _Other(
+    ("a profile of ONNX Runtime", _RECORD, ("Session", "Node"), (), ()),
+    ("a trace of Paddle's profiler", _RECORD, ("CudaRuntime", "ProfileStep", "OperatorInner"), ("span_indx",), ()),
+    ("a trace of a web browser", "Give a trace of torch.profiler, or a report of nsys or ncu.", _BROWSER, (), ()),
+    (
         "a trace of AMD's rocprof",
         "Of a PyTorch program give a trace of torch.profiler, which records AMD's GPUs, too.",
-        frozenset({"hip_api", "hsa_api", "rocm"}),
-        processes=("COPY", "CPU HIP API", "CPU HSA API", "GPU0", "Markers and Ranges"),
+        *(("hip_api", "hsa_api", "rocm"), ()),
+        ("COPY", "CPU HIP API", "CPU HSA API", "GPU0", "Markers and Ranges"),
     ),
 )
+
+#: Those that are told even where events look like torch's, whose names they use for other things.
+_SURELY: Final = ("a profile of ONNX Runtime", "a trace of Paddle's profiler")
 
 
 def _refuse_others(path: Path, frames: Frames) -> None:
@@ -252,11 +201,11 @@ def _refuse_others(path: Path, frames: Frames) -> None:
     single = {part for name in categories for part in name.split(",")}  # an event may be counted under several
     of_torch = not _KINDS_OF_ANY.issuperset(frames.events) or not _PROPERTIES.isdisjoint(frames.properties)
     processes = [name for _, thread, name in frames.names if thread is None]
-    for other in _OTHERS:
-        wrote = single & other.categories or other.properties.intersection(frames.properties)
-        if (other.surely or not of_torch) and (wrote or any(name.startswith(other.processes) for name in processes)):
-            raise UnknownFormatError.of(path, other.what, other.remedy)
+    for what, remedy, known, properties, begins in _OTHERS:
+        signs = single.intersection(known), {*properties}.intersection(frames.properties)
+        if (any(signs) or any(name.startswith(begins) for name in processes)) and (what in _SURELY or not of_torch):
+            raise UnknownFormatError.of(path, what, remedy)
     if counts and not of_torch:
-        told = ", ".join(f"'{line(name[:_WIDE])}'" for name in categories[:_NAMED])
-        more = f", with events of the categories {told}" if told else ", whose events have no categories"
+        some = ", ".join(f"'{line(name[:_WIDE])}'" for name in categories[:_NAMED])
+        more = f", with events of the categories {some}" if some else ", whose events have no categories"
         raise UnknownFormatError.of(path, f"a Chrome trace of another program than torch.profiler{more}")

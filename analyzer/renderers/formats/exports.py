@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from kanalyze.analyses.timeline._slices import Counter, Slices, Track, edges
-from kanalyze.files.protobuf import number, sized
+from kanalyze.files import number, sized
 from kanalyze.schema import Table, unit_of
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ import kanalyze
 from kanalyze.analyses.counters.counters import LATENCY, stall_metric
 from kanalyze.analyses.joining._reasons import Reasons, UnderNcu
 from kanalyze.errors import CannotTellError
+from kanalyze.readers.capture.read_capture import selective
 from kanalyze.readers.capture.reports import every_report
-from kanalyze.readers.ncu.asked_launches import chooses, selective
+from kanalyze.readers.ncu.read_csv_rep import chooses
 from support.build import call, kernel, memcpy, nvtx, report
 from support.command import SAMPLES, run
 from support.counters import measured

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.joining._kernel_groups import same_launches
-from kanalyze.readers.ncu.asked_launches import Selection
+from kanalyze.readers.ncu.read_csv_rep import Selection
 from support.build import call, graph, kernel, report
 from support.command import SAMPLES
 from support.counters import measured

@@ -31,7 +31,7 @@ from kanalyze.analyses.replay._unprofiled import (
 )
 from kanalyze.errors import CannotTellError
 from kanalyze.readers import read
-from kanalyze.readers.capture.program import bare_runs
+from kanalyze.readers.capture.read_capture import bare_runs
 from support.build import call, host, kernel, nvtx, overhead, report
 from support.command import ROOT, run
 from support.slow_replay import TURNS, simulated

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kanalyze.analyses.replay import _unprofiled
 from kanalyze.collectors.in_workload import notes
-from kanalyze.readers.capture import program as bare_runs
+from kanalyze.readers.capture import read_capture as bare_runs
 
 LIBRARY = Path(notes.__file__).with_name("nvtx_marks.c").read_text()
 

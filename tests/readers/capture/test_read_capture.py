@@ -11,7 +11,6 @@ import pytest
 import kanalyze
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.readers.capture.reports import counters_at, every_report, runs_of
-from kanalyze.readers.ncu import asked_launches as capture_manifest
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, refused, run
 
 
@@ -91,15 +90,6 @@ def test_a_capture_without_report_of_nsys_is_told(capture):
     message, remedy = refused(run("summarize", capture))
     assert message == f"{capture}: a capture without a report of nsys, not a report that kanalyze reads."
     assert "kanalyze doctor" in remedy
-
-
-def test_a_manifest_is_read_once_for_what_ncu_measured(monkeypatch):
-    parsed, loads = [], json.loads
-    monkeypatch.setattr(capture_manifest.json, "loads", lambda text: parsed.append(text) or loads(text))
-    report = counters_at(SAMPLES / "streams")
-    assert report.table("launch_numbers").height
-    assert report.meta.selective
-    assert parsed == [(SAMPLES / "streams" / "manifest.json").read_bytes()]
 
 
 def test_of_ncu_alone_each_way_of_reading_tells_the_same(tmp_path):
@@ -212,13 +202,6 @@ def test_the_page_is_of_the_plain_run_and_says_what_the_samples_say_and_cost(sam
 def test_samples_of_a_program_that_did_other_work_have_no_price(sampled):
     shutil.copyfile(ADD, sampled / "nsys.sqlite")
     assert "What sampling cost cannot be told" in " ".join(run("summarize", sampled).text.split())
-
-
-def test_where_nothing_repeats_all_of_both_runs_is_compared(sampled):
-    for name in ("nsys", "samples"):
-        shutil.copyfile(ADD, sampled / f"{name}.sqlite")
-    told = " ".join(run("summarize", sampled).text.split())
-    assert "With samples the time from the first operation to the last was 1.00 × as long" in told
 
 
 def test_the_samples_are_no_second_run_of_the_program(sampled):

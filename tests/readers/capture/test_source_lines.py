@@ -7,13 +7,12 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 import kanalyze
 from kanalyze.collectors.in_workload import notes as collector
 from kanalyze.errors import DamagedReportError
-from kanalyze.readers.capture.program import lines_file, lines_tables
+from kanalyze.readers.capture.read_capture import lines_file, lines_tables
 from support.command import ADD, run
 
 UNIX = 1_700_000_000_000_000_000
@@ -172,12 +171,6 @@ def test_the_page_shows_it(capture):
     assert [line for line in text.splitlines() if "model.py:41  x = self.fc(x)" in line]
 
 
-@pytest.mark.parametrize("form", ["json", "markdown"])
-def test_programs_and_issues_get_it_too(capture, form):
-    text = run("summarize", capture, "--format", form).text
-    assert "model.py:41" in text
-
-
 def test_damage_is_a_doubt_of_the_page_and_an_error_of_the_table(capture):
     write(capture / "nsys.sqlite", DAMAGE["no JSON"])
     page = run("summarize", capture)
@@ -187,13 +180,6 @@ def test_damage_is_a_doubt_of_the_page_and_an_error_of_the_table(capture):
     table = run("show", "source_lines", capture, "--no-cache")
     assert (table.status, table.text) == (2, "")
     assert "lines-nsys.json.gz" in table.error
-
-
-def test_they_are_exported(capture, tmp_path):
-    out = tmp_path / "out"
-    assert run("export", capture, "--to", "parquet", "--tables", "source_lines,code", "-o", out).status == 0
-    assert pl.read_parquet(out / "source_lines.parquet").get_column("line").to_list() == [41]
-    assert pl.read_parquet(out / "code.parquet").get_column("place").to_list() == ["model.py:41"]
 
 
 def test_what_the_collector_writes_is_read(recording):

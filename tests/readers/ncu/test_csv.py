@@ -14,7 +14,7 @@ from kanalyze.model import EVENTS
 from kanalyze.readers import read
 from kanalyze.readers.ncu.csv import AmbiguousError, measured
 from kanalyze.readers.ncu.pages import pages_in
-from support.command import REPORTS, SAMPLES, run
+from support.command import REPORTS, SAMPLES
 from support.slow_ncu import made_pages, slow_metrics
 
 ADD = REPORTS / "ncu" / "add.details.csv"
@@ -282,21 +282,6 @@ def test_a_process_that_was_not_allowed_beside_one_that_was_is_told_with_the_rem
     assert "NVreg_RestrictProfilingToAdminUsers=0" in effect
 
 
-@pytest.mark.parametrize(
-    ("text", "slug"),
-    [
-        ("", "unknown-format"),
-        ("==WARNING== No kernels were profiled.\nAvailable Kernels:\n1. conflicts\n", "unknown-format"),
-        ("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n", "unknown-format"),
-        (page(metric("Instruction Statistics", "Executed Instructions", "inst", "16.896")), "report-damaged"),
-    ],
-)
-def test_what_cannot_be_read_ends_with_status_2(tmp_path, text, slug):
-    ran = run("summarize", write(tmp_path / "k.log", text))
-    assert (ran.status, ran.text) == (2, "")
-    assert ran.error.rstrip().endswith(f"[{slug}]")
-
-
 def test_each_value_is_read_in_its_own_unit(details):
     report = details(
         DURATION,
@@ -384,13 +369,6 @@ def test_a_page_without_the_columns_of_rules_has_metrics_and_no_results(tmp_path
     text = "\n".join([HEAD.partition(',"Rule Name"')[0], DURATION.removesuffix(","), ""])
     report = read(write(tmp_path / "k.csv", text))
     assert (report.table("metrics").height, report.table("rule_results").height) == (1, 0)
-
-
-def test_a_page_of_sources_under_any_name_needs_another_page(tmp_path):
-    shutil.copy(SAMPLES / "add" / "ncu.source.csv", tmp_path / "mine.csv")
-    with pytest.raises(UnknownFormatError, match="page of sources, which tells no counters") as raised:
-        read(tmp_path / "mine.csv")
-    assert "--page details" in raised.value.remedy
 
 
 def test_instructions_of_several_runs_are_of_the_kernels_of_their_run(tmp_path):

@@ -7,10 +7,9 @@ import polars as pl
 import pytest
 
 import kanalyze
-from fuzz.cases import cases
 from kanalyze.analyses.page.time_page import summarize_counters
 from kanalyze.errors import DamagedReportError, ExportError
-from kanalyze.files.protobuf import fields
+from kanalyze.files import fields
 from kanalyze.readers import read
 from kanalyze.readers.ncu import module as ncu_module
 from support.command import REPORTS, SAMPLES
@@ -181,14 +180,6 @@ def test_what_ends_the_module_is_refused(table, text, tmp_path, monkeypatch):
         read(path).table(table)
     monkeypatch.setattr("sys.executable", "")
     assert read(path).table(table).equals(whole)
-
-
-@pytest.mark.slow
-@needs_module
-def test_sources_that_end_the_module_are_refused(tmp_path):
-    path = next(cases("ncu rep", 200_306)).write(tmp_path)
-    with pytest.raises(DamagedReportError, match="damaged at its sources: what reads them ended"):
-        read(path).table("source_files")
 
 
 @pytest.mark.slow

@@ -64,7 +64,7 @@ def test_a_value_that_is_known_from_elsewhere_decides(text, value, way):
 def test_any_locale_is_recognised_by_its_two_decimals(parts, way):
     values = [whole + (-1 if whole < 0 else 1) * cents / 100 for whole, cents in parts]
     english = [f"{value:,.2f}" for value in values]
-    swap = str.maketrans({",": way.thousands, ".": way.decimal})
+    swap = str.maketrans({",": way[0], ".": way[1]})
     assert read(*(text.translate(swap) for text in english)) == [float(text.replace(",", "")) for text in english]
 
 

@@ -11,11 +11,10 @@ import pytest
 
 import kanalyze
 from kanalyze.model import KINDS
-from kanalyze.readers.nsys import events
-from kanalyze.readers.storage import sqlite_file, table_scan
-from support.command import ADD, ADD_UM, REPORTS, refused, run
-from support.exports import altered, remade, tables_of, with_first, without_column
-from support.shares import some
+from kanalyze.readers.nsys import tables as events
+from kanalyze.readers.storage import table_files, table_scan
+from support.command import ADD, REPORTS, refused, run
+from support.exports import altered, remade, tables_of, with_first
 
 GRAPH_NODE = REPORTS / "graph_node.sqlite"
 EVERY = sorted(REPORTS.glob("*.sqlite"))
@@ -43,11 +42,6 @@ def page(path):
     return ran.text
 
 
-def slow(*values, **keys):
-    """Parameters of a test that only `-m slow` runs."""
-    return pytest.param(*values, marks=pytest.mark.slow, **keys)
-
-
 def message(path, *, slug):
     told, remedy = refused(run("summarize", path))
     assert remedy.endswith(f"[{slug}]")
@@ -67,7 +61,7 @@ def doubts(path):
 @pytest.fixture(params=[BY_CURSOR, BY_PAGES], ids=["cursor", "pages"])
 def _either_way(request, monkeypatch):
     """Read the tables once row by row and once page by page, as tables of any size are."""
-    monkeypatch.setattr(sqlite_file, "PAGES_FROM_ROWS", request.param)
+    monkeypatch.setattr(table_files, "PAGES_FROM_ROWS", request.param)
 
 
 # No report
@@ -159,26 +153,6 @@ def test_the_report_is_only_read(tmp_path):
 # Part of a report
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", [ADD, ADD_UM, GRAPH_NODE], ids=lambda path: path.stem)
-def test_no_single_table_is_needed(tmp_path, path):
-    tables = [table for table in tables_of(path) if not table.startswith("ENUM_NSYS_")]
-    for table in some(tables):
-        assert page(altered(tmp_path, path, f"DROP TABLE {table}"))
-
-
-@pytest.mark.one_in(4)
-@pytest.mark.parametrize("table", [RUNTIME, MEMCPY, "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU"])
-def test_a_table_without_rows_is_as_good_as_none(tmp_path, table):
-    empty = altered(tmp_path, GRAPH_NODE, f"DELETE FROM {table}")
-    text = page(empty)
-    assert text == page(altered(tmp_path, GRAPH_NODE, f"DROP TABLE {table}"))
-
-
-def test_overhead_of_unknown_threads_is_no_trouble(tmp_path):
-    assert page(without_column(tmp_path, GRAPH_NODE, "PROFILER_OVERHEAD", "globalTid"))
-
-
 @pytest.mark.usefixtures("_either_way")
 @pytest.mark.parametrize("value", ["'text'", "x'ff00'"])
 def test_text_among_integers_is_told_in_words(tmp_path, value):
@@ -243,17 +217,6 @@ def test_ranges_that_were_never_closed_are_a_doubt(tmp_path):
 # What went missing
 
 
-@pytest.mark.slow
-def test_names_that_cannot_be_found_are_summed_under_none(tmp_path):
-    path = altered(tmp_path, GRAPH_NODE, f"UPDATE {KERNEL} SET demangledName = 99999999 + rowid % 7")
-    whole = kanalyze.kernels(kanalyze.read(GRAPH_NODE))
-    assert kanalyze.kernels(kanalyze.read(path)).select("name", "count", "total_ns").rows() == [
-        (None, whole["count"].sum(), whole["total_ns"].sum())
-    ]
-    assert doubts(path)["events without a name"] == whole["count"].sum()
-    assert "(no name)" in page(path)
-
-
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("number", [-1, -(1 << 62), (1 << 63) - 1, 1 << 32])
 def test_names_of_impossible_numbers_cannot_be_found(tmp_path, number):
@@ -281,41 +244,11 @@ def test_a_text_of_megabytes_is_cut_and_that_is_said(tmp_path, monkeypatch, wher
     assert not any("ends of texts" in check for check in doubts(ADD))
 
 
-EVIL = "'a' || char(10) || 'b' || char(27) || '[31m'"
-
-
-@pytest.mark.parametrize(
-    "statement",
-    [
-        pytest.param(f"UPDATE StringIds SET value = {EVIL} WHERE value LIKE 'add(%'", id="kernel"),
-        *(
-            pytest.param(statement, id=name)
-            for name, statement in {
-                "call": f"UPDATE StringIds SET value = {EVIL} WHERE value LIKE 'cudaMemcpy%'",
-                "GPU": f"UPDATE TARGET_INFO_GPU SET name = {EVIL}",
-                "driver": f"UPDATE TARGET_INFO_SYSTEM_ENV SET value = {EVIL} WHERE name = 'NvDriverVersion'",
-            }.items()
-        ),
-    ],
-)
-def test_names_with_line_breaks_and_escapes_do_not_reach_the_terminal(tmp_path, statement):
-    path = altered(tmp_path, ADD, statement)
-    run("summarize", path, "-o", tmp_path / "page.txt")
-    text = (tmp_path / "page.txt").read_text(encoding="utf-8")
-    assert "\x1b" not in text
-    assert "a\nb" not in text
-
-
 @pytest.mark.parametrize("table", [KERNEL, RUNTIME])
 def test_times_of_another_age_are_refused(tmp_path, table):
     path = with_first(tmp_path, GRAPH_NODE, table, "start", -(1 << 63))
     told, _ = message(path, slug="report-damaged")
     assert told == f": damaged at table {table}: a time (start_ns) is out of all bounds."
-
-
-def test_row_ids_beyond_32_bits_are_no_trouble(tmp_path):
-    path = altered(tmp_path, GRAPH_NODE, f"UPDATE {KERNEL} SET rowid = rowid + 5000000000")
-    assert kanalyze.kernels(kanalyze.read(path)).equals(kanalyze.kernels(kanalyze.read(GRAPH_NODE)))
 
 
 def test_a_file_whose_name_is_no_utf8_has_a_page(tmp_path):
@@ -354,29 +287,6 @@ def test_kernels_keep_their_shapes_where_rows_are_missing(tmp_path):
 
 
 # More than one process
-
-
-@pytest.mark.slow
-def test_processes_whose_correlation_ids_collide_are_kept_apart(tmp_path):
-    other = 7 << 24
-    statements = []
-    for table in (KERNEL, MEMCPY, MEMSET, RUNTIME, "PROFILER_OVERHEAD"):
-        whose = "globalTid" if table in (RUNTIME, "PROFILER_OVERHEAD") else "globalPid"
-        again = remade(GRAPH_NODE, table, **{whose: f"{whose} + {other}"})[0].replace("remade", "again", 1)
-        statements += [again, f"INSERT INTO {table} SELECT * FROM again", "DROP TABLE again"]
-    devices = "SELECT gpuId, cudaId, pid + 7 FROM TARGET_INFO_CUDA_DEVICE"
-    path = altered(tmp_path, GRAPH_NODE, *statements, f"INSERT INTO TARGET_INFO_CUDA_DEVICE {devices}")
-    one, two = kanalyze.read(GRAPH_NODE), kanalyze.read(path)
-    (process,) = one.processes["process_id"].unique()
-    assert sorted(two.processes["process_id"].unique()) == [process, process + 7]
-    whole = kanalyze.launches(one)
-    for number in (process, process + 7):
-        alone = kanalyze.launches(two, process=number)
-        assert alone.drop("process_id").equals(whole.drop("process_id"))
-        assert kanalyze.ledger(two, process=number).equals(kanalyze.ledger(one))
-    assert kanalyze.launches(two).height == 2 * whole.height
-    assert column(path, "count") == [2 * count for count in column(GRAPH_NODE, "count")]
-    assert "2 processes" in page(path)
 
 
 # A file that is cut, changed, or still being written
@@ -457,7 +367,7 @@ def test_pages_and_cursor_give_the_same_tables(path, monkeypatch):
 
 def tables_read(path, from_rows, monkeypatch):
     """Every kind of event and every side table of a report, decoded by pages from so many rows on."""
-    monkeypatch.setattr(sqlite_file, "PAGES_FROM_ROWS", from_rows)
+    monkeypatch.setattr(table_files, "PAGES_FROM_ROWS", from_rows)
     report = kanalyze.read(path)
     return {
         **{kind: report.kind(kind) for kind in KINDS},

@@ -9,9 +9,8 @@ import pytest
 
 import kanalyze
 from kanalyze.model import KINDS, READER_TABLES
-from kanalyze.readers.storage import table_folder
-from kanalyze.readers.storage.sqlite_file import SqliteFile
-from kanalyze.readers.storage.table_folder import TableFolder
+from kanalyze.readers.storage import table_files as table_folder
+from kanalyze.readers.storage.table_files import SqliteFile, TableFolder
 from support.command import REPORTS, refused, run
 
 SQLITE, PARQUET = REPORTS / "nvtx.sqlite", REPORTS / "nvtx.parquetdir"
@@ -101,7 +100,7 @@ def test_what_other_reports_hold_is_the_same_too(tmp_path, name):
 
 def test_rows_of_one_value_are_the_same_in_both():
     types = {"eventType": pl.Int64, "text": pl.String, "missing": pl.Int64}
-    for file in (SqliteFile(SQLITE), TableFolder(PARQUET, table_folder.FORMS[0])):
+    for file in (SqliteFile(SQLITE), TableFolder(PARQUET, ".parquet")):
         found = file.frame("NVTX_EVENTS", types, only=("eventType", 75))
         assert found.rows() == [(75, "solver", None), (75, "loader", None)]
         assert file.frame("NVTX_EVENTS", types, only=("missing", 75)).is_empty()
@@ -165,12 +164,6 @@ def test_an_empty_folder_is_refused(tmp_path):
     assert message(tmp_path, slug="unknown-format") == ": a folder without tables, not a report that kanalyze reads."
 
 
-def test_a_folder_of_other_things_is_refused(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "deeper").mkdir()
-    assert message(tmp_path, slug="unknown-format").startswith(": a folder without tables")
-
-
 @pytest.mark.parametrize("ending", ["parquet", "arrow"])
 def test_a_folder_of_other_tables_is_refused(tmp_path, ending):
     frame = pl.DataFrame({"user": [1]})
@@ -195,15 +188,6 @@ def test_a_file_that_the_system_does_not_give_is_unreadable(tmp_path, monkeypatc
     monkeypatch.setattr(pl, "scan_parquet", fail)
     told = message(copied(tmp_path), slug="report-unreadable")
     assert told.endswith(".parquet: cannot be read (Permission denied).")
-
-
-def test_a_file_that_goes_away_is_told(tmp_path):
-    path = copied(tmp_path)
-    report = kanalyze.read(path)
-    (path / f"{KERNEL}.parquet").unlink()
-    with pytest.raises(kanalyze.KanalyzeError) as raised:
-        report.kind("kernel")
-    assert raised.value.slug in ("report-unreadable", "report-damaged")
 
 
 # Damage

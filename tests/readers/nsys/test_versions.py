@@ -80,11 +80,6 @@ def test_what_a_version_lacks_is_in_its_health_and_nothing_else(tmp_path, versio
     assert notes == wanted
 
 
-def test_the_sources_wait_for_events_and_have_several_gpus():
-    assert kanalyze.read(REPORTS / "findings.sqlite").table("sync_detail")["cuda_event_id"].count() > 0
-    assert kanalyze.read(REPORTS / "two_gpus.sqlite").devices.height > 1
-
-
 @pytest.mark.parametrize("version", ["2022.4", "2023.4"])
 def test_versions_that_leave_out_whole_graphs_say_which_launches_are_alone(tmp_path, version):
     source = REPORTS / "graph_graph.sqlite"
@@ -93,14 +88,6 @@ def test_versions_that_leave_out_whole_graphs_say_which_launches_are_alone(tmp_p
     alone = [kanalyze.health(report).filter(check="launches without an operation") for report in (whole, other)]
     assert alone[1]["count"].item() == alone[0]["count"].item() + 30
     assert other.kind("kernel").equals(whole.kind("kernel"))
-
-
-@pytest.mark.one_in(18)
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_a_report_of_any_version_has_a_page(tmp_path, version, source):
-    ran = run("summarize", as_written_by(version, tmp_path, source))
-    assert (ran.status, ran.error) == (0, "")
 
 
 def test_tables_without_rows_are_not_taken_for_a_trace(tmp_path):
@@ -169,19 +156,6 @@ def test_a_missing_column_is_in_the_health_and_the_page_still_there(tmp_path, na
     assert run("summarize", path).status == 0
 
 
-def test_copies_without_sizes_have_times_and_no_sizes(tmp_path):
-    statements = [*remade(REPORTS / "graph_node.sqlite", MEMCPY, bytes=None)]
-    statements += remade(REPORTS / "graph_node.sqlite", MEMSET, bytes=None)
-    old, new = (
-        kanalyze.read(altered(tmp_path, REPORTS / "graph_node.sqlite", *statements)),
-        kanalyze.read(REPORTS / "graph_node.sqlite"),
-    )
-    sizes = [column for column in kanalyze.copies(new).columns if "bytes" in column]
-    assert kanalyze.copies(old).drop(sizes).equals(kanalyze.copies(new).drop(sizes))
-    assert kanalyze.copies(old).select(sizes).null_count().row(0) == (kanalyze.copies(old).height,) * len(sizes)
-    assert old.copy_detail["size_bytes"].is_null().all()
-
-
 def test_a_table_of_device_work_that_is_not_read_is_in_the_health(tmp_path):
     made = 'CREATE TABLE CUPTI_ACTIVITY_KIND_MEM_DECOMPRESS AS SELECT start, "end", deviceId FROM ' + KERNEL
     path = altered(tmp_path, REPORTS / "nvtx.sqlite", made)
@@ -209,11 +183,6 @@ def test_rows_without_an_end_are_a_doubt(tmp_path, table):
     assert run("summarize", some).status == 0
     none = without_column(tmp_path, source, table, "end")
     assert noted(none)[f"rows of {table} without an end"] == events.height
-
-
-def test_instants_have_no_end_and_that_is_no_doubt():
-    assert noted(REPORTS / "memory.sqlite") == {}
-    assert kanalyze.read(REPORTS / "memory.sqlite").kind("memory")["dur_ns"].unique().to_list() == [0]
 
 
 @pytest.mark.parametrize(

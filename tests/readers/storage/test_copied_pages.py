@@ -1,19 +1,16 @@
 """A page of the database that lies over another: an error, or nothing that is printed changes; never other figures."""
 
-import random
 import sqlite3
 from contextlib import closing
 
 import pytest
 
-from kanalyze.readers.storage import sqlite_file
+from kanalyze.readers.storage import table_files
 from support.command import REPORTS, refused, run
 
 GRAPH_NODE = REPORTS / "graph_node.sqlite"
 PAGE_BYTES = 4096
 KERNEL, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
-
-COMMANDS = [("summarize",), ("show", "launches", "--format", "csv"), ("show", "api", "--format", "csv")]
 
 
 def leaves(path, table):
@@ -43,7 +40,7 @@ def copied(folder, pairs):
 
 @pytest.mark.parametrize("from_rows", [0, 1 << 40], ids=["pages", "cursor"])
 def test_a_leaf_over_another_leaf_is_an_error(tmp_path, monkeypatch, from_rows):
-    monkeypatch.setattr(sqlite_file, "PAGES_FROM_ROWS", from_rows)
+    monkeypatch.setattr(table_files, "PAGES_FROM_ROWS", from_rows)
     kernels, calls = leaves(GRAPH_NODE, KERNEL), leaves(GRAPH_NODE, RUNTIME)
     assert (len(kernels), len(calls)) > (3, 1)
     pairs = [(kernels[0], kernels[1]), (kernels[2], kernels[1]), (kernels[-2], kernels[-1]), (calls[1], kernels[2])]
@@ -53,14 +50,6 @@ def test_a_leaf_over_another_leaf_is_an_error(tmp_path, monkeypatch, from_rows):
         assert remedy.endswith("[report-damaged]")
 
 
-def test_sqlite_alone_would_read_rows_twice_without_a_word(tmp_path, monkeypatch):
-    monkeypatch.setattr(sqlite_file.SqliteFile, "_check", lambda *_: None)
-    one, other, *_ = leaves(GRAPH_NODE, KERNEL)
-    (path,) = [*copied(tmp_path, [(one, other)])]
-    with closing(sqlite3.connect(path)) as connection:
-        assert connection.execute(f"SELECT count(*) > count(DISTINCT start) FROM {KERNEL}").fetchone() == (1,)
-
-
 def test_a_page_of_a_table_that_is_not_read_is_a_word_on_standard_error(tmp_path):
     one, other, *_ = leaves(GRAPH_NODE, RUNTIME)
     (path,) = [*copied(tmp_path, [(one, other)])]
@@ -68,23 +57,3 @@ def test_a_page_of_a_table_that_is_not_read_is_a_word_on_standard_error(tmp_path
     assert (ran.status, ran.text) == (0, run("show", "kernels", GRAPH_NODE, "--format", "csv").text)
     (line,) = ran.doubts
     assert line.startswith(f"kanalyze: not all of it can be read: {path}: damaged at table {RUNTIME}: ")
-
-
-def above(ran):
-    """What was printed without the commands below a page, which name the file."""
-    return ran.raw.partition(b"\nMore: ")[0]
-
-
-@pytest.mark.parametrize("number", [4, pytest.param(12, marks=pytest.mark.slow)])
-def test_any_page_over_any_other_changes_nothing_in_silence(tmp_path, number):
-    draw = random.Random(16)  # noqa: S311 - which pages
-    pages = range(2, len(GRAPH_NODE.read_bytes()) // PAGE_BYTES + 1)
-    pairs = [tuple(draw.sample(pages, 2)) for _ in range(number)]
-    usual, refusals = {command: run(*command, GRAPH_NODE) for command in COMMANDS}, 0
-    for pair, path in zip(pairs, copied(tmp_path, pairs), strict=True):
-        for command, before in usual.items():
-            ran = run(*command, path)
-            assert ran.status in (0, 2), pair
-            refusals += ran.status == 2
-            assert ran.status or above(ran) == above(before) or ran.doubts, pair
-    assert refusals > number // 2

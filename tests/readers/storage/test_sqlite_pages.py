@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import sqlite3
 import threading
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from kanalyze.readers.storage import sqlite_file, table_scan
+from kanalyze.readers.storage import table_files, table_scan
 from kanalyze.readers.storage.page_decoder import DamagedPageError, NotDecodableError
 from kanalyze.readers.storage.table_scan import PagesFile
 
@@ -121,26 +118,6 @@ def test_gives_what_sqlite_gives(tmp_path, recipe, threads, block_bytes, data):
         assume(recipe["page_size"] != PAGE or "longer than a page" not in str(reason))
         raise
     assert found == stepped(path, wanted)
-
-
-@pytest.mark.slow
-def test_reads_every_table_of_real_exports():
-    rows = 0
-    for path in (Path(__file__).parents[2] / "reports").glob("*.sqlite"):
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
-            integers = "SELECT name FROM pragma_table_info(s.name) WHERE type = 'INTEGER'"
-            listed = f"SELECT name, (SELECT json_group_array(name) FROM ({integers})) FROM sqlite_master s"
-            layouts = dict(connection.execute(f"{listed} WHERE type = 'table'"))
-        for table, columns in ((table, json.loads(columns)) for table, columns in layouts.items()):
-            rows += len(stepped(path, columns, table))
-            assert decoded(path, columns, table) == stepped(path, columns, table), (path, table)
-    assert rows > 5000
-
-
-def test_fallback_without_preadv_reads_the_same(tmp_path, monkeypatch):
-    path = create(tmp_path / "a.sqlite", "CREATE TABLE t (a, b, c)", series(5000))
-    monkeypatch.delattr(os, "preadv", raising=False)
-    assert decoded(path, ["a", "c"], threads=4, block_bytes=1) == stepped(path, ["a", "c"])
 
 
 def test_odd_names_are_found(tmp_path):
@@ -398,15 +375,6 @@ def test_no_flipped_byte_gives_other_rows_than_sqlite(small):
     assert 200 < refused < len(places)
 
 
-def test_no_truncation_gives_rows(small):
-    path = small[0]
-    whole = path.read_bytes()
-    for length in [*range(0, 120, 7), *range(120, len(whole), 97), len(whole) - 1]:
-        path.write_bytes(whole[:length])
-        with pytest.raises(DamagedPageError):
-            decoded(path, ["a"])
-
-
 @pytest.mark.parametrize(("most", "decoded"), [(50, {"large", "middle"}), (40, set())])
 def test_smaller_tables_are_decoded_where_a_larger_one_is(tmp_path, monkeypatch, most, decoded):
     path, seen = tmp_path / "x.sqlite", set()
@@ -416,13 +384,13 @@ def test_smaller_tables_are_decoded_where_a_larger_one_is(tmp_path, monkeypatch,
             connection.executemany(f"INSERT INTO {table} VALUES (?)", [(row,) for row in range(rows)])
         connection.execute("CREATE TABLE keyed (n INTEGER PRIMARY KEY) WITHOUT ROWID")
         connection.commit()
-    monkeypatch.setattr(sqlite_file, "PAGES_FROM_ROWS", 40)
-    monkeypatch.setattr(sqlite_file, "PAGES_ANYWAY_FROM_ROWS", 5)
+    monkeypatch.setattr(table_files, "PAGES_FROM_ROWS", 40)
+    monkeypatch.setattr(table_files, "PAGES_ANYWAY_FROM_ROWS", 5)
     read_blocks = table_scan.read_blocks
     monkeypatch.setattr(
         table_scan, "read_blocks", lambda file, table, *rest: seen.add(table) or read_blocks(file, table, *rest)
     )
-    file = sqlite_file.SqliteFile(path)
+    file = table_files.SqliteFile(path)
     for table, rows in {"small": 5, "middle": 10, "large": most}.items():
         frame = file.integers(table, ["n"], lambda part: part)
         assert frame.get_column("n").to_list() == [*range(rows)]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from kanalyze.model import EVENTS
 from kanalyze.readers.torch import frames as torch_frames
-from kanalyze.readers.torch.decode import processes as trace_pool
-from kanalyze.readers.torch.decode import text as trace_text
+from kanalyze.readers.torch import pieces as trace_pool
+from kanalyze.readers.torch import pieces as trace_text
 from support.made_traces import counted, decimals, report_of, traces
 from support.slow_trace import KINDS, slow_events
 

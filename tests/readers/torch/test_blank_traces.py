@@ -6,7 +6,7 @@ import tracemalloc
 import pytest
 
 import kanalyze
-from kanalyze.readers.torch.decode.text import TraceText
+from kanalyze.readers.torch.pieces import TraceText
 
 EVENT = b'{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":%d,"dur":1}'
 

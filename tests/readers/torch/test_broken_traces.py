@@ -10,9 +10,8 @@ import pytest
 
 from kanalyze.errors import KanalyzeError
 from kanalyze.readers import read
-from kanalyze.readers.torch.decode import text as trace_text
-from kanalyze.readers.torch.decode.processes import decoded
-from kanalyze.readers.torch.decode.text import TraceText
+from kanalyze.readers.torch import pieces as trace_text
+from kanalyze.readers.torch.pieces import TraceText, decoded
 from support.command import refused, run
 from support.made_traces import counted, report_of, trace, written_to, x
 
@@ -57,7 +56,7 @@ def decoded_of(folder, text):
         for kind, block in part.columns.blocks.items()
         for name, start_us in zip(block["name"], _us(block["ts"]), strict=True)
     ]
-    return sorted(found), counts, opened.around
+    return sorted(found), counts, opened
 
 
 def _us(times):

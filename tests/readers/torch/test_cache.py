@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import kanalyze
 from kanalyze.model import KINDS
 from kanalyze.readers.torch import read_json as read_torch_json
 from kanalyze.readers.torch import read_json as torch_cache
+from kanalyze.readers.user_cache import make_room
 
 TRACE = Path(__file__).parents[3] / "sample_reports" / "mlp_train" / "torch.json.gz"
 
@@ -82,28 +84,6 @@ def test_another_file_in_its_place_is_read_even_with_size_and_times_set_back(tmp
     assert len(folders(tmp_path)) == 1  # what was made of the trace before it changed is gone
 
 
-@pytest.mark.parametrize("damage", ["missing", "short", "no JSON", "no key"])
-def test_what_cannot_be_read_is_made_again(kept, tmp_path, monkeypatch, damage):
-    first = kanalyze.read(kept)
-    (place,) = folders(tmp_path)
-    frame, rest = place / "Kernel.frame.arrow", place / "rest.json"
-    if damage == "missing":
-        frame.unlink()
-    elif damage == "short":
-        frame.write_bytes(frame.read_bytes()[: frame.stat().st_size // 2])
-    else:
-        rest.write_text("{" if damage == "no JSON" else "{}")
-    same(first, kanalyze.read(kept))
-    assert folders(tmp_path) == [place]
-    monkeypatch.setattr(read_torch_json, "decoded", no_decoding)
-    same(first, kanalyze.read(kept))
-
-
-def test_a_cache_that_cannot_be_written_costs_only_time(kept, tmp_path):
-    (tmp_path / "cache").write_text("a file where the folder should be")
-    assert kanalyze.read(kept).kind("kernel").height > 0
-
-
 def test_small_traces_are_not_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     kanalyze.read(TRACE)
@@ -114,7 +94,7 @@ def test_of_too_much_the_oldest_goes(kept, tmp_path, monkeypatch):
     kanalyze.read(kept)
     (first,) = folders(tmp_path)
     size = sum(file.stat().st_size for file in first.iterdir())
-    monkeypatch.setattr(torch_cache, "_MOST_BYTES", 2 * size + size // 2)
+    monkeypatch.setattr(torch_cache, "make_room", partial(make_room, most=2 * size + size // 2))
     for number in (1, 2):
         other = tmp_path / f"trace{number}.json.gz"
         shutil.copy(TRACE, other)

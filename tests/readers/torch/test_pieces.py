@@ -5,8 +5,8 @@ import gzip
 import pytest
 
 from kanalyze.errors import UnknownFormatError
-from kanalyze.readers.torch.decode import text as trace_text
-from kanalyze.readers.torch.decode.text import TraceText, between, is_tail, is_trace, outline, split_tail
+from kanalyze.readers.torch import pieces as trace_text
+from kanalyze.readers.torch.pieces import TraceText, between, is_tail, is_trace, list_ends, split_tail
 from support.made_traces import LAYOUTS, trace, written_to, x
 
 EVENTS = [
@@ -18,8 +18,8 @@ def taken(path):
     """The pieces of a trace as bytes, and its text."""
     text = TraceText(path)
     pieces = list(text.pieces())
-    if text.around.tail is not None:
-        text.around.add(text.around.tail, "after")
+    if text.tail is not None:
+        text.add(text.tail, "after")
     return pieces, text
 
 
@@ -33,8 +33,8 @@ def test_pieces_are_whole_events_and_together_all_of_them(tmp_path, monkeypatch,
     assert all(piece.strip(b", \t\n")[:1] == b"{" and piece.strip()[-1:] == b"}" for piece in pieces)
     assert b"".join(pieces) in whole
     assert sum(piece.count(b'"ph"') for piece in pieces) == len(EVENTS)
-    assert text.around.properties == {"schemaVersion": 1, "traceName": "t"}
-    assert (text.around.damage, text.around.bare) == ([], False)
+    assert text.properties == {"schemaVersion": 1, "traceName": "t"}
+    assert (text.damage, text.bare) == ([], False)
     assert text.share > 0.9
 
 
@@ -92,12 +92,9 @@ def test_no_event_stands_behind_the_list(text, answer):
     assert is_tail(text) is answer
 
 
-def test_an_outline_says_where_a_list_may_be_cut_and_where_it_ends():
+def test_a_list_ends_where_a_bracket_closes_that_none_opened():
     text = b'{"a": "}, {"}, {"b": [{}, {}]}, {"c\\"{": 1}], "d": [2]}'
-    places = [at for at in range(len(text)) if text[at : at + 3] == b"}, "]
-    cuts, ends = outline(text, [place + 1 for place in places])
-    assert [text[:cut] for cut in cuts] == [b'{"a": "}, {"}', b'{"a": "}, {"}, {"b": [{}, {}]}', text]
-    assert [text[at:] for at in ends] == [b'], "d": [2]}', b"}"]
+    assert [text[at:] for at in list_ends(text)] == [b'], "d": [2]}', b"}"]
 
 
 @pytest.mark.parametrize("head", [b'{"a": [{"b": "traceEvents"}], ', b'\xef\xbb\xbf {\n "a": [{"b": "traceEvents"}],'])
@@ -105,7 +102,7 @@ def test_properties_stand_before_and_after(tmp_path, head):
     path = written_to(tmp_path, head + b'"traceEvents" :\n [ ], "z": {"y": [{"ph": "X"}, {"x": "]}"}]}}\n')
     pieces, text = taken(path)
     assert b"".join(pieces).strip() == b""
-    assert text.around.properties == {"a": [{"b": "traceEvents"}], "z": {"y": [{"ph": "X"}, {"x": "]}"}]}}
+    assert text.properties == {"a": [{"b": "traceEvents"}], "z": {"y": [{"ph": "X"}, {"x": "]}"}]}}
 
 
 @pytest.mark.parametrize(
@@ -129,9 +126,9 @@ def test_properties_stand_before_and_after(tmp_path, head):
 )
 def test_damaged_properties_are_read_as_far_as_they_can_be(tmp_path, head, properties, damage):
     _, text = taken(written_to(tmp_path, head + b', "traceEvents": [{"ph": "X"}]}'))
-    found = text.around.properties
+    found = text.properties
     assert {name: found[name] for name in properties} == properties
-    assert text.around.damage == damage
+    assert text.damage == damage
 
 
 def test_a_piece_is_found_where_events_have_their_keys_in_any_order(tmp_path, monkeypatch):
@@ -158,11 +155,7 @@ def test_a_file_that_becomes_shorter_while_it_is_read_just_ends(tmp_path, monkey
     assert sum(map(len, pieces)) < len(trace(EVENTS))
 
 
-@pytest.mark.parametrize(
-    "members",
-    [1, 3],
-    ids=["one member", "three members and zeros"],
-)
+@pytest.mark.parametrize("members", [1, 3], ids=["one member", "three members and zeros"])
 def test_compressed_text_may_stand_in_several_members(tmp_path, members):
     whole = trace(EVENTS)
     path = tmp_path / "t.json.gz"
@@ -173,14 +166,14 @@ def test_compressed_text_may_stand_in_several_members(tmp_path, members):
     path.write_bytes((b"\0" * 7 if members > 1 else b"").join(parts) + b"\0" * 512)
     pieces, text = taken(path)
     assert b"".join(pieces) in whole
-    assert (text.around.tail, text.around.damage) == (b"}", [])
+    assert (text.tail, text.damage) == (b"}", [])
 
 
 def test_the_events_are_looked_for_only_so_far(tmp_path, monkeypatch):
     monkeypatch.setattr(trace_text, "LONGEST_BYTES", 4 << 20)
     monkeypatch.setattr(trace_text, "_READ_BYTES", 1 << 20)
     filler = b'{"a": "' + b"x" * (1 << 20) + b'", '
-    assert taken(written_to(tmp_path, filler + b'"traceEvents": []}'))[1].around.tail == b"}"
+    assert taken(written_to(tmp_path, filler + b'"traceEvents": []}'))[1].tail == b"}"
     with pytest.raises(UnknownFormatError, match="JSON without traceEvents"):
         TraceText(written_to(tmp_path, b'{"a": "' + b"x" * (5 << 20) + b'", "traceEvents": []}'))
 

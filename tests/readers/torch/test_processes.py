@@ -13,11 +13,9 @@ import pytest
 
 import kanalyze
 from kanalyze.errors import DecoderEndedError
-from kanalyze.readers.torch.decode import processes as trace_pool
-from kanalyze.readers.torch.decode import text as trace_text
-from kanalyze.readers.torch.decode.columns import LENGTH
-from kanalyze.readers.torch.decode.processes import decoded
-from kanalyze.readers.torch.decode.text import TraceText
+from kanalyze.readers.torch import pieces as trace_pool
+from kanalyze.readers.torch import pieces as trace_text
+from kanalyze.readers.torch.pieces import TraceText, decoded
 from support.made_traces import trace, written_to, x
 
 EVENTS = [x("cpu_op", f"op {number}", number, 1, {"Input Dims": [[number]]}) for number in range(2000)]
@@ -52,7 +50,7 @@ def test_columns_come_back_in_the_order_of_the_file(tmp_path, compressed):
     parts = decoded(text, no_progress)
     assert len(parts) > 50
     assert names_of(parts) == NAMES
-    assert text.around.damage == []
+    assert text.damage == []
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -65,12 +63,6 @@ def test_broken_pieces_stand_where_they_were(tmp_path, compressed):
     parts = decoded(TraceText(written_to(tmp_path, bytes(broken), compressed=compressed)), no_progress)
     assert names_of(parts) == NAMES[:1000] + NAMES[1900:]
     assert sum(part.columns.counts["unreadable"] for part in parts) == 900
-
-
-@pytest.mark.usefixtures("pooled")
-def test_no_more_pieces_are_kept_than_may_wait(tmp_path, monkeypatch):
-    monkeypatch.setattr(trace_pool, "_AHEAD", 2)
-    assert names_of(decoded(TraceText(written_to(tmp_path, trace(EVENTS))), no_progress)) == NAMES
 
 
 @pytest.mark.usefixtures("pooled")
@@ -92,13 +84,6 @@ def test_progress_is_told_where_it_takes_long(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("pooled")
 def test_without_processes_it_is_done_here(tmp_path, monkeypatch, executable):
     monkeypatch.setattr(trace_pool.sys, "executable", executable)
-    assert names_of(decoded(TraceText(written_to(tmp_path, trace(EVENTS))), no_progress)) == NAMES
-
-
-@pytest.mark.usefixtures("pooled")
-def test_a_program_that_holds_python_inside_is_not_started_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(trace_pool.sys, "frozen", True, raising=False)
-    monkeypatch.setattr(trace_pool.subprocess, "Popen", None)
     assert names_of(decoded(TraceText(written_to(tmp_path, trace(EVENTS))), no_progress)) == NAMES
 
 
@@ -162,9 +147,9 @@ SCRIPT = """
 import sys
 from functools import partial
 from pathlib import Path
-from kanalyze.readers.torch.decode import processes as trace_pool
-from kanalyze.readers.torch.decode import text as trace_text
-from kanalyze.readers.torch.decode.text import TraceText
+from kanalyze.readers.torch import pieces as trace_pool
+from kanalyze.readers.torch import pieces as trace_text
+from kanalyze.readers.torch.pieces import TraceText
 trace_pool.SMALL_PLAIN_BYTES = 0
 trace_pool.processors = partial(int, 2)
 trace_text.PIECE_BYTES = 2000
@@ -203,13 +188,6 @@ def test_a_process_lets_the_user_interrupt_only_the_one_that_started_it():
     assert worker.answer(b'{"cat": "cpu_op", "ts": 1}') is not None
     worker.close()
     assert worker.process.returncode == 0
-
-
-def test_an_answer_that_is_cut_off_is_none(tmp_path):
-    path = tmp_path / "answer"
-    path.write_bytes(LENGTH.pack(100) + b"short")
-    with path.open("rb") as file:
-        assert trace_pool.receive(file) is None
 
 
 def test_a_piece_without_events_is_kept_until_it_is_known_what_it_is():

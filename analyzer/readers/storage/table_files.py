@@ -8,14 +8,15 @@ docs/reading-sqlite.md has the measurements behind that choice.
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from threading import RLock
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 from weakref import finalize
 
@@ -23,17 +24,15 @@ import polars as pl
 from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze.errors import ClosedReportError, DamagedReportError, UnreadableReportError
-from kanalyze.files.regular import readable, regular
+from kanalyze.files import readable, regular
 from kanalyze.machinery import one_blas_thread
 
 #: Larger tables are decoded by pages; below, importing numpy costs more than it saves (docs/reading-sqlite.md).
 PAGES_FROM_ROWS: Final = 40_000
-
 #: The same where numpy is imported anyway, for a larger table: decoding by pages begins to save time here.
 PAGES_ANYWAY_FROM_ROWS: Final = 2_000
 
 _HEADER_BYTES: Final = 100
-
 #: Most files open at once: a notebook may hold a hundred reports, a process have few files. Reopening takes 0.1 ms.
 MOST_OPEN: Final = 8
 
@@ -210,8 +209,7 @@ class SqliteFile:
 
     def texts(self, table: str, column: str) -> pl.Series:
         """A text column as String, in row order; null for a missing value or column."""
-        values = [row[0] for row in self.rows(table, (column,))]
-        return pl.Series(column, values, dtype=pl.String, strict=False)
+        return pl.Series(column, [row[0] for row in self.rows(table, (column,))], dtype=pl.String, strict=False)
 
     def distinct(self, table: str, column: str) -> set[int]:
         """Distinct values of an integer column; empty if the column is missing."""
@@ -286,3 +284,186 @@ def _fetched(connection: sqlite3.Connection, sql: str) -> list[tuple[Any, ...]]:
             raise
     connection.text_factory = partial(str, encoding="utf-8", errors="replace")
     return connection.execute(sql).fetchall()
+
+
+#: Rows per batch while events are built: some 100 MB.
+_ROWS_AT_ONCE: Final = 2 << 20
+#: End-of-stream marker of Arrow IPC: continuation, then length 0.
+_END_OF_STREAM: Final = b"\xff\xff\xff\xff\0\0\0\0"
+#: Prefix of polars' error messages about a file.
+_PREFIX: Final = re.compile(r"^(parquet error|parquet|out-of-spec)?:? *(File out of specification: )?")
+#: polars' message where the operating system refused something.
+_OF_SYSTEM: Final = re.compile(r"(?s)(?P<reason>.*?) \(os error (?P<code>\d+)\)")
+
+
+#: How files of tables begin, by how their names end: Parquet, and Arrow IPC streams.
+FORMS: Final = {".parquet": b"PAR1", ".arrow": b"\xff\xff\xff\xff"}
+
+
+class TableFolder:
+    """A read-only folder of tables; it answers as :class:`kanalyze.readers.storage.table_files.SqliteFile`.
+
+    Raises:
+        DamagedReportError: From every method: a file is truncated, or is corrupt.
+        UnreadableReportError: From every method: the operating system refuses to read it.
+    """
+
+    def __init__(self, path: Path, suffix: str) -> None:
+        """List the files in the folder at `path` whose names end in `suffix`, one of :data:`FORMS`."""
+        self.path = path
+        self._suffix = suffix
+        self._schemas: dict[str, Mapping[str, DataType]] = {}
+        self._heights: dict[str, int] = {}
+        # includes what is not a regular file: a table that cannot be read is not one that nsys left out
+        self.tables = frozenset(entry.stem for entry in _called_so(path, suffix))
+
+    def close(self) -> None:
+        """Do nothing: no file stays open between reads."""
+
+    def damaged(self, table: str, what: str) -> DamagedReportError:
+        """An error for a corrupt table of this folder."""
+        return DamagedReportError.at(self.path, f"table {table}", what)
+
+    def columns(self, table: str) -> tuple[str, ...]:
+        """Column names of the table; empty if there is no such table."""
+        return tuple(self._schema(table))
+
+    def last_row(self, table: str) -> int:
+        """The row count, as rows are numbered from 1; 0 if there is no table."""
+        if table not in self._heights:
+            first = self.columns(table)[:1]
+            with self._reading(table):
+                counted = self._lazy(table, [*first]).select(pl.len()).collect() if first else None
+            self._heights[table] = 0 if counted is None else int(counted.item())
+        return self._heights[table]
+
+    #: A folder has no row ids that would show lost rows.
+    row_span = row_count = last_row
+
+    def integers(
+        self, table: str, columns: Sequence[str], transform: Callable[[pl.DataFrame], pl.DataFrame]
+    ) -> pl.DataFrame:
+        """Integer columns of a table, in row order, mapped by `transform` part by part."""
+        types, rows = dict.fromkeys(columns, pl.Int64), range(self.last_row(table))
+        scan = self._scan(table, columns)
+        parts = [rows[start : start + _ROWS_AT_ONCE] for start in rows[::_ROWS_AT_ONCE]] or [rows]
+        return pl.concat((transform(self._read(table, scan, types, part)) for part in parts), rechunk=True)
+
+    def texts(self, table: str, column: str) -> pl.Series:
+        """A text column as String, in row order; null for a missing value or column."""
+        return self.frame(table, {column: pl.String}).to_series()
+
+    def frame(
+        self, table: str, schema: Mapping[str, DataType | DataTypeClass], only: tuple[str, int] | None = None
+    ) -> pl.DataFrame:
+        """Columns of a table with the types of `schema`; `only` the rows in which one of them has a value."""
+        found = self._read(table, self._scan(table, schema), schema, range(self.last_row(table)))
+        return found if only is None else found.filter(pl.col(only[0]) == only[1])
+
+    def distinct(self, table: str, column: str) -> set[int]:
+        """Distinct values of an integer column; empty if the column is missing."""
+        return set(self.frame(table, {column: pl.Int64}).to_series().drop_nulls().unique())
+
+    def count_missing(self, table: str, column: str, other: str = "", among: Collection[int] = ()) -> int:
+        """The number of nulls in `column`; with `other`, only in rows where that column is one of `among`."""
+        have = self.columns(table)
+        if not have or (other and other not in have):
+            return 0
+        rows = self.frame(table, dict.fromkeys((column, other) if other else (column,), pl.Int64))
+        chosen = pl.col(other).is_in(list(among)) if other else pl.lit(value=True)
+        return rows.filter(pl.col(column).is_null() & chosen).height
+
+    def _scan(self, table: str, columns: Iterable[str]) -> pl.LazyFrame:
+        """Scans the given columns, as far as the table has them."""
+        have = [name for name in columns if name in self._schema(table)]
+        with self._reading(table):
+            return self._lazy(table, have) if have else pl.LazyFrame()
+
+    def _read(
+        self, table: str, scan: pl.LazyFrame, schema: Mapping[str, DataType | DataTypeClass], rows: range
+    ) -> pl.DataFrame:
+        """The given `rows` of a `scan` of `table`, cast to `schema`."""
+        with self._reading(table):
+            found = scan.slice(rows.start, len(rows)).collect()
+        if found.width and found.height != len(rows):
+            raise self.damaged(table, "its rows cannot be counted")
+        try:
+            columns = {name: _converted(found.get_column(name), schema[name]) for name in found.columns}
+        except pl.exceptions.PolarsError as error:
+            raise self.damaged(table, "a value is not of its column's type") from error
+        nulls = (pl.Series(name, [None], dtype=of).new_from_index(0, len(rows)) for name, of in schema.items())
+        return pl.DataFrame(columns.get(empty.name, empty) for empty in nulls)
+
+    def _schema(self, table: str) -> Mapping[str, DataType]:
+        """The schema of a table's file; empty if there is no table."""
+        if table not in self._schemas:
+            with self._reading(table):
+                self._schemas[table] = self._columns_in(self._file(table)) if table in self.tables else {}
+        return self._schemas[table]
+
+    def _columns_in(self, file: Path) -> Mapping[str, DataType]:
+        """The schema in a file; refuses a stream truncated between batches, which would read as a shorter table."""
+        if self._suffix == ".parquet":
+            return pl.scan_parquet(file, glob=False).collect_schema()
+        with file.open("rb") as stream:
+            stream.seek(max(stream.seek(0, os.SEEK_END) - len(_END_OF_STREAM), 0))
+            if stream.read() != _END_OF_STREAM:
+                raise pl.exceptions.ComputeError("the file ends too early")
+        return pl.read_ipc_stream(file, n_rows=0).schema
+
+    def _lazy(self, table: str, names: list[str]) -> pl.LazyFrame:
+        """Some columns of a table, read when they are collected, or at once."""
+        if self._suffix == ".parquet":
+            return pl.scan_parquet(self._file(table), glob=False).select(names)
+        return pl.read_ipc_stream(self._file(table), columns=names).lazy()
+
+    def _file(self, table: str) -> Path:
+        return self.path / f"{table}{self._suffix}"
+
+    @contextmanager
+    def _reading(self, table: str) -> Iterator[None]:
+        """Convert errors of reading `table` into DamagedReportError."""
+        if table in self.tables:
+            regular(self._file(table))
+        try:
+            yield
+        except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+            if isinstance(error, OSError) and (found := _OF_SYSTEM.match(str(error))):
+                refused = OSError(int(found["code"]), found["reason"])
+                raise UnreadableReportError.of(self._file(table), refused) from error
+            # the first line where it is prose; some messages dump internal state
+            first = _PREFIX.sub("", str(error).partition("\n")[0]).rstrip(".")
+            raise self.damaged(table, first if first and "{" not in first else "it is not what was written") from error
+
+
+def tables_in(path: Path, suffix: str) -> list[str]:
+    """Names of the tables in the folder at `path` that are files whose names end in `suffix`, sorted.
+
+    Raises:
+        UnreadableReportError: The operating system refuses to list it.
+    """
+    return [entry.stem for entry in _called_so(path, suffix) if entry.is_file()]
+
+
+def _called_so(path: Path, suffix: str) -> list[Path]:
+    """Entries of the folder at `path` whose names end so, of any file type, sorted."""
+    with readable(path):
+        return sorted(entry for entry in path.iterdir() if entry.suffix == suffix)
+
+
+def _converted(values: pl.Series, of_type: DataType | DataTypeClass) -> pl.Series:
+    """Casts `values` to `of_type`, Int64 or String; uint64 beyond Int64 wraps, as in SQLite.
+
+    Raises SchemaError for a type that holds anything else: a time, say, whose unit would be lost.
+    """
+    of = values.dtype
+    if of == pl.UInt64 and of_type == pl.Int64:
+        return values.reinterpret(signed=True)
+    whole = of.is_integer() or of == pl.Boolean or (of.is_float() and (values % 1 == 0).all())
+    if of != pl.Null and not ((of in (pl.String, pl.Categorical, pl.Enum)) if of_type == pl.String else whole):
+        raise pl.exceptions.SchemaError
+    return values.cast(of_type)
+
+
+#: Tables in row order, of either kind; a missing table is empty, a missing column null.
+TableFile: TypeAlias = SqliteFile | TableFolder

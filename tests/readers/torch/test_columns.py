@@ -6,13 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.readers.torch.decode import columns as trace_decode
-from kanalyze.readers.torch.decode import old_forms as trace_loose
-from kanalyze.readers.torch.decode.columns import Decoder
-from kanalyze.readers.torch.decode.events import KIND_OF, MEANT, MISSING
-from kanalyze.readers.torch.decode.old_forms import number, repaired, whole_objects
-from kanalyze.readers.torch.decode.text import Part
+from kanalyze.readers.torch import columns as trace_decode
+from kanalyze.readers.torch import columns as trace_loose
+from kanalyze.readers.torch.columns import Decoder, repaired, whole_objects
+from kanalyze.readers.torch.events import KIND_OF, MEANT, MISSING, number
 from kanalyze.readers.torch.frames import frames_of
+from kanalyze.readers.torch.pieces import Part
 from support.made_traces import decimals, dumps, x
 
 DECODER = Decoder()

@@ -1,0 +1,585 @@
+"""Maps nsys tables and columns to kinds of events, and its numbers to names: the only module that knows their names.
+
+Source: the column comments that `nsys export` writes into the schema (EXPORT_SCHEMA_VERSION 3.20), and the SQL of
+the reports that nsys itself ships (``cuda_gpu_kern_sum.py`` and others). Columns come and go between versions: one
+that is absent reads as null.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze import device_limits
+from kanalyze.device_limits import plausible
+from kanalyze.model import DEVICES, NOTES, PROCESSES, STREAMS
+
+if TYPE_CHECKING:
+    from kanalyze.readers.storage.table_files import TableFile
+
+    Namer = Callable[[pl.DataFrame], pl.Series]
+
+    Note = tuple[str, int | None, int | None, str]
+
+
+#: A globalTid holds the thread id in bits 0 to 23 and the process id in bits 24 to 47; globalPid has no thread.
+_THREAD_MASK, _PROCESS_MASK, _PROCESS_UNIT = 0xFFFFFF, 0xFFFFFF000000, 1 << 24
+
+
+#: Column of what a call returned, and what of that is no error: success, and of cudaEventQuery that work goes on.
+RETURNED: Final = "returnValue"
+SUCCESSES: Final = (0, 600)
+
+
+class Named(NamedTuple):
+    """Source of an event's name: an integer column, the table that maps it to text, and a template.
+
+    A table without a column (``column == ""``) gives every event the same name, the template.
+    """
+
+    column: str = ""
+    table: str = "StringIds"
+    template: str = "{}"
+
+
+class EventTable(NamedTuple):
+    """An nsys table and the kind of event in its rows.
+
+    `only` selects rows by a column's value. An `instant` has no end.
+    """
+
+    kind: str
+    table: str
+    named: Named
+    only: tuple[str, int] | None = None
+    instant: bool = False
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The integer columns to read, as far as this table has them."""
+        more = (self.named.column, self.only[0] if self.only else "", RETURNED if self.kind == "api" else "")
+        return (*_OF_EVENTS, *filter(None, more))
+
+
+#: Integer columns that events are made of.
+_PLACED: Final = ("globalTid", "globalPid", "deviceId", "contextId", "streamId", "correlationId")
+_OF_EVENTS: Final = ("start", "end", *_PLACED)
+#: The columns with a kernel's mangled and demangled name.
+KERNEL_NAME, SYMBOL = Named("demangledName"), Named("mangledName")
+#: The table of NVTX ranges, and of other events of NVTX.
+RANGES: Final = "NVTX_EVENTS"
+
+EVENT_TABLES: Final = (
+    EventTable("kernel", "CUPTI_ACTIVITY_KIND_KERNEL", KERNEL_NAME),
+    EventTable("graph", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", Named("graphId", "", "[CUDA graph {}]")),
+    EventTable("memcpy", "CUPTI_ACTIVITY_KIND_MEMCPY", Named("copyKind", "ENUM_CUDA_MEMCPY_OPER", "[CUDA memcpy {}]")),
+    EventTable("memset", "CUPTI_ACTIVITY_KIND_MEMSET", Named("", "", "[CUDA memset]")),
+    EventTable("api", "CUPTI_ACTIVITY_KIND_RUNTIME", Named("nameId")),
+    EventTable("sync", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", Named("syncType", "ENUM_CUPTI_SYNC_TYPE")),
+    EventTable("range", RANGES, Named("textId")),
+    EventTable("overhead", "PROFILER_OVERHEAD", Named("nameId")),
+    EventTable("fault", "CUDA_UM_CPU_PAGE_FAULT_EVENTS", Named("", "", "CPU page fault"), instant=True),
+    EventTable("fault", "CUDA_UM_GPU_PAGE_FAULT_EVENTS", Named("", "", "GPU page faults")),
+    EventTable(
+        "memory",
+        "CUDA_GPU_MEMORY_USAGE_EVENTS",
+        Named("memoryOperationType", "ENUM_CUDA_DEV_MEM_EVENT_OPER"),
+        instant=True,
+    ),
+    EventTable("osrt", "OSRT_API", Named("nameId"), only=("eventClass", 27)),  # other event types are marks
+    EventTable("library", "CUBLAS_EVENTS", Named("nameId")),
+    EventTable("library", "CUDNN_EVENTS", Named("nameId")),
+)
+
+#: NVTX ranges by event type: push/pop (59, and 70 from imported logs) and start/end (60 and 71). Text may be inline.
+RANGE_STYLES: Final = {59: "PushPop", 60: "StartEnd", 70: "PushPop", 71: "StartEnd"}
+#: Event type of rows that name an NVTX domain.
+DOMAIN_CREATED: Final = 75
+#: Columns of NVTX_EVENTS needed for ranges, except for the inline text.
+RANGE_COLUMNS: Final = (*("start", "end", "eventType", "textId", "globalTid", "endGlobalTid", "domainId", "category"),)
+#: nsys' tables of recorded CUDA events and of the nodes of CUDA graphs.
+EVENT_RECORDS: Final = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
+EVENT_RECORD_COLUMNS: Final = (*_PLACED, "eventId", "eventSyncId")
+#: Tables that name graph nodes; exports before 2024 use the table of graphs.
+GRAPH_NODES: Final = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
+
+#: Kinds recorded together: the nsys setting, and the kinds that it enables.
+TRACES: Final = {
+    "COLLECT_CUDA_TRACE": ("kernel", "graph", "memcpy", "memset", "api"),
+    "COLLECT_NVTX_TRACE": ("range",),
+    "COLLECT_GPU_MEMORY_USAGE": ("memory",),
+    "COLLECT_UVM_CPU_PAGE_FAULTS": ("fault",),
+    "COLLECT_UVM_GPU_PAGE_FAULTS": ("fault",),
+    "COLLECT_CUBLAS_TRACE": ("library",),
+    "COLLECT_CUDNN_TRACE": ("library",),
+    "COLLECT_OSRT_TRACE": ("osrt",),
+}
+
+#: Columns of the devices table and their names in TARGET_INFO_GPU.
+DEVICE_COLUMNS: Final = {
+    "device": "id",
+    "name": "name",
+    "sm_count": "smCount",
+    "memory_bytes": "totalMemory",
+    "memory_bandwidth_bytes_per_s": "memoryBandwidth",
+    "l2_bytes": "l2CacheSize",
+    "clock_hz": "clockRate",
+    "max_warps_per_sm": "maxWarpsPerSm",
+    "max_blocks_per_sm": "maxBlocksPerSm",
+    "max_threads_per_block": "maxThreadsPerBlock",
+    "registers_per_sm": "maxRegistersPerSm",
+    "shared_per_sm_bytes": "maxShmemPerSm",
+    "shared_per_block_bytes": "maxShmemPerBlockOptin",
+    "threads_per_warp": "threadsPerWarp",
+}
+
+#: CUPTI's names, by number, for files without the enumeration table (CUpti_ActivityMemcpyKind and others).
+_FALLBACK_LABELS: Final = {
+    "ENUM_CUDA_MEMCPY_OPER": (
+        *("Unknown", "Host-to-Device", "Device-to-Host", "Host-to-Array", "Array-to-Host", "Array-to-Array"),
+        *("Array-to-Device", "Device-to-Array", "Device-to-Device", "Host-to-Host", "Peer-to-Peer"),
+        *("Unified Host-to-Device", "Unified Device-to-Host", "Unified Device-to-Device"),
+    ),
+    "ENUM_CUDA_MEM_KIND": (
+        *("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown"),
+    ),
+    "ENUM_CUPTI_SYNC_TYPE": ("Unknown", "Event sync", "Stream wait sync", "Stream sync", "Context sync"),
+    "ENUM_CUDA_DEV_MEM_EVENT_OPER": ("Allocation", "Deallocation"),
+    "ENUM_CUDA_UNIF_MEM_MIGRATION": (  # the third as nsys writes it
+        *("Unknown", "User prefetch", "Page fault", "Speculative prefecth", "Eviction", "Access counters"),
+    ),
+    "ENUM_CUDA_UNIF_MEM_ACCESS_TYPE": ("Unknown", "Read", "Write", "Atomic", "Prefetch"),
+}
+
+
+def process_of(column: str) -> pl.Expr:
+    """The process id in a globalTid or globalPid; null where the id is missing (null, or 0 in old files)."""
+    return pl.when(pl.col(column) != 0).then((pl.col(column) & _PROCESS_MASK) // _PROCESS_UNIT)
+
+
+def thread_of(column: str) -> pl.Expr:
+    """The thread id in a globalTid."""
+    return pl.when(pl.col(column) != 0).then(pl.col(column) & _THREAD_MASK)
+
+
+def absent_as_null(column: str) -> pl.Expr:
+    """An id column with 0 replaced by null, for files of old versions."""
+    return pl.when(pl.col(column) != 0).then(pl.col(column))
+
+
+#: Columns of `events`: the nsys columns of which each needs one, and the expression that builds it from raw rows.
+EVENT_COLUMNS: Final = {
+    "start_ns": (("start",), pl.col("start")),
+    "dur_ns": (("start",), pl.col("end") - pl.col("start")),
+    "process_id": (("globalTid", "globalPid"), pl.coalesce(process_of("globalTid"), process_of("globalPid"))),
+    "thread_id": (("globalTid",), thread_of("globalTid")),
+    "device": (("deviceId",), pl.col("device")),
+    "context_id": (("contextId",), absent_as_null("contextId")),
+    "stream": (("streamId",), absent_as_null("streamId")),
+    "correlation_id": (("correlationId",), absent_as_null("correlationId")),
+}
+
+
+# Side tables keyed by event_id: what nsys records about an event besides name and times, and from which columns.
+#
+# Source: as in :mod:`kanalyze.readers.nsys.tables`. A column that a file lacks reads as null.
+
+#: CUPTI's value for an invalid id.
+NO_ID: Final = 0xFFFFFFFF
+#: A graph node id holds the graph id in its high bits.
+_NODES_OF_A_GRAPH: Final = 1 << 32
+
+
+def known_id(column: str) -> pl.Expr:
+    """An id column with CUPTI's invalid id replaced by null."""
+    return pl.when(pl.col(column) != NO_ID).then(pl.col(column))
+
+
+def graph_of_node(column: str) -> pl.Expr:
+    """The graph id in a graph node id; null if there is none."""
+    found = pl.col(column) // _NODES_OF_A_GRAPH
+    return pl.when(found != 0).then(found)
+
+
+#: Graph id of a kernel, copy or memset.
+_OF_GRAPH: Final = {"graph_exec_id": graph_of_node("graphNodeId"), "graph_node_id": absent_as_null("graphNodeId")}
+
+
+class Details(NamedTuple):
+    """Mapping of one nsys table to a side table.
+
+    Attributes:
+        source: nsys' table.
+        columns: Each column as an expression over that table's integer columns.
+        labels: Columns of text: the integer column and the table that spells it out.
+    """
+
+    source: str
+    columns: Mapping[str, pl.Expr]
+    labels: Mapping[str, Named] = {}
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The integer columns to read."""
+        plain = [name for made in self.columns.values() for name in made.meta.root_names()]
+        return tuple(dict.fromkeys([*plain, *(named.column for named in self.labels.values())]))
+
+
+def _copy(source: str) -> Details:
+    return Details(
+        source,
+        {
+            "size_bytes": pl.col("bytes"),
+            "source_device": pl.col("srcDeviceId"),
+            "target_device": pl.col("dstDeviceId"),
+            "address": pl.col("virtualAddress"),
+            **_OF_GRAPH,
+        },
+        {
+            "direction": Named("copyKind", "ENUM_CUDA_MEMCPY_OPER"),
+            "source_memory": Named("srcKind", "ENUM_CUDA_MEM_KIND"),
+            "target_memory": Named("dstKind", "ENUM_CUDA_MEM_KIND"),
+            "migration_cause": Named("migrationCause", "ENUM_CUDA_UNIF_MEM_MIGRATION"),
+        },
+    )
+
+
+#: The nsys tables that each side table is built from.
+DETAILS: Final = {
+    "kernel_config": (
+        Details(
+            "CUPTI_ACTIVITY_KIND_KERNEL",
+            {
+                **{f"{what}_{axis}": pl.col(f"{what}{axis.upper()}") for what in ("grid", "block") for axis in "xyz"},
+                "registers_per_thread": pl.col("registersPerThread"),
+                "static_shared_bytes": pl.col("staticSharedMemory"),
+                "dynamic_shared_bytes": pl.col("dynamicSharedMemory"),
+                "shared_config_bytes": absent_as_null("sharedMemoryExecuted"),
+                "local_per_thread_bytes": pl.col("localMemoryPerThread"),
+                **_OF_GRAPH,
+            },
+        ),
+    ),
+    "copy_detail": (_copy("CUPTI_ACTIVITY_KIND_MEMCPY"), _copy("CUPTI_ACTIVITY_KIND_MEMSET")),
+    "sync_detail": (
+        Details(
+            "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+            {"cuda_event_id": known_id("eventId"), "record_id": known_id("eventSyncId")},
+        ),
+    ),
+    "fault_detail": (
+        Details(
+            "CUDA_UM_CPU_PAGE_FAULT_EVENTS",
+            {
+                "side": pl.lit("CPU"),
+                "address": pl.col("address"),
+                "faults": pl.lit(1),
+                "source_line": absent_as_null("sourceLine"),
+            },
+            {"function": Named("CpuInstruction"), "module": Named("module"), "source_file": Named("sourceFile")},
+        ),
+        Details(
+            "CUDA_UM_GPU_PAGE_FAULT_EVENTS",
+            {"side": pl.lit("GPU"), "address": pl.col("address"), "faults": pl.col("numberOfPageFaults")},
+            {"access": Named("faultAccessType", "ENUM_CUDA_UNIF_MEM_ACCESS_TYPE")},
+        ),
+    ),
+    "memory_detail": (
+        Details(
+            "CUDA_GPU_MEMORY_USAGE_EVENTS",
+            {
+                "address": pl.col("address"),
+                "size_bytes": pl.col("bytes"),
+                "pool": absent_as_null("localMemoryPoolAddress"),
+                "pool_size_bytes": pl.col("localMemoryPoolSize"),
+                "pool_used_bytes": pl.col("localMemoryPoolUtilizedSize"),
+            },
+            {"memory": Named("memKind", "ENUM_CUDA_MEM_KIND")},
+        ),
+    ),
+    "graph_detail": (
+        Details(
+            "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+            {"graph_id": absent_as_null("graphId"), "graph_exec_id": absent_as_null("graphExecId")},
+        ),
+    ),
+}
+
+
+# Numbers (StringIds, ENUM_* tables) to names, column by column.
+
+#: Labels are looked up in an array, which takes less memory, if it has at most this many unused slots per label.
+_SPARSE, _SMALL = 8, 1024
+#: Texts end after so many characters: each is copied and looked through a hundred times.
+_LONGEST: Final = 1 << 20
+_CUT: Final = f"ends of texts, after {_LONGEST:,} characters"
+
+
+class Labels:
+    """Cache of the string and enumeration tables of one database."""
+
+    def __init__(self, database: TableFile, undecoded: dict[str, int]) -> None:
+        """Read from `database` lazily; `undecoded` counts the texts that are cut."""
+        self._database, self._undecoded = database, undecoded
+        self._known: dict[str, dict[int, str]] = {}
+
+    def of(self, table: str) -> dict[int, str]:
+        """Label by number of StringIds or of an ENUM_* table; CUPTI's own labels where the table is missing."""
+        if table not in self._known:
+            column = "value" if table == "StringIds" else "label"
+            rows = self._database.frame(table, {"id": pl.Int64, column: pl.String}).drop_nulls()
+            kept = rows.with_columns(pl.col(column).str.head(_LONGEST))
+            cut = int((kept.get_column(column) != rows.get_column(column)).sum())
+            self._undecoded[_CUT] = self._undecoded.get(_CUT, 0) + cut
+            self._known[table] = dict(kept.iter_rows()) or dict(enumerate(_FALLBACK_LABELS.get(table, ())))
+        return self._known[table]
+
+    def namer(self, named: Named) -> Namer:
+        """A function from raw rows to their Categorical column of names, as described by `named`; null without one."""
+        if not named.column:
+            constant = pl.Series([named.template], dtype=pl.Categorical)
+            return lambda raw: constant.new_from_index(0, raw.height)
+        if not named.table:
+            text = pl.format(named.template, named.column).cast(pl.Categorical)
+            return lambda raw: raw.select(text).to_series()
+        labels = {number: named.template.format(label) for number, label in self.of(named.table).items()}
+        top, column = max(labels, default=-1), pl.col(named.column)
+        if top < _SPARSE * len(labels) + _SMALL:
+            values = pl.Series([labels.get(number) for number in range(top + 1)] or [None], dtype=pl.Categorical)
+            return lambda raw: values.gather(raw.select(pl.when(column.is_between(0, top)).then(column)).to_series())
+        known = pl.DataFrame([*labels.items()], schema={"id": pl.Int64, "label": pl.Categorical}, orient="row")
+        return lambda raw: raw.select(id=column).join(known, on="id", how="left", maintain_order="left")["label"]
+
+
+class Machine:
+    """GPUs and processes of one database; each table is read once."""
+
+    def __init__(self, database: TableFile) -> None:
+        """Read from `database` lazily."""
+        self._database = database
+
+    @cached_property
+    def gpus(self) -> dict[tuple[int, int], int]:
+        """Maps (process id, CUDA ordinal) to the GPU; empty if the file does not say."""
+        columns = dict.fromkeys(("pid", "cudaId", "gpuId"), pl.Int64)
+        rows = self._database.frame("TARGET_INFO_CUDA_DEVICE", columns).drop_nulls()
+        return {(pid, ordinal): gpu for pid, ordinal, gpu in rows.iter_rows()}
+
+    def to_gpu(self, raw: pl.DataFrame) -> pl.DataFrame:
+        """Adds to rows with `deviceId`, the process-local ordinal, the column `device`, the GPU.
+
+        Ordinals of a process that the file does not describe stay unchanged.
+        """
+        moved = [(*key, gpu) for key, gpu in self.gpus.items() if gpu != key[1]]
+        if not moved:
+            return raw.with_columns(pl.col("deviceId").alias("device"))
+        known = pl.DataFrame(moved, schema=dict.fromkeys(("pid", "deviceId", "device"), pl.Int64), orient="row")
+        pid = pl.coalesce(process_of("globalTid"), process_of("globalPid")).alias("pid")
+        joined = raw.with_columns(pid).join(known, on=["pid", "deviceId"], how="left", maintain_order="left")
+        return joined.with_columns(pl.coalesce("device", "deviceId").alias("device"))
+
+    def devices(self) -> pl.DataFrame:
+        """The GPUs, as :data:`kanalyze.model.DEVICES`; one only named by events has null limits."""
+        types = {found: DEVICES.schema[name] for name, found in DEVICE_COLUMNS.items()}
+        types |= {"computeMajor": pl.Int64, "computeMinor": pl.Int64}
+        rows = self._database.frame("TARGET_INFO_GPU", types).drop_nulls(DEVICE_COLUMNS["device"])
+        capability = pl.format("{}.{}", "computeMajor", "computeMinor").alias("compute_capability")
+        known = rows.select(capability, **{name: pl.col(found) for name, found in DEVICE_COLUMNS.items()})
+        # in files that describe no GPU, the ordinals used
+        used = set(self.gpus.values()) or self._distinct("deviceId", "kernel", "graph", "memcpy", "memset")
+        named = pl.DataFrame({"device": sorted(used - set(known.get_column("device")))}, schema={"device": pl.Int64})
+        every = pl.concat([plausible(known), named], how="diagonal")
+        return DEVICES.select(every.unique("device", keep="first").sort("device"))
+
+    def processes(self) -> pl.DataFrame:
+        """The processes named by CUDA events, as :data:`kanalyze.model.PROCESSES`."""
+        names = dict(self._database.frame("PROCESSES", {"pid": pl.Int64, "name": pl.String}).iter_rows())
+        keys: list[tuple[int, int | None, int | None]] = [(*key, gpu) for key, gpu in self.gpus.items()]
+        if not keys:
+            threads = pl.DataFrame({"globalTid": [*self._distinct("globalTid", "api")]}, schema={"globalTid": pl.Int64})
+            pids = threads.select(process_of("globalTid")).to_series().drop_nulls().unique()
+            keys = [(pid, None, None) for pid in pids]
+        rows = [(pid, names.get(pid), ordinal, gpu) for pid, ordinal, gpu in keys]
+        frame = pl.DataFrame(rows, schema=PROCESSES.schema, orient="row")
+        return PROCESSES.select(frame.sort("process_id", "cuda_ordinal"))
+
+    def _distinct(self, column: str, *kinds: str) -> set[int]:
+        tables = (spec.table for spec in EVENT_TABLES if spec.kind in kinds)
+        return set().union(*(self._database.distinct(table, column) for table in tables))
+
+
+# CUDA streams in an nsys export: kind and priority.
+#
+# Source: the column comments of TARGET_INFO_CUDA_STREAM, whose `flag` is CUPTI's CUpti_ActivityStreamFlag, and of the
+# tables that name each context's null stream (TARGET_INFO_CUDA_CONTEXT_INFO, in older exports
+# TARGET_INFO_CUDA_NULL_STREAM).
+
+#: CUPTI calls a stream made with cudaStreamDefault (it synchronises with the null stream) a "default stream".
+_TYPES: Final = {1: "blocking", 2: "non-blocking", 3: "null"}
+
+_KEYS: Final = ("processId", "contextId", "streamId")
+_NULL_STREAMS: Final = {"TARGET_INFO_CUDA_CONTEXT_INFO": "nullStreamId", "TARGET_INFO_CUDA_NULL_STREAM": "streamId"}
+#: Priorities are signed, but stored as unsigned 32-bit numbers.
+_SIGN: Final = 1 << 31
+
+
+def streams(database: TableFile) -> pl.DataFrame:
+    """The streams of one export, as :data:`kanalyze.model.STREAMS`, by process, context and number."""
+    whole = dict.fromkeys((*_KEYS, "priority", "flag"), pl.Int64)
+    made = database.frame("TARGET_INFO_CUDA_STREAM", whole).select(
+        *_KEYS,
+        pl.col("flag").replace_strict(_TYPES, default=None, return_dtype=pl.String).alias("type"),
+        ((pl.col("priority") + _SIGN) % (2 * _SIGN) - _SIGN).alias("priority"),
+    )
+    null = (
+        database.frame(table, dict.fromkeys((*_KEYS[:2], column), pl.Int64)).select(
+            *_KEYS[:2], streamId=column, type=pl.lit("null")
+        )
+        for table, column in _NULL_STREAMS.items()
+    )
+    known = pl.concat([*null, made], how="diagonal").drop_nulls(_KEYS)
+    merged = known.group_by(_KEYS).agg(pl.col("type", "priority").drop_nulls().first())
+    names = database.frame("TARGET_INFO_NVTX_CUDA_STREAM", {**dict.fromkeys(_KEYS, pl.Int64), "name": pl.String})
+    named = merged.join(names.unique(_KEYS, keep="last", maintain_order=True), on=_KEYS, how="left")
+    return STREAMS.select(
+        named.select(
+            "type", "priority", "name", process_id="processId", context_id="contextId", stream="streamId"
+        ).sort("process_id", "context_id", "stream")
+    )
+
+
+# Health notes of an nsys export: lost rows, missing columns and tables, nsys' own warnings.
+
+_KERNEL, _MEMCPY, _MEMSET, _API, _SYNC, _GRAPH = (
+    f"CUPTI_ACTIVITY_KIND_{name}"
+    for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION", "GRAPH_TRACE")
+)
+_GPU, _ORDINALS = "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE"
+
+_OCCUPANCY: Final = "occupancy and waves cannot be told"
+
+#: Optional columns, and what is unknown without them.
+_NEEDED: Final = {
+    (_KERNEL, "correlationId"): "kernels cannot be joined to the calls that launched them",
+    (_KERNEL, "deviceId"): "kernels cannot be told apart by GPU; they count on GPU 0",
+    (_KERNEL, "globalPid"): "kernels cannot be told apart by process",
+    (_KERNEL, "streamId"): "kernels cannot be told apart by stream",
+    (_KERNEL, "graphNodeId"): "kernels of CUDA graphs cannot be told from others",
+    **{(_KERNEL, name): _OCCUPANCY for name in ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory")},
+    (_MEMCPY, "correlationId"): "copies cannot be joined to the calls that made them",
+    (_MEMCPY, "bytes"): "sizes and bandwidths of copies cannot be told",
+    **{(_MEMCPY, name): "pageable copies cannot be told from pinned ones" for name in ("srcKind", "dstKind")},
+    (_MEMCPY, "migrationCause"): "why unified memory moved cannot be told",
+    (_MEMCPY, "virtualAddress"): "which pages of unified memory moved again cannot be told",
+    (_MEMSET, "bytes"): "sizes of memsets cannot be told",
+    (_GRAPH, "graphExecId"): "whole graphs cannot be told apart",
+    (_API, "globalTid"): "calls cannot be told apart by thread",
+    (_API, "correlationId"): "calls cannot be joined to what they launched",
+    (RANGES, "globalTid"): "ranges cannot be joined to what was launched in them",
+    (RANGES, "endGlobalTid"): "ranges that end on another thread cannot be told from others",
+    (RANGES, "domainId"): "domains of ranges cannot be told",
+    ("CUDA_GPU_MEMORY_USAGE_EVENTS", "localMemoryPoolAddress"): "memory of pools cannot be told from other memory",
+    **{(_GPU, name): _OCCUPANCY for name in ("smCount", "maxWarpsPerSm")},
+}
+
+#: The table of device work that we do not read.
+_UNREAD: Final = "CUPTI_ACTIVITY_KIND_MEM_DECOMPRESS"
+#: nsys' severities above plain information (ENUM_DIAGNOSTIC_SEVERITY_LEVEL).
+_WARNING: Final = 2
+#: Warnings about lost or incomplete records; others (a process without CUDA, say) lose nothing.
+_LOSS: Final = r"(?i)\b(lost|drop|dropped|missing|incomplete|overflow|not (?:all|be) |fail|truncat)"
+
+
+#: Tables up to this many rows are scanned in a few milliseconds.
+_FEW_ROWS: Final = 1 << 16
+
+
+class Seen(NamedTuple):
+    """What reading tables showed of them.
+
+    Args:
+        endless: Numbers of rows without an end, by table.
+        failed: Calls that returned an error: correlationId and pid.
+        undecoded: Numbers of payloads that cannot be decoded, by what they are.
+    """
+
+    endless: dict[str, int]
+    failed: list[pl.DataFrame]
+    undecoded: dict[str, int]
+
+
+def notes(database: TableFile, seen: Seen, *, of_read: bool = False) -> pl.DataFrame:
+    """One note per thing missing from the file, as :data:`kanalyze.model.NOTES`.
+
+    `seen` is what tables read before showed; with `of_read`, larger tables that were not read are skipped.
+    """
+    large = {spec.table for spec in EVENT_TABLES if of_read and database.last_row(spec.table) > _FEW_ROWS}
+    looked_at = [spec for spec in EVENT_TABLES if spec.table in seen.endless or spec.table not in large]
+    found = [
+        *_lost_rows(database, seen.endless, looked_at),
+        *_failed_launches(database, seen.failed),
+        *_missing(database, {spec.table for spec in looked_at}),
+    ]
+    have = database.columns(_GPU)
+    named = {DEVICE_COLUMNS[name]: name for name in DEVICES.schema if DEVICE_COLUMNS.get(name) in have}
+    limits = database.frame(_GPU, {column: DEVICES.schema[name] for column, name in named.items()}).rename(named)
+    if odd := device_limits.impossible(limits):
+        found.append((device_limits.IMPOSSIBLE, odd, None, device_limits.EFFECT))
+    if RANGES not in large and (count := database.count_missing(RANGES, "end", "eventType", RANGE_STYLES)):
+        found.append(("ranges never closed", count, None, "their end is not known"))
+    rows = database.frame("DIAGNOSTIC_EVENT", {"severity": pl.Int64, "text": pl.String}).drop_nulls()
+    texts = [text for severity, text in rows.iter_rows() if severity >= _WARNING and re.search(_LOSS, text)]
+    effect = "nsys says that records are missing"
+    found += [(f"nsys: {text.strip()}", texts.count(text), None, effect) for text in dict.fromkeys(texts)]
+    found += [(what, count, None, "what they hold is left out") for what, count in seen.undecoded.items() if count]
+    return pl.DataFrame(found, schema=NOTES.schema, orient="row")
+
+
+def _lost_rows(database: TableFile, endless: Mapping[str, int], looked_at: Sequence[EventTable]) -> Iterator[Note]:
+    """Notes on lost rows, and on rows without an end time in tables where every nsys version writes one.
+
+    nsys numbers rows from 1, so that a gap in the row ids is a lost row.
+    """
+    for spec in looked_at:
+        if lost := database.row_span(spec.table) - database.row_count(spec.table):
+            yield f"rows missing from {spec.table}", lost, None, f"times of {spec.kind} may be too low"
+    for spec in (spec for spec in looked_at if not spec.instant and spec.kind != "range"):
+        lost = endless[spec.table] if spec.table in endless else database.count_missing(spec.table, "end")
+        if lost:
+            effect = f"they count as of no duration: times of {spec.kind} are too low"
+            yield f"rows of {spec.table} without an end", lost, None, effect
+
+
+def _failed_launches(database: TableFile, failed: Sequence[pl.DataFrame]) -> Iterator[Note]:
+    """Notes on operations whose launch failed."""
+    if any(calls.height for calls in failed):
+        columns = ("correlationId", "globalPid")
+        parts = [database.integers(table, columns, lambda raw: raw) for table in (_KERNEL, _MEMCPY, _MEMSET)]
+        run = pl.concat(parts).with_columns(process_of("globalPid").alias("pid"))
+        if count := run.join(pl.concat(failed), on=["correlationId", "pid"], how="semi").height:
+            effect = "calls that return an error launch nothing: wrong return values, or wrong correlation ids"
+            yield "operations whose launch failed", count, None, effect
+
+
+def _missing(database: TableFile, looked_at: AbstractSet[str]) -> Iterator[Note]:
+    """Notes on columns and tables that are missing."""
+    for (table, column), effect in _NEEDED.items():
+        if database.last_row(table) and column not in database.columns(table):
+            yield f"column {table}.{column} missing", 1, None, effect
+    told = _SYNC not in looked_at or "eventSyncId" in database.columns(_SYNC)
+    if not told and database.distinct(_SYNC, "eventId") - {NO_ID}:
+        effect = "what a wait on a CUDA event waited for cannot be told"
+        yield f"column {_SYNC}.eventSyncId missing", 1, None, effect
+    if database.last_row(_KERNEL) and not database.last_row(_GPU):
+        yield f"table {_GPU} missing", 1, None, f"limits of the GPUs are not known: {_OCCUPANCY}"
+    if database.last_row(_GPU) > 1 and not database.last_row(_ORDINALS):
+        effect = "GPUs go by each process's own numbers, which CUDA_VISIBLE_DEVICES changes"
+        yield f"table {_ORDINALS} missing", 1, None, effect
+    if database.last_row(_UNREAD):
+        rows, effect = database.row_count(_UNREAD), "work of the decompression engine counts as idle time"
+        yield f"table {_UNREAD} not read", rows, None, effect

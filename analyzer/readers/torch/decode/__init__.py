@@ -1,1 +1,0 @@
-"""Decodes Chrome traces into columns, in parallel processes where they are large."""
