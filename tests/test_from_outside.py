@@ -10,7 +10,7 @@ import pytest
 
 import kanalyze
 from kanalyze import catalog
-from kanalyze.analyses.iterations._units import COLUMNS
+from kanalyze.schema import COLUMNS
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH
 
 NO_TABLES = (

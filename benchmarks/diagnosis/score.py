@@ -110,11 +110,15 @@ def page_claims(page: dict[str, Any]) -> list[Claim]:
 
 
 def in_steps(page: dict[str, Any], claims: list[Claim], step_ms: float | None) -> list[Claim]:
-    """The claims with gains of a step of the program, of which an iteration may be a part, or several."""
+    """The claims with gains of a step of the program, of which an iteration may be a part, or several.
+
+    Where the page has no iterations, a step is taken to be as large a part of the GPU's work as of that of all steps:
+    starting up, and waiting for the lock, are no step's.
+    """
     iterations = page.get("iterations") or {}
     bare = ((page.get("without_profiler") or {}).get("iteration") or {}).get("ns")
     windows = page.get("windows") or [{}]
-    ns = bare or iterations.get("mean_ns") or windows[0].get("window_ns")
+    ns = bare or iterations.get("mean_ns") or windows[0].get("busy_ns")
     if not step_ms or not ns:
         return claims
     parts = step_ms * 1e6 / ns

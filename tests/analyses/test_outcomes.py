@@ -3,9 +3,8 @@
 import pytest
 
 import kanalyze
-from kanalyze.catalog import forms
+from kanalyze.catalog import forms, table
 from kanalyze.errors import CannotTellError, UnknownNameError
-from kanalyze.renderers.formats.document import table
 from support.build import call, graph, kernel, memcpy, nvtx, report
 
 CALL, KERNEL, COPY, RANGE = call("cudaMalloc", 0, 10), kernel(0, 10), memcpy(0, 10), nvtx("a", 0, 10)

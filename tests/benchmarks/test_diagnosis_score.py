@@ -46,3 +46,9 @@ def test_every_stored_capture_has_a_program_and_its_times():
     assert len(names) >= 40
     assert names <= {one.name for one in truth.programs_in(FOLDER / "programs", CAPTURES)}
     assert names <= json.loads((FOLDER / "measured.json").read_text()).keys()
+
+
+def test_without_iterations_a_gain_is_scaled_by_what_the_gpu_works():
+    page = {"windows": [{"window_ns": 900_000_000, "busy_ns": 10_000_000}]}
+    (claim,) = score.in_steps(page, [score.Claim("uncoalesced", "", (5.0, 4.0, 6.0))], 2.0)
+    assert claim.gain == pytest.approx((1.0, 0.8, 1.2))

@@ -3,7 +3,7 @@
 
 def measures(finding, of):
     """Time at stake; operations that are gone, by how much others are shorter, and host time that is spared (ns)."""
-    change = finding.mending(of)
+    change = finding.change(of)
     saved = 0 if change.shorter is None else change.shorter.get_column("saved_ns").sum()
     spared = 0 if change.host is None else (change.host["end"] - change.host["start"]).sum()
     return finding.at_stake_ns, len(change.gone), saved, spared

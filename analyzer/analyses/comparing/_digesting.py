@@ -11,7 +11,7 @@ from kanalyze.analyses.counters.counters import counters
 from kanalyze.analyses.counters.roofline import roofline
 from kanalyze.analyses.device._operations import exclusive_operations, launch_shapes
 from kanalyze.analyses.findings.findings import ranked
-from kanalyze.analyses.findings.rules.loading import ONE_TIME
+from kanalyze.analyses.findings.rules.compiling import ONE_TIME
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
 from kanalyze.analyses.host.api import api
 from kanalyze.analyses.idle.ledger import ledger

@@ -14,10 +14,13 @@ from typing import Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.device._operations import exclusive_operations, operations
+from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
+from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.replay._changes import Mending
+from kanalyze.analyses.shared.statistics import total
 from kanalyze.report import Report
 from kanalyze.units import percent
 
@@ -119,7 +122,7 @@ def _both(first: Finding, other: Finding) -> Finding:
 
 
 def _all_changes(report: Report, found: Sequence[Finding]) -> Mending | None:
-    changes = [change for one in found if one.mending and (change := one.mending(report)) is not None]
+    changes = [change for one in found if (change := one.change(report)) is not None]
     return reduce(Mending.with_all_of, changes) if changes else None
 
 
@@ -167,7 +170,7 @@ def with_replays(report: Report, found: Sequence[Finding], most: int) -> list[Fi
     least, replayable = least_worth_saying(report), operations(report).height + report.kind("api").height <= most
     gains: dict[int, _Gains] = {}
     for device in {one.device for one in found if one.mending and replayable}:
-        changes = {at: one.mending(report) for at, one in enumerate(found) if one.mending and one.device == device}
+        changes = {at: one.change(report) for at, one in enumerate(found) if one.device == device}
         gains |= _of_device(report, found, {at: change for at, change in changes.items() if change is not None})
     replayed = [_with(report, one, gains.get(at)) for at, one in enumerate(found)]
     return [
@@ -204,18 +207,32 @@ def _replayed(report: Report, device: int, change: Mending) -> _Gains:
     from kanalyze.analyses.replay._unprofiled import sides  # noqa: PLC0415 - as above
     from kanalyze.analyses.replay._whatif import mended, replayed  # noqa: PLC0415 - most reports need no replay
 
+    # what is paid once is the same with the remedy
+    once = total(bucket_sums(report).filter(device=device, bucket="loading"), "ns")
     gains = []
     for known, plan, state, end in sides(report)[device]:
         after = mended(report, known, state, change)
         then = replayed(known, plan, after.values, after.lags).end
-        gains.append((max(end - then, 0), int(NEAR * max(then - known.start, 0))))
+        gains.append((max(end - then, 0), int(NEAR * max(then - known.start - once, 0))))
     return gains
+
+
+def _unreplayed(report: Report, one: Finding) -> Finding:
+    """The finding without a replay: its remedy leaves the device all other work, and gains nothing at the least."""
+    if one.vague or one.claims is None:
+        return one._replace(mending=None)
+    work = exclusive_operations(report).filter(device=one.device).select("start", "end")
+    others = intervals.subtract(intervals.union(work), intervals.union(one.claims.select("start", "end")))
+    low, high = windows(report).row(by_predicate=pl.col("device") == one.device)[1:]
+    most = high - low - intervals.length(intervals.clip(others, low, high))
+    bound = one.at_stake_ns if one.at_most else max(most, one.at_stake_ns)
+    return one._replace(mending=None, replayed_low_ns=0, replayed_high_ns=bound)
 
 
 def _with(report: Report, one: Finding, gains: _Gains | None) -> Finding:
     """The finding with its gain, and between which bounds: those of nothing are nothing; at most it is the whole."""
     if gains is None:
-        return one._replace(mending=None)
+        return _unreplayed(report, one)
     from kanalyze.analyses.replay._unprofiled import sides  # noqa: PLC0415 - as above
 
     known = sides(report)[one.device][0]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import update_wrapper
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -29,8 +30,9 @@ from kanalyze.schema import Column, Table
 from kanalyze.tools import NAMES
 from kanalyze.window import STEP_PREFIX
 
-if TYPE_CHECKING:
-    Check = tuple[str, int, int | None, str]
+#: What a check found: how many rows, for how long (ns), of what; with what cannot be trusted if there are any.
+Count = tuple[str, int, int | None]
+Check = tuple[str, int, int | None, str]
 
 #: What tells of operations and their launches.
 _WORK: Final = (*DEVICE_KINDS, "api")
@@ -78,14 +80,70 @@ _WAITING: Final = re.compile(r"(?:cuda|cu)(?:(?:Stream|Event)Synchronize|StreamW
 CHECKS: Final[list[tuple[tuple[str, ...], Callable[[Report], list[Check]]]]] = []
 
 
-def _check(*kinds: str) -> Callable[[Callable[[Report], list[Check]]], Callable[[Report], list[Check]]]:
+def _check(*kinds: str) -> Callable[[Callable[[Report], list[Count]]], Callable[[Report], list[Check]]]:
     """Decorator: adds a check that reads events of these `kinds` to :data:`CHECKS`, and caches its result."""
 
-    def added(check: Callable[[Report], list[Check]]) -> Callable[[Report], list[Check]]:
-        CHECKS.append((kinds, once_per_process(check)))
+    def added(check: Callable[[Report], list[Count]]) -> Callable[[Report], list[Check]]:
+        def told(report: Report) -> list[Check]:
+            return [(*row, _EFFECTS[row[0]]) for row in check(report)]
+
+        CHECKS.append((kinds, once_per_process(update_wrapper(told, check))))
         return CHECKS[-1][1]
 
     return added
+
+
+_TIMES: Final = "their times cannot be right"
+_CLOCKS: Final = "wrong times, or clocks that disagree"
+
+#: What cannot be trusted or told if a check finds any.
+_EFFECTS: Final = {
+    "launches without an operation": "failed, captured into a graph, or their operations were not recorded",
+    "launches captured into graphs": "they ran nothing by themselves; the graph's launches did",
+    "operations without a launch": "the idle time before them is attributed by their process's most recent launch",
+    "unified-memory copies": (
+        "the driver makes them without a call; idle time before them is attributed by the most recent launch"
+    ),
+    "negative durations": "they count as nothing in the ledger, and as they are in sums",
+    "operations of zero duration": "below the clock's resolution: their time is too low",
+    "operations outside the recording": _TIMES,
+    "kernels that overlap within a stream": f"{_TIMES}; sums of durations exceed the busy time",
+    "kernels started before the one before ended": (
+        "programmatic dependent launch, as cuBLAS does; sums of durations exceed the busy time"
+    ),
+    "host events that end before they start": f"{_TIMES}; sums count them as they are",
+    "host events outside the recording": f"{_TIMES}; no device's window is longer for it",
+    "operations that start before their launch": (
+        f"{_CLOCKS}: what is told of launches, and of idle time before these, is wrong"
+    ),
+    "operations that end after a wait for them": f"{_CLOCKS}: when these ran, and what idle time is told of, is wrong",
+    "operations without a device or stream": "those of no device count on GPU 0",
+    "operations of a GPU that is not listed": (
+        "of that GPU neither name nor limits are known; if its number is wrong, they ran on another one"
+    ),
+    "calls without a thread": "what the program did before them, and before their work, is unknown",
+    "events recorded twice": "they count as often as they are there",
+    "steps missing": "figures by step leave these out",
+    "ranges recorded twice": "iterations and sums count them as often as they are there",
+    "ranges that start at one instant": f"{_TIMES}: iterations, and what ran in a range, are wrong",
+    "waits without a record": "records of synchronisations are missing: what these waited for cannot be told",
+    "sizes that are missing or cannot be": "totals of bytes and rates are wrong or incomplete",
+    "copies of unknown memory": "pageable copies cannot be told from pinned ones",
+    "kernels of an impossible shape": "occupancy, waves and findings about them are wrong",
+    "graph launches without nodes": (
+        "the kernels inside are in no kernel table; record with --cuda-graph-trace=node to see them"
+    ),
+    "host events that cross on a thread": (
+        f"{_CLOCKS}: which calls a range or operator made, and what ran in it, is wrong"
+    ),
+    "launches outside their operator": f"{_CLOCKS}: what an operator took, and what ran in it, is wrong",
+    "kernels that share a launch of one kernel": (
+        "wrong correlation ids: what launched these, and what is told of launches, is wrong"
+    ),
+    "operations called like calls": "names are wrong: what ran, or what was called, is unknown",
+    "operations on unknown streams": "what ran beside what, and which streams wait for each other, is wrong",
+    "events without a name": "the report's string table is incomplete; they are summed under an empty name",
+}
 
 
 def _sum(*parts: pl.DataFrame) -> tuple[int, int]:
@@ -108,8 +166,7 @@ def unused_launches(report: Report) -> pl.DataFrame:
     """
     key = ["process_id", "correlation_id"]
     calls = report.kind("api").select("name", *key, "thread_id", "start_ns", "dur_ns")
-    launching = names_that(report, is_launch_name)
-    lost = calls.select(pl.col("name").is_in(launching).fill_null(value=False)).to_series()
+    lost = calls.select(pl.col("name").is_in(names_that(report, is_launch_name)).fill_null(value=False)).to_series()
     used = launching_rows(report)
     found = calls.filter(lost.scatter(used, False))  # noqa: FBT003 - polars has no name for it
     if found.height:
@@ -125,25 +182,21 @@ def unused_launches(report: Report) -> pl.DataFrame:
 
 
 @_check(*_WORK)
-def pairing(report: Report) -> list[Check]:
+def pairing(report: Report) -> list[Count]:
     alone = operations(report, "call_row").filter(pl.col("call_row").is_null())
     moved_by_driver = pl.col("detail").cast(pl.String).str.starts_with("Unified").fill_null(value=False)
     unified, lost = alone.filter(moved_by_driver), alone.filter(~moved_by_driver)
     unused, captured = unused_launches(report), pl.col("captured")
-    recent = "the idle time before them is attributed by their process's most recent launch"
-    driver = "the driver makes them without a call; idle time before them is attributed by the most recent launch"
-    failed = "failed, captured into a graph, or their operations were not recorded"
-    nothing = "they ran nothing by themselves; the graph's launches did"
     return [
-        ("launches without an operation", *_sum(unused.filter(~captured)), failed),
-        ("launches captured into graphs", *_sum(unused.filter(captured)), nothing),
-        ("operations without a launch", lost.height, intervals.length(lost), recent),
-        ("unified-memory copies", unified.height, intervals.length(unified), driver),
+        ("launches without an operation", *_sum(unused.filter(~captured))),
+        ("launches captured into graphs", *_sum(unused.filter(captured))),
+        ("operations without a launch", lost.height, intervals.length(lost)),
+        ("unified-memory copies", unified.height, intervals.length(unified)),
     ]
 
 
 @_check(*_WORK)
-def _times(report: Report) -> list[Check]:
+def _times(report: Report) -> list[Count]:
     work = operations(report).with_columns(end=pl.col("began") + pl.col("dur_ns"))
     calls = report.kind("api").filter(pl.col("dur_ns") < 0)
     backwards, instant = work.filter(pl.col("dur_ns") < 0), work.filter(pl.col("dur_ns") == 0)
@@ -152,15 +205,12 @@ def _times(report: Report) -> list[Check]:
     outside = work.clear() if end is None else work.filter(early | (pl.col("end") > end))
     over, ahead = _overlaps_in_streams(report), pl.col("programmatic")
     count, ns = _sum(backwards, calls)
-    wrong, exceed = "their times cannot be right", "sums of durations exceed the busy time"
-    kept = "they count as nothing in the ledger, and as they are in sums"
-    launched = f"programmatic dependent launch, as cuBLAS does; {exceed}"
     return [
-        ("negative durations", count, -ns, kept),
-        ("operations of zero duration", instant.height, 0, "below the clock's resolution: their time is too low"),
-        ("operations outside the recording", *_sum(outside), wrong),
-        ("kernels that overlap within a stream", *_sum(over.filter(~ahead)), f"{wrong}; {exceed}"),
-        ("kernels started before the one before ended", *_sum(over.filter(ahead)), launched),
+        ("negative durations", count, -ns),
+        ("operations of zero duration", instant.height, 0),
+        ("operations outside the recording", *_sum(outside)),
+        ("kernels that overlap within a stream", *_sum(over.filter(~ahead))),
+        ("kernels started before the one before ended", *_sum(over.filter(ahead))),
     ]
 
 
@@ -183,7 +233,7 @@ def _overlaps_in_streams(report: Report) -> pl.DataFrame:
 
 
 @_check(*_HOST_KINDS)
-def host_times(report: Report) -> list[Check]:
+def host_times(report: Report) -> list[Count]:
     """Host events that end before they start, or lie outside the recording."""
     end = report.meta.end_ns
     tool, limit = report.meta.recorder, recorded_until(report) if end is None else end
@@ -197,24 +247,21 @@ def host_times(report: Report) -> list[Check]:
     mended = _HOST_KINDS if tool.mends_times else ("api",)
     own = [events for kind, events in times.items() if kind not in mended]
     count, ns = _sum(*(events.filter(pl.col("dur_ns") < 0) for events in own))
-    wrong = "their times cannot be right"
     return [
-        ("host events that end before they start", count, -ns, f"{wrong}; sums count them as they are"),
-        ("host events outside the recording", *outside, f"{wrong}; no device's window is longer for it"),
+        ("host events that end before they start", count, -ns),
+        ("host events outside the recording", *outside),
     ]
 
 
 @_check(*_WORK)
-def operation_times(report: Report) -> list[Check]:
+def operation_times(report: Report) -> list[Count]:
     """Device operations that started before the call that launched them."""
-    work = operations(report, "call_start")
-    early = work.select(ns=pl.col("call_start") - pl.col("began")).filter(pl.col("ns") > 0)
-    effect = "wrong times, or clocks that disagree: what is told of launches, and of idle time before these, is wrong"
-    return [("operations that start before their launch", early.height, total(early, "ns"), effect)]
+    early = operations(report, "call_start").select(ns=pl.col("call_start") - pl.col("began")).filter(pl.col("ns") > 0)
+    return [("operations that start before their launch", early.height, total(early, "ns"))]
 
 
 @_check(*_WORK, "sync")
-def waited_operations(report: Report) -> list[Check]:
+def waited_operations(report: Report) -> list[Count]:
     """Device operations that end after a call returned that waited for them.
 
     Of each operation the next call counts that begins to wait for its stream, or its context, once its launch has
@@ -241,12 +288,11 @@ def waited_operations(report: Report) -> list[Check]:
         events = events.join(recorded_work(report), on=["process_id", "record_id"])
         behind = ended.filter(~pl.col("graph")).join(events, left_on="row", right_on="behind")
         waited.append(behind.filter(late).select("row", "dur_ns"))
-    effect = "wrong times, or clocks that disagree: when these ran, and what idle time is told of, is wrong"
-    return [("operations that end after a wait for them", *_sum(pl.concat(waited).unique("row")), effect)]
+    return [("operations that end after a wait for them", *_sum(pl.concat(waited).unique("row")))]
 
 
 @_check(*_WORK)
-def unplaced(report: Report) -> list[Check]:
+def unplaced(report: Report) -> list[Count]:
     """Operations without stream (but unified-memory copies), or of no listed device, and calls without thread."""
     unified = pl.col("name").cast(pl.String).str.contains("Unified").fill_null(value=False)
     apart = pl.any_horizontal(pl.col("device", "stream").is_null())
@@ -257,19 +303,18 @@ def unplaced(report: Report) -> list[Check]:
     strange = (
         report.of_kinds(DEVICE_KINDS, "device", "dur_ns").drop_nulls("device").join(listed, on="device", how="anti")
     )
-    unlisted = "of that GPU neither name nor limits are known; if its number is wrong, they ran on another one"
     return [
-        ("operations without a device or stream", *_sum(*lost), "those of no device count on GPU 0"),
-        ("operations of a GPU that is not listed", *_sum(strange), unlisted),
-        ("calls without a thread", *_sum(calls), "what the program did before them, and before their work, is unknown"),
+        ("operations without a device or stream", *_sum(*lost)),
+        ("operations of a GPU that is not listed", *_sum(strange)),
+        ("calls without a thread", *_sum(calls)),
     ]
 
 
 @_check(*_WORK)
-def repetitions(report: Report) -> list[Check]:
+def repetitions(report: Report) -> list[Count]:
     """Duplicate calls and operations."""
     again = [_repeated(report, kind) for kind in _WORK]
-    return [("events recorded twice", *_sum(*again), "they count as often as they are there")]
+    return [("events recorded twice", *_sum(*again))]
 
 
 def _repeated(report: Report, kind: str) -> pl.DataFrame:
@@ -281,7 +326,7 @@ def _repeated(report: Report, kind: str) -> pl.DataFrame:
 
 
 @_check("range")
-def wrong_ranges(report: Report) -> list[Check]:
+def wrong_ranges(report: Report) -> list[Count]:
     """Duplicate ranges, ranges that start with two others of their thread, and gaps in the numbers of steps.
 
     The first two only where the clock tells any two ranges of a thread apart: traces may have whole microseconds.
@@ -290,31 +335,28 @@ def wrong_ranges(report: Report) -> list[Check]:
     steps = ranges.select("process_id", "name").unique().filter(name.str.starts_with(STEP_PREFIX))
     number = name.str.strip_prefix(STEP_PREFIX).cast(pl.Int64, strict=False)
     lost = steps.group_by("process_id").agg(number.max() - number.min() + 1 - number.n_unique())
-    found: list[Check] = [("steps missing", total(lost, "name"), None, "figures by step leave these out")]
+    found: list[Count] = [("steps missing", total(lost, "name"), None)]
     if report.meta.recorder.fine_clock:
         together = ranges.filter(repeated(ranges.get_column("start_ns")))
         together = together.filter(pl.len().over(*THREAD, "start_ns") > _TOGETHER)
-        effect = "iterations and sums count them as often as they are there"
-        wrong = "their times cannot be right: iterations, and what ran in a range, are wrong"
-        found.append(("ranges recorded twice", *_sum(_repeated(report, "range")), effect))
-        found.append(("ranges that start at one instant", *_sum(together), wrong))
+        found.append(("ranges recorded twice", *_sum(_repeated(report, "range"))))
+        found.append(("ranges that start at one instant", *_sum(together)))
     return found
 
 
 @_check("api", "sync")
-def lost_waits(report: Report) -> list[Check]:
+def lost_waits(report: Report) -> list[Count]:
     """Calls that waited for a stream or event without a synchronisation record, in reports that have such records."""
     if not report.meta.recorder.notes_waits:
         return []
     keys = ["process_id", "correlation_id"]
     calls = calls_that(report, _WAITING.match, *keys, "dur_ns")
     lost = calls.drop_nulls(keys).join(report.kind("sync").select(keys).unique(), on=keys, how="anti")
-    effect = "records of synchronisations are missing: what these waited for cannot be told"
-    return [("waits without a record", *_sum(lost), effect)]
+    return [("waits without a record", *_sum(lost))]
 
 
 @_check("memcpy", "memset", "memory")
-def sizes(report: Report) -> list[Check]:
+def sizes(report: Report) -> list[Count]:
     """Copies, memsets and allocations whose size is missing or impossible, and copies of memory without a name."""
     found = []
     for table, kinds in _SIZED.items():
@@ -333,13 +375,13 @@ def sizes(report: Report) -> list[Check]:
     copies = report.kind("memcpy").select("event_id", "dur_ns")
     unknown = copies.join(report.copy_detail.filter(nameless), on="event_id", how="semi")
     return [
-        ("sizes that are missing or cannot be", *_sum(*found), "totals of bytes and rates are wrong or incomplete"),
-        ("copies of unknown memory", *_sum(unknown), "pageable copies cannot be told from pinned ones"),
+        ("sizes that are missing or cannot be", *_sum(*found)),
+        ("copies of unknown memory", *_sum(unknown)),
     ]
 
 
 @_check("kernel")
-def shapes(report: Report) -> list[Check]:
+def shapes(report: Report) -> list[Count]:
     """Kernels with an impossible launch shape; an unknown shape does not count as one."""
     launches = report.kernel_config
     sides = pl.col(*SHAPE)
@@ -352,18 +394,17 @@ def shapes(report: Report) -> list[Check]:
         wrong |= ~pl.col(name).is_between(0, _MOST_SHARED_BYTES).fill_null(value=True)
     odd = launches.filter(known & wrong).select("event_id")
     kernels = report.kind("kernel").select("event_id", "dur_ns").join(odd, on="event_id", how="semi")
-    return [("kernels of an impossible shape", *_sum(kernels), "occupancy, waves and findings about them are wrong")]
+    return [("kernels of an impossible shape", *_sum(kernels))]
 
 
 @_check(*DEVICE_KINDS)
-def _graphs(report: Report) -> list[Check]:
+def _graphs(report: Report) -> list[Count]:
     whole = operations(report).filter(pl.col("kind") == "graph")
-    effect = "the kernels inside are in no kernel table; record with --cuda-graph-trace=node to see them"
-    return [("graph launches without nodes", whole.height, intervals.length(whole), effect)]
+    return [("graph launches without nodes", whole.height, intervals.length(whole))]
 
 
 @_check("api", "range", "op")
-def crossings(report: Report) -> list[Check]:
+def crossings(report: Report) -> list[Count]:
     """Calls and operators that end before an event that began in them on their thread; ranges may end on another."""
     if {"range", "op"}.isdisjoint(report.kinds):
         return []
@@ -380,8 +421,7 @@ def crossings(report: Report) -> list[Check]:
         line = in_order_of(line, (*THREAD, "start_ns"), ["dur_ns"])
         found.append(line.filter(crossed))
         last = line.unique(THREAD, keep="last", maintain_order=True)
-    effect = "wrong times, or clocks that disagree: which calls a range or operator made, and what ran in it, is wrong"
-    return [("host events that cross on a thread", *_sum(*found), effect)]
+    return [("host events that cross on a thread", *_sum(*found))]
 
 
 def _turns(kinds: Sequence[pl.DataFrame]) -> Iterator[tuple[int, int]]:
@@ -394,7 +434,7 @@ def _turns(kinds: Sequence[pl.DataFrame]) -> Iterator[tuple[int, int]]:
 
 
 @_check(*_WORK, "range", "op")
-def wrong_launches(report: Report) -> list[Check]:
+def wrong_launches(report: Report) -> list[Count]:
     """Launches outside their operator, kernels beyond the one of their launch, and names of calls for operations."""
     work, api = operations(report, "call_row"), report.kind("api")
     launching = marked(api.height, launching_rows(report)) & pl.col("parent_id").is_not_null()
@@ -408,18 +448,15 @@ def wrong_launches(report: Report) -> list[Check]:
     again = with_facts(report, again, "call_name")
     again = again.filter(pl.col("call_name").is_in(names_that(report, _ONE_KERNEL.match)))
     called_alike = work.filter(pl.col("name").is_in(call_names(report).drop_nulls().implode()))
-    effect = "wrong times, or clocks that disagree: what an operator took, and what ran in it, is wrong"
-    wrong = "wrong correlation ids: what launched these, and what is told of launches, is wrong"
-    nameless = "names are wrong: what ran, or what was called, is unknown"
     return [
-        ("launches outside their operator", *_sum(strays), effect),
-        ("kernels that share a launch of one kernel", *_sum(again), wrong),
-        ("operations called like calls", *_sum(called_alike), nameless),
+        ("launches outside their operator", *_sum(strays)),
+        ("kernels that share a launch of one kernel", *_sum(again)),
+        ("operations called like calls", *_sum(called_alike)),
     ]
 
 
 @_check(*DEVICE_KINDS)
-def unknown_streams(report: Report) -> list[Check]:
+def unknown_streams(report: Report) -> list[Count]:
     """Operations on a stream that is not in the table of streams, of processes whose streams that holds."""
     known = report.table("streams")
     told = known.filter(pl.col("type") != "null").get_column("process_id").unique()
@@ -432,17 +469,15 @@ def unknown_streams(report: Report) -> list[Check]:
         .drop_nulls(STREAM)
     )
     lost = used.join(known, on=STREAM, how="anti").filter(pl.col("process_id").is_in(told.implode()))
-    effect = "what ran beside what, and which streams wait for each other, is wrong"
-    return [("operations on unknown streams", total(lost, "count"), total(lost, "dur_ns"), effect)]
+    return [("operations on unknown streams", total(lost, "count"), total(lost, "dur_ns"))]
 
 
 @_check(*_WORK)
-def names(report: Report) -> list[Check]:
+def names(report: Report) -> list[Count]:
     unnamed = operations(report).filter(pl.col("name").is_null())
     calls = report.kind("api").filter(pl.col("name").is_null())
-    effect = "the report's string table is incomplete; they are summed under an empty name"
     ns = intervals.length(unnamed) + total(calls, "dur_ns")
-    return [("events without a name", unnamed.height + calls.height, ns, effect)]
+    return [("events without a name", unnamed.height + calls.height, ns)]
 
 
 # The table of all checks, and what of it is a doubt.
@@ -516,7 +551,6 @@ def with_late(
 
 def check_table(checks: list[Check], notes: pl.DataFrame, usual: Sequence[str] = ()) -> pl.DataFrame:
     """The table of these checks and notes; `usual` ones and those of :data:`_USUAL` are no doubts."""
-    schema = {column.name: column.dtype for column in TABLE.columns[:-1]}
-    found = pl.DataFrame(checks, schema=schema, orient="row")
+    found = pl.DataFrame(checks, schema={column.name: column.dtype for column in TABLE.columns[:-1]}, orient="row")
     every = pl.concat([found, notes.with_columns(pl.col("count").fill_null(1))])
     return TABLE.select(every.with_columns(doubt=(pl.col("count") > 0) & ~pl.col("check").is_in([*_USUAL, *usual])))

@@ -10,12 +10,13 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import rules
 from kanalyze.analyses.findings._claims import shared_out, with_replays
-from kanalyze.analyses.findings._places import with_lines
-from kanalyze.analyses.findings.rules.loading import ONE_TIME
+from kanalyze.analyses.findings.rules._kernels import LIBRARY, kernel_sums
+from kanalyze.analyses.findings.rules._telling import with_lines
+from kanalyze.analyses.findings.rules.compiling import ONE_TIME
 from kanalyze.analyses.findings.rules.occupancy import SAMPLED
 from kanalyze.analyses.host._call_kinds import interface, spoken
 from kanalyze.analyses.idle.culprits import culprits
@@ -70,7 +71,6 @@ TABLE: Final = Table(
     telling=("rule", "at_stake_ns", "replayed_ns", "per_iteration_ns", "share", "where"),
 )
 
-
 #: Findings on the same kernels, by the shape of the grid and by sampled counters.
 _SMALL_GRID: Final = "small-grid"
 _FEW_SMS: Final = "few-sms"
@@ -95,12 +95,42 @@ def ranked(report: Report) -> list[rules.Finding]:
     require(report, TABLE, *DEVICE_KINDS)
     culprits(report)  # first, since the ledger, which many rules need, reuses its pass over idle time
     names = [module.name for module in pkgutil.iter_modules(rules.__path__) if not module.name.startswith("_")]
-    every = [rule for name in names for rule in import_module(f"{rules.__name__}.{name}").RULES]
+    needed = [name for name in names if name not in _NEEDS or _NEEDS[name](report)]
+    modules = [import_module(f"{rules.__name__}.{name}") for name in needed]
+    every = [rule for module in modules for rule in vars(module).values() if isinstance(rule, rules.Rule)]
     # by name: what needs most memory (graph_candidate) comes before what keeps most (pageable_copy), 0.3 GB at 1 GB
-    return _worth_saying(report, sorted(every, key=lambda rule: str(rule.__name__)))
+    return _worth_saying(report, sorted(every, key=lambda rule: rule.name))
 
 
-def _worth_saying(report: Report, every: Sequence[Callable[[Report], list[rules.Finding]]]) -> list[rules.Finding]:
+def _recorded(report: Report) -> bool:
+    """Whether frameworks or programs record what they do, here or in the trace beside."""
+    return report.whole.beside() is not None or any(report.kind(kind).height for kind in ("op", "range"))
+
+
+def _launched(report: Report, fewest: int, *kinds: str) -> bool:
+    """Whether so many operations of some kinds were launched: what the driver moves by itself is not."""
+    unified = pl.col("detail").cast(pl.String).str.starts_with("Unified").fill_null(value=False)
+    return operations(report).filter(pl.col("kind").is_in(kinds) & ~unified).height >= fewest
+
+
+def _of_libraries(report: Report) -> bool:
+    return any(one.chosen(LIBRARY != "").launches for one in kernel_sums(report)) or _recorded(report)
+
+
+def _repeated(report: Report) -> bool:
+    """Whether as many operations were launched as any loop has."""
+    return _launched(report, 8, *DEVICE_KINDS) or _recorded(report)
+
+
+#: What a report needs for the rules of some files to find anything: in others these are not entered.
+_NEEDS: Final[dict[str, Callable[[Report], bool]]] = {
+    **dict.fromkeys(("arrays", "loops", "cpu_work", "small_copies"), _repeated),
+    **dict.fromkeys(("needless_kernels", "slower_kernels", "unfused"), _of_libraries),
+    "pageable_copies": lambda report: _launched(report, 1, "memcpy") or _recorded(report),
+}
+
+
+def _worth_saying(report: Report, every: Sequence[rules.Rule]) -> list[rules.Finding]:
     """The findings of some rules with enough time at stake, the costliest first, in the terms of the program."""
     found = [finding for some in side_by_side(report, every) for finding in some]
     least, once = least_worth_saying(report), {device: WORTH_SAYING * ns for device, ns in _lengths(report).items()}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
 from kanalyze.analyses.device._operations import used_devices
 from kanalyze.analyses.device._windows import shared_devices
 from kanalyze.analyses.device.occupancy import every_shape_known, launch_occupancy
-from kanalyze.analyses.findings._doubts import CHECKS, TABLE, check_table, damaged, names, pairing, with_late
+from kanalyze.analyses.findings._doubts import CHECKS, TABLE, Check, check_table, damaged, names, pairing, with_late
 from kanalyze.analyses.host._call_kinds import begun_before, interface
 from kanalyze.analyses.host._thread_timeline import NEEDED
 from kanalyze.analyses.idle._attribution import unknown_times
@@ -24,9 +24,6 @@ from kanalyze.errors import DamagedReportError, KanalyzeError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 from kanalyze.tools import worded
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.findings._doubts import Check
 
 __all__ = ["TABLE", "health"]
 
@@ -80,8 +77,7 @@ def _attribution(report: Report) -> list[Check]:
         return []
     times = unknown_times(report)
     unknown = [ns for ns, _ in times if ns]
-    asks = "no launch tells which thread the device waited for; was the CUDA API traced?"
-    effect = worded(asks, interface(report))
+    effect = worded("no launch tells which thread the device waited for; was the CUDA API traced?", interface(report))
     earlier = (
         "the recording begins there: what they waited for first is unknown, and no launch counts as a kernel's first"
     )
@@ -92,15 +88,14 @@ def _attribution(report: Report) -> list[Check]:
 
 
 def _sharing(report: Report) -> list[Check]:
-    whole = report.whole
-    if used_devices(whole).get_column("process_id").n_unique() <= 1:
+    if used_devices(report.whole).get_column("process_id").n_unique() <= 1:
         return []
-    found = shared_devices(whole)
+    shared = shared_devices(report.whole)
     effect = (
         "without MPS or MIG their kernels run in turn, in time slices: a kernel's duration holds the slices of others, "
         "and what is idle for one process is not for the other"
     )
-    return [("shared use of a GPU", len(found), sum(one.together_ns for one in found), effect)]
+    return [("shared use of a GPU", len(shared), sum(one.together_ns for one in shared), effect)]
 
 
 def _shapes(report: Report) -> list[Check]:
@@ -110,8 +105,7 @@ def _shapes(report: Report) -> list[Check]:
     effect = "occupancy, tails and the findings about them leave these out"
     if report.kind("kernel").height >= _MANY and every_shape_known(whole):
         return [("kernels of unknown occupancy", 0, 0, effect)]
-    launches = launch_occupancy(report if report.scope == whole.scope else whole)
-    unknown = launches.filter(pl.col("unknown").is_not_null())
+    unknown = launch_occupancy(report if report.scope == whole.scope else whole).filter(pl.col("unknown").is_not_null())
     why = unknown.sort("count", "unknown", descending=[True, False]).get_column("unknown").head(1)
     effect = ": ".join([effect, *why])
     return [("kernels of unknown occupancy", total(unknown, "count"), total(unknown, "total_ns"), effect)]

@@ -19,7 +19,7 @@ from kanalyze.analyses.findings._claims import MOST_REPLAYED, with_replays
 from kanalyze.analyses.findings._doubts import unused_launches, with_late
 from kanalyze.analyses.findings.findings import ordered, ranked_with_samples
 from kanalyze.analyses.findings.health import health
-from kanalyze.analyses.findings.rules.loading import ONE_TIME
+from kanalyze.analyses.findings.rules.compiling import ONE_TIME
 from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.idle import culprits
 from kanalyze.analyses.idle._attribution import host_time

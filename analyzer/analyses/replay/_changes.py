@@ -88,6 +88,9 @@ NEAR: Final = 0.03
 #: Rows of overheads that are CUDA's own loading, and no work of the profiler.
 IS_LOADING: Final = pl.col("name").cast(pl.String).str.contains(LOADING_WORDS).fill_null(value=False)
 
+#: A GPU that is free begins a launch within some microseconds, large graphs aside; one that takes longer was held up.
+_HELD_NS: Final = 200_000
+
 #: No profiler makes the host slower than by this.
 _LEAST: Final = 0.1
 
@@ -157,7 +160,19 @@ def _lags(report: Report, network: Network, state: Changed, left: HostTime) -> p
     host = host.filter((pl.col("start") >= network.start) & (pl.col("lag") > 0))
     events = pl.when(pl.col("kind").is_in(_OF_WAITS)).then(1.0).otherwise("events")
     new = host.with_columns(events=_events(report, host)).select(_shorter(pl.col("lag"), events, left))
-    return _with(state.lags, host.get_column("edge"), new.to_series())
+    return _not_held(network, _with(state.lags, host.get_column("edge"), new.to_series()))
+
+
+def _not_held(network: Network, lags: pl.Series) -> pl.Series:
+    """The lags, without what a GPU that has nothing to do takes longer than usual to begin what was launched.
+
+    That is another program's time slice, or the profiler's own work: what follows a launch in order are other edges.
+    """
+    since = gathered(network.nodes.get_column("at"), network.edges.get_column("target")) >= network.start
+    launches = network.edges.select((pl.col("kind") == "launch") & since).to_series()
+    usual = lags.filter(launches).median()
+    held = launches & (lags >= _HELD_NS)
+    return lags.set(sure(held), int(usual)) if isinstance(usual, float) else lags
 
 
 def _host_edges(network: Network, state: Changed, kinds: tuple[str, ...]) -> pl.DataFrame:

@@ -167,6 +167,9 @@ HOST_EDGES: Final = ("thread", "handover", "tail")
 #: Edges to the end of the window; where another binds, nothing comes between.
 _OF_END: Final = ("window", "tail", "held")
 
+#: A kernel that is queued begins so long after the one before it in its stream (ns): on H100 and H200 some 1,000.
+_NEXT_NS: Final = 1_000
+
 #: Later than any slack.
 LATEST: Final = 1 << 62
 
@@ -407,7 +410,8 @@ def _usual_lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
     kinds = pl.Series("kind", KINDS, dtype=_KIND).to_frame().join(usual, on="kind", how="left", maintain_order="left")
     # of a kind that never binds nothing is known but that it takes no longer than its least slack
     launch = usual.filter(pl.col("kind") == "launch").get_column("usual").max()
-    unknown = pl.min_horizontal("least", pl.lit(launch, dtype=pl.Float64), pl.lit(LATENCY_NS)).clip(lower_bound=0)
+    most = pl.when(pl.col("kind") == "stream").then(_NEXT_NS).otherwise(LATENCY_NS)
+    unknown = pl.min_horizontal("least", pl.lit(launch, dtype=pl.Float64), most).clip(lower_bound=0)
     lag = pl.coalesce("usual", unknown, pl.lit(0))
     high = pl.coalesce("most", "usual", pl.min_horizontal("least", pl.lit(LATENCY_NS)))
     told = pl.when(pl.col("kind").is_in(_OF_END)).then(0).when(pl.col("kind") == "thread").then(int(follows))

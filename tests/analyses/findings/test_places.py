@@ -3,8 +3,8 @@
 import polars as pl
 import pytest
 
-from kanalyze.analyses.findings._places import claimed, with_lines
 from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.findings.rules._telling import claimed, with_lines
 from support.build import call, kernel, report
 
 EVENTS = [

@@ -6,14 +6,17 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings._claims import _joined, _replayed, with_replays
 from kanalyze.analyses.findings.findings import findings, ranked
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
+from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations.phases import known_steady_part
+from kanalyze.analyses.page.overview_page import overview
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.errors import KanalyzeError
-from kanalyze.notebook import overview
 from kanalyze.readers import read
+from support.build import kernel, report
 
 SAMPLES = Path("sample_reports")
 REPORTS = sorted(
@@ -89,7 +92,7 @@ def test_findings_of_one_cause_are_one_and_what_their_remedy_changes_adds_up():
     (found,) = _joined([slow, needless])
     assert (found.rule, found.at_stake_ns, found.names) == ("layout-conversions", 130, ("a", "b"))
     assert found.text.format(*found.names) == "a is needless. The same cause: b is slow."
-    change = found.mending(None)
+    change = found.change(None)
     assert (change.gone.to_list(), change.shorter.rows()) == ([1], [(2, 30)])
     assert [one.at_stake_ns for one in _joined([slow._replace(action="other"), needless])] == [90, 40]
 
@@ -99,7 +102,7 @@ def test_gains_add_up_to_no_more_than_all_remedies_gain_together(name):
     of = read(SAMPLES / name / "nsys.sqlite", cache=False)
     of = of.narrow(window=known_steady_part(of).window)
     found = ranked(of)
-    changes = [change for one in found if one.mending and (change := one.mending(of)) is not None]
+    changes = [change for one in found if (change := one.change(of)) is not None]
     together, *_ = _replayed(of, 0, reduce(Mending.with_all_of, changes))
     assert sum(one.replayed_ns or 0 for one in with_replays(of, found, most=1 << 20)) <= together[0]
 
@@ -114,3 +117,22 @@ def test_what_two_remedies_change_is_changed_once():
     assert both.shorter.rows() == [(3, 40)]
     assert (both.calls.to_list(), both.unwaited.to_list(), both.graph) == ([4], [5], True)
     assert both.host.rows() == [(1, 0, 5)]
+
+
+def test_a_finding_without_a_replay_gains_no_more_than_the_device_does_not_work_besides():
+    """Kernels of 30, 50 and 20 ns in a window of 150."""
+    of = report([kernel(0, 30), kernel(40, 90), kernel(130, 150)])
+    claims = pl.DataFrame({"start": [40], "end": [90]})
+    one = Finding("full-sort", 0, 50, "text", "remedy", "kernels", claims=claims)
+    found = with_replays(of, [one, one._replace(at_most=True), one._replace(vague=True), one._replace(claims=None)], 99)
+    bounds = [each.replayed for each in found]
+    assert bounds == [(None, 0, 150 - 30 - 20), (None, 0, 50), (None, None, None), (None, None, None)]
+
+
+def test_what_is_paid_once_makes_no_replay_less_sure():
+    of = read(SAMPLES / "add" / "nsys.sqlite", cache=False)
+    (one,) = (found for found in ranked(of) if found.rule == "small-grid")
+    (gain, apart), *_ = _replayed(of, 0, one.change(of))
+    once = bucket_sums(of).filter(bucket="loading").get_column("ns").sum()
+    start, end = windows(of).select("start", "end").row(0)
+    assert 0 < apart <= 0.03 * (end - start - once - gain) + 1

@@ -18,8 +18,8 @@ from kanalyze.analyses.iterations.phases import (
     spread_of,
     steady_part,
 )
+from kanalyze.analyses.page.overview_page import overview
 from kanalyze.errors import BadWindowError, UnknownNameError
-from kanalyze.notebook import overview
 from kanalyze.renderers.page.overview import overview_page
 from support.build import call, kernel, launched, memcpy, nvtx, report
 from support.command import SAMPLES, run

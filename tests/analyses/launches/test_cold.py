@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 
-from kanalyze.analyses.findings.rules.loading import cold_start
+from kanalyze.analyses.findings.rules.compiling import cold_start
 from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.launches.cold import cold
 from kanalyze.window import Window

@@ -8,9 +8,9 @@ import pytest
 from kanalyze.analyses.host._call_kinds import context_calls
 from kanalyze.analyses.iterations._marks import marked_iterations
 from kanalyze.analyses.iterations.phases import phases
+from kanalyze.analyses.page.overview_page import overview
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.analyses.ranges._instances import compare
-from kanalyze.notebook import overview
 from kanalyze.renderers.formats import terminal
 from kanalyze.renderers.page import Look
 from kanalyze.report import Meta, Report

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
-from kanalyze.analyses.replay._changes import Changes, Mending
+from kanalyze.analyses.replay._changes import Changes, HostTime, Mending, without_profiler
 from kanalyze.analyses.replay._network import as_recorded, network
 from kanalyze.analyses.replay._whatif import mended, planned, prepared, replayed, whatif_of
 from support.build import call, kernel, memcpy, report
@@ -167,3 +167,28 @@ def test_with_fewer_operations_nothing_is_later(turns, every, more):
     some, fewer = all_rows.gather_every(every * more), all_rows.gather_every(every)
     took = [ends(made, Mending(gone=gone)) for gone in (all_rows.head(0), some, fewer)]
     assert took == sorted(took, reverse=True)
+
+
+def test_kernels_that_the_host_waits_for_one_by_one_follow_each_other_closely_without():
+    """Of a stream none was seen to begin behind another: it takes a microsecond, less than a launch."""
+    events = []
+    for number in range(4):
+        at = 20_000 * number
+        events += [call(LAUNCH, at, at + 500, correlation=number), kernel(at + 3_000, at + 8_000, correlation=number)]
+        events.append(call(WAIT, at + 600, at + 10_000))
+    found = report([one for one in events if one.name != WAIT or one.start < 60_000])
+    waits = pl.Series("row", [1, 3, 5], dtype=pl.UInt32)
+    assert 3_000 + 4 * 5_000 + 3 * 1_000 <= ends(found, Mending(calls=waits)) < 68_000
+
+
+def test_a_launch_that_a_free_gpu_begins_far_too_late_was_held_up_by_something_else():
+    """Without the profiler it begins as soon as others do."""
+    events = [event for n in range(4) for event in launched(n, 30 * n, 30 * n + 12, 30 * n + 17)]
+    late = [*launched(4, 120, 1_000_132, 1_000_137), *launched(5, 1_000_150, 1_000_162, 1_000_167)]
+    found = report([*events, *late])
+    net = prepared(found).network
+    state = without_profiler(found, net, as_recorded(net), HostTime(0.5))
+    held, lags = net.edges.get_column("slack") > 200_000, state.lags
+    assert held.sum() >= 1
+    kinds = net.edges.get_column("kind").cast(pl.String)
+    assert lags.filter(held & (kinds == "launch")).to_list() == [2]

@@ -1,22 +1,21 @@
 """Rules: each detects one kind of problem and estimates its cost.
 
-A rule is a function ``(report: Report) -> list[Finding]`` in the ``RULES`` of a module here, which
-:mod:`kanalyze.analyses.findings.findings` finds. A rule claims only what the report's rows show, and never more time
-than the ledger's buckets hold.
+A rule is a :class:`Rule` in a module here, a decorated function, which :mod:`kanalyze.analyses.findings.findings`
+finds. A rule claims only what the report's rows show, and never more time than the ledger's buckets hold.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Iterator
+from functools import update_wrapper
+from typing import Final, NamedTuple
 
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.replay._changes import Mending
 from kanalyze.report import Report
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from kanalyze.analyses.replay._changes import Mending
 
 #: The action for images in NCHW, which ends conversions, kernels per channel and products of rows of pixels.
 CHANNELS_LAST: Final = "model.to(memory_format=torch.channels_last)"
@@ -68,8 +67,8 @@ class Finding(NamedTuple):
         where: The range, operator or line of code that it lies in, or most of it, escaped as `text`; empty if unknown.
         at_most: Whether no way to mend it can gain more than `at_stake_ns`; if not, that is what the trouble takes as
             far as the report shows it, and mending it may gain more.
-        mending: What the remedy changes in the report; None where it cannot be put so, and the function gives None
-            where this report does not tell enough.
+        mending: What the remedy changes in the report, or a function of the report that says so; None, also of the
+            function, where it cannot be put so or the report does not tell enough.
         replayed_ns: What the window gets shorter by without the profiler, by a replay with that change; None where none
             was made.
         replayed_low_ns: The least that it gets shorter by, by what is not known of the host's time and of lags.
@@ -101,7 +100,7 @@ class Finding(NamedTuple):
     action: str = ""
     where: str = ""
     at_most: bool = False
-    mending: Callable[[Report], Mending | None] | None = None
+    mending: Mending | Callable[[Report], Mending | None] | None = None
     replayed_ns: int | None = None
     replayed_low_ns: int | None = None
     replayed_high_ns: int | None = None
@@ -113,6 +112,10 @@ class Finding(NamedTuple):
     retold: Callable[[pl.DataFrame], Finding | None] | None = None
     unmended_ns: int | None = None
     line: str = ""
+
+    def change(self, report: Report) -> Mending | None:
+        """What the remedy changes in the report; None where that is not known."""
+        return self.mending(report) if callable(self.mending) else self.mending
 
     @property
     def place(self) -> str:
@@ -137,8 +140,52 @@ class Finding(NamedTuple):
     @property
     def brief(self) -> Finding:
         """The finding with a headline and an action."""
-        headline = _fitted(self.headline) if self.headline else _cut(self.text, HEADLINE_LONGEST)
-        return self._replace(headline=headline, action=self.action or _cut(self.remedy, ACTION_LONGEST))
+        return self._replace(
+            headline=_fitted(self.headline) if self.headline else _cut(self.text, HEADLINE_LONGEST),
+            action=self.action or _cut(self.remedy, ACTION_LONGEST),
+        )
+
+
+#: What rules give, one by one; None says nothing.
+Findings = Iterator[Finding | None]
+
+
+class Rule:
+    """Makes a rule of a function that gives the findings of a report one by one, or None."""
+
+    def __init__(self, find: Callable[[Report], Findings]) -> None:
+        """The rule has the name and the docstring of `find`."""
+        self._find, self.name = find, find.__name__
+        update_wrapper(self, find)
+
+    def __call__(self, report: Report) -> list[Finding]:
+        """All findings of a report."""
+        return [one for one in self._find(report) if one is not None]
+
+
+class Told(NamedTuple):
+    """Words of a finding on some time: its rule, and others as in :class:`Finding`. `what` is of the sentence."""
+
+    rule: str
+    headline: str
+    action: str
+    remedy: str
+    table: str = "tree"
+    what: str = ""
+
+    def finding(self, device: int, text: str, claims: pl.DataFrame, at_stake_ns: int | None = None) -> Finding:
+        """The finding on some time of a device, all of which is at stake unless told."""
+        return Finding(
+            self.rule,
+            device,
+            intervals.length(claims) if at_stake_ns is None else at_stake_ns,
+            text,
+            self.remedy,
+            self.table,
+            claims=claims,
+            headline=self.headline,
+            action=self.action,
+        )
 
 
 def _fitted(headline: str) -> str:

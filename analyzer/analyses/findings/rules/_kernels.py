@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple
+from functools import update_wrapper
+from typing import Final, NamedTuple
 
 import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_rows, with_facts
-from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule
 from kanalyze.analyses.findings.rules._telling import per_iteration, place_of
 from kanalyze.analyses.host._call_kinds import CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, spoken
 from kanalyze.analyses.host._thread_timeline import threads
@@ -23,13 +24,11 @@ from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import gathered, in_order, parts_by, positions, sure
 from kanalyze.decoder.decode import decode
+from kanalyze.decoder.fields import KernelName
 from kanalyze.report import Report
 from kanalyze.units import percent
 
-if TYPE_CHECKING:
-    from kanalyze.decoder.fields import KernelName
-
-    Wanted = pl.Expr | Callable[[KernelName], bool]
+Wanted = pl.Expr | Callable[[KernelName], bool]
 
 #: What decoded names of kernels say (:class:`kanalyze.decoder.fields.KernelName`), in expressions that choose kernels:
 #: texts, empty for what a name does not say; `inputs` has the types of all inputs, such as ``bf16/bf16``.
@@ -102,8 +101,9 @@ def kernel_sums(report: Report) -> list[DeviceKernels]:
     named = sums.with_columns(pl.col("name").cast(pl.String))
     named = named.hstack(_decoded(named.get_column("name")))
     named = named.sort("device", "exclusive_ns", "name", descending=[False, True, False])
-    devices = report.devices.select("device", "name", "compute_capability").iter_rows()
-    known = {device: (name or "", _capability(text)) for device, name, text in devices}
+    version = [pl.col("compute_capability").str.extract(r"^(\d+)\.(\d+)$", at).cast(pl.Int64) for at in (1, 2)]
+    devices = report.devices.select("device", pl.col("name").fill_null(""), pl.concat_list(version)).iter_rows()
+    known = {device: (name, (major or 0, minor or 0)) for device, name, (major, minor) in devices}
     parts = named.partition_by("device", as_dict=True, maintain_order=True).items()
     return [
         DeviceKernels(device, *known.get(device, ("", (0, 0))), total(rows, "exclusive_ns"), rows.drop("device"))
@@ -111,39 +111,28 @@ def kernel_sums(report: Report) -> list[DeviceKernels]:
     ]
 
 
-def _capability(text: str | None) -> tuple[int, int]:
-    """The compute capability as numbers; (0, 0) for a text that is none."""
-    major, dot, minor = (text or "").partition(".")
-    return (int(major), int(minor)) if dot and major.isdecimal() and minor.isdecimal() else (0, 0)
+#: Which kernels are wanted, on any device or by device.
+WantedOn = pl.Expr | Callable[[DeviceKernels], Wanted]
 
 
-def kernels_that(
-    report: Report, wanted: pl.Expr | Callable[[KernelName, DeviceKernels], bool], least: float
-) -> Iterator[tuple[DeviceKernels, Chosen]]:
+def kernels_that(report: Report, wanted: WantedOn, least: float) -> Iterator[tuple[DeviceKernels, Chosen]]:
     """The devices whose kernels that are `wanted` take at least a share of `least` of all kernel time, and these."""
     for device in kernel_sums(report):
-        of_device = wanted if isinstance(wanted, pl.Expr) else _asking(wanted, device)
-        chosen = device.chosen(of_device)
+        chosen = device.chosen(wanted if isinstance(wanted, pl.Expr) else wanted(device))
         if chosen.ns and chosen.share >= least:
             yield device, chosen
 
 
-def _asking(wanted: Callable[[KernelName, DeviceKernels], bool], device: DeviceKernels) -> Wanted:
-    return lambda said: wanted(said, device)
-
-
 def choosing(
-    wanted: pl.Expr | Callable[[KernelName, DeviceKernels], bool], least: float
-) -> Callable[[Callable[[Report, DeviceKernels, Chosen], Finding | None]], Callable[[Report], list[Finding]]]:
+    wanted: WantedOn, least: float
+) -> Callable[[Callable[[Report, DeviceKernels, Chosen], Finding | None]], Rule]:
     """Makes a rule of what finds something, or nothing, on a device and its kernels of :func:`kernels_that`."""
 
-    def rule_of(tell: Callable[[Report, DeviceKernels, Chosen], Finding | None]) -> Callable[[Report], list[Finding]]:
-        def rule(report: Report) -> list[Finding]:
-            told = (tell(report, device, chosen) for device, chosen in kernels_that(report, wanted, least))
-            return [one for one in told if one is not None]
+    def rule_of(tell: Callable[[Report, DeviceKernels, Chosen], Finding | None]) -> Rule:
+        def find(report: Report) -> Findings:
+            yield from (tell(report, *chosen) for chosen in kernels_that(report, wanted, least))
 
-        rule.__name__, rule.__doc__, rule.__module__ = tell.__name__, tell.__doc__, tell.__module__
-        return rule
+        return Rule(update_wrapper(find, tell))
 
     return rule_of
 
@@ -154,8 +143,7 @@ def decoded_as(work: pl.DataFrame, wanted: Wanted) -> pl.Series:
     different = names.unique().drop_nulls()
     texts = different.cast(pl.String)
     asked = _decoded(texts).select(wanted).to_series() if isinstance(wanted, pl.Expr) else _asked(texts, wanted)
-    known = different.filter(asked)
-    return sure(names.is_in(known.implode())) if len(known) else pl.Series([False]).new_from_index(0, len(names))
+    return sure(names.is_in(different.filter(asked).implode()))
 
 
 def with_decoded(work: pl.DataFrame, **wanted: pl.Expr) -> pl.DataFrame:
@@ -164,11 +152,12 @@ def with_decoded(work: pl.DataFrame, **wanted: pl.Expr) -> pl.DataFrame:
 
 
 def _decoded(names: pl.Series) -> pl.DataFrame:
-    """What names of kernels say: :data:`_FIELDS` and inputs."""
+    """What names of kernels say: :data:`_FIELDS`, inputs and tensor_core, null where a name does not say."""
     every = [decode(name) for name in names]
     told = {field: [getattr(said, field) or "" for said in every] for field in _FIELDS}
     told["inputs"] = ["/".join(said.input_types) for said in every]
-    return pl.DataFrame(told, dict.fromkeys(told, pl.String))
+    uses = pl.Series("tensor_core", [said.tensor_core for said in every], dtype=pl.Boolean)
+    return pl.DataFrame(told, dict.fromkeys(told, pl.String)).with_columns(uses)
 
 
 def _asked(names: pl.Series, wanted: Callable[[KernelName], bool]) -> pl.Series:
@@ -213,8 +202,7 @@ def launching_operators(report: Report) -> pl.DataFrame:
     named = _named(trace, work, tree.innermost(there, tree.of_kinds("op")))
     alike = pl.concat([named, work.select("name", *SHAPE)], how="horizontal")
     keys = ["name", *SHAPE]
-    counts = alike.drop_nulls("inner").group_by(*keys, *_TOLD).len().sort("len", *_TOLD)
-    usual = counts.unique(keys, keep="last")
+    usual = alike.drop_nulls("inner").group_by(*keys, *_TOLD).len().sort("len", *_TOLD).unique(keys, keep="last")
     both = alike.join(usual, on=keys, how="left", nulls_equal=True, maintain_order="left", suffix="_usual")
     told = pl.col("inner").is_not_null()
     return both.select("row", *(pl.when(told).then(name).otherwise(f"{name}_usual").alias(name) for name in _TOLD))
@@ -258,8 +246,7 @@ def _named(report: Report, work: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
 
 def times_of(report: Report, rows: pl.Series) -> pl.DataFrame:
     """When some operations (rows) ran in the window: start, end."""
-    work = exclusive_operations(report)
-    return work.filter(pl.col("row").is_in(rows.implode())).select("start", "end")
+    return exclusive_operations(report).filter(pl.col("row").is_in(rows.implode())).select("start", "end")
 
 
 def part(column: str, share: float | pl.Expr) -> pl.Expr:
@@ -282,6 +269,12 @@ def merged(groups: pl.DataFrame) -> Mending:
     saved = pl.col("dur_ns") - pl.col("merged_ns") // pl.col("kept")
     kept = work.filter("stays").select(pl.col("row").cast(pl.UInt32), saved_ns=saved)
     return without(work.filter(~pl.col("stays")))._replace(shorter=kept)
+
+
+def host_of(rows: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """Host time from the first launch of operations (process_id, call_start) of the same keys to the last: a span."""
+    sides = {"start": pl.col("call_start").min(), "end": pl.col("call_start").max()}
+    return rows.group_by("process_id", *keys).agg(**sides)
 
 
 def calls_within(report: Report, spans: pl.DataFrame) -> pl.Series:
@@ -347,7 +340,6 @@ class Work(NamedTuple):
         self, rule: str, text: str, remedy: str, table: str, headline: str, action: str, *names: str
     ) -> Finding:
         """The finding that has them at stake, all of which its remedy leaves out."""
-        rows = self.rows  # and not the report, which would hold itself by what it keeps
         return Finding(
             rule,
             self.device.device,
@@ -358,8 +350,8 @@ class Work(NamedTuple):
             names,
             headline=headline,
             action=action,
-            where=place_of(self.report, pl.col("row").is_in(self.rows.get_column("row").implode())),
-            mending=lambda _: without(rows),
+            where=place_of(self.report, self.rows.get_column("row")),
+            mending=without(self.rows),
             claims=self.rows.select("start", "end"),
         )
 
@@ -383,18 +375,20 @@ class Told(NamedTuple):
 def on_kernels(report: Report, device: DeviceKernels, chosen: Chosen, told: Told) -> Finding:
     """The finding on the chosen kernels of a device."""
     work = Work(report, device, exclusive_operations(report).filter(chosen.operations(device.device)))
-    text = f"{work.many(told.noun)} {told.how}: {work.took}{told.more}"
-    one = work.finding(told.rule, text, told.remedy, told.table, told.headline, told.action, chosen.longest)
-
-    rows = work.rows
-
-    def shortened(_: Report) -> Mending:
-        return Mending(shorter=rows.select("row", saved_ns=part("dur_ns", 1 - (told.left or 0))))
-
+    one = work.finding(
+        told.rule,
+        f"{work.many(told.noun)} {told.how}: {work.took}{told.more}",
+        told.remedy,
+        told.table,
+        told.headline,
+        told.action,
+        chosen.longest,
+    )
+    shorter = Mending(shorter=work.rows.select("row", saved_ns=part("dur_ns", 1 - (told.left or 0))))
     return one._replace(
         at_stake_ns=chosen.ns if told.ns is None else told.ns,
         at_most=told.at_most,
-        mending=None if told.left is None else shortened if told.left else one.mending,
+        mending=None if told.left is None else shorter if told.left else one.mending,
         shortens=told.left != 0,
     )
 
@@ -412,78 +406,65 @@ class LaunchLess(NamedTuple):
     ahead_action: str = ""  # the same as a phrase; empty where it is `action`
 
 
-_OF_TORCH: Final = LaunchLess(
-    action='torch.compile(…, mode="reduce-overhead")',
-    remedy=(
-        'Launch less often: torch.compile(mode="reduce-overhead") fuses kernels and replays CUDA graphs; larger '
-        "batches."
-    ),
-    capture=(
-        'Let torch.compile(mode="reduce-overhead") capture and replay it as a CUDA graph, or do so with '
-        "torch.cuda.graph; shapes stay, and inputs are copied into the same tensors."
-    ),
-    ahead=(
-        "Launch less often, so that the host keeps ahead of the GPU: torch.compile fuses operators, and with "
-        'mode="reduce-overhead" replays them as CUDA graphs; larger batches give each launch more to do.'
-    ),
-)
-_OF_CUDA: Final = LaunchLess(
-    action="fuse them, or use cudaStreamBeginCapture",
-    remedy="Launch less often: fuse kernels, batch work, or replay it as a CUDA graph.",
-    capture=None,
-    ahead="Launch less often, so that the host keeps ahead: fuse kernels, or replay them as a CUDA graph.",
-)
-_OF_JAX: Final = LaunchLess(
-    action="jax.jit around the whole step, jax.lax.scan over several",
-    remedy="Launch less often: one function under jax.jit for the whole step; XLA fuses what is in it.",
-    capture="Put the sequence under one jax.jit: XLA fuses it, and replays what is left as a CUDA graph.",
-    ahead="Dispatch less often: one function under jax.jit for the whole step, and jax.lax.scan over several steps.",
-)
-_OF_DIRECTIVES: Final = LaunchLess(
-    action="one region for several loops: fuse them, collapse(2), nowait or async",
-    remedy="Launch less often: fuse loops, collapse nested ones, and put what stays into one region.",
-    capture="Put the loop over these kernels into one: fuse loops, or collapse the outer one into them.",
-    ahead="Launch less often: fuse loops, collapse nested ones, and let kernels follow each other by nowait or async.",
-)
-
-
 def _of_arrays(action: str) -> LaunchLess:
     """The remedy where operations on arrays are kernels."""
     remedy = (
         "Launch less often: fuse operations on one array into a kernel, and loops over parts into operations on all."
     )
-    return LaunchLess(action=action, remedy=remedy, capture=remedy, ahead=remedy)
+    return LaunchLess(action, remedy, remedy, remedy)
 
+
+_OF_CUDA: Final = LaunchLess(
+    "fuse them, or use cudaStreamBeginCapture",
+    "Launch less often: fuse kernels, batch work, or replay it as a CUDA graph.",
+    None,
+    "Launch less often, so that the host keeps ahead: fuse kernels, or replay them as a CUDA graph.",
+)
+_OF_DIRECTIVES: Final = LaunchLess(
+    "one region for several loops: fuse them, collapse(2), nowait or async",
+    "Launch less often: fuse loops, collapse nested ones, and put what stays into one region.",
+    "Put the loop over these kernels into one: fuse loops, or collapse the outer one into them.",
+    "Launch less often: fuse loops, collapse nested ones, and let kernels follow each other by nowait or async.",
+)
 
 #: The remedy by world; elsewhere that of CUDA.
 _BY_WORLD: Final = {
-    PYTORCH: _OF_TORCH,
-    JAX: _OF_JAX,
+    PYTORCH: LaunchLess(
+        'torch.compile(…, mode="reduce-overhead")',
+        'Launch less often: torch.compile(mode="reduce-overhead") fuses kernels and replays CUDA graphs; larger '
+        "batches.",
+        'Let torch.compile(mode="reduce-overhead") capture and replay it as a CUDA graph, or do so with '
+        "torch.cuda.graph; shapes stay, and inputs are copied into the same tensors.",
+        "Launch less often, so that the host keeps ahead of the GPU: torch.compile fuses operators, and with "
+        'mode="reduce-overhead" replays them as CUDA graphs; larger batches give each launch more to do.',
+    ),
+    JAX: LaunchLess(
+        "jax.jit around the whole step, jax.lax.scan over several",
+        "Launch less often: one function under jax.jit for the whole step; XLA fuses what is in it.",
+        "Put the sequence under one jax.jit: XLA fuses it, and replays what is left as a CUDA graph.",
+        "Dispatch less often: one function under jax.jit for the whole step, and jax.lax.scan over several steps.",
+    ),
     CUPY: _of_arrays("@cupy.fuse or one ElementwiseKernel; whole arrays, not rows in a loop"),
     NUMBA: _of_arrays("one kernel that loops inside, in place of a loop around kernels"),
     PYTHON: _of_arrays("one kernel for several operations; whole arrays, not parts in a loop"),
-    OPENMP: _OF_DIRECTIVES,
-    OPENACC: _OF_DIRECTIVES,
+    **dict.fromkeys((OPENMP, OPENACC), _OF_DIRECTIVES),
 }
-_BESIDE_GRAPHS_IN_TORCH: Final = _OF_TORCH._replace(
-    action="torch.compile what is in no CUDA graph yet",
-    remedy=(
-        "Some kernels are replayed as CUDA graphs already: compile or capture the rest of the step, too, such as the "
-        "optimizer."
-    ),
-    capture=(
-        "Some kernels are replayed as CUDA graphs already: compile or capture this sequence, too, such as the step of "
-        "the optimizer; shapes stay, and inputs are copied into the same tensors."
-    ),
-    ahead=(
-        "Some kernels are replayed as CUDA graphs already: compile or capture the rest of the step, too, such as the "
-        "optimizer, so that the host keeps ahead of the GPU."
-    ),
+
+#: The same where some kernels are replayed as graphs already: in PyTorch, and elsewhere.
+_BESIDE_IN_TORCH: Final = LaunchLess(
+    "torch.compile what is in no CUDA graph yet",
+    "Some kernels are replayed as CUDA graphs already: compile or capture the rest of the step, too, such as the "
+    "optimizer.",
+    "Some kernels are replayed as CUDA graphs already: compile or capture this sequence, too, such as the step of "
+    "the optimizer; shapes stay, and inputs are copied into the same tensors.",
+    "Some kernels are replayed as CUDA graphs already: compile or capture the rest of the step, too, such as the "
+    "optimizer, so that the host keeps ahead of the GPU.",
 )
-_BESIDE_GRAPHS: Final = _OF_CUDA._replace(
-    action="capture what is in no CUDA graph yet",
-    remedy="Some kernels are replayed as CUDA graphs already: capture the rest, too, or fuse kernels.",
-    ahead="Some kernels are replayed as CUDA graphs already: capture the rest, too, so that the host keeps ahead.",
+_BESIDE: Final = LaunchLess(
+    "capture what is in no CUDA graph yet",
+    "Some kernels are replayed as CUDA graphs already: capture the rest, too, or fuse kernels.",
+    None,
+    "Some kernels are replayed as CUDA graphs already: capture the rest, too, so that the host keeps ahead.",
 )
 
 #: What to do where graphs run most of the time, and the host launches them too late.
@@ -502,7 +483,7 @@ def launch_less(report: Report, device: int) -> LaunchLess:
     share = share_of_graphs(report).get(device, 0.0)
     if share < _SOME:
         return spoken(report, _BY_WORLD, _OF_CUDA)
-    beside = spoken(report, _BY_WORLD | {PYTORCH: _BESIDE_GRAPHS_IN_TORCH}, _BESIDE_GRAPHS)
+    beside = spoken(report, _BY_WORLD | {PYTORCH: _BESIDE_IN_TORCH}, _BESIDE)
     return beside._replace(**_MOSTLY_GRAPHS) if share > _MOST else beside
 
 

@@ -1,7 +1,7 @@
-"""Host time chosen by operators, what of the report lies in it, and findings on that.
+"""Host time chosen by operators, what of the report lies in it, and findings on that; copies of the program.
 
 A rule on host time chooses operators, calls or functions, asks what lies :func:`within` their time, and gives a row of
-words (:class:`Told`) to :func:`on_time`. A page of a capture is of the report of nsys, whose trace has the operators:
+words (``Told``) to :func:`on_time`. A page of a capture is of the report of nsys, whose trace has the operators:
 an interval of the trace is placed between the launches that both have, and the launches in it are those that are
 aligned with the trace's.
 """
@@ -15,26 +15,29 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import (
+    communicating,
     exclusive_operations,
     facts_of,
     launch_calls,
     launch_rows,
     launching_rows,
     operations,
+    with_facts,
 )
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.rules import Finding
-from kanalyze.analyses.findings.rules._copies import TO_DEVICE, TO_HOST
+from kanalyze.analyses.findings.rules import Findings, Told
 from kanalyze.analyses.findings.rules._kernels import decoded_as, nothing_within
 from kanalyze.analyses.findings.rules._telling import fewest_in, per_iteration
+from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.operators._host_names import ThreadPair, host_names, placed, surroundings
 from kanalyze.analyses.operators._host_tree import operator_tree
 from kanalyze.analyses.replay._changes import NO_ROWS, Mending
-from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import as_of, gathered, in_order, parts_by, positions, rows_at, sure
+from kanalyze.analyses.streams.concurrency import STREAM
+from kanalyze.columns import as_of, gathered, in_order, nearest, parts_by, positions, rows_at, sure
 from kanalyze.report import Report
 
 #: A span of a thread.
@@ -81,26 +84,6 @@ _SCHEMA: Final = {
     "sequence_number": pl.Int64,
     "input_types": pl.Categorical,
 }
-
-
-class Told(NamedTuple):
-    """Words of a finding on what the host does: its rule, and others as in :class:`Finding`.
-
-    `what` begins the sentence.
-    """
-
-    rule: str
-    headline: str
-    action: str
-    remedy: str
-    table: str = "tree"
-    what: str = ""
-
-    def finding(self, device: int, text: str, claims: pl.DataFrame, at_stake_ns: int | None = None) -> Finding:
-        """The finding on some time of a device, all of which is at stake unless told."""
-        stake = intervals.length(claims) if at_stake_ns is None else at_stake_ns
-        one = Finding(self.rule, device, stake, text, self.remedy, self.table, claims=claims)
-        return one._replace(headline=self.headline, action=self.action)
 
 
 class Within(NamedTuple):
@@ -185,16 +168,14 @@ def _between_launches(pair: ThreadPair, spans: pl.DataFrame) -> pl.DataFrame:
     times = times.filter((pl.col("end") > pl.col("start")) & (pl.col("until") > pl.col("here")))
     scale = (pl.col("until") - pl.col("here")) / (pl.col("end") - pl.col("start"))
     inside = intervals.cut(times.with_columns(scale=scale), intervals.union(spans))
-    after = ((pl.col("start", "end") - pl.col("there")) * pl.col("scale")).cast(pl.Int64)
-    return inside.select(after + pl.col("here"))
+    return inside.select(((pl.col("start", "end") - pl.col("there")) * pl.col("scale")).cast(pl.Int64) + pl.col("here"))
 
 
 def _with_next(pair: ThreadPair, place: pl.Series) -> pl.DataFrame:
     """Launch calls whose partners have a `place` in a span, each up to the end of the next one in the same span."""
     rows = pair.pairs.with_columns(place.gather(pair.pairs.get_column("right")).alias("place"))
     follows = (pl.col("left").shift(-1) == pl.col("left") + 1) & (pl.col("place").shift(-1) == pl.col("place"))
-    last = pl.when(follows).then(pl.col("left") + 1).otherwise("left")
-    rows = rows.with_columns(last=last).drop_nulls("place")
+    rows = rows.with_columns(last=pl.when(follows).then(pl.col("left") + 1).otherwise("left")).drop_nulls("place")
     starts, ends = pair.calls.get_column("start"), pair.calls.get_column("end")
     return pl.DataFrame([starts.gather(rows.get_column("left")), ends.gather(rows.get_column("last"))])
 
@@ -300,16 +281,16 @@ def on_time(
     report: Report,
     told: Told,
     inside: Within,
-    sentence: Callable[[int, str], str],
-    mending: Callable[[Report], Mending | None] | None = None,
-) -> list[Finding]:
+    text: str,
+    mending: Mending | Callable[[Report], Mending | None] | None = None,
+) -> Findings:
     """At most one finding per device on some time of the host, and what lies in it.
 
     In a window of iterations there are as many spans of it as half of these at least, or they fill half of the window.
-    At stake is the time in which the device idles in them, or works for them; `sentence` has their number and that
-    time. By default, all of it is gone.
+    At stake is the time in which the device idles in them, or works for them, with which `text` goes on. By default,
+    all of it is gone.
     """
-    least, found, number = least_worth_saying(report), list[Finding](), inside.host.height
+    least, number = least_worth_saying(report), inside.host.height
     work = exclusive_operations(report).filter(pl.col("row").is_in(inside.work.implode()))
     idle = idle_within(report, inside.host)
     for device, low, high in windows(report).iter_rows():
@@ -320,9 +301,8 @@ def on_time(
         claims = intervals.union(pl.concat(part.select("start", "end") for part in parts))
         if (stake := intervals.length(claims)) < max(least[device], 1):
             continue
-        text = sentence(number, f"GPU {device} idles, or works for it, for {per_iteration(report).time(stake)}")
-        found.append(told.finding(device, text, claims)._replace(mending=mending or (lambda _: inside.mending)))
-    return found
+        taken = f"GPU {device} idles, or works for it, for {per_iteration(report).time(stake)}."
+        yield told.finding(device, f"{text}{taken}", claims)._replace(mending=mending or inside.mending)
 
 
 #: Families of kernels of which an SM runs a block or two at a time; others fill it with threads.
@@ -341,3 +321,96 @@ def filling(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     resident = blocks * pl.col("block_x") * pl.col("block_y") * pl.col("block_z") / (warps * threads)
     part = pl.when(layer).then(blocks).otherwise(resident).clip(upper_bound=1.0).fill_null(1.0)
     return work.with_columns(layer, part=part)
+
+
+# Copies in scope, and which of them and of other calls a library of collectives makes itself, not the program.
+
+PAGEABLE: Final = "Pageable"
+PINNED: Final = "Pinned"
+
+#: What nsys and torch call the direction of a copy.
+TO_HOST: Final = "Device-to-Host"
+TO_DEVICE: Final = "Host-to-Device"
+
+#: Smaller copies do not show the bandwidth of large ones.
+LARGE_BYTES: Final = 1 << 20
+
+#: What belongs to a copy besides the columns of `exclusive_operations`.
+_OF_COPIES: Final = (
+    *("call_row", "call_name", "call_start", "call_end", "thread_id", "context_id", "stream", "size_bytes"),
+    *("source_memory", "target_memory", "graph_node_id"),
+)
+
+#: Ranges and operators of such a library; by NCCL's own ranges, by PyTorch's.
+_OWN: Final = r"^:?(?:[NR]CCL:|nccl[A-Z]|nccl:\w|c10d::|record_param_comms)"
+
+#: Set-up copies are no larger.
+_LARGEST_BYTES: Final = 1 << 16
+
+
+@once_per_report
+def device_copies(report: Report) -> pl.DataFrame:
+    """The copies in scope: columns of `exclusive_operations`, and :data:`_OF_COPIES`; null what is not recorded."""
+    return with_facts(report, exclusive_operations(report).filter(pl.col("kind") == "memcpy"), *_OF_COPIES)
+
+
+def by_number(values: pl.Series) -> pl.DataFrame:
+    """The different values, the most frequent first: value, len."""
+    return values.alias("value").to_frame().group_by("value").len().sort("len", "value", descending=[True, False])
+
+
+def without_set_up(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
+    """Copies of the program itself, of `copies` with row, process_id, thread_id, call_start and size_bytes.
+
+    A set-up copy is called within a range or operator of the library, or on a thread that calls nothing else and has
+    none. In processes without such ranges it is small, in a stream without kernels, and before the process' first
+    collective or with one of another name as the next kernel that its thread launches.
+    """
+    work = operations(report).filter(pl.col("kind") == "kernel")
+    collective, own = communicating(work, report), _own_ranges(report)
+    if copies.is_empty() or (collective is None and own.is_empty()):
+        return copies
+    asked = copies.select("row", *THREAD, "call_start", "size_bytes").with_row_index("place").sort("call_start")
+    within = asked.with_columns(own=_is_within(asked, own, list(THREAD)), any=_is_within(asked, own, ["process_id"]))
+    named = pl.struct(THREAD).is_in(own.select(pl.struct(THREAD)).to_series().unique().implode())
+    theirs = pl.col("own") | (pl.col("any").all().over(THREAD) & ~named)
+    has_ranges = pl.col("process_id").is_in(own.get_column("process_id").unique().implode())
+    early = _before_first(report, work, collective, asked) if collective is not None else pl.lit(value=False)
+    left = within.filter(~pl.when(has_ranges).then(theirs).otherwise(early)).get_column("place")
+    return copies[left.sort()]
+
+
+def outside_library(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """The `calls` (:data:`THREAD`, start) that the library does not make itself, sorted by start."""
+    asked = calls.sort("start").with_columns(call_start="start")
+    return asked.filter(~_is_within(asked, _own_ranges(report), list(THREAD))).drop("call_start")
+
+
+def _own_ranges(report: Report) -> pl.DataFrame:
+    """Ranges and operators of the library: :data:`THREAD`, start, end; by start."""
+    ops = report.kind("op").select(*THREAD, "name", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+    ranges = named_ranges(report).select(*THREAD, pl.col("range").alias("name"), "start", "end")
+    parts = [part.filter(pl.col("name").cast(pl.String).str.contains(_OWN)).drop("name") for part in (ops, ranges)]
+    return pl.concat(parts).sort("start")
+
+
+def _is_within(asked: pl.DataFrame, spans: pl.DataFrame, by: list[str]) -> pl.Series:
+    """Whether each call lies within some of the spans with the same key; both sorted by time."""
+    reached = spans.select(*by, "start", until=pl.col("end").cum_max().over(by))
+    found = nearest(asked, reached, ("call_start", "start"), by)
+    return found.select((pl.col("call_start") < pl.col("until")).fill_null(value=False)).to_series()
+
+
+def _before_first(report: Report, kernels: pl.DataFrame, collective: pl.Expr, asked: pl.DataFrame) -> pl.Series:
+    """Whether each copy is as small and as early as those of a set-up, in a stream without kernels."""
+    of, kernels = ["process_id", "name"], with_facts(report, kernels, *STREAM, "thread_id", "call_start")
+    line = kernels.select("name", *THREAD, told=collective, at="call_start").drop_nulls("at")
+    line = line.with_columns(first=pl.col("told") & (pl.col("at") == pl.col("at").min().over(of)))
+    begun = line.filter("first").group_by("process_id").agg(begun=pl.col("at").min())
+    then = nearest(asked, line.select(*THREAD, "at", "first"), ("call_start", "at"), THREAD, "after")
+    then = then.join(begun, on="process_id", how="left", maintain_order="left")
+    place, computing = with_facts(report, asked, *STREAM).select(STREAM), kernels.select(STREAM).unique()
+    apart = place.with_row_index("n").join(computing, on=STREAM, how="anti", nulls_equal=True).get_column("n")
+    alone = pl.int_range(pl.len()).is_in(apart.implode())
+    soon = pl.col("first") | (pl.col("call_start") < pl.col("begun"))
+    return then.select((alone & (pl.col("size_bytes") <= _LARGEST_BYTES) & soon).fill_null(value=False)).to_series()

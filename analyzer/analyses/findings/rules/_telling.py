@@ -7,7 +7,7 @@ iteration, as a user counts them: "1,184 kernels a step". In any other window it
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import polars as pl
@@ -15,18 +15,18 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, facts_of, nearest_launches
 from kanalyze.analyses.device._windows import idle_spans, windows
-from kanalyze.analyses.findings._places import lines_of_most
-from kanalyze.analyses.findings.rules import literal
+from kanalyze.analyses.findings.rules import Finding, Findings, Told, literal
 from kanalyze.analyses.host._call_kinds import JAX, PYTORCH, bucket_of, cuda_name, is_launch_name, world
 from kanalyze.analyses.host._range_lines import ranges_at, roles
 from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.idle._idle_parts import range_names
-from kanalyze.analyses.idle.code import place_at
+from kanalyze.analyses.idle.code import has_lines, place_at, placed_pieces, placed_with_text
 from kanalyze.analyses.iterations._marks import LIBRARIES
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.operators._host_names import launches_beside
 from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.operators._work import launched_work
+from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import source_lines
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
@@ -72,8 +72,7 @@ def per_iteration(report: Report) -> PerIteration:
     window = report.scope.window
     if window is None or not window.count:
         return PerIteration(None, "")
-    each = window.each or "iteration"
-    return PerIteration(window.count, literal(shortened(each, _LONGEST)))
+    return PerIteration(window.count, literal(shortened(window.each or "iteration", _LONGEST)))
 
 
 #: Why mending what the host does may gain more than the idle time that is seen.
@@ -83,10 +82,19 @@ AHEAD: Final = "More may follow: the host could run ahead."
 FEWEST: Final = 3
 OFTEN: Final = 0.5
 
+#: An operator, or what takes the place of one, takes the host so long to launch, about.
+LAUNCH_NS: Final = 10_000
+
+
+def sides_of(report: Report, device: int) -> tuple[int, int]:
+    """When a device's window begins and ends."""
+    _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
+    return int(low), int(high)
+
 
 def of_window(report: Report, device: int, ns: int) -> str:
     """A time as a part of a device's window, with its time per iteration."""
-    _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
+    low, high = sides_of(report, device)
     per, share = per_iteration(report), percent(ns / max(high - low, 1))
     return f"{per.time(ns)}, {share} of it" if per.iterations else f"{share} of the window"
 
@@ -105,6 +113,17 @@ def idle_worth_saying(report: Report, within: pl.DataFrame, counts: pl.Expr | No
         if intervals.length(pieces) >= max(least[device], 1):
             found[device] = pieces
     return found
+
+
+def on_idle(
+    report: Report, idle: dict[int, pl.DataFrame], told: Told, mending: Callable[[int], Mending], *names: str
+) -> Findings:
+    """A finding per device with its `idle` time at stake, which is told in place of ``IDLES`` in the sentence."""
+    for device, spans in idle.items():
+        claims = intervals.union(spans)
+        idles = f"GPU {device} idles for {per_iteration(report).time(intervals.length(claims))}"
+        one = told.finding(device, told.what.replace("IDLES", idles), claims)
+        yield one._replace(names=names, mending=mending(device))
 
 
 def changes(keys: Iterable[str]) -> pl.Expr:
@@ -232,15 +251,13 @@ def sites_of_launches(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     trace = report.beside()
     if trace is None or not own.select(pl.all_horizontal(pl.col("operator", "function").is_null().all())).item():
         return own
-    there = sites(trace, launches_beside(report, points))
-    return own.with_columns(there.select("operator", "function"))
+    return own.with_columns(sites(trace, launches_beside(report, points)).select("operator", "function"))
 
 
 def site_text() -> pl.Expr:
     """The columns of :func:`sites` in one text: ``aten::item (.item()) in train.py(31): step``; null if all are."""
     where = pl.coalesce("function", "range")
-    both = pl.format("{} in {}", "operator", where)
-    return pl.coalesce(both, "operator", where)
+    return pl.coalesce(pl.format("{} in {}", "operator", where), "operator", where)
 
 
 def main_site(report: Report, points: pl.DataFrame) -> str:
@@ -308,16 +325,15 @@ _MOST_OF_TIME: Final = 0.5
 _ENOUGH: Final = 1 << 13
 
 
-def place_of(report: Report, chosen: pl.Expr) -> str:
-    """The place of most time of the `chosen` rows of ``exclusive_operations``, escaped for a sentence; empty if none.
+def place_of(report: Report, rows: pl.Series) -> str:
+    """The place of most time of some operations (rows) in scope, escaped for a sentence; empty if none.
 
     That is the function of the program around their launches, where Python's stacks were recorded, or else the
     innermost range or annotation, profiler steps aside.
     """
     if "api" not in report.kinds:
         return ""
-    work = exclusive_operations(report)
-    work = work.select("row", "exclusive_ns").filter(work.select(chosen).to_series())
+    work = exclusive_operations(report).select("row", "exclusive_ns").filter(pl.col("row").is_in(rows.implode()))
     work = work.gather_every(work.height // _ENOUGH + 1)
     points = facts_of(report, work.get_column("row"), *THREAD, "call_start").rename({"call_start": "at"})
     times = work.with_columns(sites(report, points).select(place=pl.coalesce("function", "range")))
@@ -352,13 +368,75 @@ def operator_of(report: Report, chosen: pl.Expr) -> str:
     return literal(str(times.sort("exclusive_ns", "operator").item(-1, "operator")).removeprefix(_OF_AUTOGRAD))
 
 
-def place_of_kernel(report: Report, device: int, name: str, at_stake_ns: int) -> str:
-    """The :func:`place_of` of a kernel's launches on a device; empty where no finding is made of so little time."""
-    return place_of_kernels(report, device, pl.Series([name], dtype=pl.Categorical), at_stake_ns)
-
-
 def place_of_kernels(report: Report, device: int, names: pl.Series, at_stake_ns: int) -> str:
-    """The same of all kernels of these names."""
+    """The :func:`place_of` of kernels of some names; empty where no finding is made of so little time."""
     if at_stake_ns < least_worth_saying(report)[device]:
         return ""
-    return place_of(report, (pl.col("device") == device) & pl.col("name").is_in(names.unique().implode()))
+    own = exclusive_operations(report).filter(device=device)
+    return place_of(report, own.filter(pl.col("name").is_in(names.unique().implode())).get_column("row"))
+
+
+def by_device(rows: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
+    """The rows of each device, in order of first rows."""
+    for own in rows.partition_by("device", maintain_order=True):
+        yield int(own.item(0, "device")), own
+
+
+# The line of the program that the time of a finding comes from.
+
+#: Where the lines of its own threads are known for this part of its time, that of others does not count, which goes to
+#: the line that the main thread was in: ``loss.backward()`` is the line of all that autograd does.
+_OWN: Final = 0.1
+
+#: Lines of one function are told together where they are no further apart.
+_TOGETHER: Final = 10
+
+#: What a rule says where a call stack or a trace told it the line: ``train.py:31``, ``train.py(31): step``.
+_HAS_LINE: Final = re.compile(r":\d+$|\(\d+\)")
+
+
+def with_lines(report: Report, found: Sequence[Finding]) -> list[Finding]:
+    """The findings, those that claim time with the line of the program that most of it comes from."""
+    if not any(_asked(one) for one in found) or not has_lines(report):
+        return [*found]
+    return [one._replace(line=literal(line_of(report, one))) if _asked(one) else one for one in found]
+
+
+def _asked(finding: Finding) -> bool:
+    return finding.claims is not None and not finding.claims.is_empty() and not _HAS_LINE.search(finding.where)
+
+
+def line_of(report: Report, finding: Finding) -> str:
+    """The line with at least half of the time that a finding claims, as ``model.py:41``.
+
+    Where none has half it is the costliest lines of one function that have it together, if they are close to each
+    other: ``model.py:41-43``. Else it is empty.
+    """
+    pieces, ns = claimed(report, finding), pl.col("ns").sum()
+    own = pieces.filter("own")
+    told = own if own.select(ns).item() >= _OWN * pieces.select(ns).item() else pieces
+    return lines_of_most(report, told.group_by("place").agg(ns))
+
+
+def lines_of_most(report: Report, sums: pl.DataFrame) -> str:
+    """The line, or the lines close to each other, with at least half of some time by place (place, ns)."""
+    least = _MOST_OF_TIME * int(sums.get_column("ns").sum())
+    order = sums.drop_nulls("place").sort("ns", "place", descending=[True, False])
+    for _, own in placed_with_text(report, order).group_by("file", "function", maintain_order=True):
+        needed = own.filter(pl.col("ns").cum_sum().shift(1, fill_value=0) < least).sort("line")
+        first, last = (int(needed.item(at, "line")) for at in (0, -1))
+        if needed.get_column("ns").sum() >= least and last - first <= _TOGETHER:
+            return f"{needed.item(0, 'place')}{f'-{last}' if last > first else ''}"
+    return ""
+
+
+def claimed(report: Report, finding: Finding) -> pl.DataFrame:
+    """The pieces of its device's time that a finding claims: start, end, ns (of that time), part, place, own."""
+    if finding.claims is None:
+        return placed_pieces(report).drop("device").clear()
+    pieces = placed_pieces(report).filter(pl.col("device") == finding.device).drop("device")
+    start, end = pieces.get_column("start"), pieces.get_column("end")
+    inside = intervals.overlap(start, end, intervals.union(finding.claims.select("start", "end")))
+    # of operations that run beside others only a part of their time counts
+    part = pieces.get_column("ns") * (inside / (end - start))
+    return pieces.with_columns(part.cast(pl.Int64).alias("ns")).filter(pl.col("ns") > 0)

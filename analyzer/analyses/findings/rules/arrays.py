@@ -1,68 +1,78 @@
-"""Arrays that are worked on piece by piece: loops around small kernels, chains of operations, copies that grow."""
+"""Programs of arrays: loops around small kernels, operations of CuPy and JAX one by one, and JAX's copies and reads."""
 
 from __future__ import annotations
 
-import re
 from functools import partial
-from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, operations
-from kanalyze.analyses.findings.rules._copies import TO_DEVICE
+from kanalyze.analyses.device._windows import idle_spans, windows
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal
 from kanalyze.analyses.findings.rules._kernels import (
-    Told as OfKernels,
-)
-from kanalyze.analyses.findings.rules._kernels import (
-    decoded_as,
-    kernel_sums,
+    FAMILY,
+    calls_within,
+    host_of,
     kernels_that,
-    launching_operators,
     merged,
+    nothing_within,
     on_kernels,
+    with_decoded,
     without,
 )
-from kanalyze.analyses.findings.rules._operators import Told
+from kanalyze.analyses.findings.rules._kernels import LIBRARY as LIBRARY_NAME
+from kanalyze.analyses.findings.rules._kernels import Told as OfKernels
+from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules._telling import (
     COMPILED,
+    FEWEST,
     LIBRARY,
+    OFTEN,
+    by_device,
     changes,
+    fewest_in,
     in_pytorch,
+    launch_before,
+    on_idle,
     per_iteration,
     place_of,
     written_with,
 )
-from kanalyze.analyses.host._call_kinds import CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, spoken, world
+from kanalyze.analyses.host._call_kinds import (
+    CUPY,
+    JAX,
+    NUMBA,
+    OPENACC,
+    OPENMP,
+    PYTHON,
+    PYTORCH,
+    is_launch_name,
+    names_that,
+    spoken,
+    world,
+)
+from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
+from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.memory.memory import allocating_calls
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import nearest
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
 from kanalyze.tools import CUDA
-from kanalyze.units import count, percent, plural, time
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.decoder.fields import KernelName
+from kanalyze.units import count, percent, plural, size, time
+from kanalyze.window import of_module
 
 #: Copies within a device, such as ``x[i] = y`` of arrays.
 _WITHIN: Final = pl.col("detail") == "Device-to-Device"
 
 #: What follows each other in a stream.
 _STREAM: Final = ("device", "process_id", "stream")
-
-
-def _by_device(rows: pl.DataFrame) -> list[tuple[int, pl.DataFrame]]:
-    """The rows of each device."""
-    return [(int(own.item(0, "device")), own) for own in rows.partition_by("device", maintain_order=True)]
-
-
-def _place(report: Report, work: pl.DataFrame) -> str:
-    return place_of(report, pl.col("row").is_in(work.get_column("row").implode()))
 
 
 # Loops of the host around small kernels: a launch for each row where one could have a grid over all, or one array.
@@ -75,10 +85,6 @@ _OF_ARRAYS: Final = 16
 
 #: An SM has room for so many threads of such kernels at least.
 _THREADS: Final = 1024
-
-#: What waits or allocates in so many of the turns is told by other findings: of directives each region waits.
-_OFTEN: Final = 0.5
-_WAITS: Final = (OPENMP, OPENACC)
 
 #: Worlds in which operations on arrays are kernels.
 _ARRAYS: Final = (CUPY, PYTHON)
@@ -110,10 +116,11 @@ _ACTIONS: Final = {
 }
 
 
-def host_grid_loop(report: Report) -> list[Finding]:
+@Rule
+def host_grid_loop(report: Report) -> Findings:
     """At most one finding per device, on all loops together: of array libraries ``repeated-work``."""
-    every = [_looped(report, device, own) for device, own in _by_device(_loops(report))]
-    return [one for one in every if one.at_stake_ns > 0]
+    every = (_looped(report, device, own) for device, own in by_device(_loops(report)))
+    yield from (one for one in every if one.at_stake_ns > 0)
 
 
 def _looped(report: Report, device: int, own: pl.DataFrame) -> Finding:
@@ -124,31 +131,29 @@ def _looped(report: Report, device: int, own: pl.DataFrame) -> Finding:
     usual = int(own.group_by("period").len().sort("len", "period").item(-1, "period"))
     what = "One kernel is" if usual == 1 else f"{count(usual)} kernels are"
     launches = per_iteration(report).plural(own.height, "launch")
-    text = (
-        f"{what} launched over and over with nothing else between: {launches} in {plural(len(turns), 'loop')} of up to "
-        f"{count(int(str(turns.max())))} turns, most {{0}} with {blocks}. GPU {device} works in them for "
-        f"{time(intervals.length(intervals.union(own)))} and idles between for the rest; in one launch each they would "
-        f"take about {time(merged_ns)}."
-    )
     library = _of_library(report, name)
     told = _PARTS if library and world(report) in _ARRAYS else _GRID
     if told == _GRID and not (library and world(report) == CUDA):
         told = told._replace(action=spoken(report, _ACTIONS, _ACTIONS[PYTHON]))
-    headline = told.headline.format(launches=launches, blocks=blocks, kernels=plural(usual, "kernel"))
     spans = own.group_by("run").agg(pl.col("start").min(), pl.col("end").max()).select("start", "end")
-    stake = intervals.length(intervals.union(spans)) - merged_ns
-    one = told._replace(headline=headline).finding(device, text, spans, stake)
-    return one._replace(names=(name,), where=_place(report, own), mending=partial(_in_one, own=own))
+    one = told._replace(
+        headline=told.headline.format(launches=launches, blocks=blocks, kernels=plural(usual, "kernel"))
+    ).finding(
+        device,
+        f"{what} launched over and over with nothing else between: {launches} in {plural(len(turns), 'loop')} of up to "
+        f"{count(int(str(turns.max())))} turns, most {{0}} with {blocks}. GPU {device} works in them for "
+        f"{time(intervals.length(intervals.union(own)))} and idles between for the rest; in one launch each they would "
+        f"take about {time(merged_ns)}.",
+        spans,
+        intervals.length(intervals.union(spans)) - merged_ns,
+    )
+    # each kernel of a loop is launched once, and the host does nothing else in it
+    change = merged(_joined(own))._replace(host=host_of(own, "run"))
+    return one._replace(names=(name,), where=place_of(report, own.get_column("row")), mending=change)
 
 
 def _of_library(report: Report, name: str) -> bool:
     return written_with(report, name) in (LIBRARY, COMPILED)
-
-
-def _in_one(_: Report, own: pl.DataFrame) -> Mending:
-    """Each kernel of a loop is launched once, and the host does nothing else in it."""
-    sides = {"start": pl.col("call_start").min(), "end": pl.col("call_start").max()}
-    return merged(_joined(own))._replace(host=own.group_by("process_id", "run").agg(**sides))
 
 
 def _joined(own: pl.DataFrame) -> pl.DataFrame:
@@ -178,8 +183,7 @@ def _loops(report: Report) -> pl.DataFrame:
     )
     kernel = ((pl.col("kind") == "kernel") & alone) | (_WITHIN.fill_null(value=False) & arrays)
     line = work.select(*_OF_LOOPS, blocks=blocks, threads=threads, kernel=kernel)
-    devices = report.devices.select("device", sms="sm_count").drop_nulls()
-    line = line.join(devices, on="device").sort(*_STREAM, "start")
+    line = line.join(report.devices.select("device", sms="sm_count").drop_nulls(), on="device").sort(*_STREAM, "start")
     found, runs = [_of_period(line.clear(), 1)], 0
     for period in range(1, (_OF_ARRAYS if arrays else _OWN[0]) + 1):
         known = _of_period(line, period)
@@ -212,9 +216,8 @@ def _is_loop(report: Report, own: pl.DataFrame) -> bool:
         return False
     inside = pl.col("start").is_between(own.get_column("call_start").min(), own.get_column("call_start").max())
     waits = blocking_calls(report).filter(pl.col("scope").is_in(WAITING) & inside)
-    waited = waits.height if world(report) not in _WAITS else 0
-    allocations = allocating_calls(report).filter(inside)
-    return max(waited, allocations.height) < _OFTEN * own.height / int(own.item(0, "period"))
+    waited = waits.height if world(report) not in (OPENMP, OPENACC) else 0
+    return max(waited, allocating_calls(report).filter(inside).height) < OFTEN * own.height / int(own.item(0, "period"))
 
 
 # Operations of CuPy, each a kernel of its own: chains that one kernel could do, and arrays of float64.
@@ -236,51 +239,42 @@ _CHAINS: Final = Told(
 )
 
 
-def array_chains(report: Report) -> list[Finding]:
+@Rule
+def array_chains(report: Report) -> Findings:
     """One finding per device on elementwise operations of CuPy that follow each other on arrays of one size."""
-    if world(report) != CUPY:
-        return []
-    found, per = [], per_iteration(report)
-    for device, chains in _by_device(_chains(report)):
+    per = per_iteration(report)
+    for device, chains in by_device(_chains(report)) if world(report) == CUPY else ():
         groups, took = chains.unique("group"), total(chains, "dur_ns")
         merged_ns, kernels = total(groups, "merged_ns"), per.plural(chains.height, "elementwise kernel")
         if took - merged_ns < _WORTH * total(exclusive_operations(report), "exclusive_ns"):
             continue
-        text = (
+        one = _CHAINS._replace(headline=_CHAINS.headline.format(kernels)).finding(
+            device,
             f"{kernels} of CuPy pass their results through memory, in {per.plural(groups.height, 'chain')} of up to "
             f"{longest(groups, 'many')} on arrays of one size: {per.time(took)}. One kernel each would take "
-            f"about {per.time(merged_ns)}."
+            f"about {per.time(merged_ns)}.",
+            chains.select("start", "end"),
+            took - merged_ns,
         )
-        told = _CHAINS._replace(headline=_CHAINS.headline.format(kernels))
-        one = told.finding(device, text, chains.select("start", "end"), took - merged_ns)
-        change = partial(_fused, chains=chains)
-        found.append(one._replace(where=_place(report, chains), mending=change, general=True, shortens=True))
-    return found
-
-
-def _fused(_: Report, chains: pl.DataFrame) -> Mending:
-    return merged(chains)
+        yield one._replace(
+            where=place_of(report, chains.get_column("row")), mending=merged(chains), general=True, shortens=True
+        )
 
 
 def _chains(report: Report) -> pl.DataFrame:
     """Kernels of such chains: device, group, row, start, end, dur_ns, kept, merged_ns and many (of the chain)."""
     work = exclusive_operations(report, "stream", *SHAPE).sort(*_STREAM, "start")
-    line = work.with_columns(chains=decoded_as(work, _is_elementwise))
+    line = with_decoded(work, chains=(LIBRARY_NAME == "cupy") & FAMILY.is_in(["elementwise", "copy"]))
     line = line.with_columns(group=changes((*_STREAM, *SHAPE, "chains")).cum_sum()).filter("chains")
     many, most = pl.len().over("group"), pl.col("dur_ns").max().over("group")
     others = many.cast(pl.Int64) - 1
     more = others.clip(upper_bound=_FIRST) + (others - _FIRST).clip(lower_bound=0) / 2
-    fused = (most * (1 + _EACH_MORE * more)).cast(pl.Int64)
-    told = line.with_columns(many=many, kept=pl.lit(1), merged_ns=fused)
+    told = line.with_columns(many=many, kept=pl.lit(1), merged_ns=(most * (1 + _EACH_MORE * more)).cast(pl.Int64))
     return told.filter((pl.col("many") > 1) & (pl.col("dur_ns").sum().over("group") > pl.col("merged_ns")))
 
 
-def _is_elementwise(said: KernelName) -> bool:
-    return said.library == "cupy" and said.family in {"elementwise", "copy"}
-
-
 #: Types in the names of CuPy's kernels: ``cupy_add__float64_float64_float64``.
-_DOUBLE: Final = re.compile(r"cupy_\w*?__(?:\w*_)?float64")
+_DOUBLE: Final = r"^cupy_\w*?__(?:\w*_)?float64"
 
 #: Names of kernels that reduce arrays of float64, and the elements of an array that counts.
 _REDUCES_DOUBLES: Final = r"(?:reduce|Reduce).*\bdouble\b"
@@ -299,19 +293,15 @@ _DOUBLES: Final = OfKernels(
 )
 
 
-def double_arrays(report: Report) -> list[Finding]:
+@Rule
+def double_arrays(report: Report) -> Findings:
     """One finding per device on operations of CuPy on arrays of float64."""
-    if world(report) != CUPY:
-        return []
-    wide, found = _on_wide_arrays(report), []
-
-    def is_double(said: KernelName, _: object) -> bool:
-        return said.function in wide or bool(_DOUBLE.match(said.function))
-
-    for device, chosen in kernels_that(report, is_double, _WORTH):
-        told = _DOUBLES._replace(headline=_DOUBLES.headline.format(percent(chosen.share)))
-        found.append(on_kernels(report, device, chosen, told))
-    return found
+    if world(report) == CUPY:
+        function = pl.col("function")
+        doubles = function.is_in([*_on_wide_arrays(report)]) | function.str.contains(_DOUBLE)
+        for device, chosen in kernels_that(report, doubles, _WORTH):
+            told = _DOUBLES._replace(headline=_DOUBLES.headline.format(percent(chosen.share)))
+            yield on_kernels(report, device, chosen, told)
 
 
 @once_per_process
@@ -332,141 +322,208 @@ def _on_wide_arrays(report: Report) -> set[str]:
     return {decode(name).function for name in pairs.filter(filled).get_column("name").cast(pl.String).unique()}
 
 
-# Tensors that are copied to grow by a piece, and tensors that are repeated in memory.
+# Programs of JAX.
 
-#: Less of the kernel time is left out.
-_MUCH: Final = 0.08
+#: What XLA calls its ranges about a module that runs, and about one that it compiles.
+_RUNS: Final = "XlaModule"
+_COMPILES: Final = "XlaCompile"
 
-#: Concatenations grow where the later ones of the window take longer: so many, with such a correlation of time and
-#: place, and the last quarter so much longer than the first one.
-_FEWEST: Final = 16
-_CORRELATED: Final = 0.3
-_GROWS: Final = 1.005
-
-#: The same within iterations: from eighth to eighth, none far longer than the one before, but for the first: layers
-#: that join images of other sizes are.
-_EIGHTHS: Final = 8
-_GROWS_WITHIN: Final = 1.3
-_JUMPS: Final = 2.0
-
-#: What is left of a copy: one of the new piece alone (ns).
-_LEFT_NS: Final = 2000
-
-#: What users write that repeats a tensor in memory, by the operators.
-_REPEATS: Final = {"aten::repeat": ".repeat()", "aten::repeat_interleave": "repeat_interleave", "aten::tile": "tile"}
-
-_GROWN: Final = Told(
-    "growing-copies",
-    "torch.cat copies a growing tensor for each piece: {share}",
-    "cache[:, :, at:at + 1] = new, in a tensor made once",
-    "Make the tensor once, as large as it gets, and write each piece into it: cache[:, :, at] = key, with a view "
-    "of what is filled for attention (transformers: StaticCache); or collect pieces in a list, and join them once.",
-    "kernels --by operation",
-    "{concatenation} (most {{0}}) take {ns}, {share} of kernel time, and longer and longer: the tensor that grows "
-    "is copied whole for each piece.",
-)
-_REPEATED: Final = Told(
-    "growing-copies",
-    "Tensors are repeated in memory ({written}): {share}",
-    ".expand() or broadcasting; enable_gqa=True in attention",
-    "Use .expand() or a dimension of 1, which operators broadcast; of keys and values of grouped queries, "
-    "scaled_dot_product_attention(…, enable_gqa=True).",
-    "kernels --by operation",
-    "{kernel} (most {{0}}) repeat tensors in memory ({written}): {ns}, {share} of kernel time. Operators broadcast "
-    "what is expanded without a copy.",
-)
-_COPIED: Final = _GROWN._replace(
-    headline="A growing array is copied whole for each piece: {share}",
-    table="copies",
-    what=(
-        "{copy} within GPU {device} take {ns}, {share} of its work: each is as large as the one before and the piece "
-        "that came after it, so that all of a growing array is copied for each piece."
-    ),
-)
-_ANY_ARRAY: Final = "write each piece into an array made once, as large as it gets"
+_FEW: Final = 3.0  # maximum number of launches of a module that is one operation, such as a mean or a variance
+_DIFFERENT: Final = 3  # so many different operations are more than what is left beside a compiled step
+_DISPATCH_NS: Final = 2_000_000  # longer times between two operations are more than their dispatch
 
 
-def growing_concatenations(report: Report) -> list[Finding]:
-    """At most two findings per device: concatenations that grow, and repeated tensors."""
-    found = []
-    for device in kernel_sums(report) if in_pytorch(report) else ():
-        cats = device.chosen(lambda said: said.library == "aten" and said.operation == "cat")
-        work = exclusive_operations(report).filter(cats.operations(device.device)).sort("start")
-        if cats.share >= _MUCH and _grow(work.get_column("dur_ns"), per_iteration(report).iterations or 1):
-            found.append(_copied(report, device.device, work, device.kernel_ns, _GROWN))
-        copies = device.chosen(_is_copy)
-        if copies.share >= _MUCH:
-            work = exclusive_operations(report).filter(copies.operations(device.device))
-            work = work.join(launching_operators(report), on="row").filter(pl.col("outer").is_in(_REPEATS.keys()))
-            if total(work, "exclusive_ns") >= _MUCH * device.kernel_ns:
-                found.append(_copied(report, device.device, work, device.kernel_ns, _REPEATED))
-    return found
+@once_per_process
+def _modules(report: Report) -> pl.DataFrame:
+    """What XLA tells of modules, at any time, in order: process_id, thread_id, start, end, what, module."""
+    schema = {**dict.fromkeys((*THREAD, "start", "end"), pl.Int64), "what": pl.String, "module": pl.String}
+    if "range" not in report.kinds or world(report) != JAX:
+        return pl.DataFrame(schema=schema)
+    ranges = named_ranges(report).filter(~pl.col("open") & pl.col("range").is_not_null())
+    told = [(name, *known) for name in ranges.get_column("range").unique() if (known := of_module(name)) is not None]
+    names = pl.DataFrame(told, {"range": pl.String, "what": pl.String, "module": pl.String}, orient="row")
+    return ranges.join(names, on="range").select(*schema).sort(*THREAD, "start")
 
 
-def growing_copies(report: Report) -> list[Finding]:
-    """One finding per device on copies within it of what was there, each followed by one of the piece that is new."""
-    every = exclusive_operations(report, "size_bytes", "stream")
-    size, beside = pl.col("size_bytes"), ["device", "stream"]
-    grows = (size.shift(-2) == size + size.shift(-1)).over(beside) & (size > size.shift(-1)).over(beside)
-    again = grows.shift(2).over(beside) & (size > size.shift(-1).over(beside))
-    found = []
-    for device, own in _by_device(every.filter(_WITHIN).sort("start").filter(grows | again)):
-        whole_ns = total(every.filter(pl.col("device") == device), "exclusive_ns")
-        if own.height >= _FEWEST and total(own, "exclusive_ns") >= _MUCH * whole_ns:
-            told = _COPIED if in_pytorch(report) else _COPIED._replace(action=_ANY_ARRAY)
-            one = _copied(report, device, own, whole_ns, told)
-            found.append(one._replace(names=(), mending=partial(_without, rows=own)))
-    return found
+def _idle_in(report: Report, spans: pl.DataFrame) -> dict[int, pl.DataFrame]:
+    """The idle time of each device in `spans`, where that is worth a finding, whatever thread launched what ends it."""
+    least, held = least_worth_saying(report), intervals.union(spans.select("start", "end"))
+    inside = {device: intervals.intersect(idle, held) for device, idle in idle_spans(report).items()}
+    return {device: idle for device, idle in inside.items() if intervals.length(idle) >= max(least[device], 1)}
 
 
-def _without(_: Report, rows: pl.DataFrame) -> Mending:
-    return without(rows)
+@once_per_report
+def _one_by_one(report: Report) -> pl.DataFrame:
+    """Modules of one operation, each after another: with since, the end of that one, from which it is prepared."""
+    runs = intervals.overlapping(_modules(report).filter(pl.col("what") == _RUNS), report.scope.sides)
+    work = operations(report, "call_start", "thread_id").drop_nulls("call_start")
+    numbered = runs.with_row_index("row")
+    inside = nearest(work.select(*THREAD, at="call_start").sort("at"), numbered, ("at", "start"), THREAD)
+    counts = inside.filter(pl.col("at") < pl.col("end")).group_by("row").agg(launches=pl.len())
+    known = numbered.join(counts, on="row", how="left", maintain_order="left")
+    mean = pl.col("launches").fill_null(0).mean().over("module")
+    small = known.with_columns(single=mean <= _FEW, since=pl.col("end").shift(1).over(THREAD))
+    after = pl.col("single").shift(1, fill_value=False).over(THREAD)
+    return small.filter(pl.col("single") & after & (pl.col("start") - pl.col("since") <= _DISPATCH_NS))
 
 
-def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, told: Told) -> Finding:
-    """The finding on operations that copy, of which only the new piece would have to be."""
-    per, ns = per_iteration(report), total(work, "exclusive_ns")
-    words = {noun: per.plural(work.height, noun) for noun in ("concatenation", "kernel", "copy")}
-    words |= {"ns": per.time(ns), "share": percent(ns / max(whole_ns, 1))}
-    if told == _REPEATED:
-        top = work.group_by("outer").agg(pl.col("exclusive_ns").sum()).sort("exclusive_ns", "outer").item(-1, "outer")
-        words["written"] = _REPEATS[top]
-    told = told._replace(headline=told.headline.format(**words))
-    one = told.finding(device, told.what.format(**words, device=device), work.select("start", "end"), ns)
-    saved = (pl.col("dur_ns") - _LEFT_NS).clip(lower_bound=0)
-    return one._replace(
-        names=(str(work.sort("exclusive_ns").item(-1, "name")),),
-        where=_place(report, work),
-        mending=lambda _: Mending(shorter=work.select("row", saved_ns=saved)),
-        shortens=True,
+@Rule
+def not_jitted(report: Report) -> Findings:
+    """At most one finding per device on all operations that run one by one."""
+    single = _one_by_one(report)
+    if single.height < fewest_in(report) or single.get_column("module").n_unique() < _DIFFERENT:
+        return
+    many = per_iteration(report).plural(single.height, "operation")
+    spans = single.select(*THREAD, start="since", end="end")
+    often = single.group_by("module").len().sort("len", "module", descending=[True, False])
+    named = ", ".join(literal(name) for name in often.get_column("module").head(_DIFFERENT))
+    headline, action = f"{many} run one by one, without jax.jit", "step = jax.jit(step), around all of it"
+    told = Told(
+        "not-jitted",
+        headline,
+        action,
+        "Put the whole step into one function under jax.jit; loops as jax.lax.scan, conditions on values as jnp.where "
+        "or jax.lax.cond.",
+        "ranges",
+        f"{many} of JAX run one by one, each as a module of its own (most {named}): IDLES while the host dispatches "
+        "them. Under jax.jit XLA makes one module of them, and fuses what is elementwise.",
+    )
+    yield from on_idle(report, _idle_in(report, spans), told, partial(_jitted, report, spans))
+
+
+_CONSTANT_BYTES: Final = 64  # numbers of the program, which are part of a compiled module
+
+
+def _jitted(report: Report, spans: pl.DataFrame, device: int) -> Mending:
+    """Host time is gone, kernels from product to product are as few as their reductions, what is left is in graphs."""
+    fused, calls = merged(_fusible(report, device)), calls_within(report, spans)
+    names = report.kind("api").get_column("name").gather(calls)
+    constants = operations(report, "size_bytes", "call_row").filter(
+        (pl.col("kind") == "memcpy")
+        & (pl.col("size_bytes") <= _CONSTANT_BYTES)
+        & pl.col("call_row").is_in(calls.implode())
+    )
+    return fused._replace(
+        gone=pl.concat([fused.gone, without(constants).gone]),
+        calls=calls.filter(~names.is_in(names_that(report, is_launch_name))),
+        host=spans.select("process_id", "start", "end"),
+        graph=True,
     )
 
 
-def _is_copy(said: KernelName) -> bool:
-    return said.library == "aten" and (said.operation == "copy" or said.family == "index")
+def _fusible(report: Report, device: int) -> pl.DataFrame:
+    """Kernels that XLA could fuse: rows for :func:`merged`, by the product that they follow."""
+    work = exclusive_operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device))
+    line = with_decoded(
+        work.sort("start").select("row", "name", "start", "dur_ns"),
+        products=FAMILY.is_in(["gemm", "conv", "attention", "sort", "fft"]),
+        reduces=FAMILY.is_in(["reduce", "normalization", "softmax"]),
+    )
+    rest = line.with_columns(group=pl.col("products").cast(pl.UInt32).cum_sum()).filter(~pl.col("products"))
+    kept = pl.min_horizontal(pl.col("reduces").sum() + 1, pl.len()).cast(pl.Int64).over("group")
+    rest = rest.with_columns(kept=kept, merged_ns=kept * pl.col("dur_ns").max().over("group"))
+    return rest.select("row", "dur_ns", "group", "kept", "merged_ns")
 
 
-def _grow(took: pl.Series, iterations: int) -> bool:
-    """Whether durations grow along the window, or along each of so many iterations of equally many."""
-    each = len(took) // iterations
-    whole = took.head(each * iterations).to_frame("ns").with_row_index("at")
-    within = whole.group_by(pl.col("at") % max(each, 1)).agg(pl.col("ns").mean()).sort("at").get_column("ns")
-    quarter = len(took) // 4
-    along, longer = whole.select(
-        pl.corr("at", "ns"), longer=pl.col("ns").tail(quarter).mean() >= _GROWS * pl.col("ns").head(quarter).mean()
-    ).row(0)
-    grows = bool(longer and along is not None and along >= _CORRELATED)
-    return bool(len(took) >= _FEWEST and (grows or _rises(within)))
+@Rule
+def recompilation(report: Report) -> Findings:
+    """At most one finding per device on modules that XLA compiles again and again."""
+    again = _compiled_again(report)
+    if again.height < max(fewest_in(report), FEWEST):
+        return
+    most = literal(again.group_by("module").len().sort("len", "module").item(-1, "module"))
+    times, spans = per_iteration(report).plural(again.height, "time"), again.select(*THREAD, start="since", end="until")
+    headline, action = f"XLA compiles {most} anew {times}", "pad to a few shapes; jax.jit once, outside the loop"
+    told = Told(
+        "recompilation",
+        headline,
+        action,
+        "Call one jitted function, made once, with arrays of few shapes: pad them, and give what changes as an array, "
+        "not as a Python number under static_argnums.",
+        "ranges",
+        f"XLA compiles modules that it has compiled before {times} (most {most}): IDLES from the launch before to the "
+        "one after. A function under jax.jit is traced and compiled anew for each new shape, type or static argument, "
+        "and where it is made anew (a lambda or jax.jit(…) in the loop).",
+    )
+    yield from on_idle(report, _idle_in(report, spans), told, lambda _: nothing_within(report, spans.unique()))
 
 
-def _rises(took: pl.Series) -> bool:
-    """Whether durations grow steadily from eighth to eighth."""
-    if len(took) < _FEWEST:
-        return False
-    parts = took.to_frame("ns").with_columns(part=pl.int_range(pl.len()) * _EIGHTHS // pl.len())
-    means = parts.group_by("part").agg(pl.col("ns").mean()).sort("part").get_column("ns").to_list()
-    steps = [after / before for before, after in pairwise(means)]
-    return bool(min(steps) > 1 and means[-1] >= _GROWS_WITHIN * means[0] and max(steps[1:]) <= _JUMPS)
+def _compiled_again(report: Report) -> pl.DataFrame:
+    """Compilations of modules compiled before, in scope: since and until the launches around on their thread."""
+    every = _modules(report).filter(pl.col("what") == _COMPILES)
+    order = every.sort("start").with_columns(number=pl.int_range(pl.len()).over("process_id", "module"))
+    again = intervals.overlapping(order.filter(pl.col("number") > 0), report.scope.sides)
+    if again.is_empty():
+        return again
+    launches = operations(report, "call_start", "thread_id").drop_nulls("call_start")
+    since = pl.coalesce(launch_before(report, again.select("process_id", at="start")), "start")
+    known = again.with_columns(since=since)
+    sides = nearest(known, launches.select(*THREAD, until="call_start"), ("end", "until"), THREAD, "after")
+    return sides.with_columns(pl.col("until").fill_null(pl.col("end")))
 
 
-RULES: Final = (host_grid_loop, array_chains, double_arrays, growing_concatenations, growing_copies)
+_FULL: Final = 0.9  # a device that works so much of the time is spared all of theirs; a replay keeps waits of streams
+_COPYING: Final = r"^(?:wrapped|loop|input)_copy(?:_fusion)?(?:_\d+)?$"  # kernels of XLA that copy an array
+
+
+@Rule
+def no_donation(report: Report) -> Findings:
+    """One finding per device on which modules copy large arrays within its memory before they update them."""
+    if world(report) != JAX:
+        return
+    per, least = per_iteration(report), least_worth_saying(report)
+    large = _WITHIN & (pl.col("size_bytes") >= LARGE_BYTES)
+    copying = (pl.col("kind") == "kernel") & pl.col("name").cast(pl.String).str.contains(_COPYING)
+    work = exclusive_operations(report, "size_bytes").with_columns(copies=(large | copying).fill_null(value=False))
+    for device, start, end in windows(report).iter_rows():
+        own = work.filter(pl.col("device") == device)
+        copies = own.filter("copies")
+        stake, busy, moved = total(copies, "exclusive_ns"), total(own, "exclusive_ns"), total(copies, "size_bytes")
+        if copies.height < fewest_in(report) or stake < max(_WORTH * busy, least[device], 1):
+            continue
+        many = per.plural(copies.height, "copy")
+        yield Finding(
+            "no-donation",
+            device,
+            stake,
+            f"{many} of whole arrays within the GPU's memory{f', {size(moved)} in all' if moved else ''}, "
+            f"{per.time(stake)}, {percent(stake / max(busy, 1))} of its work: XLA copies an argument that it has to "
+            "keep before it updates a part of it.",
+            "Give the old array away where it is not used again: donate_argnums names the arguments whose memory the "
+            "result may take.",
+            "copies",
+            shortens=True,
+            headline=f"{many} of arrays that could be updated in place",
+            action="jax.jit(step, donate_argnums=0); state = step(state, …)",
+            mending=without(copies) if busy < _FULL * (end - start) else None,
+            claims=copies.select("start", "end"),
+        )
+
+
+_NUMBERS_BYTES: Final = 1 << 12  # larger copies to the host are of more than numbers
+
+
+@Rule
+def numbers_read(report: Report) -> Findings:
+    """At most one finding per device on numbers of JAX that the host reads: it waits for each in no call of CUDA."""
+    if world(report) != JAX:
+        return
+    work = operations(report, "call_start", "call_row", "size_bytes").drop_nulls("call_start").sort("call_start")
+    spans = work.with_columns(start="call_start", end=pl.col("call_start").shift(-1).over("process_id"))
+    to_host = pl.col("detail").cast(pl.String) == TO_HOST
+    copies = spans.filter(to_host & (pl.col("size_bytes") <= _NUMBERS_BYTES)).drop_nulls("end")
+    own = intervals.overlapping(copies, report.scope.sides)
+    if own.height < fewest_in(report):
+        return
+    per, change = per_iteration(report), without(own)._replace(host=own.select("process_id", "start", "end"))
+    told = Told(
+        "blocking-read",
+        f"{per.plural(own.height, 'value')} read by the host (float(x), .item())",
+        "keep arrays; jax.device_get(list) every N steps",
+        "Keep them on the GPU, and read them together every N steps.",
+        "copies",
+        f"{per.plural(own.height, 'number')} or short arrays of JAX are read by the host, one by one: IDLES from the "
+        "copy of each until the next launch. What reads (float(x), x.item(), np.asarray(x), print, if) waits for all "
+        "that was dispatched before.",
+    )
+    yield from on_idle(report, _idle_in(report, own), told, lambda _: change)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import facts_of
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._copies import TO_DEVICE, TO_HOST
+from kanalyze.analyses.findings.rules import Findings, Rule, Told, literal
 from kanalyze.analyses.findings.rules._operators import (
+    LARGE_BYTES,
     NODE,
     SCALAR_BYTES,
     SPAN,
-    Told,
+    TO_DEVICE,
+    TO_HOST,
     kernels_named,
     launched,
     on_time,
@@ -25,15 +26,13 @@ from kanalyze.analyses.findings.rules._operators import (
     with_next,
     within,
 )
-from kanalyze.analyses.findings.rules._telling import all_along, in_pytorch, per_iteration
+from kanalyze.analyses.findings.rules._telling import LAUNCH_NS, all_along, in_pytorch, per_iteration
+from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import parts_by
 from kanalyze.report import Report
 from kanalyze.units import size
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.replay._changes import Mending
 
 #: Operators that launch nothing on any device: they change how a tensor is seen, or get memory.
 _NO_WORK: Final = (
@@ -61,20 +60,11 @@ _CONVERTS: Final = (
 #: Types of a copy that makes data smaller: into 16 bits, of more.
 _SHORTENS: Final = r"^\[\s*\"c10::(?:BFloat16|Half)\",\s*\"(?:float|double)\""
 
-#: A launch of an operator takes the host so long, about, wherever its tensor is (ns).
-_LAUNCH_NS: Final = 10_000
-
 #: An operator on the CPU that no copy is seen beside takes so long at least (ns); launches that the host is late for.
 _LONG_NS: Final = 100_000
 
 #: What is copied back is up to so many times as large as what came: one-hot vectors of numbers of classes are.
 _LARGER: Final = 32
-
-#: A tensor of so many bytes or more is data.
-_DATA_BYTES: Final = 1 << 20
-
-#: So much data may come from the host that is no batch.
-_FEW_BYTES: Final = 1 << 16
 
 #: Of a copy of float32 in place of bytes so much is spared.
 _SPARED_OF_COPIES: Final = 0.75
@@ -119,19 +109,21 @@ _CONVERTED: Final = Told(
 )
 
 
-def cpu_work(report: Report) -> list[Finding]:
+@Rule
+def cpu_work(report: Report) -> Findings:
     """At most one finding per device on each kind of work of the CPU between launches."""
     torch = in_pytorch(report)
     runs = _runs(report) if torch and outermost(report).height else _between_copies(report)
-    parts = ((told, runs.filter(pl.col("kind") == told.rule)) for told in (_COMPUTED, _MADE, _CONVERTED))
-    return [one for told, own in parts if own.height for one in _told(report, told, own, torch=torch)]
+    for told in (_COMPUTED, _MADE, _CONVERTED):
+        if (own := runs.filter(pl.col("kind") == told.rule)).height:
+            yield from _told(report, told, own, torch=torch)
 
 
-def _told(report: Report, told: Told, runs: pl.DataFrame, *, torch: bool) -> list[Finding]:
+def _told(report: Report, told: Told, runs: pl.DataFrame, *, torch: bool) -> Findings:
     inside = within(report, runs)
     along = [inside.host.select(all_along(pl.col("start"), *sides)).item() for _, *sides in windows(report).iter_rows()]
     if not (any(along) or per_iteration(report).iterations):
-        return []
+        return
     top = runs.group_by("top").agg(pl.col("top_ns").sum()).sort("top_ns", "top").item(-1, "top")
     moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())
     copied = f", {size(moved)} copied to the GPU each time" if moved else ""
@@ -143,12 +135,14 @@ def _told(report: Report, told: Told, runs: pl.DataFrame, *, torch: bool) -> lis
     unnamed = (
         "Python and NumPy" if told.rule != _COMPUTED.rule else "what the host does between a copy to it and one back"
     )
-    what = told.what.format(literal(top) if top else unnamed)
-
-    def sentence(number: int, taken: str) -> str:
-        return f"{what}, {per_iteration(report).plural(number, 'time')}{copied}: {taken}."
-
-    return on_time(report, told, inside, sentence, partial(_spared, runs=runs, rule=told.rule))
+    times = per_iteration(report).plural(inside.host.height, "time")
+    yield from on_time(
+        report,
+        told,
+        inside,
+        f"{told.what.format(literal(top) if top else unnamed)}, {times}{copied}: ",
+        partial(_spared, runs=runs, rule=told.rule),
+    )
 
 
 def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:
@@ -159,14 +153,13 @@ def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:
     every = within(report, runs)
     if rule == _MADE.rule:
         return every.mending
-    kept = pl.min_horizontal(pl.col("start") + pl.col("operators").cast(pl.Int64) * _LAUNCH_NS, "end")
+    kept = pl.min_horizontal(pl.col("start") + pl.col("operators").cast(pl.Int64) * LAUNCH_NS, "end")
     left = within(report, runs.with_columns(start=kept)).mending
     if rule == _COMPUTED.rule:
         return left._replace(gone=every.work)
     facts = facts_of(report, every.work, "dur_ns", "detail").with_columns(every.work.alias("row"))
     copies = (pl.col("detail").cast(pl.String) == TO_DEVICE).fill_null(value=False)
-    saved = (pl.col("dur_ns") * _SPARED_OF_COPIES).cast(pl.Int64)
-    shorter = facts.filter(copies).select("row", saved_ns=saved)
+    shorter = facts.filter(copies).select("row", saved_ns=(pl.col("dur_ns") * _SPARED_OF_COPIES).cast(pl.Int64))
     return left._replace(gone=facts.filter(~copies).get_column("row"), shorter=shorter)
 
 
@@ -207,7 +200,7 @@ def _runs(report: Report) -> pl.DataFrame:
     runs = runs.join(following, on=[*THREAD, "run"], how="left", nulls_equal=True)
     # torch.tensor(…, device=…) copies before it lifts
     lifted = pl.col("lifted") | pl.col("lifted_first").shift(-1, fill_value=False).over(THREAD)
-    return _of_kinds(runs.with_columns(lifted=lifted & (pl.col("bytes") < _DATA_BYTES)))
+    return _of_kinds(runs.with_columns(lifted=lifted & (pl.col("bytes") < LARGE_BYTES)))
 
 
 def _shortens(report: Report, line: pl.DataFrame) -> pl.Series:
@@ -222,7 +215,7 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     """The runs of a kind, with what of their time, and of what is around them, is work of the CPU."""
     uploads, downloads = pl.col("to_device").fill_null(0) > 0, pl.col("to_host_bytes") > SCALAR_BYTES
     back = uploads & (pl.col("bytes") <= _LARGER * pl.col("to_host_bytes"))
-    by_operators = (pl.col("operators") > 0) & ((pl.col("top_ns") >= 2 * _LAUNCH_NS) | back)
+    by_operators = (pl.col("operators") > 0) & ((pl.col("top_ns") >= 2 * LAUNCH_NS) | back)
     by_others = back & (pl.col("after_start") - pl.col("before_end") >= _LONG_NS)
     computing = downloads & (by_operators | by_others) & (pl.col("to_host_next").fill_null(0) == 0)
     kind = (
@@ -230,7 +223,7 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("cpu-operators"))
         .when(uploads & (pl.col("created") | pl.col("lifted")))
         .then(pl.lit("cpu-tensors"))
-        .when(uploads & pl.col("converts") & (pl.col("bytes") >= _DATA_BYTES))
+        .when(uploads & pl.col("converts") & (pl.col("bytes") >= LARGE_BYTES))
         .then(pl.lit("large-upload"))
         .when((pl.col("top_ns") >= _LONG_NS) & (pl.col("operators") > 0) & ~pl.col("created") & ~uploads & ~downloads)
         .then(pl.lit("cpu-operators"))
@@ -251,7 +244,7 @@ def _between_copies(report: Report) -> pl.DataFrame:
     Columns as in :func:`_runs`. The copy to the device is of no more data, which tells it from the next batch.
     """
     to_host = with_next(launched(report), (pl.col("way") == TO_HOST) & (pl.col("bytes") > SCALAR_BYTES))
-    few = pl.col("next_bytes") <= pl.max_horizontal("bytes", pl.lit(_FEW_BYTES))
+    few = pl.col("next_bytes") <= pl.max_horizontal("bytes", pl.lit(1 << 16))
     pairs = to_host.filter((pl.col("next_way") == TO_DEVICE) & few)
     parts, calls = [pairs.clear().with_columns(free=pl.lit(0))], report.kind("api")
     for key, part in parts_by(pairs, THREAD).items():
@@ -259,16 +252,19 @@ def _between_copies(report: Report) -> pl.DataFrame:
         own = calls.filter(process_id=key[0], thread_id=key[1]).select(**intervals.OF_EVENTS)
         in_calls = intervals.overlap(start, end, intervals.union(own))
         parts.append(part.with_columns((end - start - in_calls).cast(pl.Int64).alias("free")))
-    known = pl.concat(parts, how="vertical_relaxed").filter(pl.col("free") >= _LONG_NS)
-    return known.select(
-        *THREAD,
-        kind=pl.lit(_COMPUTED.rule),
-        operators=pl.lit(1, pl.UInt32),
-        top=pl.lit(None, pl.String),
-        top_ns="free",
-        bytes="next_bytes",
-        start="call_start",
-        end="next_call_end",
+    return (
+        pl.concat(parts, how="vertical_relaxed")
+        .filter(pl.col("free") >= _LONG_NS)
+        .select(
+            *THREAD,
+            kind=pl.lit(_COMPUTED.rule),
+            operators=pl.lit(1, pl.UInt32),
+            top=pl.lit(None, pl.String),
+            top_ns="free",
+            bytes="next_bytes",
+            start="call_start",
+            end="next_call_end",
+        )
     )
 
 
@@ -307,14 +303,17 @@ _CHECKED: Final = Told(
 )
 
 
-def anomaly_detection(report: Report) -> list[Finding]:
+@Rule
+def anomaly_detection(report: Report) -> Findings:
     """At most one finding per device."""
     checks, saves = _checks(report)
-    if checks.is_empty():
-        return []
-    text = _CHECKED.what.format(per_iteration(report).plural(within(report, checks).host.height, "check"))
-    inside = within(report, pl.concat([checks, saves]))
-    return on_time(report, _CHECKED, inside, lambda _, taken: f"{text}{taken}.")
+    if checks.height:
+        yield from on_time(
+            report,
+            _CHECKED,
+            within(report, pl.concat([checks, saves])),
+            _CHECKED.what.format(per_iteration(report).plural(within(report, checks).host.height, "check")),
+        )
 
 
 @once_per_process
@@ -336,8 +335,7 @@ def _by_operators(every: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     if not checked or checked < _MOST * working:
         return _NO_SPANS, _NO_SPANS
     by_check = asks.group_by(*THREAD, "parent", isnan.cast(pl.UInt32).cum_sum().alias("check"), maintain_order=True)
-    spans = by_check.agg(pl.col("start").min(), pl.col("end").max()).select(SPAN)
-    return spans, _stacks(every, nodes)
+    return by_check.agg(pl.col("start").min(), pl.col("end").max()).select(SPAN), _stacks(every, nodes)
 
 
 def _stacks(every: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
@@ -347,8 +345,7 @@ def _stacks(every: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
     forward = own.filter(intervals.overlap(own.get_column("start"), own.get_column("end"), backward) == 0)
     inner = every.group_by(row="parent").agg(goes_on=pl.col("start").min())
     begun = forward.join(inner, on="row", how="left").with_columns(end=pl.coalesce("goes_on", "end"))
-    long = begun.filter(pl.col("end") - pl.col("start") > _USUAL_NS)
-    return long.select(*THREAD, pl.col("start") + _USUAL_NS, "end")
+    return begun.filter(pl.col("end") - pl.col("start") > _USUAL_NS).select(*THREAD, pl.col("start") + _USUAL_NS, "end")
 
 
 def _by_kernels(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -368,8 +365,7 @@ def _by_kernels(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
         return pl.col(column).shift(by, fill_value=False)
 
     plain = before("any", 1) & before("compares", 2)
-    filled = before("any", 1) & before("fills", 2) & before("compares", 3)
-    back = pl.when(plain).then(2).when(filled).then(3)
+    back = pl.when(plain).then(2).when(before("any", 1) & before("fills", 2) & before("compares", 3)).then(3)
     start = pl.when(plain).then(pl.col("call_start").shift(2)).otherwise(pl.col("call_start").shift(3))
     until = pl.col("call_start").shift(-1).fill_null(0) - _AFTER_NS
     checks = line.with_columns(back=back, start=start, end=pl.max_horizontal("call_end", until))
@@ -392,8 +388,4 @@ def _gaps(line: pl.DataFrame, checks: pl.DataFrame) -> pl.DataFrame:
     usual = gaps.join(checking, on=list(THREAD), how="semi", nulls_equal=True).get_column("gap").median()
     others = gaps.join(checking, on=list(THREAD), how="anti", nulls_equal=True)
     most = max(2 * int(usual), _USUAL_NS) if isinstance(usual, float) else _USUAL_NS
-    long = others.filter(pl.col("gap").is_between(most, _STACK_NS))
-    return long.select(*THREAD, pl.col("start") + most, "end")
-
-
-RULES: Final = (cpu_work, anomaly_detection)
+    return others.filter(pl.col("gap").is_between(most, _STACK_NS)).select(*THREAD, pl.col("start") + most, "end")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
+from keyword import iskeyword
 from typing import Any, Final
 
 import polars as pl
@@ -10,10 +12,9 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import nearest_launches, used_devices
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.rules import HEADLINE_LONGEST, Finding, literal
-from kanalyze.analyses.findings.rules._copies import TO_DEVICE, device_copies
+from kanalyze.analyses.findings.rules import HEADLINE_LONGEST, Finding, Findings, Rule, Told, literal
 from kanalyze.analyses.findings.rules._kernels import launch_less, nothing_within
-from kanalyze.analyses.findings.rules._operators import SPAN, Told, is_inside, spans_named
+from kanalyze.analyses.findings.rules._operators import SPAN, TO_DEVICE, device_copies, is_inside, launched, spans_named
 from kanalyze.analyses.findings.rules._telling import (
     AHEAD,
     LOADS_NEXT,
@@ -24,17 +25,19 @@ from kanalyze.analyses.findings.rules._telling import (
     of_window,
     per_iteration,
     phase,
+    sides_of,
     sites,
 )
 from kanalyze.analyses.host._call_kinds import captures, loading_seen
 from kanalyze.analyses.idle._attribution import SHORT_NS, host_by_name, host_pieces, idle_within
+from kanalyze.analyses.idle.code import has_lines, place_at, placed_pieces, placed_with_text
 from kanalyze.analyses.idle.culprits import culprits, own_samples
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.memory.migrations import faults_seen
 from kanalyze.analyses.operators._host_names import host_names, placed
 from kanalyze.analyses.operators._host_tree import operator_tree
 from kanalyze.analyses.replay._changes import Mending
-from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.shared.analysis import once_per_process, source_lines
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.report import Report
@@ -77,15 +80,15 @@ _NO_WORKERS: Final = Told(
 )
 
 
-def data_loading(report: Report) -> list[Finding]:
+@Rule
+def data_loading(report: Report) -> Findings:
     """At most one finding per device on loaders without workers, and one on loaders with workers."""
-    every, found = getting_batches(report), list[Finding]()
+    every = getting_batches(report)
     for told, workers in ((_NO_WORKERS, False), (_WORKERS, True)):
-        long = pl.col("end") - pl.col("start") >= _HANDOVER_NS[workers]
-        batches = every.filter(long, workers=workers)
+        batches = every.filter(pl.col("end") - pl.col("start") >= _HANDOVER_NS[workers], workers=workers)
         idle = idle_worth_saying(report, batches) if batches.height else {}
-        found += [_batches_finding(report, told, device, pieces, batches) for device, pieces in idle.items()]
-    return found
+        for device, pieces in idle.items():
+            yield _batches_finding(report, told, device, pieces, batches)
 
 
 def getting_batches(report: Report) -> pl.DataFrame:
@@ -114,12 +117,13 @@ def _batches_finding(report: Report, told: Told, device: int, pieces: pl.DataFra
     median = f"{time(median_of(took, 'ns'))} in the median, the longest {time(longest(took, 'ns'))}"
     beside = "" if not _recorded(report).is_empty() else ", by the trace of the same program"
     most = _most_in_loader(report, device) if told == _NO_WORKERS else ""
-    text = (
+    one = told.finding(
+        device,
         f"GPU {device} idles for {per.time(intervals.length(pieces))} while the loop that launches its work "
-        f"{told.what} ({per.plural(took.height, 'batch')}, {median}{beside}){most}."
+        f"{told.what} ({per.plural(took.height, 'batch')}, {median}{beside}){most}.",
+        pieces,
     )
-    spans = batches.select("process_id", "start", "end")
-    return told.finding(device, text, pieces)._replace(mending=lambda _: Mending(host=spans))
+    return one._replace(mending=Mending(host=batches.select("process_id", "start", "end")))
 
 
 def _most_in_loader(report: Report, device: int) -> str:
@@ -153,11 +157,12 @@ _INDEXES: Final = Told(
 )
 
 
-def loop_indexing(report: Report) -> list[Finding]:
+@Rule
+def loop_indexing(report: Report) -> Findings:
     """At most one finding per device, on all such loops together."""
     loops = _loops(report)
     idle = idle_worth_saying(report, loops) if loops.height else {}
-    return [_indexing_finding(report, device, pieces) for device, pieces in idle.items()]
+    yield from (_indexing_finding(report, device, pieces) for device, pieces in idle.items())
 
 
 @once_per_process
@@ -198,12 +203,13 @@ def _indexing_finding(report: Report, device: int, pieces: pl.DataFrame) -> Find
     top = loops.sort("passes", "start", descending=[True, False]).head(1)
     at = sites(report, top.select(*THREAD, at="start"))
     where = literal(at.select(pl.coalesce("function", "range").fill_null("")).item())
-    text = (
+    one = _INDEXES.finding(
+        device,
         f"A tensor is indexed element by element in {per.plural(loops.height, 'loop')}, {total(loops, 'passes'):,} "
         f"passes in all, up to {longest(loops, 'passes'):,} in a row of {literal(top.item(0, 'operators'))}"
-        f"{f' in {where}' if where else ''}: GPU {device} idles in them for {per.time(intervals.length(pieces))}."
+        f"{f' in {where}' if where else ''}: GPU {device} idles in them for {per.time(intervals.length(pieces))}.",
+        pieces,
     )
-    one = _INDEXES.finding(device, text, pieces)
     return one._replace(where=where, mending=partial(nothing_within, spans=loops.select(SPAN)))
 
 
@@ -254,21 +260,21 @@ _UNKNOWN: Final = _IN_TORCH._replace(
 )
 
 
-def host_computes(report: Report) -> list[Finding]:
+@Rule
+def host_computes(report: Report) -> Findings:
     """At most two findings per device, on its time outside CUDA calls: right before data is copied, and all other.
 
     What is launched into a graph that is being captured runs later: that time is not waited for.
     """
-    found, least = [], least_worth_saying(report)
+    least = least_worth_saying(report)
     for device, pieces in host_pieces(report).items():
         spans = intervals.subtract(pieces.select("start", "end"), intervals.union(captures(report)))
         if (ns := intervals.length(spans)) < max(least[device], 1):
             continue
         if per_iteration(report).iterations and not _short_stretches(report, spans):
             data = intervals.union(idle_before_data(report, device))
-            found += [_prepares(report, device, data)] if 2 * intervals.length(data) >= ns else []
-        found.append(_computes(report, device, spans))
-    return found
+            yield _prepares(report, device, data) if 2 * intervals.length(data) >= ns else None
+        yield _computes(report, device, spans)
 
 
 def idle_before_data(report: Report, device: int) -> pl.DataFrame:
@@ -287,12 +293,13 @@ def idle_before_data(report: Report, device: int) -> pl.DataFrame:
 
 def _prepares(report: Report, device: int, data: pl.DataFrame) -> Finding:
     """The finding on host time right before data is copied to the device."""
-    text = (
-        f"GPU {device} idle while the program runs its own code, in no CUDA call, right before it copies data to the "
-        f"GPU: {of_window(report, device, intervals.length(data))}. {AHEAD}"
-    )
     told, where = _IN_TORCH if in_pytorch(report) else _PREFETCH, _where(_mostly(_phases(report, device, data)))
-    return told.finding(device, text, data)._replace(where=where, retold=partial(_prepares, report, device))
+    return told.finding(
+        device,
+        f"GPU {device} idle while the program runs its own code, in no CUDA call, right before it copies data to the "
+        f"GPU: {of_window(report, device, intervals.length(data))}. {AHEAD}",
+        data,
+    )._replace(where=where, retold=partial(_prepares, report, device))
 
 
 def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
@@ -306,16 +313,15 @@ def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
     lengths = spans.select("start", ns=pl.col("end") - pl.col("start"))
     start, longest_ns = lengths.sort("ns", "start", descending=[True, False]).row(0)
     most = f" Most {named}." if named else ""
-    text = (
+    told = _advice(report, device, _mostly(phases), spans)
+    unclear = told.headline != _PREPARES.headline
+    return told.finding(
+        device,
         f"GPU {device} idle while the program runs its own code, in no CUDA call: {of_window(report, device, stake)}"
         f"{others}.{most} The longest stretch is {time(longest_ns)}, from {moment(start, report.zero_ns)} on."
-        f"{_faulting(report, device)} {AHEAD}"
-    )
-    told, top = _advice(report, device, _mostly(phases), spans), _mostly(phases)
-    unclear = told.headline != _PREPARES.headline
-    return told.finding(device, text, spans)._replace(
-        where=_where(top), vague=unclear, general=unclear, retold=partial(_computes, report, device)
-    )
+        f"{_faulting(report, device)} {AHEAD}",
+        spans,
+    )._replace(where=_where(_mostly(phases)), vague=unclear, general=unclear, retold=partial(_computes, report, device))
 
 
 def _where(phase_of_most: str) -> str:
@@ -343,9 +349,15 @@ def _advice(report: Report, device: int, top: str, spans: pl.DataFrame) -> Told:
     """
     if many := _short_stretches(report, spans):
         less = launch_less(report, device)
-        headline = f"The GPU waits for the program in {per_iteration(report).plural(many, 'short stretch')}"
-        return _UNKNOWN._replace(headline=headline, action=less.ahead_action or less.action, remedy=less.ahead)
-    if top == LOADS_NEXT and (per_iteration(report).iterations or _loads_all_along(report, device)):
+        return _UNKNOWN._replace(
+            headline=f"The GPU waits for the program in {per_iteration(report).plural(many, 'short stretch')}",
+            action=less.ahead_action or less.action,
+            remedy=less.ahead,
+        )
+    low, high = sides_of(report, device)
+    loading = loading_seen(report).filter(pl.col("start").is_between(low, high, closed="left"))
+    recurs = per_iteration(report).iterations or loading.select(all_along(pl.col("start"), low, high)).item()
+    if top == LOADS_NEXT and recurs:
         return _PREPARES
     how = "kanalyze show culprits --by function"
     if not own_samples(report):
@@ -353,13 +365,6 @@ def _advice(report: Report, device: int, top: str, spans: pl.DataFrame) -> Told:
     where = f"The GPU waits for the program {literal(top)}"
     fits = top.startswith("in ") or (top and len(where) <= HEADLINE_LONGEST)
     return _UNKNOWN._replace(headline=where if fits else _UNKNOWN.headline, action=_UNKNOWN.action.format(how))
-
-
-def _loads_all_along(report: Report, device: int) -> bool:
-    """Whether modules are loaded all along the device's window."""
-    _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
-    loading = loading_seen(report).filter(pl.col("start").is_between(low, high, closed="left"))
-    return bool(loading.select(all_along(pl.col("start"), low, high)).item())
 
 
 def _phases(report: Report, device: int, spans: pl.DataFrame) -> pl.DataFrame:
@@ -379,7 +384,7 @@ def _faulting(report: Report, device: int) -> str:
         return ""
     used = used_devices(report).filter(pl.col("device") == device)
     faults = faults_seen(report).filter(pl.col("side") == "CPU").join(used, on="process_id", how="semi")
-    _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
+    low, high = sides_of(report, device)
     many = total(faults.filter(pl.col("start").is_between(low, high, closed="left")), "faults")
     return f" Part of it may be {plural(many, 'page fault')} of the CPU on managed memory." if many else ""
 
@@ -389,4 +394,67 @@ def _phase(per: PerIteration, row: dict[str, Any]) -> str:
     return f"{literal(row['where'])}: {per.mean_time(row['ns'])}{longest}"
 
 
-RULES: Final = (data_loading, loop_indexing, host_computes)
+# Lines of the program that launch nothing, and for which the device waits.
+
+#: The least part of the window that the device waits so.
+_LEAST: Final = 0.1
+
+#: A call in a line of Python, and what is no code in it.
+_CALL: Final = re.compile(r"([A-Za-z_][\w.]*)\(")
+_NO_CODE: Final = re.compile(r"""'[^']*'|"[^"]*"|#.*""")
+
+_OWN_CODE: Final = Told(
+    "own-code",
+    "The GPU waits for code that launches nothing",
+    "do it less often, on another thread, or on the GPU",
+    "Do it every N iterations, in another thread or process (workers of a DataLoader, a queue), before the loop, or on "
+    "the GPU.",
+    "code",
+)
+
+
+@Rule
+def own_code(report: Report) -> Findings:
+    """At most one finding per device in a window of iterations: idle time in lines that neither launch nor wait."""
+    if not per_iteration(report).iterations or not source_lines(report).height or not has_lines(report):
+        return
+    # places from which anything is launched in the window, on whatever device
+    calls = launched(report).select(*THREAD, at="call_start", start="call_start", end="call_end")
+    launching = place_at(report, intervals.overlapping(calls, report.scope.sides)).drop_nulls().unique()
+    for device, low, high in windows(report).iter_rows():
+        quiet = _quiet(report, device, launching)
+        claims = intervals.union(quiet.select("start", "end"))
+        if intervals.length(claims) >= _LEAST * (high - low):
+            yield _own_code(report, device, quiet, claims)
+
+
+def _quiet(report: Report, device: int, launching: pl.Series) -> pl.DataFrame:
+    """Idle time in no call of the host, in places that are not `launching`: start, end, ns, place."""
+    pieces = placed_pieces(report).filter(pl.col("device") == device, pl.col("place").is_not_null())
+    of_host, ns = pl.col("part") == "host", pl.col("ns")
+    quiet = 2 * ns.filter(of_host).sum().over("place") > ns.sum().over("place")
+    launches = pl.col("place").is_in(launching.implode())
+    lines = pieces.filter(quiet & ~launches & of_host & pl.col("own")).select("start", "end", "place").sort("start")
+    in_no_call = intervals.union(host_pieces(report)[device].select("start", "end"))
+    return intervals.cut(lines, in_no_call).with_columns(ns=pl.col("end") - pl.col("start"))
+
+
+def _own_code(report: Report, device: int, quiet: pl.DataFrame, claims: pl.DataFrame) -> Finding:
+    sums = quiet.group_by("place").agg(pl.col("ns").sum()).sort("ns", "place", descending=[True, False])
+    place, line = placed_with_text(report, sums.head(1)).select("place", pl.col("text").cast(pl.String)).row(0)
+    call = next((call for call in _CALL.findall(_NO_CODE.sub("", line or "")) if not iskeyword(call)), "")
+    told = _OWN_CODE._replace(headline=f"{_OWN_CODE.headline}: {literal(call)}()") if call else _OWN_CODE
+    return told.finding(
+        device,
+        f"GPU {device} idle while the program runs lines of its own that launch nothing: "
+        f"{of_window(report, device, intervals.length(claims))}, most in {literal(place)}.",
+        claims,
+    )._replace(mending=partial(_without, places=sums.get_column("place")))
+
+
+def _without(report: Report, places: pl.Series) -> Mending:
+    """The time of the threads that launch in some places is spared."""
+    lines = placed_with_text(report, places.to_frame()).select("file", "line", "function")
+    rows = source_lines(report).join(lines, on=lines.columns, how="semi", nulls_equal=True)
+    rows = rows.join(launched(report).select(THREAD).unique(), on=[*THREAD], how="semi")
+    return Mending(host=rows.select("process_id", **intervals.OF_EVENTS))

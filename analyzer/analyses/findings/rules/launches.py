@@ -1,14 +1,16 @@
-"""How work is submitted: short kernels, sequences for CUDA graphs, timed ones, streams and processes that wait."""
+"""How work is submitted: short kernels, CUDA graphs, timed kernels, streams, processes and devices that wait."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import polars as pl
 
 from kanalyze import intervals
+from kanalyze.analyses.communication._recorded import TRANSFER, WAITING
 from kanalyze.analyses.device._operations import (
     BUSY_BUCKETS,
+    decoded,
     device_operations,
     exclusive_operations,
     facts_of,
@@ -16,22 +18,24 @@ from kanalyze.analyses.device._operations import (
     with_facts,
 )
 from kanalyze.analyses.device._windows import Shared, overlapping, shared_devices, windows
-from kanalyze.analyses.findings.rules import Finding
-from kanalyze.analyses.findings.rules._copies import PINNED, TO_DEVICE, TO_HOST, device_copies
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
 from kanalyze.analyses.findings.rules._kernels import launch_less, share_of_graphs, times_of
+from kanalyze.analyses.findings.rules._operators import PINNED, TO_DEVICE, TO_HOST, device_copies
 from kanalyze.analyses.findings.rules._telling import (
     COMPILED,
+    by_device,
     in_pytorch,
     per_iteration,
     place_of_kernels,
+    sides_of,
     written_with,
 )
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.idle._attribution import reasoned_pieces
-from kanalyze.analyses.idle.ledger import bucket_sums
+from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.iterations._launch_periods import timed_runs
 from kanalyze.analyses.launches._graph_candidates import candidates, cut_launches, pieces, repetitions
-from kanalyze.analyses.launches._launch_costs import launch_costs, worth_saying
+from kanalyze.analyses.launches._launch_costs import launch_costs, least_worth_saying, worth_saying
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.streams.concurrency import (
@@ -44,44 +48,46 @@ from kanalyze.analyses.streams.concurrency import (
     streamed_operations,
     used_streams,
 )
-from kanalyze.columns import nearest
+from kanalyze.columns import beside, nearest
 from kanalyze.model import STREAMS
 from kanalyze.report import Report
-from kanalyze.units import count, plural, size, time
+from kanalyze.units import count, percent, plural, size, time
 from kanalyze.window import PerIteration
 
 
-def launch_bound(report: Report) -> list[Finding]:
+@Rule
+def launch_bound(report: Report) -> Findings:
     """One finding per device with launch-bound kernels for which it waited."""
-    found, per = [], per_iteration(report)
-    for own in launch_costs(report).bound.filter(pl.col("launch_ns") > 0).partition_by("device", maintain_order=True):
+    per, graphed = per_iteration(report), _graphed(report)
+    for device, own in by_device(launch_costs(report).bound.filter(pl.col("launch_ns") > 0)):
         top, launches, stake = own.row(0, named=True), total(own, "count"), total(own, "launch_ns")
-        device, less, graphed = int(top["device"]), launch_less(report, int(top["device"])), _graphed(report)
+        less = launch_less(report, device)
         waited = f"{per.time(stake)} " if per.iterations else ""
-        text = (
-            f"Launch-bound: {plural(own.height, 'kernel')} in {per.plural(launches, 'warm launch')} run shorter than "
-            f"their launch takes, and the GPU waited {waited}for it (most for {{0}}: {time(top['api_ns'])} to launch, "
-            f"{time(top['kernel_ns'])} to run). More may follow: the host is spared what it does between launches, too."
-        )
         names = exclusive_operations(report).join(own, on=["device", "name"], how="semi")
-        one = Finding("launch-bound", device, stake, text, less.remedy, "launch_summary", (str(top["name"]),))
-        one = one._replace(
+        yield Finding(
+            "launch-bound",
+            device,
+            stake,
+            f"Launch-bound: {plural(own.height, 'kernel')} in {per.plural(launches, 'warm launch')} run shorter "
+            f"than their launch takes, and the GPU waited {waited}for it (most for {{0}}: {time(top['api_ns'])} to "
+            f"launch, {time(top['kernel_ns'])} to run). More may follow: the host is spared what it does between "
+            "launches, too.",
+            less.remedy,
+            "launch_summary",
+            (str(top["name"]),),
             headline=f"{per.clause(launches, 'kernel', 'take')} longer to launch than to run",
             action=less.action,
             where=place_of_kernels(report, device, own.get_column("name"), stake),
-            mending=_graphed,
+            mending=graphed,
             claims=_waits_for(report, device, names.get_column("row"), "launch"),
             vague=graphed is None,
             general=True,
         )
-        found.append(one)
-    return found
 
 
 def _waits_for(report: Report, device: int, rows: pl.Series, *buckets: str) -> pl.DataFrame:
     """When a device waited for some operations (rows), in some of the ledger's buckets: start, end."""
-    waits = reasoned_pieces(report, device)
-    return waits.filter(pl.col("row").is_in(rows.implode()) & pl.col("bucket").is_in(buckets))
+    return reasoned_pieces(report, device).filter(pl.col("row").is_in(rows.implode()) & pl.col("bucket").is_in(buckets))
 
 
 _LAUNCHING: Final = ("launch", "queued")  # the ledger's buckets that a graph reduces
@@ -94,24 +100,22 @@ _FEWEST_LAUNCHES: Final = 100  # fewer do not pay for the capture and instantiat
 _LATE: Final = 0.1
 
 
-def graph_candidate(report: Report) -> list[Finding]:
+@Rule
+def graph_candidate(report: Report) -> Findings:
     """One finding per device that waited for launches that repeat, and could be a CUDA graph."""
     if device_operations(report).height < _FEWEST_LAUNCHES:
-        return []
-    found, buckets = [], bucket_sums(report)
+        return
+    buckets = bucket_sums(report)
     late = buckets.filter(pl.col("bucket").is_in((*_LAUNCHING, "host"))).group_by("device").agg(pl.col("share").sum())
     waits = buckets.filter(pl.col("bucket").is_in(_LAUNCHING)).group_by("device").agg(pl.col("ns").sum())
-    for device, most in (
-        waits.join(late.filter(pl.col("share") >= _LATE), on="device", how="semi").sort("device").rows()
-    ):
+    waits = waits.join(late.filter(pl.col("share") >= _LATE), on="device", how="semi")
+    for device, most in waits.sort("device").iter_rows():
         if share_of_graphs(report).get(device, 0.0) > _REPLAYED or _cut_all_over(report):
             continue
         own = candidates(report).with_columns(launches=pl.col("operations") * pl.col("repetitions"))
         worth = (pl.col("launches") >= _FEWEST_LAUNCHES) & (pl.col("saved_ns") > 0)
         own = own.filter((pl.col("device") == device) & worth)
-        if own.height:
-            found.append(_graph_candidate(report, device, own, most))
-    return found
+        yield _graph_candidate(report, device, own, most) if own.height else None
 
 
 def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) -> Finding:
@@ -132,14 +136,21 @@ def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) 
     default = report.table(STREAMS.name).filter(pl.col("type") == "null")
     on_default = own.join(default, on=["process_id", "stream"], how="semi", nulls_equal=True).height > 0
     own_stream = " (on a stream of its own: the default stream cannot be captured)" if on_default else ""
-    remedy = less.capture or (
-        f"Capture the sequence once as a CUDA graph{own_stream} and replay it; arguments that change go through memory."
-    )
-    one = Finding("graph-candidate", device, stake, text, remedy, "graphs --by candidate", (str(top["first"]),))
-    return one._replace(
+    return Finding(
+        "graph-candidate",
+        device,
+        stake,
+        text,
+        less.capture
+        or (
+            f"Capture the sequence once as a CUDA graph{own_stream} and replay it; arguments that change go "
+            "through memory."
+        ),
+        "graphs --by candidate",
+        (str(top["first"]),),
         headline=f"{per.plural(launches, 'launch')} could be replayed as a graph",
         action=less.action,
-        mending=_graphed,
+        mending=_graphed(report),
         claims=_waits_for(report, device, repetitions(report).get_column("row"), *_LAUNCHING),
         general=True,
     )
@@ -153,53 +164,44 @@ def _graphed(report: Report) -> Mending | None:
 def _cut_all_over(report: Report) -> bool:
     """Whether each iteration waits, reads results, allocates or copies pageable memory in many places."""
     iterations = per_iteration(report).iterations
-    devices = max(windows(report).height, 1)
-    return iterations is not None and pieces(report) > _MOST_PIECES * iterations * devices
+    return iterations is not None and pieces(report) > _MOST_PIECES * iterations * max(windows(report).height, 1)
 
 
-_REMEDY: Final = (
-    "Where the program is a benchmark, read the times of its kernels alone. What an autotuner chose can be kept "
-    "(@triton.autotune(…, cache_results=True), TRITON_CACHE_AUTOTUNING=1; torch.compile does), or be chosen before "
-    "what is recorded; fewer configurations take less time."
-)
-_KEEP: Final = "if an autotuner's: @triton.autotune(…, cache_results=True)"
-_KEEP_COMPILED: Final = "record a second run: torch.compile keeps on disk what it chose"
-
-
-def timed_kernels(report: Report) -> list[Finding]:
+@Rule
+def timed_kernels(report: Report) -> Findings:
     """One finding per device with kernels that are timed after a fill of the cache, on all of them together."""
-    runs = timed_runs(report)
-    if runs.is_empty():
-        return []
-    found, per = [], per_iteration(report)
-    for own in _within(report, runs).partition_by("device", maintain_order=True):
+    if (runs := timed_runs(report)).is_empty():
+        return
+    per = per_iteration(report)
+    work = exclusive_operations(report, "call_start").rename({"call_start": "at"}).drop_nulls("at").sort("at")
+    begun = runs.select("process_id", "end", run="start", at="start").sort("at")
+    line = work.drop("end").join_asof(begun, on="at", by="process_id", check_sortedness=False)
+    line = line.filter(pl.col("at") < pl.col("end")).with_columns(fill=pl.col("at") == pl.col("run"))
+    for device, own in by_device(line.sort("device")):
         fills, timed = own.filter("fill"), own.filter(~pl.col("fill"))
         if fills.is_empty() or timed.is_empty():
             continue
         sums = timed.group_by(pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
         name = str(sums.sort("exclusive_ns", "name", descending=[True, False]).item(0, "name"))
         fill, took = (per.time(total(part, "exclusive_ns")) for part in (fills, timed))
-        text = (
+        yield Finding(
+            "timed-kernels",
+            device,
+            total(own, "exclusive_ns"),
             f"{per.plural(own.get_column('run').n_unique(), 'run')} of kernels, most of {{0}}, are timed: a fill "
             f"clears the cache before each ({fill}), and events are around what follows ({took}), as "
-            "triton.testing.do_bench and autotuners do."
+            "triton.testing.do_bench and autotuners do.",
+            "Where the program is a benchmark, read the times of its kernels alone. What an autotuner chose can "
+            "be kept (@triton.autotune(…, cache_results=True), TRITON_CACHE_AUTOTUNING=1; torch.compile does), or "
+            "be chosen before what is recorded; fewer configurations take less time.",
+            "kernels",
+            (name,),
+            headline="Kernels are timed, each run after a fill of the cache: {0}",
+            action="record a second run: torch.compile keeps on disk what it chose"
+            if written_with(report, name) == COMPILED
+            else "if an autotuner's: @triton.autotune(…, cache_results=True)",
+            claims=times_of(report, own.get_column("row")),
         )
-        device, stake = int(own.item(0, "device")), total(own, "exclusive_ns")
-        one = Finding("timed-kernels", device, stake, text, _REMEDY, "kernels", (name,))
-        headline = "Kernels are timed, each run after a fill of the cache: {0}"
-        action = _KEEP_COMPILED if written_with(report, name) == COMPILED else _KEEP
-        claims = times_of(report, own.get_column("row"))
-        found.append(one._replace(headline=headline, action=action, claims=claims))
-    return found
-
-
-def _within(report: Report, runs: pl.DataFrame) -> pl.DataFrame:
-    """The operations in scope that were launched in `runs`: row, device, name, exclusive_ns, run (its start), fill."""
-    work = exclusive_operations(report, "call_start")
-    line = work.select("row", "process_id", "device", "name", "exclusive_ns", at="call_start").drop_nulls("at")
-    begun = runs.select("process_id", "end", run="start", at="start").sort("at")
-    line = line.sort("at").join_asof(begun, on="at", by="process_id", check_sortedness=False)
-    return line.filter(pl.col("at") < pl.col("end")).with_columns(fill=pl.col("at") == pl.col("run")).sort("device")
 
 
 # Copies of pinned memory that ran alone, serialised with kernels only by the order of their stream.
@@ -210,41 +212,36 @@ def _within(report: Report, runs: pl.DataFrame) -> pl.DataFrame:
 
 _KERNELS: Final = BUSY_BUCKETS.index("communication")
 
-#: What to do in a line, in CUDA and in PyTorch.
-_ASIDE: Final = (
-    "a second stream and a second buffer: copy ahead of the kernels",
-    "copy one batch ahead in a torch.cuda.Stream() of its own",
-)
 
-
-def serial_copy(report: Report) -> list[Finding]:
+@Rule
+def serial_copy(report: Report) -> Findings:
     """One finding per device with such copies."""
     if not any(worth_saying(report, ns) for ns in bucket_sums(report).filter(bucket="memcpy").get_column("ns")):
-        return []
-    found, per = [], per_iteration(report)
-    for copies in _serial_copies(report).partition_by("device", maintain_order=True):
+        return
+    per = per_iteration(report)
+    for device, copies in by_device(_serial_copies(report)):
         if not (stake := _hidden_at_most(report, copies)):
             continue
         numbers = used_streams(report).filter(pl.col("number").is_in(copies.get_column("number").implode()))
-        text = (
+        yield Finding(
+            "serial-copy",
+            device,
+            stake,
             f"{per.plural(copies.height, 'copy', 'of pinned memory')}, {size(total(copies, 'size_bytes'))}, ran alone "
             f"for {per.time(total(copies, 'exclusive_ns'))} between kernels of the same stream "
             f"({_listed(numbers, 'stream')}); the host had submitted both by then, and only the stream's order kept "
-            "them apart."
-        )
-        remedy = (
+            "them apart.",
             "Copy in a stream of its own, into a second buffer, while kernels work on the first; order what depends by "
-            "events."
-        )
-        one = Finding("serial-copy", int(copies.item(0, "device")), stake, text, remedy, "concurrency")
-        one = one._replace(
+            "events.",
+            "concurrency",
             headline=f"{per.clause(copies.height, 'copy', 'run')} between kernels, not beside",
-            action=_ASIDE[in_pytorch(report)],
+            action=(
+                "a second stream and a second buffer: copy ahead of the kernels",
+                "copy one batch ahead in a torch.cuda.Stream() of its own",
+            )[in_pytorch(report)],
             at_most=bool(copies.get_column("alone").all()),
             claims=copies.select("start", "end"),
         )
-        found.append(one)
-    return found
 
 
 def _listed(rows: pl.DataFrame, column: str) -> str:
@@ -262,8 +259,7 @@ def _serial_copies(report: Report) -> pl.DataFrame:
     asynchronous = pl.col("call_name").is_in(names_that(report, lambda name: "Async" in name))
     alone = pl.col("exclusive_ns") == pl.col("end") - pl.col("start")
     copies = device_copies(report).with_columns(detail.cast(pl.String), alone=alone)
-    between = detail.is_in([TO_DEVICE, TO_HOST])
-    copies = copies.filter((pl.col("exclusive_ns") > 0) & asynchronous & pinned & between)
+    copies = copies.filter((pl.col("exclusive_ns") > 0) & asynchronous & pinned & detail.is_in([TO_DEVICE, TO_HOST]))
     if copies.is_empty():
         return copies
     told = ("row", "device", "detail", "size_bytes", "exclusive_ns", "alone", "call_start", "call_end")
@@ -316,29 +312,30 @@ def _neighbours(report: Report, copies: pl.Series) -> pl.DataFrame:
     return line
 
 
-def default_stream(report: Report) -> list[Finding]:
+@Rule
+def default_stream(report: Report) -> Findings:
     """One finding per device on which the legacy default stream and its context's blocking streams waited in turn."""
     types = used_streams(report).filter(pl.col("type").is_in(["null", "blocking"])).group_by("group")
     if not (types.agg(pl.col("type").n_unique()).get_column("type") > 1).any():  # cheap, and false for most programs
-        return []
-    found, per = [], per_iteration(report)
-    for waits in _serialised(report).partition_by("device", maintain_order=True):
+        return
+    per = per_iteration(report)
+    for device, waits in by_device(_serialised(report)):
         if not (stake := _side_by_side_ns(waits)):
             continue
-        text = (
+        one = Finding(
+            "default-stream",
+            device,
+            stake,
             f"The default stream ({_listed(waits, 'null')}) and blocking streams ({_listed(waits, 'blocking')}) never "
             f"run side by side: {per.plural(waits.height, 'operation')} of one were ready for "
             f"{per.time(total(waits, 'held_ns'))} while the other ran, and nothing but the default stream's rule is "
-            "known to have held them. More may follow where the host waits for them."
-        )
-        remedy = (
+            "known to have held them. More may follow where the host waits for them.",
             "Where they need not wait for each other, create streams with cudaStreamNonBlocking or compile with "
-            "--default-stream per-thread, and order by events what depends."
+            "--default-stream per-thread, and order by events what depends.",
+            "concurrency --by pair",
         )
-        one = Finding("default-stream", int(waits.item(0, "device")), stake, text, remedy, "concurrency --by pair")
         one = one._replace(headline="The default stream and others wait for each other")
-        found.append(one._replace(action="cudaStreamCreateWithFlags(…, cudaStreamNonBlocking)"))
-    return found
+        yield one._replace(action="cudaStreamCreateWithFlags(…, cudaStreamNonBlocking)")
 
 
 def _serialised(report: Report) -> pl.DataFrame:
@@ -378,12 +375,13 @@ def _side_by_side_ns(waits: pl.DataFrame) -> int:
     return min(int(hidden), total(by_stream, "ns") - longest(by_stream, "ns"))
 
 
-def shared_gpu(report: Report) -> list[Finding]:
+@Rule
+def shared_gpu(report: Report) -> Findings:
     """One finding per GPU on which processes wait for each other, unless their kernels certainly run concurrently.
 
     At stake is the part of these waits that side by side would save at most: half of them, of two processes.
     """
-    found, running = [], pl.col("kind").is_in(["kernel", "graph"]) & pl.col("process_id").is_not_null()
+    running = pl.col("kind").is_in(["kernel", "graph"]) & pl.col("process_id").is_not_null()
     for shared in shared_devices(report):
         many = len(shared.processes)
         if shared.side_by_side or many <= 1:
@@ -393,13 +391,12 @@ def shared_gpu(report: Report) -> list[Finding]:
         waits = _waits_for_others(report, shared.device, kernels)
         spans = intervals.union(pl.concat([waits, overlapping(kernels)])) if shared.together_ns else waits
         if stake := intervals.length(spans) * (many - 1) // many:
-            found.append(_shared_with(per_iteration(report), shared, intervals.length(waits), stake))
-    return found
+            yield _shared_with(per_iteration(report), shared, intervals.length(waits), stake)
 
 
 def _waits_for_others(report: Report, device: int, kernels: pl.DataFrame) -> pl.DataFrame:
     """The span set in which work of a process was submitted, none of it ran, and `kernels` of another one did."""
-    _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
+    low, high = sides_of(report, device)
     work = of_device(device_operations(report, "call_end"), device)
     line = work.select("process_id", "start", "end", "call_end").drop_nulls()
     found = [pl.DataFrame(schema=intervals.SPANS)]
@@ -424,19 +421,178 @@ def _shared_with(per: PerIteration, shared: Shared, waited_ns: int, stake: int) 
             f" {{0}} of process {slowed.process} takes up to {time(slowed.longest_ns)} then, {time(slowed.alone_ns)} "
             "else (median)."
         )
-    text = (
+    one = Finding(
+        "shared-gpu",
+        shared.device,
+        stake,
         f"Processes {', '.join(others)} and {last} share GPU {shared.device}: {', and '.join(held)}, and the next was "
         f"another's {plural(shared.turns, 'time')}.{took} Without MPS or MIG they run in turn, in time slices, and a "
-        "kernel's duration holds the other's slices."
-    )
-    remedy = (
+        "kernel's duration holds the other's slices.",
         "If MPS is off, start it (nvidia-cuda-mps-control -d), so that kernels of several processes run side by side; "
-        "or give each process a GPU, or a MIG instance, of its own."
+        "or give each process a GPU, or a MIG instance, of its own.",
+        "concurrency",
+        names,
     )
-    one = Finding("shared-gpu", shared.device, stake, text, remedy, "concurrency", names)
     how = "take turns on" if waited_ns else "share"
-    headline = f"{plural(len(shared.processes), 'process')} {how} GPU {shared.device}"
-    return one._replace(headline=headline, action="nvidia-cuda-mps-control -d (MPS), or a GPU for each process")
+    return one._replace(
+        headline=f"{plural(len(shared.processes), 'process')} {how} GPU {shared.device}",
+        action="nvidia-cuda-mps-control -d (MPS), or a GPU for each process",
+    )
 
 
-RULES: Final = (*(launch_bound, graph_candidate, timed_kernels), *(serial_copy, default_stream, shared_gpu))
+# Communication between GPUs that nothing hides.
+
+#: How many times as much as of other findings is worth one: the last collective of a step has nothing to hide behind.
+_NOTABLE: Final = 10
+
+#: Maximum number of collectives named, and the maximum length of a name in the headline.
+_NAMED: Final = 3
+_LONGEST: Final = 30
+
+#: Ranks of one program run equally many collectives, but for this part of them at the edges of a window.
+_ALIKE: Final = 0.1
+
+_OVERLAP: Final = (
+    (
+        "Let it run beside computation: on a stream of its own, ordered by events, in pieces that begin as soon as "
+        "their data are ready."
+    ),
+    (
+        "Let it run beside computation: DistributedDataParallel overlaps gradients with the backward pass "
+        "(bucket_cap_mb, static_graph=True), FSDP prefetches (backward_prefetch, forward_prefetch); of own collectives "
+        "use async_op=True and wait where the result is used."
+    ),
+)
+
+
+class _Rank(NamedTuple):
+    """A device, how long it does nothing but communicate, and its collectives.
+
+    Of the exposed time `ns` the report may tell that it waits for partners, mostly for one, and that it transfers.
+    """
+
+    device: int
+    ns: int
+    waited_ns: int
+    transfer_ns: int
+    partner: str | None
+    collectives: int
+
+
+@Rule
+def exposed_communication(report: Report) -> Findings:
+    """On all collectives of a device; one finding on their transfer and one on waits, where the report tells them."""
+    rows = ledger(report).filter(pl.col("bucket") == "communication")
+    if rows.is_empty():
+        return
+    ns, detail, waits = pl.col("ns"), pl.col("detail"), pl.col("detail").str.starts_with(WAITING)
+    exposed = rows.group_by("device").agg(
+        ns=ns.sum(),
+        waited_ns=ns.filter(waits).sum(),
+        transfer_ns=ns.filter(detail == TRANSFER).sum(),
+        partner=detail.filter(waits).sort_by(ns.filter(waits), descending=True).first().str.strip_prefix(WAITING),
+    )
+    many = _collectives(report).group_by("device").agg(collectives=pl.len())
+    ranks = [_Rank(**row) for row in exposed.join(many, on="device").sort("device").iter_rows(named=True)]
+    least = {device: _NOTABLE * ns for device, ns in least_worth_saying(report).items()}
+    for one in ranks:
+        known = one.waited_ns + one.transfer_ns
+        found = [tell(report, one) for tell in (_transfer, _waiting)] if known else [_untold(report, one, ranks, least)]
+        yield from (finding for finding in found if finding.at_stake_ns >= least[one.device])
+
+
+def _finding(report: Report, rank: _Rank, stake: int, text: str, remedy: str) -> Finding:
+    """The finding on communication that nothing hides."""
+    kind = literal(_by_kind(report, rank).item(0, "kind")[:_LONGEST])
+    return Finding(
+        "exposed-communication",
+        rank.device,
+        stake,
+        text,
+        remedy,
+        "exposure",
+        headline=f"The GPU does nothing beside {kind}",
+        action=(
+            "Overlap it with computation",
+            "Overlap it with computation: DDP buckets, FSDP prefetch, async_op=True",
+        )[in_pytorch(report)],
+    )
+
+
+def _untold(report: Report, rank: _Rank, ranks: list[_Rank], worth: dict[int, float]) -> Finding:
+    """Of a rank whose partners are not in the report, or where it does not tell what belongs together.
+
+    Of the devices that run as many collectives, as ranks of one program do, the least exposed one tells what overlap
+    can gain.
+    """
+    alike = [one for one in ranks if abs(one.collectives - rank.collectives) <= _ALIKE * rank.collectives]
+    least, waits = min(alike, key=lambda one: one.ns), ""
+    if least.device != rank.device:
+        exposed = per_iteration(report).time(least.ns)
+        waits = f": GPU {least.device}, which runs as many, has {exposed}, and what is more here may be a wait"
+    text = f"{_exposed(report, rank)} Any waiting for the slowest rank is in it{waits}."
+    remedy = (
+        _OVERLAP[in_pytorch(report)]
+        + " If ranks differ in their work, balance that first: a collective waits for the slowest."
+    )
+    if least.ns >= worth[rank.device]:  # everywhere
+        return _finding(report, rank, least.ns, text, remedy)
+    return _finding(report, rank, rank.ns, text, remedy)._replace(
+        action=f"Balance the work of ranks: GPU {least.device} hardly communicates alone"
+    )
+
+
+def _transfer(report: Report, rank: _Rank) -> Finding:
+    """Exposed communication without waiting for partners."""
+    per, moved = per_iteration(report), rank.ns - rank.waited_ns
+    waited = f" {per.time(rank.waited_ns)} of that is waiting, mostly for {rank.partner}." if rank.partner else ""
+    rest = moved - rank.transfer_ns
+    more = f" Of {per.time(rest)} it is not told whether it waits for ranks elsewhere." if rest else ""
+    return _finding(report, rank, moved, f"{_exposed(report, rank)}{waited}{more}", _OVERLAP[in_pytorch(report)])
+
+
+def _waiting(report: Report, rank: _Rank) -> Finding:
+    """Part of exposed communication that is waiting for a partner that comes later."""
+    return _finding(
+        report,
+        rank,
+        rank.waited_ns,
+        f"GPU {rank.device} waits {per_iteration(report).time(rank.waited_ns)} in collectives with nothing else to do, "
+        f"mostly for {rank.partner}, which comes later; that is {percent(rank.waited_ns / rank.ns)} of the time in "
+        "which it does nothing but communicate.",
+        "Balance the work of the ranks, or look at what holds up the one that comes last: its ledger before the "
+        "collective says so (`kanalyze ranks` compares them). Overlap does not end such waits.",
+    )._replace(
+        table="ledger",
+        action=f"Balance the work of ranks: {rank.partner} comes last",
+        headline=f"The GPU waits for {rank.partner}, which is late to collectives",
+        where=literal(_by_kind(report, rank).item(0, "kind")),
+    )
+
+
+def _exposed(report: Report, rank: _Rank) -> str:
+    """How long a device does nothing but communicate, and in what."""
+    per, sums = per_iteration(report), _by_kind(report, rank)
+    whole = intervals.length(intervals.union(_collectives(report).filter(device=rank.device)))
+    named = ", ".join(
+        f"{literal(kind)} {per.time(ns)} ({per.plural(count, 'kernel')})"
+        for kind, count, ns in sums.head(_NAMED).iter_rows()
+    )
+    more = f", and {plural(sums.height - _NAMED, 'other kind')}" if sums.height > _NAMED else ""
+    return (
+        f"GPU {rank.device} does nothing but communicate for {per.time(rank.ns)}, {percent(rank.ns / whole)} of the "
+        f"time of its collectives: {named}{more}."
+    )
+
+
+def _collectives(report: Report) -> pl.DataFrame:
+    return exclusive_operations(report).filter(pl.col("bucket") == "communication")
+
+
+def _by_kind(report: Report, rank: _Rank) -> pl.DataFrame:
+    """Exposed time by collective, the longest first: kind, count, ns. As recorded, else by the kernel's name."""
+    work = _collectives(report).filter(device=rank.device)
+    told = decoded(report, beside(work, report.table("collective_detail"), "collective"), "operation")
+    named = told.with_columns(kind=pl.coalesce(pl.col("collective").cast(pl.String), "operation"))
+    sums = named.group_by("kind").agg(count=pl.len(), ns=pl.col("exclusive_ns").sum())
+    return sums.filter(pl.col("ns") > 0).sort("ns", "kind", descending=[True, False])

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal
 from kanalyze.analyses.findings.rules._kernels import calls_within, merged
 from kanalyze.analyses.findings.rules._operators import (
     NODE,
     SPAN,
-    Told,
     filling,
     kernels_named,
     launched,
@@ -31,15 +30,13 @@ from kanalyze.analyses.findings.rules._telling import changes, in_pytorch, per_i
 from kanalyze.analyses.idle._attribution import host_time, idle_within
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
+from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import gathered, nearest
 from kanalyze.report import Report
 from kanalyze.units import percent
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.replay._changes import Mending
 
 #: Fewest passes of a loop, and the most operators of one.
 _PASSES: Final = 8
@@ -137,24 +134,23 @@ _OPTIMIZER: Final = Told(
 )
 
 
-def python_loops(report: Report) -> list[Finding]:
+@Rule
+def python_loops(report: Report) -> Findings:
     """At most one finding per device on each kind of loop of Python."""
     every = _loops(report)
-    parts = ((told, every.filter(pl.col("rule") == told.rule)) for told in _KINDS)
-    return [one for told, loops in parts if loops.height for one in _told(report, told, loops)]
+    for told in (_RECURRENT, _SLICES, _READ, _MASKED, _OPTIMIZER):
+        if (loops := every.filter(pl.col("rule") == told.rule)).height:
+            yield from _told(report, told, loops)
 
 
-_KINDS: Final = (_RECURRENT, _SLICES, _READ, _MASKED, _OPTIMIZER)
-
-
-def _told(report: Report, told: Told, loops: pl.DataFrame) -> list[Finding]:
+def _told(report: Report, told: Told, loops: pl.DataFrame) -> Findings:
     top, inside = loops.sort("passes", "start", descending=[True, False]).row(0, named=True), within(report, loops)
     launches = per_iteration(report).plural(len(inside.work), "launch")
     text = f"{told.what}, {top['passes']:,} times in a row, in {launches} ({literal(top['operators'])}): "
     told, mending = told._replace(headline=told.headline.format(**top)), partial(_at_once, loops=loops, rule=told.rule)
-    found = on_time(report, told, inside, lambda _, taken: f"{text}{taken}.", mending)
     idle = idle_within(report, inside.host)
-    return [one for one in found if intervals.length(idle[one.device]) >= _IDLES * one.at_stake_ns]
+    for one in on_time(report, told, inside, text, mending):
+        yield one if one and intervals.length(idle[one.device]) >= _IDLES * one.at_stake_ns else None
 
 
 def _at_once(report: Report, loops: pl.DataFrame, rule: str) -> Mending:
@@ -284,16 +280,14 @@ def _rule() -> pl.Expr:
     tensors = pl.col("layers") & (pl.col("passes") >= _MANY) & pl.col("in_place")
     written = pl.col("takes") & pl.col("writes") & ~pl.col("blocks")
     slices = pl.col("put_together") | written | (~pl.col("weights") & (apart | tensors) & ~pl.col("only_plain"))
-    gates = pl.all_horizontal("sigmoid", "tanh", "dense")
-    nothing = ~pl.col("launching") | pl.col("backward") | (pl.col("asks") & pl.col("weights"))
     return (
-        pl.when(nothing)
+        pl.when(~pl.col("launching") | pl.col("backward") | (pl.col("asks") & pl.col("weights")))
         .then(None)
         .when(pl.col("asks"))
         .then(pl.when("masks").then(pl.lit(_MASKED.rule)).when("reads").then(pl.lit(_READ.rule)))
         .when("cells")
         .then(None)
-        .when(apart & gates)
+        .when(apart & pl.all_horizontal("sigmoid", "tanh", "dense"))
         .then(pl.lit(_RECURRENT.rule))
         .when(~pl.col("weights") & pl.col("layers") & pl.col("in_place") & pl.col("roots"))
         .then(pl.lit(_OPTIMIZER.rule))
@@ -352,25 +346,31 @@ _SMALL: Final = Told(
 )
 
 
-def small_batches(report: Report) -> list[Finding]:
+@Rule
+def small_batches(report: Report) -> Findings:
     """At most one finding per device, in a window of iterations of a program of PyTorch."""
-    iterations, found, least = per_iteration(report).iterations, list[Finding](), least_worth_saying(report)
+    iterations, least = per_iteration(report).iterations, least_worth_saying(report)
     if not iterations or not in_pytorch(report):
-        return found
+        return
+    work = exclusive_operations(report, *SHAPE, "call_start", "thread_id").filter(pl.col("kind") == "kernel")
     for device, low, high in windows(report).iter_rows():
-        line = _launches(report, device)
-        if total(line, "exclusive_ns") > (1 - _IDLE) * (high - low):
-            continue
-        line = filling(report, line.with_columns(token=pl.struct("name", *SHAPE).hash()).sort("call_start"))
+        line = work.filter(device=device).drop_nulls("call_start").sort("call_start")
+        line = filling(report, line.with_columns(token=pl.struct("name", *SHAPE).hash()))
+        ran, host = total(line, "exclusive_ns"), bucket_sums(report).filter(device=device, bucket="host")
+        # most idle time in the host's own code is in short stretches, between launches
+        hurries = 2 * host_time(report)[device].short[0] >= total(host, "ns")
         counts = line.group_by("token").agg(pl.len(), pl.col("layer", "name").first())
         layers = counts.filter("layer").sort("len", "token")
-        if layers.is_empty() or not _leave_empty(line) or not _hurries(report, device):
+        # most time of kernels is in those of fewer blocks than there are SMs, and layers leave room, too
+        empty = total(line.filter(pl.col("part") < 1), "exclusive_ns") >= _EMPTY * ran
+        if ran > (1 - _IDLE) * (high - low) or layers.is_empty() or not (empty and hurries):
             continue
         anchor, fewest = layers.select("token", "len").row(0)
         each = (2 * fewest + iterations) // (2 * iterations)
         names = counts.get_column("name").cast(pl.String)
         several = each >= _PASSES // 2 and (_takes_samples(report, fewest / line.height) or _splits(report, fewest))
-        if fewest < _PASSES or names.str.contains(_CHOOSES).any():
+        chooses = fewest < _PASSES or names.str.contains(_CHOOSES).any()
+        if _filled(line.filter("layer")) >= _FULL or chooses:
             continue
         trains = bool(names.str.contains(_UPDATES).any())
         if not several and (each != 1 or line.get_column("thread_id").n_unique() > 1 or trains):
@@ -380,28 +380,7 @@ def small_batches(report: Report) -> list[Finding]:
         number = (line.get_column("token") == anchor).cast(pl.Int64).cum_sum() - 1
         passes = line.with_columns(number.set(number < 0, None).alias("passed")).drop_nulls("passed")
         one = _few_samples(report, device, passes)
-        if one.at_stake_ns >= max(least[device], 1):
-            found.append(one._replace(general=not several))
-    return found
-
-
-def _launches(report: Report, device: int) -> pl.DataFrame:
-    """The kernels in scope of a device whose launch is known, with their shapes."""
-    work = exclusive_operations(report, *SHAPE, "call_start", "thread_id")
-    kernels = work.filter((pl.col("device") == device) & (pl.col("kind") == "kernel"))
-    return kernels.drop_nulls("call_start")
-
-
-def _leave_empty(line: pl.DataFrame) -> bool:
-    """Whether most time of the kernels is in those of fewer blocks than there are SMs, and layers leave room, too."""
-    empty = total(line.filter(pl.col("part") < 1), "exclusive_ns")
-    return empty >= _EMPTY * total(line, "exclusive_ns") and _filled(line.filter("layer")) < _FULL
-
-
-def _hurries(report: Report, device: int) -> bool:
-    """Whether most idle time in the host's own code is in short stretches, between launches."""
-    host = bucket_sums(report).filter((pl.col("device") == device) & (pl.col("bucket") == "host"))
-    return 2 * host_time(report)[device].short[0] >= total(host, "ns")
+        yield one._replace(general=not several) if one.at_stake_ns >= max(least[device], 1) else None
 
 
 def _takes_samples(report: Report, passes: float) -> bool:
@@ -434,8 +413,7 @@ def _few_samples(report: Report, device: int, line: pl.DataFrame) -> Finding:
     )
     claims = intervals.union(pl.concat([idle, line.select("start", "end")]))
     told = _SMALL._replace(headline=_SMALL.headline.format(part))
-    mending = partial(_larger, line=line, spans=spans)
-    return told.finding(device, text, claims, stake)._replace(mending=mending)
+    return told.finding(device, text, claims, stake)._replace(mending=_larger(report, line, spans))
 
 
 def _filled(line: pl.DataFrame) -> float:
@@ -451,8 +429,4 @@ def _larger(report: Report, line: pl.DataFrame, spans: pl.DataFrame) -> Mending:
     whole = pl.max_horizontal(one.max().over("group"), (one * pl.col("part")).sum().over("group").cast(pl.Int64))
     groups = line.with_columns(group=batch).select("row", "dur_ns", "group", kept=pl.lit(1, pl.Int64), merged_ns=whole)
     spared = spans.filter(pl.col("passed") % _LARGER != 0)
-    host = spared.select("process_id", "start", "end")
-    return merged(groups)._replace(host=host, calls=calls_within(report, spared))
-
-
-RULES: Final = (python_loops, small_batches)
+    return merged(groups)._replace(host=spared.select("process_id", "start", "end"), calls=calls_within(report, spared))

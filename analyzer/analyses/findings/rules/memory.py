@@ -16,9 +16,9 @@ from kanalyze.analyses.device._operations import (
     used_devices,
 )
 from kanalyze.analyses.device._windows import idle_spans, windows
-from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._copies import LARGE_BYTES
-from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
+from kanalyze.analyses.findings.rules._operators import LARGE_BYTES
+from kanalyze.analyses.findings.rules._telling import FEWEST, OFTEN, in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import OPENACC, OPENMP, names_that, shown, world
 from kanalyze.analyses.idle._attribution import idle_within, reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums
@@ -34,15 +34,6 @@ from kanalyze.units import plural, rate, size, time
 #: Maximum number of calls named in the sentence.
 _NAMED: Final = 3
 
-#: In a window of iterations: a call recurs that is made in half of them, at least so often.
-_OFTEN: Final = 0.5
-_FEWEST: Final = 3
-
-#: How to keep memory, in CUDA and in PyTorch.
-_KEEP: Final = (
-    "allocate before the loop, or cudaMallocAsync from a pool",
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; no empty_cache()",
-)
 _REMEDIES: Final = {
     "cuda": "Allocate once before the loop and reuse the memory, or take it from a pool that keeps what is freed.",
     "torch": "Leave torch.cuda.empty_cache() out of the loop. If sizes change from step to step, set "
@@ -53,7 +44,8 @@ _REMEDIES: Final = {
 }
 
 
-def allocation_in_loop(report: Report) -> list[Finding]:
+@Rule
+def allocation_in_loop(report: Report) -> Findings:
     """One finding per device that waited in such calls, on all of them together.
 
     In a window of iterations, calls that recur with these count as well, also where there are few iterations.
@@ -61,15 +53,12 @@ def allocation_in_loop(report: Report) -> list[Finding]:
     every, window, counts = allocating_calls(report), report.scope.window, pl.col("round").is_not_null()
     if window is not None and window.count:
         sums = _in_window(report, every).group_by("name").len()
-        often = sums.filter(pl.col("len") >= max(_OFTEN * window.count, _FEWEST)).get_column("name")
+        often = sums.filter(pl.col("len") >= max(OFTEN * window.count, FEWEST)).get_column("name")
         counts = counts | pl.col("name").is_in(often.implode())
     looping = _in_window(report, every.filter(counts)).with_columns(call=shown(pl.col("name")))
-    found = []
     for device, idle in idle_spans(report).items():
         used = used_devices(report).filter(pl.col("device") == device)
-        calls = looping.join(used, on="process_id", how="semi", nulls_equal=True)
-        found.append(_allocations(report, device, calls, idle))
-    return [one for one in found if one]
+        yield _allocations(report, device, looping.join(used, on="process_id", how="semi", nulls_equal=True), idle)
 
 
 def _in_window(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
@@ -84,12 +73,8 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
     ledger attributes to it.
     """
     exposed, ns = intervals.overlap(calls.get_column("start"), calls.get_column("end"), idle), pl.col("exposed").sum()
-    sums = (
-        calls.with_columns(exposed.alias("exposed"))
-        .group_by("call")
-        .agg(ns)
-        .sort("exposed", "call", descending=[True, False])
-    )
+    sums = calls.with_columns(exposed.alias("exposed")).group_by("call").agg(ns)
+    sums = sums.sort("exposed", "call", descending=[True, False])
     waits = (pl.col("device") == device) & (pl.col("bucket").cast(pl.String) == "allocation")
     held = sums.join(bucket_sums(report).filter(waits).select(call="detail", held="ns"), on="call")
     if not (stake := int(held.select(pl.min_horizontal("exposed", "held").sum()).item())):
@@ -106,22 +91,22 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
         f" In {plural(retries, 'case')} one to allocate was followed at once by some to free and another to "
         "allocate: PyTorch's allocator does so where memory is short."
     )
-    text = (
-        f"{literal(named)} are called over and over between launches: {per.plural(calls.height, 'call')}"
-        f"{between}, {per.time(host_ns)} of host time. The device waited {per.time(stake)} for them."
-        f"{short if retries else ''} More may follow: the host is spared the calls."
-    )
     pieces = reasoned_pieces(report, device).filter(bucket="allocation")
     return Finding(
         "allocation-in-loop",
         device,
         stake,
-        text,
+        f"{literal(named)} are called over and over between launches: {per.plural(calls.height, 'call')}"
+        f"{between}, {per.time(host_ns)} of host time. The device waited {per.time(stake)} for them."
+        f"{short if retries else ''} More may follow: the host is spared the calls.",
         _REMEDIES["retries" if retries else "torch" if torch else "cuda"],
         "memory --by call",
         headline=f"{per.plural(calls.height, 'call')} to allocate or free GPU memory",
-        action=_KEEP[torch],
-        mending=lambda _: Mending(calls=calls.get_column("row")),
+        action=(
+            "allocate before the loop, or cudaMallocAsync from a pool",
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; no empty_cache()",
+        )[torch],
+        mending=Mending(calls=calls.get_column("row")),
         claims=pieces.filter(pl.col("detail").is_in(held.get_column("call").implode())),
     )
 
@@ -151,17 +136,16 @@ _ROUND_TRIPS: Final = 2
 _MANY: Final = 8
 
 
-def unified_memory(report: Report) -> list[Finding]:
+@Rule
+def unified_memory(report: Report) -> Findings:
     """At most one finding of each of the two rules per device."""
     if (moved := moves(report)).is_empty():
-        return []
+        return
     moved = moved.join(pages(report).again, on="event_id", how="left", maintain_order="left")
     moved = moved.with_columns(pl.col("again_bytes").fill_null(0))
-    found = []
     for device in windows(report).get_column("device"):
         own = moved.filter(pl.col("device") == device)
-        found += [_thrash(report, device, own), _prefetch(report, device, own)]
-    return [one for one in found if one]
+        yield from (_thrash(report, device, own), _prefetch(report, device, own))
 
 
 def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
@@ -176,19 +160,16 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
     evicted = total(unasked.filter(pl.col("cause") == "Eviction"), "size_bytes")
     host = _faulting_times(faulting_host(report).get(device))
     waits, per = intervals.length(host), per_iteration(report)
-    text = (
+    return Finding(
+        "unified-memory-thrash",
+        device,
+        int(unasked.select(of_kernels.sum()).item()) + stalled + waits,
         f"Page faults moved {size(total(unasked, 'size_bytes'))} of managed memory, {size(again)} of it to where it "
         f"had been before; the busiest page went there and back {plural(trips, 'time')}."
         + _while_stalled(report, stalled)
         + (f" The device had no room for {size(evicted)}." if evicted else "")
         + _FAULTS
-        + (f" For {per.time(waits)} the device waits while the CPU faults them back, and works." if waits else "")
-    )
-    return Finding(
-        "unified-memory-thrash",
-        device,
-        int(unasked.select(of_kernels.sum()).item()) + stalled + waits,
-        text,
+        + (f" For {per.time(waits)} the device waits while the CPU faults them back, and works." if waits else ""),
         "Keep data on the side that uses it: cudaMemAdvise, a buffer of its own for each side, or one "
         "cudaMemPrefetchAsync per phase.",
         "migrations",
@@ -208,16 +189,13 @@ def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | Non
     against = f", prefetched memory at {rate(_bandwidth(asked))}" if asked.height else ""
     per, bytes_moved = per_iteration(report), total(faulted, "size_bytes")
     many, in_all = per.plural(faulted.height, "copy"), " in all," if per.iterations else ""
-    text = (
-        f"Page faults moved {size(bytes_moved)} of managed memory{in_all} in {many} of "
-        f"{size(bytes_moved / faulted.height)} on average, at {rate(_bandwidth(faulted))}{against}."
-        f"{_while_stalled(report, stalled)}{_FAULTS}"
-    )
     return Finding(
         "unified-memory-prefetch",
         device,
         total(faulted, "exclusive_ns") + stalled,
-        text,
+        f"Page faults moved {size(bytes_moved)} of managed memory{in_all} in {many} of "
+        f"{size(bytes_moved / faulted.height)} on average, at {rate(_bandwidth(faulted))}{against}."
+        f"{_while_stalled(report, stalled)}{_FAULTS}",
         "Move it before it is used with one cudaMemPrefetchAsync on the stream that needs it.",
         "migrations --by cause",
         headline=f"Managed memory moves in {many} by page faults",
@@ -262,38 +240,32 @@ _PINNING: Final = re.compile(
 )
 
 
-def pinned_allocation(report: Report) -> list[Finding]:
+@Rule
+def pinned_allocation(report: Report) -> Findings:
     """One finding per device that waited in calls that pin memory, other than in loops."""
     names = names_that(report, _PINNING.match)
     calls = allocating_calls(report).filter(pl.col("name").is_in(names) & pl.col("round").is_null())
     calls = _in_window(report, calls)
     if calls.is_empty():
-        return []
+        return
     details = pl.Series("name", names).to_frame().select(shown(pl.col("name"))).to_series()
     pinning = (pl.col("bucket") == "allocation") & pl.col("detail").is_in(details.implode())
     idle = idle_within(report, calls.select(*THREAD, "start", "end"))
-    waits = {device: pieces.filter(pinning) for device, pieces in idle.items()}
-    return [_pinning(report, device, pieces, calls) for device, pieces in waits.items() if intervals.length(pieces)]
-
-
-def _pinning(report: Report, device: int, pieces: pl.DataFrame, calls: pl.DataFrame) -> Finding:
-    stake = intervals.length(pieces)
-    names = calls.select(name=shown(pl.col("name"))).to_series().unique().sort()
-    text = (
-        f"GPU {device} waits {time(stake)} for {plural(calls.height, 'call')} to pin memory of the host, not in a loop "
-        f"({literal(', '.join(names))}). It takes time for each page."
-    )
-    return Finding(
-        "pinned-allocation",
-        device,
-        stake,
-        text,
-        "A cost of starting up: pin less, pin once, or pin while the GPU has work.",
-        "memory --by call",
-        headline=f"Pinning memory of the host takes {time(stake)}",
-        action="pin less, and keep it" if in_pytorch(report) else "one cudaHostAlloc for all buffers, reused",
-        claims=pieces,
-    )
+    named = ", ".join(calls.select(name=shown(pl.col("name"))).to_series().unique().sort())
+    for device, waits in idle.items():
+        if stake := intervals.length(pieces := waits.filter(pinning)):
+            yield Finding(
+                "pinned-allocation",
+                device,
+                stake,
+                f"GPU {device} waits {time(stake)} for {plural(calls.height, 'call')} to pin memory of the host, not "
+                f"in a loop ({literal(named)}). It takes time for each page.",
+                "A cost of starting up: pin less, pin once, or pin while the GPU has work.",
+                "memory --by call",
+                headline=f"Pinning memory of the host takes {time(stake)}",
+                action="pin less, and keep it" if in_pytorch(report) else "one cudaHostAlloc for all buffers, reused",
+                claims=pieces,
+            )
 
 
 #: Fewer page faults are of what every program touches.
@@ -302,17 +274,12 @@ _FEWEST_FAULTS: Final = 8
 #: A function is named where it has this share of the time.
 _MOST: Final = 0.5
 
-_PREFETCH: Final = "prefetch it to the CPU before its loop, or do that on the GPU"
-_COPY: Final = "map(to: …) and map(from: …) in place of managed memory, or do that on the GPU"
 
-
-def cpu_page_faults(report: Report) -> list[Finding]:
+@Rule
+def cpu_page_faults(report: Report) -> Findings:
     """At most one finding per device, on all of the CPU's work in which it faults on managed memory."""
-    return [
-        _faulting(report, device, inside)
-        for device, inside in faulting_host(report).items()
-        if total(inside, "faults") >= _FEWEST_FAULTS
-    ]
+    for device, inside in faulting_host(report).items():
+        yield _faulting(report, device, inside) if total(inside, "faults") >= _FEWEST_FAULTS else None
 
 
 def _faulting_times(inside: pl.DataFrame | None) -> pl.DataFrame:
@@ -331,23 +298,19 @@ def _faulting(report: Report, device: int, inside: pl.DataFrame) -> Finding:
     kernels = operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device))
     after = intervals.length(claims.filter(pl.col("start") >= longest(kernels, "end")))
     behind = f" {time(after)} of that is after the last kernel." if after else ""
-    text = (
-        f"The CPU works on managed memory for {per.time(stake)} while GPU {device} waits, and faults in "
-        f"{plural(total(inside, 'faults'), 'page')} as it goes{f': {named}' if named else ''}.{behind}"
-    )
     name, most_ns = functions.row(0) if functions.height else ("", 0)
     return Finding(
         "cpu-page-faults",
         device,
         stake,
-        text,
+        f"The CPU works on managed memory for {per.time(stake)} while GPU {device} waits, and faults in "
+        f"{plural(total(inside, 'faults'), 'page')} as it goes{f': {named}' if named else ''}.{behind}",
         "Move what the CPU reads with one prefetch, or one copy, before its loop; or let a kernel do that work.",
         "faults",
         headline="The CPU works on managed memory, page by page",
-        action=_COPY if world(report) in (OPENMP, OPENACC) else _PREFETCH,
+        action="map(to: …) and map(from: …) in place of managed memory, or do that on the GPU"
+        if world(report) in (OPENMP, OPENACC)
+        else "prefetch it to the CPU before its loop, or do that on the GPU",
         where=literal(name) if most_ns >= _MOST * stake else "",
         claims=claims,
     )
-
-
-RULES: Final = (allocation_in_loop, unified_memory, pinned_allocation, cpu_page_faults)

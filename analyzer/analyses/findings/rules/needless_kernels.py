@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import idle_spans
-from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule
 from kanalyze.analyses.findings.rules._kernels import (
     BATCHED,
     COMPILED_KERNELS,
@@ -46,12 +46,10 @@ from kanalyze.units import mean, percent, size
 
 _FEWEST_SOFTMAXES: Final = 2  # one such softmax may be something else
 _FARTHEST: Final = 9  # maximum distance of a softmax from either product, in operations: scale, mask, casts, dropout
-_FALLBACK: Final = "aten::_scaled_dot_product_attention_math"  # what PyTorch's attention falls back to
 
 #: What is left of the products of attention in a fused kernel, which neither writes the scores nor reads them again: on
 #: an H100, of heads of 64 in bfloat16, 40 % forward and 55 % backward.
 _PRODUCTS_LEFT: Final = 0.6
-
 
 _SOFTMAX: Final = (FAMILY == "softmax") & (OPERATION == "softmax")
 _PRODUCT: Final = FAMILY == "gemm"
@@ -62,15 +60,14 @@ _BETWEEN: Final = FAMILY.is_in(["elementwise", "copy", "fill"]) | (
 )
 
 
-def unfused_attention(report: Report) -> list[Finding]:
+@Rule
+def unfused_attention(report: Report) -> Findings:
     """One finding per device on which softmaxes of scores stand between two products again and again."""
-    found = []
     for device in kernel_sums(report):
         if device.chosen(_SOFTMAX).launches >= _FEWEST_SOFTMAXES and device.chosen(_PRODUCT).launches:
             chain = Work(report, device, _chains(report, stream_lines(report, device.device)))
             if total(chain.rows, "softmax") >= _FEWEST_SOFTMAXES:
-                found.append(_attention(chain))
-    return found
+                yield _attention(chain)
 
 
 def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
@@ -118,7 +115,9 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
 
 def _attention(chain: Work) -> Finding:
     report, softmaxes, torch = chain.report, chain.rows.filter("softmax"), in_pytorch(chain.report)
-    falls_back = _FALLBACK in report.kind("op").get_column("name").unique().cast(pl.String)
+    falls_back = "aten::_scaled_dot_product_attention_math" in report.kind("op").get_column("name").unique().cast(
+        pl.String
+    )
     why = " PyTorch's attention fell back to it: type, mask or head size do not suit its kernels." if falls_back else ""
     call = "F.scaled_dot_product_attention(q, k, v)"
     one = chain.finding(
@@ -137,8 +136,7 @@ def _attention(chain: Work) -> Finding:
         str(softmaxes.sort("exclusive_ns", "name").item(-1, "name")),
     )
     products = chain.rows.filter("product").select("row", saved_ns=part("exclusive_ns", 1 - _PRODUCTS_LEFT))
-    others = chain.rows.filter(~pl.col("product")).get_column("row")
-    return one._replace(mending=lambda _: Mending(products, others))
+    return one._replace(mending=Mending(products, chain.rows.filter(~pl.col("product")).get_column("row")))
 
 
 #: Normalizations of images in NCHW, channel by channel, and what is left of them in channels_last: less than half of a
@@ -171,12 +169,10 @@ def layout_conversions(report: Report, device: DeviceKernels, chosen: Chosen) ->
     conversions, norms = (every.filter(one.operations(device.device)) for one in (chosen, by_channel))
     change = Mending(norms.select("row", saved_ns=part("dur_ns", 1 - _NORMS_LEFT)), conversions.get_column("row"))
     claims = pl.concat([conversions, norms]).select("start", "end")
-    return on_kernels(report, device, chosen, told)._replace(mending=lambda _: change, claims=claims)
+    return on_kernels(report, device, chosen, told)._replace(mending=change, claims=claims)
 
 
 _FEWEST_CASTS: Final = 32  # fewer do not recur
-
-_COMPILE: Final = "torch.compile fuses casts into the kernels around them"
 
 #: Types of weights and what is computed with them.
 _FLOATS: Final = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16"}
@@ -227,9 +223,10 @@ def recurring_casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Fi
         "autocast casts weights of float32 in each forward pass and their gradients back, in any program that uses it: "
         "the larger the batch, the smaller their share.",
         "Keep weights in the type that they are used in "
-        f"({'model.half(), or bfloat16 for training' if half else 'model.to(torch.bfloat16), for training'} with an "
-        f"optimizer that keeps float32 copies), or cast once and reuse; "
-        f"{'these are outside of what torch.compile has fused' if compiled else _COMPILE}.",
+        f"({'model.half(), or bfloat16 for training' if half else 'model.to(torch.bfloat16), for training'} with "
+        "an optimizer that keeps float32 copies), or cast once and reuse; "
+        + ("these are outside of what" if compiled else "torch.compile fuses casts into the kernels around them.")
+        + " torch.compile has fused." * compiled,
         "kernels --by operation",
         per.plural(chosen.launches, "cast", between),
         f"keep weights in {'half precision' if half else 'bfloat16'}, or "
@@ -247,15 +244,16 @@ _SUMS: Final = "aten::sum"
 _BIAS: Final = "$[2]"  # its place among a convolution's inputs: image, weight, bias
 
 
-def bias_before_batchnorm(report: Report) -> list[Finding]:
+@Rule
+def bias_before_batchnorm(report: Report) -> Findings:
     """One finding per device that adds biases of convolutions before batch normalizations."""
     if _NORMALIZATION not in report.kind("op").get_column("name").unique().cast(pl.String):
-        return []
-    found, kernels = [], _of_biases(report)
+        return
+    kernels = _of_biases(report)
     for device in kernel_sums(report):
         work = Work(report, device, kernels.filter(pl.col("device") == device.device))
         if work.ns:
-            one = work.finding(
+            yield work.finding(
                 "bias-before-batchnorm",
                 f"{work.many('kernel')} add biases of convolutions, or sum their gradients, before a batch "
                 f"normalization, which takes off the mean and the bias with it: {work.took}.",
@@ -264,8 +262,6 @@ def bias_before_batchnorm(report: Report) -> list[Finding]:
                 f"Biases before BatchNorm are {percent(work.share)} of kernel time",
                 "Conv2d(…, bias=False) before BatchNorm2d",
             )
-            found.append(one)
-    return found
 
 
 def _of_biases(report: Report) -> pl.DataFrame:
@@ -299,7 +295,6 @@ _SHORT: Final = r"\bb?f16\b"  # types of half the size of float32, in which logi
 _LEFT: Final = {"softmax": 2, "fill": 1}  # how many of these kernels a fused loss has, forward and backward
 _HALF: Final = 0.5  # what is left of a pass over float32 in such a type
 
-
 #: Softmaxes of long rows, or their exponential by hand: those of warps have up to 1024 or 2048 values, as attention's.
 _LONG_SOFTMAX: Final = ((LIBRARY == "aten") & (FAMILY == "elementwise") & (OPERATION == "exp")) | (
     (FAMILY == "softmax") & ~pl.col("function").str.contains("softmax_warp", literal=True)
@@ -327,8 +322,7 @@ def large_logits(report: Report, device: DeviceKernels, _: Chosen) -> Finding | 
         "F.cross_entropy(logits, targets), without .float() and one_hot",
         passes.longest,
     )
-    rows = passes.rows
-    return one._replace(mending=lambda _: _fused_loss(rows))
+    return one._replace(mending=_fused_loss(passes.rows))
 
 
 def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
@@ -352,8 +346,7 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     # of scores in 16 bits only operators tell whose they are
     told = pl.lit(value=known.get_column("inner").is_not_null().any()) | ~pl.col("short").all().over("run")
     runs = known.filter(pl.col("passes") & ~pl.col("attends") & told)
-    longest = pl.col("exclusive_ns").filter("softmax").max().over("run")
-    large = runs.filter(pl.col("exclusive_ns") >= _FULL * longest)
+    large = runs.filter(pl.col("exclusive_ns") >= _FULL * pl.col("exclusive_ns").filter("softmax").max().over("run"))
     other = (~pl.col("softmax") & ~pl.col("moved") & ~pl.col("fill")).sum().over("run")
     # those into a short type are of the backward pass: of autocast, too, which casts within the loss
     asked = pl.col("cast") & ~pl.col("short") & (pl.col("outer") == "aten::to").fill_null(value=False)
@@ -383,9 +376,9 @@ _OF_LAYERS: Final = (
 _FEWEST_OF_LAYERS: Final = 2
 
 
-def recomputation(report: Report) -> list[Finding]:
+@Rule
+def recomputation(report: Report) -> Findings:
     """One finding per device that runs layers again within backward, by the operators there."""
-    found = []
     forward = pl.col("outer").is_in([f"aten::{name}" for name in _OF_LAYERS])
     again = (forward & pl.col("node").is_not_null()).fill_null(value=False)
     known = in_pytorch(report) and launching_operators(report).filter(again).get_column("outer").n_unique()
@@ -398,8 +391,7 @@ def recomputation(report: Report) -> list[Finding]:
         inside = pl.col("place").is_between(place.min().over("run"), place.max().over("run"))
         work = Work(report, device, line.filter(inside))
         if work.ns >= _WORTH_AGAIN * device.kernel_ns:
-            found.append(_checkpointed(work))
-    return found
+            yield _checkpointed(work)
 
 
 def _checkpointed(work: Work) -> Finding:
@@ -438,7 +430,6 @@ _WRITTEN: Final = {
     "aten::matmul": "matmul of transposed tensors",
     "aten::einsum": "einsum, which permutes",
 }
-
 
 #: Kernels that copy values of one type element by element: in order, they would be vectorized.
 _STRIDED: Final = (
@@ -498,10 +489,3 @@ def full_sort(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding 
         "torch.topk(x, k) where the first k will do",
     )
     return on_kernels(report, device, chosen, told)
-
-
-RULES: Final = (
-    full_sort,
-    *(unfused_attention, layout_conversions, recurring_casts, bias_before_batchnorm),
-    *(large_logits, recomputation, layout_copies),
-)

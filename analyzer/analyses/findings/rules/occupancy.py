@@ -1,4 +1,4 @@
-"""Kernels that leave parts of the GPU idle: by their launch shapes, and by sampled counters of the GPU.
+"""Kernels that leave parts of the GPU idle: by launch shapes, by sampled counters, by what all data there would take.
 
 Of samples a kernel counts only where they tell of at least half of its time; the counters are of the whole GPU,
 whatever ran.
@@ -17,6 +17,7 @@ from kanalyze.analyses.device._operations import (
     SHAPE,
     device_operations,
     exclusive_operations,
+    operations,
     other_shapes,
     with_facts,
 )
@@ -27,22 +28,23 @@ from kanalyze.analyses.device.occupancy import (
     registers_for_one_more,
     shared_for_one_more,
 )
-from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
-from kanalyze.analyses.findings.rules._kernels import decoded_as, part
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule
+from kanalyze.analyses.findings.rules._kernels import FAMILY, INPUTS, decoded_as, part
 from kanalyze.analyses.findings.rules._telling import (
     CUDA,
     LIBRARY,
     TRITON,
     in_pytorch,
     per_iteration,
-    place_of_kernel,
+    place_of_kernels,
     written_with,
 )
 from kanalyze.analyses.host._call_kinds import NUMBA, OPENACC, OPENMP, spoken
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.decoder.fields import TENSOR_TYPES, KernelName
+from kanalyze.columns import in_order, product
+from kanalyze.decoder.fields import TENSOR_TYPES
 from kanalyze.report import Report
 from kanalyze.units import count, frequency, percent, plural, size, time
 
@@ -62,12 +64,8 @@ def _told(  # noqa: PLR0913 - the words of a finding
     work = with_facts(report, work.select("row", "name", "start", "end", "dur_ns"), *shape)
     stakes = kernels.group_by(pl.col("name").cast(pl.Categorical), *shape).agg(stake_ns=pl.col(stake).sum())
     ran = work.join(stakes, on=["name", *shape], nulls_equal=True, maintain_order="left")
-
-    def filled(_: Report) -> Mending:
-        share = (pl.col("stake_ns") / pl.col("dur_ns").sum().over("name", *shape)).clip(upper_bound=1.0)
-        most = (pl.col("dur_ns") - _NOTHING_NS).clip(lower_bound=0)
-        return Mending(ran.select("row", saved_ns=pl.min_horizontal(part("dur_ns", share), most)))
-
+    share = (pl.col("stake_ns") / pl.col("dur_ns").sum().over("name", *shape)).clip(upper_bound=1.0)
+    most = (pl.col("dur_ns") - _NOTHING_NS).clip(lower_bound=0)
     stake_ns = total(kernels, stake)
     return Finding(
         rule,
@@ -79,8 +77,8 @@ def _told(  # noqa: PLR0913 - the words of a finding
         (name,),
         headline=headline,
         action=action,
-        where=place_of_kernel(report, device, name, stake_ns),
-        mending=filled if shape else None,
+        where=place_of_kernels(report, device, kernels.get_column("name").head(1).cast(pl.Categorical), stake_ns),
+        mending=Mending(ran.select("row", saved_ns=pl.min_horizontal(part("dur_ns", share), most))) if shape else None,
         claims=ran.select("start", "end"),
         shortens=True,
     )
@@ -89,8 +87,7 @@ def _told(  # noqa: PLR0913 - the words of a finding
 def _costliest(kernels: pl.DataFrame, stake: str, *shape: str) -> list[pl.DataFrame]:
     """The kernels of each device, the costliest first."""
     order = ("device", stake, "name", *shape)
-    ordered = kernels.sort(order, descending=[name == stake for name in order])
-    return ordered.partition_by("device", maintain_order=True)
+    return kernels.sort(order, descending=[name == stake for name in order]).partition_by("device", maintain_order=True)
 
 
 def _also(more: int, noun: str, rest: str) -> str:
@@ -167,17 +164,16 @@ _IDLE: Final = {
 }
 
 
-def _idle_units(report: Report, kernels: pl.DataFrame, rule: str) -> list[Finding]:
+def _idle_units(report: Report, kernels: pl.DataFrame, rule: str) -> Findings:
     """One finding per device: the kernel whose idle units cost most, and the sum over all."""
-    found, (unit, text, others, remedy, headline, action) = [], _IDLE[rule]
+    unit, text, others, remedy, headline, action = _IDLE[rule]
     idle = pl.col("exclusive_ns") * (1 - pl.col(unit))
     for rows in _costliest(kernels.with_columns(stake_ns=idle.cast(pl.Int64)), "stake_ns"):
         top = rows.row(0, named=True)
         ran, samples = per_iteration(report).time(top["exclusive_ns"]), plural(top["samples"], "sample")
         values = {"share": percent(top[unit]), "samples": samples, "time": ran}
         told = text.format(**values) + _also(rows.height - 1, "other kernel", others)
-        found.append(_told(report, rows, "stake_ns", rule, told, remedy, headline.format(**values), action))
-    return found
+        yield _told(report, rows, "stake_ns", rule, told, remedy, headline.format(**values), action)
 
 
 def _few_sms(report: Report) -> pl.DataFrame:
@@ -186,26 +182,29 @@ def _few_sms(report: Report) -> pl.DataFrame:
     return _kernels(report).filter(few)
 
 
-def few_sms(report: Report) -> list[Finding]:
+@Rule
+def few_sms(report: Report) -> Findings:
     """One finding per device with kernels that keep few SMs active."""
     return _idle_units(report, _few_sms(report), "few-sms")
 
 
-def idle_tensor_cores(report: Report) -> list[Finding]:
+@Rule
+def idle_tensor_cores(report: Report) -> Findings:
     """One finding per device with products made for tensor cores that hardly use them, nor wait for DRAM or SMs."""
     busy = (pl.col("dram").fill_null(0) < _DRAM_BUSY) & (pl.col("sms_active_share").fill_null(1) > _FEW)
     slow = _kernels(report).filter((pl.col("tensor_active_share") <= _IDLE_TENSOR) & busy)
-    return _idle_units(report, slow.filter(decoded_as(slow, _for_tensor_cores)), "idle-tensor-cores")
+    made = FAMILY.is_in(["gemm", "conv"]) & pl.col("tensor_core") & INPUTS.str.contains(_TENSOR_TYPED)
+    return _idle_units(report, slow.filter(decoded_as(slow, made)), "idle-tensor-cores")
 
 
-def _for_tensor_cores(said: KernelName) -> bool:
-    typed = bool(set(said.input_types) & {*TENSOR_TYPES})
-    return said.family in {"gemm", "conv"} and said.tensor_core is True and typed
+#: Types of tensor cores among those of inputs.
+_TENSOR_TYPED: Final = rf"(?:^|/)(?:{'|'.join(TENSOR_TYPES)})(?:/|$)"
 
 
-def dram_bound(report: Report) -> list[Finding]:
+@Rule
+def dram_bound(report: Report) -> Findings:
     """One finding per device whose kernels at the limit of its memory take a good part of kernel time."""
-    found, per = [], per_iteration(report)
+    per = per_iteration(report)
     work = exclusive_operations(report).filter(pl.col("kind") == "kernel")
     for rows in _costliest(_kernels(report).filter(pl.col("dram") >= _DRAM_LIMIT), "exclusive_ns"):
         top, ns = rows.row(0, named=True), total(rows, "exclusive_ns")
@@ -225,15 +224,14 @@ def dram_bound(report: Report) -> list[Finding]:
             f"Kernels at DRAM's limit are {percent(share)} of kernel time",
             f"{'torch.compile or ' * in_pytorch(report)}fused kernels, smaller types: fewer bytes to move",
         )
-        found.append(one._replace(at_most=True, vague=True, shortens=False))
-    return found
+        yield one._replace(at_most=True, vague=True, shortens=False)
 
 
-def busy_pcie(report: Report) -> list[Finding]:
+@Rule
+def busy_pcie(report: Report) -> Findings:
     """One finding per device whose link to the host is busy while no operation is recorded on it."""
     if report.scope.process is not None:  # what others do is not looked at then
-        return []
-    found = []
+        return
     for device, low, high in windows(report).iter_rows():
         grid = grids(report).get(device)
         names = [name for name in ("pcie_read_share", "pcie_write_share") if grid and name in grid.cells.columns]
@@ -247,23 +245,24 @@ def busy_pcie(report: Report) -> list[Finding]:
         if samples < _SAMPLES or known < _COVERED * intervals.length(idle) or ns < _WORTH_SAMPLED * known:
             continue
         share = percent(busy.select((pl.col("link") * pl.col("ns")).sum() / pl.col("ns").sum()).item())
-        text = (
+        yield Finding(
+            "busy-pcie",
+            device,
+            ns,
             f"While no operation of this report ran on the GPU, PCIe was busy for {per_iteration(report).time(ns)}, at "
-            f"{share} of its bandwidth (mean of {plural(samples, 'sample')})."
-        )
-        remedy = (
+            f"{share} of its bandwidth (mean of {plural(samples, 'sample')}).",
             "Look for who moves data then: another process on the GPU, a network adapter or a disk that reaches its "
-            "memory, managed memory that the host reads, or copies that were not recorded."
+            "memory, managed memory that the host reads, or copies that were not recorded.",
+            "gpu_units --by gap",
+            headline=f"PCIe is busy at {share} while the GPU is idle",
+            action="nvidia-smi shows other processes on the GPU",
         )
-        one = Finding("busy-pcie", device, ns, text, remedy, "gpu_units --by gap")
-        headline = f"PCIe is busy at {share} while the GPU is idle"
-        found.append(one._replace(headline=headline, action="nvidia-smi shows other processes on the GPU"))
-    return found
 
 
-def clock_drop(report: Report) -> list[Finding]:
+@Rule
+def clock_drop(report: Report) -> Findings:
     """One finding per device whose clock fell under load from what it had been under load before."""
-    found, per, clock = [], per_iteration(report), pl.col("sm_clock_hz")
+    per, clock = per_iteration(report), pl.col("sm_clock_hz")
     for device, grid in grids(report).items():
         if not {"sm_clock_hz", "sms_active_share"} <= {*grid.cells.columns}:
             continue
@@ -280,19 +279,20 @@ def clock_drop(report: Report) -> list[Finding]:
         if samples < _SAMPLES or ns < _COVERED * total(work, "exclusive_ns") or lost < _WORTH_CLOCK * ns:
             continue
         mean, least = told.select((clock * pl.col("ns")).sum() / ns, least=clock.min()).row(0)
-        text = (
+        yield Finding(
+            "clock-drop",
+            device,
+            lost,
             f"While kernels ran, the clock of the SMs fell from {frequency(highest)} to {frequency(mean)} on average, "
             f"{frequency(least)} at least ({plural(samples, 'sample')}). A clock that stays saves at most "
-            f"{per.time(lost)} of {per.time(ns)}."
-        )
-        remedy = (
+            f"{per.time(lost)} of {per.time(ns)}.",
             "`nvidia-smi -q -d PERFORMANCE` tells what limits it, power or temperature; for figures that can be "
-            "compared lock a clock that it keeps (`nvidia-smi -lgc`)."
+            "compared lock a clock that it keeps (`nvidia-smi -lgc`).",
+            "gpu_units",
+            at_most=True,
+            headline=f"The SM clock falls to {percent(mean / highest)} of {frequency(highest)}",
+            action="nvidia-smi -q -d PERFORMANCE tells what limits the clock",
         )
-        one = Finding("clock-drop", device, lost, text, remedy, "gpu_units", at_most=True)
-        headline = f"The SM clock falls to {percent(mean / highest)} of {frequency(highest)}"
-        found.append(one._replace(headline=headline, action="nvidia-smi -q -d PERFORMANCE tells what limits the clock"))
-    return found
 
 
 SAMPLED: Final = (few_sms, idle_tensor_cores, dram_bound, busy_pcie, clock_drop)
@@ -335,12 +335,12 @@ _BY_WORLD: Final = {
 }
 
 
-def low_occupancy(report: Report) -> list[Finding]:
+@Rule
+def low_occupancy(report: Report) -> Findings:
     """One finding per device: the launch shape with most at stake, and the sum over all.
 
     The idle SMs in the last wave of such a kernel are not counted here, but by `tail`.
     """
-    found = []
     low = (pl.col("occupancy_share") <= _LOW) & (pl.col("low_occupancy_ns") > 0)
     designed = pl.col("name").str.contains(_FEW_BY_DESIGN).fill_null(value=False)
     shapes = _changeable(report, launch_occupancy(report).filter((pl.col("bucket") == "kernel") & low & ~designed))
@@ -348,8 +348,7 @@ def low_occupancy(report: Report) -> list[Finding]:
     for rows in _costliest(shapes, "low_occupancy_ns", *SHAPE):
         top = rows.row(0, named=True)
         triton = written_with(report, str(top["name"])) == TRITON
-        remedies = _IN_TRITON if triton else spoken(report, _BY_WORLD, _REMEDIES)
-        remedy = remedies[top["limiter"].split(", ")[0]]
+        remedy = (_IN_TRITON if triton else spoken(report, _BY_WORLD, _REMEDIES))[top["limiter"].split(", ")[0]]
         one = _told(
             report,
             rows,
@@ -362,8 +361,7 @@ def low_occupancy(report: Report) -> list[Finding]:
             f"{count(top['warps_per_sm'])} of {count(top['max_warps_per_sm'])} warps fit on an SM: {{0}}",
             remedy,
         )
-        found.append(one._replace(at_most=True))
-    return found
+        yield one._replace(at_most=True)
 
 
 def _changeable(report: Report, launches: pl.DataFrame) -> pl.DataFrame:
@@ -396,7 +394,8 @@ def _limit(top: dict[str, Any]) -> str:
     return " and ".join(top["limiter"].rsplit(", ", 1))
 
 
-def small_grid(report: Report) -> list[Finding]:
+@Rule
+def small_grid(report: Report) -> Findings:
     """Per device, and remedy: the launch shape that wastes most, and the sum over all.
 
     A launch either leaves SMs without a block, or has more blocks than fit at once; `tail` and `low-occupancy` look at
@@ -408,8 +407,7 @@ def small_grid(report: Report) -> list[Finding]:
     kernels = small.get_column("name").unique().drop_nulls().cast(pl.String)
     channels = pl.col("name").cast(pl.String).is_in([name for name in kernels if _runs_per_channel(report, name)])
     parts = (small.filter(channels), _changeable(report, small))
-    found = [_small(report, rows) for one in parts for rows in _costliest(one, "idle_sm_ns", *SHAPE)]
-    return sorted(found, key=lambda one: one.device)
+    yield from (_small(report, rows) for one in parts for rows in _costliest(one, "idle_sm_ns", *SHAPE))
 
 
 def _small(report: Report, shapes: pl.DataFrame) -> Finding:
@@ -504,18 +502,18 @@ def _more_blocks(report: Report, name: str, *, alone: bool) -> tuple[str, str]:
     return spoken(report, words, (_LARGER, _BLOCKS))
 
 
-def tail(report: Report) -> list[Finding]:
+@Rule
+def tail(report: Report) -> Findings:
     """One finding per device: the launch shape with the largest loss, and the sum over all.
 
     The loss is what an even last wave would save if all blocks took equally long, however full their SM.
     """
-    found = []
     long = (pl.col("tail_share") >= _WORTH_TAIL) & (pl.col("tail_ns") > 0)
     shapes = _changeable(report, launch_occupancy(report).filter((pl.col("bucket") == "kernel") & long))
     for rows in _costliest(shapes, "tail_ns", *SHAPE):
         top = rows.row(0, named=True)
         room = top["blocks_per_sm"] * top["sm_count"]
-        one = _told(
+        yield _told(
             report,
             rows,
             "tail_ns",
@@ -529,8 +527,70 @@ def tail(report: Report) -> list[Finding]:
             f"A last wave leaves {percent(top['tail_share'])} idle: {{0}}",
             f"a multiple of {count(room)} blocks, or a loop over tiles in each",
         )
-        found.append(one)
-    return found
 
 
-RULES: Final = (low_occupancy, small_grid, tail, *SAMPLED)
+# Kernels that take far longer than reading and writing all that is there, with a long piece of it for each thread.
+
+#: A kernel at the memory's limit takes so many times what its bytes do at the peak bandwidth, and one whose accesses
+#: are apart at least so many times.
+_USUAL: Final = 1.3
+_FAR: Final = 3.0
+_APART: Final = 512  # neighbouring threads begin so far apart (bytes), or read the same
+_LEAST_NS: Final = 20_000  # shorter kernels are launched rather than run
+
+
+@Rule
+def far_apart(report: Report) -> Findings:
+    """One finding per device on the kernels that alone worked on what was copied or set before."""
+    for device, name, launches, ns, threads, bytes_there, least_ns in _slow(report).iter_rows():
+        stake, each = ns - int(launches * least_ns * _USUAL), size(bytes_there / threads)
+        own = (pl.col("device") == device) & (pl.col("kind") == "kernel") & (pl.col("name").cast(pl.String) == name)
+        work = exclusive_operations(report).filter(own)
+        yield Finding(
+            "uncoalesced",
+            device,
+            stake,
+            f"{{0}} takes {time(ns / launches)} where all that was copied or set before it ran, {size(bytes_there)}, "
+            f"is read in {time(least_ns)} at the GPU's bandwidth. Each of its {count(threads)} threads has {each} of "
+            "it: where that is a row, neighbours read a row apart, and each reads a whole sector of 32 bytes for 4. "
+            "Counters of ncu prove it (`kanalyze collect --with nsys,ncu`).",
+            "Let neighbouring threads access neighbouring elements: a warp or a block for each row, or another layout "
+            "(a structure of arrays, the transposed matrix).",
+            "kernels",
+            (name,),
+            headline=f"A thread for {each}: accesses are uncoalesced in {{0}}",
+            action="a warp for each row: x[row * n + lane], lanes side by side",
+            where=place_of_kernels(report, device, work.get_column("name"), stake),
+            mending=Mending(work.select("row", saved_ns=part("dur_ns", stake / ns))),
+            claims=work.select("start", "end"),
+            shortens=True,
+            at_most=True,
+        )
+
+
+def _slow(report: Report) -> pl.DataFrame:
+    """Such kernels: device, name, launches, ns, threads (of a launch), bytes_there, least_ns (of these bytes)."""
+    every = in_order(operations(report).select("row", "kind", "device", "name", "start"), "start")
+    kernels = every.filter(pl.col("kind").is_in(["kernel", "graph"]))
+    first = kernels.unique("device", keep="first", maintain_order=True).select("device", name="name", first="start")
+    own = [written_with(report, str(name)) == CUDA for name in first.get_column("name")]
+    alone = first.filter(pl.Series(own, dtype=pl.Boolean))
+    before = every.filter(pl.col("kind").is_in(["memcpy", "memset"])).join(alone, on="device")
+    before = with_facts(report, before.filter(pl.col("start") < pl.col("first")), "size_bytes")
+    there = before.group_by("device").agg(pl.col("size_bytes").sum())
+    fast = report.devices.select("device", bandwidth="memory_bandwidth_bytes_per_s", sms="sm_count").drop_nulls()
+    known = alone.join(there, on="device").join(fast, on="device")
+    blocks, threads = (product(*axes) for axes in (map(pl.col, SHAPE[:3]), map(pl.col, SHAPE[3:])))
+    work = exclusive_operations(report).join(known, on=["device", "name"]).filter(pl.col("kind") == "kernel")
+    work = with_facts(report, work, *SHAPE)
+    sums = work.group_by("device", pl.col("name").cast(pl.String)).agg(
+        launches=pl.len(),
+        ns=pl.col("dur_ns").sum(),
+        threads=(blocks * threads).first(),
+        bytes_there=pl.col("size_bytes").first(),
+        least_ns=(pl.col("size_bytes") / pl.col("bandwidth") * 1e9).first(),
+        many=(blocks.first() >= pl.col("sms").first()),
+    )
+    each = pl.col("ns") / pl.col("launches")
+    far = (each >= _FAR * pl.col("least_ns")) & (each >= _LEAST_NS) & pl.col("many")
+    return sums.filter(far & (pl.col("bytes_there") >= _APART * pl.col("threads"))).drop("many").sort("device")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Final
 
 import polars as pl
@@ -14,20 +13,15 @@ from kanalyze.analyses.device._operations import (
     launch_calls,
     nearest_launches,
 )
-from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._copies import (
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal
+from kanalyze.analyses.findings.rules._operators import (
     LARGE_BYTES,
     PAGEABLE,
     PINNED,
+    SPAN,
     TO_DEVICE,
     TO_HOST,
     device_copies,
-    without_set_up,
-)
-from kanalyze.analyses.findings.rules._operators import (
-    SPAN,
-    Told,
     kernels_named,
     launched,
     on_time,
@@ -36,8 +30,18 @@ from kanalyze.analyses.findings.rules._operators import (
     traced,
     with_next,
     within,
+    without_set_up,
 )
-from kanalyze.analyses.findings.rules._telling import PARTS, all_along, idle_in, in_pytorch, per_iteration, place_of
+from kanalyze.analyses.findings.rules._telling import (
+    LAUNCH_NS,
+    PARTS,
+    all_along,
+    idle_in,
+    in_pytorch,
+    per_iteration,
+    place_of,
+    sides_of,
+)
 from kanalyze.analyses.host._range_lines import STEP, rounds, rounds_at
 from kanalyze.analyses.idle.syncs import blocking_calls, scope_of
 from kanalyze.analyses.iterations.iterations import judged_iterations
@@ -109,8 +113,7 @@ def _pageable(report: Report) -> pl.DataFrame:
     line = copies.join(ends, on="row", how="left", maintain_order="left").with_row_index("place")
     work = device_operations(report)
     last = as_of(copies.select(*_WAY[:2], at="start"), work.select(*_WAY[:2], at="end"))
-    of_any = gathered(work.get_column("end"), last)
-    line = line.with_columns(before=pl.when(_NEEDED).then(of_any).otherwise("before"))
+    line = line.with_columns(before=pl.when(_NEEDED).then(gathered(work.get_column("end"), last)).otherwise("before"))
     waits = blocking_calls(report).filter(pl.col("scope").is_in(["stream", "device"]))
     waits = waits.select(*THREAD, wait="start", waited="end", behind="stream").drop_nulls([*THREAD, "wait"])
     launches = launch_calls(report, "thread_id", "call_start").drop_nulls().rename({"call_start": "launch"})
@@ -175,8 +178,7 @@ def _by_round(report: Report) -> pl.DataFrame:
     whole = line.drop_nulls("round").group_by("round_name", "round").agg(whole=pl.col("took").sum())
     usual = whole.group_by("round_name").agg(usual=pl.col("whole").median(), with_copies=pl.len())
     line = line.join(usual, on="round_name", how="left", maintain_order="left")
-    up_to = pl.col("took").cum_sum().over("round")
-    recurs = (pl.col("with_copies") >= _RECURS) & (up_to <= _ODD * pl.col("usual"))
+    recurs = (pl.col("with_copies") >= _RECURS) & (pl.col("took").cum_sum().over("round") <= _ODD * pl.col("usual"))
     with_rounds = rounds(report).get_column("process_id").unique()
     when = (
         pl.when(~pl.col("process_id").is_in(with_rounds.implode(), nulls_equal=True))
@@ -200,8 +202,7 @@ def _without_repeated(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     runs = device_operations(report).filter(pl.col("kind") != "memcpy").select("process_id", "device", at="start")
     line = copies.filter(pl.col("when").is_in(["once", "few"]))
     line = nearest(line, steps, ("call_start", "since"), _WAY[:1])
-    last = as_of(line.select(*_WAY[:2], at="start"), runs)
-    line = line.with_columns(gathered(runs.get_column("at"), last))
+    line = line.with_columns(gathered(runs.get_column("at"), as_of(line.select(*_WAY[:2], at="start"), runs)))
     step = pl.when(pl.col("call_start") < pl.col("ended")).then("since")
     line = line.with_columns(step=step, steps=step.drop_nulls().n_unique().over(_WAY))
     bursts = pl.when(pl.col("step").is_null()).then(pl.col("at").n_unique().over(*_WAY, "size_bytes", "step"))
@@ -213,14 +214,11 @@ def _without_repeated(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
 #: Maximum length of a range's name in the sentence.
 _LONGEST: Final = 60
 
-#: The remedy for copies that recur, in CUDA and in PyTorch.
-_PIN: Final = (
-    "Copy from pinned memory: cudaHostAlloc, or pin_memory() and DataLoader(pin_memory=True) in PyTorch.",
-    "Copy from pinned memory: DataLoader(…, pin_memory=True) or pin_memory(), and .to(device, non_blocking=True).",
+#: How to copy from pinned memory, in sentences; and in a line, by whether in PyTorch, and whether to the host.
+_PIN: Final = "Copy from pinned memory: cudaHostAlloc, or pin_memory() and DataLoader(pin_memory=True) in PyTorch."
+_PIN_IN_TORCH: Final = (
+    "Copy from pinned memory: DataLoader(…, pin_memory=True) or pin_memory(), and .to(device, non_blocking=True)."
 )
-_ONCE: Final = "If it is a cost of starting up, as the upload of a model is, leave it out of what you compare."
-
-#: How to copy from pinned memory: whether in PyTorch, and whether to the host.
 _PINNED_COPY: Final = {
     (True, False): "DataLoader(…, pin_memory=True), batch.cuda(non_blocking=True)",
     (True, True): "torch.empty(…, pin_memory=True).copy_(result, non_blocking=True)",
@@ -233,13 +231,12 @@ _PINNED_COPY: Final = {
 _PINNED_RATES: Final = {"8.0": 20e9, "8.9": 20e9, "9.0": 45e9, "10.0": 45e9}
 
 
-def pageable_copy(report: Report) -> list[Finding]:
+@Rule
+def pageable_copy(report: Report) -> Findings:
     """Findings per device: one on recurring copies, and one on those that happen once."""
-    if _pageable(report).is_empty():
-        return []
-    parts = pageable_copies(report).partition_by("device", "when", as_dict=True, maintain_order=True)
-    found = [_pageable_finding(report, part, str(when)) for (_, when), part in parts.items()]
-    return [one for one in found if one]
+    if _pageable(report).height:
+        parts = pageable_copies(report).partition_by("device", "when", as_dict=True, maintain_order=True)
+        yield from (_pageable_finding(report, part, str(when)) for (_, when), part in parts.items())
 
 
 def _pageable_finding(report: Report, copies: pl.DataFrame, when: str) -> Finding | None:
@@ -255,7 +252,7 @@ def _pageable_finding(report: Report, copies: pl.DataFrame, when: str) -> Findin
             device,
             stake,
             text,
-            _ONCE,
+            "If it is a cost of starting up, as the upload of a model is, leave it out of what you compare.",
             "copies",
             headline=f"{size(total(copies, 'size_bytes'))} of pageable memory are copied once",
             action="leave it out of what you compare",
@@ -270,12 +267,12 @@ def _pageable_finding(report: Report, copies: pl.DataFrame, when: str) -> Findin
         device,
         stake,
         text,
-        _PIN[torch],
+        _PIN_IN_TORCH if torch else _PIN,
         "copies",
         headline=f"{per.clause(copies.height, 'copy', 'block', 'of pageable memory')} the host",
         action=_PINNED_COPY[torch, to_host],
-        where=place_of(report, pl.col("row").is_in(rows.implode())),
-        mending=partial(_pinned, copies=copies),
+        where=place_of(report, rows),
+        mending=_pinned(report, copies),
         claims=claims,
     )
 
@@ -364,27 +361,21 @@ def _gained_at_most(report: Report, device: int, rows: pl.Series, calls: pl.Data
     of their intervals. Other operations of a stream still run one after the other: the window stays at least as long as
     the other work of its busiest stream.
     """
-    _, low, high = windows(report).row(by_predicate=pl.col("device") == device)
+    low, high = sides_of(report, device)
     wanted = pl.col("row").is_in(rows.implode())
     spans = pl.concat([exclusive_operations(report).filter(wanted).select("start", "end"), calls])
     others = placed_operations(report).filter((pl.col("device") == device) & ~wanted)
     busiest = max(map(intervals.length, spans_by_stream(others.select("number", "start", "end")).values()), default=0)
-    return min(intervals.length(intervals.union(intervals.clip(spans, low, high))), int(high - low) - busiest)
+    return min(intervals.length(intervals.union(intervals.clip(spans, low, high))), high - low - busiest)
 
 
-#: The operator that finds where a mask is true, and kernels that it launches, the last of which need its answer.
-_FINDS: Final = "aten::nonzero"
 _FINDING: Final = r"NonZeroOp|nonzero|DeviceSelectSweep|DeviceCompactInit|write_indices"
 
 #: The size of a count, which the host reads.
 _COUNT_BYTES: Final = 8
 
-#: What takes the place of a mask takes the host so long to launch, about (ns).
-_LAUNCH_NS: Final = 10_000
-
-#: Smaller copies are of numbers; of so many bytes in each iteration they are a model, or data.
+#: Smaller copies are of numbers.
 _LEAST_BYTES: Final = 1 << 12
-_MANY_BYTES: Final = 1 << 20
 
 #: A call that waits returns so long after a copy's, at most (ns).
 _RETURN_NS: Final = 50_000
@@ -396,7 +387,6 @@ _MASKS: Final = Told(
     "Compute on all and choose by torch.where, or multiply by the mask; where rows go to experts or buckets, sort "
     "them once and take slices of known or padded sizes.",
 )
-_IN_PYTORCH: Final = "compute it on the GPU (torch.histc, .norm()), or every N steps"
 _DOWNLOADS: Final = Told(
     "downloads",
     "Large data are copied to the host again and again",
@@ -407,26 +397,27 @@ _DOWNLOADS: Final = Told(
 )
 
 
-def boolean_masks(report: Report) -> list[Finding]:
+@Rule
+def boolean_masks(report: Report) -> Findings:
     """At most one finding per device, on reads of how many elements of a mask are true."""
     if not in_pytorch(report):
-        return []
-    own = operators(report)
-    spans = own.filter((pl.col("name") == _FINDS) & pl.col("called")).select(SPAN) if own.height else _kernels(report)
-
-    def sentence(number: int, taken: str) -> str:
-        many = per_iteration(report).plural(number, "time")
-        return f"Indices of a mask's true elements are asked for {many}, for whose number the host waits: {taken}."
-
-    return on_time(report, _MASKS, within(report, _until_next(report, spans)), sentence, partial(_unasked, spans=spans))
-
-
-def _unasked(report: Report, spans: pl.DataFrame) -> Mending:
-    """Nothing is asked for, but what takes its place is launched."""
-    kept = pl.min_horizontal(pl.col("start") + _LAUNCH_NS, "end")
-    left = within(report, spans.with_columns(start=kept)).mending
-    asked = within(report, spans)
-    return left._replace(gone=asked.work, calls=asked.calls)
+        return
+    finds, own = (pl.col("name") == "aten::nonzero") & pl.col("called"), operators(report)
+    spans = own.filter(finds).select(SPAN) if own.height else _kernels(report)
+    if spans.is_empty():
+        return
+    inside = within(report, _until_next(report, spans))
+    many = per_iteration(report).plural(inside.host.height, "time")
+    # nothing is asked for, but what takes its place is launched
+    kept, asked = pl.min_horizontal(pl.col("start") + LAUNCH_NS, "end"), within(report, spans)
+    change = within(report, spans.with_columns(start=kept)).mending._replace(gone=asked.work, calls=asked.calls)
+    yield from on_time(
+        report,
+        _MASKS,
+        inside,
+        f"Indices of a mask's true elements are asked for {many}, for whose number the host waits: ",
+        change,
+    )
 
 
 def _until_next(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
@@ -456,8 +447,9 @@ def _kernels(report: Report) -> pl.DataFrame:
     return found.filter(pl.col("finds") & pl.col("reads")).select(SPAN)
 
 
-def downloads(report: Report) -> list[Finding]:
-    """At most one finding per device, on copies of much data to the host in each iteration."""
+@Rule
+def downloads(report: Report) -> Findings:
+    """At most one finding per device, on copies of a model, or of data, to the host in each iteration."""
     iterations = per_iteration(report).iterations or 1
     to_host = with_next(launched(report), (pl.col("way") == TO_HOST) & (pl.col("bytes") >= _LEAST_BYTES))
     copies = to_host.filter((pl.col("next_way") != TO_DEVICE).fill_null(value=True))
@@ -465,15 +457,16 @@ def downloads(report: Report) -> list[Finding]:
     end = pl.when(another).then(after).otherwise(pl.min_horizontal(after, pl.col("call_end") + _RETURN_NS))
     copies = copies.with_columns(end=pl.coalesce(end, "call_end"))
     seen = copies.join(exclusive_operations(report).select("row"), on="row", how="semi")
-    if (moved := total(seen, "bytes")) < _MANY_BYTES * iterations:
-        return []
-    spans = copies.select(*THREAD, "end", start="call_start")
-    each = size(moved // iterations)
-
-    many = per_iteration(report).plural(seen.height, "copy", "to the host")
-    text = f"{many}, {each} {'in each' if iterations > 1 else 'in all'}"
-    told = _DOWNLOADS._replace(action=_IN_PYTORCH) if in_pytorch(report) else _DOWNLOADS
-    return on_time(report, told, own_within(report, spans), lambda _, taken: f"{text}: {taken}.")
-
-
-RULES: Final = (pageable_copy, boolean_masks, downloads)
+    if (moved := total(seen, "bytes")) >= LARGE_BYTES * iterations:
+        many = per_iteration(report).plural(seen.height, "copy", "to the host")
+        told = (
+            _DOWNLOADS._replace(action="compute it on the GPU (torch.histc, .norm()), or every N steps")
+            if in_pytorch(report)
+            else _DOWNLOADS
+        )
+        yield from on_time(
+            report,
+            told,
+            own_within(report, copies.select(*THREAD, "end", start="call_start")),
+            f"{many}, {size(moved // iterations)} {'in each' if iterations > 1 else 'in all'}: ",
+        )

@@ -1,4 +1,4 @@
-"""Kernels in whose place others are quicker: products, types, gathers, sums by atomics, threads far apart in memory."""
+"""Kernels of libraries in whose place others are quicker: products, types, gathers, sums by atomics."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, operations, with_facts
+from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device.occupancy import launch_occupancy
-from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, literal
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal
 from kanalyze.analyses.findings.rules._kernels import (
     BATCHED,
     FAMILY,
@@ -27,21 +27,20 @@ from kanalyze.analyses.findings.rules._kernels import (
     kernel_sums,
     kernels_that,
     on_kernels,
-    part,
     stream_lines,
     with_operators,
 )
-from kanalyze.analyses.findings.rules._telling import CUDA, in_pytorch, per_iteration, place_of_kernel, written_with
+from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.columns import beside, gathered, in_order, product
+from kanalyze.columns import beside, gathered
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import TENSOR_TYPES, KernelName
 from kanalyze.report import Report
-from kanalyze.units import count, percent, size, time
+from kanalyze.units import percent
 
 #: Bytes of an element, by its type in a kernel's name, and what a thread loads at once of aligned data.
 _BYTES: Final = {"f64": 8, "f32": 4, "tf32": 4, "bf16": 2, "f16": 2, "e4m3": 1, "e5m2": 1, "i8": 1, "u8": 1}
@@ -57,9 +56,6 @@ _PAD: Final = 64  # dimensions are best padded to a multiple of this, whatever t
 _WORTH: Final = 0.01  # fewer products of a kind are in well-made programs, too
 _NAMED: Final = 2  # the number of dimensions that are named
 
-#: What to do where convolutions run as products, which they do on images in NCHW, whose rows are their pixels.
-_IMAGES: Final = "Keep images in channels_last: on others cuDNN runs convolutions as products of rows of pixels."
-
 
 def _is_unaligned(said: KernelName) -> bool:
     if said.family != "gemm" or not said.tensor_core or said.alignment is None or not said.input_types:
@@ -67,7 +63,7 @@ def _is_unaligned(said: KernelName) -> bool:
     return said.alignment * _BYTES.get(said.input_types[0], _VECTOR_BYTES) < _VECTOR_BYTES
 
 
-@choosing(lambda said, _: _is_unaligned(said), _WORTH)
+@choosing(lambda _: _is_unaligned, _WORTH)
 def unaligned_gemm(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
     """One finding per device with matrix products on tensor cores by kernels for unaligned data."""
     odd, aligned_ns, shapes = _shapes(report, device, chosen)
@@ -87,7 +83,9 @@ def unaligned_gemm(report: Report, device: DeviceKernels, chosen: Chosen) -> Fin
         "matrix product",
         f"by kernels for unaligned data (align{least}, most {{0}})",
         f".{shapes} What works on the same rows may gain, too.",
-        _IMAGES if images else remedy,
+        "Keep images in channels_last: on others cuDNN runs convolutions as products of rows of pixels."
+        if images
+        else remedy,
         "kernels",
         f"Unaligned matrix products are {percent(chosen.share)} of kernel time",
         CHANNELS_LAST if images else pad,
@@ -193,8 +191,7 @@ _NAMES: Final = {1: "Volta", 2: "Turing", 3: "Ampere", 4: "Hopper"}
 def _generation(said: KernelName) -> int:
     """The generation of tensor-core instructions of a kernel; 0 if its name does not tell."""
     arch = (said.arch or "").removeprefix("sm").rstrip("abcdefghijklmnopqrstuvwxyz")
-    number = int(arch) if arch.isdecimal() else _ARCHITECTURES.get(said.arch or "", 0)
-    return _GENERATIONS.get(number, 0)
+    return _GENERATIONS.get(int(arch) if arch.isdecimal() else _ARCHITECTURES.get(said.arch or "", 0), 0)
 
 
 def _is_older(said: KernelName, device: DeviceKernels) -> bool:
@@ -204,7 +201,7 @@ def _is_older(said: KernelName, device: DeviceKernels) -> bool:
     return bool(wanted) and 0 < _generation(said) < own
 
 
-@choosing(_is_older, 0.25)  # cuBLAS picks some where they are as fast
+@choosing(lambda device: partial(_is_older, device=device), 0.25)  # cuBLAS picks some where they are as fast
 def old_architecture_gemm(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | None:
     """One finding per device whose products and convolutions are made for tensor cores older than its own."""
     shapes = launch_occupancy(report).filter(pl.col("device") == device.device)
@@ -243,58 +240,64 @@ _SINCE: Final = {"f16": (7, 0), "bf16": (8, 0)}
 _TF32_LEFT: Final = {(8, 0): 19.5 / 156, (9, 0): 66.9 / 494.7}
 _TENSOR_LEFT: Final = {(8, 0): 78 / 312, (9, 0): 133.8 / 989.4}
 
+#: Kernels of products and convolutions in full float32, by family, with the words of the finding on them.
+_FLOAT32: Final = ~pl.col("tensor_core") & INPUTS.str.contains(r"^f32(?:/f32)*$")
+_NO_TF32: Final = {
+    "gemm": Told(
+        "no-tf32",
+        "matrix product",
+        "in full float32, not on tensor cores, most {0}",
+        ". TF32 (10 bits of mantissa; up to 8 times the rate on A100 and H100, less on others) saves at most that; "
+        "bfloat16 may save more.",
+        "Allow TF32 where its precision suffices: cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH).",
+        "kernels --by dtype",
+        "float32 products without TF32: {0} of kernel time",
+        "CUBLAS_TF32_TENSOR_OP_MATH",
+    ),
+    "conv": Told(
+        "no-tf32",
+        "convolution kernel",
+        "in full float32, not on tensor cores, most {0}",
+        ", and no convolution in TF32. PyTorch allows it by default: it was turned off, or cuDNN has no such "
+        "kernel for these (depthwise ones, few channels).",
+        "Set torch.backends.cudnn.allow_tf32 = True where TF32's precision suffices, or use bfloat16 (autocast).",
+        "kernels --by dtype",
+        "float32 convolutions without TF32: {0} of kernels",
+        "torch.backends.cudnn.allow_tf32 = True",
+    ),
+}
+_NO_TF32_IN_TORCH: Final = _NO_TF32 | {
+    "gemm": _NO_TF32["gemm"]._replace(
+        remedy='Allow TF32 where its precision suffices, torch.set_float32_matmul_precision("high"), or use autocast.',
+        action='torch.set_float32_matmul_precision("high")',
+    )
+}
 
-def no_tf32(report: Report) -> list[Finding]:
+
+@Rule
+def no_tf32(report: Report) -> Findings:
     """At most two findings per device that could use TF32: products, and convolutions, in full float32."""
-    found, torch = [], in_pytorch(report)
-    for device, chosen in kernels_that(report, partial(_is_float32, family="gemm"), _WORTH):
-        told = Told(
-            "no-tf32",
-            "matrix product",
-            "in full float32, not on tensor cores, most {0}",
-            ". TF32 (10 bits of mantissa; up to 8 times the rate on A100 and H100, less on others) saves at most that; "
-            "bfloat16 may save more.",
-            'Allow TF32 where its precision suffices, torch.set_float32_matmul_precision("high"), or use autocast.'
-            if torch
-            else "Allow TF32 where its precision suffices: cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH).",
-            "kernels --by dtype",
-            f"float32 products without TF32: {percent(chosen.share)} of kernel time",
-            'torch.set_float32_matmul_precision("high")' if torch else "CUBLAS_TF32_TENSOR_OP_MATH",
-            left=_TF32_LEFT.get(device.capability),
-        )
-        found.append(on_kernels(report, device, chosen, told))
-    for device, chosen in kernels_that(report, partial(_is_float32, family="conv"), _WORTH):
-        # cuDNN takes TF32 unless told otherwise: where any convolution runs so, it has no such kernel for the others
-        if device.chosen((FAMILY == "conv") & INPUTS.str.contains("tf32")).launches:
-            continue
-        told = Told(
-            "no-tf32",
-            "convolution kernel",
-            "in full float32, not on tensor cores, most {0}",
-            ", and no convolution in TF32. PyTorch allows it by default: it was turned off, or cuDNN has no such "
-            "kernel for these (depthwise ones, few channels).",
-            "Set torch.backends.cudnn.allow_tf32 = True where TF32's precision suffices, or use bfloat16 (autocast).",
-            "kernels --by dtype",
-            f"float32 convolutions without TF32: {percent(chosen.share)} of kernels",
-            "torch.backends.cudnn.allow_tf32 = True",
-            left=_TF32_LEFT.get(device.capability),
-        )
-        found.append(on_kernels(report, device, chosen, told))
-    return found
+    for family, told in (_NO_TF32_IN_TORCH if in_pytorch(report) else _NO_TF32).items():
+        for device, chosen in kernels_that(report, _FLOAT32 & (pl.col("family") == family), _WORTH):
+            # cuDNN takes TF32 unless told otherwise: where any convolution runs so, it has no such kernel for others
+            of_tf32 = (pl.col("family") == family) & INPUTS.str.contains("tf32")
+            allowed = family == "conv" and device.chosen(of_tf32).launches
+            if device.capability >= _TF32 and not allowed:
+                headline, left = told.headline.format(percent(chosen.share)), _TF32_LEFT.get(device.capability)
+                yield on_kernels(report, device, chosen, told._replace(headline=headline, left=left))
 
 
-def _is_float32(said: KernelName, device: DeviceKernels, family: str) -> bool:
-    plain = said.family == family and said.tensor_core is False and set(said.input_types) == {"f32"}
-    return device.capability >= _TF32 and plain
+def _plain(device: DeviceKernels) -> pl.Expr:
+    """Products and convolutions without tensor cores of types that the device's take."""
+    types = "|".join(one for one, since in _SINCE.items() if device.capability >= since) or "none"
+    return (
+        ~pl.col("tensor_core")
+        & FAMILY.is_in(["gemm", "conv"])
+        & INPUTS.str.contains(rf"^(?:{types})(?:/(?:{types}))*$")
+    )
 
 
-def _is_plain(said: KernelName, device: DeviceKernels) -> bool:
-    if said.family not in {"gemm", "conv"} or said.tensor_core is not False or not said.input_types:
-        return False
-    return all(one in _SINCE and device.capability >= _SINCE[one] for one in said.input_types)
-
-
-@choosing(_is_plain, _WORTH)
+@choosing(_plain, _WORTH)
 def no_tensor_cores(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
     """One finding per device with 16-bit products on kernels that do not use its tensor cores."""
     types = "/".join(dict.fromkeys(decode(chosen.longest).input_types))
@@ -324,7 +327,6 @@ _LEAST_FASTER: Final = 32.0
 _REACHED: Final = 2 / 3  # the part of the peak in TF32 that products reach where those in float64 reach theirs
 _HALF: Final = 0.5  # what is left of kernels that read and write half of the bytes
 _SHORTEST_NS: Final = 2000  # what no kernel falls below
-
 
 #: Kernels whose tensors are of float64: types of scalars and of sums are others. An elementwise kernel that casts its
 #: operands computes in the widest of their types.
@@ -367,7 +369,7 @@ def float64(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | 
         'x.float(), and torch.set_float32_matmul_precision("high")',
     )
     claims = pl.concat([work, casts]).select("start", "end")
-    return on_kernels(report, device, chosen, told)._replace(mending=lambda _: change, claims=claims)
+    return on_kernels(report, device, chosen, told)._replace(mending=change, claims=claims)
 
 
 # Rows that are gathered again and again, and weights that are gathered for each token, copied to be read once.
@@ -375,7 +377,6 @@ def float64(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | 
 _WORTH_GATHERS: Final = 0.2  # less of the kernel time is left out
 _FEWEST_GATHERS: Final = 8  # so many of an iteration, or of a window without any, are a loop's
 _READS: Final = 0.4  # what is left of a gather that writes nothing: less than half, which also waits for the index
-
 
 #: Kernels of PyTorch that read rows by an index: what writes them has another functor.
 _GATHERS: Final = (
@@ -425,8 +426,7 @@ def gathers(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | 
         'F.embedding_bag(index, table, mode="sum"), or one gather for all',
         own.longest,
     )
-    rows = pairs.rows
-    return one._replace(mending=lambda _: _gathered_once(rows))
+    return one._replace(mending=_gathered_once(pairs.rows))
 
 
 def _gathered_once(pairs: pl.DataFrame) -> Mending:
@@ -471,9 +471,9 @@ _SCATTERS: Final = (
 _STREAMING: Final = ("elementwise", "copy", "reduce", "gemm", "normalization", "softmax", "attention")
 
 
-def scatter_atomics(report: Report) -> list[Finding]:
+@Rule
+def scatter_atomics(report: Report) -> Findings:
     """One finding per device on which sums into rows take far longer than what works on the same tensors."""
-    found = []
     for device in kernel_sums(report):
         names = device.rows.filter(pl.col("name").str.contains(_SCATTERS))
         if total(names, "exclusive_ns") < _WORTH_SUMS / 2 * device.kernel_ns:
@@ -493,8 +493,10 @@ def scatter_atomics(report: Report) -> list[Finding]:
                 "F.one_hot(index, rows).to(values.dtype).T @ values, or segment_reduce",
                 slow.longest,
             )
-            found.append(one._replace(mending=partial(_summed, slow=slow.rows)))
-    return found
+            # each run of kernels takes as long as one that reads and writes the same tensors
+            share = pl.col("exclusive_ns") / pl.col("exclusive_ns").sum().over("run")
+            left = (share * pl.col("usual_ns").fill_null(0)).ceil().cast(pl.Int64)
+            yield one._replace(mending=Mending(slow.rows.select("row", saved_ns=pl.col("exclusive_ns") - left)))
 
 
 def _slow_sums(report: Report, lines: pl.DataFrame, names: pl.Series) -> pl.DataFrame:
@@ -513,87 +515,3 @@ def _slow_sums(report: Report, lines: pl.DataFrame, names: pl.Series) -> pl.Data
     usual = known.with_columns(near=near).filter("own").with_columns(usual_ns=pl.col("near").max().over("run"))
     took = pl.col("exclusive_ns").sum().over("run")
     return usual.filter(pl.col("sums").any().over("run") & (took >= _LONGER * pl.col("usual_ns").fill_null(0)))
-
-
-def _summed(_: Report, slow: pl.DataFrame) -> Mending:
-    """Each run of kernels takes as long as one that reads and writes the same tensors."""
-    share = pl.col("exclusive_ns") / pl.col("exclusive_ns").sum().over("run")
-    left = (share * pl.col("usual_ns").fill_null(0)).ceil().cast(pl.Int64)
-    return Mending(slow.select("row", saved_ns=pl.col("exclusive_ns") - left))
-
-
-# Kernels that take far longer than reading and writing all that is there, with a long piece of it for each thread.
-
-#: A kernel at the memory's limit takes so many times what its bytes do at the peak bandwidth, and one whose accesses
-#: are apart at least so many times.
-_USUAL: Final = 1.3
-_FAR: Final = 3.0
-_APART: Final = 512  # neighbouring threads begin so far apart (bytes), or read the same
-_LEAST_NS: Final = 20_000  # shorter kernels are launched rather than run
-
-
-def far_apart(report: Report) -> list[Finding]:
-    """One finding per device on the kernels that alone worked on what was copied or set before."""
-    found = []
-    for device, name, launches, ns, threads, bytes_there, least_ns in _slow(report).iter_rows():
-        stake, each = ns - int(launches * least_ns * _USUAL), size(bytes_there / threads)
-        own = (pl.col("device") == device) & (pl.col("kind") == "kernel") & (pl.col("name").cast(pl.String) == name)
-        text = (
-            f"{{0}} takes {time(ns / launches)} where all that was copied or set before it ran, {size(bytes_there)}, "
-            f"is read in {time(least_ns)} at the GPU's bandwidth. Each of its {count(threads)} threads has {each} of "
-            "it: where that is a row, neighbours read a row apart, and each reads a whole sector of 32 bytes for 4. "
-            "Counters of ncu prove it (`kanalyze collect --with nsys,ncu`)."
-        )
-        remedy = (
-            "Let neighbouring threads access neighbouring elements: a warp or a block for each row, or another layout "
-            "(a structure of arrays, the transposed matrix)."
-        )
-        work = exclusive_operations(report).filter(own)
-        one = Finding("uncoalesced", device, stake, text, remedy, "kernels", (name,), shortens=True, at_most=True)
-        one = one._replace(
-            headline=f"A thread for {each}: accesses are uncoalesced in {{0}}",
-            action="a warp for each row: x[row * n + lane], lanes side by side",
-            where=place_of_kernel(report, device, name, stake),
-            mending=partial(_side_by_side, work=work, share=stake / ns),
-            claims=work.select("start", "end"),
-        )
-        found.append(one)
-    return found
-
-
-def _side_by_side(_: Report, work: pl.DataFrame, share: float) -> Mending:
-    return Mending(work.select("row", saved_ns=part("dur_ns", share)))
-
-
-def _slow(report: Report) -> pl.DataFrame:
-    """Such kernels: device, name, launches, ns, threads (of a launch), bytes_there, least_ns (of these bytes)."""
-    every = in_order(operations(report).select("row", "kind", "device", "name", "start"), "start")
-    kernels = every.filter(pl.col("kind").is_in(["kernel", "graph"]))
-    first = kernels.unique("device", keep="first", maintain_order=True).select("device", name="name", first="start")
-    own = [written_with(report, str(name)) == CUDA for name in first.get_column("name")]
-    alone = first.filter(pl.Series(own, dtype=pl.Boolean))
-    before = every.filter(pl.col("kind").is_in(["memcpy", "memset"])).join(alone, on="device")
-    before = with_facts(report, before.filter(pl.col("start") < pl.col("first")), "size_bytes")
-    there = before.group_by("device").agg(pl.col("size_bytes").sum())
-    fast = report.devices.select("device", bandwidth="memory_bandwidth_bytes_per_s", sms="sm_count").drop_nulls()
-    known = alone.join(there, on="device").join(fast, on="device")
-    blocks, threads = (product(*axes) for axes in (map(pl.col, SHAPE[:3]), map(pl.col, SHAPE[3:])))
-    work = exclusive_operations(report).join(known, on=["device", "name"]).filter(pl.col("kind") == "kernel")
-    work = with_facts(report, work, *SHAPE)
-    sums = work.group_by("device", pl.col("name").cast(pl.String)).agg(
-        launches=pl.len(),
-        ns=pl.col("dur_ns").sum(),
-        threads=(blocks * threads).first(),
-        bytes_there=pl.col("size_bytes").first(),
-        least_ns=(pl.col("size_bytes") / pl.col("bandwidth") * 1e9).first(),
-        many=(blocks.first() >= pl.col("sms").first()),
-    )
-    each = pl.col("ns") / pl.col("launches")
-    far = (each >= _FAR * pl.col("least_ns")) & (each >= _LEAST_NS) & pl.col("many")
-    return sums.filter(far & (pl.col("bytes_there") >= _APART * pl.col("threads"))).drop("many").sort("device")
-
-
-RULES: Final = (
-    *(unaligned_gemm, old_architecture_gemm, no_tf32, no_tensor_cores),
-    *(float64, gathers, scatter_atomics, far_apart),
-)

@@ -1,17 +1,28 @@
-"""Many small copies in place of one, and copies of tensors that PyTorch makes on the CPU just for them."""
+"""Copies that need not be: many small ones in place of one, of tensors made on the CPU, of what grows by a piece."""
 
 from __future__ import annotations
 
-from functools import partial
+from itertools import pairwise
 from typing import Final
 
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import nearest_launches, operations, with_facts
+from kanalyze.analyses.device._operations import exclusive_operations, nearest_launches, operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
-from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._copies import (
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal
+from kanalyze.analyses.findings.rules._kernels import (
+    FAMILY,
+    LIBRARY,
+    OPERATION,
+    kernel_sums,
+    launching_operators,
+    merged,
+    nothing_within,
+    times_of,
+    without,
+)
+from kanalyze.analyses.findings.rules._operators import (
     LARGE_BYTES,
     TO_DEVICE,
     TO_HOST,
@@ -19,14 +30,15 @@ from kanalyze.analyses.findings.rules._copies import (
     device_copies,
     without_set_up,
 )
-from kanalyze.analyses.findings.rules._kernels import merged, nothing_within, times_of
 from kanalyze.analyses.findings.rules._telling import (
+    by_device,
     events_around,
     fewest_in,
     idle_in,
     in_pytorch,
     main_site,
     per_iteration,
+    place_of,
     site_text,
     sites,
 )
@@ -36,23 +48,18 @@ from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.idle.syncs import WAITING, scope_of
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
+from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import ordering_calls
 from kanalyze.columns import beside, mixed, nearest, rate_of
 from kanalyze.report import Report
-from kanalyze.units import plural, rate, size
+from kanalyze.units import percent, plural, rate, size
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
-
-#: The ledger's buckets in which a device waits for copying calls.
-_WAITS: Final = ("launch", "queued", "sync", "api")
 
 #: A profiler step's range, as `named_ranges` names it.
 _STEP: Final = rf"^:?{STEP_PREFIX}\d+$"
-
-#: How to copy many pieces at once, in CUDA and in PyTorch.
-_TOGETHER: Final = ("one buffer and one cudaMemcpyAsync", "torch.cat(pieces).cuda().split(lengths)")
 
 #: Upper limit of a small copy; below it, the duration hardly depends on the size.
 _SMALL_BYTES: Final = 64 << 10
@@ -66,17 +73,24 @@ _SENT: Final = ("process_id", "device", "detail")
 _ALIKE: Final = ("device", "detail", "source_memory", "target_memory")
 
 
-def many_small_copies(report: Report) -> list[Finding]:
+@Rule
+def many_small_copies(report: Report) -> Findings:
     """One finding per device and direction of copy."""
     parts = small_copies(report).partition_by("device", "detail", as_dict=True).items()
-    found = [_between(report, int(str(device)), str(direction), part) for (device, direction), part in parts]
-    return [one for one in found if one]
+    yield from (_between(report, int(str(device)), str(direction), part) for (device, direction), part in parts)
 
 
 def _between(report: Report, device: int, direction: str, copies: pl.DataFrame) -> Finding | None:
     """The finding on runs of one direction on one device; one copy could replace each run."""
-    waited = intervals.overlap(copies.get_column("call_start"), copies.get_column("call_end"), _free(report, device))
-    large = _like(report, copies)
+    # idle time, less the profiler's overhead and context creation
+    overhead = report.kind("overhead").select(**intervals.OF_EVENTS)
+    created = context_calls(report).select(start="start_ns", end="made_ns")
+    free = intervals.subtract(idle_spans(report)[device], intervals.union(pl.concat([overhead, created])))
+    waited = intervals.overlap(copies.get_column("call_start"), copies.get_column("call_end"), free)
+    # large copies between the same kinds of memory, or if there are none, in the same direction
+    large = device_copies(report).filter((pl.col("size_bytes") >= LARGE_BYTES) & (pl.col("dur_ns") > 0))
+    same = large.join(copies, on=_ALIKE, how="semi", nulls_equal=True)
+    large = same if same.height else large.join(copies, on=_ALIKE[:2], how="semi")
     speed = total(large, "size_bytes") / total(large, "dur_ns") if large.height else None  # bytes per ns
     sums = copies.with_columns(waited.alias("waited_ns")).group_by("run")
     runs = sums.agg(pl.len().alias("count"), pl.col("exclusive_ns", "waited_ns", "size_bytes", "dur_ns").sum())
@@ -86,49 +100,32 @@ def _between(report: Report, device: int, direction: str, copies: pl.DataFrame) 
     moving = (pl.col("exclusive_ns") - joined).clip(lower_bound=0).sum().cast(pl.Int64)
     calling = (pl.col("waited_ns") - pl.col("waited_ns") / pl.col("count")).sum().cast(pl.Int64)
     moved_ns, called_ns = runs.select(moving=moving, calling=calling).row(0)
-    waits = (pl.col("device") == device) & pl.col("bucket").cast(pl.String).is_in(_WAITS)
+    waits = (pl.col("device") == device) & pl.col("bucket").cast(pl.String).is_in(("launch", "queued", "sync", "api"))
     called_ns = min(called_ns, total(bucket_sums(report).filter(waits), "ns"))
     if moved_ns + called_ns <= 0:
         return None
     per, number, bytes_moved = per_iteration(report), copies.height, total(copies, "size_bytes")
     several = f" in {plural(runs.height, 'run')}" if runs.height > 1 else ""
     against = f", {size(LARGE_BYTES)} and more at {rate(rate_of(speed, 1))}" if speed else ""
-    text = (
-        f"{per.plural(number, 'copy')} {literal(direction)} of {size(bytes_moved / number)} on average, one after the "
-        f"other{several}, at {rate(rate_of(bytes_moved, total(copies, 'dur_ns')))}{against}"
-        f"{_caller(report, copies)}. They cost {per.time(moved_ns)} of copying and {per.time(called_ns)} in which the "
-        f"device waited for their calls, more than one copy {'per run' if several else 'of all'} would. More may "
-        "follow: the host is spared the calls."
-    )
     one = runs.select(group="run", kept=pl.lit(1), merged_ns=joined.cast(pl.Int64))
     idle = idle_in(report, device, copies.select(start="call_start", end="call_end"))
     return Finding(
         "small-copies",
         device,
         moved_ns + called_ns,
-        text,
+        f"{per.plural(number, 'copy')} {literal(direction)} of {size(bytes_moved / number)} on average, one after the "
+        f"other{several}, at {rate(rate_of(bytes_moved, total(copies, 'dur_ns')))}{against}"
+        f"{_caller(report, copies)}. They cost {per.time(moved_ns)} of copying and {per.time(called_ns)} in which the "
+        f"device waited for their calls, more than one copy {'per run' if several else 'of all'} would. More may "
+        "follow: the host is spared the calls.",
         "Put the pieces side by side in one buffer and copy that once (or cudaMemcpyBatchAsync, cudaMemcpy2D).",
         "copies",
         headline=f"{per.plural(number, 'small copy')}, one after another",
-        action=_TOGETHER[in_pytorch(report)],
+        action=("one buffer and one cudaMemcpyAsync", "torch.cat(pieces).cuda().split(lengths)")[in_pytorch(report)],
         where=main_site(report, copies.select("process_id", "thread_id", at="call_start")),
         claims=pl.concat([times_of(report, copies.get_column("row")), idle]),
-        mending=lambda _: merged(copies.select("row", "dur_ns", group="run").join(one, on="group")),
+        mending=merged(copies.select("row", "dur_ns", group="run").join(one, on="group")),
     )
-
-
-def _free(report: Report, device: int) -> pl.DataFrame:
-    """The idle intervals of a device, less the profiler's overhead and context creation."""
-    overhead = report.kind("overhead").select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
-    created = context_calls(report).select(start="start_ns", end="made_ns")
-    return intervals.subtract(idle_spans(report)[device], intervals.union(pl.concat([overhead, created])))
-
-
-def _like(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
-    """Large copies between the same kinds of memory, or if there are none, in the same direction."""
-    large = device_copies(report).filter((pl.col("size_bytes") >= LARGE_BYTES) & (pl.col("dur_ns") > 0))
-    same = large.join(copies, on=_ALIKE, how="semi", nulls_equal=True)
-    return same if same.height else large.join(copies, on=_ALIKE[:2], how="semi")
 
 
 def _caller(report: Report, copies: pl.DataFrame) -> str:
@@ -213,7 +210,6 @@ _IN_PLACE: Final = [name for name in _FILLS if name.endswith("_")]
 
 #: What torch.tensor(…) ends with, after an aten::to that does nothing on the CPU.
 _LIFT: Final = "aten::lift_fresh"
-_DETACH: Final = "aten::detach_"
 _TENSOR: Final = "torch.tensor"
 
 #: The first of the shapes of an operator's inputs, as recorded.
@@ -224,14 +220,12 @@ _FIRST_SHAPE: Final = r"^\[(\[[^\]]*\])"
 _BETWEEN: Final = 8
 
 
-def extra_copy(report: Report) -> list[Finding]:
+@Rule
+def extra_copy(report: Report) -> Findings:
     """At most one finding per device, on all such copies together."""
-    found, least = [], least_worth_saying(report)
-    for (device,), copies in _moved(report).partition_by("device", as_dict=True, maintain_order=True).items():
-        number = int(str(device))
-        if copies.height >= fewest_in(report) and number in least:
-            found.append(_extra(report, number, copies))
-    return found
+    for device, copies in by_device(_moved(report)):
+        if copies.height >= fewest_in(report) and device in least_worth_saying(report):
+            yield _extra(report, device, copies)
 
 
 def _extra(report: Report, device: int, copies: pl.DataFrame) -> Finding:
@@ -245,25 +239,22 @@ def _extra(report: Report, device: int, copies: pl.DataFrame) -> Finding:
     at = sites(report, copies.select(*THREAD, at="made")).with_columns(operator=pl.lit(None, dtype=pl.String))
     common = by_number(at.select(site_text()).to_series().drop_nulls())
     where = literal(common.item(0, "value")) if common.height else ""
-    text = (
-        f"{per.plural(copies.height, 'copy')} to GPU {device} of a tensor that was filled on the CPU right before, by "
-        f"{named}{f', most in {where}' if where else ''}, up to {size(longest(copies, 'size_bytes'))} each. The GPU "
-        f"idles while they are made and sent, or does nothing but copy, for {per.time(stake)}."
-    )
     name = str(makers.item(0, "value")).removeprefix("aten::")
     made = "zeros" if name.endswith("_") or name == _TENSOR else name
     return Finding(
         "extra-copy",
         device,
         stake,
-        text,
+        f"{per.plural(copies.height, 'copy')} to GPU {device} of a tensor that was filled on the CPU right before, by "
+        f"{named}{f', most in {where}' if where else ''}, up to {size(longest(copies, 'size_bytes'))} each. The GPU "
+        f"idles while they are made and sent, or does nothing but copy, for {per.time(stake)}.",
         "Make the tensor on the GPU, torch.zeros(…, device=x.device), or once before the loop; from Python lists and "
         "numbers, once before the loop.",
         "copies",
         headline="Tensors are made on the CPU and copied to the GPU",
         action=f"torch.{made}(…, device='cuda') in place of .to('cuda')",
         where=where,
-        mending=partial(nothing_within, spans=spans),
+        mending=nothing_within(report, spans),
         claims=pl.concat([pieces, times_of(report, copies.get_column("row"))]),
     )
 
@@ -300,7 +291,7 @@ def _moved(report: Report) -> pl.DataFrame:
     last = nearest(line, makers, times, THREAD).with_columns(most=pl.lit(0))
     last = last.filter(pl.any_horizontal(pl.col("shape", "shape_right").is_null()))
     line = pl.concat([alike, last.select(alike.columns)]).drop_nulls("maker")
-    begun = ops.filter(pl.col("name") != _DETACH).select(*THREAD, at="start").sort("at")
+    begun = ops.filter(pl.col("name") != "aten::detach_").select(*THREAD, at="start").sort("at")
     begun = (
         begun.with_columns(number=pl.int_range(pl.len()).over(THREAD)).unique([*THREAD, "at"], keep="first").sort("at")
     )
@@ -327,4 +318,131 @@ def _makers(ops: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([made, tensors.select(made.columns)]).sort("filled", "made", descending=[False, True])
 
 
-RULES: Final = (many_small_copies, extra_copy)
+# Tensors that are copied to grow by a piece, and tensors that are repeated in memory.
+
+#: Less of the kernel time is left out.
+_MUCH: Final = 0.08
+
+#: Concatenations grow where the later ones of the window take longer: so many, with such a correlation of time and
+#: place, and the last quarter so much longer than the first one.
+_FEWEST: Final = 16
+_CORRELATED: Final = 0.3
+_GROWS: Final = 1.005
+
+#: The same within iterations: from eighth to eighth, none far longer than the one before, but for the first: layers
+#: that join images of other sizes are.
+_EIGHTHS: Final = 8
+_GROWS_WITHIN: Final = 1.3
+_JUMPS: Final = 2.0
+
+#: What is left of a copy: one of the new piece alone (ns).
+_LEFT_NS: Final = 2000
+
+#: What users write that repeats a tensor in memory, by the operators.
+_REPEATS: Final = {"aten::repeat": ".repeat()", "aten::repeat_interleave": "repeat_interleave", "aten::tile": "tile"}
+
+_GROWN: Final = Told(
+    "growing-copies",
+    "torch.cat copies a growing tensor for each piece: {share}",
+    "cache[:, :, at:at + 1] = new, in a tensor made once",
+    "Make the tensor once, as large as it gets, and write each piece into it: cache[:, :, at] = key, with a view "
+    "of what is filled for attention (transformers: StaticCache); or collect pieces in a list, and join them once.",
+    "kernels --by operation",
+    "{concatenation} (most {{0}}) take {ns}, {share} of kernel time, and longer and longer: the tensor that grows "
+    "is copied whole for each piece.",
+)
+_REPEATED: Final = Told(
+    "growing-copies",
+    "Tensors are repeated in memory ({written}): {share}",
+    ".expand() or broadcasting; enable_gqa=True in attention",
+    "Use .expand() or a dimension of 1, which operators broadcast; of keys and values of grouped queries, "
+    "scaled_dot_product_attention(…, enable_gqa=True).",
+    "kernels --by operation",
+    "{kernel} (most {{0}}) repeat tensors in memory ({written}): {ns}, {share} of kernel time. Operators broadcast "
+    "what is expanded without a copy.",
+)
+_COPIED: Final = _GROWN._replace(
+    headline="A growing array is copied whole for each piece: {share}",
+    table="copies",
+    what=(
+        "{copy} within GPU {device} take {ns}, {share} of its work: each is as large as the one before and the piece "
+        "that came after it, so that all of a growing array is copied for each piece."
+    ),
+)
+
+
+@Rule
+def growing_concatenations(report: Report) -> Findings:
+    """At most two findings per device: concatenations that grow, and repeated tensors."""
+    aten = LIBRARY == "aten"
+    for device in kernel_sums(report) if in_pytorch(report) else ():
+        cats = device.chosen(aten & (OPERATION == "cat"))
+        work = exclusive_operations(report).filter(cats.operations(device.device)).sort("start")
+        if cats.share >= _MUCH and _grow(work.get_column("dur_ns"), per_iteration(report).iterations or 1):
+            yield _copied(report, device.device, work, device.kernel_ns, _GROWN)
+        copies = device.chosen(aten & ((OPERATION == "copy") | (FAMILY == "index")))
+        if copies.share >= _MUCH:
+            work = exclusive_operations(report).filter(copies.operations(device.device))
+            work = work.join(launching_operators(report), on="row").filter(pl.col("outer").is_in(_REPEATS.keys()))
+            if total(work, "exclusive_ns") >= _MUCH * device.kernel_ns:
+                yield _copied(report, device.device, work, device.kernel_ns, _REPEATED)
+
+
+@Rule
+def growing_copies(report: Report) -> Findings:
+    """One finding per device on copies within it of what was there, each followed by one of the piece that is new."""
+    every = exclusive_operations(report, "size_bytes", "stream")
+    size, beside = pl.col("size_bytes"), ["device", "stream"]
+    grows = (size.shift(-2) == size + size.shift(-1)).over(beside) & (size > size.shift(-1)).over(beside)
+    again = grows.shift(2).over(beside) & (size > size.shift(-1).over(beside))
+    within = every.filter(pl.col("detail") == "Device-to-Device").sort("start")
+    for device, own in by_device(within.filter(grows | again)):
+        whole_ns = total(every.filter(pl.col("device") == device), "exclusive_ns")
+        if own.height >= _FEWEST and total(own, "exclusive_ns") >= _MUCH * whole_ns:
+            told = (
+                _COPIED
+                if in_pytorch(report)
+                else _COPIED._replace(action="write each piece into an array made once, as large as it gets")
+            )
+            yield _copied(report, device, own, whole_ns, told)._replace(names=(), mending=without(own))
+
+
+def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, told: Told) -> Finding:
+    """The finding on operations that copy, of which only the new piece would have to be."""
+    per, ns = per_iteration(report), total(work, "exclusive_ns")
+    words = {noun: per.plural(work.height, noun) for noun in ("concatenation", "kernel", "copy")}
+    words |= {"ns": per.time(ns), "share": percent(ns / max(whole_ns, 1))}
+    if told == _REPEATED:
+        top = work.group_by("outer").agg(pl.col("exclusive_ns").sum()).sort("exclusive_ns", "outer").item(-1, "outer")
+        words["written"] = _REPEATS[top]
+    told = told._replace(headline=told.headline.format(**words))
+    one = told.finding(device, told.what.format(**words, device=device), work.select("start", "end"), ns)
+    return one._replace(
+        names=(str(work.sort("exclusive_ns").item(-1, "name")),),
+        where=place_of(report, work.get_column("row")),
+        mending=Mending(shorter=work.select("row", saved_ns=(pl.col("dur_ns") - _LEFT_NS).clip(lower_bound=0))),
+        shortens=True,
+    )
+
+
+def _grow(took: pl.Series, iterations: int) -> bool:
+    """Whether durations grow along the window, or along each of so many iterations of equally many."""
+    each = len(took) // iterations
+    whole = took.head(each * iterations).to_frame("ns").with_row_index("at")
+    within = whole.group_by(pl.col("at") % max(each, 1)).agg(pl.col("ns").mean()).sort("at").get_column("ns")
+    quarter = len(took) // 4
+    along, longer = whole.select(
+        pl.corr("at", "ns"), longer=pl.col("ns").tail(quarter).mean() >= _GROWS * pl.col("ns").head(quarter).mean()
+    ).row(0)
+    grows = bool(longer and along is not None and along >= _CORRELATED)
+    return bool(len(took) >= _FEWEST and (grows or _rises(within)))
+
+
+def _rises(took: pl.Series) -> bool:
+    """Whether durations grow steadily from eighth to eighth."""
+    if len(took) < _FEWEST:
+        return False
+    parts = took.to_frame("ns").with_columns(part=pl.int_range(pl.len()) * _EIGHTHS // pl.len())
+    means = parts.group_by("part").agg(pl.col("ns").mean()).sort("part").get_column("ns").to_list()
+    steps = [after / before for before, after in pairwise(means)]
+    return bool(min(steps) > 1 and means[-1] >= _GROWS_WITHIN * means[0] and max(steps[1:]) <= _JUMPS)

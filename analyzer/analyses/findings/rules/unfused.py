@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, with_facts
-from kanalyze.analyses.device._windows import idle_spans, windows
-from kanalyze.analyses.findings.rules import Finding, literal
+from kanalyze.analyses.device._windows import idle_spans
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
 from kanalyze.analyses.findings.rules._kernels import (
     COMPILED_KERNELS,
     FAMILY,
     LIBRARY,
+    MOVES,
     OPERATION,
     Work,
     decoded_as,
@@ -27,9 +26,18 @@ from kanalyze.analyses.findings.rules._kernels import (
     with_operators,
     without,
 )
-from kanalyze.analyses.findings.rules._telling import idle_in, in_pytorch, launch_before, per_iteration, place_of
+from kanalyze.analyses.findings.rules._telling import (
+    by_device,
+    idle_in,
+    in_pytorch,
+    launch_before,
+    per_iteration,
+    place_of,
+    sides_of,
+)
 from kanalyze.analyses.operators._host_tree import ARROW
 from kanalyze.analyses.operators.fusion import chains, fusion, is_elementwise, occurrences
+from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import nearest
@@ -37,32 +45,24 @@ from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
 from kanalyze.units import percent, plural, size, time
 
-if TYPE_CHECKING:
-    from kanalyze.analyses.replay._changes import Mending
-
 _ENDS: Final = 2  # of longer chains, this many operators are named at either end
 
 
-def fusible(report: Report) -> list[Finding]:
+@Rule
+def fusible(report: Report) -> Findings:
     """One finding per device with chains of operators whose fusion would save time."""
     if not {"op", "kernel"}.issubset(report.kinds):
-        return []
-    found, per = [], per_iteration(report)
+        return
+    per = per_iteration(report)
     # of each chain as many kernels are left as its largest operator has
     fused = occurrences(report).filter(pl.col("fused_ns") < pl.col("total_ns"))
     groups = fused.select(group="number", kept="parts", merged_ns="fused_ns")
     compiled = {one.device for one in kernel_sums(report) if one.chosen(COMPILED_KERNELS).launches}
-    for rows in fusion(report).filter(pl.col("saved_ns") > 0).partition_by("device", maintain_order=True):
-        device, top = int(rows.item(0, "device")), rows.row(0, named=True)
-        chained = chains(report).filter(pl.col("device") == device).rename({"chain": "group"})
+    for device, rows in by_device(fusion(report).filter(pl.col("saved_ns") > 0)):
+        top, chained = rows.row(0, named=True), chains(report).filter(device=device).rename({"chain": "group"})
         work = chained.join(groups, on="group", maintain_order="left")
         stake = min(total(rows, "saved_ns"), total(chained, "exclusive_ns"))
         kernels = per.plural(total(rows, "launches"), "elementwise kernel")
-        text = (
-            f"{kernels} in {per.plural(total(rows, 'count'), 'chain')} pass their results through memory: "
-            f"{per.time(total(rows, 'total_ns'))}. Most: {literal(_longest_chain(top))}. More may follow, where the "
-            "GPU waits for their launches."
-        )
         remedy = "Fuse them: torch.compile does, or one Triton or CUDA kernel."
         if device in compiled:
             remedy = (
@@ -70,19 +70,23 @@ def fusible(report: Report) -> list[Finding]:
             )
         if top["chain"].startswith("aten::_foreach_"):
             remedy += " PyTorch's optimizers take fused=True."
-        one = Finding("fusion", device, stake, text, remedy, "fusion", general=True)
-        one = one._replace(
+        one = Finding(
+            "fusion",
+            device,
+            stake,
+            f"{kernels} in {per.plural(total(rows, 'count'), 'chain')} pass their results through memory: "
+            f"{per.time(total(rows, 'total_ns'))}. Most: {literal(_longest_chain(top))}. More may follow, where the "
+            "GPU waits for their launches.",
+            remedy,
+            "fusion",
+            general=True,
+        )
+        yield one._replace(
             headline=f"{kernels} could be fused",
             action=f"torch.compile{' them, too' if device in compiled else ''}, or one kernel in Triton or CUDA",
             claims=times_of(report, work.get_column("row")),
-            mending=partial(_merged, groups=work),
+            mending=merged(work),
         )
-        found.append(one)
-    return found
-
-
-def _merged(_: Report, groups: pl.DataFrame) -> Mending:
-    return merged(groups)
 
 
 def _longest_chain(top: dict[str, Any]) -> str:
@@ -116,6 +120,13 @@ _PASSING: Final = (
 )
 _OF_ANY: Final = ("add", "threshold", "copy", "sum", "")
 
+#: What torch.compile fuses besides: also what copies, joins and fills tensors, but for updates of weights.
+_COMPILES: Final = (
+    (LIBRARY == "aten")
+    & FAMILY.is_in(["elementwise", "reduce", "copy", "fill"])
+    & ~OPERATION.is_in(["addcdiv", "addcmul", "lerp"])
+)
+
 _OWN: Final = 2  # so many operations besides those are a formula's
 _LARGE: Final = 0.3  # a kernel that takes this part of the longest works on tensors of its size
 _LONGEST_NS: Final = 5000  # shorter ones wait for their launches rather than for the memory
@@ -123,18 +134,38 @@ _FUSED: Final = 2  # how many of the shortest large kernel, which reads a tensor
 _NAMED: Final = 3  # operations that are named
 
 
-def by_hand(report: Report) -> list[Finding]:
+@Rule
+def by_hand(report: Report) -> Findings:
     """One finding per device with formulas in kernels that one would do, where the report has no operators."""
-    if report.kind("op").height or not in_pytorch(report):
-        return []
-    every = [Work(report, device, _runs(stream_lines(report, device.device))) for device in kernel_sums(report)]
-    return [one for runs in every if (one := _formulas(runs)) is not None]
+    if in_pytorch(report) and report.kind("op").is_empty():
+        for device in kernel_sums(report):
+            lines = stream_lines(report, device.device)
+            yield _formulas(Work(report, device, _runs(lines)), merged(_compiled(lines)))
+
+
+def _in_runs(lines: pl.DataFrame, passes: pl.Expr, **others: pl.Expr) -> pl.DataFrame:
+    """The operations of `lines` that pass over tensors, with `group`: what follows each other on a stream."""
+    known = with_decoded(lines, passes=passes, **others).with_columns(
+        pl.col("passes") | (MOVES & (passes is _COMPILES))
+    )
+    return known.with_columns(group=pl.struct("line", "passes").rle_id(), dur_ns="exclusive_ns").filter("passes")
+
+
+def _compiled(lines: pl.DataFrame) -> pl.DataFrame:
+    """Rows for :func:`merged` of all that torch.compile fuses in a program: formulas, and any passes in a row.
+
+    Each run as one kernel that takes no less than the longest of them, which may read tensors from before the run.
+    """
+    known, ns = _in_runs(lines, _COMPILES), pl.col("exclusive_ns")
+    least = pl.max_horizontal(_FUSED * ns.filter(ns >= _LARGE * ns.max()).min(), ns.max())
+    groups = known.group_by("group").agg(merged_ns=least, ns=ns.sum())
+    shorter = groups.filter(pl.col("merged_ns") < pl.col("ns")).select("group", "merged_ns", kept=pl.lit(1))
+    return known.join(shorter, on="group", maintain_order="left")
 
 
 def _runs(lines: pl.DataFrame) -> pl.DataFrame:
     """Kernels of formulas: rows of `lines` with group, kept and merged_ns (of the fused kernel)."""
-    known = with_decoded(lines, passes=_PASSING, computes=~OPERATION.is_in(_OF_ANY))
-    known = known.with_columns(group=pl.struct("line", "passes").rle_id(), dur_ns="exclusive_ns").filter("passes")
+    known = _in_runs(lines, _PASSING, computes=~OPERATION.is_in(_OF_ANY))
     ns, name = pl.col("exclusive_ns"), pl.col("name")
     large = ns >= _LARGE * ns.max()
     groups = known.group_by("group").agg(
@@ -153,7 +184,8 @@ def _runs(lines: pl.DataFrame) -> pl.DataFrame:
     return known.join(chosen.select("group", "merged_ns", kept=pl.lit(1)), on="group", maintain_order="left")
 
 
-def _formulas(runs: Work) -> Finding | None:
+def _formulas(runs: Work, compiled: Mending) -> Finding | None:
+    """The finding on formulas; torch.compile, its remedy, fuses what else it can in the program as well."""
     rows, per = runs.rows, per_iteration(runs.report)
     groups = rows.unique("group")
     saved = runs.ns - total(groups, "merged_ns")
@@ -164,7 +196,7 @@ def _formulas(runs: Work) -> Finding | None:
         """The finding on the runs of which nothing is told by others."""
         left_ns = intervals.overlap(rows.get_column("start"), rows.get_column("end"), left)
         whole = (pl.col("left_ns") == pl.col("end") - pl.col("start")).all().over("group")
-        return _formulas(runs._replace(rows=rows.with_columns(left_ns=left_ns).filter(whole)))
+        return _formulas(runs._replace(rows=rows.with_columns(left_ns=left_ns).filter(whole)), compiled)
 
     sums = rows.group_by(pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
     names = sums.sort("exclusive_ns", "name", descending=[True, False]).get_column("name")
@@ -181,7 +213,7 @@ def _formulas(runs: Work) -> Finding | None:
         f"Formulas kernel by kernel ({what}): {percent(runs.share)}",
         "torch.compile, or the layer with a kernel (nn.RMSNorm, nn.GELU…)",
     )
-    return one._replace(at_stake_ns=saved, mending=lambda _: merged(rows), retold=of_left)
+    return one._replace(at_stake_ns=saved, mending=compiled, retold=of_left)
 
 
 # Optimizers that run kernel by kernel.
@@ -243,53 +275,53 @@ class _Steps(NamedTuple):
         Of each step it is no more than the host was in it, and no more than the device idles from then until the next.
         """
         idle = idle_spans(report)[self.device]
-        _, low, high = windows(report).row(by_predicate=pl.col("device") == self.device)
+        low, high = sides_of(report, self.device)
         start, end = (self.spans.get_column(name).clip(low, high) for name in ("start", "end"))
         after = intervals.overlap(start, start.shift(-1, fill_value=high), idle)
         return int(pl.select(pl.min_horizontal(end - start, after).sum()).item() or 0)
 
 
-def unfused_optimizer(report: Report) -> list[Finding]:
+@Rule
+def unfused_optimizer(report: Report) -> Findings:
     """One finding per device and optimizer that updates weights by an operation at a time."""
-    found: list[Finding] = []
     for steps in [*_in_ranges(report, "step"), *_by_launches(report)]:
         # updates of each element on its own, as an optimizer's operators do
         kernels = steps.kernels
         updates = decoded_as(kernels, is_elementwise) & decoded_as(kernels, ~OPERATION.is_in(_NO_UPDATES))
         rows = steps.kernels.filter(updates) if steps.optimizer else steps.kernels
         if rows.height and not decoded_as(steps.kernels, _FUSED_STEP).any():
-            found += _unfused(report, steps._replace(kernels=rows))
-    return found
+            yield _unfused(report, steps._replace(kernels=rows))
 
 
-def _unfused(report: Report, steps: _Steps) -> Iterator[Finding]:
+def _unfused(report: Report, steps: _Steps) -> Finding | None:
     per, ran = per_iteration(report), total(steps.kernels, "exclusive_ns")
     sums = steps.kernels.group_by("name").agg(pl.len().alias("launches"), pl.col("exclusive_ns").sum())
     lists, known = decoded_as(steps.kernels, _LISTS).any(), steps.optimizer in _PASSES
     # one operator is as many launches as it takes for all tensors; a step of one operator is fused as it is
     if steps.kernels.height < _BOTH * sums.get_column("launches").sort().item(0) or (lists and not known):
-        return
+        return None
     # what the shortest of the operators takes to read and write its tensors, a fused kernel takes in any case
     kernels, waited = ran - sums.get_column("exclusive_ns").sort().item(0), steps.waited(report)
     way = "on lists of tensors (foreach)" if lists else "tensor by tensor"
     who, each = literal(steps.optimizer) or "An optimizer of Adam's kind", plural(steps.each, "kernel")
     how = "fused=True" if known else "foreach=True"
     host = total(steps.spans.select(ns=pl.col("end") - pl.col("start")), "ns")
-    text = (
-        f"{who} works {way}, operation by operation: {each} in each of {plural(steps.number, 'step')}, "
-        f"{per.time(ran)}; the host was in it for {per.time(host)}. One pass over the tensors saves at most "
-        f"{per.time(kernels)} of kernels, and {per.time(waited)} of the GPU's idle time."
-    )
     call = f"{literal(steps.optimizer[:40])}(…, {how})"
     given = f"{how}: {call}" if steps.optimizer else f"{how}, which Adam and AdamW have"
-    remedy = f"Give the optimizer {given}. torch.compile of its step fuses any."
-    table = "ops --by phase" if "op" in report.kinds else "kernels --by family"
-    one = Finding("unfused-optimizer", steps.device, kernels + waited, text, remedy, table, at_most=True)
-    yield one._replace(
+    return Finding(
+        "unfused-optimizer",
+        steps.device,
+        kernels + waited,
+        f"{who} works {way}, operation by operation: {each} in each of {plural(steps.number, 'step')}, "
+        f"{per.time(ran)}; the host was in it for {per.time(host)}. One pass over the tensors saves at most "
+        f"{per.time(kernels)} of kernels, and {per.time(waited)} of the GPU's idle time.",
+        f"Give the optimizer {given}. torch.compile of its step fuses any.",
+        "ops --by phase" if "op" in report.kinds else "kernels --by family",
+        at_most=True,
         headline=f"{literal(steps.optimizer[:20]) or 'The optimizer'} runs {each} a step",
         action=call if steps.optimizer else f"{how} in Adam or AdamW",
-        where=place_of(report, pl.col("row").is_in(steps.kernels.get_column("row").implode())),
-        mending=lambda _: _in_one_pass(steps),
+        where=place_of(report, steps.kernels.get_column("row")),
+        mending=_in_one_pass(steps),
         claims=steps.claims(report),
     )
 
@@ -351,20 +383,15 @@ def _ranges(report: Report, method: str) -> pl.DataFrame:
 
 def _by_launches(report: Report) -> list[_Steps]:
     """Launches like those of Adam's steps, by device; none where a fused optimizer runs, or has ranges."""
-    devices = [
-        one.device
-        for one in kernel_sums(report)
-        if one.chosen(_MARKS).launches and not one.chosen(_FUSED_STEP).launches
-    ]
-    if not devices or _ranges(report, "step").height:
-        return []
-    return _steps(report, _update_runs(stream_lines(report, *devices)))
+    every = kernel_sums(report)
+    devices = [one.device for one in every if one.chosen(_MARKS).launches and not one.chosen(_FUSED_STEP).launches]
+    ranges = bool(devices) and _ranges(report, "step").height
+    return _steps(report, _update_runs(stream_lines(report, *devices))) if devices and not ranges else []
 
 
 def _numbered(lines: pl.DataFrame, alike: pl.Series) -> pl.DataFrame:
     """The operations of `lines` that are `alike`; `step` numbers those that follow each other on a stream."""
-    known = lines.with_columns(alike=alike)
-    return known.with_columns(step=pl.struct("line", "alike").rle_id()).filter("alike")
+    return lines.with_columns(alike=alike).with_columns(step=pl.struct("line", "alike").rle_id()).filter("alike")
 
 
 def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:
@@ -399,14 +426,14 @@ def _steps(report: Report, rows: pl.DataFrame) -> list[_Steps]:
 _FEWEST_FILLS: Final = 16  # so many fills in a row are one for each tensor
 _FEWEST_SIZES: Final = 3  # tensors of a model have so many sizes; what fills one and the same tensor is no zero_grad
 _RECURRING: Final = 2  # rows of fills of one length that occur so often recur
-_KEEPS: Final = "torch::autograd::AccumulateGrad"  # the node of autograd that keeps a gradient, or adds it to another
 
 
-def zero_grad_fills(report: Report) -> list[Finding]:
+@Rule
+def zero_grad_fills(report: Report) -> Findings:
     """One finding per device and optimizer whose gradients are filled with zeros."""
     every = _in_ranges(report, "zero_grad") or _by_fills(report)
-    zeros = [steps._replace(kernels=steps.kernels.filter(_fills(steps.kernels))) for steps in every]
-    return [_zeroed(report, steps) for steps in zeros if steps.kernels.height]
+    zeros = (steps._replace(kernels=steps.kernels.filter(_fills(steps.kernels))) for steps in every)
+    yield from (_zeroed(report, steps) for steps in zeros if steps.kernels.height)
 
 
 #: Kernels that fill lists of tensors, and any.
@@ -450,7 +477,9 @@ def _added(report: Report, steps: _Steps) -> pl.DataFrame:
     known = known.with_columns(period=(fills & ~fills.shift(1, fill_value=False)).cum_sum(), backward=backward)
     known = known.with_columns(turn=pl.struct("period", "backward").rle_id()).filter("backward")
     first = (pl.col("turn") == pl.col("turn").min().over("period")) & (pl.col("period") > 0)
-    return known.filter(first & (pl.col("node") == _KEEPS) & (pl.col("inner") == "aten::add_"))
+    return known.filter(
+        first & (pl.col("node") == "torch::autograd::AccumulateGrad") & (pl.col("inner") == "aten::add_")
+    )
 
 
 def _zeroed(report: Report, steps: _Steps) -> Finding:
@@ -458,24 +487,18 @@ def _zeroed(report: Report, steps: _Steps) -> Finding:
     ran, added, waited = total(steps.kernels, "exclusive_ns"), total(sums, "exclusive_ns"), steps.waited(report)
     by = f"{plural(sums.height, 'kernel')} ({per.time(added)})" if sums.height else "more kernels"
     who = f"{literal(steps.optimizer)}.zero_grad" if steps.optimizer else "What looks like zero_grad"
-    text = (
-        f"{who} fills gradients with zeros: {fills} in each of {plural(steps.number, 'step')}, {per.time(ran)} of the "
-        f"GPU, which idled for up to {per.time(waited)} meanwhile. Backward then adds to the zeros, by {by}, where it "
-        "could keep what it computes."
-    )
     return Finding(
         "zero-grad-fills",
         steps.device,
         ran + added + waited,
-        text,
+        f"{who} fills gradients with zeros: {fills} in each of {plural(steps.number, 'step')}, {per.time(ran)} of the "
+        f"GPU, which idled for up to {per.time(waited)} meanwhile. Backward then adds to the zeros, by {by}, where it "
+        "could keep what it computes.",
         "Let gradients be None instead: optimizer.zero_grad(set_to_none=True), which is the default since PyTorch 2.0.",
         "kernels --by operation",
         headline=f"zero_grad fills memory: {fills} a step",
         action="optimizer.zero_grad(set_to_none=True)",
-        where=place_of(report, pl.col("row").is_in(steps.kernels.get_column("row").implode())),
-        mending=lambda _: without(pl.concat([steps.kernels.select("row"), sums.select("row")])),
+        where=place_of(report, steps.kernels.get_column("row")),
+        mending=without(pl.concat([steps.kernels.select("row"), sums.select("row")])),
         claims=pl.concat([steps.claims(report), sums.select("start", "end")]),
     )
-
-
-RULES: Final = (fusible, by_hand, unfused_optimizer, zero_grad_fills)

@@ -11,14 +11,14 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import facts_of, launch_calls, operations, with_facts
 from kanalyze.analyses.device._windows import busy_spans, windows
-from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.findings.rules._copies import TO_HOST, outside_library
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal
 from kanalyze.analyses.findings.rules._kernels import calls_within
-from kanalyze.analyses.findings.rules._operators import SCALAR_BYTES, SPAN, Told
+from kanalyze.analyses.findings.rules._operators import SCALAR_BYTES, SPAN, TO_HOST, outside_library
 from kanalyze.analyses.findings.rules._telling import (
     AHEAD,
     FEWEST,
     OFTEN,
+    by_device,
     fewest_in,
     idle_in,
     idle_worth_saying,
@@ -56,10 +56,12 @@ _BLOCKS: Final = Told(
 )
 
 
-def host_blocks(report: Report) -> list[Finding]:
+@Rule
+def host_blocks(report: Report) -> Findings:
     """At most one finding per device, on blocking calls of which no other finding tells more."""
-    waits = {device: reasoned_pieces(report, device).filter(bucket="sync") for device in windows(report)["device"]}
-    return [_blocks(report, device, pieces, pieces) for device, pieces in waits.items() if intervals.length(pieces)]
+    for device in windows(report).get_column("device"):
+        pieces = reasoned_pieces(report, device).filter(bucket="sync")
+        yield _blocks(report, device, pieces, pieces) if intervals.length(pieces) else None
 
 
 def _blocks(report: Report, device: int, pieces: pl.DataFrame, left: pl.DataFrame) -> Finding:
@@ -69,11 +71,12 @@ def _blocks(report: Report, device: int, pieces: pl.DataFrame, left: pl.DataFram
     sums = parts.group_by("detail").agg(pl.col("ns").sum()).sort("ns", "detail", descending=[True, False])
     calls = ", ".join(f"{literal(name)} {per.mean_time(ns)}" for name, ns in sums.head(_NAMED).iter_rows())
     others = f", besides {per.mean_time(every - stake)} of which other findings tell" if stake < every else ""
-    text = (
+    return _BLOCKS.finding(
+        device,
         f"GPU {device} idle while the host is blocked in a synchronizing call: {of_window(report, device, stake)} "
-        f"({calls}){others}. {AHEAD}"
-    )
-    return _BLOCKS.finding(device, text, left)._replace(retold=partial(_blocks, report, device, pieces))
+        f"({calls}){others}. {AHEAD}",
+        left,
+    )._replace(retold=partial(_blocks, report, device, pieces))
 
 
 # Blocking calls after which the host launched more work without having received any data that the report can see.
@@ -81,17 +84,10 @@ def _blocks(report: Report, device: int, pieces: pl.DataFrame, left: pl.DataFram
 # Without the call the host would have launched ahead, and the device would not have waited for it to wake up and
 # launch. That wait is the upper bound of the gain.
 
-#: The ledger's buckets that hold the time at stake.
-_BUCKETS: Final = ("sync", "launch")
-
 #: Memory that the host may access without a copy; in a process that has any, no wait is called unneeded.
 _SHARED_MEMORY: Final = re.compile(
     r"cudaMallocManaged|cuMemAllocManaged|cudaHostGetDevicePointer|cuMemHostGetDevicePointer"
 )
-
-#: Source memory that CUDA has read when the call returns, or that is not the host's; target memory off the host.
-_READ_AT_ONCE: Final = ("Pageable", "Device", "Device Static", "Array")
-_OUT_OF_SIGHT: Final = ("Device", "Device Static", "Array")
 
 _UNNEEDED: Final = Told(
     "unneeded-sync",
@@ -101,37 +97,38 @@ _UNNEEDED: Final = Told(
     "syncs --by api",
 )
 
-#: How not to wait in PyTorch, whose copies to the GPU wait unless told otherwise.
-_UNWAIT_IN_TORCH: Final = "no torch.cuda.synchronize(); pinned memory and .cuda(non_blocking=True)"
 
-
-def unneeded_sync(report: Report) -> list[Finding]:
+@Rule
+def unneeded_sync(report: Report) -> Findings:
     """At most one finding per device, on all such calls together."""
-    rows = bucket_sums(report).filter(pl.col("bucket").is_in(_BUCKETS))
+    rows = bucket_sums(report).filter(pl.col("bucket").is_in(("sync", "launch")))
     held = dict(rows.group_by("device").agg(pl.col("ns").sum()).iter_rows())
-    if not any(worth_saying(report, ns) for ns in held.values()):
-        return []
-    parts = avoidable(report).partition_by("device", maintain_order=True)
-    return [_unneeded(report, calls, held) for calls in parts if calls.height >= FEWEST]
+    if any(worth_saying(report, ns) for ns in held.values()):
+        for device, calls in by_device(avoidable(report)):
+            yield _unneeded(report, device, calls, held.get(device, 0)) if calls.height >= FEWEST else None
 
 
-def _unneeded(report: Report, calls: pl.DataFrame, held: dict[int, int]) -> Finding:
+def _unneeded(report: Report, device: int, calls: pl.DataFrame, held_ns: int) -> Finding:
     """The finding on calls of a device, no more than the time that its buckets hold."""
-    device = int(calls.item(0, "device"))
-    stake = min(total(calls, "gain_ns"), held.get(device, 0))
+    stake = min(total(calls, "gain_ns"), held_ns)
     per, blocked = per_iteration(report), intervals.length(calls)
-    text = (
+    told = _UNNEEDED._replace(headline=_UNNEEDED.headline.format(per.plural(calls.height, "wait")))
+    told = (
+        told._replace(action="no torch.cuda.synchronize(); pinned memory and .cuda(non_blocking=True)")
+        if in_pytorch(report)
+        else told
+    )
+    return told.finding(
+        device,
         f"{per.plural(calls.height, 'blocking call')} ({_most(report, calls)}), {per.time(blocked)} of host time, after"
         f" which the host launched more work, with no copy to the host pending: GPU {device} idled {per.time(stake)} "
         f"until they had returned and the next launch was through. That is unneeded unless the host or another process "
-        f"reads what kernels wrote without a copy. {AHEAD}"
-    )
-    told = _UNNEEDED._replace(headline=_UNNEEDED.headline.format(per.plural(calls.height, "wait")))
-    told = told._replace(action=_UNWAIT_IN_TORCH) if in_pytorch(report) else told
-    claims = idle_in(report, device, calls.select(start="since", end="until"))
-    return told.finding(device, text, claims, stake)._replace(
+        f"reads what kernels wrote without a copy. {AHEAD}",
+        idle_in(report, device, calls.select(start="since", end="until")),
+        stake,
+    )._replace(
         where=main_site(report, calls.select(*THREAD, at="start")),
-        mending=lambda _: Mending(calls=calls.get_column("call_row")),
+        mending=Mending(calls=calls.get_column("call_row")),
     )
 
 
@@ -225,18 +222,15 @@ def _host_copies(report: Report) -> pl.DataFrame:
     done = blocking.filter(pl.col("name").is_in(at_once)).get_column("call_row")
     copies = work.filter((pl.col("kind") == "memcpy") & ~pl.col("call_row").is_in(done.implode()))
     known = with_facts(report, copies, "source_memory", "target_memory")
-    harmless = pl.col("source_memory").is_in(_READ_AT_ONCE) & pl.col("target_memory").is_in(_OUT_OF_SIGHT)
+    harmless = pl.col("source_memory").is_in(("Pageable", "Device", "Device Static", "Array")) & pl.col(
+        "target_memory"
+    ).is_in(("Device", "Device Static", "Array"))
     told = (known.filter(~harmless.fill_null(value=False)), work.filter(pl.col("kind") == "graph"))
     return pl.concat(part.select("process_id", copied_at="call_start") for part in told)
 
 
 # Reads of results for which the host waits, and the idle time of the device that follows from each.
 
-_REMEDY_IN_TORCH: Final = (
-    "Keep results on the GPU and read them every so many steps, or copy them with non_blocking=True into pinned "
-    "memory and read them a step later. Shapes that depend on data (nonzero, boolean masks) are waited for, too: "
-    "torch.where has none."
-)
 _READ: Final = Told(
     "blocking-read",
     "Results that the host waits for stall the GPU",
@@ -245,6 +239,9 @@ _READ: Final = Told(
     "event behind the copy, and wait for that an iteration later.",
     "syncs --by api",
 )
+
+#: Calls that only wait.
+_PURE: Final = pl.col("scope").is_in(WAITING)
 
 #: Headline and action by the operator of PyTorch that reads.
 _SHAPE: Final = (
@@ -259,8 +256,6 @@ _BY_OPERATOR: Final = {
     ),
 }
 
-#: The same of other operators that read a number, by whether it is one of these; and of those that read more.
-_SCALARS: Final = ("aten::item", "aten::_local_scalar_dense")
 _OF_NUMBERS: Final = {
     True: (
         "A number read by the host (.item(), print) stalls the GPU",
@@ -277,18 +272,19 @@ _OF_TENSORS: Final = (
 )
 
 
-def blocking_read(report: Report) -> list[Finding]:
+@Rule
+def blocking_read(report: Report) -> Findings:
     """At most one finding per device, on all such reads together."""
-    return [_read(report, device, pieces) for device, pieces in idle_after_reads(report).items()]
+    yield from (_read(report, device, pieces) for device, pieces in idle_after_reads(report).items())
 
 
 def idle_after_reads(report: Report) -> dict[int, pl.DataFrame]:
     """The idle time that follows from reads, by device, where it is worth a finding: columns of `idle_within`."""
     known, found = _of_loops(report, reads(report)), dict[int, pl.DataFrame]()
-    for own in known.partition_by("device", maintain_order=True):
+    for device, own in by_device(known):
         if own.height >= fewest_in(report):
             idle = idle_worth_saying(report, own.select(*THREAD, start="since", end="until"))
-            found |= {device: pieces for device, pieces in idle.items() if device == own.item(0, "device")}
+            found |= {device: idle[device]} if device in idle else {}
     return found
 
 
@@ -300,8 +296,7 @@ def _of_loops(report: Report, known: pl.DataFrame) -> pl.DataFrame:
     if known.is_empty() or (report.scope.window is not None and report.scope.window.count):
         return known
     inside = rounds_at(report, known.select("process_id", at="start"))
-    every = intervals.overlapping(rounds(report), report.scope.sides)
-    counted = every.group_by(round_name="name").agg(many=pl.len())
+    counted = intervals.overlapping(rounds(report), report.scope.sides).group_by(round_name="name").agg(many=pl.len())
     line = known.with_columns(inside.select("round", "round_name"))
     line = line.join(counted, on="round_name", how="left", maintain_order="left")
     often = pl.col("round").n_unique().over("round_name") >= OFTEN * pl.col("many")
@@ -347,27 +342,39 @@ def _read(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     places, where = _places(report, own)
     sizes = own.drop_nulls("size_bytes")
     each = f", {size(median_of(sizes, 'size_bytes'))} each in the median" if sizes.height else ""
-    text = (
-        f"The host waits for results of GPU {device}: {places}{each}. "
-        f"It is blocked for {per.time(intervals.length(own))}, in which the GPU may be at work; of the GPU's idle time "
-        f"from then until the host has launched more, {per.time(intervals.length(pieces))} come of the wait."
-    )
     told = _READ
     if torch:
         operator = where.split(" ", maxsplit=1)[0]
         small = sizes.height and longest(sizes, "size_bytes") <= SCALAR_BYTES
-        others = _OF_NUMBERS[operator in _SCALARS] if small else _OF_TENSORS
+        others = _OF_NUMBERS[operator in ("aten::item", "aten::_local_scalar_dense")] if small else _OF_TENSORS
         headline, action = _BY_OPERATOR.get(operator, others)
-        told = _READ._replace(headline=headline, action=action, remedy=_REMEDY_IN_TORCH)
-    return told.finding(device, text, pieces)._replace(where=where, mending=partial(_unread, own=own))
+        told = _READ._replace(
+            headline=headline,
+            action=action,
+            remedy="Keep results on the GPU and read them every so many steps, or copy them with "
+            "non_blocking=True into pinned memory and read them a step later. Shapes that depend on data "
+            "(nonzero, boolean masks) are waited for, too: torch.where has none.",
+        )
+    return told.finding(
+        device,
+        f"The host waits for results of GPU {device}: {places}{each}. "
+        f"It is blocked for {per.time(intervals.length(own))}, in which the GPU may be at work; of the GPU's idle time "
+        f"from then until the host has launched more, {per.time(intervals.length(pieces))} come of the wait.",
+        pieces,
+    )._replace(where=where, mending=_unread(report, own))
 
 
 def _unread(report: Report, own: pl.DataFrame) -> Mending:
-    """The host no longer waits in these reads: calls that only wait are gone, copies return once they are launched."""
+    """The host no longer waits in these reads: calls that only wait are gone, copies return once they are launched.
+
+    Numbers that PyTorch reads one by one are not copied any more: what is read every so many steps costs as little.
+    """
     calls = calls_within(report, own.select(SPAN).with_columns(pl.max_horizontal("end", pl.col("start") + 1)))
     waits = blocking_calls(report).filter(pl.col("call_row").is_in(calls.implode()))
-    pure = pl.col("scope").is_in(WAITING)
-    return Mending(calls=waits.filter(pure).get_column("call_row"), unwaited=waits.filter(~pure).get_column("call_row"))
+    pure, copying = (waits.filter(one).get_column("call_row") for one in (_PURE, ~_PURE))
+    numbers = own.filter((pl.col("size_bytes") <= SCALAR_BYTES) & in_pytorch(report)).get_column("call")
+    work = operations(report, "call_row").filter(pl.col("call_row").is_in(numbers.implode()))
+    return Mending(calls=pure, unwaited=copying, gone=work.get_column("row"))
 
 
 def _places(report: Report, own: pl.DataFrame) -> tuple[str, str]:
@@ -381,8 +388,4 @@ def _places(report: Report, own: pl.DataFrame) -> tuple[str, str]:
     per = per_iteration(report)
     listed = [f"{literal(name)} ({per.plural(int(number), 'time')})" for name, number, _ in top.iter_rows()]
     rest = total(sums, "count") - total(top, "count")
-    more = f", and {rest:,} elsewhere" if rest else ""
-    return ", ".join(listed) + more, literal(str(top.item(0, "place")))
-
-
-RULES: Final = (host_blocks, unneeded_sync, blocking_read)
+    return ", ".join(listed) + (f", and {rest:,} elsewhere" if rest else ""), literal(str(top.item(0, "place")))

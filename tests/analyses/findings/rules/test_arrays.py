@@ -4,7 +4,8 @@ from itertools import chain
 
 import pytest
 
-from kanalyze.analyses.findings.rules.arrays import array_chains, double_arrays, growing_concatenations, host_grid_loop
+from kanalyze.analyses.findings.rules.arrays import array_chains, double_arrays, host_grid_loop
+from kanalyze.analyses.findings.rules.small_copies import growing_concatenations
 from kanalyze.window import Window
 from support.build import call, kernel, memcpy, report
 from support.measures import measures
@@ -114,7 +115,7 @@ def test_elementwise_operations_on_one_size_are_a_chain():
     (finding,) = array_chains(of)
     assert finding.at_stake_ns == 2 * (3 * 9_000 - int(9_000 * 1.5))
     assert finding.headline == "6 elementwise kernels could be one kernel each chain"
-    change = finding.mending(of)
+    change = finding.change(of)
     assert (change.shorter.height, len(change.gone)) == (2, 4)
     assert array_chains(kernels(CHAIN[0], "cupy_sum", CHAIN[1], "cupy_max")) == []
     assert array_chains(kernels(*CHAIN, "void at::native::add(int)")) == []

@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from kanalyze.analyses.findings.rules.communication import exposed_communication
+from kanalyze.analyses.findings.rules.launches import exposed_communication
 from kanalyze.analyses.idle.exposure import exposure
 from kanalyze.window import Window
 from support.build import kernel, report

@@ -3,14 +3,8 @@
 import pytest
 
 from kanalyze import intervals
-from kanalyze.analyses.findings.rules.compiled_programs import (
-    no_donation,
-    not_jitted,
-    numbers_read,
-    recompilation,
-    recompiled_kernels,
-    tuned_again,
-)
+from kanalyze.analyses.findings.rules.arrays import no_donation, not_jitted, numbers_read, recompilation
+from kanalyze.analyses.findings.rules.compiling import recompiled_kernels, tuned_again
 from kanalyze.window import Window
 from support.build import call, kernel, memcpy, nvtx, report
 
@@ -45,7 +39,7 @@ def test_operations_one_by_one_are_told_with_the_idle_time_between_them():
     assert finding.headline == "19 operations run one by one, without jax.jit"
     assert finding.at_stake_ns == 19 * (100_000 - 2_000) - 16_000  # the first module ends 16 µs after its kernel
     assert finding.claims.height == 19
-    change = finding.mending(of)
+    change = finding.change(of)
     assert change.graph
     assert len(change.gone) == 19  # elementwise kernels become one
 
@@ -107,7 +101,7 @@ def test_copies_of_whole_arrays_are_told():
     of = report(copied(1 << 26, 50_000))
     (finding,) = no_donation(of)
     assert finding.at_stake_ns == 10 * 50_000
-    assert len(finding.mending(of).gone) == 10
+    assert len(finding.change(of).gone) == 10
 
 
 def test_small_copies_and_short_ones_are_none():
@@ -128,7 +122,7 @@ def test_numbers_that_the_host_reads_one_by_one():
     (finding,) = numbers_read(of)
     assert (finding.rule, finding.headline) == ("blocking-read", "5 values read by the host (float(x), .item())")
     assert finding.at_stake_ns == 5 * (70_000 - 2_000)
-    assert len(finding.mending(of).gone) == 5
+    assert len(finding.change(of).gone) == 5
 
 
 OF_TORCH = kernel(0, 10, name="void at::native::fill(int)")

@@ -3,7 +3,7 @@
 import pytest
 
 from kanalyze.analyses.findings.findings import ranked
-from kanalyze.analyses.findings.rules.loading import cold_start, recompilation, recurring_loading
+from kanalyze.analyses.findings.rules.compiling import cold_start, recompilation, recurring_loading
 from kanalyze.window import Window
 from support.build import call, host, kernel, nvtx, overhead, report
 from support.measures import measures

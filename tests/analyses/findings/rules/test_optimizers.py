@@ -196,4 +196,4 @@ def test_what_adds_gradients_to_the_zeros_counts_in_the_first_backward_pass():
     ]
     (found,) = zero_grad_fills(report([*launch("aten::_foreach_zero_", ZERO, 0), *passes]))
     assert "Backward then adds to the zeros, by 1 kernel (4 ns)" in found.text
-    assert found.mending(report([])).gone.len() == 2
+    assert found.change(report([])).gone.len() == 2

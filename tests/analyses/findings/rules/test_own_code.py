@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules.own_code import own_code
+from kanalyze.analyses.findings.rules.host_computes import own_code
 from kanalyze.window import Window
 from support.build import call, kernel, report
 
@@ -64,7 +64,7 @@ def test_the_time_of_threads_that_launch_nothing_is_not_spared():
     helper = {**line(0, 150_000, 4, "parse(row)"), "thread_id": 2}
     of = report(two_kernels(100_000), source_lines=[*lines, helper]).narrow(window=STEPS)
     (one,) = own_code(of)
-    assert one.mending(of).host.select("start", "end").rows() == [(10_000, 40_000)]
+    assert one.change(of).host.select("start", "end").rows() == [(10_000, 40_000)]
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_replayed_the_host_still_waits_for_what_a_synchronous_call_copies_to_it(
     slow = several(5, to_host=True)
     whole = report([*slow, call("cudaMemcpyAsync", 9_000, 9_003, correlation=99), fast], kinds=KINDS)
     (seen,) = pageable_copy(whole)
-    mending = seen.mending(whole)
+    mending = seen.change(whole)
     assert mending.shorter.get_column("saved_ns").to_list() == [800] * 5
     assert mending.unwaited.is_empty()
 
@@ -295,7 +295,7 @@ def test_large_copies_take_what_pinned_ones_reach_on_such_a_gpu_where_the_report
     events = [event for number in range(8) for event in a_copy(1_000_000 * number, 100_000, number + 1)]
     of = report(events, kinds=KINDS, limits={"compute_capability": capability})
     (one,) = pageable_copy(of)
-    change = one.mending(of)
+    change = one.change(of)
     assert (change and change.shorter.get_column("saved_ns").unique().to_list()) == (saved and [saved])
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kanalyze.analyses.findings.rules.slower_kernels import far_apart
+from kanalyze.analyses.findings.rules.occupancy import far_apart
 from support.build import kernel, memset, report
 
 #: 1 GB/s: a byte takes 1 ns.
@@ -28,7 +28,7 @@ def test_a_kernel_that_takes_far_longer_than_its_bytes():
     (finding,) = far_apart(of)
     assert finding.headline == "A thread for 781 B: accesses are uncoalesced in {0}"
     assert finding.at_stake_ns == 2 * (1_000_000 - 130_000)
-    assert finding.mending(of).shorter.get_column("saved_ns").to_list() == [870_000, 870_000]
+    assert finding.change(of).shorter.get_column("saved_ns").to_list() == [870_000, 870_000]
 
 
 @pytest.mark.parametrize(

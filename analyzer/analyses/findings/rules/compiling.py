@@ -1,0 +1,470 @@
+"""What is made, loaded, compiled and tuned: contexts, modules, libraries at the start, or kernels again and again."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import exclusive_operations, launch_calls, operations, used_devices
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal
+from kanalyze.analyses.findings.rules._kernels import FAMILY, LIBRARY, host_of, kernel_sums, nothing_within, without
+from kanalyze.analyses.findings.rules._operators import (
+    joined,
+    on_time,
+    outermost,
+    spans_named,
+    traced,
+    within,
+)
+from kanalyze.analyses.findings.rules._telling import (
+    AHEAD,
+    COMPILED,
+    FEWEST,
+    OFTEN,
+    PARTS,
+    TRITON,
+    all_along,
+    by_device,
+    fewest_in,
+    idle_worth_saying,
+    in_pytorch,
+    main_site,
+    on_idle,
+    part_of,
+    per_iteration,
+    place_of,
+    sides_of,
+    written_with,
+)
+from kanalyze.analyses.host._call_kinds import (
+    CUPY,
+    NUMBA,
+    PYTHON,
+    bucket_of,
+    calls_that,
+    context_calls,
+    names_that,
+    shown,
+    unrecorded_contexts,
+    world,
+)
+from kanalyze.analyses.idle._attribution import host_time, reasoned_pieces
+from kanalyze.analyses.idle.ledger import bucket_sums
+from kanalyze.analyses.iterations._launch_periods import timed_runs
+from kanalyze.analyses.launches._launch_costs import launch_costs
+from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
+from kanalyze.analyses.shared.statistics import longest, median_of
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import first_seen, in_order, nearest
+from kanalyze.decoder.decode import decode
+from kanalyze.report import Report
+from kanalyze.tools import CUDA
+from kanalyze.units import count, moment, plural, time
+
+#: The rules on one-time costs: those of :func:`cold_start`, and the pinning of memory.
+ONE_TIME: Final = ("context-creation", "unrecorded-context", "module-loading", "first-launch", "pinned-allocation")
+
+#: Maximum number of contexts named in the sentence.
+_NAMED: Final = 3
+
+_FEW_SHAPES: Final = "keep to a few shapes, and run each once before"
+_CONTEXT: Final = Told(
+    "context-creation",
+    "Making the CUDA context",
+    "keep processes alive",
+    "A cost of starting up: leave it out of what you compare, and keep processes alive.",
+    "cold",
+)
+_UNRECORDED: Final = Told(
+    "unrecorded-context",
+    "A CUDA context was made outside of all recorded calls",
+    "leave it out of what you compare",
+    "A cost of starting up: leave it out of what you compare.",
+    "cold",
+)
+_MODULES: Final = Told(
+    "module-loading",
+    "Loading modules and libraries takes {0}",
+    "warm up before you measure, or CUDA_MODULE_LOADING=EAGER",
+    "Paid at first use: warm up before you measure, or load eagerly (CUDA_MODULE_LOADING=EAGER).",
+    "ledger",
+)
+_FIRST: Final = Told(
+    "first-launch",
+    "First launches of {0} take longer than later ones",
+    "run every shape once before you measure or serve",
+    "Lazy loading at first use: warm up every kernel before you measure.",
+    "cold",
+)
+
+
+@Rule
+def cold_start(report: Report) -> Findings:
+    """At most one finding per device for each of context creation, loading and first launches."""
+    for device in bucket_sums(report).get_column("device").unique(maintain_order=True):
+        loading = reasoned_pieces(report, device).filter(bucket="loading")
+        yield _context(report, device, loading.filter(pl.col("detail") == "context"))
+        yield _unrecorded_context(report, device)
+        yield _loading(report, device, loading.filter(pl.col("detail") != "context"))
+        yield _first_launches(report, device)
+
+
+def _context(report: Report, device: int, pieces: pl.DataFrame) -> Finding | None:
+    if not intervals.length(pieces):
+        return None
+    made = _of_processes(report, device, context_calls(report))
+    made = made.with_columns(call=shown(pl.col("name")), ns=pl.col("made_ns") - pl.col("start_ns"))
+    later = report.kind("api").join(made.select("process_id", "name"), on=["process_id", "name"], how="semi")
+    later = later.join(made, on="event_id", how="anti")
+    names = ", ".join(made.get_column("call").fill_null("a call without a name").unique().sort())
+    warm = f"; later calls of it take {time(median_of(later, 'dur_ns'))}" if later.height else ""
+    ns, whole_ns = made.sort("ns", "event_id").select("ns", "dur_ns").row(-1)
+    whole = f" of {time(whole_ns)}" if ns < whole_ns else ""
+    return _CONTEXT.finding(
+        device,
+        f"Context creation, once per process and device, inside {literal(names)} ({time(ns)}{whole}{warm}).",
+        pieces,
+    )
+
+
+def _unrecorded_context(report: Report, device: int) -> Finding | None:
+    """The time of context creation outside of all recorded calls, which the ledger attributes to the host."""
+    making = host_time(report)[device].unrecorded
+    if not (stake := intervals.length(making)):
+        return None
+    low, high = sides_of(report, device)
+    made = _of_processes(report, device, unrecorded_contexts(report))
+    made = made.filter((pl.col("start") < high) & (pl.col("end") > low)).sort("end")
+    which = "; ".join(
+        f"at {moment(end, report.zero_ns)}, between {literal(before or 'the start')} and {literal(after or 'the end')}"
+        for end, before, after in made.head(_NAMED).select("end", "before", "after").iter_rows()
+    )
+    more = f"; and {count(made.height - _NAMED)} more" if made.height > _NAMED else ""
+    return _UNRECORDED.finding(
+        device,
+        f"{plural(made.height, 'CUDA context')} {'was' if made.height == 1 else 'were'} made outside of all recorded "
+        f"calls ({which}{more}). Up to {time(stake)} of what counts as host is this.",
+        making,
+    )
+
+
+def _loading(report: Report, device: int, pieces: pl.DataFrame) -> Finding | None:
+    if not (stake := intervals.length(pieces)):
+        return None
+    rows = pieces.group_by("detail").agg(ns=(pl.col("end") - pl.col("start")).sum())
+    most = ", ".join(rows.sort("ns", descending=True).get_column("detail").fill_null("calls without a name").head(2))
+    loading = names_that(report, lambda name: bucket_of(name) == "loading")
+    loads = _of_processes(report, device, report.seen("api").filter(pl.col("name").is_in(loading)))
+    # of a call that made a context what it took after that
+    made = context_calls(report).select("event_id", made_ns=pl.col("made_ns") - pl.col("start_ns"))
+    loads = loads.join(made, on="event_id", how="left").with_columns(pl.col("dur_ns") - pl.col("made_ns").fill_null(0))
+    loads = loads.filter(pl.col("made_ns").is_null() | (pl.col("dur_ns") > 0))
+    per, slowest = per_iteration(report), time(longest(loads, "dur_ns"))
+    calls = per.plural(loads.height, "call")
+    told = _MODULES._replace(headline=_MODULES.headline.format(per.time(stake)))
+    if per.iterations:  # what runs in turn is warm: new kernels come with new shapes
+        told = told._replace(action=_FEW_SHAPES, remedy=f"It goes on in the steady part: {_FEW_SHAPES}.")
+    return told.finding(
+        device, f"Loading modules and libraries: {calls}, the longest {slowest} (most in {literal(most)}).", pieces
+    )
+
+
+def _first_launches(report: Report, device: int) -> Finding | None:
+    """The device's wait for the first launch of each kernel, beyond its wait for a warm launch."""
+    first = launch_costs(report).first.get(device)
+    if first is None or not first.stake_ns:
+        return None
+    cold, worst = first.cold, first.cold.row(0, named=True)
+    told = _FIRST._replace(headline=_FIRST.headline.format(plural(cold.height, "kernel")))
+    waits = reasoned_pieces(report, device).filter(pl.col("row").is_in(cold.get_column("row").implode()))
+    one = told.finding(
+        device,
+        f"First launches: {count(cold.height)} of {plural(first.kernels, 'kernel')} took "
+        f"{time(median_of(cold, 'api_ns'))} (median) to launch the first time against {time(first.usual_ns)} once "
+        f"warm; the longest {time(worst['api_ns'])}, {{0}}.",
+        waits.filter(bucket="launch"),
+        first.stake_ns,
+    )
+    return one._replace(names=(str(worst["name"]),))
+
+
+def _of_processes(report: Report, device: int, events: pl.DataFrame) -> pl.DataFrame:
+    """The events of the processes that ran operations on the device."""
+    used = used_devices(report).filter(pl.col("device") == device)
+    return events.join(used.select("process_id"), on="process_id", how="semi", maintain_order="left")
+
+
+# Kernels that are planned and loaded anew in most iterations.
+
+#: Calls that load kernels, rather than look one up.
+_LOADS: Final = re.compile(r"cu(?:Module|Library)Load|cudaLibraryLoad")
+
+#: Fewest iterations for loading, or tuning, to recur in many of them: the first ones of each shape load in programs
+#: with a few shapes, too.
+_FEWEST: Final = 4
+
+_ANEW: Final = Told(
+    "recurring-loading",
+    "Kernels are planned and loaded anew in {0}",
+    _FEW_SHAPES,
+    "Keep to a few shapes, and run each once before: pad lengths, or sort them into a few buckets; allocate what "
+    "grows, such as a cache of keys and values, at its full length, and mask it.",
+    "api",
+)
+
+
+@Rule
+def recurring_loading(report: Report) -> Findings:
+    """At most one finding per device, in a window of iterations most of which load kernels.
+
+    At stake is the idle time from the launch before each loading to the next one of its thread.
+    """
+    if not per_iteration(report).iterations or not _iterations_of(report, loads := _loads(report)):
+        return
+    of_launches = pl.col("bucket").cast(pl.String).is_in(("launch", "queued"))
+    idle = idle_worth_saying(report, _around(report, loads), ~of_launches)
+    for device, pieces in idle.items():
+        if _iterations_of(report, _of_processes(report, device, loads)):
+            yield _anew(report, device, pieces)
+
+
+def _iterations_of(report: Report, loads: pl.DataFrame) -> int:
+    """In how many of the window's parts, as long as its iterations are on average, something was loaded; 0 for few."""
+    window, iterations = report.scope.window, per_iteration(report).iterations or 0
+    if window is None or window.start_ns is None or window.end_ns is None or iterations < _FEWEST or loads.is_empty():
+        return 0
+    part = part_of(pl.col("start"), window.start_ns, window.end_ns, iterations)
+    many = int(loads.select(part.clip(0, iterations - 1).n_unique()).item())
+    return many if many >= OFTEN * iterations else 0
+
+
+@once_per_report
+def _loads(report: Report) -> pl.DataFrame:
+    """The calls in the window that load kernels: process_id, thread_id, start, end."""
+    calls = report.seen("api").filter(pl.col("name").is_in(names_that(report, _LOADS.match)))
+    return calls.select(*THREAD, **intervals.OF_EVENTS).drop_nulls()
+
+
+def _around(report: Report, loads: pl.DataFrame) -> pl.DataFrame:
+    """From the end of the thread's launch before each of `loads` to the start of its next one: columns of `loads`."""
+    calls = launch_calls(report, "thread_id", "call_start", "call_ns").with_columns(pl.col("call_ns").fill_null(0))
+    launches = calls.drop_nulls().select(*THREAD, since=pl.col("call_start") + pl.col("call_ns"), until="call_start")
+    line = nearest(loads, launches.drop("until"), ("start", "since"), THREAD)
+    line = nearest(line, launches.drop("since"), ("end", "until"), THREAD, "after")
+    return line.select(*THREAD, start=pl.coalesce("since", "start"), end=pl.coalesce("until", "end"))
+
+
+def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
+    per, loads, torch = per_iteration(report), _loads(report), in_pytorch(report)
+    many = f"{count(_iterations_of(report, loads))} of {per.all}"
+    told = _ANEW._replace(headline=_ANEW.headline.format(many))
+    if torch:
+        of_cudnn = (FAMILY == "attention") & (LIBRARY == "cudnn")
+        cudnn = any(one.chosen(of_cudnn).launches for one in kernel_sums(report))
+        told = told._replace(
+            action="pad to a few lengths; sdpa_kernel(SDPBackend.FLASH_ATTENTION)" if cudnn else "pad to a few lengths",
+            remedy=told.remedy
+            + (
+                (
+                    " cuDNN's attention plans anew for each length; FlashAttention does not: "
+                    "torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)."
+                )
+                if cudnn
+                else ""
+            )
+            + " Code compiled by torch.compile takes changing sizes with dynamic=True.",
+        )
+    return told.finding(
+        device,
+        f"Kernels are loaded in {many}, {per.plural(loads.height, 'time')}, as libraries do that plan anew for each "
+        f"shape: GPU {device} idles for {per.time(intervals.length(pieces))} from the launch before to the one after, "
+        f"of which the calls that load take {per.time(intervals.length(intervals.union(loads)))}. A program whose "
+        f"shapes recur loads nothing. {AHEAD}",
+        pieces,
+    )._replace(
+        where=main_site(report, loads.select(*THREAD, at="start")),
+        mending=nothing_within(report, _around(report, loads).unique()),
+    )
+
+
+# Code that is compiled again while the program runs, and algorithms of convolutions that are tried anew.
+
+#: What torch.compile, its parts and Triton call the ranges in which they compile.
+_COMPILES: Final = (
+    r"dynamo_timed|^_compile\.|compile_inner|compile_fx|inductor_compile|call_user_compiler|create_aot_dispatcher"
+    r"|CachingAutotuner\.precompile|async_compile|triton\S*compile"
+)
+
+#: It recurs in so many of the equal parts of the window, and in its second half.
+_RECURS: Final = 3
+
+#: A convolution that tries algorithms launches so many kernels; others launch a few.
+_TRIES: Final = 12
+
+_AGAIN: Final = Told(
+    "recompilation",
+    "Code is compiled again while the program runs",
+    "torch.compile(…, dynamic=True); pad to a few shapes; no Python numbers that change",
+    "Let shapes and numbers that go into compiled code stay the same: pad lengths or sort them into buckets, mark "
+    "what changes as dynamic (dynamic=True, torch._dynamo.mark_dynamic; no tl.constexpr for it), and pass numbers "
+    "that change as tensors. TORCH_LOGS=recompiles says what changed.",
+    "culprits",
+    what="The program compiles",
+)
+_TRIED: Final = Told(
+    "recompilation",
+    "cuDNN tries its algorithms anew for new shapes",
+    "torch.backends.cudnn.benchmark = False, or keep to a few shapes",
+    "With torch.backends.cudnn.benchmark each new shape of a convolution has all algorithms tried: keep to a few "
+    "shapes (pad, or sort into buckets), or leave it off where shapes change.",
+    what="The program runs a convolution with many algorithms",
+)
+
+
+@Rule
+def recompilation(report: Report) -> Findings:
+    """At most one finding per device on code that is compiled again, or on cuDNN that tries algorithms again."""
+    if (other := traced(report)) is None:
+        return
+    compiling = spans_named(_COMPILES, *(other.kind(kind) for kind in ("range", "op", "python")))
+    compiling = joined(compiling.drop_nulls(THREAD).drop("name"))
+    trying = outermost(report).filter(pl.col("name").str.contains("conv") & (pl.col("launches") >= _TRIES))
+    for told, spans in ((_AGAIN, compiling), (_TRIED, trying)):
+        inside = within(report, spans)
+        for _, *sides in windows(report).iter_rows():
+            begun = intervals.overlapping(inside.host, (sides[0], sides[1])).select(part_of(pl.col("start"), *sides))
+            parts = begun.to_series()
+            if parts.n_unique() < _RECURS or not (parts >= PARTS // 2).any():
+                continue
+            times = per_iteration(report).plural(inside.host.height, "time")
+            yield from on_time(report, told, inside, f"{told.what} {times}, not only at its start: ")
+            return
+
+
+# Kernels of Triton, torch.compile and array libraries that are compiled, or tuned, again.
+
+#: Calls that load kernels of Triton and torch.compile in a program of PyTorch, whose libraries are loaded as such.
+_MODULE_LOADS: Final = re.compile(r"cuModuleLoad(?:Data)?(?:Ex)?(?:_v\d+)?$")
+
+#: Action and remedy by what the kernels are written with.
+_HOW: Final = {
+    TRITON: (
+        "an ordinary argument in place of tl.constexpr; do_not_specialize",
+        "Give what changes as an ordinary argument; @triton.jit(do_not_specialize=[…]) for integers; few sizes.",
+    ),
+    COMPILED: (
+        "torch.compile(…, dynamic=True), or torch._dynamo.mark_dynamic(x, 0)",
+        "Let sizes be dynamic, or pad them to a few; numbers that change as tensors, not as Python's.",
+    ),
+    CUDA: (
+        "compile once: what changes as an argument, not in the source",
+        "Make the kernel once, outside the loop, and give it what changes as an argument, not in its source.",
+    ),
+}
+
+
+@Rule
+def recompiled_kernels(report: Report) -> Findings:
+    """At most one finding per device on all kernels that are loaded again."""
+    again = intervals.overlapping(_loaded_again(report), report.scope.sides)
+    if again.height < max(fewest_in(report), FEWEST):
+        return
+    low, high = windows(report).select(pl.col("start").min(), pl.col("end").max()).row(0)
+    if not per_iteration(report).iterations and not again.select(all_along(pl.col("loaded"), low, high)).item():
+        return  # not in iterations, nor all along the time in which devices work
+    most = str(again.group_by("name").len().sort("len", "name").item(-1, "name"))
+    action, remedy = _HOW.get(written_with(report, most), _HOW[CUDA])
+    times, spans = per_iteration(report).plural(again.height, "time"), again.select(*THREAD, "start", "end")
+    told = Told(
+        "recompilation",
+        f"Compiled anew {times}: {{0}}",
+        action,
+        remedy,
+        "api",
+        f"{{0}} and others like it are compiled and loaded {times} more, though they have run before: IDLES from the "
+        "launch before to the one after. A compiler makes a kernel anew for each new value of a constant, type or kind "
+        "of size.",
+    )
+    idle, site = idle_worth_saying(report, spans), main_site(report, again.select(*THREAD, at="loaded"))
+    for one in on_idle(report, idle, told, lambda _: nothing_within(report, spans.unique()), most):
+        yield one and one._replace(where=site)
+
+
+@once_per_process
+def _loaded_again(report: Report) -> pl.DataFrame:
+    """Loads of a kernel after its first: process_id, thread_id, start, end (of the launches around), loaded, name."""
+    schema = {**dict.fromkeys((*THREAD, "start", "end", "loaded"), pl.Int64), "name": pl.String}
+    libraries = world(report) in (CUPY, NUMBA, PYTHON)
+    loads = calls_that(report, (_LOADS if libraries else _MODULE_LOADS).match, *THREAD, loaded="start_ns").drop_nulls()
+    if loads.height < FEWEST:
+        return pl.DataFrame(schema=schema)
+    work = operations(report, "call_start", "call_end", "thread_id")
+    work = work.select(*THREAD, "kind", "name", "call_start", "call_end").filter(pl.col("kind") == "kernel")
+    launches = in_order(work.drop("kind").drop_nulls(["call_start", "thread_id"]), "call_start")
+    launches = launches.filter(first_seen(launches.get_column("call_start")))
+    texts = launches.get_column("name").unique().drop_nulls()
+    # of a compiler that the program runs, as its world and the name tell
+    own = [
+        written_with(report, str(name)) in (TRITON, COMPILED)
+        or (libraries and decode(str(name)).library in (None, "cupy"))
+        for name in texts
+    ]
+    made = launches.filter(pl.col("name").is_in(texts.filter(own).implode())).select(
+        *THREAD, "name", begun="call_start"
+    )
+    line = nearest(loads, made, ("loaded", "begun"), THREAD, "after").drop_nulls("begun")
+    line = nearest(line, launches.select(*THREAD, end="call_start"), ("loaded", "end"), THREAD, "after")
+    one = line.unique([*THREAD, "end"], keep="first", maintain_order=True)
+    more = one.filter(pl.int_range(pl.len()).over("process_id", "name") > 0)
+    again = nearest(more, launches.select(*THREAD, start="call_end"), ("loaded", "start"), THREAD).drop_nulls("start")
+    again = again.with_columns(pl.col("name").cast(pl.String)).select(*schema)
+    return again.filter(pl.len().over("process_id", "name") >= FEWEST)
+
+
+_KEYS: Final = (
+    "@triton.autotune(…, key=[…]) of few values: sizes in buckets",
+    "Give the key few values: sizes rounded up to a few, or none (key=[]); cache_results=True keeps them on disk.",
+)
+
+
+@Rule
+def tuned_again(report: Report) -> Findings:
+    """At most one finding per device, in a window of iterations in most of which kernels are timed."""
+    window = report.scope.window
+    if window is None or not window.count or window.count < _FEWEST or None in (window.start_ns, window.end_ns):
+        return
+    sides = (int(window.start_ns or 0), int(window.end_ns or 0), window.count)
+    runs = intervals.overlapping(timed_runs(report), report.scope.sides)
+    part = part_of(pl.col("start"), *sides).clip(0, window.count - 1)
+    many = runs.select(part.n_unique()).item() if runs.height else 0
+    if many < OFTEN * window.count:
+        return
+    work = exclusive_operations(report, "call_start").drop_nulls("call_start").filter(pl.col("kind") == "kernel")
+    fills = work.filter(pl.col("call_start").is_in(runs.get_column("start").implode())).get_column("name").unique()
+    at = pl.col("call_start")
+    own = work.with_columns(fill=pl.col("name").is_in(fills.implode()), part=part_of(at, *sides))
+    first, last = (side.over("device", "part") for side in (at.filter("fill").min(), at.filter("fill").max()))
+    for device, one in by_device(own.filter((at >= first) & (at <= last))):
+        yield _tuned(report, device, one, many)
+
+
+def _tuned(report: Report, device: int, own: pl.DataFrame, many: int) -> Finding:
+    per = per_iteration(report)
+    sums = own.filter(~pl.col("fill")).group_by(name=pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
+    name = str(sums.sort("exclusive_ns", "name").item(-1, "name")) if sums.height else ""
+    action, remedy = _HOW[COMPILED] if written_with(report, name) == COMPILED else _KEYS
+    claims = intervals.union(own.group_by("part").agg(pl.col("start").min(), pl.col("end").max()))
+    told = Told("recompilation", f"Autotuned again in {many:,} of {per.all}: {{0}}", action, remedy, "kernels")
+    # what is timed is not launched, and the host does nothing for it
+    change = without(own)._replace(host=host_of(own, "part"))
+    return told.finding(
+        device,
+        f"In {many:,} of {per.all} kernels are timed, each run after a fill of the cache, as an autotuner does that "
+        f"begins anew: {per.plural(own.height, 'launch')}, most of {{0}}, {per.time(intervals.length(claims))} of GPU "
+        f"{device}. What was chosen is kept for each shape, type and constant.",
+        claims,
+    )._replace(names=(name,), where=place_of(report, own.get_column("row")), mending=change)

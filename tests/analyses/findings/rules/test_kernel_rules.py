@@ -1,0 +1,576 @@
+"""Rules on kernels of libraries: kernels and operators in, finding out; one row a case."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.rules.needless_kernels import (
+    bias_before_batchnorm,
+    full_sort,
+    large_logits,
+    layout_conversions,
+    layout_copies,
+    recomputation,
+    recurring_casts,
+    unfused_attention,
+)
+from kanalyze.analyses.findings.rules.slower_kernels import (
+    float64,
+    gathers,
+    no_tensor_cores,
+    no_tf32,
+    old_architecture_gemm,
+    scatter_atomics,
+    unaligned_gemm,
+)
+from kanalyze.analyses.findings.rules.small_copies import growing_concatenations, growing_copies
+from kanalyze.analyses.findings.rules.unfused import by_hand, fusible
+from kanalyze.window import Window
+from support.build import call, host, kernel, memcpy, memset, nvtx, report
+from support.kernel_names import ADD, BACKWARD, DOWN, GEMM, LOG_SOFTMAX, MUL, ONE, POW, SOFTMAX, STRIDED, UP
+from support.real_reports import real_report
+
+REPORTS = Path(__file__).parents[3] / "reports"
+SAMPLES = Path(__file__).parents[4] / "sample_reports"
+
+HOPPER = {"compute_capability": "9.0", "name": "NVIDIA H200"}
+TANH64 = ONE.format("tanh_kernel_cuda(X&)::{{lambda(double)#1}}").replace("{{", "{").replace("}}", "}")
+GEMM64 = "sm90_xmma_gemm_f64f64_f64f64_f64_nn_n_tilesize128x64x16_stage3_warpsize2x2x1_tensor16x8x8_execute_kernel"
+ADAM = (
+    "void at::native::multi_tensor_apply_kernel<at::native::FusedOptimizerTensorListMetadata<4>, "
+    "at::native::FusedAdamMathFunctor<c10::BFloat16, 4, (at::native::ADAM_MODE)1, false>, float const*, double, double>"
+)
+LOG = "void at::native::cunn_SoftMaxForward<4, float, float, float, at::native::LogSoftMaxForwardEpilogue>(float*)"
+LOG_BACK = "void at::native::cunn_SoftMaxBackward<4, float, float, float, at::native::LogSoftMaxBackwardEpilogue>(X)"
+INDEX_ADD = "void at::native::indexFuncLargeIndex<float, long, unsigned int, 2, 2, -2, true, at::native::ReduceAdd>(X)"
+GATHER = "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long, long, long, long, bool)"
+CAT = "void at::native::CatArrayBatchedCopy<at::native::OpaqueType<2u>, unsigned int, 4, 64, 64>(X)"
+FFT = "void regular_fft<512u, EPT<8u>, 8u, 2u, (padding_t)6, unsigned int, double>(kernel_arguments_t<double>)"
+COMPLEX = ONE.format("CUDAFunctor_add<c10::complex<double>>")
+ALIGN1 = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_nn_align1>(T1::Params)"
+ALIGN8 = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_128x128_32x3_nn_align8>(T1::Params)"
+SIMT = "cutlass_80_simt_sgemm_256x128_8x4_tn_align1"
+FLOAT = "sm80_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x64x8_stage3_warpsize1x4x1_ffma_aligna4_alignc4_execute_kernel"
+FLOAT64 = "sm80_xmma_gemm_f64f64_f64f64_f64_tn_n_tilesize64x32x16_stage4_tensor8x8x4"
+TF32 = "sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x256x32_warpgroupsize2x1x1_execute_segment_k_off_kernel"
+IMAGES = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize32x32x8_stage3_warpsize1x2x1_g1_ffma"
+IMAGES_TF32 = "sm90_xmma_dgrad_implicit_gemm_indexed_f32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x64x32"
+HALF = "maxwell_fp16_sgemm_fp16_128x32_nn"
+VECTOR = "void gemv2T_kernel_val<int, int, __half, __half, __half, float>(X)"
+THERE = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, (bool)0, (bool)1, (cudnnKernelDataType_t)0>(T3)"
+BACK = "void cudnn::ops::nhwcToNchwKernel<__half, __half, float, (bool)1, (bool)0, (cudnnKernelDataType_t)0>(T3)"
+ROUND = "void cudnn::engines_precompiled::convertTensor_kernel<float, float, float, (cudnnKernelDataType_t)2>(T3)"
+WORK = "void at::native::f()"
+OPTIMIZER = "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>(T)"
+COMPILED = "triton_poi_fused_add_mul_0"
+TOPK = "void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>(int)"
+BITONIC = "void at::native::bitonicSortKVInPlace<2, -1, 16, 16, float, long, at::native::LTOp<float, true>>(int)"
+RADIX = "void at_cuda_detail::cub::DeviceRadixSortOnesweepKernel<Policy1000>(int)"
+SUM = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, float>, 4> >(int)"
+
+
+def line(*kernels, at=0, **keys):
+    """Kernels (name, ns) one after the other; names alone take 10 ns."""
+    events = []
+    for one in kernels:
+        name, ns = one if isinstance(one, tuple) else (one, 10)
+        events.append(kernel(at, at + ns, name=name, **keys))
+        at += ns
+    return events
+
+
+def launched(*kernels, node=None):
+    """The same, each in an operator of PyTorch: (name, ns, operator); all in one of autograd's with `node`."""
+    events, at = [], 0
+    for number, (name, ns, operator) in enumerate(kernels):
+        events.append(kernel(at + 4, at + 4 + ns, name=name, correlation=number))
+        events.append(call("cudaLaunchKernel", at + 1, at + 2, correlation=number))
+        events.append(host("op", operator, at, at + 3))
+        at += ns + 4
+    return [*events, *([host("op", f"autograd::engine::evaluate_function: {node}", 0, at)] if node else [])]
+
+
+def within(operator, *kernels, node=None):
+    """Launches in one operator more, which begins first and ends last."""
+    return [*launched(*kernels, node=node), host("op", operator, 0, sum(ns + 4 for _, ns, _ in kernels))]
+
+
+def copied(*sizes):
+    """Copies within the device, one after the other, that take as many ns as they have bytes."""
+    starts = [sum(sizes[:at]) for at in range(len(sizes))]
+    sides = zip(starts, sizes, strict=True)
+    return [memcpy(at, at + size, direction="Device-to-Device", size_bytes=size) for at, size in sides]
+
+
+def saved(found, made):
+    """What is left out and how much shorter kernels get by a finding's remedy; None without one."""
+    change = found.change(made)
+    return change and (len(change.gone), 0 if change.shorter is None else change.shorter["saved_ns"].sum())
+
+
+LOSS = [(GEMM, 50), (UP, 40), (LOG, 40), (MUL, 30), (MUL, 30), (ADD, 2), (LOG_BACK, 60), (DOWN, 20), (GEMM, 50)]
+AUTOCAST = [
+    *((GEMM, 50, "aten::mm"), (LOG, 40, "aten::cross_entropy_loss"), (UP, 40, "aten::cross_entropy_loss")),
+    *((DOWN, 40, "aten::to"), (LOG_BACK, 60, "aten::_log_softmax_backward_data"), (GEMM, 50, "aten::mm")),
+]
+CHAIN = [(GEMM, 50, "aten::bmm"), (MUL, 40, "aten::mul"), (LOG, 40, "aten::softmax"), (MUL, 40, "aten::mul")]
+ROWS = [(STRIDED, 40, "aten::copy_"), (LOG, 40, "aten::log_softmax"), (LOG_BACK, 60, "aten::to")]
+AGAIN = [(GEMM, 30, "aten::linear"), (MUL, 10, "aten::mul"), (MUL, 10, "aten::gelu"), (GEMM, 30, "aten::mm")]
+FORMULA = [(POW, 10_000), (MUL, 15_000), (ADD, 15_000), (MUL, 15_000)]
+OTHERS = [(MUL, 9_000), (ADD, 9_000), (CAT, 9_000)]
+DOUBLES = line((GEMM64, 50_000), (TANH64, 30_000), (ADAM, 20_000))
+COMPLEXES = line((FFT, 50_000), (COMPLEX, 30_000), (TANH64, 20_000))
+COPIED = [*within("aten::contiguous", (STRIDED, 40, "aten::copy_")), kernel(50, 110, name=GEMM)]
+CAST = launched(AUTOCAST[0], (UP, 40, "aten::to"), AUTOCAST[1], *AUTOCAST[3:])
+SUMS = line((GEMM, 20), (MUL, 10), (INDEX_ADD, 300), (GEMM, 5))
+GATHERS = line(*[(GATHER, 10), (ADD, 12)] * 8, (GEMM, 30))
+WEIGHTS = launched((GATHER, 60, "aten::index"), (GEMM, 40, "aten::bmm"))
+GROWS = line(*(one for at in range(40) for one in ((CAT, 3000 + 30 * at), (GEMM, 500))))
+PIECES = [size for at in range(1, 30) for size in (100 * at, 100)][1:]  # the first array is a piece, too
+REPEATED = launched((STRIDED, 40, "aten::repeat_interleave"), (GEMM, 60, "aten::mm"))
+ATTENTION = line(*[SUM, DOWN, GEMM, ADD, SOFTMAX, DOWN, GEMM, DOWN, SUM] * 2)
+CASTS = "32 casts between types, most {} ({{0}}): 320 ns, 24.2 % of kernel time; the GPU"
+SOFTMAXES = "2 softmax passes over scores (most {0}) in chains of 7 kernels, 140 ns, 77.8 % of kernel time."
+FROM32 = "to bfloat16 from float32"
+HALVES = DOWN.replace("bfloat16", "float16")
+
+
+def casts(name, *more, many=32, rest=1000):
+    return line(*[name] * many, ("k", rest), *more)
+
+
+def sorts(operator, *names):
+    return launched(*[(name, 1000, operator if name != GEMM else "aten::mm") for name in [*names] * 4])
+
+
+@pytest.mark.parametrize(
+    ("rule", "events", "stake", "change", "words"),
+    [
+        # products in TF32 at two thirds of 7.4 times the rate, and half of the bytes of others
+        (float64, DOUBLES, 80_000, (0, 39_857 + 15_000), ["Tensors are of float64: 80.0 %"]),
+        (float64, COMPLEXES, 100_000, (0, 50_000), ["Tensors are of float64: 100.0 %"]),
+        # a cast right after is from float64, and gone
+        (float64, line((TANH64, 50_000), (UP, 10_000)), 50_000, (1, 25_000), ["Tensors are of float64: 83.3 %"]),
+        (layout_copies, COPIED, 40, (1, 0), ["Copies of transposed tensors: 40.0 %", "most by .contiguous(): 40 ns"]),
+        # one softmax forward and one backward are left, in the type of the logits
+        (large_logits, line(*LOSS), 220, (4, 20 + 30), ["Large logits in float32, the loss by hand: 68.3 %"]),
+        (large_logits, CAST, 180, (2, 20 + 30), ["Large logits in float32, the loss by hand: 64.3 %"]),
+        (scatter_atomics, SUMS, 300, (0, 280), ["Atomics into few rows (sums): 89.6 %"]),
+        (gathers, GATHERS, 8 * 22, (15, 10 - 8 * 4), ["8 gathers of rows, one by one: 38.8 %"]),
+        (gathers, WEIGHTS, 60, (1, 0), ["Weights are gathered for each token: 60.0 %"]),
+        (
+            recomputation,
+            launched(*AGAIN, node="B0"),
+            50,
+            (3, 0),
+            ["again in backward: 62.5 %", "The GPU has 80.00 GB."],
+        ),
+        (
+            by_hand,
+            line(*FORMULA, (GEMM, 10**5)),
+            35_000,
+            (3, -10_000),
+            ["Formulas kernel by kernel (mul, add, pow): 35"],
+        ),
+        # torch.compile fuses what else there is in a row, as one kernel of twice the shortest
+        (by_hand, line(*FORMULA, (GEMM, 10**5), *OTHERS), 35_000, (5, -19_000), ["Formulas kernel by kernel"]),
+        (growing_concatenations, GROWS, 143_400, (0, 143_400 - 80_000), ["torch.cat copies a growing tensor for each"]),
+        (growing_concatenations, REPEATED, 40, (0, 0), ["Tensors are repeated in memory (repeat_interleave): 40.0 %"]),
+        (growing_copies, copied(*PIECES), 43_400, (28, 0), ["A growing array is copied whole for each piece: 9"]),
+        (full_sort, sorts("aten::sort", RADIX, GEMM), 4000, None, ["Whole rows are sorted: 50.0 %"]),
+        (
+            unaligned_gemm,
+            line((ALIGN1, 300), (GEMM, 700)),
+            300,
+            (0, 120),
+            ["1 matrix product by kernels for unaligned"],
+        ),
+        (
+            unaligned_gemm,
+            line((ALIGN1, 100), (THERE, 99)),
+            100,
+            (0, 40),
+            ["torch.channels_last", "Keep images in chan"],
+        ),
+        (no_tf32, line((FLOAT, 100), (TF32, 100)), 100, (0, 86), ["cublasSetMathMode"]),
+        (no_tf32, line((FLOAT, 100), (WORK, 100)), 100, (0, 86), ['torch.set_float32_matmul_precision("high")']),
+        (no_tf32, line((IMAGES, 100)), 100, (0, 86), ["torch.backends.cudnn.allow_tf32 = True"]),
+        (no_tensor_cores, line((HALF, 100), (GEMM, 100)), 100, (0, 86), ["f16 products without tensor cores: 50.0 %"]),
+        (
+            old_architecture_gemm,
+            line((ALIGN8, 250), (GEMM, 750)),
+            125,
+            (0, 125),
+            ["Kernels made for Ampere are 25.0 %"],
+        ),
+        (layout_conversions, line((THERE, 10), (BACK, 15), (WORK, 75)), 25, (2, 0), ["2 conversions of images"]),
+        (layout_conversions, line(THERE), 10, (1, 0), ["tensors in NHWC"]),
+        (recurring_casts, casts(DOWN), 320, (32, 0), ["casts between bfloat16 and float32", CASTS.format(FROM32)]),
+        (recurring_casts, casts(UP), 320, (32, 0), ["32 casts from type to type", CASTS.format("to float32")]),
+        (recurring_casts, casts(DOWN), 320, (32, 0), ["keep weights in bfloat16, or torch.compile(model)"]),
+        (recurring_casts, casts(DOWN, (COMPILED, 1)), 320, (32, 0), ["keep weights in bfloat16, or cast them once"]),
+        (recurring_casts, casts(HALVES), 320, (32, 0), ["keep weights in half precision, or torch.compile(model)"]),
+        (recurring_casts, casts(HALVES, (OPTIMIZER, 1)), 320, (32, 0), ["keep weights in bfloat16, or torch.compile("]),
+        (unfused_attention, ATTENTION, 2 * 70, (10, 4 * 4), [SOFTMAXES, "F.scaled_dot_product_attention(q, k, v)"]),
+    ],
+)
+def test_what_is_told(rule, events, stake, change, words):
+    made = report(events, limits=HOPPER | {"memory_bytes": 80_000_000_000})
+    (found,) = rule(made)
+    assert (found.at_stake_ns, saved(found, made), found.at_most) == (stake, change, rule is no_tensor_cores)
+    said = f"{found.headline} {found.text} {found.action} {found.remedy}"
+    assert [one for one in words if one not in said] == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "events", "capability"),
+    [
+        (float64, line((ADAM, 90), (GEMM, 10)), "9.0"),
+        (float64, line((TANH64, 2), (ADAM, 98)), "9.0"),
+        (float64, line((GEMM64, 100)), "9.0"),
+        (layout_copies, launched((STRIDED, 40, "aten::copy_"), (GEMM, 60, "aten::mm")), "9.0"),  # into a slice
+        (layout_copies, within("aten::reshape", (STRIDED, 40, "aten::copy_"), node="ViewBackward0"), "9.0"),
+        (layout_copies, launched((STRIDED, 40, "aten::linear"), (GEMM, 60, "aten::mm")), "9.0"),  # a bias for each row
+        (layout_copies, line((STRIDED, 9), (GEMM, 91)), "9.0"),
+        (layout_copies, line((UP, 40), (GEMM, 60)), "9.0"),
+        (large_logits, line(*(LOSS[at] for at in (0, 1, 2, 6, 7, 8))), "9.0"),  # of F.cross_entropy under autocast
+        (large_logits, line((GEMM, 50), (MUL, 30), (MUL, 30), (ADD, 30), (GEMM, 50)), "9.0"),
+        (large_logits, line(*LOSS, (GEMM, 3000)), "9.0"),
+        (large_logits, launched(*AUTOCAST), "9.0"),
+        (large_logits, launched((GEMM, 50, "aten::mm"), *ROWS, ROWS[0], (GEMM, 50, "aten::mm")), "9.0"),
+        (large_logits, launched(*CHAIN, (GEMM, 50, "aten::bmm")), "9.0"),  # attention
+        (scatter_atomics, line((GEMM, 20), (MUL, 101), (INDEX_ADD, 300)), "9.0"),
+        (scatter_atomics, line((GEMM, 20), (INDEX_ADD, 100), (GEMM, 10_000)), "9.0"),
+        (gathers, line(*[(GATHER, 10), (ADD, 12)] * 7), "9.0"),
+        (gathers, line(*[(GATHER, 1), (ADD, 2)] * 8, (GEMM, 30)), "9.0"),
+        (gathers, launched((GATHER, 60, "aten::index"), (GEMM, 40, "aten::mm")), "9.0"),
+        (recomputation, launched(*AGAIN), "9.0"),
+        (recomputation, launched((GEMM, 30, "aten::mm"), (MUL, 9, "aten::mul"), node="B0"), "9.0"),
+        (by_hand, line((GEMM, 50_000), *FORMULA[2:] * 2, (GEMM, 50_000)), "9.0"),  # residuals and biases
+        (by_hand, line(*FORMULA[:3] * 9, (GEMM, 5_000)), "9.0"),  # a loop over tensors
+        (by_hand, line((GEMM, 900), *((name, ns // 10) for name, ns in FORMULA), (GEMM, 900)), "9.0"),  # small ones
+        (by_hand, line(*FORMULA, (GEMM, 5_000_000)), "9.0"),
+        (growing_concatenations, line(*[(CAT, 3000), (GEMM, 500), (CAT, 3100), (GEMM, 500)] * 20), "9.0"),
+        *((growing_copies, copied(*sizes), "9.0") for sizes in ([300, 100] * 30, range(100, 6000, 100), PIECES[:20])),
+        (full_sort, sorts("aten::topk", TOPK, BITONIC), "9.0"),  # what topk found is sorted
+        (full_sort, sorts("aten::index_put_", RADIX, GEMM), "9.0"),  # indices are sorted for another operator
+        *((unaligned_gemm, line((name, 100)), "9.0") for name in (ALIGN8, GEMM, FLOAT, SIMT)),
+        *((old_architecture_gemm, line((ALIGN8, 100)), one) for one in ("8.0", "8.9", "12.0")),
+        *((old_architecture_gemm, line((name, 100)), "9.0") for name in (GEMM, FLOAT, FLOAT64)),
+        (old_architecture_gemm, line((ALIGN8, 249), (GEMM, 751)), "9.0"),  # a part that is not sizable
+        *((no_tf32, line((FLOAT, 100)), one) for one in ("7.5", None, "gfx942")),
+        (no_tf32, line((IMAGES, 100), IMAGES_TF32), "9.0"),
+        *((no_tensor_cores, line((name, 100)), "9.0") for name in (GEMM, FLOAT, VECTOR)),
+        (no_tensor_cores, line((HALF, 100)), "6.1"),
+        # others are told from a hundredth of the time on
+        *((rule, line((name, 9), (GEMM, 1000)), "9.0") for rule, name in ((unaligned_gemm, ALIGN1), (no_tf32, FLOAT))),
+        (layout_conversions, line((THERE, 9), ("k", 991)), "9.0"),
+        (layout_conversions, line((ROUND, 100)), "9.0"),
+        *((recurring_casts, events, "9.0") for events in (casts(STRIDED), casts(UP, many=31), casts(UP, rest=20_000))),
+        (unfused_attention, line(*[GEMM, SOFTMAX, GEMM] * 2), "9.0"),  # a network that ends with it, called again
+        (unfused_attention, line(*[GEMM, ADD, LOG_SOFTMAX, GEMM] * 2), "9.0"),
+        (unfused_attention, line(GEMM, ADD, SOFTMAX, GEMM), "9.0"),  # one is not enough
+    ],
+)
+def test_what_is_not_told(rule, events, capability):
+    assert rule(report(events, limits={"compute_capability": capability})) == []
+
+
+@pytest.mark.parametrize(
+    ("capability", "saved_ns"), [("7.0", 12_738), ("8.0", 40_625), ("10.0", 47_477), ("8.6", 47_656)]
+)
+def test_products_in_float64_are_as_much_slower_as_the_gpu_makes_them(capability, saved_ns):
+    """And a kernel of 100 ns is no shorter than one can be."""
+    made = report(line((GEMM64, 50_000), (TANH64, 100)), limits={"compute_capability": capability})
+    (found,) = float64(made)
+    assert saved(found, made) == (0, saved_ns)
+    assert len(no_tensor_cores(report(line((HALF, 100)), limits={"compute_capability": "7.0"}))) == 1
+
+
+def test_softmaxes_between_other_products_are_a_loss():
+    assert large_logits(report(launched(*CHAIN, (GEMM, 50, "aten::mm")))) != []
+
+
+def test_formulas_that_others_tell_of_are_left_out():
+    (found,) = by_hand(report(line((GEMM, 50_000), *FORMULA, (GEMM, 50_000))))
+    assert found.rule == "fusion"
+    assert found.retold(found.claims.head(3)) is None
+    assert found.retold(found.claims).at_stake_ns == 35_000
+
+
+# Products whose shapes are known
+
+
+def product(at, start, end, name, operator="aten::mm"):
+    """An operator, its launch and its kernel; `at` is the place of the operator in the list of events."""
+    return (
+        host("op", operator, start, start + 2),
+        call("cudaLaunchKernel", start, start + 1, correlation=at, parent=at),
+        kernel(start + 2, end, name=name, correlation=at, parent=at),
+    )
+
+
+def shaped(*shapes, events=()):
+    """The finding on unaligned products, with the shapes of some events."""
+    rows = [{"event_id": at, "input_shapes": text} for at, text in shapes]
+    events = events or product(0, 0, 100, ALIGN1, "aten::addmm")
+    (found,) = unaligned_gemm(report(events, limits=HOPPER, op_detail=rows))
+    return found
+
+
+def test_with_shapes_the_odd_dimension_is_named_and_what_aligned_ones_take_is_no_loss():
+    """The aligned product does 64 × 64 × 64 in 128 ns; the unaligned one 64 × 64 × 65 in 1298 ns."""
+    events = [*product(0, 0, 130, GEMM), *product(3, 200, 1500, ALIGN1)]
+    found = shaped((0, "[[64, 64], [64, 64]]"), (3, "[[64, 64], [64, 65]]"), events=events)
+    assert found.at_stake_ns == 1298 - 130
+    assert "Most for [64, 64] × [64, 65]: 65 is no multiple of 8. At the best rate of the aligned" in found.text
+    assert found.action == "Pad 65 to a multiple of 64"
+
+
+@pytest.mark.parametrize(
+    ("shapes", "side"),
+    [
+        ("[[227, 768], [768, 50257]]", 50257),
+        ("[[1024, 50257], [50257, 768]]", 50257),
+        ("[[50257, 1024], [1024, 768]]", 50257),  # of weights, backward
+        ("[[8], [65, 64], [64, 64]]", 65),
+        ("[[2, 65, 64], [2, 64, 64]]", 65),
+        *((text, None) for text in ("", "[", "[[]]", "[[1, 2]]", "[[1, 2], [3, 4]]", "[[true, 2], [2, 1]]", "7")),
+    ],
+)
+def test_the_dimension_that_is_padded_is_the_one_that_rows_begin_at(shapes, side):
+    found = shaped((0, shapes))
+    assert found.action == (f"Pad {side} to a multiple of 64" if side else "Pad dimensions to multiples of 64")
+
+
+@pytest.mark.parametrize(("blocks", "many"), [(132, 1), (131, 0)])
+def test_small_products_gain_nothing_by_newer_kernels(blocks, many):
+    events = [kernel(0, 250, name=ALIGN8, grid=(blocks, 1, 1), block=(128, 1, 1)), kernel(250, 1000, name=GEMM)]
+    assert len(old_architecture_gemm(report(events, limits=HOPPER | {"sm_count": 132}))) == many
+    assert len(old_architecture_gemm(report(line((GEMM, 100)), limits={"compute_capability": "10.0"}))) == 1
+
+
+# Per step, and where
+
+
+def test_counts_and_times_are_per_step_and_the_range_of_most_is_where():
+    events = [nvtx("head", 0, 10)]
+    for number in range(4):
+        events.append(call("cudaLaunchKernel", number, number + 1, correlation=number))
+        events.append(kernel(100 * number + 5, 100 * number + 65, name=ALIGN1, correlation=number))
+    (found,) = unaligned_gemm(report(events, limits=HOPPER).narrow(window=Window(0, 400, count=4, each="step")))
+    assert "1 matrix product a step" in found.text
+    assert "60 ns a step" in found.text
+    assert (found.at_stake_ns, found.where) == (240, "head")
+
+
+def test_casts_rarer_than_steps_do_not_recur():
+    whole = report(casts(UP))
+    assert recurring_casts(whole.narrow(window=Window(0, 1320, count=33, each="step"))) == []
+    (found,) = recurring_casts(whole.narrow(window=Window(0, 1320, count=16, each="step")))
+    assert "2 casts a step between types, most" in found.text
+
+
+def test_what_the_gpu_waited_for_casts_is_theirs_but_no_more_than_in_the_median():
+    """Each begins 14 after the end of the one before, which itself ends after the launch before; one is late."""
+    events = []
+    for number in range(32):
+        at = 20 * number + (1000 if number > 16 else 0)
+        events.append(call("cudaLaunchKernel", at, at + 4, correlation=number))
+        events.append(kernel(at + 4, at + 10, name=UP, correlation=number))
+    (found,) = recurring_casts(report(events))
+    assert found.at_stake_ns == 32 * 6 + 31 * 14
+    assert "the GPU idled 434 ns until they were launched" in found.text
+
+
+def test_casts_of_attention_are_left_to_the_finding_about_it():
+    alone = [event for at in range(0, 3200, 100) for event in line(GEMM, ADD, UP, SOFTMAX, DOWN, GEMM, at=at)]
+    assert [one.rule for one in ranked(report(alone)) if one.table == "kernels --by operation"] == []
+    beside = [event for number in range(40) for event in line((DOWN, 7), at=10_000 + 10 * number)]
+    every = ranked(report([*alone, kernel(9_000, 9_200, name=WORK), *beside]))
+    (found,) = (one for one in every if one.rule == "recurring-casts")
+    assert found.at_stake_ns == 40 * 7
+    assert found.text.endswith("their share. Other findings tell of 69.6 % of that.")
+
+
+def test_the_outermost_operator_of_most_casts_is_named():
+    events = [
+        host("op", "autograd::engine::evaluate_function: ToCopyBackward0", 0, 100),
+        host("op", "aten::to", 5, 90),
+        call("cudaLaunchKernel", 10, 20, correlation=1, parent=1),
+        kernel(30, 1000, name=UP, correlation=1, parent=1),
+        *line(*[(UP, 1)] * 31, at=1000),
+    ]
+    (found,) = recurring_casts(report(events))
+    assert "most in ToCopyBackward0; the GPU" in found.text
+
+
+# Attention
+
+
+def stakes(*events):
+    return [found.at_stake_ns for found in unfused_attention(report(events))]
+
+
+def test_memsets_and_copies_on_the_device_may_stand_between_and_other_streams_are_other_chains():
+    within_device = memcpy(30, 40, direction="Device-to-Device")
+    events = [*line(GEMM, ADD), memset(20, 30), within_device, *line(SOFTMAX, GEMM, at=40)]
+    assert stakes(*events, *line(GEMM, ADD, at=100), memset(120, 130), *line(SOFTMAX, GEMM, at=130)) == [60 + 50]
+    chain = [GEMM, ADD, SOFTMAX, GEMM]
+    assert stakes(*line(*chain), *line(*chain, at=100, stream=8)) == [80]
+    assert stakes(*line(GEMM, ADD, SOFTMAX), *line(GEMM, at=30, stream=8), *line(GEMM, ADD, SOFTMAX, at=50)) == []
+    steps = report(line(*[*chain, SUM] * 4)).narrow(window=Window(100, 200, count=2, each="step"))
+    assert "1 softmax pass a step over scores" in unfused_attention(steps)[0].text
+
+
+def modelled(names):
+    """The time at stake of kernels of 10 ns on one stream, by walking from each softmax to both sides."""
+    last, taken, found = len(names) - 1, set(), 0
+    for place, name in enumerate(names):
+        first, end = place - 1, place + 1
+        while first >= 0 and names[first] in (ADD, DOWN):
+            first -= 1
+        while end <= last and names[end] in (ADD, DOWN):
+            end += 1
+        scaled = name == BACKWARD or ADD in names[first + 1 : place]
+        if name not in (SOFTMAX, BACKWARD) or first < 0 or end > last or max(place - first, end - place) > 9:
+            continue
+        if {names[first], names[end]} != {GEMM} or not scaled:
+            continue
+        found += 1
+        first -= name == BACKWARD and first > 0 and names[first - 1] == GEMM
+        end += name == BACKWARD and end < last and names[end + 1] == GEMM
+        while first > 0 and names[first - 1] == DOWN:
+            first -= 1
+        while end < last and names[end + 1] == DOWN:
+            end += 1
+        taken.update(range(first, end + 1))
+    return [10 * len(taken)] if found > 1 else []
+
+
+@given(st.lists(st.sampled_from([GEMM, GEMM, ADD, DOWN, SOFTMAX, BACKWARD, SUM]), max_size=40))
+@example([GEMM, ADD, SOFTMAX, DOWN, GEMM, DOWN, GEMM, GEMM, BACKWARD, GEMM, GEMM, DOWN])
+@example([GEMM, *[ADD] * 9, SOFTMAX, GEMM] * 2)
+@example([SUM, ADD, SOFTMAX, GEMM, ADD, SOFTMAX, SUM, GEMM] * 2)
+def test_time_at_stake_equals_a_walk_from_each_softmax(names):
+    assert stakes(*line(*names)) == modelled(names)
+
+
+@pytest.mark.parametrize(("operator", "told"), [("aten::bmm", [2 * 30]), ("aten::addmm", [])])
+def test_where_operators_are_known_products_are_batched_ones(operator, told):
+    events = []
+    for number, name in enumerate([GEMM, SOFTMAX, GEMM, SUM] * 2):
+        at, made = 10 * number, operator if name == GEMM else "aten::softmax"
+        events.append(host("op", made, at, at + 5))
+        parent = len(events) - 1
+        events.append(call("cudaLaunchKernel", at, at + 2, correlation=number, parent=parent))
+        events.append(kernel(at + 5, at + 15, name=name, correlation=number, parent=parent))
+    assert stakes(*events) == told
+
+
+# Biases of convolutions before a batch normalization
+
+BIASED, PLAIN = '["float", "float", "float", "ScalarList"]', '["float", "float", "", "ScalarList"]'
+
+
+def network(*after, types=BIASED, backward=True):
+    """A convolution whose bias takes 10 ns forward and 20 backward, and the operators `after` it."""
+    events = [
+        host("op", "aten::conv2d", 0, 100),
+        host("op", "aten::add_", 50, 90),
+        call("cudaLaunchKernel", 20, 22, correlation=1, parent=0),
+        kernel(100, 200, name="conv", correlation=1, parent=0),
+        call("cudaLaunchKernel", 60, 62, correlation=2, parent=1),
+        kernel(200, 210, name="add", correlation=2, parent=1),
+        *(host("op", name, 100 + 10 * at, 110 + 10 * at) for at, name in enumerate(after)),
+    ]
+    detail = [{"event_id": 0, "input_types": types, "sequence_number": 7}]
+    if backward:
+        events.append(host("op", "ConvolutionBackward0", 500, 600, thread=2))
+        detail.append({"event_id": len(events) - 1, "sequence_number": 7, "forward_thread_id": 1, "forward_id": 0})
+        events.append(host("op", "aten::sum", 510, 590, thread=2))
+        summed = len(events) - 1
+        events.append(call("cudaLaunchKernel", 520, 530, correlation=3, thread=2, parent=summed))
+        events.append(kernel(700, 720, name="sum", correlation=3, parent=summed))
+    return report(events, op_detail=detail)
+
+
+NORM = "aten::batch_norm"
+
+
+@pytest.mark.parametrize(
+    ("of", "stakes"),
+    [
+        (network(NORM), [30]),
+        (network("aten::add_", NORM, "aten::relu"), [30]),
+        (network(NORM, backward=False), [10]),
+        *((network(NORM, types=types), []) for types in (PLAIN, "[", "{}")),
+        *((network(*after), []) for after in (("aten::relu", NORM), ("aten::relu",), ())),
+    ],
+)
+def test_kernels_that_add_the_bias_and_sum_its_gradient_are_at_stake(of, stakes):
+    found = bias_before_batchnorm(of)
+    assert [one.at_stake_ns for one in found] == stakes
+    assert all("add biases of convolutions, or sum their gradients" in one.text for one in found)
+
+
+# Chains of operators
+
+
+def test_who_compiles_already_is_told_to_compile_chains_too():
+    events = launched((ADD, 90_000, "aten::add"), (ADD, 90_000, "aten::mul"))
+    parents = {event.start: at for at, event in enumerate(events) if event.kind == "op"}
+    events = [
+        event
+        if event.kind == "op"
+        else event.__class__(**{**vars(event), "parent": parents[90_004 * event.correlation]})
+        for event in events
+    ]
+    actions = []
+    for more in ([], [kernel(200_000, 200_001, name=COMPILED)]):
+        (found,) = fusible(report([*events, *more], kinds=("kernel", "memcpy", "memset", "api", "op", "range")))
+        actions.append((found.action, "not compiled, as other kernels are" in found.remedy))
+    assert actions == [
+        ("torch.compile, or one kernel in Triton or CUDA", False),
+        ("torch.compile them, too, or one kernel in Triton or CUDA", True),
+    ]
+
+
+# Real reports
+
+
+def test_real_programs():
+    naive = real_report(SAMPLES / "mlp_train" / "nsys.sqlite")
+    (found,) = no_tf32(naive)  # all of its 546 products, as `kernels --by arch` sums them
+    assert (found.at_stake_ns, found.where) == (8_090_834, "backward")
+    assert "546 matrix products in full float32" in found.text
+    gelu = real_report(SAMPLES / "gelu" / "torch.json.gz")
+    (found,) = fusible(gelu)
+    # without shapes: of each chain the shortest kernel, which is what one that does all of it really takes there
+    assert found.at_stake_ns == 18_285_857 - 2_025_818
+    assert "Most: aten::mul → aten::pow → … → aten::add → aten::mul, 8 kernels 21 times, taking 18.29 ms" in found.text
+    (found,) = bias_before_batchnorm(real_report(REPORTS / "torch" / "memory.json.gz"))
+    assert "6 kernels add biases of convolutions" in found.text  # as op_kernels has them
+    (found,) = layout_conversions(real_report(REPORTS / "torch" / "memory.json.gz"))
+    assert "24 conversions of images" in found.text
+
+
+@pytest.mark.parametrize(
+    ("rule", "path"),
+    [
+        (old_architecture_gemm, REPORTS / "libraries.sqlite"),
+        *((unfused_attention, REPORTS / name) for name in ("torch_node.sqlite", "torch/cuda_graph.json.gz")),
+        *((fusible, SAMPLES / name) for name in ("mlp_train/torch.json.gz", "gelu/nsys.sqlite")),
+        *((bias_before_batchnorm, SAMPLES / name) for name in ("mlp_train/torch.json.gz", "mlp_train/nsys.sqlite")),
+        *(
+            (rule, SAMPLES / name)
+            for rule in (layout_conversions, recurring_casts)
+            for name in ("mlp_train/nsys.sqlite", "gelu/torch.json.gz", "cdist/nsys.sqlite")
+        ),
+    ],
+)
+def test_real_programs_without(rule, path):
+    assert rule(real_report(path)) == []
