@@ -35,7 +35,7 @@ from kanalyze.analyses.iterations.phases import BETWEEN
 from kanalyze.analyses.operators._host_tree import ARROW
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.decoder.decode import decode
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 from kanalyze.units import nearest
 
 if TYPE_CHECKING:
@@ -114,13 +114,11 @@ COMPARE_FINDINGS: Final = _table(
         Column("new_runs", pl.Int64, "Runs of new that have it."),
         *TIMES,
         *CERTAINTY[:-1],
-        Column(
-            "changed",
-            pl.Boolean,
-            "Whether its time changed by more than the least effect and more than noise; of what is new or gone, "
-            "whether every run of the other side has it.",
-        ),
-        Column("headline", pl.String, "The largest of them: of new, or of base where it is gone."),
+        *columns("""
+            changed bool: Whether its time changed by more than the least effect and more than noise; of what is new or
+                gone, whether every run of the other side has it.
+            headline text: The largest of them: of new, or of base where it is gone.
+        """),
     ),
     purpose="findings that went, came or stay",
     telling=("change", "rule", "base_ns", "new_ns", "headline"),
@@ -129,21 +127,17 @@ COMPARE_FINDINGS: Final = _table(
 COMPARE_MEMORY: Final = _table(
     "compare_memory",
     "One kind of memory in base and in new.",
-    (
-        Column("memory", pl.String, "Device, Pinned, Managed…", nullable=True),
-        Column("base_peak_bytes", pl.Int64, "Most that was in use at once in base, the mean of its runs."),
-        Column("new_peak_bytes", pl.Int64, "The same in new."),
-        Column("delta_bytes", pl.Int64, "new_peak_bytes less base_peak_bytes."),
-        Column("ratio", pl.Float64, "new_peak_bytes by base_peak_bytes; null where one is 0.", nullable=True),
-        Column("base_allocations", pl.Float64, "Allocations in an iteration of base."),
-        Column("new_allocations", pl.Float64, "The same of new."),
-        Column(
-            "changed",
-            pl.Boolean,
-            "Whether the peak, or the number of allocations, differs by more than the least effect between any run of "
-            "base and any of new.",
-        ),
-    ),
+    columns("""
+        memory text?: Device, Pinned, Managed…
+        base_peak_bytes int: Most that was in use at once in base, the mean of its runs.
+        new_peak_bytes int: The same in new.
+        delta_bytes int: new_peak_bytes less base_peak_bytes.
+        ratio float?: new_peak_bytes by base_peak_bytes; null where one is 0.
+        base_allocations float: Allocations in an iteration of base.
+        new_allocations float: The same of new.
+        changed bool: Whether the peak, or the number of allocations, differs by more than the least effect between any
+            run of base and any of new.
+    """),
     purpose="memory and allocations, before and after",
     telling=("memory", "base_peak_bytes", "new_peak_bytes", "base_allocations", "new_allocations", "changed"),
 )
@@ -186,13 +180,10 @@ COMPARE_OPS: Final = _table(
     "One operator of the call tree in base and in new, or those under it that one side alone has; device time is "
     "exclusive, of the window of `compare`, and sums to its busy time less what no recorded operator launched.",
     (
-        Column(
-            "path",
-            pl.String,
-            "The operators around it and itself, outermost first; of those that one side alone has, the nearest "
-            "operator around them that both have. Null at the outermost.",
-            nullable=True,
-        ),
+        *columns("""
+            path text?: The operators around it and itself, outermost first; of those that one side alone has, the
+                nearest operator around them that both have. Null at the outermost.
+        """),
         Column(
             "change",
             pl.Enum([SAME, _REPLACED, NEW, GONE]),
@@ -202,12 +193,11 @@ COMPARE_OPS: Final = _table(
         Column("new_ops", pl.String, "Those that new alone has.", nullable=True),
         *COUNTS,
         *TIMES,
-        Column(
-            "base_self_host_ns",
-            pl.Int64,
-            "Host time without what they called, in base; of the host's part of the iterations, which is earlier.",
-        ),
-        Column("new_self_host_ns", pl.Int64, "The same in new."),
+        *columns("""
+            base_self_host_ns int: Host time without what they called, in base; of the host's part of the iterations,
+                which is earlier.
+            new_self_host_ns int: The same in new.
+        """),
         *CERTAINTY,
     ),
     purpose="operators that changed, came or went",
@@ -255,23 +245,16 @@ COMPARE_COUNTERS: Final = _table(
         _CHANGE,
         *_KERNELS,
         *COUNTS,
-        Column("counter", pl.String, "A column of `counters` or `roofline`."),
-        Column(
-            "base",
-            pl.Float64,
-            "Its mean over the launches of base; of several kernels that became others together, the sum of times, "
-            "cycles, bytes and FLOP, the most registers, and of others the mean by time.",
-            nullable=True,
-        ),
-        Column("new", pl.Float64, "The same of new.", nullable=True),
-        Column("difference", pl.Float64, "new less base.", nullable=True),
-        Column("ratio", pl.Float64, "new by base; null of shares, and where one is 0.", nullable=True),
-        Column(
-            "changed",
-            pl.Boolean,
-            "Whether it differs by more than the least effect: shares by their difference, others by their ratio, what "
-            "one side alone has at all.",
-        ),
+        *columns("""
+            counter text: A column of `counters` or `roofline`.
+            base float?: Its mean over the launches of base; of several kernels that became others together, the sum of
+                times, cycles, bytes and FLOP, the most registers, and of others the mean by time.
+            new float?: The same of new.
+            difference float?: new less base.
+            ratio float?: new by base; null of shares, and where one is 0.
+            changed bool: Whether it differs by more than the least effect: shares by their difference, others by their
+                ratio, what one side alone has at all.
+        """),
     ),
     purpose="counters of kernels, before and after",
     telling=("base_kernel", "new_kernel", "counter", "base", "new", "ratio", "changed"),

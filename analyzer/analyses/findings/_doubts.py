@@ -26,7 +26,7 @@ from kanalyze.analyses.streams.concurrency import STREAM, recorded_work
 from kanalyze.columns import as_of, gathered, in_order_of, marked, positions, repeated, rows_at
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Table, columns
 from kanalyze.tools import NAMES
 from kanalyze.window import STEP_PREFIX
 
@@ -499,17 +499,13 @@ _USUAL: Final = (
 TABLE: Final = Table(
     "health",
     "One thing that was looked at; a count of 0 means that it was found in order.",
-    (
-        Column("check", pl.String, "What was looked at."),
-        Column("count", pl.Int64, "How many rows, tables or columns are not in order."),
-        Column("ns", pl.Int64, "The time that they stand for; null where that is not known.", nullable=True),
-        Column("effect", pl.String, "What cannot be trusted or told if there are any."),
-        Column(
-            "doubt",
-            pl.Boolean,
-            "Whether the page says so: there are some, and they are not just how the tool works.",
-        ),
-    ),
+    columns("""
+        check text: What was looked at.
+        count int: How many rows, tables or columns are not in order.
+        ns int?: The time that they stand for; null where that is not known.
+        effect text: What cannot be trusted or told if there are any.
+        doubt bool: Whether the page says so: there are some, and they are not just how the tool works.
+    """),
     purpose="how far the report can be trusted",
     tools=NAMES,
 )

@@ -26,47 +26,31 @@ from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.errors import KanalyzeError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Table, columns
 from kanalyze.tools import worded
 
 TABLE: Final = Table(
     "findings",
     "One finding: a sentence with its evidence and the nanoseconds at stake.",
-    (
-        Column("rule", pl.String, "Stable name of the kind of finding, which `kanalyze explain` takes."),
-        Column("device", pl.Int64, "The GPU whose window the time is part of."),
-        Column(
-            "at_stake_ns",
-            pl.Int64,
-            "The time in the window that it takes; of `at_most`, the most that mending it can gain.",
-        ),
-        Column("at_most", pl.Boolean, "Whether no way to mend it can gain more; if not, more may follow."),
-        Column(
-            "per_iteration_ns",
-            pl.Int64,
-            "The mean of that time per iteration, rounded, in a window of iterations.",
-            nullable=True,
-        ),
-        Column(
-            "replayed_ns",
-            pl.Int64,
-            "How much shorter the device's window gets by the remedy, without the profiler, by a replay; null where "
-            "none was made.",
-            nullable=True,
-        ),
-        Column("share", pl.Float64, "That time as a part of the device's window."),
-        Column("headline", pl.String, "What was found, in a line."),
-        Column("action", pl.String, "What to do about it, in a line: as code or a command where that says it."),
-        Column(
-            "where", pl.String, "The range, operator or line of code that it lies in, or most of it.", nullable=True
-        ),
-        Column("sentence", pl.String, "What was found, with the evidence."),
-        Column("remedy", pl.String, "What to do about it."),
-        Column("table", pl.String, "What to give `kanalyze show` to see the rows behind it."),
-        Column("definition", pl.String, "What to give `kanalyze` to read what it means and what to do."),
-        Column("replayed_low_ns", pl.Int64, "The least that it gets shorter by, as far as is known.", nullable=True),
-        Column("replayed_high_ns", pl.Int64, "The most.", nullable=True),
-    ),
+    columns("""
+        rule text: Stable name of the kind of finding, which `kanalyze explain` takes.
+        device int: The GPU whose window the time is part of.
+        at_stake_ns int: The time in the window that it takes; of `at_most`, the most that mending it can gain.
+        at_most bool: Whether no way to mend it can gain more; if not, more may follow.
+        per_iteration_ns int?: The mean of that time per iteration, rounded, in a window of iterations.
+        replayed_ns int?: How much shorter the device's window gets by the remedy, without the profiler, by a replay;
+            null where none was made.
+        share float: That time as a part of the device's window.
+        headline text: What was found, in a line.
+        action text: What to do about it, in a line: as code or a command where that says it.
+        where text?: The range, operator or line of code that it lies in, or most of it.
+        sentence text: What was found, with the evidence.
+        remedy text: What to do about it.
+        table text: What to give `kanalyze show` to see the rows behind it.
+        definition text: What to give `kanalyze` to read what it means and what to do.
+        replayed_low_ns int?: The least that it gets shorter by, as far as is known.
+        replayed_high_ns int?: The most.
+    """),
     purpose="what is worth knowing, ranked, with a remedy",
     telling=("rule", "at_stake_ns", "replayed_ns", "per_iteration_ns", "share", "where"),
 )

@@ -11,15 +11,13 @@ from kanalyze.analyses.host._call_kinds import shown
 from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Table, columns
 
 TABLE: Final = Table(
     "api",
     "One CUDA runtime or driver call; time of calls inside calls counts in both.",
     (
-        Column(
-            "name", pl.String, "The call as nsys shows it: without the four-digit version of its form.", nullable=True
-        ),
+        *columns("name text?: The call as nsys shows it: without the four-digit version of its form."),
         *DURATION_COLUMNS,
     ),
     purpose="CUDA calls by total time",

@@ -13,38 +13,31 @@ from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import first_seen, positions, rows_at, sure, telling
 from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Table, columns
 
 TABLE: Final = Table(
     "launches",
     "One kernel and the call that launched it; a call that launched several (a graph) has a row for each.",
     (
-        Column("api_start_ns", pl.Int64, "Start of the call."),
-        Column("api_ns", pl.Int64, "Duration of the call."),
-        Column(
-            "queue_ns",
-            pl.Int64,
-            "From the call's return to the kernel's start; null if it started before.",
-            nullable=True,
-        ),
-        Column("kernel_start_ns", pl.Int64, "Start of the kernel."),
-        Column("kernel_ns", pl.Int64, "Duration of the kernel."),
-        Column("total_ns", pl.Int64, "From the start of the call to the end of the kernel or the call, the later one."),
-        Column("process_id", pl.Int64, "Process that made the call."),
-        Column("thread_id", pl.Int64, "Thread that made the call.", nullable=True),
-        Column(
-            "device", pl.Int64, "What the process calls the GPU that ran the kernel, as nsys prints it.", nullable=True
-        ),
-        Column("api", pl.String, "The call, as nsys shows it.", nullable=True),
+        *columns("""
+            api_start_ns int: Start of the call.
+            api_ns int: Duration of the call.
+            queue_ns int?: From the call's return to the kernel's start; null if it started before.
+            kernel_start_ns int: Start of the kernel.
+            kernel_ns int: Duration of the kernel.
+            total_ns int: From the start of the call to the end of the kernel or the call, the later one.
+            process_id int: Process that made the call.
+            thread_id int?: Thread that made the call.
+            device int?: What the process calls the GPU that ran the kernel, as nsys prints it.
+            api text?: The call, as nsys shows it.
+        """),
         *LAUNCH_SHAPE,
-        Column("kernel", pl.String, "Demangled name of the kernel.", nullable=True),
-        Column("gpu", pl.Int64, "The GPU that ran the kernel, as in `devices`.", nullable=True),
-        Column("stream", pl.Int64, "CUDA stream.", nullable=True),
-        Column(
-            "charged_api_ns",
-            pl.Int64,
-            "The call's duration once per call: 0 but for its kernel of the lowest event_id.",
-        ),
+        *columns("""
+            kernel text?: Demangled name of the kernel.
+            gpu int?: The GPU that ran the kernel, as in `devices`.
+            stream int?: CUDA stream.
+            charged_api_ns int: The call's duration once per call: 0 but for its kernel of the lowest event_id.
+        """),
     ),
     purpose="each kernel with the call that launched it",
     telling=("kernel_start_ns", "kernel_ns", "api_ns", "queue_ns", "stream"),

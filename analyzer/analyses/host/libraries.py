@@ -13,7 +13,7 @@ from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 from kanalyze.tools import recorders
 
 TABLE: Final = Table(
@@ -28,12 +28,10 @@ TABLE: Final = Table(
             else column
             for column in DURATION_COLUMNS
         ),
-        Column(
-            "idle_ns",
-            pl.Int64,
-            "What of total_ns all devices were idle for, inside their windows; null where no device is known.",
-            nullable=True,
-        ),
+        *columns("""
+            idle_ns int?: What of total_ns all devices were idle for, inside their windows; null where no device is
+                known.
+        """),
     ),
     purpose="calls of cuBLAS, NCCL and others, of the OS",
     tools=recorders("osrt"),

@@ -17,7 +17,7 @@ from kanalyze.columns import gathered, parts_by
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.outlets import short_paths
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Table, columns
 
 #: What a piece of a device's time is, by the ledger's bucket; every other is the host's.
 _PARTS: Final = {**dict.fromkeys(BUSY_BUCKETS, "work"), "launch": "launch", **dict.fromkeys(("sync", "queued"), "wait")}
@@ -29,23 +29,19 @@ _PLACE: Final = ("file", "line", "function")
 TABLE: Final = Table(
     "code",
     "One line of the program's own code, or what comes from none: over all of them the columns sum to the window.",
-    (
-        Column("device", pl.Int64, "The GPU, as in `devices`."),
-        Column(
-            "file", pl.Categorical, "The file; null for what comes from none of the program's lines.", nullable=True
-        ),
-        Column("line", pl.Int64, "The line; that of the function where only functions were recorded.", nullable=True),
-        Column("function", pl.Categorical, "The function that it lies in.", nullable=True),
-        Column("place", pl.String, "The file by as much of its path as tells it apart, and the line.", nullable=True),
-        Column(
-            "host_ns", pl.Int64, "Idle time in which its thread ran the program's own code, and calls but the next."
-        ),
-        Column("launch_ns", pl.Int64, "Idle time for launches that it made."),
-        Column("wait_ns", pl.Int64, "Idle time in which it waited for the device, or work that it submitted did."),
-        Column("work_ns", pl.Int64, "What the device did of what it launched."),
-        Column("share", pl.Float64, "The sum of these as a part of the device's window."),
-        Column("text", pl.Categorical, "What stands in that line.", nullable=True),
-    ),
+    columns("""
+        device int: The GPU, as in `devices`.
+        file category?: The file; null for what comes from none of the program's lines.
+        line int?: The line; that of the function where only functions were recorded.
+        function category?: The function that it lies in.
+        place text?: The file by as much of its path as tells it apart, and the line.
+        host_ns int: Idle time in which its thread ran the program's own code, and calls but the next.
+        launch_ns int: Idle time for launches that it made.
+        wait_ns int: Idle time in which it waited for the device, or work that it submitted did.
+        work_ns int: What the device did of what it launched.
+        share float: The sum of these as a part of the device's window.
+        text category?: What stands in that line.
+    """),
     purpose="the time of each line of the program's code",
     telling=("place", "host_ns", "launch_ns", "wait_ns", "work_ns", "text"),
 )

@@ -32,7 +32,7 @@ from kanalyze.columns import mixed, nearest, parts_by, rows_at
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 
 #: By what a function was found.
 EVIDENCE: Final = ("python samples", "call stack", "cpu samples", "trace", "none")
@@ -380,26 +380,18 @@ TABLE: Final = Table(
     (
         Column("device", pl.Int64, "The GPU, as in `devices`."),
         Column("bucket", pl.Enum(IDLE), "The ledger's bucket: " + ", ".join(IDLE) + "."),
-        Column(
-            "culprit",
-            pl.String,
-            "host: the innermost operator, annotation or Python function of a trace, else the innermost range, else "
-            "what the trace of its capture has between the same launches, or the calls around; launch: the operation "
-            "that was launched; queued: what the operation waited for; profiler: its own word; else the call. Null: no "
-            "name.",
-            nullable=True,
-        ),
-        Column(
-            "range",
-            pl.String,
-            "Innermost range that the thread was in, from a launch call on the one that the call began in; "
-            "ProfilerStep* for every step of torch's profiler.",
-            nullable=True,
-        ),
-        Column("ns", pl.Int64, "Time."),
-        Column("share", pl.Float64, "Part of the device's window."),
-        Column("gaps", pl.Int64, "In how many gaps."),
-        Column("longest_ns", pl.Int64, "The most in one gap."),
+        *columns("""
+            culprit text?: host: the innermost operator, annotation or Python function of a trace, else the innermost
+                range, else what the trace of its capture has between the same launches, or the calls around; launch:
+                the operation that was launched; queued: what the operation waited for; profiler: its own word; else the
+                call. Null: no name.
+            range text?: Innermost range that the thread was in, from a launch call on the one that the call began in;
+                ProfilerStep* for every step of torch's profiler.
+            ns int: Time.
+            share float: Part of the device's window.
+            gaps int: In how many gaps.
+            longest_ns int: The most in one gap.
+        """),
         ALIGNED,
     ),
     purpose="who had the idle time: call, event and range",
@@ -415,13 +407,11 @@ _STATE: Final = (
         "where; runnable, as other threads had its processor; blocked in a system call; off processor in no traced "
         "call; unknown where the scheduler was not recorded.",
     ),
-    Column(
-        "waits_on",
-        pl.String,
-        "What the system call waits for, by its name and stack: lock, condition, sleep, DataLoader worker…",
-        nullable=True,
-    ),
-    Column("call", pl.String, "The system call.", nullable=True),
+    *columns("""
+        waits_on text?: What the system call waits for, by its name and stack: lock, condition, sleep, DataLoader
+            worker…
+        call text?: The system call.
+    """),
 )
 
 _PARTS: Final = (
@@ -444,14 +434,12 @@ BY_FUNCTION: Final = Table(
     "culprits",
     "A function of a host thread while a device waited for it; the rows of a device sum to its bucket `host`.",
     (
-        Column("device", pl.Int64, "The GPU, as in `devices`."),
-        Column(
-            "function",
-            pl.String,
-            "Innermost function of the program's own, else the innermost with a name; null where no sample tells.",
-            nullable=True,
-        ),
-        Column("module", pl.String, "Its program, library or Python file.", nullable=True),
+        *columns("""
+            device int: The GPU, as in `devices`.
+            function text?: Innermost function of the program's own, else the innermost with a name; null where no
+                sample tells.
+            module text?: Its program, library or Python file.
+        """),
         *_STATE,
         Column("chain", pl.String, "The program's own functions to it, of most of the time.", nullable=True),
         Column("evidence", pl.Enum(EVIDENCE), "What tells the function, of most of the time."),

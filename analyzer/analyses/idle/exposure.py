@@ -21,7 +21,7 @@ from kanalyze.analyses.shared.statistics import total
 from kanalyze.columns import rows_at
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 
 CATEGORIES: Final = (*BUSY_BUCKETS, "launch")
 
@@ -34,17 +34,15 @@ TABLE: Final = Table(
     (
         Column("device", pl.Int64, "The GPU, as in `devices`."),
         Column("category", pl.Enum(CATEGORIES), "kernel, communication, memcpy, memset; launch: the launching calls."),
-        Column("detail", pl.String, "Direction of the copies; null for all of the category together.", nullable=True),
-        Column("total_ns", pl.Int64, "Sum of the durations inside the window."),
-        Column("union_ns", pl.Int64, "Time in which at least one was running."),
-        Column("exposed_ns", pl.Int64, "The part that nothing hid, as in the ledger."),
-        Column(
-            "hidden_share",
-            pl.Float64,
-            "Part of the union that ran behind more useful work; null where there is none. Of launches, the part of "
-            "the calls in which the device did not wait for them; the latency after a call is in no call.",
-            nullable=True,
-        ),
+        *columns("""
+            detail text?: Direction of the copies; null for all of the category together.
+            total_ns int: Sum of the durations inside the window.
+            union_ns int: Time in which at least one was running.
+            exposed_ns int: The part that nothing hid, as in the ledger.
+            hidden_share float?: Part of the union that ran behind more useful work; null where there is none. Of
+                launches, the part of the calls in which the device did not wait for them; the latency after a call is
+                in no call.
+        """),
     ),
     purpose="how much of each kind of work was not hidden",
 )

@@ -14,7 +14,7 @@ from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 
 TABLE = Table(
     "ledger",
@@ -22,16 +22,13 @@ TABLE = Table(
     (
         Column("device", pl.Int64, "The GPU, as in `devices`."),
         Column("bucket", pl.Enum(BUCKETS), "Where the time went: " + ", ".join(BUCKETS) + "."),
-        Column(
-            "detail",
-            pl.String,
-            "kernel: graph for whole-graph rows; communication: waiting for whom, or transfer, where its ranks are in "
-            "the report; memcpy: the direction; loading: context or the call; launch: call or latency; profiler: its "
-            "own word; allocation, sync, api: the call; unknown: recording begins, or null.",
-            nullable=True,
-        ),
-        Column("ns", pl.Int64, "Time."),
-        Column("share", pl.Float64, "Part of the device's window."),
+        *columns("""
+            detail text?: kernel: graph for whole-graph rows; communication: waiting for whom, or transfer, where its
+                ranks are in the report; memcpy: the direction; loading: context or the call; launch: call or latency;
+                profiler: its own word; allocation, sync, api: the call; unknown: recording begins, or null.
+            ns int: Time.
+            share float: Part of the device's window.
+        """),
     ),
     purpose="where each GPU's time went, to the nanosecond",
 )

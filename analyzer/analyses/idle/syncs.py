@@ -22,7 +22,7 @@ from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import STREAM, recorded_work
 from kanalyze.columns import as_of, beside, gathered, rows_at
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 
 #: Scope of a blocking call by pattern of its name; the first match counts.
 _SCOPES: Final = (
@@ -64,24 +64,19 @@ TABLE: Final = Table(
         Column("start_ns", pl.Int64, "Start of the call."),
         Column("dur_ns", pl.Int64, "Its duration."),
         *_CALL,
-        Column("process_id", pl.Int64, "Process.", nullable=True),
-        Column("thread_id", pl.Int64, "Host thread.", nullable=True),
-        Column(
-            "device",
-            pl.Int64,
-            "The GPU that it waits for, as in `devices`; null where that cannot be told.",
-            nullable=True,
-        ),
+        *columns("""
+            process_id int?: Process.
+            thread_id int?: Host thread.
+            device int?: The GPU that it waits for, as in `devices`; null where that cannot be told.
+        """),
         _IDLE,
         _BUSY,
-        Column(
-            "waited_for",
-            pl.String,
-            "The last operation to end before the call returned, of those that it waits for; null if none ended in it.",
-            nullable=True,
-        ),
-        Column("stream", pl.Int64, "CUDA stream of that operation.", nullable=True),
-        Column("after_ns", pl.Int64, "From the end of that operation to the call's return.", nullable=True),
+        *columns("""
+            waited_for text?: The last operation to end before the call returned, of those that it waits for; null if
+                none ended in it.
+            stream int?: CUDA stream of that operation.
+            after_ns int?: From the end of that operation to the call's return.
+        """),
     ),
     purpose="calls that blocked the host, and for what",
     groupings=("api",),

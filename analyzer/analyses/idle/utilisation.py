@@ -14,7 +14,7 @@ from kanalyze.analyses.shared.analysis import require
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 
 TABLE: Final = Table(
     "utilisation",
@@ -42,19 +42,16 @@ TABLE: Final = Table(
 AS_NSYS: Final = Table(
     "utilisation",
     "One stretch of chunks with little work, for one process on one device.",
-    (
-        Column(
-            "in_use_share",
-            pl.Float64,
-            "Sum of the operations' time by the stretch's length; above 1 where operations run side by side.",
-        ),
-        Column("dur_ns", pl.Int64, "Length of the stretch."),
-        Column("start_ns", pl.Int64, "Start of the stretch."),
-        Column("process_id", pl.Int64, "Process.", nullable=True),
-        Column("device", pl.Int64, "What the process calls the GPU, as nsys prints it.", nullable=True),
-        Column("context_id", pl.Int64, "CUDA context of the operation that ended last.", nullable=True),
-        Column("gpu", pl.Int64, "The GPU, as in `devices`.", nullable=True),
-    ),
+    columns("""
+        in_use_share float: Sum of the operations' time by the stretch's length; above 1 where operations run side by
+            side.
+        dur_ns int: Length of the stretch.
+        start_ns int: Start of the stretch.
+        process_id int?: Process.
+        device int?: What the process calls the GPU, as nsys prints it.
+        context_id int?: CUDA context of the operation that ended last.
+        gpu int?: The GPU, as in `devices`.
+    """),
     equals="nsys analyze gpu_time_util",
     when="--as-nsys",
 )

@@ -35,7 +35,7 @@ from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.intervals import BEFORE_ALL
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Table, columns
 from kanalyze.units import times
 
 STEADY: Final = "steady"
@@ -46,27 +46,22 @@ CUT: Final = "cut"
 TABLE: Final = Table(
     "iterations",
     "One repetition of what the program repeats: a step of a profiler, a range, or a period of its launches.",
-    (
-        Column("process_id", pl.Int64, "The process.", nullable=True),
-        Column("device", pl.Int64, "The GPU on which the process was busy longest.", nullable=True),
-        Column(
-            "name", pl.String, "What one of them is called: step, the range's name, or what the launches begin with."
-        ),
-        Column("index", pl.Int64, "Its number among those of its process and name, from 1 on."),
-        Column("start_ns", pl.Int64, "Start."),
-        Column("dur_ns", pl.Int64, "Its length: up to the next one where that follows at the usual distance."),
-        Column("kind", pl.String, "steady, warm-up, odd or cut."),
-        Column("reason", pl.String, "Why it is not steady.", nullable=True),
-        Column(
-            "window",
-            pl.String,
-            "What gives it alone as a window; of launches, together with --process where several processes have some.",
-        ),
-        Column("found_by", pl.String, "How it was found: profiler steps, ranges, passes of a loop, or launches."),
-        Column("operations", pl.Int64, "Kernels, copies and memsets that were launched in it."),
-        Column("device_ns", pl.Int64, "Sum of their durations."),
-        Column("kernels_ns", pl.Int64, "The same of kernels and whole graphs."),
-    ),
+    columns("""
+        process_id int?: The process.
+        device int?: The GPU on which the process was busy longest.
+        name text: What one of them is called: step, the range's name, or what the launches begin with.
+        index int: Its number among those of its process and name, from 1 on.
+        start_ns int: Start.
+        dur_ns int: Its length: up to the next one where that follows at the usual distance.
+        kind text: steady, warm-up, odd or cut.
+        reason text?: Why it is not steady.
+        window text: What gives it alone as a window; of launches, together with --process where several processes have
+            some.
+        found_by text: How it was found: profiler steps, ranges, passes of a loop, or launches.
+        operations int: Kernels, copies and memsets that were launched in it.
+        device_ns int: Sum of their durations.
+        kernels_ns int: The same of kernels and whole graphs.
+    """),
     purpose="what the program repeats, how regularly",
 )
 

@@ -29,7 +29,7 @@ from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.errors import BadWindowError, CannotTellError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Table, columns
 from kanalyze.units import time, times
 from kanalyze.window import NUMBER, STEP_PREFIX, STEPS, UNNAMED, WORDS, Window, place, plain, with_article, without_ids
 
@@ -369,17 +369,15 @@ _EVENTS: Final = (*DEVICE_KINDS, "api", "range", "op", "overhead")
 TABLE: Final = Table(
     "phases",
     "One part of the recording of the process whose iterations are steady; the parts add up to the recording.",
-    (
-        Column("process_id", pl.Int64, "The process.", nullable=True),
-        Column("phase", pl.String, "steady, or before, between or after the steady iterations."),
-        Column("part", pl.String, "What the process did."),
-        Column(
-            "ns", pl.Int64, "Time of it; at each instant the first part that applies, in the order of definitions.md."
-        ),
-        Column("share", pl.Float64, "Part of the recording."),
-        Column("count", pl.Int64, "Number of stretches of time that it was; of iterations, their number."),
-        Column("start_ns", pl.Int64, "Start of the first of them."),
-    ),
+    columns("""
+        process_id int?: The process.
+        phase text: steady, or before, between or after the steady iterations.
+        part text: What the process did.
+        ns int: Time of it; at each instant the first part that applies, in the order of definitions.md.
+        share float: Part of the recording.
+        count int: Number of stretches of time that it was; of iterations, their number.
+        start_ns int: Start of the first of them.
+    """),
     purpose="what came before and after the steady part",
 )
 

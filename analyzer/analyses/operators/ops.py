@@ -295,9 +295,7 @@ BY_STACK: Final = Table(
     "One operator called from the same place in the program.",
     (
         _NAME,
-        Column(
-            "stack", pl.String, "The Python functions around it, outermost first, semicolons between.", nullable=True
-        ),
+        *columns("stack text?: The Python functions around it, outermost first, semicolons between."),
         *TABLE.columns[1:],
     ),
     when="--by stack",

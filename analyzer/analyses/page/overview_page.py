@@ -48,7 +48,7 @@ from kanalyze.analyses.shared.statistics import MEANINGS
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Meta, Report
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Table, columns
 from kanalyze.tools import CUDA, again, worded
 from kanalyze.units import instant, instead, percent, plural, shortened, time
 from kanalyze.window import WORDS, Scope, Window, with_article
@@ -61,21 +61,16 @@ Maker: TypeAlias = Callable[[Report], pl.DataFrame]
 WINDOWS: Final = Table(
     "windows",
     "One GPU that did something, and the time that its ledger accounts for.",
-    (
-        Column("device", pl.Int64, "The GPU, as in `devices`."),
-        Column("start_ns", pl.Int64, "Start of the window, in the trace's own origin."),
-        Column("end_ns", pl.Int64, "End of the window."),
-        Column("window_ns", pl.Int64, "Its length."),
-        Column("busy_ns", pl.Int64, "Time in it in which the device ran anything."),
-        Column("name", pl.String, "Marketing name of the GPU.", nullable=True),
-        Column(
-            "compute_capability",
-            pl.String,
-            "Major and minor, such as 9.0; of AMD's GPUs gfx942 or the like.",
-            nullable=True,
-        ),
-        Column("sm_count", pl.Int64, "Streaming multiprocessors.", nullable=True),
-    ),
+    columns("""
+        device int: The GPU, as in `devices`.
+        start_ns int: Start of the window, in the trace's own origin.
+        end_ns int: End of the window.
+        window_ns int: Its length.
+        busy_ns int: Time in it in which the device ran anything.
+        name text?: Marketing name of the GPU.
+        compute_capability text?: Major and minor, such as 9.0; of AMD's GPUs gfx942 or the like.
+        sm_count int?: Streaming multiprocessors.
+    """),
 )
 
 #: What gains less than this part of the time that the page is of is no thing to do first; the bucket that is apart.

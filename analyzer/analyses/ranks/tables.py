@@ -22,7 +22,7 @@ from kanalyze.analyses.replay._path import CAUSES, NOWHERE, Walkable, first_node
 from kanalyze.analyses.replay.critical_path import BY_RANK, sums_by_rank
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 
 if TYPE_CHECKING:
     from kanalyze.analyses.communication._matching import Ints
@@ -44,21 +44,17 @@ _PARTS: Final = tuple(bucket for bucket in BUCKETS if bucket != "communication")
 CLOCKS: Final = _table(
     "clocks",
     "The clock of one rank in one part of the run, against that of the first rank.",
-    (
-        Column("host", pl.String, "The machine, where the reports tell it.", nullable=True),
-        Column("rank", pl.Int64, "The rank."),
-        Column("part", pl.Int64, "The part of the run, from 0 on."),
-        Column(
-            "offset_ns", pl.Int64, "By how much the clock is ahead of the first rank's in its middle.", nullable=True
-        ),
-        Column("low_ns", pl.Int64, "The least that this can be.", nullable=True),
-        Column("high_ns", pl.Int64, "The most that this can be.", nullable=True),
-        Column(
-            "drift_ppm", pl.Float64, "By how much faster it runs, in parts per million; 0 where nothing shows that."
-        ),
-        Column("start_ns", pl.Int64, "Start of the part by the first rank's clock, in the origin of its report."),
-        Column("end_ns", pl.Int64, "Its end."),
-    ),
+    columns("""
+        host text?: The machine, where the reports tell it.
+        rank int: The rank.
+        part int: The part of the run, from 0 on.
+        offset_ns int?: By how much the clock is ahead of the first rank's in its middle.
+        low_ns int?: The least that this can be.
+        high_ns int?: The most that this can be.
+        drift_ppm float: By how much faster it runs, in parts per million; 0 where nothing shows that.
+        start_ns int: Start of the part by the first rank's clock, in the origin of its report.
+        end_ns int: Its end.
+    """),
     purpose="clock offsets of hosts, with bounds and drift",
     telling=("rank", "host", "part", "offset_ns", "low_ns", "high_ns"),
 )

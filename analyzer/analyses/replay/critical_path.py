@@ -30,7 +30,7 @@ from kanalyze.analyses.shared.analysis import check_grouping, once_per_report, r
 from kanalyze.columns import gathered, slices
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
 
 if TYPE_CHECKING:
     import numpy as np  # in functions alone: the page of a small report never imports it
@@ -216,16 +216,14 @@ BY_KERNEL: Final = Table(
     (
         Column("name", pl.String, "The tool's own name for it.", nullable=True),
         *_SUMS,
-        Column("total_ns", pl.Int64, "Its time in the window, on the path or not: plain sum."),
-        Column("count", pl.Int64, "Number of launches in the window."),
-        Column(
-            "slack_ns",
-            pl.Int64,
-            "How much longer one of its launches may take, all else as it was, before the window's end moves: the "
-            "least of them, 0 on the path; null where none ends in the window, and of tens of millions of launches.",
-            nullable=True,
-        ),
-        Column("median_slack_ns", pl.Float64, "The median of its launches.", nullable=True),
+        *columns("""
+            total_ns int: Its time in the window, on the path or not: plain sum.
+            count int: Number of launches in the window.
+            slack_ns int?: How much longer one of its launches may take, all else as it was, before the window's end
+                moves: the least of them, 0 on the path; null where none ends in the window, and of tens of millions of
+                launches.
+            median_slack_ns float?: The median of its launches.
+        """),
     ),
     when="--by kernel",
 )

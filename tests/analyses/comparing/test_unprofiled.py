@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analyses.comparing.test_matching import digest, plain, slots
-from analyses.unprofiled.test_correction import capture
+from analyses.replay.test_unprofiled import capture
 from kanalyze.analyses.comparing._comparison import compared
 from kanalyze.reduction.baselines import dumped, loaded
 from kanalyze.renderers.page.comparison import answer, comparison_page
