@@ -99,8 +99,12 @@ def _lines_of(recording: Path, origin_unix_ns: int | None) -> Callable[[], dict[
 
 def _trace_of(path: Path, progress: Progress, *, cache: bool) -> Report:
     """Opens a trace of a capture, with the program's lines."""
-    trace = read_torch_json.open_report(path, progress, cache=cache)
-    return replace(trace, source=_TraceTables(trace.source, _lines_of(path, trace.meta.origin_unix_ns)))
+    return with_lines(read_torch_json.open_report(path, progress, cache=cache), path)
+
+
+def with_lines(trace: Report, file: Path) -> Report:
+    """The report of a capture's trace with the program's lines."""
+    return replace(trace, source=_TraceTables(trace.source, _lines_of(file, trace.meta.origin_unix_ns)))
 
 
 def counters_of(folder: Path, runs: Sequence[Run], progress: Progress | None) -> Report:
@@ -305,6 +309,9 @@ LINES: Final = (SOURCE_LINES.name, LOOP_PASSES.name)
 _LARGEST_BYTES: Final = 1 << 28
 #: No clock is later, in ns.
 _LATEST_NS: Final = 1 << 61
+#: Files of code that inductor generates: c and the hash of what is in them.
+_GENERATED: Final = r"(?:^|/)c[a-z2-7]{51}\.py$"
+
 #: What of a recording's name is not in that of its lines.
 _ENDINGS: Final = re.compile(r"(-cycle\d+)?\.(json(\.gz)?|sqlite)$")
 
@@ -345,11 +352,16 @@ def _tables(content: dict[str, Any], origin_unix_ns: int) -> dict[str, pl.DataFr
         function="function",
         text="text",
     ).with_columns(pl.col("file", "function", "text").cast(pl.Categorical))
+    generated = places.filter(pl.col("file").cast(pl.String).str.contains(_GENERATED)).get_column("place")
     last = content["clocks"][1][0] - origin_unix_ns
     length = pl.col("time_ns").shift(-1).fill_null(last).over("thread_id") - pl.col("time_ns")
     rows = _times(content, "lines", origin_unix_ns).with_columns(start_ns="time_ns", dur_ns=length.clip(lower_bound=0))
+    # what runs generated code is the line of the program before it, in the same thread
+    program = pl.when(~pl.col("place").is_in(generated.implode())).then("place")
+    rows = rows.with_columns(place=program.forward_fill().over("thread_id"))
     rows = rows.filter(pl.col("dur_ns") > 0).join(places, on="place", maintain_order="left")
-    passes = _times(content, "loops", origin_unix_ns).join(places, on="place", maintain_order="left")
+    passes = _times(content, "loops", origin_unix_ns).filter(~pl.col("place").is_in(generated.implode()))
+    passes = passes.join(places, on="place", maintain_order="left")
     return {
         table.name: table.check(table.select(told)) for table, told in ((SOURCE_LINES, rows), (LOOP_PASSES, passes))
     }

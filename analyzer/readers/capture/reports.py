@@ -22,6 +22,7 @@ from kanalyze.readers.capture.read_capture import (
     read_manifest,
     samples_in,
     traces_in,
+    with_lines,
 )
 from kanalyze.readers.ncu.read_csv_rep import runs_in
 from kanalyze.reduction.tables import is_reduction
@@ -209,8 +210,8 @@ def counters_at(path: Path, progress: Progress | None = None, *, cache: bool = T
 
 
 def trace_of(folder: Path, trace: Path, progress: Progress | None, *, cache: bool) -> Report:
-    """Opens one trace of a capture; raises as :func:`kanalyze.readers.read`."""
-    found = read(trace, progress, cache=cache)
+    """Opens one trace of a capture, with the program's lines; raises as :func:`kanalyze.readers.read`."""
+    found = with_lines(read(trace, progress, cache=cache), trace)
     return replace(found, meta=replace(found.meta, capture=folder), bare=partial(bare_runs, folder))
 
 
