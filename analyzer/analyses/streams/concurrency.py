@@ -236,7 +236,7 @@ LATENCY_NS: Final = 10_000
 
 _WAITS: Final = {
     **dict.fromkeys(("row", "number", "behind_row", "behind_number"), pl.UInt32),
-    **dict.fromkeys(("start", "end"), pl.Int64),
+    **dict.fromkeys(("ready", "start", "end"), pl.Int64),
     "ordered": pl.Boolean,
 }
 
@@ -251,8 +251,8 @@ def stream_waits(report: Report) -> pl.DataFrame:
     Returns:
         One row per waiting operation, sorted by row: row and number (of its stream, as in `used_streams`), behind_row
         and behind_number (the same of the operation of its context that ended last before it began; of equals the
-        lowest event_id), start and end (time in which it was ready and the other one ran), and ordered (whether an
-        event, a callback or a graph may have asked for that order).
+        lowest event_id), ready (since when it was), start and end (time in which it was ready and the other one ran),
+        and ordered (whether an event, a callback or a graph may have asked for that order).
     """
     ready = _ready_operations(report)
     if ready.is_empty():

@@ -341,8 +341,9 @@ def default_stream(report: Report) -> Findings:
 def _serialised(report: Report) -> pl.DataFrame:
     """Operations on the default stream (null) or a blocking one that waited for one `behind` which is on the other.
 
-    Columns: device, null and blocking (streams), held_ns; number, row and ns (stream, row and exclusive time) of the
-    operation that waited, and behind_number, behind_row and behind_ns.
+    Columns: device, null and blocking (streams), held_ns (the time that it was ready while any of those that others
+    waited for ran); number, row and ns (stream, row and exclusive time) of the operation that waited, and
+    behind_number, behind_row and behind_ns.
     """
     pairs = stream_pairs(report).filter("never_overlap")
     first, other = pl.col("type") == "null", pl.col("other_type") == "null"
@@ -350,16 +351,22 @@ def _serialised(report: Report) -> pl.DataFrame:
     null, blocking = (pl.when(one).then("stream").otherwise("other_stream") for one in (first, other))
     both, work = ("number", "behind_number"), exclusive_operations(report).select("row", "exclusive_ns")
     waits = in_window(report, stream_waits(report)).filter(~pl.col("ordered"))
-    waits = waits.with_columns(
-        first=pl.min_horizontal(both), second=pl.max_horizontal(both), held_ns=pl.col("end") - pl.col("start")
-    )
+    waits = waits.with_columns(first=pl.min_horizontal(both), second=pl.max_horizontal(both))
     named = pairs.select("device", "first", "second", null=null, blocking=blocking)
     waits = waits.join(named, on=["first", "second"], maintain_order="left")
     for row, ns, call in (("row", "ns", "call"), ("behind_row", "behind_ns", "behind_call")):
         took = work.rename({"row": row, "exclusive_ns": ns})
         called = facts_of(report, waits.get_column(row), "call_start").to_series().alias(call)
         waits = waits.with_columns(called).join(took, on=row, how="left", maintain_order="left")
-    return waits.filter((pl.col("behind_call") < pl.col("call")).fill_null(value=False))
+    waits = waits.filter((pl.col("behind_call") < pl.col("call")).fill_null(value=False))
+    of_device = waits.partition_by("device", maintain_order=True)
+    return pl.concat([part.with_columns(_held_ns(report, part).alias("held_ns")) for part in of_device or [waits]])
+
+
+def _held_ns(report: Report, waits: pl.DataFrame) -> pl.Series:
+    """How long operations of a device were held; what held one may have been held by the same rule itself."""
+    ran = in_window(report, facts_of(report, waits.get_column("behind_row"), "start", "end"))
+    return intervals.overlap(waits.get_column("ready"), waits.get_column("end"), intervals.union(ran))
 
 
 def _side_by_side_ns(waits: pl.DataFrame) -> int:
