@@ -155,6 +155,9 @@ _KIND: Final = pl.Enum(KINDS)
 #: Edges of operations to earlier ones by column of the dependencies.
 _BEFORE: Final = {"stream_before": "stream", "graph_before": "graph", "event_before": "event"}
 
+#: What begins in so small a last part of an operation (in a graph, or by a programmatic launch) follows its end.
+_LATE: Final = 0.25
+
 #: What a node is.
 _WHAT: Final = ("origin", "finish", "end", "begin", "start", "window")
 
@@ -435,7 +438,9 @@ def _of_operations(line: HostLine, graph: Dependencies, numbers: Numbers) -> lis
     zero, found = work.height + 2 * calls.height, []
     for column, kind in _BEFORE.items():
         known = work.drop_nulls(column)
-        over = gathered(work.get_column("end"), known.get_column(column)) <= known.get_column("start")
+        before = work.select("start", "end")[known.get_column(column)]
+        late = (before.get_column("end") - before.get_column("start")) * _LATE
+        over = before.get_column("end") - known.get_column("start") <= late
         for chosen, name in ((over, kind), (~over, "overlap")):
             source, rows = (known.get_column(one).filter(chosen) for one in (column, "row"))
             point = source if name == kind else pl.Series([zero]).new_from_index(0, len(rows))

@@ -19,7 +19,16 @@ from kanalyze.analyses.device._operations import exclusive_operations, operation
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.iterations._marks import BY_LOOPS
 from kanalyze.analyses.iterations.phases import SteadyPart, known_steady_part
-from kanalyze.analyses.replay._changes import BY_TOOL, IS_LOADING, NEAR, UNCHANGED, Unslowed, fitted, without_profiler
+from kanalyze.analyses.replay._changes import (
+    BY_TOOL,
+    IS_LOADING,
+    NEAR,
+    UNCHANGED,
+    HostTime,
+    Unslowed,
+    fitted,
+    without_profiler,
+)
 from kanalyze.analyses.replay._network import Changed, Network, as_recorded, network, point_values
 from kanalyze.analyses.replay._whatif import Plan, planned, replayed, window_without
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
@@ -51,8 +60,8 @@ class BareIteration(NamedTuple):
 
     `recorded_ns` is the mean over the same iterations as recorded, `runs_ns` the mean of each run; nine of ten
     iterations, of all runs, take `low_ns` at least and `high_ns` at most. The program's `mark` tells them, which is
-    `of_loop` if it is a loop by file and line. `by_device` if the host was ahead, so that an iteration takes as long as
-    the GPU works in it.
+    `of_loop` if it is a loop by file and line. `by_device` if the host was ahead, which took `host_ns`, so that an
+    iteration takes as long as the GPU works in it.
     """
 
     ns: float
@@ -63,6 +72,7 @@ class BareIteration(NamedTuple):
     mark: str
     by_device: bool
     of_loop: bool = False
+    host_ns: float = 0.0
 
     @property
     def spread_ns(self) -> float:
@@ -116,9 +126,12 @@ def _iteration(runs: Sequence[BareRun], rank: int | None, steady: SteadyPart, bu
     runs_ns, recorded_ns = tuple(max(ns, busy_ns) for ns in means_ns), steady.ns / steady.number
     if not median(runs_ns):
         return None
-    mark, by_device = known[0][0], median(means_ns) <= busy_ns
+    mark, host_ns = known[0][0], median(means_ns)
     return BareIteration(
-        median(runs_ns), recorded_ns, runs_ns, low, high, mark, by_device=by_device, of_loop=mark == loop
+        *(median(runs_ns), recorded_ns, runs_ns, low, high, mark),
+        by_device=host_ns <= busy_ns,
+        of_loop=mark == loop,
+        host_ns=host_ns,
     )
 
 
@@ -208,6 +221,9 @@ _MOST: Final = 1 << 18
 #: Where so little may be left of the host's time, or less, nothing is known of it.
 _NOTHING: Final = 0.15
 
+#: The host is far ahead of the device where it takes so small a part of its time.
+_AHEAD: Final = 0.8
+
 #: Recordings that take longer by less than this part are as the program is.
 SAME: Final = 0.02
 
@@ -226,9 +242,14 @@ def _measured(report: Report) -> Unslowed | None:
     if bare is None or bare.iteration is None or steady is None or not replayable(report, _MOST):
         return None
 
-    one = bare.iteration
-    took = cache(window_without(report.narrow(window=steady.window)))
-    return fitted(took, one.ns * steady.number, max(NEAR, one.spread_ns / one.ns / 2))
+    one, view = bare.iteration, report.narrow(window=steady.window)
+    near = max(NEAR, one.spread_ns / one.ns / 2)
+    if one.host_ns <= _AHEAD * one.ns:
+        # far ahead of the device the host waits for nothing: it takes as long as if the device took no time
+        alone = cache(window_without(view, device=False))
+        if alone(HostTime(_NOTHING, inf)) <= one.host_ns * steady.number:
+            return fitted(alone, one.host_ns * steady.number, near)
+    return fitted(cache(window_without(view)), one.ns * steady.number, near)
 
 
 def hosts_of(report: Report) -> Unslowed:

@@ -354,10 +354,22 @@ def prepared(report: Report) -> Prepared:
     return Prepared(found, planned(found))
 
 
-def window_without(report: Report) -> Callable[[HostTime], int]:
-    """Length of the report's window (ns), by what is left of the host's time."""
+def window_without(report: Report, *, device: bool = True) -> Callable[[HostTime], int]:
+    """Length of the report's window (ns), by what is left of the host's time; without `device` no operation takes any.
+
+    Of those that began before the window what lies in it stays.
+    """
     known = prepared(report)
-    return lambda host: _took(report, known, Changes(), host, "lag")
+
+    def took(host: HostTime) -> int:
+        state, work = changed(report, known.network, Changes(host=host)), known.network.graph.operations
+        if not device:
+            inside = work.get_column("start") >= known.network.start
+            durations = state.values.durations.set(inside, 0)
+            state = with_durations(known.network, state, durations)
+        return replayed(known.network, known.plan, state.values, state.lags).end - known.network.start
+
+    return took
 
 
 def whatif_of(
