@@ -57,6 +57,12 @@ _CONVERTS: Final = (
     r"^aten::(?:to|_to_copy|div|div_|mul|mul_|sub|sub_|add|add_|permute|contiguous|clone|float|half|copy_)$"
 )
 
+#: Operators of models, which prepare no data.
+_OF_MODELS: Final = (
+    r"^aten::(?:embedding|embedding_bag|linear|addmm|mm|bmm|baddbmm|matmul|conv\w*|_?softmax|layer_norm|batch_norm|lstm"
+    r"|gru|scaled_dot_product_attention)$"
+)
+
 #: Types of a copy that makes data smaller: into 16 bits, of more.
 _SHORTENS: Final = r"^\[\s*\"c10::(?:BFloat16|Half)\",\s*\"(?:float|double)\""
 
@@ -65,6 +71,9 @@ _LONG_NS: Final = 100_000
 
 #: What is copied back is up to so many times as large as what came: one-hot vectors of numbers of classes are.
 _LARGER: Final = 32
+
+#: Copying within the host takes less for each byte; data that take longer before they are copied are made of lists.
+_SLOW_NS_PER_BYTE: Final = 2
 
 #: Of a copy of float32 in place of bytes so much is spared.
 _SPARED_OF_COPIES: Final = 0.75
@@ -200,7 +209,8 @@ def _runs(report: Report) -> pl.DataFrame:
     runs = runs.join(following, on=[*THREAD, "run"], how="left", nulls_equal=True)
     # torch.tensor(…, device=…) copies before it lifts
     lifted = pl.col("lifted") | pl.col("lifted_first").shift(-1, fill_value=False).over(THREAD)
-    return _of_kinds(runs.with_columns(lifted=lifted & (pl.col("bytes") < LARGE_BYTES)))
+    slow = pl.col("after_start") - pl.col("before_end") > _SLOW_NS_PER_BYTE * pl.col("bytes")
+    return _of_kinds(runs.with_columns(lifted=lifted & ((pl.col("bytes") < LARGE_BYTES) | slow)))
 
 
 def _shortens(report: Report, line: pl.DataFrame) -> pl.Series:
@@ -220,6 +230,8 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     computing = downloads & (by_operators | by_others) & (pl.col("to_host_next").fill_null(0) == 0)
     kind = (
         pl.when(computing)
+        .then(pl.lit("cpu-operators"))
+        .when(uploads & (pl.col("top_ns") >= _LONG_NS) & pl.col("top").str.contains(_OF_MODELS))
         .then(pl.lit("cpu-operators"))
         .when(uploads & (pl.col("created") | pl.col("lifted")))
         .then(pl.lit("cpu-tensors"))

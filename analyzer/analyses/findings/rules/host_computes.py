@@ -40,6 +40,7 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, source_lines
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import parts_by
 from kanalyze.report import Report
 from kanalyze.units import moment, plural, time
 from kanalyze.window import PerIteration, located, of_iteration
@@ -50,6 +51,9 @@ _NEXT: Final = r"enumerate\(DataLoader\)#\w*?(SingleProcess|MultiProcessing)\w*\
 #: The same among Python functions, and a function that only a loader with workers calls.
 _FUNCTION: Final = r"torch/utils/data/dataloader\.py\(\d+\): __next__$"
 _OF_WORKERS: Final = r"torch/utils/data/dataloader\.py\(\d+\): _try_get_data$"
+
+#: What a line of the program is known by, in all recordings of it.
+_LINE: Final = ("file", "line", "function")
 
 #: Getting a batch takes so long at least where it counts: workers that keep up need some time to hand one over, too.
 _HANDOVER_NS: Final = {False: 250_000, True: 1_000_000}
@@ -97,10 +101,38 @@ def getting_batches(report: Report) -> pl.DataFrame:
     Where the report of a capture has none, those of the trace beside it, as far as it names the report's host time.
     Columns: process_id, thread_id, start, end and whether the loader has `workers`.
     """
-    own = _recorded(report)
-    if own.is_empty() and (other := report.beside()) is not None and host_names(report).lines:
-        return intervals.overlapping(placed(report, _recorded(other)), report.scope.sides)
-    return own
+    named, trace = _recorded(report), report.beside()
+    if named.height or trace is None:
+        return named
+    batches = _by_lines(report, trace)
+    if batches.is_empty() and host_names(report).lines:
+        batches = placed(report, _recorded(trace))
+    return intervals.overlapping(batches, report.scope.sides)
+
+
+def _by_lines(report: Report, trace: Report) -> pl.DataFrame:
+    """When threads were in the lines of the program in which it gets batches by the trace of it."""
+    lines = source_lines(report).join(_lines_with_batches(trace), on=_LINE, nulls_equal=True)
+    of_thread = [pl.DataFrame(schema=dict.fromkeys(SPAN, pl.Int64) | {"workers": pl.Boolean})]
+    for key, stretches in parts_by(lines, (*THREAD, "workers")).items():
+        of_whom = (pl.lit(value).alias(name) for name, value in zip((*THREAD, "workers"), key, strict=True))
+        spans = intervals.union(stretches.select(**intervals.OF_EVENTS)).with_columns(of_whom)
+        of_thread.append(spans.select(of_thread[0].columns))
+    return pl.concat(of_thread, how="vertical_relaxed")
+
+
+@once_per_process
+def _lines_with_batches(trace: Report) -> pl.DataFrame:
+    """The lines of the program in which it mostly gets batches, by its trace: file, line, function, workers."""
+    lines = source_lines(trace).with_columns(**intervals.OF_EVENTS)
+    inside = [lines.head(0).with_columns(ns=pl.col("dur_ns"), workers=pl.lit(value=False))]
+    for (process, thread), batches in parts_by(_recorded(trace), THREAD).items():
+        sides = batches.select(low=pl.col("start").min(), high=pl.col("end").max()).row(0)
+        line = intervals.overlapping(lines.filter(process_id=process, thread_id=thread), sides)
+        ns = intervals.overlap(line.get_column("start"), line.get_column("end"), intervals.union(batches))
+        inside.append(line.with_columns(ns.alias("ns"), workers=pl.lit(batches.item(0, "workers"))))
+    by_line = pl.concat(inside).group_by(_LINE).agg(pl.col("dur_ns", "ns").sum(), pl.col("workers").first())
+    return by_line.filter(2 * pl.col("ns") > pl.col("dur_ns")).select(*_LINE, "workers")
 
 
 def _recorded(report: Report) -> pl.DataFrame:

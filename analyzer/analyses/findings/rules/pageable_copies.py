@@ -42,6 +42,7 @@ from kanalyze.analyses.findings.rules._telling import (
     place_of,
     sides_of,
 )
+from kanalyze.analyses.host._call_kinds import CUPY, world
 from kanalyze.analyses.host._range_lines import STEP, rounds, rounds_at
 from kanalyze.analyses.idle.syncs import blocking_calls, scope_of
 from kanalyze.analyses.iterations.iterations import judged_iterations
@@ -369,7 +370,7 @@ def _gained_at_most(report: Report, device: int, rows: pl.Series, calls: pl.Data
     return min(intervals.length(intervals.union(intervals.clip(spans, low, high))), high - low - busiest)
 
 
-_FINDING: Final = r"NonZeroOp|nonzero|DeviceSelectSweep|DeviceCompactInit|write_indices"
+_FINDING: Final = r"NonZeroOp|nonzero|DeviceSelectSweep|DeviceCompactInit|write_indices|cupy_(?:scan|bsum|getitem_mask)"
 
 #: The size of a count, which the host reads.
 _COUNT_BYTES: Final = 8
@@ -384,9 +385,10 @@ _MASKS: Final = Told(
     "boolean-masks",
     "A boolean mask or nonzero makes the host wait for a shape",
     "torch.where(mask, x, 0) in place of x[mask]; sort by expert and slice",
-    "Compute on all and choose by torch.where, or multiply by the mask; where rows go to experts or buckets, sort "
+    "Compute on all and choose by where(), or multiply by the mask; where rows go to experts or buckets, sort "
     "them once and take slices of known or padded sizes.",
 )
+_MASKS_OF_CUPY: Final = _MASKS._replace(action="cupy.where(mask, x, 0) in place of x[mask]")
 _DOWNLOADS: Final = Told(
     "downloads",
     "Large data are copied to the host again and again",
@@ -400,7 +402,8 @@ _DOWNLOADS: Final = Told(
 @Rule
 def boolean_masks(report: Report) -> Findings:
     """At most one finding per device, on reads of how many elements of a mask are true."""
-    if not in_pytorch(report):
+    torch = in_pytorch(report)
+    if not (torch or world(report) == CUPY):
         return
     finds, own = (pl.col("name") == "aten::nonzero") & pl.col("called"), operators(report)
     spans = own.filter(finds).select(SPAN) if own.height else _kernels(report)
@@ -413,7 +416,7 @@ def boolean_masks(report: Report) -> Findings:
     change = within(report, spans.with_columns(start=kept)).mending._replace(gone=asked.work, calls=asked.calls)
     yield from on_time(
         report,
-        _MASKS,
+        _MASKS if torch else _MASKS_OF_CUPY,
         inside,
         f"Indices of a mask's true elements are asked for {many}, for whose number the host waits: ",
         change,

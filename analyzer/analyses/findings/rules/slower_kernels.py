@@ -31,6 +31,7 @@ from kanalyze.analyses.findings.rules._kernels import (
     with_operators,
 )
 from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
+from kanalyze.analyses.host._call_kinds import JAX, PYTORCH, world
 from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
@@ -340,10 +341,28 @@ _DOUBLES: Final = INPUTS.str.contains(r"\b(?:f64|c128)\b") | (
 _CASTS: Final = (LIBRARY == "aten") & (OPERATION == "copy") & (INPUTS == "") & ~OUTPUT.is_in(_DOUBLE)
 
 
+#: By what the program is written with: why tensors are of float64, the remedy, and what to write.
+_NARROWED: Final = {
+    PYTORCH: (
+        "NumPy's arrays are of float64 unless told otherwise, and what meets such a tensor becomes one.",
+        (
+            "Make tensors of float32 where they are made, torch.from_numpy(a).float() or dtype=torch.float32, and "
+            'allow TF32 for products, torch.set_float32_matmul_precision("high").'
+        ),
+        'x.float(), and torch.set_float32_matmul_precision("high")',
+    ),
+    JAX: (
+        "JAX computes in float32 unless 64-bit types are turned on, for all of the program.",
+        "Leave 64-bit types off, or make the arrays of what is large of float32: dtype=jnp.float32.",
+        'jax.config.update("jax_enable_x64", False), or dtype=jnp.float32',
+    ),
+}
+
+
 @choosing(_DOUBLES, 0.03)  # sums for accuracy are in well-made programs, too
 def float64(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | None:
-    """One finding per device whose kernels compute on float64 tensors in a program of PyTorch."""
-    if not in_pytorch(report):
+    """One finding per device whose kernels compute on float64 tensors in a program of PyTorch or JAX."""
+    if (words := _NARROWED.get(world(report))) is None:
         return None
     lines = stream_lines(report, device.device)
     doubles = decoded_as(lines, _DOUBLES) & (lines.get_column("kind").cast(pl.String) == "kernel")
@@ -355,18 +374,17 @@ def float64(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | 
     after = pl.max_horizontal(pl.col("exclusive_ns") * pl.when(products).then(left).otherwise(_HALF), _SHORTEST_NS)
     saved = (pl.col("exclusive_ns") - after).floor().cast(pl.Int64).clip(lower_bound=0)
     change = Mending(work.select("row", saved_ns=saved), casts.get_column("row"))
+    why, remedy, action = words
     told = Told(
         "float64",
         "kernel",
         "(most {0}) compute on tensors of float64",
-        f", {per_iteration(report).time(total(work.filter(products), 'exclusive_ns'))} of it in matrix products. "
-        "NumPy's arrays are of float64 unless told otherwise, and what meets such a tensor becomes one. In float32 "
-        "every tensor is half as large, and products run on tensor cores (TF32).",
-        "Make tensors of float32 where they are made, torch.from_numpy(a).float() or dtype=torch.float32, and allow "
-        'TF32 for products, torch.set_float32_matmul_precision("high").',
+        f", {per_iteration(report).time(total(work.filter(products), 'exclusive_ns'))} of it in matrix products. {why} "
+        "In float32 every tensor is half as large, and products run on tensor cores (TF32).",
+        remedy,
         "kernels --by dtype",
         f"Tensors are of float64: {percent(chosen.share)} of kernel time",
-        'x.float(), and torch.set_float32_matmul_precision("high")',
+        action,
     )
     claims = pl.concat([work, casts]).select("start", "end")
     return on_kernels(report, device, chosen, told)._replace(mending=change, claims=claims)

@@ -424,7 +424,7 @@ def _steps(report: Report, rows: pl.DataFrame) -> list[_Steps]:
 # Gradients that are filled with zeros.
 
 _FEWEST_FILLS: Final = 16  # so many fills in a row are one for each tensor
-_FEWEST_SIZES: Final = 3  # tensors of a model have so many sizes; what fills one and the same tensor is no zero_grad
+_FEWEST_SIZES: Final = 2  # tensors of a model have so many sizes; what fills one and the same tensor is no zero_grad
 _RECURRING: Final = 2  # rows of fills of one length that occur so often recur
 
 
