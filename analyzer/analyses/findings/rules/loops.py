@@ -368,11 +368,12 @@ def small_batches(report: Report) -> Findings:
         anchor, fewest = layers.select("token", "len").row(0)
         each = (2 * fewest + iterations) // (2 * iterations)
         names = counts.get_column("name").cast(pl.String)
-        several = each >= _PASSES // 2 and (_takes_samples(report, fewest / line.height) or _splits(report, fewest))
+        trains = bool(names.str.contains(_UPDATES).any())
+        taken = _takes_samples(report, fewest / line.height) or _splits(report, fewest, joins=not trains)
+        several = each >= _PASSES // 2 and taken
         chooses = fewest < _PASSES or names.str.contains(_CHOOSES).any()
         if _filled(line.filter("layer")) >= _FULL or chooses:
             continue
-        trains = bool(names.str.contains(_UPDATES).any())
         if not several and (each != 1 or line.get_column("thread_id").n_unique() > 1 or trains):
             continue
         if traced(report) is None and total(layers, "len") < _PASSES * iterations:
@@ -391,12 +392,12 @@ def _takes_samples(report: Report, passes: float) -> bool:
     return launches > 0 and bool(taken >= _MOST * passes * launches)
 
 
-def _splits(report: Report, passes: int) -> bool:
-    """Whether the trace splits a tensor, and joins results, once for several of so many passes."""
-    names = outermost(report).get_column("name")
-    counts = [int(names.str.contains(pattern).sum()) for pattern in (_SPLITS, _JOINS)]
-    least = per_iteration(report).iterations or 1
-    return all(least <= count <= passes // (_PASSES // 2) for count in counts)
+def _splits(report: Report, passes: int, *, joins: bool) -> bool:
+    """Whether the trace splits a tensor, and `joins` results, once for several of so many passes."""
+    counts = outermost(report).get_column("name").value_counts(name="count")
+    once = counts.filter(pl.col("count").is_between(per_iteration(report).iterations or 1, passes // (_PASSES // 2)))
+    asked = (_SPLITS, _JOINS) if joins else (_SPLITS,)
+    return all(once.get_column("name").str.contains(pattern).any() for pattern in asked)
 
 
 def _few_samples(report: Report, device: int, line: pl.DataFrame) -> Finding:
