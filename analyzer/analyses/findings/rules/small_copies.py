@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import Final
 
@@ -45,6 +46,7 @@ from kanalyze.analyses.findings.rules._telling import (
 from kanalyze.analyses.host._call_kinds import calls_that, context_calls, shown
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
 from kanalyze.analyses.idle._attribution import idle_within
+from kanalyze.analyses.idle.code import place_at, placed_with_text
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.idle.syncs import WAITING, scope_of
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
@@ -335,6 +337,9 @@ _EIGHTHS: Final = 8
 _GROWS_WITHIN: Final = 1.3
 _JUMPS: Final = 2.0
 
+#: A line that joins a tensor with another one, and keeps the result in its place: ``k = torch.cat([k, new])``.
+_JOINS: Final = re.compile(r"([\w.\[\]]+)\s*=\s*(?:torch\.)?(?:cat|concat)\(\s*[\[(]\s*\1\s*,")
+
 #: What is left of a copy: one of the new piece alone (ns).
 _LEFT_NS: Final = 2000
 
@@ -377,8 +382,8 @@ def growing_concatenations(report: Report) -> Findings:
     aten = LIBRARY == "aten"
     for device in kernel_sums(report) if in_pytorch(report) else ():
         cats = device.chosen(aten & (OPERATION == "cat"))
-        work = exclusive_operations(report).filter(cats.operations(device.device)).sort("start")
-        if cats.share >= _MUCH and _grow(work.get_column("dur_ns"), per_iteration(report).iterations or 1):
+        work = exclusive_operations(report, "thread_id", "call_start").filter(cats.operations(device.device))
+        if cats.share >= _MUCH and _are_of_growing(report, work := work.sort("start")):
             yield _copied(report, device.device, work, device.kernel_ns, _GROWN)
         copies = device.chosen(aten & ((OPERATION == "copy") | (FAMILY == "index")))
         if copies.share >= _MUCH:
@@ -386,6 +391,16 @@ def growing_concatenations(report: Report) -> Findings:
             work = work.join(launching_operators(report), on="row").filter(pl.col("outer").is_in(_REPEATS.keys()))
             if total(work, "exclusive_ns") >= _MUCH * device.kernel_ns:
                 yield _copied(report, device.device, work, device.kernel_ns, _REPEATED)
+
+
+def _are_of_growing(report: Report, work: pl.DataFrame) -> bool:
+    """Whether concatenations grow: they take longer, or most are of a tensor whose place their result takes."""
+    if _grow(work.get_column("dur_ns"), per_iteration(report).iterations or 1):
+        return True
+    places = place_at(report, work.select(*THREAD, at="call_start")).alias("place").to_frame()
+    texts = placed_with_text(report, places.drop_nulls()).get_column("text").cast(pl.String)
+    joins = sum(bool(_JOINS.search(text or "")) for text in texts)
+    return len(work) >= _FEWEST and 2 * joins > work.height
 
 
 @Rule
