@@ -65,6 +65,18 @@ def test_stretches_are_on_the_clock_of_the_recording(recording):
     ]
 
 
+def test_generated_code_is_of_the_line_before_it(recording):
+    generated = f"/var/torchinductor_me/ab/c{'a2' * 25}z.py"
+    content = in_line([200, 100, 100, 100], [1, 2, 1, 2], loops=([250], [2]))
+    helper = {**content["threads"][0], "id": 13, "lines": {"times": [200, 100], "places": [-1, 2]}}
+    content = content | {"files": [*CONTENT["files"], generated], "threads": [*content["threads"], helper]}
+    write(recording, content | {"places": [*CONTENT["places"], [2, 900, "call", "extern_kernels.mm(a, b)"]]})
+    rows = source_lines(recording, UNIX)
+    assert rows.select("thread_id", "file", "line").unique().rows() == [(12, "sub/model.py", 41)]
+    assert rows.get_column("dur_ns").sum() == 900  # nothing is lost, and the other thread was in no line
+    assert lines_tables(recording, UNIX)["loop_passes"].is_empty()
+
+
 def test_the_last_line_of_a_thread_goes_on_to_the_end(recording):
     write(recording, in_line([200], [0]))
     assert source_lines(recording, UNIX).get_column("dur_ns").to_list() == [900]

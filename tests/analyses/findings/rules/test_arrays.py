@@ -144,6 +144,24 @@ CAT = "void at::native::CatArrayBatchedCopy<at::native::OpaqueType<2u>, unsigned
 
 
 @pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("self.k = torch.cat([self.k, k], dim=2)", 1),
+        ("past = ks[n] = cat((ks[n], k))", 1),
+        ("x = torch.cat([y, x])", 0),
+    ],
+)
+def test_a_result_that_takes_the_place_of_what_is_joined_grows(text, told):
+    work = [
+        (call("cudaLaunchKernel", at, at + 9, correlation=at), kernel(at + 10, at + 90, name=CAT, correlation=at))
+        for at in range(0, 2000, 100)
+    ]
+    lines = {"process_id": 1, "thread_id": 1, "file": "a.py", "function": "f", "line": 7, "start_ns": 0, "dur_ns": 3000}
+    of = report([one for pair in work for one in pair], source_lines=[{**lines, "text": text}])
+    assert len(growing_concatenations(of)) == told
+
+
+@pytest.mark.parametrize(
     ("took", "told"),
     [
         ([3_000 + 60 * at for at in range(20)], 1),

@@ -85,6 +85,14 @@ def test_operators_of_the_cpu_after_a_copy_to_the_host():
             "2.097 MB copied to the GPU each time",
             (3_300_000, 0, 7_500, 3_200_000),
         ),
+        # a layer that was left on the CPU; no preparation of data
+        (
+            ("aten::embedding",),
+            {"down": 0, "up": 1 << 21},
+            "cpu-operators",
+            "most in aten::embedding",
+            (1_800_000, 10, 0, 1_700_000),
+        ),
         # what NumPy makes of what was copied is lifted, and copied back
         (
             ("aten::lift_fresh",),
@@ -100,6 +108,15 @@ def test_work_is_told_by_what_is_copied(names, keys, rule, said, figures):
     (one,) = cpu_work(of)
     assert (one.rule, said in one.text) == (rule, True)
     assert measures(one, of) == figures
+
+
+@pytest.mark.parametrize(("took", "rules"), [(3_000_000, ["cpu-tensors"]), (1_000_000, [])])
+def test_lists_that_become_large_tensors_are_told_by_the_time_that_it_takes(took, rules):
+    events = [
+        one for at in range(10) for one in step(10 * at * STEP, ("aten::lift_fresh",), down=0, up=1 << 20, took=took)
+    ]
+    made = report(events).narrow(window=Window(0, 100 * STEP, count=10, each="step"))
+    assert [one.rule for one in cpu_work(made)] == rules
 
 
 def test_data_of_python_are_made_on_the_cpu():

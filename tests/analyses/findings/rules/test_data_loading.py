@@ -167,3 +167,24 @@ def test_a_trace_of_two_steps_tells_of_a_loader_in_all_of_them():
     (one,) = data_loading(made.narrow(window=Window(50 * MS, 350 * MS, count=30, each="step")))
     assert one.at_stake_ns == 30 * 7 * MS // 10
     assert "(1 batch a step, 700.0 µs in the median" in one.text
+
+
+def in_lines(get):
+    """Stretches of the main thread: `get` ms in the line of the loop, and then in the next one."""
+    place = {"process_id": 1, "thread_id": 1, "file": "train.py", "function": "main", "text": ""}
+    sides = [
+        (line, 10 * MS * number + int(start * MS), int((end - start) * MS))
+        for number in range(4)
+        for line, start, end in ((7, 0, get), (8, get, 10))
+    ]
+    return [{**place, "line": line, "start_ns": start, "dur_ns": dur} for line, start, dur in sides]
+
+
+@pytest.mark.parametrize(("name", "action"), [(ALONE, "num_workers=N"), (WORKERS, "num_workers=more")])
+def test_lines_in_which_the_trace_gets_batches_get_them_in_the_report_too(name, action):
+    trace = report([*steps(name=name, get=1), op("aten::add", 0, 1)], source_lines=in_lines(1))
+    launches = [one for one in steps(get=4) if one.kind != "range"]
+    of = replace(report(launches, source_lines=in_lines(4)), beside=lambda: trace)
+    (one,) = data_loading(of.narrow(window=Window(10 * MS, 30 * MS, count=2, each="step")))
+    assert one.at_stake_ns == 8 * MS  # as long as the report was in that line, not the trace
+    assert action in one.action

@@ -141,6 +141,16 @@ def test_a_blocking_stream_and_the_default_stream_in_turn():
     assert found.table == "concurrency --by pair"
 
 
+def test_what_the_default_stream_holds_back_waits_for_what_that_waited_for():
+    rounds = in_turn(
+        *[(stream, took) for _ in range(2) for stream in (13, 14) for took, stream in ((40, stream), (1, 7))]
+    )
+    of = report(rounds, streams=streams(s7="null", s13="blocking", s14="blocking"), limits=SMALL)
+    (found,) = default_stream(of)
+    # of 164 µs in all each blocking stream has 80: nearly all of the other one can be hidden, not 1 µs a kernel
+    assert found.at_stake_ns == 84 * US
+
+
 @pytest.mark.parametrize(
     ("events", "types", "limits"),
     [

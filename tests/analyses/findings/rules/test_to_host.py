@@ -51,6 +51,23 @@ def test_kernels_tell_without_operators():
     assert "asked for 3 times a step" in one.text
 
 
+def test_masks_of_cupy_are_told_by_their_kernels():
+    def own(at):
+        chosen = [
+            *launch(at + 10_000, "cupy_scan_naive"),
+            *copy(at + 30_000, 8),
+            *launch(at + 70_000, "cupy_getitem_mask"),
+        ]
+        return [
+            *launch(at, "cupy_greater__float32_float_bool"),
+            *chosen,
+            *launch(at + 150_000, "cupy_minimum__float32"),
+        ]
+
+    (one,) = found(boolean_masks, *[own] * 4)
+    assert one.action == "cupy.where(mask, x, 0) in place of x[mask]"
+
+
 def test_a_number_that_is_read_is_no_mask():
     assert found(boolean_masks, *[lambda at: [*launch(at, "void at::native::k()"), *copy(at + 100_000, 4)]] * 4) == []
 
