@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.replay._changes import Changes, HostTime, changed, matching
 from kanalyze.analyses.replay._network import network, recorded_values
-from kanalyze.analyses.replay._whatif import planned, prepared, replayed, whatif_of
+from kanalyze.analyses.replay._whatif import planned, prepared, replayed, whatif_of, window_without
 from kanalyze.analyses.replay.critical_path import critical_path
 from kanalyze.errors import KanalyzeError, UnknownNameError
 from kanalyze.readers import read
@@ -105,6 +105,21 @@ def _host_bound(unit=1):
 def test_a_faster_kernel_of_a_host_bound_program_gains_what_follows_the_last_launch():
     found = _whatif(_host_bound(), faster=(("gemm", 2),))
     assert (found.now_ns, found.then_ns, found.amdahl_ns) == (965, 965 - 25, 965 - 250)
+
+
+@pytest.mark.parametrize(("begins", "saved_ns"), [(95, 50), (50, 0)])
+def test_what_begins_in_the_last_quarter_of_an_operation_follows_its_end(begins, saved_ns):
+    launches = [call("cudaLaunchKernel", at, at + 2, correlation=at) for at in (0, 4)]
+    work = [kernel(10, 110, name="a", correlation=0), kernel(10 + begins, 110 + begins, name="b", correlation=4)]
+    found = _whatif(report([*launches, *work]), faster=(("a", 2),))
+    assert found.now_ns - found.then_ns == saved_ns
+
+
+def test_without_the_device_the_host_s_time_is_left():
+    whole, alone = (window_without(_host_bound(), device=device) for device in (True, False))
+    assert whole(HostTime()) == 965
+    assert alone(HostTime()) == pytest.approx(965 - 50, rel=0.01)
+    assert alone(HostTime(0.5)) < 0.6 * alone(HostTime())
 
 
 def test_host_code_of_a_range_until_the_device_is_the_limit():
