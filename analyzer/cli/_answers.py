@@ -20,7 +20,6 @@ from kanalyze import outlets, units
 from kanalyze.cli._process import Out, emit_file, print_message, stderr_is_terminal
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.machinery import late
-from kanalyze.readers import unpacked
 
 with late():
     from kanalyze import catalog, counter_model, readers, several, window
@@ -277,7 +276,7 @@ class Opened:
 
 def folder_at(path: Path) -> Path | None:
     """The folder at a path, or what an archive there holds; None where that is no folder."""
-    folder = unpacked(path)
+    folder = readers.unpacked(path)
     return folder if os.path.isdir(folder) else None  # noqa: PTH112 - never raises
 
 

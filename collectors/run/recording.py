@@ -127,7 +127,7 @@ class Recording:
         missing, wanted = obstacles(workload, options, tools), wanted_passes(workload, options)
         if {*wanted} <= {*missing, BARE}:
             reasons = {self.plan.with_side(name): obstacle.why for name, obstacle in missing.items()}
-            raise CollectError.impossible(reasons, dict.fromkeys(obstacle.remedy for obstacle in missing.values()))
+            raise CollectError.impossible(reasons, [*dict.fromkeys(one.remedy for one in missing.values())])
         for name, obstacle in missing.items():
             self._skip(name, *obstacle)
         self._possible = [name for name in wanted if name not in missing]

@@ -31,7 +31,7 @@ from kanalyze.analyses.comparing._pair import (
     with_differences,
 )
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
-from kanalyze.analyses.iterations.phases import BETWEEN
+from kanalyze.analyses.iterations.phases import NO_RANGE
 from kanalyze.analyses.operators._host_tree import ARROW
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.decoder.decode import decode
@@ -361,7 +361,7 @@ def compare_ranges(pair: Pair) -> pl.DataFrame:
     if not _both_have(pair, lambda one: one.ranges):
         return COMPARE_RANGES.empty()
     rows = _by_key(COMPARE_RANGES, pair, lambda one: one.ranges, "ns")
-    return rows.with_columns(pl.when(pl.col("range") != BETWEEN).then(pl.col("base_count", "new_count")))
+    return rows.with_columns(pl.when(pl.col("range") != NO_RANGE).then(pl.col("base_count", "new_count")))
 
 
 def compare_ranks(comparison: Comparison) -> pl.DataFrame:

@@ -239,7 +239,7 @@ def launch_rows(report: Report) -> pl.Series:
 def calls_by_id(report: Report, process: int | None) -> tuple[pl.Series, pl.Series]:
     """Correlation ids of the calls of a process, sorted by id and start, and their rows; none of no process."""
     calls = report.kind("api").select("process_id", "correlation_id", "start_ns").with_row_index("row")
-    own = calls.filter((pl.col("process_id") == process) & pl.col("correlation_id").is_not_null())
+    own = calls.filter((pl.col("process_id") == pl.lit(process, pl.Int64)) & pl.col("correlation_id").is_not_null())
     ids, start = own.get_column("correlation_id"), own.get_column("start_ns")
     if not (ids.is_sorted() and start.is_sorted()):
         own = own.sort("correlation_id", "start_ns", "row")
