@@ -421,8 +421,8 @@ def placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
         scale = (pl.col("end") - pl.col("start")) / (pl.col("until") - pl.col("there"))
         first, last = pl.max_horizontal("since", "there"), pl.min_horizontal("to", "until")
         sides = {
-            "start": pl.col("start") + ((first - pl.col("there")) * scale).round().cast(pl.Int64),
-            "end": pl.col("start") + ((last - pl.col("there")) * scale).round().cast(pl.Int64),
+            "start": pl.col("start") + ((first - pl.col("there")) * scale + 0.5).cast(pl.Int64),
+            "end": pl.col("start") + ((last - pl.col("there")) * scale + 0.5).cast(pl.Int64),
         }
         keys = dict(_keys(pair.left))
         found.append(cut.with_columns(**sides, **keys).select(found[0].columns))

@@ -7,7 +7,7 @@ from _run import DEVICE, run, size
 from _models import LM
 
 CAUSE = "blocking-read"
-ALSO = ("repeated-work",)
+ALSO = ()
 V, D, LAYERS, B, BEAMS, T = size(8192, 64), size(512, 64), size(4, 1), size(8, 1), size(8, 2), size(32, 4)
 
 

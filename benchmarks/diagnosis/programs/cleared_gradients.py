@@ -6,7 +6,7 @@ from _run import DEVICE, run, size
 from torch import nn
 
 CAUSE = "zero-grad-fills"
-ALSO = ("repeated-work", "unfused-optimizer")
+ALSO = ()
 B, D, LAYERS = size(4096, 8), size(256, 16), size(48, 2)
 
 

@@ -1,6 +1,6 @@
 // Adds up rows that are staged in shared memory, of which each block of two warps takes 100 KB.
 // CAUSE: low-occupancy
-// ALSO: small-grid few-sms dram-bound
+// ALSO:
 #include "_run_other.cuh"
 
 const int ROWS = 1 << 14, COLUMNS = 4096;

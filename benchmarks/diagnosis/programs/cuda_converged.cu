@@ -1,6 +1,6 @@
 // Solves a tridiagonal system by Jacobi's method, and copies the residual to the host after every sweep.
 // CAUSE: blocking-read
-// ALSO: host-blocks
+// ALSO:
 #include "_run_other.cuh"
 
 const int N = 1 << 16, SWEEPS = 200, EVERY = 50;

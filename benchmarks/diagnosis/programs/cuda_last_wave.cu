@@ -1,6 +1,6 @@
 // Simulates options, one block for each; four more than fit at once on a GPU of 132 multiprocessors.
 // CAUSE: tail
-// ALSO: small-grid few-sms
+// ALSO:
 #include "_run_other.cuh"
 
 __global__ void __launch_bounds__(1024, 1) simulate(float *prices, int paths) {

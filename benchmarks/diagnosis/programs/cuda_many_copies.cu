@@ -1,6 +1,6 @@
 // Sends the state of many small objects to the GPU, one copy for each of their fields.
 // CAUSE: small-copies
-// ALSO: host-grid-loop repeated-work
+// ALSO:
 #include "_run_other.cuh"
 
 const int OBJECTS = 400, FLOATS = 64;

@@ -4,7 +4,7 @@ import cupy as cp
 from _run_other import run
 
 CAUSE = "boolean-masks"
-ALSO = ("blocking-read", "repeated-work")
+ALSO = ()
 FRAMES, H, W = 48, 512, 512
 
 

@@ -7,7 +7,7 @@ from _run import DEVICE, run, size
 from torch import nn
 
 CAUSE = "cpu-tensors"
-ALSO = ("cpu-operators", "extra-copy")
+ALSO = ()
 N, B, D = size(200_000, 64), size(1024, 8), size(512, 8)
 
 

@@ -6,7 +6,7 @@ from _run import DEVICE, run, size
 from torch import nn
 
 CAUSE = "cpu-tensors"
-ALSO = ("pageable-copy", "extra-copy", "cpu-operators")
+ALSO = ()
 B, D, LAYERS = size(1024, 8), size(512, 16), size(6, 2)
 
 

@@ -5,8 +5,8 @@ from _run import DEVICE, run, size
 
 from _models import LM
 
-CAUSE = "repeated-work"
-ALSO = ("blocking-read", "loop-indexing")
+CAUSE = "blocking-read"
+ALSO = ()
 V, D, LAYERS, B, T = size(16384, 64), size(512, 64), size(4, 1), size(4, 2), size(128, 8)
 
 

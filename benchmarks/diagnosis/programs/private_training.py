@@ -7,7 +7,7 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 
 CAUSE = "small-batches"
-ALSO = ("repeated-work",)
+ALSO = ()
 B, D, H = size(64, 4), size(256, 16), size(512, 16)
 
 

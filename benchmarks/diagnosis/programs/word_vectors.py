@@ -6,7 +6,7 @@ from _run import DEVICE, run, size
 from torch import nn
 
 CAUSE = "cpu-operators"
-ALSO = ("pageable-copy", "cpu-tensors", "large-upload")
+ALSO = ()
 V, D, B, T = size(100_000, 64), size(256, 8), size(256, 2), size(128, 4)
 
 

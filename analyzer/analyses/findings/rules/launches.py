@@ -319,10 +319,14 @@ def default_stream(report: Report) -> Findings:
     if not (types.agg(pl.col("type").n_unique()).get_column("type") > 1).any():  # cheap, and false for most programs
         return
     per = per_iteration(report)
-    for device, waits in by_device(_serialised(report)):
+    for device, held in by_device(_serialised(report)):
+        # what held one may have been held by the same rule itself
+        ran = in_window(report, facts_of(report, held.get_column("behind_row"), "start", "end"))
+        ns = intervals.overlap(held.get_column("ready"), held.get_column("end"), intervals.union(ran))
+        waits = held.with_columns(ns.alias("held_ns"))
         if not (stake := _side_by_side_ns(waits)):
             continue
-        one = Finding(
+        yield Finding(
             "default-stream",
             device,
             stake,
@@ -333,17 +337,16 @@ def default_stream(report: Report) -> Findings:
             "Where they need not wait for each other, create streams with cudaStreamNonBlocking or compile with "
             "--default-stream per-thread, and order by events what depends.",
             "concurrency --by pair",
+            headline="The default stream and others wait for each other",
+            action="cudaStreamCreateWithFlags(…, cudaStreamNonBlocking)",
         )
-        one = one._replace(headline="The default stream and others wait for each other")
-        yield one._replace(action="cudaStreamCreateWithFlags(…, cudaStreamNonBlocking)")
 
 
 def _serialised(report: Report) -> pl.DataFrame:
     """Operations on the default stream (null) or a blocking one that waited for one `behind` which is on the other.
 
-    Columns: device, null and blocking (streams), held_ns (the time that it was ready while any of those that others
-    waited for ran); number, row and ns (stream, row and exclusive time) of the operation that waited, and
-    behind_number, behind_row and behind_ns.
+    Columns: device, null and blocking (streams); number, row, ns (stream, row, exclusive time), ready and end of the
+    operation that waited, and behind_number, behind_row and behind_ns.
     """
     pairs = stream_pairs(report).filter("never_overlap")
     first, other = pl.col("type") == "null", pl.col("other_type") == "null"
@@ -358,15 +361,7 @@ def _serialised(report: Report) -> pl.DataFrame:
         took = work.rename({"row": row, "exclusive_ns": ns})
         called = facts_of(report, waits.get_column(row), "call_start").to_series().alias(call)
         waits = waits.with_columns(called).join(took, on=row, how="left", maintain_order="left")
-    waits = waits.filter((pl.col("behind_call") < pl.col("call")).fill_null(value=False))
-    of_device = waits.partition_by("device", maintain_order=True)
-    return pl.concat([part.with_columns(_held_ns(report, part).alias("held_ns")) for part in of_device or [waits]])
-
-
-def _held_ns(report: Report, waits: pl.DataFrame) -> pl.Series:
-    """How long operations of a device were held; what held one may have been held by the same rule itself."""
-    ran = in_window(report, facts_of(report, waits.get_column("behind_row"), "start", "end"))
-    return intervals.overlap(waits.get_column("ready"), waits.get_column("end"), intervals.union(ran))
+    return waits.filter((pl.col("behind_call") < pl.col("call")).fill_null(value=False))
 
 
 def _side_by_side_ns(waits: pl.DataFrame) -> int:
