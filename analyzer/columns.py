@@ -24,13 +24,16 @@ def positions(keys: pl.Series, wanted: pl.Series) -> pl.Series:
     them; others are joined. Joining them all takes 1.0 s instead of 0.2 of the 4.9 CPU seconds of a page at 190 MB, and
     3.7 of 17.4 more at 1 GB.
     """
-    rows = pl.DataFrame([keys.alias("key")]).with_row_index("row")
     low, high = keys.min(), keys.max()
     if isinstance(low, int) and isinstance(high, int) and high - low < _SPARSE * len(keys):
         table = pl.Series([None], dtype=pl.UInt32).new_from_index(0, high - low + 1)
-        rows = rows.drop_nulls().reverse()  # of equal keys the first is written last
-        table = table.scatter(_offsets(rows.get_column("key"), low, high), rows.get_column("row"))
-        return table.gather(_offsets(wanted, low, high)).alias(wanted.name)
+        for first in reversed(range(0, len(keys), _SLICE)):  # of equal keys the first is written last
+            part = pl.DataFrame([keys.slice(first, _SLICE).alias("key")]).with_row_index("row", first)
+            part = part.drop_nulls().reverse()
+            table = table.scatter(_offsets(part.get_column("key"), low, high), part.get_column("row"))
+        parts = (wanted.slice(first, _SLICE) for first in range(0, max(len(wanted), 1), _SLICE))
+        return pl.concat([table.gather(_offsets(part, low, high)) for part in parts], rechunk=True).alias(wanted.name)
+    rows = pl.DataFrame([keys.alias("key")]).with_row_index("row")
     rows = rows.unique("key", keep="first").drop_nulls()
     joined = wanted.alias("key").to_frame().join(rows, on="key", how="left", maintain_order="left")
     return joined.get_column("row").alias(wanted.name)

@@ -157,6 +157,7 @@ _BEFORE: Final = {"stream_before": "stream", "graph_before": "graph", "event_bef
 
 #: What begins in so small a last part of an operation (in a graph, or by a programmatic launch) follows its end.
 _LATE: Final = 0.25
+_LATEST_NS: Final = 50_000
 
 #: What a node is.
 _WHAT: Final = ("origin", "finish", "end", "begin", "start", "window")
@@ -439,7 +440,7 @@ def _of_operations(line: HostLine, graph: Dependencies, numbers: Numbers) -> lis
     for column, kind in _BEFORE.items():
         known = work.drop_nulls(column)
         before = work.select("start", "end")[known.get_column(column)]
-        late = (before.get_column("end") - before.get_column("start")) * _LATE
+        late = ((before.get_column("end") - before.get_column("start")) * _LATE).clip(upper_bound=_LATEST_NS)
         over = before.get_column("end") - known.get_column("start") <= late
         for chosen, name in ((over, kind), (~over, "overlap")):
             source, rows = (known.get_column(one).filter(chosen) for one in (column, "row"))

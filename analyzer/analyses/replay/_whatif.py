@@ -355,16 +355,17 @@ def prepared(report: Report) -> Prepared:
 
 
 def window_without(report: Report, *, device: bool = True) -> Callable[[HostTime], int]:
-    """Length of the report's window (ns), by what is left of the host's time; without `device` no operation takes any.
+    """Length of the report's window (ns), by what is left of the host's time; without `device` no kernel takes any.
 
     Of those that began before the window what lies in it stays.
     """
     known = prepared(report)
+    kernels = operations(report.whole).get_column("kind").cast(pl.String).is_in(["kernel", "graph"])
 
     def took(host: HostTime) -> int:
         state, work = changed(report, known.network, Changes(host=host)), known.network.graph.operations
         if not device:
-            inside = work.get_column("start") >= known.network.start
+            inside = (work.get_column("start") >= known.network.start) & kernels
             durations = state.values.durations.set(inside, 0)
             state = with_durations(known.network, state, durations)
         return replayed(known.network, known.plan, state.values, state.lags).end - known.network.start

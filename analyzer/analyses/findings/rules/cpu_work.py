@@ -23,14 +23,15 @@ from kanalyze.analyses.findings.rules._operators import (
     on_time,
     operators,
     outermost,
+    traced,
     with_next,
     within,
 )
 from kanalyze.analyses.findings.rules._telling import LAUNCH_NS, all_along, in_pytorch, per_iteration
 from kanalyze.analyses.replay._changes import Mending
-from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.shared.analysis import once_per_process, source_lines
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import parts_by
+from kanalyze.columns import nearest, parts_by
 from kanalyze.report import Report
 from kanalyze.units import size
 
@@ -59,8 +60,7 @@ _CONVERTS: Final = (
 
 #: Operators of models, which prepare no data.
 _OF_MODELS: Final = (
-    r"^aten::(?:embedding|embedding_bag|linear|addmm|mm|bmm|baddbmm|matmul|conv\w*|_?softmax|layer_norm|batch_norm|lstm"
-    r"|gru|scaled_dot_product_attention)$"
+    r"^aten::(?:embedding|embedding_bag|linear|addmm|layer_norm|batch_norm|lstm|gru|scaled_dot_product_attention)$"
 )
 
 #: Types of a copy that makes data smaller: into 16 bits, of more.
@@ -209,6 +209,13 @@ def _runs(report: Report) -> pl.DataFrame:
     runs = runs.join(following, on=[*THREAD, "run"], how="left", nulls_equal=True)
     # torch.tensor(…, device=…) copies before it lifts
     lifted = pl.col("lifted") | pl.col("lifted_first").shift(-1, fill_value=False).over(THREAD)
+    # what the host did in lines before is no part of it
+    lines = source_lines(traced(report) or report).select(*THREAD, since="start_ns").sort("since")
+    ends = nearest(runs.select(*THREAD, "run", "after_start").drop_nulls(), lines, ("after_start", "since"), THREAD)
+    runs = runs.join(ends.drop("after_start"), on=[*THREAD, "run"], how="left", nulls_equal=True, maintain_order="left")
+    runs = runs.with_columns(
+        before_end=pl.when(lifted).then(pl.max_horizontal("before_end", "since")).otherwise("before_end")
+    )
     slow = pl.col("after_start") - pl.col("before_end") > _SLOW_NS_PER_BYTE * pl.col("bytes")
     return _of_kinds(runs.with_columns(lifted=lifted & ((pl.col("bytes") < LARGE_BYTES) | slow)))
 

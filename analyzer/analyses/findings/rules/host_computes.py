@@ -52,6 +52,9 @@ _NEXT: Final = r"enumerate\(DataLoader\)#\w*?(SingleProcess|MultiProcessing)\w*\
 _FUNCTION: Final = r"torch/utils/data/dataloader\.py\(\d+\): __next__$"
 _OF_WORKERS: Final = r"torch/utils/data/dataloader\.py\(\d+\): _try_get_data$"
 
+#: The least part of the time in a line that gets batches and does nothing else.
+_NEARLY_ALL: Final = 0.9
+
 #: What a line of the program is known by, in all recordings of it.
 _LINE: Final = ("file", "line", "function")
 
@@ -132,7 +135,7 @@ def _lines_with_batches(trace: Report) -> pl.DataFrame:
         ns = intervals.overlap(line.get_column("start"), line.get_column("end"), intervals.union(batches))
         inside.append(line.with_columns(ns.alias("ns"), workers=pl.lit(batches.item(0, "workers"))))
     by_line = pl.concat(inside).group_by(_LINE).agg(pl.col("dur_ns", "ns").sum(), pl.col("workers").first())
-    return by_line.filter(2 * pl.col("ns") > pl.col("dur_ns")).select(*_LINE, "workers")
+    return by_line.filter(pl.col("ns") >= _NEARLY_ALL * pl.col("dur_ns")).select(*_LINE, "workers")
 
 
 def _recorded(report: Report) -> pl.DataFrame:

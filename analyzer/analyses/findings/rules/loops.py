@@ -336,6 +336,9 @@ _MOST: Final = 0.6
 _SPLITS: Final = r"^aten::(?:split\w*|chunk|unbind|tensor_split|unsafe_split\w*)$"
 _JOINS: Final = r"^aten::(?:cat|stack|hstack|vstack)$"
 
+#: The operator that makes the gradient of a loss, with which each backward pass begins.
+_BEGINS_BACKWARD: Final = "aten::ones_like"
+
 _SMALL: Final = Told(
     "small-batches",
     "The model is run for few samples at a time: {0} of the GPU",
@@ -393,9 +396,12 @@ def _takes_samples(report: Report, passes: float) -> bool:
 
 
 def _splits(report: Report, passes: int, *, joins: bool) -> bool:
-    """Whether the trace splits a tensor, and `joins` results, once for several of so many passes."""
+    """Whether the trace splits a tensor once for several of so many passes; it `joins` results, or goes back by each."""
     counts = outermost(report).get_column("name").value_counts(name="count")
     once = counts.filter(pl.col("count").is_between(per_iteration(report).iterations or 1, passes // (_PASSES // 2)))
+    if not joins:
+        many = int(counts.filter(pl.col("name") == _BEGINS_BACKWARD).get_column("count").sum())
+        once = once.filter(pl.col("count") * (_PASSES // 2) <= many)
     asked = (_SPLITS, _JOINS) if joins else (_SPLITS,)
     return all(once.get_column("name").str.contains(pattern).any() for pattern in asked)
 

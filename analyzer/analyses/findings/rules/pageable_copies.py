@@ -438,6 +438,8 @@ def _kernels(report: Report) -> pl.DataFrame:
     if not finds.any():
         return line.clear().select(*THREAD, start="call_start", end="call_end")
     reads = (pl.col("way") == TO_HOST) & (pl.col("bytes") <= _COUNT_BYTES)
+    if world(report) == CUPY:  # whose scans are for sums, too
+        reads &= kernels_named(line, "cupy_getitem_mask").shift(-1)
     marked = line.with_columns(finds=finds, reads=reads.fill_null(value=False))
     following = pl.col("call_start").shift(-1).over(THREAD)
     marked = marked.with_columns(until=pl.when("reads").then(following).otherwise(None).fill_null(pl.col("call_end")))

@@ -353,7 +353,7 @@ _NARROWED: Final = {
     ),
     JAX: (
         "JAX computes in float32 unless 64-bit types are turned on, for all of the program.",
-        "Leave 64-bit types off, or make the arrays of what is large of float32: dtype=jnp.float32.",
+        "Where float32 is exact enough, leave 64-bit types off, or make what is large of it: dtype=jnp.float32.",
         'jax.config.update("jax_enable_x64", False), or dtype=jnp.float32',
     ),
 }

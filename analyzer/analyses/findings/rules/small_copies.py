@@ -337,8 +337,10 @@ _EIGHTHS: Final = 8
 _GROWS_WITHIN: Final = 1.3
 _JUMPS: Final = 2.0
 
-#: A line that joins a tensor with another one, and keeps the result in its place: ``k = torch.cat([k, new])``.
-_JOINS: Final = re.compile(r"([\w.\[\]]+)\s*=\s*(?:torch\.)?(?:cat|concat)\(\s*[\[(]\s*\1\s*,")
+#: A line that joins what an object or a list holds, and puts the result there: ``self.k = torch.cat([self.k, k])``.
+_JOINS: Final = re.compile(
+    r"(?<![\w.\]])(\w+(?:\.\w+|\[[^\[\]]*\])+)\s*=\s*(?:torch\.)?(?:cat|concat)\(\s*[\[(]\s*\1\s*,"
+)
 
 #: What is left of a copy: one of the new piece alone (ns).
 _LEFT_NS: Final = 2000
@@ -355,6 +357,12 @@ _GROWN: Final = Told(
     "kernels --by operation",
     "{concatenation} (most {{0}}) take {ns}, {share} of kernel time, and longer and longer: the tensor that grows "
     "is copied whole for each piece.",
+)
+_KEPT: Final = _GROWN._replace(
+    what=(
+        "{concatenation} (most {{0}}) take {ns}, {share} of kernel time, and put what they join in the place of a part "
+        "of it: a tensor that grows so is copied whole for each piece."
+    )
 )
 _REPEATED: Final = Told(
     "growing-copies",
@@ -383,8 +391,11 @@ def growing_concatenations(report: Report) -> Findings:
     for device in kernel_sums(report) if in_pytorch(report) else ():
         cats = device.chosen(aten & (OPERATION == "cat"))
         work = exclusive_operations(report, "thread_id", "call_start").filter(cats.operations(device.device))
-        if cats.share >= _MUCH and _are_of_growing(report, work := work.sort("start")):
+        work = work.sort("start")
+        if cats.share >= _MUCH and _grow(work.get_column("dur_ns"), per_iteration(report).iterations or 1):
             yield _copied(report, device.device, work, device.kernel_ns, _GROWN)
+        elif cats.share >= _MUCH and _are_kept(report, work):
+            yield _copied(report, device.device, work, device.kernel_ns, _KEPT)
         copies = device.chosen(aten & ((OPERATION == "copy") | (FAMILY == "index")))
         if copies.share >= _MUCH:
             work = exclusive_operations(report).filter(copies.operations(device.device))
@@ -393,10 +404,8 @@ def growing_concatenations(report: Report) -> Findings:
                 yield _copied(report, device.device, work, device.kernel_ns, _REPEATED)
 
 
-def _are_of_growing(report: Report, work: pl.DataFrame) -> bool:
-    """Whether concatenations grow: they take longer, or most are of a tensor whose place their result takes."""
-    if _grow(work.get_column("dur_ns"), per_iteration(report).iterations or 1):
-        return True
+def _are_kept(report: Report, work: pl.DataFrame) -> bool:
+    """Whether the results of most concatenations take the place of what they join."""
     places = place_at(report, work.select(*THREAD, at="call_start")).alias("place").to_frame()
     texts = placed_with_text(report, places.drop_nulls()).get_column("text").cast(pl.String)
     joins = sum(bool(_JOINS.search(text or "")) for text in texts)

@@ -234,10 +234,12 @@ def test_several_passes_in_each_iteration_by_how_a_batch_is_taken_apart(more, to
 
 
 def test_samples_that_are_trained_on_one_by_one_are_split_and_not_joined():
-    more = [host("op", "aten::linear", 100, 8000), *inside(*SPLIT[:1], every=5), *inside(("unbind", 30, 10))]
+    more = [host("op", "aten::linear", 100, 8000), *inside(*SPLIT[:1], every=5)]
+    backward = inside(("ones_like", 900_000, 10))
     last = ("void at::native::layer_norm_backward_kernel<float>()",)
-    assert [one.general for one in small(each=5, more=more, last=last)] == [False]
-    assert small(each=5, more=more) == []  # what is only run is joined again
+    assert [one.general for one in small(each=5, more=[*more, *backward], last=last)] == [False]
+    assert small(each=5, more=more, last=last) == []  # one backward of all passes: steps of time
+    assert small(each=5, more=[*more, *backward]) == []  # what is only run is joined again
 
 
 @pytest.mark.parametrize(
