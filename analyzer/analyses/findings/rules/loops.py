@@ -396,7 +396,7 @@ def _takes_samples(report: Report, passes: float) -> bool:
 
 
 def _splits(report: Report, passes: int, *, joins: bool) -> bool:
-    """Whether the trace splits a tensor once for several of so many passes; it `joins` results, or each has a backward."""
+    """If the trace splits a tensor once for several of so many passes, and `joins` results, or each has backward."""
     counts = outermost(report).get_column("name").value_counts(name="count")
     once = counts.filter(pl.col("count").is_between(per_iteration(report).iterations or 1, passes // (_PASSES // 2)))
     if not joins:
