@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from analyses.comparing.test_matching import digest, plain, slots
-from analyses.replay.test_unprofiled import capture
+from analyses.replay.test_unprofiled import slowed
 from kanalyze.analyses.comparing._comparison import compared
 from kanalyze.reduction.baselines import dumped, loaded
 from kanalyze.renderers.page.comparison import answer, comparison_page
@@ -55,7 +55,7 @@ def without_other_tools(folder):
 
 @pytest.mark.slow
 def test_captures_with_runs_without_the_profiler_are_compared_by_these(tmp_path):
-    slow, quick = (without_other_tools(capture(tmp_path / str(ns), ns)) for ns in (900_000, 600_000))
+    slow, quick = (without_other_tools(slowed(tmp_path / str(ns), ns)) for ns in (900_000, 600_000))
     # a baseline has both, so that it is compared with either
     stored = tmp_path / "base.kz"
     assert run("compare", "--save", stored, slow).status == 0
