@@ -87,7 +87,9 @@ def test_in_one_thread_polars_hands_over_nothing():
     assert in_one_thread(waited) < 50
 
 
-def test_an_interrupt_ends_it_at_once():
+def test_an_interrupt_ends_it_at_once(request):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which nohup ignores
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     reached = []
 
     def interrupted():

@@ -209,15 +209,14 @@ def _runs(report: Report) -> pl.DataFrame:
     runs = runs.join(following, on=[*THREAD, "run"], how="left", nulls_equal=True)
     # torch.tensor(…, device=…) copies before it lifts
     lifted = pl.col("lifted") | pl.col("lifted_first").shift(-1, fill_value=False).over(THREAD)
-    # what the host did in lines before is no part of it
+    # of large data what the host did in lines before is no part of it: it may have read them
     lines = source_lines(traced(report) or report).select(*THREAD, since="start_ns").sort("since")
     ends = nearest(runs.select(*THREAD, "run", "after_start").drop_nulls(), lines, ("after_start", "since"), THREAD)
     runs = runs.join(ends.drop("after_start"), on=[*THREAD, "run"], how="left", nulls_equal=True, maintain_order="left")
-    runs = runs.with_columns(
-        before_end=pl.when(lifted).then(pl.max_horizontal("before_end", "since")).otherwise("before_end")
-    )
-    slow = pl.col("after_start") - pl.col("before_end") > _SLOW_NS_PER_BYTE * pl.col("bytes")
-    return _of_kinds(runs.with_columns(lifted=lifted & ((pl.col("bytes") < LARGE_BYTES) | slow)))
+    since, small = pl.max_horizontal("before_end", "since"), pl.col("bytes") < LARGE_BYTES
+    slow = pl.col("after_start") - since > _SLOW_NS_PER_BYTE * pl.col("bytes")
+    begun = pl.when(lifted & ~small).then(since).otherwise("before_end")
+    return _of_kinds(runs.with_columns(lifted=lifted & (small | slow), before_end=begun))
 
 
 def _shortens(report: Report, line: pl.DataFrame) -> pl.Series:
