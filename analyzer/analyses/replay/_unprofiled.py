@@ -241,7 +241,6 @@ def _measured(report: Report) -> Unslowed | None:
     bare, steady = bare_of(report), known_steady_part(report)
     if bare is None or bare.iteration is None or steady is None or not replayable(report, _MOST):
         return None
-
     one, view = bare.iteration, report.narrow(window=steady.window)
     near = max(NEAR, one.spread_ns / one.ns / 2)
     if one.host_ns <= _AHEAD * one.ns:

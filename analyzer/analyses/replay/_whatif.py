@@ -359,15 +359,15 @@ def window_without(report: Report, *, device: bool = True) -> Callable[[HostTime
 
     Of those that began before the window what lies in it stays.
     """
-    known = prepared(report)
-    kernels = operations(report.whole).get_column("kind").cast(pl.String).is_in(["kernel", "graph"])
+    known, gone = prepared(report), None
+    if not device:
+        kernels = operations(report.whole).get_column("kind").cast(pl.String).is_in(["kernel", "graph"])
+        gone = kernels & (known.network.graph.operations.get_column("start") >= known.network.start)
 
     def took(host: HostTime) -> int:
-        state, work = changed(report, known.network, Changes(host=host)), known.network.graph.operations
-        if not device:
-            inside = (work.get_column("start") >= known.network.start) & kernels
-            durations = state.values.durations.set(inside, 0)
-            state = with_durations(known.network, state, durations)
+        state = changed(report, known.network, Changes(host=host))
+        if gone is not None:
+            state = with_durations(known.network, state, state.values.durations.set(gone, 0))
         return replayed(known.network, known.plan, state.values, state.lags).end - known.network.start
 
     return took
