@@ -24,7 +24,7 @@ _PARTS: Final = {**dict.fromkeys(BUSY_BUCKETS, "work"), "launch": "launch", **di
 PARTS: Final = ("host", "launch", "wait", "work")
 
 #: What a line is known by.
-_PLACE: Final = ("file", "line", "function")
+PLACE: Final = ("file", "line", "function")
 
 TABLE: Final = Table(
     "code",
@@ -168,7 +168,7 @@ def _places(report: Report) -> pl.DataFrame:
         names = program_functions(report).get_column("name").unique().drop_nulls().cast(pl.String)
         parts = names.str.extract_groups(r"^(?<file>.*)\((?<line>\d{1,9})\): (?<function>.*)$").struct.unnest()
         rows = parts.drop_nulls("file").with_columns(pl.col("line").cast(pl.Int64), text=pl.lit(None, dtype=pl.String))
-    known = rows.group_by(_PLACE, maintain_order=True).agg(pl.col("text").first().cast(pl.String).replace("", None))
+    known = rows.group_by(PLACE, maintain_order=True).agg(pl.col("text").first().cast(pl.String).replace("", None))
     return known.with_columns(pl.col("file", "function", "text").cast(pl.Categorical)).with_row_index("place")
 
 
@@ -177,7 +177,7 @@ def _stretches(report: Report) -> pl.DataFrame:
     """Where each thread was: :data:`_STRETCH`, by thread and start."""
     rows = source_lines(report)
     if rows.height:
-        placed = rows.join(_places(report), on=_PLACE, nulls_equal=True)
+        placed = rows.join(_places(report), on=PLACE, nulls_equal=True)
         return placed.select(*THREAD, **intervals.OF_EVENTS, place="place").sort(*THREAD, "start")
     functions = program_functions(report).with_row_index("row")
     texts = functions.get_column("name").cast(pl.String)

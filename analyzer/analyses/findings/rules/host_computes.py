@@ -30,7 +30,7 @@ from kanalyze.analyses.findings.rules._telling import (
 )
 from kanalyze.analyses.host._call_kinds import captures, loading_seen
 from kanalyze.analyses.idle._attribution import SHORT_NS, host_by_name, host_pieces, idle_within
-from kanalyze.analyses.idle.code import has_lines, place_at, placed_pieces, placed_with_text
+from kanalyze.analyses.idle.code import PLACE, has_lines, place_at, placed_pieces, placed_with_text
 from kanalyze.analyses.idle.culprits import culprits, own_samples
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.memory.migrations import faults_seen
@@ -54,9 +54,6 @@ _OF_WORKERS: Final = r"torch/utils/data/dataloader\.py\(\d+\): _try_get_data$"
 
 #: The least part of the time in a line that gets batches and does nothing else.
 _NEARLY_ALL: Final = 0.9
-
-#: What a line of the program is known by, in all recordings of it.
-_LINE: Final = ("file", "line", "function")
 
 #: Getting a batch takes so long at least where it counts: workers that keep up need some time to hand one over, too.
 _HANDOVER_NS: Final = {False: 250_000, True: 1_000_000}
@@ -101,7 +98,8 @@ def data_loading(report: Report) -> Findings:
 def getting_batches(report: Report) -> pl.DataFrame:
     """The intervals in scope in which a thread gets a batch, by ranges or operators, else by Python functions.
 
-    Where the report of a capture has none, those of the trace beside it, as far as it names the report's host time.
+    Where the report of a capture has none, the times in lines in which the trace beside it gets them; without lines,
+    those of the trace, as far as it names the report's host time.
     Columns: process_id, thread_id, start, end and whether the loader has `workers`.
     """
     named, trace = _recorded(report), report.beside()
@@ -115,7 +113,7 @@ def getting_batches(report: Report) -> pl.DataFrame:
 
 def _by_lines(report: Report, trace: Report) -> pl.DataFrame:
     """When threads were in the lines of the program in which it gets batches by the trace of it."""
-    lines = source_lines(report).join(_lines_with_batches(trace), on=_LINE, nulls_equal=True)
+    lines = source_lines(report).join(_lines_with_batches(trace), on=PLACE, nulls_equal=True)
     of_thread = [pl.DataFrame(schema=dict.fromkeys(SPAN, pl.Int64) | {"workers": pl.Boolean})]
     for key, stretches in parts_by(lines, (*THREAD, "workers")).items():
         of_whom = (pl.lit(value).alias(name) for name, value in zip((*THREAD, "workers"), key, strict=True))
@@ -129,13 +127,14 @@ def _lines_with_batches(trace: Report) -> pl.DataFrame:
     """The lines of the program in which it mostly gets batches, by its trace: file, line, function, workers."""
     lines = source_lines(trace).with_columns(**intervals.OF_EVENTS)
     inside = [lines.head(0).with_columns(ns=pl.col("dur_ns"), workers=pl.lit(value=False))]
-    for (process, thread), batches in parts_by(_recorded(trace), THREAD).items():
+    by_thread = parts_by(lines, THREAD)
+    for key, batches in parts_by(_recorded(trace), THREAD).items():
         sides = batches.select(low=pl.col("start").min(), high=pl.col("end").max()).row(0)
-        line = intervals.overlapping(lines.filter(process_id=process, thread_id=thread), sides)
+        line = intervals.overlapping(by_thread.get(key, lines.head(0)), sides)
         ns = intervals.overlap(line.get_column("start"), line.get_column("end"), intervals.union(batches))
         inside.append(line.with_columns(ns.alias("ns"), workers=pl.lit(batches.item(0, "workers"))))
-    by_line = pl.concat(inside).group_by(_LINE).agg(pl.col("dur_ns", "ns").sum(), pl.col("workers").first())
-    return by_line.filter(pl.col("ns") >= _NEARLY_ALL * pl.col("dur_ns")).select(*_LINE, "workers")
+    by_line = pl.concat(inside).group_by(PLACE).agg(pl.col("dur_ns", "ns").sum(), pl.col("workers").first())
+    return by_line.filter(pl.col("ns") >= _NEARLY_ALL * pl.col("dur_ns")).select(*PLACE, "workers")
 
 
 def _recorded(report: Report) -> pl.DataFrame:
@@ -489,7 +488,7 @@ def _own_code(report: Report, device: int, quiet: pl.DataFrame, claims: pl.DataF
 
 def _without(report: Report, places: pl.Series) -> Mending:
     """The time of the threads that launch in some places is spared."""
-    lines = placed_with_text(report, places.to_frame()).select("file", "line", "function")
+    lines = placed_with_text(report, places.to_frame()).select(PLACE)
     rows = source_lines(report).join(lines, on=lines.columns, how="semi", nulls_equal=True)
     rows = rows.join(launched(report).select(THREAD).unique(), on=[*THREAD], how="semi")
     return Mending(host=rows.select("process_id", **intervals.OF_EVENTS))

@@ -188,3 +188,10 @@ def test_lines_in_which_the_trace_gets_batches_get_them_in_the_report_too(name, 
     (one,) = data_loading(of.narrow(window=Window(10 * MS, 30 * MS, count=2, each="step")))
     assert one.at_stake_ns == 8 * MS  # as long as the report was in that line, not the trace
     assert action in one.action
+
+
+def test_batches_of_a_thread_without_a_number_are_in_no_line():
+    trace = report([nvtx(ALONE, 0, MS, thread=None), op("aten::add", 0, 1)], source_lines=in_lines(1))
+    launches = [one for one in steps() if one.kind != "range"]
+    of = replace(report(launches, source_lines=in_lines(3)), beside=lambda: trace)
+    assert data_loading(of.narrow(window=Window(10 * MS, 30 * MS, count=2, each="step"))) == []
