@@ -27,7 +27,7 @@ from kanalyze.analyses.operators._host_tree import (
     sums_by,
 )
 from kanalyze.analyses.shared.analysis import analysis, check_grouping, once_per_process, once_per_report, require
-from kanalyze.analyses.shared.threads import THREAD, ThreadKey, innermost_lines, overlaid
+from kanalyze.analyses.shared.threads import THREAD, ThreadKey, innermost_lines, of_thread, overlaid
 from kanalyze.columns import mixed, nearest, parts_by, rows_at
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
@@ -107,7 +107,7 @@ def waiting_host(report: Report) -> pl.DataFrame:
     if asked:
         hits, lines = _hits(report, asked)
         for place, (key, spans) in enumerate(asked):
-            line = lines.filter(process_id=key[0], thread_id=key[1])
+            line = lines.filter(of_thread(key))
             if line.is_empty():
                 found.append(_untold(spans))
             else:

@@ -11,7 +11,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, operations
 from kanalyze.analyses.host._range_lines import named_events, neighbours, program_functions
 from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.analyses.shared.threads import THREAD, ThreadKey
+from kanalyze.analyses.shared.threads import THREAD, ThreadKey, of_thread
 from kanalyze.columns import gathered, parts_by, rows_at
 from kanalyze.decoder.fields import normalised
 from kanalyze.errors import ClosedReportError, DamagedReportError
@@ -188,7 +188,7 @@ def events_between(report: Report, key: ThreadKey, gaps: pl.DataFrame) -> pl.Dat
         holds; ``between A and B`` where half of it was in no event; else null.
     """
     gaps = gaps.select("start", "end").with_row_index("gap")
-    calls = report.kind("api").filter(_of(key)).select(**intervals.OF_EVENTS)
+    calls = report.kind("api").filter(of_thread(key)).select(**intervals.OF_EVENTS)
     low, high = gaps.select(pl.col("start").min(), pl.col("end").max()).row(0)
     free = intervals.gaps(intervals.union(calls), low or 0, high or 0)
     times = gaps.with_columns(free_ns=intervals.overlap(gaps.get_column("start"), gaps.get_column("end"), free))
@@ -201,14 +201,9 @@ def events_between(report: Report, key: ThreadKey, gaps: pl.DataFrame) -> pl.Dat
     return both.select("free_ns", name=name.str.replace_all(_LOADER, "DataLoader.__next__"))
 
 
-def _of(key: ThreadKey) -> pl.Expr:
-    process, thread = (pl.lit(value, dtype=pl.Int64) for value in key)
-    return pl.col("process_id").eq_missing(process) & pl.col("thread_id").eq_missing(thread)
-
-
 def _innermost(events: pl.DataFrame, key: ThreadKey, gaps: pl.DataFrame, free: pl.DataFrame) -> pl.DataFrame:
     """The innermost event that at least half of the free time of a gap is in: gap, name, ns (its whole duration)."""
-    own = events.filter(_of(key)).select("start", "end", "name").with_row_index("event")
+    own = events.filter(of_thread(key)).select("start", "end", "name").with_row_index("event")
     # of each event and gap that overlap
     first = gaps.get_column("end").search_sorted(own.get_column("start"), side="right").alias("first")
     stop = gaps.get_column("start").search_sorted(own.get_column("end"), side="left").alias("stop")
@@ -228,7 +223,7 @@ def _innermost(events: pl.DataFrame, key: ThreadKey, gaps: pl.DataFrame, free: p
 
 def _alone(report: Report, key: ThreadKey, gaps: pl.DataFrame, free: pl.DataFrame) -> pl.Series:
     """For each gap of which at least half is in no event, what its longest such piece is between; null for others."""
-    events = [of(report).filter(_of(key)).select("start", "end") for of in (named_events, program_functions)]
+    events = [of(report).filter(of_thread(key)).select("start", "end") for of in (named_events, program_functions)]
     pieces = intervals.cut(gaps, intervals.subtract(free, intervals.union(pl.concat(events))))
     length = pl.col("end") - pl.col("start")
     most = pieces.filter(length.sum().over("gap") >= pl.col("free_ns") * _MOST)
@@ -379,7 +374,7 @@ def launches_beside(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     found = [points.select(*THREAD, "at").clear().with_columns(point=pl.lit(0, dtype=pl.UInt32))]
     numbered = points.select(*THREAD, "at").with_row_index("point")
     for pair in host_names(report).threads:
-        own = numbered.filter(_of(pair.left))
+        own = numbered.filter(of_thread(pair.left))
         if not pair.complete or own.is_empty():
             continue
         row = pair.calls.get_column("start").search_sorted(own.get_column("at"), side="right").cast(pl.Int64) - 1
@@ -408,7 +403,7 @@ def placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     """
     known, found = host_names(report), [spans.clear()]
     for pair in known.threads:
-        own = spans.filter(_of(pair.right))
+        own = spans.filter(of_thread(pair.right))
         cut = (
             known.lines[pair.left]
             .drop("row")

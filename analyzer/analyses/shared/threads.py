@@ -17,6 +17,12 @@ THREAD: Final = ("process_id", "thread_id")
 ThreadKey = tuple[int | None, int | None]
 
 
+def of_thread(key: ThreadKey) -> pl.Expr:
+    """Whether a row is of a thread; null counts as a number."""
+    values = (pl.lit(value, dtype=pl.Int64) for value in key)
+    return pl.all_horizontal(pl.col(name).eq_missing(value) for name, value in zip(THREAD, values, strict=True))
+
+
 #: Schema of a timeline: disjoint intervals, each with a row number of another table.
 LINE: Final = {"start": pl.Int64, "end": pl.Int64, "row": pl.UInt32}
 

@@ -18,6 +18,7 @@ from kanalyze.analyses.shared.threads import (
     lanes_of,
     nested,
     next_greater,
+    of_thread,
     overlaid,
     touched,
 )
@@ -176,3 +177,9 @@ def test_threads_that_no_axis_holds_together_come_apart():
     rows = [(1, thread, 0, 1 << 61) for thread in range(5)]
     events = pl.DataFrame(rows, schema=[*THREAD, "start", "end"], orient="row")
     assert [own.height for _, own in laned(events)] == [1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("key", "rows"), [((1, 2), [0]), ((1, None), [1]), ((None, None), [2])])
+def test_a_thread_without_a_number_is_one_of_its_own(key, rows):
+    frame = pl.DataFrame({"process_id": [1, 1, None], "thread_id": [2, None, None]}).with_row_index("row")
+    assert frame.filter(of_thread(key)).get_column("row").to_list() == rows

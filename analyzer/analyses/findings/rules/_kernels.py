@@ -21,7 +21,7 @@ from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.shared.threads import THREAD, of_thread
 from kanalyze.columns import gathered, in_order, parts_by, positions, sure
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import KernelName
@@ -213,7 +213,7 @@ def _launches_there(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     numbered = work.select(*THREAD, "at").with_row_index("point")
     found = [numbered.clear()]
     for pair in host_names(report).threads:
-        own = numbered.filter(pl.col(name).eq_missing(key) for name, key in zip(THREAD, pair.left, strict=True))
+        own = numbered.filter(of_thread(pair.left))
         call = positions(pair.calls.get_column("start"), own.get_column("at"))
         partner = gathered(pair.pairs.get_column("right"), positions(pair.pairs.get_column("left"), call))
         right = [pl.lit(key, dtype=pl.Int64).alias(name) for name, key in zip(THREAD, pair.right, strict=True)]

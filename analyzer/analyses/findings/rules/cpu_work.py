@@ -30,7 +30,7 @@ from kanalyze.analyses.findings.rules._operators import (
 from kanalyze.analyses.findings.rules._telling import LAUNCH_NS, all_along, in_pytorch, per_iteration
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, source_lines
-from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.shared.threads import THREAD, of_thread
 from kanalyze.columns import nearest, parts_by
 from kanalyze.report import Report
 from kanalyze.units import size
@@ -267,7 +267,7 @@ def _between_copies(report: Report) -> pl.DataFrame:
     parts, calls = [pairs.clear().with_columns(free=pl.lit(0))], report.kind("api")
     for key, part in parts_by(pairs, THREAD).items():
         start, end = part.get_column("call_end"), part.get_column("next_call_start")
-        own = calls.filter(process_id=key[0], thread_id=key[1]).select(**intervals.OF_EVENTS)
+        own = calls.filter(of_thread(key)).select(**intervals.OF_EVENTS)
         in_calls = intervals.overlap(start, end, intervals.union(own))
         parts.append(part.with_columns((end - start - in_calls).cast(pl.Int64).alias("free")))
     return (
