@@ -109,7 +109,7 @@ def _attributed(report: Report) -> dict[int, pl.DataFrame]:
     found = {}
     for device, before, after, idle in _idle_devices(report):
         some = batches(intervals.overlapping(idle, report.scope.sides))
-        split = in_threads(partial(split_idle, report, device), some, small=True)
+        split = in_threads(partial(split_idle, report, device), some)
         parts = [pl.DataFrame(schema=PIECE), before, *split, after]
         found[device] = pl.concat(parts, how="diagonal", rechunk=True)
     return found

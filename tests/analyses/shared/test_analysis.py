@@ -33,9 +33,8 @@ def _three_workers(monkeypatch):
 
 @pytest.mark.usefixtures("_three_workers")
 @pytest.mark.parametrize("jobs", [[], [7], [1, 2], JOBS])
-@pytest.mark.parametrize("small", [False, True])
-def test_results_come_in_the_order_of_the_jobs(jobs, small):
-    assert list(in_threads(lambda job: job * job, jobs, small=small)) == [job * job for job in jobs]
+def test_results_come_in_the_order_of_the_jobs(jobs):
+    assert list(in_threads(lambda job: job * job, jobs)) == [job * job for job in jobs]
 
 
 @pytest.mark.usefixtures("_three_workers")
@@ -124,7 +123,7 @@ def test_commands_work_in_one_thread_unless_all_reports_together_are_large(monke
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["findings", "graph_node", "two_processes", "thrash", "torch"])
-@pytest.mark.parametrize("as_if_large", [{"_WORTH_WHILE": 0}, {"_MANY": 0, "_SLICE": 7}], ids=["at once", "sparing"])
+@pytest.mark.parametrize("as_if_large", [{"_WORTH_WHILE": 0}, {"_MANY": 0, "_SLICE": 97}], ids=["at once", "sparing"])
 def test_the_page_of_a_large_report_is_the_same(name, as_if_large, monkeypatch):
     def page():
         told = summarize(read(REPORTS / f"{name}.sqlite"))
