@@ -1,16 +1,31 @@
-"""The table of findings: columns, order, and from when on a finding is worth a row; what rules find is tested there."""
+"""The table of findings: rows and order, sharing out of a device's time, and what remedies gain by replays."""
 
+import ast
 import inspect
 import pkgutil
+from collections import defaultdict
+from functools import reduce
 from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from kanalyze import intervals
+from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import rules
-from kanalyze.analyses.findings.findings import _sampled_run, findings
-from kanalyze.errors import CannotTellError
+from kanalyze.analyses.findings._claims import ORDER, _joined, _replayed, place_in_order, shared_out, with_replays
+from kanalyze.analyses.findings.findings import _sampled_run, findings, ranked
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
+from kanalyze.analyses.idle.ledger import bucket_sums
+from kanalyze.analyses.iterations.phases import known_steady_part
+from kanalyze.analyses.replay._changes import Mending
+from kanalyze.errors import CannotTellError, KanalyzeError
+from kanalyze.readers import read
 from kanalyze.window import Window
 from support.build import call, kernel, nvtx, report
 
@@ -71,35 +86,30 @@ def test_kernels_stand_in_sentences_with_their_whole_names_whatever_is_in_these(
     assert sentence.startswith(name + " uses 1 block of 256 threads on 4 SMs")
 
 
-def test_what_gains_nothing_as_another_device_is_at_work_is_not_told():
-    """Half of the 60 for which processes 1 and 2 are on GPU 2 at once.
-
-    Shorter kernels on the other GPUs gain nothing, as GPU 2 is at work until the end.
-    """
-    events = [launch(0, 80), launch(0, 40, device=3), launch(0, 40, device=1)]
-    others = [launch(0, 80, 32, device=2), launch(20, 100, 32, device=2, process=2)]
-    assert rows(*events, *others) == [("shared-gpu", 2, 30 * US, 0.3)]
-    of_one = [launch(0, 80), launch(80, 120, 2)]
-    assert rows(*of_one) == [("small-grid", 0, 80 * US, 2 / 3)]
+TWO = [launch(0, 40), launch(40, 100, 32)]
+OTHERS = [launch(0, 80), launch(0, 40, device=3), launch(0, 40, device=1)]
+OTHERS += [launch(0, 80, 32, device=2), launch(20, 100, 32, device=2, process=2)]
 
 
-@pytest.mark.parametrize(("end", "told"), [(300, [("small-grid", 0, 3 * US, 0.01)]), (301, [])])
-def test_what_sound_programs_have_too_gains_at_least_a_hundredth_of_the_window(end, told):
-    assert rows(launch(0, 4), launch(4, end, 32)) == told
-
-
-def test_a_share_is_of_the_window_that_is_looked_at():
-    events = [launch(0, 40), launch(40, 100, 32)]
-    assert rows(*events) == [("small-grid", 0, 30 * US, 0.3)]
-    assert rows(*events, window=Window(20 * US, 60 * US)) == [("small-grid", 0, 15 * US, 0.375)]
-    assert rows(*events, window=Window(40 * US, 100 * US)) == []
-
-
-@pytest.mark.parametrize(("count", "each_ns"), [(None, None), (1, 30 * US), (4, 7500)])
-def test_in_a_window_of_iterations_the_mean_of_each_is_told(count, each_ns):
-    window = Window(0, 100 * US, count=count, each="step")
-    events = [launch(0, 40), launch(40, 100, 32)]
-    assert rows(*events, window=window, columns=["at_stake_ns", "per_iteration_ns"]) == [(30 * US, each_ns)]
+@pytest.mark.parametrize(
+    ("events", "window", "told"),
+    [
+        # a share of the window that is looked at, and the mean of each iteration in it
+        (TWO, None, [("small-grid", 0, 30 * US, 0.3, None)]),
+        (TWO, Window(20 * US, 60 * US), [("small-grid", 0, 15 * US, 0.375, None)]),
+        (TWO, Window(40 * US, 100 * US), []),
+        (TWO, Window(0, 100 * US, count=1, each="step"), [("small-grid", 0, 30 * US, 0.3, 30 * US)]),
+        (TWO, Window(0, 100 * US, count=4, each="step"), [("small-grid", 0, 30 * US, 0.3, 7500)]),
+        # what sound programs have, too, gains at least a hundredth of the window
+        ([launch(0, 4), launch(4, 300, 32)], None, [("small-grid", 0, 3 * US, 0.01, None)]),
+        ([launch(0, 4), launch(4, 301, 32)], None, []),
+        # half of the 60 for which processes 1 and 2 are on GPU 2 at once; shorter kernels on others gain nothing
+        (OTHERS, None, [("shared-gpu", 2, 30 * US, 0.3, None)]),
+        ([launch(0, 80), launch(80, 120, 2)], None, [("small-grid", 0, 80 * US, 2 / 3, None)]),
+    ],
+)
+def test_which_findings_are_worth_a_row(events, window, told):
+    assert rows(*events, window=window, columns=[*COLUMNS, "per_iteration_ns"]) == told
 
 
 def test_nothing_to_say_is_an_empty_table_and_no_record_of_the_devices_is_an_error():
@@ -137,3 +147,198 @@ def test_counters_of_another_run_are_of_the_same_part(monkeypatch, own, theirs, 
     scope = SimpleNamespace(process=None, device=0, window="steady")
     of = SimpleNamespace(scope=scope, table=lambda _: pl.DataFrame(), whole=whole)
     assert _sampled_run(of) == ({"window": theirs, "device": 0} if found else None)
+
+
+RULES = Path("analyzer/analyses/findings/rules")
+
+
+def one(rule, *spans, device=0, ns=None, **other):
+    claims = pl.DataFrame(spans, intervals.SPANS, orient="row") if spans else None
+    length = sum(end - start for start, end in spans) if ns is None else ns
+    return Finding(rule, device, length, f"{rule}.", "…", "…", claims=claims, **other)
+
+
+class Everything(defaultdict):
+    def __init__(self, ns=1):
+        super().__init__(lambda: ns)
+
+
+def told(found, least=1):
+    return [(each.rule, each.at_stake_ns) for each in shared_out(found, Everything(least))]
+
+
+def test_time_goes_to_the_most_specific_finding_and_the_others_keep_the_rest():
+    found = [one("host-computes", (0, 100), (200, 300)), one("data-loading", (50, 250))]
+    assert told(found) == [("data-loading", 200), ("host-computes", 100)]
+    _, left = shared_out(found, Everything())
+    assert left.claims.rows() == [(0, 50), (250, 300)]
+    assert left.text == "host-computes. Other findings tell of 50.0 % of that."
+    overlap = [one("small-grid", (0, 60), (30, 100), ns=40), one("no-tf32", (75, 200))]
+    assert told(overlap) == [("no-tf32", 125), ("small-grid", 30)]
+    others = [one("data-loading", (0, 10)), one("host-computes", (0, 10), device=1), one("clock-drop", ns=7)]
+    assert told(others) == [("data-loading", 10), ("clock-drop", 7), ("host-computes", 10)]
+    both = [one("small-grid", (0, 4)), one("small-grid", (0, 4), device=1)]
+    assert [each.device for each in shared_out(both, {("small-grid", 0): 5, ("small-grid", 1): 4})] == [1]
+
+
+def test_a_finding_that_says_how_is_told_anew_of_what_is_left():
+    def retold(left):
+        return one("host-computes", *left.rows())._replace(text="anew") if left.height > 1 else None
+
+    found = [one("data-loading", (10, 20)), one("host-computes", (0, 30), retold=retold)]
+    assert shared_out(found, Everything())[1].text == "anew"
+    assert told([found[0], one("host-computes", (0, 20), retold=retold)]) == [("data-loading", 10)]
+
+
+spans = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 12)).map(lambda span: (span[0], sum(span))), max_size=5)
+some = st.tuples(st.sampled_from([*ORDER[::6], "not named"]), st.integers(0, 1), spans)
+
+
+@given(st.lists(some, max_size=6), st.integers(1, 6))
+def test_each_piece_belongs_to_one_finding_and_none_that_is_worth_it_is_lost(found, least):
+    """Against a model that goes through the instants one by one."""
+    given_ = [one(rule, *own, device=device) for rule, device, own in found if own]
+    kept = shared_out(given_, Everything(least))
+    owners = defaultdict(list)
+    for at, each in enumerate(kept):
+        for start, end in each.claims.rows():
+            for instant in range(start, end):
+                owners[each.device, instant].append(at)
+    assert all(len(own) == 1 for own in owners.values())
+    taken = set()
+    order = sorted(given_, key=lambda each: (place_in_order(each.rule), -each.at_stake_ns))
+    for each in order:
+        own = {(each.device, instant) for span in each.claims.rows() for instant in range(*span)}
+        if own - taken and each.at_stake_ns * len(own - taken) // len(own) >= least:
+            taken |= own
+    assert owners.keys() == taken
+
+
+def test_the_order_names_each_rule_once_and_the_explanations_are_in_it():
+    assert len({*ORDER}) == len(ORDER)
+    apart = {"exposed-transfer", "far-from-roof", "other-work", "overhead", "slow-group", "small-collectives"}
+    apart |= {"straggler", "uneven-all-to-all"}  # of jobs and counters, which share no device's time out
+    assert {*ORDER} <= {page.stem for page in Path("analyzer/explanations").glob("*.md")} - apart
+    assert place_in_order("small-grid") > place_in_order("not named") > place_in_order("no-tf32")
+    assert all(earlier < later for earlier, later in pairwise(map(place_in_order, ORDER)))
+
+
+@pytest.mark.parametrize("module", sorted(RULES.glob("[!_]*.py")), ids=lambda path: path.stem)
+def test_no_rule_imports_another(module):
+    """What rules share are queries, in modules of their own; what one says of another's time, claims say."""
+    imported = [node.module for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.ImportFrom)]
+    rules = "kanalyze.analyses.findings.rules."
+    assert [name for name in imported if name.startswith(rules) and not name.startswith(f"{rules}_")] == []
+
+
+SAMPLES = Path("sample_reports")
+REPORTS = sorted(
+    path
+    for pattern in (
+        "sample_reports/*/*.sqlite",
+        "sample_reports/*/*.json.gz",
+        "tests/reports/**/*.sqlite",
+        "tests/reports/**/*.gz",
+    )
+    for path in Path().glob(pattern)
+)
+
+
+def by_rule(path, window="steady"):
+    return {row["rule"]: row for row in findings(read(path, cache=False), window=window).to_dicts()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", REPORTS, ids=lambda path: "-".join(path.parts[1:]))
+def test_no_replay_gains_more_than_can_be_gained(path):
+    try:
+        rows = findings(read(path, cache=False)).to_dicts()
+    except KanalyzeError:
+        return
+    for row in rows:
+        if row["replayed_ns"] is not None:
+            assert row["replayed_ns"] >= 0
+            assert not row["at_most"] or row["replayed_ns"] <= row["at_stake_ns"], row["rule"]
+
+
+def test_a_kernel_that_nothing_runs_beside_gains_what_it_is_shortened_by():
+    """One block on 132 SMs: 131 of 132 parts of the kernel, and nothing else is behind it."""
+    row = by_rule(SAMPLES / "add" / "nsys.sqlite", window=None)["small-grid"]
+    assert row["replayed_ns"] == pytest.approx(row["at_stake_ns"], rel=0.01)
+
+
+def test_shorter_kernels_gain_nothing_where_the_host_is_the_limit():
+    found = by_rule(SAMPLES / "mlp_train" / "nsys.sqlite")
+    assert found["no-tf32"]["at_stake_ns"] > 0
+    assert found["no-tf32"]["replayed_ns"] == 0
+    assert found["graph-candidate"]["replayed_ns"] > found["graph-candidate"]["at_stake_ns"]
+
+
+def test_what_gains_most_by_a_replay_comes_first():
+    rows = findings(read(SAMPLES / "mlp_train" / "nsys.sqlite", cache=False), window="steady").to_dicts()
+    gains = [row["replayed_ns"] for row in rows if row["replayed_ns"] is not None]
+    assert gains == sorted(gains, reverse=True)
+
+
+def test_of_more_operations_and_calls_than_may_be_nothing_is_replayed():
+    found = read(SAMPLES / "mlp_train" / "nsys.sqlite", cache=False)
+    told = with_replays(found, ranked(found), most=1000)
+    assert {one.rule for one in ranked(found)} - {one.rule for one in told} <= {"small-grid", "low-occupancy", "tail"}
+    assert all(one.replayed_ns is None for one in told)
+
+
+def test_findings_of_one_cause_are_one_and_what_their_remedy_changes_adds_up():
+    gone, less = pl.Series("row", [1], dtype=pl.UInt32), pl.DataFrame({"row": [2], "saved_ns": [30]})
+
+    def one(rule, ns, text, name, mending):
+        return Finding(rule, 0, ns, text, "…", "…", (name,), action=CHANNELS_LAST, mending=lambda _: mending)
+
+    slow = one("small-grid", 40, "{0} is slow.", "b", Mending(shorter=less))
+    needless = one("layout-conversions", 90, "{0} is needless.", "a", Mending(gone=gone))
+    (found,) = _joined([slow, needless])
+    assert (found.rule, found.at_stake_ns, found.names) == ("layout-conversions", 130, ("a", "b"))
+    assert found.text.format(*found.names) == "a is needless. The same cause: b is slow."
+    change = found.change(None)
+    assert (change.gone.to_list(), change.shorter.rows()) == ([1], [(2, 30)])
+    assert [one.at_stake_ns for one in _joined([slow._replace(action="other"), needless])] == [90, 40]
+
+
+@pytest.mark.parametrize("name", ["mlp_train", "launch_bound_plain"])
+def test_gains_add_up_to_no_more_than_all_remedies_gain_together(name):
+    of = read(SAMPLES / name / "nsys.sqlite", cache=False)
+    of = of.narrow(window=known_steady_part(of).window)
+    found = ranked(of)
+    changes = [change for one in found if (change := one.change(of)) is not None]
+    together, *_ = _replayed(of, 0, reduce(Mending.with_all_of, changes))
+    assert sum(one.replayed_ns or 0 for one in with_replays(of, found, most=1 << 20)) <= together[0]
+
+
+def test_what_two_remedies_change_is_changed_once():
+    gone, less = pl.Series("row", [1, 2], dtype=pl.UInt32), pl.DataFrame({"row": [2, 3, 3], "saved_ns": [9, 20, 10]})
+    host = pl.DataFrame({"process_id": [1], "start": [0], "end": [5]})
+    one = Mending(gone=gone, calls=pl.Series("row", [4], dtype=pl.UInt32), host=host)
+    other = Mending(shorter=less, unwaited=pl.Series("row", [5], dtype=pl.UInt32), graph=True)
+    both = one.with_all_of(other).with_all_of(Mending(shorter=pl.DataFrame({"row": [3], "saved_ns": [40]})))
+    assert sorted(both.gone) == [1, 2]
+    assert both.shorter.rows() == [(3, 40)]
+    assert (both.calls.to_list(), both.unwaited.to_list(), both.graph) == ([4], [5], True)
+    assert both.host.rows() == [(1, 0, 5)]
+
+
+def test_a_finding_without_a_replay_gains_no_more_than_the_device_does_not_work_besides():
+    """Kernels of 30, 50 and 20 ns in a window of 150."""
+    of = report([kernel(0, 30), kernel(40, 90), kernel(130, 150)])
+    claims = pl.DataFrame({"start": [40], "end": [90]})
+    one = Finding("full-sort", 0, 50, "text", "remedy", "kernels", claims=claims)
+    found = with_replays(of, [one, one._replace(at_most=True), one._replace(vague=True), one._replace(claims=None)], 99)
+    bounds = [each.replayed for each in found]
+    assert bounds == [(None, 0, 150 - 30 - 20), (None, 0, 50), (None, None, None), (None, None, None)]
+
+
+def test_what_is_paid_once_makes_no_replay_less_sure():
+    of = read(SAMPLES / "add" / "nsys.sqlite", cache=False)
+    (one,) = (found for found in ranked(of) if found.rule == "small-grid")
+    (gain, apart), *_ = _replayed(of, 0, one.change(of))
+    once = bucket_sums(of).filter(bucket="loading").get_column("ns").sum()
+    start, end = windows(of).select("start", "end").row(0)
+    assert 0 < apart <= 0.03 * (end - start - once - gain) + 1

@@ -31,6 +31,7 @@ from kanalyze.analyses.findings.rules.unfused import by_hand, fusible
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, memset, nvtx, report
 from support.kernel_names import ADD, BACKWARD, DOWN, GEMM, LOG_SOFTMAX, MUL, ONE, POW, SOFTMAX, STRIDED, UP
+from support.measures import assert_told
 from support.real_reports import real_report
 
 REPORTS = Path(__file__).parents[3] / "reports"
@@ -279,21 +280,6 @@ def test_what_is_not_told(rule, events, capability):
     assert rule(report(events, limits={"compute_capability": capability})) == []
 
 
-@pytest.mark.parametrize(
-    ("capability", "saved_ns"), [("7.0", 12_738), ("8.0", 40_625), ("10.0", 47_477), ("8.6", 47_656)]
-)
-def test_products_in_float64_are_as_much_slower_as_the_gpu_makes_them(capability, saved_ns):
-    """And a kernel of 100 ns is no shorter than one can be."""
-    made = report(line((GEMM64, 50_000), (TANH64, 100)), limits={"compute_capability": capability})
-    (found,) = float64(made)
-    assert saved(found, made) == (0, saved_ns)
-    assert len(no_tensor_cores(report(line((HALF, 100)), limits={"compute_capability": "7.0"}))) == 1
-
-
-def test_softmaxes_between_other_products_are_a_loss():
-    assert large_logits(report(launched(*CHAIN, (GEMM, 50, "aten::mm")))) != []
-
-
 def test_formulas_that_others_tell_of_are_left_out():
     (found,) = by_hand(report(line((GEMM, 50_000), *FORMULA, (GEMM, 50_000))))
     assert found.rule == "fusion"
@@ -346,32 +332,64 @@ def test_the_dimension_that_is_padded_is_the_one_that_rows_begin_at(shapes, side
     assert found.action == (f"Pad {side} to a multiple of 64" if side else "Pad dimensions to multiples of 64")
 
 
-@pytest.mark.parametrize(("blocks", "many"), [(132, 1), (131, 0)])
-def test_small_products_gain_nothing_by_newer_kernels(blocks, many):
-    events = [kernel(0, 250, name=ALIGN8, grid=(blocks, 1, 1), block=(128, 1, 1)), kernel(250, 1000, name=GEMM)]
-    assert len(old_architecture_gemm(report(events, limits=HOPPER | {"sm_count": 132}))) == many
-    assert len(old_architecture_gemm(report(line((GEMM, 100)), limits={"compute_capability": "10.0"}))) == 1
-
-
 # Per step, and where
 
 
-def test_counts_and_times_are_per_step_and_the_range_of_most_is_where():
-    events = [nvtx("head", 0, 10)]
-    for number in range(4):
-        events.append(call("cudaLaunchKernel", number, number + 1, correlation=number))
-        events.append(kernel(100 * number + 5, 100 * number + 65, name=ALIGN1, correlation=number))
-    (found,) = unaligned_gemm(report(events, limits=HOPPER).narrow(window=Window(0, 400, count=4, each="step")))
-    assert "1 matrix product a step" in found.text
-    assert "60 ns a step" in found.text
-    assert (found.at_stake_ns, found.where) == (240, "head")
+def in_head():
+    """Four products, launched in a range."""
+    launches = [call("cudaLaunchKernel", number, number + 1, correlation=number) for number in range(4)]
+    work = [kernel(100 * at + 5, 100 * at + 65, name=ALIGN1, correlation=at) for at in range(4)]
+    return report([nvtx("head", 0, 10), *launches, *work], limits=HOPPER)
 
 
-def test_casts_rarer_than_steps_do_not_recur():
-    whole = report(casts(UP))
-    assert recurring_casts(whole.narrow(window=Window(0, 1320, count=33, each="step"))) == []
-    (found,) = recurring_casts(whole.narrow(window=Window(0, 1320, count=16, each="step")))
-    assert "2 casts a step between types, most" in found.text
+def blocks(number):
+    events = [kernel(0, 250, name=ALIGN8, grid=(number, 1, 1), block=(128, 1, 1)), kernel(250, 1000, name=GEMM)]
+    return report(events, limits=HOPPER | {"sm_count": 132})
+
+
+def in_steps(of, end, count):
+    return of.narrow(window=Window(0, end, count=count, each="step"))
+
+
+IN_NODE = [
+    host("op", "autograd::engine::evaluate_function: ToCopyBackward0", 0, 100),
+    host("op", "aten::to", 5, 90),
+    call("cudaLaunchKernel", 10, 20, correlation=1, parent=1),
+    kernel(30, 1000, name=UP, correlation=1, parent=1),
+    *line(*[(UP, 1)] * 31, at=1000),
+]
+SLOW_HALF = report(line((HALF, 100)), limits={"compute_capability": "7.0"})
+OLDER = report(line((GEMM, 100)), limits={"compute_capability": "10.0"})
+
+
+@pytest.mark.parametrize(
+    ("rule", "of", "stakes", "words"),
+    [
+        (unaligned_gemm, in_steps(in_head(), 400, 4), [240], ("1 matrix product a step", "60 ns a step", "[head]")),
+        # casts rarer than steps do not recur
+        (recurring_casts, in_steps(report(casts(UP)), 1320, 33), [], ()),
+        (recurring_casts, in_steps(report(casts(UP)), 1320, 16), [320], ("2 casts a step between types, most",)),
+        (recurring_casts, report(IN_NODE), [1001], ("most in ToCopyBackward0; the GPU",)),
+        # small products gain nothing by newer kernels
+        (old_architecture_gemm, blocks(132), [125], ()),
+        (old_architecture_gemm, blocks(131), [], ()),
+        (old_architecture_gemm, OLDER, [50], ()),
+        (no_tensor_cores, SLOW_HALF, [100], ()),
+        (large_logits, report(launched(*CHAIN, (GEMM, 50, "aten::mm"))), [120], ()),
+    ],
+)
+def test_what_is_told_of_steps_and_shapes(rule, of, stakes, words):
+    assert_told(rule(of), stakes, *words)
+
+
+@pytest.mark.parametrize(
+    ("capability", "saved_ns"), [("7.0", 12_738), ("8.0", 40_625), ("10.0", 47_477), ("8.6", 47_656)]
+)
+def test_products_in_float64_are_as_much_slower_as_the_gpu_makes_them(capability, saved_ns):
+    """And a kernel of 100 ns is no shorter than one can be."""
+    made = report(line((GEMM64, 50_000), (TANH64, 100)), limits={"compute_capability": capability})
+    (found,) = float64(made)
+    assert saved(found, made) == (0, saved_ns)
 
 
 def test_what_the_gpu_waited_for_casts_is_theirs_but_no_more_than_in_the_median():
@@ -396,18 +414,6 @@ def test_casts_of_attention_are_left_to_the_finding_about_it():
     assert found.text.endswith("their share. Other findings tell of 69.6 % of that.")
 
 
-def test_the_outermost_operator_of_most_casts_is_named():
-    events = [
-        host("op", "autograd::engine::evaluate_function: ToCopyBackward0", 0, 100),
-        host("op", "aten::to", 5, 90),
-        call("cudaLaunchKernel", 10, 20, correlation=1, parent=1),
-        kernel(30, 1000, name=UP, correlation=1, parent=1),
-        *line(*[(UP, 1)] * 31, at=1000),
-    ]
-    (found,) = recurring_casts(report(events))
-    assert "most in ToCopyBackward0; the GPU" in found.text
-
-
 # Attention
 
 
@@ -415,15 +421,31 @@ def stakes(*events):
     return [found.at_stake_ns for found in unfused_attention(report(events))]
 
 
-def test_memsets_and_copies_on_the_device_may_stand_between_and_other_streams_are_other_chains():
-    within_device = memcpy(30, 40, direction="Device-to-Device")
-    events = [*line(GEMM, ADD), memset(20, 30), within_device, *line(SOFTMAX, GEMM, at=40)]
-    assert stakes(*events, *line(GEMM, ADD, at=100), memset(120, 130), *line(SOFTMAX, GEMM, at=130)) == [60 + 50]
-    chain = [GEMM, ADD, SOFTMAX, GEMM]
-    assert stakes(*line(*chain), *line(*chain, at=100, stream=8)) == [80]
-    assert stakes(*line(GEMM, ADD, SOFTMAX), *line(GEMM, at=30, stream=8), *line(GEMM, ADD, SOFTMAX, at=50)) == []
-    steps = report(line(*[*chain, SUM] * 4)).narrow(window=Window(100, 200, count=2, each="step"))
-    assert "1 softmax pass a step over scores" in unfused_attention(steps)[0].text
+def of_operators(product):
+    """Softmaxes between products by one operator."""
+    parts = [(name, 10, product if name == GEMM else "aten::softmax") for name in [GEMM, SOFTMAX, GEMM, SUM] * 2]
+    return launched(*parts)
+
+
+BETWEEN = [memset(20, 30), memcpy(30, 40, direction="Device-to-Device")]
+AFTER = [*line(GEMM, ADD, at=100), memset(120, 130), *line(SOFTMAX, GEMM, at=130)]
+SCALED = [GEMM, ADD, SOFTMAX, GEMM]
+
+
+@pytest.mark.parametrize(
+    ("events", "stake"),
+    [
+        # memsets and copies on the device may stand between, and other streams are other chains
+        ([*line(GEMM, ADD), *BETWEEN, *line(SOFTMAX, GEMM, at=40), *AFTER], [60 + 50]),
+        ([*line(*SCALED), *line(*SCALED, at=100, stream=8)], [80]),
+        ([*line(GEMM, ADD, SOFTMAX), *line(GEMM, at=30, stream=8), *line(GEMM, ADD, SOFTMAX, at=50)], []),
+        # where operators are known products are batched ones
+        (of_operators("aten::bmm"), [2 * 30]),
+        (of_operators("aten::addmm"), []),
+    ],
+)
+def test_chains_of_attention(events, stake):
+    assert stakes(*events) == stake
 
 
 def modelled(names):
@@ -457,18 +479,6 @@ def modelled(names):
 @example([SUM, ADD, SOFTMAX, GEMM, ADD, SOFTMAX, SUM, GEMM] * 2)
 def test_time_at_stake_equals_a_walk_from_each_softmax(names):
     assert stakes(*line(*names)) == modelled(names)
-
-
-@pytest.mark.parametrize(("operator", "told"), [("aten::bmm", [2 * 30]), ("aten::addmm", [])])
-def test_where_operators_are_known_products_are_batched_ones(operator, told):
-    events = []
-    for number, name in enumerate([GEMM, SOFTMAX, GEMM, SUM] * 2):
-        at, made = 10 * number, operator if name == GEMM else "aten::softmax"
-        events.append(host("op", made, at, at + 5))
-        parent = len(events) - 1
-        events.append(call("cudaLaunchKernel", at, at + 2, correlation=number, parent=parent))
-        events.append(kernel(at + 5, at + 15, name=name, correlation=number, parent=parent))
-    assert stakes(*events) == told
 
 
 # Biases of convolutions before a batch normalization
@@ -512,9 +522,8 @@ NORM = "aten::batch_norm"
     ],
 )
 def test_kernels_that_add_the_bias_and_sum_its_gradient_are_at_stake(of, stakes):
-    found = bias_before_batchnorm(of)
-    assert [one.at_stake_ns for one in found] == stakes
-    assert all("add biases of convolutions, or sum their gradients" in one.text for one in found)
+    words = ("add biases of convolutions, or sum their gradients",) if stakes else ()
+    assert_told(bias_before_batchnorm(of), stakes, *words)
 
 
 # Chains of operators
@@ -556,21 +565,3 @@ def test_real_programs():
     assert "6 kernels add biases of convolutions" in found.text  # as op_kernels has them
     (found,) = layout_conversions(real_report(REPORTS / "torch" / "memory.json.gz"))
     assert "24 conversions of images" in found.text
-
-
-@pytest.mark.parametrize(
-    ("rule", "path"),
-    [
-        (old_architecture_gemm, REPORTS / "libraries.sqlite"),
-        *((unfused_attention, REPORTS / name) for name in ("torch_node.sqlite", "torch/cuda_graph.json.gz")),
-        *((fusible, SAMPLES / name) for name in ("mlp_train/torch.json.gz", "gelu/nsys.sqlite")),
-        *((bias_before_batchnorm, SAMPLES / name) for name in ("mlp_train/torch.json.gz", "mlp_train/nsys.sqlite")),
-        *(
-            (rule, SAMPLES / name)
-            for rule in (layout_conversions, recurring_casts)
-            for name in ("mlp_train/nsys.sqlite", "gelu/torch.json.gz", "cdist/nsys.sqlite")
-        ),
-    ],
-)
-def test_real_programs_without(rule, path):
-    assert rule(real_report(path)) == []

@@ -8,6 +8,7 @@ from kanalyze.analyses.findings.rules.unfused import unfused_optimizer, zero_gra
 from kanalyze.window import Window
 from support.build import call, host, kernel, memset, nvtx, report
 from support.kernel_names import ADD, FILL, GEMM, ONE
+from support.measures import assert_told
 from support.real_reports import real_report
 
 REPORTS = Path(__file__).parents[3] / "reports"
@@ -44,26 +45,61 @@ def step(name, *events, at=0):
     return [nvtx(f"Optimizer.{method}#{'SGD' if name == 'zero_grad' else name}.{method}", at, at + 50), *events]
 
 
-def stakes(rule, *events, **tables):
-    return [found.at_stake_ns for found in rule(report(events, **tables))]
+def filled(sizes, times):
+    """Fills of tensors in a row, again and again, between other kernels."""
+    work = [kernel(0, 10, name=GEMM)]
+    for at in range(0, 1000 * times, 1000):
+        work += [kernel(at + 10 * n, at + 10 * n + 5, name=FILL, grid=(size, 1, 1)) for n, size in enumerate(sizes, 1)]
+        work += [kernel(at + 900, at + 950, name=GEMM)]
+    return report(work)
 
 
-def test_a_step_in_torchs_range_is_named_by_its_class_and_costs_all_kernels_but_the_shortest():
-    """While the host is in it, from 0 to 50, the GPU idles for 8."""
-    (found,) = unfused_optimizer(report(step("AdamW", *launched(MUL, LERP, DIVIDE))))
-    assert (found.at_stake_ns, found.at_most) == (200 + 8, True)
-    assert found.text.startswith(
-        "AdamW works on lists of tensors (foreach), operation by operation: 3 kernels in each of 1 step, 300 ns; the "
-        "host was in it for 50 ns."
-    )
-    assert (found.headline, found.action) == ("AdamW runs 3 kernels a step", "AdamW(…, fused=True)")
-    assert found.where == "Optimizer.step#AdamW.step"
+ADAMW = step("AdamW", *launched(MUL, LERP, DIVIDE))
+STEPS = [event for at in (0, 1000) for event in step("AdamW", *launched(MUL, LERP, DIVIDE, at=at), at=at)]
+SGD = [event for at in (0, 300) for event in step("SGD", *launched(MUL, LERP, at=at), at=at)]
+ON_LISTS = (
+    "AdamW works on lists of tensors (foreach), operation by operation: 3 kernels in each of 1 step, 300 ns; the host",
+    *("AdamW runs 3 kernels a step", "AdamW(…, fused=True)", "[Optimizer.step#AdamW.step]"),
+)
+ZEROS = step("zero_grad", *launched(FILL, FILL), *launched(GEMM, at=1000))
 
 
-def test_of_each_step_no_more_is_waited_for_than_the_host_is_in_it_and_the_gpu_idles_until_the_next():
-    """The first step: in it for 50, idle for 8 and then 92; the second: in it for 50, idle for 8 until the end."""
-    steps = [event for at in (0, 300) for event in step("SGD", *launched(MUL, LERP, at=at), at=at)]
-    assert stakes(unfused_optimizer, *steps) == [2 * 100 + 50 + 8]
+@pytest.mark.parametrize(
+    ("rule", "of", "stakes", "words"),
+    [
+        # all kernels but the shortest, and 8 in which the GPU idles while the host is in it, from 0 to 50
+        (unfused_optimizer, report(ADAMW), [200 + 8], ON_LISTS),
+        # of each step no more than the host is in it, and the GPU idles until the next: 50 of 100, and 8 until the end
+        (unfused_optimizer, report(SGD), [2 * 100 + 50 + 8], ()),
+        (unfused_optimizer, report(step("RMSprop", *launched(ADDCMUL, ADDCDIV))), [108], ("RMSprop(…, foreach=True)",)),
+        (
+            unfused_optimizer,
+            report(STEPS).narrow(window=Window(1000, 1308, count=1, each="step")),
+            *([200 + 8], ("3 kernels in each of 1 step, 300 ns a step",)),
+        ),
+        *(
+            (unfused_optimizer, report(launched(GEMM, *names, GEMM)), [], ())
+            for names in (  # fused ones, clipping and other elementwise work, and few updates
+                *([FUSED], [FUSED, MUL, LERP, DIVIDE], [NORM, MUL], [MUL, LERP], [ADD, ADD], [ADDCDIV], SINGLY[:9]),
+            )
+        ),
+        *(
+            (unfused_optimizer, report(step("AdamW", *launched(*names), *launched(GEMM, at=1000))), [], ())
+            for names in ([FUSED], [FUSED, MUL], [MUL], [MUL, MUL], ["triton_for_fused_0"], [])
+        ),
+        (unfused_optimizer, report(step("AdamW", *launched(MUL, LERP, DIVIDE, thread=2))), [], ()),  # another thread's
+        (unfused_optimizer, report(step("RMSprop", *launched(MUL, DIVIDE))), [], ()),  # lists are all that it can have
+        (zero_grad_fills, report(ZEROS), [200 + 50], ("zero_grad fills memory: 2 fills a step",)),
+        (zero_grad_fills, report(step("zero_grad", *launched(ADD), *launched(FILL, at=1000))), [], ()),
+        (zero_grad_fills, report(launched(ZERO, GEMM)), [108], ()),
+        (zero_grad_fills, report([memset(0, 10), *launched(FILL, GEMM)]), [], ()),
+        # many fills of tensors of several sizes in a row, again and again
+        *((zero_grad_fills, filled(sizes, 2), [160], ()) for sizes in (range(1, 17), [8, 1] * 8)),
+        *((zero_grad_fills, filled(*how), [], ()) for how in (([1] * 16, 2), (range(1, 17), 1))),
+    ],
+)
+def test_optimizers_that_run_kernel_by_kernel(rule, of, stakes, words):
+    assert_told(rule(of), stakes, *words)
 
 
 @pytest.mark.parametrize(
@@ -86,93 +122,25 @@ def test_of_each_step_no_more_is_waited_for_than_the_host_is_in_it_and_the_gpu_i
 def test_without_ranges_updates_tell_a_step(names, many):
     """The host was in it from the end of the launch before it."""
     (found,) = unfused_optimizer(report(launched(GEMM, *names, GEMM)))
-    assert (found.headline, found.action) == (
-        f"The optimizer runs {many} kernels a step",
-        "fused=True in Adam or AdamW",
-    )
-    lists = DIVIDE in names
-    way = "on lists of tensors (foreach)" if lists else "tensor by tensor"
+    way = "on lists of tensors (foreach)" if DIVIDE in names else "tensor by tensor"
     assert found.text.startswith(f"An optimizer of Adam's kind works {way}, operation by operation: {many} kernels")
     assert f"the host was in it for {10 * many} ns" in found.text
+    assert f"{found.headline} {found.action}" == f"The optimizer runs {many} kernels a step fused=True in Adam or AdamW"
 
 
 @pytest.mark.parametrize(
-    "events",
+    ("path", "steps"),
     [
-        *(
-            launched(GEMM, *names, GEMM)  # fused ones, clipping and other elementwise work, and few updates
-            for names in (
-                [FUSED],
-                [FUSED, MUL, LERP, DIVIDE],
-                [NORM, MUL],
-                [MUL, LERP],
-                [ADD, ADD],
-                [ADDCDIV],
-                SINGLY[:9],
-            )
-        ),
-        *(
-            step("AdamW", *launched(*names), *launched(GEMM, at=1000))  # fused ones, and those of one operator
-            for names in ([FUSED], [FUSED, MUL], [MUL], [MUL, MUL], ["triton_for_fused_0"], [])
-        ),
-        step("AdamW", *launched(MUL, LERP, DIVIDE, thread=2)),  # another thread's launches
-        step("RMSprop", *launched(MUL, DIVIDE)),  # lists are all that it can have
+        (REPORTS / "torch.sqlite", 30),
+        (REPORTS / "torch" / "fsdp.json.gz", 4),
+        # the loop's SGD has one operator; the benchmark fills one buffer again and again
+        *((SAMPLES / name, 0) for name in ("mlp_train/nsys.sqlite", "gelu/torch.json.gz")),
     ],
 )
-def test_what_is_no_step_to_be_fused(events):
-    assert unfused_optimizer(report(events)) == []
-
-
-def test_other_optimizers_have_lists_at_least():
-    (found,) = unfused_optimizer(report(step("RMSprop", *launched(ADDCMUL, ADDCDIV))))
-    assert found.action == "RMSprop(…, foreach=True)"
-
-
-def test_a_window_has_its_own_steps():
-    """The kernels of the second step alone, and the 8 ns that the GPU waits for it."""
-    whole = report([event for at in (0, 1000) for event in step("AdamW", *launched(MUL, LERP, DIVIDE, at=at), at=at)])
-    (found,) = unfused_optimizer(whole.narrow(window=Window(1000, 1308, count=1, each="step")))
-    assert found.at_stake_ns == 200 + 8
-    assert "3 kernels in each of 1 step, 300 ns a step" in found.text
-
-
-def test_fills_in_torchs_range():
-    (found,) = zero_grad_fills(report(step("zero_grad", *launched(FILL, FILL), *launched(GEMM, at=1000))))
-    assert (found.at_stake_ns, found.at_most) == (200 + 50, False)
-    assert found.headline == "zero_grad fills memory: 2 fills a step"
-    assert zero_grad_fills(report(step("zero_grad", *launched(ADD), *launched(FILL, at=1000)))) == []
-
-
-@pytest.mark.parametrize(
-    ("sizes", "times", "told"), [(range(1, 17), 2, 1), ([8, 1] * 8, 2, 1), ([1] * 16, 2, 0), (range(1, 17), 1, 0)]
-)
-def test_many_fills_of_tensors_of_several_sizes_in_a_row_again_and_again_are_zero_grads(sizes, times, told):
-    work = [kernel(0, 10, name=GEMM)]
-    for again in range(times):
-        at = 1000 * again
-        work += [kernel(at + 10 * n, at + 10 * n + 5, name=FILL, grid=(size, 1, 1)) for n, size in enumerate(sizes, 1)]
-        work += [kernel(at + 900, at + 950, name=GEMM)]
-    assert len(zero_grad_fills(report(work))) == told
-
-
-def test_memsets_and_fills_of_lists_count():
-    assert stakes(zero_grad_fills, *launched(ZERO, GEMM)) != []
-    assert zero_grad_fills(report([memset(0, 10), *launched(FILL, GEMM)])) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "steps"), [("torch.sqlite", 30), ("torch/memory.json.gz", 3), ("torch/fsdp.json.gz", 4)]
-)
-def test_foreach_optimizers_of_real_programs(name, steps):
-    (found,) = unfused_optimizer(real_report(REPORTS / name))
-    assert f"8 kernels in each of {steps} steps" in found.text
-
-
-@pytest.mark.parametrize("name", ["mlp_train/nsys.sqlite", "mlp_train/torch.json.gz", "gelu/torch.json.gz"])
-def test_real_programs_with_nothing_to_fuse(name):
-    """The loop's SGD has one operator; the benchmark fills one buffer again and again."""
-    assert unfused_optimizer(real_report(SAMPLES / name)) == []
-    assert zero_grad_fills(real_report(SAMPLES / name)) == []
+def test_real_programs(path, steps):
+    found = unfused_optimizer(real_report(path))
+    assert [f"8 kernels in each of {steps} steps" in one.text for one in found] == [True] * bool(steps)
+    assert steps or zero_grad_fills(real_report(path)) == []
 
 
 def test_what_adds_gradients_to_the_zeros_counts_in_the_first_backward_pass():

@@ -1,4 +1,4 @@
-"""Pageable copies: no way to mend them gains more than is said, and what recurs is told from what does not."""
+"""Copies that hold up the work: pageable ones, data that go to the host, and those by which NCCL sets up."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,12 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.findings.rules.pageable_copies import pageable_copies, pageable_copy
+from kanalyze.analyses.findings.rules.pageable_copies import (
+    boolean_masks,
+    copies_by_calls,
+    downloads,
+    pageable_copies,
+    pageable_copy,
+)
+from kanalyze.analyses.findings.rules.small_copies import many_small_copies, small_copies
 from kanalyze.units import time
 from kanalyze.window import Window
 from support import machine
-from support.build import call, kernel, memcpy, nvtx, report
+from support.build import call, host, kernel, memcpy, nvtx, report
 from support.machine import Task
+from support.measures import assert_told
 from support.real_reports import real_report
 
 SAMPLES = Path(__file__).parents[4] / "sample_reports"
@@ -80,39 +88,6 @@ def steps(count, *, first=10_000, name="step"):
     return [event for number in range(count) for event in a_step(first + 1000 * number, number + 1, name)]
 
 
-def found(events, **keys):
-    return {one.rule: one for one in pageable_copy(report(events, kinds=KINDS, **keys))}
-
-
-def test_an_upload_before_the_steps_is_told_apart_from_what_they_repeat():
-    seen = found([*a_copy(0, 9000, 99), *steps(5)])
-    assert seen["pageable-copy-once"].at_stake_ns == 9002
-    assert "do not recur" in seen["pageable-copy-once"].text
-    assert "pin_memory" not in seen["pageable-copy-once"].remedy
-    assert seen["pageable-copy"].at_stake_ns == 5 * 102
-    assert "in 5 of 5 steps; in the median 1 in each" in seen["pageable-copy"].text
-    assert "block the host for 102 ns: at most 102 ns in each can be gained by pinning it" in seen["pageable-copy"].text
-
-
-def test_an_upload_inside_the_first_step_is_told_apart_too():
-    slow = nvtx("step", 0, 9500)
-    seen = found([slow, *a_copy(0, 9000, 99), *a_copy(9100, 100, 98), *steps(5)])
-    assert seen["pageable-copy-once"].at_stake_ns == 9002
-    assert seen["pageable-copy"].at_stake_ns == 6 * 102
-
-
-def test_numbers_in_names_of_ranges_make_no_other_range():
-    events = [event for number in range(4) for event in a_step(1000 * number, number + 1, f"iteration {number}")]
-    assert "in 4 of 4 rounds of iteration #" in found(events)["pageable-copy"].text
-
-
-def test_copies_between_the_ranges_recur_as_well():
-    """The loop takes its batch before the range begins."""
-    events = [event for number in range(4) for event in a_step(1000 * number, number + 1)]
-    moved = [nvtx("step", one.start + 150, one.end) if one.kind == "range" else one for one in events]
-    assert pageable_copies(report(moved, kinds=KINDS))["when"].to_list() == ["once", "recurs", "recurs", "recurs"]
-
-
 def test_a_wait_behind_a_copy_to_the_host_is_not_to_be_gained():
     """As of `.item()`: pinned memory would leave the host to wait for the kernel in the next call."""
     item = Task("pageable", 5, 10, blocks=True, to_host=True)
@@ -139,46 +114,10 @@ def several(count, *, first=0, size=1 << 20, every=1_000, **keys):
     return [event for part in parts for event in part]
 
 
-def test_what_recurs_in_the_report_recurs_in_a_window_with_one_of_them():
-    whole = report(several(10), kinds=KINDS)
-    (seen,) = pageable_copy(whole.narrow(window="2us..3us"))
-    assert seen.rule == "pageable-copy"
-
-
 def test_whether_a_process_has_rounds_does_not_depend_on_others():
     alone = [replace(event, process=2) for event in several(6, first=50)]
-    seen = found([*steps(5), *alone])["pageable-copy"]
-    assert "Their process has no steps" in seen.text or "they recur" in seen.text
     whens = pageable_copies(report([*steps(5), *alone], kinds=KINDS)).get_column("when")
     assert sorted(whens) == ["recurs"] * 5 + ["unknown"] * 6
-
-
-def test_a_synchronous_copy_waits_for_the_kernels_of_all_streams():
-    kernels = [call("cudaLaunchKernel", 0, 5, correlation=50), kernel(10, 1_000, correlation=50, stream=13)]
-    copy = memcpy(
-        1_001,
-        1_011,
-        correlation=51,
-        size_bytes=1 << 20,
-        side={"source_memory": "Device", "target_memory": "Pageable"},
-        direction="Device-to-Host",
-    )
-    seen = found([*kernels, call("cudaMemcpy", 6, 1_012, correlation=51), copy])["pageable-copy-once"]
-    assert seen.at_stake_ns == 12  # from the end of the kernel on
-    assert not seen.at_most  # the host may do without the wait
-
-
-def test_the_sentence_promises_no_more_than_is_at_stake():
-    """A kernel on another stream runs all along but for 300 ns, so that five copies of 902 ns gain no more."""
-    ranges = [nvtx("step", 1_000 * one, 1_000 * one + 950) for one in range(5)]
-    whole = [call("cudaLaunchKernel", 0, 1, correlation=50), kernel(1, 4_602, correlation=50, stream=9)]
-    seen = found([*ranges, *whole, *several(5)])["pageable-copy"]
-    assert f"at most {time(seen.at_stake_ns / 5)} in each can be gained" in seen.text
-
-
-def test_a_synchronous_copy_to_the_host_waits_for_the_kernel_all_the_same():
-    events, _ = machine.run([Task("kernel", 2, 1000), Task("synchronous", 5, 10, blocks=True, to_host=True)])
-    assert stakes(events) == {"pageable-copy-once": 10}
 
 
 def test_replayed_the_host_still_waits_for_what_a_synchronous_call_copies_to_it():
@@ -193,12 +132,6 @@ def test_replayed_the_host_still_waits_for_what_a_synchronous_call_copies_to_it(
     assert mending.unwaited.is_empty()
 
 
-def test_a_window_of_one_step_knows_that_its_copies_recur():
-    whole = report([*a_copy(0, 9000, 99), *steps(5)], kinds=KINDS)
-    (seen,) = pageable_copy(whole.narrow(window="step#2"))
-    assert (seen.rule, seen.at_stake_ns) == ("pageable-copy", 102)
-
-
 def test_the_calls_of_a_training_that_block_the_host_are_at_stake():
     """Their copies run for 0.45 ms, and their calls block the host for five times as long."""
     naive = real_report(SAMPLES / "mlp_train" / "nsys.sqlite").narrow(window="naive")
@@ -208,12 +141,6 @@ def test_the_calls_of_a_training_that_block_the_host_are_at_stake():
     )
     assert seen.at_stake_ns >= blocked.item()
     assert "here in 20 of the report's 42 steps; in the median 2 in each" in seen.text
-
-
-def test_of_a_window_it_is_said_that_rounds_are_the_report_s():
-    read = real_report(SAMPLES / "mlp_train" / "nsys.sqlite")
-    (seen,) = pageable_copy(read.narrow(window="step#20"))
-    assert "they recur, here in 1 of the report's 42 steps; in the median 2 in each" in seen.text
 
 
 ITERATIONS = Window(0, 4_000, count=4, each="repetition")
@@ -231,48 +158,6 @@ def looped(*copied):
 
 def when(of):
     return pageable_copies(of).get_column("when").to_list()
-
-
-@pytest.mark.parametrize(
-    ("copied", "told"),
-    [
-        ((10, 1_010, 2_010, 3_010), ["often"] * 4),
-        ((10, 1_010, 2_010), ["often"] * 3),
-        ((10, 20, 30, 1_010), ["once"] * 4),
-    ],
-)
-def test_copies_in_most_iterations_recur_wherever_the_ranges_are(copied, told):
-    of = in_iterations(report(looped(*copied)))
-    assert when(of) == told
-    assert [one.rule for one in pageable_copy(of)] == ["pageable-copy" if told[0] == "often" else "pageable-copy-once"]
-
-
-def test_a_long_copy_among_short_ones_is_made_once():
-    of = in_iterations(report([*looped(1_010, 2_010, 3_010), *a_copy(10, 400, 9)]))
-    assert when(of) == ["often", "often", "often", "once"]
-
-
-def test_of_one_iteration_nothing_recurs():
-    of = report(looped(10, 20)).narrow(window=Window(0, 1_000, count=1, each="repetition"))
-    assert when(of) == ["once"] * 2
-
-
-def test_all_along_the_whole_recording_is_often_too():
-    of = report(looped(*(begin + at for begin in range(0, 4_000, 1_000) for at in (10, 350, 850))))
-    assert when(of) == ["often"] * 12
-    (one,) = pageable_copy(of)
-    assert "they recur. Their calls" in one.text
-    assert when(report([*looped(10, 110, 210, 310), kernel(3_990, 4_000)])) == ["once"] * 4
-
-
-def test_copies_of_rounds_are_told_with_those_all_along():
-    of = in_iterations(report([*looped(10, 1_010, 2_010, 3_010), *a_copy(510, 50, 8), *a_copy(1_510, 50, 9)]))
-    assert set(when(of)) == {"often"}
-    assert len(pageable_copy(of)) == 1
-
-
-def in_iterations(of):
-    return of.narrow(window=ITERATIONS)
 
 
 def stepwise(*sizes, ranges=False):
@@ -338,44 +223,244 @@ def beside_a_kernel():
     return [*whole, *(event for number in range(5) for event in a_copy(1000 * number, 100, number + 1))]
 
 
+def of_other_stream():
+    """A copy to the host that waits for a kernel of another stream."""
+    side = {"source_memory": "Device", "target_memory": "Pageable"}
+    copy = memcpy(1_001, 1_011, correlation=51, size_bytes=1 << 20, side=side, direction="Device-to-Host")
+    launch = [call("cudaLaunchKernel", 0, 5, correlation=50), kernel(10, 1_000, correlation=50, stream=13)]
+    return [*launch, call("cudaMemcpy", 6, 1_012, correlation=51), copy]
+
+
+def beside_most():
+    """A kernel on another stream runs all along but for 300 ns, so that five copies of 902 ns gain no more."""
+    ranges = [nvtx("step", 1_000 * one, 1_000 * one + 950) for one in range(5)]
+    return [*ranges, call("cudaLaunchKernel", 0, 1, correlation=50), kernel(1, 4_602, correlation=50, stream=9)]
+
+
+def numbered():
+    return [event for number in range(4) for event in a_step(1000 * number, number + 1, f"iteration {number}")]
+
+
 OF_ANY_SIZE = [event for one in range(40) for event in several(1, first=1_000 * one, size=(1 << 20) + one)]
+STAGED = [event for one in range(4) for event in synchronous(1_000 * one, 900, one + 1, size=1 << 15)]  # with the call
 RECURS, UNTOLD, ONCE = "they recur. Their calls", "which would tell whether they recur", "nothing shows that they recur"
+OFTEN, AT_START = "pageable-copy", "pageable-copy-once"
+SYNCHRONOUS = machine.run([Task("kernel", 2, 1000), Task("synchronous", 5, 10, blocks=True, to_host=True)])[0]
+OF_STEPS = (
+    "in 5 of 5 steps; in the median 1 in each",
+    "block the host for 102 ns: at most 102 ns in each can be gained",
+)
 
 
 @pytest.mark.parametrize(
-    ("events", "rule", "stake", "words"),
+    ("events", "window", "rule", "stake", "words"),
     [
-        (a_copy(0, 900, 1), "pageable-copy", 902, UNTOLD),
-        (several(5), "pageable-copy", 5 * 902, UNTOLD),
-        (several(4), "pageable-copy-once", 4 * 902, ONCE),
-        (OF_ANY_SIZE, "pageable-copy", 40 * 902, UNTOLD),
-        (OF_ANY_SIZE[:40], "pageable-copy-once", 20 * 902, ONCE),
-        (stepwise(1 << 20, 1 << 20, 1 << 20), "pageable-copy", 3 * 902, UNTOLD),
-        (stepwise(1 << 20, 1 << 21, 1 << 22), "pageable-copy-once", 3 * 902, ONCE),
-        (stepwise(*[1 << 20] * 5, ranges=True), "pageable-copy", 5 * 902, RECURS),
-        (stepwise(*[1 << 20] * 4, ranges=True), "pageable-copy-once", 4 * 902, "do not recur"),
-        (launched_steps(), "pageable-copy", 7 * 902, RECURS),
-        (first_of_thirty(), "pageable-copy", 7 * 52, RECURS),
+        (a_copy(0, 900, 1), None, OFTEN, 902, (UNTOLD,)),
+        (several(5), None, OFTEN, 5 * 902, (UNTOLD, "5 copies of pageable memory, 5.243 MB at", "cudaHostAlloc")),
+        (several(4), None, AT_START, 4 * 902, (ONCE,)),
+        (OF_ANY_SIZE, None, OFTEN, 40 * 902, (UNTOLD,)),
+        (OF_ANY_SIZE[:40], None, AT_START, 20 * 902, (ONCE,)),
+        (stepwise(1 << 20, 1 << 20, 1 << 20), None, OFTEN, 3 * 902, (UNTOLD,)),
+        (stepwise(1 << 20, 1 << 21, 1 << 22), None, AT_START, 3 * 902, (ONCE,)),
+        (stepwise(*[1 << 20] * 5, ranges=True), None, OFTEN, 5 * 902, (RECURS,)),
+        (stepwise(*[1 << 20] * 4, ranges=True), None, AT_START, 4 * 902, ("do not recur",)),
+        (launched_steps(), None, OFTEN, 7 * 902, (RECURS,)),
+        (first_of_thirty(), None, OFTEN, 7 * 52, (RECURS,)),
+        # an upload before the steps, or in the first one, is told apart from what they repeat
+        ([*a_copy(0, 9000, 99), *steps(5)], None, AT_START, 9002, ("do not recur", "leave it out of what you compare")),
+        ([*a_copy(0, 9000, 99), *steps(5)], None, OFTEN, 5 * 102, OF_STEPS),
+        ([*a_copy(0, 9000, 99), *steps(5)], "step#2", OFTEN, 102, ()),
+        ([nvtx("step", 0, 9500), *a_copy(0, 9000, 99), *a_copy(9100, 100, 98), *steps(5)], None, AT_START, 9002, ()),
+        ([nvtx("step", 0, 9500), *a_copy(0, 9000, 99), *a_copy(9100, 100, 98), *steps(5)], None, OFTEN, 6 * 102, ()),
+        (numbered(), None, OFTEN, 4 * 102, ("in 4 of 4 rounds of iteration #",)),
+        # what recurs in the report recurs in a window with one of them
+        (several(10), "2us..3us", OFTEN, 902, ()),
+        # a synchronous copy waits for the kernels of all streams: it counts from their end on
+        (of_other_stream(), None, AT_START, 12, ()),
+        (SYNCHRONOUS, None, AT_START, 10, ()),
+        ([*beside_most(), *several(5)], None, OFTEN, 301, (f"at most {time(301 / 5)} in each can be gained",)),
+        *((events, None, OFTEN, None, ()) for events in (host_to_host(6), STAGED, beside_a_kernel())),
     ],
 )
-def test_whether_copies_recur_is_told_by_what_there_is(events, rule, stake, words):
-    (seen,) = found(events).values()
-    assert (seen.rule, seen.at_stake_ns, words in seen.text) == (rule, stake, True)
+def test_whether_copies_recur_is_told_by_what_there_is(events, window, rule, stake, words):
+    every = pageable_copy(report(events, kinds=KINDS).narrow(window=window))
+    assert_told([one for one in every if one.rule == rule], [stake] if stake else [], *words)
+    assert stake or every == []
 
 
-def test_where_there_are_no_rounds_the_host_s_words_are_those_of_cuda():
-    (seen,) = found(several(5)).values()
-    assert seen.text.startswith("5 copies of pageable memory, 5.243 MB at")
-    assert "cudaHostAlloc" in seen.action
+def test_the_host_may_do_without_what_it_waits_for():
+    (one,) = pageable_copy(report(of_other_stream(), kinds=KINDS))
+    assert not one.at_most
+
+
+ALL_ALONG = [begin + at for begin in range(0, 4_000, 1_000) for at in (10, 350, 850)]
+EACH = (10, 1_010, 2_010, 3_010)
+TAKEN_BEFORE = [
+    nvtx("step", one.start + 150, one.end) if one.kind == "range" else one
+    for number in range(4)
+    for one in a_step(1000 * number, number + 1)
+]
 
 
 @pytest.mark.parametrize(
-    "events",
+    ("events", "window", "told", "many"),
     [
-        host_to_host(6),
-        [event for one in range(4) for event in synchronous(1_000 * one, 900, one + 1, size=1 << 15)],  # with the call
-        beside_a_kernel(),
+        (looped(*EACH), ITERATIONS, ["often"] * 4, 1),
+        (looped(*EACH[:3]), ITERATIONS, ["often"] * 3, 1),
+        (looped(10, 20, 30, 1_010), ITERATIONS, ["once"] * 4, 1),
+        ([*looped(*EACH[1:]), *a_copy(10, 400, 9)], ITERATIONS, ["often", "often", "often", "once"], 2),  # a long one
+        (looped(10, 20), Window(0, 1_000, count=1, each="repetition"), ["once"] * 2, 1),
+        (looped(*ALL_ALONG), None, ["often"] * 12, 1),
+        ([*looped(10, 110, 210, 310), kernel(3_990, 4_000)], None, ["once"] * 4, 1),
+        # with those all along are told those of rounds
+        ([*looped(*EACH), *a_copy(510, 50, 8), *a_copy(1_510, 50, 9)], ITERATIONS, ["often"] * 6, 1),
+        (TAKEN_BEFORE, None, ["once", "recurs", "recurs", "recurs"], 2),  # the loop takes its batch before the range
     ],
 )
-def test_what_gains_nothing_is_none(events):
-    assert found(events) == {}
+def test_when_copies_are_made(events, window, told, many):
+    of = report(events, kinds=KINDS).narrow(window=window)
+    assert when(of) == told
+    assert len(pageable_copy(of)) == many
+
+
+LAUNCH = "cudaLaunchKernel_v7000"
+COPY = "cudaMemcpyAsync_v3020"
+STEP = 1_000_000
+MIB = 1 << 20
+
+
+def launch_at(at, name):
+    return [call(LAUNCH, at, at + 5000, correlation=at), kernel(at + 6000, at + 10_000, name=name, correlation=at)]
+
+
+def copy(at, size, *, direction="Device-to-Host", took=20_000):
+    made = memcpy(at + 5000, at + took, direction=direction, size_bytes=size, correlation=at)
+    return [call(COPY, at, at + took, correlation=at), made]
+
+
+def masked(at):
+    """nonzero: a count that is copied to the host, and the kernel that selects."""
+    return [
+        host("op", "aten::nonzero", at, at + 100_000),
+        *launch_at(at + 10_000, "void at_cuda_detail::cub::DeviceReduceKernel<NonZeroOp<bool>>()"),
+        *copy(at + 30_000, 8),
+        *launch_at(at + 70_000, "void at_cuda_detail::cub::DeviceSelectSweepKernel()"),
+    ]
+
+
+def step(at):
+    own = launch_at(at + 500_000, "void at::native::k()")
+    return [event for place in range(3) for event in masked(at + 150_000 * place)] + own
+
+
+def without_operators(at):
+    return [event for event in step(at) if event.kind != "op"]
+
+
+def of_cupy(at):
+    chosen = [*launch_at(at + 10_000, "cupy_scan_naive"), *copy(at + 30_000, 8)]
+    chosen += launch_at(at + 70_000, "cupy_getitem_mask")
+    other = launch_at(at + 150_000, "cupy_minimum__float32")
+    return [*launch_at(at, "cupy_greater__float32_float_bool"), *chosen, *other]
+
+
+def parameters(at):
+    return [event for part in range(5) for event in copy(at + 100_000 * part, 2 * MIB, took=80_000)]
+
+
+MASKS = "Indices of a mask's true elements are asked for 3 times a step, for whose number the host waits: GPU 0 idles"
+
+
+@pytest.mark.parametrize(
+    ("rule", "make", "words"),
+    [
+        (boolean_masks, step, MASKS),
+        (boolean_masks, without_operators, MASKS),
+        (boolean_masks, of_cupy, "cupy.where(mask, x, 0) in place of x[mask]"),
+        (boolean_masks, lambda at: [*launch_at(at, "void at::native::k()"), *copy(at + 100_000, 4)], None),
+        (downloads, parameters, "5 copies to the host a step, 10.49 MB in each: GPU 0 idles"),
+        (downloads, lambda at: copy(at, MIB // 2), None),
+        (downloads, lambda at: [*copy(at, 20 * MIB), *copy(at + 300_000, MIB, direction="Host-to-Device")], None),
+    ],
+)
+def test_data_that_the_host_asks_for(rule, make, words):
+    events = [event for number in range(4) for event in make(number * STEP)]
+    found = rule(report(events).narrow(window=Window(0, 4 * STEP, count=4, each="step")))
+    assert [words in f"{one.text} {one.action}" for one in found] == [True] * (words is not None)
+
+
+NCCL = Path(__file__).parents[3] / "reports" / "nccl.sqlite"
+
+
+def copies(number, at, *, stream=14, size=152, thread=1):
+    """Asynchronous copies of pageable memory, each with a call of 20 ns."""
+    side = {"source_memory": "Pageable", "target_memory": "Device"}
+    events = []
+    for one in range(number):
+        begin, key = at + 50 * one, at + one
+        events += [
+            call("cudaMemcpyAsync", begin, begin + 20, correlation=key, thread=thread),
+            memcpy(begin + 5, begin + 15, size_bytes=size, correlation=key, side=side, stream=stream),
+        ]
+    return events
+
+
+def launch(name, at, *, stream=7, thread=1):
+    return [
+        call("cudaLaunchKernel", at, at + 5, correlation=at, thread=thread),
+        kernel(at + 10, at + 100, name=name, correlation=at, stream=stream),
+    ]
+
+
+def reduces(at):
+    return launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096>)", at)
+
+
+def test_no_copy_of_a_job_is_one_of_the_program_but_those_of_its_results():
+    of = real_report(NCCL)
+    assert copies_by_calls(of).get_column("detail").to_list() == ["Device-to-Host"] * 4
+    assert pageable_copy(of) == many_small_copies(of) == []
+
+
+RANGES = [nvtx("ncclGroupEnd", 990, 2_000, domain="NCCL")]
+FIRST = copies(12, 1_000)
+ANOTHER = launch("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096>)", 2_000)
+OF_THREAD = copies(12, 1_000, thread=2)
+
+
+@pytest.mark.parametrize(
+    ("parts", "left"),
+    [
+        # in ranges and operators of NCCL
+        *(
+            (([nvtx(name, 990, 2_000, domain="NCCL")], FIRST, copies(11, 3_000, stream=7), reduces(5_000)), 11)
+            for name in ("ncclCommInitRankConfig", "ncclCommSplit", "ncclAllReduce", "ncclGroupEnd")
+        ),
+        ((RANGES, copies(12, 1_000, stream=7), reduces(5_000)), 0),
+        *(
+            (([host("op", name, 990, 2_000)], FIRST, copies(11, 3_000, stream=7), reduces(5_000)), 11)
+            for name in ("record_param_comms", "c10d::allreduce_", "nccl:all_reduce", "aten::to")
+        ),
+        (([host("op", "c10d::allreduce_", 990, 2_000)], FIRST), 0),
+        # on threads that NCCL starts, which call nothing else
+        ((RANGES, OF_THREAD, reduces(5_000)), 0),
+        ((RANGES, [nvtx("ncclAllReduce", 2_500, 2_600, thread=2, domain="NCCL")], OF_THREAD, reduces(5_000)), 12),
+        ((RANGES, OF_THREAD, copies(12, 3_000, thread=2), reduces(5_000)), 24),
+        # without ranges: small ones before the first collective, in streams without kernels
+        ((FIRST, launch("k", 2_000), reduces(5_000)), 0),
+        ((FIRST, launch("k", 2_000)), 12),  # no collective
+        ((FIRST, launch("k", 2_000, stream=14), reduces(5_000)), 12),
+        ((copies(12, 1_000, size=65_537), reduces(5_000)), 12),
+        ((launch("k", 500), reduces(600), FIRST, launch("k", 2_000), reduces(5_000)), 12),
+        # and right before another collective
+        ((reduces(600), FIRST, ANOTHER), 0),
+        ((reduces(600), FIRST, launch("k", 1_900), ANOTHER), 12),
+        ((reduces(600), FIRST, reduces(2_000)), 12),
+        ((FIRST, [replace(event, process=2) for event in reduces(5_000)]), 12),  # of another process
+    ],
+)
+def test_copies_by_which_nccl_sets_up_are_not_the_program_s(parts, left):
+    events = [event for part in parts for event in part]
+    found = report(events, kinds=(*KINDS, *(["op"] if any(one.kind == "op" for one in events) else [])))
+    assert small_copies(found).height in {0, copies_by_calls(found).height}
+    assert copies_by_calls(found).height == left

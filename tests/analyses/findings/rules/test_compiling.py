@@ -1,0 +1,446 @@
+"""What is made, loaded, compiled and tuned: contexts, modules, kernels again and again; operations of JAX."""
+
+from pathlib import Path
+
+import pytest
+
+from kanalyze import intervals
+from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.rules import compiling
+from kanalyze.analyses.findings.rules.arrays import no_donation, not_jitted, numbers_read, recompilation
+from kanalyze.analyses.findings.rules.compiling import (
+    cold_start,
+    recompiled_kernels,
+    recurring_loading,
+    tuned_again,
+)
+from kanalyze.analyses.findings.rules.waits import idle_after_reads
+from kanalyze.analyses.idle._attribution import host_time
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.page.time_page import summarize
+from kanalyze.window import Window
+from support.build import call, host, kernel, memcpy, nvtx, overhead, report
+from support.measures import assert_told, measures
+from support.real_reports import real_report
+
+STEP = 100_000
+ATTENTION = "cudnn_generated_fort_native_sdpa_sm80_flash_fprop_wmma_f16_knob_2_64x32x64_4x1x1_cga1x1x1_kernel0_0"
+RELU = "void at::native::vectorized_elementwise_kernel<4, at::native::relu, std::array<char*, 2ul> >(int)"
+
+
+def step(number, *, loads=1, name=RELU, later=ATTENTION, thread=1):
+    """A kernel at once; 40 µs of planning, `loads` of 1 µs each, another kernel at 60 µs, and 30 µs of other work."""
+    at = STEP * number
+    return [
+        call("cudaLaunchKernel", at, at + 2_000, correlation=2 * number + 1),
+        kernel(at + 3_000, at + 10_000, name=name, correlation=2 * number + 1),
+        *(
+            call("cuLibraryLoadData", at + 45_000 + 2_000 * load, at + 46_000 + 2_000 * load, thread=thread)
+            for load in range(loads)
+        ),
+        call("cudaLaunchKernel", at + 60_000, at + 62_000, correlation=2 * number + 2),
+        kernel(at + 63_000, at + 70_000, name=later, correlation=2 * number + 2),
+    ]
+
+
+def steps(*loads, more=(), **options):
+    """Steps with so many loads each."""
+    events = [event for number, many in enumerate(loads) for event in step(number, loads=many, **options)]
+    return report([*more, *events]).narrow(window=Window(0, STEP * len(loads), count=len(loads), each="step"))
+
+
+def test_the_time_around_what_is_loaded_in_each_step():
+    """The GPU idles from 10 to 63 µs; the host has launched until 2, and launches from 60 on."""
+    of = steps(*[1] * 10, more=[nvtx("attend", STEP * at, STEP * at + 99_000) for at in range(10)])
+    (one,) = recurring_loading(of)
+    assert (one.rule, one.device, one.at_stake_ns, one.at_most) == ("recurring-loading", 0, 10 * 50_000, False)
+    assert one.text == (
+        "Kernels are loaded in 10 of 10 steps, 1 time a step, as libraries do that plan anew for each shape: GPU 0 "
+        "idles for 50.00 µs a step from the launch before to the one after, of which the calls that load take 1.000 µs "
+        "a step. A program whose shapes recur loads nothing. More may follow: the host could run ahead."
+    )
+    assert one.headline == "Kernels are planned and loaded anew in 10 of 10 steps"
+    assert one.action == "pad to a few lengths; sdpa_kernel(SDPBackend.FLASH_ATTENTION)"
+    assert one.where == "attend"
+    assert measures(one, of) == (500_000, 0, 0, 10 * 58_000)
+
+
+def test_what_other_findings_leave_to_it():
+    of = steps(*[1] * 10)
+    (rest,) = (other for other in ranked(of) if other.rule == "host-computes")
+    assert rest.at_stake_ns == 10 * 30_000
+    assert "besides 49.00 µs of which other findings tell" in rest.text
+    assert "module-loading" not in {one.rule for one in ranked(of)}
+
+
+TEN = [1] * 10
+SHAPES = "keep to a few shapes, and run each once before"
+
+
+@pytest.mark.parametrize(
+    ("of", "action"),
+    [
+        (steps(*TEN, later=RELU), "pad to a few lengths"),
+        (steps(*TEN, name="add", later="add"), SHAPES),  # without PyTorch it is about shapes
+        (steps(*[1, 0] * 5, name="add", later="add"), SHAPES),  # half of at least four steps
+        (steps(1, 1, 1, 1, name="add", later="add"), SHAPES),
+        (steps(*[1, 0, 0] * 5), None),
+        (steps(5, 5, *[0] * 8), None),  # many, but in two of ten
+        (steps(1, 1, 1), None),
+        (steps(*TEN).whole, None),
+        (steps(*TEN).whole.narrow(window=Window(0, 10 * STEP)), None),
+        (steps(*TEN, thread=2), None),  # which keeps nobody waiting
+    ],
+)
+def test_half_of_at_least_four_steps(of, action):
+    found = recurring_loading(of)
+    assert [(one.action, "dynamic=True" in one.remedy) for one in found] == [(action, action != SHAPES)] * bool(action)
+
+
+# Loading of modules: how many calls, how long; of a call that made a context first only what it took after that.
+
+FIRST = [call("cudaLaunchKernel", -3, 0, correlation=9), kernel(0, 5, correlation=9)]
+LAST = [call("cudaLaunchKernel", 1_000, 1_010, correlation=1), kernel(1_010, 1_020, correlation=1)]
+LIBRARY = call("cuLibraryLoadData", 20, 70)
+
+
+def made(mark):
+    return [LIBRARY, call("cuModuleLoadData", 100, 700), overhead("CUDA context created", mark, mark)]
+
+
+@pytest.mark.parametrize(
+    ("events", "stake", "text"),
+    [
+        (
+            [call("cuModuleLoadData", 10, 40), call("cuLibraryLoadData", 50, 60), call("cuModuleLoadData", 70, 75)],
+            45,
+            "3 calls, the longest 30 ns (most in cuModuleLoadData, cuLibraryLoadData).",
+        ),
+        (  # another process does not use the device
+            [call("cuModuleLoadData", 10, 40), call("cuModuleLoadData", 10, 400, process=2)],
+            30,
+            "1 call, the longest 30 ns (most in cuModuleLoadData).",
+        ),
+        (made(110), 590 + 50, "2 calls, the longest 590 ns (most in cuModuleLoadData, cuLibraryLoadData)."),
+        (made(699), 1 + 50, "2 calls, the longest 50 ns (most in cuLibraryLoadData, cuModuleLoadData)."),
+        (made(700), 50, "1 call, the longest 50 ns (most in cuLibraryLoadData)."),
+    ],
+)
+def test_calls_that_load(events, stake, text):
+    (one,) = [one for one in cold_start(report([*FIRST, *events, *LAST])) if one.rule == "module-loading"]
+    assert (one.at_stake_ns, one.text) == (stake, f"Loading modules and libraries: {text}")
+
+
+# Code that is compiled again, and convolutions whose algorithms are tried anew.
+
+LONG = 1_000_000
+
+
+def launch(at, name="triton_poi_fused_add_0"):
+    return [
+        call("cudaLaunchKernel", at, at + 5000, correlation=at),
+        kernel(at + 6000, at + 10_000, name=name, correlation=at),
+    ]
+
+
+def compiles(at):
+    return [nvtx("_compile.compile_inner (dynamo_timed)", at, at + 800_000), *launch(at + 850_000)]
+
+
+def tries(at):
+    """A convolution of twelve kernels."""
+    many = [event for place in range(12) for event in launch(at + 20_000 * place, "cudnn_conv")]
+    return [host("op", "aten::cudnn_convolution", at - 50, at + 250_000), *many]
+
+
+def parts_of_steps(part, every):
+    parts = [(launch, part)[number % every == 0](number * LONG + 100) for number in range(8)]
+    torch = [host("op", "aten::mm", 0, 1), *launch(10, "void at::native::k()")]
+    made = report([*torch, *(event for events in parts for event in events)])
+    return compiling.recompilation(made.narrow(window=Window(0, 8 * LONG, count=8, each="step")))
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        (compiles, "The program compiles 1 time a step, not only at its start: GPU 0 idles"),
+        (tries, "The program runs a convolution with many algorithms 1 time a step"),
+    ],
+)
+def test_compiled_all_along_and_not_once(part, said):
+    (one,) = parts_of_steps(part, 1)
+    assert (one.rule, one.text.startswith(said)) == ("recompilation", True)
+    assert parts_of_steps(part, 8) == []
+
+
+#: Of a layer: what JAX calls its operations.
+OPERATIONS = ("jit_multiply", "jit_add", "jit_tanh", "jit__mean")
+
+
+def module(at, name, *kernels, number):
+    """A module that runs from `at` on for 20 µs, and launches kernels of 2 µs."""
+    launches = [
+        (
+            call("cuLaunchKernelEx", at + 1_000 * place, at + 1_000 * place + 900, correlation=number + place),
+            kernel(at + 2_000 + 2_500 * place, at + 4_000 + 2_500 * place, name=kind, correlation=number + place),
+        )
+        for place, kind in enumerate(kernels)
+    ]
+    events = [event for pair in launches for event in pair]
+    return [nvtx(f"XlaModule:#hlo_module={name},program_id=7#", at, at + 20_000, domain="TSL"), *events]
+
+
+def one_by_one(names, apart=100_000, kernels=("loop_add_fusion",)):
+    return [
+        event
+        for place, name in enumerate(names)
+        for event in module(apart * place, name, *kernels, number=100 * (place + 1))
+    ]
+
+
+def test_operations_one_by_one_are_told_with_the_idle_time_between_them():
+    of = report(one_by_one(OPERATIONS * 5))
+    (finding,) = not_jitted(of)
+    assert finding.headline == "19 operations run one by one, without jax.jit"
+    assert finding.at_stake_ns == 19 * (100_000 - 2_000) - 16_000  # the first module ends 16 µs after its kernel
+    assert finding.claims.height == 19
+    change = finding.change(of)
+    assert change.graph
+    assert len(change.gone) == 19  # elementwise kernels become one
+
+
+def compiled(*names):
+    """Modules that are compiled for 1 ms each, and then run."""
+    return [
+        event
+        for place, name in enumerate(names)
+        for event in [
+            nvtx(f"XlaCompile:#module={name}#", 2_000_000 * place, 2_000_000 * place + 1_000_000, domain="TSL"),
+            *module(2_000_000 * place + 1_100_000, name, "loop_add_fusion", number=100 * (place + 1)),
+        ]
+    ]
+
+
+def copied(bytes_moved, copy_ns):
+    """Steps that copy an array within the GPU's memory and multiply."""
+    return [
+        event
+        for at in range(0, 1_000_000, 100_000)
+        for event in (
+            memcpy(at, at + copy_ns, direction="Device-to-Device", size_bytes=bytes_moved),
+            kernel(at + copy_ns, at + copy_ns + 10_000, name="loop_dynamic_update_slice_fusion"),
+        )
+    ]
+
+
+OTHER = [kernel(at, at + 10, name="add(int)") for at in range(0, 10_000, 1_000)]
+ONCE_EACH = compiled("jit_a", "jit_b", "jit_c", "jit_d", "jit_a")
+
+
+@pytest.mark.parametrize(
+    ("rule", "events", "stakes", "words"),
+    [
+        # but for kernel and launch
+        (recompilation, compiled(*["jit_step"] * 6), [5 * 1_997_100], ("XLA compiles jit_step anew 5 times",)),
+        (recompilation, ONCE_EACH, [], ()),
+        (not_jitted, one_by_one(["jit_step"] * 20, kernels=("loop_add_fusion",) * 8), [], ()),  # a compiled step
+        (not_jitted, one_by_one(["jit__threefry_split", "jit_step"] * 10), [], ()),  # a few operations beside it
+        (not_jitted, one_by_one(OPERATIONS * 5, apart=5_000_000), [], ()),
+        (no_donation, copied(1 << 26, 50_000), [10 * 50_000], ()),
+        (no_donation, copied(1 << 10, 50_000), [], ()),
+        (no_donation, copied(1 << 20, 100), [], ()),
+        *((rule, OTHER, [], ()) for rule in (not_jitted, recompilation, no_donation, numbers_read)),
+    ],
+)
+def test_programs_of_jax(rule, events, stakes, words):
+    of = report(events)
+    assert_told(rule(of), stakes, *words)
+    assert all(len(one.change(of).gone) == (10 if rule is no_donation else 0) for one in rule(of))
+
+
+def test_numbers_that_the_host_reads_one_by_one():
+    """The GPU idles from each copy's launch until the next one; the copy after the last launch ends no wait."""
+    events = []
+    for place in range(6):
+        at = 100_000 * place
+        events += module(at, "jit_step", "loop_add_fusion", number=10 * place + 1)
+        events.append(call("cuMemcpyDtoHAsync", at + 30_000, at + 31_000, correlation=10 * place + 9))
+        read = memcpy(at + 32_000, at + 34_000, direction="Device-to-Host", size_bytes=4, correlation=10 * place + 9)
+        events.append(read)
+    of = report(events)
+    (finding,) = numbers_read(of)
+    assert (finding.rule, finding.headline) == ("blocking-read", "5 values read by the host (float(x), .item())")
+    assert finding.at_stake_ns == 5 * (70_000 - 2_000)
+    assert len(finding.change(of).gone) == 5
+
+
+OF_TORCH = kernel(0, 10, name="void at::native::fill(int)")
+
+
+def compiling_steps(*names, before=OF_TORCH, after=()):
+    """A step of 1 ms for each kernel, which is loaded after 0.5 ms of the program's own code."""
+    events = [before]
+    for place, name in enumerate(names):
+        at = 1_000_000 * place + 1_000
+        events += [
+            call("cuModuleLoadData", at + 500_000, at + 510_000),
+            call("cuLaunchKernelEx", at + 600_000, at + 605_000, correlation=place + 1),
+            kernel(at + 610_000, at + 700_000, name=name, correlation=place + 1),
+        ]
+    return report([*events, *after])
+
+
+def tuned(passes, *, runs=30, again=True):
+    """Passes of 10 ms in each of which, or in the first alone, kernels are timed as an autotuner does."""
+    events, number = [], 0
+    for turn in range(passes):
+        begin = 10_000_000 * turn
+        events.append(nvtx("step", begin, begin + 10_000_000))
+        timed = runs if again or not turn else 0
+        for place in range(timed):
+            at = begin + 200_000 * place
+            for step, (name, grid) in enumerate([("void at::native::FillFunctor<int>(int)", 65_536), ("gate", 512)]):
+                number += 1
+                begun = at + 60_000 * step
+                events += [
+                    call("cudaLaunchKernel", begun, begun + 5_000, correlation=number),
+                    kernel(
+                        begun + 6_000,
+                        begun + 50_000,
+                        name=name,
+                        grid=(grid, 1, 1),
+                        block=(128, 1, 1),
+                        correlation=number,
+                    ),
+                ]
+                events += [call("cudaEventRecord", begun + 6_000, begun + 7_000)] * (1 + step)
+        number += 1
+        last = begin + 9_000_000
+        events += [
+            call("cudaLaunchKernel", last, last + 5_000, correlation=number),
+            kernel(last + 6_000, last + 50_000, name="gate", grid=(512, 1, 1), correlation=number),
+        ]
+    whole = report(events)
+    return whole.narrow(window=Window(0, 10_000_000 * passes, "steady", count=passes, each="step"))
+
+
+REPORTS = Path(__file__).parents[3] / "reports"
+
+LAUNCH = "cudaLaunchKernel_v7000"
+
+
+def launched(number, start, end):
+    return [call(LAUNCH, start - 10, start, correlation=number), kernel(start, end, correlation=number)]
+
+
+OF_CUPY = kernel(0, 10, name="cupy_copy__float32_float32")
+CALM = [kernel(40_000_000 + 10_000 * place, 40_005_000 + 10_000 * place, name="dropout") for place in range(9)]
+CONSTANT = ("Compiled anew 11 times: {0}", "an ordinary argument in place of tl.constexpr; do_not_specialize")
+KEYS = ("Autotuned again in 6 of 6 steps: {0}", "@triton.autotune(…, key=[…]) of few values: sizes in buckets")
+
+
+@pytest.mark.parametrize(
+    ("rule", "of", "stakes", "words"),
+    [
+        (recompiled_kernels, compiling_steps(*["dropout"] * 12), [11 * 905_000], CONSTANT),
+        (recompiled_kernels, compiling_steps(*["scale"] * 12, before=OF_CUPY), [11 * 905_000], ("compile once",)),
+        (recompiled_kernels, compiling_steps("a", "b", "c", "d", "e", "f"), [], ()),
+        (recompiled_kernels, compiling_steps(*["a", "b"] * 2), [], ()),  # a few shapes
+        (recompiled_kernels, compiling_steps(*["void cutlass::Kernel2<int>(int)"] * 12), [], ()),
+        (recompiled_kernels, compiling_steps(*["step(float *)"] * 12, before=kernel(0, 10, name="init(X)")), [], ()),
+        (recompiled_kernels, compiling_steps(*["dropout"] * 8, after=CALM), [], ()),  # at the start alone
+        (tuned_again, tuned(6), [6 * (29 * 200_000 + 44_000)], KEYS),
+        (tuned_again, tuned(6, runs=60, again=False), [], ()),  # chosen once
+    ],
+)
+def test_kernels_that_are_compiled_or_tuned_again(rule, of, stakes, words):
+    found = [one._replace(text="") for one in rule(of)]
+    assert [one.at_stake_ns for one in found] == stakes
+    assert [word for word in words if word not in f"{found[0].headline} {found[0].action}"] == []
+
+
+#: 590 ns without calls until a context is made, and 90 ns of the program's own code; before that 81 ns in a range.
+EVENTS = [
+    call("cudaGetDeviceCount", 0, 10),
+    overhead("CUDA context created", 600, 601),
+    call("cudaFree", 602, 610),
+    nvtx("set {up}", 601, 700),
+    *launched(1, 700, 800),
+    *launched(2, 900, 1000),
+]
+
+
+def told(of, rule):
+    return [found for found in ranked(of) if found.rule == rule]
+
+
+def test_the_making_of_a_context_is_not_the_programs_own_code():
+    (one,) = told(report(EVENTS), "host-computes")
+    assert one.at_stake_ns == 1 + 80 + 90
+    assert one.text.format(*one.names) == (
+        "GPU 0 idle while the program runs its own code, in no CUDA call: 17.1 % of the window, besides 590 ns of "
+        "which other findings tell. Most between launches: 90 ns; in set {up}: 81 ns. The "
+        "longest stretch is 90 ns, from 800 ns on. More may follow: the host could run ahead."
+    )
+
+
+ALONE = report([call("cudaGetDevice", 0, 1), overhead("CUDA context created", 689, 691), *launched(1, 701, 800)])
+OF_CALLS = "1 CUDA context was made outside of all recorded calls (at 600 ns, between cudaGetDeviceCount and cudaFree)."
+PAGES = " Part of it may be 241 page faults of the CPU on managed memory. "
+
+
+@pytest.mark.parametrize(
+    ("of", "rule", "stakes", "words"),
+    [
+        (report(EVENTS), "unrecorded-context", [590], (OF_CALLS, "Up to 590 ns of what counts as host is this.")),
+        (ALONE, "host-computes", [], ()),  # nothing is left of the program's own code
+        (ALONE, "unrecorded-context", [688], ()),
+        (report(EVENTS).narrow(window=Window(620, 1000)), "unrecorded-context", [], ()),
+        (real_report(REPORTS / "thrash.sqlite"), "host-computes", None, (PAGES,)),
+    ],
+)
+def test_the_context_is_said_with_the_calls_around_it(of, rule, stakes, words):
+    found = told(of, rule)
+    assert_told(found, [one.at_stake_ns for one in found] if stakes is None else stakes, *words)
+
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("seen", "since"),
+    [
+        ([], 10),
+        ([nvtx("before", 0, 40 * MS)], 40 * MS),
+        ([nvtx("around", 30 * MS, 900 * MS)], 30 * MS),
+        ([nvtx("after", 200 * MS, 900 * MS)], 10),
+        ([nvtx("of another thread", 0, 40 * MS, thread=2)], 10),
+        ([overhead("dlopen(libcudnn.so.9)", 50 * MS, 60 * MS)], 60 * MS),
+        ([overhead("dlopen(libcuda.so.1)", 50 * MS, 60 * MS)], 10),  # which the driver opens itself
+        ([overhead("CUPTI Resource Management", 50 * MS, 60 * MS)], 10),  # nor is this the program's doing
+        ([host("op", "aten::empty", 20 * MS, 800 * MS)], 20 * MS),
+    ],
+)
+def test_a_context_is_made_up_to_the_profilers_word_and_not_to_the_next_call(seen, since):
+    """1.5 s without a call, of which the first 113 ms are a context's: the rest is the program's own code."""
+    made = 113 * MS
+    mark = overhead("CUDA profiling data flush on context created", made, made + MS)
+    events = [call("cudaGetDevice", 0, 10), mark, *launched(1, 1_500 * MS, 1_600 * MS), *seen]
+    inside = sum(min(one.end, made) - one.start for one in seen if one.kind == "overhead" and since == 10)
+    of = report(events)
+    assert intervals.length(host_time(of)[0].unrecorded) == made - since - inside
+    (one,) = told(of, "host-computes")
+    assert one.at_stake_ns > 1_380 * MS
+
+
+def test_two_contexts_of_a_real_program():
+    """Both were made before anything ran: the ledger counts 265 ms of them as host."""
+    of = real_report(REPORTS / "two_gpus.sqlite")
+    for device in (0, 1):
+        mine = {one.rule: one for one in ranked(of) if one.device == device}
+        assert "2 CUDA contexts were made" in mine["unrecorded-context"].text
+        host = ledger(of).filter(device=device, bucket="host").get_column("ns").item()
+        read = idle_after_reads(of)[device].filter(bucket="host")
+        others = mine["unrecorded-context"].at_stake_ns + (read.get_column("end") - read.get_column("start")).sum()
+        assert mine["host-computes"].at_stake_ns == host - others < 10_000_000
+    assert summarize(of).answer.count("At most 84.6 % went to making contexts outside recorded calls") == 2

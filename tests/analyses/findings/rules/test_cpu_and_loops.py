@@ -1,0 +1,393 @@
+"""Work of the CPU between launches, loops of Python over tensors, and models run for a few samples."""
+
+from dataclasses import replace
+
+import pytest
+
+from kanalyze.analyses.findings.rules.cpu_work import anomaly_detection, cpu_work
+from kanalyze.analyses.findings.rules.loops import python_loops, small_batches
+from kanalyze.window import Window
+from support.build import call, host, kernel, memcpy, memset, report
+from support.measures import assert_told, measures
+
+LAUNCH = "cudaLaunchKernel_v7000"
+COPY = "cudaMemcpyAsync_v3020"
+STEP = 1_000_000
+TO_HOST = "Device-to-Host"
+
+
+def step(at, names, *, down=4096, up=512, took=150_000):
+    """A kernel, a copy of `down` bytes to the host, operators of the CPU by `names`, and a copy of `up` bytes back."""
+    number, events, start = at, [host("op", "aten::mm", at, at + 9000)], at + 40_000
+    events += [call(LAUNCH, at + 1000, at + 8000, correlation=number + 1)]
+    events += [kernel(at + 10_000, at + 20_000, name="void at::native::k()", correlation=number + 1)]
+    if down:
+        events += [
+            host("op", "aten::to", at + 20_000, start),
+            call(COPY, at + 21_000, at + 30_000, correlation=number + 2),
+        ]
+        events += [memcpy(at + 24_000, at + 26_000, direction=TO_HOST, size_bytes=down, correlation=number + 2)]
+    for name in names:
+        events.append(host("op", name, start, start + took))
+        start += took
+    if up:
+        events += [
+            host("op", "aten::to", start, start + 30_000),
+            call(COPY, start + 1000, start + 9000, correlation=number + 3),
+        ]
+        events += [memcpy(start + 6000, start + 7000, size_bytes=up, correlation=number + 3)]
+    return events
+
+
+def in_steps(events, count=10):
+    return report(events).narrow(window=Window(0, count * STEP, count=count, each="step"))
+
+
+def program(*names, **keys):
+    return in_steps([event for number in range(10) for event in step(number * STEP, names, **keys)])
+
+
+def lists(took):
+    """Lists that become large tensors, each in a step of ten times the length."""
+    events = [
+        one for at in range(10) for one in step(10 * at * STEP, ("aten::lift_fresh",), down=0, up=1 << 20, took=took)
+    ]
+    return report(events).narrow(window=Window(0, 100 * STEP, count=10, each="step"))
+
+
+def converted(types):
+    """Data that are converted into another type before they are copied."""
+    events = [event for at in range(10) for event in step(at * STEP, ("aten::to",), down=0, up=1 << 21)]
+    starts = [event.start for event in events if (event.name, event.end - event.start) == ("aten::to", 150_000)]
+    details = [{"event_id": len(events) + number, "input_types": types} for number in range(len(starts))]
+    events += [host("op", "aten::copy_", at + 10, at + 140_000) for at in starts]
+    return report(events, op_detail=details).narrow(window=Window(0, 10 * STEP, count=10, each="step"))
+
+
+def between(*calls):
+    """Copies to the host and back, 2 ms apart, with calls between."""
+    events = []
+    for number in range(20):
+        at, first = 3_000_000 * number, 4 * number
+        events += [call(name, at + start, at + end) for name, start, end in calls]
+        for place, (late, way) in enumerate(((0, TO_HOST), (2_000_000, "Host-to-Device"))):
+            begin, keys = at + late, {"direction": way, "size_bytes": 4096, "correlation": first + place}
+            events += [call("cudaMemcpy", begin, begin + 20_000, correlation=first + place)]
+            events += [memcpy(begin + 5000, begin + 10_000, **keys)]
+        events += [call("cudaLaunchKernel", at + 2_030_000, at + 2_040_000, correlation=first + 2)]
+        events += [kernel(at + 2_050_000, at + 2_900_000, correlation=first + 2)]
+    return report(events)
+
+
+SORTED = [event for number in range(10) for event in step(number * STEP, ("aten::sort",)) if event.kind != "op"]
+FUSED = [replace(event, name="fusion") if event.kind == "kernel" else event for event in SORTED]
+SOFTMAX = (
+    "The CPU computes in the middle of the GPU's work: aten::softmax",
+    "The CPU computes on tensors of the host between launches, most in aten::softmax, 1 time a step, 512 B copied to",
+    "the GPU each time: GPU 0 idles, or works for it, for 350.0 µs a step.",
+)
+MASK = ("A tensor is made on the CPU (most time in aten::full) and copied to the GPU, 1 time a step",)
+OF_PYTHON = ("Data of Python or NumPy become tensors and are copied, each time", "most time in Python and NumPy")
+LIFT, LARGE = "aten::lift_fresh", {"down": 0, "up": 1 << 21}
+AND_BACK = "between a copy to it and one back, 1 time a step"
+
+
+@pytest.mark.parametrize(
+    ("of", "rule", "words", "figures"),
+    [
+        (program("aten::softmax", "aten::view", "aten::multinomial", took=100_000), "cpu-operators", SOFTMAX, None),
+        (program("aten::full", "aten::triu", down=0), "cpu-tensors", MASK, (3_300_000, 10, 0, 3_300_000)),
+        (program(LIFT, down=0), "cpu-tensors", OF_PYTHON, (2_010_000, 10, 0, 2_110_000)),
+        (
+            program("aten::to", "aten::div", **LARGE),
+            *("large-upload", ("2.097 MB copied to the GPU each time",), (3_300_000, 0, 7_500, 3_200_000)),
+        ),
+        # a layer that was left on the CPU; no preparation of data
+        (
+            program("aten::embedding", **LARGE),
+            *("cpu-operators", ("most in aten::embedding",), (1_800_000, 10, 0, 1_700_000)),
+        ),
+        # what NumPy makes of what was copied is lifted, and copied back
+        (
+            program(LIFT),
+            "cpu-operators",
+            ("most in what the host does between a copy to it",),
+            (2_000_000, 20, 0, 2_000_000),
+        ),
+        (lists(3_000_000), "cpu-tensors", (), None),
+        (lists(1_000_000), None, (), None),
+        (converted('["float", "unsigned char"]'), "large-upload", (), None),
+        (converted('["c10::BFloat16", "float"]'), None, (), None),
+        (program("aten::view", "aten::select", took=5000), None, (), None),  # views compute nothing
+        (program("aten::add", down=0, up=0, took=5000), None, (), None),  # a counter of an optimizer
+        (program("aten::add", down=4, up=0, took=5000), None, (), None),  # a number that is read
+        (program("aten::to", "aten::div", down=0, up=1 << 19), None, (), None),  # few data
+        (program(LIFT, down=0, up=2 << 20), None, (), None),  # a batch
+        (
+            program("aten::bincount", up=1 << 20),
+            "cpu-operators",
+            (),
+            (1_700_000, 10, 0, 1_600_000),
+        ),  # not until the batch
+        # without operators the time between two copies tells, of which only what is in no call counts
+        (in_steps(SORTED), "cpu-operators", (AND_BACK,), None),
+        (in_steps(FUSED), "cpu-operators", ("compute it on the GPU, too: no copy to the host, and back",), None),
+        (between(), "cpu-operators", (), (40_400_000, 40, 0, 40_200_000)),
+        (between(("cudaPointerGetAttributes", 1_990_000, 1_991_000)), "cpu-operators", (), None),
+        (between(("cudaStreamSynchronize", 30_000, 1_950_000)), None, (), None),
+        (between(("cudaFoo", 1000, 2_999_000)), None, (), None),
+    ],
+)
+def test_work_of_the_cpu_is_told_by_what_is_copied(of, rule, words, figures):
+    found = cpu_work(of)
+    assert [one.rule for one in found] == ([rule] if rule else [])
+    assert_told(found, [one.at_stake_ns for one in found], *words)
+    assert figures is None or measures(found[0], of) == figures
+
+
+# Anomaly detection, by operators or else by kernels.
+
+COMPARE = "void at::native::vectorized_elementwise_kernel<4, CompareEqFunctor>()"
+ANY = "void at::native::reduce_kernel<or_kernel_cuda>()"
+OWN = "void at::native::backward()"
+
+
+def launched(at, name):
+    """An operator's launch of a kernel, or of a copy of one byte to the host."""
+    if name == "copy":
+        return [
+            call("cudaMemcpyAsync_v3020", at, at + 2000, correlation=at),
+            memcpy(at + 1500, at + 1800, direction="Device-to-Host", size_bytes=1, correlation=at),
+        ]
+    return [call(LAUNCH, at, at + 2000, correlation=at), kernel(at + 2000, at + 3000, name=name, correlation=at)]
+
+
+def node(at, number, *, own=True, every=1, fills=False):
+    """A node of autograd: an operator of its own, and the check of its result, which may set memory for the second."""
+    events = [host("op", "autograd::engine::evaluate_function: MmBackward0", at, at + 45_000)]
+    if own:
+        events += [host("op", "MmBackward0", at + 1000, at + 9000), *launched(at + 2000, OWN)]
+    if number % every == 0:
+        for place, name, kernels in ((1, "isnan", COMPARE), (2, "_is_any_true", ANY), (3, "item", "copy")):
+            start = at + 10_000 * place
+            events += [host("op", f"aten::{name}", start, start + 9000), *launched(start + 2000, kernels)]
+            if fills and name == "_is_any_true":
+                events += [call("cudaMemsetAsync", start, start + 900, correlation=start)]
+                events += [memset(start + 900, start + 1000, correlation=start)]
+    return events
+
+
+def checked(*, operators=True, **how):
+    nodes = [event for number in range(30) for event in node(50_000 * number, number, **how)]
+    events = [event for event in nodes if operators or event.kind != "op"]
+    return anomaly_detection(report(events).narrow(window=Window(0, 50_000 * 30, count=2, each="step")))
+
+
+VIEWS = ("select", "slice", "unbind", "chunk")
+LOOP_STEP = 2_000_000
+
+
+def line(names, at):
+    """Operators one after the other, each of 10 µs, with a kernel of 1 µs in all that are no views."""
+    events = []
+    for start, name in enumerate(names):
+        begin = at + 20_000 * start
+        events.append(host("op", f"aten::{name}", begin, begin + 10_000))
+        parts = range(20) if name == "unbind" else ()
+        events += [host("op", "aten::select", begin + 100 * part, begin + 100 * part + 50) for part in parts]
+        if name not in VIEWS:
+            events.append(call(LAUNCH, begin + 4000, begin + 8000, correlation=begin))
+            if name in {"item", "index"} or name.startswith("linalg_"):
+                sides = {"direction": "Device-to-Host", "size_bytes": 4, "correlation": begin}
+                events.append(memcpy(begin + 6000, begin + 7000, **sides))
+                continue
+            events.append(kernel(begin + 9000, begin + 10_000, name=f"void at::native::{name}()", correlation=begin))
+    return events
+
+
+def looping(names, *, count=2, kinds=("op", "api", "kernel", "memcpy")):
+    events = [event for number in range(count) for event in line(names, number * LOOP_STEP) if event.kind in kinds]
+    return report(events).narrow(window=Window(0, count * LOOP_STEP, count=count, each="step"))
+
+
+@pytest.mark.parametrize(
+    ("how", "stakes"),
+    [
+        ({}, [870_000]),
+        ({"operators": False}, [1_037_000]),
+        ({"operators": False, "fills": True}, [1_037_000]),
+        ({"every": 3}, []),  # a hook that checks some gradients
+        ({"operators": False, "own": False}, []),  # a loop over all
+    ],
+)
+def test_each_node_is_checked(how, stakes):
+    words = (
+        "(15 checks a step), by two kernels and a copy to the host each",
+        "torch.autograd.set_detect_anomaly(False)",
+    )
+    assert_told(checked(**how), stakes, *(words if stakes else ()))
+
+
+UPDATE = ["mul_", "add_", "mul_", "addcmul_", "sqrt", "div", "sub_"]
+
+
+CELLS = (
+    "A recurrent network is run cell by cell, 10 times in a row, in 10 launches a step (aten::lstm_cell): GPU 0 idles, "
+    "or works for it, for 370.0 µs a step."
+)
+IN_PLACE = "20 times in a row, in 80 launches a step (mul → mul → add → copy_)"
+GATES = "12 times in a row, in 60 launches a step (linear → chunk → sigmoid → tanh → …)"
+READS = "in each pass of a loop, 20 times in a row, in 40 launches a step (norm → item)"
+INVERSES, FACTORS = ["eq", "index", "linalg_inv", "mean"], ["mm", "linalg_cholesky", "linalg_eigvalsh"]
+WORK, MASKED = "repeated-work", "boolean-masks"
+
+
+@pytest.mark.parametrize(
+    ("names", "rule", "words", "figures"),
+    [
+        (["zeros", *["select", "lstm_cell"] * 10, "stack"], "rnn-cells", (CELLS,), (740_000, 18, -18_000)),
+        # taken in each pass, put together; taken apart before; written into parts; no weights; an ensemble
+        (["mul", *["select", "mm", "relu"] * 9, "stack"], WORK, ("9 times",), (1_060_000, 32, -32_000)),
+        (["unbind", *["mm", "relu"] * 9, "cat"], WORK, ("9 times",), (700_000, 32, -32_000)),
+        (["mul", *["select", "mm", "select", "copy_"] * 9, "sum"], WORK, ("9 times",), (1_420_000, 32, -32_000)),
+        (["mul", *["slice", "mul", "add"] * 9, "sum"], WORK, ("9 times",), (1_060_000, 32, -32_000)),
+        (["mm", *["linear", "relu", "linear"] * 9, "stack"], WORK, ("9 times",), (1_060_000, 48, -48_000)),
+        (["mm", *["mul", "mul", "add", "copy_"] * 20, "mm"], WORK, (IN_PLACE,), (3_180_000, 152, -152_000)),
+        (
+            ["unbind", *["linear", "chunk", "sigmoid", "tanh", "mul", "add"] * 12, "mm"],
+            *("rnn-cells", (GATES,), (2_860_000, 110, -110_000)),
+        ),
+        (
+            ["linear", *["norm", "item"] * 20, "mm"],
+            *("blocking-read", (READS, "20 values are read one by one in a Python loop"), (1_580_000, 76, -76_000)),
+        ),
+        (
+            ["linear", *["eq", "index", "mean"] * 20, "stack"],
+            *(MASKED, ("(eq → index → mean)",), (2_380_000, 114, -114_000)),
+        ),
+        (["linear", *INVERSES * 20, "stack"], MASKED, ("(eq → index → linalg_inv → mean)",), None),
+        (["linear", *FACTORS * 20, "stack"], WORK, ("(mm → linalg_cholesky → linalg_eigvalsh)",), None),
+        (
+            ["linear", *UPDATE * 10, "mm"],
+            *("unfused-optimizer", ("runs parameter by parameter, 10 times",), (2_780_000, 126, -126_000)),
+        ),
+        *(
+            (names, None, (), None)
+            for names in (
+                [*["select", "lstm_cell"] * 7, "stack"],
+                [*["lstm_cell", "bmm", "softmax"] * 10, "stack"],  # with attention
+                ["embedding", *["layer_norm", "linear", *["select"] * 2, "linear", "add"] * 12, "layer_norm", "linear"],
+                ["mul", *["mm", "relu"] * 9, "sum"],  # nothing is taken, nothing put together
+                ["mul", *["to"] * 30, "sum"],  # casts
+                ["mul", *["select", "eq", "nonzero"] * 3, "sum"],
+                ["mul", *["select", "mm", "relu"] * 7, "stack"],
+                [*["layer_norm", "linear", "slice", "copy_"] * 12, "linear"],  # a cache is written by each layer
+                ["linear", *["eq", "index", "linear"] * 20, "stack"],  # experts
+            )
+        ),
+    ],
+)
+def test_a_loop_is_told_by_what_its_passes_do(names, rule, words, figures):
+    of = looping(names)
+    found = python_loops(of)
+    assert [one.rule for one in found] == ([rule] if rule else [])
+    assert_told(found, [one.at_stake_ns for one in found], *words)
+    assert figures is None or measures(found[0], of)[:3] == figures
+
+
+def test_without_operators_kernels_of_cells_tell():
+    (one,) = python_loops(looping(["zeros", *["mm", "lstm_cell_forward"] * 10, "stack"], kinds=("api", "kernel")))
+    assert (one.rule, "(lstm_cell_forward)" in one.text) == ("rnn-cells", True)
+
+
+@pytest.mark.parametrize(("numbers", "spared"), [(range(1, 10), 1_060_000 + 8 * 30_000 + 10_000), ([1] * 9, 1_060_000)])
+def test_what_backward_runs_for_a_loop_is_of_it(numbers, spared):
+    """Nodes of autograd of 10 µs, 20 after each other, with the numbers of nine passes, and one of no pass."""
+    names, details = ["mul", *["select", "mm", "relu"] * 9, "stack"], []
+    events = [event for number in range(2) for event in line(names, number * LOOP_STEP)]
+    for at, one in enumerate(events):
+        if one.name == "aten::mm":
+            details.append({"event_id": at, "sequence_number": numbers[len(details) % 9]})
+    for at, number in enumerate([*numbers, 99]):
+        details.append({"event_id": len(events), "sequence_number": number})
+        begin = 1_000_000 + 30_000 * at
+        events.append(host("op", "autograd::engine::evaluate_function: MmBackward0", begin, begin + 10_000, thread=2))
+    of = report(events, op_detail=details).narrow(window=Window(0, 2 * LOOP_STEP, count=2, each="step"))
+    (one,) = python_loops(of)
+    assert measures(one, of)[3] == spared
+
+
+# Few samples at a time
+
+PASS = 1_000_000
+GEMM = "nvjet_sm90_tst_40x64_64x16_4x2_h_bz_TNN"
+NORM = "void at::native::vectorized_layer_norm_kernel<float>()"
+LIMITS = {"sm_count": 100, "max_warps_per_sm": 64, "threads_per_warp": 32}
+LAYER = [host("op", "aten::linear", 0, 10)]
+
+
+def passed(at, *, blocks=20, apart=190_000, took=2000, last=()):
+    """A pass: products of matrices and norms, each of `blocks` blocks, launched `apart` from each other."""
+    events = []
+    for place, name in enumerate((GEMM, NORM, GEMM, NORM, f"{GEMM}_2", *last)):
+        start = at + apart * place
+        events.append(call(LAUNCH, start, start + 5000, correlation=start))
+        shape = {"grid": (blocks, 1, 1), "block": (256, 1, 1)}
+        events.append(kernel(start + 6000, start + 6000 + took, name=name, correlation=start, **shape))
+    return events
+
+
+def model(*, passes=20, each=1, more=LAYER, **keys):
+    events = [event for number in range(passes) for event in passed(number * PASS, **keys)]
+    window = Window(0, passes * PASS, count=passes // each, each="step")
+    return report([*events, *more], limits=LIMITS).narrow(window=window)
+
+
+def inside(*names, every=1):
+    """Operators (name, at, ns) of each of so many passes."""
+    return [
+        host("op", f"aten::{name}", n * PASS + at, n * PASS + at + ns)
+        for n in range(0, 20, every)
+        for name, at, ns in names
+    ]
+
+
+SLICES = (("embedding", 0, 8000), ("linear", 190_000, 8000), ("slice", 960_000, 10))
+SPLIT = (("split", 10, 10), ("cat", 970_000, 10))
+FIRST, BACKWARD = host("op", "aten::linear", 100, 8000), inside(("ones_like", 900_000, 10))
+SPLITS = [FIRST, *inside(*SPLIT[:1], every=5)]
+NORM_BACK = ("void at::native::layer_norm_backward_kernel<float>()",)
+
+
+@pytest.mark.parametrize(
+    ("how", "general"),
+    [
+        ({}, [True]),
+        ({"more": ()}, []),  # of few layers: may be a part of a model
+        ({"blocks": 85}, [True]),
+        *(({"blocks": blocks}, []) for blocks in (95, 200)),  # they all but fill the GPU
+        ({"took": 180_000}, []),  # the GPU is busy
+        ({"last": ("void at::native::multi_tensor_apply_kernel<FusedAdam>()",)}, []),  # an optimizer
+        ({"last": ("void at::native::reduce_kernel<ArgMaxOps>()",)}, []),  # the next pass needs it
+        ({"passes": 6}, []),
+        ({"apart": 10_000}, []),  # the host does something else for long
+        # several passes in each iteration, by how a batch is taken apart
+        ({"each": 5, "more": ()}, []),
+        ({"each": 5, "more": inside(*SLICES)}, [False]),
+        ({"each": 5, "more": [FIRST, *inside(*SPLIT, every=5)]}, [False]),
+        ({"each": 5, "more": [FIRST, *inside(*SPLIT)]}, []),  # layers do that, too
+        # samples that are trained on one by one are split and not joined
+        ({"each": 5, "more": [*SPLITS, *BACKWARD], "last": NORM_BACK}, [False]),
+        ({"each": 5, "more": SPLITS, "last": NORM_BACK}, []),  # one backward of all passes: steps of time
+        ({"each": 5, "more": [*SPLITS, *BACKWARD]}, []),  # what is only run is joined again
+    ],
+)
+def test_passes_that_fill_a_part_of_the_gpu(how, general):
+    of = model(**how)
+    found = small_batches(of)
+    assert [one.general for one in found] == general
+    if not how:
+        assert found[0].text.startswith(
+            "The model is run 1 time a step, for few samples each time: its kernels fill 13.1"
+        )
+        assert measures(found[0], of) == (18_810_000, 86, -13_200, 17_000_000)

@@ -1,0 +1,527 @@
+"""Idle time while the program runs its own code: loaders, data, loops, lines, and what is left."""
+
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze import intervals
+from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.rules.host_computes import (
+    data_loading,
+    host_computes,
+    idle_before_data,
+    loop_indexing,
+    own_code,
+)
+from kanalyze.analyses.idle.ledger import bucket_sums, ledger
+from kanalyze.analyses.page.overview_page import overview
+from kanalyze.window import Window
+from support.build import call, host, kernel, memcpy, nvtx, report
+from support.measures import assert_told
+from support.real_reports import real_report
+from support.shares import cases, holds
+from support.slow_model import SlowModel, thread_of
+from support.strategies import FEWER, WINDOWS
+
+LAUNCH = "cudaLaunchKernel_v7000"
+ALONE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+MS = 1_000_000
+
+
+def step(number, *, name=ALONE, get=3, mark=nvtx, thread=1):
+    """From its start on, `get` ms in the loader; 1 ms of other code, a launch of 1 ms, and a kernel of 4 ms."""
+    start = 10 * MS * number
+    launched = start + int((get + 1) * MS)
+    return [
+        mark(name, start, launched - MS, thread=thread),
+        call(LAUNCH, launched, launched + MS, correlation=number),
+        kernel(launched + MS, launched + 5 * MS, correlation=number),
+    ]
+
+
+def steps(**how):
+    return list(chain.from_iterable(step(number, **how) for number in range(4)))
+
+
+def op(name, start, end, **keys):
+    return host("op", name, start, end, **keys)
+
+
+def python(name, start, end, **keys):
+    return host("python", name, start, end, **keys)
+
+
+def per_step(events):
+    """The report of two whole steps."""
+    return report(events).narrow(window=Window(10 * MS, 30 * MS, count=2, each="step"))
+
+
+def test_a_loader_without_workers():
+    (one,) = data_loading(per_step(steps()))
+    assert (one.rule, one.device, one.at_stake_ns, one.table, one.at_most) == (
+        "data-loading",
+        0,
+        6 * MS,
+        "culprits",
+        False,
+    )
+    assert one.text == (
+        "GPU 0 idles for 3.000 ms a step while the loop that launches its work reads batches itself: its DataLoader "
+        "has no workers (1 batch a step, 3.000 ms in the median, the longest 3.000 ms)."
+    )
+    assert one.action == "DataLoader(…, num_workers=N, persistent_workers=True, pin_memory=True)"
+
+
+def test_the_rest_of_the_host_time_is_said_apart():
+    of = per_step(steps())
+    (one,) = data_loading(of)
+    (rest,) = (other for other in ranked(of) if other.rule == "host-computes")
+    assert one.at_stake_ns + rest.at_stake_ns == ledger(of).filter(bucket="host").get_column("ns").item()
+    assert rest.text.startswith(
+        "GPU 0 idle while the program runs its own code, in no CUDA call: 2.000 ms a step, 20.0 % of it, besides "
+        "3.000 ms of which other findings tell. Most between"
+    )
+    assert "DataLoader" not in rest.text.partition("Most")[2].partition(":")[0]
+
+
+def captured(trace):
+    """The report of nsys of two steps, which has no ranges, with a trace of the same program beside it."""
+    launches = list(chain.from_iterable(step(number)[1:] for number in range(4)))
+    made = replace(report(launches), beside=lambda: report(trace, kinds=("op", "range")))
+    return made.narrow(window=Window(10 * MS, 30 * MS, count=2, each="step"))
+
+
+def test_a_trace_of_two_steps_tells_of_a_loader_in_all_of_them():
+    def many(numbers, *, own=True):
+        made = []
+        for number in numbers:
+            ids = range(10 * number, 10 * number + 10)
+            for at, name in zip(ids, "abcdefghij", strict=True):
+                start = at * MS
+                made += [call(LAUNCH, start, start + MS // 10, correlation=at)]
+                made += [kernel(start + MS // 10, start + MS // 5, correlation=at, name=name)]
+            if not own:
+                made += [nvtx(ALONE, 10 * number * MS + MS // 5, 10 * number * MS + MS * 9 // 10)]
+        return made
+
+    trace = report(many(range(2), own=False), kinds=("op", "range"))
+    made = replace(report(many(range(40))), beside=lambda: trace)
+    (one,) = data_loading(made.narrow(window=Window(50 * MS, 350 * MS, count=30, each="step")))
+    assert one.at_stake_ns == 30 * 7 * MS // 10
+    assert "(1 batch a step, 700.0 µs in the median" in one.text
+
+
+def in_lines(get):
+    """Stretches of the main thread: `get` ms in the line of the loop, and then in the next one."""
+    place = {"process_id": 1, "thread_id": 1, "file": "train.py", "function": "main", "text": ""}
+    sides = [
+        (line, 10 * MS * number + int(start * MS), int((end - start) * MS))
+        for number in range(4)
+        for line, start, end in ((7, 0, get), (8, get, 10))
+    ]
+    return [{**place, "line": line, "start_ns": start, "dur_ns": dur} for line, start, dur in sides]
+
+
+def beside(trace, launches, **lines):
+    made = replace(report(launches, **lines), beside=lambda: trace)
+    return made.narrow(window=Window(10 * MS, 30 * MS, count=2, each="step"))
+
+
+def with_lines(name, thread=1):
+    """The trace gets batches in a line of 1 ms, in which the report is for 4 ms."""
+    got = steps(name=name, get=1) if thread else [nvtx(name, 0, MS, thread=None)]
+    trace = report([*got, op("aten::add", 0, 1)], source_lines=in_lines(1))
+    return beside(trace, [one for one in steps(get=4) if one.kind != "range"], source_lines=in_lines(4))
+
+
+#: In the trace the same steps come later.
+LATER = [replace(event, start=event.start + 7 * MS, end=event.end + 7 * MS) for event in steps()]
+STACKS = [op("aten::stack", at * 10 * MS + MS, at * 10 * MS + 3 * MS) for at in range(4)]
+FUNCTION, TRY = "torch/utils/data/dataloader.py(720): __next__", "torch/utils/data/dataloader.py(1278): _try_get_data"
+BUSY = [call(LAUNCH, 0, 1, correlation=99), kernel(0, 40 * MS, stream=9, correlation=99)]
+OWN, OF_WORKERS = "reads its batches itself", "The loop waits for DataLoader's workers"
+STATEFUL = "enumerate(DataLoader)#_StatefulSingleProcessDataLoaderIter.__next__"
+BOTH = [*steps(), *chain.from_iterable(step(number, name=WORKERS) for number in range(4, 8))]
+UNFED = [event for event in LATER if event.kind != "range"]
+
+
+@pytest.mark.parametrize(
+    ("of", "stakes", "words"),
+    [
+        (per_step([*steps(), *STACKS]), [6 * MS], ("the longest 3.000 ms); in it most takes aten::stack 2.000 ms.",)),
+        (per_step(steps(name=WORKERS)), [6 * MS], (OF_WORKERS, "for a batch of the loader's workers (1 batch a step,")),
+        # by ranges, operators or functions of Python
+        (report(steps(name=STATEFUL)), [9 * MS], (OWN,)),
+        (report(steps(name=f"{WORKERS}, op_id = 17")), [9 * MS], (OF_WORKERS,)),
+        (report(steps(name=WORKERS, mark=op)), [9 * MS], (OF_WORKERS,)),
+        (report(steps(name=FUNCTION, mark=python)), [9 * MS], (OWN,)),
+        (report(steps(name=f"/opt/lib/{FUNCTION}", mark=python)), [9 * MS], (OWN,)),
+        (report([*steps(name=FUNCTION, mark=python), python(TRY, 0, MS)]), [9 * MS], (OF_WORKERS,)),
+        (report(BOTH), [9 * MS, 12 * MS], (OWN,)),  # the first wait is before all CUDA calls
+        # workers that keep up, short times, other names, and a thread that the GPU does not wait for
+        (report(steps(name=WORKERS, get=0.9)), [], ()),
+        (report(steps(get=0.2)), [], ()),
+        (report(steps(name="enumerate(DataLoader)#_MultiProcessingDataLoaderIter")), [], ()),
+        (report(steps(name="my/dataloader.py(3): __next__", mark=python)), [], ()),
+        (report(steps(thread=2)), [], ()),
+        (report([*steps(), *BUSY]), [], ()),
+        # the trace beside it tells of 3 ms from the launch before to the next one, as of lines in it
+        (captured(LATER), [6 * MS], ("the longest 3.000 ms, by the trace of the same program).",)),
+        (captured(UNFED), [], ()),
+        (with_lines(ALONE), [8 * MS], ("num_workers=N",)),
+        (with_lines(WORKERS), [8 * MS], ("num_workers=more",)),
+        (with_lines(ALONE, thread=None), [], ()),  # a thread without a number is in no line
+    ],
+)
+def test_what_gets_batches(of, stakes, words):
+    assert_told(data_loading(of), stakes, *words)
+
+
+COPY = "cudaMemcpyAsync_v3020"
+DATA_BYTES = 1 << 16
+THREE_STEPS = Window(count=3, each="step")
+
+
+def data_steps(*, size=DATA_BYTES, direction="Host-to-Device", before=4, after=0, name="k"):
+    """Three steps: host time of `before` ms, a copy, host time of `after` ms and a kernel of a ms."""
+    events, at = [], 0
+    for number in range(3):
+        begin, copied = at, at + before * MS
+        launched = copied + 20 + after * MS
+        at = launched + 10 + MS
+        events += [
+            nvtx("step", begin, at),
+            call(COPY, copied, copied + 10, correlation=2 * number + 1),
+            memcpy(copied + 10, copied + 20, direction=direction, size_bytes=size, correlation=2 * number + 1),
+            call(LAUNCH, launched, launched + 10, correlation=2 * number + 2),
+            kernel(launched + 10, at, name=name, correlation=2 * number + 2),
+        ]
+    return events
+
+
+PREFETCH = ("The GPU waits until the host copies the next data to it", "prepare the next data in another thread")
+OTHER = ("The GPU waits for the program", "see what it does there: nsys profile")
+
+
+def own_time(of):
+    """The findings on the host's own time, without what others tell of."""
+    return [one for one in ranked(of) if one.rule == "host-computes"]
+
+
+@pytest.mark.parametrize(
+    ("events", "window", "told", "vague"),
+    [
+        (data_steps(), THREE_STEPS, PREFETCH, False),
+        (data_steps(name="void at::native::add(int)"), THREE_STEPS, (PREFETCH[0], "DataLoader("), False),
+        *(
+            (events, window, OTHER, True)
+            for events, window in (
+                (data_steps(), None),
+                (data_steps(size=DATA_BYTES - 1), THREE_STEPS),
+                (data_steps(direction="Device-to-Host"), THREE_STEPS),
+                (data_steps(before=3, after=3), THREE_STEPS),
+            )
+        ),
+    ],
+)
+def test_who_waits_for_data_is_told_to_prepare_them_ahead(events, window, told, vague):
+    (one,) = own_time(report(events).narrow(window=window))
+    assert (one.headline.startswith(told[0]), one.action.startswith(told[1]), one.vague) == (True, True, vague)
+
+
+@pytest.mark.parametrize(("marked", "told"), [(True, [OTHER]), (False, [PREFETCH, OTHER])])
+def test_time_of_which_another_finding_tells_is_no_reason(marked, told):
+    """A loader's time is followed by a copy, and what is left is not; each is told once."""
+    events = []
+    for one in data_steps(before=6, after=3):
+        begins = one.kind == "range" and marked
+        events += [one, nvtx(ALONE, one.start + 1_000, one.start + 6 * MS - 1_000)] if begins else [one]
+    of = report(events).narrow(window=THREE_STEPS)
+    found = own_time(of)
+    assert [one.headline.startswith(headline) for one, (headline, _) in zip(found, told, strict=True)] == [True] * len(
+        told
+    )
+    loading = [one for one in ranked(of) if one.rule == "data-loading"]
+    host = bucket_sums(of).filter(bucket="host").get_column("ns").sum()
+    assert sum(one.at_stake_ns for one in [*found, *loading]) == host
+
+
+@pytest.mark.parametrize(("size", "first"), [(DATA_BYTES, "host-computes"), (1, "small-grid")])
+def test_host_time_without_a_cause_counts_less_in_the_order(size, first):
+    limits = {"compute_capability": "9.0", "sm_count": 4}
+    shape = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_bytes": 0}
+    events = [replace(one, side=shape) if one.kind == "kernel" else one for one in data_steps(size=size, before=1)]
+    found = overview(report(events, limits=limits)).findings
+    assert {one.rule for one in found} >= {"host-computes", "small-grid"}
+    assert found[0].rule == first
+
+
+class Model(SlowModel):
+    """What the code says, instant by instant."""
+
+    def before_data(self, device):
+        """Idle time that is the host's own, of a thread between the call of a copy and its launch before."""
+        spans = list(self._spans(device))
+        return sum(
+            self._idle(wait, at) == ("host", None) and any(wait.thread == key and at in span for key, span in spans)
+            for wait in self._waits(device)
+            for at in range(*self.window(device))
+            if wait.start <= at < wait.end
+        )
+
+    def _spans(self, device):
+        launches = {self.launch_of(item) for item in self.operations} - {None}
+        for item in self.operations:
+            call = self.launch_of(item)
+            if item.event.device != device or call is None or not self._of_data(item):
+                continue
+            earlier = [one for one in launches if thread_of(one) == thread_of(call) and one.start < call.start]
+            if earlier:
+                yield thread_of(call), range(max(earlier, key=lambda one: (one.start, one.end)).end, call.start)
+
+    def _of_data(self, item):
+        low, high = (side if side is not None else other for side, other in zip(self.asked, (-99, 999), strict=True))
+        inside = item.start < high and (item.end > low or item.start == low)
+        return inside and item.event.direction == "Host-to-Device" and item.event.size_bytes >= DATA_BYTES
+
+
+@st.composite
+def programs(draw):
+    """Launches of kernels and copies by two threads, each some time after the thread's one before."""
+    events, at = [], {1: 0, 2: 0}
+    for number in range(draw(st.integers(2, 8))):
+        thread = draw(st.sampled_from([1, 1, 2]))
+        at[thread] += draw(st.integers(0, 9))
+        begin, end = at[thread], at[thread] + draw(st.integers(0, 4))
+        runs = draw(st.integers(begin, end + 3))
+        made = partial(kernel if draw(st.booleans()) else memcpy, runs, runs + draw(st.integers(0, 5)))
+        size, device = draw(st.sampled_from([1, DATA_BYTES, DATA_BYTES])), draw(st.sampled_from([0, 0, 0, 1]))
+        events += [
+            call(LAUNCH, begin, end, thread=thread, correlation=number),
+            made(size_bytes=size, device=device, correlation=number),
+        ]
+        at[thread] = draw(st.sampled_from([begin, end, end]))
+    return events
+
+
+@cases(0.15)
+@FEWER
+@given(programs(), WINDOWS)
+def test_it_is_the_hosts_own_time_between_the_call_of_a_copy_and_the_launch_before(events, window):
+    of, model = report(events).narrow(window=Window(*window)), Model(events, window)
+    for device in model.devices:
+        expected = model.before_data(device)
+        holds(expected)
+        pieces = idle_before_data(of, device)
+        assert (pieces.get_column("end") - pieces.get_column("start")).sum() == expected
+
+
+PASS = ("aten::select", "aten::copy_")
+
+
+def loop(passes=12, names=PASS, *, at=0, last=()):
+    """Passes of 10 each: operators of 2 in a row, with one inside of the first; a kernel after them."""
+    events = []
+    for number in range(passes):
+        start = at + 10 * number
+        events += [host("op", name, start + 2 * place, start + 2 * place + 2) for place, name in enumerate(names)]
+        events.append(host("op", "aten::as_strided", start, start + 1))
+    end = at + 10 * passes
+    events += [host("op", name, end + 11 + place, end + 12 + place) for place, name in enumerate(last)]
+    return [
+        *events,
+        call(LAUNCH, end + 1, end + 10, correlation=at + 1),
+        kernel(end + 10, end + 20, correlation=at + 1),
+    ]
+
+
+SELECTED = ("aten::select", "aten::select", "aten::copy_"), ("aten::select", "aten::mul", "aten::add_")
+BRANCHES = [
+    event
+    for number in range(12)
+    for event in loop(1, PASS if number % 3 else ("aten::select", "aten::add_"), at=40 * number)[:-2]
+]
+KINDS = [event for number in range(12) for event in loop(1, (*PASS, f"aten::f{number}"), at=40 * number)]
+BESIDE = [call(LAUNCH, 0, 0, correlation=99), kernel(0, 140, stream=9, correlation=99)]
+IN_STEP = (
+    "A tensor is indexed element by element in 1 loop a step, 12 passes in all, up to 12 in a row of aten::select → "
+    "aten::copy_ in fill: GPU 0 idles in them for 114 ns a step."
+)
+
+
+@pytest.mark.parametrize(
+    ("events", "window", "stakes", "words"),
+    [
+        ([*loop(), nvtx("fill", 0, 130)], Window(0, 140, count=1, each="step"), [114], (IN_STEP, "[fill]")),
+        (loop(names=SELECTED[0]), None, [116], (f"up to 12 in a row of {' → '.join(SELECTED[0])}:",)),
+        (loop(names=SELECTED[1]), None, [116], (f"up to 12 in a row of {' → '.join(SELECTED[1])}:",)),
+        (loop(last=["aten::sum"] * 5), None, [104], ("11 passes in all",)),  # what is long is none of it
+        ([*BRANCHES, *loop(1, at=480)], Window(0, 480), [480], ("up to 13 in a row of aten::select → aten::copy_:",)),
+        ([*loop(), nvtx(ALONE, 0, 125)], None, [], ()),
+        ([*loop(), nvtx(ALONE, -5, 0)], None, [114], ()),
+        (loop(9), Window(0, 480), [], ()),
+        (loop(names=("aten::mul", "aten::add_")), Window(0, 480), [], ()),
+        (loop(names=("aten::select", *["aten::a"] * 6)), Window(0, 480), [], ()),
+        (KINDS, Window(0, 480), [], ()),
+        ([*loop(), *BESIDE], None, [], ()),
+    ],
+)
+def test_the_same_operators_over_and_over(events, window, stakes, words):
+    of = report([call("cudaEventQuery", 0, 0), *events]).narrow(window=window or Window(0, 140))
+    assert_told(loop_indexing(of), stakes, *words)
+
+
+STEPS = Window(count=2, each="step")
+
+
+def line(start, end, number, text):
+    """A stretch of time in a line of the program."""
+    place = {"process_id": 1, "thread_id": 1, "file": "train.py", "function": "step", "line": number, "text": text}
+    return {**place, "start_ns": start, "dur_ns": end - start}
+
+
+def two_kernels(apart_ns):
+    """Two launches, so far apart."""
+    second = 20_000 + apart_ns
+    return [
+        call("cudaLaunchKernel", 0, 5_000, correlation=1),
+        kernel(6_000, 20_000, correlation=1),
+        call("cudaLaunchKernel", second - 5_000, second, correlation=2),
+        kernel(second + 1_000, second + 15_000, correlation=2),
+    ]
+
+
+def test_time_in_a_line_that_launches_nothing_is_told_with_its_call():
+    events = two_kernels(100_000)
+    lines = [line(0, 10_000, 3, "y = model(x)"), line(10_000, 110_000, 4, "log(json.dumps(row))")]
+    of = report(events, source_lines=[*lines, line(110_000, 200_000, 5, "y = model(y)")])
+    (one,) = own_code(of.narrow(window=STEPS))
+    assert own_code(of) == []  # what a program does once is no step's
+    assert one.at_stake_ns == 90_000  # from the end of the first kernel to the end of the line
+    assert one.headline == "The GPU waits for code that launches nothing: log()"
+    assert "most in train.py:4" in one.text
+
+
+def test_the_time_of_threads_that_launch_nothing_is_not_spared():
+    lines = [line(0, 10_000, 3, "y = model(x)"), line(10_000, 40_000, 4, "parse(row)"), line(40_000, 150_000, 5, "m()")]
+    helper = {**line(0, 150_000, 4, "parse(row)"), "thread_id": 2}
+    of = report(two_kernels(100_000), source_lines=[*lines, helper]).narrow(window=STEPS)
+    (one,) = own_code(of)
+    assert one.change(of).host.select("start", "end").rows() == [(10_000, 40_000)]
+
+
+THERE = [call("cudaLaunchKernel", 60_000, 65_000, correlation=3), kernel(66_000, 70_000, correlation=3, device=1)]
+ASIDE = [call("cudaLaunchKernel", 11_000, 12_000, correlation=3), kernel(13_000, 15_000, correlation=3, stream=8)]
+AROUND = [line(0, 10_000, 3, "y = model(x)"), line(110_000, 200_000, 5, "y = model(y)")]
+
+
+@pytest.mark.parametrize(
+    ("lines", "more", "headline"),
+    [
+        ([line(0, 200_000, 3, "y = model(x)")], (), None),  # the line launches
+        ([line(0, 25_000, 3, "y = model(x)"), line(25_000, 28_000, 4, "n += 1")], (), None),  # too short
+        ([], (), None),
+        *(([*AROUND, line(10_000, 110_000, 4, "z = other(y)")], more, None) for more in (THERE, ASIDE)),
+        *(
+            ([*AROUND, line(10_000, 110_000, 4, text)], (), f"The GPU waits for code that launches nothing{told}")
+            for text, told in (
+                *(("while(True):", ""), ("n += 1  # as sum(x)", "")),
+                *(("s = 'f(x)'", ""), ("if(ready(x)):", ": ready()")),
+            )
+        ),
+    ],
+)
+def test_the_headline_has_a_call_of_the_line_that_launches_nothing(lines, more, headline):
+    of = report([*two_kernels(100_000), *more], source_lines=lines).narrow(window=STEPS)
+    assert [one.headline for one in own_code(of)] == [headline] * (headline is not None)
+
+
+REPORTS = Path(__file__).parents[3] / "reports"
+
+
+def launched(number, start, end):
+    """A kernel that runs from `start` on, launched in the 10 before."""
+    return [call(LAUNCH, start - 10, start, correlation=number), kernel(start, end, correlation=number)]
+
+
+def test_phases_are_named_by_range_and_by_the_calls_around_them():
+    events = [
+        *launched(1, 10, 100),
+        nvtx("data {raw}", 100, 400),
+        *launched(2, 200, 300),
+        *launched(3, 400, 500),
+        call("cudaEventRecord_v3020", 500, 510),
+        *launched(4, 560, 600),
+    ]
+    (one,) = host_computes(report(events))
+    assert (one.rule, one.device, one.at_stake_ns, one.table) == ("host-computes", 0, 90 + 90 + 40, "culprits")
+    assert one.text.format(*one.names) == (
+        "GPU 0 idle while the program runs its own code, in no CUDA call: 36.7 % of the window. Most in data {raw}: "
+        "180 ns in 2 gaps, the longest 90 ns; before launches: 40 ns. The longest stretch is 90 ns, "
+        "from 100 ns on. More may follow: the host could run ahead."
+    )
+
+
+def test_the_real_program_that_computes_on_the_host_raises_it():
+    of = real_report(REPORTS / "findings.sqlite")
+    (one,) = (one for one in ranked(of) if one.rule == "host-computes")
+    every = ledger(of).filter(bucket="host").get_column("ns").item()
+    assert one.at_stake_ns == intervals.length(one.claims) == every - 2_540_489
+    assert "Most in host computes: 27.62 ms in 14 gaps" in one.text
+
+
+US = 1000
+LOAD = "cuLibraryLoadData"
+
+
+def spaced(*loads, gap=800 * US):
+    """Two launches, and calls of these names late in the time between."""
+    calls = [call(name, gap, gap + 10) for name in loads]
+    return [*launched(1, 10, 100), *calls, *launched(2, gap + gap // 2, 2 * gap)]
+
+
+def loading(many):
+    """Eight launches far apart, before so many of which modules are loaded."""
+    starts = [1_000 * US * number for number in range(8)]
+    loads = [call(LOAD, at - 20, at - 10) for at in starts[1 : many + 1]]
+    return [*loads, *chain.from_iterable(launched(n, at, at + 10 * US) for n, at in enumerate(starts, 1))]
+
+
+#: Two short stretches of the host's own code, and the same with a long one after them.
+TWICE = [*spaced(gap=20 * US), *launched(3, 60 * US, 70 * US)]
+ONE_LONG = [*TWICE, *launched(4, 800 * US, 900 * US)]
+HALF = [*launched(1, 10, 100), nvtx("data", 100, 290), *launched(2, 300, 400), *launched(3, 500, 600)]
+OF_TORCH = kernel(60 * US, 61 * US, name="void at::native::add(int)")
+UNKNOWN = ("The GPU waits for the program", "see what it does there")
+NEW = ("The GPU waits while the host prepares new kernels", "keep to a few shapes")
+
+
+@pytest.mark.parametrize(
+    ("events", "window", "words"),
+    [
+        (TWICE, None, ("The GPU waits for the program in 2 short stretches", "fuse them")),
+        (TWICE, STEPS, ("The GPU waits for the program in 1 short stretch a step", "fuse them")),
+        *((spaced(gap=20 * US), window, UNKNOWN) for window in (None, STEPS)),
+        ([*spaced(gap=20 * US), OF_TORCH], None, ("torch.compile(…",)),
+        (ONE_LONG, STEPS, UNKNOWN),
+        (spaced(), None, UNKNOWN),
+        (spaced(LOAD), None, UNKNOWN),
+        (spaced(LOAD), STEPS, NEW),
+        # modules that are loaded all along are new kernels where nothing repeats
+        (loading(5), None, UNKNOWN[:1]),
+        (loading(6), None, NEW[:1]),
+        (HALF, None, ("[data]",)),
+        ([*HALF, *launched(4, 900, 950)], None, ("[]",)),
+        ([*launched(1, 10, 100), *launched(2, 110, 200)], None, None),
+    ],
+)
+def test_what_to_do_is_told_by_the_length_of_gaps_and_what_comes_next(events, window, words):
+    found = host_computes(report(events).narrow(window=window))
+    assert_told(found, [one.at_stake_ns for one in found], *(words or ()))
+    assert len(found) == (words is not None)

@@ -1,0 +1,351 @@
+"""Kernels that leave parts of the GPU idle: by launch shapes, by sampled counters, by their bytes."""
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import kanalyze
+from kanalyze.analyses.device.occupancy import occupancy
+from kanalyze.analyses.findings.findings import findings
+from kanalyze.analyses.findings.rules import CHANNELS_LAST
+from kanalyze.analyses.findings.rules.occupancy import SAMPLED, far_apart, low_occupancy, small_grid, tail
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.window import Window
+from support.build import call, graph, kernel, memset, report
+from support.command import REPORTS as SAMPLED_REPORTS
+from support.measures import assert_told
+from support.real_reports import real_report
+
+REPORTS = Path(__file__).parents[3] / "reports"
+
+#: 4 SMs of capability 9.0.
+SMALL = {"compute_capability": "9.0", "sm_count": 4}
+
+#: What an SM holds 8 blocks of, and what a launch may use more of.
+BLOCK = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_bytes": 0}
+
+#: What every sentence on a small grid ends with.
+SEVERAL = " A block for every SM gains at most the time at stake; more may follow with several."
+
+
+def launch(start, end, blocks, *, threads=256, name="k", device=0, **side):  # noqa: PLR0913 - a launch has as many
+    return kernel(
+        start, end, name=name, device=device, grid=(blocks, 1, 1), block=(threads, 1, 1), side={**BLOCK, **side}
+    )
+
+
+def found(rule, *events, limits=None, **where):
+    """What a rule says, as (device, nanoseconds, sentence)."""
+    findings = rule(report(events, limits=SMALL if limits is None else limits).narrow(**where))
+    return [(one.device, one.at_stake_ns, one.text.format(*one.names)) for one in findings]
+
+
+OF_LIBRARIES = (
+    "nvjet_sm90_tst_128x64_64x8_1x2_h_bz_NNT",
+    "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_tn_align1>(T1::Params)",
+    "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x8_stage3_cublas",
+    "void flash_fwd_kernel<Flash_fwd_kernel_traits<64, 128, 128, 4>>(Flash_fwd_params)",
+)
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "evidence"),
+    [
+        (small_grid, "busy(", "4 blocks of 32 threads on 132 SMs"),
+        (tail, "long_blocks(", "268 blocks where 264 run at once"),
+        (low_occupancy, "much_shared(", "16 of 64 warps on an SM (25.0 % occupancy)"),
+    ],
+)
+def test_a_program_that_does_it_and_one_that_does_not(rule, name, evidence):
+    one = rule(real_report(REPORTS / "findings.sqlite"))[0]
+    assert one.names[0].startswith(name)
+    assert evidence in one.text
+    assert rule(real_report(REPORTS / "findings_clean.sqlite")) == []
+
+
+def test_mending_the_tail_gained_no_more_than_was_at_stake():
+    """The same program ran the same kernel without the last wave of 4 blocks."""
+    rows = occupancy(real_report(REPORTS / "findings.sqlite")).filter(pl.col("name") == "long_blocks(float *, int)")
+    with_tail, without = (rows.filter(pl.col("grid_x") == blocks).row(0, named=True) for blocks in (268, 264))
+    assert with_tail["count"] == without["count"]
+    assert 0 < with_tail["total_ns"] - without["total_ns"] <= with_tail["tail_ns"]
+
+
+TORCH = launch(9000, 9001, 32, name="void at::native::fill(float *)")
+
+
+@pytest.mark.parametrize(
+    ("name", "beside", "words"),
+    [
+        ("work(float *)", (), "__launch_bounds__"),
+        ("work(float *)", (TORCH,), "__launch_bounds__"),
+        ("softmax_mine", (TORCH,), "num_warps"),
+        ("softmax_mine", (), "__launch_bounds__"),
+    ],
+)
+def test_what_makes_more_warps_fit_is_for_whoever_writes_the_kernel(name, beside, words):
+    events = [launch(0, 1000, 32, name=name, registers_per_thread=255), *beside]
+    (one,) = low_occupancy(report(events, limits=SMALL))
+    assert one.names == (name,)
+    assert words in one.action
+    (small,) = small_grid(report([launch(0, 1000, 2, name=name), *beside], limits=SMALL))
+    assert "smaller tiles" in small.action
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "triton_poi_fused_add_0",
+        "void at::native::reduce_kernel<512>(int)",
+        "void cub::DeviceScanKernel<int>(int *)",
+        "sm90_xmma_gemm_f32f32_tf32f32_f32_tn_n_tilesize32x32x64_warpgroupsize1x1x1_execute_kernel__5x_cublas",
+        "void at::native::batch_norm_backward_channels_last_kernel<4>(int)",
+    ],
+)
+@pytest.mark.parametrize("beside", [(), (TORCH,)])
+@pytest.mark.parametrize(("rule", "blocks"), [(small_grid, 1), (tail, 5), (low_occupancy, 32)])
+def test_grid_and_registers_of_a_librarys_kernel_are_nobodys_to_change(name, beside, rule, blocks):
+    own = launch(0, 1000, blocks, name=name, registers_per_thread=255)
+    assert rule(report([own, *beside], limits=SMALL)) == []
+
+
+def test_the_three_share_the_time_of_a_launch():
+    """What one claims the others do not, and together they claim no more than the device ran kernels."""
+    events = [launch(0, 990, 5, registers_per_thread=255), launch(990, 1990, 2, registers_per_thread=255)]
+    stakes = [found(rule, *events)[0][1] for rule in (small_grid, tail, low_occupancy)]
+    assert stakes == [500, 371, 123]
+    assert sum(stakes) <= ledger(report(events, limits=SMALL)).get_column("ns").sum()
+
+
+REDUCE, MANY = "ncclDevKernel_AllReduce", {"registers_per_thread": 255}
+SHARED = {"dynamic_shared_bytes": 90_000, "static_shared_bytes": 10_000}
+SETTING = {"dynamic_shared_bytes": 15_000, "shared_config_bytes": 32_768}
+NO_REGISTERS = launch(0, 1000, 1, registers_per_thread=None)
+SMALL_SHAPES = [launch(0, 1000, 1), launch(1000, 1500, 3), launch(1500, 1600, 2, name="other")]
+SETTINGS = [launch(0, 100, 2, shared_config_bytes=8192), launch(100, 200, 2, shared_config_bytes=16384)]
+SOLVED = [launch(0, 44_130, 1, name="solve"), launch(50_000, 50_067, 32, name="solve")]
+PER_CHANNEL = "void at::native::batch_norm_backward_kernel<float>(int)"
+TAILS = [launch(0, 640, 33), launch(640, 740, 40, name="other"), launch(740, 999, 32)]
+LOW = [launch(0, 1000, 400, **MANY), launch(1000, 1100, 400, name="o", registers_per_thread=168)]
+OF_SMALL = (
+    "k uses 1 block of 256 threads on 4 SMs, 256 threads of the 8,192 that fit, for 1.000 µs. Also: 2 other launch "
+    "shapes with fewer blocks than SMs."
+)
+OF_TAIL = (
+    "k has 33 blocks where 32 run at once, for 640 ns: its last wave holds 1, and leaves 48.4 % of that idle if all "
+    "blocks take as long. Also: 1 other launch shape with such a tail."
+)
+SOLVED_WITH = " With 32 blocks it took 67 ns in this report, with these 44.13 µs."
+LIMITED = "k gets at most {} of 64 warps on an SM ({}.{} % occupancy), for 1.000 µs; the limit is {}."
+LIMITS = {
+    "registers": LIMITED.format(8, 12, 5, "registers (255 per thread; with 128 one more block fits)"),
+    "shared": LIMITED.format(16, 25, 0, "shared memory (100.0 kB per block; with 76.80 kB one more fits)"),
+    "setting": LIMITED.format(16, 25, 0, "the setting of the shared memory (32.77 kB of the SM's 233.5 kB)"),
+    "blocks": LIMITED.format(32, 50, 0, "the number of blocks (32 blocks of 32 threads)"),
+    "several": LIMITED.format(8, 12, 5, "registers and shared memory"),
+}
+
+
+@pytest.mark.parametrize(
+    ("rule", "events", "limits", "stakes", "words"),
+    [
+        # a full wave, communication, a whole graph, a GPU without limits
+        *(
+            (rule, events, limits, [], ())
+            for rule in (small_grid, tail, low_occupancy)
+            for events, limits in (
+                ([launch(0, 1000, 32)], SMALL),
+                ([launch(0, 1000, 3, name=REDUCE)], SMALL),
+                ([launch(0, 1000, 33, name=REDUCE, **MANY)], SMALL),
+                ([graph(0, 1000)], SMALL),
+                ([launch(0, 1000, 1), launch(1000, 2000, 33, **MANY)], {}),
+            )
+        ),
+        (small_grid, SMALL_SHAPES, SMALL, [750 + 125 + 50], (OF_SMALL + SEVERAL,)),
+        (small_grid, [launch(0, 1000, 4)], SMALL, [], ()),
+        # beside another kernel it wastes only what it has alone
+        (small_grid, [launch(0, 1000, 2, name="a"), launch(600, 1400, 4, name="b")], SMALL, [300], ()),
+        (small_grid, SETTINGS, SMALL, [100], ("for 200 ns." + SEVERAL,)),
+        (small_grid, [NO_REGISTERS], {"sm_count": 4}, [750], ("on 4 SMs, for 1.000 µs." + SEVERAL,)),
+        (small_grid, [NO_REGISTERS], {"compute_capability": "9.0"}, [], ()),
+        (small_grid, [launch(0, 100, at + 1, device=at) for at in (0, 1)], SMALL, [75, 50], ()),
+        (small_grid, [launch(0, 100, 1, name=PER_CHANNEL)], SMALL, [75], (CHANNELS_LAST, "1 block for 4 SMs: ")),
+        (small_grid, [launch(0, 100, 1, name="void batch_norm_of_my_own(int)")], SMALL, [75], ("<<<(n + 255) / 256",)),
+        (small_grid, SOLVED, SMALL, [33_097], (SOLVED_WITH,)),
+        (tail, TAILS, SMALL, [310 + 37], (OF_TAIL,)),
+        *((tail, [launch(0, 1000, 32 * waves + 1)], SMALL, ns, ()) for waves, ns in ((10, []), (8, [107]))),
+        *((tail, [launch(0, 1000, blocks)], SMALL, [], ()) for blocks in (3, 20)),
+        (low_occupancy, LOW[:1], SMALL, [875], (LIMITS["registers"], "Use fewer registers")),
+        (low_occupancy, [launch(0, 1000, 800, **SHARED)], SMALL, [750], (LIMITS["shared"], "Use less shared memory")),
+        (low_occupancy, [launch(0, 1000, 800, **SETTING)], SMALL, [750], (LIMITS["setting"], "Let the SM use more")),
+        (low_occupancy, [launch(0, 1000, 12_800, threads=32)], SMALL, [500], (LIMITS["blocks"], "Use larger blocks")),
+        (
+            low_occupancy,
+            [launch(0, 1000, 400, **MANY, dynamic_shared_bytes=200_000)],
+            SMALL,
+            [875],
+            (LIMITS["several"],),
+        ),
+        (low_occupancy, LOW, SMALL, [875 + 87], ("Also: 1 other launch shape of low occupancy.",)),
+        (low_occupancy, [launch(0, 1000, 400, registers_per_thread=48)], SMALL, [], ()),  # half of the warps
+        (low_occupancy, [launch(0, 1000, 4, **MANY)], SMALL, [], ()),  # all resident
+        *((low_occupancy, [launch(0, 1000, 400, **MANY, name=name)], SMALL, [], ()) for name in OF_LIBRARIES),
+    ],
+)
+def test_shapes_that_leave_a_part_of_the_gpu_idle(rule, events, limits, stakes, words):
+    assert_told(rule(report(events, limits=limits)), stakes, *words)
+
+
+def test_quicker_launches_of_more_blocks_and_a_window():
+    (other,) = small_grid(report([launch(0, 100, 1, name="solve"), launch(200, 900, 32, name="solve")], limits=SMALL))
+    assert "in this report" not in other.text
+    assert [ns for _, ns, _ in found(tail, launch(0, 640, 33), window=Window(0, 64))] == [31]
+
+
+RULES = ("few-sms", "idle-tensor-cores", "dram-bound", "busy-pcie", "clock-drop")
+
+
+def raised(found):
+    """The findings of these rules, and of what one of them replaces."""
+    rows = findings(found)
+    return {row["rule"]: row for row in rows.iter_rows(named=True) if row["rule"] in (*RULES, "small-grid")}
+
+
+def changed(tmp_path, name, *statements):
+    """A copy of a report with changes."""
+    path = tmp_path / f"{name}.sqlite"
+    shutil.copyfile(SAMPLED_REPORTS / path.name, path)
+    with closing(sqlite3.connect(path)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+    return kanalyze.read(path)
+
+
+def values(metric, change):
+    return (
+        f"UPDATE GPU_METRICS SET value = {change} WHERE metricId IN "
+        f"(SELECT metricId FROM TARGET_INFO_GPU_METRICS WHERE metricName LIKE '{metric}%')"
+    )
+
+
+FEW = (
+    "6.0 % of the SMs are active: few_blocks(float *, long long)",
+    "While few_blocks(float *, long long) ran, 6.0 % of the SMs were active (mean of 600 samples), for 60.01 ms.",
+)
+AT_LIMIT = (
+    "Kernels at DRAM's limit are 100.0 % of kernel time",
+    "41.5 % read, 41.5 % written of the bandwidth, mean of 220 samples",
+)
+BUSY = "While no operation of this report ran on the GPU, PCIe was busy for "
+SLOW_TENSORS = (values("Tensor Active", "value / 10"), values("GPC Clock", "1980000000"))
+
+
+@pytest.mark.parametrize(
+    ("name", "statements", "rules", "stake", "words"),
+    [
+        ("metrics_phases", (), ["few-sms"], 60.01e6 * 0.94, FEW),  # which small-grid would say, too
+        ("metrics_phases", (values("SMs Active", "90"),), ["small-grid"], None, ()),
+        # without enough samples the shape of the grid tells it
+        (
+            "metrics_phases",
+            ("DELETE FROM GPU_METRICS WHERE timestamp % 10 != 0 OR timestamp > 852000000",),
+            *(["small-grid"], None, ()),
+        ),
+        (
+            "metrics_phases",
+            ("DELETE FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE start < 941000000",),
+            *(["few-sms", "busy-pcie"], None, (BUSY,)),
+        ),
+        ("gpu_metrics", (), ["dram-bound"], None, AT_LIMIT),
+        ("gpu_metrics", (values("DRAM", "value / 2"),), [], None, ()),
+        ("metrics_matmul", (), ["clock-drop"], 22.19e6 * (1 - 0.886), ("The SM clock falls to 88.6 % of 1,795 MHz",)),
+        *(("metrics_matmul", (values("GPC Clock", clock),), [], None, ()) for clock in ("1980000000", "1300000000")),
+        # a clock that rises as work begins has not fallen
+        (
+            "metrics_matmul",
+            (values("GPC Clock", "min(1980000000, 345000000 + (timestamp - 3346500000) * 150)"),),
+            *([], None, ()),
+        ),
+        (
+            "metrics_matmul",
+            SLOW_TENSORS,
+            *(["idle-tensor-cores"], 23.62e6 * (1 - 0.087), ("Tensor cores are active in 8.7 %", "samples)")),
+        ),
+        ("metrics_matmul", (*SLOW_TENSORS, values("DRAM Read", "80")), ["dram-bound"], None, ()),
+    ],
+)
+def test_what_samples_of_counters_tell(tmp_path, name, statements, rules, stake, words):  # noqa: PLR0913
+    found = raised(changed(tmp_path, name, *statements))
+    assert sorted(found) == sorted(rules)
+    row = found[rules[-1]] if rules else {}
+    assert [word for word in words if word not in f"{row['headline']} {row['sentence']}"] == []
+    assert stake is None or row["at_stake_ns"] == pytest.approx(stake, rel=0.01)
+
+
+# Edges
+
+LAUNCH = "cudaLaunchKernel_v7000"
+
+
+def told(value, samples):
+    """Findings on a kernel of 400 ns, with samples of 10 ns."""
+    events = (call(LAUNCH, 0, 5, correlation=1), kernel(1000, 1400, name="work", correlation=1))
+    row = {"device": 0, "metric": "SMs Active", "unit": "Throughput %", "start_ns": 1000, "dur_ns": 10 * samples}
+    made = report(events, gpu_metrics=[{**row, "value": value, "samples": samples}] if samples else [])
+    return [one.rule for rule in SAMPLED for one in rule(made)]
+
+
+@pytest.mark.parametrize(
+    ("value", "samples", "many"), [(50, 40, 1), (51, 40, 0), (0, 40, 1), (10, 20, 1), (10, 19, 0), (0, 0, 0)]
+)
+def test_half_of_the_sms_are_few_and_samples_have_to_tell_of_half_of_the_time(value, samples, many):
+    assert told(value, samples) == ["few-sms"] * many
+
+
+#: 1 GB/s: a byte takes 1 ns.
+SLOW_MEMORY = {"sm_count": 4, "memory_bandwidth_bytes_per_s": 1_000_000_000}
+
+
+def program(*before, name="sum_rows(float *)", dur=1_000_000, blocks=8, bytes_there=100_000):
+    """Two launches of `dur` ns with 16 threads a block, after `bytes_there` were set; `before` ran at first."""
+    side = {"grid": (blocks, 1, 1), "block": (16, 1, 1)}
+    return report(
+        [
+            *before,
+            memset(100, 200, size_bytes=bytes_there),
+            kernel(1_000, 1_000 + dur, name=name, **side),
+            kernel(2_000 + dur, 2_000 + 2 * dur, name=name, **side),
+        ],
+        limits=SLOW_MEMORY,
+    )
+
+
+def test_a_kernel_that_takes_far_longer_than_its_bytes():
+    of = program()
+    (finding,) = far_apart(of)
+    assert finding.headline == "A thread for 781 B: accesses are uncoalesced in {0}"
+    assert finding.at_stake_ns == 2 * (1_000_000 - 130_000)
+    assert finding.change(of).shorter.get_column("saved_ns").to_list() == [870_000, 870_000]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        program(dur=250_000),
+        program(blocks=64),
+        program(blocks=2),
+        program(kernel(0, 10, name="fill(float *)")),
+        program(name="void cub::DeviceReduceKernel<float>(float *)"),
+        program(name="void at::native::sum(int)"),
+        program(bytes_there=1_000),
+        report([memset(0, 5)], limits=SLOW_MEMORY),
+    ],
+    ids=["near", "short pieces", "few blocks", "made by a kernel", "library", "PyTorch", "few bytes", "no kernel"],
+)
+def test_what_is_not_known_is_not_said(other):
+    assert far_apart(other) == []

@@ -1,0 +1,422 @@
+"""Copies that need not be, and programs of arrays: rows of small copies, tensors of the CPU, loops, what grows."""
+
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+
+from kanalyze import intervals
+from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.rules.arrays import array_chains, double_arrays, host_grid_loop
+from kanalyze.analyses.findings.rules.small_copies import extra_copy, growing_concatenations, many_small_copies
+from kanalyze.analyses.idle._attribution import host_pieces
+from kanalyze.window import Window
+from support.build import call, graph, host, kernel, memcpy, memset, nvtx, overhead, report
+from support.measures import assert_told, measures
+from support.nsys_csv import report_of
+
+
+def copy(at, correlation, *, size=1000, dur=10, name="cudaMemcpyAsync", **keys):
+    """A call of 20 ns and, 5 ns after it began, its copy."""
+    return [
+        call(name, at, at + 20, correlation=correlation),
+        memcpy(at + 5, at + 5 + dur, size_bytes=size, correlation=correlation, **keys),
+    ]
+
+
+def row(count, *, start=0, every=50, **keys):
+    return [event for number in range(count) for event in copy(start + every * number, start + number + 1, **keys)]
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("stream", [7, 8])
+@pytest.mark.parametrize("make", [kernel, memset, memcpy, graph])
+def test_work_that_the_process_launched_between_them_makes_two_rows_on_any_stream(make, stream):
+    """It may have written what the next copy reads, or read what the last one wrote."""
+    keys = {"direction": "Device-to-Host"} if make is memcpy else {}
+
+    def between(at=230, **how):
+        launched = call("anything", at, at + 10, correlation=99, process=how.get("process", 1))
+        return [launched, make(700, 702, correlation=99, stream=stream, **keys, **how)]
+
+    rows = [*row(5), *row(5, start=250)]
+    assert many_small_copies(report([*rows, *between()])) == []
+    assert len(many_small_copies(report([*rows, *between(at=530)]))) == 1
+    assert len(many_small_copies(report([*rows, *between(device=1, process=1)]))) == 1
+    assert len(many_small_copies(report([*rows, *between(process=2)]))) == 1
+
+
+ONE = (
+    "10 copies Host-to-Device of 1.000 kB on average, one after the other, at 100.0 GB/s, by cudaMemcpyAsync. They "
+    "cost 90 ns of copying and 90 ns in which the device waited for their calls, more than one copy of all would. More "
+    "may follow: the host is spared the calls."
+)
+RUNS = (
+    "20 copies Host-to-Device of 1.000 kB on average, one after the other in 2 runs, at",
+    "than one copy per run would.",
+)
+PINNED, PAGEABLE = ({"side": {"source_memory": kind}} for kind in ("Pinned", "Pageable"))
+SLOW = copy(5000, 900, size=1 << 20, dur=1 << 10, **PAGEABLE)
+FAST = copy(9000, 901, size=1 << 20, dur=1 << 9, **PINNED)
+OF_ONE_CALL = [call("cudaMemcpyBatchAsync", 0, 20, correlation=1)]
+OF_ONE_CALL += [memcpy(at, at + 5, correlation=1) for at in range(30, 200, 10)]
+TO_HOST = {"direction": "Device-to-Host"}
+RESULTS = [
+    event
+    for number in range(30)
+    for event in (
+        call("cudaLaunchKernel", 200 * number, 200 * number + 4, correlation=2 * number),
+        kernel(200 * number + 6, 200 * number + 100, correlation=2 * number),
+        *copy(200 * number + 104, 2 * number + 1, stream=13, name="cudaMemcpy_v3020", **TO_HOST),
+    )
+]
+
+#: Two streams, called in turns: what is between the calls of one is no more than the copies of the other.
+AT_ONCE = [
+    replace(
+        one, start=one.start - 1_950, end=one.end - 1_950, stream=one.stream and 8, correlation=one.correlation + 100
+    )
+    for one in row(10, start=2_000)
+]
+
+
+def parted(other, at=300, **keys):
+    """Two fives of copies, and something between them."""
+    return [*row(5, **keys), other, *row(5, start=at, **keys)]
+
+
+def waits_behind():
+    """Behind each copy the device waits in its call, but for a kernel of another process: that is the host's time."""
+    events, last = row(10), {"process": 3, "correlation": 800}
+    for number, at in enumerate(range(0, 500, 50)):
+        keys = {"process": 2, "correlation": 500 + number}
+        events += [call("cudaLaunchKernel", at + 22, at + 24, thread=9, **keys), kernel(at + 24, at + 30, **keys)]
+    other = [kernel(0, 1, device=1, process=3), call("cudaLaunchKernel", 0, 400, **last)]
+    return [*events, *other, kernel(400, 410, device=1, **last)]
+
+
+@pytest.mark.parametrize(
+    ("events", "stakes", "words"),
+    [
+        # nine in ten of the copying, and of the 10 ns around each copy in its call
+        (row(10), [9 * 10 + 90], (ONE,)),
+        ([*row(10), kernel(502, 504), *row(10, start=1000)], [360], RUNS),
+        # large copies tell what one copy would take, of other memory only without better ones
+        ([*row(200), *copy(20_000, 900, size=1 << 20, dur=1 << 9)], [3892], ("1.049 MB and more at 2.048 TB/s",)),
+        ([*row(10, **PINNED), *SLOW, *FAST], [180], ("at 2.048 TB/s",)),
+        ([*row(10, **PINNED), *SLOW], [180], ("at 1.024 TB/s",)),
+        (row(9), [], ()),
+        (row(20, size=65537), [], ()),
+        (row(20, size=65536), [380], ()),
+        (row(20, side={"graph_node_id": 7}), [], ()),
+        ([*row(10), kernel(0, 1000, stream=8)], [], ()),  # which hides them
+        ([event for event in row(20) if event.kind == "memcpy"], [], ()),  # without calls
+        (OF_ONE_CALL, [], ()),
+        (row(10, name="cudaMemcpy_v3020", **TO_HOST), [180], ()),  # blocking, with nothing between them
+        (parted(kernel(252, 254, stream=8)), [180], ()),
+        (parted(kernel(252, 254, process=2)), [180], ()),
+        # work between them, a call that orders streams, or a wait after which the host may have looked at the data
+        (parted(kernel(252, 254)), [], ()),
+        (parted(memcpy(252, 254, size_bytes=1 << 20)), [], ()),
+        (parted(memcpy(252, 254, **TO_HOST)), [], ()),
+        (parted(call("cudaEventRecord_v3020", 230, 235), 250), [180], ()),
+        *(
+            (parted(call(name, 230, 235), 250), [], ())
+            for name in ("cudaStreamWaitEvent_v3020", "cudaLaunchHostFunc", "cuStreamWaitValue32")
+        ),
+        *(
+            (parted(call(name, 230, 235), 250, **keys), stakes, ())
+            for name in ("cudaStreamSynchronize_v3020", "cudaEventSynchronize", "cuCtxSynchronize")
+            for keys, stakes in ((TO_HOST, []), ({}, [180]))
+        ),
+        (RESULTS, [], ()),
+        ([*row(10, every=100), *AT_ONCE], [280], ("20 copies",)),
+        # not at stake: the profiler's work in the calls, and what the device does not wait for by its own ledger
+        ([*row(10), overhead("CUPTI buffer flush", 15, 20)], [9 * 10 + 85], ()),
+        (waits_behind(), [9 * 10 + 10 * (5 + 2)], ()),
+        ([*row(10), *row(10, start=1000, **TO_HOST)], [180, 180], ("10 copies Host-to-Device",)),
+        ([*row(10), nvtx("upload", 0, 1000)], [180], ("by cudaMemcpyAsync in the range upload.",)),
+        ([*row(10), nvtx("upload", 0, 300)], [180], ("by cudaMemcpyAsync, most often in the range upload.",)),
+    ],
+)
+def test_small_copies_in_a_row(events, stakes, words):
+    assert_told(many_small_copies(report(events)), stakes, *words)
+
+
+@pytest.mark.parametrize(("since", "stakes"), [(500, [180]), (600, [])])
+def test_a_window_cuts_what_is_at_stake(since, stakes):
+    assert_told(many_small_copies(report(row(20)).narrow(window=Window(since, None))), stakes)
+
+
+def test_a_real_report_that_has_it():
+    (one,) = [one for one in ranked(report_of("findings")) if one.rule == "small-copies"]
+    assert "500 copies Host-to-Device of 4.096 kB" in one.text
+    assert "range a tiny copies" in one.text
+
+
+COPY, LAUNCH = "cudaMemcpyAsync_v3020", "cudaLaunchKernel_v7000"
+ZEROS = (("aten::zeros", 0, 20), ("aten::zero_", 5, 18))
+TENSOR = (("aten::to", 0, 2), ("aten::lift_fresh", 10, 15), ("aten::detach_", 16, 20))
+
+
+def step(number, fill=ZEROS, between=(), launched=()):
+    """A tensor is filled from 0 to 20, and copied from 30 to 60; then comes a kernel."""
+    at = 100 * number
+    ops = [*fill, *between, ("aten::to", 30, 62), ("aten::_to_copy", 31, 61), ("aten::copy_", 40, 61)]
+    return [
+        *(host("op", name, at + start, at + end) for name, start, end in ops),
+        *(call(LAUNCH, at + start, at + start + 1, correlation=900 + number) for start in launched),
+        *(kernel(at + start + 1, at + start + 2, correlation=900 + number) for start in launched),
+        call(COPY, at + 42, at + 60, correlation=100 + number),
+        memcpy(at + 50, at + 58, correlation=100 + number, size_bytes=4_000, side={"source_memory": "Pageable"}),
+        call(LAUNCH, at + 65, at + 70, correlation=number),
+        kernel(at + 70, at + 99, correlation=number),
+    ]
+
+
+def steps(**how):
+    return [event for number in range(4) for event in step(number, **how)]
+
+
+def test_a_tensor_filled_on_the_cpu_and_copied():
+    """Each step idles 50 until the copy, which takes 8, and 4 after that in the operator."""
+    of = report(steps()).narrow(window=Window(100, 300, count=2, each="step"))
+    (one,) = extra_copy(of)
+    assert (one.rule, one.device, one.at_stake_ns, one.table) == ("extra-copy", 0, 2 * (50 + 8 + 4), "copies")
+    assert one.text == (
+        "1 copy a step to GPU 0 of a tensor that was filled on the CPU right before, by aten::zeros (1 time a step), "
+        "up to 4.000 kB each. The GPU idles while they are made and sent, or does nothing but copy, for 62 ns a step."
+    )
+    assert one.action == "torch.zeros(…, device='cuda') in place of .to('cuda')"
+    assert one.where == ""
+
+
+FILLS = (("aten::randn", 0, 9), ("aten::normal_", 1, 8), ("aten::randint", 10, 20), ("aten::random_", 11, 19))
+SHAPES = {"aten::zero_": "[[8], []]", "aten::normal_": "[[8, 4], [], []]", "aten::random_": "[[8], [], []]"}
+
+
+def shaped(moved, between=(), **how):
+    """The findings on steps in which tensors of known shapes are filled, and one of shape `moved` is copied."""
+    events = steps(between=between, **how)
+    shapes = SHAPES | {"aten::to": f"[{moved}, []]"}
+    rows = [
+        {"event_id": number, "input_shapes": shapes.get(event.name)}
+        for number, event in enumerate(events)
+        if event.kind == "op"
+    ]
+    return extra_copy(report(events, op_detail=rows))
+
+
+FEW = [("aten::tril", 20 + number, 21 + number) for number in range(8)]
+RANDOM = (("aten::randn", 0, 9), ("aten::normal_", 1, 8), ("aten::randint", 10, 20))
+
+
+@pytest.mark.parametrize(
+    ("found", "maker"),
+    [
+        (extra_copy(report(steps(fill=TENSOR))), "torch.tensor"),
+        (extra_copy(report(steps(fill=TENSOR[:2]))), "torch.tensor"),
+        (extra_copy(report(steps(fill=(("aten::empty", 0, 5), ("aten::fill_", 10, 20))))), "aten::fill_"),
+        (extra_copy(report(steps(fill=(("aten::arange", 0, 20), ("aten::resize_", 5, 18))))), "aten::arange"),
+        (extra_copy(report(steps(fill=RANDOM))), "aten::randint"),
+        # shapes tell which tensor was copied, which may be changed before
+        (shaped("[8, 4]", fill=FILLS), "aten::randn"),
+        (shaped("[8]", fill=FILLS), "aten::randint"),
+        (shaped("[3]", fill=FILLS), None),
+        (shaped("[8]", FEW), "aten::zeros"),
+        (shaped("[9]", FEW), None),
+        (shaped("[8]", [*FEW, ("aten::tril", 28, 29)]), None),
+        (shaped("[8]", FEW, launched=(25,)), None),
+        (extra_copy(report(steps(fill=()))), None),
+        (extra_copy(report(steps(fill=(("aten::empty", 0, 20),)))), None),
+        (extra_copy(report(steps(fill=(("aten::detach_", 0, 20),)))), None),
+        (extra_copy(report(steps(between=(("aten::add", 22, 28),)))), None),  # it is not the tensor that was filled
+        (extra_copy(report(steps(launched=(10,)))), None),  # it was filled on the GPU
+        (extra_copy(report(steps()[:12])), None),  # two of them
+    ],
+)
+def test_the_operator_that_filled_it(found, maker):
+    assert [f"by {maker} (4 times)" in one.text for one in found] == [True] * (maker is not None)
+
+
+def test_it_is_said_where_and_not_twice():
+    ranges = [nvtx("mask", 100 * number, 100 * number + 62) for number in range(4)]
+    of = report([*steps(), *ranges])
+    (one,) = extra_copy(of)
+    assert (one.where, ", most in mask, up to" in one.text) == ("mask", True)
+    own, claims = intervals.union(host_pieces(of)[0]), intervals.union(one.claims)
+    (rest,) = (other for other in ranked(of) if other.rule == "host-computes")
+    assert rest.at_stake_ns == intervals.length(intervals.subtract(own, claims)) == 15
+
+
+LIMITS = {"sm_count": 8}
+
+
+def loop(*names, turns=40, blocks=1, between=(), **limits):
+    """Turns of 10 µs for each kernel, of which it runs 2 µs; `between` makes calls in each turn."""
+    events = []
+    for place in range(turns * len(names)):
+        at = 10_000 * place
+        events += [
+            call("cudaLaunchKernel", at, at + 3_000, correlation=place + 1),
+            kernel(at + 4_000, at + 6_000, name=names[place % len(names)], grid=(blocks, 1, 1), correlation=place + 1),
+            *(call(name, at + 6_500, at + 7_000) for name in between),
+        ]
+    return report(events, limits=LIMITS | limits)
+
+
+SLICES = loop("cupy_min", "cupy_subtract", "cupy_true_divide", "cupy_copy", blocks=7)
+WITH_COPIES = [
+    event
+    for at in range(0, 400_000, 10_000)
+    for event in (
+        memcpy(at, at + 1_000, correlation=at),
+        kernel(at + 2_000, at + 3_000, correlation=at + 1),
+        call("cudaMemcpyAsync", at, at + 500, correlation=at),
+        call("cudaLaunchKernel", at + 600, at + 900, correlation=at + 1),
+    )
+]
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        loop("row(float *)", turns=20),
+        loop("row(float *)", blocks=5),
+        loop("row(float *)", between=["cudaDeviceSynchronize"]),
+        loop("row(float *)", between=["cudaMalloc", "cudaFree"]),
+        loop("void at::native::reduce_kernel<512>(int)"),
+        loop("wrapped_tanh"),  # JAX
+        loop("pull", "accelerate", "move"),
+        loop("row(float *)", sm_count=None),
+        loop("cupy_min", "cupy_subtract", blocks=8),  # large arrays
+        report(WITH_COPIES, limits=LIMITS),
+    ],
+)
+def test_other_loops_are_none(of):
+    assert host_grid_loop(of) == []
+
+
+@pytest.mark.parametrize(
+    ("of", "headline", "text", "action", "figures"),
+    [
+        # 256 rows at a time
+        (
+            loop("row(float *)"),
+            "39 launches of 1 block each",
+            "One kernel is",
+            "one launch over all turns",
+            (380, 38, 0),
+        ),
+        (loop("sum(X)", "scale(X)"), "78 launches", "2 kernels are", "one launch over all turns", (768, 76, 0)),
+        (loop("nvkernel_main_F1L21_2"), "39 launches", "One kernel is", "the loop inside the", (380, 38, 0)),
+        (loop("ampere_sgemm_32x32_sliced1x4_nn"), "39 launches", "One", "one batched call", (380, 38, 0)),
+        (SLICES, "The same 4 kernels run for one slice", "4 kernels are", "whole arrays in place of", (1536, 152, -8)),
+    ],
+)
+def test_the_remedy_is_in_the_language_of_the_program(of, headline, text, action, figures):
+    (finding,) = host_grid_loop(of)
+    assert finding.headline.startswith(headline)
+    assert finding.text.startswith(text)
+    assert "in 1 loop of up to 39 turns" in finding.text
+    assert finding.action.startswith(action)
+    stake, gone, saved, spared = measures(finding, of)
+    assert (stake / 1000, gone, saved / 1000) == figures
+    assert spared / 1000 in (figures[0], figures[0] + 2, figures[0] + 14)
+
+
+# Operations of CuPy
+
+CHAIN = (
+    "cupy_subtract__float32_float32_float32",
+    "cupy_multiply__float32_float32_float32",
+    "cupy_sqrt__float32_float32",
+)
+DOUBLES = "cupy_add__float64_float64_float64"
+REDUCES = "void cub::CUB_1_SM_900::detail::reduce::DeviceReduceKernel<double>(double *)"
+
+
+def kernels(*names):
+    every = enumerate(names)
+    return report([kernel(10_000 * at, 10_000 * at + 9_000, name=name, grid=(64, 1, 1)) for at, name in every])
+
+
+def filled(size_bytes, reduces):
+    """Threads of a kernel for as many bytes each as were copied, and a kernel that reduces."""
+    last = kernel(9_300, 9_400, name="cupy_copy__float32_float32")
+    work = [kernel(200, 9_000, name="black_scholes", grid=(64_000, 1, 1)), kernel(9_100, 9_200, name=reduces), last]
+    return report([memcpy(0, 100, size_bytes=size_bytes * 64_000 * 32), *work])
+
+
+@pytest.mark.parametrize(
+    ("rule", "of", "stakes", "words"),
+    [
+        (
+            array_chains,
+            kernels(*CHAIN, "cupy_sum", *CHAIN),
+            [27_000],
+            ("6 elementwise kernels could be one kernel each",),
+        ),
+        (array_chains, kernels(CHAIN[0], "cupy_sum", CHAIN[1], "cupy_max"), [], ()),
+        (array_chains, kernels(*CHAIN, "void at::native::add(int)"), [], ()),
+        (double_arrays, kernels(DOUBLES, DOUBLES, CHAIN[0]), [18_000], ("Arrays are float64: 66.7 % of kernel time",)),
+        (double_arrays, kernels(*CHAIN), [], ()),
+        # arrays of 8 bytes for each thread, where a kernel reduces doubles
+        (double_arrays, filled(8, REDUCES), [8_800], ("black_scholes",)),
+        (double_arrays, filled(4, REDUCES), [], ()),
+        (double_arrays, filled(8, "cupy_sum"), [], ()),
+    ],
+)
+def test_operations_of_cupy_by_sizes_and_types(rule, of, stakes, words):
+    assert_told(rule(of), stakes, *words)
+
+
+def test_a_chain_of_operations_becomes_one_kernel():
+    of = kernels(*CHAIN, "cupy_sum", *CHAIN)
+    (finding,) = array_chains(of)
+    assert measures(finding, of)[1:3] == (4, -2 * int(9_000 * 0.5))
+
+
+CAT = "void at::native::CatArrayBatchedCopy<at::native::OpaqueType<2u>, unsigned int, 4, 64, 64>(X)"
+
+
+def joined(text):
+    """Twenty concatenations in a line of the program."""
+    pairs = [
+        (call("cudaLaunchKernel", at, at + 9, correlation=at), kernel(at + 10, at + 90, name=CAT, correlation=at))
+        for at in range(0, 2000, 100)
+    ]
+    line = {"process_id": 1, "thread_id": 1, "file": "a.py", "function": "f", "line": 7, "start_ns": 0, "dur_ns": 3000}
+    return report([*chain.from_iterable(pairs)], source_lines=[{**line, "text": text}])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("self.k = torch.cat([self.k, k], dim=2)", 1),
+        ("past = ks[n] = cat((ks[n], k))", 1),
+        ("x = torch.cat([y, x])", 0),
+    ],
+)
+def test_a_result_that_takes_the_place_of_what_is_joined_grows(text, told):
+    assert len(growing_concatenations(joined(text))) == told
+
+
+@pytest.mark.parametrize(
+    ("took", "told"),
+    [
+        ([3_000 + 60 * at for at in range(20)], 1),
+        ([3_000 + 40 * at for at in range(20)], 0),  # by less than a third
+        ([3_000, 3_100] * 10, 0),
+        ([3_000 + 60 * at for at in range(15)], 0),  # few
+        ([*range(3_000, 3_150, 15), *range(9_000, 9_150, 15)], 0),  # of images of two sizes
+        ([*range(3_000, 3_020, 10), *range(9_000, 9_170, 10)], 1),  # the first ones are of a prompt
+    ],
+)
+def test_concatenations_may_grow_within_each_iteration(took, told):
+    at, events = 0, []
+    for ns in took * 4:
+        events.append(kernel(at, at + ns, name=CAT))
+        at += ns + 1_000
+    of = report(events).narrow(window=Window(0, at, count=4, each="step"))
+    assert [one.at_stake_ns for one in growing_concatenations(of)] == [4 * sum(took)] * told
