@@ -1,13 +1,10 @@
 """Idle time while the program runs its own code: loaders, data, loops, lines, and what is left."""
 
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from kanalyze import intervals
 from kanalyze.analyses.findings.findings import ranked
@@ -24,9 +21,6 @@ from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, nvtx, report
 from support.measures import assert_told
 from support.real_reports import real_report
-from support.shares import cases, holds
-from support.slow_model import SlowModel, thread_of
-from support.strategies import FEWER, WINDOWS
 
 LAUNCH = "cudaLaunchKernel_v7000"
 ALONE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -235,6 +229,13 @@ def test_who_waits_for_data_is_told_to_prepare_them_ahead(events, window, told, 
     assert (one.headline.startswith(told[0]), one.action.startswith(told[1]), one.vague) == (True, True, vague)
 
 
+def test_it_is_the_hosts_own_time_between_the_call_of_a_copy_and_the_launch_before():
+    """Of a step after the first one the GPU idles in `before`, of another thread's copies in nothing."""
+    of = report([*data_steps(), call(COPY, 5 * MS, 6 * MS, thread=2, correlation=99)])
+    assert intervals.length(idle_before_data(of, 0)) == 2 * 4 * MS
+    assert intervals.length(idle_before_data(of.narrow(window=Window(8 * MS, 10 * MS)), 0)) == MS + 30
+
+
 @pytest.mark.parametrize(("marked", "told"), [(True, [OTHER]), (False, [PREFETCH, OTHER])])
 def test_time_of_which_another_finding_tells_is_no_reason(marked, told):
     """A loader's time is followed by a copy, and what is left is not; each is told once."""
@@ -260,66 +261,6 @@ def test_host_time_without_a_cause_counts_less_in_the_order(size, first):
     found = overview(report(events, limits=limits)).findings
     assert {one.rule for one in found} >= {"host-computes", "small-grid"}
     assert found[0].rule == first
-
-
-class Model(SlowModel):
-    """What the code says, instant by instant."""
-
-    def before_data(self, device):
-        """Idle time that is the host's own, of a thread between the call of a copy and its launch before."""
-        spans = list(self._spans(device))
-        return sum(
-            self._idle(wait, at) == ("host", None) and any(wait.thread == key and at in span for key, span in spans)
-            for wait in self._waits(device)
-            for at in range(*self.window(device))
-            if wait.start <= at < wait.end
-        )
-
-    def _spans(self, device):
-        launches = {self.launch_of(item) for item in self.operations} - {None}
-        for item in self.operations:
-            call = self.launch_of(item)
-            if item.event.device != device or call is None or not self._of_data(item):
-                continue
-            earlier = [one for one in launches if thread_of(one) == thread_of(call) and one.start < call.start]
-            if earlier:
-                yield thread_of(call), range(max(earlier, key=lambda one: (one.start, one.end)).end, call.start)
-
-    def _of_data(self, item):
-        low, high = (side if side is not None else other for side, other in zip(self.asked, (-99, 999), strict=True))
-        inside = item.start < high and (item.end > low or item.start == low)
-        return inside and item.event.direction == "Host-to-Device" and item.event.size_bytes >= DATA_BYTES
-
-
-@st.composite
-def programs(draw):
-    """Launches of kernels and copies by two threads, each some time after the thread's one before."""
-    events, at = [], {1: 0, 2: 0}
-    for number in range(draw(st.integers(2, 8))):
-        thread = draw(st.sampled_from([1, 1, 2]))
-        at[thread] += draw(st.integers(0, 9))
-        begin, end = at[thread], at[thread] + draw(st.integers(0, 4))
-        runs = draw(st.integers(begin, end + 3))
-        made = partial(kernel if draw(st.booleans()) else memcpy, runs, runs + draw(st.integers(0, 5)))
-        size, device = draw(st.sampled_from([1, DATA_BYTES, DATA_BYTES])), draw(st.sampled_from([0, 0, 0, 1]))
-        events += [
-            call(LAUNCH, begin, end, thread=thread, correlation=number),
-            made(size_bytes=size, device=device, correlation=number),
-        ]
-        at[thread] = draw(st.sampled_from([begin, end, end]))
-    return events
-
-
-@cases(0.15)
-@FEWER
-@given(programs(), WINDOWS)
-def test_it_is_the_hosts_own_time_between_the_call_of_a_copy_and_the_launch_before(events, window):
-    of, model = report(events).narrow(window=Window(*window)), Model(events, window)
-    for device in model.devices:
-        expected = model.before_data(device)
-        holds(expected)
-        pieces = idle_before_data(of, device)
-        assert (pieces.get_column("end") - pieces.get_column("start")).sum() == expected
 
 
 PASS = ("aten::select", "aten::copy_")
