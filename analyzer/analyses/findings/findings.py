@@ -97,19 +97,17 @@ def _launched(report: Report, fewest: int, *kinds: str) -> bool:
     return operations(report).filter(pl.col("kind").is_in(kinds) & ~unified).height >= fewest
 
 
-def _of_libraries(report: Report) -> bool:
-    return any(one.chosen(LIBRARY != "").launches for one in kernel_sums(report)) or _recorded(report)
-
-
-def _repeated(report: Report) -> bool:
-    """Whether as many operations were launched as any loop has."""
-    return _launched(report, 8, *DEVICE_KINDS) or _recorded(report)
-
-
 #: What a report needs for the rules of some files to find anything: in others these are not entered.
 _NEEDS: Final[dict[str, Callable[[Report], bool]]] = {
-    **dict.fromkeys(("arrays", "loops", "cpu_work", "small_copies"), _repeated),
-    **dict.fromkeys(("needless_kernels", "slower_kernels", "unfused"), _of_libraries),
+    # as many operations as any loop has
+    **dict.fromkeys(
+        ("arrays", "loops", "cpu_work", "small_copies"),
+        lambda report: _launched(report, 8, *DEVICE_KINDS) or _recorded(report),
+    ),
+    **dict.fromkeys(
+        ("needless_kernels", "slower_kernels", "unfused"),
+        lambda report: any(one.chosen(LIBRARY != "").launches for one in kernel_sums(report)) or _recorded(report),
+    ),
     "pageable_copies": lambda report: _launched(report, 1, "memcpy") or _recorded(report),
 }
 
@@ -120,8 +118,8 @@ def _worth_saying(report: Report, every: Sequence[rules.Rule]) -> list[rules.Fin
     least, once = least_worth_saying(report), {device: WORTH_SAYING * ns for device, ns in _lengths(report).items()}
     enough = {(one.rule, one.device): max((once if one.rule in ONE_TIME else least)[one.device], 1) for one in found}
     worth = [one for one in found if one.at_stake_ns >= enough[one.rule, one.device]]
-    told = [_in_terms_of(report, one) for one in with_lines(report, shared_out(worth, enough))]
-    return sorted(told, key=lambda one: (-one.at_stake_ns, one.rule, one.device))
+    in_words = [_in_terms_of(report, one) for one in with_lines(report, shared_out(worth, enough))]
+    return sorted(in_words, key=lambda one: (-one.at_stake_ns, one.rule, one.device))
 
 
 def _in_terms_of(report: Report, one: rules.Finding) -> rules.Finding:

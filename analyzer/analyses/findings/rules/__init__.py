@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from functools import update_wrapper
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
@@ -173,8 +173,19 @@ class Told(NamedTuple):
     table: str = "tree"
     what: str = ""
 
-    def finding(self, device: int, text: str, claims: pl.DataFrame, at_stake_ns: int | None = None) -> Finding:
-        """The finding on some time of a device, all of which is at stake unless told."""
+    def of(self, *values: object, **named: object) -> Told:
+        """The words with values in the places of their headline."""
+        return self._replace(headline=self.headline.format(*values, **named))
+
+    def finding(
+        self,
+        device: int,
+        text: str,
+        claims: pl.DataFrame,
+        at_stake_ns: int | None = None,
+        **others: Any,  # noqa: ANN401 - of any field
+    ) -> Finding:
+        """The finding on some time of a device, all of which is at stake unless told; `others` as :class:`Finding`."""
         return Finding(
             self.rule,
             device,
@@ -185,6 +196,7 @@ class Told(NamedTuple):
             claims=claims,
             headline=self.headline,
             action=self.action,
+            **others,
         )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from functools import update_wrapper
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_rows, with_facts
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule
+from kanalyze.analyses.findings.rules import Told as Words
 from kanalyze.analyses.findings.rules._telling import per_iteration, place_of
 from kanalyze.analyses.host._call_kinds import CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, spoken
 from kanalyze.analyses.host._thread_timeline import threads
@@ -337,23 +338,21 @@ class Work(NamedTuple):
         return per_iteration(self.report).plural(self.rows.height, noun, more)
 
     def finding(  # noqa: PLR0913 - the words of a finding
-        self, rule: str, text: str, remedy: str, table: str, headline: str, action: str, *names: str
+        self,
+        rule: str,
+        text: str,
+        remedy: str,
+        table: str,
+        headline: str,
+        action: str,
+        *names: str,
+        **others: Any,  # noqa: ANN401 - of any field
     ) -> Finding:
-        """The finding that has them at stake, all of which its remedy leaves out."""
-        return Finding(
-            rule,
-            self.device.device,
-            self.ns,
-            text,
-            remedy,
-            table,
-            names,
-            headline=headline,
-            action=action,
-            where=place_of(self.report, self.rows.get_column("row")),
-            mending=without(self.rows),
-            claims=self.rows.select("start", "end"),
-        )
+        """The finding that has them at stake, all of which its remedy leaves out; `others` as :class:`Finding`."""
+        words = Words(rule, headline, action, remedy, table)
+        values = {"where": place_of(self.report, self.rows.get_column("row")), "mending": without(self.rows), **others}
+        ns = values.pop("at_stake_ns", self.ns)
+        return words.finding(self.device.device, text, self.rows.select("start", "end"), ns, names=names, **values)
 
 
 class Told(NamedTuple):

@@ -33,6 +33,7 @@ from kanalyze.analyses.findings.rules._telling import (
     by_device,
     changes,
     fewest_in,
+    idle_in,
     in_pytorch,
     launch_before,
     on_idle,
@@ -55,7 +56,6 @@ from kanalyze.analyses.host._call_kinds import (
 )
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
-from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.memory.memory import allocating_calls
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
@@ -136,9 +136,9 @@ def _looped(report: Report, device: int, own: pl.DataFrame) -> Finding:
     if told == _GRID and not (library and world(report) == CUDA):
         told = told._replace(action=spoken(report, _ACTIONS, _ACTIONS[PYTHON]))
     spans = own.group_by("run").agg(pl.col("start").min(), pl.col("end").max()).select("start", "end")
-    one = told._replace(
-        headline=told.headline.format(launches=launches, blocks=blocks, kernels=plural(usual, "kernel"))
-    ).finding(
+    # each kernel of a loop is launched once, and the host does nothing else in it
+    change = merged(_joined(own))._replace(host=host_of(own, "run"))
+    return told.of(launches=launches, blocks=blocks, kernels=plural(usual, "kernel")).finding(
         device,
         f"{what} launched over and over with nothing else between: {launches} in {plural(len(turns), 'loop')} of up to "
         f"{count(int(str(turns.max())))} turns, most {{0}} with {blocks}. GPU {device} works in them for "
@@ -146,10 +146,10 @@ def _looped(report: Report, device: int, own: pl.DataFrame) -> Finding:
         f"take about {time(merged_ns)}.",
         spans,
         intervals.length(intervals.union(spans)) - merged_ns,
+        names=(name,),
+        where=place_of(report, own.get_column("row")),
+        mending=change,
     )
-    # each kernel of a loop is launched once, and the host does nothing else in it
-    change = merged(_joined(own))._replace(host=host_of(own, "run"))
-    return one._replace(names=(name,), where=place_of(report, own.get_column("row")), mending=change)
 
 
 def _of_library(report: Report, name: str) -> bool:
@@ -248,16 +248,17 @@ def array_chains(report: Report) -> Findings:
         merged_ns, kernels = total(groups, "merged_ns"), per.plural(chains.height, "elementwise kernel")
         if took - merged_ns < _WORTH * total(exclusive_operations(report), "exclusive_ns"):
             continue
-        one = _CHAINS._replace(headline=_CHAINS.headline.format(kernels)).finding(
+        yield _CHAINS.of(kernels).finding(
             device,
             f"{kernels} of CuPy pass their results through memory, in {per.plural(groups.height, 'chain')} of up to "
             f"{longest(groups, 'many')} on arrays of one size: {per.time(took)}. One kernel each would take "
             f"about {per.time(merged_ns)}.",
             chains.select("start", "end"),
             took - merged_ns,
-        )
-        yield one._replace(
-            where=place_of(report, chains.get_column("row")), mending=merged(chains), general=True, shortens=True
+            where=place_of(report, chains.get_column("row")),
+            mending=merged(chains),
+            general=True,
+            shortens=True,
         )
 
 
@@ -346,10 +347,8 @@ def _modules(report: Report) -> pl.DataFrame:
 
 
 def _idle_in(report: Report, spans: pl.DataFrame) -> dict[int, pl.DataFrame]:
-    """The idle time of each device in `spans`, where that is worth a finding, whatever thread launched what ends it."""
-    least, held = least_worth_saying(report), intervals.union(spans.select("start", "end"))
-    inside = {device: intervals.intersect(idle, held) for device, idle in idle_spans(report).items()}
-    return {device: idle for device, idle in inside.items() if intervals.length(idle) >= max(least[device], 1)}
+    """The idle time of each device in `spans`, whatever thread launched what ends it."""
+    return {device: idle_in(report, device, spans) for device in idle_spans(report)}
 
 
 @once_per_report
@@ -471,7 +470,7 @@ def no_donation(report: Report) -> Findings:
     """One finding per device on which modules copy large arrays within its memory before they update them."""
     if world(report) != JAX:
         return
-    per, least = per_iteration(report), least_worth_saying(report)
+    per = per_iteration(report)
     large = _WITHIN & (pl.col("size_bytes") >= LARGE_BYTES)
     copying = (pl.col("kind") == "kernel") & pl.col("name").cast(pl.String).str.contains(_COPYING)
     work = exclusive_operations(report, "size_bytes").with_columns(copies=(large | copying).fill_null(value=False))
@@ -479,7 +478,7 @@ def no_donation(report: Report) -> Findings:
         own = work.filter(pl.col("device") == device)
         copies = own.filter("copies")
         stake, busy, moved = total(copies, "exclusive_ns"), total(own, "exclusive_ns"), total(copies, "size_bytes")
-        if copies.height < fewest_in(report) or stake < max(_WORTH * busy, least[device], 1):
+        if copies.height < fewest_in(report) or stake < max(_WORTH * busy, 1):
             continue
         many = per.plural(copies.height, "copy")
         yield Finding(

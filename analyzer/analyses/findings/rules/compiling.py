@@ -165,7 +165,7 @@ def _loading(report: Report, device: int, pieces: pl.DataFrame) -> Finding | Non
     loads = loads.filter(pl.col("made_ns").is_null() | (pl.col("dur_ns") > 0))
     per, slowest = per_iteration(report), time(longest(loads, "dur_ns"))
     calls = per.plural(loads.height, "call")
-    told = _MODULES._replace(headline=_MODULES.headline.format(per.time(stake)))
+    told = _MODULES.of(per.time(stake))
     if per.iterations:  # what runs in turn is warm: new kernels come with new shapes
         told = told._replace(action=_FEW_SHAPES, remedy=f"It goes on in the steady part: {_FEW_SHAPES}.")
     return told.finding(
@@ -179,17 +179,16 @@ def _first_launches(report: Report, device: int) -> Finding | None:
     if first is None or not first.stake_ns:
         return None
     cold, worst = first.cold, first.cold.row(0, named=True)
-    told = _FIRST._replace(headline=_FIRST.headline.format(plural(cold.height, "kernel")))
     waits = reasoned_pieces(report, device).filter(pl.col("row").is_in(cold.get_column("row").implode()))
-    one = told.finding(
+    return _FIRST.of(plural(cold.height, "kernel")).finding(
         device,
         f"First launches: {count(cold.height)} of {plural(first.kernels, 'kernel')} took "
         f"{time(median_of(cold, 'api_ns'))} (median) to launch the first time against {time(first.usual_ns)} once "
         f"warm; the longest {time(worst['api_ns'])}, {{0}}.",
         waits.filter(bucket="launch"),
         first.stake_ns,
+        names=(str(worst["name"]),),
     )
-    return one._replace(names=(str(worst["name"]),))
 
 
 def _of_processes(report: Report, device: int, events: pl.DataFrame) -> pl.DataFrame:
@@ -223,7 +222,7 @@ def recurring_loading(report: Report) -> Findings:
 
     At stake is the idle time from the launch before each loading to the next one of its thread.
     """
-    if not per_iteration(report).iterations or not _iterations_of(report, loads := _loads(report)):
+    if not _iterations_of(report, loads := _loads(report)):
         return
     of_launches = pl.col("bucket").cast(pl.String).is_in(("launch", "queued"))
     idle = idle_worth_saying(report, _around(report, loads), ~of_launches)
@@ -232,14 +231,20 @@ def recurring_loading(report: Report) -> Findings:
             yield _anew(report, device, pieces)
 
 
-def _iterations_of(report: Report, loads: pl.DataFrame) -> int:
-    """In how many of the window's parts, as long as its iterations are on average, something was loaded; 0 for few."""
-    window, iterations = report.scope.window, per_iteration(report).iterations or 0
-    if window is None or window.start_ns is None or window.end_ns is None or iterations < _FEWEST or loads.is_empty():
+def _parts(report: Report) -> tuple[int, int, int] | None:
+    """Begin, end and number of the window's parts as long as its iterations are on average; None for few iterations."""
+    window = report.scope.window
+    if window is None or window.start_ns is None or window.end_ns is None or (window.count or 0) < _FEWEST:
+        return None
+    return window.start_ns, window.end_ns, window.count or 0
+
+
+def _iterations_of(report: Report, events: pl.DataFrame) -> int:
+    """In how many of the window's :func:`_parts` some events begin; 0 for few."""
+    if (parts := _parts(report)) is None or events.is_empty():
         return 0
-    part = part_of(pl.col("start"), window.start_ns, window.end_ns, iterations)
-    many = int(loads.select(part.clip(0, iterations - 1).n_unique()).item())
-    return many if many >= OFTEN * iterations else 0
+    many = int(events.select(part_of(pl.col("start"), *parts).clip(0, parts[-1] - 1).n_unique()).item())
+    return many if many >= OFTEN * parts[-1] else 0
 
 
 @once_per_report
@@ -261,7 +266,7 @@ def _around(report: Report, loads: pl.DataFrame) -> pl.DataFrame:
 def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     per, loads, torch = per_iteration(report), _loads(report), in_pytorch(report)
     many = f"{count(_iterations_of(report, loads))} of {per.all}"
-    told = _ANEW._replace(headline=_ANEW.headline.format(many))
+    told = _ANEW.of(many)
     if torch:
         of_cudnn = (FAMILY == "attention") & (LIBRARY == "cudnn")
         cudnn = any(one.chosen(of_cudnn).launches for one in kernel_sums(report))
@@ -285,7 +290,6 @@ def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
         f"of which the calls that load take {per.time(intervals.length(intervals.union(loads)))}. A program whose "
         f"shapes recur loads nothing. {AHEAD}",
         pieces,
-    )._replace(
         where=main_site(report, loads.select(*THREAD, at="start")),
         mending=nothing_within(report, _around(report, loads).unique()),
     )
@@ -434,19 +438,13 @@ _KEYS: Final = (
 @Rule
 def tuned_again(report: Report) -> Findings:
     """At most one finding per device, in a window of iterations in most of which kernels are timed."""
-    window = report.scope.window
-    if window is None or not window.count or window.count < _FEWEST or None in (window.start_ns, window.end_ns):
-        return
-    sides = (int(window.start_ns or 0), int(window.end_ns or 0), window.count)
-    runs = intervals.overlapping(timed_runs(report), report.scope.sides)
-    part = part_of(pl.col("start"), *sides).clip(0, window.count - 1)
-    many = runs.select(part.n_unique()).item() if runs.height else 0
-    if many < OFTEN * window.count:
+    parts, runs = _parts(report), intervals.overlapping(timed_runs(report), report.scope.sides)
+    if parts is None or not (many := _iterations_of(report, runs)):
         return
     work = exclusive_operations(report, "call_start").drop_nulls("call_start").filter(pl.col("kind") == "kernel")
     fills = work.filter(pl.col("call_start").is_in(runs.get_column("start").implode())).get_column("name").unique()
     at = pl.col("call_start")
-    own = work.with_columns(fill=pl.col("name").is_in(fills.implode()), part=part_of(at, *sides))
+    own = work.with_columns(fill=pl.col("name").is_in(fills.implode()), part=part_of(at, *parts))
     first, last = (side.over("device", "part") for side in (at.filter("fill").min(), at.filter("fill").max()))
     for device, one in by_device(own.filter((at >= first) & (at <= last))):
         yield _tuned(report, device, one, many)
@@ -467,4 +465,7 @@ def _tuned(report: Report, device: int, own: pl.DataFrame, many: int) -> Finding
         f"begins anew: {per.plural(own.height, 'launch')}, most of {{0}}, {per.time(intervals.length(claims))} of GPU "
         f"{device}. What was chosen is kept for each shape, type and constant.",
         claims,
-    )._replace(names=(name,), where=place_of(report, own.get_column("row")), mending=change)
+        names=(name,),
+        where=place_of(report, own.get_column("row")),
+        mending=change,
+    )

@@ -32,7 +32,6 @@ from kanalyze.analyses.host._call_kinds import captures, loading_seen
 from kanalyze.analyses.idle._attribution import SHORT_NS, host_by_name, host_pieces, idle_within
 from kanalyze.analyses.idle.code import PLACE, has_lines, place_at, placed_pieces, placed_with_text
 from kanalyze.analyses.idle.culprits import culprits, own_samples
-from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.memory.migrations import faults_seen
 from kanalyze.analyses.operators._host_names import host_names, placed
 from kanalyze.analyses.operators._host_tree import operator_tree
@@ -151,13 +150,13 @@ def _batches_finding(report: Report, told: Told, device: int, pieces: pl.DataFra
     median = f"{time(median_of(took, 'ns'))} in the median, the longest {time(longest(took, 'ns'))}"
     beside = "" if not _recorded(report).is_empty() else ", by the trace of the same program"
     most = _most_in_loader(report, device) if told == _NO_WORKERS else ""
-    one = told.finding(
+    return told.finding(
         device,
         f"GPU {device} idles for {per.time(intervals.length(pieces))} while the loop that launches its work "
         f"{told.what} ({per.plural(took.height, 'batch')}, {median}{beside}){most}.",
         pieces,
+        mending=Mending(host=batches.select("process_id", "start", "end")),
     )
-    return one._replace(mending=Mending(host=batches.select("process_id", "start", "end")))
 
 
 def _most_in_loader(report: Report, device: int) -> str:
@@ -237,14 +236,15 @@ def _indexing_finding(report: Report, device: int, pieces: pl.DataFrame) -> Find
     top = loops.sort("passes", "start", descending=[True, False]).head(1)
     at = sites(report, top.select(*THREAD, at="start"))
     where = literal(at.select(pl.coalesce("function", "range").fill_null("")).item())
-    one = _INDEXES.finding(
+    return _INDEXES.finding(
         device,
         f"A tensor is indexed element by element in {per.plural(loops.height, 'loop')}, {total(loops, 'passes'):,} "
         f"passes in all, up to {longest(loops, 'passes'):,} in a row of {literal(top.item(0, 'operators'))}"
         f"{f' in {where}' if where else ''}: GPU {device} idles in them for {per.time(intervals.length(pieces))}.",
         pieces,
+        where=where,
+        mending=partial(nothing_within, spans=loops.select(SPAN)),
     )
-    return one._replace(where=where, mending=partial(nothing_within, spans=loops.select(SPAN)))
 
 
 # All other time outside of CUDA calls.
@@ -300,10 +300,9 @@ def host_computes(report: Report) -> Findings:
 
     What is launched into a graph that is being captured runs later: that time is not waited for.
     """
-    least = least_worth_saying(report)
     for device, pieces in host_pieces(report).items():
         spans = intervals.subtract(pieces.select("start", "end"), intervals.union(captures(report)))
-        if (ns := intervals.length(spans)) < max(least[device], 1):
+        if not (ns := intervals.length(spans)):
             continue
         if per_iteration(report).iterations and not _short_stretches(report, spans):
             data = intervals.union(idle_before_data(report, device))
@@ -333,7 +332,9 @@ def _prepares(report: Report, device: int, data: pl.DataFrame) -> Finding:
         f"GPU {device} idle while the program runs its own code, in no CUDA call, right before it copies data to the "
         f"GPU: {of_window(report, device, intervals.length(data))}. {AHEAD}",
         data,
-    )._replace(where=where, retold=partial(_prepares, report, device))
+        where=where,
+        retold=partial(_prepares, report, device),
+    )
 
 
 def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
@@ -355,7 +356,11 @@ def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
         f"{others}.{most} The longest stretch is {time(longest_ns)}, from {moment(start, report.zero_ns)} on."
         f"{_faulting(report, device)} {AHEAD}",
         spans,
-    )._replace(where=_where(_mostly(phases)), vague=unclear, general=unclear, retold=partial(_computes, report, device))
+        where=_where(_mostly(phases)),
+        vague=unclear,
+        general=unclear,
+        retold=partial(_computes, report, device),
+    )
 
 
 def _where(phase_of_most: str) -> str:
@@ -483,7 +488,8 @@ def _own_code(report: Report, device: int, quiet: pl.DataFrame, claims: pl.DataF
         f"GPU {device} idle while the program runs lines of its own that launch nothing: "
         f"{of_window(report, device, intervals.length(claims))}, most in {literal(place)}.",
         claims,
-    )._replace(mending=partial(_without, places=sums.get_column("place")))
+        mending=partial(_without, places=sums.get_column("place")),
+    )
 
 
 def _without(report: Report, places: pl.Series) -> Mending:

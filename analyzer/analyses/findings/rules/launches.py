@@ -423,7 +423,8 @@ def _shared_with(per: PerIteration, shared: Shared, waited_ns: int, stake: int) 
             f" {{0}} of process {slowed.process} takes up to {time(slowed.longest_ns)} then, {time(slowed.alone_ns)} "
             "else (median)."
         )
-    one = Finding(
+    how = "take turns on" if waited_ns else "share"
+    return Finding(
         "shared-gpu",
         shared.device,
         stake,
@@ -434,9 +435,6 @@ def _shared_with(per: PerIteration, shared: Shared, waited_ns: int, stake: int) 
         "or give each process a GPU, or a MIG instance, of its own.",
         "concurrency",
         names,
-    )
-    how = "take turns on" if waited_ns else "share"
-    return one._replace(
         headline=f"{plural(len(shared.processes), 'process')} {how} GPU {shared.device}",
         action="nvidia-cuda-mps-control -d (MPS), or a GPU for each process",
     )

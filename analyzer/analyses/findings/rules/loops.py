@@ -29,7 +29,6 @@ from kanalyze.analyses.findings.rules._operators import (
 from kanalyze.analyses.findings.rules._telling import changes, in_pytorch, per_iteration
 from kanalyze.analyses.idle._attribution import host_time, idle_within
 from kanalyze.analyses.idle.ledger import bucket_sums
-from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import total
@@ -147,9 +146,8 @@ def _told(report: Report, told: Told, loops: pl.DataFrame) -> Findings:
     top, inside = loops.sort("passes", "start", descending=[True, False]).row(0, named=True), within(report, loops)
     launches = per_iteration(report).plural(len(inside.work), "launch")
     text = f"{told.what}, {top['passes']:,} times in a row, in {launches} ({literal(top['operators'])}): "
-    told, mending = told._replace(headline=told.headline.format(**top)), partial(_at_once, loops=loops, rule=told.rule)
-    idle = idle_within(report, inside.host)
-    for one in on_time(report, told, inside, text, mending):
+    idle, mending = idle_within(report, inside.host), partial(_at_once, loops=loops, rule=told.rule)
+    for one in on_time(report, told.of(**top), inside, text, mending):
         yield one if one and intervals.length(idle[one.device]) >= _IDLES * one.at_stake_ns else None
 
 
@@ -352,8 +350,7 @@ _SMALL: Final = Told(
 @Rule
 def small_batches(report: Report) -> Findings:
     """At most one finding per device, in a window of iterations of a program of PyTorch."""
-    iterations, least = per_iteration(report).iterations, least_worth_saying(report)
-    if not iterations or not in_pytorch(report):
+    if not (iterations := per_iteration(report).iterations) or not in_pytorch(report):
         return
     work = exclusive_operations(report, *SHAPE, "call_start", "thread_id").filter(pl.col("kind") == "kernel")
     for device, low, high in windows(report).iter_rows():
@@ -383,8 +380,7 @@ def small_batches(report: Report) -> Findings:
             continue  # of few layers, the passes may be those of a loop inside of a model
         number = (line.get_column("token") == anchor).cast(pl.Int64).cum_sum() - 1
         passes = line.with_columns(number.set(number < 0, None).alias("passed")).drop_nulls("passed")
-        one = _few_samples(report, device, passes)
-        yield one._replace(general=not several) if one.at_stake_ns >= max(least[device], 1) else None
+        yield _few_samples(report, device, passes)._replace(general=not several)
 
 
 def _takes_samples(report: Report, passes: float) -> bool:
@@ -419,8 +415,7 @@ def _few_samples(report: Report, device: int, line: pl.DataFrame) -> Finding:
         f"launched once for {_LARGER} of these."
     )
     claims = intervals.union(pl.concat([idle, line.select("start", "end")]))
-    told = _SMALL._replace(headline=_SMALL.headline.format(part))
-    return told.finding(device, text, claims, stake)._replace(mending=_larger(report, line, spans))
+    return _SMALL.of(part).finding(device, text, claims, stake, mending=_larger(report, line, spans))
 
 
 def _filled(line: pl.DataFrame) -> float:

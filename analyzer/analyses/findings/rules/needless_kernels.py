@@ -120,7 +120,8 @@ def _attention(chain: Work) -> Finding:
     )
     why = " PyTorch's attention fell back to it: type, mask or head size do not suit its kernels." if falls_back else ""
     call = "F.scaled_dot_product_attention(q, k, v)"
-    one = chain.finding(
+    products = chain.rows.filter("product").select("row", saved_ns=part("exclusive_ns", 1 - _PRODUCTS_LEFT))
+    return chain.finding(
         "unfused-attention",
         "Attention runs as product, softmax and product: "
         f"{per_iteration(report).plural(softmaxes.height, 'softmax pass')} over scores (most {{0}}) in chains of "
@@ -134,9 +135,8 @@ def _attention(chain: Work) -> Finding:
         f"Attention is not fused: {percent(chain.share)} of kernel time",
         call if torch else "attention of cuDNN, or FlashAttention",
         str(softmaxes.sort("exclusive_ns", "name").item(-1, "name")),
+        mending=Mending(products, chain.rows.filter(~pl.col("product")).get_column("row")),
     )
-    products = chain.rows.filter("product").select("row", saved_ns=part("exclusive_ns", 1 - _PRODUCTS_LEFT))
-    return one._replace(mending=Mending(products, chain.rows.filter(~pl.col("product")).get_column("row")))
 
 
 #: Normalizations of images in NCHW, channel by channel, and what is left of them in channels_last: less than half of a
@@ -310,7 +310,7 @@ def large_logits(report: Report, device: DeviceKernels, _: Chosen) -> Finding | 
     if passes.ns < _WORTH_LOGITS * device.kernel_ns:
         return None
     wide = "" if passes.rows.get_column("short").all() else " in float32"
-    one = passes.finding(
+    return passes.finding(
         "large-logits",
         f"A loss by hand works on large tensors of logits: {passes.many('pass', 'over them')} around a softmax{wide} "
         f"(most {{0}}), {passes.took}. One fused cross entropy takes the logits as they are, and reads them once "
@@ -321,8 +321,8 @@ def large_logits(report: Report, device: DeviceKernels, _: Chosen) -> Finding | 
         f"Large logits{wide}, the loss by hand: {percent(passes.share)}",
         "F.cross_entropy(logits, targets), without .float() and one_hot",
         passes.longest,
+        mending=_fused_loss(passes.rows),
     )
-    return one._replace(mending=_fused_loss(passes.rows))
 
 
 def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
@@ -391,22 +391,18 @@ def recomputation(report: Report) -> Findings:
         inside = pl.col("place").is_between(place.min().over("run"), place.max().over("run"))
         work = Work(report, device, line.filter(inside))
         if work.ns >= _WORTH_AGAIN * device.kernel_ns:
-            yield _checkpointed(work)
-
-
-def _checkpointed(work: Work) -> Finding:
-    memory = work.report.devices.filter(pl.col("device") == work.device.device).get_column("memory_bytes").drop_nulls()
-    holds = f" The GPU has {size(int(memory.item(0)))}." if len(memory) else ""
-    return work.finding(
-        "recomputation",
-        f"Layers run forward again within backward: {work.many('operation')}, {work.took}, as under activation "
-        f"checkpointing, which saves memory.{holds} Where that is not short, they run for nothing.",
-        "Leave torch.utils.checkpoint out where memory suffices (torch.cuda.max_memory_allocated tells), or use it for "
-        "some of the layers, or for cheap operators alone.",
-        "kernels --by family",
-        f"Layers are computed again in backward: {percent(work.share)}",
-        "no torch.utils.checkpoint, or only in some layers",
-    )
+            memory = report.devices.filter(device=device.device).get_column("memory_bytes").drop_nulls()
+            holds = f" The GPU has {size(int(memory.item(0)))}." if len(memory) else ""
+            yield work.finding(
+                "recomputation",
+                f"Layers run forward again within backward: {work.many('operation')}, {work.took}, as under activation "
+                f"checkpointing, which saves memory.{holds} Where that is not short, they run for nothing.",
+                "Leave torch.utils.checkpoint out where memory suffices (torch.cuda.max_memory_allocated tells), or "
+                "use it for some of the layers, or for cheap operators alone.",
+                "kernels --by family",
+                f"Layers are computed again in backward: {percent(work.share)}",
+                "no torch.utils.checkpoint, or only in some layers",
+            )
 
 
 # Copies that change the order of a tensor's elements.

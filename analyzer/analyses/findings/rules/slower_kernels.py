@@ -432,7 +432,7 @@ def gathers(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | 
     if chosen.launches < _FEWEST_GATHERS * (per_iteration(report).iterations or 1):
         return None
     pairs, own = (Work(report, device, lines.filter(rows)) for rows in (pl.col("gathers") | read_by, pl.col("gathers")))
-    one = pairs.finding(
+    return pairs.finding(
         "gathers",
         f"{own.many('gather')} (most {{0}}) copy rows by an index, {percent(own.share)} of kernel time; with the "
         f"kernels that read each copy, {per_iteration(report).time(pairs.ns)}. One kernel that gathers and sums reads "
@@ -443,8 +443,8 @@ def gathers(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | 
         f"{own.many('gather')} of rows, one by one: {percent(own.share)}",
         'F.embedding_bag(index, table, mode="sum"), or one gather for all',
         own.longest,
+        mending=_gathered_once(pairs.rows),
     )
-    return one._replace(mending=_gathered_once(pairs.rows))
 
 
 def _gathered_once(pairs: pl.DataFrame) -> Mending:
@@ -499,7 +499,10 @@ def scatter_atomics(report: Report) -> Findings:
         slow = Work(report, device, _slow_sums(report, stream_lines(report, device.device), names.get_column("name")))
         if slow.rows.height and slow.ns >= _WORTH_SUMS * device.kernel_ns:
             written = _WRITTEN.get(slow.rows.sort("exclusive_ns").item(-1, "inner") or "", "sums")
-            one = slow.finding(
+            # each run of kernels takes as long as one that reads and writes the same tensors
+            share = pl.col("exclusive_ns") / pl.col("exclusive_ns").sum().over("run")
+            left = (share * pl.col("usual_ns").fill_null(0)).ceil().cast(pl.Int64)
+            yield slow.finding(
                 "scatter-atomics",
                 f"Sums into rows by an index ({written}; most {{0}}) take {slow.took}, {_LONGER:g} times as long as "
                 "kernels on tensors beside them, or longer: many values meet in few rows, and atomics on one address "
@@ -510,11 +513,8 @@ def scatter_atomics(report: Report) -> Findings:
                 f"Atomics into few rows ({written.partition(',')[0]}): {percent(slow.share)} of kernel time",
                 "F.one_hot(index, rows).to(values.dtype).T @ values, or segment_reduce",
                 slow.longest,
+                mending=Mending(slow.rows.select("row", saved_ns=pl.col("exclusive_ns") - left)),
             )
-            # each run of kernels takes as long as one that reads and writes the same tensors
-            share = pl.col("exclusive_ns") / pl.col("exclusive_ns").sum().over("run")
-            left = (share * pl.col("usual_ns").fill_null(0)).ceil().cast(pl.Int64)
-            yield one._replace(mending=Mending(slow.rows.select("row", saved_ns=pl.col("exclusive_ns") - left)))
 
 
 def _slow_sums(report: Report, lines: pl.DataFrame, names: pl.Series) -> pl.DataFrame:

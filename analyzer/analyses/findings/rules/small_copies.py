@@ -49,7 +49,6 @@ from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.idle.code import place_at, placed_with_text
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.idle.syncs import WAITING, scope_of
-from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
@@ -226,7 +225,7 @@ _BETWEEN: Final = 8
 def extra_copy(report: Report) -> Findings:
     """At most one finding per device, on all such copies together."""
     for device, copies in by_device(_moved(report)):
-        if copies.height >= fewest_in(report) and device in least_worth_saying(report):
+        if copies.height >= fewest_in(report):
             yield _extra(report, device, copies)
 
 
@@ -439,9 +438,11 @@ def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, told
     if told == _REPEATED:
         top = work.group_by("outer").agg(pl.col("exclusive_ns").sum()).sort("exclusive_ns", "outer").item(-1, "outer")
         words["written"] = _REPEATS[top]
-    told = told._replace(headline=told.headline.format(**words))
-    one = told.finding(device, told.what.format(**words, device=device), work.select("start", "end"), ns)
-    return one._replace(
+    return told.of(**words).finding(
+        device,
+        told.what.format(**words, device=device),
+        work.select("start", "end"),
+        ns,
         names=(str(work.sort("exclusive_ns").item(-1, "name")),),
         where=place_of(report, work.get_column("row")),
         mending=Mending(shorter=work.select("row", saved_ns=(pl.col("dur_ns") - _LEFT_NS).clip(lower_bound=0))),

@@ -70,7 +70,7 @@ def fusible(report: Report) -> Findings:
             )
         if top["chain"].startswith("aten::_foreach_"):
             remedy += " PyTorch's optimizers take fused=True."
-        one = Finding(
+        yield Finding(
             "fusion",
             device,
             stake,
@@ -80,8 +80,6 @@ def fusible(report: Report) -> Findings:
             remedy,
             "fusion",
             general=True,
-        )
-        yield one._replace(
             headline=f"{kernels} could be fused",
             action=f"torch.compile{' them, too' if device in compiled else ''}, or one kernel in Triton or CUDA",
             claims=times_of(report, work.get_column("row")),
@@ -202,7 +200,7 @@ def _formulas(runs: Work, compiled: Mending) -> Finding | None:
     names = sums.sort("exclusive_ns", "name", descending=[True, False]).get_column("name")
     operations = [*dict.fromkeys(one for one in (decode(name).operation for name in names) if one)][:_NAMED]
     what = literal(", ".join(operations))
-    one = runs.finding(
+    return runs.finding(
         "fusion",
         f"Formulas are written out in {runs.many('elementwise kernel')} and sums ({what}), in "
         f"{per.plural(groups.height, 'run')} without anything else between: {runs.took}. Each passes its result "
@@ -212,8 +210,10 @@ def _formulas(runs: Work, compiled: Mending) -> Finding | None:
         "kernels --by operation",
         f"Formulas kernel by kernel ({what}): {percent(runs.share)}",
         "torch.compile, or the layer with a kernel (nn.RMSNorm, nn.GELU…)",
+        at_stake_ns=saved,
+        mending=compiled,
+        retold=of_left,
     )
-    return one._replace(at_stake_ns=saved, mending=compiled, retold=of_left)
 
 
 # Optimizers that run kernel by kernel.

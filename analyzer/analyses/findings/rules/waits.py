@@ -76,7 +76,8 @@ def _blocks(report: Report, device: int, pieces: pl.DataFrame, left: pl.DataFram
         f"GPU {device} idle while the host is blocked in a synchronizing call: {of_window(report, device, stake)} "
         f"({calls}){others}. {AHEAD}",
         left,
-    )._replace(retold=partial(_blocks, report, device, pieces))
+        retold=partial(_blocks, report, device, pieces),
+    )
 
 
 # Blocking calls after which the host launched more work without having received any data that the report can see.
@@ -112,12 +113,9 @@ def _unneeded(report: Report, device: int, calls: pl.DataFrame, held_ns: int) ->
     """The finding on calls of a device, no more than the time that its buckets hold."""
     stake = min(total(calls, "gain_ns"), held_ns)
     per, blocked = per_iteration(report), intervals.length(calls)
-    told = _UNNEEDED._replace(headline=_UNNEEDED.headline.format(per.plural(calls.height, "wait")))
-    told = (
-        told._replace(action="no torch.cuda.synchronize(); pinned memory and .cuda(non_blocking=True)")
-        if in_pytorch(report)
-        else told
-    )
+    told = _UNNEEDED.of(per.plural(calls.height, "wait"))
+    if in_pytorch(report):
+        told = told._replace(action="no torch.cuda.synchronize(); pinned memory and .cuda(non_blocking=True)")
     return told.finding(
         device,
         f"{per.plural(calls.height, 'blocking call')} ({_most(report, calls)}), {per.time(blocked)} of host time, after"
@@ -126,7 +124,6 @@ def _unneeded(report: Report, device: int, calls: pl.DataFrame, held_ns: int) ->
         f"reads what kernels wrote without a copy. {AHEAD}",
         idle_in(report, device, calls.select(start="since", end="until")),
         stake,
-    )._replace(
         where=main_site(report, calls.select(*THREAD, at="start")),
         mending=Mending(calls=calls.get_column("call_row")),
     )
@@ -361,7 +358,9 @@ def _read(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
         f"It is blocked for {per.time(intervals.length(own))}, in which the GPU may be at work; of the GPU's idle time "
         f"from then until the host has launched more, {per.time(intervals.length(pieces))} come of the wait.",
         pieces,
-    )._replace(where=where, mending=_unread(report, own))
+        where=where,
+        mending=_unread(report, own),
+    )
 
 
 def _unread(report: Report, own: pl.DataFrame) -> Mending:
