@@ -60,8 +60,7 @@ ORDER: Final = (*_FIRST, *_LAST)
 #: Findings that are specific where they are not general come before others': a formula's casts go with the formula.
 _SPECIFIC: Final = {"fusion": "recurring-casts"}
 
-#: A smaller part of a finding's time that others tell of is nothing.
-_WORTH_A_WORD: Final = 0.01
+_WORTH_A_WORD: Final = 0.01  # a smaller part of a finding's time that others tell of is nothing
 
 _PLACES: Final = {rule: at for at, rule in enumerate(ORDER)}
 
@@ -142,8 +141,7 @@ def _of_left(one: Finding, claims: pl.DataFrame, left: pl.DataFrame) -> Finding 
     return remaining and remaining._replace(claims=left, curtailed=lost > _WORTH_A_WORD)
 
 
-#: A page replays remedies of reports with at most so many operations and calls.
-MOST_REPLAYED: Final = 1 << 18
+MOST_REPLAYED: Final = 1 << 18  # a page replays remedies of reports with at most so many operations and calls
 
 #: Findings that many sound programs have, and that are told only where their remedy gains a hundredth: so many times
 #: what is worth saying of any.

@@ -34,8 +34,7 @@ from kanalyze.window import STEP_PREFIX
 Count = tuple[str, int, int | None]
 Check = tuple[str, int, int | None, str]
 
-#: What tells of operations and their launches.
-_WORK: Final = (*DEVICE_KINDS, "api")
+_WORK: Final = (*DEVICE_KINDS, "api")  # what tells of operations and their launches
 
 #: Kinds of host events with a duration. Python functions are checked by their reader, which need not link them.
 _HOST_KINDS: Final = ("api", "sync", "range", "op", "overhead", "fault", "osrt", "library")
@@ -57,11 +56,8 @@ _MOST_SHARED_BYTES: Final = 1 << 24
 #: From this compute capability on a kernel may start before the one before it in its stream has ended.
 _PROGRAMMATIC_FROM: Final = 9
 
-#: How far the clocks of GPU and host may be apart in a sound report.
-_CLOCKS_NS: Final = 10_000
-
-#: How far rounded times of one clock may be apart: old traces hold whole microseconds.
-_ROUNDED_NS: Final = 1_000
+_CLOCKS_NS: Final = 10_000  # how far the clocks of GPU and host may be apart in a sound report
+_ROUNDED_NS: Final = 1_000  # how far rounded times of one clock may be apart: old traces hold whole microseconds
 
 #: So many ranges of a thread may start within one tick of the clock: the coarsest that nsys has takes 0.1 µs.
 _TOGETHER: Final = 2

@@ -206,30 +206,22 @@ def findings(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report records no device operations.
     """
-    every, lengths = by_gain(report, _MOST_REPLAYED), _lengths(report)
-    iterations = report.scope.window and report.scope.window.count
+    lengths, iterations = _lengths(report), report.scope.window and report.scope.window.count
     rows = [
-        (
-            found.rule,
-            found.device,
-            found.at_stake_ns,
-            found.at_most,
-            (2 * found.at_stake_ns + iterations) // (2 * iterations) if iterations else None,
-            found.replayed_ns,
-            found.at_stake_ns / max(lengths[found.device], 1),
-            found.headline.format(*found.names),
-            found.action,
-            found.place.format() or None,
-            found.text.format(*found.names),
-            found.remedy,
-            found.table,
-            found.definition,
-            found.replayed_low_ns,
-            found.replayed_high_ns,
-        )
-        for found in every
+        one._asdict()
+        | {
+            "per_iteration_ns": (2 * one.at_stake_ns + iterations) // (2 * iterations) if iterations else None,
+            "share": one.at_stake_ns / max(lengths[one.device], 1),
+            "headline": one.headline.format(*one.names),
+            "where": one.place.format() or None,
+            "sentence": one.text.format(*one.names),
+            "definition": one.definition,
+        }
+        for one in by_gain(report, _MOST_REPLAYED)
     ]
-    return TABLE.select(pl.DataFrame(rows, schema=TABLE.schema, orient="row"))
+    return TABLE.select(
+        pl.DataFrame([[row[name] for name in TABLE.schema] for row in rows], TABLE.schema, orient="row")
+    )
 
 
 #: Action, in a line, and remedy, in a sentence, by rule and by world, of programs that are neither of PyTorch nor of

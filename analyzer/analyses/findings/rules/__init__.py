@@ -20,8 +20,7 @@ from kanalyze.report import Report
 #: The action for images in NCHW, which ends conversions, kernels per channel and products of rows of pixels.
 CHANNELS_LAST: Final = "model.to(memory_format=torch.channels_last)"
 
-#: The maximum length of a user-chosen name in a sentence.
-_LONGEST: Final = 400
+_LONGEST: Final = 400  # the maximum length of a user-chosen name in a sentence
 
 #: The maximum length of a headline and of an action, kernel names aside: a line of 80 columns beside the time.
 HEADLINE_LONGEST: Final = 60
@@ -32,8 +31,7 @@ ACTION_LONGEST: Final = 76
 _NAME: Final = 20
 _NAME_SHORTEST: Final = 8
 
-#: Where a sentence may end, so that what comes before can stand alone.
-_CLAUSE: Final = r"(?<=\w)[.:;](?=\s|$)"
+_CLAUSE: Final = r"(?<=\w)[.:;](?=\s|$)"  # where a sentence may end, so that what comes before can stand alone
 
 #: Parts of a sentence that no cut may divide: escaped braces, placeholders, single characters.
 _PARTS: Final = re.compile(r"\{\{|\}\}|\{\d+\}|.", re.DOTALL)

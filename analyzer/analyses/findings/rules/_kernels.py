@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import update_wrapper
 from typing import Any, Final, NamedTuple
 
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_rows, with_facts
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule
 from kanalyze.analyses.findings.rules import Told as Words
 from kanalyze.analyses.findings.rules._telling import per_iteration, place_of
 from kanalyze.analyses.host._call_kinds import CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, spoken
-from kanalyze.analyses.host._thread_timeline import threads
 from kanalyze.analyses.launches._launch_costs import graph_operations, has_graphs
 from kanalyze.analyses.operators._host_names import host_names
 from kanalyze.analyses.operators._host_tree import host_tree
@@ -23,7 +22,7 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD, of_thread
-from kanalyze.columns import gathered, in_order, parts_by, positions, sure
+from kanalyze.columns import as_of, gathered, in_order, parts_by, positions, sure
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import KernelName
 from kanalyze.report import Report
@@ -47,8 +46,7 @@ _FIELDS: Final = (
 COMPILED_KERNELS: Final = LIBRARY == "inductor"
 LAYOUTS: Final = (LIBRARY == "cudnn") & (OPERATION == "layout") & (pl.col("layout") != "")
 
-#: Operators of products of many matrices.
-BATCHED: Final = ("aten::bmm", "aten::baddbmm")
+BATCHED: Final = ("aten::bmm", "aten::baddbmm")  # operators of products of many matrices
 
 #: Memsets, and copies within the device.
 MOVES: Final = (pl.col("kind") == "memset") | (pl.col("name") == "[CUDA memcpy Device-to-Device]")
@@ -174,8 +172,7 @@ def stream_lines(report: Report, *devices: int) -> pl.DataFrame:
     return placed.with_columns(line=pl.struct("device", "process_id", "stream").rle_id())
 
 
-#: What is told of the operator of an operation.
-_TOLD: Final = ("inner", "outer", "node")
+_TOLD: Final = ("inner", "outer", "node")  # what is told of the operator of an operation
 
 
 def with_operators(report: Report, work: pl.DataFrame) -> pl.DataFrame:
@@ -278,22 +275,34 @@ def host_of(rows: pl.DataFrame, *keys: str) -> pl.DataFrame:
     return rows.group_by("process_id", *keys).agg(**sides)
 
 
+def joined(pieces: pl.DataFrame, keys: Sequence[str] = THREAD) -> pl.DataFrame:
+    """The union of `pieces` (start, end) by `keys`."""
+    parts = [pieces.clear().select(*keys, "start", "end")]
+    for key, part in parts_by(pieces, keys).items():
+        named = [pl.lit(value, dtype=pieces.schema[name]).alias(name) for name, value in zip(keys, key, strict=True)]
+        parts.append(intervals.union(part.select("start", "end")).with_columns(named).select(parts[0].columns))
+    return pl.concat(parts)
+
+
+def span_of(points: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
+    """The row of `spans` (start, end, keys; disjoint by key) that each of `points` (at, keys) is in; null for none."""
+    row = as_of(points, spans.drop("end").rename({"start": "at"}))
+    return row.set(~sure(points.get_column("at") < gathered(spans.get_column("end"), row)), None)
+
+
+def is_inside(points: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
+    """Whether each of `points` (at, keys) is in one of `spans` (start, end, keys), which may overlap."""
+    return span_of(points, joined(spans, [name for name in points.columns if name != "at"])).is_not_null()
+
+
 def calls_within(report: Report, spans: pl.DataFrame) -> pl.Series:
     """Rows (of the api events) of the calls that began in `spans` (process_id, thread_id, start, end) of their thread.
 
     Spans of a thread do not overlap.
     """
-    found = [pl.Series("row", [], dtype=pl.UInt32)]
-    for key, own in parts_by(spans.select(*THREAD, "start", "end"), THREAD).items():
-        if None in key or (thread := threads(report).get((key[0], key[1]))) is None:
-            continue
-        low, high = own.select(pl.col("start").min(), pl.col("end").max()).row(0)
-        first = bisect_left(thread.rows, low, key=thread.starts.item)
-        rows = thread.rows.slice(first, bisect_left(thread.rows, high, key=thread.starts.item) - first)
-        begun = gathered(thread.starts, rows)
-        sides = (begun.search_sorted(own.get_column(side), side="left") for side in ("start", "end"))
-        found.append(rows[pl.select(pl.int_ranges(*sides, dtype=pl.UInt32)).to_series().explode().drop_nulls()])
-    return pl.concat(found).sort()
+    calls, sides = report.kind("api").select(*THREAD, at="start_ns").with_row_index("row"), spans.select("start", "end")
+    calls = calls.filter(pl.col("at").is_between(sides.min().item(0, "start"), sides.max().item(0, "end")))
+    return calls.filter(span_of(calls.drop("row"), spans.select(*THREAD, "start", "end")).is_not_null())["row"]
 
 
 def nothing_within(report: Report, spans: pl.DataFrame) -> Mending:

@@ -26,28 +26,24 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Findings, Told
-from kanalyze.analyses.findings.rules._kernels import decoded_as, nothing_within
+from kanalyze.analyses.findings.rules._kernels import decoded_as, is_inside, joined, nothing_within, span_of
 from kanalyze.analyses.findings.rules._telling import fewest_in, per_iteration
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.operators._host_names import ThreadPair, host_names, placed, surroundings
 from kanalyze.analyses.operators._host_tree import operator_tree
-from kanalyze.analyses.replay._changes import NO_ROWS, Mending
+from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
+from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import STREAM
-from kanalyze.columns import as_of, gathered, in_order, nearest, parts_by, positions, rows_at, sure
+from kanalyze.columns import gathered, in_order, nearest, parts_by, positions, rate_of, rows_at, sure
 from kanalyze.report import Report
 
-#: A span of a thread.
-SPAN: Final = (*THREAD, "start", "end")
-
-#: What autograd's engine calls the run of a node.
-NODE: Final = "autograd::engine::evaluate_function"
-
-#: The size of the largest number that PyTorch reads as one.
-SCALAR_BYTES: Final = 16
+SPAN: Final = (*THREAD, "start", "end")  # a span of a thread
+NODE: Final = "autograd::engine::evaluate_function"  # what autograd's engine calls the run of a node
+SCALAR_BYTES: Final = 16  # the size of the largest number that PyTorch reads as one
 
 
 @once_per_process
@@ -87,22 +83,10 @@ _SCHEMA: Final = {
 
 
 class Within(NamedTuple):
-    """What of a report lies in some time of its operators.
+    """What of a report lies in some time of its operators."""
 
-    Attributes:
-        host: That time in the report: process_id, thread_id, start, end.
-        calls: Rows (of the api events) of the calls in it.
-        work: Rows of the operations that these launch.
-    """
-
-    host: pl.DataFrame
-    calls: pl.Series = NO_ROWS
-    work: pl.Series = NO_ROWS
-
-    @property
-    def mending(self) -> Mending:
-        """The change of leaving all of it out."""
-        return Mending(gone=self.work, calls=self.calls, host=self.host.select("process_id", "start", "end"))
+    host: pl.DataFrame  # that time in the report: process_id, thread_id, start, end
+    mending: Mending  # the change of leaving it out, with the calls in it and the operations that these launch
 
 
 def within(report: Report, spans: pl.DataFrame) -> Within:
@@ -117,20 +101,7 @@ def within(report: Report, spans: pl.DataFrame) -> Within:
 def own_within(report: Report, spans: pl.DataFrame) -> Within:
     """The same of spans of the report itself."""
     host = intervals.overlapping(spans.select(SPAN), report.scope.sides)
-    change = nothing_within(report, host)
-    return Within(host, change.calls, change.gone)
-
-
-def joined(pieces: pl.DataFrame) -> pl.DataFrame:
-    """The union of `pieces` by thread."""
-    parts = [pieces.clear()]
-    for key, part in parts_by(pieces, THREAD).items():
-        parts.append(intervals.union(part).with_columns(_keys(key)).select(SPAN))
-    return pl.concat(parts)
-
-
-def _keys(key: tuple[int | None, ...]) -> list[pl.Expr]:
-    return [pl.lit(value, dtype=pl.Int64).alias(name) for name, value in zip(THREAD, key, strict=True)]
+    return Within(host, nothing_within(report, host))
 
 
 def _placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
@@ -145,14 +116,15 @@ def _placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     for pair in known.threads:
         if (own := threads.get(pair.right)) is None:
             continue
-        place = _span_of(pair.others.select(at="start"), own.select("start", "end"))
+        place = span_of(pair.others.select(at="start"), own.select("start", "end"))
         if known.recurring:
             there = pl.DataFrame([surroundings(pair.others), place.is_not_null().alias("inside")]).drop_nulls("around")
             most = there.group_by("around").agg(pl.col("inside").mean() > 1 / 2).filter("inside").get_column("around")
             parts = [pair.calls.filter(sure(surroundings(pair.calls).is_in(most.implode())))]
         else:
             parts = [_between_launches(pair, own), _with_next(pair, place)]
-        found += [part.select(*_keys(pair.left), "start", "end") for part in parts]
+        thread = [pl.lit(value, dtype=pl.Int64).alias(name) for name, value in zip(THREAD, pair.left, strict=True)]
+        found += [part.select(*thread, "start", "end") for part in parts]
     return joined(pl.concat(found))
 
 
@@ -180,17 +152,6 @@ def _with_next(pair: ThreadPair, place: pl.Series) -> pl.DataFrame:
     return pl.DataFrame([starts.gather(rows.get_column("left")), ends.gather(rows.get_column("last"))])
 
 
-def _span_of(points: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
-    """The row of `spans` (start, end, keys; disjoint by key) that each of `points` (at, keys) is in; null for none."""
-    row = as_of(points, spans.drop("end").rename({"start": "at"}))
-    return row.set(~sure(points.get_column("at") < gathered(spans.get_column("end"), row)), None)
-
-
-def is_inside(points: pl.DataFrame, spans: pl.DataFrame) -> pl.Series:
-    """Whether each of `points` (process_id, thread_id, at) is in one of `spans` (:data:`SPAN`, disjoint by thread)."""
-    return _span_of(points.select(*THREAD, "at"), spans.select(SPAN)).is_not_null()
-
-
 #: What is around operators that are another cause's, or another program's: loaders, optimizers, compilers.
 _AROUND: Final = r"DataLoader|^Optimizer\.|[Cc]ompile|[Dd]ynamo|[Ii]nductor"
 
@@ -210,7 +171,7 @@ def outermost(report: Report) -> pl.DataFrame:
     if other is None or top.is_empty():
         return top.with_columns(pl.lit(0).alias(name) for name in _LAUNCHED).with_columns(aside=pl.lit(value=False))
     work = operations(other, "call_start", "thread_id", "size_bytes").drop_nulls("call_start")
-    place = _span_of(work.select(*THREAD, at="call_start"), top.select(SPAN))
+    place = span_of(work.select(*THREAD, at="call_start"), top.select(SPAN))
     host, device = (pl.col("detail").cast(pl.String) == way for way in (TO_HOST, TO_DEVICE))
     launched = work.with_columns(gathered(top.get_column("row"), place).alias("within")).drop_nulls("within")
     bytes_of = pl.col("size_bytes").cast(pl.Int64)
@@ -222,7 +183,7 @@ def outermost(report: Report) -> pl.DataFrame:
         to_device_bytes=bytes_of.filter(device).sum(),
     )
     told = top.join(sums, on="row", how="left").with_columns(pl.col(_LAUNCHED).fill_null(0).cast(pl.Int64)).sort("row")
-    around = joined(spans_named(_AROUND, other.kind("range"), other.kind("op")).drop("name"))
+    around = spans_named(_AROUND, other.kind("range"), other.kind("op"))
     return told.with_columns(aside=is_inside(told.select(*THREAD, at="start"), around))
 
 
@@ -273,8 +234,7 @@ def kernels_named(line: pl.DataFrame, pattern: str) -> pl.Series:
     return sure((line.get_column("kind") == "kernel") & names.is_in(wanted.implode()))
 
 
-#: The part of a window that work of the host fills, of which it need not be much in each iteration.
-_FILLS: Final = 0.5
+_FILLS: Final = 0.5  # the part of a window that work of the host fills, of which it need not be much in each iteration
 
 
 def on_time(
@@ -291,7 +251,7 @@ def on_time(
     all of it is gone.
     """
     least, number = least_worth_saying(report), inside.host.height
-    work = exclusive_operations(report).filter(pl.col("row").is_in(inside.work.implode()))
+    work = exclusive_operations(report).filter(pl.col("row").is_in(inside.mending.gone.implode()))
     idle = idle_within(report, inside.host)
     for device, low, high in windows(report).iter_rows():
         held = intervals.length(intervals.clip(inside.host, low, high))
@@ -302,7 +262,7 @@ def on_time(
         if (stake := intervals.length(claims)) < max(least[device], 1):
             continue
         taken = f"GPU {device} idles, or works for it, for {per_iteration(report).time(stake)}."
-        yield told.finding(device, f"{text}{taken}", claims)._replace(mending=mending or inside.mending)
+        yield told.finding(device, f"{text}{taken}", claims, stake, mending=mending or inside.mending)
 
 
 #: Families of kernels of which an SM runs a block or two at a time; others fill it with threads.
@@ -332,8 +292,7 @@ PINNED: Final = "Pinned"
 TO_HOST: Final = "Device-to-Host"
 TO_DEVICE: Final = "Host-to-Device"
 
-#: Smaller copies do not show the bandwidth of large ones.
-LARGE_BYTES: Final = 1 << 20
+LARGE_BYTES: Final = 1 << 20  # smaller copies do not show the bandwidth of large ones
 
 #: What belongs to a copy besides the columns of `exclusive_operations`.
 _OF_COPIES: Final = (
@@ -344,14 +303,18 @@ _OF_COPIES: Final = (
 #: Ranges and operators of such a library; by NCCL's own ranges, by PyTorch's.
 _OWN: Final = r"^:?(?:[NR]CCL:|nccl[A-Z]|nccl:\w|c10d::|record_param_comms)"
 
-#: Set-up copies are no larger.
-_LARGEST_BYTES: Final = 1 << 16
+_LARGEST_BYTES: Final = 1 << 16  # set-up copies are no larger
 
 
 @once_per_report
 def device_copies(report: Report) -> pl.DataFrame:
     """The copies in scope: columns of `exclusive_operations`, and :data:`_OF_COPIES`; null what is not recorded."""
     return with_facts(report, exclusive_operations(report).filter(pl.col("kind") == "memcpy"), *_OF_COPIES)
+
+
+def bandwidth(copies: pl.DataFrame) -> float:
+    """The bytes per second of some copies (size_bytes, dur_ns)."""
+    return rate_of(total(copies, "size_bytes"), total(copies, "dur_ns"))
 
 
 def by_number(values: pl.Series) -> pl.DataFrame:
@@ -371,7 +334,10 @@ def without_set_up(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     if copies.is_empty() or (collective is None and own.is_empty()):
         return copies
     asked = copies.select("row", *THREAD, "call_start", "size_bytes").with_row_index("place").sort("call_start")
-    within = asked.with_columns(own=_is_within(asked, own, list(THREAD)), any=_is_within(asked, own, ["process_id"]))
+    within = asked.with_columns(
+        own=is_inside(asked.select(*THREAD, at="call_start"), own),
+        any=is_inside(asked.select("process_id", at="call_start"), own),
+    )
     named = pl.struct(THREAD).is_in(own.select(pl.struct(THREAD)).to_series().unique().implode())
     theirs = pl.col("own") | (pl.col("any").all().over(THREAD) & ~named)
     has_ranges = pl.col("process_id").is_in(own.get_column("process_id").unique().implode())
@@ -382,23 +348,16 @@ def without_set_up(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
 
 def outside_library(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     """The `calls` (:data:`THREAD`, start) that the library does not make itself, sorted by start."""
-    asked = calls.sort("start").with_columns(call_start="start")
-    return asked.filter(~_is_within(asked, _own_ranges(report), list(THREAD))).drop("call_start")
+    asked = calls.sort("start")
+    return asked.filter(~is_inside(asked.select(*THREAD, at="start"), _own_ranges(report)))
 
 
 def _own_ranges(report: Report) -> pl.DataFrame:
-    """Ranges and operators of the library: :data:`THREAD`, start, end; by start."""
+    """Ranges and operators of the library: :data:`THREAD`, start, end."""
     ops = report.kind("op").select(*THREAD, "name", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
     ranges = named_ranges(report).select(*THREAD, pl.col("range").alias("name"), "start", "end")
     parts = [part.filter(pl.col("name").cast(pl.String).str.contains(_OWN)).drop("name") for part in (ops, ranges)]
-    return pl.concat(parts).sort("start")
-
-
-def _is_within(asked: pl.DataFrame, spans: pl.DataFrame, by: list[str]) -> pl.Series:
-    """Whether each call lies within some of the spans with the same key; both sorted by time."""
-    reached = spans.select(*by, "start", until=pl.col("end").cum_max().over(by))
-    found = nearest(asked, reached, ("call_start", "start"), by)
-    return found.select((pl.col("call_start") < pl.col("until")).fill_null(value=False)).to_series()
+    return pl.concat(parts)
 
 
 def _before_first(report: Report, kernels: pl.DataFrame, collective: pl.Expr, asked: pl.DataFrame) -> pl.Series:

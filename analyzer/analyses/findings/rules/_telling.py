@@ -36,14 +36,9 @@ from kanalyze.report import Report
 from kanalyze.units import percent, shortened
 from kanalyze.window import ALL_STEPS, PerIteration
 
-#: Maximum length of the name of an iteration in a sentence.
-_LONGEST: Final = 40
-
-#: Names of calls of CUDA and HIP.
-_CALL: Final = re.compile(r"(?:cu|cuda|hip)[A-Z]\w*")
-
-#: The :func:`phase` before modules are loaded.
-LOADS_NEXT: Final = "before loading of modules"
+_LONGEST: Final = 40  # maximum length of the name of an iteration in a sentence
+_CALL: Final = re.compile(r"(?:cu|cuda|hip)[A-Z]\w*")  # names of calls of CUDA and HIP
+LOADS_NEXT: Final = "before loading of modules"  # the :func:`phase` before modules are loaded
 
 #: Calls that take CUDA down, as a program does at its end.
 _ENDING: Final = re.compile(
@@ -82,8 +77,7 @@ AHEAD: Final = "More may follow: the host could run ahead."
 FEWEST: Final = 3
 OFTEN: Final = 0.5
 
-#: An operator, or what takes the place of one, takes the host so long to launch, about.
-LAUNCH_NS: Final = 10_000
+LAUNCH_NS: Final = 10_000  # an operator, or what takes the place of one, takes the host so long to launch, about
 
 
 def sides_of(report: Report, device: int) -> tuple[int, int]:
@@ -315,11 +309,8 @@ def events_around(report: Report, kind: str, names: pl.Series, points: pl.DataFr
     return pl.concat(found)
 
 
-#: What autograd's engine calls its own operators.
-_OF_AUTOGRAD: Final = "autograd::engine::evaluate_function: "
-
-#: A place is named if it has at least this share of the time.
-_MOST_OF_TIME: Final = 0.5
+_OF_AUTOGRAD: Final = "autograd::engine::evaluate_function: "  # what autograd's engine calls its own operators
+_MOST_OF_TIME: Final = 0.5  # a place is named if it has at least this share of the time
 
 #: Of more operations than these, every second, third… is asked: what has most of the time, has most of theirs.
 _ENOUGH: Final = 1 << 13
@@ -388,8 +379,7 @@ def by_device(rows: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
 #: the line that the main thread was in: ``loss.backward()`` is the line of all that autograd does.
 _OWN: Final = 0.1
 
-#: Lines of one function are told together where they are no further apart.
-_TOGETHER: Final = 10
+_TOGETHER: Final = 10  # lines of one function are told together where they are no further apart
 
 #: What a rule says where a call stack or a trace told it the line: ``train.py:31``, ``train.py(31): step``.
 _HAS_LINE: Final = re.compile(r":\d+$|\(\d+\)")

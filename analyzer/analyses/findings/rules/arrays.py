@@ -68,11 +68,8 @@ from kanalyze.tools import CUDA
 from kanalyze.units import count, percent, plural, size, time
 from kanalyze.window import of_module
 
-#: Copies within a device, such as ``x[i] = y`` of arrays.
-_WITHIN: Final = pl.col("detail") == "Device-to-Device"
-
-#: What follows each other in a stream.
-_STREAM: Final = ("device", "process_id", "stream")
+_WITHIN: Final = pl.col("detail") == "Device-to-Device"  # copies within a device, such as ``x[i] = y`` of arrays
+_STREAM: Final = ("device", "process_id", "stream")  # what follows each other in a stream
 
 
 # Loops of the host around small kernels: a launch for each row where one could have a grid over all, or one array.
@@ -83,11 +80,8 @@ _TURNS: Final = 32
 _OWN: Final = (2, 4)
 _OF_ARRAYS: Final = 16
 
-#: An SM has room for so many threads of such kernels at least.
-_THREADS: Final = 1024
-
-#: Worlds in which operations on arrays are kernels.
-_ARRAYS: Final = (CUPY, PYTHON)
+_THREADS: Final = 1024  # an SM has room for so many threads of such kernels at least
+_ARRAYS: Final = (CUPY, PYTHON)  # worlds in which operations on arrays are kernels
 
 _GRID: Final = Told(
     "host-grid-loop",
@@ -227,8 +221,7 @@ def _is_loop(report: Report, own: pl.DataFrame) -> bool:
 _EACH_MORE: Final = 0.25
 _FIRST: Final = 4
 
-#: A smaller part of the kernel time is left out.
-_WORTH: Final = 0.03
+_WORTH: Final = 0.03  # a smaller part of the kernel time is left out
 
 _CHAINS: Final = Told(
     "fusion",
@@ -376,11 +369,10 @@ def not_jitted(report: Report) -> Findings:
     spans = single.select(*THREAD, start="since", end="end")
     often = single.group_by("module").len().sort("len", "module", descending=[True, False])
     named = ", ".join(literal(name) for name in often.get_column("module").head(_DIFFERENT))
-    headline, action = f"{many} run one by one, without jax.jit", "step = jax.jit(step), around all of it"
     told = Told(
         "not-jitted",
-        headline,
-        action,
+        f"{many} run one by one, without jax.jit",
+        "step = jax.jit(step), around all of it",
         "Put the whole step into one function under jax.jit; loops as jax.lax.scan, conditions on values as jnp.where "
         "or jax.lax.cond.",
         "ranges",
@@ -432,11 +424,10 @@ def recompilation(report: Report) -> Findings:
         return
     most = literal(again.group_by("module").len().sort("len", "module").item(-1, "module"))
     times, spans = per_iteration(report).plural(again.height, "time"), again.select(*THREAD, start="since", end="until")
-    headline, action = f"XLA compiles {most} anew {times}", "pad to a few shapes; jax.jit once, outside the loop"
     told = Told(
         "recompilation",
-        headline,
-        action,
+        f"XLA compiles {most} anew {times}",
+        "pad to a few shapes; jax.jit once, outside the loop",
         "Call one jitted function, made once, with arrays of few shapes: pad them, and give what changes as an array, "
         "not as a Python number under static_argnums.",
         "ranges",

@@ -11,9 +11,16 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, launch_calls, operations, used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal
-from kanalyze.analyses.findings.rules._kernels import FAMILY, LIBRARY, host_of, kernel_sums, nothing_within, without
-from kanalyze.analyses.findings.rules._operators import (
+from kanalyze.analyses.findings.rules._kernels import (
+    FAMILY,
+    LIBRARY,
+    host_of,
     joined,
+    kernel_sums,
+    nothing_within,
+    without,
+)
+from kanalyze.analyses.findings.rules._operators import (
     on_time,
     outermost,
     spans_named,
@@ -68,8 +75,7 @@ from kanalyze.units import count, moment, plural, time
 #: The rules on one-time costs: those of :func:`cold_start`, and the pinning of memory.
 ONE_TIME: Final = ("context-creation", "unrecorded-context", "module-loading", "first-launch", "pinned-allocation")
 
-#: Maximum number of contexts named in the sentence.
-_NAMED: Final = 3
+_NAMED: Final = 3  # maximum number of contexts named in the sentence
 
 _FEW_SHAPES: Final = "keep to a few shapes, and run each once before"
 _CONTEXT: Final = Told(

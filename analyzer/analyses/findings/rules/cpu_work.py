@@ -31,7 +31,7 @@ from kanalyze.analyses.findings.rules._telling import LAUNCH_NS, all_along, in_p
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, source_lines
 from kanalyze.analyses.shared.threads import THREAD, of_thread
-from kanalyze.columns import nearest, parts_by
+from kanalyze.columns import nearest, of_parts
 from kanalyze.report import Report
 from kanalyze.units import size
 
@@ -75,8 +75,7 @@ _LARGER: Final = 32
 #: Copying within the host takes less for each byte; data that take longer before they are copied are made of lists.
 _SLOW_NS_PER_BYTE: Final = 2
 
-#: Of a copy of float32 in place of bytes so much is spared.
-_SPARED_OF_COPIES: Final = 0.75
+_SPARED_OF_COPIES: Final = 0.75  # of a copy of float32 in place of bytes so much is spared
 
 _COMPUTED: Final = Told(
     "cpu-operators",
@@ -165,8 +164,8 @@ def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:
     kept = pl.min_horizontal(pl.col("start") + pl.col("operators").cast(pl.Int64) * LAUNCH_NS, "end")
     left = within(report, runs.with_columns(start=kept)).mending
     if rule == _COMPUTED.rule:
-        return left._replace(gone=every.work)
-    facts = facts_of(report, every.work, "dur_ns", "detail").with_columns(every.work.alias("row"))
+        return left._replace(gone=every.mending.gone)
+    facts = facts_of(report, every.mending.gone, "dur_ns", "detail").with_columns(every.mending.gone.alias("row"))
     copies = (pl.col("detail").cast(pl.String) == TO_DEVICE).fill_null(value=False)
     shorter = facts.filter(copies).select("row", saved_ns=(pl.col("dur_ns") * _SPARED_OF_COPIES).cast(pl.Int64))
     return left._replace(gone=facts.filter(~copies).get_column("row"), shorter=shorter)
@@ -264,25 +263,21 @@ def _between_copies(report: Report) -> pl.DataFrame:
     to_host = with_next(launched(report), (pl.col("way") == TO_HOST) & (pl.col("bytes") > SCALAR_BYTES))
     few = pl.col("next_bytes") <= pl.max_horizontal("bytes", pl.lit(1 << 16))
     pairs = to_host.filter((pl.col("next_way") == TO_DEVICE) & few)
-    parts, calls = [pairs.clear().with_columns(free=pl.lit(0))], report.kind("api")
-    for key, part in parts_by(pairs, THREAD).items():
+
+    def free(key: tuple[int, ...], part: pl.DataFrame) -> pl.Series:
         start, end = part.get_column("call_end"), part.get_column("next_call_start")
-        own = calls.filter(of_thread(key)).select(**intervals.OF_EVENTS)
-        in_calls = intervals.overlap(start, end, intervals.union(own))
-        parts.append(part.with_columns((end - start - in_calls).cast(pl.Int64).alias("free")))
-    return (
-        pl.concat(parts, how="vertical_relaxed")
-        .filter(pl.col("free") >= _LONG_NS)
-        .select(
-            *THREAD,
-            kind=pl.lit(_COMPUTED.rule),
-            operators=pl.lit(1, pl.UInt32),
-            top=pl.lit(None, pl.String),
-            top_ns="free",
-            bytes="next_bytes",
-            start="call_start",
-            end="next_call_end",
-        )
+        own = report.kind("api").filter(of_thread((key[0], key[1]))).select(**intervals.OF_EVENTS)
+        return (end - start - intervals.overlap(start, end, intervals.union(own))).cast(pl.Int64)
+
+    pairs = pairs.with_columns(of_parts(pairs, THREAD, pl.Int64, free).alias("top_ns"))
+    return pairs.filter(pl.col("top_ns") >= _LONG_NS).select(
+        *(*THREAD, "top_ns"),
+        kind=pl.lit(_COMPUTED.rule),
+        operators=pl.lit(1, pl.UInt32),
+        top=pl.lit(None, pl.String),
+        bytes="next_bytes",
+        start="call_start",
+        end="next_call_end",
     )
 
 
@@ -303,8 +298,7 @@ _SOME: Final = 0.2
 #: An operator that records itself for backward begins its work after so long without a stack of Python to save (ns).
 _USUAL_NS: Final = 15_000
 
-#: A longer time between launches of the forward pass is more than a saved stack (ns).
-_STACK_NS: Final = 1_000_000
+_STACK_NS: Final = 1_000_000  # a longer time between launches of the forward pass is more than a saved stack (ns)
 
 #: Fewer checks are no run of backward; after the last call of one the host is about to launch the next operator (ns).
 _FEWEST: Final = 20

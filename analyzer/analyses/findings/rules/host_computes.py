@@ -13,8 +13,8 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import nearest_launches, used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import HEADLINE_LONGEST, Finding, Findings, Rule, Told, literal
-from kanalyze.analyses.findings.rules._kernels import launch_less, nothing_within
-from kanalyze.analyses.findings.rules._operators import SPAN, TO_DEVICE, device_copies, is_inside, launched, spans_named
+from kanalyze.analyses.findings.rules._kernels import is_inside, joined, launch_less, nothing_within
+from kanalyze.analyses.findings.rules._operators import SPAN, TO_DEVICE, device_copies, launched, spans_named
 from kanalyze.analyses.findings.rules._telling import (
     AHEAD,
     LOADS_NEXT,
@@ -51,17 +51,13 @@ _NEXT: Final = r"enumerate\(DataLoader\)#\w*?(SingleProcess|MultiProcessing)\w*\
 _FUNCTION: Final = r"torch/utils/data/dataloader\.py\(\d+\): __next__$"
 _OF_WORKERS: Final = r"torch/utils/data/dataloader\.py\(\d+\): _try_get_data$"
 
-#: The least part of the time in a line that gets batches and does nothing else.
-_NEARLY_ALL: Final = 0.9
+_NEARLY_ALL: Final = 0.9  # the least part of the time in a line that gets batches and does nothing else
 
 #: Getting a batch takes so long at least where it counts: workers that keep up need some time to hand one over, too.
 _HANDOVER_NS: Final = {False: 250_000, True: 1_000_000}
 
-#: Maximum number of culprits named in the sentence.
-_NAMED_CULPRITS: Final = 2
-
-#: What is named next in a sentence takes so large a part of the time at least.
-_NOTABLE: Final = 0.1
+_NAMED_CULPRITS: Final = 2  # maximum number of culprits named in the sentence
+_NOTABLE: Final = 0.1  # what is named next in a sentence takes so large a part of the time at least
 
 _WORKERS: Final = Told(
     "data-loading",
@@ -113,12 +109,7 @@ def getting_batches(report: Report) -> pl.DataFrame:
 def _by_lines(report: Report, trace: Report) -> pl.DataFrame:
     """When threads were in the lines of the program in which it gets batches by the trace of it."""
     lines = source_lines(report).join(_lines_with_batches(trace), on=PLACE, nulls_equal=True)
-    of_thread = [pl.DataFrame(schema=dict.fromkeys(SPAN, pl.Int64) | {"workers": pl.Boolean})]
-    for key, stretches in parts_by(lines, (*THREAD, "workers")).items():
-        of_whom = (pl.lit(value).alias(name) for name, value in zip((*THREAD, "workers"), key, strict=True))
-        spans = intervals.union(stretches.select(**intervals.OF_EVENTS)).with_columns(of_whom)
-        of_thread.append(spans.select(of_thread[0].columns))
-    return pl.concat(of_thread, how="vertical_relaxed")
+    return joined(lines.select(*THREAD, "workers", **intervals.OF_EVENTS), (*THREAD, "workers"))
 
 
 @once_per_process
@@ -172,8 +163,7 @@ def _most_in_loader(report: Report, device: int) -> str:
 
 # Loops that index a tensor element by element.
 
-#: The operator that selects one element, with which a pass through such a loop begins.
-_SELECTS: Final = "aten::select"
+_SELECTS: Final = "aten::select"  # the operator that selects one element, with which a pass through such a loop begins
 
 #: Fewest passes in a row, the most operators of one (longer ones do more than indexing), and the most kinds of passes
 #: in a loop, which may have branches.
@@ -255,11 +245,8 @@ _NAMED_PHASES: Final = 3
 #: Fewer stretches than these are none between launches; of iterations, than one in each.
 _SEVERAL: Final = 2
 
-#: The least part of the time at stake that other findings tell and that is worth a word.
-_TOLD_LEAST: Final = 0.01
-
-#: Smaller copies are of single numbers and the like, which take no time to prepare.
-_DATA_BYTES: Final = 1 << 16
+_TOLD_LEAST: Final = 0.01  # the least part of the time at stake that other findings tell and that is worth a word
+_DATA_BYTES: Final = 1 << 16  # smaller copies are of single numbers and the like, which take no time to prepare
 
 _IN_TORCH: Final = Told(
     "host-computes",
@@ -435,8 +422,7 @@ def _phase(per: PerIteration, row: dict[str, Any]) -> str:
 
 # Lines of the program that launch nothing, and for which the device waits.
 
-#: The least part of the window that the device waits so.
-_LEAST: Final = 0.1
+_LEAST: Final = 0.1  # the least part of the window that the device waits so
 
 #: A call in a line of Python, and what is no code in it.
 _CALL: Final = re.compile(r"([A-Za-z_][\w.]*)\(")

@@ -41,21 +41,15 @@ from kanalyze.units import percent
 _PASSES: Final = 8
 _LONGEST: Final = 40
 
-#: For so large a part of a loop the device idles in it, or it is no matter of launching.
-_IDLES: Final = 0.25
-
-#: Two passes are so many times as far apart as usual where one loop ends and another begins.
-_FAR: Final = 2
+_IDLES: Final = 0.25  # for so large a part of a loop the device idles in it, or it is no matter of launching
+_FAR: Final = 2  # two passes are so many times as far apart as usual where one loop ends and another begins
 
 #: So many operators before a loop are looked at, and so many of a pass are named.
 _NEAR: Final = 4
 _NAMED: Final = 4
 
-#: So many passes that change a tensor each in place are over parameters or the like.
-_MANY: Final = 16
-
-#: Kernels of cells of recurrent networks.
-_CELL_KERNELS: Final = r"(?:lstm|gru)_cell_(?:forward|backward)"
+_MANY: Final = 16  # so many passes that change a tensor each in place are over parameters or the like
+_CELL_KERNELS: Final = r"(?:lstm|gru)_cell_(?:forward|backward)"  # kernels of cells of recurrent networks
 
 #: Operators (aten::) by what they are to a loop: `cells` of recurrent networks, and what no nn.LSTM has between them;
 #: those that take a part of a tensor, take it `apart`, put parts `together`, and write into a part; with weights, as
@@ -144,7 +138,7 @@ def python_loops(report: Report) -> Findings:
 
 def _told(report: Report, told: Told, loops: pl.DataFrame) -> Findings:
     top, inside = loops.sort("passes", "start", descending=[True, False]).row(0, named=True), within(report, loops)
-    launches = per_iteration(report).plural(len(inside.work), "launch")
+    launches = per_iteration(report).plural(len(inside.mending.gone), "launch")
     text = f"{told.what}, {top['passes']:,} times in a row, in {launches} ({literal(top['operators'])}): "
     idle, mending = idle_within(report, inside.host), partial(_at_once, loops=loops, rule=told.rule)
     for one in on_time(report, told.of(**top), inside, text, mending):
@@ -158,7 +152,7 @@ def _at_once(report: Report, loops: pl.DataFrame, rule: str) -> Mending:
     """
     inside = within(report, loops)
     work = exclusive_operations(report, *SHAPE, "call_start", "thread_id")
-    work = work.filter(pl.col("row").is_in(inside.work.implode())).drop_nulls("call_start")
+    work = work.filter(pl.col("row").is_in(inside.mending.gone.implode())).drop_nulls("call_start")
     begun = inside.host.with_row_index("loop").select(*THREAD, "loop", since="start")
     line = nearest(filling(report, work), begun, ("call_start", "since"), THREAD).drop_nulls("loop")
     passes, took = float(loops.select(pl.col("passes").median()).item()), pl.col("dur_ns")
@@ -315,11 +309,8 @@ def _with_backward(every: pl.DataFrame, loops: pl.DataFrame) -> pl.DataFrame:
 _IDLE: Final = 0.5
 _EMPTY: Final = 0.5
 
-#: Layers that fill so large a part of the GPU gain nothing by a larger batch.
-_FULL: Final = 0.9
-
-#: How many times as large a batch is told of.
-_LARGER: Final = 16
+_FULL: Final = 0.9  # layers that fill so large a part of the GPU gain nothing by a larger batch
+_LARGER: Final = 16  # how many times as large a batch is told of
 
 #: Kernels of a pass whose result is the next one's input, and those of a training, which a larger batch changes.
 _CHOOSES: Final = r"(?i)argmax|ArgMax|multinomial|topk|radixSort|gatherTopK|distribution_"

@@ -17,7 +17,7 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
-from kanalyze.analyses.findings.rules._operators import LARGE_BYTES
+from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, bandwidth
 from kanalyze.analyses.findings.rules._telling import FEWEST, OFTEN, in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import OPENACC, OPENMP, names_that, shown, world
 from kanalyze.analyses.idle._attribution import idle_within, reasoned_pieces
@@ -27,12 +27,11 @@ from kanalyze.analyses.memory.migrations import FAULT_CAUSES, UNASKED, faulting_
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import nearest, part, rate_of
+from kanalyze.columns import nearest, part
 from kanalyze.report import Report
 from kanalyze.units import plural, rate, size, time
 
-#: Maximum number of calls named in the sentence.
-_NAMED: Final = 3
+_NAMED: Final = 3  # maximum number of calls named in the sentence
 
 _REMEDIES: Final = {
     "cuda": "Allocate once before the loop and reuse the memory, or take it from a pool that keeps what is freed.",
@@ -52,18 +51,13 @@ def allocation_in_loop(report: Report) -> Findings:
     """
     every, window, counts = allocating_calls(report), report.scope.window, pl.col("round").is_not_null()
     if window is not None and window.count:
-        sums = _in_window(report, every).group_by("name").len()
+        sums = intervals.overlapping(every, report.scope.sides).group_by("name").len()
         often = sums.filter(pl.col("len") >= max(OFTEN * window.count, FEWEST)).get_column("name")
         counts = counts | pl.col("name").is_in(often.implode())
-    looping = _in_window(report, every.filter(counts)).with_columns(call=shown(pl.col("name")))
+    looping = intervals.overlapping(every.filter(counts), report.scope.sides).with_columns(call=shown(pl.col("name")))
     for device, idle in idle_spans(report).items():
         used = used_devices(report).filter(pl.col("device") == device)
         yield _allocations(report, device, looping.join(used, on="process_id", how="semi", nulls_equal=True), idle)
-
-
-def _in_window(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
-    """Those of `calls` (start, end) that overlap the window."""
-    return intervals.overlapping(calls, report.scope.sides)
 
 
 def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.DataFrame) -> Finding | None:
@@ -132,8 +126,7 @@ _FAULTS: Final = " More may follow where the host waits for page faults of its o
 #: One round trip is normal use on both sides; from so many on, memory thrashes.
 _ROUND_TRIPS: Final = 2
 
-#: Minimum number of copies for a finding.
-_MANY: Final = 8
+_MANY: Final = 8  # minimum number of copies for a finding
 
 
 @Rule
@@ -186,7 +179,7 @@ def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | Non
         return None
     stalled = _stalled(report, device)
     asked = moved.filter((pl.col("cause") == "User prefetch") & (pl.col("size_bytes") >= LARGE_BYTES))
-    against = f", prefetched memory at {rate(_bandwidth(asked))}" if asked.height else ""
+    against = f", prefetched memory at {rate(bandwidth(asked))}" if asked.height else ""
     per, bytes_moved = per_iteration(report), total(faulted, "size_bytes")
     many, in_all = per.plural(faulted.height, "copy"), " in all," if per.iterations else ""
     return Finding(
@@ -194,7 +187,7 @@ def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | Non
         device,
         total(faulted, "exclusive_ns") + stalled,
         f"Page faults moved {size(bytes_moved)} of managed memory{in_all} in {many} of "
-        f"{size(bytes_moved / faulted.height)} on average, at {rate(_bandwidth(faulted))}{against}."
+        f"{size(bytes_moved / faulted.height)} on average, at {rate(bandwidth(faulted))}{against}."
         f"{_while_stalled(report, stalled)}{_FAULTS}",
         "Move it before it is used with one cudaMemPrefetchAsync on the stream that needs it.",
         "migrations --by cause",
@@ -211,10 +204,6 @@ def _times(moved: pl.DataFrame) -> pl.DataFrame:
 def _while_stalled(report: Report, ns: int) -> str:
     stalled = per_iteration(report).time(ns)
     return f" For {stalled} kernels ran while page faults of the GPU were handled." if ns else ""
-
-
-def _bandwidth(moved: pl.DataFrame) -> float:
-    return rate_of(total(moved, "size_bytes"), total(moved, "dur_ns"))
 
 
 def _stalled(report: Report, device: int, *, again: bool = False) -> int:
@@ -245,7 +234,7 @@ def pinned_allocation(report: Report) -> Findings:
     """One finding per device that waited in calls that pin memory, other than in loops."""
     names = names_that(report, _PINNING.match)
     calls = allocating_calls(report).filter(pl.col("name").is_in(names) & pl.col("round").is_null())
-    calls = _in_window(report, calls)
+    calls = intervals.overlapping(calls, report.scope.sides)
     if calls.is_empty():
         return
     details = pl.Series("name", names).to_frame().select(shown(pl.col("name"))).to_series()
@@ -268,11 +257,8 @@ def pinned_allocation(report: Report) -> Findings:
             )
 
 
-#: Fewer page faults are of what every program touches.
-_FEWEST_FAULTS: Final = 8
-
-#: A function is named where it has this share of the time.
-_MOST: Final = 0.5
+_FEWEST_FAULTS: Final = 8  # fewer page faults are of what every program touches
+_MOST: Final = 0.5  # a function is named where it has this share of the time
 
 
 @Rule

@@ -197,8 +197,7 @@ def idle_tensor_cores(report: Report) -> Findings:
     return _idle_units(report, slow.filter(decoded_as(slow, made)), "idle-tensor-cores")
 
 
-#: Types of tensor cores among those of inputs.
-_TENSOR_TYPED: Final = rf"(?:^|/)(?:{'|'.join(TENSOR_TYPES)})(?:/|$)"
+_TENSOR_TYPED: Final = rf"(?:^|/)(?:{'|'.join(TENSOR_TYPES)})(?:/|$)"  # types of tensor cores among those of inputs
 
 
 @Rule

@@ -21,6 +21,7 @@ from kanalyze.analyses.findings.rules._operators import (
     SPAN,
     TO_DEVICE,
     TO_HOST,
+    bandwidth,
     device_copies,
     kernels_named,
     launched,
@@ -51,7 +52,7 @@ from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import placed_operations, spans_by_stream, streamed_operations
-from kanalyze.columns import as_of, gathered, nearest, rate_of
+from kanalyze.columns import as_of, gathered, nearest
 from kanalyze.report import Report
 from kanalyze.units import count, plural, rate, size, time
 
@@ -64,14 +65,9 @@ _STAGED_BYTES: Final = 1 << 16
 _ALIKE: Final = 5
 _MANY: Final = 32
 
-#: Copies in at least so many instances of a range recur.
-_RECURS: Final = 2
-
-#: Copies of one instance that take more than this factor times the median are not all recurring.
-_ODD: Final = 3
-
-#: Copies of one way.
-_WAY: Final = ("process_id", "device", "detail")
+_RECURS: Final = 2  # copies in at least so many instances of a range recur
+_ODD: Final = 3  # copies of one instance that take more than this factor times the median are not all recurring
+_WAY: Final = ("process_id", "device", "detail")  # copies of one way
 
 #: Whether the host waits for what a synchronous call copies to it.
 _NEEDED: Final = pl.col("synchronous") & (pl.col("detail") == TO_HOST)
@@ -212,8 +208,7 @@ def _without_repeated(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     return copies.update(line.select("row", when=when.then(pl.lit("unknown")).otherwise("when")), on="row")
 
 
-#: Maximum length of a range's name in the sentence.
-_LONGEST: Final = 60
+_LONGEST: Final = 60  # maximum length of a range's name in the sentence
 
 #: How to copy from pinned memory, in sentences; and in a line, by whether in PyTorch, and whether to the host.
 _PIN: Final = "Copy from pinned memory: cudaHostAlloc, or pin_memory() and DataLoader(pin_memory=True) in PyTorch."
@@ -287,7 +282,7 @@ def _pinned(report: Report, copies: pl.DataFrame) -> Mending | None:
     against = _comparable(report, copies)
     capability = report.devices.filter(pl.col("device") == copies.item(0, "device")).get_column("compute_capability")
     usual = _PINNED_RATES.get(capability.item(0) or "", 0.0) if len(capability) else 0.0
-    if not (bytes_per_s := _bandwidth(against) if against.height else usual):
+    if not (bytes_per_s := bandwidth(against) if against.height else usual):
         large = longest(copies, "size_bytes") >= LARGE_BYTES
         return None if large or copies.select(_NEEDED.any()).item() else Mending(unwaited=calls)
     saved = pl.col("dur_ns") - (pl.col("size_bytes") / bytes_per_s * 1e9).ceil().cast(pl.Int64)
@@ -297,8 +292,8 @@ def _pinned(report: Report, copies: pl.DataFrame) -> Mending | None:
 def _what(report: Report, copies: pl.DataFrame) -> str:
     """The number and bytes of the copies, compared with pinned ones of the same direction."""
     pinned = _comparable(report, copies)
-    against = f", pinned ones {rate(_bandwidth(pinned))}" if pinned.height else ""
-    moved = f"{size(total(copies, 'size_bytes'))} at {rate(_bandwidth(copies))}{against}"
+    against = f", pinned ones {rate(bandwidth(pinned))}" if pinned.height else ""
+    moved = f"{size(total(copies, 'size_bytes'))} at {rate(bandwidth(copies))}{against}"
     what = "copy" if copies.get_column("synchronous").any() else "asynchronous copy"
     return f"{per_iteration(report).plural(copies.height, what, 'of pageable memory')}, {moved}:"
 
@@ -307,10 +302,6 @@ def _comparable(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     """Large pinned copies of the device and direction of `copies`."""
     pinned = copies_by_calls(report).filter((pl.col("memory") == PINNED) & (pl.col("size_bytes") >= LARGE_BYTES))
     return pinned.join(copies, on=_WAY[1:], how="semi")
-
-
-def _bandwidth(copies: pl.DataFrame) -> float:
-    return rate_of(total(copies, "size_bytes"), total(copies, "dur_ns"))
 
 
 def _recurring(report: Report, copies: pl.DataFrame, stake: int) -> str:
@@ -413,7 +404,9 @@ def boolean_masks(report: Report) -> Findings:
     many = per_iteration(report).plural(inside.host.height, "time")
     # nothing is asked for, but what takes its place is launched
     kept, asked = pl.min_horizontal(pl.col("start") + LAUNCH_NS, "end"), within(report, spans)
-    change = within(report, spans.with_columns(start=kept)).mending._replace(gone=asked.work, calls=asked.calls)
+    change = within(report, spans.with_columns(start=kept)).mending._replace(
+        gone=asked.mending.gone, calls=asked.mending.calls
+    )
     yield from on_time(
         report,
         _MASKS if torch else _MASKS_OF_CUPY,

@@ -59,14 +59,12 @@ from kanalyze.report import Report
 from kanalyze.units import percent, plural, rate, size
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
 
-#: A profiler step's range, as `named_ranges` names it.
-_STEP: Final = rf"^:?{STEP_PREFIX}\d+$"
+_STEP: Final = rf"^:?{STEP_PREFIX}\d+$"  # a profiler step's range, as `named_ranges` names it
 
 #: Upper limit of a small copy; below it, the duration hardly depends on the size.
 _SMALL_BYTES: Final = 64 << 10
 
-#: Minimum number of consecutive small copies for a run.
-RUN: Final = 10
+RUN: Final = 10  # minimum number of consecutive small copies for a run
 
 #: A stream, keys by which runs are separated (the same calls end all runs of one key), and keys of comparable copies.
 _STREAM: Final = ("process_id", "device", "context_id", "stream")
@@ -194,8 +192,7 @@ def _cutting_calls(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([part.select(*_SENT, "cut") for part in (others, asking, waiting)])
 
 
-#: Operators that copy a tensor to another device.
-_MOVES: Final = ("aten::to", "aten::_to_copy", "aten::copy_")
+_MOVES: Final = ("aten::to", "aten::_to_copy", "aten::copy_")  # operators that copy a tensor to another device
 
 #: Operators that fill a tensor, and which of them do so in place.
 _FILLS: Final = [
@@ -213,8 +210,7 @@ _IN_PLACE: Final = [name for name in _FILLS if name.endswith("_")]
 _LIFT: Final = "aten::lift_fresh"
 _TENSOR: Final = "torch.tensor"
 
-#: The first of the shapes of an operator's inputs, as recorded.
-_FIRST_SHAPE: Final = r"^\[(\[[^\]]*\])"
+_FIRST_SHAPE: Final = r"^\[(\[[^\]]*\])"  # the first of the shapes of an operator's inputs, as recorded
 
 #: Most operators, with those inside of them, between the filling of a tensor and its copy: where shapes tell that it is
 #: this one, it may be changed meanwhile.
@@ -321,8 +317,7 @@ def _makers(ops: pl.DataFrame) -> pl.DataFrame:
 
 # Tensors that are copied to grow by a piece, and tensors that are repeated in memory.
 
-#: Less of the kernel time is left out.
-_MUCH: Final = 0.08
+_MUCH: Final = 0.08  # less of the kernel time is left out
 
 #: Concatenations grow where the later ones of the window take longer: so many, with such a correlation of time and
 #: place, and the last quarter so much longer than the first one.
@@ -341,8 +336,7 @@ _JOINS: Final = re.compile(
     r"(?<![\w.\]])(\w+(?:\.\w+|\[[^\[\]]*\])+)\s*=\s*(?:torch\.)?(?:cat|concat)\(\s*[\[(]\s*\1\s*,"
 )
 
-#: What is left of a copy: one of the new piece alone (ns).
-_LEFT_NS: Final = 2000
+_LEFT_NS: Final = 2000  # what is left of a copy: one of the new piece alone (ns)
 
 #: What users write that repeats a tensor in memory, by the operators.
 _REPEATS: Final = {"aten::repeat": ".repeat()", "aten::repeat_interleave": "repeat_interleave", "aten::tile": "tile"}

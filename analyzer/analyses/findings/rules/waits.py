@@ -44,8 +44,7 @@ from kanalyze.columns import gathered, in_order, nearest, of_parts, positions, r
 from kanalyze.report import Report
 from kanalyze.units import percent, size
 
-#: Maximum number of calls or places named in the sentence.
-_NAMED: Final = 3
+_NAMED: Final = 3  # maximum number of calls or places named in the sentence
 
 _BLOCKS: Final = Told(
     "host-blocks",
@@ -237,8 +236,7 @@ _READ: Final = Told(
     "syncs --by api",
 )
 
-#: Calls that only wait.
-_PURE: Final = pl.col("scope").is_in(WAITING)
+_PURE: Final = pl.col("scope").is_in(WAITING)  # calls that only wait
 
 #: Headline and action by the operator of PyTorch that reads.
 _SHAPE: Final = (

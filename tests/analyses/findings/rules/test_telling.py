@@ -391,7 +391,7 @@ def test_an_operator_of_the_trace_is_placed_between_the_launches_of_both(operato
     made = captured(op(*operator)).narrow(window=window)
     inside = within(made, operators(made))
     assert spans(inside) == places
-    assert "".join(operations(made)["name"].gather(inside.work).cast(pl.String)) == names
+    assert "".join(operations(made)["name"].gather(inside.mending.gone).cast(pl.String)) == names
 
 
 @pytest.mark.parametrize("names", ["abcdef", "xyzxyz"])
