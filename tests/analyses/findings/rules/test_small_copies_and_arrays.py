@@ -28,22 +28,11 @@ def row(count, *, start=0, every=50, **keys):
     return [event for number in range(count) for event in copy(start + every * number, start + number + 1, **keys)]
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("stream", [7, 8])
-@pytest.mark.parametrize("make", [kernel, memset, memcpy, graph])
-def test_work_that_the_process_launched_between_them_makes_two_rows_on_any_stream(make, stream):
-    """It may have written what the next copy reads, or read what the last one wrote."""
-    keys = {"direction": "Device-to-Host"} if make is memcpy else {}
-
-    def between(at=230, **how):
-        launched = call("anything", at, at + 10, correlation=99, process=how.get("process", 1))
-        return [launched, make(700, 702, correlation=99, stream=stream, **keys, **how)]
-
-    rows = [*row(5), *row(5, start=250)]
-    assert many_small_copies(report([*rows, *between()])) == []
-    assert len(many_small_copies(report([*rows, *between(at=530)]))) == 1
-    assert len(many_small_copies(report([*rows, *between(device=1, process=1)]))) == 1
-    assert len(many_small_copies(report([*rows, *between(process=2)]))) == 1
+def launching(make, stream, at=230, **how):
+    """Two fives of copies, and work that the process launched `at`: it may write what they read, or read the other."""
+    keys = how | ({"direction": "Device-to-Host"} if make is memcpy else {})
+    launched = call("anything", at, at + 10, correlation=99, process=how.get("process", 1))
+    return [*row(5), *row(5, start=250), launched, make(700, 702, correlation=99, stream=stream, **keys)]
 
 
 ONE = (
@@ -119,6 +108,10 @@ def waits_behind():
         (parted(kernel(252, 254)), [], ()),
         (parted(memcpy(252, 254, size_bytes=1 << 20)), [], ()),
         (parted(memcpy(252, 254, **TO_HOST)), [], ()),
+        *((launching(make, at), [], ()) for make in (kernel, memset, memcpy, graph) for at in (7, 8)),
+        (launching(kernel, 8, at=530), [180], ()),
+        (launching(kernel, 8, device=1, process=1), [180], ()),
+        (launching(kernel, 8, process=2), [180], ()),
         (parted(call("cudaEventRecord_v3020", 230, 235), 250), [180], ()),
         *(
             (parted(call(name, 230, 235), 250), [], ())
