@@ -100,16 +100,11 @@ def getting_batches(report: Report) -> pl.DataFrame:
     named, trace = _recorded(report), report.beside()
     if named.height or trace is None:
         return named
-    batches = _by_lines(report, trace)
+    lines = source_lines(report).join(_lines_with_batches(trace), on=PLACE, nulls_equal=True)
+    batches = joined(lines.select(*THREAD, "workers", **intervals.OF_EVENTS), (*THREAD, "workers"))
     if batches.is_empty() and host_names(report).lines:
         batches = placed(report, _recorded(trace))
     return intervals.overlapping(batches, report.scope.sides)
-
-
-def _by_lines(report: Report, trace: Report) -> pl.DataFrame:
-    """When threads were in the lines of the program in which it gets batches by the trace of it."""
-    lines = source_lines(report).join(_lines_with_batches(trace), on=PLACE, nulls_equal=True)
-    return joined(lines.select(*THREAD, "workers", **intervals.OF_EVENTS), (*THREAD, "workers"))
 
 
 @once_per_process
