@@ -57,18 +57,3 @@ def test_of_the_kernels_that_are_named_one_in_twenty_is_a_false_one(common):
     assert rates.false_share <= 0.07
     assert rates.alarms <= (0.001 if common < 0.01 else 0.05)  # all at once, or none
     assert 0.91 <= rates.coverage <= 0.97
-
-
-def test_moderation_finds_what_welch_does_not():
-    ours, welch = (SIMULATED["KernelRates"](method, 2, 0.0, draws=100) for method in ("moderated", "welch"))
-    assert ours.found > 0.9
-    assert welch.found < 0.1
-
-
-@pytest.mark.parametrize("runs", [3, 8])
-@pytest.mark.parametrize("spread", [0.01, 0.05])
-def test_leaving_out_cold_runs_keeps_the_level(spread, runs):
-    coverage, taken, found = SIMULATED["cold"](spread, runs, draws=1000)
-    assert coverage >= 0.93
-    assert taken <= 0.01
-    assert found >= 0.95

@@ -8,13 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import kanalyze
 from analyses.comparing.test_matching import digest, plain, slots
 from kanalyze.analyses.comparing._comparison import compared
-from kanalyze.analyses.comparing._digesting import digests_of
 from kanalyze.analyses.comparing._pair import found_otherwise, same_launches
 from kanalyze.errors import IncomparableError
-from kanalyze.reduction.baselines import LAUNCHES, dumped
+from kanalyze.reduction.baselines import dumped
 from kanalyze.renderers.page.comparison import answer
 from kanalyze.several import Asked
 from kanalyze.several.sides import comparison, digests
@@ -31,15 +29,6 @@ def unmarked(tmp_path_factory):
     with closing(sqlite3.connect(copy)) as database, database:
         database.execute("DELETE FROM NVTX_EVENTS")
     return copy
-
-
-@pytest.mark.slow
-def test_launches_tell_the_iterations_of_a_program_with_ranges():
-    with kanalyze.read(MARKED) as report:
-        (ranges,), (launches,) = digests_of(report), digests_of(report, LAUNCHES)
-    assert (ranges.about.found_by, launches.about.found_by) == ("ranges", "launches")
-    assert launches.about.iteration_ns == pytest.approx(ranges.about.iteration_ns, rel=0.05)
-    assert launches.buckets.get_column("ns").sum() == launches.about.ns
 
 
 @pytest.mark.slow
@@ -89,17 +78,11 @@ def test_a_baseline_of_no_window_is_not_compared_with_one(tmp_path):
     assert found.verdict.base_ns == found.verdict.new_ns
 
 
-@pytest.mark.parametrize("words", [["--base", "a", "--base", "a", "b"], ["--noise", "a", "./a"]], ids=str)
-def test_a_run_that_a_side_has_twice_is_refused(words, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("a", "b"):
-        shutil.copy(MARKED, name)
-    assert refused(run("compare", *words))[0].startswith("a is given twice.")
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (["--base", MARKED, "--base", MARKED, SAMPLES], f"{MARKED} is given twice."),
+        (["--noise", MARKED, MARKED], f"{MARKED} is given twice."),
         ([], "0 reports: which of them are base, and which new?"),
         (["--least", "2", "a", "b"], "--least '2': not a share between 0 and 100 %."),
         (["--fail-above", "0", SAMPLES / "loop_base.kz", SAMPLES / "loop_fuse.kz"], "--fail-above '0': not a share"),

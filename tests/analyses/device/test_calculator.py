@@ -88,12 +88,6 @@ def test_ncu_says_the_same_of_907_launches_with_many_settings_of_the_shared_memo
     assert enough.sum() == 872
 
 
-def test_ncu_says_the_same_of_the_kernels_of_two_programs():
-    found = answers("ncu.csv")
-    assert found.height == 25
-    assert_as_in_ncu(launched(found), found)
-
-
 def test_nsys_and_ncu_reports_of_a_program_agree():
     one = pl.col("block_x").cast(pl.Int64) * pl.col("block_y") * pl.col("block_z")
     all_of = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z")

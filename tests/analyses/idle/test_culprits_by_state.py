@@ -54,19 +54,6 @@ def functions(*events, **tables):
     return found.select(names).rows()
 
 
-def test_a_thread_runs_or_is_off_the_processor():
-    moments = [moment(0, runs=True), moment(50, runs=False), moment(60, runs=True)]
-    assert states(scheduling=moments) == {("running", None, None): 90, ("off processor", None, None): 10}
-
-
-def test_a_thread_whose_processor_others_have_is_runnable():
-    mine = [moment(0, runs=True, cpu=3), moment(40, runs=False, cpu=3), moment(80, runs=True, cpu=3)]
-    other = [moment(45, runs=True, cpu=3, thread=2), moment(65, runs=False, cpu=3, thread=2)]
-    elsewhere = [moment(45, runs=True, cpu=4, thread=2), moment(65, runs=False, cpu=4, thread=2)]
-    assert states(scheduling=mine + other)[("runnable", None, None)] == 40
-    assert states(scheduling=mine + elsewhere)[("off processor", None, None)] == 40
-
-
 def test_what_blocks_is_the_innermost_system_call():
     moments = [moment(0, runs=True), moment(35, runs=False), moment(75, runs=True)]
     waits = (host("osrt", "pthread_mutex_lock", 30, 80), host("osrt", "read", 40, 50))
@@ -242,28 +229,29 @@ def test_the_parts_sum_to_the_bucket(moments, calls, samples, python):
     holds(told.height > 0)
 
 
-def shares(name, *columns):
-    found = culprits(kanalyze.read(REPORTS / f"{name}.sqlite"), by="function")
-    sums = found.group_by(columns).agg(pl.col("host_share").sum())
-    return {row[:-1]: row[-1] for row in sums.rows()}
-
-
-def test_functions_of_a_program_have_the_shares_that_it_was_made_for():
-    found = shares("sampled_host", "function", "chain", "state")
-    assert found["augment_images(long)", "main > augment_images(long)", "running"] == pytest.approx(0.6, abs=0.02)
-    chain = "main > write_statistics(long) > work_for(long)"
-    assert found["work_for(long)", chain, "running"] == pytest.approx(0.4, abs=0.02)
-
-
-def test_a_program_that_waits_for_a_lock_is_blocked_in_the_function_that_takes_it():
-    found = shares("sampled_lock", "function", "state", "waits_on", "call")
-    assert found["update_table()", "blocked", "lock", "pthread_mutex_lock"] == pytest.approx(0.985, abs=0.02)
-
-
-def test_python_functions_have_the_shares_that_the_program_was_made_for():
-    found = shares("sampled_python", "function")
-    assert found["tokenize",] == pytest.approx(0.6, abs=0.02)
-    assert found["build_prompt",] == pytest.approx(0.4, abs=0.02)
+@pytest.mark.parametrize(
+    ("name", "columns", "shares"),
+    [
+        (
+            "sampled_host",
+            ("function", "chain", "state"),
+            {
+                ("augment_images(long)", "main > augment_images(long)", "running"): 0.6,
+                ("work_for(long)", "main > write_statistics(long) > work_for(long)", "running"): 0.4,
+            },
+        ),
+        (
+            "sampled_lock",
+            ("function", "state", "waits_on", "call"),
+            {("update_table()", "blocked", "lock", "pthread_mutex_lock"): 0.985},
+        ),
+        ("sampled_python", ("function",), {("tokenize",): 0.6, ("build_prompt",): 0.4}),
+    ],
+)
+def test_functions_have_the_shares_that_the_program_was_made_for(name, columns, shares):
+    found = culprits(real_report(REPORTS / f"{name}.sqlite"), by="function")
+    sums = {row[:-1]: row[-1] for row in found.group_by(columns).agg(pl.col("host_share").sum()).rows()}
+    assert {key: sums[key] for key in shares} == pytest.approx(shares, abs=0.02)
 
 
 def test_a_trace_tells_functions_by_its_python_frames():
@@ -297,26 +285,6 @@ def paths(tree):
         assert path(row) not in known
         known[path(row)] = ns
     return known
-
-
-def test_stacks_lead_to_the_state_and_what_no_sample_covers_is_told():
-    samples = [sample(time, 1 if time < 60 else 2) for time in range(22, 100, 10)]
-    frames = [frame(1, 0, "memcpy", "/usr/lib/libc.so.6"), frame(1, 1, "load"), frame(1, 2, "main")]
-    frames.append(frame(2, 0, "main"))
-    events = (*WAITING, host("osrt", "usleep", 100, 120))
-    moments = [{"time_ns": 0, "process_id": 1, "thread_id": 1, "cpu": 0, "runs": True}]
-    made = report(events, kinds=KINDS, cpu_samples=samples, stack_frames=frames, scheduling=moments)
-    (tree,) = waiting_trees(made, 0).values()
-    assert paths(tree) == {
-        ("main in app",): 80,
-        ("main in app", "load in app"): 40,
-        ("main in app", "load in app", "memcpy in libc.so.6"): 40,
-        ("main in app", "load in app", "memcpy in libc.so.6", "running"): 40,
-        ("main in app", "running"): 40,
-        ("not sampled",): 20,
-        ("not sampled", "system call usleep"): 20,
-    }
-    assert tree.filter(name="load in app").item(0, "count") == 4
 
 
 def test_functions_without_a_symbol_are_one_and_small_nodes_a_rest():
@@ -423,12 +391,3 @@ def test_the_sums_of_real_reports_are_the_bucket_host(path):
         assert tree.filter(pl.col("parent").is_null()).get_column("ns").sum() == whole[device]
         inside = tree.group_by("parent").agg(pl.col("ns").sum()).drop_nulls()
         assert all(tree.item(parent, "ns") >= ns for parent, ns in inside.iter_rows())
-
-
-def test_a_program_that_waits_for_a_lock_waits_in_the_function_that_takes_it():
-    (tree,) = waiting_trees(kanalyze.read(REPORTS / "sampled_lock.sqlite"), 0.01).values()
-    known = {path[-3:]: ns for path, ns in paths(tree).items()}
-    blocked = "blocked in pthread_mutex_lock (lock)"
-    assert known["update_table() in host", "__pthread_mutex_lock in libc.so.6", blocked] == pytest.approx(
-        0.985 * 99_356_435, rel=0.02
-    )

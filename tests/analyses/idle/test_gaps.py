@@ -1,7 +1,5 @@
 """Gaps: each idle time of a device with its reasons, then against a model that goes instant by instant, and nsys."""
 
-from pathlib import Path
-
 import polars as pl
 import pytest
 from hypothesis import given
@@ -9,18 +7,14 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.idle.gaps import gaps
-from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
-from support.build import call, kernel, launched, nvtx, report, rows_of, timeline
+from support.build import report, rows_of, timeline
 from support.large import in_batches
 from support.nsys_csv import report_of, reports_with
 from support.nsys_csv import rows_of as listed_rows
-from support.real_reports import real_report
-from support.shares import cases, holds, some
-from support.slow_gaps import IDLE, SlowGaps, gap_reports
+from support.shares import cases, holds
+from support.slow_gaps import SlowGaps, gap_reports
 from support.strategies import WINDOWS
-
-REPORTS = sorted((Path(__file__).parents[2] / "reports").glob("*.sqlite"))
 
 
 def loop():
@@ -34,15 +28,6 @@ def loop():
             """
         )
     )
-
-
-def test_a_call_of_an_unknown_thread_is_in_no_range():
-    events = [
-        kernel(0, 2_000),
-        nvtx("r", 4_000, 8_000, thread=None),
-        *launched(5_000, 7_000, kernel(9_000, 9_500, correlation=1), thread=None),
-    ]
-    assert gaps(report(events)).select("reason", "range").rows() == [("unknown", None)]
 
 
 def test_a_gap_has_its_reasons_and_what_ended_it():
@@ -82,43 +67,6 @@ def test_by_culprit_gaps_count_whole_for_their_largest_culprit():
     ]
 
 
-def test_after_the_last_operation_nothing_ended_it():
-    events = [kernel(0, 10, correlation=1), call("cudaLaunchKernel", 0, 5, correlation=1), call("cudaFree", 30, 90)]
-    found = gaps(report(events), threshold_ns=0)
-    assert found.select("start_ns", "dur_ns", "reason", "culprit", "ended_by", "kind", "stream", "api").rows() == [
-        (10, 80, "allocation", "cudaFree", None, None, None, None)
-    ]
-
-
-def test_what_nobody_launched_has_no_call_and_no_thread():
-    events = timeline("0-5 cudaLaunchKernel #1; 5-10 kernel #1; 20-30 memcpy Unified Host-to-Device sNone")
-    found = gaps(report(events), threshold_ns=5)
-    assert found.select("host_ns", "culprit", "ended_by", "api", "thread_id").rows() == [
-        (10, "after cudaLaunchKernel", "[CUDA memcpy Unified Host-to-Device]", None, None)
-    ]
-
-
-def test_time_that_the_recording_does_not_cover_is_a_gap_of_its_own():
-    read = real_report(Path(__file__).parents[2] / "reports" / "add.sqlite")
-    last = gaps(read, window="0s..60s").tail(1).row(0, named=True)
-    assert (last["start_ns"], last["dur_ns"]) == (read.meta.end_ns, 60_000_000_000 - read.meta.end_ns)
-    assert (last["unknown_ns"], last["reason"], last["culprit"]) == (last["dur_ns"], "unknown", None)
-
-
-def assert_sums_to_the_ledger(of):
-    """All gaps together are the ledger's idle buckets, device by device. Gives how many there are."""
-    every = gaps(of, threshold_ns=0)
-    assert (
-        every.get_column("dur_ns") == every.select(pl.sum_horizontal(f"{name}_ns" for name in IDLE)).to_series()
-    ).all()
-    sums = every.group_by("device").agg(pl.col(f"{name}_ns").sum() for name in IDLE)
-    found = {(row["device"], name): row[f"{name}_ns"] for row in sums.iter_rows(named=True) for name in IDLE}
-    idle = ledger(of).filter(pl.col("bucket").cast(pl.String).is_in(IDLE)).group_by("device", "bucket")
-    expected = {(device, bucket): ns for device, bucket, ns in idle.agg(pl.col("ns").sum()).iter_rows()}
-    assert {key: ns for key, ns in found.items() if ns} == expected
-    return every.height
-
-
 @pytest.mark.slow
 @cases(0.6)
 @given(gap_reports(), WINDOWS, st.sampled_from([0, 0, 3]), st.sampled_from([1, 2, 3, 1_000]))
@@ -131,12 +79,6 @@ def test_gaps_equal_the_model(made, window, threshold, batch):
     model = SlowGaps(events, window, records)
     holds(found.height)
     assert found.rows() == [gap.row(model) for gap in model.gaps() if len(gap.instants) > threshold]
-
-
-@pytest.mark.parametrize("path", some(path for path in REPORTS if path.stem != "empty"), ids=lambda path: path.stem)
-@pytest.mark.one_in(4)
-def test_all_gaps_of_real_reports_sum_to_the_ledger(path):
-    assert assert_sums_to_the_ledger(real_report(path)) > 0
 
 
 ONE_MS = 1_000_000

@@ -1,7 +1,6 @@
 """The ledger, rule by rule of definitions.md section 5, then against a model that goes instant by instant."""
 
 import re
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -11,14 +10,19 @@ from hypothesis import strategies as st
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host import _call_kinds
-from kanalyze.analyses.idle._attribution import host_time, launch_waits
+from kanalyze.analyses.idle._attribution import host_time, launch_waits, ledger_pieces
+from kanalyze.analyses.idle._idle_parts import IDLE
+from kanalyze.analyses.idle.culprits import culprits
+from kanalyze.analyses.idle.gaps import gaps
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
+from kanalyze.analyses.idle.utilisation import utilisation
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.window import Window
 from support.build import call, kernel, launched, nvtx, report, timeline
+from support.command import REPORTS, SAMPLES
 from support.large import in_batches
 from support.real_reports import real_report
-from support.slow_model import SlowModel
+from support.slow_model import BUSY, SlowModel
 from support.strategies import EVENTS, FEWER, PROCESSES, WINDOWS
 
 
@@ -200,21 +204,6 @@ def test_each_rule(block):
     assert told == re.split(r"; |;?\n\s+", expected)
 
 
-# Idle: rules 5 to 13. The device is idle from 0, where the host begins, to the kernel.
-
-
-@pytest.mark.parametrize(
-    ("name", "makes"),
-    [("cudaDeviceGetStreamPriorityRange", True), ("cudaDeviceGetAttribute", False), ("cudaGetDeviceCount", False)],
-)
-def test_6_a_call_that_needs_no_context_made_none_however_long_it_took(name, makes):
-    events = [
-        call(name, 0, 20_000_000),
-        *launched(30_000_000, 30_000_010, kernel(30_000_010, 30_000_020, correlation=1)),
-    ]
-    assert (("loading", "context", 20_000_000) in rows(report(events))) == makes
-
-
 MS = 1_000_000
 
 
@@ -234,6 +223,7 @@ def after_a_long_first_call(name, *, before=(), dur=14 * MS, waits=5, ran=()):
     ("name", "tells"),
     [
         *[(name, "always") for name in ("cudaMalloc_v3020", "cudaStreamCreate", "cudaSetDevice", "cuCtxCreate_v4")],
+        *[("cudaDeviceGetStreamPriorityRange", "always"), ("cudaDeviceGetAttribute", "never")],
         *[(name, "begun") for name in ("cudaFree_v3020", "cudaHostAlloc", "cudaMallocManaged")],
         *[(name, "never") for name in ("cudaDeviceSynchronize", "cudaStreamSynchronize_v3020", "cudaMemcpy_v3020")],
         *[(name, "never") for name in ("cudaMemcpyAsync", "cudaMemset", "cudaEventSynchronize", "cudaEventRecord")],
@@ -303,12 +293,6 @@ def test_of_launches_that_begin_together_the_highest_event_id_is_the_most_recent
     kernels = [kernel(0, 10, correlation=thread) for thread in range(1, 101)]
     events = [*launches, *reversed(kernels), call("cudaEventQuery", 5, 20, thread=100)]
     assert rows(report(events)) == [("kernel", None, 10), ("api", "cudaEventQuery", 10)]
-
-
-# What ends an idle interval, and what covers nothing
-
-
-# Outcomes
 
 
 def test_shares_are_parts_of_the_devices_window():
@@ -401,17 +385,34 @@ def test_one_device_is_read_as_it_is_among_the_others(events, window, device):
     assert_same(ledger(whole.narrow(device=device)), {row[:3]: row[3] for row in among.iter_rows()})
 
 
+def sums(rows, ns):
+    """Time by device and bucket, where there is any."""
+    found = rows.group_by("device", pl.col("bucket").cast(pl.String)).agg(ns=ns.sum()).filter(pl.col("ns") > 0)
+    return {row[:2]: row[2] for row in found.iter_rows()}
+
+
+@pytest.mark.parametrize("path", [*sorted(REPORTS.glob("*.sqlite")), *sorted(SAMPLES.glob("*/torch.json.gz"))], ids=str)
+@pytest.mark.one_in(2)
+def test_pieces_gaps_culprits_and_utilisation_of_real_reports_sum_to_the_ledger(path):
+    of = real_report(path)
+    if not {"kernel", "memcpy"} & {*of.kinds}:
+        pytest.skip("nothing ran on a device")
+    ns, whole = pl.col("ns"), sums(ledger(of), pl.col("ns"))
+    assert sums(ledger_pieces(of), pl.col("end") - pl.col("start")) == whole
+    assert utilisation(of).get_column("busy_ns").sum() == sum(ns for (_, name), ns in whole.items() if name in BUSY)
+    idle = {key: ns for key, ns in whole.items() if key[1] in IDLE}
+    assert sums(culprits(of), ns) == idle
+    assert not culprits(of).filter(~pl.col("bucket").is_in(["unknown", "api"])).get_column("culprit").null_count()
+    each = gaps(of, threshold_ns=0).unpivot([f"{name}_ns" for name in IDLE], index="device", variable_name="bucket")
+    assert sums(each.with_columns(pl.col("bucket").str.strip_suffix("_ns")), pl.col("value")) == idle
+
+
 def test_time_that_the_recording_does_not_cover_is_unknown():
-    read = real_report(Path(__file__).parents[2] / "reports" / "add.sqlite")
-    whole, wide = ledger(read), ledger(read, window="0s..60s")
-    assert wide.get_column("ns").sum() == 60_000_000_000
-    assert (
-        wide.row(by_predicate=pl.col("bucket") == "kernel")[3]
-        == whole.row(by_predicate=pl.col("bucket") == "kernel")[3]
-    )
-    assert ns_of(wide, 0, "unknown") == 60_000_000_000 - read.meta.end_ns
-
-
-def test_a_window_after_the_recording_is_unknown():
-    read = real_report(Path(__file__).parents[2] / "reports" / "add.sqlite")
-    assert ledger(read, window=Window(70 * 10**9, 71 * 10**9)).rows() == [(0, "unknown", None, 1_000_000_000, 1.0)]
+    of, whole, after = real_report(REPORTS / "add.sqlite"), 60 * 10**9, Window(70 * 10**9, 71 * 10**9)
+    wide, rest = sums(ledger(of, window="0s..60s"), pl.col("ns")), whole - of.meta.end_ns
+    assert (sum(wide.values()), wide[0, "unknown"]) == (whole, rest)
+    assert wide[0, "kernel"] == sums(ledger(of), pl.col("ns"))[0, "kernel"]
+    assert ledger(of, window=after).rows() == [(0, "unknown", None, 10**9, 1.0)]
+    assert culprits(of, window=after).rows() == [(0, "unknown", None, None, 10**9, 1.0, 1, 10**9, None)]
+    last = gaps(of, window="0s..60s").row(-1, named=True)
+    assert (last["start_ns"], last["dur_ns"], last["unknown_ns"]) == (of.meta.end_ns, rest, rest)

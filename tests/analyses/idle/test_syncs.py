@@ -9,7 +9,7 @@ from hypothesis import given
 
 from kanalyze.analyses.idle.syncs import scope_of, syncs
 from kanalyze.window import Window
-from support.build import call, host, kernel, launched, memcpy, nvtx, report
+from support.build import call, kernel, launched, nvtx, report
 from support.real_reports import real_report
 from support.slow_syncs import SlowSyncs, sync_reports
 from support.strategies import WINDOWS
@@ -17,7 +17,6 @@ from support.strategies import WINDOWS
 REPORTS = Path(__file__).parents[2] / "reports"
 
 LAUNCH = "cudaLaunchKernel_v7000"
-PAGEABLE = {"target_memory": "Pageable", "source_memory": "Device"}
 
 
 def two_streams(*more):
@@ -29,56 +28,12 @@ def two_streams(*more):
     return report([*events, *more])
 
 
-def waited(of):
-    return syncs(of).select("api", "waits_for", "idle_ns", "busy_ns", "waited_for", "stream", "after_ns").rows()
-
-
 # What each waits for
 
 
 def test_a_device_call_waits_for_all_its_work():
     of = two_streams(nvtx("end", 8, 100), call("cudaDeviceSynchronize_v3020", 20, 90))
     assert syncs(of).rows() == [(20, 70, "cudaDeviceSynchronize", "device", "end", 1, 1, 0, 10, 60, "second", 8, 10)]
-
-
-def test_an_event_call_waits_for_what_was_launched_before_the_event_was_recorded():
-    events = [
-        *launched(0, 5, kernel(10, 50, correlation=1, name="first"), LAUNCH),
-        call("cudaEventRecord", 6, 7, correlation=2),
-        *launched(8, 9, kernel(50, 55, correlation=3, name="later"), LAUNCH),
-        call("cudaEventSynchronize", 20, 60, correlation=4),
-        host(
-            "sync", "Event sync", 20, 60, context=1, stream=7, correlation=4, side={"cuda_event_id": 5, "record_id": 6}
-        ),
-    ]
-    record = {"process_id": 1, "context_id": 1, "stream": 7, "correlation_id": 2, "cuda_event_id": 5, "record_id": 6}
-    of = report(events, event_records=[record])
-    assert waited(of) == [("cudaEventSynchronize", "event", 5, 35, "first", 7, 10)]
-
-
-def test_a_copy_waits_for_itself_or_for_what_its_stream_did_before():
-    back = memcpy(70, 80, direction="Device-to-Host", correlation=3)
-    staged = memcpy(95, 99, correlation=4)  # the call returned once it had read the memory
-    calls = [call("cudaMemcpy_v3020", 60, 85, correlation=3), call("cudaMemcpy_v3020", 88, 94, correlation=4)]
-    of = report([call(LAUNCH, 0, 5, correlation=1), kernel(10, 65, correlation=1), back, staged, *calls])
-    assert waited(of) == [
-        ("cudaMemcpy", "copy", 10, 15, "[CUDA memcpy Device-to-Host]", 7, 5),
-        ("cudaMemcpy", "copy", 6, 0, None, None, None),
-    ]
-
-
-def test_freeing_memory_waits_for_the_device():
-    of = two_streams(
-        call("cudaFree_v3020", 60, 85),
-        call("cudaFreeAsync_v11020", 85, 86),
-        call("cudaFreeHost", 90, 95),
-        call("cudaHostUnregister", 96, 97),
-    )
-    assert waited(of) == [
-        ("cudaFree", "free", 5, 20, "second", 8, 5),
-        ("cudaFreeHost", "free", 5, 0, None, None, None),
-        ("cudaHostUnregister", "free", 1, 0, None, None, None),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -125,12 +80,6 @@ def test_by_api_sums_calls_of_one_range():
 
 
 # Outcomes
-
-
-def test_calls_count_whole_where_they_overlap_the_window():
-    of = two_streams(call("cudaDeviceSynchronize", 20, 90))
-    assert syncs(of, window="85ns..86ns").select("dur_ns", "idle_ns").rows() == [(70, 10)]
-    assert syncs(of, window="90ns..95ns").is_empty()
 
 
 @given(sync_reports())

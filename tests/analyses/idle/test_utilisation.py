@@ -1,7 +1,6 @@
 """Utilisation: chunks that tile the window and hold the ledger's busy time exactly, and what nsys prints."""
 
 import csv
-import warnings
 from pathlib import Path
 
 import polars as pl
@@ -10,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.idle.utilisation import AS_NSYS, utilisation
 from kanalyze.errors import UnknownNameError
 from kanalyze.window import Window
-from support.build import call, kernel, memcpy, memset, overhead, report, rows_of, timeline
+from support.build import call, kernel, memcpy, memset, report, rows_of, timeline
 from support.real_reports import real_report
 from support.slow_model import BUSY, SlowModel
 from support.strategies import EVENTS, FEWER, WINDOWS
@@ -22,10 +20,6 @@ from support.strategies import EVENTS, FEWER, WINDOWS
 HERE = Path(__file__).parents[2]
 EXPECTED = sorted((HERE / "reports" / "expected").glob("*/gpu_time_util*.csv"))
 THRESHOLDS = {"gpu_time_util": 0.5, "gpu_time_util-30": 1.01, "gpu_time_util-7": 1.01}
-
-
-def rows(of, *columns, **options):
-    return utilisation(of, **options).select(columns).rows()
 
 
 def test_a_window_in_two_chunks():
@@ -36,11 +30,6 @@ def test_a_window_in_two_chunks():
         (0, 0, 10, 1.0, 1.0, 0.0, 0.0, 0.0, 10, 10, 0, 0, 0),
         (0, 10, 10, 1.0, 0.4, 0.0, 0.5, 0.1, 10, 4, 0, 5, 1),
     )
-
-
-def test_only_what_is_below_the_threshold():
-    of = report([kernel(0, 6), kernel(15, 20)])
-    assert rows(of, "t_ns", "busy_share", chunks=2, threshold_share=0.6) == [(10, 0.5)]
 
 
 @pytest.mark.parametrize("chunks", [0, -1, 100_001])
@@ -82,40 +71,45 @@ def test_as_nsys_adds_up_what_runs_at_once_and_merges_neighbours():
     assert found.schema == AS_NSYS.schema
 
 
-def test_as_nsys_only_below_half_unless_told_otherwise_least_used_first():
-    events = [kernel(10, 14), kernel(20, 30), kernel(49, 50)]
-    assert rows(report(events), "start_ns", "dur_ns", "in_use_share", chunks=4, as_nsys=True) == [
-        (30, 20, 0.05),
-        (10, 10, 0.4),
-    ]
+WORK, PROFILED = "CUPTI Buffer flush", "CUDA profiling overhead"
 
 
-def test_as_nsys_rounds_the_length_of_chunks_up_and_cuts_the_last_one():
-    events = [kernel(1, 2), kernel(11, 12)]
-    assert rows(report(events), "start_ns", "dur_ns", chunks=10, as_nsys=True) == [(3, 8)]
-
-
-def test_as_nsys_counts_the_profilers_overhead_strictly_inside_as_work():
-    name = "CUDA profiling overhead"
-    events = [
-        kernel(10, 20),
-        kernel(40, 50),
-        overhead(name, 10, 30),
-        overhead(name, 22, 30),
-        overhead("CUPTI Buffer flush", 31, 39),
-        overhead(name, 32, 34, process=2),
-    ]
-    assert rows(report(events), "in_use_share", chunks=1, as_nsys=True, threshold_share=1) == [(28 / 40,)]
-
-
-def test_as_nsys_looks_at_each_process_and_leaves_graphs_and_what_starts_at_0_out():
-    events = timeline("0-5 kernel; 5-6 kernel; 9-10 kernel; 5-20 graph; 7-8 kernel p2; 17-18 kernel p2")
-    assert rows(report(events), "process_id", "start_ns", "dur_ns", chunks=1, as_nsys=True) == [(2, 7, 11), (1, 5, 5)]
+@pytest.mark.parametrize(
+    ("events", "chunks", "columns", "rows"),
+    [
+        # only below half unless told otherwise, the least used first
+        (
+            "10-14 kernel; 20-30 kernel; 49-50 kernel",
+            4,
+            "start_ns dur_ns in_use_share",
+            [(30, 20, 0.05), (10, 10, 0.4)],
+        ),
+        # the length of chunks is rounded up, and the last one cut
+        ("1-2 kernel; 11-12 kernel", 10, "start_ns dur_ns", [(3, 8)]),
+        # the profiler's overhead strictly inside is work, that of its own process
+        (
+            f"10-20 kernel; 40-50 kernel; 10-30 !{PROFILED}; 22-30 !{PROFILED}; 31-39 !{WORK}; 32-34 !{PROFILED} p2",
+            *(1, "in_use_share", []),
+        ),
+        (f"1-10 kernel; 90-101 kernel; 20-40 !{PROFILED}", 1, "in_use_share", [(0.4,)]),
+        ("1-10 kernel pNone; 90-101 kernel pNone", 1, "in_use_share", [(0.2,)]),
+        (f"1-10 kernel pNone; 90-101 kernel pNone; 20-40 !{PROFILED} pNone", 1, "in_use_share", [(0.4,)]),
+        # each process by itself, without graphs and what starts at 0
+        (
+            "0-5 kernel; 5-6 kernel; 9-10 kernel; 5-20 graph; 7-8 kernel p2; 17-18 kernel p2",
+            *(1, "process_id start_ns dur_ns", [(2, 7, 11), (1, 5, 5)]),
+        ),
+    ],
+)
+def test_as_nsys(events, chunks, columns, rows):
+    found = utilisation(report(timeline(events)), chunks, as_nsys=True)
+    assert found.select(columns.split()).rows() == rows
 
 
 def test_as_nsys_takes_the_context_of_what_ended_last():
     events = [kernel(1, 9, context=1), kernel(2, 50, context=3), kernel(3, 4, context=2)]
-    assert rows(report(events), "context_id", chunks=1, as_nsys=True, threshold_share=2) == [(3,)]
+    found = utilisation(report(events), 1, as_nsys=True, threshold_share=2)
+    assert found.get_column("context_id").to_list() == [3]
 
 
 @pytest.mark.parametrize("path", EXPECTED, ids=[f"{path.parent.name}-{path.stem}" for path in EXPECTED])
@@ -138,21 +132,3 @@ def test_equals_nsys(path):
             name: int(expected[name]) for name in columns
         }
         assert abs(row["in_use_share"] * 100 - float(expected["In-Use (%)"])) <= 0.05 + 1e-9
-
-
-def test_busy_time_is_the_ledgers_on_real_reports():
-    for path in sorted((HERE / "reports").glob("*.sqlite")):
-        of = real_report(path)
-        busy = ledger(of).filter(pl.col("bucket").cast(pl.String).is_in(BUSY))
-        assert utilisation(of)["busy_ns"].sum() == busy["ns"].sum()
-
-
-def test_work_without_a_process_has_the_overhead_without_one():
-    profiled = "CUDA profiling overhead"
-    events = [kernel(1, 10, process=None), kernel(90, 101, process=None), overhead(profiled, 20, 90, process=None)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        alone = utilisation(report(events[:2]), chunks=1, as_nsys=True)
-        found = utilisation(report(events), chunks=1, as_nsys=True)
-    assert alone.get_column("in_use_share").to_list() == [0.2]
-    assert found.is_empty()  # with the overhead it is at 90 %

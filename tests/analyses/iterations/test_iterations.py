@@ -1,4 +1,4 @@
-"""The table `iterations`, the steady part, windows by iterations, and the phases of a recording."""
+"""Iterations by marks and what is told of them, the steady part, windows, and the phases of a recording."""
 
 from dataclasses import replace
 from statistics import median
@@ -14,7 +14,6 @@ from kanalyze.analyses.iterations.phases import (
     inner_parts,
     lengths_ns,
     parts_of_step,
-    recorded_of,
     spread_of,
     steady_part,
 )
@@ -52,18 +51,13 @@ def kinds(lengths, **keys):
     return kanalyze.iterations(report(loop(lengths, **keys)))
 
 
-def test_steps_of_equal_length_are_steady():
-    rows = kinds([100] * 8)
-    assert rows.get_column("kind").to_list() == ["steady"] * 8
-    assert rows.get_column("window").to_list() == [f"step#{number}" for number in range(1, 9)]
-    assert rows.get_column("dur_ns").to_list() == [110] * 7 + [100]
-    assert rows.get_column("operations").to_list() == [1] * 8
-
-
-def test_a_long_one_among_them_is_odd():
-    rows = kinds([100] * 6 + [400] + [100] * 6)
-    assert rows.filter(pl.col("kind") == "odd").get_column("index").to_list() == [7]
-    assert "× the median" in rows.item(6, "reason")
+def in_phases(steps):
+    """Of each step (start, phases) a range for each phase (name, begin, end) with a launch and a kernel in it."""
+    events = []
+    for start, phases in steps:
+        for name, begin, end in phases:
+            events += step(name, (start + begin, start + end), (start + begin + 4, start + end - 1), len(events))
+    return events
 
 
 def working(works, lengths=None):
@@ -120,11 +114,6 @@ def test_a_collective_that_waits_for_another_rank_is_no_work():
     assert odd_ones(kanalyze.iterations(report(events))) == []
 
 
-def test_what_recurs_is_not_odd():
-    rows = kinds(([100] * 3 + [200]) * 5)
-    assert rows.filter(pl.col("kind") == "odd").is_empty()
-
-
 @pytest.mark.parametrize(
     ("lengths", "odd"),
     [
@@ -134,12 +123,18 @@ def test_what_recurs_is_not_odd():
         (([120] * 3 + [420]) * 5, []),  # every fourth one updates
         ([120, 121, 420, 420, 119, 420, 120, 420, 121, 120, 120] * 2, []),  # a kind of its own
         ([120] * 3 + [190, 120, 200] + [120] * 4, []),  # jitter
+        ([100] * 6 + [400] + [100] * 6, [7]),
+        ([100] * 6 + [10] + [100] * 6, [7]),
+        ([100] * 8, []),
     ],
 )
 def test_of_many_that_take_another_time_those_are_odd_that_differ_in_more(lengths, odd):
     rows = kinds(lengths)
     assert odd_ones(rows) == odd
     assert rows.filter(pl.col("kind") == "steady").height == len(lengths) - len(odd)
+    assert rows.filter(pl.col("kind") == "odd").get_column("reason").str.contains("× the median").all()
+    assert rows.get_column("dur_ns").to_list() == [*(length + 10 for length in lengths[:-1]), lengths[-1]]
+    assert rows.get_column("operations").to_list() == [1] * len(lengths)
 
 
 @pytest.mark.parametrize("name", ["step", "ProfilerStep#{}"])
@@ -156,21 +151,13 @@ def test_the_first_ones_of_a_schedule_warm_up_though_the_process_began_before(na
 
 def test_many_that_launch_more_are_odd():
     """Of ten steps two evaluate: each takes half more time, with twenty launches more."""
-    events, at, number = [], 1_000, 0
-    for step in range(10):
-        launches = 30 if step in (3, 7) else 10
-        for part in range(launches):
-            number += 1
-            events += [
-                *launched(
-                    at + 20 * part + 1,
-                    at + 20 * part + 3,
-                    kernel(at + 20 * part + 4, at + 20 * part + 20, correlation=number),
-                )
-            ]
-        length = max(400, 20 * launches)
-        events.append(nvtx("step", at, at + length))
-        at += length
+    events, at = [], 1_000
+    for number in range(10):
+        launches = 30 if number in (3, 7) else 10
+        for start in range(at, at + 20 * launches, 20):
+            events += launched(start + 1, start + 3, kernel(start + 4, start + 20, correlation=len(events)))
+        events.append(nvtx("step", at, at + max(400, 20 * launches)))
+        at += max(400, 20 * launches)
     assert odd_ones(kanalyze.iterations(report(events))) == [4, 8]
 
 
@@ -198,15 +185,11 @@ def test_ranges_of_libraries_are_no_iterations(name, domain):
 
 
 def test_steps_that_a_jax_program_numbers_are_its_own():
-    events = [
-        event
-        for number in range(6)
-        for event in loop(
-            [100], name=f"train#step_num={number}#", domain="TSL", start=1_000 + 110 * number, number=number + 1
-        )
-    ]
-    rows = kanalyze.iterations(report(events))
-    assert rows.get_column("name").to_list() == ["train"] * 6
+    events = []
+    for number in range(6):
+        name = f"train#step_num={number}#"
+        events += loop([100], name=name, domain="TSL", start=1_000 + 110 * number, number=number + 1)
+    assert kanalyze.iterations(report(events)).get_column("name").to_list() == ["train"] * 6
 
 
 @pytest.mark.parametrize(
@@ -264,15 +247,6 @@ def test_variants_of_a_benchmark_are_no_iterations():
     assert steady_part(programs(*variants)) is None
 
 
-def test_one_of_many_may_do_something_else():
-    steps = [[("forward", 60), ("backward", 40)]] * 7
-    assert kanalyze.iterations(programs(*steps, [("evaluate", 1_000)])).height == 8
-
-
-def test_two_kinds_of_steps_in_turns_are_iterations():
-    assert kanalyze.iterations(programs(*[[("generator", 100)], [("discriminator", 100)]] * 4)).height == 8
-
-
 def server(prefill, decode):
     """Requests: one step for a text of any length, and five for a token each; how long their kernels take."""
     events, at, number = [], 1_000, 1
@@ -311,8 +285,7 @@ def test_iterations_run_the_same_kernels(steps):
 def test_epochs_hold_steps():
     events = loop([100] * 4) + loop([100] * 4, start=2_000) + loop([100] * 4, start=3_000)
     events += [nvtx("epoch", start, start + 450) for start in (999, 1_999, 2_999)]
-    rows = kanalyze.iterations(report([{**event} if isinstance(event, dict) else event for event in events]))
-    assert rows.get_column("name").unique().to_list() == ["step"]
+    assert kanalyze.iterations(report(events)).get_column("name").unique().to_list() == ["step"]
 
 
 def test_real_steps_are_those_of_the_program():
@@ -326,24 +299,37 @@ def test_real_steps_are_those_of_the_program():
 
 
 @pytest.mark.parametrize("path", [MLP, TRACE], ids=lambda path: path.name)
-def test_the_steady_part_is_a_window_of_iterations(path):
-    steady = steady_part(real_report(path))
-    rows = kanalyze.iterations(real_report(path), window="steady")
-    assert rows.height == steady.number
-    assert rows.get_column("dur_ns").sum() == steady.ns
-    assert kanalyze.ledger(real_report(path), window="steady").get_column("ns").sum() == steady.ns
-
-
-@pytest.mark.parametrize("path", [MLP, TRACE], ids=lambda path: path.name)
-def test_parts_of_steps_add_up_to_the_steady_part(path):
-    found = real_report(path)
-    steady = steady_part(found)
-    parts = parts_of_step(found, steady)
-    assert parts.get_column("ns").sum() == steady.ns
-    ledger = kanalyze.ledger(found, window="steady").group_by("bucket").agg(pl.col("ns").sum())
-    for bucket, ns in ledger.iter_rows():
-        assert parts.get_column(f"{bucket}_ns").sum() == ns
+def test_of_real_programs_the_steady_part_its_parts_and_the_phases_add_up(path):
+    real = real_report(path)
+    steady, ledger = steady_part(real), kanalyze.ledger(real, window="steady")
+    rows, parts = kanalyze.iterations(real, window="steady"), parts_of_step(real, steady)
+    assert (rows.height, rows.get_column("dur_ns").sum()) == (steady.number, steady.ns)
+    assert parts.get_column("ns").sum() == ledger.get_column("ns").sum() == steady.ns
     assert parts.item(-1, "range") == NO_RANGE
+    spread = {bucket: (least, most) for bucket, least, most in spread_of(real, steady).iter_rows()}
+    for bucket, ns in ledger.group_by("bucket").agg(pl.col("ns").sum()).filter(pl.col("ns") > 0).iter_rows():
+        assert parts.get_column(f"{bucket}_ns").sum() == ns
+        assert spread[bucket][0] <= ns / steady.number <= spread[bucket][1]
+    phases, (start, end) = kanalyze.phases(real), real.recorded
+    assert phases.get_column("ns").sum() == end - start
+    assert phases.filter(phase="steady").item(0, "ns") == steady.ns
+
+
+def test_what_came_before_between_and_after_is_told_by_what_it_was():
+    events = in_phases((start, [("step", 0, 100)]) for start in (1_000, 1_110, 1_220, 2_500, 2_610))
+    events += [nvtx("load", 600, 700), nvtx("evaluate", 1_400, 2_400), call("cudaMalloc", 500, 510)]
+    rows = kanalyze.phases(report(events))
+    parts = {
+        (phase, part): (ns, count) for phase, part, ns, count in rows.select("phase", "part", "ns", "count").rows()
+    }
+    assert parts["steady", "step"] == (320, 3)
+    assert parts["before", "before the first CUDA call"] == (500, 1)
+    assert parts["before", "in load"] == (100, 1)
+    assert parts["between", "in evaluate"] == (1_000, 1)
+    assert parts["between", "other step"] == (210, 2)
+    assert rows.get_column("ns").sum() == 2_710
+    once = report(launched(0, 1, kernel(2, 9, correlation=1)))
+    assert kanalyze.phases(once).is_empty()
 
 
 # Windows by iterations
@@ -376,74 +362,25 @@ def test_windows_that_are_none():
 # Generated programs
 
 
-@FEWER
-@given(
-    lengths=st.lists(st.integers(20, 2_000), min_size=3, max_size=12),
-    gap=st.integers(1, 50),
-    start=st.integers(0, 5_000),
-    tail=st.integers(0, 5_000),
+PHASES = [("forward", 0, 100), ("backward", 110, 300), ("optimizer", 310, 400)]
+MORE = [*PHASES, ("nccl:all_reduce", 402, 409)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "lasts"),
+    [
+        ([PHASES] * 8, 400),
+        # a range between the phases of some iterations is a part of them
+        ([[("extra", 101, 109), *MORE] if number in (2, 3, 5) else MORE for number in range(8)], 400),
+        ([[*PHASES[:2], ("optimizer", 310, 480)]] * 3, 480),
+    ],
 )
-@pytest.mark.slow
-def test_iterations_are_disjoint_and_phases_close(lengths, gap, start, tail):
-    events = loop(lengths, gap=gap, start=start + 1)
-    end = start + sum(lengths) + gap * len(lengths) + tail + 1
-    found = report([*events, call("cudaFree", end, end + 5)])
-    rows = kanalyze.iterations(found)
-    assert rows.height == len(lengths)
-    assert (rows.get_column("dur_ns") > 0).all()
-    ends = rows.get_column("start_ns") + rows.get_column("dur_ns")
-    assert (ends.shift(1).drop_nulls() <= rows.get_column("start_ns").slice(1)).all()
-    steady = steady_part(found)
-    low, high = recorded_of(found, steady.process_id)
-    assert kanalyze.phases(found).get_column("ns").sum() == high - low
-    assert kanalyze.ledger(found, window="steady").get_column("ns").sum() == steady.ns
-    assert set(rows.get_column("kind")) <= {"steady", "warm-up", "odd", "cut"}
-
-
-def in_phases(steps):
-    """Of each step (start, phases) a range for each phase (name, begin, end) with a launch and a kernel in it."""
-    events = []
-    for start, phases in steps:
-        for name, begin, end in phases:
-            number = len(events)
-            events += [
-                nvtx(name, start + begin, start + end),
-                *launched(
-                    start + begin + 1, start + begin + 3, kernel(start + begin + 4, start + end - 1, correlation=number)
-                ),
-            ]
-    return events
-
-
-def test_phases_side_by_side_are_one_iteration():
-    phases = ("forward", 0, 100), ("backward", 110, 300), ("optimizer", 310, 400)
-    events = in_phases((start, phases) for start in range(1_000, 5_000, 500))
-    rows = kanalyze.iterations(report(events))
+def test_phases_side_by_side_are_one_iteration_which_has_all_of_them(steps, lasts):
+    rows = kanalyze.iterations(report(in_phases((1_000 + 500 * at, phases) for at, phases in enumerate(steps))))
     assert rows.get_column("name").unique().to_list() == ["iteration"]
-    assert rows.get_column("found_by").unique().to_list() == ["ranges forward to optimizer"]
-    assert rows.get_column("start_ns").to_list() == [*range(1_000, 5_000, 500)]
-    assert rows.get_column("dur_ns").to_list()[:-1] == [500] * 7
-
-
-def test_a_range_that_occurs_between_phases_of_some_iterations_is_a_part_of_them():
-    steps = []
-    for step in range(8):
-        names = [("forward", 0, 100), ("backward", 110, 300), ("optimizer", 310, 400), ("nccl:all_reduce", 402, 409)]
-        if step in (2, 3, 5):
-            names.insert(1, ("extra", 101, 109))
-        steps.append((1_000 + 500 * step, names))
-    events = in_phases(steps)
-    rows = kanalyze.iterations(report(events))
-    assert rows.get_column("name").unique().to_list() == ["iteration"]
-    assert rows.get_column("dur_ns").to_list()[:-1] == [500] * 7
-
-
-def test_the_last_iteration_has_all_its_phases():
-    phases = ("forward", 0, 100), ("backward", 110, 300), ("optimizer", 310, 900)
-    events = in_phases((start, phases) for start in range(1_000, 4_000, 1_000))
-    rows = kanalyze.iterations(report(events))
-    assert rows.get_column("dur_ns").to_list() == [1_000, 1_000, 900]
-    assert rows.get_column("operations").to_list() == [3, 3, 3]
+    assert rows.get_column("start_ns").to_list() == [1_000 + 500 * number for number in range(len(steps))]
+    assert rows.get_column("dur_ns").to_list() == [500] * (len(steps) - 1) + [lasts]
+    assert rows.get_column("found_by").str.starts_with("ranges forward to ").all()
 
 
 def test_a_loop_after_another_one_is_no_phase_of_it():
@@ -547,17 +484,6 @@ def test_a_run_with_time_between_is_steady_where_none_adjoins():
     assert steady.host == steady.window
 
 
-@pytest.mark.parametrize("path", [MLP, TRACE], ids=lambda path: path.name)
-def test_the_average_lies_between_least_and_most(path):
-    found = real_report(path)
-    steady = steady_part(found)
-    spread = {bucket: (least, most) for bucket, least, most in spread_of(found, steady).iter_rows()}
-    sums = kanalyze.ledger(found, window="steady").group_by("bucket").agg(pl.col("ns").sum())
-    for bucket, ns in sums.filter(pl.col("ns") > 0).iter_rows():
-        least, most = spread[bucket]
-        assert least <= ns / steady.number <= most
-
-
 def running_ahead(submitted, waiting, work=300):
     """Steps whose host time is short until its queue is full, and the same work of each on the device."""
     events, at, busy = [], 1_000, 1_010
@@ -652,11 +578,6 @@ def test_a_wait_outside_of_marks_after_some_steps_ends_no_run(every):
     assert steady.number >= 30
     assert steady.adjoining
     assert steady.ns / steady.number == pytest.approx(1_000, rel=0.06)
-
-
-def test_a_short_step_with_less_work_is_odd():
-    rows = kinds([100] * 6 + [10] + [100] * 6)
-    assert rows.filter(pl.col("kind") == "odd").get_column("index").to_list() == [7]
 
 
 def test_an_iteration_whose_work_had_ended_with_that_of_the_one_before_takes_nothing():

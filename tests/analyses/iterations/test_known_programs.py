@@ -106,62 +106,15 @@ SAME = (
     *(f"tests/reports/{name}.sqlite" for name in ("torch", "torch_node")),
 )
 
-#: Those whose launches tell something else, or nothing, and why.
-WHY = {
-    "one kernel, launched 7,000 times without regular waits": [
-        f"sample_reports/launch_bound_plain/{name}" for name in ("nsys.sqlite", "torch.json.gz")
-    ],
-    "two steady steps, each of several micro-batches": [
-        f"sample_reports/pipeline_four/rank{rank}.json.gz" for rank in range(4)
-    ],
-    "three variants of one step, in turn": ["sample_reports/streams/torch.json.gz"],
-    "three steps": ["tests/reports/communicators.sqlite"],
-    "a range for each habit, one after the other": ["tests/reports/findings.sqlite"],
-    "what is marked is a part of what repeats: five replays and a kernel": [
-        f"tests/reports/graph_{name}.sqlite" for name in ("graph", "node")
-    ],
-    "three threads launch at once": [f"tests/reports/nvtx.{name}" for name in ("parquetdir", "sqlite")],
-    "two ways to move memory, each a few times": ["tests/reports/prefetch.sqlite"],
-    "one loop after another, of which one is marked": ["tests/reports/thrash.sqlite"],
-    "three iterations, or four": [
-        f"tests/reports/torch/{name}.json.gz"
-        for name in ("compile_reduce_overhead", "cuda_graph", "graphed_callables", "memory")
-    ],
-    "one step": [
-        "tests/reports/torch_versions/autograd-legacy-1.6.json",
-        *(f"tests/reports/torch_versions/torch-1.{name}.json" for name in ("12", "8-bare", "8", "9")),
-        *(f"tests/reports/torch_versions/torch-2.{name}.json" for name in ("0", "3", "4")),
-    ],
-    "copies in turn within a round": ["tests/reports/two_gpus.sqlite"],
-    "a loop of one kernel in each of the marks": ["tests/reports/two_processes.sqlite"],
-}
-OTHER = [path for paths in WHY.values() for path in paths]
-
-
-def agree(path):
-    """Whether marks and launches of a report tell the same time of an iteration, of those that are steady."""
-    with kanalyze.read(ROOT / path) as report:
-        marked, launched = steady_part(report), steady_part_by_launches(report)
-        assert marked.found_by != "launches"
-        if launched is None:
-            return False
-        assert launched.found_by == "launches"
-        one, other = (part.ns / part.number for part in (marked, launched))
-        return abs(one - other) <= one / 20
-
 
 @pytest.mark.parametrize(
     "path", [pytest.param(path, marks=() if at % 5 == 0 else pytest.mark.slow) for at, path in enumerate(SAME)]
 )
 def test_launches_tell_what_marks_do(path):
-    assert agree(path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", OTHER)
-def test_launches_tell_something_else(path):
-    """Expected to fail once launches tell more: such a report belongs to the others then."""
-    assert not agree(path)
+    with kanalyze.read(ROOT / path) as report:
+        marked, launched = steady_part(report), steady_part_by_launches(report)
+        assert marked.found_by != launched.found_by == "launches"
+        assert launched.ns / launched.number == pytest.approx(marked.ns / marked.number, rel=0.05)
 
 
 STEP_COUNT, GPUS = 21, 4

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from random import Random
 
 import polars as pl
@@ -11,8 +10,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze import read
-from kanalyze.analyses.host._range_lines import rounds
 from kanalyze.analyses.iterations._launch_periods import launch_periods
 from kanalyze.analyses.iterations._units import without_timed
 from support.build import kernel, report
@@ -21,7 +18,6 @@ from support.strategies import EVENTS, FEWER
 
 BOOT = [Launch(f"init {number}") for number in range(20)]
 EVALUATION = [copy_in(pause=60_000), Launch("embedding", pause=40_000), *layer(6, "forward"), Launch("hits")]
-ROOT = Path(__file__).parents[3]
 
 
 def found(*programs, name="repetition"):
@@ -33,47 +29,126 @@ def frame(*programs):
     return launch_periods(report_of(*programs))
 
 
-def test_a_step_is_an_iteration_and_its_layers_are_not():
-    program = Program().then(BOOT).iterations(*[training_step(layers=12)] * 10)
-    rows = frame(program)
-    assert rows.get_column("start").to_list() == program.begun
-    assert rows.select("name", "found_by", "phase", "usual").unique().rows() == [("repetition", "launches", None, True)]
 
 
-def repeated(step, number):
-    return Program().then(BOOT).iterations(*[step] * number)
 
 
+
+
+
+
+
+
+
+
+def started(*launches):
+    """A program that launched these once, at its start."""
+    return Program().then(BOOT).then(launches)
+
+
+def repeated(*steps, **how):
+    return Program(**how).then(BOOT).iterations(*steps)
+
+
+def between_waits(*numbers):
+    """A program that launches a short unit so often, and then waits."""
+    program = Program().then(BOOT)
+    for number in numbers:
+        program.iterations([Launch("product"), Launch("relu")] * number).waits()
+    return program
+
+
+def waiting_late():
+    """A host that runs ahead: of some iterations it waits after each third alone."""
+    program = between_waits(20)
+    for _ in range(5):
+        program.iterations(*[[Launch("product"), Launch("relu")] * 20] * 3).waits()
+        program.iterations([Launch("product"), Launch("relu")] * 20).waits()
+    return program
+
+
+def every_tenth_waits():
+    program = Program().then(BOOT)
+    for _ in range(6):
+        program.iterations(*[training_step(layers=1, data=False)] * 10).waits()
+    return program
+
+
+def of_layers(number, layers, pause):
+    """Steps of like layers, before each of which the host pauses so long."""
+    step = [Launch("copy", pause=pause), *[Launch("product"), Launch("relu"), Launch("copy")] * layers]
+    return repeated(*[step[:-1]] * number, jitter=Random(1))  # noqa: S311 - no secret depends on it
+
+
+def of_turned_layers(first):
+    """Steps of layers each of which pauses before another kernel than the first one."""
+    parts = [Launch("copy"), Launch("product", pause=8_000), Launch("relu")]
+    parts = parts[first:] + parts[:first]
+    step = [parts[0]._replace(pause=16_000), *(parts * 5)[1:]]
+    return repeated(*[step] * 20, jitter=Random(1))  # noqa: S311 - no secret depends on it
+
+
+def threads_that_swap(seed):
+    """Steps of three threads, whose launches change places."""
+    random, steps = Random(seed), []  # noqa: S311 - no secret depends on it
+    for _ in range(30):
+        step = [one._replace(thread=2) if "backward" in one.name else one for one in training_step()]
+        for _ in range(3):
+            place = random.randrange(5, len(step) - 6)
+            step[place : place + 2] = step[place + 1], step[place]
+        step.insert(random.randrange(1, len(step)), copy_in()._replace(thread=3, blocks=77))
+        steps.append(step)
+    return repeated(*steps, jitter=random)
+
+
+#: Eight kernels that a library times, each after a fill that clears the cache; and the fill alone, to time that.
+TIMED = [
+    launch
+    for number in range(8)
+    for launch in [Launch("FillFunctor", 12800)] * 30 + [Launch("FillFunctor", 12800), Launch(f"try {number}")] * 60
+]
 TOKEN = [Launch("embedding", pause=40_000), *layer(12), Launch("head"), Launch("argmax")]
 GRAPH = [copy_in(pause=50_000), Launch("[CUDA graph 1]", ns=100_000), Launch("sample"), copy_out()]
 SHAPES = [[one._replace(blocks=7 * number % 5 + 1) for one in training_step()] for number in range(40)]
+TWICE = [Launch("a", pause=9_000), Launch("a"), Launch("b"), Launch("b")]
 REPEATED = {
-    "a step without any copy": repeated(training_step(layers=12, data=False), 10),
-    "identical layers and little else": repeated(TOKEN, 10),
-    "four": repeated(training_step(), 4),
-    "five": repeated(training_step(), 5),
-    "sixty": repeated(training_step(), 60),
-    "steps of other shapes": Program().then(BOOT).iterations(*SHAPES),
+    "a step and its layers": repeated(*[training_step(layers=12)] * 10),
+    "a step without any copy": repeated(*[training_step(layers=12, data=False)] * 10),
+    "identical layers and little else": repeated(*[TOKEN] * 10),
+    **{f"{number} steps": repeated(*[training_step()] * number) for number in (4, 5, 60)},
+    "steps of other shapes": repeated(*SHAPES),
     "one kernel": Program().iterations(*[[Launch("only")]] * 1000),
-    "launches that occur twice": Program().iterations(
-        *[[Launch("a", pause=9_000), Launch("a"), Launch("b"), Launch("b")]] * 50
-    ),
-    "a graph, which is one launch": repeated(GRAPH, 40),
+    "launches that occur twice": Program().iterations(*[TWICE] * 50),
+    "a graph beside other launches": repeated(*[GRAPH] * 40),
+    "a graph alone": started().iterations(*[[Launch("[CUDA graph 1]", ns=200_000)]] * 8),
+    "kernels that a library timed, and few steps": started(*TIMED).iterations(*[training_step(layers=1)] * 4),
+    "kernels that a library timed, and many steps": started(*TIMED).iterations(*[training_step(layers=1)] * 40),
+    "fills within a step": repeated(*[[*training_step(layers=2), *[Launch("FillFunctor"), Launch("add")] * 10]] * 10),
+    "a short unit between waits": between_waits(*[20] * 30),
+    "fewer and more of it": between_waits(10, *[20] * 15, 25, *[20] * 15),
+    "a host that waits late": waiting_late(),
+    "steps of which every tenth waits": every_tenth_waits(),
+    **{f"{layers} layers between pauses": of_layers(20, layers, pause=9_000) for layers in (5, 12)},
+    **{f"layers that pause before kernel {first}": of_turned_layers(first) for first in (0, 1, 2)},
+    **{f"threads that swap launches {seed}": threads_that_swap(seed) for seed in (0, 3)},
 }
 
 
 @pytest.mark.parametrize("program", REPEATED.values(), ids=REPEATED)
 def test_repetitions_begin_where_they_were_planned(program):
-    assert found(program) == program.begun
+    rows = frame(program)
+    assert rows.get_column("start").to_list() == program.begun
+    assert rows.select("name", "found_by", "phase").unique().rows() == [("repetition", "launches", None)]
 
 
 NOT_REPEATED = {
-    "three": repeated(training_step(), 3),
+    "three": repeated(*[training_step()] * 3),
     "less than half of the time": Program().then([Launch("a", ns=10**8)]).iterations(*[training_step()] * 10),
     "one kernel of little time": Program().then([Launch("large", ns=10**8)]).then([Launch("only")] * 1000),
+    "one kernel, eight times": started().iterations(*[[Launch("kernel")]] * 8),
     "no launch": Program(),
-    "a start": Program().then(BOOT),
-    "three starts": Program().then(BOOT * 3),
+    "a start": started(),
+    "three starts": started(*BOOT * 2),
 }
 
 
@@ -82,9 +157,47 @@ def test_what_is_rare_or_takes_little_time_is_no_repetition(program):
     assert frame(program).is_empty()
 
 
+#: Programs whose repetitions are parts of what might be one: regular pauses and waits would tell.
+PARTS = {
+    "waits now and then": (between_waits(*(5 + 7 * number % 31 for number in range(30))), 10),
+    "layers between short pauses": (of_layers(20, 5, pause=3_000), 5),
+}
+
+
+@pytest.mark.parametrize(("program", "times"), PARTS.values(), ids=PARTS)
+def test_what_nothing_puts_together_is_told_as_it_repeats(program, times):
+    assert len(found(program)) >= times * len(program.begun)
+
+
+STENCIL = [copy_in(pause=300_000), Launch("stencil"), Launch("scale"), Launch("square"), copy_out()]
+LOGGED, LOSS = [*STENCIL[:-1], Launch("memset"), Launch("total"), copy_out()], [Launch("norm"), copy_out()]
+ODD = {
+    "fewer and more": (REPEATED["fewer and more of it"], [0, 16]),
+    "the last of each loop": (Program().then(BOOT[:1]).iterations(*[*[STENCIL] * 39, LOGGED] * 3), [39, 79, 119]),
+    **{
+        f"every tenth logs {len(more)}": (  # not what follows the last
+            repeated(*[training_step(data=len(more) > 1) + more * (at % 10 == 9) for at in range(60)]),
+            [9, 19, 29, 39, 49],
+        )
+        for more in (LOSS, LOSS[:1])
+    },
+}
+
+
+@pytest.mark.parametrize(("program", "odd"), ODD.values(), ids=ODD)
+def test_repetitions_that_launch_less_or_more_are_not_usual(program, odd):
+    rows = frame(program)
+    assert rows.get_column("start").to_list() == program.begun
+    assert (~rows.get_column("usual")).arg_true().to_list() == odd
+
+
 def test_operations_without_any_calls():
     line = [kernel(100 * at, 100 * at + 50, name=name) for at, name in enumerate("abcdefgh" * 30)]
     assert launch_periods(report(line)).get_column("start").to_list() == list(range(0, 24_000, 800))
+
+
+def test_without_a_loop_after_them_timed_kernels_are_what_repeats():
+    assert frame(Program().then(TIMED)).equals(frame(Program().then(TIMED).then(BOOT)), null_equal=True)
 
 
 @pytest.mark.parametrize("pause", [10, 5_000_000])
@@ -97,30 +210,12 @@ def test_repetitions_adjoin_and_the_last_one_ends_with_its_work(pause):
     assert ends[-1] == work.item(-2, "start_ns") + work.item(-2, "dur_ns")
 
 
-#: Eight kernels that a library times, each after a fill that clears the cache; and the fill alone, to time that.
-TIMED = [
-    launch
-    for number in range(8)
-    for launch in [Launch("FillFunctor", 12800)] * 30 + [Launch("FillFunctor", 12800), Launch(f"try {number}")] * 60
-]
 
 
-@pytest.mark.parametrize("steps", [4, 40])
-def test_kernels_that_a_library_timed_before_are_left_out(steps):
-    program = Program().then(BOOT).then(TIMED).iterations(*[training_step(layers=1)] * steps)
-    assert found(program) == program.begun
 
 
-def test_a_loop_with_enough_time_keeps_its_fills():
-    step = [*training_step(layers=2), *[Launch("FillFunctor"), Launch("add")] * 10]
-    program = Program().then(BOOT).iterations(*[step] * 10)
-    rows = frame(program)
-    assert rows.get_column("start").to_list() == program.begun
-    assert rows.get_column("launches").unique().to_list() == [len(step)]
 
 
-def test_without_a_loop_after_them_timed_kernels_are_what_repeats():
-    assert frame(Program().then(TIMED)).equals(frame(Program().then(TIMED).then(BOOT)), null_equal=True)
 
 
 @given(st.lists(st.sampled_from([0, 0, 0, 1, 2, 3]), max_size=400), st.booleans())
@@ -144,37 +239,14 @@ def by_hand(codes: list[int]) -> list[int]:
     return [code for place, code in enumerate(codes) if place not in left_out]
 
 
-def between_waits(*numbers):
-    """Programs that launch a short unit so often, and then wait."""
-    program = Program().then(BOOT)
-    for number in numbers:
-        program.iterations([Launch("product"), Launch("relu")] * number).waits()
-    return program
 
 
-def test_a_short_unit_between_waits_is_a_part_of_an_iteration():
-    program = between_waits(*[20] * 30)
-    assert found(program) == program.begun
 
 
-def test_the_one_that_holds_less_or_more_is_odd():
-    program = between_waits(10, *[20] * 15, 25, *[20] * 15)
-    assert found(program) == program.begun
-    odd = frame(program).filter(~pl.col("usual")).get_column("start").to_list()
-    assert odd == [program.begun[0], program.begun[16]]
 
 
-def test_waits_now_and_then_make_no_iteration():
-    program = between_waits(*(5 + 7 * number % 31 for number in range(30)))
-    assert len(found(program)) > 10 * len(program.begun)
 
 
-def test_a_host_that_waits_after_several_of_them_makes_no_others():
-    program = between_waits(20)
-    for _ in range(5):
-        program.iterations(*[[Launch("product"), Launch("relu")] * 20] * 3).waits()
-        program.iterations([Launch("product"), Launch("relu")] * 20).waits()
-    assert found(program) == program.begun
 
 
 @pytest.mark.parametrize(("call", "together"), [("cudaMemcpyAsync", 10), ("cudaMemcpy", 1)])
@@ -187,52 +259,16 @@ def test_chunks_are_parts_of_what_the_host_waits_for_unless_each_copy_waits(call
     assert rows.get_column("start").to_list() == program.begun[::together]
 
 
-def of_layers(number, layers, pause):
-    """Steps of like layers, before each of which the host pauses so long."""
-    step = [Launch("copy", pause=pause), *[Launch("product"), Launch("relu"), Launch("copy")] * layers]
-    jitter = Random(1)  # noqa: S311 - no secret depends on it
-    return Program(jitter=jitter).then(BOOT).iterations(*[step[:-1]] * number)
 
 
-@pytest.mark.parametrize("layers", [5, 12])
-def test_layers_between_regular_pauses_are_no_iterations(layers):
-    program = of_layers(20, layers, pause=9_000)
-    assert found(program) == program.begun
-    assert len(found(of_layers(20, layers, pause=3_000))) >= 5 * len(program.begun)
 
 
-@pytest.mark.parametrize("first", [0, 1, 2])
-def test_steps_begin_where_the_host_pauses_though_each_layer_pauses_elsewhere(first):
-    parts = [Launch("copy"), Launch("product", pause=8_000), Launch("relu")]
-    parts = parts[first:] + parts[:first]
-    step = [parts[0]._replace(pause=16_000), *(parts * 5)[1:]]
-    jitter = Random(1)  # noqa: S311 - no secret depends on it
-    program = Program(jitter=jitter).then(BOOT).iterations(*[step] * 20)
-    assert found(program) == program.begun
 
 
-def test_a_graph_that_is_launched_again_and_again_is_a_loop():
-    step = [Launch("[CUDA graph 1]", ns=200_000)]
-    program = Program().then([Launch("init", ns=1_000)]).iterations(*[step] * 8)
-    assert found(program) == program.begun
-    assert found(Program().then([Launch("init", ns=1_000)]).iterations(*[[Launch("kernel")]] * 8)) == []
 
 
-def test_steps_of_which_every_tenth_waits_are_no_part_of_anything():
-    program = Program().then(BOOT)
-    for _ in range(6):
-        program.iterations(*[training_step(layers=1, data=False)] * 10).waits()
-    assert found(program) == program.begun
 
 
-@pytest.mark.parametrize("data", [True, False])
-def test_every_tenth_step_logs(data):
-    logged = [Launch("norm"), copy_out()] if data else [Launch("norm")]
-    steps = [training_step(data=data) + (logged if number % 10 == 9 else []) for number in range(60)]
-    program = Program().then(BOOT).iterations(*steps)
-    rows = frame(program)
-    assert rows.get_column("start").to_list() == program.begun
-    assert (~rows.get_column("usual")).arg_true().to_list() == [9, 19, 29, 39, 49]  # not what follows the last
 
 
 @pytest.mark.slow
@@ -261,19 +297,6 @@ def test_steps_and_not_epochs(epochs, steps, evaluated, data):
     assert rows.filter(pl.col("name") != "repetition").get_column("usual").all()
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("seed", range(5))
-def test_the_launches_of_threads_swap_places(seed):
-    random, steps = Random(seed), []  # noqa: S311 - no secret depends on it
-    for _ in range(30):
-        step = [one._replace(thread=2) if "backward" in one.name else one for one in training_step()]
-        for _ in range(3):
-            place = random.randrange(5, len(step) - 6)
-            step[place : place + 2] = step[place + 1], step[place]
-        step.insert(random.randrange(1, len(step)), copy_in()._replace(thread=3, blocks=77))
-        steps.append(step)
-    program = Program(jitter=random).then(BOOT).iterations(*steps)
-    assert found(program) == program.begun
 
 
 def test_a_thread_that_launches_at_a_rate_of_its_own():
@@ -303,18 +326,6 @@ def test_a_rank_that_does_other_things_as_well():
     assert frame(programs[1]).is_empty()
 
 
-def test_each_process_has_its_own():
-    programs = [Program(process=rank, device=rank).then(BOOT) for rank in range(3)]
-    for program in programs:
-        program.iterations(*[training_step(layers=4 + program.process)] * 12)
-    rows = frame(*programs)
-    for program in programs:
-        own = rows.filter(process_id=program.process)
-        assert own.get_column("start").to_list() == program.begun
-        assert own.get_column("name").unique().to_list() == ["repetition"]
-    assert rows.get_column("process_id").n_unique() == 3
-
-
 def test_a_recording_that_begins_and_ends_within_a_step():
     steps = [training_step()] * 10
     program = Program().iterations(steps[0][50:], *steps, steps[0][:70])
@@ -322,14 +333,6 @@ def test_a_recording_that_begins_and_ends_within_a_step():
     assert rows.filter("usual").get_column("start").to_list() == program.begun[1:11]
 
 
-def test_the_last_one_is_odd():
-    kernels = [Launch("stencil"), Launch("scale"), Launch("square")]
-    usual = [copy_in(pause=300_000), *kernels, copy_out()]
-    odd = [copy_in(pause=300_000), *kernels, Launch("memset"), Launch("total"), copy_out()]
-    program = Program().then([Launch("memset")]).iterations(*[*[usual] * 39, odd] * 3)
-    rows = frame(program)
-    assert rows.get_column("start").to_list() == program.begun
-    assert rows.get_column("launches").to_list() == [*[5] * 39, 7] * 3
 
 
 def test_two_loops_one_after_the_other():
@@ -445,25 +448,3 @@ def test_repetitions_are_disjoint_and_begin_with_a_launch(events):
     for part in rows.partition_by("process_id"):
         assert part.height >= 4
         assert (part["end"].slice(0, part.height - 1) <= part["start"].slice(1)).all()
-
-
-@pytest.mark.parametrize(
-    ("path", "name", "number"),
-    [
-        ("sample_reports/mlp_train/nsys.sqlite", "step", 42),
-        ("tests/reports/emit_nvtx.sqlite", "step #", 5),
-        ("tests/reports/findings_clean.sqlite", "step", 40),
-        ("tests/reports/torch/ddp.json.gz", "step", 4),
-        ("tests/reports/torch_node.sqlite", "step #", 20),
-    ],
-)
-def test_real_programs_have_as_many_as_their_marks_say(path, name, number):
-    with read(ROOT / path) as real:
-        assert rounds(real).filter(name=name).height == number
-        marks = rounds(real).filter(name=name).select("start", "end")
-        rows = launch_periods(real).filter(pl.col("start") < marks.get_column("end").max())
-        assert rows.height == number
-        middle = rows.get_column("start") + (rows.get_column("end") - rows.get_column("start")) // 2
-        before = marks.get_column("start").search_sorted(middle, side="right")
-        # what a program does between two loops belongs to one of them
-        assert sum(at == place for place, at in enumerate(before, 1)) >= number - 1

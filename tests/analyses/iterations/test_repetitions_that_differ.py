@@ -220,15 +220,6 @@ def test_an_evaluation_between_epochs_is_no_part_of_an_iteration():
     assert frame(program).get_column("start").to_list() == program.begun
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_random_launches_are_none(seed):
-    random = Random(seed)  # noqa: S311 - no secret depends on it
-    names = [f"kernel {number}" for number in range(random.randrange(3, 30))]
-    names += ["adam", SGD][: random.randrange(1, 3)]
-    weights = [random.uniform(0.1, 1) for _ in names]
-    assert frame(Program().then(random_launches(random, names, weights, random.randrange(100, 900)))).is_empty()
-
-
 def test_parameters_updated_one_by_one_are_parts_of_an_update():
     random = Random(4)  # noqa: S311 - no secret depends on it
     program = Program(jitter=random).then(BOOT)

@@ -17,7 +17,7 @@ from kanalyze.errors import CannotTellError
 from kanalyze.readers.capture.reports import every_report
 from kanalyze.renderers.page.counters import joint_page
 from support.build import call, kernel, nvtx, report, rows_of
-from support.command import SAMPLES, run
+from support.command import SAMPLES
 from support.counters import measured
 from support.real_reports import real_capture
 
@@ -67,17 +67,27 @@ def test_a_window_is_of_the_report_that_gives_the_time():
     assert "outside" not in left_over()
 
 
-def test_two_reports_that_give_time_have_their_rows_each():
-    """Runs or ranks; the counters are of both."""
+def test_each_report_that_gives_time_has_its_rows_with_the_traces_and_counters_of_its_own_capture():
+    """Runs or ranks; what is of no capture is of all of them, and as many traces belong to these in their order."""
+
+    def of(folder, made):
+        return replace(made, meta=replace(made.meta, capture=Path(folder), path=Path(folder)))
+
     first, second = timed(kernel(0, 60)), timed(kernel(0, 80), kernel(80, 100, name="j"), path="second")
-    rows = kanalyze.joined(first, second, measured({SPEED: 25.0}, block=(32, 1, 1)))
+    traces = [timed(kernel(0, ns), tool="torch.profiler") for ns in (61, 82)]
+    fast, slow = (measured({SPEED: share}, rules=[RULE], block=(32, 1, 1)) for share in (25.0, 50.0))
+    rows = kanalyze.joined(first, second, *traces, fast)
     assert rows.columns == ["report", *kanalyze.joined(first).columns]
-    told = rows.select("report", "name", "total_ns", "window_share", "compute_share", "ncu_match").rows()
-    assert told == [
-        ("of nsys", "k", 60, 1.0, 0.25, "exact"),
-        ("second", "k", 80, 0.8, 0.25, "exact"),
-        ("second", "j", 20, 0.2, None, "none"),
+    columns = ("report", "name", "total_ns", "window_share", "torch_total_ns", "compute_share", "ncu_match")
+    assert rows.select(columns).rows() == [
+        ("of nsys", "k", 60, 1.0, 61, 0.25, "exact"),
+        ("second", "k", 80, 0.8, 82, 0.25, "exact"),
+        ("second", "j", 20, 0.2, None, None, "none"),
     ]
+    shares = gains(first, second, fast).filter(source="ncu").select("report", "name", "gain_share", "gain_ns").rows()
+    assert shares == [("of nsys", "k", 0.5, 30.0), ("second", "k", 0.4, 40.0)]
+    rows = kanalyze.joined(of("a", first), of("b", second), of("b", slow), of("a", fast))
+    assert rows.select("report", "compute_share").rows() == [("a", 0.25), ("b", 0.5), ("b", None)]
 
 
 RANKS = ("torch-rank0.json.gz", "torch-rank1.json.gz")
@@ -96,44 +106,24 @@ def test_what_is_given_twice_counts_once(tmp_path):
     assert kanalyze.joined(*cdist, *cdist).equals(kanalyze.joined(*cdist))
 
 
-@pytest.mark.slow
-def test_a_measurement_and_its_pages_are_one_report_of_the_page():
-    pages = [SAMPLES / "gelu" / f"ncu.{page}.csv" for page in ("details", "source")]
-    text = run("summarize", SAMPLES / "gelu/torch.json.gz", *pages).text
-    assert "with ncu.details.csv (ncu)" in " ".join(text.split())
-
-
 @pytest.mark.parametrize(
-    ("first", "second", "same"),
+    ("times", "process", "left"),
     [
-        (5890, 5888, True),  # as ncu's page of details prints it: 5.89 us
-        (5888, 5888, True),
-        (5890, 5896, False),
-        (5887, 5888, False),
-        (1_230_000, 1_234_567, True),
-        (1_230_000, 1_236_000, False),
-        (950, 951, False),
+        # as ncu's page of details prints it, 5.89 us: one launch as far as it is printed
+        *(((5888, 5890), None, 1), ((5888, 5888), None, 1), ((1_230_000, 1_234_567), None, 1)),
+        *(((5890, 5896), None, 2), ((5887, 5888), None, 2), ((1_230_000, 1_236_000), None, 2), ((950, 951), None, 2)),
+        # launches of an unknown process may be those of any
+        *(((3000, 3000), process, 1) for process in ((None, 7), (7, None), (7, 7))),
+        ((3000, 3000), (7, 8), 2),
     ],
 )
-def test_durations_of_one_launch_are_equal_as_far_as_they_are_printed(first, second, same):
-    runs = [measured({TOOK: took}, block=(32, 1, 1)) for took in (first, second)]
-    counts = [kanalyze.joined(timed(kernel(0, 10)), *given)["ncu_count"].to_list() for given in (runs, runs[::-1])]
-    assert counts == [[1 if same else 2]] * 2
-
-
-@pytest.mark.parametrize(
-    ("whole", "part", "ran", "left"),
-    [
-        *((None, None, 3_000, 1), (None, 7, 3_000, 1), (7, None, 3_000, 1), (7, 7, 3_000, 1), (7, 8, 3_000, 2)),
-        (None, None, 3_100, 2),  # launches that took another time are others
-    ],
-)
-def test_launches_of_an_unknown_process_may_be_those_of_any(whole, part, ran, left):
-    every = [
-        measured(*({TOOK: ns} for ns in times), process=process)
-        for times, process in (((1_000, 2_000, 3_000), whole), ((2_000, ran), part))
+def test_launches_of_equal_times_are_the_same_unless_of_two_processes(times, process, left):
+    runs = [
+        measured({TOOK: took}, {TOOK: 77_000}, process=of, block=(32, 1, 1))
+        for took, of in zip(times, process or (None, None), strict=True)
     ]
-    assert different(every) == every[:left]
+    assert different(runs) == runs[:left]
+    assert len(different(runs[::-1])) == left
 
 
 def test_measurements_of_several_runs_of_ncu_are_added_up():
@@ -154,31 +144,6 @@ def test_traces_of_ranks_are_added_up_beside_one_report_of_nsys():
              timed(kernel(0, 20), kernel(20, 25, name="j"), tool="torch.profiler")]  # fmt: skip
     rows = kanalyze.joined(timed(*both), *ranks).select("name", "torch_match", "torch_count", "torch_total_ns")
     assert rows.rows() == [("k", "exact", 2, 30), ("j", "exact", 1, 5)]
-
-
-def test_as_many_traces_as_reports_of_nsys_belong_to_these_in_their_order():
-    runs = [timed(kernel(0, 10)), timed(kernel(0, 20))]
-    traces = [timed(kernel(0, 11), tool="torch.profiler"), timed(kernel(0, 22), tool="torch.profiler")]
-    assert kanalyze.joined(*runs, *traces)["torch_total_ns"].to_list() == [11, 22]
-
-
-def test_reports_of_two_captures_are_not_mixed():
-    def of(folder, made):
-        return replace(made, meta=replace(made.meta, capture=Path(folder), path=Path(folder)))
-
-    here, there = of("a", timed(kernel(0, 10))), of("b", timed(kernel(0, 20)))
-    fast, slow = (measured({SPEED: share}, block=(32, 1, 1)) for share in (25.0, 50.0))
-    rows = kanalyze.joined(here, there, of("b", slow), of("a", fast))
-    assert rows.select("report", "compute_share").rows() == [("a", 0.25), ("b", 0.5)]
-
-
-def test_operators_of_several_traces_are_those_of_each(repeated):
-    nsys, *ranks = (kanalyze.read(repeated / f"{name}") for name in ("nsys.sqlite", *RANKS))
-    torch, other = (replace(one, meta=replace(one.meta, rank=rank)) for rank, one in enumerate(ranks))
-    once, twice = kanalyze.joined(nsys, torch), kanalyze.joined(nsys, torch, other)
-    names = ["name", "count", "operator", "operators", "path", "module"]
-    assert twice.select(names).equals(once.select(names))
-    assert (twice["torch_total_ns"] == 2 * once["torch_total_ns"]).all()
 
 
 @pytest.mark.parametrize(
@@ -231,25 +196,6 @@ def test_torch_and_nsys_saw_the_same_launches(name):
         assert rows.select("operator", "path").row(0) == (operator, path)
 
 
-@pytest.mark.slow
-def test_summarize_puts_a_capture_on_one_page():
-    ran = run("summarize", "--full", SAMPLES / "cdist", columns=120)
-    assert (ran.status, ran.error) == (0, "")
-    assert "with torch.json.gz (torch.profiler)   with ncu\n" in ran.text
-    assert "left over: 17 rows that ncu did not measure" in ran.text
-    assert ran.text.count("\nKERNELS ") == 1
-
-
-@pytest.mark.slow
-def test_reports_of_different_tools_given_together_are_the_same_page():
-    folder = SAMPLES / "square"
-    files = [folder / name for name in ("nsys.sqlite", "torch.json.gz", "ncu.details.csv")]
-    ran = run("summarize", *files, "--format", "json")
-    assert '"joined_with"' in ran.text
-    shown = run("show", "joined", *files, "--format", "csv")
-    assert len(shown.lines) == 1 + kanalyze.joined(*map(kanalyze.read, files)).height
-
-
 @pytest.fixture
 def repeated(tmp_path):
     """A capture with two runs of the nsys pass, and traces of two ranks."""
@@ -264,51 +210,11 @@ def repeated(tmp_path):
 def test_a_capture_with_runs_and_ranks_leaves_nothing_out(repeated):
     once = kanalyze.joined(*real_capture(SAMPLES / "square"))
     rows = kanalyze.joined(*every_report(repeated, runs=True))
+    assert rows["operator"].unique().sort().to_list() == once["operator"].unique().sort().to_list()
     assert rows["report"].unique(maintain_order=True).to_list() == [str(repeated), str(repeated / "nsys-2.sqlite")]
     for _, own in rows.group_by("report"):
         assert own["ncu_match"].to_list() == once["ncu_match"].to_list()  # exact in each run
         assert own["torch_count"].to_list() == (2 * once["torch_count"]).to_list()
-
-
-@pytest.mark.slow
-def test_its_page_is_of_the_first_run_and_tells_of_the_others(repeated):
-    ran = run("summarize", repeated, columns=120)
-    assert "with 2 reports of torch.profiler with ncu" in " ".join(ran.text.split())
-    assert "This is the first of 2 runs" in ran.text
-    assert ran.text.count("\nKERNELS ") == 1
-
-
-@pytest.mark.slow
-def test_two_captures_have_a_page_each():
-    folders = [SAMPLES / "add", SAMPLES / "add_parallel"]
-    pages = run("summarize", *folders).text.split("─" * 80 + "\n")
-    assert [page.strip("\n") for page in pages] == [run("summarize", one).text.strip("\n") for one in folders]
-
-
-@pytest.mark.slow
-def test_counters_are_on_the_page_of_each_report_that_gives_time():
-    folder = SAMPLES / "add"
-    ran = run("summarize", folder / "nsys.sqlite", SAMPLES / "add_parallel/nsys.sqlite", folder / "ncu.raw.csv")
-    assert ran.text.count("with ncu.raw.csv (ncu)") == 2
-
-
-def test_a_trace_alone_is_what_a_capture_is_read_as(tmp_path):
-    shutil.copy(SAMPLES / "square/torch.json.gz", tmp_path)
-    (tmp_path / "manifest.json").write_text("{}")
-    report = kanalyze.read(tmp_path)
-    assert (report.meta.path, report.meta.read_from) == (tmp_path, tmp_path / "torch.json.gz")
-    assert run("summarize", tmp_path).lines[0].startswith(f"{tmp_path.name}   torch.profiler")
-
-
-@pytest.mark.slow
-def test_the_trace_that_was_laid_out_for_tensorboard_is_joined_too(tmp_path):
-    folder = tmp_path / "square"
-    shutil.copytree(SAMPLES / "square", folder)
-    (folder / "tensorboard").mkdir()
-    (folder / "torch.json.gz").rename(folder / "tensorboard" / "torch.1763000000000000000.pt.trace.json.gz")
-    names = ["name", "torch_count", "operator", "ncu_match"]
-    there, here = (kanalyze.joined(*every_report(place)) for place in (folder, SAMPLES / "square"))
-    assert there.select(names).equals(here.select(names))
 
 
 # What the program gains by each piece of advice: worked out by hand, and within the roofs on captures.
@@ -384,15 +290,6 @@ def test_a_kernel_that_only_ncu_saw_or_that_is_not_in_the_window_has_no_time_to_
     ]
 
 
-def test_gains_of_two_reports_that_give_time_are_rows_each():
-    ncu = measured({}, rules=[rule(0, "slow", 0.5)], block=(32, 1, 1))
-    first, second = timed(kernel(0, 100), path="first"), timed(kernel(0, 40), kernel(40, 80, name="j"), path="second")
-    assert rows(first, second, ncu, columns=("report", *COLUMNS)) == [
-        ("first", "k", "slow", 1.0, 100, 0.5, 50.0),
-        ("second", "k", "slow", 0.5, 40, 0.25, 20.0),
-    ]
-
-
 @pytest.mark.parametrize("name", CAPTURES)
 def test_gains_of_captures_stay_within_the_roofs(name):
     reports = real_capture(SAMPLES / name)
@@ -431,13 +328,8 @@ def implementation(name, at, kernels):
     return events
 
 
-def made(*events):
-    found = report(events)
-    return replace(found, meta=replace(found.meta, tool="nsys", path=Path("made by hand")))
-
-
 def test_implementations_stand_side_by_side():
-    nsys = made(*implementation("eager", 1000, [("a", 20), ("b", 10)]), *implementation("fused", 3000, [("f", 15)]))
+    nsys = timed(*implementation("eager", 1000, [("a", 20), ("b", 10)]), *implementation("fused", 3000, [("f", 15)]))
     ncu = measured({"sm__maximum_warps_per_active_cycle_pct": 50.0}, names=["f"], block=(32, 1, 1))
     columns = (
         "variant",
@@ -456,10 +348,6 @@ def test_implementations_stand_side_by_side():
         ("eager", "timed", 2, 30, 2, 2, "a", 32, "none"),
     ]
     assert found.select("occupancy_share", "measured_share").rows() == [(0.5, 1.0), (None, 0.0)]
-
-
-def test_ranges_of_one_name_are_no_variants():
-    assert kanalyze.variants(made(*implementation("eager", 1000, [("a", 20)]))).is_empty()
 
 
 @pytest.mark.parametrize(

@@ -186,10 +186,3 @@ def test_two_recordings_of_the_same_launches_are_sure_whatever_their_part():
     part = replace(nsys, meta=replace(nsys.meta, partial=True))
     assert same_kernels(part, torch)["match"].to_list() == ["exact"]
     assert same_kernels(part, measured({}, block=(32, 1, 1)))["match"].to_list() == ["shape"]
-
-
-@pytest.mark.parametrize("where", [{"device": 1}, {"window": "1ns..2ns"}])
-def test_a_part_with_one_gpu_does_not_make_the_others_go_away(where):
-    """ncu measured GPU 0."""
-    assert same_kernels(of_gpus(0, 1).narrow(**where), measured({}, block=(32, 1, 1))).is_empty()
-    assert same_kernels(of_gpus(1), measured({}, block=(32, 1, 1)))["match"].to_list() == ["exact"]

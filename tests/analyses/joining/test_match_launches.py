@@ -26,7 +26,7 @@ OTHERS = ("void n::k<1>(T1)", "void n::k<2>(T1)", "j(int const*)", "j(float)")  
 programs = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 3)), min_size=1, max_size=12)
 
 
-def recorded(launches, starts, threads=(), calls=()):
+def recorded(launches, starts, threads=(), calls=(), **tables):
     """The report of nsys of a program, whose kernels started in an order of their own (streams).
 
     The event_id of each kernel is its place in `launches`; `calls` tells which call made each.
@@ -38,7 +38,7 @@ def recorded(launches, starts, threads=(), calls=()):
     ]
     made = dict(zip(calls, threads, strict=True))
     launching = [call("cudaLaunchKernel", n, n + 1, correlation=1 + n, thread=thread) for n, thread in made.items()]
-    found = report([*kernels, *launching])
+    found = report([*kernels, *launching], **tables)
     return replace(found, meta=META)
 
 
@@ -157,6 +157,7 @@ def test_the_match_is_exact_and_the_launch_is_told():
         replace(recorded(TWICE, [0, 5, 9]), meta=replace(META, tool="torch.profiler")),
         recorded(TWICE, [0, 5, 9]).narrow(process=1),
         recorded(TWICE, [0, 5, 9], calls=[0, 1, 1]),  # of a graph
+        recorded(TWICE, [0, 5, 9], symbols=[{"name": NAMES[0], "symbol": one} for one in ("_Z1a", "_Z1b")]),
     ],
 )
 def test_without_knowing_all_launches_it_is_not(base):
@@ -172,33 +173,10 @@ def test_a_launch_that_was_lost_or_is_in_a_graph_takes_the_numbers_away():
         assert kanalyze.joined(base, ncu)["ncu_match"].to_list() == ["shape"]
 
 
-def test_two_functions_of_one_name_are_not_told_apart():
-    base = recorded(TWICE, [0, 5, 9])
-    symbols = [{"name": NAMES[0], "symbol": symbol} for symbol in ("_Z1a", "_Z1b")]
-    both = report([], symbols=symbols).source
-    of_both = replace(base, source=WithSymbols(base.source, both))
-    assert kanalyze.joined(of_both, second())["ncu_match"][0] == "shape"
-
-
-class WithSymbols:
-    """A source with the symbols of another."""
-
-    def __init__(self, source, other):
-        self.kinds, self.events = source.kinds, source.events
-        self.table = lambda name: (other if name == "symbols" else source).table(name)
-
-
-def test_a_launch_outside_of_the_window_is_none_of_its_kernels():
-    base = recorded(TWICE, [0, 5, 9]).narrow(window="900ns..1003ns")
-    rows = kanalyze.joined(base, second()).select("ncu_match", "launch_number", "launch_event_id", "launch_ns").rows()
-    assert rows == [("shape", 2, 1, None)]
-
-
 def test_numbers_take_back_what_equal_counts_claim():
     """As many launches of each shape, but the first of them has another one than nsys saw."""
-    base = recorded([(0, 1), (0, 2)], [0, 5])
     other = measured({}, {}, names=[OTHERS[0]] * 2, grids=[2, 1], asked=Selection((1, 2)))
-    assert kanalyze.joined(base, other)["ncu_match"].to_list() == ["shape", "shape"]
+    assert kanalyze.joined(recorded([(0, 1), (0, 2)], [0, 5]), other)["ncu_match"].to_list() == ["shape", "shape"]
 
 
 def test_a_launch_that_the_program_did_not_come_to_is_none_that_it_made():

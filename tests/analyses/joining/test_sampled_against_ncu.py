@@ -8,7 +8,7 @@ import pytest
 
 import kanalyze
 from kanalyze.analyses.joining._reasons import EXPLANATIONS, FIGURES, why_apart
-from support.command import REPORTS, SAMPLES, run
+from support.command import REPORTS, run
 
 SAMPLED, COUNTED = REPORTS / "metrics_matmul.sqlite", REPORTS / "ncu" / "matmul.raw.csv"
 
@@ -38,20 +38,6 @@ def test_what_is_further_apart_is_told_and_fails_the_gate(tmp_path):
     assert {name for name, row in rows(SAMPLED, other).items() if row["verdict"] == "unexplained"} == {"DRAM read"}
     ran = run("verify", SAMPLED, other)
     assert (ran.status, "DRAM read" in ran.text) == (1, True)
-
-
-def test_a_kernel_of_few_samples_is_not_compared(tmp_path):
-    path = tmp_path / "few.sqlite"
-    shutil.copyfile(SAMPLED, path)
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("DELETE FROM GPU_METRICS WHERE timestamp > 3348500000")
-        connection.commit()
-    assert rows(path, COUNTED) == {}
-
-
-def test_without_sampled_counters_nothing_is_compared():
-    add = SAMPLES / "add"
-    assert rows(REPORTS / "add.sqlite", add / "ncu.details.csv") == {}
 
 
 def test_of_a_capture_the_samples_are_those_of_their_own_pass(tmp_path):
