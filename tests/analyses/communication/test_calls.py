@@ -45,12 +45,6 @@ def test_a_call_is_that_of_the_next_kernel_of_its_thread():
     assert {event: row["in_bytes"] for event, row in found.items()} == {7: 1, 8: 2, 9: 4}
 
 
-def test_calls_for_several_gpus_of_one_thread_are_not_added_up():
-    """What nccl-tests does with -g 2: both calls in one group, then a kernel on each GPU."""
-    found = told([call(0), call(1)], [launched(2, 7, device=0), launched(3, 8, device=1)])
-    assert {event: row["in_bytes"] for event, row in found.items()} == {7: 100, 8: 100}
-
-
 def test_calls_that_do_not_share_out_evenly_tell_no_size():
     calls = [call(0), call(1), call(2)]
     assert told(calls, [launched(4, 7, device=0), launched(5, 8, device=1)]) == {}
@@ -76,7 +70,6 @@ GROUPS = st.lists(
 )
 
 
-@pytest.mark.slow
 @given(GROUPS)
 def test_each_gpu_of_a_group_has_its_own_calls(groups):
     """A model apart: in each group the GPUs call the same sizes one GPU after the other, and each runs one kernel."""

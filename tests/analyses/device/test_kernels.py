@@ -4,6 +4,7 @@ import polars as pl
 import pytest
 
 from kanalyze import catalog
+from kanalyze.analyses.device.copies import copies
 from kanalyze.analyses.device.kernels import gpu, kernels
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
@@ -123,13 +124,6 @@ def test_a_recorded_collective_communicates_whatever_its_name():
     assert dict(families.iter_rows())["mine"] == "communication"
 
 
-def test_a_name_that_is_missing_beside_a_recorded_collective():
-    work = [kernel(0, 5, name=None), kernel(5, 9, name=REDUCE), kernel(9, 10, name=None)]
-    recorded = [{"event_id": 0, "collective": "send"}]
-    found = kernels(report(work, collective_detail=recorded), by="family")
-    assert found.select("family", "total_ns").rows() == [("communication", 9), ("other", 1)]
-
-
 def test_what_compiled_a_kernel_names_its_library():
     compiled = [
         {"name": "mine", "source": "triton", "hash": "0", "num_warps": 4},
@@ -190,6 +184,8 @@ TWO_GPUS = [kernel(0, 10), kernel(20, 40, name="j"), kernel(20, 40, device=1, pr
         ([kernel(0, 10), memcpy(0, 10, stream=8)], {}, [(TO_DEVICE, 1, 10, 0.5), ("k", 1, 10, 0.5)]),
         # whole graphs are left out
         ([graph(0, 90), kernel(90, 100)], {}, [("k", 1, 10, 1.0)]),
+        # a kernel that is called like a memset is one
+        ([kernel(0, 30, name=SET)], {}, [(SET, 1, 30, 1.0)]),
         # a missing name, and no time at all
         ([kernel(5, 5, name=None)], {}, [(None, 1, 0, 0.0)]),
         # what overlaps the window counts, whole
@@ -203,10 +199,65 @@ TWO_GPUS = [kernel(0, 10), kernel(20, 40, name="j"), kernel(20, 40, device=1, pr
 def test_kernels_and_copies_in_one_list(events, where, rows):
     found = gpu(report(events), **where)
     assert found.select("operation", "count", "total_ns", "share").rows() == rows
-    memory = [operation in (TO_DEVICE, TO_HOST, SET) for operation in found["operation"]]
-    assert found["category"].to_list() == ["MEMORY_OPER" if one else "CUDA_KERNEL" for one in memory]
+    names = {event.name for event in events if event.kind == "kernel"}
+    kinds = ["CUDA_KERNEL" if name in names else "MEMORY_OPER" for name in found["operation"]]
+    assert found["category"].to_list() == kinds
 
 
-def test_a_kernel_that_is_called_like_a_memset_is_a_kernel():
-    found = gpu(report([kernel(0, 30, name=SET), memset(30, 40)]))
-    assert found.select("category", "total_ns").rows() == [("CUDA_KERNEL", 30), ("MEMORY_OPER", 10)]
+# Copies and memsets by operation: time, bytes and bandwidth, each worked out by hand.
+
+NS_PER_S = 1_000_000_000
+
+
+def test_every_column_of_one_kind_of_copy():
+    """10 and 30 ns of 100 and 500 bytes: each is 10 ns and 200 bytes from its mean."""
+    events = [memcpy(0, 10, size_bytes=100), memcpy(20, 50, size_bytes=500), memset(60, 70)]
+    assert copies(report(events)).head(1).to_dicts() == rows_of(
+        "operation count total_ns share avg_ns median_ns min_ns max_ns stddev_ns total_bytes avg_bytes "
+        "median_bytes min_bytes max_bytes stddev_bytes bandwidth_bytes_per_s exclusive_ns",
+        (
+            *(TO_DEVICE, 2, 40, 0.8, 20.0, 20.0, 10, 30, pytest.approx(200**0.5), 600),
+            *(300.0, 300.0, 100, 500, pytest.approx(80_000**0.5), 600 * NS_PER_S / 40, 40),
+        ),
+    )
+    assert copies(report([], kinds=("memset",))).is_empty()
+
+
+SIZES = ("total_bytes", "avg_bytes", "stddev_bytes", "bandwidth_bytes_per_s")
+SUMS = ("count", "total_ns", "total_bytes", "exclusive_ns")
+KNOWN, UNKNOWN = memcpy(0, 10, size_bytes=100), memcpy(10, 20, size_bytes=None)
+COPIES = [memcpy(0, 20, size_bytes=1), memcpy(30, 50, size_bytes=2), memcpy(0, 5, size_bytes=4, device=1, process=2)]
+
+
+@pytest.mark.parametrize(
+    ("events", "columns", "where", "rows"),
+    [
+        # the longest first
+        (
+            [memset(0, 5), memcpy(5, 10), memcpy(10, 30, direction="Device-to-Host"), kernel(30, 99)],
+            ("operation", "total_ns", "share"),
+            {},
+            [(TO_HOST, 20, 20 / 30), (TO_DEVICE, 5, 5 / 30), (SET, 5, 5 / 30)],
+        ),
+        # time of its own is what no kernel and no copy takes; bandwidth is of all its time
+        (
+            [kernel(0, 10), memcpy(5, 25, stream=8), memset(15, 30, stream=9)],
+            ("total_ns", "exclusive_ns", "bandwidth_bytes_per_s"),
+            {},
+            [(20, 15, NS_PER_S / 20), (15, 5, NS_PER_S / 15)],
+        ),
+        # sizes that are not known are left out, and null where none is
+        ([KNOWN, UNKNOWN], SIZES, {}, [(100, 100.0, 0.0, 100 * NS_PER_S / 20)]),
+        ([UNKNOWN], SIZES, {}, [(None, None, None, None)]),
+        # no time gives no bandwidth
+        ([memcpy(5, 5)], ("share", "total_bytes", "bandwidth_bytes_per_s"), {}, [(0.0, 1, None)]),
+        # a copy that overlaps the window counts whole, but for the time of its own, which is inside
+        (COPIES, SUMS, {}, [(3, 45, 7, 45)]),
+        (COPIES, SUMS, {"window": Window(10, 40)}, [(2, 40, 3, 20)]),
+        (COPIES, SUMS, {"device": 1}, [(1, 5, 4, 5)]),
+        (COPIES, SUMS, {"process": 1}, [(2, 40, 3, 40)]),
+        (COPIES, SUMS, {"window": Window(20, 30)}, []),
+    ],
+)
+def test_copies(events, columns, where, rows):
+    assert copies(report(events), **where).select(columns).rows() == rows

@@ -14,18 +14,18 @@ from kanalyze.analyses.device._operations import (
     device_operations,
     exclusive_operations,
     facts_of,
-    launch_calls,
     launch_shapes,
-    launches_of,
-    nearest_launches,
     operations,
-    with_facts,
 )
+from kanalyze.analyses.device.copies import copies
+from kanalyze.analyses.device.kernels import kernels
+from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.model import COPY_DETAIL, DEVICE_KINDS, GRAPH_DETAIL, KERNEL_CONFIG
 from kanalyze.window import Window
-from support.build import call, kernel, memcpy, report
+from support.build import graph, kernel, memcpy, memset, report
 from support.large import as_if_large
-from support.strategies import EVENTS, WINDOWS
+from support.slow_model import SlowModel
+from support.strategies import EVENTS, FEWER, WINDOWS
 
 #: What the table knows of an operation by itself.
 OWN = ("event_id", "kind", "name", "process_id")
@@ -110,42 +110,44 @@ def test_facts_of_some_rows_are_those_of_the_table(events, window, large, data):
             assert work.select(facts).to_dicts() == [by_row[row] for row in work.get_column("row")]
 
 
-def test_facts_replace_columns_of_the_same_name_and_a_report_without_operations_has_none():
-    made = report([call("cudaLaunchKernel", 0, 2, correlation=1), kernel(5, 9, correlation=1)])
-    work = operations(made, "call_start").with_columns(call_start=pl.lit(7), stream=pl.lit(7))
-    assert with_facts(made, work, "call_start", "stream").select("call_start", "stream").rows() == [(0, 7)]
-    assert with_facts(made, work) is work
-    assert operations(report([]), *FACTS).height == 0
-    assert facts_of(report([]), pl.Series([None], dtype=pl.UInt32), "call_start", "name").rows() == [(None, None)]
+# Exclusive time: every busy instant belongs to one operation, so that tables of them sum to the ledger.
 
 
-def test_calls_that_launched_something_are_those_of_the_operations():
-    events = [
-        call("cudaMemcpyAsync", 5, 7, correlation=2, thread=2),
-        call("cudaLaunchKernel", 0, 3, correlation=1),
-        call("cudaMalloc", 3, 4, correlation=9),
-        kernel(10, 20, correlation=1),
-        memcpy(8, 9, correlation=2),
-    ]
-    made = report(events)
-    assert launch_calls(made, "thread_id", "call_row", "call_end").rows() == [(1, 2, 0, 7), (1, 1, 1, 3)]
-    assert launches_of(made, 1, "thread_id", "call_start").rows() == [(1, 0), (2, 5)]
-    assert launches_of(made, 1, "call_start", thread=2).rows() == [(5,)]
-    assert launches_of(made, 7, "call_start").is_empty()
+@pytest.mark.parametrize(
+    ("events", "window", "exclusive"),
+    [
+        # the winning kind owns the instant; a whole graph is a kernel among kernels
+        ([memset(0, 40), memcpy(0, 30), kernel(0, 20, name="ncclAllReduce"), kernel(5, 10)], None, [10, 10, 15, 5]),
+        ([kernel(5, 15), graph(0, 10), kernel(20, 25)], None, [5, 10, 5]),
+        # among equals the one that started first, then the lower event_id
+        ([kernel(5, 15, stream=8), kernel(0, 10), kernel(2, 12)], None, [3, 10, 2]),
+        # a window cuts what is owned and leaves the owner
+        ([kernel(2, 20), kernel(0, 10), kernel(12, 30), kernel(40, 50)], Window(5, 25), [10, 5, 5]),
+        ([], Window(0, 10), []),
+    ],
+)
+def test_whose_an_instant_is(events, window, exclusive):
+    found = exclusive_operations(report(events).narrow(window=window)).sort("event_id")
+    assert found.get_column("exclusive_ns").to_list() == exclusive
 
 
-def test_the_nearest_launch_of_a_point_is_that_of_its_process_or_thread():
-    events = [
-        call("cudaLaunchKernel", 0, 3, correlation=1),
-        call("cudaLaunchKernel", 5, 7, correlation=2, thread=2),
-        kernel(10, 20, correlation=1),
-        kernel(20, 30, correlation=2),
-    ]
-    made, points = report(events), pl.DataFrame({"process_id": [1, 1, 1, 9, 1], "at": [-1, 5, 6, 6, None]})
-    assert nearest_launches(made, points, "call_row", "call_end").rows() == [
-        (None, None), (0, 3), (1, 7), (None, None), (None, None),
-    ]  # fmt: skip
-    assert nearest_launches(made, points, "call_row", equal=True).to_series().to_list() == [None, 1, 1, None, None]
-    assert nearest_launches(made, points, "call_row", later=True).to_series().to_list() == [0, None, None, None, None]
-    here = points.with_columns(thread_id=pl.lit(1))
-    assert nearest_launches(made, here, "call_row").to_series().to_list() == [None, 0, 0, None, None]
+@given(EVENTS, WINDOWS)
+def test_exclusive_time_equals_the_model_and_is_listed_for_what_the_window_shows(events, window):
+    narrowed = report(events).narrow(window=Window(*window))
+    rows = exclusive_operations(narrowed).select("event_id", "exclusive_ns").rows()
+    assert {event_id: ns for event_id, ns in rows if ns} == SlowModel(events, window).exclusive()
+    seen = [event_id for kind in DEVICE_KINDS for event_id in narrowed.seen(kind).get_column("event_id")]
+    assert sorted(event_id for event_id, _ in rows) == sorted(seen)
+
+
+@FEWER
+@given(EVENTS, WINDOWS)
+def test_tables_of_operations_sum_to_the_ledger(events, window):
+    narrowed = report(events).narrow(window=Window(*window))
+    buckets = dict(ledger(narrowed).group_by("bucket").agg(pl.col("ns").sum()).iter_rows())
+    graphs = exclusive_operations(narrowed).filter(pl.col("kind") == "graph").get_column("exclusive_ns").sum()
+    for by in (None, "launch-shape"):
+        own = kernels(narrowed, by=by).get_column("exclusive_ns").sum()
+        assert own + graphs == buckets.get("kernel", 0) + buckets.get("communication", 0)
+    moved = copies(narrowed).get_column("exclusive_ns").sum()
+    assert moved == buckets.get("memcpy", 0) + buckets.get("memset", 0)

@@ -65,14 +65,6 @@ def test_what_blocks_is_the_innermost_system_call():
     }
 
 
-def test_without_the_scheduler_only_calls_that_do_nothing_else_are_known_to_block():
-    assert states(host("osrt", "usleep", 30, 50), host("osrt", "read", 60, 70)) == {
-        ("unknown", None, None): 70,
-        ("blocked", "sleep", "usleep"): 20,
-        ("system call", "file, pipe or socket", "read"): 10,
-    }
-
-
 def test_each_sample_stands_for_the_time_between_samples():
     """Ten samples of a thread that runs: those where the device waits tell, and what they do not is null."""
     samples = [sample(time, 1 if time < 70 else 2) for time in range(0, 160, 16)]

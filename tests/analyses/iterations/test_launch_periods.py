@@ -29,18 +29,6 @@ def frame(*programs):
     return launch_periods(report_of(*programs))
 
 
-
-
-
-
-
-
-
-
-
-
-
-
 def started(*launches):
     """A program that launched these once, at its start."""
     return Program().then(BOOT).then(launches)
@@ -210,14 +198,6 @@ def test_repetitions_adjoin_and_the_last_one_ends_with_its_work(pause):
     assert ends[-1] == work.item(-2, "start_ns") + work.item(-2, "dur_ns")
 
 
-
-
-
-
-
-
-
-
 @given(st.lists(st.sampled_from([0, 0, 0, 1, 2, 3]), max_size=400), st.booleans())
 def test_what_is_timed_lies_between_fills_and_repeats(codes, many):
     codes = codes * 20 if many else codes
@@ -239,16 +219,6 @@ def by_hand(codes: list[int]) -> list[int]:
     return [code for place, code in enumerate(codes) if place not in left_out]
 
 
-
-
-
-
-
-
-
-
-
-
 @pytest.mark.parametrize(("call", "together"), [("cudaMemcpyAsync", 10), ("cudaMemcpy", 1)])
 def test_chunks_are_parts_of_what_the_host_waits_for_unless_each_copy_waits(call, together):
     program, chunk = Program().then(BOOT), [copy_in(), Launch("product"), copy_out()]
@@ -257,18 +227,6 @@ def test_chunks_are_parts_of_what_the_host_waits_for_unless_each_copy_waits(call
     events = [replace(event, name=call) if event.name == "cudaMemcpyAsync" else event for event in program.events]
     rows = launch_periods(report(events))
     assert rows.get_column("start").to_list() == program.begun[::together]
-
-
-
-
-
-
-
-
-
-
-
-
 
 
 @pytest.mark.slow
@@ -295,8 +253,6 @@ def test_steps_and_not_epochs(epochs, steps, evaluated, data):
     rows = frame(program)
     assert rows.filter(name="repetition").get_column("start").to_list() == program.begun
     assert rows.filter(pl.col("name") != "repetition").get_column("usual").all()
-
-
 
 
 def test_a_thread_that_launches_at_a_rate_of_its_own():
@@ -331,8 +287,6 @@ def test_a_recording_that_begins_and_ends_within_a_step():
     program = Program().iterations(steps[0][50:], *steps, steps[0][:70])
     rows = frame(program)
     assert rows.filter("usual").get_column("start").to_list() == program.begun[1:11]
-
-
 
 
 def test_two_loops_one_after_the_other():

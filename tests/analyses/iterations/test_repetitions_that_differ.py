@@ -78,17 +78,6 @@ def test_parts_of_a_training_are_none():
     assert frame(Program().iterations(*passes).then([Launch("adam")])).is_empty()
 
 
-def test_two_models_in_turn_are_one_repetition():
-    """They launch equally much, but other kernels."""
-    pair = [
-        [Launch("first embedding", pause=50_000), *layer(4, "first"), copy_out()],
-        [Launch("second embedding"), *layer(4, "second"), copy_out()],
-    ]
-    rows = frame(Program().then(BOOT).iterations(*[pair[0] + pair[1]] * 20))
-    assert rows.height == 20
-    assert rows.get_column("launches").unique().to_list() == [52]
-
-
 CONV = [Launch("conv"), Launch("batch_norm"), Launch("elementwise")]
 BACKWARD = [Launch("conv"), Launch("conv_bwd"), Launch("elementwise"), Launch("batch_norm_bwd")]
 TRAINING = [
@@ -198,18 +187,6 @@ def test_the_first_update_may_launch_something_else():
     program = Program(jitter=random).then(BOOT)
     program.iterations(text(40, update="multi_tensor_apply_kernel<init>"), *texts(random, 30))
     assert frame(program).get_column("start").to_list() == program.begun
-
-
-def test_two_models_in_turn_are_one_iteration():
-    random = Random(2)  # noqa: S311 - no secret depends on it
-    program = Program(jitter=random).then(BOOT)
-    for _ in range(30):
-        one, other = (random.randrange(20, 50) for _ in range(2))
-        judged = [copy_in(pause=60_000), Launch("noise"), *cells(one, "judge"), Launch("adam judge")]
-        program.iterations([*judged, *cells(other, "paint"), *layer(9), Launch("adam paint")])
-    starts = frame(program).get_column("start").to_list()
-    assert len(starts) in {29, 30}
-    assert len({sum(start <= at for start in starts) for at in program.begun}) >= len(starts) - 1  # one in each
 
 
 def test_an_evaluation_between_epochs_is_no_part_of_an_iteration():

@@ -126,27 +126,6 @@ def test_what_a_filter_left_is_found_again_in_any_order(launches, data):
 K, J = "void n::k<(int)1>(T1)", "j(float)"
 
 
-@pytest.mark.parametrize(
-    ("launches", "others", "expected"),
-    [
-        ([(K, 1, 0)] * 2, [("void n::k<1>(T1)", 1, 0)] * 2, ["exact"]),
-        ([(K, 1, 0)] * 3, [(K, 1, 0)], ["shape"]),
-        ([(K, 1, 0)], [(K, 2, 0)], ["name"]),
-        ([(K, 1, 0), (K, 2, 0)], [(K, 3, 0)], []),  # which of both is not known
-        ([(K, 1, 0), (K, 2, 0)], [(K, 1, 0), (K, 3, 0)], ["exact", "name"]),
-        ([(K, 1, 0)], [("k<1>", 1, 0)], ["name"]),  # cut short
-        ([(K, 1, 0), ("void n2::k<1>()", 1, 0)], [("k<1>", 1, 0)], []),
-        ([("m<(bool)1>(T9)", 1, 0)], [("m<true>(int)", 1, 0)], ["name"]),
-        ([("m<(bool)1>(T9)", 1, 0)], [("m<true>(int)", 1, 0), ("m<true>(float)", 1, 0)], []),
-        ([(K, 1, 0)], [(J, 1, 0)], []),
-        ([(K, 1, 3)], [(K, 1, 0)], ["exact"]),  # one GPU each
-        ([(K, 1, 0), (K, 1, 1)], [(K, 1, 1)] * 2, ["shape"]),
-    ],
-)
-def test_qualities(launches, others, expected):
-    assert sorted(told(launches, others).values()) == expected
-
-
 def test_counts_that_are_equal_prove_nothing_where_no_report_has_all():
     assert [*told([(K, 1, 0), (J, 1, 0)], [(K, 1, 0)], whole=None).values()] == ["shape"]
     assert [*told([(K, 1, 0)], [(K, 1, 0)], whole=None).values()] == ["exact"]  # both have the same ones
