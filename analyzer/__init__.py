@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # the public names, for type checkers and for the list of tab
     from kanalyze.analyses.counters.counters import hot_lines as hot_lines
     from kanalyze.analyses.counters.counters import stalls as stalls
     from kanalyze.analyses.counters.roofline import roofline as roofline
-    from kanalyze.analyses.device.copies import copies as copies
+    from kanalyze.analyses.device.kernels import copies as copies
     from kanalyze.analyses.device.kernels import gpu as gpu
     from kanalyze.analyses.device.kernels import kernels as kernels
     from kanalyze.analyses.device.occupancy import occupancy as occupancy
@@ -38,11 +38,11 @@ if TYPE_CHECKING:  # the public names, for type checkers and for the list of tab
     from kanalyze.analyses.host.libraries import libraries as libraries
     from kanalyze.analyses.idle.code import code as code
     from kanalyze.analyses.idle.culprits import culprits as culprits
-    from kanalyze.analyses.idle.exposure import exposure as exposure
-    from kanalyze.analyses.idle.gaps import gaps as gaps
+    from kanalyze.analyses.idle.ledger import exposure as exposure
+    from kanalyze.analyses.idle.ledger import gaps as gaps
     from kanalyze.analyses.idle.ledger import ledger as ledger
+    from kanalyze.analyses.idle.ledger import utilisation as utilisation
     from kanalyze.analyses.idle.syncs import syncs as syncs
-    from kanalyze.analyses.idle.utilisation import utilisation as utilisation
     from kanalyze.analyses.iterations.iterations import iterations as iterations
     from kanalyze.analyses.iterations.phases import phases as phases
     from kanalyze.analyses.joining.agreement import agreement as agreement

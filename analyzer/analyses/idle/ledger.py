@@ -1,19 +1,35 @@
-"""The ledger: every nanosecond of a device's window in exactly one bucket."""
+"""The ledger, every nanosecond of a device's window in exactly one bucket; and idle gaps, exposed work, utilisation."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Unpack
 
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.communication._recorded import has_partners, told_communication
-from kanalyze.analyses.device._operations import exclusive_operations, of_device
-from kanalyze.analyses.device._windows import share_of_window, windows
-from kanalyze.analyses.idle._attribution import idle_sums
-from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
-from kanalyze.analyses.shared.statistics import BUCKETS
+from kanalyze.analyses.device._operations import (
+    BUSY_BUCKETS,
+    exclusive_operations,
+    facts_of,
+    launching_rows,
+    of_device,
+    operations,
+)
+from kanalyze.analyses.device._windows import busy_layers, share_of_window, windows
+from kanalyze.analyses.host._range_lines import ranges_at
+from kanalyze.analyses.host._thread_timeline import shown_calls
+from kanalyze.analyses.host.launches import cuda_ordinal
+from kanalyze.analyses.idle._attribution import bucket_of, gaps_of, idle_pieces, idle_sums
+from kanalyze.analyses.idle._idle_parts import IDLE, range_names, require_names
+from kanalyze.analyses.operators._host_names import ALIGNED, with_shares
+from kanalyze.analyses.shared.analysis import analysis, check_grouping, once_per_report, require
+from kanalyze.analyses.shared.statistics import BUCKETS, total
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import gathered, rows_at
+from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
-from kanalyze.report import Report
+from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
 
 TABLE = Table(
@@ -84,3 +100,386 @@ def bucket_sums(report: Report) -> pl.DataFrame:
 
 def _sorted(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.sort("device", "bucket", "ns", "detail", descending=[False, False, True, False])
+
+
+# Idle gaps of each device, with their reason and the operation that ended them.
+
+#: Default threshold: longer gaps are listed.
+THRESHOLD_NS: Final = 1000
+
+_ENDED: Final = (
+    Column("reason", pl.Enum(IDLE), "The bucket that took most of it; of equal ones the first."),
+    Column("culprit", pl.Categorical, "Who took most of that bucket, by name, as in `culprits`.", nullable=True),
+)
+
+GAPS: Final = Table(
+    "gaps",
+    "One time in which a device was idle; over all of them the columns of buckets sum to the ledger.",
+    (
+        Column("device", pl.Int64, "The GPU, as in `devices`."),
+        Column("start_ns", pl.Int64, "When the device became idle, or the window's start."),
+        Column("dur_ns", pl.Int64, "How long it was idle, inside the window."),
+        *(Column(f"{bucket}_ns", pl.Int64, f"Of that, the ledger's bucket {bucket}.") for bucket in IDLE),
+        *_ENDED,
+        Column("ended_by", pl.Categorical, "Operation that ended it; null after the last one.", nullable=True),
+        Column("kind", pl.Enum(DEVICE_KINDS), "Kind of that operation.", nullable=True),
+        Column("stream", pl.Int64, "Its CUDA stream.", nullable=True),
+        Column("api", pl.Categorical, "The call that launched it.", nullable=True),
+        Column("range", pl.Categorical, "Innermost range that made that call, as in `culprits`.", nullable=True),
+        Column("process_id", pl.Int64, "Process of that operation.", nullable=True),
+        Column("thread_id", pl.Int64, "Host thread of that call.", nullable=True),
+        ALIGNED,
+    ),
+    purpose="each idle interval: why, and what ended it",
+    telling=("start_ns", "dur_ns", "reason", "ended_by", "range"),
+    groupings=("culprit",),
+    options=("threshold_ns",),
+)
+
+#: The table that ``by="culprit"`` gives.
+GAPS_BY_CULPRIT: Final = Table(
+    "gaps",
+    "All gaps with one reason and culprit; a gap counts whole for the largest of its culprits.",
+    (
+        Column("device", pl.Int64, "The GPU, as in `devices`."),
+        *_ENDED,
+        Column("count", pl.Int64, "How many gaps."),
+        Column("total_ns", pl.Int64, "Their sum."),
+        Column("share", pl.Float64, "Part of the device's window."),
+        Column("avg_ns", pl.Float64, "Mean length."),
+        Column("max_ns", pl.Int64, "The longest."),
+        ALIGNED,
+    ),
+    options=GAPS.options,
+    when="--by culprit",
+)
+
+
+def gaps(
+    report: Report, by: str | None = None, threshold_ns: int = THRESHOLD_NS, **where: Unpack[Where]
+) -> pl.DataFrame:
+    """Idle gaps of each device longer than a threshold.
+
+    Args:
+        report: The report. Gaps are found in the whole of it, and clipped to the window after that.
+        by: ``culprit`` sums the gaps by reason and culprit.
+        threshold_ns: Gaps of this length and shorter are left out, measured inside the window.
+        where: A window, device or process to look at alone.
+
+    Returns:
+        :data:`GAPS`, by device and time, or :data:`GAPS_BY_CULPRIT`, by device, the costliest first.
+
+    Raises:
+        CannotTellError: The report records no device operations at all.
+        UnknownNameError: There is no such grouping.
+    """
+    report = report.narrow(**where)
+    require(report, GAPS, *DEVICE_KINDS)
+    check_grouping(GAPS, by)
+    require_names(report)
+    found = [_gaps_of_device(report, device, own, threshold_ns) for device, own in idle_pieces(report).items()]
+    if not found:
+        return (GAPS if by is None else GAPS_BY_CULPRIT).empty()
+    return (_with_ends if by is None else _by_culprit)(report, pl.concat(found))
+
+
+def _gaps_of_device(report: Report, device: int, pieces: pl.DataFrame, threshold_ns: int) -> pl.DataFrame:
+    """The gaps of a device longer than a threshold: device, row, start_ns, dur_ns, buckets, reason and culprit.
+
+    What was not recorded is a gap on each side of the window. The reason is the bucket with most time, the culprit the
+    one with most time in that bucket; ties go to the first.
+    """
+    gap, bucket = gaps_of(report, pieces).rle_id(), bucket_of(report, pieces)
+    ns = (pieces.get_column("end") - pieces.get_column("start")).alias("ns")
+    told = pieces.select("start", "row", "culprit", gap, bucket, ns)
+    told = told.filter(pl.col("ns").sum().over("gap") > threshold_ns).with_columns(pl.col("gap").rle_id())
+    sums = {f"{name}_ns": pl.col("ns").filter(pl.col("bucket") == name).sum() for name in IDLE}
+    by_gap = told.group_by("gap", maintain_order=True)
+    found = by_gap.agg(pl.col("row").first(), start_ns=pl.col("start").first(), dur_ns=pl.col("ns").sum(), **sums)
+    most = pl.max_horizontal(*sums)
+    firsts = (pl.when(pl.col(f"{name}_ns") == most).then(pl.lit(name, dtype=pl.Enum(IDLE))) for name in IDLE)
+    found = found.with_columns(device=pl.lit(device, dtype=pl.Int64), reason=pl.coalesce(*firsts))
+    mains = told.filter(told.get_column("bucket") == found.get_column("reason")[told.get_column("gap")])
+    culprits = mains.group_by("gap", "culprit").agg(pl.col("ns").sum())
+    order = culprits.sort("gap", "ns", "culprit", descending=[False, True, False])
+    return found.with_columns(order.filter(pl.col("gap").is_first_distinct()).get_column("culprit"))
+
+
+def _with_ends(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+    """The gaps of a device with the operation that ended each: :data:`GAPS`."""
+    rows = found.get_column("row")
+    ended = facts_of(report, rows, "name", "kind", *THREAD, "stream", "call_start", "call_name")
+    around = ranges_at(report, ended.select(*THREAD, at="call_start"))
+    around = around.set(ended.get_column("thread_id").is_null(), None)
+    return GAPS.select(
+        with_shares(report, found, "reason").with_columns(
+            ended.get_column("name").alias("ended_by"),
+            *ended.select("kind", *THREAD, "stream"),
+            shown_calls(report, ended.get_column("call_name")).alias("api"),
+            gathered(range_names(report), around).alias("range"),
+        )
+    )
+
+
+def _by_culprit(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+    length = pl.col("dur_ns")
+    sums = found.group_by("device", "reason", "culprit").agg(
+        count=pl.len(), total_ns=length.sum(), avg_ns=length.mean(), max_ns=length.max(), ns=length.sum()
+    )
+    order = sums.with_columns(share_of_window(report))
+    order = order.sort("device", "total_ns", "reason", "culprit", descending=[False, True, False, False])
+    return GAPS_BY_CULPRIT.select(with_shares(report, order, "reason"))
+
+
+# Total and exposed time of each kind of device work.
+
+CATEGORIES: Final = (*BUSY_BUCKETS, "launch")
+
+#: Category, detail, sum of durations, length of their union, exposed time, and the part of that within the union (ns).
+_Exposed = tuple[str, str | None, int, int, int, int]
+
+EXPOSURE: Final = Table(
+    "exposure",
+    "One kind of work of a device: how long it took in all, and how much of that the device did nothing more useful.",
+    (
+        Column("device", pl.Int64, "The GPU, as in `devices`."),
+        Column("category", pl.Enum(CATEGORIES), "kernel, communication, memcpy, memset; launch: the launching calls."),
+        *columns("""
+            detail text?: Direction of the copies; null for all of the category together.
+            total_ns int: Sum of the durations inside the window.
+            union_ns int: Time in which at least one was running.
+            exposed_ns int: The part that nothing hid, as in the ledger.
+            hidden_share float?: Part of the union that ran behind more useful work; null where there is none. Of
+                launches, the part of the calls in which the device did not wait for them; the latency after a call is
+                in no call.
+        """),
+    ),
+    purpose="how much of each kind of work was not hidden",
+)
+
+
+@analysis
+def exposure(report: Report) -> pl.DataFrame:
+    """Total, union and exposed time by device and category, inside the windows.
+
+    Returns:
+        :data:`EXPOSURE`: categories that occur, in the order of :data:`CATEGORIES`; copies also by direction.
+
+    Raises:
+        CannotTellError: The report records no device operations.
+    """
+    require(report, EXPOSURE, *DEVICE_KINDS)
+    rows: list[tuple[int, str, str | None, int, int, int, int]] = []
+    needed = ("device", "bucket", "detail", "start", "end", "exclusive_ns")
+    for device, low, high in windows(report).iter_rows():
+        work = of_device(exclusive_operations(report).select(needed), device)
+        rows += [(device, *row) for row in _busy(work)]
+        rows += [(device, *row) for row in _launching(report, device, low, high)]
+    schema = {column.name: column.dtype for column in EXPOSURE.columns[:-1]} | {"own_ns": pl.Int64}
+    hidden = pl.when(pl.col("union_ns") > 0).then(1 - pl.col("own_ns") / pl.col("union_ns"))
+    return EXPOSURE.select(pl.DataFrame(rows, schema=schema, orient="row").with_columns(hidden_share=hidden))
+
+
+def _busy(work: pl.DataFrame) -> list[_Exposed]:
+    """The rows of the buckets of a device, and of the directions of its copies, the longest first."""
+    rows = []
+    for bucket in BUSY_BUCKETS:
+        part = work.filter(pl.col("bucket") == bucket)
+        rows += [_exposed(bucket, None, part)] if part.height else []
+        directions = part.partition_by("detail", as_dict=True) if bucket == "memcpy" else {}
+        of_each = [_exposed(bucket, direction, copies) for (direction,), copies in directions.items()]
+        rows += sorted(of_each, key=lambda row: -row[2])
+    return rows
+
+
+def _exposed(category: str, detail: str | None, work: pl.DataFrame) -> _Exposed:
+    whole, exposed = intervals.length(work), int(work.get_column("exclusive_ns").sum())
+    together = whole if exposed == whole else intervals.length(intervals.union(work))
+    return category, detail, whole, together, exposed, exposed
+
+
+def _launching(report: Report, device: int, low: int, high: int) -> list[_Exposed]:
+    """The row of the launch calls of a device, deduplicated; their exposed time is the ledger's bucket `launch`.
+
+    Of that, the time inside the calls lies within their union; the latency after them does not.
+    """
+    every = operations(report, "call_row").select("device", "call_row")
+    work, called = of_device(every, device), launching_rows(report)
+    if work.height < every.height:
+        called = work.get_column("call_row").drop_nulls().unique().sort()
+    calls = rows_at(report.kind("api").select("start_ns", "dur_ns"), called)
+    inside = intervals.clip(calls.select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")), low, high)
+    if inside.is_empty():
+        return []
+    waited = bucket_sums(report).filter((pl.col("device") == device) & (pl.col("bucket") == "launch"))
+    calling = total(waited.filter(pl.col("detail") == "call"), "ns")
+    together = intervals.length(intervals.union(inside))
+    return [("launch", None, intervals.length(inside), together, total(waited, "ns"), calling)]
+
+
+# Utilisation of each device over time, in equal chunks of its window, by bucket.
+
+UTILISATION: Final = Table(
+    "utilisation",
+    "One of the equal chunks that a device's window is cut into.",
+    (
+        Column("device", pl.Int64, "The GPU, as in `devices`."),
+        Column("t_ns", pl.Int64, "Start of the chunk."),
+        Column("dur_ns", pl.Int64, "Length of the chunk; lengths differ by 1 ns at most and sum to the window."),
+        Column("busy_share", pl.Float64, "Part of the chunk in which anything ran; never above 1."),
+        Column("kernel_share", pl.Float64, "Part in which a kernel ran, or a whole graph."),
+        Column("communication_share", pl.Float64, "Part in which communication kernels ran, and no other kernel."),
+        Column("memcpy_share", pl.Float64, "Part in which copies ran, and no kernel."),
+        Column("memset_share", pl.Float64, "Part in which memsets ran alone."),
+        Column("busy_ns", pl.Int64, "Time in which anything ran: the sum of the four below."),
+        Column("kernel_ns", pl.Int64, "Over all chunks the ledger's bucket of that name, as the next three."),
+        Column("communication_ns", pl.Int64, "As above."),
+        Column("memcpy_ns", pl.Int64, "As above."),
+        Column("memset_ns", pl.Int64, "As above."),
+    ),
+    purpose="how busy each GPU was, slice by slice",
+    options=("chunks", "as_nsys", "threshold_share"),
+)
+
+#: The table that ``as_nsys=True`` gives.
+AS_NSYS: Final = Table(
+    "utilisation",
+    "One stretch of chunks with little work, for one process on one device.",
+    columns("""
+        in_use_share float: Sum of the operations' time by the stretch's length; above 1 where operations run side by
+            side.
+        dur_ns int: Length of the stretch.
+        start_ns int: Start of the stretch.
+        process_id int?: Process.
+        device int?: What the process calls the GPU, as nsys prints it.
+        context_id int?: CUDA context of the operation that ended last.
+        gpu int?: The GPU, as in `devices`.
+    """),
+    equals="nsys analyze gpu_time_util",
+    when="--as-nsys",
+)
+
+CHUNKS: Final = 30
+_MOST_CHUNKS: Final = 100_000
+
+#: Default threshold of nsys: it shows regions in use for less than half of the time.
+_THRESHOLD_SHARE: Final = 0.5
+
+#: Names of profiler overheads that count as work.
+_OVERHEADS: Final = ("CUDA profiling data flush overhead", "CUDA profiling stop overhead", "CUDA profiling overhead")
+_KINDS: Final = ("kernel", "memcpy", "memset")
+_KEYS: Final = ("process_id", "gpu")
+_REGIONS: Final = {"in_use_share": pl.Float64, "dur_ns": pl.Int64, "start_ns": pl.Int64}
+
+
+def utilisation(
+    report: Report,
+    chunks: int = CHUNKS,
+    *,
+    as_nsys: bool = False,
+    threshold_share: float | None = None,
+    **where: Unpack[Where],
+) -> pl.DataFrame:
+    """Utilisation of each device in scope over time.
+
+    Args:
+        report: The report.
+        chunks: Number of equal chunks; a window with fewer nanoseconds has one chunk per nanosecond.
+        as_nsys: Gives the table of nsys instead: regions below the threshold by process and device, concurrent
+            operations summed.
+        threshold_share: Only chunks or regions busy for less than this; default: all chunks, 0.5 with `as_nsys`.
+        where: A window, device or process to look at alone.
+
+    Returns:
+        :data:`UTILISATION`, sorted by device and time, or :data:`AS_NSYS`, the least used first.
+
+    Raises:
+        CannotTellError: The report records no device operations.
+        UnknownNameError: The number of chunks is out of range.
+    """
+    report = report.narrow(**where)
+    require(report, UTILISATION, *DEVICE_KINDS)
+    if not 1 <= chunks <= _MOST_CHUNKS:
+        raise UnknownNameError.of("number of chunks", chunks, [f"1 to {_MOST_CHUNKS}"])
+    if as_nsys:
+        return AS_NSYS.select(
+            low_regions(report, chunks, _THRESHOLD_SHARE if threshold_share is None else threshold_share)
+        )
+    parts = [_in_chunks(report, device, low, high, chunks) for device, low, high in windows(report).iter_rows()]
+    found = pl.concat([UTILISATION.empty(), *map(UTILISATION.select, parts)])
+    return found if threshold_share is None else found.filter(pl.col("busy_share") < threshold_share)
+
+
+def _in_chunks(report: Report, device: int, low: int, high: int, chunks: int) -> pl.DataFrame:
+    # at most one chunk per nanosecond
+    chunks = max(min(chunks, high - low), 0)
+    whole, rest = divmod(high - low, max(chunks, 1))
+    number = pl.int_range(chunks + 1, eager=True)
+    edges = low + number * whole + number * rest // max(chunks, 1)
+    found, below = {}, pl.zeros(len(edges) - 1, dtype=pl.Int64, eager=True)
+    for bucket, spans in zip(BUSY_BUCKETS, busy_layers(report)[device], strict=True):
+        # the time of a bucket is what it adds to the union of those that take precedence over it
+        covered = intervals.covered_before(edges, spans).diff().slice(1)
+        found[bucket], below = covered - below, covered
+    times = pl.DataFrame({f"{bucket}_ns": ns for bucket, ns in found.items()})
+    length = edges.diff().slice(1)
+    shares = [(pl.col(f"{bucket}_ns") / length).alias(f"{bucket}_share") for bucket in ("busy", *BUSY_BUCKETS)]
+    made = times.with_columns(device=pl.lit(device), t_ns=edges.slice(0, len(length)), dur_ns=length, busy_ns=below)
+    return made.with_columns(shares)
+
+
+def low_regions(report: Report, chunks: int, threshold_share: float) -> pl.DataFrame:
+    """Merges adjacent chunks below the threshold into regions, sorted by utilisation, then by length.
+
+    Columns: in_use_share, dur_ns, start_ns, process_id, device (the process's ordinal), context_id, gpu.
+    """
+    sides = {"start": pl.col("start_ns"), "end": pl.col("start_ns") + pl.col("dur_ns")}
+    work = pl.concat(report.seen(kind).select("process_id", "context_id", gpu="device", **sides) for kind in _KINDS)
+    work = work.filter(pl.col("start") > 0)
+    names = [name for name in report.kind("overhead").get_column("name").unique().cast(pl.String) if name in _OVERHEADS]
+    overhead = report.kind("overhead").filter(pl.col("name").is_in(names)).select("process_id", **sides)
+    parts = [pl.DataFrame(schema={**_REGIONS, **dict.fromkeys((*_KEYS, "context_id"), pl.Int64)})]
+    for (process, gpu), part in work.partition_by(_KEYS, as_dict=True, maintain_order=True).items():
+        last = part.get_column("context_id").item(part.get_column("end").arg_max() or 0)
+        own = overhead.filter(pl.col("process_id").eq_missing(process))
+        found = _low_regions_of(part.select("start", "end"), own.select("start", "end"), chunks, threshold_share)
+        keys = {"process_id": process, "gpu": gpu, "context_id": last}
+        parts.append(found.with_columns(pl.lit(value, dtype=pl.Int64).alias(name) for name, value in keys.items()))
+    together = pl.concat(parts)
+    # nsys sorts by the printed value, a percentage with one decimal
+    shown = (pl.col("in_use_share") * 1000 + 0.5).floor()
+    return together.with_columns(cuda_ordinal(report).alias("device")).sort(shown, "dur_ns", "start_ns")
+
+
+def _low_regions_of(work: pl.DataFrame, overhead: pl.DataFrame, chunks: int, threshold_share: float) -> pl.DataFrame:
+    """Low regions of one process on one device: in_use_share, dur_ns, start_ns."""
+    low, high = work.select(low=pl.col("start").min(), high=pl.col("end").max()).row(0)
+    # nsys rounds the chunk length up, so there can be fewer chunks, and the last one can be shorter
+    size = -(-(high - low) // chunks)
+    if size <= 0:
+        return pl.DataFrame(schema=_REGIONS)
+    begins = pl.int_range(low, high, size, eager=True)
+    spans = pl.DataFrame({"start": begins, "end": (begins + size).clip(upper_bound=high)})
+    inside = overhead.filter((pl.col("start") > low) & (pl.col("end") < high))
+    used = _sum_by_chunk(pl.concat([work, inside]), spans, low, size)
+    chunk = spans.with_columns(used=used, dur=pl.col("end") - pl.col("start")).with_row_index("number")
+    small = chunk.filter(pl.col("used") / pl.col("dur") * 100 < threshold_share * 100)
+    runs = small.group_by(pl.col("number") - pl.int_range(pl.len()), maintain_order=True)
+    return runs.agg(
+        in_use_share=pl.col("used").sum() / pl.col("dur").sum(),
+        dur_ns=pl.col("end").max() - pl.col("start").min(),
+        start_ns=pl.col("start").min(),
+    ).select(*_REGIONS)
+
+
+def _sum_by_chunk(work: pl.DataFrame, spans: pl.DataFrame, low: int, size: int) -> pl.Series:
+    """Sums the time of `work` (ns) within each chunk of `size` ns from `low` on."""
+    first, last = (pl.col("start") - low) // size, (pl.col("end") - 1 - low) // size
+    placed = work.filter(pl.col("end") > pl.col("start")).with_columns(number=first, within=first == last)
+    whole = placed.filter("within").select("number", ns=pl.col("end") - pl.col("start"))
+    # `cut` asks for a span set; chunks touch, which is safe here, since no part has length 0
+    cut = intervals.cut(placed.filter(~pl.col("within")).select("start", "end"), spans)
+    pieces = cut.select(number=first, ns=pl.col("end") - pl.col("start"))
+    sums = pl.concat([whole, pieces]).group_by("number").agg(pl.col("ns").sum())
+    numbers = pl.int_range(spans.height, eager=True).alias("number").to_frame()
+    return numbers.join(sums, on="number", how="left", maintain_order="left").get_column("ns").fill_null(0)

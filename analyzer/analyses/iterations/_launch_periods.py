@@ -70,6 +70,9 @@ _WHOLE: Final = 1 << 40
 #: Near repetitions tell more than units of which few are usual, if they cover so much of what these do.
 _AS_MUCH: Final = 0.95
 
+#: What the share of a candidate is of: the line's weight, and the time of all operations, or of kernels and graphs.
+_MEASURES: Final = ("weight", "ns", "work_ns")
+
 #: Greatest chance that launches drawn at random repeat as often as what was found.
 _CHANCE: Final = 1e-6
 
@@ -113,8 +116,8 @@ class Cut(NamedTuple):
 _Cuts = dict[tuple[object, ...], Cut]
 
 
-class _Repeated(NamedTuple):
-    """The repetitions of a process: one of the candidates.
+class _Candidate(NamedTuple):
+    """Repetitions that a line may have, however they were found; the candidate of most `worth` is what repeats.
 
     Of the rows (first and stop, places in the `line`; loop, phase, usual) `share` is the part in the device time of the
     process, or in its launches and device time, whichever is less; `unit` is what the first loop repeats.
@@ -124,6 +127,7 @@ class _Repeated(NamedTuple):
     line: pl.DataFrame
     share: float
     unit: tuple[object, ...]
+    worth: float
 
 
 @once_per_process
@@ -135,29 +139,28 @@ def launch_periods(report: Report) -> pl.DataFrame:
 
     Definition: docs/definitions.md, section 4, "Iterations without marks".
     """
-    found, cuts = [pl.DataFrame(schema=_PERIODS)], _Cuts()
+    periods, cuts = [pl.DataFrame(schema=_PERIODS)], _Cuts()
     if operations(report).height < LEAST_LAUNCHES:
-        return found[0]
-    every = {process: _of_process(line, cuts) for process, line in launch_lines(report).items()}
-    units = {repeated.unit for repeated in every.values() if repeated and repeated.share >= HALF}
-    for process, repeated in every.items():
-        if repeated and repeated.share >= (_LIKE_ANOTHER if repeated.unit in units else HALF):
-            rows = _timed(repeated).with_columns(process_id=pl.lit(process, pl.Int64), found_by=pl.lit(BY_LAUNCHES))
-            found.append(rows.select([*_PERIODS]))
-    return pl.concat(found).sort("process_id", "start")
+        return periods[0]
+    best = {process: _of_process(line, cuts) for process, line in launch_lines(report).items()}
+    units = {candidate.unit for candidate in best.values() if candidate and candidate.share >= HALF}
+    for process, candidate in best.items():
+        if candidate and candidate.share >= (_LIKE_ANOTHER if candidate.unit in units else HALF):
+            rows = _timed(candidate).with_columns(process_id=pl.lit(process, pl.Int64), found_by=pl.lit(BY_LAUNCHES))
+            periods.append(rows.select([*_PERIODS]))
+    return pl.concat(periods).sort("process_id", "start")
 
 
-def _of_process(launches: pl.DataFrame, cuts: _Cuts) -> _Repeated | None:
+def _of_process(launches: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
     """The repetitions of the first view of the launches in which at least half repeats, or of that with most."""
     best = None
     for line, part, most in _views(launches):
-        repeated = _of_line(line, cuts)
-        if repeated is None or repeated.rows.height > most:
-            continue
-        repeated = repeated._replace(share=repeated.share * part)
-        if repeated.share >= HALF:
-            return repeated
-        best = repeated if best is None or repeated.share > best.share else best
+        candidate = _of_line(line, cuts)
+        if candidate is not None and candidate.rows.height <= most:
+            candidate = candidate._replace(share=candidate.share * part)
+            if candidate.share >= HALF:
+                return candidate
+            best = candidate if best is None or candidate.share > best.share else best
     return best
 
 
@@ -188,8 +191,8 @@ def _of_most_work(launches: pl.DataFrame, column: str) -> pl.Series:
     return launches.get_column(column).eq_missing(most)
 
 
-def _of_line(launches: pl.DataFrame, cuts: _Cuts) -> _Repeated | None:
-    """The candidate that tells most of one line; None where nothing repeats."""
+def _of_line(launches: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
+    """The candidate of most worth of one line; None where nothing repeats."""
     if launches.height < LEAST_LAUNCHES:
         return None
     # half by its time on the device, half as one of all launches: one long copy of a checkpoint is not most of a
@@ -197,24 +200,16 @@ def _of_line(launches: pl.DataFrame, cuts: _Cuts) -> _Repeated | None:
     weight = pl.col("ns") / pl.col("ns").sum().clip(lower_bound=1) + 1 / pl.len()
     weight = (weight * _WHOLE).ceil().cast(pl.Int64)
     line = with_begins(launches).with_columns(weight=weight, barrier=pl.lit(value=False))
-    exact = _exactly(line, cuts)
-    if exact is None:
-        return _nearly(line)
-    usual = int(exact.rows.get_column("usual").sum()) >= MANY * exact.rows.height
-    # what has less than half of the updates, and lies among them, is a part of steps
-    parts = int(held(line, exact.rows, "optimizer").sum()) < HALF * int(line.get_column("optimizer").sum())
-    if usual and not parts and exact.share >= MANY:
-        return exact  # nothing covers so much more
-    near = _nearly(line)
-    worth = exact.share / MANY if usual else exact.share * _AS_MUCH
-    if near is not None and near.share >= (HALF if parts else worth):
-        return near
-    around = exact.rows.select(pl.col("first").min(), pl.col("stop").max())
-    return None if parts and held(line, around, "optimizer").item() >= FEWEST else exact
+    candidates = [_between_updates(line), _near_ones(line), _of_units(line, cuts)]
+    return max((one for one in candidates if one), key=lambda one: one.worth, default=None)
 
 
-def _exactly(line: pl.DataFrame, cuts: _Cuts) -> _Repeated | None:
-    """The repetitions of units, of one loop after the other; None where they are few."""
+def _of_units(line: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
+    """The repetitions of units, of one loop after the other; None where they are few.
+
+    Worth more than others that cover as much if nearly all are usual, and hardly less if not; parts of steps, which
+    have less than half of the updates, are worth least, and nothing where they lie among these.
+    """
     rest, loops, key = line.with_row_index("place"), list[pl.DataFrame](), None
     total, covered = float(line.get_column("weight").sum()), 0.0
     while len(loops) < _LOOPS and 1 - covered >= _LOOP:
@@ -230,34 +225,50 @@ def _exactly(line: pl.DataFrame, cuts: _Cuts) -> _Repeated | None:
         rest = _without(rest, rows)
     if key is None or covered < _LIKE_ANOTHER:
         return None
-    return _repeated(line, pl.concat(loops).sort("first"), covered, key)
+    candidate = _candidate(line, pl.concat(loops).sort("first"), key)
+    usual = int(candidate.rows.get_column("usual").sum()) >= MANY * candidate.rows.height
+    worth = candidate.share / MANY if usual else candidate.share * _AS_MUCH
+    if int(held(line, candidate.rows, "optimizer").sum()) < HALF * int(line.get_column("optimizer").sum()):
+        around = candidate.rows.select(pl.col("first").min(), pl.col("stop").max())
+        worth = HALF
+        if held(line, around, "optimizer").item() >= FEWEST:
+            return None
+    return candidate._replace(worth=worth)
 
 
-def _nearly(line: pl.DataFrame) -> _Repeated | None:
-    """Repetitions that launch nearly the same, or reach from update to update; None where there are none."""
-    key: tuple[object, ...] = ()
-    rows = None
-    if line.get_column("optimizer").any():
-        if (updates := between_updates(line)) is not None:
-            key, rows = ("updates", updates[0]), updates[1]
-    elif (unit := near_unit(line)) is not None:
-        key, rows = unit.key, repetitions(line, unit, cut_of(line, unit))
-    if rows is None or rows.height < FEWEST:
+def _near_ones(line: pl.DataFrame) -> _Candidate | None:
+    """Repetitions that launch nearly the same, in a line without an optimizer's kernels; None where there are few."""
+    unit = None if line.get_column("optimizer").any() else near_unit(line)
+    if unit is None:
         return None
-    rows = with_phases(line, rows).with_columns(loop=pl.lit(0, dtype=pl.UInt32))
-    return _repeated(line, rows, int(held(line, rows, "weight").sum()) / int(line.get_column("weight").sum()), key)
+    following = pl.col("first").shift(-1, fill_value=line.height)
+    far = following - pl.col("first") > LARGEST * unit.length  # to the next one lies more than this one
+    stop = pl.when(far).then(pl.col("first") + unit.length).otherwise(following).cast(pl.UInt32)
+    rows = repetitions(line, unit, unit.at.alias("first").to_frame().with_columns(stop=stop))
+    return _candidate(line, rows, unit.key) if rows.height >= FEWEST else None
 
 
-def _repeated(line: pl.DataFrame, rows: pl.DataFrame, covered: float, unit: tuple[object, ...]) -> _Repeated:
+def _between_updates(line: pl.DataFrame) -> _Candidate | None:
+    """Repetitions from update to update of a line with an optimizer's kernels; None where there are few."""
+    updates = between_updates(line) if line.get_column("optimizer").any() else None
+    if updates is None or updates[1].height < FEWEST:
+        return None
+    return _candidate(line, updates[1], ("updates", updates[0]))
+
+
+def _candidate(line: pl.DataFrame, rows: pl.DataFrame, unit: tuple[object, ...]) -> _Candidate:
     """Repetitions with the share that is theirs, be it of the time of all operations or of kernels and graphs."""
-    times = [(int(held(line, rows, name).sum()), int(line.get_column(name).sum())) for name in ("ns", "work_ns")]
-    share = max((part / every for part, every in times if every), default=1.0)
-    return _Repeated(rows, line, min(covered, share), unit)
+    if "loop" not in rows.columns:
+        rows = with_phases(line, rows).with_columns(loop=pl.lit(0, dtype=pl.UInt32))
+    parts = {name: (int(held(line, rows, name).sum()), int(line.get_column(name).sum())) for name in _MEASURES}
+    covered, *times = [part / every for part, every in parts.values() if every]
+    share = min(covered, max(times, default=1.0))
+    return _Candidate(rows, line, share, unit, worth=share)
 
 
-def _timed(repeated: _Repeated) -> pl.DataFrame:
+def _timed(candidate: _Candidate) -> pl.DataFrame:
     """The repetitions with start, end (of the last launch call), launches and name; the heaviest loop has no number."""
-    line, rows = repeated.line, repeated.rows
+    line, rows = candidate.line, candidate.rows
     since, until = line.get_column("since"), line.get_column("until").cum_max()
     start, last = (gathered(since, place) for place in (rows.get_column("first"), rows.get_column("stop") - 1))
     end = gathered(until, rows.get_column("stop") - 1)
@@ -282,7 +293,7 @@ def _loop(line: pl.DataFrame, unit: Unit, total: float, cuts: _Cuts) -> pl.DataF
     key = (*unit.key, unit.anchor)
     if key not in cuts:
         cuts[key] = cut_of(line, unit)
-    rows = with_phases(line, repetitions(line, unit, cuts[key]))
+    rows = with_phases(line, repetitions(line, unit, _edges(line, unit, cuts[key])))
     rows = rows.with_columns(held(line, rows, "weight"))
     if unit.length == 1:
         # many programs launch a kernel several times in a row: only one long loop counts, or one that the host waits in
@@ -311,10 +322,8 @@ def cut_of(line: pl.DataFrame, unit: Unit) -> Cut:
 
     For a place in the unit speak the usual gap before it (as a part of the longest one), a copy to the device that
     begins there, a copy to the host and an optimizer that end there, and that no stretch of the unit has launches to
-    spare if it is cut there. A near unit begins with its anchor.
+    spare if it is cut there.
     """
-    if unit.near:
-        return Cut(0, 0, unit.word, 0)
     spans = line.with_row_index("first").select("first", "gap", *_SPEAK, stop=pl.col("first") + unit.length)
     places = spans.head(line.height - unit.length + 1)
     places = places.filter(held(line, places, unit.column) == unit.word)
@@ -333,12 +342,12 @@ def cut_of(line: pl.DataFrame, unit: Unit) -> Cut:
     return Cut(before, tail, own.item(0), (own.head(before) == own.item(0)).sum())
 
 
-def repetitions(line: pl.DataFrame, unit: Unit, cut: Cut) -> pl.DataFrame:
+def repetitions(line: pl.DataFrame, unit: Unit, edges: pl.DataFrame) -> pl.DataFrame:
     """The repetitions of `unit`, sorted and disjoint: first and stop (places in `line`), usual, stretch.
 
-    `usual` says whether a repetition has the launches of the unit; in a stretch each one adjoins the next.
+    With `edges`, first and stop of the one around each anchor. `usual` says whether a repetition has the launches of
+    the unit; in a stretch each one adjoins the next.
     """
-    edges = _edges(line, unit, cut)
     fits = sizes().is_between(unit.length * SMALLEST, unit.length * LARGEST)
     # what lies between is a repetition without its anchor if most of its launches are those of the unit
     gaps = apart(edges).filter(fits)

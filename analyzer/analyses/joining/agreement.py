@@ -14,7 +14,7 @@ import polars as pl
 from polars._typing import PolarsDataType
 
 from kanalyze.analyses.device._operations import SHAPE, SHAPE_COLUMNS
-from kanalyze.analyses.device.copies import copies
+from kanalyze.analyses.device.kernels import copies
 from kanalyze.analyses.joining._kernel_groups import (
     GROUP_KEYS,
     grouped_kernels,

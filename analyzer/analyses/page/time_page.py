@@ -23,7 +23,8 @@ from kanalyze.analyses.counters.advice import (
     paragraph,
 )
 from kanalyze.analyses.counters.counters import stalls
-from kanalyze.analyses.device import copies, occupancy
+from kanalyze.analyses.device import kernels as of_kernels
+from kanalyze.analyses.device import occupancy
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.findings import health
 from kanalyze.analyses.findings._claims import MOST_REPLAYED
@@ -32,7 +33,7 @@ from kanalyze.analyses.findings.findings import by_gain
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.host import api, launch_summary
 from kanalyze.analyses.host._call_kinds import interface
-from kanalyze.analyses.idle import code, culprits, exposure, ledger, utilisation
+from kanalyze.analyses.idle import code, culprits, ledger
 from kanalyze.analyses.joining._kernel_groups import same_kernels
 from kanalyze.analyses.joining._report_set import Together, together
 from kanalyze.analyses.joining.joined import gains_among, joined_of
@@ -97,11 +98,21 @@ class Summary:
     zero_ns: int = 0
 
 
-#: The modules of the tables that every CUDA trace gives, and of those of optional traces, in the page's order.
-_ALWAYS: Final = (ledger, exposure, hot_kernels, copies, launch_summary, api, health)
+#: The tables that every CUDA trace gives, and those of optional traces, in the page's order, each with its module.
+_ALWAYS: Final = (
+    *(
+        (ledger, ledger.TABLE),
+        (ledger, ledger.EXPOSURE),
+        (hot_kernels, hot_kernels.TABLE),
+        (of_kernels, of_kernels.COPIES),
+    ),
+    *((module, module.TABLE) for module in (launch_summary, api, health)),
+)
 _OPTIONAL: Final = (
-    *(culprits, utilisation, steps, ranges, range_gpu, occupancy, ops),
-    *(graphs, migrations, memory, concurrency),
+    *((culprits, culprits.TABLE), (ledger, ledger.UTILISATION)),
+    *((module, module.TABLE) for module in (steps, ranges, range_gpu)),
+    *((occupancy, occupancy.BY_KERNEL), (ops, ops.TABLE), (graphs, graphs.TABLE), (migrations, migrations.TOTALS)),
+    *((module, module.TABLE) for module in (memory, concurrency)),
 )
 
 #: What the page asks of them beside the report.
@@ -112,14 +123,8 @@ _ASKED: Final[dict[str, dict[str, Any]]] = {
     "occupancy": {"by": "kernel"},
 }
 
-#: Of these modules another table.
-_FORMS: Final = {occupancy: occupancy.BY_KERNEL, migrations: migrations.TOTALS}
-
 #: The declarations of all these tables.
-TABLES: Final[tuple[Table, ...]] = (
-    *(_FORMS.get(module, module.TABLE) for module in (*_ALWAYS, *_OPTIONAL)),
-    code.TABLE,
-)
+TABLES: Final[tuple[Table, ...]] = (*(table for _, table in (*_ALWAYS, *_OPTIONAL)), code.TABLE)
 
 _NAMES: Final = [table.name for table in TABLES[: len(_ALWAYS)]]
 
@@ -160,7 +165,7 @@ def tables_of(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
     """The tables of the page that the report allows by name, and the reason why for each other one."""
     makers = {
         table.name: partial(getattr(module, table.name), **_ASKED.get(table.name, {}))
-        for module, table in zip((*_ALWAYS, *_OPTIONAL), TABLES[:-1], strict=True)
+        for module, table in (*_ALWAYS, *_OPTIONAL)
     }
     if code.has_lines(report):
         makers[code.TABLE.name] = partial(code.code)

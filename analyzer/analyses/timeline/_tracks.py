@@ -24,7 +24,7 @@ from kanalyze.analyses.device._operations import (
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._thread_timeline import call_labels, labels, shown_calls
 from kanalyze.analyses.idle._attribution import ledger_pieces
-from kanalyze.analyses.idle.utilisation import utilisation
+from kanalyze.analyses.idle.ledger import utilisation
 from kanalyze.analyses.iterations.phases import known_steady_part
 from kanalyze.analyses.memory.memory import in_use
 from kanalyze.analyses.replay._path import CAUSES, path, with_names

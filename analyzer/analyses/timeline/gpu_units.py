@@ -11,7 +11,7 @@ from kanalyze.analyses.device._operations import device_operations, exclusive_op
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.idle._idle_parts import range_names
-from kanalyze.analyses.idle.gaps import gaps
+from kanalyze.analyses.idle.ledger import gaps
 from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.ranges._projection import projection
 from kanalyze.analyses.shared.analysis import check_grouping, require

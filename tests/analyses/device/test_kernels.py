@@ -4,8 +4,7 @@ import polars as pl
 import pytest
 
 from kanalyze import catalog
-from kanalyze.analyses.device.copies import copies
-from kanalyze.analyses.device.kernels import gpu, kernels
+from kanalyze.analyses.device.kernels import copies, gpu, kernels
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.errors import UnknownNameError

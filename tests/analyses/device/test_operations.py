@@ -17,8 +17,7 @@ from kanalyze.analyses.device._operations import (
     launch_shapes,
     operations,
 )
-from kanalyze.analyses.device.copies import copies
-from kanalyze.analyses.device.kernels import kernels
+from kanalyze.analyses.device.kernels import copies, kernels
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.model import COPY_DETAIL, DEVICE_KINDS, GRAPH_DETAIL, KERNEL_CONFIG
 from kanalyze.window import Window

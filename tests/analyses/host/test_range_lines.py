@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from kanalyze.analyses.host._range_lines import called_by_program, named_ranges, range_lines, ranges_at, roles
 from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.idle.culprits import culprits
-from kanalyze.analyses.idle.gaps import gaps
-from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.idle.ledger import gaps, ledger
 from kanalyze.window import Window
 from support.build import call, host, kernel, nvtx, report, timeline
 from support.large import in_batches

@@ -13,8 +13,7 @@ from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.host import _call_kinds
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.idle.culprits import culprits
-from kanalyze.analyses.idle.gaps import gaps
-from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.idle.ledger import gaps, ledger
 from kanalyze.analyses.launches.cold import cold
 from kanalyze.analyses.page.time_page import summarize
 from support.build import call, kernel, launched, memcpy, overhead, report

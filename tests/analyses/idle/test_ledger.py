@@ -13,9 +13,7 @@ from kanalyze.analyses.host import _call_kinds
 from kanalyze.analyses.idle._attribution import host_time, launch_waits, ledger_pieces
 from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.idle.culprits import culprits
-from kanalyze.analyses.idle.gaps import gaps
-from kanalyze.analyses.idle.ledger import bucket_sums, ledger
-from kanalyze.analyses.idle.utilisation import utilisation
+from kanalyze.analyses.idle.ledger import bucket_sums, gaps, ledger, utilisation
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.window import Window
 from support.build import call, kernel, launched, nvtx, report, timeline

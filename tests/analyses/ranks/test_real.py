@@ -7,8 +7,7 @@ import pytest
 
 from kanalyze import read
 from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.idle.exposure import exposure
-from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.idle.ledger import exposure, ledger
 from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
 from kanalyze.renderers.page.job import answer, timeline
 from kanalyze.several import Asked

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.device.copies import copies
-from kanalyze.analyses.idle.utilisation import utilisation
+from kanalyze.analyses.device.kernels import copies
+from kanalyze.analyses.idle.ledger import utilisation
 from kanalyze.analyses.timeline._tracks import counters, means, timeline
 from support.build import kernel, report
 from support.command import REPORTS, SAMPLES
