@@ -1,4 +1,4 @@
-"""Matching of collectives: which rows of several ranks are one collective, and how that is known.
+"""Matching of collectives: which rows of several ranks are one, by their names, numbers, or place in the order of all.
 
 Definition: docs/definitions.md, section 11, "The same collective".
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from kanalyze.analyses.communication._aligning import SIZE_BITS, SIZES, Sequence, aligned
+from kanalyze.analyses.communication._recorded import BY_PAIRS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -29,13 +30,8 @@ POINT_TO_POINT: Final = ("send", "recv")
 #: Kinds that no rank can leave before all have entered; of an all_to_all a rank may get nothing from another one.
 _TOGETHER: Final = ("all_reduce", "reduce_scatter", "all_gather", "barrier")
 
-#: Kinds that run as a kernel of sends and receives, of which a rank that has none to make runs no kernel.
-_BY_PAIRS: Final = (*POINT_TO_POINT, "send_recv", "all_to_all", "gather", "scatter")
-
-#: Kinds whose sizes may differ between ranks.
+#: Kinds whose sizes may differ between ranks; and kinds of which all ranks give as much.
 _UNEVEN: Final = ("all_to_all", "send_recv", "gather", "scatter", "coalesced")
-
-#: Kinds of which all ranks give as much.
 _EVEN: Final = ("all_reduce", "reduce", "broadcast")
 
 #: What stands for a kind or size that is not recorded.
@@ -44,6 +40,12 @@ _UNKNOWN: Final = -1
 #: What stands for a number in the group, or a name, that is not recorded.
 NO_SEQUENCE: Final = -(1 << 63)
 NO_ID: Final = 0
+
+#: The key of what must not be matched by order either.
+_LOST: Final = np.uint64(1)
+
+#: The steps of splitmix64.
+_MIXING: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
 # The collectives in little memory: of what they say, each rank's different calls once. A job of 1,000 ranks has
 # 5,000,000 rows, of which each column takes 40 MB: what can be computed of a row is not kept.
@@ -57,30 +59,17 @@ _SAID: Final = (
 
 @dataclass(frozen=True)
 class Rows:
-    """The collectives of all ranks, by member and number.
+    """The collectives of all ranks, by member and number."""
 
-    Attributes:
-        first: Where those of each member begin, and the number of all.
-        call: What is said of each, a row of `calls`.
-        start: Start in Unix time, by the clock of the rank.
-        dur: Duration.
-        exposed: Time in which the GPU ran nothing else.
-        inside: The step that it begins in, as its row among the steps of the rank; -1 outside.
-        sequence: Its number in the group; empty where none is recorded of any.
-        id: A number for what the tool calls it on all ranks; empty where it calls none.
-        calls: Of what some collectives of a rank say the same: member, kind, group, size, ranks, own, source, target,
-            in_bytes, out_bytes, largest_bytes, stream.
-    """
-
-    first: Ints
-    call: Small
-    start: Ints
+    first: Ints  # where those of each member begin, and the number of all
+    call: Small  # what is said of each, a row of `calls`
+    start: Ints  # in Unix time, by the clock of the rank
     dur: Ints
-    exposed: Ints
-    inside: Small
-    sequence: Ints
-    id: Keys
-    calls: pl.DataFrame
+    exposed: Ints  # time in which the GPU ran nothing else
+    inside: Small  # the step that it begins in, as its row among the steps of the rank; -1 outside
+    sequence: Ints  # its number in the group; empty where none is recorded of any
+    id: Keys  # a number for what the tool calls it on all ranks; empty where it calls none
+    calls: pl.DataFrame  # :data:`_SAID` of what some collectives of a rank say the same
 
     def __len__(self) -> int:
         """All collectives of all ranks."""
@@ -118,27 +107,15 @@ def narrow(rows: pl.DataFrame, before: int) -> tuple[dict[str, npt.NDArray[Any]]
     return columns, rows.select(_SAID)[example].cast({"kind": pl.Categorical, "group": pl.Categorical})
 
 
-# Which of them are one
-
-
 class Matches(NamedTuple):
-    """Matched calls; collectives are numbered by first start.
+    """Matched calls; collectives are numbered by first start."""
 
-    Attributes:
-        match: The number of the collective of each row; -1 for what has no partner.
-        how: How each collective was matched: an index of :data:`HOW`.
-        order: The rows by collective and member, those without a partner last.
-        first: Where the rows of each collective begin in `order`, and where those without a partner do.
-        begun: When each began, in Unix time: the first start.
-        doubts: Sentences on what could not be matched, with the number of collectives.
-    """
-
-    match: Small
-    how: npt.NDArray[np.int8]
-    order: Small
-    first: Ints
-    begun: Ints
-    doubts: list[tuple[str, int, str]]
+    match: Small  # the number of the collective of each row; -1 for what has no partner
+    how: npt.NDArray[np.int8]  # how each collective was matched: an index of :data:`HOW`
+    order: Small  # the rows by collective and member, those without a partner last
+    first: Ints  # where the rows of each collective begin in `order`, and where those without a partner do
+    begun: Ints  # when each began, in Unix time: the first start
+    doubts: list[tuple[str, int, str]]  # sentences on what could not be matched, with the number of collectives
 
     @property
     def number(self) -> int:
@@ -155,21 +132,13 @@ class Matches(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """Some collectives, one after the other.
+    """Some collectives, one after the other."""
 
-    Attributes:
-        low: The first of them.
-        at: Their rows.
-        first: Where the rows of each begin.
-        counts: How many rows each has.
-        which: The collective of each row, from 0 on.
-    """
-
-    low: int
-    at: Small
-    first: Ints
-    counts: Ints
-    which: Small
+    low: int  # the first of them
+    at: Small  # their rows
+    first: Ints  # where the rows of each begin
+    counts: Ints  # how many rows each has
+    which: Small  # the collective of each row, from 0 on
 
     def most(self, values: Ints) -> Ints:
         """The most of each collective."""
@@ -226,7 +195,7 @@ class _Told(NamedTuple):
     unnamed: Bools  # whether the lane is only that of the stream
     kind: Ints  # the kind; of send and recv the same
     what: Ints  # kind and size, of which the lower bits are 0 where it is not recorded, or may differ between ranks
-    by_pairs: Bools  # whether it runs as a kernel of sends and receives
+    by_pairs: Bools  # whether it runs as a kernel of sends and receives, which a rank without any does not run
     pairs: Bools  # whether it is sent from one rank to another
     even: Bools  # whether all ranks have the same size
     size: Ints  # ranks of the group; 0 where that is not recorded
@@ -261,7 +230,7 @@ def _told(rows: Rows, clock: Ints, steps: Callable[[Ints], Ints] | None) -> _Tol
         unnamed=unnamed,
         kind=code,
         what=code * (1 << SIZE_BITS) + bytes_,
-        by_pairs=kind.is_in(_BY_PAIRS),
+        by_pairs=kind.is_in(("send_recv", *BY_PAIRS)),
         pairs=pairs,
         even=kind.is_in(_EVEN),
     )
@@ -285,10 +254,6 @@ def _key(level: int, *parts: Ints | Keys) -> Keys:
         for shift, factor in _MIXING:
             key = (key ^ (key >> np.uint64(shift))) * np.uint64(factor)
     return np.maximum(key, np.uint64(1))
-
-
-#: The steps of splitmix64.
-_MIXING: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
 
 
 class _Runs(NamedTuple):
@@ -341,10 +306,6 @@ def _by_sequence(rows: Rows, told: _Told, doubts: list[tuple[str, int, str]]) ->
     key[lost] = _LOST
     found[known] = key
     return found
-
-
-#: The key of what must not be matched by order either.
-_LOST: Final = np.uint64(1)
 
 
 def _by_order(rows: Rows, told: _Told, left: Ints, doubts: list[tuple[str, int, str]]) -> Keys:
@@ -449,3 +410,191 @@ def _numbered(
     places = np.arange(first[-1]) + (runs.first[keys] - first[:-1]).repeat(counts[keys])
     order = np.r_[runs.order[places], told.walk[match[told.walk] < 0]].astype(np.int32)
     return match, order, first, begun[keys]
+
+
+# Alignment of ranks: where the collectives of each begin in the order of all.
+
+#: How far the clock of one host may drift from that of another, and the error of a time stamp.
+DRIFT: Final = 1e-4
+STAMP_ERROR_NS: Final = 1_000
+
+#: How far the time stamps of two processes of one host may be apart.
+_ONE_HOST_NS: Final = 50_000
+
+#: Where a shift is tried before it is tried on all rows, as parts of what two ranks have in common.
+_TRIED: Final = (8, 64)
+_GOLDEN: Final = 0.618034
+
+#: The part of the shorter sequence that ranks on two clocks must have in common, and the fewest collectives; and the
+#: part of that which must be in steps of one number, since what is at an edge may begin outside.
+_COMMON: Final = 0.5
+_FEWEST: Final = 2
+_SAME_STEPS: Final = 0.9
+
+#: Shifts with as small a part in common may be the true one as well, where clocks are no farther apart than this.
+_POSSIBLE: Final = 0.1
+_APART_NS: Final = 100_000_000
+
+#: How many other ranks a rank that does not fit the first is held against.
+_OTHERS: Final = 3
+
+#: Beyond all differences of times.
+_FAR: Final = 1 << 60
+
+#: Bits of a size in bytes, which is counted from 1 on.
+SIZE_BITS: Final = 48
+SIZES: Final = (1 << SIZE_BITS) - 1
+
+
+class Sequence(NamedTuple):
+    """The collectives of one rank in one lane, in their order; the arrays are what is told of their calls.
+
+    `steps` gives the program's number of the step of each.
+    """
+
+    at: Ints
+    what: Ints
+    start: Ints
+    end: Ints
+    enters: Bools
+    leaves: Bools
+    by_pairs: Bools
+    pairs: Bools
+    clock: int
+    steps: Callable[[], Ints] | None
+
+    @property
+    def pair(self) -> bool:
+        """Whether all are between two ranks."""
+        return bool(self.pairs.all())
+
+    def of(self, by_pairs: bool) -> Sequence:  # noqa: FBT001 - a value
+        """Those that run as a kernel of sends and receives, or the others."""
+        own, steps = self.by_pairs == by_pairs, self.steps
+        parts: dict[str, Any] = {name: getattr(self, name)[own] for name in self._fields[:8]}
+        return self._replace(**parts, steps=None if steps is None else lambda: steps()[own])
+
+
+def aligned(members: dict[int, Sequence]) -> dict[int, int]:
+    """The place of the first collective of each rank in the order of the lane; a rank that fits no other has none.
+
+    Each rank is held against the longest sequence of its clock, and those against the longest of all; what does not fit
+    it, against some others.
+    """
+    if not members:
+        return {}
+    order = sorted(members, key=lambda one: (-len(members[one].at), one))
+    heads: dict[int, int] = {}
+    for one in order:
+        heads.setdefault(members[one].clock, one)
+    places = {order[0]: 0}
+    for one in [*heads.values(), *order]:
+        if one in places:
+            continue
+        head = heads[members[one].clock]
+        bases = dict.fromkeys([*([head] if head in places else []), order[0], *list(places)[1 : 1 + _OTHERS]])
+        for base in bases:
+            shift = _shift(members[base], members[one])
+            if shift is not None:
+                places[one] = places[base] + shift
+                break
+    return places
+
+
+def _shift(base: Sequence, other: Sequence) -> int | None:
+    """By how many collectives `other` begins later than `base`; None if no shift fits, or several do."""
+    lengths = len(base.at), len(other.at)
+    one_clock = base.clock == other.clock
+    least = 1 if one_clock else max(1, int(_POSSIBLE * min(lengths)))
+    shifts = np.arange(least - lengths[1], lengths[0] - least + 1)
+    if not one_clock:
+        low = np.maximum(0, shifts)
+        much = np.minimum(lengths[0], lengths[1] + shifts) - low >= _COMMON * min(lengths)
+        shifts = shifts[much | (np.abs(other.start[low - shifts] - base.start[low]) < _APART_NS)]
+    for number in _TRIED:
+        shifts = shifts[_may_fit(base, other, shifts, number)]
+    if base.pair and one_clock:
+        return _latest_sends(base, other, shifts)
+    fitting = [*islice((shift for shift in shifts.tolist() if _fits(base, other, shift)), 2)]
+    if len(fitting) != 1:
+        return _by_steps(base, other, shifts) if fitting else None
+    ours, _ = _common(base, other, fitting[0])
+    enough = one_clock or ours.stop - ours.start >= max(_FEWEST, _COMMON * min(lengths))
+    return fitting[0] if enough else None
+
+
+def _common(base: Sequence, other: Sequence, shift: int) -> tuple[slice, slice]:
+    """What two ranks have in common where `other` begins so many collectives later, in each of them."""
+    low, high = max(0, shift), min(len(base.at), len(other.at) + shift)
+    return slice(low, high), slice(low - shift, high - shift)
+
+
+def _by_steps(base: Sequence, other: Sequence, shifts: Ints) -> int | None:
+    """Of several shifts that fit, the one that leaves collectives in the same steps, by the program's own numbers."""
+    if base.steps is None or other.steps is None:
+        return None
+    mine, theirs = base.steps(), other.steps()
+    agreeing = []
+    for shift in shifts.tolist():
+        ours, others = _common(base, other, shift)
+        left, right = mine[ours], theirs[others]
+        inside = (left >= 0) & (right >= 0)
+        if inside.any() and (left == right)[inside].mean() >= _SAME_STEPS and _fits(base, other, shift):
+            agreeing.append(shift)
+    return agreeing[0] if len(agreeing) == 1 else None
+
+
+def _latest_sends(base: Sequence, other: Sequence, shifts: Ints) -> int | None:
+    """Of the shifts that let no receive end before its send began, the one that pairs receives with the latest sends.
+
+    Sends may end long before they are received, so that earlier ones would do as well; but a receive that waited
+    ended with its own send, and one must have, or nothing is told.
+    """
+    sends = bool(base.enters.all())
+    shift = next((one for one in (shifts[::-1] if sends else shifts).tolist() if _fits(base, other, one)), None)
+    if shift is None:
+        return None
+    mine, theirs = _common(base, other, shift)
+    begun, sent = (base.start[mine], base.end[mine]) if sends else (other.start[theirs], other.end[theirs])
+    received = other.end[theirs] if sends else base.end[mine]
+    return shift if (np.abs(received - sent) <= sent - begun).any() else None
+
+
+def _may_fit(base: Sequence, other: Sequence, shifts: Ints, number: int) -> Bools:
+    """Whether each shift fits at so many places of what the two have in common."""
+    parts = np.arange(number) * _GOLDEN % 1
+    low = np.maximum(0, shifts)
+    common = np.minimum(len(base.at), len(other.at) + shifts) - low
+    mine = low[:, None] + (parts[None, :] * common[:, None]).astype(np.int64)
+    return _agree(base, other, mine, mine - shifts[:, None])
+
+
+def _fits(base: Sequence, other: Sequence, shift: int) -> bool:
+    """Whether kinds and sizes agree, and some offset of the clocks lets each rank leave after the other entered."""
+    ours, _ = _common(base, other, shift)
+    mine = np.arange(ours.start, ours.stop)[None, :]
+    return bool(_agree(base, other, mine, mine - shift)[0])
+
+
+def _agree(base: Sequence, other: Sequence, mine: Ints, theirs: Ints) -> Bools:
+    """Row by row of places in both: whether kinds and sizes agree, and clocks can be right."""
+    left, right = base.what[mine], other.what[theirs]
+    unsized = (left & SIZES == 0) | (right & SIZES == 0)
+    same = ((left == right) | (unsized & (left >> SIZE_BITS == right >> SIZE_BITS))).all(axis=1)
+    # most shifts fail here, before the times are looked up
+    same[same] = _in_time(base, other, mine[same], theirs[same])
+    return np.asarray(same)
+
+
+def _in_time(base: Sequence, other: Sequence, mine: Ints, theirs: Ints) -> Bools:
+    """Row by row of places in both: whether clocks can be right."""
+    after, before = base.leaves[mine] & other.enters[theirs], other.leaves[theirs] & base.enters[mine]
+    # as if nothing could be buffered
+    nothing = ~np.any(after | before, axis=1, keepdims=True) | (base.pair and base.clock != other.clock)
+    after, before = after | nothing, before | nothing
+    least = (other.start[theirs] - base.end[mine]).max(axis=1, where=after, initial=-_FAR)
+    greatest = (other.end[theirs] - base.start[mine]).min(axis=1, where=before, initial=_FAR)
+    if base.clock == other.clock:
+        return np.asarray((least <= _ONE_HOST_NS) & (greatest >= -_ONE_HOST_NS))
+    span = base.end[mine].max(axis=1) - base.start[mine].min(axis=1)
+    return np.asarray(least <= greatest + 2 * STAMP_ERROR_NS + (DRIFT * span).astype(np.int64))

@@ -26,29 +26,17 @@ OF_SLICE: Final = 1 << 18
 
 
 class Clocks(NamedTuple):
-    """Offsets of clocks, by node: part of the run and clock as one number.
+    """Offsets of clocks, by node: part of the run and clock as one number."""
 
-    Attributes:
-        offset: By node, how much the clock is ahead of that of reference in the middle of the part.
-        rate: By clock, by what part of the time it runs faster than that of reference.
-        since: From the middle of its part to the begin of each collective.
-        error: By node, how far that may be off, to either side; 0 on the clock of reference.
-        number: How many clocks there are.
-        part: The part of each collective.
-        cuts: The collectives at which slices of the run begin, which end with a part, and the number of all.
-        table: A row per clock and part: clock, part, start_ns, end_ns, offset_ns, low_ns, high_ns.
-        broken: Parts in which no offsets let all collectives be true.
-    """
-
-    offset: Ints
-    rate: npt.NDArray[np.float64]
-    since: Ints
-    error: Ints
-    number: int
-    part: Ints
-    cuts: Ints
-    table: pl.DataFrame
-    broken: tuple[int, ...]
+    offset: Ints  # by node, how much the clock is ahead of that of reference in the middle of the part
+    rate: npt.NDArray[np.float64]  # by clock, by what part of the time it runs faster than that of reference
+    since: Ints  # from the middle of its part to the begin of each collective
+    error: Ints  # by node, how far that may be off, to either side; 0 on the clock of reference
+    number: int  # how many clocks there are
+    part: Ints  # the part of each collective
+    cuts: Ints  # the collectives at which slices of the run begin, which end with a part, and the number of all
+    table: pl.DataFrame  # a row per clock and part, :data:`CLOCKS`
+    broken: tuple[int, ...]  # parts in which no offsets let all collectives be true
 
     def node(self, match: Ints | Small, clock: Ints) -> Ints:
         """The node of rows of collectives."""
@@ -243,15 +231,12 @@ def _with_bandwidth(told: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 class Exposed(NamedTuple):
     """Exposed communication.
 
-    Attributes:
-        wait: Waiting, by row.
-        transfer: Transferring, by row.
-        by_step: Their sums by member and step: exposed_wait_ns, exposed_transfer_ns and, of what has no match,
-            unmatched_ns.
+    `by_step` has the sums by member and step: exposed_wait_ns, exposed_transfer_ns and, of what has no match,
+    unmatched_ns.
     """
 
-    wait: Ints
-    transfer: Ints
+    wait: Ints  # waiting, by row
+    transfer: Ints  # likewise
     by_step: list[pl.DataFrame]
 
 

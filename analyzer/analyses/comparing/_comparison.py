@@ -100,27 +100,16 @@ class Gate(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """The judgement of new against base, and how sure it is.
-
-    Attributes:
-        word: faster, slower, same, or cannot tell.
-        ratio: Time of an iteration of new by that of base: below 1 is faster; None where base has no time.
-        low: Lower end of its 95 % interval; None where there is none.
-        high: Upper end.
-        base_ns: Time of an iteration of base, the mean of its runs; of several ranks that of the page's.
-        new_ns: The same of new.
-        basis: What the interval is of: runs, paired runs, or steps within one run a side; empty without an interval.
-        repeats: Runs of each side that would tell, where these do not; None where that is not known.
-    """
+    """The judgement of new against base, and how sure it is."""
 
     word: Word
-    ratio: float | None
-    low: float | None
-    high: float | None
-    base_ns: int
-    new_ns: int
-    basis: str
-    repeats: int | None = None
+    ratio: float | None  # time of an iteration of new by that of base: below 1 is faster; None where base has no time
+    low: float | None  # lower end of its 95 % interval; None where there is none
+    high: float | None  # upper end
+    base_ns: int  # time of an iteration of base, the mean of its runs; of several ranks that of the page's
+    new_ns: int  # the same of new
+    basis: str  # what the interval is of: runs, paired runs, or steps within one run a side; empty without an interval
+    repeats: int | None = None  # runs of each side that would tell, where these do not; None where that is not known
 
     def __bool__(self) -> bool:
         """Whether there is a difference that can be told."""
@@ -129,30 +118,18 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two sides compared; tables are made when they are asked for.
+    """Two sides compared; tables are made when they are asked for."""
 
-    Attributes:
-        kind: Kind of page, by which renderers dispatch without importing the class.
-        pairs: The sides, rank by rank; the first is the one that the page is about.
-        names: What the sides are called.
-        reason: Why the whole is compared and not its iterations, where that is so.
-        note: How iterations that were found in different ways on the two sides come to be compared.
-        paths: What was given as base and as new.
-        job: All ranks together, where they do the same iterations: in each run the one that takes longest.
-        gate: The outcome of a gate, where one was asked for.
-        others: Comparisons of what other tools recorded of the same runs, by tool.
-    """
+    kind: ClassVar[Literal["comparison"]] = "comparison"  # by which renderers dispatch without importing the class
 
-    kind: ClassVar[Literal["comparison"]] = "comparison"
-
-    pairs: tuple[Pair, ...]
-    names: tuple[str, str]
-    reason: str = ""
-    note: str = ""
-    paths: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
-    job: Pair | None = None
-    gate: Gate | None = None
-    others: dict[str, Comparison] = field(default_factory=dict)
+    pairs: tuple[Pair, ...]  # the sides, rank by rank; the first is the one that the page is about
+    names: tuple[str, str]  # what the sides are called
+    reason: str = ""  # why the whole is compared and not its iterations, where that is so
+    note: str = ""  # how iterations that were found in different ways on the two sides come to be compared
+    paths: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())  # what was given as base and as new
+    job: Pair | None = None  # all ranks together, where they do the same iterations: in each run the longest one
+    gate: Gate | None = None  # the outcome of a gate, where one was asked for
+    others: dict[str, Comparison] = field(default_factory=dict)  # what other tools recorded of the same runs
     _made: dict[str, pl.DataFrame] = field(default_factory=dict)
 
     @property

@@ -78,21 +78,13 @@ class Spread:
 
 @dataclass(frozen=True)
 class Reasons:
-    """Explains differences between two tools that record every launch.
-
-    Attributes:
-        tools: Names of both tools.
-        spread: The usual spread of launches of one kernel.
-        tuned: Kernels that Triton's autotuner tried variants of.
-        steps: Numbers of the steps that the second report was recorded in; empty for none.
-        shared: The steps of each report that both have; None where there are none.
-    """
+    """Explains differences between two tools that record every launch."""
 
     tools: tuple[str, str]
-    spread: Spread
-    tuned: list[str]
-    steps: list[int]
-    shared: tuple[Steps, Steps] | None
+    spread: Spread  # of launches of one kernel
+    tuned: list[str]  # kernels that Triton's autotuner tried variants of
+    steps: list[int]  # that the second report was recorded in; empty for none
+    shared: tuple[Steps, Steps] | None  # the steps of each report that both have
 
     @classmethod
     def between(cls, base: Report, other: Report, shared: tuple[Steps, Steps] | None) -> Reasons:
@@ -170,15 +162,10 @@ NOTHING: Final[dict[str, Any]] = {"in": [0], "between": [0], "beside": 0}
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a recording that another recording has, too.
-
-    Attributes:
-        name: Name of the steps.
-        spans: Columns process_id, start, end and until (start of the next step, null for the last); sorted by start.
-    """
+    """The steps of a recording that another recording has, too."""
 
     name: str
-    spans: pl.DataFrame
+    spans: pl.DataFrame  # process_id, start, end, until (start of the next step, null for the last); sorted by start
 
 
 def shared_steps(base: Report, other: Report) -> tuple[Steps, Steps] | None:
@@ -263,17 +250,14 @@ def _sums(work: pl.DataFrame, keys: Sequence[str], amount: pl.Expr, steps: int) 
     """:data:`COUNTS` by `keys`; steps without such an operation count as 0."""
     each = work.with_columns(amount=amount).group_by(*keys, "place", "step").agg(pl.col("amount").sum())
     inside, between, beside = (pl.col("amount").filter(pl.col("place") == place) for place in _PLACES)
-    found = each.group_by(keys).agg(
-        *(own.unique().sort().alias(place) for place, own in zip(_PLACES, (inside, between), strict=False)),
-        beside.sum().alias(_PLACES[2]),
-        lacks_in=inside.len() < steps,
-        lacks_between=(between.len() < steps - 1) | (between.len() == 0),
+    numbers = {"in": (inside, steps), "between": (between, max(steps - 1, 1))}
+    sums = each.group_by(keys).agg(
+        beside.sum().alias("beside"),
+        *(amounts.unique().sort().alias(place) for place, (amounts, _) in numbers.items()),
+        *((amounts.len() < number).alias(f"lacks_{place}") for place, (amounts, number) in numbers.items()),
     )
-    some = [
-        pl.when(f"lacks_{place}").then(pl.concat_list(place, pl.lit(0))).otherwise(place).alias(place)
-        for place in _PLACES[:2]
-    ]
-    return found.with_columns(some).drop("lacks_in", "lacks_between")
+    zero = {place: pl.when(f"lacks_{place}").then(pl.concat_list(place, pl.lit(0))) for place in numbers}
+    return sums.select(*keys, *(with_zero.otherwise(place).alias(place) for place, with_zero in zero.items()), "beside")
 
 
 def alike(first: Mapping[str, Any], second: Mapping[str, Any], numbers: tuple[int, int]) -> bool:
@@ -344,23 +328,14 @@ _COLD: Final = ("long_scoreboard", "no_instruction", "imc_miss")
 
 @dataclass(frozen=True)
 class UnderNcu:
-    """Explains why a duration measured by ncu differs from the one recorded by a tracing tool.
+    """Explains why a duration measured by ncu differs from the one recorded by a tracing tool."""
 
-    Attributes:
-        tool: The tracing tool.
-        spread: The usual spread of launches of one kernel in its recording.
-        clock_hz: The GPU's maximum clock rate.
-        l2_bytes: Size of the L2 cache.
-        dram_bytes_per_s: Bandwidth of the device memory.
-        selective: Whether ncu was told to measure only some launches; None if its command is unknown.
-    """
-
-    tool: str
-    spread: Spread
-    clock_hz: int | None
-    l2_bytes: int | None
+    tool: str  # the tracing tool
+    spread: Spread  # of launches of one kernel in its recording
+    clock_hz: int | None  # the GPU's maximum
+    l2_bytes: int | None  # the size of the L2 cache
     dram_bytes_per_s: int | None
-    selective: bool | None
+    selective: bool | None  # whether ncu was told to measure only some launches; None if its command is unknown
 
     @classmethod
     def between(cls, base: Report, ncu: Report, spread: Spread) -> UnderNcu:
@@ -370,14 +345,8 @@ class UnderNcu:
             found = base.devices.get_column(name).max()
             return ncu.devices.get_column(name).max() if found is None else found
 
-        return cls(
-            tool=base.meta.tool,
-            spread=spread,
-            clock_hz=most("clock_hz"),
-            l2_bytes=most("l2_bytes"),
-            dram_bytes_per_s=most("memory_bandwidth_bytes_per_s"),
-            selective=ncu.meta.selective,
-        )
+        limits = map(most, ("clock_hz", "l2_bytes", "memory_bandwidth_bytes_per_s"))
+        return cls(base.meta.tool, spread, *limits, ncu.meta.selective)
 
     def of(self, row: Row) -> Explained | None:
         """The reason why this row's figures differ; None if unknown."""

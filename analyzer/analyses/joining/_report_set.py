@@ -194,19 +194,12 @@ REPORT: Final = Column("report", pl.String, "Path of the report that gives the t
 
 @dataclass(frozen=True)
 class Together:
-    """The reports of one program, by what they provide.
+    """The reports of one program, by what they provide."""
 
-    Attributes:
-        base: The report that provides the time: of nsys, else of torch.profiler.
-        torch: The merged torch.profiler report, unless it is the base.
-        ncu: The merged ncu report.
-        given: All reports as they were given, without duplicates.
-    """
-
-    base: Report
-    torch: Report | None
-    ncu: Report | None
-    given: tuple[Report, ...]
+    base: Report  # that provides the time: of nsys, else of torch.profiler
+    torch: Report | None  # the merged torch.profiler report, unless it is the base
+    ncu: Report | None  # the merged ncu report
+    given: tuple[Report, ...]  # as they were given, without duplicates
 
     @property
     def operators(self) -> Report | None:

@@ -182,18 +182,14 @@ _ROOF: Final = ("intensity_flop_per_byte", "achieved_flop_per_s", "precision", "
 class RoofPoints:
     """The data of a roofline plot.
 
-    Attributes:
-        title: Heading of the plot: the report with the counters, and where the time is from if that is ambiguous.
-        points: One row per kernel and launch shape that did floating-point work, the longest first: name, time_ns, and
-            columns of `roofline`.
-        left_out: Number of kernels without work or bytes, which have no place on logarithmic axes.
-        time_from: The tool that provides the time.
+    The `points` are one row per kernel and launch shape that did floating-point work, the longest first: name, time_ns,
+    and columns of `roofline`.
     """
 
-    title: str
+    title: str  # the report with the counters, and where the time is from if that is ambiguous
     points: pl.DataFrame
-    left_out: int
-    time_from: str
+    left_out: int  # kernels without work or bytes, which have no place on logarithmic axes
+    time_from: str  # the tool that provides the time
 
 
 def counted_of(reports: Sequence[Report]) -> Report:
@@ -209,19 +205,12 @@ def counted_of(reports: Sequence[Report]) -> Report:
 
 
 class Timed(NamedTuple):
-    """Measured kernels and launch shapes with their time.
+    """Measured kernels and launch shapes with their time."""
 
-    Attributes:
-        rows: event_id, name, time_ns.
-        ncu: The report with the counters.
-        title: Its name, and where the time is from if that is ambiguous.
-        time_from: The tool that provides the time.
-    """
-
-    rows: pl.DataFrame
-    ncu: Report
-    title: str
-    time_from: str
+    rows: pl.DataFrame  # event_id, name, time_ns
+    ncu: Report  # with the counters
+    title: str  # its name, and where the time is from if that is ambiguous
+    time_from: str  # the tool that provides the time
 
 
 def timed_groups(reports: Sequence[Report]) -> Timed:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import polars as pl
 
-from kanalyze.analyses.communication._aligning import DRIFT, STAMP_ERROR_NS
-from kanalyze.analyses.communication._matching import shows
+from kanalyze.analyses.communication._matching import DRIFT, STAMP_ERROR_NS, shows
 from kanalyze.analyses.communication._waits import CLOCKS, OF_SLICE, Clocks, of_one_clock
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kanalyze.analyses.communication._aligning import SIZE_BITS, Sequence, _shift
+from kanalyze.analyses.communication._matching import SIZE_BITS, Sequence, _shift
 
 EACH, STEPS = 3, 8
 

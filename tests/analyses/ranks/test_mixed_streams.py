@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.communication._aligning import Sequence, _shift
-from kanalyze.analyses.communication._matching import narrow
+from kanalyze.analyses.communication._matching import Sequence, _shift, narrow
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.reduction.tables import BEFORE, PIECES
 from support.strategies import FEWER
