@@ -153,11 +153,12 @@ def work_of(work: pl.DataFrame, process: object) -> pl.DataFrame:
     return work if work.select(own.all()).item() else work.filter(own)
 
 
-def outermost(ranges: pl.DataFrame) -> pl.DataFrame:
-    """The ranges (:data:`THREAD`, start, end) that lie in no other one of their thread, sorted by thread and start."""
-    own = ranges.sort(*THREAD, "start", "end", descending=[False, False, False, True])
-    reached = pl.col("end").cum_max().shift(1).over(THREAD)
-    return own.filter((pl.col("start") >= reached).fill_null(value=True))
+def outermost(ranges: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """The ranges (`keys` or :data:`THREAD`, start, end) in no other one of the same keys, sorted by these and start."""
+    keys = keys or THREAD
+    line = ranges.sort(*keys, "start", "end", descending=[*(False for _ in keys), False, True])
+    reached = pl.col("end").cum_max().shift(1).over(keys)
+    return line.filter((pl.col("start") >= reached).fill_null(value=True))
 
 
 def work_in(spans: pl.DataFrame, work: pl.DataFrame, *further: str) -> pl.DataFrame:

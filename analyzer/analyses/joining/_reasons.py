@@ -15,6 +15,7 @@ from kanalyze.analyses.counters.advice import kernel_facts
 from kanalyze.analyses.counters.counters import metric_columns, stalls
 from kanalyze.analyses.device._operations import compiled_kernels, exclusive_operations, operations
 from kanalyze.analyses.host._range_lines import named_ranges, rounds
+from kanalyze.analyses.iterations._marks import outermost
 from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, grouped_kernels, kernel_groups, same_kernels
 from kanalyze.analyses.ranges._instances import compile_spans
 from kanalyze.analyses.shared.analysis import once_per_report
@@ -210,9 +211,7 @@ def _named(report: Report) -> pl.DataFrame:
 
 def _steps(name: str, spans: pl.DataFrame) -> Steps:
     """The outermost spans with this name, as steps."""
-    own = spans.filter(pl.col("name") == name).sort("process_id", "start", "end", descending=[False, False, True])
-    reached = pl.col("end").cum_max().shift(1).over("process_id")
-    outer = own.filter((pl.col("start") >= reached).fill_null(value=True))
+    outer = outermost(spans.filter(pl.col("name") == name), "process_id")
     until = pl.col("start").shift(-1).over("process_id")
     return Steps(name, outer.select("process_id", "start", "end", until=until).sort("start"))
 
@@ -345,8 +344,9 @@ class UnderNcu:
             found = base.devices.get_column(name).max()
             return ncu.devices.get_column(name).max() if found is None else found
 
-        limits = map(most, ("clock_hz", "l2_bytes", "memory_bandwidth_bytes_per_s"))
-        return cls(base.meta.tool, spread, *limits, ncu.meta.selective)
+        names = ("clock_hz", "l2_bytes", "memory_bandwidth_bytes_per_s")
+        clock_hz, l2_bytes, dram_bytes_per_s = (most(name) for name in names)
+        return cls(base.meta.tool, spread, clock_hz, l2_bytes, dram_bytes_per_s, ncu.meta.selective)
 
     def of(self, row: Row) -> Explained | None:
         """The reason why this row's figures differ; None if unknown."""

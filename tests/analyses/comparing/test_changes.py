@@ -13,7 +13,7 @@ from kanalyze.reduction.baselines import dumped, loaded
 from kanalyze.renderers.formats.markdown import render
 from kanalyze.renderers.page import page_of_any
 from kanalyze.several import Asked
-from kanalyze.several.sides import comparison, digests
+from kanalyze.several.sides import comparison
 from support.command import SAMPLES
 
 #: A step of base and of new in microseconds without a profiler, means of the times that the programs printed in turns.
@@ -113,27 +113,6 @@ def test_a_report_compared_with_itself_has_no_difference(path):
         assert not any((delta != 0).any() for delta in table.select(cs.starts_with("delta_"))), name
     kernels = found.table("compare_kernels")
     assert set(kernels.get_column("change")) <= {"same"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        "tests/reports/torch/fsdp.json.gz",  # in these three the host runs ahead
-        "tests/reports/torch/cuda_graph.json.gz",
-        "sample_reports/launch_bound_graph/torch.json.gz",
-        "sample_reports/mlp_train/torch.json.gz",
-    ],
-)
-def test_operators_and_buckets_are_of_one_window(name):
-    for runs in digests([ROOT / name], Asked({})).values():
-        for one in runs:
-            busy = one.buckets.filter(pl.col("bucket").is_in(["kernel", "communication", "memcpy", "memset"]))
-            unknown = one.slots.filter(pl.col("op").is_null()).get_column("exclusive_ns").sum()
-            launched = one.ops.get_column("device_ns").sum()
-            assert busy.get_column("ns").sum() - unknown <= launched <= busy.get_column("ns").sum()
-            assert one.ops.get_column("count").sum() > 0
-            assert one.ops.get_column("path").is_unique().all()
 
 
 def assert_baseline_is_its_runs(runs):

@@ -1,6 +1,7 @@
 """Operations of two sides matched in the order of launch, held against literal cases and what must always hold."""
 
 import polars as pl
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,41 +40,31 @@ def kernels(base, new):
     return sorted(table.select("change", "base_kernel", "new_kernel", "base_count", "new_count", "delta_ns").rows())
 
 
-def test_equal_sequences_are_the_same():
-    found = kernels(slots(plain("a b c")), slots(plain("a b c")))
-    assert [row[0] for row in found] == ["same"] * 3
+GEMMS = "ampere_sgemm_128x64_nn", "sm90_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x64x16"
+IN_RANGES = [*plain("a b", "forward"), *plain("p q r", "optimizer")]
 
 
-def test_several_in_the_place_of_one_are_fused():
-    found = kernels(slots(plain("a x y z b")), slots(plain("a xyz b")))
-    assert ("fused", "z", "xyz", 3.0, 1.0, -2000) in found
-    assert len(found) == 3
-
-
-def test_kernels_of_one_family_and_type_are_matched_whatever_their_names():
-    products = ("ampere_sgemm_128x64_nn", "sm90_xmma_gemm_f32f32_f32f32_f32_nn_n_tilesize64x64x16")
-    softmaxes = ("void at::native::softmax_warp_forward<float>(int)", "void cunn_SoftMaxForward<float>(int)")
-    base, new = (
-        slots([(name, None) for name in ("a", *names, "b")]) for names in zip(products, softmaxes, strict=True)
-    )
-    found = kernels(base, new)
-    assert {row[1:3] for row in found if row[0] == "other kernel"} == {products, softmaxes}
-    assert [row[0] for row in found].count("same") == 2
-
-
-def test_one_more_is_new_and_one_less_is_gone():
-    assert ("new", None, "x", 0.0, 1.0, 1000) in kernels(slots(plain("a b")), slots(plain("a x b")))
-    assert ("gone", "x", None, 1.0, 0.0, -1000) in kernels(slots(plain("a x b")), slots(plain("a b")))
-
-
-def test_what_moved_is_the_same():
-    assert {row[0] for row in kernels(slots(plain("x a b c d")), slots(plain("a b c d x")))} == {"same"}
-
-
-def test_blocks_keep_to_the_ranges_of_both_sides():
-    base = slots([*plain("a b", "forward"), *plain("p q r", "optimizer")])
-    new = slots([*plain("ab", "forward"), *plain("pqr", "optimizer")])
-    assert sorted((row[0], row[3], row[4]) for row in kernels(base, new)) == [("fused", 2.0, 1.0), ("fused", 3.0, 1.0)]
+@pytest.mark.parametrize(
+    ("base", "new", "others"),
+    [
+        (plain("a b c"), plain("a b c"), []),
+        (plain("x a b c d"), plain("a b c d x"), []),  # what moved is the same
+        # several in the place of one are fused
+        (plain("a x y z b"), plain("a xyz b"), [("fused", "z", "xyz", 3.0, 1.0, -2000)]),
+        (plain("a b"), plain("a x b"), [("new", None, "x", 0.0, 1.0, 1000)]),
+        (plain("a x b"), plain("a b"), [("gone", "x", None, 1.0, 0.0, -1000)]),
+        # kernels of one family and type are matched whatever their names
+        (plain(f"a {GEMMS[0]} b"), plain(f"a {GEMMS[1]} b"), [("other kernel", *GEMMS, 1.0, 1.0, 0)]),
+        # blocks keep to the ranges of both sides
+        (
+            IN_RANGES,
+            [*plain("ab", "forward"), *plain("pqr", "optimizer")],
+            [("fused", "b", "ab", 2.0, 1.0, -1000), ("fused", "r", "pqr", 3.0, 1.0, -2000)],
+        ),
+    ],
+)
+def test_what_became_of_each_operation(base, new, others):
+    assert [row for row in kernels(slots(base), slots(new)) if row[0] != "same"] == others
 
 
 SEQUENCES = st.lists(st.sampled_from("abcdef"), max_size=30).map(lambda names: [(name, None) for name in names])

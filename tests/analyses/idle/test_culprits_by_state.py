@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.analyses.host._thread_timeline import STATES, states_of
 from kanalyze.analyses.idle.culprits import BY_FUNCTION, BY_STATE, NODES, culprits, waiting_host, waiting_trees
-from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.errors import CannotTellError, UnknownNameError
 from support.build import host, kernel, launched, report
-from support.command import REPORTS, SAMPLES
+from support.command import REPORTS
 from support.real_reports import real_report
 from support.shares import cases, holds
 from support.strategies import FEWER
@@ -366,20 +365,3 @@ def test_the_tree_of_a_trace_is_that_of_the_slow_model(events):
     assert bool(found) == any(start < 120 and end > 20 for *_, start, end in events)
     if found:
         assert paths(found[0]) == +expected
-
-
-@pytest.mark.parametrize(
-    "path",
-    [*sorted(REPORTS.glob("sampled_*.sqlite")), *sorted(REPORTS.glob("torch/*.gz")), *SAMPLES.glob("*/torch.json.gz")],
-    ids=lambda path: path.parent.name + path.stem,
-)
-@pytest.mark.one_in(4)
-def test_the_sums_of_real_reports_are_the_bucket_host(path):
-    of = real_report(path)
-    if not {"kernel", "memcpy"} & {*of.kinds}:
-        pytest.skip("nothing ran on a device")
-    whole = dict(ledger(of).filter(bucket="host").select("device", "ns").iter_rows())
-    for device, tree in waiting_trees(of, 0.01).items():
-        assert tree.filter(pl.col("parent").is_null()).get_column("ns").sum() == whole[device]
-        inside = tree.group_by("parent").agg(pl.col("ns").sum()).drop_nulls()
-        assert all(tree.item(parent, "ns") >= ns for parent, ns in inside.iter_rows())

@@ -12,7 +12,7 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host import _call_kinds
 from kanalyze.analyses.idle._attribution import host_time, launch_waits, ledger_pieces
 from kanalyze.analyses.idle._idle_parts import IDLE
-from kanalyze.analyses.idle.culprits import culprits
+from kanalyze.analyses.idle.culprits import culprits, waiting_trees
 from kanalyze.analyses.idle.ledger import bucket_sums, gaps, ledger, utilisation
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.window import Window
@@ -298,13 +298,20 @@ def test_one_device_is_read_as_it_is_among_the_others(events, window, device):
     assert_same(ledger(whole.narrow(device=device)), {row[:3]: row[3] for row in among.iter_rows()})
 
 
+REAL = [
+    *sorted(REPORTS.glob("*.sqlite")),
+    *sorted(REPORTS.glob("torch/*.gz")),
+    *sorted(SAMPLES.glob("*/torch.json.gz")),
+]
+
+
 def sums(rows, ns):
     """Time by device and bucket, where there is any."""
     found = rows.group_by("device", pl.col("bucket").cast(pl.String)).agg(ns=ns.sum()).filter(pl.col("ns") > 0)
     return {row[:2]: row[2] for row in found.iter_rows()}
 
 
-@pytest.mark.parametrize("path", [*sorted(REPORTS.glob("*.sqlite")), *sorted(SAMPLES.glob("*/torch.json.gz"))], ids=str)
+@pytest.mark.parametrize("path", REAL, ids=str)
 @pytest.mark.one_in(2)
 def test_pieces_gaps_culprits_and_utilisation_of_real_reports_sum_to_the_ledger(path):
     of = real_report(path)
@@ -316,6 +323,10 @@ def test_pieces_gaps_culprits_and_utilisation_of_real_reports_sum_to_the_ledger(
     idle = {key: ns for key, ns in whole.items() if key[1] in IDLE}
     assert sums(culprits(of), ns) == idle
     assert not culprits(of).filter(~pl.col("bucket").is_in(["unknown", "api"])).get_column("culprit").null_count()
+    for device, tree in waiting_trees(of, 0.01).items():
+        assert tree.filter(pl.col("parent").is_null()).get_column("ns").sum() == whole[device, "host"]
+        inside = tree.group_by("parent").agg(ns.sum()).drop_nulls()
+        assert all(tree.item(parent, "ns") >= time for parent, time in inside.iter_rows())
     each = gaps(of, threshold_ns=0).unpivot([f"{name}_ns" for name in IDLE], index="device", variable_name="bucket")
     assert sums(each.with_columns(pl.col("bucket").str.strip_suffix("_ns")), pl.col("value")) == idle
 

@@ -74,32 +74,30 @@ def odd_ones(rows):
     return rows.filter(pl.col("kind") == "odd").get_column("index").to_list()
 
 
-@pytest.mark.parametrize(("work", "ratio"), [(90, "2.25"), (10, "0.25")])
-def test_one_with_other_work_is_odd_however_long_it_takes(work, ratio):
-    rows = working([40] * 6 + [work] + [40] * 7)
-    assert odd_ones(rows) == [7]
-    assert rows.item(6, "reason") == f"its work takes the GPU {ratio} × the median"
+#: Of forty steps the 21st takes longer than the others.
+ONE_LONG = [100] * 20 + [180] + [100] * 19
 
 
 @pytest.mark.parametrize(
-    "works",
+    ("works", "lengths", "odd"),
     [
-        [40] * 6 + [55] + [40] * 7,  # less than half more
-        ([40] * 15 + [90]) * 6,  # an update after every 16th pass
-        ([40] * 19 + [90]) * 20,
-        [40] * 95 + [90] * 8,
-        [40, 40, 90, 40, 40],  # too few to tell
-        [0] * 10 + [40] + [0] * 10,
+        ([40] * 6 + [90] + [40] * 7, None, {7: "its work takes the GPU 2.25 × the median"}),
+        ([40] * 6 + [10] + [40] * 7, None, {7: "its work takes the GPU 0.25 × the median"}),
+        ([40] * 6 + [55] + [40] * 7, None, {}),  # less than half more
+        (([40] * 15 + [90]) * 6, None, {}),  # an update after every 16th pass
+        (([40] * 19 + [90]) * 20, None, {}),
+        ([40] * 95 + [90] * 8, None, {}),
+        ([40, 40, 90, 40, 40], None, {}),  # too few to tell
+        ([0] * 10 + [40] + [0] * 10, None, {}),
+        # what takes long is odd whatever its work
+        ([90 if number % 8 == 7 else 40 for number in range(40)], ONE_LONG, {21: "1.80 × the median"}),
+        ([40] * 10 + [90] + [40] * 29, ONE_LONG, {11: "its work takes", 21: "1.80 × the median"}),
     ],
 )
-def test_what_differs_little_recurs_or_is_one_of_few_has_no_other_work(works):
-    assert odd_ones(working(works)) == []
-
-
-def test_other_work_leaves_what_takes_long_odd():
-    lengths = [100] * 20 + [180] + [100] * 19
-    assert odd_ones(working([90 if one % 8 == 7 else 40 for one in range(40)], lengths)) == [21]
-    assert odd_ones(working([40] * 10 + [90] + [40] * 29, lengths)) == [11, 21]
+def test_few_with_other_work_are_odd_however_long_they_take(works, lengths, odd):
+    rows = working(works, lengths).filter(pl.col("kind") == "odd").select("index", "reason")
+    assert [*odd] == rows.get_column("index").to_list()
+    assert all(reason.startswith(odd[index]) for index, reason in rows.iter_rows())
 
 
 def test_a_collective_that_waits_for_another_rank_is_no_work():

@@ -146,20 +146,5 @@ def driven_by_threads(process=1):
 
 
 @pytest.mark.parametrize("made", [driven_by_one_thread, driven_by_threads])
-def test_a_process_that_drives_several_gpus_makes_its_own_steps(made):
-    assert counted(made()) == [(1, "repetition", STEP_COUNT)]
-
-
-def test_several_processes_make_theirs():
-    ranks = [
-        Program(process=gpu + 1, device=gpu, jitter=Random(gpu)).iterations(*[training_step()] * STEP_COUNT)  # noqa: S311
-        for gpu in range(GPUS)
-    ]
-    assert counted(*ranks) == [(gpu + 1, "repetition", STEP_COUNT) for gpu in range(GPUS)]
-
-
-def test_processes_with_several_gpus_each_make_theirs():
-    assert counted(driven_by_one_thread(1, 2), driven_by_one_thread(2, 2)) == [
-        (1, "repetition", STEP_COUNT),
-        (2, "repetition", STEP_COUNT),
-    ]
+def test_each_process_that_drives_several_gpus_makes_its_own_steps(made):
+    assert counted(made(1), made(2)) == [(process, "repetition", STEP_COUNT) for process in (1, 2)]

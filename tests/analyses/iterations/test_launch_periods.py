@@ -13,7 +13,7 @@ import kanalyze
 from kanalyze.analyses.iterations._launch_periods import launch_periods
 from kanalyze.analyses.iterations._units import without_timed
 from support.build import kernel, report
-from support.launches import Launch, Program, copy_in, copy_out, layer, random_launches, report_of, training_step
+from support.launches import Launch, Program, copy_in, copy_out, layer, report_of, training_step
 from support.strategies import EVENTS, FEWER
 
 BOOT = [Launch(f"init {number}") for number in range(20)]
@@ -289,44 +289,6 @@ def test_a_recording_that_begins_and_ends_within_a_step():
     assert rows.filter("usual").get_column("start").to_list() == program.begun[1:11]
 
 
-def test_two_loops_one_after_the_other():
-    program = Program().iterations(*[training_step(layers=6)] * 20).then(BOOT).iterations(*[layer(1, "solver", 9)] * 60)
-    rows = frame(program)
-    assert rows.get_column("start").to_list() == program.begun
-    assert rows.group_by("name", maintain_order=True).len().rows() == [("repetition", 20), ("repetition 2", 60)]
-
-
-def server(random, *, requests=6, hidden=False):
-    """Requests of one prefill and some decodes each; with `hidden`, kernels of prefills have names of their own."""
-    program, phases = Program().then(BOOT), []
-    for _ in range(requests):
-        tokens, decodes = random.randrange(8, 64), random.randrange(5, 25)
-        layers = [one._replace(blocks=4 * tokens, ns=40_000) for one in layer(6)]
-        layers = [one._replace(name=f"large {one.name}") if hidden else one for one in layers]
-        ends = [Launch("head", blocks=64), Launch("argmax"), copy_out()]
-        program.iterations([copy_in(pause=100_000), Launch("embedding", blocks=tokens), *layers, *ends])
-        program.iterations(*[[Launch("embedding", pause=15_000), *layer(6), *ends]] * decodes)
-        phases += ["prefill", *["decode"] * decodes]
-    return program, phases
-
-
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("seed", range(5))
-def test_prefill_and_decode(seed):
-    program, phases = server(Random(seed))  # noqa: S311 - no secret depends on it
-    rows = frame(program)
-    assert rows.get_column("phase").to_list() == phases
-    assert rows.get_column("name").to_list() == phases
-    # the first request's data is copied before anything tells where a repetition begins
-    assert rows.get_column("start").to_list()[1:] == program.begun[1:]
-    assert rows.group_by("name", "phase").len().height == 2
-
-
-def test_a_prefill_of_other_kernels_is_no_phase():
-    program, _ = server(Random(1), hidden=True)  # noqa: S311 - no secret depends on it
-    assert frame(program).get_column("phase").null_count() == len(frame(program))
-
-
 def test_epochs_of_training_have_no_phases():
     program = Program().then(BOOT)
     for _ in range(5):
@@ -335,14 +297,6 @@ def test_epochs_of_training_have_no_phases():
     rows = frame(program)
     assert rows.filter(name="repetition").get_column("start").to_list() == program.begun
     assert rows.get_column("phase").null_count() == rows.height
-
-
-def independent(random, number):
-    """Launches drawn one by one from kernels of which none is drawn more often than 8 times in 10."""
-    weights = [random.random() ** random.choice([1, 3, 8]) + 1e-3 for _ in range(random.randrange(2, 60))]
-    most = 0.8 * sum(weights)
-    names = [f"kernel {at}" for at in range(len(weights))]
-    return random_launches(random, names, [min(weight, most) for weight in weights], number)
 
 
 def chained(random, number):
@@ -364,10 +318,9 @@ def chained(random, number):
 
 @pytest.mark.parametrize("programs", [4, pytest.param(20, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("number", [30, 100, 600])
-@pytest.mark.parametrize("drawn", [independent, chained])
-def test_random_launches_repeat_nothing(drawn, number, programs):
+def test_random_launches_repeat_nothing(number, programs):
     """One of some hundred may, since a loop of one kernel is a loop, and chance makes such."""
-    made = (Program().then(drawn(Random(seed), number)) for seed in range(programs))  # noqa: S311 - no secret
+    made = (Program().then(chained(Random(seed), number)) for seed in range(programs))  # noqa: S311 - no secret
     assert sum(not frame(program).is_empty() for program in made) <= 1
 
 

@@ -133,6 +133,15 @@ def test_batches_of_decodes_that_take_as_long_are_no_prefills(larger):
     assert frame(program).get_column("phase").to_list() == phases
 
 
+def test_prefills_of_other_kernels_are_no_phase():
+    program = Program().then(BOOT)
+    for _ in range(6):
+        step = decoded(60, 40_000)
+        large = [one._replace(name=f"large {one.name}") for one in step[1:-3]]
+        program.iterations([step[0], *large, *step[-3:]], *[decoded(4, 10_000)] * 15)
+    assert frame(program).get_column("phase").null_count() == frame(program).height
+
+
 def test_an_unrelated_process_is_no_reason_to_keep_what_repeats_little():
     random = Random(5)  # noqa: S311 - no secret depends on it
     other = Program(process=1).then(BOOT).iterations(*(batch(random) for _ in range(40)))
