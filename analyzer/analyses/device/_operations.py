@@ -8,7 +8,7 @@ by :func:`kanalyze.analyses.streams.concurrency.streamed_operations`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -30,7 +30,7 @@ from kanalyze.columns import (
     slices,
 )
 from kanalyze.decoder.decode import HINTS, decode
-from kanalyze.decoder.fields import OTHER, KernelName
+from kanalyze.decoder.fields import OTHER
 from kanalyze.errors import CannotTellError
 from kanalyze.model import (
     COLLECTIVE_DETAIL,
@@ -45,16 +45,14 @@ from kanalyze.report import Report
 
 _COMMUNICATION: Final = "communication"
 
-#: Grouping keys decoded from a kernel name, each as text; None where the name does not tell.
-KEYS: Final[dict[str, Callable[[KernelName], str | None]]] = {
-    "family": lambda said: said.family,
-    "library": lambda said: said.library,
-    "operation": lambda said: said.operation,
-    "dtype": lambda said: said.dtype,
-    "arch": lambda said: said.arch,
-    "tensor_core": lambda said: None if said.tensor_core is None else "yes" if said.tensor_core else "no",
-    "tile": lambda said: "x".join(map(str, said.tile)) or None,
-}
+
+def _as_text(said: object) -> str | None:
+    """What a kernel's name says, as text; None where it does not tell."""
+    if isinstance(said, bool):
+        return "yes" if said else "no"
+    if isinstance(said, tuple):
+        return "x".join(map(str, said)) or None
+    return said if isinstance(said, str) else None
 
 
 def communicating(events: pl.DataFrame, report: Report) -> pl.Expr | None:
@@ -85,13 +83,13 @@ def families(names: pl.Series) -> pl.Series:
 
 
 def decoded(report: Report, kernels: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """Adds a text column for each of `keys`, decoded from the kernel names; ``other`` where not known.
+    """Adds a text column for each of `keys`, attributes of decoded kernel names; ``other`` where not known.
 
     What the report records takes precedence: which kernels are collectives, and the compiler of Triton kernels.
     """
     names = kernels.get_column("name").unique().drop_nulls()
     said = [decode(name) for name in names.cast(pl.String)]
-    columns = [pl.Series(key, [KEYS[key](one) for one in said], dtype=pl.String) for key in keys]
+    columns = [pl.Series(key, [_as_text(getattr(one, key)) for one in said], dtype=pl.String) for key in keys]
     known = pl.DataFrame([names, *columns])
     if "library" in keys:
         sources = dict(compiled_kernels(report).select("name", "source").iter_rows())

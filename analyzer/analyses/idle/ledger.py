@@ -474,12 +474,9 @@ def _low_regions_of(work: pl.DataFrame, overhead: pl.DataFrame, chunks: int, thr
 
 def _sum_by_chunk(work: pl.DataFrame, spans: pl.DataFrame, low: int, size: int) -> pl.Series:
     """Sums the time of `work` (ns) within each chunk of `size` ns from `low` on."""
-    first, last = (pl.col("start") - low) // size, (pl.col("end") - 1 - low) // size
-    placed = work.filter(pl.col("end") > pl.col("start")).with_columns(number=first, within=first == last)
-    whole = placed.filter("within").select("number", ns=pl.col("end") - pl.col("start"))
     # `cut` asks for a span set; chunks touch, which is safe here, since no part has length 0
-    cut = intervals.cut(placed.filter(~pl.col("within")).select("start", "end"), spans)
-    pieces = cut.select(number=first, ns=pl.col("end") - pl.col("start"))
-    sums = pl.concat([whole, pieces]).group_by("number").agg(pl.col("ns").sum())
+    pieces = intervals.cut(work.filter(pl.col("end") > pl.col("start")), spans)
+    chunk = (pl.col("start") - low) // size
+    sums = pieces.group_by(chunk.alias("number")).agg(ns=(pl.col("end") - pl.col("start")).sum())
     numbers = pl.int_range(spans.height, eager=True).alias("number").to_frame()
     return numbers.join(sums, on="number", how="left", maintain_order="left").get_column("ns").fill_null(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 from polars._typing import PolarsDataType
@@ -23,9 +23,8 @@ from kanalyze.columns import beside
 from kanalyze.report import Report
 from kanalyze.units import count, frequency, percent, plural, rate, size, time
 
-if TYPE_CHECKING:
-    Row = dict[str, Any]
-    Explained = tuple[str, str]
+Row = dict[str, Any]
+Explained = tuple[str, str]
 
 #: The reasons for a difference, and what each means.
 EXPLANATIONS: Final = {

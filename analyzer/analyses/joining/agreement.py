@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import Final, Unpack
 
 import polars as pl
 from polars._typing import PolarsDataType
@@ -26,7 +26,10 @@ from kanalyze.analyses.joining._kernel_groups import (
 from kanalyze.analyses.joining._reasons import (
     COUNTS,
     EXPLANATIONS,
+    Explained,
     Reasons,
+    Row,
+    Steps,
     UnderNcu,
     disturbed,
     measuring,
@@ -44,9 +47,6 @@ from kanalyze.analyses.shared.analysis import require
 from kanalyze.errors import CannotTellError, DamagedReportError
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.joining._reasons import Explained, Row, Steps
 
 #: The reasons for a difference, and what each means.
 REASONS: Final = EXPLANATIONS
