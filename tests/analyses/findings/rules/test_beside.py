@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.analyses.device._windows import shared_devices
 from kanalyze.analyses.findings.rules.launches import default_stream, exposed_communication, serial_copy, shared_gpu
-from kanalyze.analyses.idle.exposure import exposure
-from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.idle.ledger import exposure, ledger
 from kanalyze.window import Window
 from support.build import call, graph, host, kernel, memcpy, report
 from support.measures import assert_told
