@@ -21,33 +21,6 @@ from support.slow_ranges import OPEN_UNTIL, SlowRanges, reports
 from support.strategies import WINDOWS
 
 
-def line(*events):
-    """What the only thread was in, from when to when, by the names of ranges."""
-    made = report(events)
-    (found,) = range_lines(made).values()
-    names = named_ranges(made)["name"]
-    return [(start, end, names[row]) for start, end, row in found.select("start", "end", "row").iter_rows()]
-
-
-def test_ranges_of_two_domains_that_cross():
-    crossing = [nvtx("a", 0, 10, domain="solver"), nvtx("b", 5, 15, domain="loader")]
-    assert line(*crossing) == [(0, 5, "a"), (5, 15, "b")]
-
-
-def test_a_range_that_was_never_closed_lasts_until_the_latest_event():
-    assert line(nvtx("left open", 5, None, open_until_ns=40), nvtx("inner", 10, 20)) == [
-        (5, 10, "left open"),
-        (10, 20, "inner"),
-        (20, 40, "left open"),
-    ]
-
-
-def test_points_of_threads_without_ranges_are_in_none():
-    made = report([nvtx("a", 0, 10)])
-    points = pl.DataFrame({"process_id": [1, 1, 1, None], "thread_id": [1, 1, 2, None], "at": [0, 10, 5, 5]})
-    assert ranges_at(made, points).to_list() == [0, None, None, None]
-
-
 @given(reports())
 def test_every_instant_of_every_thread(events):
     made, model = report(events), SlowRanges(events)

@@ -20,6 +20,7 @@ from support.real_reports import real_report
 from support.strategies import FEWER
 
 MB = 1 << 20
+STEPS = ("t_ns", "delta_bytes", "in_use_bytes")
 
 
 def taken(at, address, size, **told):
@@ -41,7 +42,7 @@ def totals(of, *columns, **where):
 
 
 def trace(of, *columns, **where):
-    return memory(of, trace=True, **where).select(columns or ("t_ns", "delta_bytes", "in_use_bytes")).rows()
+    return memory(of, trace=True, **where).select(columns or STEPS).rows()
 
 
 def test_the_step_function_and_its_totals():
@@ -92,47 +93,6 @@ def test_steps_and_sums(events, steps, sums):
     assert totals(of, *sums) == [tuple(sums.values())]
 
 
-def test_kinds_processes_and_devices_are_apart():
-    events = [
-        *(taken(0, 1, 10), taken(1, 2, 20, memory="Pinned"), taken(2, 3, 40, device=1)),
-        *(taken(3, 1, 80, process=2), taken(4, 4, 160, memory="Device Static")),
-    ]
-    of = report(events)
-    keys = ("device", "process_id", "memory", "peak_bytes")
-    assert totals(of, *keys) == [
-        (0, 1, "Device Static", 160), (0, 2, "Device", 80), (1, 1, "Device", 40), (0, 1, "Pinned", 20),
-        (0, 1, "Device", 10),
-    ]  # fmt: skip
-    assert totals(of, "device", "peak_bytes", "allocations", by="device") == [(0, 250, 3), (1, 40, 1)]
-    assert trace(of, "device_bytes") == [(10,), (None,), (40,), (90,), (250,)]
-
-
-def test_a_window_begins_with_what_was_in_use():
-    events = [taken(0, 1, 100), taken(10, 2, 50), given_back(20, 1), taken(30, 3, 60), given_back(40, 2)]
-    of = report(events)
-    keys = ("allocations", "frees", "peak_bytes", "peak_at_ns", "held_bytes", "held")
-    assert totals(of, *keys, window=Window(15, 35)) == [(1, 1, 150, 15, 110, 2)]
-    assert totals(of, *keys, window=Window(12, 15)) == [(0, 0, 150, 12, 150, 2)]
-    assert totals(of, *keys, window=Window(None, 5)) == [(1, 0, 100, 0, 100, 1)]
-    assert totals(of, *keys, window=Window(41, None)) == [(0, 0, 60, 41, 60, 1)]
-    assert trace(of, window=Window(15, 35)) == [(20, -100, 50), (30, 60, 110)]
-
-
-def test_of_a_device_or_a_process():
-    of = report(
-        [kernel(0, 1), kernel(0, 1, device=1), taken(0, 1, 10), taken(0, 2, 20, device=1), taken(0, 3, 5, process=2)]
-    )
-    assert totals(of, "process_id", "peak_bytes", device=1) == [(1, 20)]
-    assert totals(of, "device", "peak_bytes", process=2) == [(0, 5)]
-
-
-def test_pools_have_a_size_of_their_own():
-    pool = {"pool": 64, "pool_size_bytes": 1000}
-    of = report([taken(0, 64, 10, **pool, pool_used_bytes=10), given_back(5, 64, 10, **pool, pool_used_bytes=0)])
-    assert totals(of, "pool_peak_bytes") == [(1000,)]
-    assert trace(of, "pool", "pool_size_bytes", "pool_used_bytes") == [(64, 1000, 10), (64, 1000, 0)]
-
-
 def rounds(*kinds, start=0):
     """A round each of 100 ns: allocate 64 bytes, launch (or not), give back."""
     events = []
@@ -152,14 +112,6 @@ ASYNC = ("cudaMallocAsync_v11020", "cudaFreeAsync_v11020", True)
 
 def looping(events):
     return {row["call"]: row["loop_calls"] for row in memory(report(events), by="call").rows(named=True)}
-
-
-def test_what_is_allocated_over_and_over_is_in_a_loop():
-    """Of eight rounds the first is before the first round that counts, that one has to be, and the last has no end."""
-    of = report(rounds(*[SYNC] * 8))
-    columns = ("call", "count", "loop_calls", "loop_launches")
-    assert memory(of, by="call").select(columns).rows() == [("cudaFree", 8, 5, 5), ("cudaMalloc", 8, 5, 5)]
-    assert totals(of, "allocations", "loop_allocations", "loop_bytes") == [(8, 5, 5 * 64)]
 
 
 #: Rounds, with the calls to cudaMalloc that are in a loop.
@@ -192,30 +144,12 @@ def test_what_is_in_no_loop():
     }  # fmt: skip
 
 
-def test_loops_of_two_processes_are_their_own():
-    other = [Event(**{**vars(event), "process": 2}) for event in rounds(*[SYNC] * 3, start=10_000)]
-    assert looping([*rounds(*[SYNC] * 8), *other]) == {"cudaFree": 5, "cudaMalloc": 5}
-
-
 def test_exposed_time_is_that_of_the_ledger():
     of = report_of("memory")
     calls, held = memory(of, by="call"), ledger(of)
     held = {row["detail"]: row["ns"] for row in held.rows(named=True) if row["bucket"] == "allocation"}
     assert {row["call"]: row["exposed_ns"] for row in calls.rows(named=True)}.items() <= held.items()
     assert (calls["exposed_ns"] <= calls["total_ns"]).all()
-
-
-def test_without_device_operations_nothing_is_exposed_to():
-    of = report([call("cudaMalloc", 0, 10)], kinds=("api",))
-    assert memory(of, by="call").select("call", "exposed_ns").rows() == [("cudaMalloc", None)]
-
-
-def test_the_calls_of_a_window():
-    of = report(rounds(*[SYNC] * 8))
-    assert memory(of, by="call", window=Window(200, 310)).select("call", "count", "loop_calls").rows() == [
-        ("cudaMalloc", 2, 2),
-        ("cudaFree", 1, 1),
-    ]
 
 
 def test_the_program_that_allocates_in_loops():
@@ -238,10 +172,6 @@ def test_the_program_that_allocates_in_loops():
     assert found["Device"]["loop_allocations"] == 98 + 2 * 19
     assert found["Device"]["loop_bytes"] == sum(sizes) + 19 * 3 * MB
     assert calls["cudaHostAlloc"] == calls["cudaMallocManaged"] == calls["cudaMallocPitch"] == 0
-
-
-def test_a_caching_allocator_is_in_no_loop():
-    assert memory(report_of("torch"))["loop_allocations"].sum() == 0
 
 
 def test_what_is_missing():
@@ -335,23 +265,6 @@ EVENTS = [
 ]  # fmt: skip
 
 
-def test_what_was_there_before_counts_and_is_let_go():
-    of = report(EVENTS)
-    assert trace(of, "delta_bytes", "in_use_bytes", "device_bytes") == [
-        (50, 350, 350), (-300, 50, 50), (100, 150, 150), (-50, 100, 100),
-    ]  # fmt: skip
-    columns = ("peak_bytes", "peak_at_ns", "held_bytes", "held", "pool_peak_bytes", "unmatched", "loop_allocations")
-    assert totals(of, *columns) == [(350, 10, 100, None, 1000, 1, None)]
-    assert totals(of, *columns, by="device") == [(350, 10, 100, None, 1000, 1, None)]
-
-
-def test_what_was_there_before_may_be_the_peak():
-    of = report([let_go(20, 99, 300, 50), used_up(30, 2, 100, 150)])
-    assert totals(of, "peak_bytes", "peak_at_ns", "held_bytes") == [(350, 20, 150)]
-    assert totals(of, "peak_bytes", "peak_at_ns", window=Window(25, 40)) == [(150, 30)]
-    assert totals(of, "peak_bytes", "peak_at_ns", window=Window(10, 40)) == [(350, 20)]
-
-
 def test_a_page_says_what_such_an_allocation_is():
     """Pools of CUDA have a number, and their loops are as they were."""
     assert told(memory(report(EVENTS))) == (
@@ -361,12 +274,6 @@ def test_a_page_says_what_such_an_allocation_is():
     of_cuda = report([call("cudaMalloc", 0, 1), taken(10, 1, 50, **pool)])
     assert totals(of_cuda, "peak_bytes", "held", "loop_allocations") == [(50, 1, 0)]
     assert told(memory(of_cuda)) == ""
-
-
-def test_running_out_of_memory_takes_none():
-    side = {"address": 0, "size_bytes": 900, "pool_used_bytes": 350, "pool_size_bytes": 1000}
-    of = report([used_up(10, 1, 50, 350), _event("Out of memory", 20, side)])
-    assert totals(of, "allocations", "frees", "held_bytes") == [(1, 0, 350)]
 
 
 def test_the_totals_of_a_real_trace():
@@ -403,3 +310,74 @@ def test_in_use_is_what_the_allocator_says(data):
     start = first.side["pool_used_bytes"] + (1 if first.name == "Deallocation" else -1) * first.side["size_bytes"]
     levels = [start, *(event.side["pool_used_bytes"] for event in events)]
     assert totals(report(events), "peak_bytes", "held_bytes") == [(max(levels), levels[-1])]
+
+
+FIVE = [taken(0, 1, 100), taken(10, 2, 50), given_back(20, 1), taken(30, 3, 60), given_back(40, 2)]
+APART = [
+    *(taken(0, 1, 10), taken(1, 2, 20, memory="Pinned"), taken(2, 3, 40, device=1), kernel(0, 1, device=1)),
+    *(taken(3, 1, 80, process=2), taken(4, 4, 160, memory="Device Static"), kernel(0, 1)),
+]
+IN_WINDOW = ("allocations", "frees", "peak_bytes", "peak_at_ns", "held_bytes", "held")
+BEFORE = [let_go(20, 99, 300, 50), used_up(30, 2, 100, 150)]
+WHOLE = ("peak_bytes", "peak_at_ns", "held_bytes", "held", "pool_peak_bytes", "unmatched", "loop_allocations")
+FULL = {"address": 0, "size_bytes": 900, "pool_used_bytes": 350, "pool_size_bytes": 1000}
+
+
+@pytest.mark.parametrize(
+    ("events", "where", "columns", "rows"),
+    [
+        # kinds, processes and devices are apart
+        (
+            APART, {}, ("device", "process_id", "memory", "peak_bytes"),
+            [(0, 1, "Device Static", 160), (0, 2, "Device", 80), (1, 1, "Device", 40), (0, 1, "Pinned", 20),
+             (0, 1, "Device", 10)],
+        ),
+        (APART, {"by": "device"}, ("device", "peak_bytes", "allocations"), [(0, 250, 3), (1, 40, 1)]),
+        (APART, {"device": 1}, ("process_id", "peak_bytes"), [(1, 40)]),
+        (APART, {"process": 2}, ("device", "peak_bytes"), [(0, 80)]),
+        (APART, {"trace": True}, ("device_bytes",), [(10,), (None,), (40,), (90,), (250,)]),
+        # a window begins with what was in use
+        (FIVE, {"window": Window(15, 35)}, IN_WINDOW, [(1, 1, 150, 15, 110, 2)]),
+        (FIVE, {"window": Window(12, 15)}, IN_WINDOW, [(0, 0, 150, 12, 150, 2)]),
+        (FIVE, {"window": Window(None, 5)}, IN_WINDOW, [(1, 0, 100, 0, 100, 1)]),
+        (FIVE, {"window": Window(41, None)}, IN_WINDOW, [(0, 0, 60, 41, 60, 1)]),
+        (FIVE, {"window": Window(15, 35), "trace": True}, STEPS, [(20, -100, 50), (30, 60, 110)]),
+        # what an allocator had before counts, may be the peak, and is let go
+        (EVENTS, {}, WHOLE, [(350, 10, 100, None, 1000, 1, None)]),
+        (EVENTS, {"by": "device"}, WHOLE, [(350, 10, 100, None, 1000, 1, None)]),
+        (EVENTS, {"trace": True}, STEPS, [(10, 50, 350), (20, -300, 50), (30, 100, 150), (40, -50, 100)]),
+        (BEFORE, {}, WHOLE[:3], [(350, 20, 150)]),
+        (BEFORE, {"window": Window(25, 40)}, WHOLE[:2], [(150, 30)]),
+        (BEFORE, {"window": Window(10, 40)}, WHOLE[:2], [(350, 20)]),
+        # running out of memory takes none
+        ([used_up(10, 1, 50, 350), _event("Out of memory", 20, FULL)], {}, IN_WINDOW[:2], [(1, 0)]),
+        # of rounds the first is before the first that counts, that one has to be, and the last has no end
+        (rounds(*[SYNC] * 8), {}, ("allocations", "loop_allocations", "loop_bytes"), [(8, 5, 5 * 64)]),
+        (
+            rounds(*[SYNC] * 8), {"by": "call"}, ("call", "count", "loop_calls", "loop_launches"),
+            [("cudaFree", 8, 5, 5), ("cudaMalloc", 8, 5, 5)],
+        ),
+        (
+            rounds(*[SYNC] * 8), {"by": "call", "window": Window(200, 310)}, ("call", "count", "loop_calls"),
+            [("cudaMalloc", 2, 2), ("cudaFree", 1, 1)],
+        ),
+        ([call("cudaMalloc", 0, 10)], {"by": "call"}, ("call", "count"), [("cudaMalloc", 1)]),
+    ],
+)  # fmt: skip
+def test_which_memory_counts(events, where, columns, rows):
+    assert memory(report(events), **where).select(columns).rows() == rows
+
+
+def test_pools_have_a_size_of_their_own():
+    pool = {"pool": 64, "pool_size_bytes": 1000}
+    of = report([taken(0, 64, 10, **pool, pool_used_bytes=10), given_back(5, 64, 10, **pool, pool_used_bytes=0)])
+    assert totals(of, "pool_peak_bytes") == [(1000,)]
+    assert trace(of, "pool", "pool_size_bytes", "pool_used_bytes") == [(64, 1000, 10), (64, 1000, 0)]
+
+
+def test_loops_of_two_processes_are_their_own_and_without_devices_nothing_is_exposed_to():
+    other = [Event(**{**vars(event), "process": 2}) for event in rounds(*[SYNC] * 3, start=10_000)]
+    assert looping([*rounds(*[SYNC] * 8), *other]) == {"cudaFree": 5, "cudaMalloc": 5}
+    of = report([call("cudaMalloc", 0, 10)], kinds=("api",))
+    assert memory(of, by="call").select("call", "exposed_ns").rows() == [("cudaMalloc", None)]
+    assert memory(report_of("torch"))["loop_allocations"].sum() == 0  # a caching allocator is in no loop

@@ -1,13 +1,22 @@
-"""What unified memory moved: by address and altogether as nsys prints it, and by cause; and who faulted."""
+"""What unified memory moved, as nsys prints it and by cause; who faulted; and how often pages moved, by a model."""
+
+from collections import Counter, defaultdict
+from itertools import pairwise
+from unittest.mock import patch
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kanalyze.analyses.memory.migrations import faults, migration_totals, migrations
+from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.rules.memory import unified_memory
+from kanalyze.analyses.memory.migrations import faults, migration_totals, migrations, pages
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.window import Window
 from support.build import call, graph, host, kernel, memcpy, report
 from support.nsys_csv import agrees, report_of, reports_with, rows_of
 from support.shares import some
+from support.strategies import FEWER
 
 NS_PER_S = 1_000_000_000
 
@@ -98,59 +107,6 @@ def test_addresses_causes_and_totals_tell_the_same(name):
     assert by_address["round_trips"].max() == totals["round_trips"]
 
 
-def test_one_row_per_address_and_process_with_null_for_none():
-    events = [
-        *(move((0, 5), 4096, 100), move((10, 15), 4096, 50, "Device-to-Host", "Eviction")),
-        *(move((20, 25), 8192, 10, cause="User prefetch"), move((30, 35), 4096, 7, process=2, cause=None)),
-        *(fault("CPU", 1, 4096), fault("CPU", 2, 4096), fault("GPU", 3, 4096, 5), fault("GPU", 4, 65536, 3)),
-    ]
-    keys = ("process_id", "address", "h2d_bytes", "d2h_bytes", "cpu_faults", "gpu_faults", "moves", "total_ns")
-    causes = ("fault_bytes", "prefetch_bytes", "eviction_bytes")
-    found = migrations(report(events)).sort("process_id", "address").select(*keys, *causes).rows()
-    assert found == [
-        (1, 4096, 100, 50, 2, 5, 2, 10, 100, 0, 50), (1, 8192, 10, None, None, None, 1, 5, 0, 10, 0),
-        (1, 65536, None, None, None, 3, 0, 0, 0, 0, 0), (2, 4096, 7, None, None, None, 1, 5, 0, 0, 0),
-    ]  # fmt: skip
-
-
-def test_what_moved_between_devices_stands_beside_what_nsys_counts():
-    side = {"source_device": 0, "target_device": 1}
-    events = [move((0, 5), 4096, 100, "Device-to-Device", side=side), move((10, 12), 4096, 60), kernel(0, 1, device=1)]
-    (row,), whole = migrations(report(events)).rows(named=True), the_row(events)
-    for found in (row, whole):
-        assert (found["d2d_bytes"], found["h2d_bytes"], found["d2h_bytes"], found["moves"]) == (100, 60, None, 2)
-        assert found["bandwidth_bytes_per_s"] == 160 * NS_PER_S / 7
-    assert row["throughput_bytes_per_s"] == 60 * (NS_PER_S // 2)
-
-
-def test_a_copy_without_time_or_address_has_no_rate_and_a_row_of_its_own():
-    events = [move((5, 5), None, 100), move((5, 5), None, 10, "Device-to-Host")]
-    (row,), whole = migrations(report(events)).rows(named=True), the_row(events)
-    columns = ("address", "throughput_bytes_per_s", "round_trips")
-    assert [row[name] for name in columns] == [None, None, None]
-    assert (whole["min_address"], whole["max_address"]) == (None, None)
-    for found in (row, whole):
-        columns = ("bandwidth_bytes_per_s", "total_ns", "moves", "h2d_bytes", "d2h_bytes", "again_bytes")
-        assert [found[name] for name in columns] == [None, 0, 2, 100, 10, 0]
-
-
-def test_by_cause_the_profilers_words_are_one_word_each():
-    causes = ("Page fault", "Speculative prefecth", "User prefetch", "Eviction", "Access counters", "Unknown", None)
-    events = [move((at, at + 1), at << 12, 1 << at, cause=cause) for at, cause in enumerate(causes)]
-    found = migrations(report(events), by="cause").select("cause", "way", "count", "total_bytes").rows()
-    assert found == [
-        ("Unknown", "to device", 2, 96), ("Access counters", "to device", 1, 16), ("Eviction", "to device", 1, 8),
-        ("User prefetch", "to device", 1, 4), ("Speculative prefetch", "to device", 1, 2),
-        ("Page fault", "to device", 1, 1),
-    ]  # fmt: skip
-
-
-def test_the_time_of_its_own_is_what_no_kernel_hides():
-    events = [kernel(0, 10), move((5, 25), 4096, 100), move((30, 35), 4096, 100, "Device-to-Host", "Page fault")]
-    found = migrations(report(events), by="cause").select("way", "total_ns", "exclusive_ns", "again_bytes").rows()
-    assert found == [("to device", 20, 15, 0), ("to host", 5, 5, 0)]
-
-
 def test_the_part_that_is_looked_at():
     """A copy that overlaps the window counts whole, but for the time of its own, which is inside."""
     events = [move((0, 10), 4096, 1), move((10, 20), 4096, 2), move((30, 40), 4096, 4, device=1, process=2)]
@@ -166,19 +122,6 @@ def test_the_part_that_is_looked_at():
     assert found() == (7, 30, 2, 1)
     assert found(window=Window(5, 12)) == (3, 7, 1, 1)
     assert found(device=1) == found(process=2) == (4, 10, 1, 0)
-
-
-def test_no_migration_is_an_empty_table_and_no_record_is_an_error():
-    plain = report([memcpy(0, 5), kernel(0, 5)])
-    assert migrations(plain).is_empty()
-    assert migrations(plain, by="cause").is_empty()
-    assert migration_totals(plain).is_empty()
-    assert migration_totals(report([move((0, 5), 4096, 1)]), window=Window(5, 9)).is_empty()
-    for table in (migrations, migration_totals):
-        with pytest.raises(CannotTellError, match=f"cannot tell {table.__name__}, because the report records no"):
-            table(report([], kinds=("range",)))
-    with pytest.raises(UnknownNameError):
-        migrations(plain, by="page")
 
 
 def test_the_program_that_writes_in_turn_moves_its_pages_so_often():
@@ -204,21 +147,6 @@ def test_every_column_worked_out_by_hand():
     }  # fmt: skip
 
 
-def test_totals_without_some_kinds_of_rows():
-    row = the_row([move((0, 5), 8192, 100)])
-    assert (row["d2h_bytes"], row["cpu_faults"], row["gpu_faults"]) == (None, None, None)
-    assert (row["min_address"], row["max_address"]) == (8192, 8192)
-    row = the_row([fault("CPU", 0, 4096)])
-    assert (row["h2d_bytes"], row["cpu_faults"], row["gpu_faults"], row["moves"]) == (None, 1, None, 0)
-
-
-COLUMNS = ("side", "faults", "function", "device", "access", "groups", "pages", "total_ns", "moved_bytes")
-
-
-def fault_rows(of, *columns):
-    return faults(of).select(columns or COLUMNS).rows()
-
-
 def cpu(at, address=4096, *, process=1, **side):
     return host("fault", "CPU page fault", at, at, process=process, side={"address": address, "faults": 1, **side})
 
@@ -228,101 +156,225 @@ def gpu(start, end, address=4096, *, device=0, **told):
     return host("fault", "GPU page faults", start, end, thread=None, device=device, side=side)
 
 
-def migration(start, end, size, *, cause="Page fault", device=0):
-    side = {"migration_cause": cause, "address": 4096}
-    return memcpy(start, end, direction="Unified Host-to-Device", size_bytes=size, device=device, side=side)
+FAULT, ASKED, FULL = "Page fault", "User prefetch", "Eviction"
+
+
+def moved(start, address, size, to, cause=FAULT, **keys):
+    way = "Host-to-Device" if to == "device" else "Device-to-Host"
+    return move((start, start + 1), address, size, way, cause, **keys)
+
+
+def test_another_process_on_another_device_does_not_count():
+    """Three moves of one page are no thrash, whatever the pages of another program do."""
+    events = []
+    for process, device, times in ((1, 0, 12), (2, 1, 3)):
+        where = {"process": process, "device": device, "correlation": 1}
+        events += [call("cudaLaunchKernel", 0, 100, process=process, correlation=1), kernel(200, 300, **where)]
+        events += [
+            moved(1000 + 2000 * at, process << 30, 65536, ("device", "host")[at % 2], process=process, device=device)
+            for at in range(times)
+        ]
+    found = [one for one in unified_memory(report(events)) if one.rule == "unified-memory-thrash"]
+    assert [one.device for one in found] == [0]
+    assert "the busiest page went there and back 6 times" in found[0].text
+
+
+def test_of_twenty_rounds_ten_were_asked_for():
+    (found,) = [one for one in ranked(report_of("thrash")) if one.rule == "unified-memory-thrash"]
+    assert "the busiest page went there and back 10 times" in found.text
+
+
+MOVES = st.lists(
+    st.builds(
+        moved,
+        st.integers(0, 20),
+        st.integers(0, 12),
+        st.integers(0, 6),
+        st.sampled_from(["device", "host"]),
+        st.sampled_from([FAULT, FAULT, ASKED, FULL, "Speculative prefetch", None]),
+        device=st.sampled_from([0, 0, 1]),
+        process=st.sampled_from([1, 1, 2]),
+    ),
+    max_size=14,
+)
+
+
+def slowly(events):
+    """Bytes that moved again by event; the round trips of every byte; the most unasked returns to a place by device."""
+    again, moved, most = defaultdict(int), defaultdict(list), Counter()
+    for number, event in sorted(enumerate(events), key=lambda pair: (pair[1].start, pair[0])):
+        ends = (event.device, "host") if "Device-to-Host" in event.direction else ("host", event.device)
+        address = event.side["address"]
+        for byte in range(address, address + event.size_bytes):
+            visited = moved[event.process, byte]
+            again[number] += ends[1] in [to for _, to, _, _ in visited]
+            visited.append((*ends, event.device, event.side["migration_cause"]))
+    trips = {}
+    for byte, line in moved.items():
+        runs = [line[0], *(after for before, after in pairwise(line) if after[1] != before[1])]
+        stops = [runs[0][0], *(to for _, to, _, _ in runs)]
+        back = [run for at, run in enumerate(runs[1:], 2) if stops[at] == stops[at - 2]]
+        trips[byte] = (len(back) + 1) // 2
+        returns = Counter((device, to) for _, to, device, cause in back if cause not in (ASKED, None))
+        for (device, _), count in returns.items():
+            most[device] = max(most[device], count)
+    return dict(again), trips, dict(most)
+
+
+@given(MOVES, st.sampled_from([1, 3, 1 << 20]))
+@FEWER
+def test_pages_equal_the_model(events, batch):
+    again, trips, most = slowly(events)
+    with patch("kanalyze.analyses.memory.migrations.PARTS_AT_ONCE", batch):
+        found = pages(report(events))
+    rows = found.pieces.rows()
+    assert dict(found.again.rows()) == again
+    assert {(process, byte): n for process, start, end, n, _ in rows for byte in range(start, end)} == trips
+    assert dict(found.unasked.rows()) == most
+
+
+def test_a_copy_without_an_address_is_no_page():
+    found = pages(report([moved(0, None, 4, "device")]))
+    assert found.pieces.is_empty()
+    assert found.unasked.is_empty()
+
+
+COUNTED = ("process_id", "address", "h2d_bytes", "d2h_bytes", "d2d_bytes", "cpu_faults", "gpu_faults", "moves")
+RATES = ("bandwidth_bytes_per_s", "throughput_bytes_per_s", "total_ns", "round_trips", "again_bytes")
+
+
+@pytest.mark.parametrize(
+    ("events", "columns", "rows"),
+    [
+        # one row per address and process, with null for none
+        (
+            [
+                *(move((0, 5), 4096, 100), move((10, 15), 4096, 50, "Device-to-Host", "Eviction")),
+                *(move((20, 25), 8192, 10, cause="User prefetch"), move((30, 35), 4096, 7, process=2, cause=None)),
+                *(fault("CPU", 1, 4096), fault("CPU", 2, 4096), fault("GPU", 3, 4096, 5), fault("GPU", 4, 65536, 3)),
+            ],
+            (*COUNTED, "fault_bytes", "prefetch_bytes", "eviction_bytes"),
+            [
+                (1, 4096, 100, 50, None, 2, 5, 2, 100, 0, 50), (1, 8192, 10, None, None, None, None, 1, 0, 10, 0),
+                (1, 65536, None, None, None, None, 3, 0, 0, 0, 0), (2, 4096, 7, None, None, None, None, 1, 0, 0, 0),
+            ],
+        ),
+        # what moved between devices stands beside what nsys counts
+        (
+            [
+                move((0, 5), 4096, 100, "Device-to-Device", side={"source_device": 0, "target_device": 1}),
+                *(move((10, 12), 4096, 60), kernel(0, 1, device=1)),
+            ],
+            (*COUNTED, *RATES[:2]),
+            [(1, 4096, 60, None, 100, None, None, 2, 160 * NS_PER_S / 7, 60 * (NS_PER_S // 2))],
+        ),
+        # without time or address there is no rate
+        (
+            [move((5, 5), None, 100), move((5, 5), None, 10, "Device-to-Host")],
+            (*COUNTED, *RATES),
+            [(1, None, 100, 10, None, None, None, 2, None, None, 0, None, 0)],
+        ),
+        ([fault("CPU", 0, 4096)], COUNTED, [(1, 4096, None, None, None, 1, None, 0)]),
+    ],
+)  # fmt: skip
+def test_rows_by_address_and_their_sums(events, columns, rows):
+    found = migrations(report(events))
+    assert found.sort("process_id", "address").select(columns).rows() == rows
+    whole = the_row(events)
+    assert (whole["min_address"], whole["max_address"]) == (found["address"].min(), found["address"].max())
+    for name in {*columns} & {"h2d_bytes", "d2h_bytes", "d2d_bytes", "cpu_faults", "gpu_faults", "moves"}:
+        assert (whole[name] or 0) == found[name].sum()
+    assert len(rows) > 1 or "bandwidth_bytes_per_s" not in columns or whole["bandwidth_bytes_per_s"] == rows[0][8]
+
+
+def test_by_cause_the_profilers_words_are_one_word_each_and_own_time_is_what_no_kernel_hides():
+    causes = ("Page fault", "Speculative prefecth", "User prefetch", "Eviction", "Access counters", "Unknown", None)
+    events = [move((at, at + 1), at << 12, 1 << at, cause=cause) for at, cause in enumerate(causes)]
+    columns = ("cause", "way", "count", "total_bytes", "exclusive_ns")
+    assert migrations(report([kernel(0, 2), *events]), by="cause").select(columns).rows() == [
+        ("Unknown", "to device", 2, 96, 2), ("Access counters", "to device", 1, 16, 1),
+        ("Eviction", "to device", 1, 8, 1), ("User prefetch", "to device", 1, 4, 1),
+        ("Speculative prefetch", "to device", 1, 2, 0), ("Page fault", "to device", 1, 1, 0),
+    ]  # fmt: skip
+
+
+def test_no_migration_or_fault_is_an_empty_table_and_no_record_is_an_error():
+    plain = report([memcpy(0, 5), kernel(0, 5)])
+    for empty in (migrations(plain), migrations(plain, by="cause"), migration_totals(plain)):
+        assert empty.is_empty()
+    assert migration_totals(report([move((0, 5), 4096, 1)]), window=Window(5, 9)).is_empty()
+    assert faults(report([kernel(0, 1)], kinds=("kernel", "fault"))).is_empty()
+    for table, kinds in ((migrations, ("range",)), (migration_totals, ("range",)), (faults, ("kernel", "api"))):
+        with pytest.raises(CannotTellError, match=f"cannot tell {table.__name__}, because the report records no"):
+            table(report([], kinds=kinds))
+    with pytest.raises(UnknownNameError):
+        migrations(plain, by="page")
 
 
 @pytest.mark.parametrize("name", reports_with("um_cpu_page_faults_sum"))
-def test_the_faults_of_the_cpu_equal_those_of_nsys(name):
+def test_faults_equal_those_of_nsys(name):
     theirs, of = rows_of(name, "um_cpu_page_faults_sum"), report_of(name)
     if "fault" not in of.kinds:
         assert theirs == []
         return
     ours = faults(of)
-    ours = ours.filter(ours["side"] == "CPU").rows(named=True)
     keys = ("CPU Page Faults", "CPU Instruction Address", "Source File", "Source Line")
-    found = [
-        (str(row["faults"]), row["function"], row["source_file"] or "", str(row["source_line"] or 0)) for row in ours
-    ]
-    assert found == [tuple(row[key] for key in keys) for row in theirs]
+    assert [
+        (str(row["faults"]), row["function"], row["source_file"] or "", str(row["source_line"] or 0))
+        for row in ours.filter(ours["side"] == "CPU").rows(named=True)
+    ] == [tuple(row[key] for key in keys) for row in theirs]
+    for totals in rows_of(name, "um_total_sum"):
+        assert ours.filter(ours["side"] == "GPU")["faults"].sum() == int(totals["Total GPU PageFaults"])
 
 
-def test_the_faults_of_the_gpu_are_those_that_nsys_totals():
-    for name in ("thrash", "prefetch", "add_um"):
-        ours = faults(report_of(name))
-        (theirs,) = rows_of(name, "um_total_sum")
-        assert ours.filter(ours["side"] == "GPU")["faults"].sum() == int(theirs["Total GPU PageFaults"])
-
-
-def test_cpu_faults_are_counted_by_function_and_line():
-    told = {"function": "main", "source_file": "a.c", "source_line": 7, "module": "app"}
-    other = {"function": "main", "source_file": "a.c", "source_line": 9, "module": "app"}
-    of = report([cpu(1, **told), cpu(2, 8192, **told), cpu(3, **told), cpu(4, **other)])
-    keys = ("faults", "function", "source_file", "source_line", "module", "groups", "pages")
-    keys += ("min_address", "max_address")
-    assert fault_rows(of, *keys) == [
-        (3, "main", "a.c", 7, "app", 3, 2, 4096, 8192),
-        (1, "main", "a.c", 9, "app", 1, 1, 4096, 4096),
-    ]
-    assert fault_rows(of, "side", "total_ns", "moved_bytes") == [("CPU", None, None)] * 2
+COLUMNS = ("side", "faults", "function", "device", "access", "groups", "pages", "total_ns", "moved_bytes")
+IN_MAIN = {"function": "main", "source_file": "a.c", "source_line": 7, "module": "app"}
+LINES = ("side", "faults", "function", "source_line", "module", "groups", "pages", "min_address", "max_address")
+PARTS = [
+    *(kernel(0, 50), kernel(0, 50, device=1), kernel(0, 50, process=2, device=1), cpu(5, function="f")),
+    *(cpu(6, function="g", process=2), gpu(10, 20), gpu(10, 20, device=1, faults=2)),
+]
 
 
 @pytest.mark.parametrize(
-    ("events", "columns", "expected"),
+    ("events", "where", "columns", "expected"),
     [
-        # one function of two modules has no module
+        # of the CPU by function and line; one function of two modules has no module
         (
-            [cpu(1, function="f", module="a"), cpu(2, function="f", module="b")],
-            ("faults", "function", "module"),
-            [(2, "f", None)],
+            [
+                *(cpu(1, **IN_MAIN), cpu(2, 8192, **IN_MAIN), cpu(3, **IN_MAIN)),
+                *(cpu(4, **IN_MAIN | {"source_line": 9}), cpu(5, **IN_MAIN | {"source_line": 9, "module": "b"})),
+            ],
+            {}, LINES,
+            [("CPU", 3, "main", 7, "app", 3, 2, 4096, 8192), ("CPU", 2, "main", 9, None, 2, 1, 4096, 4096)],
         ),
-        # faults of the GPU belong to the kernel that ran when their handling began
+        # of the GPU by the kernel that ran when their handling began, on that device in that process
         (
             [
                 *(kernel(0, 20, name="first"), kernel(5, 30, name="second"), graph(40, 50)),
                 *(gpu(10, 35, faults=3), gpu(20, 22, 8192), gpu(30, 32), gpu(45, 60, access="Write")),
             ],
-            COLUMNS,
+            {}, COLUMNS,
             [
                 ("GPU", 3, "first", 0, "Read", 1, 1, 25, 0), ("GPU", 1, None, 0, "Read", 1, 1, 2, 0),
                 ("GPU", 1, "[CUDA graph 1]", 0, "Write", 1, 1, 15, 0), ("GPU", 1, "second", 0, "Read", 1, 1, 2, 0),
             ],
         ),
-        # kernels of other devices and processes do not fault
-        (
-            [kernel(0, 20, device=1, name="a"), kernel(0, 20, process=2, name="b"), gpu(10, 12)],
-            ("side", "function"),
-            [("GPU", None)],
-        ),
+        ([kernel(0, 20, device=1), kernel(0, 20, process=2), gpu(10, 12)], {}, ("side", "function"), [("GPU", None)]),
         # what faults moved counts for the last group that began before
         (
             [
-                *(kernel(0, 100, name="k"), gpu(10, 30, access="Read"), gpu(20, 40, access="Write")),
-                *(migration(9, 10, 1), migration(15, 16, 2), migration(20, 21, 4), migration(39, 50, 8)),
-                *(migration(40, 41, 16), migration(25, 26, 32, cause="User prefetch")),
-                migration(25, 26, 64, device=1),
+                *(kernel(0, 100), gpu(10, 30, access="Read"), gpu(20, 40, access="Write")),
+                *(move((start, start + 1), 4096, 1 << at) for at, start in enumerate((9, 15, 20, 39, 40))),
+                *(move((25, 26), 4096, 32, cause="User prefetch"), move((25, 26), 4096, 64, device=1)),
             ],
-            ("access", "moved_bytes"),
-            [("Read", 2), ("Write", 12)],
+            {}, ("access", "moved_bytes"), [("Read", 2), ("Write", 12)],
         ),
+        (PARTS, {"device": 0}, ("side", "faults", "function"), [("CPU", 1, "f"), ("GPU", 1, "k")]),
+        (PARTS, {"process": 2}, ("side", "faults", "function"), [("CPU", 1, "g")]),
+        (PARTS, {"window": Window(6, 10)}, ("side", "function", "total_ns"), [("CPU", "g", None)]),
+        (PARTS, {"window": Window(19, 25)}, ("side", "device"), [("GPU", 1), ("GPU", 0)]),
     ],
 )  # fmt: skip
-def test_faults(events, columns, expected):
-    assert fault_rows(report(events), *columns) == expected
-
-
-def test_faults_of_the_part_that_is_looked_at():
-    events = [kernel(0, 50), kernel(0, 50, device=1), kernel(0, 50, process=2, device=1)]
-    events += [cpu(5, function="f"), cpu(6, function="g", process=2), gpu(10, 20), gpu(10, 20, device=1, faults=2)]
-    of = report(events)
-    assert fault_rows(of.narrow(device=0), "side", "faults", "function") == [("CPU", 1, "f"), ("GPU", 1, "k")]
-    assert fault_rows(of.narrow(process=2), "side", "faults", "function") == [("CPU", 1, "g")]
-    assert fault_rows(of.narrow(window=Window(6, 10)), "side", "function") == [("CPU", "g")]
-    assert fault_rows(of.narrow(window=Window(19, 25)), "side", "device") == [("GPU", 1), ("GPU", 0)]
-
-
-def test_no_faults_is_an_empty_table_and_no_record_of_them_is_an_error():
-    assert faults(report([kernel(0, 1)], kinds=("kernel", "fault"))).is_empty()
-    with pytest.raises(CannotTellError):
-        faults(report([kernel(0, 1), call("cudaFree", 0, 1)]))
+def test_faults(events, where, columns, expected):
+    assert faults(report(events).narrow(**where)).select(columns).rows() == expected

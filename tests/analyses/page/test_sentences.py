@@ -1,19 +1,22 @@
-"""Sentences of the first page that hold only of some reports, and with what the GPU was busy."""
+"""The first sentence of a page: the limit of an iteration and its cause; sentences that hold only of some reports."""
 
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.host._call_kinds import context_calls
 from kanalyze.analyses.iterations._marks import marked_iterations
-from kanalyze.analyses.iterations.phases import phases
-from kanalyze.analyses.page.overview_page import overview
+from kanalyze.analyses.iterations.phases import known_steady_part, phases
+from kanalyze.analyses.page.overview_page import first_sentence, overview
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.analyses.ranges._instances import compare
 from kanalyze.renderers.formats import terminal
 from kanalyze.renderers.page import Look
 from kanalyze.report import Meta, Report
+from kanalyze.units import instead
 from support.build import CUDA_KINDS, Listed, call, kernel, memcpy, memset, nvtx, report
 from support.command import REPORTS, run
 
@@ -48,22 +51,24 @@ def test_ranges_of_libraries_are_no_iterations(name, domain):
     assert domain is not None or marked_iterations(report(own)).height == 6
 
 
-def launched(number, start, took=10_000):
+def long_launches(*lengths):
+    """A launch of each length, 100 ms after the one before, and its kernel 5 µs later."""
     return [
-        call("cudaLaunchKernel", start, start + took, correlation=number),
-        kernel(start + took + 5_000, start + took + 100_000, correlation=number),
+        event
+        for number, length in enumerate(lengths, 1)
+        for at in (100 * number * MS,)
+        for event in (
+            call("cudaLaunchKernel", at, at + length, correlation=number),
+            kernel(at + length + 5_000, at + length + 100_000, correlation=number),
+        )
     ]
 
 
-@pytest.mark.parametrize(("first", "made"), [(150 * MS, 1), (400_000, 0)])
-def test_a_context_may_be_made_in_the_first_launch(first, made):
-    events = launched(1, 0, first) + [one for at in range(2, 9) for one in launched(at, (200 + at) * MS)]
-    assert context_calls(report(events)).height == made
-
-
-def test_where_every_launch_is_long_none_makes_a_context():
-    events = [one for at in range(1, 9) for one in launched(at, at * 100 * MS, 50 * MS)]
-    assert context_calls(report(events)).is_empty()
+@pytest.mark.parametrize(
+    ("first", "others", "made"), [(95 * MS, 10_000, 1), (400_000, 10_000, 0), (50 * MS, 50 * MS, 0)]
+)
+def test_a_context_may_be_made_in_the_first_launch_unless_all_take_long(first, others, made):
+    assert context_calls(report(long_launches(first, *[others] * 7))).height == made
 
 
 def of_tool(events, **meta):
@@ -76,25 +81,15 @@ def looped(end, *before):
         *(
             one
             for at in range(1, 40)
-            for one in [nvtx("step", (15_540 + at) * MS, (15_541 + at) * MS - 9), *launched(at, (15_540 + at) * MS + 9)]
+            for begin in ((15_540 + at) * MS,)
+            for one in (
+                nvtx("step", begin, begin + MS - 9),
+                call("cudaLaunchKernel", begin + 9, begin + 10_009, correlation=at),
+                kernel(begin + 15_009, begin + 110_009, correlation=at),
+            )
         ),
     ]
     return of_tool(events, tool="nsys", end_ns=end)
-
-
-def test_a_slice_of_a_session_has_no_start_up():
-    of = looped(33_090 * MS)
-    assert 0 < phases(of).get_column("ns").sum() < 100 * MS
-    assert "START-UP" not in terminal.render([overview(of)], Look(), None)
-    assert overview(of).answer.endswith("The report shows 39.00 ms of the 33.09 s of the session.")
-
-
-def test_a_program_that_begins_in_the_recording_has_a_start_up():
-    of = looped(16_000 * MS, call("cuInit", 15_000 * MS, 15_001 * MS))
-    assert "START-UP  15.54 s of 16.00 s recorded: before the first CUDA call 15.00 s" in terminal.render(
-        [overview(of)], Look(), None
-    )
-    assert "of the session" not in overview(of).answer
 
 
 @pytest.mark.parametrize(
@@ -124,37 +119,12 @@ def answer(*events, **options):
 # The GPU's side was not recorded
 
 
-@pytest.mark.parametrize("kinds", [("api",), ("api", "kernel", "memcpy", "memset")], ids=["not at all", "nothing came"])
-def test_launches_without_any_operation(kinds):
-    said = answer(*LAUNCHES, kinds=kinds)
-    assert said.startswith("99 launches were made, but no device activity was recorded: ")
-    assert "No GPU did" not in said
-    assert "Record it again" in said
-
-
-def test_one_launch():
-    assert answer(LAUNCHES[0]).startswith("1 launch was made, but no device activity was recorded")
-
-
 def test_a_trace_of_the_old_profiler_has_no_device_activity():
     text = " ".join(run("summarize", "--full", REPORTS / "torch" / "autograd_profiler.json.gz").text.split())
     assert "52 launches were made, but no device activity was recorded" in text
     assert "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]" in text
     assert text.count("cannot tell") == 0
     assert "there is no table ledger, exposure, hot_kernels, copies or launch_summary." in text
-
-
-@pytest.mark.parametrize(
-    "events",
-    [
-        [],
-        [call("cudaMalloc", 0, 10), call("cudaDeviceSynchronize", 20, 30)],
-        [call("cudaStreamBeginCapture", 0, 5), LAUNCHES[0], call("cudaStreamEndCapture", 50, 60)],
-    ],
-    ids=["no call", "no launch", "captured into a graph that is never launched"],
-)
-def test_where_nothing_was_launched_no_gpu_did_anything(events):
-    assert answer(*events).startswith("No GPU did anything in this report")
 
 
 def test_instances_do_not_say_more():
@@ -166,27 +136,178 @@ def test_instances_do_not_say_more():
 # What it was busy with
 
 
-def busy(*work):
-    return answer(call("cudaLaunchKernel", 0, 1, correlation=1), *work).split(";")[0]
+#: Ten steps of 10 µs with a kernel of 2 µs each.
+STEP_NS = 10_000
+LOOP = report(
+    [
+        event
+        for at in range(0, 10 * STEP_NS, STEP_NS)
+        for event in (
+            nvtx("step", at, at + STEP_NS - 10),
+            call("cudaLaunchKernel", at + 100, at + 200, correlation=at + 1),
+            kernel(at + 300, at + 2_300, correlation=at + 1),
+        )
+    ]
+)
+STEADY = known_steady_part(LOOP)
+VIEW = LOOP.narrow(window=STEADY.window)
+BUSY, IDLE = [(at, at + 2_000) for at in range(300, 90_000, STEP_NS)], [(3_000, 9_000)]
+
+
+def tables(path, ledger):
+    frame = pl.DataFrame(path, schema=["cause", "share"], orient="row")
+    rows = [(0, bucket, ns) for bucket, ns in ledger]
+    return {"critical_path": frame, "ledger": pl.DataFrame(rows, schema=["device", "bucket", "ns"], orient="row")}
+
+
+HOST = tables([("host", 0.7), ("launch", 0.2), ("kernel", 0.1)], [("kernel", 20), ("host", 80)])
+GPU = tables([("kernel", 0.9), ("host", 0.1)], [("kernel", 95), ("host", 5)])
+
+
+def finding(headline, claims=None, **told):
+    spans, stake = claims and pl.DataFrame(claims, schema=["start", "end"], orient="row"), told.pop("stake", 50_000)
+    return Finding("rule", 0, stake, "Text.", "Remedy.", "code", headline=headline, claims=spans, **told)
+
+
+def gaining(part):
+    """What a replay tells of a remedy that gains a part of the steady steps."""
+    whole = STEADY.ns
+    gain = int(part * whole)
+    return {"replayed_ns": gain, "replayed_low_ns": gain, "replayed_high_ns": gain, "unmended_ns": whole}
+
+
+def said(known, *findings):
+    return first_sentence(VIEW, STEADY, known, list(findings))
 
 
 @pytest.mark.parametrize(
-    ("work", "said"),
+    ("path", "ledger", "limits"),
     [
-        ([memcpy(10, 980), kernel(980, 1000)], "The GPU was busy 99.0 % of 1.000 µs (97.0 % only copying)"),
-        ([memset(0, 600), kernel(600, 1000)], "busy 100.0 % of 1.000 µs (60.0 % only setting memory)."),
-        ([memcpy(0, 300), memset(300, 500), kernel(500, 1000)], "(30.0 % only copying, 20.0 % only setting memory)"),
-        ([kernel(0, 500, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL"), kernel(500, 1000)], "(50.0 % only commun"),
+        ([("host", 0.4), ("launch", 0.1), ("launch latency", 0.2)], [("host", 1)],
+         "The host and launches limit the step."),
+        ([("launch", 0.6)], [("launch", 1)], "Launches limit the step."),
+        ([("transfer", 0.4), ("communication", 0.2)], [("communication", 1)], "Communication limits the step."),
+        ([("host", 0.6), ("kernel", 0.4)], [("kernel", 9), ("host", 1)],
+         "The host limits the step, though the GPU works for most of it."),
+        ([], [("memcpy", 6), ("host", 4)], "Copies limit the step."),
+        ([("unknown", 0.9), ("host", 0.1)], [("unknown", 1)], ""),
+        ([("host", 0.2), ("kernel", 0.2), ("launch", 0.2)], [("host", 1)], ""),
+    ],
+)  # fmt: skip
+def test_the_limit_is_what_takes_most_of_the_path_else_of_the_ledger(path, ledger, limits):
+    assert said(tables(path, ledger)) == limits
+
+
+@pytest.mark.parametrize(
+    ("after", "before", "text"),
+    [
+        (1_600_000, 5_900_000, "1.6 ms instead of 5.9"),
+        (274_600, 991_900, "270 µs instead of 990"),
+        (1_004, 1_040, "1.00 µs instead of 1.04"),
+        (12, 5_900_000, "0.000012 ms instead of 5.9"),
+        (0, 500, "0 ns instead of 500"),
+        (999_999, 1_000_000, "1.000 ms instead of 1.000 ms"),
+        (60_000_000_000, 90_000_000_000, "60 s instead of 90"),
     ],
 )
-def test_it_is_not_just_busy_where_no_kernel_runs(work, said):
-    assert said in busy(*work)
+def test_both_times_have_the_unit_of_the_second(after, before, text):
+    assert instead(after, before) == text
+
+
+MASK = finding("A mask is made on the CPU", IDLE, line="m.py:41", **gaining(0.5))
+COPIES = {"headline": "1 copy of pageable memory a step blocks the host", "claims": IDLE}
+FULL = finding("Products are in full float32", BUSY, shortens=True)
+CHECKED = "Anomaly detection is on: every operator is checked"
 
 
 @pytest.mark.parametrize(
-    "work",
-    [[kernel(0, 1000)], [memcpy(0, 100), kernel(100, 1000)], [memcpy(0, 1000), kernel(0, 1000, stream=8)]],
-    ids=["kernels alone", "a tenth", "copies beside kernels"],
+    ("known", "found", "text"),
+    [
+        (HOST, MASK,
+         "host limits the step: a mask is made on the CPU, in m.py:41; without that about 5.0 µs instead of 10."),
+        # a remedy is something to do, not to do without
+        (HOST, finding("12 launches could be replayed as a graph", IDLE, **gaining(0.25)),
+         "host limits the step: 12 launches could be replayed as a graph; with that about 7.5 µs instead of 10."),
+        # nothing is promised where no gain is sure: no replay, too little, maybe nothing
+        *(
+            (HOST, finding(**COPIES, **gain), "host limits the step: 1 copy of pageable memory a step blocks the host.")
+            for gain in ({}, gaining(0.02), gaining(0.5) | {"replayed_low_ns": 0})
+        ),
+        # what is about other time is no cause of the limit
+        (HOST, FULL, "host limits the step. First: Products are in full float32."),
+        (GPU, FULL, "GPU limits the step: Products are in full float32."),
+        (GPU, FULL._replace(claims=None, shortens=False), "GPU limits the step. First: Products are in full float32."),
+        # what is no cause of the limit has a sentence of its own, or none
+        (HOST, finding("A copy blocks the host", IDLE, stake=5_000),
+         "host limits the step. First: a copy blocks the host."),
+        (HOST, finding(CHECKED, IDLE, where="aten::linear", line="train.py:7"),
+         f"host limits the step. First: {CHECKED}, in aten::linear in train.py:7."),
+        (GPU, finding("1 block for 132 SMs: {0}", BUSY, names=("add(int)",)),
+         "GPU limits the step: 1 block for 132 SMs."),
+        (HOST, finding("The GPU waits", IDLE, vague=True), "host limits the step."),
+        (HOST, None, "host limits the step."),
+        ({}, finding("A copy blocks the host", IDLE), "First: a copy blocks the host."),
+        ({}, None, ""),
+    ],
+)  # fmt: skip
+def test_the_limit_and_its_cause(known, found, text):
+    said_first = said(known, *filter(None, [found]))
+    assert said_first.removeprefix("The ") == text
+    assert not text or said_first.startswith(("The ", "First"))
+
+
+@pytest.mark.parametrize(
+    ("before", "said", "session"),
+    [
+        ([], None, "The report shows 39.00 ms of the 33.09 s of the session."),
+        (
+            [call("cuInit", 15_000 * MS, 15_001 * MS)],
+            "15.54 s of 16.00 s recorded: before the first CUDA call 15.00 s",
+            "",
+        ),
+    ],
+    ids=["a slice of a session", "a program that begins"],
 )
-def test_kernels_need_no_word(work):
-    assert "only" not in busy(*work)
+def test_a_program_that_begins_in_the_recording_has_a_start_up(before, said, session):
+    of = looped((33_090 if session else 16_000) * MS, *before)
+    text = terminal.render([overview(of)], Look(), None)
+    assert ("START-UP" in text) == bool(said)
+    assert not said or f"START-UP  {said}" in text
+    assert overview(of).answer.endswith(session)
+    assert ("of the session" in overview(of).answer) == bool(session)
+    assert not session or 0 < phases(of).get_column("ns").sum() < 100 * MS
+
+
+NO_CAPTURE = [call("cudaStreamBeginCapture", 0, 5), LAUNCHES[0], call("cudaStreamEndCapture", 50, 60)]
+LAUNCH = call("cudaLaunchKernel", 0, 1, correlation=1)
+NCCL = kernel(0, 500, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+
+
+@pytest.mark.parametrize(
+    ("events", "begins"),
+    [
+        (LAUNCHES, "99 launches were made, but no device activity was recorded: "),
+        (LAUNCHES[:1], "1 launch was made, but no device activity was recorded"),
+        # no call, no launch, captured into a graph that is never launched
+        ([], "No GPU did anything in this report"),
+        ([call("cudaMalloc", 0, 10), call("cudaDeviceSynchronize", 20, 30)], "No GPU did anything in this report"),
+        (NO_CAPTURE, "No GPU did anything in this report"),
+        # it is not just busy where no kernel runs
+        ([LAUNCH, memcpy(10, 980), kernel(980, 1000)], "The GPU was busy 99.0 % of 1.000 µs (97.0 % only copying);"),
+        ([memset(0, 600), kernel(600, 1000)], "The GPU was busy 100.0 % of 1.000 µs (60.0 % only setting memory)."),
+        (
+            [memcpy(0, 300), memset(300, 500), kernel(500, 1000)],
+            "The GPU was busy 100.0 % of 1.000 µs (30.0 % only copying, 20.0 % only setting memory)",
+        ),
+        ([NCCL, kernel(500, 1000)], "The GPU was busy 100.0 % of 1.000 µs (50.0 % only communicating)."),
+        # kernels alone, a tenth of copies, and copies beside kernels need no word
+        ([kernel(0, 1000)], "The GPU was busy 100.0 % of 1.000 µs."),
+        ([memcpy(0, 100), kernel(100, 1000)], "The GPU was busy 100.0 % of 1.000 µs."),
+        ([memcpy(0, 1000), kernel(0, 1000, stream=8)], "The GPU was busy 100.0 % of 1.000 µs."),
+    ],
+)
+def test_with_what_the_gpu_was_busy(events, begins):
+    said = answer(*events)
+    assert said.startswith(begins)
+    assert ("Record it again" in said) == ("but no device activity" in begins)
+    assert "but no device activity" not in begins or answer(*events, kinds=("api",)) == said

@@ -1,9 +1,7 @@
-"""All instances of a range beside each other: a ledger each, the spread over them, and the odd ones out.
-
-Each process is compared with itself, on the devices that it used.
-"""
+"""All instances of a range beside each other, and steps of a profiler: a ledger each, spread, warm-up and odd ones."""
 
 import json
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -13,10 +11,11 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.ranges._instances import INSTANCES, SPREAD, compare
+from kanalyze.analyses.ranges.steps import TABLE, steps, told
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.renderers.page.time import instances_page
 from kanalyze.window import Window
-from support.build import call, kernel, nvtx, report
+from support.build import call, host, kernel, launched, nvtx, report
 from support.command import REPORTS, run
 from support.real_reports import real_report
 from support.strategies import EVENTS, FEWER
@@ -29,7 +28,7 @@ def compared(events, window="step", **where):
     return compare([of.narrow(window=one) for one in of.windows(window)])
 
 
-def steps(*lengths):
+def one_after_the_other(*lengths):
     """Steps of 10 ns of kernel and the rest host, one after the other, launched before all of them."""
     events, at = [call("cudaLaunchKernel", 0, 1, correlation=1)], 10
     for length in lengths:
@@ -39,11 +38,13 @@ def steps(*lengths):
 
 
 def test_each_instance_has_its_own_ledger():
-    found = compared([*steps(20, 30), kernel(500, 510, device=1)])  # a device that did nothing meanwhile is left out
+    found = compared(
+        [*one_after_the_other(20, 30), kernel(500, 510, device=1)]
+    )  # a device that did nothing meanwhile is left out
     rows = found.instances.select("device", "instance", "start_ns", "dur_ns", "kernel_ns", "queued_ns", "odd", "cause")
     assert rows.rows() == [(0, 1, 10, 20, 10, 10, False, None), (0, 2, 30, 30, 10, 0, False, None)]
     assert found.scope.window == Window(10, 60, "step#*")
-    alone = compared(steps(20))
+    alone = compared(one_after_the_other(20))
     assert (alone.name, alone.instances.select("instance", "odd", "dur_ns").rows()) == ("step", [(1, False, 20)])
 
 
@@ -55,7 +56,7 @@ def test_each_instance_has_its_own_ledger():
     ],
 )
 def test_the_spread_over_all(lengths, kernels, total):
-    spread = compared(steps(*lengths)).spread
+    spread = compared(one_after_the_other(*lengths)).spread
     columns = ("median_ns", "min_ns", "max_ns", "total_ns", "share")
     (row,) = spread.filter(bucket="kernel").select(*columns[:3], "stddev_ns", *columns[3:]).rows()
     assert row == kernels
@@ -77,7 +78,7 @@ def test_the_spread_over_all(lengths, kernels, total):
     ],
 )
 def test_the_odd_ones_are_named_with_their_bucket(lengths, odd, said):
-    found = compared(steps(*lengths))
+    found = compared(one_after_the_other(*lengths))
     causes = [(number, "queued") for number in odd]
     assert found.instances.filter("odd").select("instance", "cause").rows() == causes
     assert found.answer.startswith(f"{len(lengths)} instances of step: ")
@@ -191,3 +192,209 @@ def test_ranks_of_a_real_report():
         assert {(row["process_id"], row["device"]) for row in told["instances"]} == ranks
     third = kanalyze.ledger(real_report(NCCL), window="overlapped#3", device=1)
     assert third.get_column("ns").sum() == told["instances"][2]["dur_ns"]
+
+
+TRACE = Path(__file__).parents[3] / "sample_reports" / "mlp_train" / "torch.json.gz"
+
+
+def step(number, start, end, **keys):
+    return nvtx(f"ProfilerStep#{number}", start, end, **keys)
+
+
+def ran(number, at, runs, length):
+    """A launch of 1 ns, and its kernel."""
+    return [call("cudaLaunchKernel", at, at + 1, correlation=number), kernel(runs, runs + length, correlation=number)]
+
+
+TWO_PROCESSES = [
+    *(step(1, 0, 50), step(1, 10, 60, process=2)),
+    *ran(1, 5, 10, 10),
+    *launched(20, 21, kernel(30, 40, process=2, device=1, correlation=1), process=2),
+]
+
+
+def rows(of, *columns, **where):
+    return steps(of, **where).select(columns).rows()
+
+
+@pytest.mark.parametrize(
+    ("events", "columns", "where", "expected"),
+    [
+        # each has its own ledger
+        (
+            [step(3, 0, 100), *ran(1, 10, 11, 20), step(4, 100, 150), *ran(2, 120, 121, 10)],
+            ("step", "device", "start_ns", "dur_ns", "kernel_ns", "launch_ns", "host_ns", "busy_share", "idle_in"),
+            {},
+            [(3, 0, 0, 100, 20, 1, 79, 0.2, "host"), (4, 0, 100, 50, 10, 1, 39, 0.2, "host")],
+        ),
+        # work that runs on after its step is in the ledger of the next
+        (
+            [step(1, 0, 50), *ran(1, 10, 40, 60), *ran(2, 12, 90, 20), step(2, 50, 130)],
+            ("step", "kernel_ns", "operations", "gpu_start_ns", "gpu_end_ns", "gpu_busy_ns", "late_ns"),
+            {},
+            [(1, 10, 2, 40, 110, 70, 60), (2, 60, 0, None, None, None, None)],
+        ),
+        # what any thread launches in a step is of it
+        (
+            [step(1, 0, 50), *launched(20, 21, kernel(21, 30, correlation=1), thread=2)],
+            ("operations", "gpu_busy_ns"),
+            {},
+            [(1, 9)],
+        ),
+        # steps of several processes and devices
+        (TWO_PROCESSES, ("process_id", "device", "kernel_ns"), {}, [(1, 0, 10), (2, 1, 10)]),
+        (TWO_PROCESSES, ("process_id",), {"device": 1}, [(2,)]),
+        (TWO_PROCESSES, ("process_id",), {"device": 0, "process": 2}, []),
+        # those that overlap the window count whole
+        (
+            [*(step(number, 100 * number, 100 * number + 100) for number in range(4)), *ran(1, 110, 111, 5)],
+            ("step", "dur_ns"),
+            {"window": Window(150, 250)},
+            [(1, 100), (2, 100)],
+        ),
+        # before torch 1.11 a step is an operator
+        ([host("op", "ProfilerStep#5", 0, 50), *ran(1, 5, 10, 10)], ("step", "kernel_ns"), {}, [(5, 10)]),
+    ],
+)
+def test_what_a_step_has(events, columns, where, expected):
+    assert rows(report(events), *columns, **where) == expected
+
+
+def test_a_step_without_a_gpu_has_only_its_length_and_of_no_steps_nothing_is_told():
+    of = report([step(1, 0, 50), host("op", "aten::mm", 0, 10)], kinds=["range"])
+    columns = ("dur_ns", "operations", "device", "busy_ns", "host_ns")
+    assert rows(of, *columns) == [(50, 0, None, None, None)]
+    assert told(TABLE.empty()) == ""
+
+
+# Odd ones, and those that warm up
+
+
+def training(*lengths, first=(), at=0):
+    """Steps of these lengths, each with a launch and a kernel at its end; `first` is what else the first one does."""
+    events = list(first)
+    for number, length in enumerate(lengths):
+        events += [step(number, at, at + length), *ran(number + 1, at + length - 20, at + length - 19, 15)]
+        at += length
+    return report(events)
+
+
+def test_an_odd_step_is_named_with_its_bucket():
+    of = training(100, 102, 100, 500, 98, 100)
+    assert rows(of, "step", "odd", "cause", "warm_up") == [
+        *((number, number == 3, "host" if number == 3 else None, False) for number in range(6))
+    ]
+    assert told(steps(of)) == (
+        "6 steps: 100 ns in the median, from 98 ns to 102 ns without the odd ones: step:3 takes 5.00 × that (host)."
+    )
+
+
+def test_a_first_step_that_loads_warms_up():
+    of = training(500, 100, 100, 102, 98, first=[call("cuModuleLoadData", 10, 400)])
+    found = steps(of).select("step", "warm_up", "evidence", "odd")
+    assert found.row(0) == (0, True, "400 ns longer than later steps, of which loading 390 ns", False)
+    assert found.slice(1).select("warm_up", "evidence", "odd").unique().rows() == [(False, None, False)]
+    assert told(steps(of)) == (
+        "4 steps: 100 ns in the median, from 98 ns to 102 ns. Left out as warm-up: step:0 (400 ns longer than later "
+        "steps, of which loading 390 ns)."
+    )
+
+
+def test_a_first_step_that_compiles_warms_up():
+    compiling = host("op", "_compile.compile_inner (dynamo_timed)", 10, 380)
+    assert rows(training(500, 100, first=[compiling]), "warm_up", "evidence") == [
+        (True, "400 ns longer than later steps, of which compiling 370 ns"),
+        (False, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "first"),
+    [
+        ((500, 100, 100, 100), ()),  # longer, for no reason that is paid once
+        ((105, 100, 100, 100), (call("cudaMalloc", 10, 60),)),  # not much longer
+        ((100, 500, 100, 100), (call("cuModuleLoadData", 110, 500),)),  # not the first
+    ],
+)
+def test_others_do_not_warm_up(lengths, first):
+    assert not steps(training(*lengths, first=first)).get_column("warm_up").any()
+
+
+def test_work_that_runs_on_is_told():
+    events = [step(1, 0, 100), step(2, 100, 200), *ran(1, 10, 20, 300), *ran(2, 110, 320, 300)]
+    assert told(steps(report(events))).endswith(
+        "Their work on the GPU goes on for 260 ns after they end; a step keeps it busy for 300 ns."
+    )
+
+
+# As windows
+
+
+def test_steps_compare_as_instances_do():
+    of = training(500, 100, 100, 102, 98, first=[call("cuModuleLoadData", 10, 400)])
+    found = compare([of.narrow(window=window) for window in of.windows("steps")])
+    assert (found.name, found.scope.window) == ("steps", Window(0, 900, "steps"))
+    assert found.answer == told(steps(of))
+    columns = ("window", "dur_ns", "warm_up", "odd", *(f"{bucket}_ns" for bucket in BUCKETS))
+    own = steps(of).select(pl.format("step:{}", "step").alias("window"), *columns[1:])
+    assert found.instances.select(columns).equals(own.select(columns))
+    total = found.spread.filter(pl.col("bucket") == "total")
+    assert total.select("median_ns", "total_ns").row(0) == (100.0, 400)  # without the step that warms up
+
+
+@pytest.mark.slow
+@FEWER
+@given(EVENTS, st.lists(st.integers(1, 20), min_size=1, max_size=5))
+def test_a_step_equals_the_ledger_of_its_window_and_what_was_launched_in_it(events, lengths):
+    starts = [sum(lengths[:place]) for place in range(len(lengths))]
+    marks = [
+        step(number, start, start + length) for number, (start, length) in enumerate(zip(starts, lengths, strict=True))
+    ]
+    of = report([*marks, *events])
+    for row in steps(of).filter(pl.col("device").is_not_null()).iter_rows(named=True):
+        own = ledger(of, window=f"step:{row['step']}").filter(pl.col("device") == row["device"])
+        sums = dict(own.group_by(pl.col("bucket").cast(pl.String)).agg(pl.col("ns").sum()).rows())
+        assert {name: row[f"{name}_ns"] for name in BUCKETS} == {name: sums.get(name, 0) for name in BUCKETS}
+        work = of_step(events, row)
+        covered = {at for event in work for at in range(event.start, event.end)}
+        assert row["operations"] == len(work)
+        assert (row["gpu_busy_ns"] or 0) == len(covered)
+        assert (row["late_ns"] or 0) == sum(at >= row["start_ns"] + row["dur_ns"] for at in covered)
+
+
+def of_step(events, row):
+    """The operations on the step's device that its process launched in it."""
+    found = []
+    for event in events:
+        if event.kind not in ("kernel", "memcpy", "memset", "graph") or event.device != row["device"]:
+            continue
+        calls = [
+            (own.start, place)
+            for place, own in enumerate(events)
+            if own.kind == "api"
+            and event.correlation is not None
+            and (own.process, own.correlation) == (event.process, event.correlation)
+        ]
+        if (
+            event.process == row["process_id"]
+            and calls
+            and row["start_ns"] <= min(calls)[0] < row["start_ns"] + row["dur_ns"]
+        ):
+            found.append(event)
+    return found
+
+
+def test_steps_of_a_real_trace():
+    of = real_report(TRACE)
+    found = steps(of)
+    assert found.height == of.steps().height > 1
+    starts = found.get_column("start_ns")
+    whole = ledger(of, window=Window(starts.min(), starts.max()))
+    first = found.head(found.height - 1)
+    between = int(whole.get_column("ns").sum()) - int(first.get_column("dur_ns").sum())
+    assert 0 <= between < 0.1 * int(first.get_column("dur_ns").sum())  # next to nothing lies between two steps
+    assert (
+        found.select(pl.sum_horizontal(f"{name}_ns" for name in BUCKETS))
+        .to_series()
+        .equals(found.get_column("dur_ns"), check_names=False)
+    )

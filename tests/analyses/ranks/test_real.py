@@ -1,4 +1,4 @@
-"""Jobs of two and four GPUs with known delays, a pipeline with a known number of messages, and what HTA printed."""
+"""Real jobs: known delays, messages, payloads of NCCL's ranges, the path over ranks, and what HTA printed."""
 
 from pathlib import Path
 
@@ -8,11 +8,18 @@ import pytest
 from kanalyze import read
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.idle.ledger import exposure, ledger
+from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
+from kanalyze.analyses.ranks._reducing import reduced
+from kanalyze.analyses.ranks.tables import rank_path
+from kanalyze.analyses.replay.critical_path import critical_path
+from kanalyze.readers.nsys.read_sqlite_folder import communicator_calls
 from kanalyze.renderers.page.job import answer, timeline
 from kanalyze.several import Asked
-from kanalyze.several.jobs import job
+from kanalyze.several.jobs import job, path_of_ranks
 from kanalyze.window import Window
+from support.build import call, kernel, report
+from support.command import run
 
 SAMPLES = Path(__file__).parents[3] / "sample_reports"
 REPORT = Path(__file__).parents[2] / "reports" / "nccl.sqlite"
@@ -173,3 +180,156 @@ def test_times_and_overlap(rank):
     assert sum(busy.values()) / 1e3 == pytest.approx(other, abs=0.5)
     assert (window.end_ns - window.start_ns - sum(busy.values())) / 1e3 == pytest.approx(idle + computing, abs=0.5)
     assert 100 * told.item(0, "hidden_share") == pytest.approx(overlapped, abs=0.005)
+
+
+REPORT_PAYLOADS = Path(__file__).parents[2] / "reports" / "communicators.sqlite"
+MB = 1 << 20
+
+#: Kind and bytes as nccl-tests counts them, in the order in which the program calls them (groups.py).
+CALLED = [
+    ("all_reduce", 64 * MB), ("all_reduce", 16 * MB), ("all_reduce", 4), ("broadcast", 48 * MB), ("reduce", 40 * MB),
+    ("all_gather", 48 * MB), ("all_gather", 40 * MB), ("reduce_scatter", 56 * MB), ("reduce_scatter", 24 * MB),
+    ("all_to_all", 64 * MB),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return job([REPORT_PAYLOADS], Asked()).table("collectives")
+
+
+def test_kinds_and_sizes_are_those_that_the_program_called(rows):
+    first = rows.filter(pl.col("rank") == 0, pl.col("stream") == 7).sort("start_ns")
+    assert list(first.select("kind", "bytes").head(len(CALLED)).iter_rows()) == CALLED
+    assert first.get_column("size").head(len(CALLED)).to_list() == [2] * len(CALLED)
+
+
+def test_every_collective_is_on_both_ranks_with_the_same_kind_and_size(rows):
+    pairs = rows.group_by("id").agg(pl.len(), pl.col("bytes").n_unique(), pl.col("group").n_unique())
+    assert rows.get_column("id").null_count() == 0
+    assert pairs.select(pl.col("len").unique()).to_series().to_list() == [2]
+    assert pairs.select((pl.col("bytes") == 1) & (pl.col("group") == 1)).to_series().all()
+
+
+def test_a_send_is_matched_with_its_receive(rows):
+    pairs = rows.filter(pl.col("kind").is_in(["send", "recv"])).group_by("id").agg(pl.col("kind").sort())
+    assert pairs.get_column("kind").to_list()
+    assert all(kinds == ["recv", "send"] for kinds in pairs.get_column("kind").to_list())
+
+
+def test_communicators_on_two_streams_are_two_groups(rows):
+    groups = rows.filter(pl.col("stream").is_in([33, 37])).group_by("stream").agg(pl.col("group").unique())
+    assert [len(one) for one in groups.get_column("group").to_list()] == [1, 1]
+    assert groups.get_column("group").explode().n_unique() == 2
+
+
+class Table:
+    """An export with one call of NCCL, whose payload is `blob`."""
+
+    def __init__(self, blob):
+        self.blob = blob
+
+    def columns(self, table):
+        return ("binaryData",) if table == "NVTX_EVENTS" else ()
+
+    def frame(self, table, schema):
+        if table == "NVTX_EVENTS":
+            return pl.DataFrame({"binaryData": pl.Series([self.blob], dtype=pl.Object)})
+        rows = [(7, 18, "NCCL communicator ID", None), (7, 22, "Message size [bytes]", 8)]
+        return pl.DataFrame(rows, schema=schema, orient="row")
+
+
+def payload(schema, data, size=None):
+    header = (1).to_bytes(8, "little") + schema.to_bytes(8, "little")
+    return header + (len(data) if size is None else size).to_bytes(8, "little") + (32).to_bytes(8, "little") + data
+
+
+def test_a_payload_is_read_by_its_schema():
+    found = communicator_calls(Table(payload(7, bytes([5]) + bytes(7) + bytes([0, 1]) + bytes(6))), 40, {})
+    assert found.row(0, named=True) == {
+        "event_id": 40, "communicator": f"{5:016x}", "message_bytes": 256, "peer_rank": None, "root_rank": None,
+        "size": None, "rank": None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("blob", "undecoded"),
+    [
+        (None, 0),
+        (payload(8, bytes(16)), 0),
+        (b"", 1),
+        (b"short", 1),
+        (payload(7, bytes(12)), 1),
+        (payload(7, bytes(16), 400), 1),
+        (3, 1),
+    ],
+    ids=["none", "another schema", "empty", "short", "shorter than its schema", "cut", "a number"],
+)
+def test_what_is_no_payload_of_nccl_is_no_call(blob, undecoded):
+    counts = {}
+    assert communicator_calls(Table(blob), 0, counts).is_empty()
+    assert counts == {"payloads of ranges that cannot be decoded": undecoded}
+
+
+ROOT = Path(__file__).parents[3]
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+def _rank(process, launched, start, end, device=0):
+    return [
+        call("cudaLaunchKernel", 0, 5, process=process, correlation=1),
+        call("cudaLaunchKernel", launched, launched + 5, process=process, correlation=2),
+        kernel(6, 9, name="own", process=process, device=device, correlation=1),
+        kernel(start, end, name=ALL_REDUCE, process=process, device=device, correlation=2),
+        kernel(end, end + 10, name="next", process=process, device=device),
+    ]
+
+
+def _said(*rows):
+    told = {"collective": "allreduce", "group_size": 2, "group": "0", "in_elements": 8, "type": "Float"}
+    return [{"event_id": row, **told} for row in rows]
+
+
+@pytest.mark.slow
+def test_of_two_reports():
+    first = report(_rank(1, 5, 12, 100), collective_detail=_said(3))
+    second = report(_rank(2, 60, 66, 100), collective_detail=_said(3))
+    job = job_of([reduced(first), reduced(second)], one_host=True)
+    rows = rank_path(job, zip(job.ranks["rank"], (first, second), strict=True))
+    told = rows.select("rank", "ns", "device_ns", "mostly", "mostly_ns").rows()
+    # until 66 the host of rank 1, then the transfer of rank 0, since both end at once and it is the first
+    assert told == [(1, 66, 0, "host", 55), (0, 44, 44, "transfer", 34)]
+    assert rows["ns"].sum() == 110
+
+
+def test_of_one_report():
+    events = [*_rank(1, 5, 12, 100), *_rank(2, 60, 66, 100, device=1)]
+    rows = critical_path(report(events, collective_detail=_said(3, 8)), segments=True)
+    assert rows.select("cause", "process_id", "start_ns", "dur_ns").rows() == [
+        ("launch", 2, 0, 5),
+        ("host", 2, 5, 55),
+        ("launch", 2, 60, 5),
+        ("launch latency", 2, 65, 1),
+        ("transfer", 1, 66, 34),
+        ("kernel", 1, 100, 10),
+    ]
+
+
+@pytest.mark.slow
+def test_the_ranks_of_a_sample():
+    rows = path_of_ranks([ROOT / "sample_reports" / "ddp_late"], Asked(cache=False))
+    assert rows["rank"].sort().to_list() == [0, 1]
+    assert abs(rows["share"].sum() - 1) < 1e-12
+    # rank 1 sleeps for 30 ms in one of the steps, rank 0 waits for it
+    alone = critical_path(read(ROOT / "sample_reports" / "ddp_late" / "rank0.json.gz"))
+    talks = alone.filter(pl.col("cause") == "communication")["ns"].sum()
+    assert talks > 26_000_000
+    assert rows.filter(pl.col("rank") == 1)["ns"].item() > 29_000_000
+
+
+@pytest.mark.slow
+def test_the_command():
+    ran = run("show", "critical_path", ROOT / "sample_reports" / "ddp_late", "--by", "rank", "--format", "csv")
+    assert ran.status == 0
+    assert ran.lines[0].startswith("rank,process_id,ns,share")
+    assert len(ran.lines) == 3

@@ -58,13 +58,6 @@ def test_short_sequences_have_a_longest_common_subsequence(base, new):
     assert len(pairs_of(base, new)[0]) == lcs_length(base, new)
 
 
-@given(TOKENS, TOKENS, st.sampled_from([4, 30, 200]))
-def test_pairs_hold_however_small_the_blocks_are(base, new, most):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(alignment, "_EXACT", most)
-        pairs_of(base, new)
-
-
 @given(st.lists(st.integers(0, 30), min_size=20, max_size=40), st.integers(3, 6), EDITS)
 def test_in_small_blocks_few_pairs_are_missed(period, count, edits):
     base = period * count

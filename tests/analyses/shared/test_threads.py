@@ -11,7 +11,6 @@ from kanalyze.analyses.shared import threads
 from kanalyze.analyses.shared.threads import (
     LINE,
     THREAD,
-    Lanes,
     innermost_line,
     innermost_lines,
     laned,
@@ -50,21 +49,6 @@ def test_parents_are_those_of_torchs_stack_and_what_is_in_an_event_stands_before
         inside = {place}
         inside |= {later for later in range(place, len(spans)) if parents[later] in inside and not inside.add(later)}
         assert inside == set(range(place, stop))
-
-
-@pytest.mark.parametrize(
-    ("spans", "parents"),
-    [
-        ([], []),
-        ([(0, 10), (1, 3), (3, 4), (5, 12)], [None, 0, 0, None]),  # what ends later than its parent is beside it
-        ([(0, 10), (5, 15), (7, 9)], [None, None, 1]),  # and takes what follows
-        ([(0, 5), (5, 5)], [None, None]),  # an instant at the end is outside
-        ([(5, 9), (5, 5), (5, 5)], [None, 0, 0]),  # an instant contains nothing
-        ([(0, 9), (0, 9), (0, 9)], [None, 0, 1]),  # of equal ones the first is around
-    ],
-)
-def test_parents_by_hand(spans, parents):
-    assert tree(spans)[0] == parents
 
 
 @given(st.lists(st.integers(0, 6), max_size=40), st.data())
@@ -153,13 +137,6 @@ def test_lanes_hold_what_threads_did_from_low_to_high(of_threads, low, length, l
         if len(every) < len(of_threads) and len(told.get(key, [])) == len(inside):
             told[key] = [(max(start, low), min(end, high), row) for start, end, row in told.get(key, [])]
         assert told.get(key, []) == inside
-
-
-def test_a_lane_is_as_wide_as_the_window_and_apart_from_the_next():
-    lanes = Lanes(((1, 1), (1, 2)), 10, 20)
-    for lane in (0, 1):
-        moved = pl.DataFrame({"at": [-5, 10, 15, 20, 99]}).select(*lanes.placed(lane, "at")).to_series()
-        assert moved.to_list() == [at + 12 * lane for at in (10, 10, 15, 20, 20)]
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.sampled_from([None, *range(12)]), *[st.integers(-9, 40)] * 2)))

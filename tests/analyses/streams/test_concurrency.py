@@ -53,27 +53,6 @@ def test_two_streams_side_by_side():
     assert found.select(overlaps).rows() == [(5, 0, 0, 2), (0, 0, 7, 0)]
 
 
-def test_streams_of_other_processes_and_contexts_are_other_streams():
-    events = [kernel(0, 10), kernel(5, 12, context=2), kernel(8, 14, process=2), kernel(0, 20, device=1)]
-    found = concurrency(report(events))
-    assert found.select("device", "process_id", "context_id", "busy_ns", "alone_ns", "overlap_kernel_ns").rows() == [
-        (0, 1, 1, 10, 5, 5),
-        (0, 1, 2, 7, 0, 7),
-        (0, 2, 1, 6, 2, 4),
-        (1, 1, 1, 20, 20, 0),
-    ]
-
-
-def test_operations_without_a_stream_are_one_of_their_own_but_in_no_pair():
-    events = [kernel(0, 10), memcpy(5, 8, direction="Unified Host-to-Device", stream=None, context=None)]
-    found = concurrency(report(events))
-    assert found.select("stream", "busy_ns", "overlap_kernel_ns", "overlap_memcpy_ns").rows() == [
-        (7, 10, 0, 3),
-        (None, 3, 3, 0),
-    ]
-    assert pairs(report(events)) == []
-
-
 # By pair
 
 
