@@ -197,12 +197,6 @@ def test_an_operator_is_in_a_function_that_it_shares_a_side_with_only_if_it_is_s
     assert inside == told
 
 
-def test_of_things_that_start_together_the_longest_is_at_the_side():
-    together = [op(f"aten::op{number}", 60, 60 + number) for number in range(30)]
-    found = host_time(waiting(op("aten::to", 10, 50), *together))
-    assert ("between aten::to and aten::op29", None, 10) in found
-
-
 def test_of_things_that_last_as_long_an_annotation_is_at_the_side_then_the_first_operator():
     times = [(60, 70), (90, 99), (75, 85)]  # they are to be sorted
     together = [op(f"aten::op{number}", *times[number % 3]) for number in range(300)]

@@ -340,34 +340,6 @@ def line(*stretches, series=0):
     return frame.with_row_index("place").with_columns(series=pl.lit(series, dtype=pl.UInt32))
 
 
-def units(*stretches, fewest=5, nodes=4):
-    """The places of each unit, and the sequence that it is one of."""
-    found = defaultdict(list)
-    for place, sequence, unit in periodic(line(*stretches), fewest=fewest, nodes=nodes).iter_rows():
-        found[sequence, unit].append(place)
-    return {places[0]: (sequence, sorted(places)) for (sequence, _), places in found.items()}
-
-
-@pytest.mark.parametrize(
-    ("stretches", "lengths"),
-    [
-        ([[9, *[1, 2, 3, 4] * 5, 8]], [4] * 5),  # a period that is long enough is the unit
-        ([[1] * 21], [4] * 5),  # a short one is taken several times
-        ([[1, 2, 3, 4] * 6 + [5, 6, 7, 8, 9] * 7], [4] * 6 + [5] * 7),  # two periods in one series
-        ([[1, 1, 2, 2, 1, 2] * 6], [6] * 6),  # codes that come twice in a period
-        ([[1, 2, 3, 4]] * 6, []),  # nothing repeats across stretches
-        ([[1, 2, 3, 4] * 2, [1, 2, 3, 4] * 4], []),
-        ([[1, 2, 3, 4] * 4], []),  # too few repetitions are none
-        ([], []),
-    ],
-)
-def test_units(stretches, lengths):
-    found = units(*stretches)
-    assert sorted(len(places) for _, places in found.values()) == lengths
-    assert all(places == list(range(first, first + len(places))) for first, (_, places) in found.items())
-    assert len({sequence for sequence, _ in found.values()}) == len({*lengths})
-
-
 @pytest.mark.parametrize(("operations", "found"), [(8, 8), (6, 0)])
 def test_a_series_of_twice_the_nodes_is_long_enough(operations, found):
     assert periodic(line([0, 1] * (operations // 2)), fewest=2, nodes=4).height == found

@@ -14,7 +14,7 @@ from kanalyze.analyses.operators.ops import AS_TORCH, OP_KERNELS, TABLE, op_kern
 from kanalyze.analyses.operators.tree import TABLE as TREE
 from kanalyze.analyses.operators.tree import tree
 from kanalyze.errors import CannotTellError, UnknownNameError
-from support.build import call, graph, host, kernel, memcpy, memset, overhead, report
+from support.build import call, host, kernel, memcpy, memset, overhead, report, timeline
 from support.op_strategies import trace_report, traces
 from support.slow_ops import host_nodes, key_averages
 from support.strategies import FEWER
@@ -225,20 +225,6 @@ def test_operators(name):
     assert ops(trace_report(events, ids)).select("name", *TORCH, "exclusive_device_ns").rows() == rows
 
 
-def test_a_call_whose_number_is_an_operators_by_chance():
-    events = [
-        host("op", "aten::add", 0, 20), kernel(5, 9, parent=0), host("op", "aten::item", 30, 50),
-        call("cudaStreamSynchronize", 31, 49, correlation=7), kernel(60, 61, parent=2),
-    ]  # fmt: skip
-    found = trace_report(events, {0: 7, 2: 8})
-    assert ops(found).select("name", "self_device_ns", "device_ns", "exclusive_device_ns").rows() == [
-        ("aten::add", 4, 4, 4),
-        ("aten::item", 1, 5, 1),
-    ]
-    synchronise = ops(found, as_torch=True).filter(pl.col("name") == "cudaStreamSynchronize")
-    assert synchronise.get_column("self_device_ns").to_list() == [4]
-
-
 def test_the_rows_of_torchs_table():
     events = [
         host("range", "step", 0, 20), host("op", "aten::copy_", 1, 18),
@@ -274,120 +260,6 @@ def test_what_cannot_be_told():
     operators.source.kinds = ("op",)
     with pytest.raises(CannotTellError, match="kernel"):
         op_kernels(kanalyze.Report(operators.meta, operators.source))
-
-
-def test_rows_of_torchs_table_with_equal_times_are_in_the_order_of_names():
-    events = [
-        host("op", name, at, at + 5) for at, name in enumerate(("aten::b", "aten::c", "aten::a")) for at in (10 * at,)
-    ]
-    rows = ops(trace_report(events, {}), as_torch=True)
-    assert rows.get_column("name").to_list() == ["aten::a", "aten::b", "aten::c"]
-
-
-def shown(events, ids, **details):
-    found = op_kernels(trace_report(events, ids, **details))
-    return found.select("name", "path", "kernel", "count", "exclusive_ns", "forward", "forward_path").rows()
-
-
-def test_kernels_stand_under_the_operators_that_led_to_them():
-    events = [
-        host("op", "aten::square", 0, 20), host("op", "aten::pow", 2, 18), kernel(30, 40, name="pow_kernel", parent=1),
-        host("op", "aten::square", 50, 70), host("op", "aten::pow", 52, 68),
-        kernel(80, 95, name="pow_kernel", parent=4), host("op", "aten::pow", 100, 110),
-        kernel(120, 121, name="pow_kernel", parent=6), memcpy(130, 132, parent=0),
-    ]  # fmt: skip
-    assert shown(events, {0: 1, 1: 2, 3: 3, 4: 4, 6: 5}) == [
-        ("aten::pow", "aten::square → aten::pow", "pow_kernel", 2, 25, None, None),
-        ("aten::square", "aten::square", "[CUDA memcpy Host-to-Device]", 1, 2, None, None),
-        ("aten::pow", "aten::pow", "pow_kernel", 1, 1, None, None),
-    ]
-
-
-def backward(**details):
-    """A forward operator in another one, and the backward one of both, which calls a third."""
-    events = [
-        host("op", "aten::linear", 0, 20), host("op", "aten::addmm", 2, 18), kernel(20, 30, name="gemm", parent=1),
-        host("op", "autograd::engine::evaluate_function: AddmmBackward0", 30, 50, thread=2),
-        host("op", "aten::mm", 35, 45, thread=2), kernel(50, 70, name="gemm", parent=4),
-    ]  # fmt: skip
-    return shown(events, {0: 1, 1: 2, 3: 3, 4: 4}, **details)
-
-
-@pytest.mark.parametrize(
-    "details",
-    [
-        {"of_3": {"forward_id": 1, "sequence_number": 9, "forward_thread_id": 1}, "of_1": {"sequence_number": 4}},
-        {
-            "of_0": {"sequence_number": 0},
-            "of_1": {"sequence_number": 0},
-            "of_3": {"sequence_number": 0, "forward_thread_id": 1},
-        },
-    ],
-    ids=["torch's link", "autograd's number"],
-)
-def test_backward_kernels_stand_under_their_forward_operator(details):
-    assert backward(**details) == [
-        (
-            "aten::mm", "autograd::engine::evaluate_function: AddmmBackward0 → aten::mm", "gemm", 1, 20, "aten::addmm",
-            "aten::linear → aten::addmm",
-        ),
-        ("aten::addmm", "aten::linear → aten::addmm", "gemm", 1, 10, None, None),
-    ]  # fmt: skip
-
-
-def test_numbers_count_by_thread():
-    """Each thread counts its own operators: the one that has most of the numbers that are asked for is meant."""
-    events = [
-        host("op", "on one", 0, 5, thread=1), host("op", "on one", 6, 9, thread=1),
-        host("op", "on two", 0, 5, thread=2), host("op", "Backward of one", 20, 25, thread=3),
-        host("op", "Backward of one", 26, 30, thread=3), kernel(40, 42, parent=3),
-    ]  # fmt: skip
-    numbers = {"of_0": 1, "of_1": 2, "of_2": 1}
-    details = {place: {"sequence_number": number} for place, number in numbers.items()}
-    details |= {f"of_{place}": {"sequence_number": place - 2, "forward_thread_id": 7} for place in (3, 4)}
-    found = shown(events, {place: place + 1 for place in range(5)}, **details)
-    assert [row[5] for row in found] == ["on one"]
-
-
-def test_a_graphs_kernels_belong_to_what_launched_the_graph():
-    events = [
-        host("range", "step", 0, 50), host("op", "graph_step", 5, 20), call("cudaGraphLaunch", 8, 12, correlation=4),
-        kernel(20, 25, name="a", correlation=4), kernel(25, 31, name="b", correlation=4),
-        call("cudaGraphLaunch", 30, 34, correlation=5), graph(40, 42, name="[CUDA graph 1]", correlation=5),
-        kernel(60, 61, name="of nobody", correlation=99), host("op", "aten::add", 70, 80),
-        kernel(90, 91, name="add", parent=8),
-    ]  # fmt: skip
-    assert shown(events, {0: 1, 1: 2, 8: 3}) == [
-        ("graph_step", "graph_step", "b", 1, 6, None, None), ("graph_step", "graph_step", "a", 1, 5, None, None),
-        ("step", None, "[CUDA graph 1]", 1, 2, None, None), (None, None, "of nobody", 1, 1, None, None),
-        ("aten::add", "aten::add", "add", 1, 1, None, None),
-    ]  # fmt: skip
-
-
-def test_a_call_of_another_thread_is_looked_for_there():
-    """torch's own table takes it to be on the thread that ended the profiling; what launched a kernel is on its own."""
-    events = [
-        host("range", "ProfilerStep#1", 0, 50, thread=1),
-        host("range", "beside", 0, 50, thread=2),
-        call("cudaGraphLaunch", 8, 12, correlation=4, thread=2),
-        kernel(20, 25, correlation=4),
-        host("op", "aten::add", 60, 61),
-        kernel(70, 71, parent=4),
-    ]
-    assert [row[0] for row in shown(events, {0: 1, 1: 2, 4: 3})] == ["beside", "aten::add"]
-
-
-def test_one_device_and_a_window():
-    events = [
-        host("op", "a", 0, 5),
-        kernel(10, 20, name="k", parent=0, device=0),
-        kernel(10, 30, name="k", parent=0, device=1),
-    ]
-    report = trace_report(events, {0: 1})
-    one = op_kernels(report, device=1)
-    assert one.select("count", "total_ns", "avg_ns", "exclusive_ns", "share").rows() == [(1, 20, 20.0, 20, 1.0)]
-    cut = op_kernels(report, window="15ns..18ns")
-    assert cut.select("count", "total_ns", "exclusive_ns").rows() == [(2, 30, 6)]
 
 
 def nodes_of(report, **how):
@@ -445,51 +317,6 @@ def test_squares_in_a_step(how, expected):
     assert nodes_of(squares(), **how) == expected
 
 
-def test_many_small_ones_are_a_node_where_they_are():
-    events = [host("op", "all", 0, 50)]
-    for number in range(10):
-        events += [
-            host("op", f"op {number}", number * 4, number * 4 + 2),
-            kernel(100 + number, 101 + number, parent=len(events)),
-        ]
-    found = trace_report(events, {place: place + 1 for place, event in enumerate(events) if event.kind == "op"})
-    table = tree(found, min_share=0.2)
-    assert table.select("node", "parent", "depth", "kind", "name", "device_ns", "nodes").rows() == [
-        (0, None, 0, "op", "all", 10, 1),
-        (1, 0, 1, "rest", None, 10, 10),
-    ]
-
-
-def test_threads_are_nodes_where_there_are_several():
-    events = [
-        host("op", "forward", 0, 20), kernel(20, 30, parent=0), host("op", "backward", 30, 40, thread=9),
-        kernel(40, 60, parent=2), kernel(70, 71, name="of nobody", correlation=8),
-    ]  # fmt: skip
-    assert nodes_of(trace_report(events, {0: 1, 2: 2})) == [
-        ("thread 9", 1, 10, 0, 20, 0), ("  backward", 1, 10, 10, 20, 0), ("    k", 1, 0, 0, 20, 20),
-        ("thread 1", 1, 20, 0, 10, 0), ("  forward", 1, 20, 20, 10, 0), ("    k", 1, 0, 0, 10, 10),
-        ("of nobody", 1, 0, 0, 1, 1),
-    ]  # fmt: skip
-
-
-def test_python_functions_that_only_pass_on_are_left_out():
-    events = [
-        host("python", "train.py(9): main", 0, 1000), host("python", "module.py(1): _wrapped", 1, 999),
-        host("python", "module.py(2): _call", 2, 998), host("python", "nn.Module: Net_0", 3, 997),
-        host("op", "aten::mm", 4, 996), host("python", "<built-in method a of object at 0x1>", 100, 300),
-        host("python", "<built-in method a of object at 0x2>", 400, 600),
-    ]  # fmt: skip
-    found = trace_report(events, {4: 1})
-    assert nodes_of(found) == [
-        ("nn.Module: Net_0", 1, 994, 2, 0, 0), ("  aten::mm", 1, 992, 592, 0, 0),
-        ("    <built-in method a of object>", 2, 400, 400, 0, 0), ("None", 3, 6, 6, 0, 0),
-    ]  # fmt: skip
-    assert [name for name, *_ in nodes_of(found, min_share=0.0)][:2] == [
-        "train.py(9): main",
-        "  module.py(1): _wrapped",
-    ]
-
-
 @FEWER
 @given(traces(), st.sampled_from([0.0, 0.05, 0.4]), st.sampled_from(["device", "host"]))
 def test_whatever_is_left_out_the_nodes_own_times_sum_to_all(trace, min_share, by):
@@ -518,3 +345,142 @@ def test_of_which_reports_there_is_no_tree():
     source.kinds = ("kernel", "api")
     with pytest.raises(CannotTellError, match="op, python"):
         tree(type(empty)(empty.meta, source))
+
+
+def test_a_call_whose_number_is_an_operators_by_chance_and_rows_of_equal_times():
+    events = timeline(
+        "0-20 op:aten::add; 5-9 kernel ^0; 30-50 op:aten::item; 31-49 cudaStreamSynchronize #7; 60-61 kernel ^2"
+    )
+    found = trace_report(events, {0: 7, 2: 8})
+    assert ops(found).select("name", "self_device_ns", "device_ns", "exclusive_device_ns").rows() == [
+        ("aten::add", 4, 4, 4),
+        ("aten::item", 1, 5, 1),
+    ]
+    synchronise = ops(found, as_torch=True).filter(pl.col("name") == "cudaStreamSynchronize")
+    assert synchronise.get_column("self_device_ns").to_list() == [4]
+    alike = trace_report(timeline("0-5 op:aten::b; 10-15 op:aten::c; 20-25 op:aten::a"), {})
+    assert ops(alike, as_torch=True).get_column("name").to_list() == ["aten::a", "aten::b", "aten::c"]
+
+
+SQUARE = """
+    0-20 op:aten::square; 2-18 op:aten::pow; 30-40 kernel:p ^1; 50-70 op:aten::square; 52-68 op:aten::pow
+    80-95 kernel:p ^4; 100-110 op:aten::pow; 120-121 kernel:p ^6; 130-132 memcpy ^0
+"""
+BACKWARD = """
+    0-20 op:aten::linear; 2-18 op:aten::addmm; 20-30 kernel:gemm ^1; 30-50 op:AddmmBackward0 t2; 35-45 op:aten::mm t2
+    50-70 kernel:gemm ^4
+"""
+LED_BACK = [
+    ("aten::mm", "AddmmBackward0 → aten::mm", "gemm", 1, 20, "aten::addmm", "aten::linear → aten::addmm"),
+    ("aten::addmm", "aten::linear → aten::addmm", "gemm", 1, 10, None, None),
+]
+OF_THREADS = """
+    0-5 op:on one; 6-9 op:on one; 0-5 op:on two t2; 20-25 op:Backward of one t3; 26-30 op:Backward of one t3
+    40-42 kernel ^3
+"""
+GRAPHS = """
+    0-50 [step]; 5-20 op:graph_step; 8-12 cudaGraphLaunch #4; 20-25 kernel:a #4; 25-31 kernel:b #4
+    30-34 cudaGraphLaunch #5; 40-42 graph #5; 60-61 kernel:of nobody #99; 70-80 op:add; 90-91 kernel ^8
+"""
+NUMBERS = {f"of_{place}": {"sequence_number": number} for place, number in ((0, 1), (1, 2), (2, 1))}
+LATER = {f"of_{place}": {"sequence_number": place - 2, "forward_thread_id": 7} for place in (3, 4)}
+
+
+@pytest.mark.parametrize(
+    ("events", "ids", "details", "rows"),
+    [
+        # under the operators that led to them
+        (
+            SQUARE, {0: 1, 1: 2, 3: 3, 4: 4, 6: 5}, {},
+            [
+                ("aten::pow", "aten::square → aten::pow", "p", 2, 25, None, None),
+                ("aten::square", "aten::square", "[CUDA memcpy Host-to-Device]", 1, 2, None, None),
+                ("aten::pow", "aten::pow", "p", 1, 1, None, None),
+            ],
+        ),
+        # backward ones under their forward operator: by torch's link, and by autograd's number
+        (
+            BACKWARD, {0: 1, 1: 2, 3: 3, 4: 4},
+            {
+                "of_3": {"forward_id": 1, "sequence_number": 9, "forward_thread_id": 1},
+                "of_1": {"sequence_number": 4},
+            },
+            LED_BACK,
+        ),
+        (
+            BACKWARD, {0: 1, 1: 2, 3: 3, 4: 4},
+            {
+                "of_0": {"sequence_number": 0}, "of_1": {"sequence_number": 0},
+                "of_3": {"sequence_number": 0, "forward_thread_id": 1},
+            },
+            LED_BACK,
+        ),
+        # each thread counts its own operators: the one that has most of the numbers that are asked for is meant
+        (
+            OF_THREADS, {place: place + 1 for place in range(5)}, NUMBERS | LATER,
+            [("Backward of one", "Backward of one", "k", 1, 2, "on one", "on one")],
+        ),
+        # those of a graph under what launched the graph
+        (
+            GRAPHS, {0: 1, 1: 2, 8: 3}, {},
+            [
+                ("graph_step", "graph_step", "b", 1, 6, None, None),
+                ("graph_step", "graph_step", "a", 1, 5, None, None),
+                ("step", None, "[CUDA graph 1]", 1, 2, None, None), (None, None, "of nobody", 1, 1, None, None),
+                ("add", "add", "k", 1, 1, None, None),
+            ],
+        ),
+        # torch's own table takes a call to be on the thread that ended the profiling
+        (
+            "0-50 [here]; 0-50 [beside] t2; 8-12 cudaGraphLaunch #4 t2; 20-25 kernel #4; 60-61 op:add; 70-71 kernel ^4",
+            {0: 1, 1: 2, 4: 3}, {}, [("beside", None, "k", 1, 5, None, None), ("add", "add", "k", 1, 1, None, None)],
+        ),
+    ],
+)  # fmt: skip
+def test_kernels_by_operator(events, ids, details, rows):
+    found = op_kernels(trace_report(timeline(events), ids, **details))
+    assert found.select("name", "path", "kernel", "count", "exclusive_ns", "forward", "forward_path").rows() == rows
+
+
+def test_kernels_of_one_device_and_a_window():
+    made = trace_report(timeline("0-5 op:a; 10-20 kernel ^0; 10-30 kernel ^0 d1"), {0: 1})
+    columns = ("count", "total_ns", "avg_ns", "exclusive_ns", "share")
+    assert op_kernels(made, device=1).select(columns).rows() == [(1, 20, 20.0, 20, 1.0)]
+    assert op_kernels(made, window="15ns..18ns").select(columns).rows() == [(2, 30, 15.0, 6, 1.0)]
+
+
+def test_nodes_of_small_operators_of_threads_and_of_functions_that_only_pass_on():
+    small = [
+        event
+        for number in range(10)
+        for event in (
+            host("op", f"op {number}", number * 4, number * 4 + 2),
+            kernel(100 + number, 101 + number, parent=1 + 2 * number),
+        )
+    ]
+    ids = {0: 1} | {1 + 2 * number: 2 + number for number in range(10)}
+    table = tree(trace_report([host("op", "all", 0, 50), *small], ids), min_share=0.2)
+    assert table.select("node", "parent", "depth", "kind", "name", "device_ns", "nodes").rows() == [
+        (0, None, 0, "op", "all", 10, 1),
+        (1, 0, 1, "rest", None, 10, 10),
+    ]
+    events = "0-20 op:fwd; 20-30 kernel ^0; 30-40 op:bwd t9; 40-60 kernel ^2; 70-71 kernel:of nobody #8"
+    assert nodes_of(trace_report(timeline(events), {0: 1, 2: 2})) == [
+        ("thread 9", 1, 10, 0, 20, 0), ("  bwd", 1, 10, 10, 20, 0), ("    k", 1, 0, 0, 20, 20),
+        ("thread 1", 1, 20, 0, 10, 0), ("  fwd", 1, 20, 20, 10, 0), ("    k", 1, 0, 0, 10, 10),
+        ("of nobody", 1, 0, 0, 1, 1),
+    ]  # fmt: skip
+    functions = timeline("""
+        0-1000 python:t.py(9): main; 1-999 python:module.py(1): _wrapped; 2-998 python:module.py(2): _call
+        3-997 python:nn.Module: Net_0; 4-996 op:aten::mm; 100-300 python:<built-in method a of object at 0x1>
+        400-600 python:<built-in method a of object at 0x2>
+    """)
+    found = trace_report(functions, {4: 1})
+    assert nodes_of(found) == [
+        ("nn.Module: Net_0", 1, 994, 2, 0, 0), ("  aten::mm", 1, 992, 592, 0, 0),
+        ("    <built-in method a of object>", 2, 400, 400, 0, 0), ("None", 3, 6, 6, 0, 0),
+    ]  # fmt: skip
+    assert [name for name, *_ in nodes_of(found, min_share=0.0)][:2] == [
+        "t.py(9): main",
+        "  module.py(1): _wrapped",
+    ]

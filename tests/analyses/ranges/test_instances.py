@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.ranges._instances import INSTANCES, SPREAD, compare
+from kanalyze.analyses.ranges._instances import compare
 from kanalyze.analyses.ranges.steps import TABLE, steps, told
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.renderers.page.time import instances_page
@@ -85,25 +85,6 @@ def test_the_odd_ones_are_named_with_their_bucket(lengths, odd, said):
     assert said in found.answer
 
 
-@pytest.mark.slow
-@FEWER
-@given(EVENTS)
-def test_an_instance_equals_the_ledger_of_its_window(events):
-    ranges = [nvtx("step", start, start + length) for start, length in ((0, 7), (7, 13), (15, 30))]
-    of = report([*events, kernel(0, 1), *ranges])
-    windows = of.windows("step")
-    found = compare([of.narrow(window=window) for window in windows])
-    assert INSTANCES.check(found.instances).height % len(windows) == 0
-    SPREAD.check(found.spread)
-    sums = found.instances.select(pl.sum_horizontal(f"{bucket}_ns" for bucket in BUCKETS)).to_series()
-    assert sums.equals(found.instances.get_column("dur_ns"), check_names=False)
-    for number, window in enumerate(windows, 1):
-        buckets = ledger(of, window=window).group_by("device", "bucket").agg(pl.col("ns").sum())
-        for device, bucket, ns in buckets.iter_rows():
-            here = found.instances.filter((pl.col("instance") == number) & (pl.col("device") == device))
-            assert here.get_column(f"{bucket}_ns").to_list() in ([], [ns])
-
-
 # Several processes
 
 
@@ -166,22 +147,6 @@ def test_a_device_means_the_ranges_of_the_processes_that_used_it(device, process
     assert compared(TWO, device=device).instances.get_column("process_id").unique().to_list() == [process]
     idle = report([nvtx("step", 0, 10), nvtx("step", 10, 20), kernel(0, 5, device=device, process=2)])
     assert len(idle.narrow(device=device).windows("step")) == 2  # none of a process that used it
-
-
-@pytest.mark.slow
-@given(st.lists(st.lists(st.integers(2, 40), min_size=1, max_size=6), min_size=1, max_size=4), st.data())
-def test_every_process_has_the_figures_that_it_has_alone(ranks, data):
-    devices = [data.draw(st.integers(0, 2)) for _ in ranks]
-    events = [event for number, lengths in enumerate(ranks) for event in rank(number + 1, devices[number], lengths)]
-    found = compared(events)
-    assert found.spread.height > 0
-    for number, lengths in enumerate(ranks):
-        here = found.instances.filter(process_id=number + 1)
-        assert here.get_column("device").unique().to_list() == [devices[number]]
-        assert here.sort("start_ns", "instance").get_column("dur_ns").to_list() == lengths
-        usual = here.filter(~pl.col("odd")).get_column("dur_ns")
-        (total,) = found.spread.filter(pl.col("process_id") == number + 1, bucket="total").to_dicts()
-        assert (total["total_ns"], total["median_ns"]) == (usual.sum(), usual.median())
 
 
 def test_ranks_of_a_real_report():

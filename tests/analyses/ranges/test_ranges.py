@@ -133,25 +133,6 @@ IDLE, ONE = nvtx("idle", 0, 20), launch(5, 30, 40, correlation=1, thread=2)
 GRAPH = launch(6, 50, 70, correlation=2, make=graph)
 
 
-@pytest.mark.parametrize(
-    ("events", "kinds", "host", "projected"),
-    [
-        ([IDLE, *ONE], ["range"], (10, 1), None),  # a range that launched nothing itself
-        ([nvtx("idle", 0, 20, style="StartEnd", end_thread_id=2), *ONE], ["range"], (10, 1), None),
-        ([IDLE, *launch(50, 60, 70, correlation=1)], ["range"], (0, 0), None),
-        ([IDLE], ["range"], (None, None), None),  # nothing was recorded
-        ([IDLE], ["range", "api"], (None, None), None),
-        ([IDLE, *launch(3, 30, 40, correlation=1), *GRAPH], ["range"], (30, 2), (10, 1)),  # as in the other columns
-    ],
-)
-def test_work_while_a_range_was_open(events, kinds, host, projected):
-    of = report(events, kinds=kinds)
-    assert of_process(ranges(of)) == {":idle": host}
-    if None not in host:
-        assert of_process(range_gpu(of)) == ({} if projected is None else {":idle": projected})
-        assert of_process(range_gpu(of, graphs=True)) == ({} if projected is None else {":idle": host})
-
-
 def test_the_page_shows_it_where_it_differs():
     found = section(summarize(report(STEP)).tables, 8)
     heads = [head.title for head in found.grid.heads]
@@ -290,21 +271,6 @@ STEP_RANGE_GPU = [
     *launch_range_gpu(6, 35, 45, correlation=2, stream=8),
     *launch_range_gpu(16, 60, 70, correlation=3),
 ]
-
-
-def test_a_range_and_what_is_inside_it():
-    assert range_gpu(report(STEP_RANGE_GPU)).to_dicts() == rows_of(
-        "range style count total_ns projected_ns avg_ns median_ns min_ns max_ns stddev_ns gpu_ops avg_gpu_ops "
-        "avg_level avg_children busy_ns operations whole_graphs process_busy_ns process_operations",
-        (":step", "PushPop", 1, 20, 40, 40.0, 40.0, 40, 40, 0.0, 3, 3.0, 0.0, 1.0, 25, 3, 0, 25, 3),
-        (":forward", "PushPop", 1, 10, 15, 15.0, 15.0, 15, 15, 0.0, 2, 2.0, 1.0, 0.0, 15, 2, 0, 15, 2),
-    )
-    assert range_gpu(report(STEP_RANGE_GPU), trace=True).to_dicts() == rows_of(
-        "range style projected_start_ns projected_ns start_ns dur_ns process_id thread_id gpu_ops level "
-        "children event_id parent_id stack busy_ns operations whole_graphs process_busy_ns process_operations",
-        (":step", "PushPop", 30, 40, 0, 20, 1, 1, 3, 0, 1, 0, None, ":0", 25, 3, 0, 25, 3),
-        (":forward", "PushPop", 30, 15, 2, 10, 1, 1, 2, 1, 0, 1, 0, ":0:1", 15, 2, 0, 15, 2),
-    )
 
 
 def traced(events, *columns, **options):

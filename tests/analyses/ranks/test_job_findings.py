@@ -1,7 +1,6 @@
 """Each finding on a job, and what of a late rank's host is told; jobs on CPUs, whose collectives are gloo's."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.communication._recorded import tensor_bytes
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.ranks._job import EARLIER, _without_carried, details, job_of
+from kanalyze.analyses.ranks._job import EARLIER, _without_carried, job_of
 from kanalyze.analyses.ranks._job_findings import RULES, job_findings, late_ranks
 from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.analyses.ranks.tables import common_steps
@@ -119,22 +118,6 @@ def with_kinds(kinds):
     return answer(job), told
 
 
-@pytest.mark.parametrize("kind", ["steady", "odd"])
-def test_the_step_in_which_a_rank_sleeps_counts_whatever_it_is_called(kind):
-    """A sleep of 400 µs in one step of 40: much of that step, and little of a mean one."""
-    said, told = with_kinds({20: kind})
-    assert "40 steps" in said
-    assert "left out" not in said
-    assert "Rank 2 is 399.9 µs late in step 21: host" in said
-    assert [text[:8] for text in told] == ["Rank 2 i"]
-
-
-def test_of_an_odd_step_at_the_end_both_say_the_same_too():
-    said, told = with_kinds({20: "odd", 39: "odd"})
-    assert "40 steps" in said
-    assert len(told) == 1
-
-
 def test_what_another_rank_hardly_waits_for_is_named_in_neither():
     plan = changed(steps=40, stragglers=(Straggler(2, 20, 20, 5_000, "host"),))
     job = job_of([*play(plan).reductions()])
@@ -174,27 +157,6 @@ def test_causes_keep_their_sum_and_no_part_changes_its_sign(told):
     assert before.height == after.height
 
 
-def test_details_are_less_those_of_the_rank_before_it_in_the_same_step():
-    rows = [(member, number, "host", detail, ns) for member, number, detail, ns in BEFORE]
-    schema = ("member", "number", "bucket", "detail", "ns")
-    before = pl.DataFrame(rows, schema=schema, orient="row")
-    late = pl.DataFrame({"match": [0, 1, 2], "rank": [1] * 3, "step": [3, 4, 4], "member": [1] * 3, "number": [5, 6, 7],
-        "second": [0] * 3, "second_number": [7, 9, 8], "new_ns": [18, 3, 0]})  # fmt: skip
-    found = details(SimpleNamespace(before=before), late)
-    assert found.rows() == [(0, 1, 3, "host", "loader", 20 - 2), (1, 1, 4, "host", "loader", 3)]
-
-
-#: Time in the loader before collectives of two ranks: member, number, detail, ns.
-BEFORE = [
-    (1, 5, "loader", 20),
-    (1, 6, "loader", 3),
-    (1, 7, "loader", 9),
-    (1, 5, None, 1),
-    (0, 7, "loader", 2),
-    (0, 8, "loader", 2),
-]
-
-
 def steps(*told):
     """Two ranks with the same steps, each its kind and time."""
     rows = [(rank, step, kind, ns) for rank in (0, 1) for step, (kind, ns) in enumerate(told)]
@@ -227,7 +189,7 @@ def test_ranks_without_collectives_are_a_doubt_and_no_ranks_that_never_wait():
 
 
 #: Of a step in microseconds: its length, the usual time in the loader, that of the kernel, and of the transfer.
-STEP, USUAL, COMPUTES, TRANSFERS = 100_000, 2_000, 10_000, 500
+STEP, USUAL, COMPUTES, TRANSFERS = 100_000, 20_000, 10_000, 500
 STEPS = range(6)
 
 #: By how much rank 1 is late, and in which step.
@@ -267,30 +229,6 @@ def rank_of(folder, rank, *, loads, gloo):
 @pytest.fixture
 def reports(tmp_path):
     return lambda *, loads=True, gloo=False: [rank_of(tmp_path, rank, loads=loads, gloo=gloo) for rank in range(2)]
-
-
-@pytest.mark.slow
-def test_a_rank_that_waits_for_its_loader_is_late_for_that(reports):
-    job = job_of([reduced(one) for one in reports()], one_host=True)
-    (late,) = late_ranks(job)
-    assert (late.rank, late.first, late.last, late.late_ns) == (1, SLOW, SLOW, LATE * 1_000)
-    assert (late.causes, late.detail) == ((("host", LATE * 1_000),), IN_LOADER)
-    assert f"late in step {SLOW}: host +20.00 ms in DataLoader.__next__; " in answer(job)
-    (found,) = [one for one in job_findings(job) if one.finding == "straggler"]
-    assert "most for its host in DataLoader.__next__: another one waits" in found.text
-    assert found.action.startswith("Look at this rank's DataLoader")
-    rows = job.table("rank_steps").drop_nulls("detail")
-    assert rows.select("rank", "step", "cause", "detail").rows() == [(1, SLOW, "host", IN_LOADER)]
-
-
-@pytest.mark.slow
-def test_a_rank_whose_program_takes_longer_elsewhere_is_not(reports):
-    job = job_of([reduced(one) for one in reports(loads=False)], one_host=True)
-    (late,) = late_ranks(job)
-    assert (late.causes, late.detail) == ((("host", LATE * 1_000),), None)
-    assert job.table("rank_steps").get_column("detail").null_count() == 2 * len(STEPS)
-    (found,) = [one for one in job_findings(job) if one.finding == "straggler"]
-    assert "most for its host: another one waits" in found.text
 
 
 @pytest.mark.parametrize("loads", [False, True])
@@ -349,32 +287,6 @@ def job(tmp_path):
     return lambda shapes: job_of([reduced(rank_of_gloo(tmp_path, rank, shapes)) for rank in range(2)], one_host=True)
 
 
-def test_sizes_are_those_of_the_tensors(job):
-    rows = job(SHAPES).table("collectives")
-    assert rows.get_column("bytes").unique().to_list() == [1024 * 257 * 4]
-    first = rows.filter(rank=0).sort("start_ns").row(0, named=True)
-    assert first["busbw_bytes_per_s"] == pytest.approx(1024 * 257 * 4 / (TAKES * 1e-6), rel=1e-6)  # of two ranks f = 1
-
-
-def test_without_shapes_sizes_are_not_told(job):
-    rows = job({}).table("collectives")
-    assert rows.height == 2 * 2 * len(STEPS)
-    assert rows.get_column("bytes").null_count() == rows.height
-    assert rows.get_column("busbw_bytes_per_s").null_count() == rows.height
-
-
-def test_a_delay_counts_once_though_two_threads_wait_for_it(job):
-    (late,) = late_ranks(job(SHAPES))
-    assert (late.rank, late.first, late.last) == (1, 3, 3)
-    assert late.late_ns == pytest.approx(LATE_US[3] * 1_000, rel=1e-6)
-
-
-def test_what_other_threads_did_is_not_known_so_that_nothing_is_said_to_be_exposed(job):
-    found = job_findings(job(SHAPES))
-    assert [one.finding for one in found] == ["straggler"]
-    assert found[0].text == "Rank 1 is 40.00 ms late in 1 step: another one waits 40.20 ms."
-
-
 @pytest.mark.parametrize(
     ("shapes", "types", "size"),
     [
@@ -397,3 +309,50 @@ def test_what_other_threads_did_is_not_known_so_that_nothing_is_said_to_be_expos
 )
 def test_bytes_of_tensors(shapes, types, size):
     assert tensor_bytes(shapes, types) == size
+
+
+@pytest.mark.parametrize("kinds", [{20: "steady"}, {20: "odd"}, {20: "odd", 39: "odd"}])
+def test_the_step_in_which_a_rank_sleeps_counts_whatever_it_is_called(kinds):
+    """A sleep of 400 µs in one step of 40: much of that step, and little of a mean one."""
+    said, stragglers = with_kinds(kinds)
+    assert "40 steps" in said
+    assert "left out" not in said
+    assert "Rank 2 is 399.9 µs late in step 21: host" in said
+    assert [text[:8] for text in stragglers] == ["Rank 2 i"]
+
+
+@pytest.mark.parametrize(
+    ("loads", "detail", "place"), [(True, IN_LOADER, " in DataLoader.__next__"), (False, None, "")]
+)
+def test_a_rank_is_late_for_its_loader_if_that_took_longer_than_on_the_rank_before_it(reports, loads, detail, place):
+    job = job_of([reduced(one) for one in reports(loads=loads)], one_host=True)
+    (late,) = late_ranks(job)
+    assert (late.rank, late.first, late.last, late.late_ns) == (1, SLOW, SLOW, LATE * 1_000)
+    assert (late.causes, late.detail) == ((("host", LATE * 1_000),), detail)
+    assert f"late in step {SLOW}: host +20.00 ms{place}" in answer(job)
+    (straggler,) = [one for one in job_findings(job) if one.finding == "straggler"]
+    assert f"most for its host{place}: another one waits" in straggler.text
+    assert straggler.action.startswith("Look at this rank's DataLoader") == loads
+    rows = job.table("rank_steps").drop_nulls("detail").select("rank", "step", "cause", "detail").rows()
+    assert rows == [(1, SLOW, "host", IN_LOADER)] * loads
+
+
+def test_of_jobs_on_cpus_sizes_are_those_of_tensors_and_a_delay_counts_once(job):
+    made = job(SHAPES)
+    rows = made.table("collectives")
+    assert rows.get_column("bytes").unique().to_list() == [1024 * 257 * 4]
+    first = rows.filter(rank=0).sort("start_ns").row(0, named=True)
+    assert first["busbw_bytes_per_s"] == pytest.approx(1024 * 257 * 4 / (TAKES * 1e-6), rel=1e-6)  # of two ranks f = 1
+    (late,) = late_ranks(made)  # though two threads wait for it
+    assert (late.rank, late.first, late.last) == (1, 3, 3)
+    assert late.late_ns == pytest.approx(LATE_US[3] * 1_000, rel=1e-6)
+    # what other threads did is not known, so that nothing is said to be exposed
+    assert [(one.finding, one.text) for one in job_findings(made)] == [
+        ("straggler", "Rank 1 is 40.00 ms late in 1 step: another one waits 40.20 ms.")
+    ]
+
+
+def test_without_shapes_sizes_are_not_told(job):
+    rows = job({}).table("collectives")
+    assert rows.get_column("bytes").null_count() == rows.height == 2 * 2 * len(STEPS)
+    assert rows.get_column("busbw_bytes_per_s").null_count() == rows.height

@@ -171,18 +171,6 @@ def plan_kinds(plan, rows):
 
 
 @pytest.mark.slow
-@FEWER
-@given(damaged(), st.randoms(use_true_random=False))
-def test_the_order_of_reductions_does_not_matter(plan, random):
-    found = [*play(plan).reductions()]
-    mixed = random.sample(found, len(found))
-    one, other = job_of(found), job_of(mixed)
-    assert one.doubts == other.doubts
-    for name in one.tables:
-        assert one.table(name).equals(other.table(name)), name
-
-
-@pytest.mark.slow
 @given(
     plans(hosts=1, jitters=(0.001,)),
     st.integers(1, 3),
@@ -280,9 +268,10 @@ def test_rows_of_no_collective_or_step_are_damage(table, number, other):
 
 
 def test_rows_of_a_reduction_may_have_any_order():
-    found = [*play(Plan(ranks=4, hosts=2, steps=4)).reductions()]
+    found = [*play(Plan(ranks=4, hosts=2, steps=4, heads={1: 3}, tails={2: 5})).reductions()]
     turned = [type(one)(**{name: table.reverse() for name, table in one.tables()}) for one in found]
-    one, other = job_of(found), job_of(turned)
+    one, other = job_of(found), job_of(turned[::-1])
+    assert one.doubts == other.doubts
     for name in one.tables:
         assert one.table(name).equals(other.table(name)), name
 

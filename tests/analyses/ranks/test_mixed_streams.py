@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.communication._matching import Sequence, _shift, narrow
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.reduction.tables import BEFORE, PIECES
 from support.strategies import FEWER
@@ -101,18 +100,6 @@ def test_sends_and_receives_of_unknown_purpose_are_not_said_to_be_of_a_pipeline(
     assert not [check for check, _, _ in job.doubts if check == "sends and receives"]
 
 
-def of(starts, durations, clock=0):
-    """The all_reduce of a rank in its order, all that a stream has."""
-    start, yes = pl.Series(starts).to_numpy(), pl.Series([True] * len(starts)).to_numpy()
-    return Sequence(start * 0, start * 0 + (5 << 48), start, start + durations, yes, yes, ~yes, ~yes, clock, None)
-
-
-def test_a_rank_that_began_later_is_matched_by_when_its_collectives_ran():
-    every = of([0, 900_000, 2_100_000, 3_000_000], 100_000)
-    later = of([2_110_000, 3_010_000], 90_000)
-    assert (_shift(every, later), _shift(later, every)) == (2, -2)
-
-
 @pytest.mark.parametrize("hosts", [1, 4])
 def test_names_match_where_order_does_not(hosts):
     """Only the all_to_all have names, which tell no more than themselves."""
@@ -125,14 +112,6 @@ def test_names_match_where_order_does_not(hosts):
     rows = job_of(some).rows
     assert {*rows.filter(pl.col("kind") == "all_to_all").get_column("how")} == {"id"}
     assert {*rows.filter(pl.col("kind") != "all_to_all").get_column("how")} == ({"ordinal"} if hosts == 1 else {None})
-
-
-def test_a_name_is_a_number_of_its_own_and_none_is_0():
-    (one, *_) = play(replace(STREAM, recorded="id")).reductions()
-    rows = one.collectives.head(4).with_columns(id=pl.Series(["a", None, "b", "a"]))
-    first, second, third, fourth = narrow(rows, 0)[0]["id"].tolist()
-    assert (second, fourth) == (0, first)
-    assert len({0, first, third}) == 3
 
 
 # Drift of clocks: told and taken off where the ends of collectives show it, and left alone where they do not.
