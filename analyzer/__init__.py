@@ -32,10 +32,10 @@ if TYPE_CHECKING:  # the public names, for type checkers and for the list of tab
     from kanalyze.analyses.device.occupancy import occupancy as occupancy
     from kanalyze.analyses.findings.findings import findings as findings
     from kanalyze.analyses.findings.health import health as health
-    from kanalyze.analyses.host.api import api as api
-    from kanalyze.analyses.host.launch_summary import launch_summary as launch_summary
-    from kanalyze.analyses.host.launches import launches as launches
-    from kanalyze.analyses.host.libraries import libraries as libraries
+    from kanalyze.analyses.host.calls import api as api
+    from kanalyze.analyses.host.calls import launch_summary as launch_summary
+    from kanalyze.analyses.host.calls import launches as launches
+    from kanalyze.analyses.host.calls import libraries as libraries
     from kanalyze.analyses.idle.code import code as code
     from kanalyze.analyses.idle.culprits import culprits as culprits
     from kanalyze.analyses.idle.ledger import exposure as exposure
@@ -65,10 +65,10 @@ if TYPE_CHECKING:  # the public names, for type checkers and for the list of tab
     from kanalyze.analyses.page.overview_page import overview as overview
     from kanalyze.analyses.page.time_page import Summary as Summary
     from kanalyze.analyses.page.time_page import summarize as summarize
-    from kanalyze.analyses.ranges.range_gpu import range_gpu as range_gpu
-    from kanalyze.analyses.ranges.range_gpu import range_kernels as range_kernels
+    from kanalyze.analyses.ranges.instances import steps as steps
+    from kanalyze.analyses.ranges.ranges import range_gpu as range_gpu
+    from kanalyze.analyses.ranges.ranges import range_kernels as range_kernels
     from kanalyze.analyses.ranges.ranges import ranges as ranges
-    from kanalyze.analyses.ranges.steps import steps as steps
     from kanalyze.analyses.replay.critical_path import critical_path as critical_path
     from kanalyze.analyses.streams.concurrency import concurrency as concurrency
     from kanalyze.analyses.timeline.gpu_units import gpu_units as gpu_units

@@ -15,7 +15,7 @@ import kanalyze.collectors.options  # its kinds are known once it is imported
 from kanalyze import catalog
 from kanalyze.analyses.host._call_kinds import bucket_of
 from kanalyze.analyses.page.time_page import TABLES
-from kanalyze.analyses.ranges._instances import compare
+from kanalyze.analyses.ranges.instances import compare
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.cli import kanalyze as command_line
 from kanalyze.errors import ClosedReportError, KanalyzeError, UnreadableReportError

@@ -5,7 +5,7 @@ import pytest
 
 from kanalyze import catalog
 from kanalyze.analyses.page.overview_page import WINDOWS
-from kanalyze.analyses.ranges._instances import INSTANCES, SPREAD
+from kanalyze.analyses.ranges.instances import INSTANCES, SPREAD
 from kanalyze.model import NOTES
 from kanalyze.schema import UNITS, Column, Table, columns, unit_of
 

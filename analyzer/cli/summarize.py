@@ -25,7 +25,7 @@ with late():
     from kanalyze.analyses.comparing import _comparison, _pair
     from kanalyze.analyses.joining import agreement
     from kanalyze.analyses.page import file_page, overview_page, time_page
-    from kanalyze.analyses.ranges import _instances
+    from kanalyze.analyses.ranges import instances
     from kanalyze.analyses.replay import _changes, _whatif
     from kanalyze.readers.capture import read_capture
     from kanalyze.readers.capture import reports as captures
@@ -175,7 +175,7 @@ def _page(report: Path, where: Where, form: Form, whole: Report | None = None) -
     parts = _answers.opened_parts(report, where) if whole is None else _answers.parts_of(whole, where)
     page: Shown
     if None not in parts:
-        page = _instances.compare([*parts.values()])
+        page = instances.compare([*parts.values()])
     elif parts[None].meta.timeless:
         page = time_page.summarize_counters(parts[None])
     else:

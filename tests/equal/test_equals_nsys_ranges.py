@@ -9,8 +9,7 @@ from contextlib import closing
 import polars as pl
 import pytest
 
-from kanalyze.analyses.ranges.range_gpu import range_gpu, range_kernels
-from kanalyze.analyses.ranges.ranges import ranges
+from kanalyze.analyses.ranges.ranges import range_gpu, range_kernels, ranges
 from kanalyze.errors import CannotTellError
 from support.nsys_csv import TIMES, assert_rows, fields_of, path_of, report_of, reports_with, rows_of
 

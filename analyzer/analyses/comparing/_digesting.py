@@ -13,7 +13,7 @@ from kanalyze.analyses.device._operations import exclusive_operations, launch_sh
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.compiling import ONE_TIME
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
-from kanalyze.analyses.host.api import api
+from kanalyze.analyses.host.calls import api
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.idle.syncs import scope_of
 from kanalyze.analyses.iterations._marks import of_process

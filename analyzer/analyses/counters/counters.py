@@ -382,10 +382,12 @@ def hot_lines(report: Report) -> pl.DataFrame:
     )
     names = report.kind("kernel").select("event_id", pl.col("name").cast(pl.String))
     every = report.table("instructions").group_by("event_id").agg(all_samples=pl.col("samples").sum())
+    files = report.table("source_files").with_columns(pl.col("text").str.split("\n")).explode("text")
+    texts = files.with_columns(line=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over("file"))
     found = (
         sums.join(names, on="event_id", how="left")
         .join(every, on="event_id", how="left")
-        .join(_texts(report), on=["file", "line"], how="left")
+        .join(texts, on=["file", "line"], how="left")
         .with_columns(
             share=ratio("samples", "all_samples"),
             threads_per_instruction=ratio("thread_instructions", "instructions"),
@@ -394,10 +396,3 @@ def hot_lines(report: Report) -> pl.DataFrame:
     )
     order = ["event_id", "samples", "file", "line"]
     return HOT_LINES.select(found.sort(order, descending=[False, True, False, False], nulls_last=True))
-
-
-def _texts(report: Report) -> pl.DataFrame:
-    """Columns file, line and text of all sources in the report."""
-    files = report.table("source_files")
-    split = files.with_columns(pl.col("text").str.split("\n")).explode("text")
-    return split.with_columns(line=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over("file"))

@@ -79,14 +79,6 @@ class _Path(NamedTuple):
         return pl.col(f"{self.metric} {what}")
 
 
-def _tensor_paths(report: Report) -> list[_Path]:
-    """The paths with work in a report; more specific ones come first."""
-    rows = report.table("metrics").filter(pl.col("metric").str.starts_with(_BEGINNING), pl.col("value") > 0)
-    matches = map(_WORK.fullmatch, rows.get_column("metric").unique())
-    paths = {_Path(**match.groupdict()) for match in matches if match is not None}
-    return sorted(paths, key=lambda path: (path.count(None), path.metric))
-
-
 def _with_tensor_work(report: Report, kernels: pl.DataFrame, paths: Sequence[_Path]) -> pl.DataFrame:
     """Adds the work of tensor cores on `paths` to `kernels`.
 
@@ -248,7 +240,11 @@ def roofline(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report has no counters, or a window is set: ncu's kernels have no timestamps.
     """
-    paths = _tensor_paths(report)
+    rows = report.table("metrics").filter(pl.col("metric").str.starts_with(_BEGINNING), pl.col("value") > 0)
+    matches = map(_WORK.fullmatch, rows.get_column("metric").unique())
+    # the paths with work; more specific ones come first
+    with_work = {_Path(**match.groupdict()) for match in matches if match is not None}
+    paths = sorted(with_work, key=lambda path: (path.count(None), path.metric))
     of_paths = [path.metric + ending for path in paths for ending in (_DONE, _RATE, _PEAK)]
     kernels = measured_kernels(report, TABLE, (*_METRICS, *of_paths, BUSY))
     cycles, clock = pl.col(_SMSP_CYCLES), pl.col(_SM_CLOCK)

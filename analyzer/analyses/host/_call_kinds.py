@@ -310,7 +310,15 @@ def _inferred(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     if long.is_empty():
         return long.with_columns(made_ns="end_ns")
     telling = pl.Series([_is_evidence(row, calls) for row in long.iter_rows(named=True)], dtype=pl.Boolean)
-    long = long.filter(telling).join(_warm_processes(report), on="process_id", how="anti", nulls_equal=True)
+    # of processes that used a device before the recording began: their first recorded step of the profiler is not step
+    # 0, or their first operation has no launch call, or started long after its launch call had returned
+    later = report.steps().group_by("process_id").agg(pl.col("step").min()).filter(pl.col("step") > 0)
+    work = operations(report).filter(~moved_by_driver(pl.col("detail"))).sort("start", "row")
+    first = with_facts(report, work.unique("process_id", keep="first", maintain_order=True), "call_row", "call_end")
+    late = (pl.col("start") - pl.col("call_end") >= CONTEXT_FROM_NS).fill_null(value=False)
+    before = first.filter(pl.col("call_row").is_null() | late)
+    warm = pl.concat(frame.select(pl.col("process_id").cast(pl.Int64)) for frame in (later, before))
+    long = long.filter(telling).join(warm, on="process_id", how="anti", nulls_equal=True)
     known = long.join(_first_operations(report), on="process_id", how="left", nulls_equal=True)
     known = known.with_columns(made_ns=pl.min_horizontal("end_ns", "first")).drop("first")
     return known.filter(pl.col("made_ns") - pl.col("start_ns") >= CONTEXT_FROM_NS)
@@ -327,21 +335,6 @@ def _is_evidence(call: dict[str, Any], calls: pl.DataFrame) -> bool:
         return bool(name) and bucket_of(name) != "sync" and not re.match(_NO_EVIDENCE, name)
     before = calls.filter(own & (pl.col("start_ns") < call["start_ns"]))
     return any(map(BEGINS_CUDA.match, cuda_names(before.get_column("name").unique()).drop_nulls()))
-
-
-def _warm_processes(report: Report) -> pl.DataFrame:
-    """Processes with evidence that they used a device before the recording began: process_id.
-
-    Evidence: the first recorded profiler step is not step 0, the first operation has no launch call, or it started
-    :data:`CONTEXT_FROM_NS` or more after its launch call returned.
-    """
-    later = report.steps().group_by("process_id").agg(pl.col("step").min()).filter(pl.col("step") > 0)
-    work = operations(report).filter(~moved_by_driver(pl.col("detail"))).sort("start", "row")
-    first = with_facts(report, work.unique("process_id", keep="first", maintain_order=True), "call_row", "call_end")
-    late = (pl.col("start") - pl.col("call_end") >= CONTEXT_FROM_NS).fill_null(value=False)
-    before = first.filter(pl.col("call_row").is_null() | late)
-    own = [frame.select(pl.col("process_id").cast(pl.Int64)) for frame in (later, before)]
-    return pl.concat(own).unique()
 
 
 def moved_by_driver(detail: pl.Expr) -> pl.Expr:

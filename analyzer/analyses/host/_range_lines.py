@@ -52,7 +52,12 @@ def range_lines(report: Report) -> dict[tuple[int | None, int | None], pl.DataFr
     for key, part in ranges.partition_by(THREAD, as_dict=True).items():
         pair = (pl.col("style") == "StartEnd").fill_null(value=False)
         stacked, paired = part.filter(~pair), part.filter(pair)
-        line = _innermost(stacked)
+        # of push/pop ranges the one that started last, also where ranges of two domains cross
+        line = innermost_line(stacked)
+        goes_on = (pl.col("row") == pl.col("row").shift(1)) & (pl.col("start") == pl.col("end").shift(1))
+        begins = line.select(~goes_on.fill_null(value=False)).to_series()
+        ends = begins.shift(-1, fill_value=True)
+        line = line.filter(begins).with_columns(line.get_column("end").filter(ends))
         if paired.height:
             edges = part.select(pl.col("start").min(), pl.col("end").max()).row(0)
             own = intervals.first_come(paired.sort("start", "row")).select("row", start="own_start", end="own_end")
@@ -60,15 +65,6 @@ def range_lines(report: Report) -> dict[tuple[int | None, int | None], pl.DataFr
             line = pl.concat([line, intervals.cut(own, intervals.gaps(intervals.union(line), *edges))]).sort("start")
         found[key] = line
     return found
-
-
-def _innermost(ranges: pl.DataFrame) -> pl.DataFrame:
-    """Timeline of push/pop ranges: the one that started last, also where ranges of two domains cross."""
-    line = innermost_line(ranges)
-    goes_on = (pl.col("row") == pl.col("row").shift(1)) & (pl.col("start") == pl.col("end").shift(1))
-    begins = line.select(~goes_on.fill_null(value=False)).to_series()
-    ends = begins.shift(-1, fill_value=True)
-    return line.filter(begins).with_columns(line.get_column("end").filter(ends))
 
 
 def ranges_at(report: Report, points: pl.DataFrame) -> pl.Series:
@@ -121,7 +117,17 @@ def rounds(report: Report) -> pl.DataFrame:
     iteration before it. Columns: process_id, start, end, round (number of the iteration), name (``#`` for numbers that
     differ), instances (number of iterations of that name).
     """
-    found = _repeating(report)
+    steps = report.steps()
+    found = steps.select(*THREAD, "start", "end", name=pl.lit(STEP)).filter(pl.len() > 1)
+    if "range" in report.kinds:
+        ranges = named_ranges(report).filter(~pl.col("open"))
+        ranges = ranges.join(steps.select("event_id"), on="event_id", how="anti")
+        name = without_ids(pl.col("range")).str.strip_prefix(":")
+        named = ranges.select(*THREAD, "start", "end", name=name, alike=name.str.replace_all(r"\d+", "#"))
+        often = named.filter((pl.len().over(*THREAD, "alike") >= _LEAST_INSTANCES) & (pl.col("name") != ""))
+        one = pl.col("name").n_unique().over(*THREAD, "alike") == 1
+        found = pl.concat([found, often.with_columns(name=pl.when(one).then("name").otherwise("alike")).drop("alike")])
+    found = found.filter(pl.col("end") > pl.col("start"))
     if found.is_empty():
         return pl.DataFrame(schema=_ROUNDS)
     most = found.group_by(THREAD).agg(ns=(pl.col("end") - pl.col("start")).sum())
@@ -136,21 +142,6 @@ def rounds(report: Report) -> pl.DataFrame:
         instances=pl.len().over("process_id", "name").cast(pl.Int64),
     )
     return counted.with_row_index("round").select(list(_ROUNDS))
-
-
-def _repeating(report: Report) -> pl.DataFrame:
-    """Profiler steps, and closed ranges that repeat: :data:`THREAD`, start, end, name."""
-    steps = report.steps()
-    found = steps.select(*THREAD, "start", "end", name=pl.lit(STEP)).filter(pl.len() > 1)
-    if "range" in report.kinds:
-        ranges = named_ranges(report).filter(~pl.col("open"))
-        ranges = ranges.join(steps.select("event_id"), on="event_id", how="anti")
-        name = without_ids(pl.col("range")).str.strip_prefix(":")
-        named = ranges.select(*THREAD, "start", "end", name=name, alike=name.str.replace_all(r"\d+", "#"))
-        often = named.filter((pl.len().over(*THREAD, "alike") >= _LEAST_INSTANCES) & (pl.col("name") != ""))
-        one = pl.col("name").n_unique().over(*THREAD, "alike") == 1
-        found = pl.concat([found, often.with_columns(name=pl.when(one).then("name").otherwise("alike")).drop("alike")])
-    return found.filter(pl.col("end") > pl.col("start"))
 
 
 def rounds_at(report: Report, points: pl.DataFrame) -> pl.DataFrame:
@@ -330,7 +321,15 @@ def named(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
         alone = pl.when(pl.col("a").is_null()).then(pl.col("b").cast(pl.String))
         culprit = _texts(pairs, alone.otherwise(pl.format("{} in {}", "a", "b")))
         inside = inside.with_columns(culprit.alias("culprit"))
-        told = pl.concat([inside, _in_other_functions(report, key, lost)])
+        # outside of the program's functions any other one counts
+        same = (pl.col(name).eq_missing(pl.lit(one, dtype=pl.Int64)) for name, one in zip(THREAD, key, strict=True))
+        own = _python(report).filter(same).with_row_index("row")
+        others = _HostEvents(own, innermost_lines(_overlapping(own, lost)))
+        cut = others.cut(key, lost, "function")
+        what, function = _host_events(report).at(cut.get_column("what")), others.at(cut.get_column("function"))
+        in_function = what.get_column("start").is_null() | _within(function, what).fill_null(value=False)
+        name = what.get_column("name").zip_with(~in_function, function.get_column("name"))
+        told = pl.concat([inside, cut.drop("function").with_columns(name.alias("culprit"))])
     else:
         told = told.with_columns(things.at(told.get_column("what")).get_column("name").alias("culprit"))
     told = told.select(*pieces.columns, "culprit")
@@ -388,18 +387,6 @@ def _within(inner: pl.DataFrame, outer: pl.DataFrame) -> pl.Series:
     later, sooner = (inner.get_column(side) for side in ("start", "end"))
     start, end = (outer.get_column(side) for side in ("start", "end"))
     return (later > start) | ((later == start) & (sooner < end))
-
-
-def _in_other_functions(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Splits `pieces` outside program functions by any other Python function; adds `culprit`."""
-    of_thread = (pl.col(name).eq_missing(pl.lit(one, dtype=pl.Int64)) for name, one in zip(THREAD, key, strict=True))
-    own = _python(report).filter(of_thread).with_row_index("row")
-    others = _HostEvents(own, innermost_lines(_overlapping(own, pieces)))
-    cut = others.cut(key, pieces, "function")
-    what, function = _host_events(report).at(cut.get_column("what")), others.at(cut.get_column("function"))
-    in_function = what.get_column("start").is_null() | _within(function, what).fill_null(value=False)
-    name = what.get_column("name").zip_with(~in_function, function.get_column("name"))
-    return cut.drop("function").with_columns(name.alias("culprit"))
 
 
 def _overlapping(events: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:

@@ -19,7 +19,7 @@ from kanalyze.analyses.device._operations import (
 from kanalyze.analyses.device._windows import busy_layers, share_of_window, windows
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.host._thread_timeline import shown_calls
-from kanalyze.analyses.host.launches import cuda_ordinal
+from kanalyze.analyses.host.calls import cuda_ordinal
 from kanalyze.analyses.idle._attribution import bucket_of, gaps_of, idle_pieces, idle_sums
 from kanalyze.analyses.idle._idle_parts import IDLE, range_names, require_names
 from kanalyze.analyses.operators._host_names import ALIGNED, with_shares

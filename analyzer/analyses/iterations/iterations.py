@@ -22,7 +22,7 @@ from kanalyze.analyses.iterations._marks import (
     work_in,
     work_of,
 )
-from kanalyze.analyses.ranges._instances import (
+from kanalyze.analyses.ranges.instances import (
     compile_spans,
     far_from_others,
     looked_at,

@@ -22,7 +22,7 @@ from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.iterations._launch_periods import timed_runs
 from kanalyze.analyses.iterations._marks import SOME, called, of_process, outermost
 from kanalyze.analyses.iterations.iterations import CUT, ODD, STEADY, WARM_UP, iterations_by_launches, judged_iterations
-from kanalyze.analyses.ranges._instances import compile_spans
+from kanalyze.analyses.ranges.instances import compile_spans
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.shared.statistics import BUCKETS, median_of
 from kanalyze.analyses.shared.threads import THREAD

@@ -17,7 +17,7 @@ from kanalyze.analyses.device._operations import compiled_kernels, exclusive_ope
 from kanalyze.analyses.host._range_lines import named_ranges, rounds
 from kanalyze.analyses.iterations._marks import outermost
 from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, grouped_kernels, kernel_groups, same_kernels
-from kanalyze.analyses.ranges._instances import compile_spans
+from kanalyze.analyses.ranges.instances import compile_spans
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.columns import beside
 from kanalyze.report import Report

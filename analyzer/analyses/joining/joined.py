@@ -28,7 +28,7 @@ from kanalyze.analyses.joining._kernel_groups import (
     same_launches,
 )
 from kanalyze.analyses.joining._report_set import Together, different, of_each, pooled, several, together
-from kanalyze.analyses.ranges.range_gpu import range_gpu
+from kanalyze.analyses.ranges.ranges import range_gpu
 from kanalyze.analyses.shared.analysis import require
 from kanalyze.analyses.shared.statistics import total as total_of
 from kanalyze.decoder.fields import OTHER

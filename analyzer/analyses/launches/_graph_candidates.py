@@ -129,8 +129,13 @@ def _series_of_launches(report: Report) -> tuple[pl.DataFrame, pl.DataFrame, pl.
 
 
 def _candidates(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFrame:
-    units, own = _units(report, waits, line)
-    units = units.join(own, on="sequence", maintain_order="left")
+    # in slices, since there may be many operations
+    parts = (part.drop_nulls("sequence") for part in slices(line))
+    of_parts, calls = zip(*in_threads(partial(_of_slice, report, waits), list(parts)), strict=True)
+    units = pl.concat(of_parts).group_by("unit", maintain_order=True)
+    units = units.agg(pl.col("sequence", "row", "start_ns").first(), pl.col(*_SUMS).sum())
+    own = pl.concat(calls).group_by("sequence").agg(own=pl.col("call_ns").median())
+    units = with_facts(report, units, "device").join(own, on="sequence", maintain_order="left")
     units = units.join(_graph_costs(report), on="device", how="left", maintain_order="left")
     cost = pl.col("cost").fill_null(pl.col("own")).cast(pl.Int64)
     saved = (pl.col("launch_ns") + pl.col("queued_ns") - cost).clip(lower_bound=0)
@@ -145,22 +150,8 @@ def _candidates(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFra
     return CANDIDATES.select(sums.sort("saved_ns", "start_ns", "device", descending=[True, False, False]))
 
 
-def _units(report: Report, waits: _Waits, line: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The repetitions, and the median launching call of each sequence (columns sequence, own).
-
-    Columns of a repetition: unit, sequence, row (of its first operation), device, operations, kernels, start_ns,
-    api_total_ns, launch_ns and queued_ns. Operations are processed in slices, since there may be many.
-    """
-    parts = (part.drop_nulls("sequence") for part in slices(line))
-    sums, calls = zip(*in_threads(partial(_of_slice, report, waits), list(parts)), strict=True)
-    units = pl.concat(sums).group_by("unit", maintain_order=True)
-    units = units.agg(pl.col("sequence", "row", "start_ns").first(), pl.col(*_SUMS).sum())
-    own = pl.concat(calls).group_by("sequence").agg(own=pl.col("call_ns").median())
-    return with_facts(report, units, "device"), own
-
-
 def _of_slice(report: Report, waits: _Waits, part: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The sums of :func:`_units` over a slice of operations, and their launching calls (columns sequence, call_ns)."""
+    """Sums of a slice of operations by repetition, and their launching calls (columns sequence, call_ns)."""
     known = with_facts(report, part.with_columns(_waits(waits, part)), "kind", "call_start", "call_ns")
     sums = known.group_by("unit", maintain_order=True).agg(
         pl.col("sequence", "row").first(),
@@ -293,7 +284,12 @@ def _of_series(part: pl.DataFrame, tried: list[int], fewest: int, nodes: int) ->
         best = max(spans, key=lambda one: int(one.select(covered.sum()).item()), default=None)
         if best is None or best.is_empty():
             break
-        found.append(_units_of(free, best))
+        stop = pl.col("start") + pl.col("count") * pl.col("length")
+        rows = best.select(pl.int_ranges("start", stop).alias("at"), "start", "length").explode("at")
+        first = rows.select(pl.col("at") - (pl.col("at") - pl.col("start")) % pl.col("length")).to_series()
+        places = free.get_column("place")
+        unit = places.gather(first).cast(pl.Int64).alias("unit")
+        found.append(pl.DataFrame([places.gather(rows.get_column("at")), unit, rows.get_column("length")]))
         taken = pl.col("place").is_in(found[-1].get_column("place").implode())
         # the operations taken split the rest: no run continues across them
         free = free.with_columns(stretch=pl.struct("stretch", taken).rle_id()).filter(~taken)
@@ -358,16 +354,6 @@ def _spans(free: pl.DataFrame, period: int, fewest: int, nodes: int) -> pl.DataF
     return spans.filter(pl.col("count") > 1)
 
 
-def _units_of(free: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """The units of :func:`_spans`: columns place, unit (the place of its first operation) and length."""
-    stop = pl.col("start") + pl.col("count") * pl.col("length")
-    rows = spans.select(pl.int_ranges("start", stop).alias("at"), "start", "length").explode("at")
-    first = rows.select(pl.col("at") - (pl.col("at") - pl.col("start")) % pl.col("length")).to_series()
-    places = free.get_column("place")
-    unit = places.gather(first).cast(pl.Int64).alias("unit")
-    return pl.DataFrame([places.gather(rows.get_column("at")), unit, rows.get_column("length")])
-
-
 #: The columns of :func:`_implicit_order`.
 _ORDER: Final = ("context", "type")
 
@@ -405,10 +391,17 @@ def launch_series(report: Report) -> pl.DataFrame:
 def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl.Series]]:
     """The operations in scope that a capture allows, by call, with codes; and the sorted split times of each thread.
 
-    Columns: row, series, code, first, apart (from the thread's previous launch), call_start, and those of
-    :data:`THREAD` and of :func:`_implicit_order`.
+    In a window, of what it takes to tell of its launches. Columns: row, series, code, first, apart (from the thread's
+    previous launch), call_start, and those of :data:`THREAD` and of :func:`_implicit_order`.
     """
-    line = in_order(_coded(report), "call_start")  # in a window, of what it takes to tell of its launches
+    work = device_operations(report).select("row", "kind", "name", "device", "process_id")
+    work = _near_window(report, work.with_columns(_implicit_order(report)))
+    coded = partial(_coded_slice, report, names_that(report, _splits_series))
+    line = pl.concat(in_threads(coded, list(slices(work))), rechunk=True)
+    keys = line.get_column("series")
+    known = keys.unique(maintain_order=True).to_frame().with_row_index("number").sort("series")
+    numbers = known.get_column("number").gather(positions(known.get_column("series"), keys))
+    line = in_order(line.with_columns(numbers.alias("series")), "call_start")
     barred = line.filter("cut").select(*THREAD, start_ns="call_start")
     splits = pl.concat([calls_that(report, _splits_series, *THREAD, "start_ns"), barred]).sort("start_ns")
     parts = splits.partition_by(*THREAD, as_dict=True)
@@ -458,23 +451,6 @@ def _with_apart(report: Report, line: pl.DataFrame) -> pl.DataFrame:
     if every is line:
         return line.with_columns(apart)
     return line.join(every.select("row", apart), on="row", how="left", maintain_order="left")
-
-
-def _coded(report: Report) -> pl.DataFrame:
-    """The operations on the devices in scope that have a launching call, in their order; in a window, those it takes.
-
-    Columns: row, series, code and kernel (hashes; kernel is null except for kernels that a capture allows), cut (not
-    allowed in a capture), call_start, call_end, and those of :data:`THREAD` and of :func:`_implicit_order`. Processed
-    in slices, since the hashed columns take more memory than the hashes.
-    """
-    work = device_operations(report).select("row", "kind", "name", "device", "process_id")
-    work = _near_window(report, work.with_columns(_implicit_order(report)))
-    barred = names_that(report, _splits_series)
-    line = pl.concat(in_threads(partial(_coded_slice, report, barred), list(slices(work))), rechunk=True)
-    keys = line.get_column("series")
-    known = keys.unique(maintain_order=True).to_frame().with_row_index("number").sort("series")
-    numbers = known.get_column("number").gather(positions(known.get_column("series"), keys))
-    return line.with_columns(numbers.alias("series"))
 
 
 def _near_window(report: Report, work: pl.DataFrame) -> pl.DataFrame:

@@ -121,19 +121,16 @@ def graph_costs(report: Report) -> pl.DataFrame:
     what = pl.when(pl.col("step") == "capture").then(pl.lit("stream capture")).otherwise(shown(pl.col("name")))
     why = "part of making a graph that is launched as often as wanted"
     making = costs(made, what=what, category=pl.lit("graph"), extra_ns="dur_ns", evidence=pl.lit(why))
-    return pl.concat([making, _first_graph_launches(report)])
-
-
-def _first_graph_launches(report: Report) -> pl.DataFrame:
     launches = graph_launches(report).filter("charged").sort("call_start", "launch")
     launches = launches.with_columns(start="call_start", dur_ns="call_ns")
     name = pl.col("graph_exec_id").cast(pl.String).fill_null("?")
-    return costs(
+    first = costs(
         _first_slow(launches, ("graph", "process_id"), "graph_exec_id", "device", "launch_ns"),
         category=pl.lit("first launch"),
         what=pl.format("graph {}", name),
         evidence=pl.format("first launch of this CUDA graph; later ones: {}", "later"),
     )
+    return pl.concat([making, first])
 
 
 def _first_slow(calls: pl.DataFrame, keys: Sequence[str], *told: str) -> pl.DataFrame:

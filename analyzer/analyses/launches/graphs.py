@@ -127,7 +127,14 @@ def _summed(report: Report) -> pl.DataFrame:
     launches = graph_launches(report).join(seen.select("launch").drop_nulls().unique(), on="launch", how="semi")
     sums = launches.group_by("graph").agg(_statistics())
     both = keys.join(sums, on="graph", how="left").with_columns(pl.col(_COUNTED).fill_null(0))
-    whole = _with_nodes(report, both).join(making_costs(report), on=["process_id", "graph_exec_id"], how="left")
+    ids, count = ["process_id", "graph_exec_id"], pl.col("graph_node_id").n_unique().cast(pl.Int64)
+    made_of = pl.col("graph_id").drop_nulls().first()
+    listed = report.table("graph_nodes").group_by(ids).agg(made_of=made_of, nodes=count)
+    ran = with_facts(report, graph_operations(report).select("row", "graph"), "graph_node_id").drop_nulls()
+    both = both.join(listed, on=ids, how="left", nulls_equal=True)
+    both = both.join(ran.group_by("graph").agg(active_nodes=count), on="graph", how="left")
+    whole = both.with_columns(pl.coalesce("graph_id", "made_of").alias("graph_id"))
+    whole = whole.join(making_costs(report), on=ids, how="left")
     return TABLE.select(whole.sort("span_total_ns", "graph", descending=[True, False]))
 
 
@@ -152,63 +159,40 @@ def _statistics() -> list[pl.Expr]:
     ]
 
 
-def _with_nodes(report: Report, found: pl.DataFrame) -> pl.DataFrame:
-    """`found`, a row per graph, with nodes, active_nodes, and the graph_id that the nodes have."""
-    made_of = pl.col("graph_id").drop_nulls().first().alias("made_of")
-    listed = (
-        report.table("graph_nodes")
-        .group_by("process_id", "graph_exec_id")
-        .agg(made_of, nodes=pl.col("graph_node_id").n_unique().cast(pl.Int64))
-    )
-    ran = with_facts(report, graph_operations(report).select("row", "graph"), "graph_node_id").drop_nulls()
-    active = ran.group_by("graph").agg(active_nodes=pl.col("graph_node_id").n_unique().cast(pl.Int64))
-    found = found.join(listed, on=["process_id", "graph_exec_id"], how="left", nulls_equal=True)
-    return found.join(active, on="graph", how="left").with_columns(pl.coalesce("graph_id", "made_of").alias("graph_id"))
-
-
 @once_per_report
 def making_costs(report: Report) -> pl.DataFrame:
     """The host time for building each executable graph that was launched.
 
     Columns: process_id, graph_exec_id, instantiate_ns, capture_ns and upload_ns; null where unknown.
     """
-    made, steps = _instantiations(report), graph_steps(report)
-    length = pl.col("end") - pl.col("start")
-    # the last capture on its thread before it, unless another graph was made in between
-    others = steps.filter(pl.col("step") != "upload").select(*THREAD, "step", "event_id", last="start")
-    last = nearest(made, others, ("start", "last"), THREAD, "strictly before")
-    lengths = captures(report).select("event_id", capture_ns=length)
-    with_capture = last.join(lengths, on="event_id", how="left", maintain_order="left")
-    with_capture = with_capture.select(*made.columns, "capture_ns")
-    uploads = steps.filter(pl.col("step") == "upload")
-    found = _uploaded(with_capture, uploads).with_columns(instantiate_ns=length)
-    return found.select("process_id", "graph_exec_id", *(pl.col(name).cast(pl.Int64) for name in _COSTS))
-
-
-def _instantiations(report: Report) -> pl.DataFrame:
-    """The call that instantiated each executable graph, if known: process_id, graph_exec_id, thread_id, start, end."""
-    calls = graph_steps(report).filter(pl.col("step") == "instantiate")
-    known = graph_launches(report).drop_nulls(["process_id", "graph_exec_id"])
-    graphs = known.group_by("process_id", "graph_exec_id").agg(first=pl.col("call_start").min()).sort("graph_exec_id")
+    steps, length, ids = graph_steps(report), pl.col("end") - pl.col("start"), ["process_id", "graph_exec_id"]
+    # the call that instantiated each, where there are as many calls as graphs, one after the other, before the launches
+    calls = steps.filter(pl.col("step") == "instantiate")
+    graphs = (
+        graph_launches(report).drop_nulls(ids).group_by(ids).agg(first=pl.col("call_start").min()).sort("graph_exec_id")
+    )
     place = pl.int_range(pl.len()).over("process_id").alias("place")
     size = pl.len().over("process_id")
     calls = calls.with_columns(place, calls=size, last_end=pl.col("end").cum_max().shift(1).over("process_id"))
     pairs = graphs.with_columns(place, graphs=size).join(calls, on=["process_id", "place"])
     apart = (pl.col("start") >= pl.col("last_end")).fill_null(value=True)
     possible = apart & (pl.col("end") <= pl.col("first")) & (pl.col("calls") == pl.col("graphs"))
-    sure = pairs.filter(possible.fill_null(value=False).all().over("process_id"))
-    return sure.select("process_id", "graph_exec_id", "thread_id", "start", "end")
-
-
-def _uploaded(made: pl.DataFrame, uploads: pl.DataFrame) -> pl.DataFrame:
-    """`made` with upload_ns: the upload that followed it if each graph has one; all uploads for an only graph."""
-    graph = ["process_id", "graph_exec_id"]
-    times = uploads.select("process_id", "start", ns=pl.col("end") - pl.col("start"))
-    followed = nearest(times, made.select(*graph, made="start"), ("start", "made"), ["process_id"])
-    sums = followed.group_by(graph).agg(pl.col("ns").sum(), uploads=pl.len())
-    both = made.join(sums, on=graph, how="left", maintain_order="left")
+    made = pairs.filter(possible.fill_null(value=False).all().over("process_id"))
+    made = made.select(*ids, "thread_id", "start", "end", instantiate_ns=length)
+    # the last capture on its thread before it, unless another graph was made in between
+    others = steps.filter(pl.col("step") != "upload").select(*THREAD, "step", "event_id", last="start")
+    last = nearest(made, others, ("start", "last"), THREAD, "strictly before")
+    lengths = captures(report).select("event_id", capture_ns=length)
+    made = last.join(lengths, on="event_id", how="left", maintain_order="left").select(*made.columns, "capture_ns")
+    # the upload that followed it if each graph has one; all uploads for an only graph
+    uploads = steps.filter(pl.col("step") == "upload")
+    times = uploads.select("process_id", "start", ns=length)
+    followed = nearest(times, made.select(*ids, made="start"), ("start", "made"), ["process_id"])
+    sums = followed.group_by(ids).agg(pl.col("ns").sum(), uploads=pl.len())
+    both = made.join(sums, on=ids, how="left", maintain_order="left")
     each = (pl.col("uploads") == 1).fill_null(value=False).all().over("process_id")
     one = pl.len().over("process_id") == 1
     none = ~pl.col("process_id").is_in(uploads.get_column("process_id").unique().implode())
     ns = pl.when(none).then(0).when(each | one).then(pl.col("ns").fill_null(0))
-    return both.with_columns(ns.alias("upload_ns")).select(*made.columns, "upload_ns")
+    costs = both.with_columns(ns.alias("upload_ns"))
+    return costs.select(*ids, *(pl.col(name).cast(pl.Int64) for name in _COSTS))

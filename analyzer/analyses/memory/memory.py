@@ -261,7 +261,13 @@ def memory(report: Report, by: str | None = None, *, trace: bool = False, **wher
     line = intervals.overlapping(_steps_here(report), (None, high), "t_ns", "t_ns")
     line = line.with_columns(inside=pl.lit(value=True) if low is None else pl.col("t_ns") >= low)
     if trace:
-        return _trace(line)
+        there = line.filter("on_device").with_columns(device_bytes=_used(("device",)))
+        rows = beside(line, there, "device_bytes").with_columns(
+            in_use_bytes=_used(_KEYS),
+            delta_bytes=pl.when(pl.col("matched") | ~pl.col("free") | pl.col("told")).then("delta_bytes"),
+            event=pl.when("free").then(pl.lit(_NAMES[1])).otherwise(pl.lit(_NAMES[0])),
+        )
+        return TRACE.select(rows.filter("inside"))
     if by == "device":
         return BY_DEVICE.select(_totals(report, line.filter("on_device"), ("device",)))
     return TABLE.select(_totals(report, line, _KEYS))
@@ -280,16 +286,6 @@ def told(rows: pl.DataFrame) -> str:
 def _used(keys: tuple[str, ...]) -> pl.Expr:
     """What is in use after each step, by `keys`."""
     return (pl.col("delta_bytes").cum_sum() + pl.col("before_bytes").sum()).over(keys)
-
-
-def _trace(line: pl.DataFrame) -> pl.DataFrame:
-    there = line.filter("on_device").with_columns(device_bytes=_used(("device",)))
-    rows = beside(line, there, "device_bytes").with_columns(
-        in_use_bytes=_used(_KEYS),
-        delta_bytes=pl.when(pl.col("matched") | ~pl.col("free") | pl.col("told")).then("delta_bytes"),
-        event=pl.when("free").then(pl.lit(_NAMES[1])).otherwise(pl.lit(_NAMES[0])),
-    )
-    return TRACE.select(rows.filter("inside"))
 
 
 def _totals(report: Report, line: pl.DataFrame, keys: tuple[str, ...]) -> pl.DataFrame:

@@ -208,10 +208,27 @@ def pages(report: Report) -> Pages:
     )
     for (process,), part in known.partition_by("process_id", as_dict=True).items():
         for parts in _cut(part):
-            again.append(_again(parts))
+            # bytes of each copy that had moved to the same place before
+            piece, place = pl.col("start").rle_id().cast(pl.Int64), pl.col("place") - parts.get_column("place").min()
+            places = longest(parts.select(place), "place") + 1
+            first = parts.select((piece * places + place).is_first_distinct()).to_series()
+            length = pl.col("end") - pl.col("start")
+            again.append(parts.select("event_id", again_bytes=pl.when(first).then(0).otherwise(length)))
             runs = _runs(parts)
-            pieces.append(_pieces(runs).insert_column(0, pl.lit(process, dtype=pl.Int64).alias("process_id")))
-            trips.append(_unasked(runs))
+            # round trips of each piece; then the most of any piece by copies that nobody asked for, by device
+            arrived = pl.when(pl.col("place") != HOST).then("time")
+            of_piece = (
+                runs.with_columns(arrived=arrived)
+                .group_by("start", maintain_order=True)
+                .agg(
+                    pl.col("end").first(),
+                    round_trips=(pl.col("returned").sum().cast(pl.Int64) + 1) // 2,
+                    on_device_ns=pl.col("arrived").min(),
+                )
+            )
+            pieces.append(of_piece.insert_column(0, pl.lit(process, dtype=pl.Int64).alias("process_id")))
+            back = runs.filter(pl.col("returned") & pl.col("unasked")).group_by("device", "start", "place").len("trips")
+            trips.append(back.group_by("device").agg(pl.col("trips").max().cast(pl.Int64)))
     # a copy in two batches has a row from each
     sums = pl.concat(again).group_by("event_id").agg(pl.col("again_bytes").sum())
     most = pl.concat(trips).group_by("device").agg(pl.col("trips").max()).sort("device")
@@ -242,15 +259,6 @@ def _cut(moved: pl.DataFrame) -> list[pl.DataFrame]:
     return [intervals.cut(real, some).sort("start", "time", "event_id") for some in batches]
 
 
-def _again(parts: pl.DataFrame) -> pl.DataFrame:
-    """The bytes of each copy that had moved to the same place before."""
-    piece, place = pl.col("start").rle_id().cast(pl.Int64), pl.col("place") - parts.get_column("place").min()
-    places = longest(parts.select(place), "place") + 1
-    first = parts.select((piece * places + place).is_first_distinct()).to_series()
-    length = pl.col("end") - pl.col("start")
-    return parts.select("event_id", again_bytes=pl.when(first).then(0).otherwise(length))
-
-
 def _runs(parts: pl.DataFrame) -> pl.DataFrame:
     """`parts` without moves to the current place, with `returned`: whether the piece had been there before."""
     known = parts.with_columns(new=(pl.col("start") != pl.col("start").shift(1)).fill_null(value=True))
@@ -258,23 +266,6 @@ def _runs(parts: pl.DataFrame) -> pl.DataFrame:
     runs = known.with_columns(stays=stays).filter(~pl.col("stays"))
     two_back = pl.when(pl.col("new").shift(1)).then(pl.col("origin").shift(1)).otherwise(pl.col("place").shift(2))
     return runs.with_columns(returned=(~pl.col("new") & (pl.col("place") == two_back)).fill_null(value=False))
-
-
-def _pieces(runs: pl.DataFrame) -> pl.DataFrame:
-    """The pieces of `runs`, with their round trips."""
-    arrived = pl.when(pl.col("place") != HOST).then("time")
-    sums = runs.with_columns(arrived=arrived).group_by("start", maintain_order=True)
-    return sums.agg(
-        pl.col("end").first(),
-        round_trips=(pl.col("returned").sum().cast(pl.Int64) + 1) // 2,
-        on_device_ns=pl.col("arrived").min(),
-    )
-
-
-def _unasked(runs: pl.DataFrame) -> pl.DataFrame:
-    """The maximum number of round trips of a piece by unrequested copies, by device."""
-    back = runs.filter(pl.col("returned") & pl.col("unasked")).group_by("device", "start", "place").len("trips")
-    return back.group_by("device").agg(pl.col("trips").max().cast(pl.Int64))
 
 
 #: Columns of several tables of unified memory.
@@ -506,7 +497,17 @@ def faults(report: Report) -> pl.DataFrame:
     require(report, FAULTS, "fault")
     seen = faults_seen(report)
     on_gpu = pl.col("side") == "GPU"
-    rows = pl.concat([seen.filter(~on_gpu), _of_gpu(report, seen.filter(on_gpu))], how="diagonal")
+    # groups of faults of the GPUs, with the kernel running when each began, and the bytes moved meanwhile
+    groups = seen.filter(on_gpu).with_columns(total_ns=pl.col("end") - pl.col("start")).sort("start", "event_id")
+    groups = groups.with_row_index("group").with_columns(pl.lit(None, dtype=pl.Categorical).alias("function"))
+    wanted = pl.col("cause").is_in(list(FAULT_CAUSES)) & (pl.col("way") == "to device")
+    own = ["process_id", "device"]
+    moved = moves(report).filter(wanted).select(*own, "size_bytes", at="start")
+    held = nearest(moved, groups.select(*own, "group", "start", "end"), ("at", "start"), own)
+    carried = held.filter(pl.col("at") < pl.col("end")).group_by("group").agg(moved_bytes=pl.col("size_bytes").sum())
+    found = [_with_kernels(report, part, *key) for key, part in groups.partition_by(own, as_dict=True).items()]
+    together = pl.concat([groups.clear(), *found]).join(carried, on="group", how="left")
+    rows = pl.concat([seen.filter(~on_gpu), together.with_columns(pl.col("moved_bytes").fill_null(0))], how="diagonal")
     sums = rows.group_by(_OF_FAULTS).agg(
         pl.col("faults").sum(),
         pl.when(pl.col("module").n_unique() == 1).then(pl.col("module").first()).alias("module"),
@@ -519,20 +520,6 @@ def faults(report: Report) -> pl.DataFrame:
     keys, texts = _OF_FAULTS[1:], pl.col("function", "source_file", "access").cast(pl.String)
     order = [False, True, *(False for _ in keys)]
     return FAULTS.select(sums.with_columns(texts).sort("side", "faults", *keys, descending=order))
-
-
-def _of_gpu(report: Report, seen: pl.DataFrame) -> pl.DataFrame:
-    """The fault groups of the GPUs, with the kernel running when each began, and the bytes moved meanwhile."""
-    groups = seen.with_columns(total_ns=pl.col("end") - pl.col("start")).sort("start", "event_id")
-    groups = groups.with_row_index("group").with_columns(pl.lit(None, dtype=pl.Categorical).alias("function"))
-    wanted = pl.col("cause").is_in(list(FAULT_CAUSES)) & (pl.col("way") == "to device")
-    keys = ["process_id", "device"]
-    moved = moves(report).filter(wanted).select(*keys, "size_bytes", at="start")
-    held = nearest(moved, groups.select(*keys, "group", "start", "end"), ("at", "start"), keys)
-    carried = held.filter(pl.col("at") < pl.col("end")).group_by("group").agg(moved_bytes=pl.col("size_bytes").sum())
-    found = [_with_kernels(report, part, *key) for key, part in groups.partition_by(keys, as_dict=True).items()]
-    together = pl.concat([groups.clear(), *found]).join(carried, on="group", how="left")
-    return together.with_columns(pl.col("moved_bytes").fill_null(0))
 
 
 def _with_kernels(report: Report, groups: pl.DataFrame, process: object, device: object) -> pl.DataFrame:

@@ -138,26 +138,22 @@ def _same_threads(calls: pl.DataFrame, others: pl.DataFrame) -> list[tuple[Threa
 def _launch_calls(report: Report) -> pl.DataFrame:
     """Launch calls sorted by start: process_id, thread_id, start, end and token, a number for what they launched.
 
+    That is of kernels by name and launch shape, of copies by way and size.
     Calls that launch nothing are left out, and those that the report does not give a thread.
     """
-    work = operations(report, "call_row").select(_tokens(report), call="call_row")
-    sums = work.drop_nulls("call").group_by("call").agg(pl.col("token").sum()).sort("call")
-    made = rows_at(report.kind("api").select(*THREAD, "name", "start_ns", "dur_ns"), sums.get_column("call"))
-    graph = pl.col("name").cast(pl.String).str.contains(_GRAPH, literal=True).fill_null(value=False)
-    token = pl.when(graph).then(pl.lit(0, dtype=pl.UInt64)).otherwise(sums.get_column("token"))
-    calls = made.select(*THREAD, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"), token=token)
-    return calls.drop_nulls().sort("start", "end", *THREAD)
-
-
-def _tokens(report: Report) -> pl.Series:
-    """A number for each of the :func:`operations`: of a kernel by name and launch shape, of a copy by way and size."""
-    work = operations(report, *SHAPE, "size_bytes")
+    work = operations(report, "call_row", *SHAPE, "size_bytes")
     names = work.get_column("name").unique().drop_nulls()
     texts = pl.Series("text", [normalised(name) for name in names.cast(pl.String)], dtype=pl.String)
     work = work.join(pl.DataFrame([names, texts]), on="name", how="left", maintain_order="left")
     moved = pl.when(pl.col("kind").is_in(["memcpy", "memset"])).then(_number("kind", "detail", "size_bytes"))
     token = pl.when(pl.col("kind") == "kernel").then(_number("text", *SHAPE)).otherwise(moved)
-    return work.select(token=token.fill_null(0)).to_series()
+    work = work.select(token=token.fill_null(0), call="call_row").drop_nulls("call")
+    sums = work.group_by("call").agg(pl.col("token").sum()).sort("call")
+    made = rows_at(report.kind("api").select(*THREAD, "name", "start_ns", "dur_ns"), sums.get_column("call"))
+    graph = pl.col("name").cast(pl.String).str.contains(_GRAPH, literal=True).fill_null(value=False)
+    token = pl.when(graph).then(pl.lit(0, dtype=pl.UInt64)).otherwise(sums.get_column("token"))
+    calls = made.select(*THREAD, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"), token=token)
+    return calls.drop_nulls().sort("start", "end", *THREAD)
 
 
 def _number(*columns: str) -> pl.Expr:
@@ -300,10 +296,6 @@ def host_names(report: Report) -> HostNames:
             parts = {pair.left: _of_steps(other, pair, stretches[pair.left]) for pair in found.threads}
     except (ClosedReportError, DamagedReportError):
         return _NOTHING
-    return _named(report, found, parts, share)
-
-
-def _named(report: Report, found: Alignment, parts: dict[ThreadKey, pl.DataFrame], share: float) -> HostNames:
     # a range that the report has itself, and not here, says that the two differ here
     own = report.kind("range").get_column("name").unique().cast(pl.String).implode()
     parts = {key: part.filter(~pl.col("name").is_in(own)) for key, part in parts.items()}

@@ -133,7 +133,14 @@ def _in_streams(report: Report) -> pl.DataFrame:
     )
     told = ("dur_ns", "exclusive_ns", "operator", "process_id", "thread_id", "fusible", *_SIZES, *SHAPE)
     order = ("device", "stream", "start", "row")
-    return _with_sizes(report, work).select(*order, "end", *told, name="op_name").sort(order)
+    # elements and bytes of each operation's operator, the bytes divided equally among its operations
+    inputs = ("input_shapes", "input_types", "input_strides")
+    chosen = work.filter("fusible").select("row", "element_bytes", event_id="op_id", name="op_name")
+    found = sizes(beside(chosen, report.table("op_detail"), *inputs))
+    parts = pl.len().over("event_id").cast(pl.Int64)
+    shared = chosen.hstack(found).with_columns(pl.col("read_bytes", "written_bytes") // parts)
+    work = work.join(shared.select("row", *_SIZES), on="row", how="left", maintain_order="left")
+    return work.select(*order, "end", *told, name="op_name").sort(order)
 
 
 def is_elementwise(said: KernelName) -> bool:
@@ -144,16 +151,6 @@ def is_elementwise(said: KernelName) -> bool:
         return said.functor is not None and "Fused" not in said.functor and said.operation != "norm"
     wanted = _OPERATIONS.get(said.family)
     return said.family in {"elementwise", "fill"} if wanted is None else said.operation in wanted
-
-
-def _with_sizes(report: Report, work: pl.DataFrame) -> pl.DataFrame:
-    """Adds elements and bytes of each operation's operator, the bytes divided equally among its operations."""
-    inputs = ("input_shapes", "input_types", "input_strides")
-    chosen = work.filter("fusible").select("row", "element_bytes", event_id="op_id", name="op_name")
-    found = sizes(beside(chosen, report.table("op_detail"), *inputs))
-    parts = pl.len().over("event_id").cast(pl.Int64)
-    shared = chosen.hstack(found).with_columns(pl.col("read_bytes", "written_bytes") // parts)
-    return work.join(shared.select("row", *_SIZES), on="row", how="left", maintain_order="left")
 
 
 def _outermost(report: Report, row: pl.Series) -> pl.Series:

@@ -56,7 +56,16 @@ def nodes(report: Report) -> pl.DataFrame:
     named = tree.rows.with_columns(plain_names(tree.rows))
     numbers = path_numbers(named, tree.of_kinds(*HOST_KINDS), named.select(label).to_series())
     own = sums_by(ran.get_column("maker"), ran.get_column("exclusive_ns"), named.height)
-    rows = _in_window(report, named).with_columns(
+    low, high = report.scope.sides
+    begun = pl.lit(value=True) if high is None else pl.col("start") < high
+    going_on = pl.lit(value=True) if low is None else (pl.col("end") > low) | (pl.col("start") == low)
+    cut = named.with_columns(
+        (begun & going_on).cast(pl.Int64).alias("count"),
+        (pl.col("end").clip(low, high) - pl.col("start").clip(low, high)).alias("host_ns"),
+    )
+    inner = sums_by(named.get_column("parent"), cut.get_column("host_ns"), named.height)
+    rows = cut.with_columns(
+        (cut.get_column("host_ns") - inner).alias("self_host_ns"),
         numbers.alias("path"),
         gathered(numbers, tree.rows.get_column("parent")).fill_null(0).alias("outer"),
         in_subtrees(tree.rows, own).alias("device_ns"),
@@ -77,19 +86,6 @@ def _typed(frame: pl.DataFrame) -> pl.DataFrame:
         pl.col(name).cast(dtype) if name in frame.columns else pl.lit(0, dtype=dtype).alias(name)
         for name, dtype in _COLUMNS.items()
     )
-
-
-def _in_window(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
-    """Adds count (1 for rows that overlap the window), host_ns and self_host_ns (clipped to the window)."""
-    low, high = report.scope.sides
-    begun = pl.lit(value=True) if high is None else pl.col("start") < high
-    going_on = pl.lit(value=True) if low is None else (pl.col("end") > low) | (pl.col("start") == low)
-    cut = rows.with_columns(
-        (begun & going_on).cast(pl.Int64).alias("count"),
-        (pl.col("end").clip(low, high) - pl.col("start").clip(low, high)).alias("host_ns"),
-    )
-    inner = sums_by(rows.get_column("parent"), cut.get_column("host_ns"), rows.height)
-    return cut.with_columns((cut.get_column("host_ns") - inner).alias("self_host_ns"))
 
 
 def _under_threads(merged: pl.DataFrame) -> list[pl.DataFrame]:
@@ -170,7 +166,13 @@ def tree(
     whole = {side: int(roots.get_column(f"{side}_ns").sum()) for side in TABLE.groupings}
     by = by or default_order(report)
     limit = min_share * max(whole[by], 1)
-    kept = _levels(_without_pass_through(found, f"{by}_ns", limit), depth)
+    found = _without_pass_through(found, f"{by}_ns", limit)
+    levels = [found.clear().with_columns(depth=pl.lit(0, dtype=pl.Int64))]
+    level = found.filter(pl.col("outer") == 0)
+    while level.height and (depth is None or len(levels) <= depth):
+        levels.append(level.with_columns(depth=pl.lit(len(levels) - 1, dtype=pl.Int64)))
+        level = found.join(level.select(outer="path"), on="outer", how="semi")
+    kept = pl.concat(levels)
     shares = [(pl.col(f"{side}_ns") / max(whole[side], 1)).alias(f"{side}_share") for side in TABLE.groupings]
     return TABLE.select(_in_order(_with_rests(kept, f"{by}_ns", limit), f"{by}_ns").with_columns(shares))
 
@@ -223,16 +225,6 @@ def _with_rests(found: pl.DataFrame, time: str, limit: float) -> pl.DataFrame:
         pl.col("device_ns").alias("self_device_ns"),
     )
     return pl.concat([large, rests.select(large.columns)])
-
-
-def _levels(found: pl.DataFrame, deepest: int | None) -> pl.DataFrame:
-    """Adds `depth` to the nodes, without those that are too deep."""
-    parts = [found.clear().with_columns(depth=pl.lit(0, dtype=pl.Int64))]
-    level, depth = found.filter(pl.col("outer") == 0), 0
-    while level.height and (deepest is None or depth < deepest):
-        parts.append(level.with_columns(depth=pl.lit(depth, dtype=pl.Int64)))
-        level, depth = found.join(level.select(outer="path"), on="outer", how="semi"), depth + 1
-    return pl.concat(parts)
 
 
 def _in_order(found: pl.DataFrame, time: str) -> pl.DataFrame:

@@ -31,7 +31,7 @@ from kanalyze.analyses.findings._claims import MOST_REPLAYED
 from kanalyze.analyses.findings._doubts import with_late
 from kanalyze.analyses.findings.findings import by_gain
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.host import api, launch_summary
+from kanalyze.analyses.host import calls
 from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.idle import code, culprits, ledger
 from kanalyze.analyses.joining._kernel_groups import same_kernels
@@ -50,7 +50,7 @@ from kanalyze.analyses.page.overview_page import (
     sampled_beside,
     windows_of,
 )
-from kanalyze.analyses.ranges import range_gpu, ranges, steps
+from kanalyze.analyses.ranges import instances, ranges
 from kanalyze.analyses.streams import concurrency
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Meta, Report, Where
@@ -100,33 +100,28 @@ class Summary:
 
 #: The tables that every CUDA trace gives, and those of optional traces, in the page's order, each with its module.
 _ALWAYS: Final = (
-    *(
-        (ledger, ledger.TABLE),
-        (ledger, ledger.EXPOSURE),
-        (hot_kernels, hot_kernels.TABLE),
-        (of_kernels, of_kernels.COPIES),
-    ),
-    *((module, module.TABLE) for module in (launch_summary, api, health)),
+    *((ledger, ledger.TABLE), (ledger, ledger.EXPOSURE), (hot_kernels, hot_kernels.TABLE)),
+    *((of_kernels, of_kernels.COPIES), (calls, calls.LAUNCH_SUMMARY), (calls, calls.API), (health, health.TABLE)),
 )
 _OPTIONAL: Final = (
-    *((culprits, culprits.TABLE), (ledger, ledger.UTILISATION)),
-    *((module, module.TABLE) for module in (steps, ranges, range_gpu)),
-    *((occupancy, occupancy.BY_KERNEL), (ops, ops.TABLE), (graphs, graphs.TABLE), (migrations, migrations.TOTALS)),
-    *((module, module.TABLE) for module in (memory, concurrency)),
+    *((culprits, culprits.TABLE), (ledger, ledger.UTILISATION), (instances, instances.STEPS_TABLE)),
+    *((ranges, ranges.RANGES), (ranges, ranges.RANGE_GPU), (occupancy, occupancy.BY_KERNEL), (ops, ops.TABLE)),
+    *((graphs, graphs.TABLE), (migrations, migrations.TOTALS), (memory, memory.TABLE)),
+    (concurrency, concurrency.TABLE),
 )
 
 #: What the page asks of them beside the report.
 _ASKED: Final[dict[str, dict[str, Any]]] = {
     "utilisation": {"chunks": 60},
-    "ranges": {"by": range_gpu.BY_NAME},
-    "range_gpu": {"by": range_gpu.BY_NAME, "graphs": True},
+    "ranges": {"by": ranges.BY_NAME},
+    "range_gpu": {"by": ranges.BY_NAME, "graphs": True},
     "occupancy": {"by": "kernel"},
 }
 
 #: The declarations of all these tables.
 TABLES: Final[tuple[Table, ...]] = (*(table for _, table in (*_ALWAYS, *_OPTIONAL)), code.TABLE)
 
-_NAMES: Final = [table.name for table in TABLES[: len(_ALWAYS)]]
+_NAMES: Final = [table.name for _, table in _ALWAYS]
 
 
 def summarize(report: Report) -> Summary:
@@ -139,7 +134,7 @@ def summarize(report: Report) -> Summary:
         processes = processes.filter(pl.col("process_id") == report.scope.process)
     # the sentence below a table
     tellers: dict[str, Callable[[pl.DataFrame], str]] = {
-        "steps": steps.told,
+        "steps": instances.in_words,
         "memory": memory.told,
         "culprits": partial(told, report),
     }

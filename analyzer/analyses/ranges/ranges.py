@@ -1,4 +1,4 @@
-"""NVTX ranges by name: number, and time on the host."""
+"""NVTX ranges by name: time on the host, and projected onto the GPU: when what each launched ran, and which kernels."""
 
 from __future__ import annotations
 
@@ -7,19 +7,292 @@ from typing import Final, Unpack
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import device_operations, of_used_processes
+from kanalyze.analyses.device._operations import device_operations, exclusive_operations, of_used_processes
 from kanalyze.analyses.host._range_lines import named_ranges
-from kanalyze.analyses.ranges._projection import process_work
-from kanalyze.analyses.ranges.range_gpu import BY_NAME, OF_PROCESS, by_name
-from kanalyze.analyses.shared.analysis import check_grouping, require
-from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, known_sum, share_of_total
+from kanalyze.analyses.ranges._projection import (
+    ThreadRanges,
+    launched,
+    process_work,
+    projection,
+    range_tree,
+    thread_ranges,
+)
+from kanalyze.analyses.shared.analysis import analysis, check_grouping, require
+from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, known_sum, share_of_total, spread
+from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
-from kanalyze.schema import Column, Table
+from kanalyze.schema import Column, Table, columns
+from kanalyze.window import without_ids
+
+#: The grouping by names without the ids that emit_nvtx appends.
+BY_NAME: Final = "name"
+
+_NAMED: Final = (
+    Column("range", pl.String, "Domain, colon and name, as nsys 2025 prints it; the default domain has no name."),
+    Column("style", pl.String, "PushPop (nests on its thread) or StartEnd.", nullable=True),
+)
+
+#: Columns beyond nsys' table: autograd launches the backward pass on a thread of its own.
+OF_PROCESS: Final = columns("""
+    process_busy_ns int?: Time in which at least one operation ran that any thread of the process launched while the
+        range was open (on any GPU), summed over instances.
+    process_operations int?: How many operations these are.
+""")
+
+_WHOLE_GRAPHS: Final = Column(
+    "whole_graphs",
+    pl.Int64,
+    "CUDA graphs launched whose nodes were not traced; all other columns leave them out, as nsys does, unless --graphs "
+    "counts each as one operation.",
+)
+
+RANGE_GPU: Final = Table(
+    "range_gpu",
+    "One NVTX range by name and style: what its instances that launched GPU operations look like on the GPU.",
+    (
+        *_NAMED,
+        *columns("""
+            count int: Instances that launched any operation.
+            total_ns int: Sum of their durations on the host.
+            projected_ns int: Sum of their projections: from the first operation's start to the last end.
+            avg_ns float: Mean projection.
+            median_ns float: Median projection.
+            min_ns int: Shortest projection.
+            max_ns int: Longest projection.
+            stddev_ns float: Sample standard deviation of the projections; 0 for a single one.
+            gpu_ops int: Calls that launched operations, which nsys counts as GPU operations.
+            avg_gpu_ops float: Mean of that per instance.
+            avg_level float: Mean number of ranges around an instance on its thread.
+            avg_children float: Mean number of ranges directly inside that launched operations, too.
+            busy_ns int: Time in which at least one operation of the instance ran (on any GPU), summed over instances;
+                the rest of projected_ns the GPU did other things, or waited.
+            operations int: Operations: each kernel of a CUDA graph counts, too.
+        """),
+        _WHOLE_GRAPHS,
+        *OF_PROCESS,
+    ),
+    purpose="NVTX ranges by the GPU time of their work",
+    telling=("range", "count", "projected_ns", "busy_ns", "operations"),
+    equals="nsys stats nvtx_gpu_proj_sum; with --trace nvtx_gpu_proj_trace",
+    groupings=(BY_NAME,),
+    options=("trace", "graphs"),
+)
+
+#: The table that ``trace=True`` gives.
+RANGE_GPU_TRACE: Final = Table(
+    "range_gpu",
+    "One instance of an NVTX range that launched GPU operations.",
+    (
+        *_NAMED,
+        Column("projected_start_ns", pl.Int64, "Start of its first operation."),
+        Column("projected_ns", pl.Int64, "From there to the end of its last operation."),
+        Column("start_ns", pl.Int64, "Start of the range on the host."),
+        Column("dur_ns", pl.Int64, "Its duration there."),
+        Column("process_id", pl.Int64, "Process."),
+        Column("thread_id", pl.Int64, "Thread that started and ended it."),
+        Column("gpu_ops", pl.Int64, "Calls that launched operations, which nsys counts as GPU operations."),
+        Column("level", pl.Int64, "Ranges around it on its thread, the parent and its parent and so on."),
+        Column("children", pl.Int64, "Ranges directly inside it that launched operations, too."),
+        Column("event_id", pl.Int64, "The range in `events`."),
+        Column("parent_id", pl.Int64, "The tightest range around it; null for none.", nullable=True),
+        Column("stack", pl.String, "Colon and event_id of each range from the outermost to this one."),
+        Column("busy_ns", pl.Int64, "Time in which at least one of its operations ran, on any GPU."),
+        Column("operations", pl.Int64, "Operations: each kernel of a CUDA graph counts, too."),
+        _WHOLE_GRAPHS,
+        *OF_PROCESS,
+    ),
+    equals="nsys stats nvtx_gpu_proj_trace",
+    when="--trace",
+    telling=("range", "projected_start_ns", "projected_ns", "busy_ns"),
+)
+
+
+def range_gpu(
+    report: Report, by: str | None = None, *, trace: bool = False, graphs: bool = False, **where: Unpack[Where]
+) -> pl.DataFrame:
+    """The NVTX ranges in scope that launched GPU operations.
+
+    Args:
+        report: Where to look; ranges that overlap its window on the host count with all their operations.
+        by: ``name`` removes the ids and sizes that emit_nvtx appends, which make every range unique.
+        trace: All instances, with full names, instead of sums by name.
+        graphs: Also counts whole CUDA graphs whose nodes were not traced, which nsys omits.
+        where: A window, device or process to look at alone.
+
+    Returns:
+        :data:`RANGE_GPU`, the longest total projection first; or :data:`RANGE_GPU_TRACE`, by projected start.
+
+    Raises:
+        CannotTellError: The report lacks ranges, CUDA calls, or all GPU operations.
+        UnknownNameError: There is no such grouping.
+    """
+    report = report.narrow(**where)
+    check_grouping(RANGE_GPU, by)
+    kinds = DEVICE_KINDS if graphs else tuple(kind for kind in DEVICE_KINDS if kind != "graph")
+    for needed in ("range", "api"):
+        require(report, RANGE_GPU.name, needed)
+    require(report, RANGE_GPU, *kinds)
+    found = _launching(report, kinds)
+    if not trace:
+        return _summary(found if by is None else by_name(report, found))
+    parent = named_ranges(report).get_column("event_id").gather(found.get_column("parent")).alias("parent_id")
+    found = found.with_columns(parent, start_ns="start").join(_stacks(report), on="row", how="left")
+    order = ["projected_start_ns", "projected_ns", "event_id"]
+    return RANGE_GPU_TRACE.select(found.sort(order, descending=[False, True, False]))
+
+
+def by_name(report: Report, ranges: pl.DataFrame) -> pl.DataFrame:
+    """`ranges` (with row, of :func:`named_ranges`) named without the ids that emit_nvtx appends.
+
+    A name that ranges without ids also have keeps a mark: ranges of the program may enclose those of emit_nvtx, and the
+    same time would count twice.
+    """
+    every = named_ranges(report).select("range", alone=without_ids(pl.col("range")))
+    plain = every.filter(pl.col("range") == pl.col("alone")).get_column("range").unique()
+    marked = (pl.col("alone") != pl.col("range")) & pl.col("alone").is_in(plain.implode())
+    names = every.select(pl.when(marked).then(pl.col("alone") + ", op_id = …").otherwise("alone")).to_series()
+    return ranges.with_columns(names.gather(ranges.get_column("row")).alias("range"))
+
+
+def _launching(report: Report, kinds: tuple[str, ...]) -> pl.DataFrame:
+    """The ranges in scope that launched operations of `kinds`, with all columns of the tables except the stack."""
+    work = device_operations(report).select("row", "kind", "process_id", "start", "end")
+    whole = projection(report, work.filter(pl.col("kind") == "graph")).select("row", whole_graphs="operations")
+    wanted = work if "graph" not in report.kinds else work.filter(pl.col("kind").is_in(kinds))
+    known = projection(report, wanted)
+    for side in (range_tree(report), whole, process_work(report, wanted)):
+        known = known.join(side, on="row", how="left", maintain_order="left")
+    inside = known.group_by(pl.col("parent").alias("row")).agg(pl.len().cast(pl.Int64).alias("children"))
+    known = known.join(inside, on="row", how="left", maintain_order="left")
+    ranges = named_ranges(report).select("event_id", "range", "style", "start", "process_id", "thread_id")
+    known = pl.concat([known, ranges.select(pl.all().gather(known.get_column("row")))], how="horizontal")
+    known = known.with_columns(pl.col("children", "whole_graphs").fill_null(0), dur_ns=pl.col("end") - pl.col("start"))
+    return intervals.overlapping(known, report.scope.sides)
+
 
 _OF_PROCESS: Final = tuple(column.name for column in OF_PROCESS)
 
-TABLE: Final = Table(
+
+def _summary(found: pl.DataFrame) -> pl.DataFrame:
+    sums = found.group_by("range", pl.col("style").cast(pl.String)).agg(
+        *spread("projected_ns", "", "_ns"),
+        pl.col("gpu_ops", "level", "children").mean().name.prefix("avg_"),
+        pl.col("projected_ns", "gpu_ops", "busy_ns", "operations", "whole_graphs", *_OF_PROCESS).sum(),
+        count=pl.len(),
+        total_ns=pl.col("dur_ns").sum(),
+    )
+    return RANGE_GPU.select(sums.sort("projected_ns", "range", "style", descending=[True, False, False]))
+
+
+def _stacks(report: Report) -> pl.DataFrame:
+    """The enclosing ranges of each range, as text of event ids: columns row, stack."""
+    tree, ids = range_tree(report), named_ranges(report).get_column("event_id")
+    own = ":" + ids.gather(tree.get_column("row")).cast(pl.String)
+    levels = tree.select("row", "parent", "level", own.alias("stack")).sort("level").partition_by("level")
+    found = [tree.select("row", pl.lit("").alias("stack")).clear()]
+    for level in levels:
+        outer = found[-1].rename({"row": "parent", "stack": "outer"})
+        joined = level.join(outer, on="parent", how="left")
+        found.append(joined.select("row", (pl.col("outer").fill_null("") + pl.col("stack")).alias("stack")))
+    return pl.concat(found)
+
+
+# Kernels by the NVTX range that launched them.
+
+RANGE_KERNELS: Final = Table(
+    "range_kernels",
+    "One kernel in one NVTX range, by range name, style and thread; a kernel counts in every range around its launch.",
+    columns("""
+        range text?: Domain, colon and name, as nsys 2025 prints it; null for kernels that no range launched.
+        style text?: PushPop (nests on its thread) or StartEnd.
+        process_id int?: Process that launched it; null where no launch is known.
+        thread_id int?: Thread that launched it; null where no launch is known.
+        kernel text?: Demangled name of the kernel.
+        range_count int: Instances of the range that launched it.
+        count int: How often it ran.
+        total_ns int: Sum of its durations; where ranges of one name nest, once for each around it.
+        avg_ns float: Mean duration; this and the following count as often as total_ns.
+        median_ns float: Median duration.
+        min_ns int: Shortest.
+        max_ns int: Longest.
+        stddev_ns float: Sample standard deviation of the durations; 0 for a single one.
+        kernel_ns int: Sum of its durations, every kernel once.
+    """),
+    purpose="the kernels of each NVTX range",
+    telling=("range", "count", "total_ns", "avg_ns"),
+    equals="nsys stats nvtx_kern_sum",
+)
+
+#: Batch size in pairs of kernel and range; about 500 MB.
+_MOST_PAIRS: Final = 8_000_000
+
+
+@analysis
+def range_kernels(report: Report) -> pl.DataFrame:
+    """The kernels in scope by the ranges that launched them, sorted by range, process and thread, then by total.
+
+    Kernels that overlap the window count in full, in all ranges around their launch, whenever those are.
+
+    Returns:
+        :data:`RANGE_KERNELS`.
+
+    Raises:
+        CannotTellError: The report lacks ranges, CUDA calls, or kernels.
+    """
+    for needed in ("range", "api"):
+        require(report, RANGE_KERNELS.name, needed)
+    require(report, RANGE_KERNELS, "kernel")
+    work = exclusive_operations(report).filter(pl.col("kind") == "kernel")
+    work = work.select("row", "process_id", "dur_ns", start="began", kernel="name")
+    names = named_ranges(report).select(pl.col("range").cast(pl.Categorical), "style")
+    found = [RANGE_KERNELS.empty()]
+    for thread, kernels in launched(report, work).items():
+        own = [pl.lit(key, pl.Int64).alias(name) for key, name in zip(thread, THREAD, strict=True)]
+        ranges = thread_ranges(report).get(thread, ThreadRanges.none())
+        parts = _parts(kernels, ranges.deepest)
+        found += [RANGE_KERNELS.select(_sums(names, _in_ranges(ranges, part)).with_columns(own)) for part in parts]
+    by = ["range", "process_id", "thread_id", "total_ns", "style", "kernel"]
+    return pl.concat(found).sort(by, descending=[name == "total_ns" for name in by])
+
+
+def _parts(kernels: pl.DataFrame, around: int) -> list[pl.DataFrame]:
+    """Splits the kernels of one thread into batches by name, so that `around` copies of a batch fit into memory."""
+    if kernels.height * around <= _MOST_PAIRS:
+        return [kernels]
+    names = kernels.group_by("kernel").len().sort("len", "kernel")
+    part = pl.col("len").cast(pl.Int64).cum_sum() * around // _MOST_PAIRS
+    numbered = names.select("kernel", part.alias("part"))
+    joined = kernels.join(numbered, on="kernel", nulls_equal=True, maintain_order="left")
+    return joined.partition_by("part", include_key=False)
+
+
+def _in_ranges(ranges: ThreadRanges, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Joins kernels of one thread with all ranges around their launch (or null): row, kernel, dur_ns, range_row."""
+    kernels = kernels.select("row", "kernel", "dur_ns", "since", "until")
+    parts = [part.drop("since", "until") for part in ranges.pairs(kernels)]
+    found = pl.concat([part.get_column("row") for part in parts] or [kernels.get_column("row").clear()])
+    outside = kernels.drop("since", "until").filter(~pl.col("row").is_in(found.implode()))
+    return pl.concat([*parts, outside.with_columns(range_row=pl.lit(None, pl.UInt32))])
+
+
+def _sums(names: pl.DataFrame, ran: pl.DataFrame) -> pl.DataFrame:
+    """Sums the kernels of one thread by range, style and kernel."""
+    named = names.select(pl.all().gather(ran.get_column("range_row")))
+    return (
+        ran.hstack(named)
+        .group_by("range", "style", "kernel")
+        .agg(
+            *spread("dur_ns", "", "_ns"),
+            range_count=pl.col("range_row").drop_nulls().n_unique(),
+            count=pl.col("row").n_unique(),
+            total_ns=pl.col("dur_ns").sum(),
+            kernel_ns=pl.col("dur_ns").filter(pl.col("row").is_first_distinct()).sum(),
+        )
+    )
+
+
+RANGES: Final = Table(
     "ranges",
     "One NVTX range by name and style, all its instances on all threads; time of ranges inside ranges counts in both.",
     (
@@ -48,15 +321,15 @@ def ranges(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
         where: A window, device or process to look at alone.
 
     Returns:
-        :data:`TABLE`.
+        :data:`RANGES`.
 
     Raises:
         CannotTellError: The report records no ranges.
         UnknownNameError: There is no such grouping.
     """
     report = report.narrow(**where)
-    check_grouping(TABLE, by)
-    require(report, TABLE, "range")
+    check_grouping(RANGES, by)
+    require(report, RANGES, "range")
     found = of_used_processes(report, intervals.overlapping(named_ranges(report), report.scope.sides))
     found = found if by is None else by_name(report, found)
     if "api" in report.kinds and set(DEVICE_KINDS).intersection(report.kinds):
@@ -78,4 +351,4 @@ def ranges(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
         )
     )
     order = sums.with_columns(share_of_total(), pl.col("style").cast(pl.String))
-    return TABLE.select(order.sort("total_ns", "range", "style", descending=[True, False, False]))
+    return RANGES.select(order.sort("total_ns", "range", "style", descending=[True, False, False]))

@@ -349,7 +349,12 @@ def gathered(reductions: Iterable[Reduction]) -> Gathered:
         rows, own = _numbered(tables["collectives"], tables["ranks"], "number")
         counts.append(own)
         columns_of, said = narrow(rows, sum(one.height for one in calls))
-        columns_of["inside"] = _inside(rows, tables["steps"])
+        # the row of the step of its rank that each begins in; -1 outside
+        line = tables["steps"].select("member", "end_ns", step="index", begin_ns="start_ns").sort("begin_ns")
+        starts = rows.select("member", "start_ns").with_row_index("row").sort("start_ns")
+        placed = starts.join_asof(line, left_on="start_ns", right_on="begin_ns", by="member", check_sortedness=False)
+        step = pl.when(pl.col("start_ns") < pl.col("end_ns")).then("step").fill_null(-1).cast(pl.Int32)
+        columns_of["inside"] = placed.sort("row").select(step).to_series().to_numpy()
         calls.append(said)
         for name, column in columns_of.items():
             columns.setdefault(name, []).append(column)
@@ -392,15 +397,6 @@ def _check(table: pl.DataFrame, name: str, numbers: tuple[str, Ints], ranks: pl.
 
 def _damaged(ranks: pl.DataFrame, member: int, why: str) -> BadReductionError:
     return BadReductionError.damaged(Path(ranks.item(member, "report")), why)
-
-
-def _inside(rows: pl.DataFrame, steps: pl.DataFrame) -> Small:
-    """The row of the step of their rank that each row begins in; -1 outside."""
-    line = steps.select("member", "end_ns", step="index", begin_ns="start_ns").sort("begin_ns")
-    starts = rows.select("member", "start_ns").with_row_index("row").sort("start_ns")
-    placed = starts.join_asof(line, left_on="start_ns", right_on="begin_ns", by="member", check_sortedness=False)
-    step = pl.when(pl.col("start_ns") < pl.col("end_ns")).then("step").fill_null(-1).cast(pl.Int32)
-    return placed.sort("row").select(step).to_series().to_numpy()
 
 
 #: The host in the name that PyTorch's handler gives a trace.

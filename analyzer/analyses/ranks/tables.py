@@ -217,9 +217,20 @@ def rank_steps(job: Job) -> pl.DataFrame:
     own = offsets(job).select("member", "rank", "offset_ns")
     steps = pl.concat([job.steps, job.ledgers], how="horizontal").join(own, on="member", how="left")
     exposed = pl.concat(job.exposed.by_step).drop_nulls("step").rename({"step": "index"})
+    # lateness by rank and step, with the bucket that has most of it, and what it cost the others
+    falling = [True, False]
+    best = job.causes.sort("ns", "bucket", descending=falling).group_by("rank", "step", maintain_order=True)
+    named = best.agg(cause=pl.col("bucket").first(), cause_ns=pl.col("ns").first())
+    details = job.details.sort("ns", "detail", descending=falling).group_by("rank", "step", cause="bucket")
+    largest = details.agg(pl.col("detail").first(), of_detail=pl.col("ns").first())
+    named = named.join(largest, on=["rank", "step", "cause"], how="left")
+    most = pl.col("of_detail") >= _MOST * pl.col("cause_ns")
+    named = named.select("rank", "step", "cause", "cause_ns", detail=pl.when(most).then("detail"))
+    late = job.lateness.group_by("rank", "step").agg(late_ns=pl.col("new_ns").sum(), cost_ns=pl.col("cost_ns").sum())
+    late = late.join(named, on=["rank", "step"], how="left", nulls_equal=True)
     told = (
         steps.join(exposed, on=["member", "index"], how="left")
-        .join(_late(job), on=["rank", "step"], how="left")
+        .join(late, on=["rank", "step"], how="left")
         .with_columns(
             start_ns=pl.col("start_ns") - pl.col("offset_ns") - job.origin_ns,
             ns=pl.col("end_ns") - pl.col("start_ns"),
@@ -237,21 +248,6 @@ def offsets(job: Job) -> pl.DataFrame:
     """The ranks with the mean offset of their clock."""
     means = job.clocks.table.group_by("clock").agg(offset_ns=pl.col("offset_ns").mean().cast(pl.Int64))
     return job.ranks.join(means, on="clock", how="left").with_columns(pl.col("offset_ns").fill_null(0))
-
-
-def _late(job: Job) -> pl.DataFrame:
-    """Lateness by rank and step, with the bucket that has most of it, and what it cost the others."""
-    falling = [True, False]
-    best = job.causes.sort("ns", "bucket", descending=falling).group_by("rank", "step", maintain_order=True)
-    named = best.agg(cause=pl.col("bucket").first(), cause_ns=pl.col("ns").first())
-    details = job.details.sort("ns", "detail", descending=falling).group_by("rank", "step", cause="bucket")
-    largest = details.agg(pl.col("detail").first(), of_detail=pl.col("ns").first())
-    named = named.join(largest, on=["rank", "step", "cause"], how="left")
-    most = pl.col("of_detail") >= _MOST * pl.col("cause_ns")
-    told = named.select("rank", "step", "cause", "cause_ns", detail=pl.when(most).then("detail"))
-    late = job.lateness.group_by("rank", "step")
-    sums = late.agg(late_ns=pl.col("new_ns").sum(), cost_ns=pl.col("cost_ns").sum())
-    return sums.join(told, on=["rank", "step"], how="left", nulls_equal=True)
 
 
 def ranks(job: Job) -> pl.DataFrame:

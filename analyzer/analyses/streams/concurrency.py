@@ -526,11 +526,6 @@ def concurrency(report: Report, by: str | None = None, **where: Unpack[Where]) -
         order = ["device", "waited_ns", "overlap_ns", "process_id", "context_id", "stream", "other_stream"]
         return BY_PAIR.select(stream_pairs(report)).sort(order, descending=[False, True, True, *[False] * 4])
     order = ["device", "busy_ns", "process_id", "context_id", "stream"]
-    return TABLE.select(_streams(report)).sort(order, descending=[False, True, *[False] * 3])
-
-
-def _streams(report: Report) -> pl.DataFrame:
-    """The rows of :data:`TABLE`, with the numbers of the streams."""
     work, busy, parts = placed_operations(report), busy_spans(report), [pl.DataFrame(schema=_TIMES)]
     ended = pl.col("began") + pl.col("dur_ns")
     sums = work.group_by("number").agg(operations=pl.len(), first_ns=pl.col("began").min(), last_ns=ended.max())
@@ -538,7 +533,7 @@ def _streams(report: Report) -> pl.DataFrame:
     for (device,), members in streams.partition_by("device", as_dict=True).items():
         numbers = members.get_column("number")
         parts.append(_of_device(of_device(work, device), {number: busy[number] for number in numbers}))
-    return streams.join(pl.concat(parts), on="number")
+    return TABLE.select(streams.join(pl.concat(parts), on="number")).sort(order, descending=[False, True, *[False] * 3])
 
 
 def _of_device(work: pl.DataFrame, busy: dict[int, pl.DataFrame]) -> pl.DataFrame:

@@ -45,25 +45,15 @@ def lanes(slices: pl.DataFrame) -> pl.Series:
     Args:
         slices: as of :func:`edges`.
     """
-    found = pl.Series("lane", [0], dtype=pl.UInt32).new_from_index(0, slices.height)
-    crossed = _crossed(slices)
-    if not crossed:
-        return found
-    rows = slices.get_column("track").is_in(crossed).arg_true()
-    return found.scatter(rows, _placed(slices[rows]))
-
-
-def _crossed(slices: pl.DataFrame) -> list[int]:
-    """The tracks in which slices overlap without nesting.
-
-    Where all nest, the edges of one depth are pairs: the begin of a slice and the end of the same one.
-    """
-    found = edges(slices)
+    # where all nest, the edges of one depth are pairs: the begin of a slice and the end of the same one
     step = pl.when("begins").then(1).otherwise(-1)
     depth = step.cum_sum() + pl.when("begins").then(0).otherwise(1)
-    line = found.with_columns(depth=depth).sort("depth", maintain_order=True)
+    line = edges(slices).with_columns(depth=depth).sort("depth", maintain_order=True)
     pairs = line.select("track", first=pl.col("slice"), second=pl.col("slice").shift(-1)).gather_every(2)
-    return pairs.filter(pl.col("first") != pl.col("second")).get_column("track").unique().sort().to_list()
+    crossed = pairs.filter(pl.col("first") != pl.col("second")).get_column("track").unique()
+    rows = slices.get_column("track").is_in(crossed.implode()).arg_true()
+    first = pl.Series("lane", [0], dtype=pl.UInt32).new_from_index(0, slices.height)
+    return first.scatter(rows, _placed(slices[rows]))
 
 
 def _placed(slices: pl.DataFrame) -> list[int]:

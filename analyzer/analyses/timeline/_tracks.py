@@ -204,7 +204,12 @@ def timeline(report: Report, most: int) -> Timeline:
     lines = every[:MOST_TRACKS]
     if not lines:
         raise CannotTellError.without("timeline", report.meta.path, (*DEVICE_KINDS, "api", "range"), report.meta.tool)
-    low, high = _shown(report, [line.spans for line in lines])
+    # what is shown: the window asked for, else all that is in the tracks
+    every_span = pl.concat(line.spans.select("start", "end") for line in lines)
+    first, last = every_span.select(pl.col("start").min(), pl.col("end").max()).row(0)
+    asked_low, asked_high = report.scope.sides
+    low = first if asked_low is None else asked_low
+    high = max(last if asked_high is None else asked_high, low + 1)
     events = pl.concat(
         _placed(intervals.overlapping(line.spans.with_row_index("row"), report.scope.sides), low, high).with_columns(
             track=pl.lit(number, dtype=pl.UInt16)
@@ -248,17 +253,6 @@ def _told(events: pl.DataFrame, lines: list[_Line]) -> pl.DataFrame:
     told = pl.concat(found)
     launch = positions(told.get_column("event_id"), told.get_column("launch_id")).cast(pl.Int64).alias("launch")
     return events.drop("row").hstack(told.drop("event_id", "launch_id")).with_columns(launch)
-
-
-def _shown(report: Report, tracks: list[pl.DataFrame]) -> tuple[int, int]:
-    """The time that is shown: the window asked for, else all that is in the tracks."""
-    asked = report.scope.window
-    low = min(int(events.get_column("start").min()) for events in tracks)  # type: ignore[arg-type]
-    high = max(int(events.get_column("end").max()) for events in tracks)  # type: ignore[arg-type]
-    if asked is not None:
-        low = low if asked.start_ns is None else asked.start_ns
-        high = high if asked.end_ns is None else asked.end_ns
-    return low, max(high, low + 1)
 
 
 def _lines(report: Report) -> Iterator[_Line]:

@@ -151,26 +151,24 @@ def _spans(report: Report, by: str | None) -> pl.DataFrame:
     """Spans that the means are taken over: device, start, end and the keys of the form."""
     if by == "bucket":
         return ledger_pieces(report).select(*_SPANS, pl.col("bucket").cast(pl.String))
-    if by == "range":
-        return _of_ranges(report)
+    if by == "range":  # the projections of ranges onto each device
+        names = range_names(report)
+        projected = [pl.DataFrame(schema={**dict.fromkeys(_SPANS, pl.Int64), "range": pl.String})]
+        for (device,), own in device_operations(report).partition_by("device", as_dict=True).items():
+            part = projection(report, own)
+            end, names_of = (
+                pl.col("projected_start_ns") + pl.col("projected_ns"),
+                gathered(names, part.get_column("row")),
+            )
+            spans = part.select(start="projected_start_ns", end=end, range=names_of.cast(pl.String))
+            projected.append(spans.select(pl.lit(device, dtype=pl.Int64).alias("device"), "start", "end", "range"))
+        return pl.concat(projected)
     if by == "iteration":
         found = iterations(report).drop_nulls("device")
         return found.select("device", "window", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
     if by == "gap":
         shortest = min(grid.period_ns for grid in grids(report).values())  # those of two samples and more
         found = gaps(report, threshold_ns=2 * shortest)
-        names, end = pl.col("reason", "culprit").cast(pl.String), pl.col("start_ns") + pl.col("dur_ns")
-        return found.select("device", "start_ns", names, start="start_ns", end=end)
+        texts, end = pl.col("reason", "culprit").cast(pl.String), pl.col("start_ns") + pl.col("dur_ns")
+        return found.select("device", "start_ns", texts, start="start_ns", end=end)
     return exclusive_operations(report).select(*_SPANS, pl.col("name").cast(pl.String))
-
-
-def _of_ranges(report: Report) -> pl.DataFrame:
-    """The projections of ranges onto each device."""
-    names = range_names(report)
-    found = [pl.DataFrame(schema={**dict.fromkeys(_SPANS, pl.Int64), "range": pl.String})]
-    for (device,), own in device_operations(report).partition_by("device", as_dict=True).items():
-        part = projection(report, own)
-        end, name = pl.col("projected_start_ns") + pl.col("projected_ns"), gathered(names, part.get_column("row"))
-        spans = part.select(start="projected_start_ns", end=end, range=name.cast(pl.String))
-        found.append(spans.select(pl.lit(device, dtype=pl.Int64).alias("device"), "start", "end", "range"))
-    return pl.concat(found)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.page.file_page import Evidence
     from kanalyze.analyses.page.overview_page import Overview
     from kanalyze.analyses.page.time_page import CounterSummary, JointSummary, Summary
-    from kanalyze.analyses.ranges._instances import Instances
+    from kanalyze.analyses.ranges.instances import Instances
     from kanalyze.analyses.ranks._job import Job
     from kanalyze.analyses.replay._whatif import WhatIf
     from kanalyze.report import Meta

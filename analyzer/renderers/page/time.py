@@ -21,7 +21,7 @@ from kanalyze.window import ALL_STEPS, STEP_PREFIX, Scope, Window, located, plai
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.time_page import Summary
-    from kanalyze.analyses.ranges._instances import Instances
+    from kanalyze.analyses.ranges.instances import Instances
     from kanalyze.renderers.page import Part, Row
 
     Tables = Mapping[str, pl.DataFrame]

@@ -4,9 +4,7 @@ import polars as pl
 import pytest
 
 from kanalyze import catalog, columns
-from kanalyze.analyses.host.api import api
-from kanalyze.analyses.host.launch_summary import launch_summary
-from kanalyze.analyses.host.launches import launch_pairs, launches
+from kanalyze.analyses.host.calls import api, launch_pairs, launch_summary, launches
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
 from support.build import call, kernel, report, timeline

@@ -8,7 +8,7 @@ from kanalyze.analyses.findings.rules import ACTION_LONGEST, Finding
 from kanalyze.analyses.findings.rules._kernels import launch_less
 from kanalyze.analyses.findings.rules.occupancy import small_grid
 from kanalyze.analyses.host._call_kinds import CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, world
-from kanalyze.analyses.host.libraries import libraries
+from kanalyze.analyses.host.calls import libraries
 from kanalyze.tools import CUDA
 from kanalyze.window import Window
 from support.build import host, kernel, nvtx, report

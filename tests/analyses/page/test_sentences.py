@@ -12,7 +12,7 @@ from kanalyze.analyses.iterations._marks import marked_iterations
 from kanalyze.analyses.iterations.phases import known_steady_part, phases
 from kanalyze.analyses.page.overview_page import first_sentence, overview
 from kanalyze.analyses.page.time_page import summarize
-from kanalyze.analyses.ranges._instances import compare
+from kanalyze.analyses.ranges.instances import compare
 from kanalyze.renderers.formats import terminal
 from kanalyze.renderers.page import Look
 from kanalyze.report import Meta, Report

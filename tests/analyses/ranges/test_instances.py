@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.ranges._instances import compare
-from kanalyze.analyses.ranges.steps import TABLE, steps, told
+from kanalyze.analyses.ranges.instances import STEPS_TABLE, compare, in_words, steps
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.renderers.page.time import instances_page
 from kanalyze.window import Window
@@ -229,7 +228,7 @@ def test_a_step_without_a_gpu_has_only_its_length_and_of_no_steps_nothing_is_tol
     of = report([step(1, 0, 50), host("op", "aten::mm", 0, 10)], kinds=["range"])
     columns = ("dur_ns", "operations", "device", "busy_ns", "host_ns")
     assert rows(of, *columns) == [(50, 0, None, None, None)]
-    assert told(TABLE.empty()) == ""
+    assert in_words(STEPS_TABLE.empty()) == ""
 
 
 # Odd ones, and those that warm up
@@ -249,7 +248,7 @@ def test_an_odd_step_is_named_with_its_bucket():
     assert rows(of, "step", "odd", "cause", "warm_up") == [
         *((number, number == 3, "host" if number == 3 else None, False) for number in range(6))
     ]
-    assert told(steps(of)) == (
+    assert in_words(steps(of)) == (
         "6 steps: 100 ns in the median, from 98 ns to 102 ns without the odd ones: step:3 takes 5.00 × that (host)."
     )
 
@@ -259,7 +258,7 @@ def test_a_first_step_that_loads_warms_up():
     found = steps(of).select("step", "warm_up", "evidence", "odd")
     assert found.row(0) == (0, True, "400 ns longer than later steps, of which loading 390 ns", False)
     assert found.slice(1).select("warm_up", "evidence", "odd").unique().rows() == [(False, None, False)]
-    assert told(steps(of)) == (
+    assert in_words(steps(of)) == (
         "4 steps: 100 ns in the median, from 98 ns to 102 ns. Left out as warm-up: step:0 (400 ns longer than later "
         "steps, of which loading 390 ns)."
     )
@@ -287,7 +286,7 @@ def test_others_do_not_warm_up(lengths, first):
 
 def test_work_that_runs_on_is_told():
     events = [step(1, 0, 100), step(2, 100, 200), *ran(1, 10, 20, 300), *ran(2, 110, 320, 300)]
-    assert told(steps(report(events))).endswith(
+    assert in_words(steps(report(events))).endswith(
         "Their work on the GPU goes on for 260 ns after they end; a step keeps it busy for 300 ns."
     )
 
@@ -299,7 +298,7 @@ def test_steps_compare_as_instances_do():
     of = training(500, 100, 100, 102, 98, first=[call("cuModuleLoadData", 10, 400)])
     found = compare([of.narrow(window=window) for window in of.windows("steps")])
     assert (found.name, found.scope.window) == ("steps", Window(0, 900, "steps"))
-    assert found.answer == told(steps(of))
+    assert found.answer == in_words(steps(of))
     columns = ("window", "dur_ns", "warm_up", "odd", *(f"{bucket}_ns" for bucket in BUCKETS))
     own = steps(of).select(pl.format("step:{}", "step").alias("window"), *columns[1:])
     assert found.instances.select(columns).equals(own.select(columns))

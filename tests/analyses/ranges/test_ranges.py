@@ -15,8 +15,7 @@ from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.analyses.ranges import _projection
 from kanalyze.analyses.ranges._projection import nest, outermost_first, pairs, parents
-from kanalyze.analyses.ranges.range_gpu import range_gpu, range_kernels
-from kanalyze.analyses.ranges.ranges import ranges
+from kanalyze.analyses.ranges.ranges import range_gpu, range_kernels, ranges
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.renderers.page.time import ranges as section
@@ -475,5 +474,5 @@ def test_many_kernels_are_joined_name_by_name_and_those_without_a_name_as_well(m
     events = [nvtx("outer", 0, 90), nvtx("inner", 0, 25), *launches]
     whole = range_kernels(report(events))
     assert whole.get_column("kernel").null_count() == 2
-    monkeypatch.setattr("kanalyze.analyses.ranges.range_gpu._MOST_PAIRS", 3)
+    monkeypatch.setattr("kanalyze.analyses.ranges.ranges._MOST_PAIRS", 3)
     assert range_kernels(report(events)).equals(whole)

@@ -7,7 +7,7 @@ import pytest
 
 from kanalyze.analyses.launches.hot_kernels import TABLE, hot_kernels
 from kanalyze.analyses.page.time_page import summarize
-from kanalyze.analyses.ranges._instances import compare
+from kanalyze.analyses.ranges.instances import compare
 from kanalyze.renderers import page
 from kanalyze.renderers.page import time as sections
 from kanalyze.renderers.page.time import instances_page, page_of
