@@ -343,9 +343,6 @@ def _in_order(row: Row) -> list[str]:
     return [*fine, "nothing spills"] if row["local_loads"] == row["local_stores"] == 0 else fine
 
 
-#: Kernel families that could use tensor cores.
-_PRODUCTS: Final = ("gemm", "convolution", "attention")
-
 #: The source of the possible saving: the rule's estimate, or the kernel's distance to its roof.
 FROM_ESTIMATE: Final = "estimate"
 FROM_ROOF: Final = "roof"
@@ -423,7 +420,7 @@ def kernel_facts(report: Report) -> pl.DataFrame:
     beside = found.join(roofline(report).select(known), on="event_id", how="left", maintain_order="left")
     blocks = product(*(pl.col(f"grid_{axis}") for axis in "xyz"))
     named = beside.with_columns(families(beside.get_column("name")), blocks=blocks)
-    return named.with_columns(product=pl.col("family").is_in(_PRODUCTS))
+    return named.with_columns(product=pl.col("family").is_in(("gemm", "convolution", "attention")))
 
 
 def _ours(report: Report) -> pl.DataFrame:

@@ -237,6 +237,14 @@ def counters(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report has no counters, or a window is set: ncu's kernels have no timestamps.
     """
+    least = pl.min_horizontal(LIMITS.values())
+    limiting = [pl.when(pl.col(metric) == least).then(pl.lit(name)) for name, metric in LIMITS.items()]
+    # waves as printed (two decimals), or exactly from blocks and capacity unless in clusters
+    exact = pl.col("grid_x").cast(pl.Float64) * pl.col("grid_y") * pl.col("grid_z") / (least * pl.col(_SMS))
+    waves = pl.when((exact - pl.col(_WAVES)).abs() < _PRINTED).then(exact).otherwise(pl.col(_WAVES))
+    waiting = [reason for reason, (_, waits) in REASONS.items() if waits]
+    longest = pl.max_horizontal(map(stall_metric, waiting))
+    stalls_of = [pl.when((pl.col(stall_metric(one)) == longest) & (longest > 0)).then(pl.lit(one)) for one in waiting]
     found = measured_kernels(report, TABLE, _METRICS).with_columns(
         **{name: _plain(name, pl.col(metric)) for name, metric in _PLAIN.items()},
         **{
@@ -245,10 +253,11 @@ def counters(report: Report) -> pl.DataFrame:
         **{f"{what}_used_share": _used(pl.col(_BYTES.format(op))) for what, op in _OPS.items()},
         uncoalesced_share=ratio(_EXCESSIVE, _THEORETICAL),
         bank_conflict_share=ratio(_CONFLICTS, _WAVEFRONTS),
-        blocks_per_sm=pl.min_horizontal(LIMITS.values()).cast(pl.Int64),
-        limiter=_limiter(),
-        tail_share=_tail(),
-        **_top_stall(),
+        blocks_per_sm=least.cast(pl.Int64),
+        limiter=pl.when(least.is_not_null()).then(pl.concat_str(limiting, separator=", ", ignore_nulls=True)),
+        tail_share=pl.when(waves > 1).then((waves.ceil() - waves) / waves.ceil()).when(waves.is_not_null()).then(0.0),
+        top_stall=pl.coalesce(stalls_of),
+        top_stall_share=ratio(longest, LATENCY),
     )
     return TABLE.select(found)
 
@@ -262,29 +271,6 @@ def _plain(name: str, metric: pl.Expr) -> pl.Expr:
 def _used(bytes_: pl.Expr) -> pl.Expr:
     """0 bytes in some sectors are copies to shared memory, which this metric does not count."""
     return pl.when(bytes_ > 0).then(bytes_ / _SECTOR_BYTES)
-
-
-def _limiter() -> pl.Expr:
-    """All limiters that allow the minimum number of blocks."""
-    least = pl.min_horizontal(LIMITS.values())
-    named = [pl.when(pl.col(metric) == least).then(pl.lit(name)) for name, metric in LIMITS.items()]
-    return pl.when(least.is_not_null()).then(pl.concat_str(named, separator=", ", ignore_nulls=True))
-
-
-def _tail() -> pl.Expr:
-    """The tail share, from waves as printed (two decimals), or exactly from blocks and capacity unless in clusters."""
-    told = pl.col(_WAVES)
-    blocks = pl.col("grid_x").cast(pl.Float64) * pl.col("grid_y") * pl.col("grid_z")
-    exact = blocks / (pl.min_horizontal(LIMITS.values()) * pl.col(_SMS))
-    waves = pl.when((exact - told).abs() < _PRINTED).then(exact).otherwise(told)
-    return pl.when(waves > 1).then((waves.ceil() - waves) / waves.ceil()).when(waves.is_not_null()).then(0.0)
-
-
-def _top_stall() -> dict[str, pl.Expr]:
-    waiting = [reason for reason, (_, waits) in REASONS.items() if waits]
-    most = pl.max_horizontal(map(stall_metric, waiting))
-    named = [pl.when((pl.col(stall_metric(reason)) == most) & (most > 0)).then(pl.lit(reason)) for reason in waiting]
-    return {"top_stall": pl.coalesce(named), "top_stall_share": ratio(most, LATENCY)}
 
 
 STALLS: Final = Table(

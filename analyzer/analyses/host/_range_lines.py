@@ -289,13 +289,10 @@ def _own(frames: pl.DataFrame) -> pl.Series:
     python = (pl.col("role") == "program") & ~module.str.contains(r"/(?:site|dist)-packages/")
     own = pl.when("line").then(python).otherwise(native).fill_null(value=False)
     decided = kinds.join(role, on="name", how="left").select(*keys, own=own)
-    found = asked.join(decided, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    return found.get_column("own")
+    return asked.join(decided, on=keys, how="left", nulls_equal=True, maintain_order="left").get_column("own")
 
 
 _EVENT_COLUMNS: Final = ("start", "end", "name")
-
-_UNNAMED: Final = "a call without a name"
 
 
 def framework_recorded(report: Report) -> bool:
@@ -374,8 +371,7 @@ class _HostEvents(NamedTuple):
 
     def cut(self, key: ThreadKey, pieces: pl.DataFrame, column: str) -> pl.DataFrame:
         """Splits `pieces` of a thread by the innermost event; adds the row of that as `column`."""
-        line = self.lines.get(key, pl.DataFrame(schema=LINE))
-        return overlaid(pieces, line.rename({"row": column}), column)
+        return overlaid(pieces, self.lines.get(key, pl.DataFrame(schema=LINE)).rename({"row": column}), column)
 
     def at(self, rows: pl.Series) -> pl.DataFrame:
         """Start, end and name of the events in `rows`; nulls for null."""
@@ -497,7 +493,9 @@ def _between(sides: _Neighbours, pieces: pl.DataFrame) -> pl.Series:
     for side, at in (("a", first), ("b", after.set(after == len(sides.start), None))):
         name = gathered(sides.name, at)
         unnamed = at.is_not_null() & name.is_null()
-        found[side] = name.cast(pl.String).set(unnamed, _UNNAMED).cast(pl.Categorical) if unnamed.any() else name
+        if unnamed.any():
+            name = name.cast(pl.String).set(unnamed, "a call without a name").cast(pl.Categorical)
+        found[side] = name
     before, after_it = pl.format("before {}", "b"), pl.format("after {}", "a")
     text = pl.when(pl.col("a").is_null()).then(before).when(pl.col("b").is_null()).then(after_it)
     return _texts(pl.DataFrame(found), text.otherwise(pl.format("between {} and {}", "a", "b")))

@@ -298,9 +298,8 @@ def libraries(report: Report) -> pl.DataFrame:
 def _calls(report: Report, kind: str) -> pl.DataFrame:
     events = of_used_processes(report, report.seen(kind))
     name = pl.col("name").cast(pl.String)
-    library = pl.lit(OS_RUNTIME if kind == "osrt" else "other")
-    for pattern, known in _BY_CALL.items() if kind == "library" else ():
-        library = pl.when(name.str.contains(pattern)).then(pl.lit(known)).otherwise(library)
+    by_call = (pl.when(name.str.contains(pattern)).then(pl.lit(known)) for pattern, known in _BY_CALL.items())
+    library = pl.lit(OS_RUNTIME) if kind == "osrt" else pl.coalesce(*by_call, pl.lit("other"))
     columns = {"library": library, "name": name, "start": pl.col("start_ns"), "dur_ns": pl.col("dur_ns").fill_null(0)}
     return events.select(column.cast(_ROWS[key]).alias(key) for key, column in columns.items())
 

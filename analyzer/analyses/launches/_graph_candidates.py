@@ -49,7 +49,6 @@ _Waits = tuple[pl.DataFrame, pl.DataFrame]
 
 #: The waits that are summed per repetition.
 _WAITS: Final = ("launch_ns", "queued_ns")
-_SUMS: Final = ("operations", "kernels", "api_total_ns", *_WAITS)
 
 CANDIDATES: Final = Table(
     "graphs",
@@ -133,7 +132,8 @@ def _candidates(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFra
     parts = (part.drop_nulls("sequence") for part in slices(line))
     of_parts, calls = zip(*in_threads(partial(_of_slice, report, waits), list(parts)), strict=True)
     units = pl.concat(of_parts).group_by("unit", maintain_order=True)
-    units = units.agg(pl.col("sequence", "row", "start_ns").first(), pl.col(*_SUMS).sum())
+    sums = pl.col("operations", "kernels", "api_total_ns", *_WAITS).sum()
+    units = units.agg(pl.col("sequence", "row", "start_ns").first(), sums)
     own = pl.concat(calls).group_by("sequence").agg(own=pl.col("call_ns").median())
     units = with_facts(report, units, "device").join(own, on="sequence", maintain_order="left")
     units = units.join(_graph_costs(report), on="device", how="left", maintain_order="left")
@@ -195,8 +195,7 @@ def _with_units(line: pl.DataFrame, words: pl.DataFrame) -> pl.DataFrame:
 
 def _words(line: pl.DataFrame) -> pl.DataFrame:
     """The stretches: length, word (equal for equal stretches of a series) and alike (number of equal ones)."""
-    runs = line.get_column("stretch").rle().struct.unnest()
-    length = runs.get_column("len")
+    length = line.get_column("stretch").rle().struct.unnest().get_column("len")
     begin, end = length.cum_sum() - length, length.cum_sum() - 1
     place = pl.int_range(pl.len()) - begin.cast(pl.Int64).gather(line.get_column("stretch"))
     code = line.select((pl.col("code") + place * _SPREAD).hash().alias("code")).to_series()
@@ -213,8 +212,7 @@ def _graph_costs(report: Report) -> pl.DataFrame:
     """The median duration of graph launch calls by device: device, cost."""
     if not has_graphs(report):
         return pl.DataFrame(schema={"device": pl.Int64, "cost": pl.Float64})
-    launches = graph_launches(report).filter("charged")
-    return launches.group_by("device").agg(cost=pl.col("call_ns").median())
+    return graph_launches(report).filter("charged").group_by("device").agg(cost=pl.col("call_ns").median())
 
 
 # Series of launches by one thread onto one stream, split at calls that a CUDA graph capture does not allow; and periods
@@ -239,8 +237,6 @@ _SLICE: Final = 1 << 16
 
 #: Multiplier of a hash that spreads numbers over 64 bits.
 _GRAM: Final = 6364136223846793005
-
-_PERIODIC: Final = {"place": pl.UInt32, "sequence": pl.Int64, "unit": pl.Int64}
 
 
 def periodic(line: pl.DataFrame, *, fewest: int, nodes: int) -> pl.DataFrame:
@@ -268,7 +264,7 @@ def periodic(line: pl.DataFrame, *, fewest: int, nodes: int) -> pl.DataFrame:
     same = pl.struct("series", "length", "word").rank("dense").cast(pl.Int64)
     words = words.with_columns(sequence=same).filter(pl.len().over("sequence") >= fewest)
     numbered = units.join(words.select("unit", "sequence"), on="unit")
-    return numbered.select([pl.col(name).cast(dtype) for name, dtype in _PERIODIC.items()])
+    return numbered.select(pl.col("place").cast(pl.UInt32), pl.col("sequence", "unit").cast(pl.Int64))
 
 
 def _of_series(part: pl.DataFrame, tried: list[int], fewest: int, nodes: int) -> list[pl.DataFrame]:
@@ -410,8 +406,7 @@ def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl
     windowed = report.scope.window is not None
     first = pl.col("kernel").is_first_distinct() & pl.col("kernel").is_not_null()
     first = pl.col("row").is_in(_first_launches(report, line).implode()) if windowed else first
-    line = line.with_columns(first=first).drop("kernel")  # before filtering, which would hold both in memory
-    line = line.filter(~pl.col("cut")).drop("cut")
+    line = line.with_columns(first=first).drop("kernel").filter(~pl.col("cut")).drop("cut")
     if windowed:
         line = line.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
     return line, cuts
@@ -469,8 +464,7 @@ def _near_window(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     before = calls.with_row_index("at").filter(begun < low)
     last = before.group_by(THREAD).agg(pl.col("call_start").max())
     before = before.join(last, on=[*THREAD, "call_start"], how="semi", nulls_equal=True)
-    rows = pl.concat([before.get_column("at"), begun.is_between(low, high).arg_true()]).sort()
-    return work[rows]
+    return work[pl.concat([before.get_column("at"), begun.is_between(low, high).arg_true()]).sort()]
 
 
 def _coded_slice(report: Report, barred: list[str], part: pl.DataFrame) -> pl.DataFrame:

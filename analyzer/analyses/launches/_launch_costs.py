@@ -31,8 +31,6 @@ from kanalyze.intervals import newly_covered
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 
-_FIRST: Final = ("row", "process_id", "name", "call_start", "api_ns", "launch_ns")
-
 #: What tells a kernel on a device from others.
 KERNEL: Final = ("process_id", "device", "name")
 
@@ -99,7 +97,10 @@ def _first_launches(report: Report, launched: pl.DataFrame) -> FirstLaunches | N
     slow = first.filter(pl.col("api_ns") > COLD_FACTOR * usual).sort("api_ns", "row", descending=[True, False])
     slow = with_facts(report, slow, "thread_id", "call_start", "call_end")
     shown = shown_cold(report, slow)
-    cold, unsure = (slow.filter(some).select(_FIRST) for some in (shown, ~shown))
+    cold, unsure = (
+        slow.filter(some).select(("row", "process_id", "name", "call_start", "api_ns", "launch_ns"))
+        for some in (shown, ~shown)
+    )
     stake = cold.select((pl.col("launch_ns") - usual_wait).clip(lower_bound=0).sum()).item()
     return FirstLaunches(first.height, cold, unsure, usual, int(stake))
 
@@ -132,11 +133,6 @@ _GRAPH: Final = ("process_id", "device", "graph_exec_id", "mark")
 #: Hashes below this can be summed without overflow, however many operations a launch has.
 _HASHES: Final = 1 << 31
 
-#: The tables that name the graph of an operation.
-_TOLD_IN: Final = ("kernel_config", "copy_detail", "graph_detail")
-
-_OPERATION: Final = ("row", "event_id", "kind", "name", "start", "end", "device", "process_id")
-
 
 def launches_graphs(report: Report, names: pl.Series) -> pl.Series:
     """Whether each call name launches a CUDA graph."""
@@ -150,7 +146,10 @@ def _graph_calls(report: Report) -> list[str]:
 
 def has_graphs(report: Report) -> bool:
     """Whether any operation belongs to a CUDA graph; cheaper than finding out which."""
-    named = any(report.table(name).select(pl.col("graph_exec_id").count()).item() for name in _TOLD_IN)
+    named = any(
+        report.table(name).select(pl.col("graph_exec_id").count()).item()
+        for name in ("kernel_config", "copy_detail", "graph_detail")
+    )
     possible = named or report.kind("graph").height or _graph_calls(report)
     return bool(possible) and not _with_graph_ids(report).is_empty()
 
@@ -195,7 +194,9 @@ def _with_graph_ids(report: Report) -> pl.DataFrame:
     work = operations(report, "call_name", "correlation_id", *told)
     by_call = launches_graphs(report, work.get_column("call_name"))
     mine = by_call | work.select(pl.col("graph_exec_id").is_not_null() | (pl.col("kind") == "graph")).to_series()
-    return work.filter(mine).select(*_OPERATION, "correlation_id", *told)
+    return work.filter(mine).select(
+        "row", "event_id", "kind", "name", "start", "end", "device", "process_id", "correlation_id", *told
+    )
 
 
 @once_per_report

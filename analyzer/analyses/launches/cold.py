@@ -94,9 +94,7 @@ def loading_costs(report: Report) -> pl.DataFrame:
     lookup = text.str.contains("Get", literal=True)
     usual = pl.col("dur_ns").median().over("process_id", "name")
     long = (pl.col("dur_ns") > COLD_FACTOR * usual) & (pl.col("dur_ns") - usual >= _WORTH_A_ROW_NS)
-    category = pl.lit(None, dtype=pl.String)
-    for name, pattern in reversed(_LOADING.items()):
-        category = pl.when(text.str.contains(pattern)).then(pl.lit(name)).otherwise(category)
+    category = pl.coalesce(pl.when(text.str.contains(part)).then(pl.lit(name)) for name, part in _LOADING.items())
     count = pl.len().over("process_id", "name")
     found = calls.with_columns(
         shown(pl.col("name")).alias("what"),

@@ -79,8 +79,6 @@ BY_CANDIDATE: Final = CANDIDATES
 
 _NAMES: Final = tuple(column.name for column in _KEYS)
 
-_COSTS: Final = ("instantiate_ns", "capture_ns", "upload_ns")
-
 
 def graphs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
     """The CUDA graphs in scope, the longest total device time first.
@@ -126,7 +124,9 @@ def _summed(report: Report) -> pl.DataFrame:
     keys = seen.group_by("graph").agg(pl.col(_NAMES[1:]).first(), pl.col("exclusive_ns").sum())
     launches = graph_launches(report).join(seen.select("launch").drop_nulls().unique(), on="launch", how="semi")
     sums = launches.group_by("graph").agg(_statistics())
-    both = keys.join(sums, on="graph", how="left").with_columns(pl.col(_COUNTED).fill_null(0))
+    both = keys.join(sums, on="graph", how="left").with_columns(
+        pl.col(("launches", "api_total_ns", "launch_ns", "span_total_ns", "busy_ns")).fill_null(0)
+    )
     ids, count = ["process_id", "graph_exec_id"], pl.col("graph_node_id").n_unique().cast(pl.Int64)
     made_of = pl.col("graph_id").drop_nulls().first()
     listed = report.table("graph_nodes").group_by(ids).agg(made_of=made_of, nodes=count)
@@ -136,10 +136,6 @@ def _summed(report: Report) -> pl.DataFrame:
     whole = both.with_columns(pl.coalesce("graph_id", "made_of").alias("graph_id"))
     whole = whole.join(making_costs(report), on=ids, how="left")
     return TABLE.select(whole.sort("span_total_ns", "graph", descending=[True, False]))
-
-
-#: Columns that are 0, not null, for a graph without known launches.
-_COUNTED: Final = ("launches", "api_total_ns", "launch_ns", "span_total_ns", "busy_ns")
 
 
 def _statistics() -> list[pl.Expr]:
@@ -195,4 +191,4 @@ def making_costs(report: Report) -> pl.DataFrame:
     none = ~pl.col("process_id").is_in(uploads.get_column("process_id").unique().implode())
     ns = pl.when(none).then(0).when(each | one).then(pl.col("ns").fill_null(0))
     costs = both.with_columns(ns.alias("upload_ns"))
-    return costs.select(*ids, *(pl.col(name).cast(pl.Int64) for name in _COSTS))
+    return costs.select(*ids, *(pl.col(name).cast(pl.Int64) for name in ("instantiate_ns", "capture_ns", "upload_ns")))

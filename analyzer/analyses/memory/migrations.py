@@ -83,10 +83,9 @@ def moves(report: Report) -> pl.DataFrame:
 
 def _first_match(label: pl.Expr, words: dict[str, str]) -> pl.Expr:
     """The first of `words` whose pattern the label contains; the last one without a match."""
-    text, found = label.cast(pl.String).fill_null(""), pl.lit(list(words)[-1])
-    for word, pattern in reversed(words.items()):
-        found = pl.when(text.str.contains(pattern or "^$")).then(pl.lit(word)).otherwise(found)
-    return found.cast(pl.Enum(list(words)))
+    text = label.cast(pl.String).fill_null("")
+    fits = (pl.when(text.str.contains(pattern)).then(pl.lit(word)) for word, pattern in words.items())
+    return pl.coalesce(*fits, pl.lit([*words][-1])).cast(pl.Enum([*words]))
 
 
 def _ends(report: Report, moved: pl.DataFrame) -> pl.DataFrame:
@@ -175,10 +174,6 @@ def bandwidth() -> pl.Expr:
 #: Batch size in pieces of copies, which bounds the memory needed for large reports.
 PARTS_AT_ONCE: Final = 1 << 22
 
-_AGAIN: Final = ("event_id", "again_bytes")
-_PIECES: Final = ("process_id", "start", "end", "round_trips", "on_device_ns")
-_TRIPS: Final = ("device", "trips")
-
 
 class Pages(NamedTuple):
     """The effect of the copies of :func:`moves` on the memory that they moved.
@@ -203,9 +198,8 @@ class Pages(NamedTuple):
 def pages(report: Report) -> Pages:
     """The traffic of each piece of unified memory; processes do not share addresses."""
     known = moves(report).filter(pl.col("address") <= LARGEST, pl.col("size_bytes") > 0)
-    again, pieces, trips = (
-        [pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))] for names in (_AGAIN, _PIECES, _TRIPS)
-    )
+    columns_of = ("event_id again_bytes", "process_id start end round_trips on_device_ns", "device trips")
+    again, pieces, trips = ([pl.DataFrame(schema=dict.fromkeys(names.split(), pl.Int64))] for names in columns_of)
     for (process,), part in known.partition_by("process_id", as_dict=True).items():
         for parts in _cut(part):
             # bytes of each copy that had moved to the same place before
@@ -336,9 +330,6 @@ BY_CAUSE: Final = Table(
 )
 
 
-_NS_PER_S: Final = 1_000_000_000
-
-
 def migrations(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
     """The unified-memory migrations in the part of the report in scope.
 
@@ -390,7 +381,7 @@ def _by_address(report: Report, moved: pl.DataFrame) -> pl.DataFrame:
     # as nsys computes it: a second divided by the time in integers, times the bytes moved
     both, time = pl.col("h2d_bytes", "d2h_bytes"), pl.col("total_ns") - pl.col("between_ns")
     any_moved = pl.any_horizontal(both.is_not_null())
-    throughput = pl.when(any_moved & (time > 0)).then(product(pl.sum_horizontal(both), _NS_PER_S // time))
+    throughput = pl.when(any_moved & (time > 0)).then(product(pl.sum_horizontal(both), 10**9 // time))
     filled = joined.with_columns(
         pl.col("moves", "total_ns", "again_bytes", *_BY_CAUSE).fill_null(0),
         bandwidth(),

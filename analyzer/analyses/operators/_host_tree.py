@@ -143,8 +143,6 @@ _COLLECTIVE: Final = r"^(?:nccl|gloo|mpi|ucc|xccl|hccl|fake):\w"
 #: An operator's name with its overload, where that was recorded; torch counts by the name without it.
 _OVERLOAD: Final = r"^(\w+::\w+)\.\w+$"
 
-#: The name of Python's garbage collection, where its pauses were recorded.
-_COLLECTOR: Final = "Python GC"
 
 #: torch merges all steps of its profiler under one name, ``ProfilerStep*``.
 _STEP: Final = "ProfilerStep#"
@@ -176,7 +174,7 @@ def framework_events(report: Report, kinds: Sequence[str] = ("op", "python")) ->
     parts = [annotation_events(report).filter(~pl.col("asynchronous")).drop("asynchronous")]
     parts += [_part(report, kind) for kind in kinds]
     if "python" not in kinds:  # torch counts garbage collection, which is recorded among the Python functions
-        parts.append(_part(report, "python").filter(pl.col("name").cast(pl.String) == _COLLECTOR))
+        parts.append(_part(report, "python").filter(pl.col("name").cast(pl.String) == "Python GC"))
     return pl.concat(parts).with_columns(linked=pl.lit(value=False))
 
 
@@ -215,8 +213,7 @@ def mistaken(report: Report) -> pl.DataFrame:
 
     Also with call_start and op_start, and their threads, home and op_thread.
     """
-    free = call_makers(report).get_column("maker_id").is_null()
-    calls = report.kind("api").filter(free)
+    calls = report.kind("api").filter(call_makers(report).get_column("maker_id").is_null())
     calls = calls.select("event_id", "process_id", "correlation_id", call_start="start_ns")
     ids = report.table("op_detail").select("external_id", op_id="event_id").filter(pl.col("external_id") > 0)
     ids = ids.filter(positions(calls.get_column("correlation_id"), ids.get_column("external_id")).is_not_null())
@@ -416,23 +413,16 @@ def forward_rows(report: Report) -> pl.Series:
     back, forward = numbered.filter(of_forward > 0), numbered.filter(of_forward == 0)
     if back.is_empty():
         return found
-    linked = tree.row_of(back.get_column("forward_id"))
-    return found.scatter(back.get_column("row"), linked.zip_with(linked.is_not_null(), _by_number(back, forward)))
-
-
-def _by_number(back: pl.DataFrame, forward: pl.DataFrame) -> pl.Series:
-    """Row of the forward operator of each backward operator, by number and thread; null without one.
-
-    A trace does not map the framework's own thread numbers to threads: of those, the one with most of the wanted
-    operators is taken.
-    """
+    # the framework numbers threads itself: of those, the one with most of the wanted operators is taken
     keys, numbers = ["sequence_number", *THREAD], ["sequence_number", "process_id"]
     last = forward.sort("start", "event_id").group_by(keys, maintain_order=True).agg(pl.col("row").last())
     wanted, of_number = back.select(*numbers, "forward_thread_id"), ["process_id", "forward_thread_id"]
     votes = wanted.unique().join(telling(last, numbers), on=numbers).group_by(*of_number, "thread_id").len()
     order = votes.sort("len", "thread_id", descending=[True, False]).group_by(of_number, maintain_order=True)
     known = wanted.join(order.agg(pl.col("thread_id").first()), on=of_number, how="left", maintain_order="left")
-    return known.join(last, on=keys, how="left", maintain_order="left").get_column("row")
+    by_number = known.join(last, on=keys, how="left", maintain_order="left").get_column("row")
+    linked = tree.row_of(back.get_column("forward_id"))
+    return found.scatter(back.get_column("row"), linked.zip_with(linked.is_not_null(), by_number))
 
 
 PHASES: Final = ("forward", "backward", "optimizer", "data loading", "other")

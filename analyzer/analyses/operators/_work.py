@@ -81,17 +81,15 @@ def device_annotations(report: Report) -> pl.DataFrame:
     work = operations(report, "thread_id", "call_start", "stream").rename({"call_start": "at"})
 
     def tops(thread: tuple[Any, ...], part: pl.DataFrame) -> pl.Series:
-        return _top_of_stack(lasting[thread], part.get_column("at")) if thread in lasting else _nothing(part.height)
+        if thread in lasting:
+            return _top_of_stack(lasting[thread], part.get_column("at"))
+        return pl.Series([None], dtype=pl.Int64).new_from_index(0, part.height)
 
     top = of_parts(work.select(*THREAD, "at"), THREAD, pl.Int64, tops).alias("event_id")
     made = work.select("device", "start", "end", "stream", top).drop_nulls("event_id")
     spans = made.group_by("event_id", "device", "stream").agg(pl.col("start").min(), pl.col("end").max())
     named = spans.join(ranges.select("event_id", "name"), on="event_id").select("name", "start", "end", "device")
     return named.sort("start", "end", "device")
-
-
-def _nothing(height: int) -> pl.Series:
-    return pl.Series([None], dtype=pl.Int64).new_from_index(0, height)
 
 
 def _top_of_stack(ranges: pl.DataFrame, at: pl.Series) -> pl.Series:

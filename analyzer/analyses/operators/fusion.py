@@ -30,8 +30,6 @@ _OPERATIONS: Final = {"copy": ("copy",), "random": ("dropout", "masked_scale")}
 #: Minimum number of repetitions of one operator for a loop.
 _LOOP: Final = 5
 
-#: Operators that only copy: two in a row copy different tensors, since nobody copies a copy.
-_COPIES: Final = ("aten::copy_", "aten::_foreach_copy_")
 
 #: Operators whose result does not depend on earlier results.
 _READS_NOTHING: Final = ("aten::fill_", "aten::zero_", "aten::_foreach_zero_", "aten::arange", "aten::linspace")
@@ -64,7 +62,7 @@ def chains(report: Report) -> pl.DataFrame:
     found = _numbered(work.with_columns(fusible=fusible)).filter("fusible")
     found = found.drop("fusible", *SHAPE, "process_id", "thread_id").filter(pl.len().over("chain") > 1)
     found = found.with_columns(outermost=_outermost(report, found.get_column("operator")))
-    copies = pl.col("name").cast(pl.String).is_in(_COPIES).all().over("chain")
+    copies = pl.col("name").cast(pl.String).is_in(("aten::copy_", "aten::_foreach_copy_")).all().over("chain")
     return _turns(found).filter((pl.col("operator").n_unique().over("chain") > 1) & ~copies)
 
 
@@ -321,7 +319,6 @@ _LEAST_NS: Final = 1_000
 #: Operators on lists of tensors that update an optimizer's state: first moments, second moments, weights.
 _UPDATES: Final = ("aten::_foreach_lerp_", "aten::_foreach_addcmul_", "aten::_foreach_addcdiv_")
 _BOTH_WAYS: Final = 2
-_FOREACH: Final = r"^aten::_foreach_"
 
 _KEYS: Final = ("device", "chain", "within", "elements")
 
@@ -425,7 +422,7 @@ def _kept() -> pl.Expr:
     reads and writes, and reads the gradients.
     """
     updated = [(pl.col("name") == name).any().cast(pl.Int64) for name in _UPDATES]
-    step = pl.col("name").str.contains(_FOREACH).all() & ((pl.col("name") == _UPDATES[-1]).sum() == 1)
+    step = pl.col("name").str.contains(r"^aten::_foreach_").all() & ((pl.col("name") == _UPDATES[-1]).sum() == 1)
     return pl.when(step).then(_BOTH_WAYS * pl.sum_horizontal(updated) + 1).otherwise(0)
 
 

@@ -181,7 +181,8 @@ def overview(
     steady = None if whole or report.scope.window is not None else known_steady_part(report)
     view = report if steady is None else report.narrow(window=steady.window)
     spans = windows_of(view)
-    main = _main_device(spans, steady)
+    busiest = spans.sort("busy_ns", "device", descending=[True, False]).get_column("device").to_list()
+    main = steady.device if steady is not None and steady.device in busiest else next(iter(busiest), None)
     of_device = view if spans.height <= 1 else view.narrow(device=main)
     # the answer tells of every GPU where nothing repeats, and what GPUs of one job wait for is told of all of them
     of_answer = view if steady is None or has_partners(view) else of_device
@@ -270,12 +271,6 @@ def _unprofiled(report: Report, view: Report, steady: SteadyPart | None, bare: B
     estimate = estimated(view, steady, MOST_REPLAYED)
     told = "" if estimate is None else estimated_sentence(estimate, steady.ns / steady.number, tool)
     return " ".join(filter(None, (told, measured)))
-
-
-def _main_device(spans: pl.DataFrame, steady: SteadyPart | None) -> int | None:
-    """The GPU that the page is about: that of the iterations, else the one that was busy longest."""
-    busiest = spans.sort("busy_ns", "device", descending=[True, False]).get_column("device").to_list()
-    return steady.device if steady is not None and steady.device in busiest else next(iter(busiest), None)
 
 
 def _makers(recorded: Report, of_device: Report, steady: SteadyPart | None) -> dict[str, Maker]:

@@ -367,8 +367,7 @@ def _outside(base: Report, other: Report) -> int:
     """Number of kernel groups of another report that match the whole of `base`, but not its narrowed part."""
     if base.whole is base:
         return 0
-    inside = same_kernels(base, other)
-    return same_kernels(base.whole, other).join(inside, on="right", how="anti").height
+    return same_kernels(base.whole, other).join(same_kernels(base, other), on="right", how="anti").height
 
 
 class PageKernels(NamedTuple):

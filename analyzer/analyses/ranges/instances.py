@@ -299,8 +299,7 @@ def far_from_others(values: pl.Expr, usual: pl.Expr, notable: float) -> pl.Expr:
 
 def judged(rows: pl.DataFrame, *, keys: Sequence[str] = ("device",)) -> pl.DataFrame:
     """Adds `odd` and `cause` to `rows` (dur_ns, warm_up, and a column per bucket), compared within `keys`."""
-    told = with_changes(with_odd(rows, keys=keys), keys=keys)
-    return told.with_columns(cause=pl.when("odd").then("most"))
+    return with_changes(with_odd(rows, keys=keys), keys=keys).with_columns(cause=pl.when("odd").then("most"))
 
 
 def with_odd(rows: pl.DataFrame, *, keys: Sequence[str]) -> pl.DataFrame:
@@ -379,8 +378,7 @@ def steps(report: Report) -> pl.DataFrame:
     rows = found.join(used_devices(report).select(_KEYS), on="process_id", how="left", nulls_equal=True)
     if report.scope.device is not None:
         rows = rows.filter(pl.col("device") == report.scope.device)
-    ledgers = window_ledgers(report, found.select("start", "end"))
-    rows = rows.join(ledgers, on=["window", "device"], how="left")
+    rows = rows.join(window_ledgers(report, found.select("start", "end")), on=["window", "device"], how="left")
     rows = rows.join(_launched_in(report, found), on=["window", "device"], how="left")
     busy = pl.sum_horizontal((f"{bucket}_ns" for bucket in BUSY_BUCKETS), ignore_nulls=False)
     most = pl.max_horizontal(f"{bucket}_ns" for bucket in IDLE)

@@ -135,7 +135,15 @@ def range_gpu(
     require(report, RANGE_GPU, *kinds)
     found = _launching(report, kinds)
     if not trace:
-        return _summary(found if by is None else by_name(report, found))
+        named = found if by is None else by_name(report, found)
+        sums = named.group_by("range", pl.col("style").cast(pl.String)).agg(
+            *spread("projected_ns", "", "_ns"),
+            pl.col("gpu_ops", "level", "children").mean().name.prefix("avg_"),
+            pl.col("projected_ns", "gpu_ops", "busy_ns", "operations", "whole_graphs", *_OF_PROCESS).sum(),
+            count=pl.len(),
+            total_ns=pl.col("dur_ns").sum(),
+        )
+        return RANGE_GPU.select(sums.sort("projected_ns", "range", "style", descending=[True, False, False]))
     parent = named_ranges(report).get_column("event_id").gather(found.get_column("parent")).alias("parent_id")
     found = found.with_columns(parent, start_ns="start").join(_stacks(report), on="row", how="left")
     order = ["projected_start_ns", "projected_ns", "event_id"]
@@ -174,17 +182,6 @@ def _launching(report: Report, kinds: tuple[str, ...]) -> pl.DataFrame:
 _OF_PROCESS: Final = tuple(column.name for column in OF_PROCESS)
 
 
-def _summary(found: pl.DataFrame) -> pl.DataFrame:
-    sums = found.group_by("range", pl.col("style").cast(pl.String)).agg(
-        *spread("projected_ns", "", "_ns"),
-        pl.col("gpu_ops", "level", "children").mean().name.prefix("avg_"),
-        pl.col("projected_ns", "gpu_ops", "busy_ns", "operations", "whole_graphs", *_OF_PROCESS).sum(),
-        count=pl.len(),
-        total_ns=pl.col("dur_ns").sum(),
-    )
-    return RANGE_GPU.select(sums.sort("projected_ns", "range", "style", descending=[True, False, False]))
-
-
 def _stacks(report: Report) -> pl.DataFrame:
     """The enclosing ranges of each range, as text of event ids: columns row, stack."""
     tree, ids = range_tree(report), named_ranges(report).get_column("event_id")
@@ -192,8 +189,7 @@ def _stacks(report: Report) -> pl.DataFrame:
     levels = tree.select("row", "parent", "level", own.alias("stack")).sort("level").partition_by("level")
     found = [tree.select("row", pl.lit("").alias("stack")).clear()]
     for level in levels:
-        outer = found[-1].rename({"row": "parent", "stack": "outer"})
-        joined = level.join(outer, on="parent", how="left")
+        joined = level.join(found[-1].rename({"row": "parent", "stack": "outer"}), on="parent", how="left")
         found.append(joined.select("row", (pl.col("outer").fill_null("") + pl.col("stack")).alias("stack")))
     return pl.concat(found)
 

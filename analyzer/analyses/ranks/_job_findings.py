@@ -140,7 +140,7 @@ def job_findings(job: Job) -> list[JobFinding]:
     number, ranks = (rows.get_column(name).n_unique() for name in ("step", "rank"))
     mean_ns = int(rows.get_column("ns").sum()) / rows.height
     steps = _Steps(number, ranks, every.get_column("step").n_unique(), rows, mean_ns)
-    rules = RULES if job.ranks.get_column("device").null_count() == 0 else _WITHOUT_GPU
+    rules = RULES if job.ranks.get_column("device").null_count() == 0 else (_stragglers,)
     found = [one for rule in rules for one in rule(job, steps)]
     worth = [one for one in found if one.finding == "straggler" or one.at_stake_ns >= _WORTH_SAYING * steps.ns]
     return sorted(worth, key=lambda one: (-one.at_stake_ns, one.finding, one.text))
@@ -277,6 +277,3 @@ def _other_work(job: Job, steps: _Steps) -> Iterable[JobFinding]:
 
 
 RULES: Final = (_stragglers, _exposed_transfer, _small_collectives, _slow_groups, _uneven_parts, _other_work)
-
-#: What holds of ranks whose collectives run in threads beside the program: that nothing else ran is not known.
-_WITHOUT_GPU: Final = (_stragglers,)

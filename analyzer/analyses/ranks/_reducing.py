@@ -54,9 +54,6 @@ if TYPE_CHECKING:
 #: Names of kernels that are kept of a rank.
 _KERNELS: Final = 64
 
-#: A step that has the number of the framework's profiler.
-_NUMBERED: Final = r"^step:(\d+)$"
-
 
 class _Member(NamedTuple):
     """A rank of a report."""
@@ -259,7 +256,7 @@ def _steps(one: _Member, steady: SteadyPart | None) -> pl.DataFrame:
     rows = steady.rows.filter(pl.col("name") == steady.each).sort("start_ns")
     work = launched_work(one.report)
     ends = rows.get_column("start_ns") + rows.get_column("dur_ns")
-    number = pl.col("window").str.extract(_NUMBERED).cast(pl.Int64)
+    number = pl.col("window").str.extract(r"^step:(\d+)$").cast(pl.Int64)
     told = rows.select(
         pl.lit(one.number, dtype=pl.Int64).alias("member"),
         pl.coalesce(number, "index").alias("step"),
@@ -436,16 +433,20 @@ def _of_one_time(ranks: pl.DataFrame, doubts: list[tuple[str, int, str]]) -> pl.
     time = int(starts[int(np.argmax(running))])
     kept = ranks.filter((pl.col("start_ns") <= time) & (pl.col("end_ns") > time))
     kept = (kept if kept.height else ranks).unique("rank", keep="first", maintain_order=True)  # none did anything
-    since = datetime.fromtimestamp(time // _NS_PER_S, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
+    since = datetime.fromtimestamp(time // 10**9, tz=UTC).strftime("%Y-%m-%d %H:%M:%S")
     doubts.append(("further reports of ranks", ranks.height - number, _TWICE.format(since)))
     if kept.height < number:
-        doubts.append(("ranks recorded at other times only", number - kept.height, _OTHER_TIME))
+        doubts.append(
+            (
+                "ranks recorded at other times only",
+                number - kept.height,
+                "they are left out: what they did has no partner in what is read",
+            )
+        )
     return kept
 
 
-_NS_PER_S: Final = 1_000_000_000
 _TWICE: Final = "of several reports of a rank, as of cycles of a profiler, those are read that ran at {} UTC"
-_OTHER_TIME: Final = "they are left out: what they did has no partner in what is read"
 
 
 def put_together(found: Gathered, members: Ints) -> Rows:

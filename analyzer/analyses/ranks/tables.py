@@ -279,8 +279,7 @@ def common_steps(rows: pl.DataFrame) -> pl.DataFrame:
     Without those at the beginning and the end that are far too short on a rank: there what comes before and after the
     steps was taken for some. An odd step counts: what ranks wait for in it is what is looked for.
     """
-    number = rows.get_column("rank").n_unique()
-    everywhere = rows.filter(pl.len().over("step") == number)
+    everywhere = rows.filter(pl.len().over("step") == rows.get_column("rank").n_unique())
     whole = everywhere.filter(pl.col("kind").is_in(["steady", "odd"]).all().over("step"))
     short = whole.select("step", short=pl.col("ns") < _SHORT * pl.col("ns").median().over("rank"))
     usual = whole.join(short.filter("short"), on="step", how="anti").get_column("step")
@@ -289,8 +288,6 @@ def common_steps(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 # The critical path over ranks, each in a report of its own, on corrected clocks.
-
-_STEADY: Final = "steady"
 
 
 class _Part(NamedTuple):
@@ -332,8 +329,7 @@ def rank_path(job: Job, reports: Iterable[tuple[int, Report]]) -> pl.DataFrame:
     low, high = min(span[0] for span in spans.values()), max(span[1] for span in spans.values())
     last = max(parts, key=lambda part: spans[part.member][1])
     bases = np.cumsum([0, *(len(part.next) for part in parts)])
-    through = _together(job, parts, bases)
-    pieces = walk(through, last.first + int(bases[parts.index(last)]), low, high)
+    pieces = walk(_together(job, parts, bases), last.first + int(bases[parts.index(last)]), low, high)
     found = int((pieces.get_column("end") - pieces.get_column("start")).sum())
     if found != high - low:
         raise AssertionError(
@@ -350,7 +346,7 @@ def rank_path(job: Job, reports: Iterable[tuple[int, Report]]) -> pl.DataFrame:
 def _common(job: Job) -> pl.DataFrame:
     """The steps that all ranks have, from the first to the last steady one: member, step, low and high (job's time)."""
     shared = job.steps.filter(pl.col("member").n_unique().over("step") == job.ranks.height)
-    steady = pl.col("step").filter(pl.col("kind") == _STEADY)
+    steady = pl.col("step").filter(pl.col("kind") == "steady")
     found = shared.filter(pl.col("step").is_between(steady.min(), steady.max()))
     told = found.join(offsets(job).select("member", "offset_ns"), on="member")
     moved = pl.col("offset_ns") + job.origin_ns

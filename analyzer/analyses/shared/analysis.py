@@ -186,8 +186,6 @@ _WORTH_WHILE: Final = 1 << 19
 _MANY: Final = 1 << 20
 _MANY_ON_HOST: Final = 1 << 22
 
-_ON_HOST: Final = ("api", "op", "python")
-
 
 def _count(report: Report, *kinds: str) -> int:
     return sum(report.kind(kind).height for kind in kinds if kind in report.kinds)
@@ -196,7 +194,7 @@ def _count(report: Report, *kinds: str) -> int:
 def many_events(report: Report) -> bool:
     """Whether memory matters more than time for a report."""
     many = _count(report, "kernel") > _MANY
-    return many or ("op" in report.kinds and _count(report, *_ON_HOST) > _MANY_ON_HOST)
+    return many or ("op" in report.kinds and _count(report, "api", "op", "python") > _MANY_ON_HOST)
 
 
 def side_by_side(report: Report, makers: Sequence[Callable[[Report], T]]) -> list[T]:

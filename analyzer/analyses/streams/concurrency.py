@@ -20,7 +20,6 @@ from kanalyze.analyses.device._operations import (
     operations,
     with_facts,
 )
-from kanalyze.analyses.device._windows import busy_spans as device_spans
 from kanalyze.analyses.host._call_kinds import calls_that, names_that
 from kanalyze.analyses.shared.analysis import check_grouping, once_per_process, once_per_report, require
 from kanalyze.columns import as_of, count_up_to, gathered, in_order, nearest, parts_by, positions
@@ -185,31 +184,21 @@ def streamed_operations(report: Report, *facts: str) -> pl.DataFrame:
 def _stream_numbers(report: Report) -> pl.DataFrame:
     """Number and group of the stream of each of :func:`device_operations`."""
     work, streams = device_operations(report, "context_id", "stream"), used_streams(report)
-    keys = [key for key in STREAM_KEYS if streams.get_column(key).n_unique() > 1]
-    if not keys:
-        only = (pl.lit(0 if streams.is_empty() else streams.item(0, name), dtype=pl.UInt32) for name in _NUMBERS)
-        return work.with_columns(**dict(zip(_NUMBERS, only, strict=True))).select(_NUMBERS)
-    wanted = streams.select(*_NUMBERS, *keys)
-    joined = work.select(keys).join(wanted, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    keys = [key for key in STREAM_KEYS if streams.get_column(key).n_unique() > 1] or ["stream"]
+    joined = work.select(keys).join(streams, on=keys, how="left", nulls_equal=True, maintain_order="left")
     return joined.select(_NUMBERS)
 
 
 @once_per_report
 def placed_operations(report: Report) -> pl.DataFrame:
     """Operations in the window, clipped to it: `exclusive_operations` with number and group of their streams."""
-    work = exclusive_operations(report)
     numbers = streamed_operations(report).select("row", *_NUMBERS)
-    if not work.get_column("row").equals(numbers.get_column("row")):
-        numbers = work.select("row").join(numbers, on="row", how="left", maintain_order="left")
-    return pl.concat([numbers.drop("row"), work], how="horizontal")
+    return exclusive_operations(report).join(numbers, on="row", how="left", maintain_order="left")
 
 
 @once_per_report
 def busy_spans(report: Report) -> dict[int, pl.DataFrame]:
     """Span set of busy time within the window, by stream number."""
-    streams = used_streams(report)
-    if streams.height == 1 and report.scope.window is None:  # equal to that of the device, so one copy is shared
-        return {0: device_spans(report)[streams.item(0, "device")]}
     return spans_by_stream(placed_operations(report).select("number", "start", "end"))
 
 
@@ -375,15 +364,14 @@ def stream_pairs(report: Report) -> pl.DataFrame:
     sums = pl.concat(parts, how="diagonal").group_by(*_PAIR).agg(pl.col(*_SUMS).sum())
     known = sums.filter(pl.col("first").is_in(compared) & pl.col("second").is_in(compared))
     known = known.filter(pl.any_horizontal(pl.col("overlap_ns", "turns", "waits", "ordered_waits") > 0))
-    times = pl.DataFrame({"number": list(length), "busy_ns": list(length.values())}, schema=_LENGTHS)
+    times = pl.DataFrame(
+        {"number": list(length), "busy_ns": list(length.values())}, schema={"number": pl.UInt32, "busy_ns": pl.Int64}
+    )
     both = streams.join(times, on="number")
     other = both.select("number", other_stream="stream", other_type="type", other_busy_ns="busy_ns")
     never = (pl.col("overlap_ns") == 0) & (pl.col("waits") > 0)
     joined = known.join(both, left_on="first", right_on="number").join(other, left_on="second", right_on="number")
     return joined.with_columns(never_overlap=never)
-
-
-_LENGTHS: Final = {"number": pl.UInt32, "busy_ns": pl.Int64}
 
 
 def _overlaps(spans: list[pl.DataFrame], numbers: list[int]) -> pl.DataFrame:

@@ -86,8 +86,6 @@ CRITICAL: Final = "critical path"
 
 _KIND: Final = pl.Enum([*KINDS, LEDGER, ITERATIONS, CRITICAL])
 
-_UNNAMED: Final = "(no name)"
-
 
 class Track(NamedTuple):
     """A track: where its slices ran, what they are, its lane among those of one place, and of several ranks its rank.
@@ -217,7 +215,7 @@ def _events(report: Report, kind: str) -> pl.DataFrame:
     return events.select(
         "event_id",
         pl.col("kind").cast(_KIND),
-        pl.col("name").cast(pl.String).fill_null(_UNNAMED),
+        pl.col("name").cast(pl.String).fill_null("(no name)"),
         start.alias("start"),
         pl.max_horizontal(start, pl.when(dur.is_null()).then(last).otherwise(start + dur)).alias("end"),
         dur.is_null().alias("open"),

@@ -39,8 +39,6 @@ from kanalyze.report import Report
 #: Bins of a device's window in which means are taken.
 _BINS: Final = 2000
 
-_NS_PER_S: Final = 1e9
-
 
 class Counter(NamedTuple):
     """A quantity over time: t_ns and value.
@@ -117,7 +115,7 @@ def means(moved: pl.DataFrame, low: int, high: int, width: int) -> pl.DataFrame:
     done = (pl.col("done") + pl.col("slope") * (pl.col("t") - pl.col("from"))).fill_null(0.0)
     edges = pl.concat([starts, pl.Series([high])]).to_frame("t").set_sorted("t")
     found = edges.join_asof(ramps.with_columns(pl.col("t").alias("from")), on="t").with_columns(done=done)
-    value = (pl.col("done").diff() / pl.col("t").diff()).shift(-1) * _NS_PER_S
+    value = (pl.col("done").diff() / pl.col("t").diff()).shift(-1) * 1e9
     return found.select(t_ns="t", value=value.clip(0.0)).head(len(starts))
 
 
@@ -263,7 +261,9 @@ def _lines(report: Report) -> Iterator[_Line]:
     iterations = named_iterations(report).select("start", "end", "name", tone=tone, note="kind")
     yield _line(Track("Iterations", "iterations", "iteration"), iterations)
     critical = with_names(report, path(report))
-    causes = _toned(critical.get_column("cause").cast(pl.Enum(CAUSES)), _TONES_OF_CAUSES)
+    causes = _toned(
+        critical.get_column("cause").cast(pl.Enum(CAUSES)), [_PATH_TONES.get(cause, cause) for cause in CAUSES]
+    )
     critical = critical.select("start", "end", "name", tone=causes, note="cause")
     yield _line(Track("Critical path", "critical path", "path"), critical)
     for device in windows(report).get_column("device"):
@@ -299,7 +299,6 @@ _PATH_TONES: Final = {
     "return of a wait": "sync",
     "call": "api",
 }
-_TONES_OF_CAUSES: Final = [_PATH_TONES.get(cause, cause) for cause in CAUSES]
 
 
 def _streams(report: Report) -> dict[int, list[tuple[int | None, int | None, pl.DataFrame]]]:

@@ -56,41 +56,6 @@ def rows(events, *buckets):
     return [row for row in found if row[0] in buckets]
 
 
-def test_what_the_first_operation_waited_for_is_unknown():
-    assert rows(CUT, "launch", "unknown") == [
-        ("launch", "call", 5 * US),
-        ("unknown", "recording begins", LATE - 5 * US),
-    ]
-    told = culprits(report(CUT)).filter(pl.col("bucket") == "unknown").select("culprit", "ns").rows()
-    assert told == [("recording begins", LATE - 5 * US)]
-    (gap,) = gaps(report(CUT)).select("reason", "culprit", "unknown_ns").rows()
-    assert gap == ("unknown", "recording begins", LATE - 5 * US)
-
-
-def test_two_waits_of_unknown_cause_in_one_gap_are_both_counted():
-    events = [
-        call("cudaDeviceSynchronize", 0, 100 * US),
-        *launched(150 * US, 155 * US, kernel(LATE, 2 * LATE, correlation=1)),
-    ]
-    unknown = 100 * US + LATE - 155 * US
-    assert rows(events, "unknown") == [("unknown", "recording begins", unknown)]
-    assert gaps(report(events)).select("dur_ns", "unknown_ns").rows() == [(LATE, unknown)]
-    (told,) = culprits(report(events)).filter(pl.col("bucket") == "unknown").select("ns", "gaps", "longest_ns").rows()
-    assert told == (unknown, 1, unknown)
-
-
-def test_the_page_and_health_say_that_the_recording_begins_there():
-    page = summarize(report(CUT))
-    assert page.answer.startswith(
-        "The GPU was busy 50.0 % of 1.000 s; the largest part of the rest went to what the rec"
-    )
-    (row,) = health(report(CUT)).filter(check="processes at work before the recording").to_dicts()
-    assert (row["count"], row["ns"], row["doubt"]) == (1, LATE - 5 * US, True)
-    assert "the recording begins there" in row["effect"]
-    assert not health(report(CUT)).filter(check="idle time of unknown cause").get_column("count").item()
-    assert [one.rule for one in ranked(report(CUT))] == []
-
-
 @pytest.mark.parametrize("shown", BEGINNINGS.values(), ids=BEGINNINGS)
 @pytest.mark.one_in(4)
 def test_where_the_process_began_in_the_recording_it_is_latency(shown):
@@ -98,52 +63,6 @@ def test_where_the_process_began_in_the_recording_it_is_latency(shown):
     assert found["launch"] >= LATE - 66 * US
     assert rows([*CUT, shown], "unknown") == []
     assert not health(report([*CUT, shown])).filter(check="processes at work before the recording").item(0, "count")
-
-
-@pytest.mark.parametrize("usual", NONE.values(), ids=NONE)
-def test_what_warm_programs_do_shows_no_beginning(usual):
-    assert rows([*CUT, usual], "unknown") == [("unknown", "recording begins", LATE - 5 * US)]
-
-
-@pytest.mark.parametrize(("waits", "hidden"), [(50 * US, False), (50 * US + 1, True)])
-def test_what_starts_at_once_waited_for_nothing_else(waits, hidden):
-    events = [call("cudaLaunchKernel", 0, 5, correlation=1), kernel(5 + waits, MS, correlation=1)]
-    expected = ("unknown", "recording begins", waits) if hidden else ("launch", "latency", waits)
-    assert rows(events, "launch", "unknown")[-1] == expected or expected in rows(events, "launch", "unknown")
-
-
-def test_each_stream_may_hold_work_from_before():
-    side = [call("cudaMemcpyAsync", 0, 5, correlation=1), memcpy(6, 10, correlation=1, stream=9)]
-    main = [call("cudaLaunchKernel", 20, 25, correlation=2), kernel(LATE, LATE + 9, correlation=2)]
-    later = [call("cudaLaunchKernel", LATE + 20, LATE + 25, correlation=3), kernel(2 * LATE, 3 * LATE, correlation=3)]
-    events = [*side, *main, *later]
-    assert rows(events, "unknown") == [("unknown", "recording begins", LATE - 25)]
-    assert ("launch", "latency", LATE - 25 + 1) in rows(events, "launch")  # of the second one on its stream
-
-
-def test_operations_launched_before_the_recording():
-    before = [kernel(0, 5 * MS, correlation=9), kernel(6 * MS, 13 * MS, correlation=10)]
-    events = [
-        *before,
-        call("cudaDeviceSynchronize", 10, 14 * MS),
-        call("cudaLaunchKernel", 15 * MS, 16 * MS, correlation=1),
-    ]
-    events += [kernel(16 * MS, 17 * MS, correlation=1)]
-    assert rows(events, "sync", "unknown", "loading") == [
-        ("sync", "cudaDeviceSynchronize", MS),  # once both had ended
-        ("unknown", "recording begins", MS),
-    ]
-
-
-def test_a_blocking_call_before_anything_ran_waits_for_what_is_not_recorded():
-    events = [call("cudaDeviceSynchronize", 0, 14 * MS), call("cudaStreamSynchronize", 14 * MS, 14 * MS + 50 * US)]
-    events += [call("cudaLaunchKernel", 15 * MS, 16 * MS, correlation=1), kernel(16 * MS, 17 * MS, correlation=1)]
-    assert rows(events, "sync", "unknown") == [
-        ("sync", "cudaStreamSynchronize", 50 * US),
-        ("unknown", "recording begins", 14 * MS),
-    ]
-    (blocks,) = [one for one in ranked(report(events)) if one.rule == "host-blocks"]
-    assert blocks.at_stake_ns == 50 * US
 
 
 def slow_first(*more, thread=1):
@@ -223,3 +142,73 @@ def test_real_recordings_that_begin_in_mid_run():
         assert set(found) <= {"first in recording", "module", "library", "graph"}, name
     for name in ("add.sqlite", "torch.sqlite", "nccl.sqlite", "two_processes.sqlite", "visible_devices.sqlite"):
         assert _call_kinds.begun_before(real_report(REPORTS / name)).is_empty(), name
+
+
+#: Two streams, each of which may hold work from before.
+STREAMS = [
+    *(call("cudaMemcpyAsync", 0, 5, correlation=1), memcpy(6, 10, correlation=1, stream=9)),
+    *(call("cudaLaunchKernel", 20, 25, correlation=2), kernel(LATE, LATE + 9, correlation=2)),
+    *(call("cudaLaunchKernel", LATE + 20, LATE + 25, correlation=3), kernel(2 * LATE, 3 * LATE, correlation=3)),
+]
+LAUNCH = [call("cudaLaunchKernel", 15 * MS, 16 * MS, correlation=1), kernel(16 * MS, 17 * MS, correlation=1)]
+#: Operations that were launched before the recording, and a call that waits for both.
+EARLIER = [kernel(0, 5 * MS, correlation=9), kernel(6 * MS, 13 * MS, correlation=10)]
+TWO_WAITS = [
+    call("cudaDeviceSynchronize", 0, 100 * US),
+    *launched(150 * US, 155 * US, kernel(LATE, 2 * LATE, correlation=1)),
+]
+
+
+def prompt(waits):
+    return [call("cudaLaunchKernel", 0, 5, correlation=1), kernel(5 + waits, MS, correlation=1)]
+
+
+@pytest.mark.parametrize(
+    ("events", "buckets", "expected"),
+    [
+        (CUT, ("launch", "unknown"), [("launch", "call", 5 * US), ("unknown", "recording begins", LATE - 5 * US)]),
+        (TWO_WAITS, ("unknown",), [("unknown", "recording begins", 100 * US + LATE - 155 * US)]),
+        *(([*CUT, usual], ("unknown",), [("unknown", "recording begins", LATE - 5 * US)]) for usual in NONE.values()),
+        # what starts at once waited for nothing else
+        (prompt(50 * US), ("launch", "unknown"), [("launch", "call", 5), ("launch", "latency", 50 * US)]),
+        (prompt(50 * US + 1), ("unknown",), [("unknown", "recording begins", 50 * US + 1)]),
+        # the latency is of the second one on its stream
+        (
+            STREAMS,
+            ("launch", "unknown"),
+            [("launch", "call", 15), ("launch", "latency", LATE - 24), ("unknown", "recording begins", LATE - 25)],
+        ),
+        (
+            [*EARLIER, call("cudaDeviceSynchronize", 10, 14 * MS), *LAUNCH],
+            ("sync", "unknown", "loading"),
+            [("sync", "cudaDeviceSynchronize", MS), ("unknown", "recording begins", MS)],
+        ),
+    ],
+)
+def test_what_was_waited_for_first(events, buckets, expected):
+    assert sorted(rows(events, *buckets)) == expected
+
+
+def test_tables_the_page_and_health_say_that_the_recording_begins_there():
+    for events, unknown in ((CUT, LATE - 5 * US), (TWO_WAITS, 100 * US + LATE - 155 * US)):
+        found = culprits(report(events)).filter(pl.col("bucket") == "unknown")
+        assert found.select("culprit", "ns", "gaps", "longest_ns").rows() == [("recording begins", unknown, 1, unknown)]
+        assert gaps(report(events)).select("reason", "unknown_ns").rows() == [("unknown", unknown)]
+    assert summarize(report(CUT)).answer.startswith(
+        "The GPU was busy 50.0 % of 1.000 s; the largest part of the rest went to what the rec"
+    )
+    (row,) = health(report(CUT)).filter(check="processes at work before the recording").to_dicts()
+    assert (row["count"], row["ns"], row["doubt"]) == (1, LATE - 5 * US, True)
+    assert "the recording begins there" in row["effect"]
+    assert not health(report(CUT)).filter(check="idle time of unknown cause").get_column("count").item()
+    assert [one.rule for one in ranked(report(CUT))] == []
+
+
+def test_a_blocking_call_before_anything_ran_waits_for_what_is_not_recorded():
+    calls = [call("cudaDeviceSynchronize", 0, 14 * MS), call("cudaStreamSynchronize", 14 * MS, 14 * MS + 50 * US)]
+    assert rows([*calls, *LAUNCH], "sync", "unknown") == [
+        ("sync", "cudaStreamSynchronize", 50 * US),
+        ("unknown", "recording begins", 14 * MS),
+    ]
+    (blocks,) = [one for one in ranked(report([*calls, *LAUNCH])) if one.rule == "host-blocks"]
+    assert blocks.at_stake_ns == 50 * US

@@ -68,12 +68,6 @@ def test_time_between_aligned_launches_has_the_name_of_the_trace():
     assert gaps(made, by="culprit").filter(pl.col("culprit") == "aten::randn").item(0, "aligned_share") == 1
 
 
-def test_without_a_trace_nothing_is_named():
-    made = report(launches("abc"))
-    assert set(host_rows(made)) == {"between cudaLaunchKernel and cudaLaunchKernel"}
-    assert told(made, culprits(made)) == told_briefly(made, culprits(made)) == ""
-
-
 STEP_OF_PROGRAM = host("python", "train.py(31): step", 12_000, 99_000)
 WAITS = [call("cudaStreamSynchronize", 20_000, 90_000), op("aten::item", 15_000, 91_000)]
 
@@ -98,22 +92,6 @@ def test_the_name_of_the_time_between_two_launches(events, free_ns, name):
     assert events_between(made, (1, 1), spans).rows() == [(free_ns, name)]
 
 
-def test_the_loader_has_the_name_that_users_know():
-    name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-    trace = [*launches("ab"), nvtx(name, 12_000, 99_000), op("aten::stack", 20_000, 50_000)]
-    assert "DataLoader.__next__" in host_rows(beside(launches("ab"), trace))
-
-
-def test_a_range_of_the_report_itself_goes_before_and_far_longer_time_has_no_name():
-    trace = [*launches("abc"), op("aten::randn", 11_000, 99_000)]
-    own = host_rows(beside([*launches("abc"), nvtx("load", 0, 100_000)], trace))
-    assert "load" in own
-    assert "aten::randn" not in own
-    late = [*launches("a"), *launches("b", first=5_000_000)]
-    late[2:] = [replace(event, correlation=1_001) for event in late[2:]]
-    assert "aten::randn" not in host_rows(beside(late, [*launches("ab"), trace[-1]]))
-
-
 def test_too_few_aligned_launches_name_nothing_and_that_is_said():
     trace = [*launches("ab"), op("aten::randn", 11_000, 99_000)]
     made = beside(launches("abcdefgh"), trace)
@@ -123,19 +101,6 @@ def test_too_few_aligned_launches_name_nothing_and_that_is_said():
         "The trace names no host time: only 25.0 % of the launches are aligned with its own."
     )
     assert told_briefly(made, culprits(made)) == ""
-
-
-def test_where_launches_lack_a_partner_only_usual_names_count():
-    step = 100_000
-    usual = [op("aten::randn", at + 11_000, at + 99_000) for at in range(0, 6 * step, 2 * step)]
-    odd = [*usual[:2], op("aten::save", 4 * step + 11_000, 4 * step + 99_000)]
-    for ops, seen in ((usual, True), (odd, True)):
-        made = beside(launches("abababab"), [*launches("ababab"), *ops])
-        names = host_rows(made)
-        assert ("aten::randn" in names) is seen
-        assert "aten::save" not in names
-    complete = beside(launches("ababab"), [*launches("ababab"), *odd])
-    assert "aten::save" in host_rows(complete)
 
 
 def test_several_processes_have_no_alignment():
@@ -199,17 +164,6 @@ def test_launches_of_both_passes_are_aligned(sample):
     assert found.share > 0.97
 
 
-def test_a_capture_opens_its_trace_once_and_closes_it():
-    with read(SAMPLES / "cdist") as capture:
-        trace = capture.beside()
-        assert trace.meta.tool == "torch.profiler"
-        assert capture.beside() is trace
-        assert capture.narrow(device=0).beside() is trace
-        assert culprits(capture).get_column("aligned_share").drop_nulls().len() > 0
-    with pytest.raises(ClosedReportError):
-        trace.table("op_detail")
-
-
 def test_a_trace_that_its_owner_closed_or_that_cannot_be_read_names_nothing(tmp_path):
     base, trace, *_ = read_all(SAMPLES / "cdist")
     trace.close()
@@ -260,17 +214,6 @@ def test_a_stretch_that_recurs_is_half_of_the_trace_or_all_around_a_launch(steps
         assert recurring(pair).arg_true().to_list() == [*range(6, 6 + length)] * (length == least)
 
 
-def test_what_shares_launches_with_a_step_is_none():
-    # an evaluation has the forward pass of a step, and other launches after it
-    evaluation = "abcdefgh" + "uvw"
-    made = beside(launches(STEP * 30 + evaluation * 20), of_steps(2))
-    assert host_rows(made)["aten::randn"] == 30 * 89_000
-
-
-def test_the_page_says_how_sure_the_names_are():
-    assert overview(read(SAMPLES / "cdist")).named == "host time named by the trace (100.0 % aligned)"
-
-
 def test_a_read_lies_where_its_copy_lies_in_the_trace():
     trace = [*launches("abc"), op("aten::item", 99_000, 111_000)]
     made = beside(launches("abc"), trace)
@@ -281,3 +224,56 @@ def test_a_read_lies_where_its_copy_lies_in_the_trace():
     fewer = beside(launches("abcd"), trace)
     assert launches_beside(fewer, points).get_column("at").is_null().all()
     assert sites_of_launches(report(launches("abc")), points).get_column("operator").is_null().all()
+
+
+LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+RANDN = op("aten::randn", 11_000, 99_000)
+LATE = [*launches("a"), *(replace(event, correlation=1_001) for event in launches("b", first=5_000_000))]
+USUAL = [op("aten::randn", at + 11_000, at + 99_000) for at in range(0, 600_000, 200_000)]
+ODD = [*USUAL[:2], op("aten::save", 411_000, 499_000)]
+
+
+@pytest.mark.parametrize(
+    ("made", "named", "unnamed"),
+    [
+        (report(launches("abc")), {"between cudaLaunchKernel and cudaLaunchKernel"}, set()),
+        # the loader has the name that users know
+        (
+            beside(launches("ab"), [*launches("ab"), nvtx(LOADER, 12_000, 99_000), op("aten::stack", 20_000, 50_000)]),
+            {"DataLoader.__next__"},
+            set(),
+        ),
+        # a range of the report itself goes before, and far longer time has no name
+        (
+            beside([*launches("abc"), nvtx("load", 0, 100_000)], [*launches("abc"), RANDN]),
+            {"load"},
+            {"aten::randn"},
+        ),
+        (beside(LATE, [*launches("ab"), RANDN]), set(), {"aten::randn"}),
+        # where launches lack a partner only usual names count
+        (beside(launches("abababab"), [*launches("ababab"), *USUAL]), {"aten::randn"}, {"aten::save"}),
+        (beside(launches("abababab"), [*launches("ababab"), *ODD]), {"aten::randn"}, {"aten::save"}),
+        (beside(launches("ababab"), [*launches("ababab"), *ODD]), {"aten::save"}, set()),
+    ],
+)
+def test_what_is_named_by_the_trace(made, named, unnamed):
+    assert host_rows(made).keys() >= named
+    assert not host_rows(made).keys() & unnamed
+    assert made.beside() is not None or told(made, culprits(made)) == told_briefly(made, culprits(made)) == ""
+
+
+def test_what_shares_launches_with_a_step_is_none():
+    # an evaluation has the forward pass of a step, and other launches after it
+    made = beside(launches(STEP * 30 + "abcdefghuvw" * 20), of_steps(2))
+    assert host_rows(made)["aten::randn"] == 30 * 89_000
+
+
+def test_a_capture_opens_its_trace_once_and_closes_it():
+    with read(SAMPLES / "cdist") as capture:
+        trace = capture.beside()
+        assert trace.meta.tool == "torch.profiler"
+        assert capture.beside() is capture.narrow(device=0).beside() is trace
+        assert culprits(capture).get_column("aligned_share").drop_nulls().len() > 0
+    with pytest.raises(ClosedReportError):
+        trace.table("op_detail")
+    assert overview(read(SAMPLES / "cdist")).named == "host time named by the trace (100.0 % aligned)"

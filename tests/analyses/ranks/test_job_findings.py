@@ -26,84 +26,8 @@ END = Op("all_reduce", "world", 64, compute_ns=900_000)
 SOUND = Plan(ops=(HIDDEN, HIDDEN, END), jitter=0, kernels=(100, 100, 100, 100))
 
 
-def found(plan, name):
-    """The findings of one kind."""
-    return [one for one in job_findings(job_of([*play(plan).reductions()])) if one.finding == name]
-
-
 def changed(**keys):
     return replace(SOUND, **keys)
-
-
-def test_a_sound_job_has_no_finding():
-    assert job_findings(job_of([*play(SOUND).reductions()])) == []
-
-
-def test_straggler():
-    late = Straggler(2, 1, 4, 500_000, "kernel")
-    (one,) = found(changed(stragglers=(late,)), "straggler")
-    assert one.at_stake_ns == pytest.approx(500_000 * 4 / 6, rel=0.02)
-    assert one.text.startswith("Rank 2 is 500.0 µs late in 4 steps, most for its kernel: another one waits 500.0 µs")
-    assert one.action.startswith("Give ranks equal work")
-    (one,) = found(changed(stragglers=(late._replace(bucket="host"),)), "straggler")
-    assert "most for its host" in one.text
-    assert found(SOUND, "straggler") == []
-
-
-def test_exposed_transfer():
-    alone = HIDDEN._replace(bytes=40_000_000, overlapped=False)
-    (one,) = found(changed(ops=(alone, END)), "exposed-transfer")
-    assert one.at_stake_ns == pytest.approx(40_000_000 / 200 * 1.05, rel=0.15)  # BYTES_PER_NS, and up to 10 % more
-    assert found(changed(ops=(alone._replace(overlapped=True), END)), "exposed-transfer") == []
-
-
-def test_small_collectives():
-    large = Op("all_reduce", "world", 100_000_000, compute_ns=100_000)
-    small = Op("all_reduce", "world", 100_000, compute_ns=10_000)
-    (one,) = found(changed(ops=(large, *[small] * 12)), "small-collectives")
-    assert "12 all_reduce a step of at most 100.0 kB each" in one.text
-    assert 0.5 * 12 * 10_000 < one.at_stake_ns < 12 * 11_000  # their latencies
-    assert found(changed(ops=(large, *[small] * 7)), "small-collectives") == []
-    assert found(changed(ops=(large, *[large] * 12)), "small-collectives") == []
-
-
-def test_slow_group():
-    op = Op("all_reduce", "tp", 10_000_000, compute_ns=50_000)
-    plan = Plan(ranks=8, ops=(op, op), jitter=0)
-    (one,) = found(replace(plan, slow={"tp2": 0.5}), "slow-group")
-    assert one.text.startswith("Group tp2 reaches ")
-    assert one.at_stake_ns == pytest.approx(2 * 10_000_000 / 200, rel=0.2)  # as long again as at full speed
-    assert found(plan, "slow-group") == []
-    two_groups = Plan(ranks=4, ops=(op, op), jitter=0, slow={"tp1": 0.5})
-    assert found(two_groups, "slow-group") == []  # of two, none is usual
-
-
-def test_uneven_all_to_all():
-    op = Op("all_to_all", "world", 20_000_000, compute_ns=100_000, uneven=2)
-    (one,) = found(changed(ops=(op, END)), "uneven-all-to-all")
-    assert one.text == "Parts of 6 all_to_all are uneven: up to 2.00 × the mean of the ranks."
-    assert one.at_stake_ns == pytest.approx(20_000_000 / 200, rel=0.2)  # half of what it takes
-    for even in (1, 1.2, 0):
-        assert found(changed(ops=(op._replace(uneven=even), END)), "uneven-all-to-all") == []
-
-
-def test_other_work():
-    more = {"kernels": (100, 110, 100, 100), "stragglers": (Straggler(1, 0, 5, 300_000, "kernel"),)}
-    (one,) = found(changed(**more), "other-work")
-    assert one.text == "Rank 1 runs 1.10 × as many kernels as the others, and computes 299.9 µs longer in a step."
-    assert one.at_stake_ns == pytest.approx(300_000, rel=0.01)
-    assert found(changed(**{**more, "kernels": (100, 101, 100, 100)}), "other-work") == []
-    assert found(changed(**{**more, "stragglers": ()}), "other-work") == []  # more kernels, and no longer
-
-
-def test_of_a_rank_whose_kernels_are_not_known_nothing_is_told():
-    assert found(changed(kernels=(100, 150, 0, 0), stragglers=()), "other-work") == []
-
-
-def test_each_finding_is_explained():
-    told = {"straggler", "exposed-transfer", "small-collectives", "slow-group", "uneven-all-to-all", "other-work"}
-    assert len(RULES) == len(told)
-    assert told <= {*names()}
 
 
 def with_kinds(kinds):
@@ -321,17 +245,15 @@ def test_the_step_in_which_a_rank_sleeps_counts_whatever_it_is_called(kinds):
     assert [text[:8] for text in stragglers] == ["Rank 2 i"]
 
 
-@pytest.mark.parametrize(
-    ("loads", "detail", "place"), [(True, IN_LOADER, " in DataLoader.__next__"), (False, None, "")]
-)
-def test_a_rank_is_late_for_its_loader_if_that_took_longer_than_on_the_rank_before_it(reports, loads, detail, place):
+@pytest.mark.parametrize(("loads", "detail", "at"), [(True, IN_LOADER, " in DataLoader.__next__"), (False, None, "")])
+def test_a_rank_is_late_for_its_loader_if_that_took_longer_than_on_the_rank_before_it(reports, loads, detail, at):
     job = job_of([reduced(one) for one in reports(loads=loads)], one_host=True)
     (late,) = late_ranks(job)
     assert (late.rank, late.first, late.last, late.late_ns) == (1, SLOW, SLOW, LATE * 1_000)
     assert (late.causes, late.detail) == ((("host", LATE * 1_000),), detail)
-    assert f"late in step {SLOW}: host +20.00 ms{place}" in answer(job)
+    assert f"late in step {SLOW}: host +20.00 ms{at}" in answer(job)
     (straggler,) = [one for one in job_findings(job) if one.finding == "straggler"]
-    assert f"most for its host{place}: another one waits" in straggler.text
+    assert f"most for its host{at}: another one waits" in straggler.text
     assert straggler.action.startswith("Look at this rank's DataLoader") == loads
     rows = job.table("rank_steps").drop_nulls("detail").select("rank", "step", "cause", "detail").rows()
     assert rows == [(1, SLOW, "host", IN_LOADER)] * loads
@@ -356,3 +278,72 @@ def test_without_shapes_sizes_are_not_told(job):
     rows = job({}).table("collectives")
     assert rows.get_column("bytes").null_count() == rows.height == 2 * 2 * len(STEPS)
     assert rows.get_column("busbw_bytes_per_s").null_count() == rows.height
+
+
+ALONE = HIDDEN._replace(bytes=40_000_000, overlapped=False)
+LARGE, SMALL = Op("all_reduce", "world", 100_000_000, 100_000), Op("all_reduce", "world", 100_000, 10_000)
+TENSOR_PARALLEL = Plan(ranks=8, ops=(Op("all_reduce", "tp", 10_000_000, 50_000),) * 2, jitter=0)
+UNEVEN = Op("all_to_all", "world", 20_000_000, compute_ns=100_000, uneven=2)
+MORE = {"kernels": (100, 110, 100, 100), "stragglers": (Straggler(1, 0, 5, 300_000, "kernel"),)}
+LATE_FOR = {bucket: changed(stragglers=(Straggler(2, 1, 4, 500_000, bucket),)) for bucket in ("kernel", "host")}
+
+#: By finding: jobs that have the fault, with what is at stake (roughly) and a part of the sentence; and jobs without.
+FINDINGS = {
+    "straggler": (
+        [
+            (LATE_FOR["kernel"], 500_000 * 4 / 6, 0.02, "Rank 2 is 500.0 µs late in 4 steps, most for its kernel: "),
+            (LATE_FOR["host"], 500_000 * 4 / 6, 0.02, "most for its host: another one waits 500.0 µs"),
+        ],
+        [SOUND],
+    ),
+    # at 200 bytes a ns, and up to 10 % more
+    "exposed-transfer": (
+        [(changed(ops=(ALONE, END)), 40_000_000 / 200 * 1.05, 0.15, "")],
+        [SOUND, changed(ops=(ALONE._replace(overlapped=True), END))],
+    ),
+    "small-collectives": (
+        [(changed(ops=(LARGE, *[SMALL] * 12)), 12 * 8_250, 0.4, "12 all_reduce a step of at most 100.0 kB each")],
+        [changed(ops=(LARGE, *[SMALL] * 7)), changed(ops=(LARGE,) * 13)],
+    ),
+    # as long again as at full speed; of two groups none is usual
+    "slow-group": (
+        [(replace(TENSOR_PARALLEL, slow={"tp2": 0.5}), 2 * 10_000_000 / 200, 0.2, "Group tp2 reaches ")],
+        [TENSOR_PARALLEL, replace(TENSOR_PARALLEL, ranks=4, slow={"tp1": 0.5})],
+    ),
+    # half of what it takes
+    "uneven-all-to-all": (
+        [
+            (
+                changed(ops=(UNEVEN, END)),
+                20_000_000 / 200,
+                0.2,
+                "Parts of 6 all_to_all are uneven: up to 2.00 × the mean",
+            )
+        ],
+        [changed(ops=(UNEVEN._replace(uneven=even), END)) for even in (1, 1.2, 0)],
+    ),
+    # neither of hardly more kernels, nor of more that take no longer, nor where kernels are not known
+    "other-work": (
+        [(changed(**MORE), 300_000, 0.01, "Rank 1 runs 1.10 × as many kernels as the others, and computes 299.9 µs")],
+        [changed(**{**MORE, **other}) for other in ({"kernels": (100, 101, 100, 100)}, {"stragglers": ()})]
+        + [changed(kernels=(100, 150, 0, 0), stragglers=())],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FINDINGS)
+def test_each_finding_on_jobs_with_the_fault_and_without(name):
+    faulty, sound = FINDINGS[name]
+    for plan, stake, near, text in faulty:
+        (one,) = [one for one in job_findings(job_of([*play(plan).reductions()])) if one.finding == name]
+        assert one.at_stake_ns == pytest.approx(stake, rel=near)
+        assert text in one.text
+        assert one.action
+    for plan in sound:
+        assert name not in {one.finding for one in job_findings(job_of([*play(plan).reductions()]))}
+
+
+def test_a_sound_job_has_no_finding_and_each_is_explained():
+    assert job_findings(job_of([*play(SOUND).reductions()])) == []
+    assert len(RULES) == len(FINDINGS)
+    assert {*FINDINGS} <= {*names()}
