@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Unpack
 
 import polars as pl
-from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import (
@@ -51,12 +50,10 @@ HOST: Final = -1
 NOWHERE: Final = -2
 
 #: The columns of :func:`moves`.
-_MOVES: Final[dict[str, DataType | DataTypeClass]] = {
-    **dict.fromkeys(("event_id", "process_id", "device", "dur_ns", "exclusive_ns", "start"), pl.Int64),
-    "way": pl.Enum(list(WAYS)),
-    "cause": pl.Enum(list(CAUSES)),
-    **dict.fromkeys(("address", "size_bytes", "origin", "place"), pl.Int64),
-}
+_MOVES: Final = (
+    *("event_id", "process_id", "device", "dur_ns", "exclusive_ns", "start"),
+    *("way", "cause", "address", "size_bytes", "origin", "place"),
+)
 
 
 @once_per_report
@@ -68,17 +65,15 @@ def moves(report: Report) -> pl.DataFrame:
     or :data:`HOST`.
     """
     work = exclusive_operations(report).filter(pl.col("kind") == "memcpy")
-    names = work.get_column("detail").unique().cast(pl.String).drop_nulls()
-    unified = [name for name in names if name.lower().startswith("unified")]
-    if not unified:
-        return pl.DataFrame(schema=_MOVES)
+    names = work.get_column("detail").unique().drop_nulls()
+    unified = names.filter(names.cast(pl.String).str.contains("(?i)^unified")).implode()
     keys = ("row", "event_id", "process_id", "device", "dur_ns", "exclusive_ns", "detail")
     found = work.filter(pl.col("detail").is_in(unified)).select(*keys, start="began")
     ends = ("source_device", "target_device")
     moved = with_facts(report, found, "address", "size_bytes", "migration_cause", *ends)
     way = _first_match(pl.col("detail"), WAYS)
     told = moved.with_columns(way.alias("way"), _first_match(pl.col("migration_cause"), CAUSES).alias("cause"))
-    return _ends(report, told).with_columns(pl.col("size_bytes").fill_null(0)).select(list(_MOVES))
+    return _ends(report, told).with_columns(pl.col("size_bytes").fill_null(0)).select(_MOVES)
 
 
 def _first_match(label: pl.Expr, words: dict[str, str]) -> pl.Expr:
@@ -96,16 +91,10 @@ def _ends(report: Report, moved: pl.DataFrame) -> pl.DataFrame:
         named = ordinals.select("process_id", pl.col("cuda_ordinal").alias(f"{end}_device"), known="device")
         named = named.unique(["process_id", f"{end}_device"], keep="first").rename({"known": end})
         known = known.join(named, on=["process_id", f"{end}_device"], how="left", maintain_order="left")
-    to_host, to_device = pl.col("way") == "to host", pl.col("way") == "to device"
-    own = pl.col("device")
+    to_host, to_device, own = pl.col("way") == "to host", pl.col("way") == "to device", pl.col("device")
     return known.with_columns(
-        pl.when(to_host)
-        .then(own)
-        .when(to_device)
-        .then(HOST)
-        .otherwise(pl.col("source").fill_null(NOWHERE))
-        .alias("origin"),
-        pl.when(to_host).then(HOST).when(to_device).then(own).otherwise(pl.coalesce("target", own)).alias("place"),
+        origin=pl.when(to_host).then(own).when(to_device).then(HOST).otherwise(pl.col("source").fill_null(NOWHERE)),
+        place=pl.when(to_host).then(HOST).when(to_device).then(own).otherwise(pl.coalesce("target", own)),
     )
 
 

@@ -14,6 +14,7 @@ from kanalyze.analyses.device._operations import SHAPE, with_facts
 from kanalyze.analyses.operators._host_tree import ARROW, host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
+from kanalyze.analyses.shared.statistics import duration_statistics
 from kanalyze.columns import LARGEST, added, beside, gathered, positions, wide
 from kanalyze.decoder.decode import decode
 from kanalyze.model import COMPILED_KERNELS
@@ -459,17 +460,7 @@ def compiled(report: Report) -> pl.DataFrame:
         CannotTellError: The report is no capture of ``kanalyze collect``, or one without a torch pass.
     """
     found = report.table(COMPILED_KERNELS.name)
-    launched = (
-        report.seen("kernel")
-        .group_by(pl.col("name").cast(pl.String))
-        .agg(
-            pl.len().cast(pl.Int64).alias("count"),
-            pl.col("dur_ns").sum().alias("total_ns"),
-            pl.col("dur_ns").mean().alias("avg_ns"),
-        )
-    )
-    joined = found.with_columns(pl.len().over("name").cast(pl.Int64).alias("variants")).join(
-        launched, on="name", how="left"
-    )
-    filled = joined.with_columns(pl.col("count", "total_ns").fill_null(0))
+    launched = report.seen("kernel").group_by(pl.col("name").cast(pl.String)).agg(duration_statistics())
+    variants = found.with_columns(pl.len().over("name").cast(pl.Int64).alias("variants"))
+    filled = variants.join(launched, on="name", how="left").with_columns(pl.col("count", "total_ns").fill_null(0))
     return COMPILED.select(filled.sort("total_ns", "name", "num_warps", "hash", descending=[True, False, False, False]))

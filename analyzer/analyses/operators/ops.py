@@ -35,6 +35,7 @@ from kanalyze.analyses.operators._work import (
     operator_work,
 )
 from kanalyze.analyses.shared.analysis import analysis, require
+from kanalyze.analyses.shared.statistics import duration_statistics
 from kanalyze.columns import beside, gathered
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
@@ -472,10 +473,7 @@ def op_kernels(report: Report) -> pl.DataFrame:
         kernel="name",
     )
     sums = made.group_by("name", "number", "kernel", "kind", "forward", "forward_number").agg(
-        pl.len().cast(pl.Int64).alias("count"),
-        pl.col("dur_ns").sum().alias("total_ns"),
-        pl.col("dur_ns").mean().alias("avg_ns"),
-        pl.col("exclusive_ns").sum(),
+        *duration_statistics(), pl.col("exclusive_ns").sum()
     )
     for number, text in (("number", "path"), ("forward_number", "forward_path")):
         sums = sums.join(texts.rename({"path": number, "text": text}), on=number, how="left")

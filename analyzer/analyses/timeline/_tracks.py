@@ -233,10 +233,8 @@ def timeline(report: Report, most: int) -> Timeline:
 
 def _placed(events: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
     """The events of a track clipped to what is shown, by start, the longest first, with their lanes."""
-    if events.select((pl.col("start") < low).any() | (pl.col("end") > high).any()).item():
-        events = events.with_columns(pl.col("start", "end").clip(low, high))
-    if not (events.get_column("start").diff() > 0).all():
-        events = events.sort("start", "end", descending=[False, True], maintain_order=True)
+    events = events.with_columns(pl.col("start", "end").clip(low, high))
+    events = events.sort("start", "end", descending=[False, True], maintain_order=True)
     return events.with_columns(lanes_of_events(events.get_column("start"), events.get_column("end")))
 
 
