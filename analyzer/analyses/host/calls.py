@@ -170,20 +170,6 @@ _MEASURES: Final = {
 }
 
 
-def _measure_columns(measure: str, doc: str) -> tuple[Column, ...]:
-    kinds = {"avg": "Mean", "median": "Median", "min": "Shortest", "max": "Longest"}
-    nullable = measure == "queue"
-    return (
-        *(
-            Column(
-                f"{measure}_{name}_ns", pl.Int64 if name in ("min", "max") else pl.Float64, f"{word}: {doc}.", nullable
-            )
-            for name, word in kinds.items()
-        ),
-        Column(f"{measure}_stddev_ns", pl.Float64, f"Sample standard deviation: {doc}; 0 for fewer than two."),
-    )
-
-
 LAUNCH_SUMMARY: Final = Table(
     "launch_summary",
     "One kernel launched by one call on one thread and device.",
@@ -193,12 +179,21 @@ LAUNCH_SUMMARY: Final = Table(
         Column("device", pl.Int64, "What the process calls the GPU, as nsys prints it.", nullable=True),
         Column("count", pl.Int64, "Launches."),
         Column("queue_count", pl.Int64, "Launches whose kernel started after the call returned."),
-        *(column for measure, doc in _MEASURES.items() for column in _measure_columns(measure, doc)),
+        *(
+            column
+            for measure, doc in _MEASURES.items()
+            for null in ("?" if measure == "queue" else "",)
+            for column in columns(f"""
+                {measure}_avg_ns float{null}: Mean: {doc}.
+                {measure}_median_ns float{null}: Median: {doc}.
+                {measure}_min_ns int{null}: Shortest: {doc}.
+                {measure}_max_ns int{null}: Longest: {doc}.
+                {measure}_stddev_ns float: Sample standard deviation: {doc}; 0 for fewer than two.
+            """)
+        ),
         Column("api", pl.String, "The call, as nsys shows it.", nullable=True),
         Column("kernel", pl.String, "Demangled name of the kernel.", nullable=True),
-        Column(
-            "charged_api_ns", pl.Int64, "Time in these calls, each counted once also when it launched many kernels."
-        ),
+        *columns("charged_api_ns int: Time in these calls, each counted once also when it launched many kernels."),
     ),
     purpose="times from call to kernel, by kernel and call",
     telling=("count", "total_avg_ns", "api_avg_ns", "queue_avg_ns", "kernel_avg_ns"),

@@ -19,7 +19,7 @@ from kanalyze.columns import LARGEST, added, beside, gathered, positions, wide
 from kanalyze.decoder.decode import decode
 from kanalyze.model import COMPILED_KERNELS
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table, columns
+from kanalyze.schema import Table, columns
 from kanalyze.tools import recorders
 
 if TYPE_CHECKING:
@@ -436,12 +436,12 @@ COMPILED: Final = Table(
     "One kernel that Triton or inductor compiled, and its launches in the nsys report of the same capture.",
     (
         *COMPILED_KERNELS.columns,
-        Column(
-            "variants", pl.Int64, "Compiled kernels of this name; launches of one name are counted for all of them."
-        ),
-        Column("count", pl.Int64, "Launches of a kernel of this name."),
-        Column("total_ns", pl.Int64, "Their time on the GPU."),
-        Column("avg_ns", pl.Float64, "Their mean; null where there are none.", nullable=True),
+        *columns("""
+            variants int: Compiled kernels of this name; launches of one name are counted for all of them.
+            count int: Launches of a kernel of this name.
+            total_ns int: Their time on the GPU.
+            avg_ns float?: Their mean; null where there are none.
+        """),
     ),
     purpose="kernels of Triton and inductor, with launches",
     telling=("count", "total_ns", "registers", "spills", "shared_memory_bytes"),

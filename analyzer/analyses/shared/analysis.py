@@ -191,15 +191,11 @@ def _count(report: Report, *kinds: str) -> int:
     return sum(report.kind(kind).height for kind in kinds if kind in report.kinds)
 
 
-def many_events(report: Report) -> bool:
-    """Whether memory matters more than time for a report."""
-    many = _count(report, "kernel") > _MANY
-    return many or ("op" in report.kinds and _count(report, "api", "op", "python") > _MANY_ON_HOST)
-
-
 def side_by_side(report: Report, makers: Sequence[Callable[[Report], T]]) -> list[T]:
-    """Results of `makers` for a report; in parallel, unless the report has :func:`many_events`."""
-    return [make(report) for make in makers] if many_events(report) else at_once(report, makers)
+    """Results of `makers` for a report; in parallel, unless it is so large that memory matters more than time."""
+    on_host = _count(report, "api", "op", "python") if "op" in report.kinds else 0
+    large = _count(report, "kernel") > _MANY or on_host > _MANY_ON_HOST
+    return [make(report) for make in makers] if large else at_once(report, makers)
 
 
 def at_once(report: Report, makers: Sequence[Callable[[Report], T]]) -> list[T]:
