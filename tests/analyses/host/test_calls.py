@@ -1,13 +1,15 @@
-"""Calls by name, launches and their sums: what nsys' own CSV (tests/equal) does not show, worked out by hand."""
+"""Calls by name, launches, their sums and libraries: worked out by hand, and what nsys' own CSV has of libraries."""
 
 import polars as pl
 import pytest
 
 from kanalyze import catalog, columns
-from kanalyze.analyses.host.calls import api, launch_pairs, launch_summary, launches
+from kanalyze.analyses.host.calls import api, launch_pairs, launch_summary, launches, libraries
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
-from support.build import call, kernel, report, timeline
+from support.build import call, host, kernel, nvtx, report, timeline
+from support.nsys_csv import TIMES, assert_rows, report_of, reports_with, rows_of
+from support.shares import some
 
 TWO_FORMS = """
     0-30 cudaGetDeviceProperties_v2_v12000; 30-50 cudaMemcpy_v3020; 50-60 cudaMemcpy; 60-64 cudaMemcpy_v12000
@@ -97,7 +99,7 @@ def test_sums_of_launches(events, columns, where, rows):
     assert launch_summary(report(timeline(events)), **where).select(columns).rows() == rows
 
 
-TIMES = ("api_start_ns", "api_ns", "queue_ns", "kernel_start_ns", "kernel_ns", "total_ns")
+LAUNCH_TIMES = ("api_start_ns", "api_ns", "queue_ns", "kernel_start_ns", "kernel_ns", "total_ns")
 PLACES = ("gpu", "kernel_start_ns")
 TWO_DEVICES = "0-5 L #1; 20-30 kernel #1; 5-10 L #2; 30-40 kernel #2 d1"
 
@@ -106,10 +108,10 @@ TWO_DEVICES = "0-5 L #1; 20-30 kernel #1; 5-10 L #2; 30-40 kernel #2 d1"
     ("events", "columns", "where", "rows"),
     [
         # a call from 0 to 10: its kernel starts as it returns, before, ends before it, or takes no time
-        ("0-10 L #1; 10-30 kernel #1", TIMES, {}, [(0, 10, 0, 10, 20, 30)]),
-        ("0-10 L #1; 9-30 kernel #1", TIMES, {}, [(0, 10, None, 9, 21, 30)]),
-        ("0-10 L #1; 2-5 kernel #1", TIMES, {}, [(0, 10, None, 2, 3, 10)]),
-        ("0-10 L #1; 10-10 kernel #1", TIMES, {}, [(0, 10, 0, 10, 0, 10)]),
+        ("0-10 L #1; 10-30 kernel #1", LAUNCH_TIMES, {}, [(0, 10, 0, 10, 20, 30)]),
+        ("0-10 L #1; 9-30 kernel #1", LAUNCH_TIMES, {}, [(0, 10, None, 9, 21, 30)]),
+        ("0-10 L #1; 2-5 kernel #1", LAUNCH_TIMES, {}, [(0, 10, None, 2, 3, 10)]),
+        ("0-10 L #1; 10-10 kernel #1", LAUNCH_TIMES, {}, [(0, 10, 0, 10, 0, 10)]),
         # in the order of their calls, each with the call of its own process
         (
             "20-25 L #1; 30-40 kernel #1; 0-5 L #1 p2; 50-60 kernel #1 p2",
@@ -126,7 +128,7 @@ TWO_DEVICES = "0-5 L #1; 20-30 kernel #1; 5-10 L #2; 30-40 kernel #2 d1"
             ("api", "queue_ns", "total_ns", "charged_api_ns"), {}, [("L", 2, 20, 10), ("M", 4, 18, 6)],
         ),
         # without a partner
-        ("0-5 L #1; 5-10 memcpy #1; 10-15 L; 20-30 kernel; 30-40 kernel #3", TIMES, {}, []),
+        ("0-5 L #1; 5-10 memcpy #1; 10-15 L; 20-30 kernel; 30-40 kernel #3", LAUNCH_TIMES, {}, []),
         # it is looked at where its kernel is
         (TWO_DEVICES, PLACES, {"window": Window(25, 28)}, [(0, 20)]),
         (TWO_DEVICES, PLACES, {"device": 1}, [(1, 30)]),
@@ -184,3 +186,76 @@ def test_every_table_of_such_a_report_is_no_larger_than_it(name):
 def test_rows_that_tell():
     rows = pl.DataFrame({"key": [1] * 64 + [2] * 65})
     assert columns.telling(rows, ["key"]).get_column("key").unique().to_list() == [1]
+
+
+KEYS = ("library", "name", "count", "total_ns", "share", "idle_ns")
+
+
+def by_library(of, *names, **where):
+    return libraries(of, **where).select(names or KEYS).rows()
+
+
+@pytest.mark.parametrize(("name", "prefix"), [("libraries", "cuBLAS"), ("nccl", "NCCL"), ("torch_node", "CCCL")])
+def test_ranges_of_a_domain_are_those_of_nsys(name, prefix):
+    theirs = [row for row in rows_of(name, "nvtx_sum") if row["Range"].startswith(prefix + ":")]
+    ours = libraries(report_of(name))
+    ours = ours.filter(ours["library"] == prefix).rows(named=True)
+    found = {(f"{prefix}:{row['name']}", str(row["count"]), str(row["total_ns"])) for row in ours}
+    assert found == {(row["Range"], row["Instances"], row["Total Time (ns)"]) for row in theirs}
+    assert len(theirs) == len(ours) > 0
+
+
+def test_libraries_and_their_calls_the_longest_first():
+    events = [
+        *(kernel(0, 10), kernel(90, 100)),
+        *(host("osrt", "poll", 5, 35), host("osrt", "read", 40, 50), host("osrt", "poll", 50, 60)),
+        *(host("library", "cublasSgemm", 10, 20), host("library", "cudnnFind", 10, 21), host("library", "mine", 0, 1)),
+        *(nvtx("ncclSend", 85, 95, domain="NCCL"), nvtx("step", 0, 50), nvtx("ncclSend", 20, 20, domain="NCCL")),
+    ]
+    assert by_library(report(events)) == [
+        ("OS runtime", "poll", 2, 40, 0.8, 35),
+        ("OS runtime", "read", 1, 10, 0.2, 10),
+        ("cuDNN", "cudnnFind", 1, 11, 1.0, 11),
+        ("NCCL", "ncclSend", 2, 10, 1.0, 5),
+        ("cuBLAS", "cublasSgemm", 1, 10, 1.0, 10),
+        ("other", "mine", 1, 1, 1.0, 0),
+    ]
+
+
+@pytest.mark.parametrize("name", some(reports_with("osrt_sum")))
+def test_system_calls_equal_those_of_nsys(name):
+    theirs, of = rows_of(name, "osrt_sum"), report_of(name)
+    if not {"osrt", "range", "library"}.intersection(of.kinds):
+        assert not theirs
+        return
+    ours = libraries(of).filter(pl.col("library") == "OS runtime")
+    names = {**TIMES, "Time (%)": "percent", "Num Calls": "count", "Name": "name"}
+    assert_rows(ours.with_columns(percent=pl.col("share") * 100), theirs, names)
+
+
+BESIDE_A_DEVICE = [kernel(0, 10), kernel(30, 40), kernel(5, 25, device=1), host("osrt", "poll", 0, 50)]
+OF_PROCESSES = [
+    *(kernel(0, 1), kernel(0, 1, process=2, device=1), host("osrt", "a", 0, 10)),
+    *(host("osrt", "b", 20, 30, process=2), nvtx("c", 40, 50, domain="lib")),
+]
+
+
+@pytest.mark.parametrize(
+    ("events", "columns", "where", "expected"),
+    [
+        # time outside of the windows of the devices, or while another device works, is not idle
+        ([kernel(10, 20), kernel(30, 40), host("osrt", "poll", 0, 50)], ("idle_ns",), {}, [(10,)]),
+        (BESIDE_A_DEVICE, ("idle_ns",), {}, [(5,)]),
+        (BESIDE_A_DEVICE, ("idle_ns",), {"device": 0}, [(20,)]),
+        ([host("osrt", "poll", 0, 50)], ("total_ns", "idle_ns"), {}, [(50, None)]),
+        # an open range lasts until the last event, and calls without time share nothing
+        ([nvtx("open", 10, None, domain="lib", open_until_ns=35)], ("name", "total_ns"), {}, [("open", 25)]),
+        ([host("osrt", None, 5, 5)], ("name", "share"), {}, [(None, 0.0)]),
+        (OF_PROCESSES, ("name",), {"window": Window(5, 25)}, [("a",), ("b",)]),
+        (OF_PROCESSES, ("name",), {"window": Window(49, None)}, [("c",)]),
+        (OF_PROCESSES, ("name",), {"device": 1}, [("b",)]),
+        (OF_PROCESSES, ("name",), {"process": 1}, [("a",), ("c",)]),
+    ],
+)
+def test_which_time_counts(events, columns, where, expected):
+    assert by_library(report(events), *columns, **where) == expected
