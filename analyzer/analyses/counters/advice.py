@@ -415,9 +415,9 @@ def advice(report: Report) -> pl.DataFrame:
 @once_per_report
 def kernel_facts(report: Report) -> pl.DataFrame:
     """The columns of `counters` and `roofline`, with blocks (of the grid), family, product (if a matrix product)."""
-    found = counters(report)
-    known = ["event_id", *(name for name in roofline(report).columns if name not in found.columns)]
-    beside = found.join(roofline(report).select(known), on="event_id", how="left", maintain_order="left")
+    measured = counters(report)
+    added = ["event_id", *(name for name in roofline(report).columns if name not in measured.columns)]
+    beside = measured.join(roofline(report).select(added), on="event_id", how="left", maintain_order="left")
     blocks = product(*(pl.col(f"grid_{axis}") for axis in "xyz"))
     named = beside.with_columns(families(beside.get_column("name")), blocks=blocks)
     return named.with_columns(product=pl.col("family").is_in(("gemm", "convolution", "attention")))

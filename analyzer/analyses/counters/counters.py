@@ -245,7 +245,7 @@ def counters(report: Report) -> pl.DataFrame:
     waiting = [reason for reason, (_, waits) in REASONS.items() if waits]
     longest = pl.max_horizontal(map(stall_metric, waiting))
     stalls_of = [pl.when((pl.col(stall_metric(one)) == longest) & (longest > 0)).then(pl.lit(one)) for one in waiting]
-    found = measured_kernels(report, TABLE, _METRICS).with_columns(
+    kernels = measured_kernels(report, TABLE, _METRICS).with_columns(
         **{name: _plain(name, pl.col(metric)) for name, metric in _PLAIN.items()},
         **{
             f"{what}_sectors_per_request": ratio(_SECTORS.format(op), _REQUESTS.format(op)) for what, op in _OPS.items()
@@ -259,7 +259,7 @@ def counters(report: Report) -> pl.DataFrame:
         top_stall=pl.coalesce(stalls_of),
         top_stall_share=ratio(longest, LATENCY),
     )
-    return TABLE.select(found)
+    return TABLE.select(kernels)
 
 
 def _plain(name: str, metric: pl.Expr) -> pl.Expr:
@@ -370,7 +370,7 @@ def hot_lines(report: Report) -> pl.DataFrame:
     every = report.table("instructions").group_by("event_id").agg(all_samples=pl.col("samples").sum())
     files = report.table("source_files").with_columns(pl.col("text").str.split("\n")).explode("text")
     texts = files.with_columns(line=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over("file"))
-    found = (
+    lines = (
         sums.join(names, on="event_id", how="left")
         .join(every, on="event_id", how="left")
         .join(texts, on=["file", "line"], how="left")
@@ -381,4 +381,4 @@ def hot_lines(report: Report) -> pl.DataFrame:
         )
     )
     order = ["event_id", "samples", "file", "line"]
-    return HOT_LINES.select(found.sort(order, descending=[False, True, False, False], nulls_last=True))
+    return HOT_LINES.select(lines.sort(order, descending=[False, True, False, False], nulls_last=True))

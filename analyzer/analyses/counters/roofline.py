@@ -248,7 +248,7 @@ def roofline(report: Report) -> pl.DataFrame:
     of_paths = [path.metric + ending for path in paths for ending in (_DONE, _RATE, _PEAK)]
     kernels = measured_kernels(report, TABLE, (*_METRICS, *of_paths, BUSY))
     cycles, clock = pl.col(_SMSP_CYCLES), pl.col(_SM_CLOCK)
-    found = kernels.with_columns(
+    computed = kernels.with_columns(
         **{
             f"{name}_flop": cycles
             * pl.sum_horizontal((pl.col(_CORE_DONE.format(op)) * work for op, work in ops.items()), ignore_nulls=False)
@@ -266,7 +266,7 @@ def roofline(report: Report) -> pl.DataFrame:
     # where no other half-precision instruction ran, in which ncu before 2025.2 counts their pipe alone
     others = pl.sum_horizontal(_CORE_DONE.format("hadd"), _CORE_DONE.format("hmul"), ignore_nulls=False)
     only_moves = (pl.coalesce(others, *_HALF_PIPES) == 0).fill_null(value=False)
-    worked = found.with_columns(
+    worked = computed.with_columns(
         fp32_flop=pl.col("fp32_flop") + packed * cycles,
         fp16_flop=pl.when(only_moves).then(0.0).otherwise("fp16_flop"),
     )

@@ -319,9 +319,9 @@ def _inferred(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     before = first.filter(pl.col("call_row").is_null() | late)
     warm = pl.concat(frame.select(pl.col("process_id").cast(pl.Int64)) for frame in (later, before))
     long = long.filter(telling).join(warm, on="process_id", how="anti", nulls_equal=True)
-    known = long.join(_first_operations(report), on="process_id", how="left", nulls_equal=True)
-    known = known.with_columns(made_ns=pl.min_horizontal("end_ns", "first")).drop("first")
-    return known.filter(pl.col("made_ns") - pl.col("start_ns") >= CONTEXT_FROM_NS)
+    creations = long.join(_first_operations(report), on="process_id", how="left", nulls_equal=True)
+    creations = creations.with_columns(made_ns=pl.min_horizontal("end_ns", "first")).drop("first")
+    return creations.filter(pl.col("made_ns") - pl.col("start_ns") >= CONTEXT_FROM_NS)
 
 
 def _is_evidence(call: dict[str, Any], calls: pl.DataFrame) -> bool:

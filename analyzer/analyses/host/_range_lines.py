@@ -48,7 +48,7 @@ def range_lines(report: Report) -> dict[tuple[int | None, int | None], pl.DataFr
     started first, then to the lower row. Time in no range has no row; ranges without a name are none.
     """
     ranges = named_ranges(report).filter((pl.col("end") > pl.col("start")) & (pl.col("range") != UNNAMED))
-    found = {}
+    lines = {}
     for key, part in ranges.partition_by(THREAD, as_dict=True).items():
         pair = (pl.col("style") == "StartEnd").fill_null(value=False)
         stacked, paired = part.filter(~pair), part.filter(pair)
@@ -60,11 +60,13 @@ def range_lines(report: Report) -> dict[tuple[int | None, int | None], pl.DataFr
         line = line.filter(begins).with_columns(line.get_column("end").filter(ends))
         if paired.height:
             edges = part.select(pl.col("start").min(), pl.col("end").max()).row(0)
-            own = intervals.first_come(paired.sort("start", "row")).select("row", start="own_start", end="own_end")
-            own = own.filter(pl.col("end") > pl.col("start")).select(line.columns)
-            line = pl.concat([line, intervals.cut(own, intervals.gaps(intervals.union(line), *edges))]).sort("start")
-        found[key] = line
-    return found
+            of_pairs = intervals.first_come(paired.sort("start", "row")).select("row", start="own_start", end="own_end")
+            of_pairs = of_pairs.filter(pl.col("end") > pl.col("start")).select(line.columns)
+            line = pl.concat([line, intervals.cut(of_pairs, intervals.gaps(intervals.union(line), *edges))]).sort(
+                "start"
+            )
+        lines[key] = line
+    return lines
 
 
 def ranges_at(report: Report, points: pl.DataFrame) -> pl.Series:
@@ -118,7 +120,7 @@ def rounds(report: Report) -> pl.DataFrame:
     differ), instances (number of iterations of that name).
     """
     steps = report.steps()
-    found = steps.select(*THREAD, "start", "end", name=pl.lit(STEP)).filter(pl.len() > 1)
+    candidates = steps.select(*THREAD, "start", "end", name=pl.lit(STEP)).filter(pl.len() > 1)
     if "range" in report.kinds:
         ranges = named_ranges(report).filter(~pl.col("open"))
         ranges = ranges.join(steps.select("event_id"), on="event_id", how="anti")
@@ -126,16 +128,18 @@ def rounds(report: Report) -> pl.DataFrame:
         named = ranges.select(*THREAD, "start", "end", name=name, alike=name.str.replace_all(r"\d+", "#"))
         often = named.filter((pl.len().over(*THREAD, "alike") >= _LEAST_INSTANCES) & (pl.col("name") != ""))
         one = pl.col("name").n_unique().over(*THREAD, "alike") == 1
-        found = pl.concat([found, often.with_columns(name=pl.when(one).then("name").otherwise("alike")).drop("alike")])
-    found = found.filter(pl.col("end") > pl.col("start"))
-    if found.is_empty():
+        candidates = pl.concat(
+            [candidates, often.with_columns(name=pl.when(one).then("name").otherwise("alike")).drop("alike")]
+        )
+    candidates = candidates.filter(pl.col("end") > pl.col("start"))
+    if candidates.is_empty():
         return pl.DataFrame(schema=_ROUNDS)
-    most = found.group_by(THREAD).agg(ns=(pl.col("end") - pl.col("start")).sum())
+    most = candidates.group_by(THREAD).agg(ns=(pl.col("end") - pl.col("start")).sum())
     most = most.sort("ns", *THREAD, descending=[True, False, False]).unique("process_id", keep="first")
-    own = found.join(most, on=THREAD, how="semi", nulls_equal=True)
-    own = own.sort("start", "end", descending=[False, True])
+    of_thread = candidates.join(most, on=THREAD, how="semi", nulls_equal=True)
+    of_thread = of_thread.sort("start", "end", descending=[False, True])
     reached = pl.col("end").cum_max().shift(1).over("process_id")
-    outermost = own.filter((pl.col("start") >= reached).fill_null(value=True))
+    outermost = of_thread.filter((pl.col("start") >= reached).fill_null(value=True))
     goes_on = pl.all_horizontal(pl.col(key).eq_missing(pl.col(key).shift(-1)) for key in ("process_id", "name"))
     counted = outermost.sort("process_id", "start", maintain_order=True).with_columns(
         end=pl.when(goes_on).then(pl.col("start").shift(-1)).otherwise("end"),
@@ -306,10 +310,10 @@ def named(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
     `pieces` (start, end, and any other columns, which are kept) are sorted and disjoint.
     """
     things = _host_events(report)
-    told = things.cut(key, pieces, "what")
+    parts = things.cut(key, pieces, "what")
     if "python" in report.kinds:
         functions = _functions(report)
-        cut = functions.cut(key, told, "where")
+        cut = functions.cut(key, parts, "where")
         lost, inside = (cut.filter(side) for side in (pl.col("where").is_null(), pl.col("where").is_not_null()))
         what, where = things.at(inside.get_column("what")), functions.at(inside.get_column("where"))
         # the innermost event in the program's function, or that alone unless the event is inside it
@@ -320,21 +324,21 @@ def named(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
         inside = inside.with_columns(culprit.alias("culprit"))
         # outside of the program's functions any other one counts
         same = (pl.col(name).eq_missing(pl.lit(one, dtype=pl.Int64)) for name, one in zip(THREAD, key, strict=True))
-        own = _python(report).filter(same).with_row_index("row")
-        others = _HostEvents(own, innermost_lines(_overlapping(own, lost)))
+        of_thread = _python(report).filter(same).with_row_index("row")
+        others = _HostEvents(of_thread, innermost_lines(_overlapping(of_thread, lost)))
         cut = others.cut(key, lost, "function")
         what, function = _host_events(report).at(cut.get_column("what")), others.at(cut.get_column("function"))
         in_function = what.get_column("start").is_null() | _within(function, what).fill_null(value=False)
         name = what.get_column("name").zip_with(~in_function, function.get_column("name"))
-        told = pl.concat([inside, cut.drop("function").with_columns(name.alias("culprit"))])
+        parts = pl.concat([inside, cut.drop("function").with_columns(name.alias("culprit"))])
     else:
-        told = told.with_columns(things.at(told.get_column("what")).get_column("name").alias("culprit"))
-    told = told.select(*pieces.columns, "culprit")
-    nameless = told.filter(pl.col("culprit").is_null())
+        parts = parts.with_columns(things.at(parts.get_column("what")).get_column("name").alias("culprit"))
+    parts = parts.select(*pieces.columns, "culprit")
+    nameless = parts.filter(pl.col("culprit").is_null())
     if nameless.is_empty():
-        return told
+        return parts
     between = nameless.with_columns(neighbours(report, key, nameless).alias("culprit"))
-    return pl.concat([told.filter(pl.col("culprit").is_not_null()), between])
+    return pl.concat([parts.filter(pl.col("culprit").is_not_null()), between])
 
 
 @once_per_process
@@ -489,16 +493,16 @@ def _between(sides: _Neighbours, pieces: pl.DataFrame) -> pl.Series:
     latest = gathered(sides.reached, (begun - 1).set(begun == 0, None))
     first = count_up_to(sides.reached, latest.fill_null(0), equal=False).set(begun == 0, None)
     after = count_up_to(sides.start, pieces.get_column("end"), equal=False)
-    found = {}
+    names = {}
     for side, at in (("a", first), ("b", after.set(after == len(sides.start), None))):
         name = gathered(sides.name, at)
         unnamed = at.is_not_null() & name.is_null()
         if unnamed.any():
             name = name.cast(pl.String).set(unnamed, "a call without a name").cast(pl.Categorical)
-        found[side] = name
+        names[side] = name
     before, after_it = pl.format("before {}", "b"), pl.format("after {}", "a")
     text = pl.when(pl.col("a").is_null()).then(before).when(pl.col("b").is_null()).then(after_it)
-    return _texts(pl.DataFrame(found), text.otherwise(pl.format("between {} and {}", "a", "b")))
+    return _texts(pl.DataFrame(names), text.otherwise(pl.format("between {} and {}", "a", "b")))
 
 
 def _texts(pairs: pl.DataFrame, text: pl.Expr) -> pl.Series:

@@ -100,8 +100,8 @@ def launches(report: Report) -> pl.DataFrame:
     """
     require(report, LAUNCHES.name, "kernel")
     require(report, LAUNCHES, "api")
-    found = with_facts(report, joined_launches(report), *SHAPE, "stream")
-    named = found.with_columns(shown(pl.col("api")), pl.col("kernel").cast(pl.String))
+    joined = with_facts(report, joined_launches(report), *SHAPE, "stream")
+    named = joined.with_columns(shown(pl.col("api")), pl.col("kernel").cast(pl.String))
     return LAUNCHES.select(named.sort("api_start_ns", "kernel_start_ns", "event_id"))
 
 
@@ -147,16 +147,16 @@ def launch_pairs(report: Report) -> pl.DataFrame:
     if shared.is_empty():
         return single
     keys = ["process_id", "correlation_id"]
-    own = with_facts(report, kernels.select("row", "process_id"), "correlation_id")
-    doubled = own.join(shared, on=keys).select("row", "call_row")
+    with_ids = with_facts(report, kernels.select("row", "process_id"), "correlation_id")
+    doubled = with_ids.join(shared, on=keys).select("row", "call_row")
     return pl.concat([single.join(doubled, on="row", how="anti"), doubled])
 
 
 def cuda_ordinal(report: Report) -> pl.Expr:
     """The CUDA ordinal of a row's `gpu` in its process; the number of the GPU where the report lacks it."""
-    known = report.processes.drop_nulls().filter(pl.col("cuda_ordinal") != pl.col("device"))
+    differing = report.processes.drop_nulls().filter(pl.col("cuda_ordinal") != pl.col("device"))
     ordinal = pl.col("gpu")
-    for process, number, gpu in known.select("process_id", "cuda_ordinal", "device").iter_rows():
+    for process, number, gpu in differing.select("process_id", "cuda_ordinal", "device").iter_rows():
         here = (pl.col("process_id") == process) & (pl.col("gpu") == gpu)
         ordinal = pl.when(here).then(pl.lit(number, dtype=pl.Int64)).otherwise(ordinal)
     return ordinal
@@ -223,9 +223,9 @@ def launch_summary(report: Report) -> pl.DataFrame:
         pl.col("charged_api_ns").sum(),
     )
     named = sums.with_columns(shown(pl.col("api")), pl.col("kernel").cast(pl.String))
-    found, keys = LAUNCH_SUMMARY.select(named), ["kernel", "thread_id"]
-    keys += [name for name in found.columns if name not in ("total_avg_ns", *keys)]  # a stable order of ties
-    return found.sort("total_avg_ns", *keys, descending=[True, *(False for _ in keys)])
+    rows, keys = LAUNCH_SUMMARY.select(named), ["kernel", "thread_id"]
+    keys += [name for name in rows.columns if name not in ("total_avg_ns", *keys)]  # a stable order of ties
+    return rows.sort("total_avg_ns", *keys, descending=[True, *(False for _ in keys)])
 
 
 LIBRARIES: Final = Table(
@@ -276,11 +276,11 @@ def libraries(report: Report) -> pl.DataFrame:
     rows = pl.concat([_ranges(report), *(_calls(report, kind) for kind in ("library", "osrt"))])
     start = rows.get_column("start")
     idle = intervals.overlap(start, start + rows.get_column("dur_ns"), all_idle_spans(report))
-    known = pl.lit(None, dtype=pl.Int64) if windows(report).is_empty() else pl.col("idle_ns").sum()
+    idle_sum = pl.lit(None, dtype=pl.Int64) if windows(report).is_empty() else pl.col("idle_ns").sum()
     sums = (
         rows.with_columns(idle.alias("idle_ns"))
         .group_by("library", "name")
-        .agg(*duration_statistics(), known.alias("idle_ns"))
+        .agg(*duration_statistics(), idle_sum.alias("idle_ns"))
     )
     whole = pl.col("total_ns").sum().over("library")
     share = pl.when(whole > 0).then(pl.col("total_ns") / whole).otherwise(0.0)
@@ -293,7 +293,7 @@ def libraries(report: Report) -> pl.DataFrame:
 def _calls(report: Report, kind: str) -> pl.DataFrame:
     events = of_used_processes(report, report.seen(kind))
     name = pl.col("name").cast(pl.String)
-    by_call = (pl.when(name.str.contains(pattern)).then(pl.lit(known)) for pattern, known in _BY_CALL.items())
+    by_call = (pl.when(name.str.contains(pattern)).then(pl.lit(title)) for pattern, title in _BY_CALL.items())
     library = pl.lit(OS_RUNTIME) if kind == "osrt" else pl.coalesce(*by_call, pl.lit("other"))
     columns = {"library": library, "name": name, "start": pl.col("start_ns"), "dur_ns": pl.col("dur_ns").fill_null(0)}
     return events.select(column.cast(_ROWS[key]).alias(key) for key, column in columns.items())

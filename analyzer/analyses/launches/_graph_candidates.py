@@ -134,8 +134,8 @@ def _candidates(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFra
     units = pl.concat(of_parts).group_by("unit", maintain_order=True)
     totals = pl.col("operations", "kernels", "api_total_ns", *_WAITS).sum()
     units = units.agg(pl.col("sequence", "row", "start_ns").first(), totals)
-    own = pl.concat(calls).group_by("sequence").agg(own=pl.col("call_ns").median())
-    units = with_facts(report, units, "device").join(own, on="sequence", maintain_order="left")
+    of_calls = pl.concat(calls).group_by("sequence").agg(own=pl.col("call_ns").median())
+    units = with_facts(report, units, "device").join(of_calls, on="sequence", maintain_order="left")
     units = units.join(_graph_costs(report), on="device", how="left", maintain_order="left")
     cost = pl.col("cost").fill_null(pl.col("own")).cast(pl.Int64)
     saved = (pl.col("launch_ns") + pl.col("queued_ns") - cost).clip(lower_bound=0)
@@ -152,8 +152,8 @@ def _candidates(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFra
 
 def _of_slice(report: Report, waits: _Waits, part: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Sums of a slice of operations by repetition, and their launching calls (columns sequence, call_ns)."""
-    known = with_facts(report, part.with_columns(_waits(waits, part)), "kind", "call_start", "call_ns")
-    sums = known.group_by("unit", maintain_order=True).agg(
+    work = with_facts(report, part.with_columns(_waits(waits, part)), "kind", "call_start", "call_ns")
+    sums = work.group_by("unit", maintain_order=True).agg(
         pl.col("sequence", "row").first(),
         pl.len().cast(pl.Int64).alias("operations"),
         (pl.col("kind") == "kernel").sum().cast(pl.Int64).alias("kernels"),
@@ -161,7 +161,7 @@ def _of_slice(report: Report, waits: _Waits, part: pl.DataFrame) -> tuple[pl.Dat
         start_ns=pl.col("call_start").first(),
         api_total_ns=pl.col("call_ns").sum(),
     )
-    return sums, known.select("sequence", "call_ns")
+    return sums, work.select("sequence", "call_ns")
 
 
 def _waits(waits: _Waits, part: pl.DataFrame) -> list[pl.Series]:
@@ -201,7 +201,7 @@ def _words(line: pl.DataFrame) -> pl.DataFrame:
     code = line.select((pl.col("code") + place * _SPREAD).hash().alias("code")).to_series()
     halves = {"low": code % _HALF, "high": code // _HALF % _HALF}
     ends = {name: half.cum_sum().gather(end) for name, half in halves.items()}
-    sums = {name: found - found.shift(1, fill_value=0) for name, found in ends.items()}
+    sums = {name: reached - reached.shift(1, fill_value=0) for name, reached in ends.items()}
     words = pl.DataFrame({"series": line.get_column("series").gather(begin), "length": length, **sums})
     same = ["series", "length", "low", "high"]
     numbers = words.group_by(same, maintain_order=True).agg(alike=pl.len()).with_row_index("word")
@@ -248,7 +248,7 @@ def periodic(line: pl.DataFrame, *, fewest: int, nodes: int) -> pl.DataFrame:
     Returns:
         Columns place, sequence (a number for each series and unit with the same codes) and unit.
     """
-    found = [pl.DataFrame(schema={"place": pl.UInt32, "unit": pl.Int64, "length": pl.Int64})]
+    repeated = [pl.DataFrame(schema={"place": pl.UInt32, "unit": pl.Int64, "length": pl.Int64})]
     parts = [part for part in line.partition_by("series") if part.height >= 2 * nodes]
     groups: dict[int, list[pl.DataFrame]] = {}
     for part, reached in zip(parts, accumulate(part.height for part in parts), strict=True):
@@ -256,9 +256,9 @@ def periodic(line: pl.DataFrame, *, fewest: int, nodes: int) -> pl.DataFrame:
     for some in groups.values():
         tried = _distances(some, fewest)
         for part in some:
-            found += _of_series(part.drop("series"), tried[part.item(0, "series")], fewest, nodes)
+            repeated += _of_series(part.drop("series"), tried[part.item(0, "series")], fewest, nodes)
     # units of the same codes in rotated order are one sequence, since a unit may begin anywhere in the period
-    units = pl.concat(found).join(line.select("place", "series", "code"), on="place")
+    units = pl.concat(repeated).join(line.select("place", "series", "code"), on="place")
     mixed = (pl.col("code").hash() % (1 << 31)).cast(pl.Int64).sum()
     words = units.group_by("unit").agg(pl.col("series", "length").first(), word=mixed)
     same = pl.struct("series", "length", "word").rank("dense").cast(pl.Int64)
@@ -269,7 +269,7 @@ def periodic(line: pl.DataFrame, *, fewest: int, nodes: int) -> pl.DataFrame:
 
 def _of_series(part: pl.DataFrame, tried: list[int], fewest: int, nodes: int) -> list[pl.DataFrame]:
     """The units of one series, greedily: of the period that covers most of it, then of the best one for the rest."""
-    found, free = [], part
+    parts, free = [], part
     for _ in range(_MOST_PERIODS):
         if free.height < 2 * nodes:
             break
@@ -285,11 +285,11 @@ def _of_series(part: pl.DataFrame, tried: list[int], fewest: int, nodes: int) ->
         first = rows.select(pl.col("at") - (pl.col("at") - pl.col("start")) % pl.col("length")).to_series()
         places = free.get_column("place")
         unit = places.gather(first).cast(pl.Int64).alias("unit")
-        found.append(pl.DataFrame([places.gather(rows.get_column("at")), unit, rows.get_column("length")]))
-        taken = pl.col("place").is_in(found[-1].get_column("place").implode())
+        parts.append(pl.DataFrame([places.gather(rows.get_column("at")), unit, rows.get_column("length")]))
+        taken = pl.col("place").is_in(parts[-1].get_column("place").implode())
         # the operations taken split the rest: no run continues across them
         free = free.with_columns(stretch=pl.struct("stretch", taken).rle_id()).filter(~taken)
-    return found
+    return parts
 
 
 def _again(period: int) -> pl.Expr:
@@ -395,8 +395,8 @@ def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl
     coded = partial(_coded_slice, report, names_that(report, _splits_series))
     line = pl.concat(in_threads(coded, list(slices(work))), rechunk=True)
     keys = line.get_column("series")
-    known = keys.unique(maintain_order=True).to_frame().with_row_index("number").sort("series")
-    numbers = known.get_column("number").gather(positions(known.get_column("series"), keys))
+    distinct = keys.unique(maintain_order=True).to_frame().with_row_index("number").sort("series")
+    numbers = distinct.get_column("number").gather(positions(distinct.get_column("series"), keys))
     line = in_order(line.with_columns(numbers.alias("series")), "call_start")
     barred = line.filter("cut").select(*THREAD, start_ns="call_start")
     splits = pl.concat([calls_that(report, _splits_series, *THREAD, "start_ns"), barred]).sort("start_ns")
@@ -455,8 +455,8 @@ def _near_window(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     """
     if report.scope.window is None:
         return work
-    own = exclusive_operations(report, "call_start")
-    low, high = own.select(pl.col("call_start").min(), last=pl.col("call_start").max()).row(0)
+    inside = exclusive_operations(report, "call_start")
+    low, high = inside.select(pl.col("call_start").min(), last=pl.col("call_start").max()).row(0)
     if low is None:
         return work.clear()
     calls = facts_of(report, work.get_column("row"), *THREAD, "call_start")

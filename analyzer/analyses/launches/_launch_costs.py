@@ -190,12 +190,12 @@ def graph_operations(report: Report) -> pl.DataFrame:
 @once_per_process
 def _with_graph_ids(report: Report) -> pl.DataFrame:
     """The operations of graphs, with graph_exec_id, graph_id and correlation_id."""
-    told = ("graph_exec_id", "graph_id")
-    work = operations(report, "call_name", "correlation_id", *told)
+    ids = ("graph_exec_id", "graph_id")
+    work = operations(report, "call_name", "correlation_id", *ids)
     by_call = launches_graphs(report, work.get_column("call_name"))
     mine = by_call | work.select(pl.col("graph_exec_id").is_not_null() | (pl.col("kind") == "graph")).to_series()
     return work.filter(mine).select(
-        "row", "event_id", "kind", "name", "start", "end", "device", "process_id", "correlation_id", *told
+        "row", "event_id", "kind", "name", "start", "end", "device", "process_id", "correlation_id", *ids
     )
 
 

@@ -96,7 +96,7 @@ def loading_costs(report: Report) -> pl.DataFrame:
     long = (pl.col("dur_ns") > COLD_FACTOR * usual) & (pl.col("dur_ns") - usual >= _WORTH_A_ROW_NS)
     category = pl.coalesce(pl.when(text.str.contains(part)).then(pl.lit(name)) for name, part in _LOADING.items())
     count = pl.len().over("process_id", "name")
-    found = calls.with_columns(
+    judged = calls.with_columns(
         shown(pl.col("name")).alias("what"),
         category=category,
         start="start_ns",
@@ -107,7 +107,7 @@ def loading_costs(report: Report) -> pl.DataFrame:
         .otherwise(pl.lit("loads or compiles: a warm program does without")),
         kept=long | ~lookup,
     )
-    return costs(found.filter("kept"))
+    return costs(judged.filter("kept"))
 
 
 def graph_costs(report: Report) -> pl.DataFrame:

@@ -333,9 +333,9 @@ def _in_loop(report: Report, line: pl.DataFrame) -> pl.Series:
         return pl.Series("loop", [None], dtype=pl.Boolean).new_from_index(0, line.height)
     keys = ["process_id", "correlation_id"]
     calls = allocating_calls(report).drop_nulls(["round", *keys]).select(keys).unique()
-    known = line.join(calls.with_columns(loop=pl.lit(value=True)), on=keys, how="left", maintain_order="left")
+    marked = line.join(calls.with_columns(loop=pl.lit(value=True)), on=keys, how="left", maintain_order="left")
     # a caching allocator serves allocations without a call
-    return known.select(pl.when(~pl.col("told")).then(pl.col("loop").fill_null(value=False)).alias("loop")).to_series()
+    return marked.select(pl.when(~pl.col("told")).then(pl.col("loop").fill_null(value=False)).alias("loop")).to_series()
 
 
 def _by_call(report: Report) -> pl.DataFrame:

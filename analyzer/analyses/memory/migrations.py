@@ -68,12 +68,12 @@ def moves(report: Report) -> pl.DataFrame:
     names = work.get_column("detail").unique().drop_nulls()
     unified = names.filter(names.cast(pl.String).str.contains("(?i)^unified")).implode()
     keys = ("row", "event_id", "process_id", "device", "dur_ns", "exclusive_ns", "detail")
-    found = work.filter(pl.col("detail").is_in(unified)).select(*keys, start="began")
+    copies = work.filter(pl.col("detail").is_in(unified)).select(*keys, start="began")
     ends = ("source_device", "target_device")
-    moved = with_facts(report, found, "address", "size_bytes", "migration_cause", *ends)
+    moved = with_facts(report, copies, "address", "size_bytes", "migration_cause", *ends)
     way = _first_match(pl.col("detail"), WAYS)
-    told = moved.with_columns(way.alias("way"), _first_match(pl.col("migration_cause"), CAUSES).alias("cause"))
-    return _ends(report, told).with_columns(pl.col("size_bytes").fill_null(0)).select(_MOVES)
+    named = moved.with_columns(way.alias("way"), _first_match(pl.col("migration_cause"), CAUSES).alias("cause"))
+    return _ends(report, named).with_columns(pl.col("size_bytes").fill_null(0)).select(_MOVES)
 
 
 def _first_match(label: pl.Expr, words: dict[str, str]) -> pl.Expr:
@@ -86,15 +86,17 @@ def _first_match(label: pl.Expr, words: dict[str, str]) -> pl.Expr:
 def _ends(report: Report, moved: pl.DataFrame) -> pl.DataFrame:
     """Adds origin and place to `moved`; copies between devices use the process' own device numbers."""
     ordinals = report.processes.select("process_id", "cuda_ordinal", "device").drop_nulls()
-    known = moved
+    placed = moved
     for end in ("source", "target"):
-        named = ordinals.select("process_id", pl.col("cuda_ordinal").alias(f"{end}_device"), known="device")
-        named = named.unique(["process_id", f"{end}_device"], keep="first").rename({"known": end})
-        known = known.join(named, on=["process_id", f"{end}_device"], how="left", maintain_order="left")
-    to_host, to_device, own = pl.col("way") == "to host", pl.col("way") == "to device", pl.col("device")
-    return known.with_columns(
-        origin=pl.when(to_host).then(own).when(to_device).then(HOST).otherwise(pl.col("source").fill_null(NOWHERE)),
-        place=pl.when(to_host).then(HOST).when(to_device).then(own).otherwise(pl.coalesce("target", own)),
+        named = ordinals.select(
+            "process_id", pl.col("cuda_ordinal").alias(f"{end}_device"), pl.col("device").alias(end)
+        )
+        named = named.unique(["process_id", f"{end}_device"], keep="first")
+        placed = placed.join(named, on=["process_id", f"{end}_device"], how="left", maintain_order="left")
+    to_host, to_device, device = pl.col("way") == "to host", pl.col("way") == "to device", pl.col("device")
+    return placed.with_columns(
+        origin=pl.when(to_host).then(device).when(to_device).then(HOST).otherwise(pl.col("source").fill_null(NOWHERE)),
+        place=pl.when(to_host).then(HOST).when(to_device).then(device).otherwise(pl.coalesce("target", device)),
     )
 
 
@@ -186,10 +188,10 @@ class Pages(NamedTuple):
 @once_per_report
 def pages(report: Report) -> Pages:
     """The traffic of each piece of unified memory; processes do not share addresses."""
-    known = moves(report).filter(pl.col("address") <= LARGEST, pl.col("size_bytes") > 0)
+    copies = moves(report).filter(pl.col("address") <= LARGEST, pl.col("size_bytes") > 0)
     columns_of = ("event_id again_bytes", "process_id start end round_trips on_device_ns", "device trips")
     again, pieces, trips = ([pl.DataFrame(schema=dict.fromkeys(names.split(), pl.Int64))] for names in columns_of)
-    for (process,), part in known.partition_by("process_id", as_dict=True).items():
+    for (process,), part in copies.partition_by("process_id", as_dict=True).items():
         for parts in _cut(part):
             # bytes of each copy that had moved to the same place before
             piece, place = pl.col("start").rle_id().cast(pl.Int64), pl.col("place") - parts.get_column("place").min()
@@ -359,14 +361,14 @@ def _by_address(report: Report, moved: pl.DataFrame) -> pl.DataFrame:
     between_ns = pl.col("dur_ns").filter(pl.col("way") == "between devices").sum()
     sums = moved.group_by(keys).agg(*sums_of_bytes(), pl.col("again_bytes").sum(), between_ns=between_ns)
     trips = pages(report).pieces.select("process_id", "round_trips", address="start")
-    known = sums.join(trips, on=keys, how="left", nulls_equal=True)
+    with_trips = sums.join(trips, on=keys, how="left", nulls_equal=True)
     sides = {"cpu_faults": pl.col("side") == "CPU", "gpu_faults": pl.col("side") == "GPU"}
     faulted = (
         faults_seen(report)
         .group_by(keys)
         .agg(pl.when(side.any()).then(faults.filter(side).sum()).alias(name) for name, side in sides.items())
     )
-    joined = known.join(faulted, on=keys, how="full", coalesce=True, nulls_equal=True)
+    joined = with_trips.join(faulted, on=keys, how="full", coalesce=True, nulls_equal=True)
     # as nsys computes it: a second divided by the time in integers, times the bytes moved
     both, time = pl.col("h2d_bytes", "d2h_bytes"), pl.col("total_ns") - pl.col("between_ns")
     any_moved = pl.any_horizontal(both.is_not_null())
@@ -481,12 +483,12 @@ def faults(report: Report) -> pl.DataFrame:
     groups = seen.filter(on_gpu).with_columns(total_ns=pl.col("end") - pl.col("start")).sort("start", "event_id")
     groups = groups.with_row_index("group").with_columns(pl.lit(None, dtype=pl.Categorical).alias("function"))
     wanted = pl.col("cause").is_in(list(FAULT_CAUSES)) & (pl.col("way") == "to device")
-    own = ["process_id", "device"]
-    moved = moves(report).filter(wanted).select(*own, "size_bytes", at="start")
-    held = nearest(moved, groups.select(*own, "group", "start", "end"), ("at", "start"), own)
+    place = ["process_id", "device"]
+    moved = moves(report).filter(wanted).select(*place, "size_bytes", at="start")
+    held = nearest(moved, groups.select(*place, "group", "start", "end"), ("at", "start"), place)
     carried = held.filter(pl.col("at") < pl.col("end")).group_by("group").agg(moved_bytes=pl.col("size_bytes").sum())
-    found = [_with_kernels(report, part, *key) for key, part in groups.partition_by(own, as_dict=True).items()]
-    together = pl.concat([groups.clear(), *found]).join(carried, on="group", how="left")
+    with_kernels = [_with_kernels(report, part, *key) for key, part in groups.partition_by(place, as_dict=True).items()]
+    together = pl.concat([groups.clear(), *with_kernels]).join(carried, on="group", how="left")
     rows = pl.concat([seen.filter(~on_gpu), together.with_columns(pl.col("moved_bytes").fill_null(0))], how="diagonal")
     sums = rows.group_by(_OF_FAULTS).agg(
         pl.col("faults").sum(),

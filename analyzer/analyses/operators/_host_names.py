@@ -283,27 +283,27 @@ def host_names(report: Report) -> HostNames:
     if other is None or operations(report).is_empty():
         return _NOTHING
     try:
-        found = align(report, other)
-        if found is None:
+        alignment = align(report, other)
+        if alignment is None:
             return _NOTHING
-        if found.share >= _ENOUGH:
-            parts, share = {pair.left: _of_thread(other, pair) for pair in found.threads}, found.share
+        if alignment.share >= _ENOUGH:
+            parts, share = {pair.left: _of_thread(other, pair) for pair in alignment.threads}, alignment.share
         else:
-            stretches = {pair.left: recurring(pair) for pair in found.threads}
-            share = sum(int(known.sum()) for known in stretches.values()) / max(found.calls, 1)
+            stretches = {pair.left: recurring(pair) for pair in alignment.threads}
+            share = sum(int(recurs.sum()) for recurs in stretches.values()) / max(alignment.calls, 1)
             if share < _ENOUGH:
-                return _NOTHING._replace(share=max(found.share, share))
-            parts = {pair.left: _of_steps(other, pair, stretches[pair.left]) for pair in found.threads}
+                return _NOTHING._replace(share=max(alignment.share, share))
+            parts = {pair.left: _of_steps(other, pair, stretches[pair.left]) for pair in alignment.threads}
     except (ClosedReportError, DamagedReportError):
         return _NOTHING
     # a range that the report has itself, and not here, says that the two differ here
-    own = report.kind("range").get_column("name").unique().cast(pl.String).implode()
-    parts = {key: part.filter(~pl.col("name").is_in(own)) for key, part in parts.items()}
+    recorded = report.kind("range").get_column("name").unique().cast(pl.String).implode()
+    parts = {key: part.filter(~pl.col("name").is_in(recorded)) for key, part in parts.items()}
     every = [part.get_column("name") for part in parts.values()]
     names = pl.concat([pl.Series("name", [], dtype=pl.String), *every]).drop_nulls().unique().sort()
     rows = pl.DataFrame([names]).with_row_index("row")
     lines = {key: part.join(rows, on="name", maintain_order="left").drop("name") for key, part in parts.items()}
-    return HostNames(names.cast(pl.Categorical), lines, share, found.threads, found.share < _ENOUGH)
+    return HostNames(names.cast(pl.Categorical), lines, share, alignment.threads, alignment.share < _ENOUGH)
 
 
 def _of_thread(other: Report, pair: ThreadPair) -> pl.DataFrame:

@@ -404,7 +404,7 @@ def operator_paths(rows: pl.DataFrame) -> tuple[pl.Series, pl.DataFrame]:
 def forward_rows(report: Report) -> pl.Series:
     """Row of the forward operator for each row of the host tree that is a backward operator; else null."""
     tree = host_tree(report)
-    found = pl.Series([None], dtype=pl.Int64).new_from_index(0, tree.rows.height)
+    forwards = pl.Series([None], dtype=pl.Int64).new_from_index(0, tree.rows.height)
     ops = report.table("op_detail").filter(pl.col("sequence_number") >= 0)
     ops = ops.select("event_id", "sequence_number", "forward_thread_id", "forward_id")
     ops = ops.with_columns(tree.row_of(ops.get_column("event_id")).alias("row")).drop_nulls("row")
@@ -412,17 +412,17 @@ def forward_rows(report: Report) -> pl.Series:
     of_forward = pl.col("forward_thread_id").fill_null(0)
     back, forward = numbered.filter(of_forward > 0), numbered.filter(of_forward == 0)
     if back.is_empty():
-        return found
+        return forwards
     # the framework numbers threads itself: of those, the one with most of the wanted operators is taken
     keys, numbers = ["sequence_number", *THREAD], ["sequence_number", "process_id"]
     last = forward.sort("start", "event_id").group_by(keys, maintain_order=True).agg(pl.col("row").last())
     wanted, of_number = back.select(*numbers, "forward_thread_id"), ["process_id", "forward_thread_id"]
     votes = wanted.unique().join(telling(last, numbers), on=numbers).group_by(*of_number, "thread_id").len()
     order = votes.sort("len", "thread_id", descending=[True, False]).group_by(of_number, maintain_order=True)
-    known = wanted.join(order.agg(pl.col("thread_id").first()), on=of_number, how="left", maintain_order="left")
-    by_number = known.join(last, on=keys, how="left", maintain_order="left").get_column("row")
+    voted = wanted.join(order.agg(pl.col("thread_id").first()), on=of_number, how="left", maintain_order="left")
+    by_number = voted.join(last, on=keys, how="left", maintain_order="left").get_column("row")
     linked = tree.row_of(back.get_column("forward_id"))
-    return found.scatter(back.get_column("row"), linked.zip_with(linked.is_not_null(), by_number))
+    return forwards.scatter(back.get_column("row"), linked.zip_with(linked.is_not_null(), by_number))
 
 
 PHASES: Final = ("forward", "backward", "optimizer", "data loading", "other")

@@ -60,11 +60,11 @@ def chains(report: Report) -> pl.DataFrame:
     runs = _numbered(work).select(run=pl.struct("chain", "name").rle_id()).to_series()
     another = pl.col("operator").ne_missing(pl.col("operator").shift(1))
     fusible = pl.col("fusible") & ~(another.sum().over(runs) >= _LOOP)
-    found = _numbered(work.with_columns(fusible=fusible)).filter("fusible")
-    found = found.drop("fusible", *SHAPE, "process_id", "thread_id").filter(pl.len().over("chain") > 1)
-    found = found.with_columns(outermost=_outermost(report, found.get_column("operator")))
+    kernels = _numbered(work.with_columns(fusible=fusible)).filter("fusible")
+    kernels = kernels.drop("fusible", *SHAPE, "process_id", "thread_id").filter(pl.len().over("chain") > 1)
+    kernels = kernels.with_columns(outermost=_outermost(report, kernels.get_column("operator")))
     copies = pl.col("name").cast(pl.String).is_in(("aten::copy_", "aten::_foreach_copy_")).all().over("chain")
-    return _turns(found).filter((pl.col("operator").n_unique().over("chain") > 1) & ~copies)
+    return _turns(kernels).filter((pl.col("operator").n_unique().over("chain") > 1) & ~copies)
 
 
 def _numbered(work: pl.DataFrame) -> pl.DataFrame:
@@ -130,16 +130,16 @@ def _in_streams(report: Report) -> pl.DataFrame:
         fusible=fusible.fill_null(value=False),
         element_bytes=gathered(size, at),
     )
-    told = ("dur_ns", "exclusive_ns", "operator", "process_id", "thread_id", "fusible", *_SIZES, *SHAPE)
+    kept = ("dur_ns", "exclusive_ns", "operator", "process_id", "thread_id", "fusible", *_SIZES, *SHAPE)
     order = ("device", "stream", "start", "row")
     # elements and bytes of each operation's operator, the bytes divided equally among its operations
     inputs = ("input_shapes", "input_types", "input_strides")
     chosen = work.filter("fusible").select("row", "element_bytes", event_id="op_id", name="op_name")
-    found = sizes(beside(chosen, report.table("op_detail"), *inputs))
+    in_bytes = sizes(beside(chosen, report.table("op_detail"), *inputs))
     parts = pl.len().over("event_id").cast(pl.Int64)
-    shared = chosen.hstack(found).with_columns(pl.col("read_bytes", "written_bytes") // parts)
+    shared = chosen.hstack(in_bytes).with_columns(pl.col("read_bytes", "written_bytes") // parts)
     work = work.join(shared.select("row", *_SIZES), on="row", how="left", maintain_order="left")
-    return work.select(*order, "end", *told, name="op_name").sort(order)
+    return work.select(*order, "end", *kept, name="op_name").sort(order)
 
 
 def is_elementwise(said: KernelName) -> bool:
@@ -459,8 +459,8 @@ def compiled(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report is no capture of ``kanalyze collect``, or one without a torch pass.
     """
-    found = report.table(COMPILED_KERNELS.name)
+    kernels = report.table(COMPILED_KERNELS.name)
     launched = report.seen("kernel").group_by(pl.col("name").cast(pl.String)).agg(duration_statistics())
-    variants = found.with_columns(pl.len().over("name").cast(pl.Int64).alias("variants"))
+    variants = kernels.with_columns(pl.len().over("name").cast(pl.Int64).alias("variants"))
     filled = variants.join(launched, on="name", how="left").with_columns(pl.col("count", "total_ns").fill_null(0))
     return COMPILED.select(filled.sort("total_ns", "name", "num_warps", "hash", descending=[True, False, False, False]))

@@ -480,5 +480,5 @@ def op_kernels(report: Report) -> pl.DataFrame:
     whole = pl.col("exclusive_ns").sum()
     share = pl.when(whole > 0).then(pl.col("exclusive_ns") / whole).otherwise(0.0)
     order = [True, True, *(False for _ in _OF_KERNELS)]
-    found = OP_KERNELS.select(sums.with_columns(share=share))
-    return found.sort("exclusive_ns", "total_ns", *_OF_KERNELS, descending=order)
+    table = OP_KERNELS.select(sums.with_columns(share=share))
+    return table.sort("exclusive_ns", "total_ns", *_OF_KERNELS, descending=order)

@@ -55,7 +55,7 @@ def nodes(report: Report) -> pl.DataFrame:
     label = pl.when(root).then(mixed(["kind", "name", *THREAD])).otherwise(mixed(["kind", "name"]))
     named = tree.rows.with_columns(plain_names(tree.rows))
     numbers = path_numbers(named, tree.of_kinds(*HOST_KINDS), named.select(label).to_series())
-    own = sums_by(ran.get_column("maker"), ran.get_column("exclusive_ns"), named.height)
+    exclusive = sums_by(ran.get_column("maker"), ran.get_column("exclusive_ns"), named.height)
     low, high = report.scope.sides
     begun = pl.lit(value=True) if high is None else pl.col("start") < high
     going_on = pl.lit(value=True) if low is None else (pl.col("end") > low) | (pl.col("start") == low)
@@ -68,7 +68,7 @@ def nodes(report: Report) -> pl.DataFrame:
         (cut.get_column("host_ns") - inner).alias("self_host_ns"),
         numbers.alias("path"),
         gathered(numbers, tree.rows.get_column("parent")).fill_null(0).alias("outer"),
-        in_subtrees(tree.rows, own).alias("device_ns"),
+        in_subtrees(tree.rows, exclusive).alias("device_ns"),
     )
     host = rows.filter((pl.col("count") > 0) | (pl.col("device_ns") > 0)).with_columns(pl.col("name").cast(pl.String))
     times = pl.col("count", "host_ns", "self_host_ns", "device_ns").sum()
@@ -161,17 +161,17 @@ def tree(
     require(report, TABLE, "op", "python")
     if by not in (None, *TABLE.groupings):
         raise UnknownNameError.of("order of tree", by, TABLE.groupings)
-    found = nodes(report)
-    roots = found.filter(pl.col("outer") == 0)
+    all_nodes = nodes(report)
+    roots = all_nodes.filter(pl.col("outer") == 0)
     whole = {side: int(roots.get_column(f"{side}_ns").sum()) for side in TABLE.groupings}
     by = by or default_order(report)
     limit = min_share * max(whole[by], 1)
-    found = _without_pass_through(found, f"{by}_ns", limit)
-    levels = [found.clear().with_columns(depth=pl.lit(0, dtype=pl.Int64))]
-    level = found.filter(pl.col("outer") == 0)
+    all_nodes = _without_pass_through(all_nodes, f"{by}_ns", limit)
+    levels = [all_nodes.clear().with_columns(depth=pl.lit(0, dtype=pl.Int64))]
+    level = all_nodes.filter(pl.col("outer") == 0)
     while level.height and (depth is None or len(levels) <= depth):
         levels.append(level.with_columns(depth=pl.lit(len(levels) - 1, dtype=pl.Int64)))
-        level = found.join(level.select(outer="path"), on="outer", how="semi")
+        level = all_nodes.join(level.select(outer="path"), on="outer", how="semi")
     kept = pl.concat(levels)
     shares = [(pl.col(f"{side}_ns") / max(whole[side], 1)).alias(f"{side}_share") for side in TABLE.groupings]
     return TABLE.select(_in_order(_with_rests(kept, f"{by}_ns", limit), f"{by}_ns").with_columns(shares))

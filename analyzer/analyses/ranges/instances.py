@@ -372,14 +372,14 @@ def steps(report: Report) -> pl.DataFrame:
         CannotTellError: The report records neither ranges nor operators.
     """
     require(report, STEPS_TABLE, "range", "op")
-    found = intervals.overlapping(report.steps(), report.scope.sides).with_row_index("window")
-    if found.is_empty():
+    in_window = intervals.overlapping(report.steps(), report.scope.sides).with_row_index("window")
+    if in_window.is_empty():
         return STEPS_TABLE.empty()
-    rows = found.join(used_devices(report).select(_KEYS), on="process_id", how="left", nulls_equal=True)
+    rows = in_window.join(used_devices(report).select(_KEYS), on="process_id", how="left", nulls_equal=True)
     if report.scope.device is not None:
         rows = rows.filter(pl.col("device") == report.scope.device)
-    rows = rows.join(window_ledgers(report, found.select("start", "end")), on=["window", "device"], how="left")
-    rows = rows.join(_launched_in(report, found), on=["window", "device"], how="left")
+    rows = rows.join(window_ledgers(report, in_window.select("start", "end")), on=["window", "device"], how="left")
+    rows = rows.join(_launched_in(report, in_window), on=["window", "device"], how="left")
     busy = pl.sum_horizontal((f"{bucket}_ns" for bucket in BUSY_BUCKETS), ignore_nulls=False)
     most = pl.max_horizontal(f"{bucket}_ns" for bucket in IDLE)
     largest = [pl.when(pl.col(f"{bucket}_ns") == most).then(pl.lit(bucket)) for bucket in IDLE]
@@ -415,22 +415,24 @@ def in_words(rows: pl.DataFrame) -> str:
     return f"{text} {whose} work on the GPU goes on for {time(late)} after {ends}; a step keeps it busy for {took}."
 
 
-def _launched_in(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+def _launched_in(report: Report, marked: pl.DataFrame) -> pl.DataFrame:
     """Sums over the operations launched in each step, by window and device.
 
     An operation belongs to the latest step of its process that started before its launching call, if that had not ended
     by then.
     """
     work = device_operations(report, "call_start").select("device", "process_id", "start", "end", at="call_start")
-    known = found.select("process_id", "window", began="start", ended="end")
-    own = nearest(work.drop_nulls("at"), known, ("at", "began"), ["process_id"]).filter(pl.col("at") < pl.col("ended"))
+    begun = marked.select("process_id", "window", began="start", ended="end")
+    inside = nearest(work.drop_nulls("at"), begun, ("at", "began"), ["process_id"]).filter(
+        pl.col("at") < pl.col("ended")
+    )
     # the time that no earlier operation of the step covers, summed by start, is the union of their run times
-    own = own.sort("start", "end").with_columns(
+    inside = inside.sort("start", "end").with_columns(
         pl.col("end").cum_max().shift(1).over("window", "device").fill_null(pl.col("start")).alias("reached")
     )
     begin = pl.max_horizontal("start", "reached")
     late = pl.max_horizontal(begin, "ended")
-    return own.group_by("window", "device").agg(
+    return inside.group_by("window", "device").agg(
         pl.len().cast(pl.Int64).alias("operations"),
         pl.col("start").min().alias("gpu_start_ns"),
         pl.col("end").max().alias("gpu_end_ns"),

@@ -133,9 +133,9 @@ def range_gpu(
     for needed in ("range", "api"):
         require(report, RANGE_GPU.name, needed)
     require(report, RANGE_GPU, *kinds)
-    found = _launching(report, kinds)
+    launching = _launching(report, kinds)
     if not trace:
-        named = found if by is None else by_name(report, found)
+        named = launching if by is None else by_name(report, launching)
         sums = named.group_by("range", pl.col("style").cast(pl.String)).agg(
             *spread("projected_ns", "", "_ns"),
             pl.col("gpu_ops", "level", "children").mean().name.prefix("avg_"),
@@ -144,10 +144,10 @@ def range_gpu(
             total_ns=pl.col("dur_ns").sum(),
         )
         return RANGE_GPU.select(sums.sort("projected_ns", "range", "style", descending=[True, False, False]))
-    parent = named_ranges(report).get_column("event_id").gather(found.get_column("parent")).alias("parent_id")
-    found = found.with_columns(parent, start_ns="start").join(_stacks(report), on="row", how="left")
+    parent = named_ranges(report).get_column("event_id").gather(launching.get_column("parent")).alias("parent_id")
+    launching = launching.with_columns(parent, start_ns="start").join(_stacks(report), on="row", how="left")
     order = ["projected_start_ns", "projected_ns", "event_id"]
-    return RANGE_GPU_TRACE.select(found.sort(order, descending=[False, True, False]))
+    return RANGE_GPU_TRACE.select(launching.sort(order, descending=[False, True, False]))
 
 
 def by_name(report: Report, ranges: pl.DataFrame) -> pl.DataFrame:
@@ -168,15 +168,17 @@ def _launching(report: Report, kinds: tuple[str, ...]) -> pl.DataFrame:
     work = device_operations(report).select("row", "kind", "process_id", "start", "end")
     whole = projection(report, work.filter(pl.col("kind") == "graph")).select("row", whole_graphs="operations")
     wanted = work if "graph" not in report.kinds else work.filter(pl.col("kind").is_in(kinds))
-    known = projection(report, wanted)
+    projected = projection(report, wanted)
     for side in (range_tree(report), whole, process_work(report, wanted)):
-        known = known.join(side, on="row", how="left", maintain_order="left")
-    inside = known.group_by(pl.col("parent").alias("row")).agg(pl.len().cast(pl.Int64).alias("children"))
-    known = known.join(inside, on="row", how="left", maintain_order="left")
+        projected = projected.join(side, on="row", how="left", maintain_order="left")
+    inside = projected.group_by(pl.col("parent").alias("row")).agg(pl.len().cast(pl.Int64).alias("children"))
+    projected = projected.join(inside, on="row", how="left", maintain_order="left")
     ranges = named_ranges(report).select("event_id", "range", "style", "start", "process_id", "thread_id")
-    known = pl.concat([known, ranges.select(pl.all().gather(known.get_column("row")))], how="horizontal")
-    known = known.with_columns(pl.col("children", "whole_graphs").fill_null(0), dur_ns=pl.col("end") - pl.col("start"))
-    return intervals.overlapping(known, report.scope.sides)
+    projected = pl.concat([projected, ranges.select(pl.all().gather(projected.get_column("row")))], how="horizontal")
+    projected = projected.with_columns(
+        pl.col("children", "whole_graphs").fill_null(0), dur_ns=pl.col("end") - pl.col("start")
+    )
+    return intervals.overlapping(projected, report.scope.sides)
 
 
 _OF_PROCESS: Final = tuple(column.name for column in OF_PROCESS)
@@ -185,13 +187,13 @@ _OF_PROCESS: Final = tuple(column.name for column in OF_PROCESS)
 def _stacks(report: Report) -> pl.DataFrame:
     """The enclosing ranges of each range, as text of event ids: columns row, stack."""
     tree, ids = range_tree(report), named_ranges(report).get_column("event_id")
-    own = ":" + ids.gather(tree.get_column("row")).cast(pl.String)
-    levels = tree.select("row", "parent", "level", own.alias("stack")).sort("level").partition_by("level")
-    found = [tree.select("row", pl.lit("").alias("stack")).clear()]
+    label = ":" + ids.gather(tree.get_column("row")).cast(pl.String)
+    levels = tree.select("row", "parent", "level", label.alias("stack")).sort("level").partition_by("level")
+    stacks = [tree.select("row", pl.lit("").alias("stack")).clear()]
     for level in levels:
-        joined = level.join(found[-1].rename({"row": "parent", "stack": "outer"}), on="parent", how="left")
-        found.append(joined.select("row", (pl.col("outer").fill_null("") + pl.col("stack")).alias("stack")))
-    return pl.concat(found)
+        joined = level.join(stacks[-1].rename({"row": "parent", "stack": "outer"}), on="parent", how="left")
+        stacks.append(joined.select("row", (pl.col("outer").fill_null("") + pl.col("stack")).alias("stack")))
+    return pl.concat(stacks)
 
 
 # Kernels by the NVTX range that launched them.
@@ -242,14 +244,14 @@ def range_kernels(report: Report) -> pl.DataFrame:
     work = exclusive_operations(report).filter(pl.col("kind") == "kernel")
     work = work.select("row", "process_id", "dur_ns", start="began", kernel="name")
     names = named_ranges(report).select(pl.col("range").cast(pl.Categorical), "style")
-    found = [RANGE_KERNELS.empty()]
+    sums = [RANGE_KERNELS.empty()]
     for thread, kernels in launched(report, work).items():
-        own = [pl.lit(key, pl.Int64).alias(name) for key, name in zip(thread, THREAD, strict=True)]
+        of_thread = [pl.lit(key, pl.Int64).alias(name) for key, name in zip(thread, THREAD, strict=True)]
         ranges = thread_ranges(report).get(thread, ThreadRanges.none())
         parts = _parts(kernels, ranges.deepest)
-        found += [RANGE_KERNELS.select(_sums(names, _in_ranges(ranges, part)).with_columns(own)) for part in parts]
+        sums += [RANGE_KERNELS.select(_sums(names, _in_ranges(ranges, part)).with_columns(of_thread)) for part in parts]
     by = ["range", "process_id", "thread_id", "total_ns", "style", "kernel"]
-    return pl.concat(found).sort(by, descending=[name == "total_ns" for name in by])
+    return pl.concat(sums).sort(by, descending=[name == "total_ns" for name in by])
 
 
 def _parts(kernels: pl.DataFrame, around: int) -> list[pl.DataFrame]:
@@ -267,8 +269,8 @@ def _in_ranges(ranges: ThreadRanges, kernels: pl.DataFrame) -> pl.DataFrame:
     """Joins kernels of one thread with all ranges around their launch (or null): row, kernel, dur_ns, range_row."""
     kernels = kernels.select("row", "kernel", "dur_ns", "since", "until")
     parts = [part.drop("since", "until") for part in ranges.pairs(kernels)]
-    found = pl.concat([part.get_column("row") for part in parts] or [kernels.get_column("row").clear()])
-    outside = kernels.drop("since", "until").filter(~pl.col("row").is_in(found.implode()))
+    placed = pl.concat([part.get_column("row") for part in parts] or [kernels.get_column("row").clear()])
+    outside = kernels.drop("since", "until").filter(~pl.col("row").is_in(placed.implode()))
     return pl.concat([*parts, outside.with_columns(range_row=pl.lit(None, pl.UInt32))])
 
 
@@ -326,17 +328,17 @@ def ranges(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
     report = report.narrow(**where)
     check_grouping(RANGES, by)
     require(report, RANGES, "range")
-    found = of_used_processes(report, intervals.overlapping(named_ranges(report), report.scope.sides))
-    found = found if by is None else by_name(report, found)
+    in_scope = of_used_processes(report, intervals.overlapping(named_ranges(report), report.scope.sides))
+    in_scope = in_scope if by is None else by_name(report, in_scope)
     if "api" in report.kinds and set(DEVICE_KINDS).intersection(report.kinds):
         # the work that any thread launched while each range was open
         work = process_work(report, device_operations(report).select("row", "process_id", "start", "end"))
-        found = found.join(work, on="row", how="left", maintain_order="left")
-        found = found.with_columns(pl.col(_OF_PROCESS).fill_null(0))
+        in_scope = in_scope.join(work, on="row", how="left", maintain_order="left")
+        in_scope = in_scope.with_columns(pl.col(_OF_PROCESS).fill_null(0))
     else:
-        found = found.with_columns(pl.lit(None, dtype=pl.Int64).alias(name) for name in _OF_PROCESS)
+        in_scope = in_scope.with_columns(pl.lit(None, dtype=pl.Int64).alias(name) for name in _OF_PROCESS)
     sums = (
-        found.with_columns(dur_ns=pl.col("end") - pl.col("start"))
+        in_scope.with_columns(dur_ns=pl.col("end") - pl.col("start"))
         .group_by("range", "style")
         .agg(
             *duration_statistics(),

@@ -141,8 +141,8 @@ def job_findings(job: Job) -> list[JobFinding]:
     mean_ns = int(rows.get_column("ns").sum()) / rows.height
     steps = _Steps(number, ranks, every.get_column("step").n_unique(), rows, mean_ns)
     rules = RULES if job.ranks.get_column("device").null_count() == 0 else (_stragglers,)
-    found = [one for rule in rules for one in rule(job, steps)]
-    worth = [one for one in found if one.finding == "straggler" or one.at_stake_ns >= _WORTH_SAYING * steps.ns]
+    findings = [one for rule in rules for one in rule(job, steps)]
+    worth = [one for one in findings if one.finding == "straggler" or one.at_stake_ns >= _WORTH_SAYING * steps.ns]
     return sorted(worth, key=lambda one: (-one.at_stake_ns, one.finding, one.text))
 
 

@@ -257,7 +257,7 @@ def _steps(one: _Member, steady: SteadyPart | None) -> pl.DataFrame:
     work = launched_work(one.report)
     ends = rows.get_column("start_ns") + rows.get_column("dur_ns")
     number = pl.col("window").str.extract(r"^step:(\d+)$").cast(pl.Int64)
-    told = rows.select(
+    marked = rows.select(
         pl.lit(one.number, dtype=pl.Int64).alias("member"),
         pl.coalesce(number, "index").alias("step"),
         number.is_not_null().alias("numbered"),
@@ -266,8 +266,8 @@ def _steps(one: _Member, steady: SteadyPart | None) -> pl.DataFrame:
         done_before(work, rows.get_column("start_ns")).alias("start_ns"),
         done_before(work, ends).alias("end_ns"),
     )
-    told = told.filter(pl.col("end_ns") > pl.col("start_ns"))
-    return STEPS.select(told.with_columns(index=pl.int_range(pl.len(), dtype=pl.Int64)))
+    marked = marked.filter(pl.col("end_ns") > pl.col("start_ns"))
+    return STEPS.select(marked.with_columns(index=pl.int_range(pl.len(), dtype=pl.Int64)))
 
 
 def _kernels(one: _Member, steady: SteadyPart | None) -> pl.DataFrame:
@@ -343,8 +343,8 @@ def gathered(reductions: Iterable[Reduction]) -> Gathered:
         _check(tables["ledgers"], "ledgers", ("index", steps), tables["ranks"])
         for name in _SHORT:
             parts[name].append(tables[name])
-        rows, own = _numbered(tables["collectives"], tables["ranks"], "number")
-        counts.append(own)
+        rows, heights = _numbered(tables["collectives"], tables["ranks"], "number")
+        counts.append(heights)
         columns_of, said = narrow(rows, sum(one.height for one in calls))
         # the row of the step of its rank that each begins in; -1 outside
         line = tables["steps"].select("member", "end_ns", step="index", begin_ns="start_ns").sort("begin_ns")

@@ -214,8 +214,8 @@ def collectives(job: Job) -> pl.DataFrame:
 
 def rank_steps(job: Job) -> pl.DataFrame:
     """Time, waiting and lateness of each step on each rank, by both; empty where ranks repeat nothing."""
-    own = offsets(job).select("member", "rank", "offset_ns")
-    steps = pl.concat([job.steps, job.ledgers], how="horizontal").join(own, on="member", how="left")
+    shifts = offsets(job).select("member", "rank", "offset_ns")
+    steps = pl.concat([job.steps, job.ledgers], how="horizontal").join(shifts, on="member", how="left")
     exposed = pl.concat(job.exposed.by_step).drop_nulls("step").rename({"step": "index"})
     # lateness by rank and step, with the bucket that has most of it, and what it cost the others
     falling = [True, False]
@@ -228,7 +228,7 @@ def rank_steps(job: Job) -> pl.DataFrame:
     named = named.select("rank", "step", "cause", "cause_ns", detail=pl.when(most).then("detail"))
     late = job.lateness.group_by("rank", "step").agg(late_ns=pl.col("new_ns").sum(), cost_ns=pl.col("cost_ns").sum())
     late = late.join(named, on=["rank", "step"], how="left", nulls_equal=True)
-    told = (
+    joined = (
         steps.join(exposed, on=["member", "index"], how="left")
         .join(late, on=["rank", "step"], how="left")
         .with_columns(
@@ -241,7 +241,7 @@ def rank_steps(job: Job) -> pl.DataFrame:
         )
         .with_columns(pl.col("unmatched_ns", "late_ns", "cost_ns").fill_null(0))
     )
-    return RANK_STEPS.select(told.sort("step", "rank"))
+    return RANK_STEPS.select(joined.sort("step", "rank"))
 
 
 def offsets(job: Job) -> pl.DataFrame:
@@ -320,20 +320,20 @@ def rank_path(job: Job, reports: Iterable[tuple[int, Report]]) -> pl.DataFrame:
     for rank, report in reports:
         row = moved[rank]
         shift = row["origin_ns"] - row["offset_ns"] - job.origin_ns
-        own = report.narrow(process=row["process_id"], device=row["device"])
-        recorded = windows(own).select(pl.col("start").min() + shift, pl.col("end").max() + shift).row(0)
+        narrowed = report.narrow(process=row["process_id"], device=row["device"])
+        recorded = windows(narrowed).select(pl.col("start").min() + shift, pl.col("end").max() + shift).row(0)
         spans[row["member"]] = steps.get(row["member"], recorded)
-        parts.append(_part(own, row["member"], shift, spans[row["member"]][1]))
+        parts.append(_part(narrowed, row["member"], shift, spans[row["member"]][1]))
     if not parts:
         return BY_RANK.empty()
     low, high = min(span[0] for span in spans.values()), max(span[1] for span in spans.values())
     last = max(parts, key=lambda part: spans[part.member][1])
     bases = np.cumsum([0, *(len(part.next) for part in parts)])
     pieces = walk(_together(job, parts, bases), last.first + int(bases[parts.index(last)]), low, high)
-    found = int((pieces.get_column("end") - pieces.get_column("start")).sum())
-    if found != high - low:
+    length = int((pieces.get_column("end") - pieces.get_column("start")).sum())
+    if length != high - low:
         raise AssertionError(
-            f"the critical path over ranks sums to {found} ns, its window is {high - low} ns: {pieces}"
+            f"the critical path over ranks sums to {length} ns, its window is {high - low} ns: {pieces}"
         )
     at = np.searchsorted(bases, pieces.get_column("node").to_numpy(), side="right") - 1
     members = pl.Series([part.member for part in parts])[at]
@@ -347,10 +347,10 @@ def _common(job: Job) -> pl.DataFrame:
     """The steps that all ranks have, from the first to the last steady one: member, step, low and high (job's time)."""
     shared = job.steps.filter(pl.col("member").n_unique().over("step") == job.ranks.height)
     steady = pl.col("step").filter(pl.col("kind") == "steady")
-    found = shared.filter(pl.col("step").is_between(steady.min(), steady.max()))
-    told = found.join(offsets(job).select("member", "offset_ns"), on="member")
+    steady_steps = shared.filter(pl.col("step").is_between(steady.min(), steady.max()))
+    shifted = steady_steps.join(offsets(job).select("member", "offset_ns"), on="member")
     moved = pl.col("offset_ns") + job.origin_ns
-    return told.select("member", "step", low=pl.col("start_ns") - moved, high=pl.col("end_ns") - moved)
+    return shifted.select("member", "step", low=pl.col("start_ns") - moved, high=pl.col("end_ns") - moved)
 
 
 def _part(report: Report, member: int, shift: int, high: int) -> _Part:

@@ -362,15 +362,15 @@ def stream_pairs(report: Report) -> pl.DataFrame:
         compared += kept
         parts.append(_overlaps([busy[number] for number in kept], kept))
     sums = pl.concat(parts, how="diagonal").group_by(*_PAIR).agg(pl.col(*_SUMS).sum())
-    known = sums.filter(pl.col("first").is_in(compared) & pl.col("second").is_in(compared))
-    known = known.filter(pl.any_horizontal(pl.col("overlap_ns", "turns", "waits", "ordered_waits") > 0))
+    related = sums.filter(pl.col("first").is_in(compared) & pl.col("second").is_in(compared))
+    related = related.filter(pl.any_horizontal(pl.col("overlap_ns", "turns", "waits", "ordered_waits") > 0))
     times = pl.DataFrame(
         {"number": list(length), "busy_ns": list(length.values())}, schema={"number": pl.UInt32, "busy_ns": pl.Int64}
     )
     both = streams.join(times, on="number")
     other = both.select("number", other_stream="stream", other_type="type", other_busy_ns="busy_ns")
     never = (pl.col("overlap_ns") == 0) & (pl.col("waits") > 0)
-    joined = known.join(both, left_on="first", right_on="number").join(other, left_on="second", right_on="number")
+    joined = related.join(both, left_on="first", right_on="number").join(other, left_on="second", right_on="number")
     return joined.with_columns(never_overlap=never)
 
 

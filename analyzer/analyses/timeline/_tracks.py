@@ -114,9 +114,9 @@ def means(moved: pl.DataFrame, low: int, high: int, width: int) -> pl.DataFrame:
     starts = pl.int_range(low, high, width, eager=True)
     done = (pl.col("done") + pl.col("slope") * (pl.col("t") - pl.col("from"))).fill_null(0.0)
     edges = pl.concat([starts, pl.Series([high])]).to_frame("t").set_sorted("t")
-    found = edges.join_asof(ramps.with_columns(pl.col("t").alias("from")), on="t").with_columns(done=done)
+    at_edges = edges.join_asof(ramps.with_columns(pl.col("t").alias("from")), on="t").with_columns(done=done)
     value = (pl.col("done").diff() / pl.col("t").diff()).shift(-1) * 1e9
-    return found.select(t_ns="t", value=value.clip(0.0)).head(len(starts))
+    return at_edges.select(t_ns="t", value=value.clip(0.0)).head(len(starts))
 
 
 #: What an event is coloured by: the ledger's bucket, or a host event's kind.
@@ -265,14 +265,14 @@ def _lines(report: Report) -> Iterator[_Line]:
     critical = critical.select("start", "end", "name", tone=causes, note="cause")
     yield _line(Track("Critical path", "critical path", "path"), critical)
     for device in windows(report).get_column("device"):
-        group, own = f"GPU {device}", pieces.filter(pl.col("device") == device)
-        buckets = _toned(own.get_column("bucket"), BUCKETS)
-        ledger = own.select("start", "end", name="culprit", tone=buckets, note="range")
+        group, spans = f"GPU {device}", pieces.filter(pl.col("device") == device)
+        buckets = _toned(spans.get_column("bucket"), BUCKETS)
+        ledger = spans.select("start", "end", name="culprit", tone=buckets, note="range")
         yield _line(Track(group, "ledger", "ledger"), ledger)
-        for process, stream, own in streams.get(device, []):
+        for process, stream, spans in streams.get(device, []):
             label = f"stream {'?' if stream is None else stream}"
             track = Track(group, f"{label}, process {process}" if several else label, "stream")
-            yield _line(track, own, partial(_of_operations, report, own.get_column("at")))
+            yield _line(track, spans, partial(_of_operations, report, spans.get_column("at")))
     yield from _host(report, several=several)
 
 

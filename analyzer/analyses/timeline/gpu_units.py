@@ -154,8 +154,8 @@ def _spans(report: Report, by: str | None) -> pl.DataFrame:
     if by == "range":  # the projections of ranges onto each device
         names = range_names(report)
         projected = [pl.DataFrame(schema={**dict.fromkeys(_SPANS, pl.Int64), "range": pl.String})]
-        for (device,), own in device_operations(report).partition_by("device", as_dict=True).items():
-            part = projection(report, own)
+        for (device,), work in device_operations(report).partition_by("device", as_dict=True).items():
+            part = projection(report, work)
             end, names_of = (
                 pl.col("projected_start_ns") + pl.col("projected_ns"),
                 gathered(names, part.get_column("row")),
@@ -164,11 +164,11 @@ def _spans(report: Report, by: str | None) -> pl.DataFrame:
             projected.append(spans.select(pl.lit(device, dtype=pl.Int64).alias("device"), "start", "end", "range"))
         return pl.concat(projected)
     if by == "iteration":
-        found = iterations(report).drop_nulls("device")
-        return found.select("device", "window", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+        rows = iterations(report).drop_nulls("device")
+        return rows.select("device", "window", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
     if by == "gap":
         shortest = min(grid.period_ns for grid in grids(report).values())  # those of two samples and more
-        found = gaps(report, threshold_ns=2 * shortest)
+        rows = gaps(report, threshold_ns=2 * shortest)
         texts, end = pl.col("reason", "culprit").cast(pl.String), pl.col("start_ns") + pl.col("dur_ns")
-        return found.select("device", "start_ns", texts, start="start_ns", end=end)
+        return rows.select("device", "start_ns", texts, start="start_ns", end=end)
     return exclusive_operations(report).select(*_SPANS, pl.col("name").cast(pl.String))
