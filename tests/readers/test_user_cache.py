@@ -1,5 +1,6 @@
-"""The user's cache: nothing is taken from it that is not as the user wrote it, and it stays within its limit."""
+"""The user's cache: the same again, of no other state of a file, as the user wrote it, and within its limit."""
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -11,8 +12,7 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.model import KINDS
 from kanalyze.readers import user_cache
-from kanalyze.readers.torch import read_json as read_torch_json
-from kanalyze.readers.torch import read_json as torch_cache
+from kanalyze.readers.torch import read_json
 
 TRACE = Path(__file__).parents[2] / "sample_reports" / "mlp_train" / "torch.json.gz"
 
@@ -21,7 +21,7 @@ TRACE = Path(__file__).parents[2] / "sample_reports" / "mlp_train" / "torch.json
 def cache(tmp_path, monkeypatch):
     """A cache of its own, which keeps even small traces."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
-    monkeypatch.setattr(torch_cache, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(read_json, "_LEAST_BYTES", 0)
     return tmp_path / "caches" / "kanalyze"
 
 
@@ -36,32 +36,64 @@ def trace(tmp_path):
 def decoded(monkeypatch):
     """How often a trace was decoded."""
     calls = []
-    made = read_torch_json._decoded  # noqa: SLF001 - what the cache saves
-    monkeypatch.setattr(read_torch_json, "_decoded", lambda *given: calls.append(1) or made(*given))
+    made = read_json._decoded  # noqa: SLF001 - what the cache saves
+    monkeypatch.setattr(read_json, "_decoded", lambda *given: calls.append(1) or made(*given))
     return calls
 
 
+TABLES = ("kernel_config", "copy_detail", "range_detail", "op_detail", "collective_detail", "devices", "notes")
+
+
 def same(one, other):
-    for kind in KINDS:
-        assert one.kind(kind).equals(other.kind(kind)), kind
+    assert (one.kinds, one.meta) == (other.kinds, other.meta)
+    for name in KINDS:
+        assert one.kind(name).equals(other.kind(name)), name
+    for name in (*TABLES, "processes"):
+        assert one.table(name).equals(other.table(name)), name
+
+
+# The same again
+
+
+def test_a_second_read_gives_the_same_and_decodes_nothing(cache, trace, decoded):
+    first = kanalyze.read(trace, cache=False)
+    assert not cache.exists()
+    same(first, kanalyze.read(trace))
+    same(first, kanalyze.read(trace))
+    assert len(decoded) == 2
+    kanalyze.read(trace, cache=False)
+    assert len(decoded) == 3
+
+
+def test_another_file_in_its_place_is_read_even_with_size_and_times_set_back(tmp_path, cache):
+    plain = tmp_path / "plain.json"
+    events = [{"ph": "X", "cat": "cpu_op", "name": "aten::one", "pid": 1, "tid": 1, "ts": 1, "dur": 2}]
+    text = json.dumps({"traceEvents": events})
+    plain.write_text(text)
+    before = plain.stat()
+    assert kanalyze.read(plain).kind("op")["name"].to_list() == ["aten::one"]
+    plain.write_text(text.replace("aten::one", "aten::two"))
+    os.utime(plain, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert kanalyze.read(plain).kind("op")["name"].to_list() == ["aten::two"]
+    assert len([*cache.iterdir()]) == 1  # what was made of the trace before it changed is gone
+
+
+def test_small_traces_are_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kanalyze.read(TRACE)
+    assert [*tmp_path.iterdir()] == []
 
 
 # As it was written
 
 
-@pytest.mark.parametrize("change", ["longer", "shorter", "swapped", "empty", "link"])
+@pytest.mark.parametrize("change", [lambda old: old + b"\0", lambda old: old[:-1], lambda old: old[::-1], None])
 def test_files_that_are_others_are_decoded_again(cache, trace, decoded, change):
     first = kanalyze.read(trace)
     (place,) = cache.iterdir()
     kernel, op = place / "Kernel.frame.arrow", place / "Op.frame.arrow"
-    if change == "longer":
-        kernel.write_bytes(kernel.read_bytes() + b"\0")
-    elif change == "shorter":
-        kernel.write_bytes(kernel.read_bytes()[:-1])
-    elif change == "swapped":
-        kernel.write_bytes(op.read_bytes())
-    elif change == "empty":
-        kernel.write_bytes(b"")
+    if change:
+        kernel.write_bytes(change(kernel.read_bytes()))
     else:
         kernel.unlink()
         kernel.symlink_to(op)
@@ -104,16 +136,17 @@ def as_a_link(cache):
 UNTRUSTED = [as_group_writable, as_world_writable, as_a_link]
 
 
+@pytest.mark.parametrize("what", ["cache", "entry"])
 @pytest.mark.parametrize("make", UNTRUSTED, ids=lambda make: make.__name__)
-def test_a_folder_that_others_may_write_to_is_not_used(cache, trace, decoded, make):
+def test_what_others_may_write_to_is_not_used(cache, trace, decoded, make, what):
     first = kanalyze.read(trace)
-    make(cache)
-    before = sorted(path.name for path in cache.iterdir())
+    (place,) = cache.iterdir()
+    make(cache if what == "cache" else place)
     decoded.clear()
     same(first, kanalyze.read(trace))
     same(first, kanalyze.read(trace))
-    assert len(decoded) == 2
-    assert sorted(path.name for path in cache.iterdir()) == before
+    assert len(decoded) == (2 if what == "cache" else 1)
+    assert what == "entry" or [path.name for path in cache.iterdir()] == [place.name]
 
 
 def test_a_file_in_place_of_the_folder_is_left_alone(cache, trace, decoded):
@@ -130,16 +163,6 @@ def test_what_somebody_else_owns_is_not_used(cache, trace, decoded, what):
     kanalyze.read(trace)
     (place,) = cache.iterdir()
     os.chown(cache if what == "cache" else place, 12345, 12345)
-    decoded.clear()
-    kanalyze.read(trace)
-    assert len(decoded) == 1
-
-
-@pytest.mark.parametrize("make", UNTRUSTED, ids=lambda make: make.__name__)
-def test_an_entry_that_others_may_write_to_is_not_used(cache, trace, decoded, make):
-    kanalyze.read(trace)
-    (place,) = cache.iterdir()
-    make(place)
     decoded.clear()
     kanalyze.read(trace)
     assert len(decoded) == 1

@@ -10,18 +10,13 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.model import KINDS
 from kanalyze.readers.nsys import tables as events
-from kanalyze.readers.storage import table_files, table_scan
+from kanalyze.readers.storage import table_files
 from support.command import ADD, REPORTS, refused, run
 from support.exports import altered, remade, tables_of, with_first
 
 GRAPH_NODE = REPORTS / "graph_node.sqlite"
-EVERY = sorted(REPORTS.glob("*.sqlite"))
-
-KERNEL, GRAPH, MEMCPY, MEMSET, RUNTIME = (
-    f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMSET", "RUNTIME")
-)
+KERNEL, MEMCPY, MEMSET, RUNTIME = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME"))
 BY_PAGES, BY_CURSOR = 0, 1 << 40
 
 
@@ -188,7 +183,7 @@ def test_an_old_export_without_enumerations_and_machine_gives_the_same_times(tmp
 def test_ids_that_are_zero_are_none(tmp_path):
     zeros = {name: f"coalesce({name}, 0)" for name in ("correlationId", "globalPid", "graphNodeId", "greenContextId")}
     path = altered(tmp_path, GRAPH_NODE, *remade(GRAPH_NODE, KERNEL, **zeros))
-    assert above(page(path)) == above(page(GRAPH_NODE))
+    assert above(page(path)) == above(usual_page(GRAPH_NODE))
     assert kanalyze.read(path).kernel_config.equals(kanalyze.read(GRAPH_NODE).kernel_config)
     assert kanalyze.read(path).kernel_config["graph_node_id"].null_count() > 0
 
@@ -286,9 +281,6 @@ def test_kernels_keep_their_shapes_where_rows_are_missing(tmp_path):
     assert kept.height < kanalyze.launches(whole).height
 
 
-# More than one process
-
-
 # A file that is cut, changed, or still being written
 
 
@@ -339,37 +331,3 @@ def test_what_is_beside_the_file_but_no_log_does_not_matter(tmp_path, suffix, co
     path = altered(tmp_path, ADD)
     path.with_name(path.name + suffix).write_bytes(content)
     assert above(page(path)) == above(usual_page(ADD))
-
-
-# Both ways of reading
-
-
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
-def test_pages_and_cursor_give_the_same_tables(path, monkeypatch):
-    read_blocks, decoded = table_scan.read_blocks, set()
-
-    def spy(file, table, *rest):
-        found = read_blocks(file, table, *rest)
-        if found is not None:
-            decoded.add(table)
-        return found
-
-    monkeypatch.setattr(table_scan, "read_blocks", spy)
-    by_cursor = tables_read(path, BY_CURSOR, monkeypatch)
-    assert not decoded
-    by_pages = tables_read(path, BY_PAGES, monkeypatch)
-    assert decoded >= {KERNEL, GRAPH, MEMCPY, MEMSET, RUNTIME}.intersection(tables_of(path))
-    for name, frame in by_cursor.items():
-        assert frame.equals(by_pages[name], null_equal=True), name
-        assert frame.schema == by_pages[name].schema
-
-
-def tables_read(path, from_rows, monkeypatch):
-    """Every kind of event and every side table of a report, decoded by pages from so many rows on."""
-    monkeypatch.setattr(table_files, "PAGES_FROM_ROWS", from_rows)
-    report = kanalyze.read(path)
-    return {
-        **{kind: report.kind(kind) for kind in KINDS},
-        **{name: report.table(name) for name in ("kernel_config", "copy_detail", "devices", "processes", "notes")},
-    }

@@ -3,15 +3,17 @@
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 
 import polars as pl
 import pytest
 
 import kanalyze
 from kanalyze.model import KINDS, READER_TABLES
-from kanalyze.readers.storage import table_files as table_folder
+from kanalyze.readers.storage import table_files, table_scan
 from kanalyze.readers.storage.table_files import SqliteFile, TableFolder
 from support.command import REPORTS, refused, run
+from support.exports import tables_of
 
 SQLITE, PARQUET = REPORTS / "nvtx.sqlite", REPORTS / "nvtx.parquetdir"
 KERNEL, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -26,7 +28,10 @@ def tables_read(path):
 
 
 def assert_same(one, other):
-    one, other = tables_read(one), tables_read(other)
+    assert_equal(tables_read(one), tables_read(other))
+
+
+def assert_equal(one, other):
     for name, frame in one.items():
         assert frame.schema == other[name].schema, name
         assert frame.equals(other[name]), name
@@ -78,17 +83,11 @@ def changed(folder, table, **columns):
 # The same report
 
 
-def test_a_parquet_folder_gives_what_the_sqlite_file_gives():
+def test_a_folder_gives_what_the_sqlite_file_gives(tmp_path):
     assert_same(SQLITE, PARQUET)
-    one, other = kanalyze.read(SQLITE).meta, kanalyze.read(PARQUET).meta
-    assert [getattr(one, name) for name in ("tool_version", "schema_version", "origin_unix_ns", "end_ns")] == [
-        getattr(other, name) for name in ("tool_version", "schema_version", "origin_unix_ns", "end_ns")
-    ]
-    assert (one.path, other.path) == (SQLITE, PARQUET)
-
-
-def test_an_arrow_folder_gives_what_the_sqlite_file_gives(tmp_path):
     assert_same(SQLITE, as_arrow(tmp_path))
+    one, other = kanalyze.read(SQLITE).meta, kanalyze.read(PARQUET).meta
+    assert (one.path, other) == (SQLITE, replace(one, path=PARQUET))
 
 
 @pytest.mark.parametrize("name", ["findings", "graph_graph", "memory", "thrash", "two_gpus", "visible_devices"])
@@ -96,6 +95,27 @@ def test_an_arrow_folder_gives_what_the_sqlite_file_gives(tmp_path):
 def test_what_other_reports_hold_is_the_same_too(tmp_path, name):
     source = REPORTS / f"{name}.sqlite"
     assert_same(source, from_sqlite(tmp_path / "report", source))
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("path", sorted(REPORTS.glob("*.sqlite")), ids=lambda path: path.stem)
+def test_pages_and_cursor_give_the_same_tables(path, monkeypatch):
+    read_blocks, decoded = table_scan.read_blocks, set()
+
+    def spy(file, table, *rest):
+        found = read_blocks(file, table, *rest)
+        if found is not None:
+            decoded.add(table)
+        return found
+
+    monkeypatch.setattr(table_scan, "read_blocks", spy)
+    monkeypatch.setattr(table_files, "PAGES_FROM_ROWS", 1 << 40)
+    by_cursor = tables_read(path)
+    assert decoded <= {"GPU_METRICS"}  # which is always decoded
+    monkeypatch.setattr(table_files, "PAGES_FROM_ROWS", 0)
+    assert_equal(by_cursor, tables_read(path))
+    cupti = {f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMSET", "RUNTIME")}
+    assert decoded >= cupti.intersection(tables_of(path))
 
 
 def test_rows_of_one_value_are_the_same_in_both():
@@ -110,7 +130,7 @@ def test_rows_of_one_value_are_the_same_in_both():
 @pytest.mark.slow
 @pytest.mark.parametrize("rows", [1, 7, 100])
 def test_large_tables_are_read_in_parts(tmp_path, monkeypatch, rows):
-    monkeypatch.setattr(table_folder, "_ROWS_AT_ONCE", rows)
+    monkeypatch.setattr(table_files, "_ROWS_AT_ONCE", rows)
     assert_same(SQLITE, PARQUET)
     assert_same(SQLITE, as_arrow(tmp_path))
 
@@ -152,9 +172,6 @@ def test_numbers_beyond_the_signed_ones_are_those_of_sqlite(tmp_path):
     table = "CUPTI_ACTIVITY_KIND_MEMCPY"
     path = changed(tmp_path, table, virtualAddress=pl.lit((1 << 64) - 5, dtype=pl.UInt64))
     assert kanalyze.read(path).copy_detail["address"].drop_nulls().unique().to_list() == [-5]
-
-
-# Part of a report
 
 
 # No report

@@ -1,10 +1,14 @@
-"""Exports of other versions of nsys: a column or table that one lacks costs only what is made of it."""
+"""Exports of other versions of nsys: what one lacks costs only what is made of it; the order of rows tells nothing."""
+
+import shutil
+import sqlite3
+from contextlib import closing
 
 import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.model import KINDS, READER_TABLES
+from kanalyze.model import KINDS, READER_TABLES, STREAMS
 from kanalyze.readers.nsys.read_sqlite_folder import _driver
 from support.command import REPORTS, run
 from support.exports import altered, remade, without_column
@@ -191,3 +195,83 @@ def test_rows_without_an_end_are_a_doubt(tmp_path, table):
 )
 def test_a_driver_whose_version_is_run_together(told, version):
     assert _driver(told) == version
+
+
+# Streams: types, priorities and names, also where older exports say them elsewhere
+
+TWO_GPUS = REPORTS / "two_gpus.sqlite"
+
+
+def streams(path, *numbers):
+    found = kanalyze.read(path).table("streams")
+    assert found.schema == STREAMS.schema
+    by_number = {row["stream"]: row for row in found.iter_rows(named=True)}
+    return [tuple(by_number[number].values()) for number in numbers] if numbers else found.height
+
+
+def test_types_priorities_and_names():
+    assert streams(TWO_GPUS, 7, 13, 14, 17, 19) == [
+        (926, 1, 7, "null", 0, None),
+        (926, 1, 13, "blocking", -5, None),
+        (926, 1, 14, "blocking", 0, "gpu0 stream0"),
+        (926, 1, 17, "non-blocking", -5, "gpu0 stream3"),
+        (926, 2, 19, "null", 0, None),
+    ]
+
+
+def test_without_a_list_of_streams_the_contexts_name_their_null_streams(tmp_path):
+    path = altered(tmp_path, TWO_GPUS, "DROP TABLE TARGET_INFO_CUDA_STREAM")
+    assert streams(path, 7, 19) == [(926, 1, 7, "null", None, None), (926, 2, 19, "null", None, None)]
+    assert streams(path) == 2
+
+
+def test_older_exports_have_a_table_of_null_streams(tmp_path):
+    older = (
+        "CREATE TABLE TARGET_INFO_CUDA_NULL_STREAM AS "
+        "SELECT nullStreamId AS streamId, hwId, vmId, processId, deviceId, contextId FROM TARGET_INFO_CUDA_CONTEXT_INFO"
+    )
+    tables = ("TARGET_INFO_CUDA_CONTEXT_INFO", "TARGET_INFO_NVTX_CUDA_STREAM", "TARGET_INFO_CUDA_STREAM")
+    path = altered(tmp_path, TWO_GPUS, older, *(f"DROP TABLE {name}" for name in tables))
+    assert streams(path, 7, 19) == [(926, 1, 7, "null", None, None), (926, 2, 19, "null", None, None)]
+
+
+def test_a_type_that_nobody_knows_is_null(tmp_path):
+    path = altered(tmp_path, TWO_GPUS, "UPDATE TARGET_INFO_CUDA_STREAM SET flag = 0 WHERE streamId IN (14, 7)")
+    assert streams(path, 7, 14) == [(926, 1, 7, "null", 0, None), (926, 1, 14, None, 0, "gpu0 stream0")]
+
+
+def test_a_report_without_cuda_has_none():
+    assert streams(REPORTS / "empty.sqlite") == 0
+
+
+# nsys since 2025.6 writes rows in no order: no answer may depend on it
+
+TABLES = ("kernels", "ledger", "ranges", "culprits", "findings", "gpu_metrics", "iterations", "health", "api")
+
+
+def shuffled(source, target):
+    """A copy of an export whose rows are in another order in every table."""
+    shutil.copy(source, target)
+    with closing(sqlite3.connect(target)) as database, database:
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for number, name in enumerate(tables):
+            database.execute(f'CREATE TEMP TABLE t{number} AS SELECT * FROM "{name}" ORDER BY random()')
+            database.execute(f'DELETE FROM "{name}"')
+            database.execute(f'INSERT INTO "{name}" SELECT * FROM t{number}')
+    return target
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("add", "add_um", "torch", "nvtx", "two_gpus", "two_processes", "graph_node", "nccl", "gpu_metrics"),
+        *("sampled_python", "sampled_host", "memory", "network", "findings"),
+    ],
+)
+def test_rows_in_any_order_give_the_same(tmp_path, name):
+    source = REPORTS / f"{name}.sqlite"
+    copy = shuffled(source, tmp_path / source.name)
+    for command in (["summarize", "--full"], *(["show", table] for table in TABLES)):
+        plain, mixed = (run(*command, path, columns=200) for path in (source, copy))
+        assert (plain.status, plain.raw.split(b"More:")[0]) == (mixed.status, mixed.raw.split(b"More:")[0]), command

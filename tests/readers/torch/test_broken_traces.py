@@ -22,15 +22,7 @@ EVENTS = [
     x("cpu_op", "aten::mm", Decimal("10.5"), 50, {"External id": 1, "Input Dims": [[2, 3], [3, 4]]}),
     x("cuda_runtime", "cudaLaunchKernel", 20, 5, {"External id": 1, "correlation": 7}),
     {"ph": "s", "id": 7, "pid": 4000, "tid": 4001, "ts": 20, "cat": "ac2g", "name": "ac2g"},
-    x(
-        "kernel",
-        'gemm<"a", {}>',
-        30,
-        Decimal("9.25"),
-        {"External id": 1, "correlation": 7, "device": 0, "stream": 7},
-        0,
-        7,
-    ),
+    x("kernel", 'gemm<"a", {}>', 30, Decimal("9.25"), {"External id": 1, "correlation": 7, "stream": 7}, 0, 7),
     x("user_annotation", "}, {", 0, 100, {"External id": 2}),
     {"ph": "M", "name": "process_name", "pid": 4000, "tid": 0, "ts": 0, "args": {"name": "python"}},
 ]
@@ -144,31 +136,19 @@ LINES = OP.replace('"ph"', '\n    "ph"').replace('"ts"', '\n    "ts"')
     ("text", "notes", "names"),
     [
         (OP.replace("aten", "a\x01t\x00en"), {"characters that JSON does not allow": 2}, ["a t en::mm"]),
-        (OP.replace("aten", "a\ttab"), {"characters that JSON does not allow": 1}, ["a tab::mm"]),
         (OP.replace("aten", "\udcff\udcfe"), {"characters that JSON does not allow": 2}, ["\ufffd\ufffd::mm"]),
-        (OP.replace("aten", "\\ud83d"), {"characters that JSON does not allow": 1}, ["\ufffd::mm"]),
-        (OP.replace("aten", "\\ud83d\\ude00"), {}, ["😀::mm"]),
         (OP.replace("aten", "C:\\Users"), {"characters that JSON does not allow": 1}, ["C:\\Users::mm"]),
         (LINES.replace("aten", 'a "quoted" one'), {"characters that JSON does not allow": 1}, ['a "quoted" one::mm']),
         (OP.replace("[[2", "[NaN, inf, -Infinity, N/A, [2"), {"characters that JSON does not allow": 4}, ["aten::mm"]),
-        (
-            OP.replace("50", "NaN"),
-            {"characters that JSON does not allow": 1, "op events without a duration": 1},
-            ["aten::mm"],
-        ),
         (OP.replace('"dur": 50', '"dur": null'), {"op events without a duration": 1}, ["aten::mm"]),
-        (OP.replace('"dur": 50, ', ""), {"op events without a duration": 1}, ["aten::mm"]),
         (OP.replace("50", "18446744073709551.615"), {"op events without a duration": 1}, ["aten::mm"]),
         (OP.replace("50", "-50"), {"op events of negative duration": 1}, ["aten::mm"]),
         (OP.replace("10.5", "-10.5"), {"op events at negative times": 1}, ["aten::mm"]),
         (OP.replace("10.5", "null"), {"events without a time": 1}, []),
-        (OP.replace('"ts": 10.5, ', ""), {"events without a time": 1}, []),
         (OP.replace("10.5", "1e400"), {"events without a time": 1}, []),
         (OP.replace("10.5", "9" * 5000), {LOST: 1}, []),
         (OP.replace("10.5", "1e99999999999999999999"), {"events without a time": 1}, []),
-        (OP.replace("10.5", '"10.5"'), {}, ["aten::mm"]),
         (OP.replace("10.5", '"soon"'), {"events without a time": 1}, []),
-        ('{"ph": "s", "cat": "ac2g", "id": [], "pid": 1, "tid": 1, "ts": "x"}', {"arrows between events": 1}, []),
         (OP.replace("aten", "\\" * 2001), {LOST: 1}, []),
         (OP.replace("cpu_op", "of my own"), {"events of the category of my own": 1}, []),
         (OP.replace("cpu_op", "collective_comm"), {"events of other devices and tools": 1}, []),
@@ -237,32 +217,16 @@ BIG = 2 << 20
 @pytest.mark.parametrize(
     "filler",
     [
-        b"\0",
-        b"x",
-        b"{",
-        b"[",
-        b'"',
-        b'\\"',
-        b'{"',
-        b'{"a":',
-        b'{"ph":"X","args":{',
-        b"}, {",
-        b'}, {"ph": "X", ',
-        b'"name": "',
-        b'{"ph": "X", "cat": "cpu_op", "ts": 1, "args": {"a": [',
-        b"9",
-        b"[]",
-        bytes(range(256)),
+        *(b"\0", b"x", b"{", b"[", b'"', b'\\"', b'{"', b'{"a":', b'{"ph":"X","args":{', b"}, {", b'}, {"ph": "X", '),
+        *(b'"name": "', b'{"ph": "X", "cat": "cpu_op", "ts": 1, "args": {"a": [', b"9", b"[]", bytes(range(256))),
     ],
 )
 @pytest.mark.parametrize("closed", [b"", b"]}"])
 def test_a_large_file_of_anything_ends_soon(tmp_path, monkeypatch, filler, closed):
     monkeypatch.setattr(trace_text, "PIECE_BYTES", BIG // 8)
-    path = written_to(
-        tmp_path, b'{"traceEvents": [' + written(EVENTS[0]).encode() + b", " + filler * (BIG // len(filler)) + closed
-    )
+    text = b'{"traceEvents": [' + written(EVENTS[0]).encode() + b", " + filler * (BIG // len(filler)) + closed
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    report = report_of(tmp_path, path.read_bytes())
+    report = report_of(tmp_path, text)
     assert report.kind("op").height == 1
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20
 
@@ -270,11 +234,8 @@ def test_a_large_file_of_anything_ends_soon(tmp_path, monkeypatch, filler, close
 @pytest.mark.parametrize("compressed", [False, True])
 def test_an_event_larger_than_a_piece_is_read(folder, monkeypatch, compressed):
     monkeypatch.setattr(trace_text, "PIECE_BYTES", 1000)
-    large = {
-        "Input Dims": [[number] for number in range(2000)],
-        "list": [{"ph": "X", "cat": "odd"}] * 500,
-        "text": "}, {" * 500,
-    }
+    large = {"Input Dims": [[number] for number in range(2000)], "text": "}, {" * 500}
+    large["list"] = [{"ph": "X", "cat": "odd"}] * 500
     events = [*EVENTS, x("cpu_op", "large", 5, 6, large), *EVENTS]
     report = report_of(folder, trace(events, "compact", HEAD, TAIL), compressed=compressed)
     assert report.kind("op").get_column("name").to_list() == ["large", "aten::mm", "aten::mm"]
@@ -291,10 +252,8 @@ def test_an_event_larger_than_a_piece_is_read(folder, monkeypatch, compressed):
 )
 def test_operators_that_share_an_id_are_doubted(folder, ids, shared):
     """By that id calls tell the operator that made them."""
-    events = [
-        x("cpu_op", "aten::mm", 10 * place, 5, {} if one is None else {"External id": one})
-        for place, one in enumerate(ids)
-    ]
+    args = [{} if one is None else {"External id": one} for one in ids]
+    events = [x("cpu_op", "aten::mm", 10 * place, 5, of) for place, of in enumerate(args)]
     notes = report_of(folder, trace(events)).table("notes")
     found = [row[:2] for row in notes.iter_rows() if row[0] == "operators with the id of another one"]
     assert found == [("operators with the id of another one", shared)] * (shared > 0)

@@ -1,12 +1,14 @@
 """Where the events of a trace begin and end, where they may be cut, and what stands around them."""
 
 import gzip
+import tracemalloc
 
 import pytest
 
+import kanalyze
 from kanalyze.errors import UnknownFormatError
 from kanalyze.readers.torch import pieces as trace_text
-from kanalyze.readers.torch.pieces import TraceText, between, is_tail, is_trace, list_ends, split_tail
+from kanalyze.readers.torch.pieces import TraceText, is_trace, list_ends
 from support.made_traces import LAYOUTS, trace, written_to, x
 
 EVENTS = [
@@ -36,60 +38,6 @@ def test_pieces_are_whole_events_and_together_all_of_them(tmp_path, monkeypatch,
     assert text.properties == {"schemaVersion": 1, "traceName": "t"}
     assert (text.damage, text.bare) == ([], False)
     assert text.share > 0.9
-
-
-@pytest.mark.parametrize(
-    ("opening", "where"),
-    [
-        (b'\n  {\n    "ph": "X"', b"\n  }"),
-        (b'\r\n  {\r\n    "ph": "X"', b"\n  }"),
-        (b'{"ph": "X"', b"}"),
-        (b'{"ph":"X"', b"}"),
-        (b' { "a key" : 1', b"}"),
-        (b"", b"}"),
-        (b"{}", b"}"),
-    ],
-)
-def test_the_place_between_two_events_is_told_by_the_first(opening, where):
-    key = {b"{}": b"}", b"": b'"x"'}.get(opening, opening.lstrip(b" \r\n{").partition(b":")[0])
-    inside = opening.partition(b"{")[2][: -len(opening.partition(b"{")[2].lstrip())] if b'"' in opening else b""
-    line = opening.partition(b"{")[0]
-    text = b'{"args": [1]' + where + b" ," + line + b"{" + inside + key + b": 2}"
-    found = between(opening).search(text)
-    assert found is not None
-    assert text[: found.end()] == b'{"args": [1]' + where
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (b'{"ph": "X"}]}', (b'{"ph": "X"}', b"}")),
-        (b'{"ph": "X"} , ] , "a": [{"b": [1]}, {"b": 2}] }', (b'{"ph": "X"} , ', b' , "a": [{"b": [1]}, {"b": 2}] }')),
-        (b"  ]", (b"  ", b"")),
-        (b'{"ph": "X", "args": {"a": [1]}}', None),
-        (b'{"ph": "X"}, {"ph": "X", "args": {"a": [1]', None),
-        (b'{"ph": "X"}], "a": "cut', None),
-        (b"", None),
-    ],
-)
-def test_the_end_of_the_list_is_found_behind_its_last_event(text, expected):
-    assert split_tail(text, between(b'{"ph"')) == (expected or (text, None))
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        (b"", True),
-        (b"}", True),
-        (b"}\0\0\n", True),
-        (b', "a": {"ph": "X"}}', True),
-        (b', "a": "cut', True),
-        (b'}, {"ph": "X"}', False),
-        (b'{"ph": "X", "cut', False),
-    ],
-)
-def test_no_event_stands_behind_the_list(text, answer):
-    assert is_tail(text) is answer
 
 
 def test_a_list_ends_where_a_bracket_closes_that_none_opened():
@@ -129,13 +77,6 @@ def test_damaged_properties_are_read_as_far_as_they_can_be(tmp_path, head, prope
     found = text.properties
     assert {name: found[name] for name in properties} == properties
     assert text.damage == damage
-
-
-def test_a_piece_is_found_where_events_have_their_keys_in_any_order(tmp_path, monkeypatch):
-    monkeypatch.setattr(trace_text, "PIECE_BYTES", 200)
-    shuffled = [EVENTS[0], *(dict(reversed(event.items())) for event in EVENTS[1:])]
-    pieces, _ = taken(written_to(tmp_path, trace(shuffled, "compact")))
-    assert len(pieces) > 10
 
 
 def test_text_without_any_place_between_events_is_cut_all_the_same(tmp_path, monkeypatch):
@@ -193,3 +134,33 @@ def test_a_trace_is_told_from_other_json(text, found, packed, tmp_path):
     path = tmp_path / "any.json"
     path.write_bytes(packed(text))
     assert is_trace(path) is found
+
+
+# Compressed traces that unpack to far more than they hold
+
+BLANK = b'{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":%d,"dur":1}'
+
+
+def blank(path, megabytes, sign):
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(b'{"traceEvents": [' + BLANK % 1 + b",")
+        for _ in range(megabytes):
+            file.write(sign * (1 << 20))
+        file.write(BLANK % 9 + b"]}")
+    return path
+
+
+@pytest.mark.parametrize("sign", [b" ", b"\n"])
+def test_blanks_take_no_memory(tmp_path, sign):
+    path = blank(tmp_path / "trace.json.gz", 192, sign)
+    tracemalloc.start()
+    size = sum(map(len, TraceText(path).pieces()))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert size < 40 << 20
+    assert most < 150 << 20
+
+
+def test_what_stands_around_them_is_read(tmp_path):
+    made = kanalyze.read(blank(tmp_path / "trace.json.gz", 40, b"\n"), cache=False)
+    assert made.table("events").get_column("start_ns").to_list() == [1000, 9000]
