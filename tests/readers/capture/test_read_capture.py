@@ -5,11 +5,15 @@ import re
 import shutil
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 import kanalyze
+from kanalyze.analyses.replay import _unprofiled
+from kanalyze.collectors.in_workload import notes
 from kanalyze.errors import CannotTellError, KanalyzeError
+from kanalyze.readers.capture import read_capture
 from kanalyze.readers.capture.reports import counters_at, every_report, runs_of
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, refused, run
 
@@ -126,7 +130,7 @@ def test_with_one_that_saw_nothing_the_table_is_empty(capture):
             '{"kernels": [{"name": null}]}',
             '{"kernels": [{"name": "a"}]}',
         ),
-        json.dumps({"kernels": [{"name": "a", "source": "b", "hash": "c", "registers": "many"}]}),
+        '{"kernels": [{"name": "a", "source": "b", "hash": "c", "registers": "many"}]}',
     ],
 )
 def test_a_damaged_list_of_compiled_kernels_is_told(capture, text):
@@ -155,14 +159,14 @@ def sampled(capture):
         (capture / "nsys.sqlite").unlink()
         whole.execute("VACUUM INTO ?", [str(capture / "nsys.sqlite")])
     with closing(sqlite3.connect(capture / "nsys.sqlite")) as plain:
-        for table in (
+        for table in [
             "COMPOSITE_EVENTS",
             "SAMPLING_CALLCHAINS",
             "SCHED_EVENTS",
             "OSRT_API",
             "OSRT_CALLCHAINS",
             "CUDA_CALLCHAINS",
-        ):
+        ]:
             plain.execute(f"DROP TABLE IF EXISTS {table}")
         plain.commit()
     return capture
@@ -178,14 +182,12 @@ def test_tables_of_samples_are_of_that_pass_and_say_what_it_cost(sampled):
     )
     assert "samples" not in run("show", "kernels", sampled).error
 
-
-@pytest.mark.parametrize("table", ["cpu_samples", "scheduling"])
-def test_so_are_the_samples_themselves(sampled, table):
-    ran = run("show", table, sampled)
-    assert ran.text == run("show", table, REPORTS / "sampled_host.sqlite").text
-    assert f"{table} is from {sampled / 'samples.sqlite'}" in ran.error
+    for table in ("cpu_samples", "scheduling"):
+        ran = run("show", table, sampled)
+        assert ran.text == run("show", table, REPORTS / "sampled_host.sqlite").text
+        assert f"{table} is from {sampled / 'samples.sqlite'}" in ran.error
     (sampled / "samples.sqlite").unlink()
-    assert "(no rows)" in run("show", table, sampled).text
+    assert "(no rows)" in run("show", "scheduling", sampled).text
 
 
 @pytest.mark.slow
@@ -281,3 +283,14 @@ def test_the_page_says_what_the_gpu_waits_for_in_the_run_with_samples(sampled, n
         shutil.copyfile(SAMPLES / "sampled" / f"{name}.sqlite", sampled / f"{run_of}.sqlite")
     page = " ".join(run("summarize", sampled).text.partition("WHERE")[0].split())
     assert [float(found) for found in re.findall(told, page)] == [pytest.approx(share, abs=5)], page
+
+
+# What writes marks and what reads them agree: neither imports the other
+
+
+def test_as_many_occurrences_are_kept_as_the_reader_thinks_and_what_is_no_range_has_one_name():
+    library = Path(notes.__file__).with_name("nvtx_marks.c").read_text()
+    assert read_capture.KEPT == notes.EACH
+    assert re.findall(r"enum \{ NAMES = (\d+), EACH = (\d+)", library) == [(str(notes.NAMES), str(notes.EACH))]
+    assert _unprofiled.OWN == notes.OWN
+    assert notes.CALL in _unprofiled.OF_TORCH

@@ -29,15 +29,11 @@ def shown(path, runs):
 
 
 def test_a_report_is_one_run():
-    for path, tool in ((ADD, "nsys"), (TRACE, "torch"), (SAMPLES / "add" / "ncu.details.csv", "ncu")):
+    tables, page = REPORTS / "nvtx.parquetdir", SAMPLES / "add" / "ncu.details.csv"
+    for path, tool in ((ADD, "nsys"), (tables, "nsys"), (TRACE, "torch"), (page, "ncu")):
         (run,) = runs_of(path)
         assert (run.tool, run.number, run.file, run.turn) == (tool, 1, path, None)
         assert run.opened().meta.path == path
-
-
-def test_a_folder_of_tables_is_one_run():
-    path = REPORTS / "nvtx.parquetdir"
-    assert [(run.tool, run.file, run.opened().meta.path) for run in runs_of(path)] == [("nsys", path, path)]
 
 
 def test_a_capture_has_the_repetitions_of_each_tool(tmp_path):
@@ -107,15 +103,14 @@ def test_only_two_captures_are_two_sides(both):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "[]",
-        "{",
-        "{}",
-        *('{"against": 1}', '{"against": {}}', '{"against": {"collection": "a", "side": "base", "turns": [1]}}'),
-        '{"against": {"collection": 1, "side": "base", "turns": {"nsys": 1}}}',
-        '{"against": {"collection": "a", "side": ["base"], "turns": {"nsys": 1}}}',
-        '{"against": {"collection": "a", "side": "other", "turns": {"nsys": 1}}}',
-        '{"against": {"collection": "a", "side": "base", "turns": {"nsys": true}}}',
+        *("", "[]", "{", "{}", '{"against": 1}', '{"against": {}}'),
+        *(
+            f'{{"against": {{"collection": {collection}, "side": {side}, "turns": {turns}}}}}'
+            for collection, side, turns in (
+                *(('"a"', '"base"', "[1]"), ("1", '"base"', '{"nsys": 1}'), ('"a"', '["base"]', '{"nsys": 1}')),
+                *(('"a"', '"other"', '{"nsys": 1}'), ('"a"', '"base"', '{"nsys": true}')),
+            )
+        ),
     ],
 )
 def test_what_no_collector_writes_is_no_turn(both, text):

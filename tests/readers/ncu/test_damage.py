@@ -100,13 +100,9 @@ def test_a_head_that_lost_the_size_of_its_payload(tmp_path, at):
 @pytest.mark.parametrize(
     ("metric", "value"),
     [
-        ("gpu__time_duration.sum", -5.0),
-        ("gpu__time_duration.sum", 1e300),
-        ("sm__throughput.avg.pct_of_peak_sustained_elapsed", 1e9),
-        ("launch__sm_count", 0.0),
-        ("launch__registers_per_thread", 70_000.0),
-        ("dram__bytes_read.sum", -1e6),
-        ("anything__at_all.sum", 1e19),
+        *(("gpu__time_duration.sum", -5.0), ("gpu__time_duration.sum", 1e300), ("launch__sm_count", 0.0)),
+        *(("sm__throughput.avg.pct_of_peak_sustained_elapsed", 1e9), ("launch__registers_per_thread", 70_000.0)),
+        *(("dram__bytes_read.sum", -1e6), ("anything__at_all.sum", 1e19)),
     ],
 )
 def test_values_that_cannot_be_are_left_out_and_told(metric, value):
@@ -120,13 +116,8 @@ def test_values_that_cannot_be_are_left_out_and_told(metric, value):
 
 @pytest.mark.parametrize(("duration", "odd"), [(1000, 0), (1050, 0), (2000, 1), (0, 1)])
 def test_durations_are_held_against_cycles_and_clock(duration, odd):
-    report = measured(
-        {
-            "gpu__time_duration.sum": duration,
-            "gpc__cycles_elapsed.max": 1500,
-            "gpc__cycles_elapsed.avg.per_second": 1.5e9,
-        }
-    )
+    cycles = {"gpc__cycles_elapsed.max": 1500, "gpc__cycles_elapsed.avg.per_second": 1.5e9}
+    report = measured({"gpu__time_duration.sum": duration, **cycles})
     told = kanalyze.health(report).filter(pl.col("check") == "durations that contradict cycles and clock")
     assert told.get_column("count").to_list() == [1] * odd
 
@@ -139,10 +130,7 @@ def test_shapes_that_no_gpu_takes_are_left_out_and_told(grid, block):
 
 
 def test_estimates_that_are_no_part_are_left_out_and_told():
-    rules = [
-        (0, None, "A", "optimization", "much", "global", 66.0),
-        (0, None, "B", "optimization", "some", "global", 0.5),
-    ]
+    rules = [(0, None, name, "optimization", "much", "global", share) for name, share in (("A", 66.0), ("B", 0.5))]
     report = measured({"gpu__time_duration.sum": 10}, rules=rules)
     assert kanalyze.advice(report).select("rule", "speedup_share").rows() == [("B", 0.5), ("A", None)]
     assert "estimates that cannot be" in set(kanalyze.health(report).get_column("check"))

@@ -137,22 +137,33 @@ def test_of_a_report_that_the_module_cannot_read_the_pages_beside_it_are_read(mo
         assert "the module ncu_report 2025.1.0 cannot read it" in note
 
 
+#: What is no whole block, and what no block.
+CUT, ODD = (True, True), (False, False)
+
+
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: path.parent.name)
 def test_a_file_is_cut_off_wherever_a_block_is_not_whole(path, tmp_path):
     whole, part = path.read_bytes(), tmp_path / "part.ncu-rep"
     assert ncu_module.blocks(path) == WHOLE
     for length in (4, 7, 9, 50, 1000, len(whole) // 2, len(whole) - 1):
         part.write_bytes(whole[:length])
-        assert ncu_module.blocks(part) == (True, True), length
+        assert ncu_module.blocks(part) == CUT, length
 
 
-def test_a_file_whose_first_block_is_none_is_built_in_another_way(tmp_path):
-    """It is left to the module; one with a block behind which nothing makes sense is not."""
+@pytest.mark.parametrize(
+    ("blocks", "expected"),
+    [
+        (bytes(4), WHOLE),  # built in another way: left to the module
+        (b"\2\0\0\0\x28\0" + bytes(4), ODD),  # a block behind which nothing makes sense
+        (b"\2\0\0\0\x28\x08\x09\0\0\0abcd", ODD),  # 8 bytes follow, and a message of 9 is in them
+        (b"\2\0\0\0\x28\x08\x04\0\0\0abcd", WHOLE),
+        (b"\6\0\0\0\x28\xff\xff\xff\xff\x0f" + bytes(100), ODD),  # larger than any
+    ],
+)
+def test_a_file_is_sound_or_not(tmp_path, blocks, expected):
     path = tmp_path / "k.ncu-rep"
-    path.write_bytes(b"NVR\0\2\0\0\0\x08\7" + bytes(4))
-    assert ncu_module.blocks(path) == WHOLE
-    path.write_bytes(b"NVR\0\2\0\0\0\x08\7" + b"\2\0\0\0\x28\0" + bytes(4))
-    assert ncu_module.blocks(path) == (False, False)
+    path.write_bytes(b"NVR\0\2\0\0\0\x08\7" + blocks)
+    assert ncu_module.blocks(path) == expected
 
 
 @given(st.binary(max_size=60))
@@ -160,7 +171,7 @@ def test_any_file_is_cut_off_or_not(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("any") / "k.ncu-rep"
     for beginning in (b"", b"NVR\0", b"NVR\0\2\0\0\0\x08\7"):
         path.write_bytes(beginning + text)
-        assert ncu_module.blocks(path) in (WHOLE, (True, True), (False, False))
+        assert ncu_module.blocks(path) in (WHOLE, CUT, ODD)
 
 
 @pytest.mark.usefixtures("without_module")
@@ -252,20 +263,3 @@ def test_an_ncu_that_cannot_be_started_is_told(tmp_path):
     program.chmod(0o644)
     with pytest.raises(ExportError, match="Permission denied"):
         ncu_program.printed(tmp_path / "k.ncu-rep", "raw", program)
-
-
-def test_a_message_that_ends_behind_its_block_is_not_sound(tmp_path):
-    whole, path = REPORTS[0].read_bytes(), tmp_path / "k.ncu-rep"
-    size = int.from_bytes(whole[4:8], "little")
-    # the header, one block whose head says that 8 bytes follow, and a message of 9 in them
-    path.write_bytes(whole[: 8 + size] + (2).to_bytes(4, "little") + b"\x28\x08" + (9).to_bytes(4, "little") + b"abcd")
-    assert ncu_module.blocks(path) == (False, False)
-    path.write_bytes(whole[: 8 + size] + (2).to_bytes(4, "little") + b"\x28\x08" + (4).to_bytes(4, "little") + b"abcd")
-    assert ncu_module.blocks(path)[0]
-
-
-def test_a_block_larger_than_any_is_not_sound(tmp_path):
-    whole, path = REPORTS[0].read_bytes(), tmp_path / "k.ncu-rep"
-    size = int.from_bytes(whole[4:8], "little")
-    path.write_bytes(whole[: 8 + size] + (6).to_bytes(4, "little") + b"\x28\xff\xff\xff\xff\x0f" + bytes(100))
-    assert ncu_module.blocks(path) == (False, False)

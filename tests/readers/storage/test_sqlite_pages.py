@@ -8,13 +8,15 @@ import threading
 from contextlib import closing
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from kanalyze.readers.storage import table_files, table_scan
 from kanalyze.readers.storage.page_decoder import DamagedPageError, NotDecodableError
-from kanalyze.readers.storage.table_scan import PagesFile
+from kanalyze.readers.storage.table_scan import PagesFile, joined
+from support.command import REPORTS, refused, run
 
 PAGE = 512
 SIZES = [0, 1, 2, 127, 128, 2**15 - 1, 2**15, 2**23, 2**31, 2**47 - 1, 2**47, 2**62, 2**63 - 1]
@@ -310,16 +312,14 @@ def test_what_sqlite_cannot_have_written_is_refused(small, where, at, new, reaso
 @pytest.mark.parametrize(
     ("at", "new", "reason"),
     [
-        (0, b"x", "no SQLite header"),
-        (16, b"\x03\x00", "makes no sense"),
-        (20, b"\xff", "makes no sense"),
-        (21, b"A", "makes no sense"),
-        (28, b"\x00\x01", "the file ends before it"),
-        (100, b"\x00", "SQLite cannot read the schema"),
+        *((0, b"x", "no SQLite header"), (16, b"\x03\x00", "makes no sense"), (20, b"\xff", "makes no sense")),
+        *((21, b"A", "makes no sense"), (28, b"\x00\x01", "the file ends before it")),
+        *((100, b"\x00", "SQLite cannot read the schema"), (PAGE * 2 + 5, b"\0\0", "bytes in use")),
     ],
 )
-def test_damaged_headers_are_refused(small, at, new, reason):
-    path = small[0]
+def test_damaged_headers_are_refused(tmp_path, at, new, reason):
+    """The last one is of an empty table."""
+    path = create(tmp_path / "a.sqlite", "CREATE TABLE gone (a)", "CREATE TABLE t (a, b, c)")
     data = bytearray(path.read_bytes())
     data[at : at + len(new)] = new
     path.write_bytes(data)
@@ -337,14 +337,6 @@ def test_without_a_valid_page_count_the_size_of_the_file_counts(small):
         path.write_bytes(data[:-PAGE])
         with pytest.raises(DamagedPageError, match="not in the file"):
             decoded(path, ["a"])
-
-
-def test_an_empty_table_has_no_bytes_in_use(tmp_path):
-    path = create(tmp_path / "a.sqlite", "CREATE TABLE t (a)", "INSERT INTO t VALUES (1)")
-    data = path.read_bytes()
-    path.write_bytes(data[: PAGE + 3] + bytes(2) + data[PAGE + 5 :])
-    with pytest.raises(DamagedPageError, match="bytes in use"):
-        decoded(path, ["a"])
 
 
 def outcome(read, path):
@@ -395,3 +387,72 @@ def test_smaller_tables_are_decoded_where_a_larger_one_is(tmp_path, monkeypatch,
         frame = file.integers(table, ["n"], lambda part: part)
         assert frame.get_column("n").to_list() == [*range(rows)]
     assert seen == decoded
+
+
+# A page that lies over another: an error, or nothing that is printed changes; never other figures
+
+GRAPH_NODE = REPORTS / "graph_node.sqlite"
+PAGE_BYTES = 4096
+KERNEL, RUNTIME = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_RUNTIME"
+
+
+def leaves(path, table):
+    """The numbers of a table's leaf pages, from its root, which has no further level between."""
+    with closing(sqlite3.connect(path)) as connection:
+        sql = "SELECT rootpage FROM sqlite_schema WHERE name = ?"
+        ((root,),) = connection.execute(sql, (table,)).fetchall()
+    data = path.read_bytes()
+    page = data[(root - 1) * PAGE_BYTES : root * PAGE_BYTES]
+    assert page[0] == 5
+    cells = [int.from_bytes(page[12 + 2 * cell :][:2], "big") for cell in range(int.from_bytes(page[3:5], "big"))]
+    found = [int.from_bytes(page[at:][:4], "big") for at in cells] + [int.from_bytes(page[8:12], "big")]
+    assert all(data[(number - 1) * PAGE_BYTES] == 13 for number in found)
+    return found
+
+
+def copied(folder, pairs):
+    """A copy of the report for each pair of pages, the first of which lies over the second."""
+    data = GRAPH_NODE.read_bytes()
+    path = folder / GRAPH_NODE.name
+    for one, other in pairs:
+        changed = bytearray(data)
+        changed[(other - 1) * PAGE_BYTES : other * PAGE_BYTES] = data[(one - 1) * PAGE_BYTES : one * PAGE_BYTES]
+        path.write_bytes(changed)
+        yield path
+
+
+@pytest.mark.parametrize("from_rows", [0, 1 << 40], ids=["pages", "cursor"])
+def test_a_leaf_over_another_leaf_is_an_error(tmp_path, monkeypatch, from_rows):
+    monkeypatch.setattr(table_files, "PAGES_FROM_ROWS", from_rows)
+    kernels, calls = leaves(GRAPH_NODE, KERNEL), leaves(GRAPH_NODE, RUNTIME)
+    assert (len(kernels), len(calls)) > (3, 1)
+    pairs = [(kernels[0], kernels[1]), (kernels[2], kernels[1]), (kernels[-2], kernels[-1]), (calls[1], kernels[2])]
+    for path in copied(tmp_path, pairs):
+        message, remedy = refused(run("show", "kernels", path))
+        assert message.startswith(f"{path}: damaged at table {KERNEL}: ")
+        assert remedy.endswith("[report-damaged]")
+
+
+def test_a_page_of_a_table_that_is_not_read_is_a_word_on_standard_error(tmp_path):
+    one, other, *_ = leaves(GRAPH_NODE, RUNTIME)
+    (path,) = [*copied(tmp_path, [(one, other)])]
+    ran = run("show", "kernels", path, "--format", "csv")
+    assert (ran.status, ran.text) == (0, run("show", "kernels", GRAPH_NODE, "--format", "csv").text)
+    (line,) = ran.doubts
+    assert line.startswith(f"kanalyze: not all of it can be read: {path}: damaged at table {RUNTIME}: ")
+
+
+# What is joined column by column is its parts one below the other
+
+NUMBERS = st.none() | st.integers(0, 1) | st.integers(-(1 << 62), 1 << 62)
+NAMES = st.none() | st.sampled_from("abc")
+SCHEMA = {"number": pl.Int64, "small": pl.Int32, "name": pl.Categorical, "text": pl.String}
+ROWS = st.tuples(NUMBERS, st.none() | st.integers(0, 1), NAMES, NAMES)
+
+
+@given(st.lists(st.lists(ROWS, max_size=4), min_size=1, max_size=5))
+def test_a_joined_frame_is_its_parts_together(rows):
+    parts = [pl.DataFrame(part, schema=SCHEMA, orient="row") for part in rows]
+    together = pl.concat([parts[0].clear(), *parts])
+    assert joined(parts).equals(together, null_equal=True)
+    assert joined([together.clone()]).schema == together.schema

@@ -1,0 +1,139 @@
+"""Numbers as ncu prints them in any locale, units that it scaled, and names that it shortened."""
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.readers.ncu.csv import (
+    COMMA,
+    POINT,
+    AmbiguousError,
+    base_unit,
+    missing,
+    names_of_sources,
+    numbers,
+    separators,
+    with_whole_names,
+)
+from support.command import SAMPLES
+
+
+def read(*texts: str) -> list[float | None]:
+    """The numbers in a file that holds only `texts`."""
+    frame = pl.DataFrame({"text": texts}, schema={"text": pl.String})
+    return frame.select(numbers("text", separators(frame.get_column("text")))).to_series().to_list()
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        *((("16,896", "28.71"), [16896, 28.71]), (("16.896", "27.595.520"), [16896, 27595520])),
+        *((("16.896,50", "3"), [16896.5, 3]), (("16.896", "28,71"), [16896, 28.71])),
+        *((("16\u202f896,50", "1 234"), [16896.5, 1234]), (("16'896.50",), [16896.5])),
+        (("16,896",), [16896]),  # ncu prints no number with three decimals
+        (("0.381", "1.484"), [0.381, 1.484]),  # no group of thousands begins with 0
+        *((("1484.092", "2.614"), [1484.092, 2.614]), (("4096.000000", "2,230"), [4096, 2230])),
+        *((("-0.14", "1e-05", "+3"), [-0.14, 1e-05, 3]), (("PolicySpread", "all", "0x10"), [None, None, None])),
+        (("nan", "inf", "-nan", "1.5"), [None, None, None, 1.5]),
+        (("1,160,192 (340,352; 141,440)", "0.5"), [1160192, 0.5]),  # --print-metric-instances
+        ((), []),
+    ],
+)
+def test_numbers_are_read_as_they_were_meant(texts, expected):
+    assert read(*texts) == expected
+
+
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        (("16.896",), "'16.896' can be a number of thousands or one with decimals"),
+        (("16.896", "12,345"), "'16.896' can be a number of thousands or one with decimals, and '12,345' occurs, too"),
+        (("1,50", "1.50"), "'1.50' has a decimal point, '1,50' a decimal comma"),
+    ],
+)
+def test_numbers_that_can_be_read_in_two_ways_are_refused(texts, reason):
+    with pytest.raises(AmbiguousError, match=f"^{reason}$"):
+        read(*texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "way"), [("16.896", 16896, COMMA), ("16.896", 16.896, POINT), ("1,024", 1024, POINT)]
+)
+def test_a_value_that_is_known_from_elsewhere_decides(text, value, way):
+    assert separators(pl.Series([text]), [(text, value)]) == way
+
+
+@given(
+    st.lists(st.tuples(st.integers(-(10**9), 10**9), st.integers(0, 99)), min_size=1), st.sampled_from([POINT, COMMA])
+)
+def test_any_locale_is_recognised_by_its_two_decimals(parts, way):
+    values = [whole + (-1 if whole < 0 else 1) * cents / 100 for whole, cents in parts]
+    english = [f"{value:,.2f}" for value in values]
+    swap = str.maketrans({",": way[0], ".": way[1]})
+    assert read(*(text.translate(swap) for text in english)) == [float(text.replace(",", "")) for text in english]
+
+
+@pytest.mark.parametrize("text", [None, "", "n/a", "nan", "-inf", "no data"])
+def test_what_says_that_there_is_no_value(text):
+    assert pl.DataFrame({"text": [text]}, schema={"text": pl.String}).select(missing("text")).item()
+
+
+UNITS = """
+ns 1 ns, us 1e3 ns, ms 1e6 ns, s 1e9 ns, usecond 1e3 ns, second 1e9 ns, byte 1 byte, Mbyte 1e6 byte,
+Tbyte/s 1e12 byte/s, Gbyte/second 1e9 byte/s, Kbyte/block 1e3 byte/block, Kbyte/cycle 1e3 byte/cycle, %/Kbyte 1e3 %/byte,
+Ghz 1e9 hz, Mhz 1e6 hz, cycle/nsecond 1e9 hz, sector/ns 1e9 sector/s, sector/us 1e6 sector/s, sector/s 1 sector/s,
+% 1 %, pass 1 pass, SM 1 SM, inst/cycle 1 inst/cycle
+"""
+
+
+def test_scaling_of_units_is_undone():
+    for unit, factor, base in (row.split() for row in UNITS.split(",")):
+        assert base_unit(unit) == (float(factor), base)
+    assert base_unit("") == (1, "")
+
+
+@pytest.mark.parametrize("text", ["16.897", "1.6.896x", "16896"])
+def test_a_known_value_that_is_not_written_so_decides_nothing(text):
+    with pytest.raises(AmbiguousError):
+        separators(pl.Series(["16.896"]), [(text, 16896)])
+
+
+# Whole names of kernels, from the page of sources
+
+
+def named(short, whole):
+    return with_whole_names(pl.DataFrame({"name": short}, schema={"name": pl.String}), whole)["name"].to_list()
+
+
+@pytest.mark.parametrize(
+    ("short", "whole", "expected"),
+    [
+        (["void at::k<4>(int)"], ["void at::native::k<(int)4>(int)"], ["void at::native::k<(int)4>(int)"]),
+        (
+            ["void un>::k<un>::T<4>"],
+            ["void at::<un>::k<at::<un>::T<(int)4>>"],
+            ["void at::<un>::k<at::<un>::T<(int)4>>"],
+        ),
+        (["b", "a"], ["x::b", "x::b", "y::a"], ["x::b", "y::a"]),  # a kernel of two functions
+        (["b", "a"], ["x::a", "x::b"], ["b", "a"]),  # of another order: nothing is guessed
+        (["k<4>"], ["k<8>"], ["k<4>"]),
+        (["k", None], ["k", "k"], ["k", None]),
+        ([], ["k"], []),
+    ],
+)
+def test_names_are_completed_in_order_or_not_at_all(short, whole, expected):
+    assert named(short, whole) == expected
+
+
+def test_names_of_blocks_are_read_as_csv():
+    page = b'"Kernel Name","void k<""a"", 2>(int)",\n"Address","Source"\n"0x0","NOP"\n"Kernel Name","b",\n'
+    assert names_of_sources(page) == ['void k<"a", 2>(int)', "b"]
+
+
+@pytest.mark.parametrize("workload", ["square", "gelu", "launch_bound_graph"])
+def test_samples_have_the_names_that_nsys_prints(workload):
+    kernels = kanalyze.read(SAMPLES / workload / "ncu.details.csv").kind("kernel").get_column("name").cast(pl.String)
+    known = set(kanalyze.read(SAMPLES / workload / "nsys.sqlite").kind("kernel").get_column("name").cast(pl.String))
+    assert set(kernels) <= known
