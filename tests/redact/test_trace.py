@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -45,12 +46,8 @@ TRACE = """
   "traceName": "/projekte/geheim/trace.json"
 }"""
 MADE = (
-    TRACE.replace('"brontes-17"', '""')
-    .replace('"uncovered-job"', '""')
-    .replace('"GPU-6c2e0d36-1418-64af-ccf0-d561691817a5"', '""')
-    .replace('"5262CCF840464D46B73826D02028737F"', '""')
+    re.sub('"(?:brontes-17|uncovered(?:-job)?|GPU-6c[-0-9a-f]+|5262CCF[0-9A-F]+)"', '""', TRACE)
     .replace('"lead": "quillon"', '"lead": ""')
-    .replace('"uncovered"', '""')
     .replace('"at": "x"', '"at": ""')
     .replace("/home/quillon/set/a.bin", "a.bin")
     .replace("/home/quillon/my model/train.py", "train.py")
@@ -153,12 +150,8 @@ def test_any_document_becomes_what_the_rules_say(value, indent, ascii_only, piec
 
 
 def test_a_packed_trace_stays_packed_and_tells_neither_name_nor_time(tmp_path):
-    with (
-        (tmp_path / "trace.json.gz").open("wb") as file,
-        gzip.GzipFile("/home/quillon/trace.json", "wb", fileobj=file, mtime=77) as packed,
-    ):
-        packed.write(TRACE.encode())
-    assert b"trace.json\0" in (tmp_path / "trace.json.gz").read_bytes()
+    header = b"\x1f\x8b\x08\x08" + (77).to_bytes(4, "little") + b"\2\3/home/quillon/trace.json\0"
+    (tmp_path / "trace.json.gz").write_bytes(header + gzip.compress(TRACE.encode())[10:])
     redact(tmp_path / "trace.json.gz", tmp_path / "out.json.gz")
     packed = (tmp_path / "out.json.gz").read_bytes()
     assert gzip.decompress(packed).decode() == MADE
@@ -187,10 +180,7 @@ def test_the_host_in_the_name_of_a_file_goes_from_its_text(tmp_path):
 @pytest.mark.parametrize(
     ("text", "known"),
     [
-        *(
-            (text, True)
-            for text in ('[{"ph": "X", "name": "a", "ts": 1}]', '{"traceEvents": []}', '{"schemaVersion": 1, "d')
-        ),
+        *((text, True) for text in ('[{"ph": "X", "name": "a"}]', '{"traceEvents": []}', '{"schemaVersion": 1, "d')),
         *((text, False) for text in ("", "{}", "[1, 2]", '{"name": "x"}', "\0\0\0\0")),
     ],
 )

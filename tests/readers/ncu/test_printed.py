@@ -82,9 +82,9 @@ def test_what_says_that_there_is_no_value(text):
 
 UNITS = """
 ns 1 ns, us 1e3 ns, ms 1e6 ns, s 1e9 ns, usecond 1e3 ns, second 1e9 ns, byte 1 byte, Mbyte 1e6 byte,
-Tbyte/s 1e12 byte/s, Gbyte/second 1e9 byte/s, Kbyte/block 1e3 byte/block, Kbyte/cycle 1e3 byte/cycle, %/Kbyte 1e3 %/byte,
+Tbyte/s 1e12 byte/s, Gbyte/second 1e9 byte/s, Kbyte/block 1e3 byte/block, Kbyte/cycle 1e3 byte/cycle,
 Ghz 1e9 hz, Mhz 1e6 hz, cycle/nsecond 1e9 hz, sector/ns 1e9 sector/s, sector/us 1e6 sector/s, sector/s 1 sector/s,
-% 1 %, pass 1 pass, SM 1 SM, inst/cycle 1 inst/cycle
+%/Kbyte 1e3 %/byte, % 1 %, pass 1 pass, SM 1 SM, inst/cycle 1 inst/cycle
 """
 
 
