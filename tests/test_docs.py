@@ -321,6 +321,15 @@ def rule_names(path: Path) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # those of Jupyter's own modules
+def test_the_notebook_runs_and_prints_what_it_shows():
+    pytest.importorskip("nbclient")  # comes with `.[dev]` only
+    from support import tour  # noqa: PLC0415 - needs nbclient
+
+    assert tour.run(tour.kept()).cells == tour.kept().cells
+
+
+@pytest.mark.slow
 def test_pages_that_the_code_names_exist():
     named = {match for path in (ROOT / "analyzer").rglob("*.py") for match in page_names(path)}
     assert named

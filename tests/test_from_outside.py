@@ -10,6 +10,7 @@ import pytest
 
 import kanalyze
 from kanalyze import catalog
+from kanalyze.notebook import NotebookTable
 from kanalyze.schema import COLUMNS
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH
 
@@ -118,3 +119,31 @@ def test_several_reports_are_not_a_list(name):
         getattr(kanalyze, name)(reports)
     with pytest.raises(TypeError, match="not a path"):
         getattr(kanalyze, name)(reports[0], "run.nsys-rep")
+
+
+# Tables as pandas frames: integers and truth values stay such where some are missing
+
+
+def test_integers_stay_integers_in_pandas():
+    pd = pytest.importorskip("pandas", reason="comes with `.[pandas]` only")
+    table = kanalyze.gaps(kanalyze.read(TORCH))
+    frame = table.to_pandas()
+    assert table["thread_id"].null_count()
+    assert [str(frame[name].dtype) for name in ("dur_ns", "stream", "thread_id")] == ["int64", "Int64", "Int64"]
+    for name in ("dur_ns", "stream", "thread_id"):
+        assert [None if value is pd.NA else value for value in frame[name]] == table[name].to_list()
+    assert list(frame.columns) == table.columns
+
+
+def test_large_integers_and_truth_values_with_nulls():
+    pytest.importorskip("pandas", reason="comes with `.[pandas]` only")
+    values = {"at": [(1 << 62) + 1, None], "small": [None, 3], "yes": [None, True], "share": [0.5, None]}
+    table = NotebookTable(values, schema_overrides={"small": pl.UInt32})
+    frame = table.to_pandas()
+    assert [str(dtype) for dtype in frame.dtypes] == ["Int64", "UInt32", "boolean", "float64"]
+    assert frame["at"][0] == (1 << 62) + 1
+    assert frame["at"].isna().tolist() == [False, True]
+    assert frame["yes"].isna().tolist() == [True, False]
+    assert bool(frame["yes"][1])
+    frame.loc[1, "at"] = 7  # nothing of it is read-only
+    assert frame["at"].tolist() == [(1 << 62) + 1, 7]

@@ -1,6 +1,7 @@
 """The Makefile, the workflow and the issue form call what there is."""
 
 import re
+import runpy
 import shutil
 import subprocess
 from pathlib import Path
@@ -70,3 +71,24 @@ def test_the_issue_form_asks_for_doctor_and_a_redacted_report():
     named = set(re.findall(r"`kanalyze ([a-z]+)", FORM))
     assert {"doctor", "redact"} <= named
     assert named <= set(command_line.list_commands(None))
+
+
+# What .ci/versions.py reads from pyproject.toml
+
+VERSIONS = runpy.run_path(str(ROOT / ".ci" / "versions.py"))
+
+
+def test_pythons_are_those_of_the_classifiers():
+    listed = ["Typing :: Typed", "Programming Language :: Python :: 3.11", "Programming Language :: Python :: 3.14"]
+    assert VERSIONS["pythons"]({"classifiers": [*listed, "Programming Language :: Python :: 3 :: Only"]}) == [
+        "3.11",
+        "3.14",
+    ]
+
+
+def test_lowest_versions_are_those_of_dependencies_and_extras():
+    project = {
+        "dependencies": ["click>=8.1"],
+        "optional-dependencies": {"plot": ["matplotlib>=3.9.0"], "test": ["pytest>=8"]},
+    }
+    assert VERSIONS["lowest"](project, ["plot"]) == ["click==8.1", "matplotlib==3.9.0"]

@@ -8,38 +8,25 @@ import pytest
 from kanalyze.tools import TOOLS, again, recorders, tool_of
 from support.shares import some
 
+TRACE_ON, THEM_ON = "Record it again with that trace on: ", "Record it again with them on: "
+BY_TORCH = "Record it with torch.profiler, and give its trace: "
+BY_NSYS = "torch.profiler does not record that; nsys does: "
 BOTH = "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
 
 
 @pytest.mark.parametrize(
     ("kinds", "tool", "remedy"),
     [
-        (["kernel"], "nsys", "Record it again with that trace on: `nsys profile --trace=cuda,nvtx …`."),
-        (["memory"], "nsys", "Record it again with that trace on: `nsys profile --cuda-memory-usage=true …`."),
-        (["range", "op"], "nsys", "Record it again with that trace on: `nsys profile --trace=cuda,nvtx …`."),
-        (["op"], "nsys", f"Record it with torch.profiler, and give its trace: `torch.profiler.profile({BOTH})`."),
-        (
-            ["python"],
-            "nsys",
-            f"Record it with torch.profiler, and give its trace: `torch.profiler.profile({BOTH}, with_stack=True)`.",
-        ),
-        (["kernel", "memcpy"], "torch.profiler", f"Record it again with them on: `torch.profiler.profile({BOTH})`."),
-        (["op"], "torch.profiler", f"Record it again with them on: `torch.profiler.profile({BOTH})`."),
-        (
-            ["memory"],
-            "torch.profiler",
-            f"Record it again with them on: `torch.profiler.profile({BOTH}, profile_memory=True)`.",
-        ),
-        (
-            ["python"],
-            "torch.profiler",
-            f"Record it again with them on: `torch.profiler.profile({BOTH}, with_stack=True)`.",
-        ),
-        (
-            ["osrt"],
-            "torch.profiler",
-            "torch.profiler does not record that; nsys does: `nsys profile --trace=cuda,nvtx,osrt …`.",
-        ),
+        (["kernel"], "nsys", f"{TRACE_ON}`nsys profile --trace=cuda,nvtx …`."),
+        (["memory"], "nsys", f"{TRACE_ON}`nsys profile --cuda-memory-usage=true …`."),
+        (["range", "op"], "nsys", f"{TRACE_ON}`nsys profile --trace=cuda,nvtx …`."),
+        (["op"], "nsys", f"{BY_TORCH}`torch.profiler.profile({BOTH})`."),
+        (["python"], "nsys", f"{BY_TORCH}`torch.profiler.profile({BOTH}, with_stack=True)`."),
+        (["kernel", "memcpy"], "torch.profiler", f"{THEM_ON}`torch.profiler.profile({BOTH})`."),
+        (["op"], "torch.profiler", f"{THEM_ON}`torch.profiler.profile({BOTH})`."),
+        (["memory"], "torch.profiler", f"{THEM_ON}`torch.profiler.profile({BOTH}, profile_memory=True)`."),
+        (["python"], "torch.profiler", f"{THEM_ON}`torch.profiler.profile({BOTH}, with_stack=True)`."),
+        (["osrt"], "torch.profiler", f"{BY_NSYS}`nsys profile --trace=cuda,nvtx,osrt …`."),
     ],
 )
 def test_the_remedy(kinds, tool, remedy):

@@ -112,20 +112,12 @@ def test_kernels_between_gpus_are_communication(name):
 @pytest.mark.parametrize(
     "name",
     [
-        "block_all_reduce_sum_f32_f32_kernel",
-        "warp_allreduce_kernel",
+        *("block_all_reduce_sum_f32_f32_kernel", "warp_allreduce_kernel", "all_gather_indices", "reduce_scatter_add"),
         "void vllm::block_all_reduce_kernel<float>(float*)",
-        "all_gather_indices",
-        "reduce_scatter_add",
-        "all_to_all_metadata_kernel",
+        *("all_to_all_metadata_kernel", "moeA2ASanitizeExpertIdsKernel(int)", "dispatch", "combine"),
         "void deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*)",
-        "void deep_ep::internode_ll::clean_low_latency_buffer<32>(int)",
-        "moeA2ASanitizeExpertIdsKernel(int)",
-        "void step::internode(int)",
-        "dispatch",
-        "combine",
-        "void program::ep::dispatch(int)",
-        "vllm::direct_dcp::increment_epoch_kernel(long*)",
+        *("void deep_ep::internode_ll::clean_low_latency_buffer<32>(int)", "void step::internode(int)"),
+        *("void program::ep::dispatch(int)", "vllm::direct_dcp::increment_epoch_kernel(long*)"),
     ],
 )
 def test_words_of_communication_alone_are_not_communication(name):

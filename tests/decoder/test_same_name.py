@@ -8,38 +8,24 @@ from kanalyze.decoder.fields import normalised, shortened
 
 SAME = [
     (
+        "void at::vectorized_kernel<(int)4, at::FillFunctor<long>, std::array<char *, (unsigned long)1>>(int, T2, T3)",
         (
-            "void at::native::vectorized_elementwise_kernel<(int)4, at::native::FillFunctor<long>, "
-            "std::array<char *, (unsigned long)1>>(int, T2, T3)"
-        ),
-        (
-            "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<long>, "
-            "std::array<char*, 1ul> >(int, at::native::FillFunctor<long>, std::array<char*, 1ul>)"
+            "void at::vectorized_kernel<4, at::FillFunctor<long>, std::array<char*, 1ul> >"
+            "(int, at::FillFunctor<long>, std::array<char*, 1ul>)"
         ),
     ),
     (
+        "void at::<unnamed>::cdist<float, at::<unnamed>::dists<float>::two>(T1 *, const T1 *, T1, long)",
         (
-            "void at::native::<unnamed>::cdist<float, at::native::<unnamed>::dists<float>::two>(T1 *, const "
-            "T1 *, T1, long)"
-        ),
-        (
-            "void at::native::(anonymous namespace)::cdist<float, at::native::(anonymous "
-            "namespace)::dists<float>::two>(float*, float const*, float, long)"
+            "void at::(anonymous namespace)::cdist<float, at::(anonymous namespace)::dists<float>::two>"
+            "(float*, float const*, float, long)"
         ),
     ),
     (
-        ("void k<void n::<unnamed>::pow_impl<float, double>(at::T &, T2)::[lambda(float) (instance 1)]>(T1)"),
+        "void k<f(at::T &)::[lambda() (instance 3)]::operator ()() const::[lambda(a, b) (instance 6)]>(T1)",
         (
-            "void k<n::(anonymous namespace)::pow_impl<float, double>(at::T&, "
-            "double)::{lambda(float)#1}>(n::(anonymous namespace)::pow_impl<float, double>(at::T&, "
-            "double)::{lambda(float)#1})"
-        ),
-    ),
-    (
-        ("void k<f(at::T &)::[lambda() (instance 3)]::operator ()() const::[lambda(a, b) (instance 6)]>(T1)"),
-        (
-            "void k<f(at::T&)::{lambda()#3}::operator()() const::{lambda(a, "
-            "b)#6}>(f(at::T&)::{lambda()#3}::operator()() const::{lambda(a, b)#6})"
+            "void k<f(at::T&)::{lambda()#3}::operator()() const::{lambda(a, b)#6}>"
+            "(f(at::T&)::{lambda()#3}::operator()() const::{lambda(a, b)#6})"
         ),
     ),
     ("void cutlass::Kernel2<some_gemm>(T1::Params)", "void cutlass::Kernel2<some_gemm>(some_gemm::Params)"),
@@ -57,30 +43,17 @@ SAME = [
 ]
 
 DIFFERENT = [
-    "gelu_kernel",
-    "gelu_kernel(float const*, float*, long long)",
-    "gelu_kernel(double const*, double*, long long)",
-    "a::gelu_kernel(float const*, float*, long long)",
-    "void gelu_kernel<float>(T1)",
-    "void gelu_kernel<double>(T1)",
-    "void gelu_kernel<float, 4>(T1)",
-    "void gelu_kernel<float, 8>(T1)",
-    "void gelu_kernel<float, -8>(T1)",
-    "void gelu_kernel<float, true>(T1)",
-    "void gelu_kernel<float *>(T1)",
-    "void gelu_kernel<const float *>(T1)",
-    "void gelu_kernel<float * const>(T1)",
-    "void (anonymous namespace)::gelu_kernel<float>(T1)",
-    "void gelu_kernel<f()::{lambda(float)#1}>(T1)",
-    "void gelu_kernel<f()::{lambda(float)#2}>(T1)",
-    "void gelu_kernel<f()::{lambda(int)#2}>(T1)",
-    "void gelu_kernel<f(int)::{lambda(int)#2}>(T1)",
-    "void gelu_kernel<g()::{lambda(float)#1}>(T1)",
-    "void gelu_kernel<unsigned int>(T1)",
-    "void gelu_kernel<int>(T1)",
-    "void gelu_kernel<int, unsigned>(T1)",
-    "gelu_kernel<",
-    "gelu_kernel>",
+    *("gelu_kernel", "gelu_kernel(float const*, float*)", "gelu_kernel(double const*, double*)"),
+    *("a::gelu_kernel(float const*, float*)", "void (anonymous namespace)::gelu_kernel<float>(T1)"),
+    *(
+        f"void gelu_kernel<{of}>(T1)"
+        for of in (
+            *("float", "double", "float, 4", "float, 8", "float, -8", "float, true", "float *", "const float *"),
+            *("float * const", "f()::{lambda(float)#1}", "f()::{lambda(float)#2}", "f()::{lambda(int)#2}"),
+            *("f(int)::{lambda(int)#2}", "g()::{lambda(float)#1}", "unsigned int", "int", "int, unsigned"),
+        )
+    ),
+    *("gelu_kernel<", "gelu_kernel>"),
 ]
 
 
