@@ -3,8 +3,8 @@
 import pytest
 
 from kanalyze.errors import BadWindowError, UnknownNameError
-from kanalyze.window import Scope, Window
-from support.build import call, graph, kernel, memcpy, report
+from kanalyze.window import Scope, Window, parsed, plain
+from support.build import call, graph, kernel, memcpy, nvtx, report
 
 
 @pytest.mark.parametrize(
@@ -113,3 +113,192 @@ def test_events_are_all_kinds_in_scope_in_the_order_of_the_model():
     assert part.events.get_column("kind").to_list() == ["kernel", "kernel", "api"]
     assert report(EVENTS, kinds=("api", "range", "kernel")).kinds == ("kernel", "graph", "memcpy", "api", "range")
     assert report(EVENTS, kinds=()).kind("fault").is_empty()
+
+
+# Windows by name: a range, one of its instances, a domain's; what is told where the name fits none, or several
+
+
+RANGES = [
+    kernel(0, 1000),
+    nvtx("warmup", 0, 100),
+    nvtx("step", 300, 400),
+    nvtx("step", 100, 200),
+    nvtx("step", 200, 300, thread=2),
+    nvtx("all reduce", 110, 120, domain="NCCL"),
+    nvtx("all reduce", 500, 520, domain="mine"),
+    nvtx("step", 600, 610, domain="mine"),
+    nvtx("open", 700, None, open_until_ns=900),
+    nvtx("rank#1", 20, 30),
+    nvtx("a..b", 40, 50),
+    nvtx("pair", 800, 850, style="StartEnd", end_thread_id=7),
+    nvtx(None, 860, 870),
+]
+
+
+def window(text, **scope):
+    return report(RANGES).narrow(**scope).window(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "end"),
+    [
+        *(("warmup", 0, 100), (":warmup", 0, 100), ("warmup#1", 0, 100), ("step#1", 100, 200)),
+        *(("step#2", 200, 300), ("step#3", 300, 400), ("NCCL:all reduce", 110, 120), ("mine:all reduce", 500, 520)),
+        *(("mine:step", 600, 610), ("all reduce#2", 500, 520), ("open", 700, 900), ("rank#1", 20, 30)),
+        *(("a..b", 40, 50), ("pair", 800, 850), ("..500ns", None, 500), ("1us..", 1000, None)),
+    ],
+)
+def test_a_name_is_a_window(text, start, end):
+    found = window(text)
+    assert (found.start_ns, found.end_ns) == (start, end)
+    assert found.name == (None if ".." in text and text != "a..b" else text)
+
+
+@pytest.mark.parametrize("text", ["step", "step#*", "all reduce"])
+def test_one_window_is_wanted_where_a_name_means_several(text):
+    name, count = parsed(text)[0], 3 if "step" in text else 2
+    with pytest.raises(BadWindowError, match=f"{count} ranges have that name") as caught:
+        window(text)
+    assert f"{name}#1 to {name}#{count}" in caught.value.remedy
+
+
+@pytest.mark.parametrize(("text", "hint"), [("stp", "step"), ("NCCL:al reduce", "NCCL:all reduce"), ("warmup#2", "1")])
+def test_a_name_that_does_not_exist(text, hint):
+    with pytest.raises(UnknownNameError) as caught:
+        window(text)
+    assert hint in caught.value.remedy
+
+
+def test_ranges_of_the_process_in_scope_and_of_a_domain_before_the_same_text_in_another():
+    events = [kernel(0, 1), kernel(0, 1, process=2), nvtx("step", 5, 6), nvtx("step", 7, 9, process=2)]
+    assert report(events).narrow(process=2).window("step") == Window(7, 9, "step")
+    events = [kernel(0, 1), nvtx("a:b", 1, 2), nvtx("b", 3, 4, domain="a")]
+    assert report(events).window("a:b") == Window(3, 4, "a:b")
+    assert report(events).window(":a:b") == Window(1, 2, ":a:b")
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "which"),
+    [
+        *(("step#3", "step", "3"), ("step#*", "step", "*"), ("step", "step", ""), ("#3", "#3", "")),
+        *(("a#b#2", "a#b", "2"), ("a#b", "a#b", ""), ("a#", "a#", ""), ("a#²", "a#²", "")),
+    ],
+)
+def test_what_follows_the_last_number_sign(text, name, which):
+    assert parsed(text) == (name, which)
+
+
+def test_instances_without_duration_are_left_out():
+    of = report([kernel(0, 10), nvtx("step", 1, 2), nvtx("step", 3, 3), nvtx("step", 4, 6)])
+    assert of.windows("step#*") == [Window(1, 2, "step#1"), Window(4, 6, "step#3")]
+    assert of.windows("step") == of.windows("step#*")
+    assert len(of.instances("step")) == 3
+    with pytest.raises(BadWindowError, match="this range has no duration"):
+        of.window("step#2")
+    with pytest.raises(BadWindowError, match="3 ranges have that name"):
+        of.window("step")
+    none = report([kernel(0, 10), nvtx("now", 3, 3), nvtx("now", 4, 4), nvtx("once", 5, 5)])
+    for text, said in (("now#*", "none of these 2 ranges has a duration"), ("once", "this range has no duration")):
+        with pytest.raises(BadWindowError, match=said):
+            none.windows(text)
+
+
+def test_the_numbers_that_there_are():
+    for text in ("step#4", "step#0"):
+        with pytest.raises(UnknownNameError) as caught:
+            window(text)
+        assert caught.value.remedy == "There are: 1 to 3."
+
+
+# Steps of a framework's profiler
+
+STEPS = [
+    kernel(0, 1000),
+    nvtx("forward", 5, 40),
+    nvtx("ProfilerStep#9", 100, 200),
+    nvtx("ProfilerStep#8", 0, 100),
+    nvtx("ProfilerStep#10", 200, 300),
+    nvtx("ProfilerStep#x", 300, 400),
+]
+
+
+AGAIN = [*STEPS, nvtx("ProfilerStep#9", 500, 600, process=2)]
+NAMED_SO = [*STEPS, nvtx("step:9", 7, 8), nvtx("steps", 8, 9), nvtx("10", 1, 2, domain="step")]
+
+
+@pytest.mark.parametrize(
+    ("events", "where", "text", "expected"),
+    [
+        *((STEPS, {}, text, [(100, 200, text)]) for text in ("step:9", "ProfilerStep#9")),
+        *(
+            (STEPS, {}, text, [(0, 100, "step:8"), (100, 200, "step:9"), (200, 300, "step:10")])
+            for text in ("steps", "steps#*")
+        ),
+        (STEPS, {}, "steps#2", [(100, 200, "step:9")]),
+        # steps of one number
+        (AGAIN, {}, "step:9", [(100, 200, "step:9#1"), (500, 600, "step:9#2")]),
+        (AGAIN, {}, "step:9#2", [(500, 600, "step:9#2")]),
+        (AGAIN, {"process": 2}, "step:9", [(500, 600, "step:9")]),
+        # a range of that name comes first
+        (NAMED_SO, {}, "step:9", [(7, 8, "step:9")]),
+        (NAMED_SO, {}, "steps", [(8, 9, "steps")]),
+        (NAMED_SO, {}, "step:10", [(1, 2, "step:10")]),
+    ],
+)
+def test_steps(events, where, text, expected):
+    found = report(events).narrow(**where).windows(text)
+    assert found == [Window(*one) for one in expected]
+    assert {window.group for window in found} == ({"steps"} if len(found) == 3 or text == "steps#2" else {None})
+
+
+@pytest.mark.parametrize(
+    ("events", "text", "said"),
+    [
+        (AGAIN, "step:9#3", "no step '3'"),
+        ([kernel(0, 1), nvtx("forward", 5, 40)], "step:9", "no range 'step:9'"),  # without steps they are ranges
+    ],
+)
+def test_steps_that_do_not_exist(events, text, said):
+    with pytest.raises(UnknownNameError, match=said):
+        report(events).window(text)
+
+
+# Times since the first event
+
+
+def test_a_plus_sign_counts_from_the_first_event_of_the_report():
+    of = report([nvtx("first", 1000, 1100, process=2), kernel(1500, 3000)])
+    assert of.window("+100ns..+1us") == Window(1100, 2000)
+    assert of.window(" +100ns .. ") == Window(1100, None)
+    assert of.window("1.2us..+1us") == Window(1200, 2000)
+    assert of.narrow(process=1).window("+100ns..+1us") == Window(1100, 2000)
+    assert of.window("100ns..1us") == Window(100, 1000)
+    assert (of.first_ns, of.zero_ns) == (1000, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (":step", "step"),
+        ("TSL:XlaModule:#prefix=args[0],hlo_module=jit_step,program_id=0#", "XlaModule jit_step"),
+        ("TSL:XlaCompileGpuAsm:#module=jit_step#", "XlaCompileGpuAsm jit_step"),
+        ("TSL:GpuMetrics", "TSL:GpuMetrics"),
+        ("a:module=b#", "a:module=b#"),
+    ],
+)
+def test_ranges_of_xla_are_called_by_what_they_do_and_the_module(name, told):
+    assert plain(name) == told
+
+
+@pytest.mark.parametrize(
+    ("sides", "text"),
+    [
+        ((10**9, 3 * 10**10), "1s..30s"),
+        ((1_500_000_000, None), "1500ms.."),
+        ((None, 2_000), "..2us"),
+        ((0, 1_001), "0s..1001ns"),
+    ],
+)
+def test_sides_of_a_window_are_in_the_largest_unit_without_decimals(sides, text):
+    assert str(Window(*sides)) == text
+    assert Window.parse(text) == Window(*sides)

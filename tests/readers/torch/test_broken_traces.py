@@ -1,19 +1,26 @@
-"""Broken traces: whatever is whole is read, what is lost is counted, and nothing takes long or ends in a traceback."""
+"""Any trace is what a slow reader makes of it; of a broken one what is whole is read, and what is lost is counted."""
 
 import gzip
 import random
 import resource
 from collections import Counter
 from decimal import Decimal
+from functools import partial
 
+import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from kanalyze import model
 from kanalyze.errors import KanalyzeError
 from kanalyze.readers import read
-from kanalyze.readers.torch import pieces as trace_text
+from kanalyze.readers.torch import frames, pieces
 from kanalyze.readers.torch.pieces import TraceText, decoded
 from support.command import refused, run
-from support.made_traces import counted, report_of, trace, written_to, x
+from support.made_traces import counted, decimals, report_of, trace, traces, written_to, x
+from support.slow_trace import KINDS as SLOW_KINDS
+from support.slow_trace import slow_events
 
 HEAD = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "NVIDIA H200", "numSms": 132}]}
 TAIL = {"traceName": "t", "baseTimeNanoseconds": 5}
@@ -223,7 +230,7 @@ BIG = 2 << 20
 )
 @pytest.mark.parametrize("closed", [b"", b"]}"])
 def test_a_large_file_of_anything_ends_soon(tmp_path, monkeypatch, filler, closed):
-    monkeypatch.setattr(trace_text, "PIECE_BYTES", BIG // 8)
+    monkeypatch.setattr(pieces, "PIECE_BYTES", BIG // 8)
     text = b'{"traceEvents": [' + written(EVENTS[0]).encode() + b", " + filler * (BIG // len(filler)) + closed
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     report = report_of(tmp_path, text)
@@ -233,7 +240,7 @@ def test_a_large_file_of_anything_ends_soon(tmp_path, monkeypatch, filler, close
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_an_event_larger_than_a_piece_is_read(folder, monkeypatch, compressed):
-    monkeypatch.setattr(trace_text, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(pieces, "PIECE_BYTES", 1000)
     large = {"Input Dims": [[number] for number in range(2000)], "text": "}, {" * 500}
     large["list"] = [{"ph": "X", "cat": "odd"}] * 500
     events = [*EVENTS, x("cpu_op", "large", 5, 6, large), *EVENTS]
@@ -257,3 +264,60 @@ def test_operators_that_share_an_id_are_doubted(folder, ids, shared):
     notes = report_of(folder, trace(events)).table("notes")
     found = [row[:2] for row in notes.iter_rows() if row[0] == "operators with the id of another one"]
     assert found == [("operators with the id of another one", shared)] * (shared > 0)
+
+
+# Any trace, in any layout and cut anywhere, is what a slow reader in plain Python makes of it
+
+
+#: What the reader's notes say of a trace in order, and of what these have on purpose.
+USUAL = (
+    "arrows between events",
+    "names and marks",
+    "events of the category of another tool",
+    *(f"{kind} events without a duration" for kind in SLOW_KINDS),
+    *(f"{kind} events of negative duration" for kind in SLOW_KINDS),
+    *(f"{kind} events at negative times" for kind in SLOW_KINDS),
+)
+
+SCHEMA = {name: pl.String if name in {"kind", "name"} else dtype for name, dtype in model.EVENTS.schema.items()}
+
+
+def assert_same(report, text):
+    slow = slow_events(text)
+    for kind in SLOW_KINDS:
+        found = report.kind(kind).with_columns(pl.col("kind", "name").cast(pl.String))
+        expected = pl.DataFrame(slow.get(kind, []), schema=SCHEMA, orient="row")
+        assert found.equals(expected), (kind, found, expected)
+
+
+@given(text=traces(), piece=st.sampled_from([1, 60, 400, 1 << 20]), compressed=st.booleans())
+def test_the_slow_reader_reads_the_same(folder, text, piece, compressed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pieces, "PIECE_BYTES", piece)
+        report = report_of(folder, text, compressed=compressed)
+    assert_same(report, text)
+    assert {"events in the trace", *USUAL}.issuperset(counted(report)), counted(report)
+
+
+@given(text=traces(times=decimals(wide=True)), piece=st.sampled_from([60, 1 << 20]))
+def test_times_of_any_size_are_exact(folder, text, piece):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pieces, "PIECE_BYTES", piece)
+        assert_same(report_of(folder, text), text)
+
+
+@settings(max_examples=settings.default.max_examples // 2)
+@given(text=traces(), piece=st.sampled_from([60, 400]), compressed=st.booleans())
+@pytest.mark.slow
+def test_processes_and_large_columns_give_the_same(folder, text, piece, compressed):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pieces, "PIECE_BYTES", piece)
+        here = report_of(folder, text, compressed=compressed)
+        patch.setattr(pieces, "SMALL_PLAIN_BYTES", 0)
+        patch.setattr(pieces, "SMALL_GZIP_BYTES", 0)
+        patch.setattr(pieces, "processors", partial(int, 2))
+        patch.setattr(frames, "_MANY", 0)
+        there = report_of(folder, text, compressed=compressed)
+    assert_same(there, text)
+    for name in ("op_detail", "copy_detail", "memory_detail", "sync_detail", "processes", "devices", "notes"):
+        assert here.table(name).equals(there.table(name)), name
