@@ -23,14 +23,8 @@ _BUSY = {
     "CUPTI_ACTIVITY_KIND_MEMSET": "set",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": "graph",
 }
-_CATEGORIES = {
-    "kernel": "kernel",
-    "Kernel": "kernel",
-    "gpu_memcpy": "copy",
-    "Memcpy": "copy",
-    "gpu_memset": "set",
-    "Memset": "set",
-}
+_NAMES = {"kernel": ("kernel", "Kernel"), "copy": ("gpu_memcpy", "Memcpy"), "set": ("gpu_memset", "Memset")}
+_CATEGORIES = {category: kind for kind, names in _NAMES.items() for category in names}
 
 Work = tuple[str, object, int, int]
 
@@ -63,15 +57,10 @@ def _summed(work: Iterable[Work]) -> dict[str, Any]:
 
 
 def _union(spans: list[tuple[int, int]]) -> int:
-    total, reached = 0, None
+    total, reached = 0, min(begin for begin, _ in spans)
     for begin, end in sorted(spans):
-        if end <= begin:
-            continue
-        if reached is None or begin > reached:
-            total += end - begin
-        elif end > reached:
-            total += end - reached
-        reached = end if reached is None else max(reached, end)
+        total += max(end - max(begin, reached), 0)
+        reached = max(reached, end)
     return total
 
 

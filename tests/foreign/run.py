@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import csv
 import hashlib
-import io
 import json
 import os
 import subprocess
@@ -22,16 +21,11 @@ import tempfile
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
+from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-from figures import figures
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from foreign.figures import figures
 
 LIST = Path(__file__).parent / "list.tsv"
 HEAD = ("repository", "commit", "path", "bytes", "sha256", "expected")
@@ -45,91 +39,64 @@ REFUSED = "refused"
 STATUSES = (0, 1, 2)
 LONGEST_S = 600
 
-
-def commands(path: str, place: str) -> list[list[str]]:
-    """The command lines to run on a file, but for `show`."""
-    pages = [["summarize", path, "--format", form] for form in ("terminal", "markdown", "json")]
-    return [
-        *pages,
-        ["summarize", path, "--window", "+0.1ms..+50ms"],
-        ["tree", path],
-        ["roofline", path],
-        ["source", path, "kernel"],
-        ["verify", path, path],
-        ["redact", path, "-o", f"{place}/redacted{''.join(Path(path).suffixes[-2:])}"],
-        ["show", "gaps", path, "--format", "csv", "--top", "50"],
-        ["show", "health", path, "--format", "json"],
-    ]
+#: The command lines to run on a file, but for `show` of every table.
+COMMANDS = (
+    *("summarize {} --format terminal", "summarize {} --format markdown", "summarize {} --format json"),
+    *("summarize {} --window +0.1ms..+50ms", "tree {}", "roofline {}", "source {} kernel", "verify {} {}"),
+    *("redact {} -o {place}", "show gaps {} --format csv --top 50", "show health {} --format json"),
+)
 
 
 def check(path: Path) -> dict[str, Any]:
     """What went wrong on a file, what could be run, and the figures that kanalyze gives of it."""
     import kanalyze  # noqa: PLC0415 - the parent does without
+    from kanalyze import catalog  # noqa: PLC0415
     from kanalyze.errors import KanalyzeError  # noqa: PLC0415
+    from support.command import run  # noqa: PLC0415
 
     failures: list[str] = []
-    ran = 0
-    with tempfile.TemporaryDirectory() as place:
-        for line in commands(str(path), place):
-            status, said = _command(line)
-            ran += 1
-            if status not in STATUSES or "Traceback" in said or "panicked" in said:
-                failures.append(f"{' '.join(line[:2])}: status {status}: {said[-400:]}")
+    with tempfile.TemporaryDirectory() as folder:
+        places = {"{}": str(path), "{place}": f"{folder}/redacted{''.join(path.suffixes[-2:])}"}
+        for line in COMMANDS:
+            try:
+                ran = run(*(places.get(word, word) for word in line.split()))
+                broken = ran.status not in STATUSES or "Traceback" in ran.said or "panicked" in ran.said
+                failures += [f"{line}: status {ran.status}: {ran.said[-400:]}"] * broken
+            except BaseException:  # noqa: BLE001 - whatever it is, it is what is looked for
+                failures.append(f"{line}: {traceback.format_exc()[-600:]}")
     try:
         report = kanalyze.read(path)
     except KanalyzeError as error:
-        return {"failures": failures, "ran": ran, "refused": str(error)}
-    for name, make in _tables(report):
-        ran += 1
+        return {"failures": failures, "ran": len(COMMANDS), "refused": str(error)}
+    tables = [(name, by) for name in catalog.names() for by in (None, *catalog.table(name).groupings)]
+    for name, by in tables:
         try:
-            make()
+            catalog.make(report, name, **({} if by is None else {"by": by}))
         except KanalyzeError:
             continue
-        except Exception:  # noqa: BLE001 - whatever it is, it is what is looked for
-            failures.append(f"{name}: {traceback.format_exc()[-600:]}")
-    return {"failures": failures, "ran": ran, "figures": _figures(report)}
+        except Exception:  # noqa: BLE001 - as above
+            failures.append(f"{name} {by or ''}: {traceback.format_exc()[-600:]}")
+    return {"failures": failures, "ran": len(COMMANDS) + len(tables), "figures": figures_of(report)}
 
 
-def _command(line: list[str]) -> tuple[object, str]:
-    from kanalyze.cli import main  # noqa: PLC0415
-
-    out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
-    with patch.object(sys, "argv", ["kanalyze", *line]), redirect_stdout(out), redirect_stderr(err):
-        try:
-            main()
-        except SystemExit as end:
-            return end.code or 0, err.getvalue()
-        except BaseException:  # noqa: BLE001 - as above
-            return "traceback", traceback.format_exc()
-    return 0, err.getvalue()
-
-
-def _tables(report: Any) -> Iterator[tuple[str, Callable[[], object]]]:
-    from kanalyze import catalog  # noqa: PLC0415
-
-    for name in catalog.names():
-        for by in (None, *catalog.table(name).groupings):
-            options = {} if by is None else {"by": by}
-            yield f"{name} {by or ''}", lambda name=name, options=options: catalog.make(report, name, **options)
-
-
-def _figures(report: Any) -> dict[str, Any]:
+def figures_of(report: Any) -> dict[str, Any]:
+    """The same of an open report as figures.py tells of its file."""
     import polars as pl  # noqa: PLC0415
 
     import kanalyze  # noqa: PLC0415
     from kanalyze.errors import KanalyzeError  # noqa: PLC0415
 
-    found: dict[str, Any] = {}
+    sums: dict[str, Any] = {}
     for kind, name in (("kernel", "kernel"), ("memcpy", "copy"), ("memset", "set")):
         lengths = report.kind(kind).get_column("dur_ns")
-        found |= {f"{name}_count": len(lengths), f"{name}_ns": int(lengths.sum())}
+        sums |= {f"{name}_count": len(lengths), f"{name}_ns": int(lengths.sum())}
     try:
         ledger = kanalyze.ledger(report)
     except KanalyzeError:
-        return found | {"busy_ns": {}}
+        return sums | {"busy_ns": {}}
     busy = ledger.filter(pl.col("bucket").cast(pl.String).is_in(["kernel", "communication", "memcpy", "memset"]))
-    sums = busy.group_by("device").agg(pl.col("ns").sum()).sort("device")
-    return found | {"busy_ns": {str(device): ns for device, ns in sums.iter_rows()}}
+    by_device = busy.group_by("device").agg(pl.col("ns").sum()).sort("device")
+    return sums | {"busy_ns": {str(device): ns for device, ns in by_device.iter_rows()}}
 
 
 def verdict(expected: str, result: dict[str, Any]) -> list[str]:
@@ -143,35 +110,27 @@ def verdict(expected: str, result: dict[str, Any]) -> list[str]:
     given = result["figures"]
     if "busy_ns" in told and not any(told["busy_ns"].values()):
         told = told | {"busy_ns": given["busy_ns"]}  # nothing ran: no ledger, or one without time
-    return [
-        *wrong,
-        *(f"{name}: {given[name]} instead of {value}" for name, value in told.items() if given[name] != value),
-    ]
-
-
-@contextmanager
-def _quiet_cache() -> Iterator[dict[str, str]]:
-    """An environment whose cache of read traces is a folder of its own."""
-    with tempfile.TemporaryDirectory() as place:
-        yield {**os.environ, "XDG_CACHE_HOME": place, "COLUMNS": "100"}
+    differing = [(name, value) for name, value in told.items() if given[name] != value]
+    return [*wrong, *(f"{name}: {given[name]} instead of {value}" for name, value in differing)]
 
 
 def one(path: Path) -> dict[str, Any]:
-    """The result of a file, from a process of its own that may take :data:`LONGEST_S`."""
-    with _quiet_cache() as environment:
-        begin = time.monotonic()
+    """The result of a file, from a process of its own that may take :data:`LONGEST_S`, and has a cache of its own."""
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "XDG_CACHE_HOME": cache, "COLUMNS": "100"}
+        command = [sys.executable, __file__, "--worker", str(path)]
         try:
             ended = subprocess.run(
-                [sys.executable, __file__, "--worker", str(path)],
-                capture_output=True, text=True, timeout=LONGEST_S, env=environment, check=False,
-            )  # fmt: skip
+                command, capture_output=True, text=True, timeout=LONGEST_S, env=environment, check=False
+            )
+            broken = f"ended with {ended.returncode}: {ended.stderr[-600:]}" if ended.returncode else ""
         except subprocess.TimeoutExpired:
-            return {"failures": [f"took more than {LONGEST_S} s"], "ran": 0, "refused": "", "seconds": LONGEST_S}
-    took = time.monotonic() - begin
-    if ended.returncode:
-        said = f"ended with {ended.returncode}: {ended.stderr[-600:]}"
-        return {"failures": [said], "ran": 0, "refused": said, "seconds": took}
-    return {**json.loads(ended.stdout.splitlines()[-1]), "seconds": took}
+            broken = f"took more than {LONGEST_S} s"
+    seconds = time.monotonic() - begin
+    if broken:
+        return {"failures": [broken], "ran": 0, "refused": broken, "seconds": seconds}
+    return {**json.loads(ended.stdout.splitlines()[-1]), "seconds": seconds}
 
 
 def by_digest(folder: Path, wanted: set[str]) -> dict[str, Path]:
@@ -185,26 +144,25 @@ def by_digest(folder: Path, wanted: set[str]) -> dict[str, Path]:
     return found
 
 
-def listed() -> list[dict[str, str]]:
-    """The rows of list.tsv."""
-    with LIST.open(encoding="utf-8", newline="") as file:
+def rows_of(table: Path) -> list[dict[str, str]]:
+    """The rows of a table of tabs: list.tsv, or an index."""
+    with table.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
 def record(index: Path) -> None:
     """Write list.tsv from the index of a folder; what is expected comes from figures.py alone."""
     rows = []
-    with index.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
-            path = index.parent / row["path"]
-            if row["tool"] == "nsys-rep" or not path.exists():
-                continue  # needs nsys to be exported
-            found = figures(path)
-            expected = NO_FIGURES if found is None else json.dumps(found, separators=(",", ":"))
-            told = REFUSED if row["tool"] == "chrome-other" else expected
-            rows.append((row["repo"], row["commit"], row["path_in_repo"], path.stat().st_size, row["sha256"], told))
-    with LIST.open("w", encoding="utf-8", newline="") as file:
-        file.write("\n".join("\t".join(map(str, row)) for row in (HEAD, *sorted(rows))) + "\n")
+    for row in rows_of(index):
+        path = index.parent / row["path"]
+        if row["tool"] == "nsys-rep" or not path.exists():
+            continue  # needs nsys to be exported
+        told = figures(path)
+        expected = NO_FIGURES if told is None else json.dumps(told, separators=(",", ":"))
+        expected = REFUSED if row["tool"] == "chrome-other" else expected
+        rows.append((row["repo"], row["commit"], row["path_in_repo"], path.stat().st_size, row["sha256"], expected))
+    lines = ["\t".join(map(str, row)) for row in (HEAD, *sorted(rows))]
+    LIST.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
 
 
 def main() -> int:
@@ -222,19 +180,16 @@ def main() -> int:
     if given.record:
         record(given.record)
         return 0
-    rows = [row for row in listed() if given.only in f"{row['repository']}/{row['path']}"]
+    rows = [row for row in rows_of(LIST) if given.only in f"{row['repository']}/{row['path']}"]
     files = by_digest(given.folder, {row["sha256"] for row in rows})
     here = [(row, files[row["sha256"]]) for row in rows if row["sha256"] in files]
     broken = ran = 0
     with ThreadPoolExecutor(given.jobs) as pool:
-        results = pool.map(one, [path for _, path in here])
-        for (row, path), result in zip(here, results, strict=True):
+        for (row, path), result in zip(here, pool.map(one, [path for _, path in here]), strict=True):
             wrong = verdict(row["expected"], result)
-            ran += result["ran"]
-            broken += bool(wrong)
-            print(
-                f"{'WRONG' if wrong else 'ok':5} {result['seconds']:6.1f} s {result['ran']:4} {path.name}", flush=True
-            )
+            ran, broken = ran + result["ran"], broken + bool(wrong)
+            word = "WRONG" if wrong else "ok"
+            print(f"{word:5} {result['seconds']:6.1f} s {result['ran']:4} {path.name}", flush=True)
             for text in wrong:
                 print("      " + text.replace("\n", "\n      "))
     print(

@@ -7,7 +7,7 @@ import pytest
 
 import kanalyze
 from foreign.figures import figures
-from foreign.run import HEAD, NO_FIGURES, REFUSED, _figures, listed, verdict
+from foreign.run import HEAD, LIST, NO_FIGURES, REFUSED, figures_of, rows_of, verdict
 
 ROOT = Path(__file__).parents[2]
 OWN = [
@@ -18,7 +18,7 @@ OWN = [
 
 
 def test_the_list_names_files_by_what_is_in_them():
-    rows = listed()
+    rows = rows_of(LIST)
     assert len(rows) >= 150
     assert len({row["repository"] for row in rows}) >= 30
     assert len({row["sha256"] for row in rows}) == len(rows)
@@ -34,7 +34,7 @@ def test_the_list_names_files_by_what_is_in_them():
 def test_plain_sql_and_json_tell_what_kanalyze_tells(path):
     told = figures(path)
     assert told["kernel_ns"] > 0
-    assert _figures(kanalyze.read(path)) == told
+    assert figures_of(kanalyze.read(path)) == told
 
 
 def test_a_figure_that_differs_is_wrong():

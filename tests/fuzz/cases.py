@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from fuzz import damage_baseline, damage_bytes, damage_database, damage_folder, damage_texts
+from fuzz import damage_baseline, damage_bytes, damage_tables, damage_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,8 +31,8 @@ SEEDS = {
 
 #: What can be damaged in each format: its bytes, its pages, its rows, columns, values and types, its structure.
 DAMAGE = {
-    "nsys sqlite": [*damage_bytes.BYTES, *damage_bytes.PAGES, *(f"table {how}" for how in damage_database.TABLES)],
-    "nsys folder": [*damage_bytes.BYTES, *(f"table {how}" for how in damage_folder.FRAMES), "file"],
+    "nsys sqlite": [*damage_bytes.BYTES, *damage_bytes.PAGES, *(f"table {how}" for how in damage_tables.TABLES)],
+    "nsys folder": [*damage_bytes.BYTES, *(f"table {how}" for how in damage_tables.FRAMES), "file"],
     "torch json": [*damage_bytes.BYTES, *(f"tree {how}" for how in damage_texts.TREES), "tree repeat_key"],
     "torch json.gz": [*damage_bytes.BYTES, *(f"tree {how}" for how in damage_texts.TREES)],
     "ncu csv": [*damage_bytes.BYTES, *(f"cells {how}" for how in damage_texts.CELLS)],
@@ -72,11 +72,11 @@ class Case:
         if self.damage in damage_baseline.KINDS and self.form == "baseline":
             target.write_bytes(damage_baseline.damage(rng, target.read_bytes(), kind, how))
         elif self.damage == "file":
-            damage_folder.damage_file(rng, target)
+            damage_tables.damage_file(rng, target)
         elif kind == "table" and target.is_dir():
-            damage_folder.damage(rng, target, how)
+            damage_tables.damage_folder(rng, target, how)
         elif kind == "table":
-            damage_database.damage(rng, target, how)
+            damage_tables.damage_database(rng, target, how)
         elif kind in ("tree", "manifest"):
             _damage_tree(rng, target / "manifest.json" if kind == "manifest" else target, how)
         elif kind == "cells":

@@ -9,26 +9,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from fuzz.damage_folder import FRAMES
+from fuzz.damage_tables import FRAMES
 from fuzz.damage_texts import TREES, damage_json
 
 if TYPE_CHECKING:
     from random import Random
 
 _HEAD = "kanalyze-baseline.json"
-
-
-def crlf(rng: Random, data: bytes) -> bytes:
-    """Each end of a line is two characters, as in a checkout on Windows."""
-    del rng
-    return data.replace(b"\n", b"\r\n")
-
-
-def lf(rng: Random, data: bytes) -> bytes:
-    """Each end of a line is one character, and bytes that only look like two are one as well."""
-    del rng
-    made = data.replace(b"\r\n", b"\n")
-    return made if made != data else data.replace(b"\r", b"\n")
 
 
 def merge(rng: Random, data: bytes) -> bytes:
@@ -38,13 +25,19 @@ def merge(rng: Random, data: bytes) -> bytes:
     return data[:start] + b"<<<<<<< HEAD\n" + middle + b"=======\n" + middle + b">>>>>>> other\n" + data[stop:]
 
 
-def utf8(rng: Random, data: bytes) -> bytes:
-    """What is no UTF-8 was replaced by a program that takes the file for a text."""
-    del rng
-    return data.decode("utf-8", "replace").encode()
+def lf(data: bytes) -> bytes:
+    """Each end of a line is one character, and bytes that only look like two are one as well."""
+    made = data.replace(b"\r\n", b"\n")
+    return made if made != data else data.replace(b"\r", b"\n")
 
 
-ENDS = {of.__name__: of for of in (crlf, lf, merge, utf8)}
+#: Lines end in two characters, as in a checkout on Windows, or in one; a merge, or what is no UTF-8, was left in it.
+ENDS = {
+    "crlf": lambda _, data: data.replace(b"\n", b"\r\n"),
+    "lf": lambda _, data: lf(data),
+    "merge": merge,
+    "utf8": lambda _, data: data.decode("utf-8", "replace").encode(),
+}
 
 #: What becomes of a member of the archive.
 MEMBERS = ("lose", "repeat", "rename", "empty", "exchange", "add")

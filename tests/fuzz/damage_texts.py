@@ -7,7 +7,7 @@ import io
 import json
 from typing import TYPE_CHECKING
 
-from fuzz.damage_values import json_value, scalar
+from fuzz.damage_bytes import json_value, scalar
 
 if TYPE_CHECKING:
     from random import Random

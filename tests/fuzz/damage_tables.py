@@ -1,13 +1,16 @@
-"""Damage to the rows, columns, types and tables of a SQLite database that stays a valid one."""
+"""Damage to rows, columns, types and tables of an SQLite database or a folder of Parquet files, which stay valid."""
 
 from __future__ import annotations
 
 import math
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from fuzz.damage_values import scalar
+import polars as pl
+
+from fuzz.damage_bytes import scalar
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -87,7 +90,7 @@ TABLES = {
 }
 
 
-def damage(rng: Random, path: Path, how: str) -> str:
+def damage_database(rng: Random, path: Path, how: str) -> str:
     """Damage one table of the database at `path` and say which."""
     with closing(sqlite3.connect(path, isolation_level=None)) as base:
         names = [name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
@@ -109,3 +112,65 @@ def _column(rng: Random, base: Connection, table: str) -> str:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+# Frames, and files of a folder
+
+
+def _other_type(rng: Random, frame: pl.DataFrame) -> pl.DataFrame:
+    """A column is of another type."""
+    name = rng.choice(frame.columns)
+    other = rng.choice([pl.String, pl.Float64, pl.Int8, pl.Boolean, pl.Binary, pl.Datetime, pl.Categorical])
+    made = rng.choice(
+        [
+            pl.col(name).cast(other, strict=False),
+            pl.struct(pl.col(name), other=pl.lit(1)).alias(name),
+            pl.concat_list(pl.col(name)).alias(name),
+            pl.lit(None).alias(name),
+            pl.lit(scalar(rng)).alias(name),
+        ]
+    )
+    try:
+        return frame.with_columns(made)
+    except pl.exceptions.PolarsError:  # no such cast
+        return frame.with_columns(pl.lit(None).alias(name))
+
+
+def _seed(rng: Random) -> int:
+    return rng.randrange(1 << 30)
+
+
+#: Rows are gone, or stand twice; a column is gone, has its values in other rows, or is of another type.
+FRAMES: dict[str, Callable[[Random, pl.DataFrame], pl.DataFrame]] = {
+    "lose_rows": lambda rng, frame: frame.sample(fraction=rng.choice([0.0, 0.7, 0.99]), seed=_seed(rng)),
+    "repeat_rows": lambda rng, frame: pl.concat([frame, frame.sample(min(3, frame.height), seed=_seed(rng))]),
+    "drop_column": lambda rng, frame: frame.drop(rng.choice(frame.columns)),
+    "swap_values": lambda rng, frame: frame.with_columns(pl.col(rng.choice(frame.columns)).shuffle(seed=_seed(rng))),
+    "change_type": _other_type,
+}
+
+
+def damage_folder(rng: Random, folder: Path, how: str) -> str:
+    """Damage one table of the folder and say which."""
+    files = sorted(folder.glob("*.parquet"))
+    filled = [file for file in files if pl.read_parquet(file).height]
+    file = rng.choice(filled)
+    frame = FRAMES[how](rng, pl.read_parquet(file))
+    frame.write_parquet(file)
+    return file.stem
+
+
+def damage_file(rng: Random, folder: Path) -> str:
+    """Put something else in the place of a file of the folder and say which."""
+    file = rng.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
+    file.unlink()
+    kind = rng.randrange(5)
+    if kind == 1:
+        file.write_bytes(b"")
+    elif kind == 2:
+        file.mkdir()
+    elif kind == 3:
+        file.symlink_to(file.name)
+    elif kind == 4:
+        file.symlink_to(folder)
+    return file.name
