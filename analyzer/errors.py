@@ -17,7 +17,7 @@ from kanalyze.tools import TIMED, again
 
 E = TypeVar("E", bound="KanalyzeError")
 
-#: Longest output of another program quoted in an error, in lines.
+#: Longest output of another program quoted in an error, in lines, and their longest length in characters.
 _LINES: Final = 3
 _WIDE: Final = 200
 
@@ -93,6 +93,13 @@ class _Words(Formatter):
         value = map(": ".join, value.items()) if isinstance(value, Mapping) else value
         several = isinstance(value, Iterable) and not isinstance(value, str)
         return (spec or ", ").join(map(str, value)) if several else format(value, spec)
+
+
+def last_words(said: Iterable[str], beginning: str = "") -> str:
+    """The last lines that another program printed, on one line: those that begin so, if there are such."""
+    lines = [" ".join(line.split()).rstrip(".") for line in said if line.strip()]
+    words = ([line for line in lines if line.startswith(beginning)] or lines)[-_LINES:]
+    return "; ".join(word if len(word) <= _WIDE else word[: _WIDE - 1] + "…" for word in words)
 
 
 class ReportNotFoundError(KanalyzeError, slug="report-not-found"):
@@ -204,11 +211,8 @@ class ExportError(KanalyzeError, slug="export-failed"):
     @classmethod
     def failed(cls, path: Path, program: str, status: int, said: Iterable[str]) -> ExportError:
         """Error: `program` exited with `status`, or without a complete export, and printed `said`."""
-        lines = [" ".join(line.split()).rstrip(".") for line in said if line.strip()]
-        words = ([line for line in lines if line.startswith("Exportation error")] or lines)[-_LINES:]
-        reason = "; ".join(word if len(word) <= _WIDE else word[: _WIDE - 1] + "…" for word in words)
         ended = f"it ended with status {status}" if status else "it left no whole export"
-        return cls._refused(path, program, reason or ended)
+        return cls._refused(path, program, last_words(said, "Exportation error") or ended)
 
 
 class BadBaselineError(KanalyzeError, slug="bad-baseline"):

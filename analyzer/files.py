@@ -1,8 +1,9 @@
-"""Files as they lie on a disk, and formats within them that several rooms read: protocol buffers, payloads of NVTX."""
+"""Files as they lie on a disk, and formats that several rooms read: SQLite, protocol buffers, payloads of NVTX."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import stat
 import struct
@@ -10,8 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, TypeAlias
+from urllib.parse import quote
 
-from kanalyze.errors import UnreadableReportError
+from kanalyze.errors import DamagedReportError, UnreadableReportError
 
 # Regular files: who opens a pipe that nobody writes to waits for ever.
 
@@ -60,6 +62,48 @@ def readable(path: Path) -> Iterator[None]:
         if "null byte" not in str(error):
             raise
         raise UnreadableReportError.because(path, "no path has a null byte in it") from error
+
+
+def digest(data: bytes) -> str:
+    """A short hash of `data`."""
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+# SQLite databases: https://sqlite.org/fileformat.html, section 1.3.
+
+_HEADER_BYTES: Final = 100
+
+
+def quoted(name: str) -> str:
+    """`name` quoted as an SQL identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def database_uri(path: Path) -> str:
+    """The address of a database that is only read, and without locks unless there is a log beside it."""
+    log = path.with_name(path.name + "-wal")
+    immutable = "" if log.exists() and log.stat().st_size else "&immutable=1"
+    return f"file:{quote(os.fsencode(path.absolute()))}?mode=ro{immutable}"
+
+
+def page_bytes(path: Path) -> int:
+    """The size of a database's pages.
+
+    Raises:
+        DamagedReportError: The file is shorter than its header says.
+        UnreadableReportError: There is no file, or the operating system refuses to read it.
+    """
+    with readable(path), regular(path).open("rb") as file:
+        head = file.read(_HEADER_BYTES)
+    if len(head) < _HEADER_BYTES:
+        raise DamagedReportError.at(path, "its header", f"the file ends after {len(head)} bytes")
+    page = int.from_bytes(head[16:18], "big")
+    page = 65536 if page == 1 else page
+    pages, valid, size = int.from_bytes(head[28:32], "big"), head[24:28] == head[92:96], path.stat().st_size
+    if valid and size < pages * page:
+        what = f"the file ends after {size:,} of {pages * page:,} bytes"
+        raise DamagedReportError.at(path, f"page {size // page + 1} of {pages}", what)
+    return page
 
 
 # Messages of protocol buffers, without a schema: https://protobuf.dev/programming-guides/encoding/.

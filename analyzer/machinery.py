@@ -7,6 +7,7 @@ import pkgutil
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib.abc import Loader
@@ -29,6 +30,9 @@ _NAMED: Final = 40
 
 #: Another thread may go on writing into a folder that is removed.
 _ATTEMPTS: Final = 20
+
+#: What killed programs left unfinished is removed when it is so old.
+_FORGOTTEN_S: Final = 24 * 3600
 
 _places: set[Path] = set()
 
@@ -102,6 +106,14 @@ def unfinished(target: Path, *, folder: bool = False) -> Iterator[Path]:
     finally:
         _remove(place)
         _places.discard(place)
+
+
+def remove_forgotten(folder: Path, beginning: str) -> None:
+    """Removes what killed programs left unfinished in a folder a day ago or earlier, by how its names begin."""
+    for left in folder.glob(f"{beginning}*"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _FORGOTTEN_S:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def remove_at_signals() -> None:

@@ -10,19 +10,18 @@ A folder that is a symbolic link, is owned by somebody else, or is writable by o
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import re
 import shutil
 import stat
-import time
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from kanalyze.machinery import unfinished
+from kanalyze.files import digest
+from kanalyze.machinery import remove_forgotten, unfinished
 
 try:
     import fcntl
@@ -30,8 +29,6 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 
-#: Age at which temporary folders of killed programs are removed.
-_FORGOTTEN_S: Final = 24 * 3600
 #: Size limit of the cache; above it, the least recently used entries are evicted.
 MOST_BYTES: Final = 8 << 30
 #: Name patterns that count towards the limit; compiled workloads share the folder and manage their own.
@@ -51,11 +48,6 @@ def name_of(path: Path) -> str:
     found, place = path.stat(), os.fsencode(path.resolve())
     state = f"{found.st_size} {found.st_mtime_ns} {found.st_ctime_ns} {found.st_ino}".encode()
     return f"{digest(place)}-{digest(state)}"
-
-
-def digest(data: bytes) -> str:
-    """A short hash of `data`."""
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
 class UntrustedCacheError(OSError):
@@ -140,10 +132,7 @@ def scratch(cache: Path) -> Iterator[Path]:
         OSError: The cache cannot be written, or is not the user's alone.
     """
     _make(cache)
-    for left in cache.glob(f"{_SCRATCH}*"):
-        with suppress(OSError):
-            if time.time() - left.stat().st_mtime > _FORGOTTEN_S:
-                shutil.rmtree(left, ignore_errors=True)
+    remove_forgotten(cache, _SCRATCH)
     with unfinished(cache / _SCRATCH.removeprefix("."), folder=True) as folder:
         yield folder
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
-from urllib.parse import quote
 
 from kanalyze import files
 from kanalyze.errors import DamagedReportError, UnknownFormatError
+from kanalyze.files import database_uri, page_bytes, quoted
 from kanalyze.redact.names import ALLOWED, Names, is_argument, words
 from kanalyze.redact.texts import Texts
 
@@ -80,7 +80,6 @@ _TELLING: Final = [(re.compile(names), getattr(Names, how)) for how, names in _K
 #: Severity from which a diagnostic is a warning (ENUM_DIAGNOSTIC_SEVERITY_LEVEL).
 _WARNING: Final = 2
 
-_HEADER_BYTES: Final = 100
 _STEPS: Final = 1_000_000
 
 #: SQLite errors that concern the copy, not the source.
@@ -142,7 +141,7 @@ class _Copy:
         rows = _ROWS.get(name)
         if rows is None:
             what = _KNOWN["left_out"].get(name) or f"rows of table {self._texts.free(name)}, which is not known"
-            self._texts.removed.add(what, self._number(f"source.{_quoted(name)}"))
+            self._texts.removed.add(what, self._number(f"source.{quoted(name)}"))
             return
         columns = self._created(name)
         if rows == "settings":
@@ -177,15 +176,15 @@ class _Copy:
         keys = sorted((column for column in columns if column.key), key=lambda column: column.key)
         parts = [column.declared for column in columns]
         if len(keys) > 1:
-            parts.append(f"PRIMARY KEY ({', '.join(_quoted(column.name) for column in keys)})")
-        self._database.execute(f"CREATE TABLE main.{_quoted(name)} ({', '.join(parts)})")
+            parts.append(f"PRIMARY KEY ({', '.join(quoted(column.name) for column in keys)})")
+        self._database.execute(f"CREATE TABLE main.{quoted(name)} ({', '.join(parts)})")
         return columns
 
     def _insert(self, name: str, rows: Rows, columns: list[Column]) -> None:
-        made = {_quoted(column.name): self._expression(name, column) for column in columns}
+        made = {quoted(column.name): self._expression(name, column) for column in columns}
         if rows == "all" and not any(column.is_row_id for column in columns):  # a gap in row ids is a row lost by nsys
             made = {"rowid": "rowid", **made}
-        source, where = f"source.{_quoted(name)}", "TRUE"
+        source, where = f"source.{quoted(name)}", "TRUE"
         if rows == "profiled":
             where = self._profiled(columns)
         elif rows == "sampled" and _SAMPLES in self.columns:
@@ -197,16 +196,16 @@ class _Copy:
             if column.name in _IDENTIFIERS:
                 kept = self._stack_expression(name, column.name) or "NULL"
                 what = "payloads of ranges" if column.name == "binaryData" else "ids and addresses of GPUs"
-                is_told = f"coalesce({_quoted(column.name)}, '') NOT IN ('', 0)"
+                is_told = f"coalesce({quoted(column.name)}, '') NOT IN ('', 0)"
                 self._texts.removed.add(what, self._number(f"{source} WHERE {is_told} AND ({kept}) IS NULL"))
         self._database.execute(
-            f"INSERT INTO main.{_quoted(name)} ({', '.join(made)}) SELECT {', '.join(made.values())} "
+            f"INSERT INTO main.{quoted(name)} ({', '.join(made)}) SELECT {', '.join(made.values())} "
             f"FROM {source} WHERE {where} ORDER BY rowid"
         )
 
     def _expression(self, table: str, column: Column) -> str:
         """SQL for what a column of a table becomes."""
-        name, how = _quoted(column.name), _TEXTS.get(table, {}).get(column.name)
+        name, how = quoted(column.name), _TEXTS.get(table, {}).get(column.name)
         if stack := self._stack_expression(table, column.name):
             return stack
         if column.name in _IDENTIFIERS or how == "blank":
@@ -239,7 +238,7 @@ class _Copy:
             how = _REFERENCES.get(column)
             if how is None or table not in _ROWS or table == "StringIds" or column in _TEXTS.get(table, {}):
                 continue
-            source, name = f"{sides.get(_ROWS[table], 'source')}.{_quoted(table)}", _quoted(column)
+            source, name = f"{sides.get(_ROWS[table], 'source')}.{quoted(table)}", quoted(column)
             sql = f"SELECT DISTINCT {name} FROM {source} WHERE typeof({name}) = 'integer'"
             for (number,) in self._database.execute(sql):
                 used[number] = min(how, used.get(number, "name"), key=_STRICTEST.index)
@@ -254,10 +253,10 @@ class _Copy:
     def _copy_settings(self, table: str, columns: list[Column]) -> None:
         """Copy the allowlisted rows of a table of settings."""
         removed, option, is_message = self._texts.removed, "", table == "DIAGNOSTIC_EVENT"
-        listed = ", ".join(_quoted(column.name) for column in columns)
+        listed = ", ".join(quoted(column.name) for column in columns)
         marks = ", ".join("CAST(? AS TEXT)" if one.name in _TEXTS[table] else "?" for one in columns)
-        insert = f"INSERT INTO main.{_quoted(table)} ({listed}) VALUES ({marks})"
-        for row in self._database.execute(f"SELECT {listed} FROM source.{_quoted(table)} ORDER BY rowid").fetchall():
+        insert = f"INSERT INTO main.{quoted(table)} ({listed}) VALUES ({marks})"
+        for row in self._database.execute(f"SELECT {listed} FROM source.{quoted(table)} ORDER BY rowid").fetchall():
             values = {column.name: value for column, value in zip(columns, row, strict=True)}
             name, value = str(values.get("name") or ""), str(values.get("value") or values.get("text") or "")
             severity = values.get("severity")
@@ -319,7 +318,7 @@ def _learn_table(database: sqlite3.Connection, table: str, names: Names) -> None
     stay = _TEXTS.get(table, {}) if table in _ROWS else {}
     wanted = _SPOKEN if table in _SPEAKING else [name for name, how in stay.items() if how not in ("blank", "counters")]
     columns, option = [name for name in wanted if name in have], ""
-    sql = f"SELECT {', '.join(map(_quoted, columns))} FROM source.{_quoted(table)}"
+    sql = f"SELECT {', '.join(map(quoted, columns))} FROM source.{quoted(table)}"
     for row in database.execute(sql) if columns else ():
         texts = [str(value or "") for value in row]
         for text in texts:
@@ -348,17 +347,15 @@ def _opened(path: Path, target: str = "") -> Iterator[sqlite3.Connection]:
         DamagedReportError: The file is truncated, or no database.
         OSError: The target cannot be written.
     """
-    page_bytes, log = _page_bytes(path), path.with_name(path.name + "-wal")
-    immutable = "" if log.exists() and log.stat().st_size else "&immutable=1"
+    page_size = page_bytes(path)
     # undecodable text is copied as bytes
     with closing(sqlite3.connect(target, uri=True, isolation_level=None)) as database:
         database.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
         database.set_progress_handler(lambda: 0, _STEPS)  # allows Ctrl-C
         with failed(path, "its header"):
-            for pragma in (f"page_size = {page_bytes}", *_PRAGMAS):
+            for pragma in (f"page_size = {page_size}", *_PRAGMAS):
                 database.execute(f"PRAGMA {pragma}")
-            source = f"file:{quote(os.fsencode(path.absolute()))}?mode=ro{immutable}"
-            database.execute("ATTACH ? AS source", (source,))
+            database.execute("ATTACH ? AS source", (database_uri(path),))
             database.execute("PRAGMA source.cell_size_check = ON")
             database.execute("PRAGMA source.mmap_size = 268435456")
             database.execute("BEGIN")
@@ -389,32 +386,13 @@ def _tables_of(database: sqlite3.Connection) -> list[str]:
 
 def _columns_of(database: sqlite3.Connection, table: str) -> list[Column]:
     """Columns of a source table."""
-    rows = database.execute(f"PRAGMA source.table_info({_quoted(table)})").fetchall()
+    rows = database.execute(f"PRAGMA source.table_info({quoted(table)})").fetchall()
     is_alone = sum(1 for row in rows if row[5]) == 1
     columns = []
     for _, name, declared, is_required, _, key in rows:
         kind = str(declared).upper() if re.fullmatch(r"[A-Za-z ]{1,24}", str(declared)) else ""
-        parts = (_quoted(str(name)), kind, "NOT NULL" * is_required, "PRIMARY KEY" if key and is_alone else "")
+        parts = (quoted(str(name)), kind, "NOT NULL" * is_required, "PRIMARY KEY" if key and is_alone else "")
         empty = ("''" if "TEXT" in kind else "0") if is_required else "NULL"
         is_row_id = bool(key) and is_alone and kind == "INTEGER"
         columns.append(Column(str(name), " ".join(filter(None, parts)), empty, key, is_row_id))
     return columns
-
-
-def _quoted(name: str) -> str:
-    """`name` quoted as an SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _page_bytes(path: Path) -> int:
-    """The file's page size; refuses a file shorter than its header says."""
-    with path.open("rb") as file:
-        head = file.read(_HEADER_BYTES)
-    if len(head) < _HEADER_BYTES:
-        raise DamagedReportError.at(path, "its header", f"the file ends after {len(head)} bytes")
-    page = int.from_bytes(head[16:18], "big")
-    page = 65536 if page == 1 else page
-    pages, valid, size = int.from_bytes(head[28:32], "big"), head[24:28] == head[92:96], path.stat().st_size
-    if valid and size < pages * page:
-        raise DamagedReportError.at(path, f"page {size // page + 1} of {pages}", f"the file ends after {size:,} bytes")
-    return page

@@ -7,14 +7,11 @@ which state (by size, time of change, and both ends of the content): ``NAME-PATH
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import os
 import re
-import shutil
 import socket
-import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -24,8 +21,8 @@ from typing import Any, Final, NamedTuple
 import polars as pl
 
 from kanalyze.errors import BadReductionError, OutputError, ReportNotFoundError, UnreadableReportError
-from kanalyze.files import open_regular
-from kanalyze.machinery import unfinished
+from kanalyze.files import digest, open_regular
+from kanalyze.machinery import remove_forgotten, unfinished
 from kanalyze.schema import Column, Table
 
 #: The layout of a reduction; one of another version is made anew.
@@ -38,9 +35,8 @@ IN_LOADER: Final = "DataLoader.__next__"
 SUFFIX: Final = ".reduced"
 MANIFEST: Final = "kanalyze-reduction.json"
 
-#: How the name of a folder begins that is being written, and when that of a killed program is removed.
+#: How the name of a folder begins that is being written.
 _UNFINISHED: Final = "reducing"
-_FORGOTTEN_S: Final = 24 * 3600
 
 #: So many bytes of both ends of a file tell it from another of its name, size and time.
 _END_BYTES: Final = 1 << 16
@@ -216,7 +212,7 @@ class Origin(NamedTuple):
     def folder(self) -> str:
         """The name of the folder of its reduction."""
         name = _ODD.sub("_", re.split(r"[\\/]", self.path)[-1])[:_LONGEST_NAME].strip(".") or "report"
-        return f"{name}-{_hashed(self.path.encode('utf-8', 'surrogateescape'))[:8]}-{self.state}{SUFFIX}"
+        return f"{name}-{digest(self.path.encode('utf-8', 'surrogateescape'))[:8]}-{self.state}{SUFFIX}"
 
 
 class Packed(NamedTuple):
@@ -245,25 +241,21 @@ def origin_of(path: Path) -> Origin:
     size = sum(stat.st_size for _, stat, _ in found)
     changed = max((stat.st_mtime_ns for _, stat, _ in found), default=0)
     told = [place.name, *(f"{name}\0{stat.st_size}\0{stat.st_mtime_ns}\0{ends}" for name, stat, ends in found)]
-    state = _hashed("\n".join([str(VERSION), *told]).encode("utf-8", "surrogateescape"))
+    state = digest("\n".join([str(VERSION), *told]).encode("utf-8", "surrogateescape"))
     return Origin(str(place), socket.gethostname(), size, changed, state)
 
 
 def origin_of_address(address: str, size_bytes: int, mtime_ns: int, tag: str) -> Origin:
     """The state of a file on an object store, with the store's own `tag` of its content, where it has one."""
     told = f"{VERSION}\n{address}\n{size_bytes}\n{mtime_ns}\n{tag}"
-    return Origin(address, "", size_bytes, mtime_ns, _hashed(told.encode()))
+    return Origin(address, "", size_bytes, mtime_ns, digest(told.encode()))
 
 
 def _ends(file: Path) -> str:
     with open_regular(file) as opened:
         first = opened.read(_END_BYTES)
         opened.seek(max(0, file.stat().st_size - _END_BYTES))
-        return _hashed(first + opened.read(_END_BYTES))
-
-
-def _hashed(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
+        return digest(first + opened.read(_END_BYTES))
 
 
 def packed(reduction: Reduction, origin: Origin) -> Packed:
@@ -277,7 +269,7 @@ def packed(reduction: Reduction, origin: Origin) -> Packed:
         table.write_parquet(made, compression="zstd", statistics=False)
         content = made.getvalue()
         files[f"{name}.parquet"] = content
-        told[name] = {"rows": table.height, "bytes": len(content), "checksum": _hashed(content)}
+        told[name] = {"rows": table.height, "bytes": len(content), "checksum": digest(content)}
     ranks = tuple(reduction.ranks.get_column("rank"))
     head = {"reduction": VERSION, "source": origin._asdict(), "ranks": ranks, "tables": told}
     files[MANIFEST] = json.dumps(head, indent=1).encode()
@@ -336,10 +328,7 @@ def _superseded(made: Packed, out: Path) -> Iterator[Path]:
 
 def clear_forgotten(out: Path) -> None:
     """Removes what killed programs left unfinished a day ago or earlier."""
-    for left in out.glob(f".{_UNFINISHED}*"):
-        with suppress(OSError):
-            if time.time() - left.stat().st_mtime > _FORGOTTEN_S:
-                shutil.rmtree(left, ignore_errors=True)
+    remove_forgotten(out, f".{_UNFINISHED}")
 
 
 def is_reduction(path: Path) -> bool:
@@ -456,7 +445,7 @@ def _contents(folder: Path, told: dict[str, dict[str, Any]]) -> Iterator[tuple[s
     """The name and file of each table."""
     for name, one in told.items():
         content = _bytes(folder, f"{name}.parquet", one["bytes"])
-        if len(content) != one["bytes"] or _hashed(content) != one["checksum"]:
+        if len(content) != one["bytes"] or digest(content) != one["checksum"]:
             raise BadReductionError.damaged(folder, f"{name}.parquet is not as it was written")
         yield name, content
 

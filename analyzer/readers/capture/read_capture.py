@@ -25,11 +25,11 @@ from kanalyze.counter_model import measured_some
 from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, UnknownFormatError
 from kanalyze.files import open_regular, readable, regular
 from kanalyze.model import COMPILED_KERNELS, LOOP_PASSES, READER_TABLES, SOURCE_LINES
+from kanalyze.readers import read
 from kanalyze.readers.ncu.read_csv_rep import MANIFEST, Run, Selection, chooses, counts_from_call, runs_in, selection
 from kanalyze.readers.ncu.read_csv_rep import report_of as report_of_ncu
 from kanalyze.readers.nsys.read_sqlite_folder import NsysTables, report_of
 from kanalyze.readers.storage.table_files import SqliteFile
-from kanalyze.readers.torch import read_json as read_torch_json
 from kanalyze.report import BareRun, BareRuns, Report
 from kanalyze.schema import Source
 
@@ -64,17 +64,16 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
         UnknownFormatError: The capture has no report of any tool.
         DamagedReportError: The report is truncated, or its list of tables cannot be read.
     """
-    if found := reports_in(path) or samples_in(path):
-        report = run_of(path, found[0], cache=cache)
-        return replace(report, meta=replace(report.meta, path=path, read_from=found[0]))
+    if runs := reports_in(path) or samples_in(path):
+        report = run_of(path, runs[0], cache=cache)
+        return replace(report, meta=replace(report.meta, path=path, read_from=runs[0]))
     if counters := runs_in(path, "ncu"):
         return counters_of(path, counters, progress)
     if not (traces := traces_in(path)):
         remedy = "Collect it again with the nsys pass; `kanalyze doctor` says what is missing for that."
         raise UnknownFormatError.of(path, "a capture without a report of nsys", remedy)
-    trace = _trace_of(traces[0], progress, cache=cache)
-    meta = replace(trace.meta, path=path, read_from=traces[0], capture=path)
-    return replace(trace, meta=meta, bare=partial(bare_runs, path))
+    report = trace_of(path, traces[0], progress, cache=cache)
+    return replace(report, meta=replace(report.meta, path=path, read_from=traces[0]))
 
 
 def run_of(folder: Path, run: Path, *, cache: bool = True) -> Report:
@@ -85,7 +84,7 @@ def run_of(folder: Path, run: Path, *, cache: bool = True) -> Report:
     """
     database = SqliteFile(run)
     report = report_of(database)
-    beside = Beside(report, traces_in(folder), partial(_trace_of, progress=lambda *_: None, cache=cache))
+    beside = Beside(report, traces_in(folder), partial(trace_of, folder, cache=cache))
     sampled = Beside(report, [one for one in samples_in(folder) if one != run], partial(run_of, folder))
     source = CaptureTables(folder, database, (beside, sampled), _lines_of(run, report.meta.origin_unix_ns))
     meta = replace(report.meta, capture=folder, partial=not recorded_all(commands(folder)))
@@ -97,14 +96,14 @@ def _lines_of(recording: Path, origin_unix_ns: int | None) -> Callable[[], dict[
     return cache(partial(lines_tables, recording, origin_unix_ns))
 
 
-def _trace_of(path: Path, progress: Progress, *, cache: bool) -> Report:
-    """Opens a trace of a capture, with the program's lines."""
-    return with_lines(read_torch_json.open_report(path, progress, cache=cache), path)
+def trace_of(folder: Path, trace: Path, progress: Progress | None = None, *, cache: bool = True) -> Report:
+    """Opens a trace of the capture in `folder`, with the program's lines, and its runs without a profiler.
 
-
-def with_lines(trace: Report, file: Path) -> Report:
-    """The report of a capture's trace with the program's lines."""
-    return replace(trace, source=_TraceTables(trace.source, _lines_of(file, trace.meta.origin_unix_ns)))
+    Raises as :func:`kanalyze.readers.read` does.
+    """
+    opened = read(regular(trace), progress, cache=cache)
+    source = _TraceTables(opened.source, _lines_of(trace, opened.meta.origin_unix_ns))
+    return replace(opened, source=source, meta=replace(opened.meta, capture=folder), bare=partial(bare_runs, folder))
 
 
 def counters_of(folder: Path, runs: Sequence[Run], progress: Progress | None) -> Report:

@@ -17,12 +17,11 @@ from kanalyze.readers.capture import read_capture
 from kanalyze.readers.capture.read_capture import (
     MISSHAPEN,
     Beside,
-    bare_runs,
     counters_of,
     read_manifest,
     samples_in,
+    trace_of,
     traces_in,
-    with_lines,
 )
 from kanalyze.readers.ncu.read_csv_rep import runs_in
 from kanalyze.reduction.tables import is_reduction
@@ -207,12 +206,6 @@ def counters_at(path: Path, progress: Progress | None = None, *, cache: bool = T
     if not read_capture.accepts(inside, b"") or not (counters := runs_in(inside, "ncu")):
         return read(path, progress, cache=cache)
     return counters_of(inside, counters, progress)
-
-
-def trace_of(folder: Path, trace: Path, progress: Progress | None, *, cache: bool) -> Report:
-    """Opens one trace of a capture, with the program's lines; raises as :func:`kanalyze.readers.read`."""
-    found = with_lines(read(trace, progress, cache=cache), trace)
-    return replace(found, meta=replace(found.meta, capture=folder), bare=partial(bare_runs, folder))
 
 
 # The runs at a path: those of a capture, of a folder of reports, or of one side of an interleaved collection.

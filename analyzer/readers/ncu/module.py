@@ -26,7 +26,7 @@ from typing import Any, BinaryIO, Final, TypeVar
 import polars as pl
 
 from kanalyze.counter_model import INSTRUCTIONS, RULE_RESULTS, SOURCE_FILES
-from kanalyze.errors import ExportError, KanalyzeError
+from kanalyze.errors import ExportError, KanalyzeError, last_words
 from kanalyze.files import fields
 from kanalyze.machinery import end_with
 from kanalyze.readers.ncu.pages import damaged
@@ -34,8 +34,6 @@ from kanalyze.readers.ncu.tables import COUNTED, LAUNCHES, Measured, metrics_fra
 from kanalyze.units import plural
 
 T = TypeVar("T")
-#: Most lines of a program's output that an error quotes, and their longest length in characters.
-_LINES, _WIDE = 3, 200
 #: Names of metric lists that define sections; not metrics themselves.
 _NO_METRIC: Final = ("group:", "breakdown:")
 #: Value kinds in the module's numbering: none, any, text; all others are numbers.
@@ -66,10 +64,8 @@ def module() -> ModuleType | None:
 
 def unreadable(path: Path, program: str, said: Iterable[str]) -> ExportError:
     """Error: `program` (a module or an ncu) cannot read `path` and printed `said`."""
-    lines = [" ".join(line.split()).rstrip(".") for line in said if line.strip()][-_LINES:]
-    reason = "; ".join(word if len(word) <= _WIDE else word[: _WIDE - 1] + "…" for word in lines)
     return ExportError(
-        f"{path}: {program} cannot read it: {reason or 'it says nothing'}.",
+        f"{path}: {program} cannot read it: {last_words(said) or 'it says nothing'}.",
         "A report of a newer ncu needs a module or an ncu as new (`pip install --upgrade ncu-report`); a file that was "
         "cut off has to be copied again.",
     )

@@ -23,16 +23,15 @@ from types import FrameType
 from typing import IO, TYPE_CHECKING, Final, NoReturn
 
 from kanalyze.errors import ExportError, KanalyzeError, UnreadableReportError
+from kanalyze.files import digest
 from kanalyze.machinery import end_by, ending_with
 from kanalyze.readers.nsys.read_sqlite_folder import report_of, shows_nsys
 from kanalyze.readers.storage.table_files import SqliteFile
-from kanalyze.readers.user_cache import alone, cache_folder, checksum, digest, kept, make_room, name_of, scratch
+from kanalyze.readers.user_cache import alone, cache_folder, checksum, kept, make_room, name_of, scratch
 from kanalyze.report import Report
 
 if TYPE_CHECKING:
     from kanalyze.readers import Progress
-
-    Starter = Callable[[Sequence[str], IO[bytes]], subprocess.Popen[bytes]]
 
 _MAGIC: Final = b"NVIDIA Tegra Profiler Report"
 _SUFFIXES: Final = (".nsys-rep", ".qdrep")
@@ -55,13 +54,12 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     return replace(report, meta=replace(report.meta, path=path, read_from=database.path))
 
 
-def exported(path: Path, progress: Progress, starter: Starter | None = None, *, cache: bool = True) -> SqliteFile:
+def exported(path: Path, progress: Progress, *, cache: bool = True) -> SqliteFile:
     """The SQLite export of the report at `path`: a newer one beside it, else a cached one, else a new one.
 
     Args:
         path: A report in NVIDIA's own format.
         progress: Receives the share of the export that is done.
-        starter: Starts nsys.
         cache: Whether a cached export may be used.
 
     Raises:
@@ -80,7 +78,7 @@ def exported(path: Path, progress: Progress, starter: Starter | None = None, *, 
         older = path.with_suffix(".sqlite")
         raise ExportError.without_nsys(path, older if older != path and _opened(older) else None)
     try:
-        made = _export(path, known, program, progress, starter or start)
+        made = _export(path, known, program, progress)
     except OSError as error:
         raise ExportError.unwritable(path, folder, error.strerror or str(error)) from error
     if name_of(path) != name:
@@ -127,7 +125,7 @@ def _fingerprint(program: Path) -> str:
     return digest(os.fsencode(program.resolve()) + f" {found.st_size} {found.st_mtime_ns}".encode())
 
 
-def _export(path: Path, name: str, program: Path, progress: Progress, starter: Starter) -> Path:
+def _export(path: Path, name: str, program: Path, progress: Progress) -> Path:
     """Export the report at `path` under `name`, and remove cached exports of earlier states of the report."""
     cache = cache_folder()
     with scratch(cache) as folder:
@@ -138,7 +136,7 @@ def _export(path: Path, name: str, program: Path, progress: Progress, starter: S
         command = [str(program), "export", *flags, str(path.absolute())]
         log = folder / "said"
         try:
-            status, said = run(command, log, lambda share: progress(what, share), starter)
+            status, said = run(command, log, lambda share: progress(what, share))
         except OSError as error:
             if error.filename == str(log):
                 raise
@@ -222,9 +220,7 @@ def start(command: Sequence[str], said: IO[bytes]) -> subprocess.Popen[bytes]:
     )
 
 
-def run(
-    command: Sequence[str], log: Path, share_done: Callable[[float], object], starter: Starter
-) -> tuple[int, list[str]]:
+def run(command: Sequence[str], log: Path, share_done: Callable[[float], object]) -> tuple[int, list[str]]:
     """Run a program to its end; on any exception it is terminated with its children.
 
     Its output goes to the file `log`, which is polled: waiting on a pipe would delay Ctrl-C where a library such as
@@ -236,7 +232,7 @@ def run(
     Raises:
         OSError: It cannot be started.
     """
-    with log.open("wb") as said, _stoppable(), starter(command, said) as process, ExitStack() as early:
+    with log.open("wb") as said, _stoppable(), start(command, said) as process, ExitStack() as early:
         early.callback(_end, process)
         last = 0
         while (status := process.poll()) is None:

@@ -17,14 +17,13 @@ from itertools import count
 from pathlib import Path
 from threading import RLock
 from typing import Any, Final, TypeAlias
-from urllib.parse import quote
 from weakref import finalize
 
 import polars as pl
 from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze.errors import ClosedReportError, DamagedReportError, UnreadableReportError
-from kanalyze.files import readable, regular
+from kanalyze.files import database_uri, page_bytes, quoted, readable, regular
 from kanalyze.machinery import one_blas_thread
 
 #: Larger tables are decoded by pages; below, importing numpy costs more than it saves (docs/reading-sqlite.md).
@@ -32,7 +31,6 @@ PAGES_FROM_ROWS: Final = 40_000
 #: The same where numpy is imported anyway, for a larger table: decoding by pages begins to save time here.
 PAGES_ANYWAY_FROM_ROWS: Final = 2_000
 
-_HEADER_BYTES: Final = 100
 #: Most files open at once: a notebook may hold a hundred reports, a process have few files. Reopening takes 0.1 ms.
 MOST_OPEN: Final = 8
 
@@ -54,7 +52,7 @@ class SqliteFile:
     def __init__(self, path: Path) -> None:
         """Open the database at `path` and read its list of tables."""
         self.path = path
-        self._check_length()
+        page_bytes(path)
         self._number = next(_numbers)
         self._seen: tuple[int, ...] | None = None
         self._closed = finalize(self, _close, self._number)
@@ -90,11 +88,8 @@ class SqliteFile:
         if self._seen not in {None, seen}:
             raise UnreadableReportError.because(self.path, "it changed since it was first read")
         self._seen = seen
-        log = self.path.with_name(self.path.name + "-wal")
-        immutable = "" if log.exists() and log.stat().st_size else "&immutable=1"
-        uri = f"file:{quote(os.fsencode(self.path.absolute()))}?mode=ro{immutable}"
         try:
-            connection = sqlite3.connect(uri, uri=True, check_same_thread=False)
+            connection = sqlite3.connect(database_uri(self.path), uri=True, check_same_thread=False)
         except sqlite3.Error as error:
             raise UnreadableReportError.because(self.path, str(error)) from error
         try:
@@ -245,27 +240,6 @@ class SqliteFile:
             return pl.DataFrame(rows, schema=dict(schema), orient="row")
         except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as error:
             raise self.damaged(table, "a value is not of its column's type") from error
-
-    def _check_length(self) -> None:
-        """Raise DamagedReportError for a file shorter than its header says."""
-        with readable(self.path), regular(self.path).open("rb") as file:
-            head = file.read(_HEADER_BYTES)
-        if len(head) < _HEADER_BYTES:
-            raise DamagedReportError.at(self.path, "its header", f"the file ends after {len(head)} bytes")
-        page = int.from_bytes(head[16:18], "big")
-        page = 65536 if page == 1 else page
-        pages, valid = int.from_bytes(head[28:32], "big"), head[24:28] == head[92:96]
-        size = self.path.stat().st_size
-        if valid and size < pages * page:
-            what = f"the file ends after {size:,} of {pages * page:,} bytes"
-            raise DamagedReportError.at(
-                self.path, f"page {size // page + 1} of {pages}" if page else "its header", what
-            )
-
-
-def quoted(name: str) -> str:
-    """`name` quoted as an SQL identifier."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _close(number: int) -> None:
