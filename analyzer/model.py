@@ -6,6 +6,8 @@ origin; a process is keyed by its id within the report.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
 import polars as pl
@@ -19,6 +21,7 @@ from kanalyze.counter_model import (
     SOURCE_FILES,
     SYMBOLS,
 )
+from kanalyze.errors import CannotTellError
 from kanalyze.schema import Column, Table, columns
 from kanalyze.tools import NAMES, recorders
 
@@ -446,3 +449,15 @@ READER_TABLES: Final = {
         NOTES,
     )
 }
+
+
+def reader_table(name: str, tables: Mapping[str, Callable[[], pl.DataFrame]], path: Path) -> pl.DataFrame:
+    """A table of the report at `path` by its name, of those that its reader makes; empty for any other.
+
+    Raises:
+        CannotTellError: Only a capture has it.
+    """
+    if name == COMPILED_KERNELS.name and name not in tables:
+        raise CannotTellError.without_capture("compiled", path)
+    declared = READER_TABLES[name]
+    return declared.select(declared.completed(tables[name]())) if name in tables else declared.empty()

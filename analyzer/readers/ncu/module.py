@@ -283,12 +283,6 @@ def _link(match: re.Match[str]) -> str:
 _STALLED: Final = re.compile(r"^smsp__pcsamp_warps_issue_stalled_\w+_not_issued$")
 
 
-def _sources(opened: Sequence[Any]) -> Iterable[tuple[str, str]]:
-    """Rows of source files, by name."""
-    every = (item for action in opened for item in dict(action.source_files()).items())
-    return {text(name): text(source) for name, source in every if source}.items()
-
-
 def _instructions(event_id: int, action: Any) -> Iterator[dict[str, object]]:  # noqa: ANN401 - the module has no types
     """Instruction rows of one kernel."""
     counted = {column: _by_address(action, metric) for column, (metric, _) in COUNTED.items()}
@@ -340,8 +334,11 @@ def read_here(name: str, path: Path, opened: Sequence[Any]) -> pl.DataFrame:
     """As :func:`read_apart`, in this process."""
     declared, what = _PARTS[name]
     try:
-        each = (_instructions(event_id, action) for event_id, action in enumerate(opened))
-        rows = [*_sources(opened)] if name == "files" else [row for some in each for row in some]
+        if name == "files":
+            sources = (item for action in opened for item in dict(action.source_files()).items())
+            rows: list[Any] = [*{text(file): text(source) for file, source in sources if source}.items()]
+        else:
+            rows = [row for event_id, action in enumerate(opened) for row in _instructions(event_id, action)]
         return declared.check(pl.DataFrame(rows, schema=declared.schema, orient="row"))
     except DAMAGE as error:
         raise damaged(path, what, text(error)) from error

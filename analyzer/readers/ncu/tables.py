@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.counter_model import INSTRUCTIONS, LAUNCH_NUMBERS, METRICS, SOURCE_FILES
-from kanalyze.errors import CannotTellError
-from kanalyze.model import COMPILED_KERNELS, EVENTS, KERNEL_CONFIG, NOTES, READER_TABLES
+from kanalyze.model import EVENTS, KERNEL_CONFIG, NOTES, reader_table
 
 if TYPE_CHECKING:
     Note = tuple[str, int | None, int | None, str]
@@ -147,10 +146,7 @@ class NcuTables:
             "launch_numbers": lambda: self._measured.numbers,
             "notes": self.notes_of_read,
         }
-        if name == COMPILED_KERNELS.name:
-            raise CannotTellError.without_capture("compiled", self._path)
-        declared = READER_TABLES[name]
-        return declared.select(declared.completed(tables[name]())) if name in tables else declared.empty()
+        return reader_table(name, tables, self._path)
 
     def close(self) -> None:
         """Release the report from which instructions and source files are read on demand."""

@@ -66,8 +66,11 @@ def exported(path: Path, progress: Progress, *, cache: bool = True) -> SqliteFil
         ExportError: There is no nsys, it cannot export the report, or the export cannot be written.
         UnreadableReportError: The report changes while it is exported.
     """
-    folder, program, name = cache_folder(), find(), name_of(path)
-    known = f"{name}-{_fingerprint(program)}" if program else f"{name}-*"
+    folder, program, name, known = cache_folder(), find(), name_of(path), "*"
+    if program is not None:  # its version is told without running it
+        file = program.stat()
+        known = digest(os.fsencode(program.resolve()) + f" {file.st_size} {file.st_mtime_ns}".encode())
+    known = f"{name}-{known}"
     if cache:
         if (beside := _beside(path)) is not None:
             return beside
@@ -117,12 +120,6 @@ def _opened(path: Path) -> SqliteFile | None:
     except KanalyzeError:
         return None
     return database if database is not None and shows_nsys(database.tables) else None
-
-
-def _fingerprint(program: Path) -> str:
-    """A fingerprint of the nsys version, without running it."""
-    found = program.stat()
-    return digest(os.fsencode(program.resolve()) + f" {found.st_size} {found.st_mtime_ns}".encode())
 
 
 def _export(path: Path, name: str, program: Path, progress: Progress) -> Path:

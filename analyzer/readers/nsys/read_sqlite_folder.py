@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze.counter_model import CPU_SAMPLES, SYMBOLS
-from kanalyze.errors import CannotTellError, UnknownFormatError
+from kanalyze.errors import UnknownFormatError
 from kanalyze.files import Payload
 from kanalyze.model import (
     COMMUNICATOR_CALLS,
-    COMPILED_KERNELS,
     EVENT_RECORDS,
     EVENTS,
     GRAPH_NODES,
     KINDS,
     RANGE_DETAIL,
     READER_TABLES,
+    reader_table,
 )
 from kanalyze.readers.nsys import tables as nsys
 from kanalyze.readers.nsys.samples import Samples, gpu_metrics, network_metrics
@@ -192,9 +192,7 @@ class NsysTables:
             "network_metrics": partial(network_metrics, self._database),
             "notes": lambda: notes(self._database, self._seen),
         }
-        if name == COMPILED_KERNELS.name:
-            raise CannotTellError.without_capture("compiled", self._database.path)
-        return tables[name]() if name in tables else READER_TABLES[name].empty()
+        return reader_table(name, tables, self._database.path)
 
     def mapped(self, name: str, transform: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
         """See :class:`kanalyze.schema.PartedSource`."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze import device_limits
+from kanalyze.columns import gathered, positions
 from kanalyze.device_limits import plausible
 from kanalyze.model import DEVICES, NOTES, PROCESSES, STREAMS
 
@@ -313,8 +314,6 @@ DETAILS: Final = {
 
 # Numbers (StringIds, ENUM_* tables) to names, column by column.
 
-#: Labels are looked up in an array, which takes less memory, if it has at most this many unused slots per label.
-_SPARSE, _SMALL = 8, 1024
 #: Texts end after so many characters: each is copied and looked through a hundred times.
 _LONGEST: Final = 1 << 20
 _CUT: Final = f"ends of texts, after {_LONGEST:,} characters"
@@ -347,13 +346,10 @@ class Labels:
         if not named.table:
             text = pl.format(named.template, named.column).cast(pl.Categorical)
             return lambda raw: raw.select(text).to_series()
-        labels = {number: named.template.format(label) for number, label in self.of(named.table).items()}
-        top, column = max(labels, default=-1), pl.col(named.column)
-        if top < _SPARSE * len(labels) + _SMALL:
-            values = pl.Series([labels.get(number) for number in range(top + 1)] or [None], dtype=pl.Categorical)
-            return lambda raw: values.gather(raw.select(pl.when(column.is_between(0, top)).then(column)).to_series())
-        known = pl.DataFrame([*labels.items()], schema={"id": pl.Int64, "label": pl.Categorical}, orient="row")
-        return lambda raw: raw.select(id=column).join(known, on="id", how="left", maintain_order="left")["label"]
+        labels = self.of(named.table)
+        ids = pl.Series([*labels], dtype=pl.Int64)
+        values = pl.Series([named.template.format(label) for label in labels.values()], dtype=pl.Categorical)
+        return lambda raw: gathered(values, positions(ids, raw.get_column(named.column)))
 
 
 class Machine:

@@ -294,7 +294,6 @@ _NAME: Final = re.compile(
 _NO_NUMBER: Final = re.compile(
     rb'"(?:[^"\\]++|\\.)*+"?|(?<=[:\[,\s])[-+]?(?:nan|inf(?:inity)?|n/a|none)\b', re.IGNORECASE | re.DOTALL
 )
-_SUSPECT: Final = re.compile(rb"[:\[,]\s*[-+]?(?:nan|inf|n/a|none)", re.IGNORECASE)
 
 #: Invalid escapes, and unpaired surrogates.
 _ESCAPE: Final = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|)', re.DOTALL)
@@ -371,8 +370,6 @@ def _is_json(text: bytes) -> bool:
 
 
 def _numbers_mended(text: bytes) -> tuple[bytes, int]:
-    if not _SUSPECT.search(text):
-        return text, 0
     return _replaced(_NO_NUMBER, text, lambda match: match[0] if match[0].startswith(b'"') else b"null")
 
 

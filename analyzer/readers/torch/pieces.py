@@ -91,11 +91,6 @@ def _value(text: str, name: str) -> object:
     return None
 
 
-def is_tail(text: bytes) -> bool:
-    """Whether `text` can follow the event list: properties, intact or damaged, but no event."""
-    return b'"ph"' not in text or _properties(_inside(text)) is not None
-
-
 def _inside(tail: bytes) -> bytes:
     return tail.rstrip(_PADDING).removesuffix(b"}")
 
@@ -359,7 +354,9 @@ def _ended(run: list[bytes], trace: TraceText) -> tuple[list[bytes], bool]:
     text = b"".join(run)
     if trace.tail is not None:
         text += b"]" + trace.tail
-    end = next((at for at in list_ends(text) if is_tail(text[at + 1 :])), None) if run else None
+    # behind the list stand properties, intact or damaged, but no event
+    behind = ((at, text[at + 1 :]) for at in (list_ends(text) if run else ()))
+    end = next((at for at, tail in behind if b'"ph"' not in tail or _properties(_inside(tail)) is not None), None)
     if end is None:
         return run, False
     trace.tail = text[end + 1 :]

@@ -11,10 +11,8 @@ from typing import Final
 import polars as pl
 
 from kanalyze.columns import telling
-from kanalyze.errors import CannotTellError
 from kanalyze.model import (
     COLLECTIVE_DETAIL,
-    COMPILED_KERNELS,
     COPY_DETAIL,
     EVENT_RECORDS,
     EVENTS,
@@ -23,8 +21,8 @@ from kanalyze.model import (
     MEMORY_DETAIL,
     OP_DETAIL,
     RANGE_DETAIL,
-    READER_TABLES,
     SYNC_DETAIL,
+    reader_table,
 )
 from kanalyze.readers.torch.frames import (
     FRAME_KINDS,
@@ -138,7 +136,12 @@ class TorchTables:
         """One of the other tables of :data:`kanalyze.model.READER_TABLES`."""
         tables: dict[str, Callable[[], pl.DataFrame]] = {
             KERNEL_CONFIG.name: self._kernel_config,
-            COPY_DETAIL.name: self._copy_detail,
+            COPY_DETAIL.name: lambda: pl.concat(
+                frame.with_columns(event_id=self._ids(name), **_OF_GRAPH).hstack(
+                    copies_told(frame, memset=name == "Memset").drop("shown")
+                )
+                for name, frame in ((name, self._frames.frame(name)) for name in ("Copy", "Memset"))
+            ),
             RANGE_DETAIL.name: lambda: self._frames.frame("Annotation").select(
                 event_id=self._ids("Annotation"), style=pl.lit("PushPop")
             ),
@@ -146,19 +149,26 @@ class TorchTables:
                 event_id=self._ids("Sync"), cuda_event_id=known_id(pl.col("cuda_event_id")), record_id=_RECORDING
             ),
             EVENT_RECORDS.name: self._event_records,
-            MEMORY_DETAIL.name: self._memory_detail,
+            MEMORY_DETAIL.name: lambda: self._frames.frame("Memory").select(
+                event_id=self._ids("Memory"),
+                memory=pl.when(_ON_GPU).then(pl.lit("Device")).otherwise(pl.lit("Pageable")),
+                address=pl.col("address").fill_null(0),
+                size_bytes=pl.col("size_bytes").abs().fill_null(0),
+                pool_size_bytes=pl.when(_ON_GPU).then("reserved_bytes"),
+                pool_used_bytes=pl.when(_ON_GPU).then("allocated_bytes"),
+            ),
             OP_DETAIL.name: self._op_detail,
-            COLLECTIVE_DETAIL.name: self._collective_detail,
+            COLLECTIVE_DETAIL.name: lambda: self._frames.collectives.with_columns(
+                event_id=pl.col("kind").replace_strict(self._first_ids, default=None, return_dtype=pl.Int64)
+                + pl.col("row")
+            ).drop_nulls("event_id"),
             "devices": lambda: devices(self._frames, self._used),
             "processes": lambda: processes(self._frames, self._used),
             "gpu_metrics": lambda: gpu_metrics(self._frames.frame("Counter")),
             "notes": lambda: notes(self._frames),
         }
-        if name == COMPILED_KERNELS.name:
-            raise CannotTellError.without_capture("compiled", self._path)
-        declared = READER_TABLES[name]
         with self._lock:
-            return declared.select(declared.completed(tables[name]())) if name in tables else declared.empty()
+            return reader_table(name, tables, self._path)
 
     def close(self) -> None:
         """Release the frames; no further tables can be built."""
@@ -235,24 +245,6 @@ class TorchTables:
             for grid, block in sizes
         )
 
-    def _copy_detail(self) -> pl.DataFrame:
-        return pl.concat(
-            frame.with_columns(event_id=self._ids(name), **_OF_GRAPH).hstack(
-                copies_told(frame, memset=name == "Memset").drop("shown")
-            )
-            for name, frame in ((name, self._frames.frame(name)) for name in ("Copy", "Memset"))
-        )
-
-    def _memory_detail(self) -> pl.DataFrame:
-        return self._frames.frame("Memory").select(
-            event_id=self._ids("Memory"),
-            memory=pl.when(_ON_GPU).then(pl.lit("Device")).otherwise(pl.lit("Pageable")),
-            address=pl.col("address").fill_null(0),
-            size_bytes=pl.col("size_bytes").abs().fill_null(0),
-            pool_size_bytes=pl.when(_ON_GPU).then("reserved_bytes"),
-            pool_used_bytes=pl.when(_ON_GPU).then("allocated_bytes"),
-        )
-
     def _op_detail(self) -> pl.DataFrame:
         annotations = self._frames.frame("Annotation").with_columns(event_id=self._ids("Annotation"))
         ops = self._frames.frame("Op").with_columns(
@@ -261,10 +253,6 @@ class TorchTables:
             forward_id=self._forwards(),
         )
         return pl.concat([annotations, ops], how="diagonal")
-
-    def _collective_detail(self) -> pl.DataFrame:
-        first = pl.col("kind").replace_strict(self._first_ids, default=None, return_dtype=pl.Int64)
-        return self._frames.collectives.with_columns(event_id=first + pl.col("row")).drop_nulls("event_id")
 
     # Processes number their calls alike, so that most ids are those of several; then what the other events of the same
     # device and context belong to tells.
@@ -361,7 +349,8 @@ class TorchTables:
         but for synchronisations, of which it still is the event's own.
         """
         told = pl.col("external_id") != pl.col("correlation").fill_null(-1)
-        told = told | pl.lit(name != "Sync" and self._external_ids_may_lack)
+        ids = (self._frames.frame(of).get_column("external_id") for of in ("Call", "Kernel", "Copy", "Memset"))
+        told = told | pl.lit(name != "Sync" and any(some.has_nulls() for some in ids))
         pid = self._processes(frame) if name in ON_DEVICE else frame.get_column("pid")
         keys = frame.select(pl.when(told).then("external_id").alias("external_id"), pid.alias("pid"))
         parts = (
@@ -369,12 +358,6 @@ class TorchTables:
         )
         known = pl.concat(parts).filter(pl.col("external_id") != 0).unique(["external_id", "pid"], keep="first")
         return keys.join(known, on=["external_id", "pid"], how="left", maintain_order="left").get_column("event_id")
-
-    @cached_property
-    def _external_ids_may_lack(self) -> bool:
-        """Whether any call or device event has no `External id`, as if issued outside of an operator."""
-        frames = map(self._frames.frame, ("Call", "Kernel", "Copy", "Memset"))
-        return any(frame.get_column("external_id").has_nulls() for frame in frames)
 
     def _launching(self, kernels: pl.DataFrame) -> pl.Series:
         """The operator of each kernel in traces of the first profilers, which link operators to kernels by flows.
