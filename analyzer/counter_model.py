@@ -74,10 +74,7 @@ INSTRUCTIONS = Table(
 SOURCE_FILES = Table(
     "source_files",
     "One source file that was imported into the report (`ncu --import-source yes`).",
-    (
-        Column("file", pl.String, "Its path, as in `instructions`."),
-        Column("text", pl.String, "What is in it."),
-    ),
+    (Column("file", pl.String, "Its path, as in `instructions`."), Column("text", pl.String, "What is in it.")),
 )
 
 LAUNCH_NUMBERS = Table(

@@ -32,10 +32,7 @@ _SUMMED: Final = {
     "fault_detail": ("faults",),
     "instructions": ("samples", "stalled_samples", "instructions", "thread_instructions", "sectors", "ideal_sectors"),
 }
-_SINGLE: Final = {
-    EVENTS.name: ("start_ns",),
-    "memory_detail": ("pool_size_bytes", "pool_used_bytes"),
-}
+_SINGLE: Final = {EVENTS.name: ("start_ns",), "memory_detail": ("pool_size_bytes", "pool_used_bytes")}
 
 #: The name of the steady part as a window, and the module that finds windows by iterations.
 STEADY: Final = "steady"

@@ -64,12 +64,8 @@ def test_what_was_read_stays_after_closing(export):
 @pytest.mark.parametrize(
     "ask",
     [
-        lambda report: report.kinds,
-        lambda report: report.kind("kernel"),
-        lambda report: report.table("streams"),
-        kanalyze.kernels,
-        kanalyze.summarize,
-        lambda report: report.narrow(device=0),
+        *(lambda report: report.kinds, lambda report: report.kind("kernel"), lambda report: report.table("streams")),
+        *(kanalyze.kernels, kanalyze.summarize, lambda report: report.narrow(device=0)),
         lambda report: report.narrow(window="..1s").kind("kernel"),
     ],
 )
@@ -156,24 +152,17 @@ def test_another_file_under_the_same_name_is_not_read_on_in(export, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "line",
     [
-        ["summarize", "{0}"],
-        ["summarize", "{0}", "{1}"],
-        ["show", "kernels", "{0}"],
-        ["show", "kernels", "{0}", "--window", "step#*"],
-        ["show", "joined", "{0}", "{1}"],
-        ["verify", "{0}", "{1}"],
-        ["roofline", "{0}"],
-        ["tree", "{0}"],
-        ["source", "{0}", "1"],
+        *("summarize {0}", "summarize {0} {1}", "show kernels {0}", "show kernels {0} --window step#*"),
+        *("show joined {0} {1}", "verify {0} {1}", "roofline {0}", "tree {0}", "source {0} 1"),
     ],
 )
-def test_a_command_closes_what_it_opens(export, arguments, monkeypatch):
+def test_a_command_closes_what_it_opens(export, line, monkeypatch):
     opened, begin = [], NsysTables.__init__
     monkeypatch.setattr(NsysTables, "__init__", lambda self, database: opened.append(self) or begin(self, database))
     paths = (export, Path(shutil.copy(ADD, export.with_name("add.sqlite"))))
     with suppress(KanalyzeError, Exit):
-        command([argument.format(*paths) for argument in arguments], standalone_mode=False)
-    assert len(opened) == len([argument for argument in arguments if argument.startswith("{")])
+        command([word.format(*paths) for word in line.split()], standalone_mode=False)
+    assert len(opened) == line.count("{")
     assert open_files(export.parent) == []

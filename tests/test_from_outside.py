@@ -71,26 +71,14 @@ def test_help_of_a_table_lists_its_columns_with_units(name):
 @pytest.mark.parametrize(
     ("path", "where", "told"),
     [
-        (TORCH, {}, f"<Report '{TORCH}' of nsys 2025.3.2>"),
-        (
-            ADD_UM,
-            {"window": "400ms..1.5s", "device": 0},
-            f"<Report '{ADD_UM}' of nsys 2025.3.2, window '400ms..1500ms', GPU 0>",
-        ),
-        (
-            SAMPLES / "mlp_train",
-            {"window": "step#3"},
-            f"<Report '{SAMPLES / 'mlp_train'}' of nsys 2025.3.2, window 'step#3'>",
-        ),
-        (
-            REPORTS / "torch" / "ddp.json.gz",
-            {},
-            f"<Report '{REPORTS / 'torch' / 'ddp.json.gz'}' of torch.profiler, rank 0 of 2>",
-        ),
+        (TORCH, {}, "of nsys 2025.3.2"),
+        (ADD_UM, {"window": "400ms..1.5s", "device": 0}, "of nsys 2025.3.2, window '400ms..1500ms', GPU 0"),
+        (SAMPLES / "mlp_train", {"window": "step#3"}, "of nsys 2025.3.2, window 'step#3'"),
+        (REPORTS / "torch" / "ddp.json.gz", {}, "of torch.profiler, rank 0 of 2"),
     ],
 )
 def test_a_report_is_one_readable_line(path, where, told):
-    assert repr(kanalyze.read(path).narrow(**where)) == told
+    assert repr(kanalyze.read(path).narrow(**where)) == f"<Report '{path}' {told}>"
 
 
 # What is given in place of a report

@@ -81,10 +81,7 @@ def test_an_instant_is_seen_where_it_is(window, copies):
     assert ids(report(EVENTS).narrow(window=window), "memcpy") == copies
 
 
-@pytest.mark.parametrize(
-    ("where", "seen"),
-    [({"device": 1}, [[0], [2], [], []]), ({"process": 2}, [[], [2], [], [4]])],
-)
+@pytest.mark.parametrize(("where", "seen"), [({"device": 1}, [[0], [2], [], []]), ({"process": 2}, [[], [2], [], [4]])])
 def test_a_device_narrows_what_runs_on_devices_and_a_process_everything(where, seen):
     part = report(EVENTS).narrow(**where)
     assert [ids(part, kind) for kind in ("api", "kernel", "memcpy", "graph")] == seen

@@ -68,11 +68,7 @@ BUCKETS = Table(
     ),
 )
 
-STEPS = Table(
-    "digest_steps",
-    "One steady iteration of a run.",
-    (Column("dur_ns", pl.Int64, "Its length."),),
-)
+STEPS = Table("digest_steps", "One steady iteration of a run.", (Column("dur_ns", pl.Int64, "Its length."),))
 
 SLOTS = Table(
     "digest_slots",

@@ -108,13 +108,7 @@ COLLECTIVES: Final = Table(
 PIECES: Final = Table(
     "reduced_pieces",
     "One exposed piece of a collective, within one step or outside of steps.",
-    (
-        _MEMBER,
-        _NUMBER,
-        _STEP,
-        Column("start_ns", pl.Int64, "Start, in Unix time."),
-        Column("end_ns", pl.Int64, "End."),
-    ),
+    (_MEMBER, _NUMBER, _STEP, Column("start_ns", pl.Int64, "Start, in Unix time."), Column("end_ns", pl.Int64, "End.")),
 )
 
 BEFORE: Final = Table(

@@ -102,12 +102,8 @@ def linked(kind: bytes, name: str = "link") -> bytes:
 @pytest.mark.parametrize(
     ("data", "found"),
     [
-        (zipped(("../out.sqlite", b"x")), "leaves it"),
-        (zipped(("/out.sqlite", b"x")), "leaves it"),
-        (zipped(("a\\..\\..\\out.sqlite", b"x")), "leaves it"),
-        (linked(tarfile.SYMTYPE), "a link"),
-        (linked(tarfile.LNKTYPE), "a link"),
-        (linked(tarfile.FIFOTYPE), "a link or device"),
+        *((zipped((name, b"x")), "leaves it") for name in ("../out", "/out", "a\\..\\..\\out")),
+        *((linked(kind), "a link or device") for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE)),
         (linked(tarfile.REGTYPE, "../out"), "leaves it"),
         (zipped(("folder/", b"")), "without a file"),
     ],
@@ -117,7 +113,7 @@ def test_what_leaves_an_archive_is_refused(tmp_path, data, found):
     (tmp_path / "r.zip").write_bytes(data)
     with pytest.raises(UnknownFormatError, match=found):
         kanalyze.read(tmp_path / "r.zip")
-    assert not (tmp_path / "out.sqlite").exists()
+    assert not [*tmp_path.rglob("out*")]
 
 
 @pytest.mark.parametrize("data", [zst(bytes(1 << 20)), zipped(("zeros", bytes(1 << 20)))], ids=["zst", "zip"])

@@ -50,30 +50,18 @@ def capture(folder, *names):
 
 
 @odd
-@pytest.mark.parametrize("command", [("summarize",), ("show", "kernels"), ("tree",), ("verify",)], ids=" ".join)
-@pytest.mark.parametrize("name", ["nsys.sqlite", "torch.json.gz"])
-def test_a_report_in_a_capture_that_is_no_file(tmp_path, name, command, make, found):
-    path = capture(tmp_path / "capture")
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        *(("nsys.sqlite", line) for line in ("summarize", "show kernels", "tree", "verify")),
+        *(("torch.json.gz", line) for line in ("summarize", "show kernels", "tree")),
+        *(("ncu.details.csv", "show counters"), ("compiled.json", "show compiled")),
+    ],
+)
+def test_a_file_of_a_capture_that_is_no_file(tmp_path, name, line, make, found):
+    path = capture(tmp_path / "capture", *["nsys.sqlite"] * (name == "compiled.json"))
     in_place_of(path / name, make)
-    ran = run(*command, path)
-    if command == ("verify",) and name == "torch.json.gz":  # which reads it as if it had been given alone
-        assert refused(ran)[0].startswith(str(path / name))
-    else:
-        told(ran, path / name, found)
-
-
-@odd
-def test_a_page_of_ncu_in_a_capture_that_is_no_file(tmp_path, make, found):
-    path = capture(tmp_path / "capture")
-    in_place_of(path / "ncu.details.csv", make)
-    told(run("show", "counters", path), path / "ncu.details.csv", found)
-
-
-@odd
-def test_what_was_compiled_in_a_capture_is_no_file(tmp_path, make, found):
-    path = capture(tmp_path / "capture", "nsys.sqlite")
-    in_place_of(path / "compiled.json", make)
-    told(run("show", "compiled", path), path / "compiled.json", found)
+    told(run(*line.split(), path), path / name, found)
 
 
 @odd
@@ -163,14 +151,8 @@ def with_column(folder, table, column, series):
 @pytest.mark.parametrize(
     ("table", "column"),
     [
-        (KERNEL, "start"),
-        (KERNEL, "end"),
-        (KERNEL, "gridX"),
-        (RUNTIME, "nameId"),
-        ("NVTX_EVENTS", "end"),
-        ("TARGET_INFO_GPU", "smCount"),
-        ("ANALYSIS_DETAILS", "duration"),
-        (STRINGS, "id"),
+        *((KERNEL, "start"), (KERNEL, "end"), (KERNEL, "gridX"), (RUNTIME, "nameId"), ("NVTX_EVENTS", "end")),
+        *(("TARGET_INFO_GPU", "smCount"), ("ANALYSIS_DETAILS", "duration"), (STRINGS, "id")),
     ],
 )
 def test_a_column_of_numbers_that_holds_something_else(tmp_path, table, column, value):

@@ -238,8 +238,7 @@ def test_the_number_of_pages_is_believed_where_the_header_says_that_it_is_of_the
 
 
 def test_counters_in_generic_events_stay_and_nothing_else_of_them(tmp_path):
-    path, copied = tmp_path / "old.sqlite", tmp_path / "copy.sqlite"
-    shutil.copyfile(REPORTS / "add.sqlite", path)
+    path, copied = altered(tmp_path, ADD), tmp_path / "copy.sqlite"
     counters = [{"SMs Active [Throughput %]": str(value), "Timestamp": 7} for value in (5, 9)]
     others = [{"comm": "secret", "GPC Clock Frequency [MHz]": "secret"}, ["secret"], {"secret Active": 5}]
     with closing(sqlite3.connect(path)) as database, database:
@@ -258,16 +257,14 @@ def test_counters_in_generic_events_stay_and_nothing_else_of_them(tmp_path):
 
 def test_samples_of_profiled_processes_stay_with_their_functions(tmp_path):
     """Their modules by the last part of the path; those of other programs of the machine go."""
-    path, copied = tmp_path / "sampled.sqlite", tmp_path / "copy.sqlite"
-    shutil.copyfile(REPORTS / "sampled_host.sqlite", path)
-    with closing(sqlite3.connect(path)) as database:
-        (most,) = database.execute("SELECT max(id) FROM COMPOSITE_EVENTS").fetchone()
-        sample = (most + 1, 451_800_000, 0, 1, (4242 << 24) + 4242, 1)
-        database.execute("INSERT INTO COMPOSITE_EVENTS VALUES (?, ?, ?, ?, ?, ?)", sample)
-        database.execute("INSERT INTO StringIds VALUES (990001, 'secret_function'), (990002, '/home/jane/secret')")
-        sql = "INSERT INTO SAMPLING_CALLCHAINS (id, symbol, module, stackDepth) VALUES (?, 990001, 990002, 0)"
-        database.execute(sql, (most + 1,))
-        database.commit()
+    copied, most = tmp_path / "copy.sqlite", "SELECT max(id) + 1"
+    path = altered(
+        *(tmp_path, REPORTS / "sampled_host.sqlite"),
+        "INSERT INTO StringIds VALUES (990001, 'secret_function'), (990002, '/home/jane/secret')",
+        f"INSERT INTO COMPOSITE_EVENTS {most}, 451800000, 0, 1, (4242 << 24) + 4242, 1 FROM COMPOSITE_EVENTS",
+        "INSERT INTO SAMPLING_CALLCHAINS (id, symbol, module, stackDepth) "
+        "SELECT max(id), 990001, 990002, 0 FROM COMPOSITE_EVENTS",
+    )
     removed = redact(path, copied).counts
     assert removed["samples of processes that were not profiled"] == 1
     assert removed["functions in samples of processes that were not profiled"] == 1

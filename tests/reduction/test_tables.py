@@ -57,24 +57,17 @@ def test_what_is_read_is_what_was_written(folder, reduction):
 
 def test_the_state_of_a_file_is_its_name_size_time_and_both_ends(tmp_path):
     path = copied(tmp_path)
-    first = origin_of(path)
-    assert origin_of(path) == first
-    changed = [first]
-    for at in (0, 299_999):
-        stat = path.stat()
-        with path.open("r+b") as file:
-            file.seek(at)
-            file.write(b"y")
-        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-        changed.append(origin_of(path))
+    assert origin_of(path) == origin_of(path)
+    states = {origin_of(path).state}
     os.utime(path, ns=(0, 0))
-    changed.append(origin_of(path))
-    path.write_bytes(b"x" * 300_001)
-    os.utime(path, ns=(0, 0))
-    changed.append(origin_of(path))
+    states.add(origin_of(path).state)
+    for content in (b"y" + b"x" * 299_999, b"x" * 299_999 + b"y", b"x" * 300_001):
+        path.write_bytes(content)
+        os.utime(path, ns=(0, 0))
+        states.add(origin_of(path).state)
     os.utime(path.rename(tmp_path / "other.json"), ns=(0, 0))
-    changed.append(origin_of(tmp_path / "other.json"))
-    assert len({one.state for one in changed}) == 6
+    states.add(origin_of(tmp_path / "other.json").state)
+    assert len(states) == 6
 
 
 def test_a_folder_has_the_state_of_its_files(tmp_path):
@@ -98,13 +91,8 @@ def test_the_name_of_a_folder_is_a_plain_one(name):
 @pytest.mark.slow
 def test_many_are_read_at_once_and_a_damaged_one_is_named(reduction, tmp_path):
     ranks = [reduction.ranks.with_columns(rank=pl.col("rank") + number) for number in range(150)]
-    made = [
-        write(
-            packed(replace(reduction, ranks=one), origin_of(NCCL)._replace(state=f"{number:016x}", path=str(number))),
-            tmp_path,
-        )
-        for number, one in enumerate(ranks)
-    ]
+    origins = (origin_of(NCCL)._replace(state=f"{number:016x}", path=str(number)) for number in range(150))
+    made = [write(packed(replace(reduction, ranks=one), of), tmp_path) for one, of in zip(ranks, origins, strict=True)]
     (made[100] / "collectives.parquet").write_bytes(b"")
     write(packed(type(reduction)(ranks=reduction.ranks), origin_of(NCCL)), tmp_path)
     found = dict(load_each(reductions_at(tmp_path)))
@@ -141,9 +129,10 @@ def test_a_damaged_table_is_named(folder, table, damage):
         None,
         *(b"", b"{", b"[]", b"null", b"{}", b'{"reduction": 2}', b"[" * 100_000, b"\xff"),
         *(b'{"reduction": 2, "tables": []}', b'{"reduction": 2, "tables": {"ranks": 1}}'),
-        b'{"reduction": 2, "tables": {"ranks": {"rows": 1, "bytes": "1", "checksum": ""}}}',
-        b'{"reduction": 2, "tables": {"../ranks": {"rows": 1, "bytes": 1, "checksum": ""}}}',
-        b'{"reduction": 2, "tables": {"health": {"rows": 1, "bytes": 1, "checksum": ""}}}',
+        *(
+            b'{"reduction": 2, "tables": {"%s": {"rows": 1, "bytes": %s, "checksum": ""}}}' % told
+            for told in ((b"ranks", b'"1"'), (b"../ranks", b"1"), (b"health", b"1"))
+        ),
     ],
     ids=lambda content: str(len(content or "")),
 )

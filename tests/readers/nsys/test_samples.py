@@ -13,6 +13,7 @@ import kanalyze
 from kanalyze.readers.nsys import samples as read_samples
 from kanalyze.readers.storage import table_files, table_scan
 from support.command import REPORTS
+from support.exports import altered
 
 
 @pytest.fixture
@@ -198,15 +199,13 @@ def test_samples_in_parts_tell_what_they_tell_at_once(monkeypatch, name, rows):
 
 def shuffled(tmp_path):
     """A report whose samples are not in the order of time, three at each."""
-    path = tmp_path / "mixed.sqlite"
-    shutil.copyfile(REPORTS / "sampled_host.sqlite", path)
-    with closing(sqlite3.connect(path)) as database, database:
-        database.execute("CREATE TABLE mixed AS SELECT * FROM COMPOSITE_EVENTS ORDER BY id * 7919 % 1009")
-        database.execute("DELETE FROM COMPOSITE_EVENTS")
-        columns = "id, start / 3000000 * 3000000, cpu, threadState, globalTid, cpuCycles"
-        database.execute(f"INSERT INTO COMPOSITE_EVENTS SELECT {columns} FROM mixed ORDER BY rowid")
-        database.execute("DROP TABLE mixed")
-    return path
+    columns = "id, start / 3000000 * 3000000, cpu, threadState, globalTid, cpuCycles"
+    return altered(
+        *(tmp_path, REPORTS / "sampled_host.sqlite"),
+        "CREATE TABLE mixed AS SELECT * FROM COMPOSITE_EVENTS ORDER BY id * 7919 % 1009",
+        "DELETE FROM COMPOSITE_EVENTS",
+        f"INSERT INTO COMPOSITE_EVENTS SELECT {columns} FROM mixed ORDER BY rowid",
+    )
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 100, 100_000])
@@ -227,13 +226,10 @@ def test_the_first_samples_are_those_of_the_table(tmp_path, monkeypatch, count):
 
 
 def test_stacks_out_of_order_are_the_same(tmp_path):
-    path = tmp_path / "mixed.sqlite"
-    shutil.copyfile(REPORTS / "sampled_host.sqlite", path)
-    with closing(sqlite3.connect(path)) as database, database:
-        order = "stackDepth, id * 7919 % 1009"
-        database.execute(f"CREATE TABLE mixed AS SELECT * FROM SAMPLING_CALLCHAINS ORDER BY {order}")
-        database.execute("DELETE FROM SAMPLING_CALLCHAINS")
-        database.execute("INSERT INTO SAMPLING_CALLCHAINS SELECT * FROM mixed ORDER BY rowid")
-        database.execute("DROP TABLE mixed")
+    source, table = REPORTS / "sampled_host.sqlite", "SAMPLING_CALLCHAINS"
+    path = altered(
+        *(tmp_path, source, f"CREATE TABLE mixed AS SELECT * FROM {table} ORDER BY stackDepth, id * 7919 % 1009"),
+        *(f"DELETE FROM {table}", f"INSERT INTO {table} SELECT * FROM mixed ORDER BY rowid", "DROP TABLE mixed"),
+    )
     one, other = told(REPORTS / "sampled_host.sqlite"), told(path)
     assert [key for key, frame in one.items() if not frame.equals(other[key])] == []
