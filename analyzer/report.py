@@ -22,7 +22,7 @@ from kanalyze.window import EVERY, Scope, Window, lasting, relative
 
 if TYPE_CHECKING:
     from kanalyze.schema import Table
-    from kanalyze.turns import Turn
+    from kanalyze.tools import Turn
 
 #: Columns that are summed in analyses, and those only subtracted; checked for overflow.
 _SUMMED: Final = {

@@ -26,7 +26,7 @@ from kanalyze.columns import (
     too_large,
 )
 from kanalyze.errors import DamagedReportError
-from kanalyze.turns import Turn, interleaved, pairs
+from kanalyze.tools import Turn, interleaved, pairs
 from support.build import memcpy, report
 
 NUMBERS = st.one_of(st.integers(-9, 9), st.integers(-400, 400), st.integers(-(1 << 62), 1 << 62))

@@ -19,7 +19,7 @@ from kanalyze import cli, outlets
 from kanalyze.cli._process import emit, flush, print_message, stderr_is_terminal, width
 from kanalyze.errors import IncomparableError, UnknownNameError
 from kanalyze.machinery import late
-from kanalyze.turns import SIDES
+from kanalyze.tools import SIDES
 
 with late():
     from kanalyze import collectors

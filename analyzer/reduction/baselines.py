@@ -17,7 +17,7 @@ import polars.selectors as cs
 
 from kanalyze.errors import BadBaselineError
 from kanalyze.schema import Column, Table
-from kanalyze.turns import SIDES
+from kanalyze.tools import SIDES
 
 #: The layout of a baseline; one of another version is refused, but for the first, whose times are all as recorded.
 VERSION: Final = 2

@@ -19,7 +19,7 @@ from kanalyze.collectors.run.recording import Capture, Recording
 from kanalyze.collectors.tools.found import Tools, find_tools, python_of, wants_torch
 from kanalyze.collectors.workload import resolve, resolve_other
 from kanalyze.errors import OutputError
-from kanalyze.turns import SIDES
+from kanalyze.tools import SIDES
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -20,8 +20,8 @@ from kanalyze.analyses.shared.alignment import aligned
 from kanalyze.decoder.decode import decode
 from kanalyze.reduction.baselines import LAUNCHES, STEADY, About, Digest
 from kanalyze.schema import Column
-from kanalyze.turns import Turn, interleaved
-from kanalyze.turns import pairs as pairs_of
+from kanalyze.tools import Turn, interleaved
+from kanalyze.tools import pairs as pairs_of
 from kanalyze.units import apportioned, count, nearest, plural, time
 
 if TYPE_CHECKING:

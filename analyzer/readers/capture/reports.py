@@ -26,8 +26,7 @@ from kanalyze.readers.capture.read_capture import (
 from kanalyze.readers.ncu.read_csv_rep import runs_in
 from kanalyze.reduction.tables import is_reduction
 from kanalyze.report import Report
-from kanalyze.tools import NAMES, Tool, tool_of
-from kanalyze.turns import SIDES, Turn
+from kanalyze.tools import NAMES, SIDES, Tool, Turn, tool_of
 
 T = TypeVar("T")
 #: The tool of the pass of samples: nsys, in a run of its own, of which only the tables are asked that no other has.

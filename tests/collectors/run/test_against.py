@@ -10,7 +10,7 @@ from kanalyze.collectors import collect, collect_against
 from kanalyze.collectors.options import InterruptedCaptureError
 from kanalyze.errors import CollectError
 from kanalyze.readers.capture.reports import runs_of, sides_in
-from kanalyze.turns import interleaved
+from kanalyze.tools import interleaved
 from support.stand_ins import PROGRAM, left
 
 #: A program that fails when it is called for the n-th time with these arguments, and counts that.

@@ -15,7 +15,7 @@ from kanalyze.collectors.in_workload import notes
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.readers.capture import read_capture
 from kanalyze.readers.capture.reports import counters_at, every_report, runs_of, sides_in
-from kanalyze.turns import Turn, interleaved
+from kanalyze.tools import Turn, interleaved
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, refused, run
 
 
