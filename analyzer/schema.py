@@ -10,7 +10,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from textwrap import wrap
 from threading import RLock
@@ -137,10 +136,6 @@ class Table:
 
     def empty(self) -> pl.DataFrame:
         """An empty frame of this schema."""
-        return self._empty.clone()
-
-    @cached_property
-    def _empty(self) -> pl.DataFrame:
         return pl.DataFrame(schema=self.schema)
 
     def check(self, frame: pl.DataFrame) -> pl.DataFrame:

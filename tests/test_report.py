@@ -159,7 +159,13 @@ def test_one_window_is_wanted_where_a_name_means_several(text):
     assert f"{name}#1 to {name}#{count}" in caught.value.remedy
 
 
-@pytest.mark.parametrize(("text", "hint"), [("stp", "step"), ("NCCL:al reduce", "NCCL:all reduce"), ("warmup#2", "1")])
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        *(("stp", "step"), ("NCCL:al reduce", "NCCL:all reduce"), ("warmup#2", "1")),
+        *(("step#4", "There are: 1 to 3."), ("step#0", "There are: 1 to 3.")),
+    ],
+)
 def test_a_name_that_does_not_exist(text, hint):
     with pytest.raises(UnknownNameError) as caught:
         window(text)
@@ -198,13 +204,6 @@ def test_instances_without_duration_are_left_out():
     for text, said in (("now#*", "none of these 2 ranges has a duration"), ("once", "this range has no duration")):
         with pytest.raises(BadWindowError, match=said):
             none.windows(text)
-
-
-def test_the_numbers_that_there_are():
-    for text in ("step#4", "step#0"):
-        with pytest.raises(UnknownNameError) as caught:
-            window(text)
-        assert caught.value.remedy == "There are: 1 to 3."
 
 
 # Steps of a framework's profiler

@@ -376,7 +376,8 @@ def _item(key: str, value: object, texts: Texts, place: tuple[bool, bool]) -> ob
         texts.removed.add(_GONE[key], bool(value))
         return None
     if key == "environment" and isinstance(value, dict):
-        kept = {name: str(item) for name, item in value.items() if _is_harmless(name, str(item))}
+        named = {name: str(item) for name, item in value.items() if _VARIABLE.fullmatch(name) and not is_secret(name)}
+        kept = {name: item for name, item in named.items() if _VALUE.fullmatch(item)}
         texts.removed.add("variables of the environment", len(value) - len(kept))
         return {name: texts.free(item) for name, item in kept.items()}
     if isinstance(value, str) and value and is_secret(key) and key not in _KEYS:
@@ -388,10 +389,6 @@ def _item(key: str, value: object, texts: Texts, place: tuple[bool, bool]) -> ob
 def _secret(texts: Texts) -> str:
     texts.removed.add("secrets")
     return "[secret]"
-
-
-def _is_harmless(name: str, value: str) -> bool:
-    return bool(_VARIABLE.fullmatch(name) and not is_secret(name) and _VALUE.fullmatch(value))
 
 
 def read(path: Path) -> object:

@@ -176,7 +176,9 @@ class Texts:
         self.remembered: dict[tuple[object, str], tuple[str, Counter[str]]] = {}
         self._roots = ROOTS | {folder.split("/")[1] for folder in names.folders if folder.startswith("/")}
         odd = (folder for folder in names.folders if not _PLAIN_FOLDER.fullmatch(folder))
-        self._folders = rule_of("paths", odd, (_NOT_IN_PATH, _FURTHER_FOLDERS), _folder_or_nothing)
+        self._folders = rule_of(
+            "paths", odd, (_NOT_IN_PATH, _FURTHER_FOLDERS), lambda found: "" if found[0][-1:] in "\\/" else "[folder]"
+        )
         self._named = rules_of(names)
 
     @_remembered
@@ -293,10 +295,6 @@ class Texts:
             return "[folder]"
         parts = [part for part in _SEPARATORS.split(found["folders"] or "") if part]
         return found["last"] or (parts[-1] if parts else found[0][-1:])
-
-
-def _folder_or_nothing(found: re.Match[str]) -> str:
-    return "" if found[0][-1:] in "\\/" else "[folder]"
 
 
 def rules_of(names: Names, *, at_least: int = 0) -> list[Rule]:

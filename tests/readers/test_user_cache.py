@@ -120,24 +120,15 @@ def test_a_sum_tells_every_change(tmp_path_factory, content, data):
 # By the user
 
 
-def as_group_writable(cache):
-    cache.chmod(0o770)
-
-
-def as_world_writable(cache):
-    cache.chmod(0o707)
-
-
-def as_a_link(cache):
-    cache.rename(cache.with_name("elsewhere"))
-    cache.symlink_to("elsewhere")
-
-
-UNTRUSTED = [as_group_writable, as_world_writable, as_a_link]
+UNTRUSTED = {
+    "as group-writable": lambda place: place.chmod(0o770),
+    "as world-writable": lambda place: place.chmod(0o707),
+    "as a link": lambda place: place.rename(place.with_name("elsewhere")).parent and place.symlink_to("elsewhere"),
+}
 
 
 @pytest.mark.parametrize("what", ["cache", "entry"])
-@pytest.mark.parametrize("make", UNTRUSTED, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", UNTRUSTED.values(), ids=UNTRUSTED)
 def test_what_others_may_write_to_is_not_used(cache, trace, decoded, make, what):
     first = kanalyze.read(trace)
     (place,) = cache.iterdir()

@@ -22,6 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO, Any, Final, Union
 
 import msgspec
@@ -348,7 +349,12 @@ def repaired(text: bytes) -> tuple[bytes, int]:
         count += better.count("\N{REPLACEMENT CHARACTER}") - text.count("\N{REPLACEMENT CHARACTER}".encode())
         text = better.encode()
     # names first, while line ends delimit them; afterwards quotes delimit strings
-    for mend in (_names_mended, _numbers_mended, _escapes_mended, _controls_mended):
+    for mend in (
+        partial(_replaced, _NAME, lambda match: match[1] + re.sub(rb'\\?"', rb'\\"', match[2]) + match[3]),
+        partial(_replaced, _NO_NUMBER, lambda match: match[0] if match[0].startswith(b'"') else b"null"),
+        _escapes_mended,
+        _controls_mended,
+    ):
         if _is_json(text):
             break
         text, found = mend(text)
@@ -356,7 +362,7 @@ def repaired(text: bytes) -> tuple[bytes, int]:
     return text, count
 
 
-def _replaced(pattern: re.Pattern[bytes], text: bytes, by: Callable[[re.Match[bytes]], bytes]) -> tuple[bytes, int]:
+def _replaced(pattern: re.Pattern[bytes], by: Callable[[re.Match[bytes]], bytes], text: bytes) -> tuple[bytes, int]:
     """Substitutes each match by `by`; returns the text and the number of changed matches."""
     return pattern.sub(by, text), sum(by(match) != match[0] for match in pattern.finditer(text))
 
@@ -369,10 +375,6 @@ def _is_json(text: bytes) -> bool:
     return True
 
 
-def _numbers_mended(text: bytes) -> tuple[bytes, int]:
-    return _replaced(_NO_NUMBER, text, lambda match: match[0] if match[0].startswith(b'"') else b"null")
-
-
 def _controls_mended(text: bytes) -> tuple[bytes, int]:
     count = sum(text.count(_CONTROLS[i : i + 1]) for i in range(32) if i not in b"\t\n\r")
     better = text.translate(_SPACES)
@@ -382,15 +384,9 @@ def _controls_mended(text: bytes) -> tuple[bytes, int]:
 def _escapes_mended(text: bytes) -> tuple[bytes, int]:
     if text.count(b"\\") > max(1000, len(text) // 8):
         return text, 0  # not plausible as text
-    text, count = _replaced(_ESCAPE, text, lambda match: b"\\\\" if match[0] == b"\\" else match[0])
-    text, halves = _replaced(_HALF, text, lambda match: b"\\ufffd" if len(match[0]) == len(b"\\ud800") else match[0])
+    text, count = _replaced(_ESCAPE, lambda match: b"\\\\" if match[0] == b"\\" else match[0], text)
+    text, halves = _replaced(_HALF, lambda match: b"\\ufffd" if len(match[0]) == len(b"\\ud800") else match[0], text)
     return text, count + halves
-
-
-def _names_mended(text: bytes) -> tuple[bytes, int]:
-    return _replaced(
-        _NAME, text, lambda match: match[1] + match[2].replace(b'\\"', b'"').replace(b'"', b'\\"') + match[3]
-    )
 
 
 def whole_objects(text: bytes) -> Iterator[bytes | Counter[str]]:
