@@ -29,8 +29,7 @@ from kanalyze.counter_model import INSTRUCTIONS, RULE_RESULTS, SOURCE_FILES
 from kanalyze.errors import ExportError, KanalyzeError, last_words
 from kanalyze.files import fields
 from kanalyze.machinery import end_with
-from kanalyze.readers.ncu.pages import damaged
-from kanalyze.readers.ncu.tables import COUNTED, LAUNCHES, Measured, metrics_frame
+from kanalyze.readers.ncu.tables import COUNTED, LAUNCHES, Measured, damaged, metrics_frame
 from kanalyze.units import plural
 
 T = TypeVar("T")

@@ -8,6 +8,7 @@ of a report.
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import subprocess
@@ -22,14 +23,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import polars as pl
 
 from kanalyze import outlets
-from kanalyze.counter_model import LAUNCH_NUMBERS
+from kanalyze.counter_model import INSTRUCTIONS, LAUNCH_NUMBERS
 from kanalyze.errors import DamagedReportError, ExportError, UnknownFormatError
 from kanalyze.files import regular
 from kanalyze.machinery import ending_with
 from kanalyze.readers.ncu import csv as ncu_csv
 from kanalyze.readers.ncu import module as ncu_module
-from kanalyze.readers.ncu.pages import content, looks_like_ncu, pages_in
-from kanalyze.readers.ncu.tables import Measured, NcuTables
+from kanalyze.readers.ncu.csv import POINT, Page, content, looks_like_ncu, numbers, pages_in
+from kanalyze.readers.ncu.tables import COUNTED, Measured, NcuTables, damaged
 from kanalyze.readers.nsys.read_rep import installed
 from kanalyze.report import Meta, Report
 
@@ -205,9 +206,9 @@ def _named(found: Measured, stem: Path | None) -> Measured:
     source = stem.with_name(stem.name + _SOURCE) if stem else None
     if source is None or not source.is_file():
         return found
-    launches = ncu_csv.with_whole_names(found.launches, ncu_csv.names_of_sources(content(source)))
+    launches = with_whole_names(found.launches, names_of_sources(content(source)))
     names = launches.get_column("name").to_list()
-    return replace(found, launches=launches, instructions=partial(ncu_csv.instructions_of_page, source, names))
+    return replace(found, launches=launches, instructions=partial(instructions_of_page, source, names))
 
 
 def _joined(found: Sequence[Measured]) -> Measured:
@@ -445,3 +446,97 @@ def counts_from_call(command: Sequence[str]) -> bool | None:
     flags = [*takewhile(lambda word: word.startswith("-"), command[2:])]
     others = [flag for flag in flags if flag != _FROM_CALL]
     return None if any(_HARMLESS_IN_NSYS.fullmatch(flag) is None for flag in others) else len(others) < len(flags)
+
+
+# The source page: instructions of kernels, and full names, which ncu shortens on its pages of launches.
+
+#: From static analysis of the assembly: on pages of some versions only, never in the module's metrics.
+_LIVE_HEADINGS: Final = ("Live Registers", "# Live Registers")
+
+_STALLED_HEADING: Final = "Warp Stall Sampling (Not-issued Samples)"
+
+
+def instructions_of_page(path: Path, names: list[str | None]) -> pl.DataFrame:
+    """The instructions of the kernels `names` on the source page at `path`.
+
+    Empty if the page does not list these kernels in this order.
+
+    Raises:
+        UnknownFormatError: It is no such page.
+        DamagedReportError: It is no CSV.
+    """
+    page = content(path)
+    blocks = pages_in(path, page).of("source")
+    found = places(names, names_of_sources(page))
+    if found is None:
+        return INSTRUCTIONS.empty()
+    parts = [_of_block(path, event_id, blocks[place]) for event_id, place in enumerate(found)]
+    return pl.concat([INSTRUCTIONS.empty(), *parts])
+
+
+def _of_block(path: Path, event_id: int, page: Page) -> pl.DataFrame:
+    if "Source" not in page.rows.columns:
+        raise damaged(path, f"the page of {page.kernel or 'a kernel'}", "no column 'Source'")
+    headings = {column: heading for column, (_, heading) in COUNTED.items()} | {"stalled_samples": _STALLED_HEADING}
+    known = {
+        column: numbers(heading, POINT).cast(pl.Int64, strict=False).fill_null(0)
+        for column, heading in headings.items()
+        if heading in page.rows.columns
+    }
+    live = next((heading for heading in _LIVE_HEADINGS if heading in page.rows.columns), None)
+    if live is not None:
+        known["live_registers"] = numbers(live, POINT).cast(pl.Int64, strict=False)
+    unknown = {name: pl.lit(None) for name in INSTRUCTIONS.schema if name not in (*known, "number", "event_id", "sass")}
+    rows = page.rows.with_row_index("number")
+    return INSTRUCTIONS.select(
+        rows.select(
+            "number",
+            event_id=pl.lit(event_id),
+            sass=pl.col("Source").fill_null("").str.strip_chars(),
+            **known,
+            **unknown,
+        )
+    )
+
+
+# Full kernel names, which ncu shortens on its pages of launches but not on the source page.
+#
+# For example, ``void at::native::vectorized_elementwise_kernel<(int)4, …>`` becomes ``void
+# at::vectorized_elementwise_kernel<4, …>``: some namespaces and casts are dropped, occasionally a bracket. nsys, torch
+# and NVIDIA's module print full names.
+
+_WORD: Final = re.compile(r"\w+")
+
+
+def names_of_sources(text: bytes) -> list[str]:
+    """The kernel names on a source page, in order; a kernel of several functions has several blocks."""
+    lines = re.findall(rb'^"Kernel Name",".*', text, re.MULTILINE)
+    return [row[1] for row in csv.reader(line.decode(errors="replace") for line in lines)]
+
+
+def with_whole_names(launches: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    """`launches` with full names from `names`, matched in order; unchanged unless every launch has a match."""
+    found = places(launches.get_column("name").to_list(), names)
+    if found is None:
+        return launches
+    return launches.with_columns(pl.Series("name", [names[place] for place in found], dtype=pl.String))
+
+
+def places(short: Sequence[str | None], whole: Sequence[str]) -> list[int] | None:
+    """The index of each launch's full name, matched in order; None unless every launch has a match.
+
+    A kernel of which ncu prints the block several times has them one after the other.
+    """
+    if len(short) == len(whole):
+        pairs = zip(short, whole, strict=True)
+        return [*range(len(short))] if all(name and _shortened(name, one) for name, one in pairs) else None
+    numbered = enumerate(whole)
+    every = (next((place for place, one in numbered if name and _shortened(name, one)), None) for name in short)
+    found = [place for place in every if place is not None]
+    return found if len(found) == len(short) else None
+
+
+def _shortened(name: str, whole: str) -> bool:
+    """Whether `name` is `whole` with words left out."""
+    words = iter(_WORD.findall(whole))
+    return all(word in words for word in _WORD.findall(name))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import polars as pl
 
 from kanalyze.counter_model import INSTRUCTIONS, LAUNCH_NUMBERS, METRICS, SOURCE_FILES
+from kanalyze.errors import DamagedReportError
 from kanalyze.model import EVENTS, KERNEL_CONFIG, NOTES, reader_table
 
 if TYPE_CHECKING:
@@ -212,6 +213,14 @@ class NcuTables:
                 remedy = f"record them with `ncu --section {section}`"
                 notes.append((f"kernels without {section}", lacking, None, f"{told}; {remedy}"))
         return pl.DataFrame(notes, schema=NOTES.schema, orient="row")
+
+
+def damaged(path: Path, where: str, what: str) -> DamagedReportError:
+    """Error: `what` is wrong in the ncu file at `path`, at `where` (page or file)."""
+    return DamagedReportError(
+        f"{path}: damaged at {where}: {what}.",
+        "Copy the file again, or print it again: `ncu --import REPORT --csv --page details --print-units base`.",
+    )
 
 
 def metrics_frame(found: pl.DataFrame) -> pl.DataFrame:

@@ -12,8 +12,7 @@ import kanalyze
 from kanalyze.errors import CannotTellError, DamagedReportError, UnknownFormatError
 from kanalyze.model import EVENTS
 from kanalyze.readers import read
-from kanalyze.readers.ncu.csv import AmbiguousError, measured
-from kanalyze.readers.ncu.pages import pages_in
+from kanalyze.readers.ncu.csv import AmbiguousError, measured, pages_in
 from support.command import REPORTS, SAMPLES
 from support.slow_ncu import made_pages, slow_metrics
 

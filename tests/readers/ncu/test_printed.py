@@ -12,11 +12,10 @@ from kanalyze.readers.ncu.csv import (
     AmbiguousError,
     base_unit,
     missing,
-    names_of_sources,
     numbers,
     separators,
-    with_whole_names,
 )
+from kanalyze.readers.ncu.read_csv_rep import names_of_sources, with_whole_names
 from support.command import SAMPLES
 
 
