@@ -12,28 +12,11 @@ from kanalyze.renderers.tables import descriptions as explanations
 PROGRAMS = Path(__file__).parents[2] / "benchmarks/diagnosis/programs"
 FILES = sorted(PROGRAMS.glob("[!_]*.py"))
 
-# causes that no finding names yet
+#: Causes that no finding names yet.
 UNNAMED = {
-    "anomaly-detection",
-    "boolean-masks",
-    "cpu-operators",
-    "cpu-tensors",
-    "downloads",
-    "float64",
-    "gathers",
-    "growing-copies",
-    "host-grid-loop",
-    "large-logits",
-    "large-upload",
-    "layout-copies",
-    "no-donation",
-    "not-jitted",
-    "recompilation",
-    "recomputation",
-    "repeated-work",
-    "rnn-cells",
-    "scatter-atomics",
-    "small-batches",
+    *("anomaly-detection", "boolean-masks", "cpu-operators", "cpu-tensors", "downloads", "float64", "gathers"),
+    *("growing-copies", "host-grid-loop", "large-logits", "large-upload", "layout-copies", "no-donation", "not-jitted"),
+    *("recompilation", "recomputation", "repeated-work", "rnn-cells", "scatter-atomics", "small-batches"),
     "uncoalesced",
 }
 
@@ -54,30 +37,16 @@ def comments(text):
 
 
 @each
-def test_a_program_says_what_it_does_in_one_line(file):
-    assert "\n" not in ast.get_docstring(ast.parse(file.read_text()))
-
-
-@each
-def test_its_causes_are_names_of_findings(file):
-    named = constants(ast.parse(file.read_text()))
-    causes = {cause for cause in (named["CAUSE"], *named["ALSO"]) if cause}
-    assert causes <= UNNAMED.union(explanations.names())
-
-
-@each
-def test_the_lines_of_its_faults_are_marked(file):
+def test_a_program_says_what_it_does_and_which_lines_are_its_faults(file):
     text = file.read_text()
-    named = constants(ast.parse(text))
+    tree, named = ast.parse(text), constants(ast.parse(text))
+    assert "\n" not in ast.get_docstring(tree)
+    assert {cause for cause in (named["CAUSE"], *named["ALSO"]) if cause} <= UNNAMED.union(explanations.names())
     assert ("# fault" in comments(text)) == bool(named["CAUSE"])
     assert ("# also" in comments(text)) == bool(named["ALSO"])
-
-
-@each
-def test_a_step_is_built_with_and_without_the_fault(file):
-    functions = {node.name: node for node in ast.parse(file.read_text()).body if isinstance(node, ast.FunctionDef)}
-    assert [argument.arg for argument in functions["build"].args.args] == ["fixed"]
-    assert "\n    run(build" in file.read_text()
+    (build,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "build")
+    assert [argument.arg for argument in build.args.args] == ["fixed"]
+    assert "\n    run(build" in text
 
 
 def test_there_are_healthy_programs_and_some_with_two_faults():

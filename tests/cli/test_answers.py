@@ -54,12 +54,6 @@ def test_one_that_cannot_tell_is_left_out_with_a_word_and_one_that_is_not_there_
     assert refused(run("show", "kernels", ADD, tmp_path / "none.sqlite"))[1].endswith("[report-not-found]")
 
 
-def test_none_that_can_tell_is_an_error():
-    ran = run("show", "ops", ADD, ADD_UM)
-    assert (ran.status, ran.raw) == (2, b"")
-    assert ran.error.splitlines()[-1].endswith("[cannot-tell]")
-
-
 # Folders
 
 
@@ -112,12 +106,6 @@ def test_a_capture_has_from_its_trace_what_nsys_does_not_record(table):
     path = SAMPLES / "gelu" if table == "fusion" else TRAINING
     said = [f"{table} is from {path}/torch.json.gz; nsys.sqlite does not record it."]
     assert rows(table, path, said=said) == rows(table, path / "torch.json.gz")
-
-
-def test_a_capture_without_a_trace_cannot_tell():
-    message, remedy = refused(run("show", "ops", SAMPLES / "add"))
-    assert message == f"{SAMPLES}/add: cannot tell ops, because the report records no events of kind op."
-    assert remedy.startswith("Record it with torch.profiler")
 
 
 def test_of_several_traces_it_is_the_first(tmp_path):

@@ -172,20 +172,6 @@ def test_two_programs_that_cannot_be_compared_are_recorded_even_so(machine):
 
 
 @pytest.mark.slow
-def test_pages_of_ncu_that_cannot_be_read_are_left_out_of_a_comparison_with_a_word(machine):
-    """The stand-in's are none."""
-    del machine
-    ran = run("collect", "-o", "cap", "program", "--against", "--fused")
-    assert (ran.status, ran.lines[0].split()[:2]) == (0, ["kanalyze", "compare"])
-    for side in ("base", "new"):
-        assert f"kanalyze: left out: cap/{side}/ncu.raw.csv: damaged at the raw page" in ran.error
-        for report in Path("cap", side).glob("nsys.*"):
-            report.unlink()
-    message, _ = refused(run("compare", "cap/base", "cap/new"))
-    assert message.startswith("cap/base/ncu.raw.csv: damaged at the raw page")
-
-
-@pytest.mark.slow
 def test_the_commands_of_a_dry_run_of_two_programs_do_what_the_run_does(machine):
     """In the same order, with the same reports."""
     machine.write("python3", OWN_PYTHON)

@@ -1,8 +1,6 @@
 """Whoever prints figures of a report of which something is in doubt says so on standard error, once for each report."""
 
-import gzip
 import json
-import shutil
 
 import polars as pl
 import pytest
@@ -28,15 +26,6 @@ ON_EXPORTS = [
     *(("show", "kernels"), ("show", "api", "--format", "csv"), ("show", "copies"), ("show", "launches")),
     *(("show", "gaps", "--window", "..2s"), ("show", "devices"), ("summarize",)),
 ]
-
-
-@pytest.fixture
-def cut(tmp_path):
-    """A trace that ends in the middle of an event."""
-    text = gzip.decompress(TRACE.read_bytes())
-    path = tmp_path / "cut.json"
-    path.write_bytes(text[: len(text) * 2 // 3])
-    return path
 
 
 def the_line(ran, path):
@@ -66,19 +55,6 @@ def test_of_a_small_export_everything_is_told_whatever_is_asked_for(tmp_path, co
 @pytest.mark.parametrize("command", [*ON_TRACES[:3], ("tree",), ("summarize",)], ids=" ".join)
 def test_of_a_report_without_doubts_nothing_is_said(command):
     assert run(*command, TRACE).said == ""
-
-
-def test_of_counters_in_a_capture_the_file_is_named_that_shows_them(tmp_path):
-    path = shutil.copytree(SAMPLES / "add", tmp_path / "add")
-    for page in path.glob("ncu.*.csv"):
-        text = page.read_text().splitlines(keepends=True)
-        page.write_text("".join(text[:-1]) + text[-1][: len(text[-1]) // 2])
-    for command in (("show", "counters"), ("source",)):
-        ran = run(*command, path, *(("0",) if command == ("source",) else ()))
-        if ran.status == 0:
-            (line,) = ran.doubts
-            file = line.split("`kanalyze show health ")[1].rstrip("`")
-            assert run("show", "health", file, "--format", "csv").text.count(",true")
 
 
 def test_a_table_that_was_not_needed_and_cannot_be_read_is_no_error(tmp_path):
@@ -122,9 +98,3 @@ def test_many_doubts_are_counted():
     assert _answers.doubt_line("f", many.clear()) == ""
     assert _answers.command("a b") == "kanalyze show health 'a b'"
     assert run("show", "kernels", ADD).said == ""
-
-
-def test_verify_that_fails_says_it_too(cut):
-    ran = run("verify", cut, SAMPLES / "mlp_train" / "nsys.sqlite")
-    assert ran.status in (0, 1)
-    assert f"kanalyze show health {cut}" in ran.said

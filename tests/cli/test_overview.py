@@ -42,19 +42,6 @@ def test_pages_of_samples_look_as_they_should(gold, name, monkeypatch):
     gold(run("summarize", name, columns=100).text, f"overview_sampled_{name.split('.')[0]}.txt")
 
 
-@pytest.mark.one_in(18)
-@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
-def test_page_has_at_most_45_lines_of_80_columns_and_20_kb_of_json(path):
-    text = run("summarize", path).text
-    lines = text.splitlines()
-    assert len(lines) <= 45
-    assert max(map(len, text.partition("\nMore: ")[0].splitlines())) <= 80  # below it stand paths of any length
-    assert [line for line in lines if line != line.rstrip()] == []
-    text = run("summarize", path, "--format", "json").text
-    assert len(text.encode()) < 20_000
-    assert json.loads(text)["answer"]
-
-
 @pytest.mark.slow
 def test_the_steady_part_is_first_and_the_whole_is_an_option():
     first, whole, full = page(MLP), page(MLP, "--whole"), page(MLP, "--full")
@@ -92,10 +79,18 @@ def near(text, ns):
     return abs(float(number) - ns / scale) <= 0.51 * 10 ** -len(number.partition(".")[2])
 
 
+@pytest.mark.one_in(18)
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
-@pytest.mark.slow
-def test_the_headline_is_the_sum_of_the_ledger_in_every_format(path, tmp_path):
-    found = json.loads(run("summarize", path, "--format", "json").text)
+def test_page_is_short_and_its_headline_is_the_sum_of_the_ledger_in_every_format(path, tmp_path):
+    """At most 45 lines of 80 columns, and 20 kB of JSON."""
+    text, packed = (run("summarize", path, *form).text for form in ((), ("--format", "json")))
+    lines = text.splitlines()
+    assert len(lines) <= 45
+    assert max(map(len, text.partition("\nMore: ")[0].splitlines())) <= 80  # below it stand paths of any length
+    assert [line for line in lines if line != line.rstrip()] == []
+    assert len(packed.encode()) < 20_000
+    found = json.loads(packed)
+    assert found["answer"]
     told = found.get("iterations")
     if told is None:
         return
@@ -105,11 +100,11 @@ def test_the_headline_is_the_sum_of_the_ledger_in_every_format(path, tmp_path):
     assert told["min_ns"] <= told["median_ns"] <= told["max_ns"]
     if "next pass" not in found["answer"]:  # else there is time between iterations
         assert told["min_ns"] <= each <= told["max_ns"]
-    pages = [(run("summarize", path).text, TERMINAL), (run("summarize", path, "--format", "markdown").text, MARKDOWN)]
+    pages = [(text, TERMINAL), (run("summarize", path, "--format", "markdown").text, MARKDOWN)]
     if path.stem in DRAWN:
         assert run("html", path, "-o", tmp_path / "page.html").status == 0
         pages.append(((tmp_path / "page.html").read_text(), HTML))
-    for text, total in pages:
-        (first, *_), totals = HEAD.findall(" ".join(text.split())), re.findall(total, text, re.MULTILINE)
+    for page_of, total in pages:
+        (first, *_), totals = HEAD.findall(" ".join(page_of.split())), re.findall(total, page_of, re.MULTILINE)
         assert near(first, each), (first, each)
         assert any(near(one, each) for one in totals), (totals, each)

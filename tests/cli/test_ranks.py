@@ -14,14 +14,6 @@ REPORTS = Path(__file__).parents[1] / "reports"
 
 
 @pytest.mark.slow
-def test_the_page_has_the_answer_first():
-    ran = run("ranks", JOB)
-    assert ran.status == 0
-    assert "Rank 1 is 29.23 ms late in step 11" in " ".join(ran.text.split())
-    assert max(map(len, ran.text.splitlines())) <= 80
-
-
-@pytest.mark.slow
 def test_a_page_per_rank_points_to_the_ranks_together():
     assert "kanalyze ranks" in run("summarize", JOB).error
     assert "kanalyze ranks" not in run("summarize", JOB / "rank0.json.gz").error

@@ -43,12 +43,6 @@ def test_each_report_has_its_page_and_nothing_else(columns):
 NO_KERNELS, COUNTERS = REPORTS / "torch" / "cpu_only.json.gz", REPORTS / "ncu" / "add.details.csv"
 
 
-@pytest.mark.slow
-def test_a_time_without_kernels_and_counters_have_a_page_each():
-    assert content(NO_KERNELS, COUNTERS)["reports"] == [content(NO_KERNELS), content(COUNTERS)]
-    assert page(COUNTERS, NO_KERNELS).count("─" * 80) == 1
-
-
 def test_so_it_is_of_a_capture(tmp_path):
     (tmp_path / "manifest.json").write_text('{"schema": 1}')
     shutil.copyfile(NO_KERNELS, tmp_path / "torch.json.gz")

@@ -7,6 +7,7 @@ import pytest
 import kanalyze
 from kanalyze import catalog
 from kanalyze.errors import CannotTellError
+from kanalyze.readers.capture.reports import every_report
 from kanalyze.tools import NAMES
 from support.command import REPORTS, report_with, run
 
@@ -84,12 +85,18 @@ def test_one_table_is_a_part_of_all(form):
 
 @pytest.mark.one_in(12)
 @pytest.mark.parametrize("name", catalog.every_name())
-def test_columns_are_those_of_the_table(name):
-    reports = [report_with(name)] * (2 if catalog.table(name).sides else 1)
-    header = run("show", name, *reports, "--format", "csv").lines[0]
+def test_a_table_has_the_columns_declared_and_what_python_gives(name):
+    path, sides = report_with(name), catalog.table(name).sides
+    text = run("show", name, *[path] * (2 if sides else 1), "--format", "csv").text
     columns = declared()[name]["columns"]
-    assert header == ",".join(column["name"] for column in columns)
+    assert text.partition("\n")[0] == ",".join(column["name"] for column in columns)
     assert all(column["doc"].endswith((".", "…")) for column in columns)
+    if not sides:
+        report, *others = every_report(path) if catalog.table(name).together else [kanalyze.read(path)]
+        frame = getattr(kanalyze, name)(report, *others) if name in kanalyze.__all__ else report.table(name)
+        assert text == frame.write_csv()
+        assert json.loads(run("show", name, path, "--format", "json").text) == json.loads(frame.write_json())
+        assert frame.height > 0
 
 
 def columns_of_forms(table):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from kanalyze.decoder.decode import HINTS, decode
 from kanalyze.decoder.fields import KernelName, spelled, taken_apart
-from support.kernel_families import FAMILIES
+from support.kernel_names import FAMILIES
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -1,13 +1,8 @@
 """The command lines whose output is recorded: every command, table and option that there is, and what is refused."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     Line = list[str]
 
 COMMANDS = (
@@ -69,7 +64,7 @@ _FURTHER_PARTS = (
 _TABLES = ("kernels", "gaps", "health", "counters")
 
 
-def reports(root: Path) -> list[str]:
+def reports(root):
     """Every report and capture below `root`, as paths from there."""
     found = set(root.glob("tests/reports/*.parquetdir")) | {file.parent for file in root.glob("**/manifest.json")}
     for pattern in ("*.sqlite", "*.json", "*.json.gz", "*.ncu-rep", "*.csv"):
@@ -79,7 +74,7 @@ def reports(root: Path) -> list[str]:
     return [name for name in names if name.startswith(("sample_reports/", "tests/reports/")) and not _other(name)]
 
 
-def _other(name: str) -> bool:
+def _other(name):
     """Whether a file is no report, or a page of ncu beside another, which are one report."""
     if name.endswith(".raw.csv"):
         return name.startswith("sample_reports/") or "/add." in name
@@ -87,7 +82,7 @@ def _other(name: str) -> bool:
     return any(word in name for word in words)
 
 
-def pages(report: str) -> Iterator[Line]:
+def pages(report):
     """Every page of a report, in all formats and of several parts."""
     for form in ("terminal", "markdown", "json"):
         yield ["summarize", report, "--format", form]
@@ -110,7 +105,7 @@ def pages(report: str) -> Iterator[Line]:
     yield ["redact", report, "-o", f"{OUT}/{report.rpartition('/')[2]}", "--remove", "step"]
 
 
-def named(report: str, ranges: list[str], kernels: list[str]) -> Iterator[Line]:
+def named(report, ranges, kernels):
     """What is asked with names that the report itself has: of ranges, which are windows, and of kernels."""
     for name in ranges if report in LEADERS else ranges[:1]:
         for window in (name, f"{name}#*", f"{name}#2"):
@@ -122,7 +117,7 @@ def named(report: str, ranges: list[str], kernels: list[str]) -> Iterator[Line]:
         yield ["source", report, kernels[0]]
 
 
-def tables(report: str, declared: list[dict[str, Any]], *, every: bool) -> Iterator[Line]:
+def tables(report, declared, *, every):
     """Tables of a report in all forms on the command line: a few of most reports, all of :data:`LEADERS` or if told."""
     if report not in LEADERS and not every:
         yield from (["show", name, report, "--format", "csv"] for name in _TABLES)
@@ -139,14 +134,14 @@ def tables(report: str, declared: list[dict[str, Any]], *, every: bool) -> Itera
         yield ["show", name, report, "--window", "+0.1ms..+50ms", "--top", "20", "--format", "csv", "--no-formulas"]
 
 
-def _words(option: str, value: object) -> Line:
+def _words(option, value):
     flag = "--threshold" if option.startswith("threshold") else f"--{option.replace('_', '-')}"
     if option.startswith("threshold"):
         return [flag, "50us" if option.endswith("ns") else "50%"]
     return [flag] if value is True else [flag, str(value)]
 
 
-def forms(table: dict[str, Any]) -> list[dict[str, Any]]:
+def forms(table):
     """The keywords that give a table's other forms: each grouping, each option, and groupings with options."""
     values = {
         "--chunks": {"chunks": 7},
@@ -157,7 +152,7 @@ def forms(table: dict[str, Any]) -> list[dict[str, Any]]:
     return [*groupings, *options, *({**by, **option} for by in groupings for option in options)]
 
 
-def of_several(paths: tuple[str, ...]) -> Iterator[Line]:
+def of_several(paths):
     """What takes several reports."""
     for form in ("terminal", "markdown", "json"):
         yield ["summarize", *paths, "--format", form]
@@ -169,7 +164,7 @@ def of_several(paths: tuple[str, ...]) -> Iterator[Line]:
         yield ["show", table, *paths, "--format", "csv"]
 
 
-def of_none(declared: list[dict[str, Any]]) -> Iterator[Line]:
+def of_none(declared):
     """What takes no report: help, declarations, reference workloads, plans of captures."""
     yield from ([], ["--help"], ["-h"], ["--version"], ["--nosuch"], ["sumarize"])
     for command in COMMANDS:
@@ -186,7 +181,7 @@ def of_none(declared: list[dict[str, Any]]) -> Iterator[Line]:
     yield ["collect", "--dry-run", "--nvcc", "'unclosed", "add"]
 
 
-def refused() -> Iterator[Line]:
+def refused():
     """Bad input and use: missing files, files that are no reports, wrong options, places that cannot be written."""
     add = "tests/reports/add.sqlite"
     for path in ("gone.sqlite", "tests/reports/ad.sqlite", "empty.sqlite", "text.json", "folder", "cut.sqlite", ""):

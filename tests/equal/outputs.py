@@ -36,7 +36,7 @@ from functools import partial
 from itertools import chain, islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from unittest.mock import patch
 
 ROOT = Path(__file__).parents[2]
@@ -69,7 +69,7 @@ class Outcome(NamedTuple):
     texts: dict[str, str]
 
 
-def command(line: list[str], width: int = WIDTH) -> Outcome:
+def command(line, width=WIDTH):
     """What a command line does, in this process and the current folder."""
     from kanalyze.cli import main  # noqa: PLC0415 - in workers only
 
@@ -85,7 +85,7 @@ def command(line: list[str], width: int = WIDTH) -> Outcome:
     return Outcome(status, texts | _files(Path(cases.OUT)))
 
 
-def _ended(work: Callable[[], object]) -> str:
+def _ended(work):
     try:
         work()
     except SystemExit as end:
@@ -95,12 +95,12 @@ def _ended(work: Callable[[], object]) -> str:
     return "0"
 
 
-def _written(stream: io.TextIOWrapper) -> str:
+def _written(stream):
     stream.flush()
     return stream.buffer.getvalue().decode("utf-8", "backslashreplace")  # type: ignore[attr-defined]
 
 
-def _files(folder: Path) -> dict[str, str]:
+def _files(folder):
     """The files that a case left in `folder`, which is emptied: texts, and of others what tells them apart."""
     found = {str(file): _content(file.read_bytes()) for file in sorted(folder.rglob("*")) if file.is_file()}
     shutil.rmtree(folder)
@@ -108,18 +108,18 @@ def _files(folder: Path) -> dict[str, str]:
     return found
 
 
-def _content(data: bytes) -> str:
+def _content(data):
     try:
         return data.decode()
     except UnicodeDecodeError:
         return f"{len(data)} bytes, {hashlib.sha256(data).hexdigest()}"
 
 
-def value(make: Callable[[], str]) -> Outcome:
+def value(make):
     """What a function of the library gives as text, or the error that it raises."""
     text, said = "", ""
 
-    def work() -> None:
+    def work():
         nonlocal text
         text = make()
 
@@ -127,7 +127,7 @@ def value(make: Callable[[], str]) -> Outcome:
     return Outcome(status, {"stdout": text, "stderr": said})
 
 
-def of_report(report: str, extra: Path | None = None, *, every: bool = False) -> Iterator[tuple[str, Outcome]]:
+def of_report(report, extra=None, *, every=False):
     """All cases of one report; of one that lies elsewhere, at `extra`, as well."""
     if extra is not None:
         Path(report).parent.mkdir(exist_ok=True)
@@ -141,35 +141,33 @@ def of_report(report: str, extra: Path | None = None, *, every: bool = False) ->
     yield from _library(report, declared)
 
 
-def _said(line: list[str], width: int = WIDTH) -> tuple[str, Outcome]:
+def _said(line, width=WIDTH):
     return f"{' '.join(['kanalyze', *map(_quoted, line)])}{f' [{width} columns]' * (width != WIDTH)}", command(
         line, width
     )
 
 
-def _quoted(word: str) -> str:
+def _quoted(word):
     return word if re.fullmatch(r"[\w./#:*%+=-]+", word) else json.dumps(word)
 
 
-def _declared() -> list[dict[str, Any]]:
-    declared: list[dict[str, Any]] = json.loads(command(["tables", "--format", "json"]).texts["stdout"])
-    return declared
+def _declared():
+    return json.loads(command(["tables", "--format", "json"]).texts["stdout"])
 
 
-def _names_in(report: str, table: str, column: str) -> list[str]:
+def _names_in(report, table, column):
     told = command(["show", table, report, "--format", "json"])
     rows = json.loads(told.texts["stdout"]) if told.status == "0" else []
     return list(dict.fromkeys(row[column] for row in rows if row.get(column)))
 
 
-def _html(report: str) -> str:
+def _html(report):
     import kanalyze  # noqa: PLC0415 - in workers only
 
-    page: str = kanalyze.read(report)._repr_html_()  # type: ignore[attr-defined]
-    return page
+    return kanalyze.read(report)._repr_html_()  # type: ignore[attr-defined]
 
 
-def _library(report: str, declared: list[dict[str, Any]]) -> Iterator[tuple[str, Outcome]]:
+def _library(report, declared):
     """Every form of every table as the library gives it, all of one open report."""
     import kanalyze  # noqa: PLC0415 - in workers only
 
@@ -185,11 +183,11 @@ def _library(report: str, declared: list[dict[str, Any]]) -> Iterator[tuple[str,
             yield f"table {table['table']}{told} {report}", value(partial(_table, first, given, table, options))
 
 
-def _refuse(error: Exception) -> str:
+def _refuse(error):
     raise error
 
 
-def _table(first: Any, given: list[Any], table: dict[str, Any], options: dict[str, Any]) -> str:
+def _table(first, given, table, options):
     """A table as text: the types of its columns, and its rows with all digits."""
     from kanalyze import KanalyzeError, catalog  # noqa: PLC0415 - in workers only
 
@@ -203,7 +201,7 @@ def _table(first: Any, given: list[Any], table: dict[str, Any], options: dict[st
     return f"{types}\n{frame.write_ndjson()}"
 
 
-def of_damaged(form: str) -> Iterator[tuple[str, Outcome]]:
+def of_damaged(form):
     """Reports of a format with each kind of damage that tests/fuzz knows, once."""
     from fuzz.cases import DAMAGE, SEEDS  # noqa: PLC0415 - needs polars, which kanalyze is to import first
     from fuzz.cases import cases as damaged  # noqa: PLC0415 - as above
@@ -219,7 +217,7 @@ def of_damaged(form: str) -> Iterator[tuple[str, Outcome]]:
         shutil.rmtree(folder)
 
 
-def of_lines(which: str) -> Iterator[tuple[str, Outcome]]:
+def of_lines(which):
     """The cases of several reports, of none, and of what is refused."""
     lines: Iterable[list[str]]
     if which == "several":
@@ -237,7 +235,7 @@ def of_lines(which: str) -> Iterator[tuple[str, Outcome]]:
     yield from map(_said, lines)
 
 
-def of_processes() -> Iterator[tuple[str, Outcome]]:
+def of_processes():
     """Some command lines in processes of their own, which end as the program does."""
     add = "tests/reports/add.sqlite"
     for line in ([], ["--version"], ["summarize", add], ["show", "kernels", add], ["show", "nosuch", add], ["verify"]):
@@ -246,7 +244,7 @@ def of_processes() -> Iterator[tuple[str, Outcome]]:
         yield f"process: kanalyze {' '.join(line)}", Outcome(str(ended.returncode), told)
 
 
-def every_part(extras: Iterable[Path], *, every: bool) -> list[Part]:
+def every_part(extras, *, every):
     """The parts of the record, named, each to be run in a folder of its own; what takes longest comes first."""
     damage = ["nsys sqlite", "torch json", "ncu csv", "nsys folder", "torch json.gz", "capture", "ncu rep"]
     own = cases.reports(ROOT)
@@ -260,7 +258,7 @@ def every_part(extras: Iterable[Path], *, every: bool) -> list[Part]:
     ]
 
 
-def run_part(part: Part) -> dict[str, Outcome]:
+def run_part(part):
     """The outcomes of a part by the names of its cases, with places replaced."""
     warnings.simplefilter("ignore")  # said once in a process, whichever parts it runs; tests take them for errors
     for name in UNWANTED:
@@ -284,7 +282,7 @@ def run_part(part: Part) -> dict[str, Outcome]:
         return found
 
 
-def _places(place: str) -> dict[str, str]:
+def _places(place):
     """What stands for each place in the record; longer names first, since they begin with others."""
     package = _package().parent
     places = {place: "<here>", str(package): "<checkout>", str(ROOT): "<checkout>", str(Path.home()): "<home>"}
@@ -292,22 +290,22 @@ def _places(place: str) -> dict[str, str]:
     return dict(sorted(places.items(), key=lambda item: -len(item[0])))
 
 
-def _plain(text: str, places: dict[str, str]) -> str:
+def _plain(text, places):
     for place, name in places.items():
         text = text.replace(place, name)
     return text
 
 
-def _package() -> Path:
+def _package():
     """The folder of the kanalyze that this interpreter imports."""
     import kanalyze  # noqa: PLC0415 - `compare` does without
 
     return Path(kanalyze.__file__).parent
 
 
-def record(target: Path, parts: list[Part], jobs: int) -> None:
+def record(target, parts, jobs):
     """Write what every case gives into the file `target`."""
-    recorded: dict[str, Any] = {"commit": _commit(), "cases": {}, "texts": {}}
+    recorded = {"commit": _commit(), "cases": {}, "texts": {}}
     # not concurrent.futures', whose processes are not always replaced when they end together
     with get_context("spawn").Pool(jobs, maxtasksperchild=8) as pool:
         for number, (part, found) in enumerate(zip(parts, pool.imap(_kept, parts), strict=True), 1):
@@ -318,7 +316,7 @@ def record(target: Path, parts: list[Part], jobs: int) -> None:
     print(f"{target}: {len(recorded['cases'])} cases of {recorded['commit']}")
 
 
-def _kept(part: Part) -> tuple[dict[str, Any], dict[str, str]]:
+def _kept(part):
     """The cases of a part as they are kept: the digest of each text, and the texts, packed, by their digests."""
     found, packed = {}, {}
     for name, (status, texts) in run_part(part).items():
@@ -328,15 +326,15 @@ def _kept(part: Part) -> tuple[dict[str, Any], dict[str, str]]:
     return found, packed
 
 
-def _packed(text: str) -> str:
+def _packed(text):
     return base64.b85encode(zlib.compress(text.encode(), 1)).decode()
 
 
-def _unpacked(packed: str) -> str:
+def _unpacked(packed):
     return zlib.decompress(base64.b85decode(packed)).decode()
 
 
-def _commit() -> str:
+def _commit():
     """The commit of the checkout that is run, and whether it has changes."""
     git = ["git", "-C", str(_package().parent)]
     told = [
@@ -348,7 +346,7 @@ def _commit() -> str:
 _ASKED = (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
 
 
-def compare(old: Path, new: Path, but: str) -> int:
+def compare(old, new, but):
     """Print what differs between two records; the status is 1 where anything does."""
     one, other = (json.loads(path.read_text()) for path in (old, new))
     left_out = re.compile(but) if but else None
@@ -363,7 +361,7 @@ def compare(old: Path, new: Path, but: str) -> int:
     return int(differing > 0 or not names)
 
 
-def _difference(name: str, one: dict[str, Any], other: dict[str, Any]) -> str:
+def _difference(name, one, other):
     """How a case differs, in some lines; empty where it does not."""
     if name not in one["cases"] or name not in other["cases"]:
         return f"  only in {'the first' if name in one['cases'] else 'the second'}"
@@ -379,7 +377,7 @@ def _difference(name: str, one: dict[str, Any], other: dict[str, Any]) -> str:
     return "\n".join(told)
 
 
-def _first_difference(before: list[str], after: list[str]) -> str:
+def _first_difference(before, after):
     lines = zip([*before, "(end)"], [*after, "(end)"], strict=False)
     number, (old, new) = next((at for at in enumerate(lines, 1) if at[1][0] != at[1][1]), (0, ("", "")))
     start = next((at for at, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
@@ -387,7 +385,7 @@ def _first_difference(before: list[str], after: list[str]) -> str:
     return f"line {number}, from column {cut.start + 1}\n    - {old[cut]}\n    + {new[cut]}"
 
 
-def main() -> int:
+def main():
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)

@@ -6,10 +6,10 @@ An event's id is its place in the list, so that "the lower event_id" is "the one
 from __future__ import annotations
 
 import re
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -17,10 +17,8 @@ from kanalyze.model import DEVICE_KINDS, DEVICES, EVENTS, KINDS, PROCESSES, READ
 from kanalyze.report import Meta, Report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Unpack
+    from collections.abc import Mapping
 
-    from kanalyze.schema import Table
 
 #: What a CUDA trace records, whether or not there was any.
 CUDA_KINDS = ("kernel", "graph", "memcpy", "memset", "api", "sync", "overhead")
@@ -47,35 +45,18 @@ class Event:
     size_bytes: int = 1
     side: Mapping[str, object] = field(default_factory=dict, hash=False)  # more of its side table
 
-    def __repr__(self) -> str:
+    def __repr__(self):
         """What is not by default, for messages of tests that fail."""
         shown = [f"{of.name}={value!r}" for of in fields(self) if (value := getattr(self, of.name)) != _default(of)]
         return f"Event({', '.join(shown)})"
 
-    def _repr_pretty_(self, printer, _cycle) -> None:
+    def _repr_pretty_(self, printer, _cycle):
         """The same where hypothesis shows an example."""
         printer.text(repr(self))
 
 
-def _default(of: Field[object]) -> object:
+def _default(of):
     return of.default if of.default_factory is MISSING else of.default_factory()
-
-
-class Keys(TypedDict, total=False):
-    """The fields of an :class:`Event` that have a default."""
-
-    process: int | None
-    thread: int | None
-    device: int | None
-    context: int | None
-    stream: int | None
-    correlation: int | None
-    parent: int | None
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    direction: str | None
-    size_bytes: int
-    side: Mapping[str, object]
 
 
 #: The side table of each kind that has one.
@@ -98,57 +79,51 @@ _FILLED = {
 }
 
 
-def kernel(start: int, end: int, *, name: str | None = "k", **keys: Unpack[Keys]) -> Event:
+def kernel(start, end, *, name="k", **keys):
     """A kernel, on device 0 and stream 7 unless told otherwise."""
     return _device_event("kernel", name, start, end, keys)
 
 
-def graph(start: int, end: int, *, name: str | None = "[CUDA graph 1]", **keys: Unpack[Keys]) -> Event:
+def graph(start, end, *, name="[CUDA graph 1]", **keys):
     """A whole-graph row: a graph launch whose nodes were not traced."""
     return _device_event("graph", name, start, end, keys)
 
 
-def memcpy(start: int, end: int, *, direction: str = "Host-to-Device", **keys: Unpack[Keys]) -> Event:
+def memcpy(start, end, *, direction="Host-to-Device", **keys):
     """A copy, named as nsys names that direction."""
     return _device_event("memcpy", f"[CUDA memcpy {direction}]", start, end, {**keys, "direction": direction})
 
 
-def memset(start: int, end: int, **keys: Unpack[Keys]) -> Event:
+def memset(start, end, **keys):
     """A memset."""
     return _device_event("memset", "[CUDA memset]", start, end, keys)
 
 
-def call(name: str | None, start: int, end: int, **keys: Unpack[Keys]) -> Event:
+def call(name, start, end, **keys):
     """A CUDA call, on thread 1 unless told otherwise."""
     return Event("api", name, start, end, **{"thread": 1, **keys})
 
 
-def overhead(name: str | None, start: int, end: int, **keys: Unpack[Keys]) -> Event:
+def overhead(name, start, end, **keys):
     """The profiler's own work, on thread 1 unless told otherwise."""
     return Event("overhead", name, start, end, **{"thread": 1, **keys})
 
 
-def nvtx(name: str | None, start: int, end: int | None, *, thread: int = 1, process: int = 1, **side: object) -> Event:
+def nvtx(name, start, end, *, thread=1, process=1, **side):
     """An NVTX range on thread 1, one that nests unless `style` says otherwise; an end of None leaves it open."""
     return Event("range", name, start, end, process=process, thread=thread, side=side)
 
 
-def host(kind: str, name: str | None, start: int, end: int, **keys: Unpack[Keys]) -> Event:
+def host(kind, name, start, end, **keys):
     """An osrt, library, sync, fault or memory event, on thread 1 unless told otherwise; `side` fills its side table."""
     return Event(kind, name, start, end, **{"thread": 1, **keys})
 
 
-def _device_event(kind: str, name: str | None, start: int, end: int, keys: Keys) -> Event:
+def _device_event(kind, name, start, end, keys):
     return Event(kind, name, start, end, **{"device": 0, "stream": 7, "context": 1, **keys})
 
 
-def report(
-    events: Sequence[Event],
-    *,
-    kinds: Iterable[str] = CUDA_KINDS,
-    limits: Mapping[str, object] | None = None,
-    **tables: Sequence[Mapping[str, object]],
-) -> Report:
+def report(events, *, kinds=CUDA_KINDS, limits=None, **tables):
     """The report of `events`; it records `kinds`, and whatever else occurs among them.
 
     `limits` are columns of every row of the devices; `tables` are the rows of reader's tables that no event fills,
@@ -160,24 +135,18 @@ def report(
 class Listed:
     """A list of events as a :class:`kanalyze.schema.Source`."""
 
-    def __init__(
-        self,
-        events: Sequence[Event],
-        kinds: Iterable[str],
-        limits: Mapping[str, object],
-        tables: Mapping[str, Sequence[Mapping[str, object]]],
-    ) -> None:
+    def __init__(self, events, kinds, limits, tables):
         """Number the events by their place."""
         self._events = list(enumerate(events))
         self._limits, self._tables = limits, tables
         found = {*kinds, *(event.kind for event in events)}
         self.kinds = tuple(kind for kind in KINDS if kind in found)
 
-    def events(self, kind: str) -> pl.DataFrame:
+    def events(self, kind):
         """The events of one kind, in the order of the list."""
         return _frame(EVENTS, starmap(_event_row, self._of(kind)))
 
-    def table(self, name: str) -> pl.DataFrame:
+    def table(self, name):
         """One of the other tables; what is not made here is empty."""
         declared = READER_TABLES[name]
         if name in self._tables:
@@ -191,17 +160,17 @@ class Listed:
         rows = {"devices": self._devices, "processes": self._processes}
         return _frame(declared, rows[name]()) if name in rows else declared.empty()
 
-    def close(self) -> None:
+    def close(self):
         """Do nothing: there is no file."""
 
-    def notes_of_read(self) -> pl.DataFrame:
+    def notes_of_read(self):
         """The table `notes`."""
         return self.table("notes")
 
-    def _of(self, *kinds: str) -> list[tuple[int, Event]]:
+    def _of(self, *kinds):
         return [(number, event) for number, event in self._events if event.kind in kinds]
 
-    def _side(self, declared: Table) -> pl.DataFrame:
+    def _side(self, declared):
         """The side table of all kinds that have this one; a column that an event does not give is null."""
         kinds = [kind for kind, name in SIDES.items() if name == declared.name]
         rows = []
@@ -214,12 +183,12 @@ class Listed:
             rows.append(tuple(known.get(column) for column in declared.schema))
         return _frame(declared, rows)
 
-    def _devices(self) -> list[tuple[object, ...]]:
+    def _devices(self):
         found = {event.device for _, event in self._of(*DEVICE_KINDS)} - {None}
         named = [{"device": device, "name": f"GPU {device}", **self._limits} for device in sorted(found)]
         return [tuple(row.get(column) for column in DEVICES.schema) for row in named]
 
-    def _processes(self) -> list[tuple[object, ...]]:
+    def _processes(self):
         known = {event.process for _, event in self._events} - {None}
         used = {(event.process, event.device) for _, event in self._of(*DEVICE_KINDS)}
         seen = {(process, device) for process, device in used if process is not None and device is not None}
@@ -231,28 +200,26 @@ class Listed:
 _SHAPE = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 
 
-def _event_row(number: int, event: Event) -> tuple[object, ...]:
+def _event_row(number, event):
     duration = None if event.end is None else event.end - event.start
     keys = ("process", "thread", "device", "context", "stream", "correlation", "parent")
     return (number, event.kind, event.name, event.start, duration, *(getattr(event, key) for key in keys))
 
 
-def _padded(table, values: tuple[object, ...]) -> tuple[object, ...]:
+def _padded(table, values):
     return (*values, *[None] * (len(table.columns) - len(values)))
 
 
-def _frame(table, rows: Iterable[tuple[object, ...]]) -> pl.DataFrame:
+def _frame(table, rows):
     return table.check(pl.DataFrame(list(rows), schema=table.schema, orient="row"))
 
 
-def launched(
-    start: int, end: int, operation: Event, name: str = "cudaLaunchKernel", **keys: Unpack[Keys]
-) -> list[Event]:
+def launched(start, end, operation, name="cudaLaunchKernel", **keys):
     """The call that launches an operation, and that."""
     return [call(name, start, end, correlation=operation.correlation, **keys), operation]
 
 
-def rows_of(names: str, *rows: tuple[object, ...]) -> list[dict[str, object]]:
+def rows_of(names, *rows):
     """Rows as `to_dicts` gives them, whose columns have these names."""
     return [dict(zip(names.split(), row, strict=True)) for row in rows]
 
@@ -261,7 +228,7 @@ _WRITTEN = re.compile(r"(-?\d+)-(-?\d+) (.+?)((?: [#ptds^](?:\d+|None))*)")
 _KEYS = {"#": "correlation", "p": "process", "t": "thread", "d": "device", "s": "stream", "^": "parent"}
 
 
-def timeline(text: str) -> list[Event]:
+def timeline(text):
     """Events as written, such as ``0-5 cudaLaunchKernel #1; 7-9 kernel:gemm #1 s8``: start, end, name and keys.
 
     Keys are # (correlation), p (process), t (thread), d (device), s (stream) and ^ (parent). A call goes by its name,

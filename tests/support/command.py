@@ -15,13 +15,9 @@ import tempfile
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 from kanalyze.cli import main
-
-if TYPE_CHECKING:
-    from typing import IO
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = ROOT / "sample_reports"
@@ -77,7 +73,7 @@ _UNWANTED = ("COLUMNS", "LINES", "NO_COLOR", "PYTHONIOENCODING", "PYTHONUNBUFFER
 
 
 @functools.cache
-def capture() -> Path:
+def capture():
     """A capture with a compiled kernel, gone when the tests end."""
     folder = Path(tempfile.mkdtemp(prefix="kanalyze-capture-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -89,7 +85,7 @@ def capture() -> Path:
 
 
 @functools.cache
-def capture_with_lines() -> Path:
+def capture_with_lines():
     """A capture of a Python program with its lines and the passes of its loops, gone when the tests end."""
     folder = Path(tempfile.mkdtemp(prefix="kanalyze-lines-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -98,7 +94,7 @@ def capture_with_lines() -> Path:
     return folder / "cupy_options"
 
 
-def report_with(table: str) -> Path:
+def report_with(table):
     """A report of which `table` has rows."""
     if table == "compiled":
         return capture()
@@ -121,27 +117,27 @@ class Ran:
     said: str
 
     @property
-    def doubts(self) -> list[str]:
+    def doubts(self):
         """The lines on standard error that say what of a report is in doubt."""
         return [line for line in self.said.splitlines() if _OF_HEALTH in line]
 
     @property
-    def error(self) -> str:
+    def error(self):
         """The other lines there."""
         return "".join(line for line in self.said.splitlines(keepends=True) if _OF_HEALTH not in line)
 
     @property
-    def text(self) -> str:
+    def text(self):
         """Standard output as text."""
         return self.raw.decode()
 
     @property
-    def lines(self) -> list[str]:
+    def lines(self):
         """Standard output line by line."""
         return self.text.splitlines()
 
 
-def run(*arguments: object, columns: int = 80) -> Ran:
+def run(*arguments, columns=80):
     """Run the command line in this process; an exception that it lets through is the test's."""
     out = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n")
     err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace", newline="\n")
@@ -157,7 +153,7 @@ def run(*arguments: object, columns: int = 80) -> Ran:
     return Ran(status, out.buffer.getvalue(), err.buffer.getvalue().decode())
 
 
-def _status_of_main() -> int:
+def _status_of_main():
     try:
         main()
     except SystemExit as ended:
@@ -165,7 +161,7 @@ def _status_of_main() -> int:
     return 0
 
 
-def refused(ran: Ran) -> tuple[str, str]:
+def refused(ran):
     """The message and the remedy (with its slug) of a command that printed nothing else and ended with status 2."""
     assert (ran.status, ran.raw) == (2, b""), ran
     message, remedy, *more = ran.error.splitlines()
@@ -174,17 +170,17 @@ def refused(ran: Ran) -> tuple[str, str]:
     return message.removeprefix("kanalyze: "), remedy
 
 
-def environment(**changes: str) -> dict[str, str]:
+def environment(**changes):
     """This process's environment without what changes the commands' output, and with `changes`."""
     return {name: value for name, value in os.environ.items() if name not in _UNWANTED} | changes
 
 
-def command_line(*arguments: object) -> list[str]:
+def command_line(*arguments):
     """What starts the commands in a process of their own, where a warning is an error."""
     return [sys.executable, "-W", "error", "-m", "kanalyze", *map(str, arguments)]
 
 
-def spawn(*arguments: object, stdout: int | IO[bytes] = subprocess.PIPE, **changes: str) -> Ran:
+def spawn(*arguments, stdout=subprocess.PIPE, **changes):
     """Run the command line in a process of its own, with `changes` to the environment."""
     ended = subprocess.run(  # noqa: S603 - it starts this very package
         command_line(*arguments),

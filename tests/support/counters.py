@@ -1,9 +1,6 @@
 """Reports of ncu made by hand: a test lists the metrics of each kernel."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -12,22 +9,10 @@ from kanalyze.readers.ncu.read_csv_rep import with_numbers
 from kanalyze.readers.ncu.tables import LAUNCHES, Measured, NcuTables, metrics_frame
 from kanalyze.report import Meta, Report
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from kanalyze.readers.ncu.read_csv_rep import Selection
-
 
 def measured(  # noqa: PLR0913 - what a test may say of kernels
-    *kernels: Mapping[str, float],
-    names: Sequence[str] = (),
-    grid: tuple[int, int, int] = (1, 1, 1),
-    rules: Sequence[tuple[object, ...]] = (),
-    block: tuple[int, int, int] = (1, 1, 1),
-    grids: Sequence[int] = (),
-    asked: Selection | None = None,
-    process: int | None = None,
-) -> Report:
+    *kernels, names=(), grid=(1, 1, 1), rules=(), block=(1, 1, 1), grids=(), asked=None, process=None
+):
     """A report of kernels with these metrics; called k where `names` does not say.
 
     `grids` has blocks in x of each kernel; `asked` is what the command of ncu selected; `process` is the one

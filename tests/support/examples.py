@@ -7,8 +7,6 @@ half of a report, and `ranges.sqlite`, a report that holds NVTX ranges and nothi
 ``python tests/support/examples.py`` writes what the program prints now into the files.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re
@@ -38,7 +36,7 @@ _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PROMPT = "$ "
 
 
-def folder(place: Path) -> Path:
+def folder(place):
     """Make the folder that examples run in."""
     for name in ("sample_reports", "tests"):
         (place / name).symlink_to(ROOT / name)
@@ -50,7 +48,7 @@ def folder(place: Path) -> Path:
     return place
 
 
-def printed(command: str) -> str:
+def printed(command):
     """What a command line prints to the terminal, 80 columns wide, in the current folder."""
     said = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
     with (
@@ -65,31 +63,31 @@ def printed(command: str) -> str:
     return said.read()
 
 
-def refreshed(text: str) -> str:
+def refreshed(text):
     """`text`, a page of Markdown, with what its commands print now."""
     return _BLOCK.sub(lambda block: f"```console\n{_rerun(block[1])}```", text)
 
 
-def _rerun(block: str) -> str:
+def _rerun(block):
     return "\n".join(f"{_PROMPT}{command}\n{printed(command)}" for command in _commands(block))
 
 
-def _commands(block: str) -> list[str]:
+def _commands(block):
     return [line.removeprefix(_PROMPT) for line in block.splitlines() if line.startswith(_PROMPT)]
 
 
-def findings_page(text: str) -> str:
+def findings_page(text):
     """docs/findings.md with the explanations that `text`, the page, has between its two parts."""
     before, _, rest = text.partition("\n## ")
     return f"{before}\n{printed(FINDINGS_COMMAND)}{SECOND_PART}{rest.partition(SECOND_PART)[2]}"
 
 
-def tables_page() -> str:
+def tables_page():
     """What docs/tables.md has to be."""
     return f"# Tables\n\n{printed(TABLES_COMMAND)}"
 
 
-def commands(text: str) -> list[str]:
+def commands(text):
     """The commands in the console blocks of a page."""
     return [command for block in _BLOCK.findall(text) for command in _commands(block)]
 

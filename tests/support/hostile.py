@@ -1,7 +1,5 @@
 """Texts that somebody wrote into a report to be obeyed, and what would obey them."""
 
-from __future__ import annotations
-
 import re
 
 #: A text for each way in which an output could take it for more than a text.
@@ -53,12 +51,12 @@ _ACTIVE = (
 _OURS = re.compile(r"\*\*(?=\S)|(?<=\S)\*\*|\\(?=[-+=.)])")
 
 
-def obeyed_by_terminal(text: str) -> str:
+def obeyed_by_terminal(text):
     """The characters of `text` that a terminal obeys, or that hide or turn others; line ends aside."""
     return "".join(sorted({sign for sign in text if not sign.isprintable() and sign != "\n"}))
 
 
-def active_in_markdown(text: str) -> list[str]:
+def active_in_markdown(text):
     """What of a text in Markdown is more than a text, our own bold and code aside."""
     rest = _OURS.sub("", _CODE.sub("", text))
     return [found[0] for pattern in _ACTIVE for found in pattern.finditer(rest)]

@@ -1,17 +1,11 @@
 """The workloads of kernels/ as tests use them: their files, imported without a package, or run as a user would."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 
@@ -38,14 +32,14 @@ NEEDS_TORCH = "the Python workloads need PyTorch"
 NEEDS_TRITON = "these workloads need Triton"
 
 
-def load(name: str) -> ModuleType:
+def load(name):
     """A file of kernels/ as a module; its folder is on the path, as it is for `python FILE`."""
     if str(KERNELS) not in sys.path:
         sys.path.insert(0, str(KERNELS))
     return import_module(name)
 
 
-def documentation(name: str) -> str:
+def documentation(name):
     """What a workload's file says of itself: its docstring, or the comment that it begins with."""
     text = (KERNELS / name).read_text(encoding="utf-8")
     if name.endswith(".py"):
@@ -55,7 +49,7 @@ def documentation(name: str) -> str:
     return "\n".join(line.removeprefix("//").removeprefix(" ") for line in lines[:end])
 
 
-def documented_variants(name: str) -> list[str]:
+def documented_variants(name):
     """The variants that a workload's file names, none where it has none."""
     for line in documentation(name).splitlines():
         if line.startswith("Variants: "):
@@ -63,7 +57,7 @@ def documented_variants(name: str) -> list[str]:
     return []
 
 
-def documented_pairs() -> dict[str, tuple[str, str, str]]:
+def documented_pairs():
     """Each pair of `remedies`: its fault, its remedy and what is said of it, in the order in which they run."""
     return {
         function.name: (*(ast.literal_eval(text) for text in mark.args[:2]), ast.get_docstring(function) or "")
@@ -75,7 +69,7 @@ def documented_pairs() -> dict[str, tuple[str, str, str]]:
     }
 
 
-def run(script: Path, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(script, *arguments, **environment):
     """Run a workload as a user would, from another folder."""
     return subprocess.run(  # noqa: S603 - our own scripts
         [sys.executable, str(script), *map(str, arguments)],

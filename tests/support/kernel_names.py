@@ -1,4 +1,10 @@
-"""Names of kernels of PyTorch and cuBLAS that several tests make programs of."""
+"""The families of kernels, and names of kernels of PyTorch and cuBLAS that several tests make programs of."""
+
+FAMILIES = {
+    *("gemm", "conv", "attention", "elementwise", "reduce", "scan", "sort", "softmax", "normalization", "copy"),
+    *("index", "embedding", "random", "optimizer", "loss", "pooling", "resample", "fft", "linalg", "rnn"),
+    *("communication", "fill", "other"),
+}
 
 ONE = "void at::native::vectorized_elementwise_kernel<4, at::native::{}, std::array<char*, 2ul> >(int)"
 ADD, MUL, POW = (ONE.format(f"{name}<float>") for name in ("CUDAFunctor_add", "MulFunctor", "PowFunctor"))

@@ -5,10 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _LONGEST = 52  # of a name; what is cut off is "..."
 _NS = {"us": 10**3, "ms": 10**6, "s": 10**9}
@@ -31,7 +27,7 @@ class Printed:
     count: int
     cells: dict[str, str]
 
-    def is_of(self, row: dict[str, object]) -> bool:
+    def is_of(self, row):
         """Whether `row` of our own table would print so."""
         name = str(row["name"])
         shown = name if len(name) < _LONGEST else f"{name[:_LONGEST]}..."
@@ -40,7 +36,7 @@ class Printed:
         )
 
 
-def _agrees(text: str, value: float) -> bool:
+def _agrees(text, value):
     if text.endswith("%"):
         return abs(Decimal(text[:-1]) - Decimal(value) * 100) <= Decimal("0.00501")
     number, unit = re.fullmatch(r"(-?[\d.]+)([mu]?s)", text).groups()
@@ -49,7 +45,7 @@ def _agrees(text: str, value: float) -> bool:
     return abs(Decimal(number) * step - Decimal(value)) <= Decimal(step) / 2000 + Decimal("0.01")
 
 
-def parsed(path: Path) -> list[Printed]:
+def parsed(path):
     """The rows of a printed table, in its order."""
     lines = path.read_text(encoding="utf-8").splitlines()
     first, head, last = [place for place, line in enumerate(lines) if line.startswith("-----")]

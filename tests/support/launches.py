@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from support.build import call, graph, kernel, memcpy, memset, report
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
     from random import Random
 
-    from kanalyze.report import Report
     from support.build import Event
 
 CALL_NS = 4_000
@@ -28,12 +26,12 @@ class Launch(NamedTuple):
     thread: int = 1
 
 
-def copy_in(pause: int = PAUSE_NS) -> Launch:
+def copy_in(pause=PAUSE_NS):
     """A copy to the device."""
     return Launch("Host-to-Device", pause=pause)
 
 
-def copy_out(pause: int = PAUSE_NS) -> Launch:
+def copy_out(pause=PAUSE_NS):
     """A copy of a result to the host."""
     return Launch("Device-to-Host", pause=pause)
 
@@ -50,7 +48,7 @@ class Program:
     begun: list[int] = field(default_factory=list)
     correlation: int = 0
 
-    def iterations(self, *each: Iterable[Launch]) -> Program:
+    def iterations(self, *each):
         """Iterations that are to be found, and what each of them launches."""
         for launches in each:
             before = len(self.events)
@@ -58,13 +56,13 @@ class Program:
             self.begun.append(self.events[before].start)
         return self
 
-    def then(self, launches: Iterable[Launch]) -> Program:
+    def then(self, launches):
         """Launches of no iteration."""
         for one in launches:
             self._launch(one)
         return self
 
-    def beside(self, launches: Iterable[Launch], thread: int) -> Program:
+    def beside(self, launches, thread):
         """Launches by another thread since the beginning, which do not wait for those of the first one."""
         until, self.now = self.now, 1_000
         for one in launches:
@@ -74,13 +72,13 @@ class Program:
         self.now = max(until, self.now)
         return self
 
-    def waits(self, ns: int = 20_000) -> Program:
+    def waits(self, ns=20_000):
         """The host waits for the device."""
         self.events.append(call("cudaStreamSynchronize", self.now, self.now + ns, process=self.process))
         self.now += ns
         return self
 
-    def _launch(self, one: Launch) -> None:
+    def _launch(self, one):
         pause = one.pause if self.jitter is None else int(one.pause * self.jitter.uniform(0.7, 1.4))
         start, self.correlation = self.now + pause, self.correlation + 1
         keys = {"process": self.process, "correlation": self.correlation}
@@ -99,17 +97,17 @@ class Program:
             self.events.append(kernel(*ran, name=one.name, grid=(one.blocks, 1, 1), **keys))
 
 
-def report_of(*programs: Program) -> Report:
+def report_of(*programs):
     """The report of several processes."""
     return report([event for program in programs for event in program.events])
 
 
-def layer(number_of: int, name: str = "layer", size: int = 6, ns: int = 10_000) -> list[Launch]:
+def layer(number_of, name="layer", size=6, ns=10_000):
     """So many identical layers."""
     return [Launch(f"{name} {part}", ns=ns) for part in range(size)] * number_of
 
 
-def training_step(layers: int = 6, *, data: bool = True, optimizer: str = "update") -> list[Launch]:
+def training_step(layers=6, *, data=True, optimizer="update"):
     """Forward, backward, and an update of the parameters."""
     start = [copy_in(pause=60_000)] if data else []
     forward = [Launch("embedding", pause=40_000), *layer(layers, "forward"), Launch("head"), Launch("loss")]
@@ -117,6 +115,6 @@ def training_step(layers: int = 6, *, data: bool = True, optimizer: str = "updat
     return [*start, *forward, *backward, *[Launch(f"{optimizer} {part}") for part in range(3)]]
 
 
-def random_launches(random: Random, names: Sequence[str], weights: Sequence[float], number: int) -> list[Launch]:
+def random_launches(random, names, weights, number):
     """Launches that are drawn one by one."""
     return [Launch(name) for name in random.choices(names, weights, k=number)]

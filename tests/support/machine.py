@@ -33,7 +33,7 @@ class Task:
     blocks: bool = False
     to_host: bool = False
 
-    def mended(self, call_ns: int, work_ns: int) -> Task:
+    def mended(self, call_ns, work_ns):
         """The same, in no more time, and without waiting, but for what a synchronous copy brings to the host."""
         waits = self.kind == "synchronous" and self.to_host
         return replace(self, call_ns=min(call_ns, self.call_ns), work_ns=min(work_ns, self.work_ns), blocks=waits)

@@ -22,7 +22,7 @@ LAYOUTS = {
 }
 
 
-def dumps(value: object, separator: str = ", ", colon: str = ": ") -> str:
+def dumps(value, separator=", ", colon=": "):
     """JSON with numbers as they are: a Decimal keeps its digits."""
     if isinstance(value, dict):
         inside = (f"{json.dumps(key)}{colon}{dumps(one, separator, colon)}" for key, one in value.items())
@@ -34,7 +34,7 @@ def dumps(value: object, separator: str = ", ", colon: str = ": ") -> str:
 
 def trace(  # noqa: PLR0913 - all that a trace can be
     events, layout="kineto", head=None, tail=None, *, bare=False, crlf=False, mark=False
-) -> bytes:
+):
     """The text of a trace, its properties before (`head`) and after the events (`tail`)."""
     separator, colon, between, opening, closing = LAYOUTS[layout]
 
@@ -56,14 +56,14 @@ def trace(  # noqa: PLR0913 - all that a trace can be
 _NUMBERS = count()
 
 
-def written_to(folder, text: bytes, *, compressed: bool = False):
+def written_to(folder, text, *, compressed=False):
     """A file with this text."""
     path = folder / f"trace{next(_NUMBERS)}.json{'.gz' if compressed else ''}"
     path.write_bytes(gzip.compress(text, 1) if compressed else text)
     return path
 
 
-def report_of(folder, text: bytes, *, compressed: bool = False):
+def report_of(folder, text, *, compressed=False):
     """The report in a file with this text, read anew."""
     path = written_to(folder, text, compressed=compressed)
     try:
@@ -72,12 +72,12 @@ def report_of(folder, text: bytes, *, compressed: bool = False):
         path.unlink()
 
 
-def counted(report) -> dict[str, int]:
+def counted(report):
     """The reader's notes: how many by what was looked at."""
     return dict(report.table("notes").select("check", "count").iter_rows())
 
 
-def x(category, name, start, length, args=None, pid=4000, tid=4001, **more) -> dict:  # noqa: PLR0913
+def x(category, name, start, length, args=None, pid=4000, tid=4001, **more):  # noqa: PLR0913
     """A complete event, its times in microseconds."""
     event = {"ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": start, "dur": length, **more}
     return event if args is None else {**event, "args": args}
@@ -109,7 +109,7 @@ IDS = st.none() | SMALL | st.integers(-1, 1 << 40) | SMALL.map(str)
 
 
 @st.composite
-def decimals(draw, *, wide=False) -> Decimal | int:
+def decimals(draw, *, wide=False):
     """A time in microseconds with 0 to 3 decimals."""
     largest = (1 << 57) // 1000 if wide else 5000  # sums of all of a trace fit 62 bits, or it is refused
     whole = draw(st.integers(-largest if wide else 0, largest))
@@ -142,7 +142,7 @@ _ARGS = {
 
 
 @st.composite
-def events(draw, times=None) -> dict:
+def events(draw, times=None):
     """Any event, with odd arguments besides and its keys in any order."""
     category = draw(st.sampled_from(list(_ARGS)))
     times = decimals() if times is None else times
@@ -180,7 +180,7 @@ PROPERTIES = st.fixed_dictionaries(
 
 
 @st.composite
-def traces(draw, times=None) -> bytes:
+def traces(draw, times=None):
     """The text of any trace; with events, one at least is of torch, or it is refused as another program's."""
     listed = draw(st.lists(events(times), max_size=12))
     return trace(
@@ -194,6 +194,6 @@ def traces(draw, times=None) -> bytes:
     )
 
 
-def unescaped(text: bytes) -> bytes:
+def unescaped(text):
     """The text of a trace as Kineto wrote it until 2026: quotes in names as they are."""
     return re.sub(rb'\\"', b'"', text)

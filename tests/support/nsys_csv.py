@@ -7,7 +7,6 @@ decimal; integers must be equal. An empty file is a report without rows, or one 
 import re
 from pathlib import Path
 
-import kanalyze
 from support.real_reports import real_report
 
 TESTS = Path(__file__).parent.parent
@@ -27,22 +26,22 @@ TIMES = {
 _FIELD = re.compile(r'(?:"(?P<quoted>.*?)"|(?P<plain>[^,]*))(?:,|$)')
 
 
-def reports_with(nsys_report: str) -> list[str]:
+def reports_with(nsys_report):
     """The names of the reports for which nsys' CSV of that kind is there."""
     return sorted(path.parent.name for path in EXPECTED.glob(f"*/{nsys_report}.csv"))
 
 
-def path_of(name: str) -> Path:
+def path_of(name):
     """The file of a report of the tests."""
     return TESTS / "reports" / f"{name}.sqlite"
 
 
-def report_of(name: str) -> kanalyze.Report:
+def report_of(name):
     """A report of the tests."""
     return real_report(path_of(name))
 
 
-def fields_of(line: str) -> list[str]:
+def fields_of(line):
     """The fields of one line of nsys' CSV."""
     found, at = [], 0
     while at <= len(line):
@@ -54,7 +53,7 @@ def fields_of(line: str) -> list[str]:
     return found
 
 
-def rows_of(name: str, nsys_report: str) -> list[dict[str, str]]:
+def rows_of(name, nsys_report):
     """The rows that nsys printed, by its own names of the columns."""
     lines = (EXPECTED / name / f"{nsys_report}.csv").read_text(encoding="utf-8").splitlines()
     if not lines:
@@ -74,7 +73,7 @@ def assert_rows(ours, theirs, columns):
         assert not wrong, (number, wrong)
 
 
-def agrees(value, text: str) -> bool:
+def agrees(value, text):
     """Whether nsys' text is our value, within half of its last digit."""
     if value is None:
         return text == ""

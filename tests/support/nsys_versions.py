@@ -13,7 +13,6 @@ from support.exports import altered, columns_of, remade, tables_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
 KERNEL, MEMCPY, MEMSET, SYNC, RECORDS, GRAPH = (
     f"CUPTI_ACTIVITY_KIND_{name}"
@@ -106,7 +105,7 @@ VERSIONS = {
 }
 
 
-def as_written_by(version: str, folder: Path, source: Path) -> Path:
+def as_written_by(version, folder, source):
     """A copy of `source`, an export of 2025.3, in `folder` as `version` would have written it."""
     facts, have = VERSIONS[version], tables_of(source)
     statements = [f"DROP TABLE {table}" for table in facts.lacks_tables if table in have]

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 
-def mark_most_slow(items) -> None:
+def mark_most_slow(items):
     """Marks all collected cases of a test with `one_in(n)` as slow, but for the first and every nth after it."""
     seen = Counter()
     for item in items:

@@ -3,12 +3,9 @@
 ``python tests/support/examples.py`` writes it beside the renderer; a test holds the file against this.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -34,7 +31,7 @@ _SAYS_NOTHING = (
 )
 
 
-def schema() -> dict[str, Any]:
+def schema():
     """The schema."""
     parts = re.split(r"^## (.*)$", (ROOT / "docs" / "summary-json.md").read_text(), flags=re.MULTILINE)
     page = dict(zip(parts[1::2], parts[2::2], strict=True))
@@ -63,24 +60,24 @@ def schema() -> dict[str, Any]:
     }
 
 
-def text() -> str:
+def text():
     """The file's text."""
     return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
 
 
-def _object(properties: dict[str, Any], optional: tuple[str, ...] = ()) -> dict[str, Any]:
+def _object(properties, optional=()):
     required = [name for name in properties if name not in optional]
     return {"type": "object", "required": required, "properties": properties}
 
 
-def _rows(row: dict[str, Any] | None = None, description: str = "") -> dict[str, Any]:
+def _rows(row=None, description=""):
     told = {"description": description} if description else {}
     return {"type": "array", "items": row or {"type": "object"}} | told
 
 
-def _properties(section: str) -> dict[str, Any]:
+def _properties(section):
     """The keys that a section of the page documents, with types and meanings."""
-    found: dict[str, Any] = {}
+    found = {}
     for name, kind, meaning in _ROW.findall(section):
         told = _type(kind.strip()) | {"description": _LINK.sub(r"\1", meaning)}
         names = [f"{bucket}_ns" for bucket in BUCKETS] if name == "BUCKET_ns" else [name]
@@ -88,18 +85,18 @@ def _properties(section: str) -> dict[str, Any]:
     return found
 
 
-def _type(kind: str) -> dict[str, Any]:
+def _type(kind):
     base = kind.removesuffix(" or null")
     name = _TYPES.get(base, base)
     items = {"items": _ITEMS[base]} if base in _ITEMS else {}
     return {"type": [name, "null"] if base != kind else name} | items
 
 
-def _told(section: str) -> dict[str, Any]:
+def _told(section):
     return _object(_properties(section))
 
 
-def _head(page: dict[str, str]) -> dict[str, Any]:
+def _head(page):
     """What begins the object of every report."""
     return {
         "schema_version": {"const": SCHEMA_VERSION, "description": "Grows with every change that can break a program."},
@@ -109,7 +106,7 @@ def _head(page: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _first_page(page: dict[str, str]) -> dict[str, Any]:
+def _first_page(page):
     keys = _properties(page["The first page"])
     rows = {name: _rows(_row(name, given=False), _told_of(keys[name])) for name in _FIRST}
     rows["windows"] = _rows(_told(page["windows"]), keys["windows"]["description"])
@@ -130,7 +127,7 @@ def _first_page(page: dict[str, str]) -> dict[str, Any]:
     return _object(every, tuple(name for name in (*keys, "joined_with") if name not in (*given, "iterations")))
 
 
-def _iterations() -> dict[str, Any]:
+def _iterations():
     """What repeats: the object behind `iterations`."""
     texts, whole = ("name", "first", "last"), ("min_ns", "max_ns", "steady_count", "steady_ns")
     return {
@@ -146,7 +143,7 @@ def _iterations() -> dict[str, Any]:
     }
 
 
-def _bare() -> dict[str, Any]:
+def _bare():
     """Runs without a profiler: the object behind `without_profiler`."""
     times = ("ns", "recorded_ns", "low_ns", "high_ns")
     iteration = {
@@ -164,7 +161,7 @@ def _bare() -> dict[str, Any]:
     }
 
 
-def _full(page: dict[str, str]) -> dict[str, Any]:
+def _full(page):
     keys = _properties(page["The object"])
     rows = {table.name: _rows(_row(table.name, given=True), _told_of(keys[table.name])) for table in TABLES}
     rows["processes"] = _rows(_row("processes", given=True), keys["processes"]["description"])
@@ -183,23 +180,23 @@ def _full(page: dict[str, str]) -> dict[str, Any]:
     return _object(every, (*(table.name for table in TABLES), *joined))
 
 
-def _of_instances(page: dict[str, str]) -> dict[str, Any]:
+def _of_instances(page):
     rows = {"instances": _rows(_told(page["instances"])), "spread": _rows(_told(page["spread"]))}
     return _object(_head(page) | _properties(page["All instances of a range"]) | _head(page) | rows)
 
 
-def _told_of(key: dict[str, Any]) -> str:
+def _told_of(key):
     return f"{key['description']}. {_SAYS_NOTHING}"
 
 
-def _reasons(key: dict[str, Any]) -> dict[str, Any]:
+def _reasons(key):
     return {"type": "object", "additionalProperties": {"type": "string"}, "description": key["description"]}
 
 
-def _row(name: str, *, given: bool) -> dict[str, Any]:
+def _row(name, *, given):
     """A row of a table in all its forms; with what is missing `given` as null, or left out."""
     forms = [catalog.table(name), *catalog.forms(name)]
-    found: dict[str, Any] = {}
+    found = {}
     for form in forms:
         for column in form.columns:
             told = {"description": f"{column.doc} [{column.unit}]" if column.unit else column.doc}
@@ -210,7 +207,7 @@ def _row(name: str, *, given: bool) -> dict[str, Any]:
     return _object(found, tuple(name for name in found if name not in shared))
 
 
-def _json_type(dtype: Any) -> dict[str, Any]:
+def _json_type(dtype):
     base = dtype if isinstance(dtype, type) else type(dtype)
     if base is pl.List:
         return {"type": "array", "items": _json_type(dtype.inner)}

@@ -5,29 +5,28 @@ takes reads its own by `kanalyze.read`.
 """
 
 from functools import cache
-from pathlib import Path
 
 import kanalyze
 from kanalyze.readers.capture.reports import every_report
 
 
 @cache
-def real_report(path: Path) -> kanalyze.Report:
+def real_report(path):
     """The report at `path`, the same object for all tests of a process."""
     return kanalyze.read(path)
 
 
 @cache
-def real_summary(path: Path) -> kanalyze.Summary:
+def real_summary(path):
     """The page of the report at `path`, made once as well."""
     return kanalyze.summarize(real_report(path))
 
 
 @cache
-def _reports(folder: Path) -> tuple[kanalyze.Report, ...]:
+def _reports(folder):
     return tuple(every_report(folder))
 
 
-def real_capture(folder: Path) -> list[kanalyze.Report]:
+def real_capture(folder):
     """The reports of the capture in `folder`, the same objects for all tests of a process."""
     return [*_reports(folder)]

@@ -4,8 +4,6 @@ Times come from a rule each: a call begins when its thread gets there; an operat
 before it in its stream, and the work behind the event for which its stream waits; each with a lag.
 """
 
-from __future__ import annotations
-
 from hypothesis import strategies as st
 
 from support.build import call, host, kernel, report

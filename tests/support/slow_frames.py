@@ -4,19 +4,13 @@ Written from the description of :mod:`kanalyze.analyses.host._range_lines`; whic
 list.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
 from support.build import host, nvtx
 from support.slow_gaps import SlowGaps, gap_reports
 from support.slow_model import thread_of
-
-if TYPE_CHECKING:
-    from support.slow_model import Item
 
 #: Whose each Python function of the strategy below is.
 WHOSE = {
@@ -37,7 +31,7 @@ _ORDER = ("range", "python", "op", "api")
 class SlowFrames(SlowGaps):
     """The culprits of a report in which a framework recorded operators or Python functions."""
 
-    def __init__(self, events, window=(None, None), records=()) -> None:
+    def __init__(self, events, window=(None, None), records=()):
         super().__init__(events, window, records)
         self.python = [item for item in self.items if item.event.kind == "python"]
         self.functions = [item for item in self.python if WHOSE[item.event.name] == "program"]
@@ -45,7 +39,7 @@ class SlowFrames(SlowGaps):
         inner = [item for item in self.python if WHOSE[item.event.name] == "module" or self._called(item)]
         self.things = [*(item for item in named if not _nameless(item)), *inner]
 
-    def _called(self, item: Item) -> bool:
+    def _called(self, item):
         """Whether the program called a library's function, directly or through what passes calls on."""
         if WHOSE[item.event.name] != "library":
             return False
@@ -62,7 +56,7 @@ class SlowFrames(SlowGaps):
             culprit = self._in(wait.thread, at) or self._beside(wait, told, place)
         return at, bucket, culprit, around
 
-    def _in(self, thread, at) -> str | None:
+    def _in(self, thread, at):
         """What a thread was in, as it is told; None for nothing."""
         thing = _innermost(self.things, thread, at)
         function = _innermost(self.functions, thread, at)
@@ -74,7 +68,7 @@ class SlowFrames(SlowGaps):
             thing = other
         return thing and thing.event.name
 
-    def _beside(self, wait, told, place) -> str | None:
+    def _beside(self, wait, told, place):
         """What a stretch in nothing lies between; it ends where the innermost range changes."""
 
         def alike(number):
@@ -98,7 +92,7 @@ class SlowFrames(SlowGaps):
         ended = f"after {self._named(left)}"
         return ended if right is None else f"between {self._named(left)} and {self._named(right)}"
 
-    def _range(self, thread, at) -> Item | None:
+    def _range(self, thread, at):
         """The range that a thread was in, as :meth:`SlowGaps.innermost` finds it."""
         here = [item for item in self.ranges if thread_of(item) == thread and item.covers(at)]
         nesting = [item for item in here if item.event.side.get("style", "PushPop") == "PushPop"]
@@ -107,20 +101,20 @@ class SlowFrames(SlowGaps):
         return inner or min(pairs, key=lambda item: (item.start, item.event_id), default=None)
 
 
-def _nameless(item: Item) -> bool:
+def _nameless(item):
     return item.event.name is None or item.event.name.startswith("ProfilerStep#")
 
 
-def _depth(item: Item) -> tuple[int, int, int, int]:
+def _depth(item):
     return item.start, -item.event.end, _ORDER.index(item.event.kind), item.event_id
 
 
-def _innermost(items, thread, at) -> Item | None:
+def _innermost(items, thread, at):
     here = [item for item in items if thread_of(item) == thread and item.covers(at)]
     return max(here, key=_depth, default=None)
 
 
-def _within(inner: Item, outer: Item) -> bool:
+def _within(inner, outer):
     return inner.start > outer.start or (inner.start == outer.start and inner.end < outer.end)
 
 

@@ -17,9 +17,6 @@ from support.slow_model import DEVICE_KINDS, SlowModel, rank, thread_of
 from support.strategies import EVENTS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from support.build import Event
     from support.slow_model import Item
 
 IDLE = ("profiler", "loading", "allocation", "launch", "queued", "sync", "api", "host", "unknown")
@@ -33,7 +30,7 @@ class Gap:
     instants: tuple[tuple[int, str, str | None, str | None], ...]
     ender: Item | None
 
-    def row(self, model: SlowGaps) -> tuple[object, ...]:
+    def row(self, model):
         """The gap as a row of the table, up to the range that ended it."""
         buckets = Counter(bucket for _, bucket, _, _ in self.instants)
         reason = max(IDLE, key=lambda bucket: (buckets[bucket], -IDLE.index(bucket)))
@@ -60,27 +57,25 @@ class Gap:
 class SlowGaps(SlowModel):
     """The gaps of each device, and their culprits."""
 
-    def __init__(
-        self, events: Sequence[Event], window=(None, None), records: Sequence[Mapping[str, object]] = ()
-    ) -> None:
+    def __init__(self, events, window=(None, None), records=()):
         super().__init__(events, window)
         self.records = records
         self.ranges = [item for item in self.items if item.event.kind == "range"]
         self.syncs = [item for item in self.items if item.event.kind == "sync"]
 
-    def gaps(self) -> list[Gap]:
+    def gaps(self):
         """All gaps, by device and time."""
         return [gap for device in self.devices for gap in self._gaps_of(device)]
 
-    def culprits(self) -> dict[tuple[object, ...], tuple[int, int, int]]:
+    def culprits(self):
         """By device, bucket, culprit and range: nanoseconds, gaps, and the most in one gap."""
-        found: dict[tuple[object, ...], list[int]] = {}
+        found = {}
         for gap in self.gaps():
             for key, ns in Counter(instant[1:] for instant in gap.instants).items():
                 found.setdefault((gap.device, *key), []).append(ns)
         return {key: (sum(times), len(times), max(times)) for key, times in found.items()}
 
-    def _gaps_of(self, device: int) -> list[Gap]:
+    def _gaps_of(self, device):
         low, high = self.window(device)
         found = []
         for wait in self._waits(device):
@@ -90,7 +85,7 @@ class SlowGaps(SlowModel):
             found += [Gap(device, tuple(instants), ender)] if instants else []
         return found
 
-    def _ender(self, device: int, end: int) -> Item | None:
+    def _ender(self, device, end):
         real = [item for item in self.operations if item.event.device == device and item.end > item.start]
         enders = [item for item in real if item.start == end]
         return min(enders, key=lambda item: (rank(item.event), item.event_id), default=None)
@@ -111,7 +106,7 @@ class SlowGaps(SlowModel):
             culprit = self._between(wait, told, place) if around is None else around
         return at, bucket, culprit, around
 
-    def _between(self, wait, told, place) -> str | None:
+    def _between(self, wait, told, place):
         def free(number):
             at, bucket, _ = told[number]
             return bucket == "host" and self.innermost(wait.thread, at) is None
@@ -133,14 +128,14 @@ class SlowGaps(SlowModel):
             f"after {self._named(left)}" if right is None else f"between {self._named(left)} and {self._named(right)}"
         )
 
-    def shown(self, item: Item) -> str | None:
+    def shown(self, item):
         """A call as nsys shows it."""
         return item.event.name and re.sub(r"_v\d{4}$", "", item.event.name)
 
-    def _named(self, item: Item) -> str:
+    def _named(self, item):
         return self.shown(item) or "a call without a name"
 
-    def innermost(self, thread: tuple[int, int] | None, instant: int) -> str | None:
+    def innermost(self, thread, instant):
         """The range that a thread was in."""
         here = [item for item in self.ranges if thread_of(item) == thread and item.covers(instant)]
         nesting = [item for item in here if item.event.side.get("style", "PushPop") == "PushPop"]
@@ -149,7 +144,7 @@ class SlowGaps(SlowModel):
         found = inner or min(pairs, key=lambda item: (item.start, item.event_id), default=None)
         return found and found.event.name
 
-    def waited_for(self, operation: Item) -> str:
+    def waited_for(self, operation):
         """What an operation that was already submitted waited for."""
         before = [item for item in self.operations if item.event.device == operation.event.device]
         ended = [item for item in before if item.start < item.end <= operation.start]
@@ -166,7 +161,7 @@ class SlowGaps(SlowModel):
             return f"after {named(last)} on the same stream"
         return f"after {named(last)} on stream {'?' if last.event.stream is None else last.event.stream}"
 
-    def _behind_event(self, operation: Item) -> Item | None:
+    def _behind_event(self, operation):
         """The work in front of the events that an operation was submitted behind; what ended last of it."""
         found = []
         for sync in self.syncs:
@@ -181,33 +176,33 @@ class SlowGaps(SlowModel):
         known = [item for item in found if item is not None]
         return max(known, key=lambda item: (item.event.end, item.event_id), default=None)
 
-    def _call(self, process, correlation) -> Item | None:
+    def _call(self, process, correlation):
         return next(
             (item for item in self.calls if (item.event.process, item.event.correlation) == (process, correlation)),
             None,
         )
 
-    def _given(self, stream) -> list[tuple[int, Item]]:
+    def _given(self, stream):
         own = [item for item in self.operations if stream_of(item) == stream]
         return [(launch.start, item) for item in own if (launch := self.launch_of(item)) is not None]
 
-    def _next(self, stream, instant: int) -> Item | None:
+    def _next(self, stream, instant):
         later = [(at, item) for at, item in self._given(stream) if at >= instant]
         found = min(later, key=lambda pair: (pair[0], pair[1].start, pair[1].event_id), default=None)
         return found and found[1]
 
-    def _last(self, stream, instant: int) -> Item | None:
+    def _last(self, stream, instant):
         earlier = [(at, item) for at, item in self._given(stream) if at < instant]
         found = max(earlier, key=lambda pair: (pair[0], pair[1].event.end, pair[1].event_id), default=None)
         return found and found[1]
 
 
-def stream_of(item: Item) -> tuple[object, ...]:
+def stream_of(item):
     """A stream is known by its process, its context and its number."""
     return item.event.process, item.event.context, item.event.stream
 
 
-def named(item: Item) -> str:
+def named(item):
     """An operation's name."""
     return item.event.name or "an operation without a name"
 
@@ -277,7 +272,7 @@ def gap_reports(draw):
     return draw(st.permutations(events)), [row for _, row in waits]
 
 
-def _on_stream(draw, event: Event) -> Event:
+def _on_stream(draw, event):
     if event.kind not in DEVICE_KINDS:
         return event
     return replace(event, stream=draw(st.none() | STREAMS), context=1 + event.device)

@@ -26,8 +26,6 @@ from typing import TYPE_CHECKING
 from kanalyze.analyses.host._call_kinds import bucket_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from support.build import Event
 
 BUSY = ("kernel", "communication", "memcpy", "memset")
@@ -45,14 +43,14 @@ class Item:
     event: Event
 
     @property
-    def start(self) -> int:
+    def start(self):
         return self.event.start
 
     @property
-    def end(self) -> int:
+    def end(self):
         return max(self.event.start, self.event.end)
 
-    def covers(self, instant: int) -> bool:
+    def covers(self, instant):
         return self.start <= instant < self.end
 
 
@@ -70,9 +68,7 @@ class Wait:
 class SlowModel:
     """What each instant of each device went to."""
 
-    def __init__(
-        self, events: Sequence[Event], window=(None, None), context_from_ns=10_000_000, prompt_ns=50_000
-    ) -> None:
+    def __init__(self, events, window=(None, None), context_from_ns=10_000_000, prompt_ns=50_000):
         self.items = [Item(number, event) for number, event in enumerate(events)]
         self.asked = window
         self.context_from_ns, self.prompt_ns = context_from_ns, prompt_ns
@@ -84,11 +80,11 @@ class SlowModel:
         self.begun_before = self._begun_before()
         self.unseen = self._unseen()
 
-    def ledger(self) -> dict[tuple[int, str, str | None], int]:
+    def ledger(self):
         """Nanoseconds by device, bucket and detail."""
         return dict(Counter((device, *told) for device in self.devices for _, *told in self.instants(device)))
 
-    def instants(self, device: int) -> Iterator[tuple[int, str, str | None]]:
+    def instants(self, device):
         """Each instant of the device's window, with its bucket and detail."""
         waits = self._waits(device)
         for instant in range(*self.window(device)):
@@ -99,7 +95,7 @@ class SlowModel:
                 wait = next(wait for wait in waits if wait.start <= instant < wait.end)
                 yield instant, *self._idle(wait, instant)
 
-    def exclusive(self) -> dict[int, int]:
+    def exclusive(self):
         """Exclusive nanoseconds by event_id, of the operations that have any inside the window."""
         found, (low, high) = Counter(), self.asked
         for device in self.devices:
@@ -111,24 +107,24 @@ class SlowModel:
                     found[owner.event_id] += 1
         return dict(found)
 
-    def owner(self, device: int, instant: int) -> Item | None:
+    def owner(self, device, instant):
         """The operation that the device is busy with."""
         running = [item for item in self.operations if item.event.device == device and item.covers(instant)]
         return min(running, key=lambda item: (rank(item.event), item.start, item.event_id), default=None)
 
-    def activity(self, device: int) -> tuple[int, int]:
+    def activity(self, device):
         """First start and last end of all calls and operations of the processes that ran something on it."""
         processes = {item.event.process for item in self.operations if item.event.device == device}
         theirs = [item for item in self.operations + self.calls if item.event.process in processes]
         return min(item.start for item in theirs), max(item.event.end for item in theirs)
 
-    def window(self, device: int) -> tuple[int, int]:
+    def window(self, device):
         """What the user gave, else the activity."""
         given, found = self.asked, self.activity(device)
         low, high = (other if asked is None else asked for asked, other in zip(given, found, strict=True))
         return low, max(low, high)
 
-    def launch_of(self, operation: Item) -> Item | None:
+    def launch_of(self, operation):
         """The call that launched an operation."""
         key = (operation.event.process, operation.event.correlation)
         if None in key:
@@ -136,7 +132,7 @@ class SlowModel:
         callers = [item for item in self.calls if (item.event.process, item.event.correlation) == key]
         return min(callers, key=lambda item: (item.start, item.event_id), default=None)
 
-    def _waits(self, device: int) -> list[Wait]:
+    def _waits(self, device):
         inside, whole = self.window(device), self.activity(device)
         low, high = min(inside[0], whole[0]), max(inside[1], whole[1])
         waits, start = [], None
@@ -149,7 +145,7 @@ class SlowModel:
                 start = None
         return waits
 
-    def _wait(self, device: int, start: int, end: int) -> Wait:
+    def _wait(self, device, start, end):
         real = [item for item in self.operations if item.event.device == device and item.end > item.start]
         enders = [item for item in real if item.start == end]
         ender = min(enders, key=lambda item: (rank(item.event), item.event_id), default=None)
@@ -160,7 +156,7 @@ class SlowModel:
         process = None if ended_by is None else ended_by.event.process
         return Wait(start, end, ender, None, self._recent_thread(process, end))
 
-    def _recent_thread(self, process: int | None, instant: int) -> tuple[int, int] | None:
+    def _recent_thread(self, process, instant):
         """The thread of the process's most recent launch, or of its next one."""
         found = {self.launch_of(item) for item in self.operations if item.event.process == process} - {None}
         launches = sorted(found, key=lambda item: (item.start, item.event_id))
@@ -168,7 +164,7 @@ class SlowModel:
         after = [item for item in launches if item.start > instant]
         return thread_of((before[-1:] + after[:1])[0]) if launches else None
 
-    def _idle(self, wait: Wait, instant: int) -> tuple[str, str | None]:
+    def _idle(self, wait, instant):
         if wait.thread is None:
             return "unknown", None
         doing = self._doing(wait.thread, instant)
@@ -178,7 +174,7 @@ class SlowModel:
         submitted = self._submitted(wait, instant)
         return submitted or doing.get("sync") or doing.get("api") or ("host", None)
 
-    def _submitted(self, wait: Wait, instant: int) -> tuple[str, str | None] | None:
+    def _submitted(self, wait, instant):
         """What the launch call says of an instant of the interval; None before it."""
         launch, unseen = wait.launch, wait.ender in self.unseen
         if launch is None:
@@ -189,7 +185,7 @@ class SlowModel:
             return "queued", None
         return RECORDING_BEGINS if unseen else ("launch", "latency")
 
-    def _doing(self, thread: tuple[int, int], instant: int) -> dict[str, tuple[str, str | None]]:
+    def _doing(self, thread, instant):
         """What a thread is in, by the bucket that its name says: as the ledger has what started first."""
         found = {}
         own = [item for item in self.calls + self.overheads if thread_of(item) == thread]
@@ -199,12 +195,12 @@ class SlowModel:
             found.setdefault(bucket, told)
         return found
 
-    def _order(self, item: Item, instant: int) -> tuple[int, bool, int]:
+    def _order(self, item, instant):
         made = self.context_calls.get(item)
         rest = made is not None and made <= instant
         return (made if rest else item.start), rest, item.event_id
 
-    def _host_bucket(self, item: Item, instant: int) -> tuple[str, tuple[str, str | None]]:
+    def _host_bucket(self, item, instant):
         name = item.event.name
         if item.event.kind == "overhead":
             return "profiler", ("profiler", name)
@@ -215,11 +211,11 @@ class SlowModel:
             return "sync", RECORDING_BEGINS
         return bucket, (bucket, name and re.sub(r"_v\d{4}$", "", name))
 
-    def _waits_unseen(self, item: Item) -> bool:
+    def _waits_unseen(self, item):
         first = self.begun_before.get(item.event.process)
         return first is not None and item.start < first and item.event.end - item.start > self.prompt_ns
 
-    def _begun_before(self) -> dict[int, int]:
+    def _begun_before(self):
         """When anything first ran in each process that was at work before."""
         found = {}
         for process in {item.event.process for item in self.operations} & {item.event.process for item in self.calls}:
@@ -235,14 +231,14 @@ class SlowModel:
                 found[process] = first
         return found
 
-    def _not_in_a_call_since(self, overhead: Item) -> int | None:
+    def _not_in_a_call_since(self, overhead):
         """When the last call before a context ended that was made outside of all calls; None for other overheads."""
         if "context created" not in (overhead.event.name or "") or self._outermost_around(overhead) is not None:
             return None
         own = [item.event.end for item in self.calls if thread_of(item) == thread_of(overhead)]
         return max((end for end in own if end <= overhead.start), default=overhead.start)
 
-    def _unseen(self) -> set[Item]:
+    def _unseen(self):
         """The operations that waited for what was launched before the recording began."""
         found, launches = set(), {}
         for item in self.operations:
@@ -259,7 +255,7 @@ class SlowModel:
                 found.add(item)
         return found
 
-    def _context_calls(self) -> dict[Item, int]:
+    def _context_calls(self):
         """The calls that made contexts, each with the time by which it had."""
         found = {}
         for process in {item.event.process for item in self.calls}:
@@ -279,7 +275,7 @@ class SlowModel:
         found.pop(None, None)
         return found
 
-    def _tells(self, call: Item, calls: list[Item]) -> bool:
+    def _tells(self, call, calls):
         """Whether a long first call can only have made a context."""
         process, name = call.event.process, call.event.name
         began = any(item.event.name == "cuInit" and item.start < call.start for item in calls)
@@ -290,45 +286,45 @@ class SlowModel:
         launch = None if first is None else self.launch_of(first)
         return first is None or (launch is not None and first.start - launch.event.end < self.context_from_ns)
 
-    def _outermost_around(self, overhead: Item) -> Item | None:
+    def _outermost_around(self, overhead):
         same = [item for item in self.calls if thread_of(item) == thread_of(overhead)]
         begun = [item for item in same if item.start <= overhead.start]
         around = [item for item in begun if item.event.end >= overhead.event.end]
         return min(around, key=lambda item: (item.start, -item.end, item.event_id), default=None)
 
 
-def needs_context(event: Event) -> bool:
+def needs_context(event):
     """Whether a call could be the one that makes a context; one without a name could."""
     return event.name not in CALLS_WITHOUT_CONTEXT
 
 
-def by_driver(item: Item) -> bool:
+def by_driver(item):
     """Whether it is a copy of unified memory, which needs no call."""
     return (item.event.direction or "").startswith("Unified")
 
 
-def stream_of(item: Item) -> tuple[int, int, int | None]:
+def stream_of(item):
     """What tells streams apart."""
     return item.event.process, item.event.device, item.event.stream
 
 
-def thread_of(item: Item) -> tuple[int, int]:
+def thread_of(item):
     """A thread is known by its process and its id."""
     return item.event.process, item.event.thread
 
 
-def bucket_of_operation(event: Event) -> str:
+def bucket_of_operation(event):
     """The busy bucket; a whole graph counts as a kernel."""
     if event.kind == "kernel" and (event.name or "").startswith("nccl"):
         return "communication"
     return "kernel" if event.kind == "graph" else event.kind
 
 
-def detail_of_operation(event: Event) -> str | None:
+def detail_of_operation(event):
     """`graph`, or the direction of a copy."""
     return "graph" if event.kind == "graph" else event.direction
 
 
-def rank(event: Event) -> int:
+def rank(event):
     """Which operation wins: kernel, communication, memcpy, memset."""
     return BUSY.index(bucket_of_operation(event))

@@ -33,7 +33,7 @@ class Cell(NamedTuple):
     unit: str
 
 
-def slow_metrics(page: str) -> list[Row]:
+def slow_metrics(page):
     """The metrics of a page, as rows of :data:`kanalyze.counter_model.METRICS`.
 
     Raises:
@@ -41,7 +41,7 @@ def slow_metrics(page: str) -> list[Row]:
     """
     head, *records = csv.reader(io.StringIO(_whole_records(page)))
     every = [dict(zip(head, record, strict=False)) for record in records]
-    launches: dict[tuple[str, ...], int] = {}
+    launches = {}
     cells, sizes = [], []
     for row in every:
         if not row["ID"].isdecimal():
@@ -61,7 +61,7 @@ def slow_metrics(page: str) -> list[Row]:
                     sizes += _size(row, name, row[name])
     there = [cell for cell in cells if not _asked(missing("text"), (cell.text or "").strip())]
     way = separators(pl.Series([(cell.text or "").strip() for cell in there], dtype=pl.String), sizes)
-    found: dict[tuple[int, str], Row] = {}
+    found = {}
     for cell in there:
         plain, (scale, unit) = (cell.text or "").strip(), base_unit(cell.unit)
         value = _asked(numbers("text", way), plain)
@@ -72,7 +72,7 @@ def slow_metrics(page: str) -> list[Row]:
     return [found[key] for key in sorted(found)]
 
 
-def _whole_records(page: str) -> str:
+def _whole_records(page):
     """Without the lines of others between the records."""
     kept, within = [], False
     for line in page.split("\n"):
@@ -82,14 +82,14 @@ def _whole_records(page: str) -> str:
     return "\n".join([*kept, ""])
 
 
-def _size(row: dict[str, str], name: str, text: str) -> list[tuple[str, int]]:
+def _size(row, name, text):
     product = 1
     for part in row[KNOWN[name]].strip("()").split(",") if name in KNOWN else ["0"]:
         product *= int(part)
     return [(text.strip(), product)] if product else []
 
 
-def _asked(expression: pl.Expr, text: str) -> object:
+def _asked(expression, text):
     return pl.DataFrame({"text": [text]}, schema={"text": pl.String}).select(expression).item()
 
 
@@ -110,7 +110,7 @@ KERNELS = st.sampled_from(["k(int)", "void f<(int)4, float>(T *)", 'say "hi"', "
 
 
 @st.composite
-def made_pages(draw: st.DrawFn) -> str:
+def made_pages(draw):
     """A details page or a raw page with any values, now and then with the lines of others in it."""
     texts = draw(st.sampled_from([WHOLE | DECIMALS, DECIMALS | GROUPED | ODD, ANY | WHOLE | DECIMALS | GROUPED]))
     launches = [
@@ -141,7 +141,7 @@ def made_pages(draw: st.DrawFn) -> str:
     return "\n".join([*lines, ""])
 
 
-def _field(text: str, *, last: bool) -> str:
+def _field(text, *, last):
     """A field as ncu prints it; what is empty at the end has no quotation marks."""
     doubled = text.replace('"', '""')
     return "" if last and not text else f'"{doubled}"'

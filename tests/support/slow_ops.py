@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from support.build import Event
 
 RANK = {"range": 0, "op": 1, "python": 2, "api": 3}
@@ -35,26 +33,26 @@ class Node:
     parent: Node | None = None
 
     @property
-    def start(self) -> int:
+    def start(self):
         return self.event.start
 
     @property
-    def end(self) -> int:
+    def end(self):
         return self.event.end
 
     @property
-    def self_ns(self) -> int:
+    def self_ns(self):
         return self.end - self.start - sum(child.end - child.start for child in self.children)
 
     @property
-    def device_ns(self) -> int:
+    def device_ns(self):
         return sum(self.kernels) + sum(child.device_ns for child in self.children)
 
 
-def nested(spans: Sequence[tuple[int, int]]) -> list[int | None]:
+def nested(spans):
     """The parent of each of `spans`, which are sorted as a thread's events are."""
-    stack: list[int] = []
-    parents: list[int | None] = []
+    stack = []
+    parents = []
     for place, (start, end) in enumerate(spans):
         while stack and (start >= spans[stack[-1]][1] or end > spans[stack[-1]][1]):
             stack.pop()
@@ -63,7 +61,7 @@ def nested(spans: Sequence[tuple[int, int]]) -> list[int | None]:
     return parents
 
 
-def host_nodes(events: Sequence[Event], external_ids: Mapping[int, int], *, python: bool = False) -> list[Node]:
+def host_nodes(events, external_ids, *, python=False):
     """What torch's list has of the host, its doubles removed; `external_ids` are those of operators by event_id.
 
     With `python` Python functions nest among the others, which torch's list has since version 2.13.
@@ -89,18 +87,18 @@ def host_nodes(events: Sequence[Event], external_ids: Mapping[int, int], *, pyth
     return _without_doubles(nodes)
 
 
-def _home(events: Sequence[Event]) -> int:
+def _home(events):
     """The thread that ended the profiling: of the steps, or the first of the process, or that which began first."""
     framework = [event for event in events if event.kind in ("range", "op", "python")]
 
-    def rank(event: Event) -> tuple[int, int, int]:
+    def rank(event):
         stepped = any(other.name.startswith("ProfilerStep#") and other.thread == event.thread for other in framework)
         return (0 if stepped else 1 if event.thread == event.process else 2, event.start, event.thread)
 
     return min(framework, key=rank).thread
 
 
-def _link(nodes: list[Node], events: Sequence[Event], external_ids: Mapping[int, int]) -> None:
+def _link(nodes, events, external_ids):
     """Give each node the device operations of its number, and the calls of its number its thread."""
     calls, kernels = defaultdict(list), defaultdict(list)
     for node in nodes:
@@ -117,7 +115,7 @@ def _link(nodes: list[Node], events: Sequence[Event], external_ids: Mapping[int,
                 call.thread = node.thread
 
 
-def _without_doubles(nodes: list[Node]) -> list[Node]:
+def _without_doubles(nodes):
     while True:
         doubles = set()
         for node in nodes:
@@ -132,9 +130,9 @@ def _without_doubles(nodes: list[Node]) -> list[Node]:
         nodes = [node for node in nodes if node not in doubles]
 
 
-def key_averages(nodes: Sequence[Node]) -> dict[tuple[str, bool], tuple[int, int, int, int, int]]:
+def key_averages(nodes):
     """By name and whether it is an annotation: calls, self and total host time, self and total device time."""
-    found: dict[tuple[str, bool], list[int]] = defaultdict(lambda: [0] * 5)
+    found = defaultdict(lambda: [0] * 5)
     for node in nodes:
         sums = found[node.name, node.event.kind == "range"]
         own = (1, node.self_ns, node.end - node.start, sum(node.kernels), node.device_ns)

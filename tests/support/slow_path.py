@@ -4,8 +4,6 @@ Written from docs/whatif.md, "The critical path". What calls blocked on, and the
 those of the tables that tests hold by themselves.
 """
 
-from __future__ import annotations
-
 from kanalyze.analyses.communication._recorded import last_arrivals
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.host._call_kinds import unseen_syncs

@@ -15,8 +15,6 @@ from support.build import call, graph, kernel, memcpy, memset, nvtx
 from support.strategies import DEVICES, DURATIONS, STARTS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from support.build import Event
 
 #: Later than every range of the strategies below: where a range that was never closed ends.
@@ -38,19 +36,19 @@ class Range:
     end: int
 
     @property
-    def start(self) -> int:
+    def start(self):
         return self.event.start
 
     @property
-    def thread(self) -> tuple[int, int]:
+    def thread(self):
         return self.event.process, self.event.thread
 
     @property
-    def order(self) -> tuple[int, int, int]:
+    def order(self):
         """From the outermost to the innermost."""
         return self.start, -self.end, self.event_id
 
-    def contains(self, other: Range) -> bool:
+    def contains(self, other):
         return (
             self.thread == other.thread
             and self.start <= other.start
@@ -59,7 +57,7 @@ class Range:
         )
 
 
-def name_of(event: Event) -> str:
+def name_of(event):
     """Domain, colon, name."""
     return f"{event.side.get('domain') or ''}:{event.name or ''}"
 
@@ -67,7 +65,7 @@ def name_of(event: Event) -> str:
 class SlowRanges:
     """The ranges of a report and the operations that belong to them."""
 
-    def __init__(self, events: Sequence[Event]) -> None:
+    def __init__(self, events):
         """Read `events`, whose ids are their places."""
         self.events = list(enumerate(events))
         made = [(number, event) for number, event in self.events if event.kind == "range"]
@@ -76,7 +74,7 @@ class SlowRanges:
         self.ranges = [Range(number, name_of(event), event, ends[number]) for number, event in made]
         self.own = [one for one in self.ranges if one.event.side.get("end_thread_id") is None]
 
-    def launch(self, operation: Event) -> Event | None:
+    def launch(self, operation):
         """The call with the operation's process and correlation id that started first."""
         calls = [
             (event.start, number, event)
@@ -87,7 +85,7 @@ class SlowRanges:
         ]
         return min(calls)[2] if calls else None
 
-    def around(self, launch: Event | None) -> list[Range]:
+    def around(self, launch):
         """The ranges in which a call lies."""
         return [
             one
@@ -98,17 +96,17 @@ class SlowRanges:
             and one.end >= launch.end
         ]
 
-    def parent(self, inner: Range) -> Range | None:
+    def parent(self, inner):
         """The tightest range around another."""
         outer = [one for one in self.own if one.contains(inner)]
         return min(outer, key=lambda one: (one.end - one.start, -one.start, -one.event_id), default=None)
 
-    def stack(self, inner: Range) -> list[int]:
+    def stack(self, inner):
         """The ids of the ranges around one, the outermost first, and its own."""
         outer = self.parent(inner)
         return [*(self.stack(outer) if outer else ()), inner.event_id]
 
-    def trace(self, kinds: Sequence[str], device: int | None = None) -> list[dict[str, object]]:
+    def trace(self, kinds, device=None):
         """What range_gpu --trace says without a window."""
         work = self.work(kinds, device)
         inside = {one: [(event, launch) for event, launch in work if one in self.around(launch)] for one in self.own}
@@ -119,12 +117,12 @@ class SlowRanges:
         rows = [self._row(one, found, inside) | self.of_process(one, work) for one, found in inside.items()]
         return sorted(rows, key=lambda row: (row["projected_start_ns"], -row["projected_ns"], row["event_id"]))
 
-    def work(self, kinds: Sequence[str], device: int | None = None) -> list[tuple[Event, Event | None]]:
+    def work(self, kinds, device=None):
         """The operations, each with its launch."""
         asked = (event for _, event in self.events if event.kind in kinds and device in (None, event.device))
         return [(event, self.launch(event)) for event in asked]
 
-    def _row(self, one: Range, work: list[tuple[Event, Event]], inside: dict[Range, object]) -> dict[str, object]:
+    def _row(self, one, work, inside):
         start, end = min(event.start for event, _ in work), max(event.end for event, _ in work)
         parent = self.parent(one)
         return {
@@ -147,7 +145,7 @@ class SlowRanges:
             "whole_graphs": sum(one in self.around(launch) for launch in self.graphs),
         }
 
-    def of_process(self, one: Range, work: list[tuple[Event, Event | None]]) -> dict[str, object]:
+    def of_process(self, one, work):
         """What any thread of its process launched while a range was open."""
         ran = [
             event
@@ -162,9 +160,9 @@ class SlowRanges:
             "process_operations": len(ran),
         }
 
-    def kernels(self) -> dict[tuple[object, ...], dict[str, float]]:
+    def kernels(self):
         """What range_kernels says: by range, style, process, thread and kernel."""
-        found: dict[tuple[object, ...], list[tuple[Range | None, int, int]]] = {}
+        found = {}
         for number, event in self.events:
             if event.kind == "kernel":
                 launch = self.launch(event)
@@ -174,7 +172,7 @@ class SlowRanges:
                     found.setdefault((*label, *thread, event.name), []).append((one, number, event.end - event.start))
         return {key: _kernel_row(ran) for key, ran in found.items()}
 
-    def line(self, process: int, thread: int, instant: int) -> int | None:
+    def line(self, process, thread, instant):
         """The event_id of the range with a name that a thread is in."""
         here = [
             (number, event)
@@ -189,11 +187,11 @@ class SlowRanges:
         return max(stacked)[-1] if stacked else min(paired)[-1] if paired else None
 
 
-def _end(event: Event) -> int:
+def _end(event):
     return OPEN_UNTIL if event.end is None else event.end
 
 
-def _kernel_row(ran: list[tuple[Range | None, int, int]]) -> dict[str, float]:
+def _kernel_row(ran):
     durations = [duration for _, _, duration in ran]
     return {
         "range_count": len({one for one, _, _ in ran if one}),
@@ -204,7 +202,7 @@ def _kernel_row(ran: list[tuple[Range | None, int, int]]) -> dict[str, float]:
     }
 
 
-def spread(values: Sequence[int]) -> dict[str, float]:
+def spread(values):
     """The statistics of a column."""
     return {
         "avg_ns": mean(values),

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 from support.build import call, host, kernel, nvtx, report
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from kanalyze.report import Report
 
 CALL, APART, HANDOVER = 3, 1, 7
@@ -77,24 +75,24 @@ PROLOGUE = [
 class Machine:
     """What a program does to host and device, instruction by instruction."""
 
-    def __init__(self, kernel_ns: Callable[[Launch], int], host_ns: Callable[[Host], int]) -> None:
+    def __init__(self, kernel_ns, host_ns):
         """Nothing has happened; kernels and host work last what the functions say."""
         self.kernel_ns, self.host_ns = kernel_ns, host_ns
         self.now = 0
-        self.ended: dict[int, int] = {}
-        self.pending: dict[int, int] = {}
-        self.events: list[object] = []
-        self.records: list[dict[str, int]] = []
+        self.ended = {}
+        self.pending = {}
+        self.events = []
+        self.records = []
         self.number = 0
 
-    def call(self, name: str, thread: int, ns: int = CALL) -> int:
+    def call(self, name, thread, ns=CALL):
         """A call from now on; its correlation id."""
         self.number += 1
         self.events.append(call(name, self.now, self.now + ns, thread=thread, correlation=self.number))
         self.now += ns
         return self.number
 
-    def do(self, what: object, thread: int) -> None:
+    def do(self, what, thread):
         """One instruction."""
         if isinstance(what, Host):
             self.events.append(nvtx("work", self.now, self.now + self.host_ns(what), thread=thread))
@@ -107,7 +105,7 @@ class Machine:
             self._sync(what, thread)
         self.now += APART
 
-    def _launch(self, what: Launch, thread: int) -> None:
+    def _launch(self, what, thread):
         number = self.call("cudaLaunchKernel", thread)
         start = self.now + LAUNCH
         if what.stream in self.ended:
@@ -118,7 +116,7 @@ class Machine:
         self.ended[what.stream] = end
         self.events.append(kernel(start, end, name=what.name, stream=what.stream, correlation=number))
 
-    def _event(self, what: Event, thread: int) -> None:
+    def _event(self, what, thread):
         if what.of == what.by or what.by in self.pending or what.of not in self.ended:
             return
         recording = self.call("cudaEventRecord", thread)
@@ -148,7 +146,7 @@ class Machine:
         self.events.append(told)
         self.pending[what.by] = self.ended[what.of]
 
-    def _sync(self, what: Sync, thread: int) -> None:
+    def _sync(self, what, thread):
         ends = self.ended.values() if what.stream is None else [self.ended.get(what.stream, 0)]
         begun = self.now
         until = max([begun, *ends]) + RETURN
@@ -162,11 +160,7 @@ class Machine:
             )
 
 
-def simulated(
-    turns: list[tuple[int, list[object]]],
-    kernel_ns: Callable[[Launch], int] = lambda one: one.ns,
-    host_ns: Callable[[Host], int] = lambda one: one.ns,
-) -> Simulated:
+def simulated(turns, kernel_ns=lambda one: one.ns, host_ns=lambda one: one.ns):
     """Runs the turns (thread, instructions) after the prologue; the last thing is a wait for the device."""
     machine = Machine(kernel_ns, host_ns)
     for thread, what in [(1, PROLOGUE), *turns, (1, [Sync(None)])]:

@@ -3,20 +3,13 @@
 Written from definitions.md, section 5, "Blocking calls".
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
 from support.build import call, host
 from support.slow_gaps import STREAMS, SlowGaps, gap_reports, stream_of
 from support.slow_model import thread_of
-
-if TYPE_CHECKING:
-    from support.build import Event
-    from support.slow_model import Item
 
 WAITING = {
     "cudaDeviceSynchronize": "device",
@@ -61,15 +54,15 @@ class SlowSyncs(SlowGaps):
             )
         return found
 
-    def _copies(self, item: Item) -> list[Item]:
+    def _copies(self, item):
         return [copy for copy in self.operations if copy.event.kind == "memcpy" and self.launch_of(copy) is item]
 
-    def _sync(self, item: Item) -> Item | None:
+    def _sync(self, item):
         key = (item.event.process, item.event.correlation)
         own = [sync for sync in self.syncs if (sync.event.process, sync.event.correlation) == key]
         return own[0] if own and None not in key else None
 
-    def _device(self, item: Item, copies: list[Item]) -> int | None:
+    def _device(self, item, copies):
         sync, theirs = self._sync(item), [op for op in self.operations if op.event.process == item.event.process]
         if copies:
             return self._last_copy(copies).event.device
@@ -82,10 +75,10 @@ class SlowSyncs(SlowGaps):
         before = [(at, op.event_id, op.event.device) for at, op in recent if at <= item.start]
         return max(before, default=(None, None, None))[2]
 
-    def _last_copy(self, copies: list[Item]) -> Item:
+    def _last_copy(self, copies):
         return max(copies, key=lambda copy: (copy.event.end, copy.event_id))
 
-    def _waited_for(self, item: Item, scope: str, copies: list[Item]) -> Item | None:
+    def _waited_for(self, item, scope, copies):
         sync = self._sync(item)
         if scope == "event":
             return self._pending(item, self._recorded(sync))
@@ -102,7 +95,7 @@ class SlowSyncs(SlowGaps):
         ]
         return self._pending(item, max(ended, key=lambda op: (op.event.end, op.event_id), default=None))
 
-    def _recorded(self, sync: Item | None) -> Item | None:
+    def _recorded(self, sync):
         number = sync and sync.event.side["record_id"]
         record = next((row for row in self.records if row["record_id"] == number), None)
         if record is None or record["process_id"] != sync.event.process:
@@ -110,7 +103,7 @@ class SlowSyncs(SlowGaps):
         recorded = self._call(record["process_id"], record["correlation_id"])
         return self._last((record["process_id"], record["context_id"], record["stream"]), recorded.start)
 
-    def _pending(self, item: Item, behind: Item | None) -> Item | None:
+    def _pending(self, item, behind):
         return behind if behind and behind.event.end > item.start else None
 
 
@@ -129,7 +122,7 @@ def _wait(draw, number, records):
     return [made, host("sync", "Event sync", start, end, stream=stream, **keys, side={"record_id": event})]
 
 
-def _into(event: Event, memory: str | None) -> Event:
+def _into(event, memory):
     return replace(event, side={"target_memory": memory})
 
 

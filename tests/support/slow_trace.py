@@ -42,7 +42,7 @@ WAYS = {"H": "Host", "D": "Device", "A": "Array", "P": "Peer"}
 SYNCS = {"Event Sync": "Event sync", "Stream Wait Event": "Stream wait sync"}
 
 
-def parsed(text: bytes) -> tuple[list, dict]:
+def parsed(text):
     """The events and the properties of a trace."""
     found = json.loads(text.decode("utf-8-sig"), parse_float=Decimal, strict=False)
     if isinstance(found, list):
@@ -50,7 +50,7 @@ def parsed(text: bytes) -> tuple[list, dict]:
     return found["traceEvents"], {key: value for key, value in found.items() if key != "traceEvents"}
 
 
-def slow_events(text: bytes) -> dict[str, list[dict]]:
+def slow_events(text):
     """The rows of the table `events`, by kind; those without events are left out."""
     events, _ = parsed(text)
     sorted_out = {kind: [] for kind in KINDS}
@@ -69,7 +69,7 @@ def slow_events(text: bytes) -> dict[str, list[dict]]:
     return {kind: some for kind, some in rows.items() if some}
 
 
-def kind_of(event: object) -> str | None:
+def kind_of(event):
     if not isinstance(event, dict) or event.get("ph") == "M":
         return None
     if event.get("cat") is None:
@@ -81,14 +81,14 @@ def kind_of(event: object) -> str | None:
     return KIND_OF.get(event["cat"])
 
 
-def nanoseconds(value: object) -> int | None:
+def nanoseconds(value):
     if value is None:
         return None
     found = round(Decimal(value) * 1000)
     return found if abs(found) < 1 << 62 else None
 
 
-def number(value: object) -> int | None:
+def number(value):
     """A number, also where it is text."""
     if isinstance(value, str):
         value = value.removeprefix("stream ").strip()
@@ -96,7 +96,7 @@ def number(value: object) -> int | None:
     return None if value is None else int(value)
 
 
-def row_of(kind: str, event: dict) -> dict:
+def row_of(kind, event):
     args = event.get("args") or {}
     correlation = number(args.get("correlation"))
     row = dict.fromkeys(("thread_id", "device", "context_id", "stream", "parent_id"))
@@ -124,7 +124,7 @@ def row_of(kind: str, event: dict) -> dict:
     return row
 
 
-def name_of(kind: str, event: dict, args: dict) -> str | None:
+def name_of(kind, event, args):
     name = event.get("name") or None
     if kind == "memset":
         return "[CUDA memset]"
@@ -139,7 +139,7 @@ def name_of(kind: str, event: dict, args: dict) -> str | None:
     return name
 
 
-def _own(rows: dict[str, list[dict]]) -> None:
+def _own(rows):
     """The process of device events, where all calls are of one process."""
     for kind in ("api", "op", "range", "python"):
         counted = Counter(row["process_id"] for row in rows[kind] if row["process_id"] is not None)
@@ -150,7 +150,7 @@ def _own(rows: dict[str, list[dict]]) -> None:
             return
 
 
-def _launching(events: list[dict], kernels: list[dict], ops: list[dict]) -> None:
+def _launching(events, kernels, ops):
     """The operator of each kernel in traces of the first profilers: that of its name at the other end of the arrow."""
     ends = {ph: [event for event in events if event.get("cat") == "cpu_to_cuda" and event["ph"] == ph] for ph in "sf"}
     starts = {event["id"]: (number(event["tid"]), nanoseconds(event["ts"])) for event in reversed(ends["s"])}
@@ -163,7 +163,7 @@ def _launching(events: list[dict], kernels: list[dict], ops: list[dict]) -> None
                         kernel["parent_id"] = op["event_id"]
 
 
-def _parents(events: dict[str, list[dict]], rows: dict[str, list[dict]]) -> None:
+def _parents(events, rows):
     makers, callers, lacking = {}, {}, False
     for kind in ("op", "range"):
         for event, row in zip(events[kind], rows[kind], strict=True):
@@ -183,10 +183,10 @@ def _parents(events: dict[str, list[dict]], rows: dict[str, list[dict]]) -> None
         row["parent_id"] = None if caller is None else callers.get((caller, row["process_id"]))
 
 
-def argument(event: dict, name: str) -> int | None:
+def argument(event, name):
     return number((event.get("args") or {}).get(name))
 
 
-def external_id(event: dict) -> int | None:
+def external_id(event):
     found = argument(event, "External id")
     return argument(event, "external id") if found is None else found

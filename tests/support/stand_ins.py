@@ -7,11 +7,18 @@ called is written to `called` as JSON, a list of arguments per line.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from kanalyze.collectors.options import BARE
+from kanalyze.collectors.run import plan, recording
+from kanalyze.collectors.tools import found
 from support.command import ADD
+
+#: The passes that are made unless :func:`machine_in` leaves out the run without a profiler.
+WANTED = found.wanted_passes
 
 _HEAD = """#!{python} -IS
 import json, os, pathlib, shutil, signal, subprocess, sys, time
@@ -211,7 +218,7 @@ sys.exit(ended)
 """
 
 
-def left(folder: Path = Path()) -> set[str]:
+def left(folder=Path()):
     """The names of what is in a folder."""
     return {entry.name for entry in folder.iterdir()}
 
@@ -222,7 +229,7 @@ class StandIns:
 
     folder: Path
 
-    def make(self, name: str) -> Path:
+    def make(self, name):
         """The stand-in called `name`."""
         body, version = {
             "nsys": (_NSYS, "NVIDIA Nsight Systems version 2025.3.2.474-253236389321v0"),
@@ -234,14 +241,14 @@ class StandIns:
         head = _HEAD.format(python=sys.executable, folder=str(self.folder), name=name, version=version)
         return self.write(name, head + body)
 
-    def write(self, name: str, text: str) -> Path:
+    def write(self, name, text):
         """An executable with that text."""
         path = self.folder / name
         path.write_text(text)
         path.chmod(0o755)
         return path
 
-    def all(self) -> StandIns:
+    def all(self):
         """Every stand-in, with one GPU and a report of a program with one kernel."""
         for name in ("nsys", "ncu", "nvidia-smi"):
             self.make(name)
@@ -252,12 +259,29 @@ class StandIns:
         (self.folder / "export.sqlite").write_bytes(ADD.read_bytes())
         return self
 
-    def mode(self, name: str, mode: str) -> None:
+    def mode(self, name, mode):
         """Let a stand-in misbehave."""
         (self.folder / f"{name}.mode").write_text(mode)
 
-    def called(self, name: str) -> list[list[str]]:
+    def called(self, name):
         """The arguments of each call of a stand-in."""
         path = self.folder / "called"
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         return [words for tool, *words in lines if tool == name]
+
+
+def machine_in(folder, monkeypatch):
+    """A machine with a shell and nothing else, in whose home a test runs; without the run that has no profiler."""
+
+    def wanted(workload, options):
+        return tuple(name for name in WANTED(workload, options) if name != BARE)
+
+    home, programs = folder / "home", folder / "bin"
+    home.mkdir()
+    programs.mkdir()
+    monkeypatch.setenv("PATH", os.pathsep.join([str(programs), "/usr/bin", "/bin"]))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.chdir(home)
+    for module in (found, recording, plan):
+        monkeypatch.setattr(module, "wanted_passes", wanted)
+    return StandIns(programs)

@@ -21,7 +21,7 @@ import polars as pl
 from kanalyze.reduction.tables import BEFORE, COLLECTIVES, KERNELS, LEDGERS, PIECES, RANKS, STEPS, Reduction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     import numpy.typing as npt
 
@@ -123,7 +123,7 @@ class Played(NamedTuple):
     first: Ints  # it has computed what comes before the first one
 
 
-def groups(plan: Plan, name: str) -> Ints:
+def groups(plan, name):
     """The ranks of the groups of one kind: groups × ranks of each."""
     every = np.arange(plan.ranks)
     if name == "world":
@@ -133,7 +133,7 @@ def groups(plan: Plan, name: str) -> Ints:
     return every.reshape(-1, plan.tp) if name == "tp" else every.reshape(-1, plan.tp).T
 
 
-def play(plan: Plan) -> Made:
+def play(plan):
     """Plays the job."""
     assert not plan.ops[-1].overlapped
     assert plan.ranks % plan.tp == 0
@@ -141,7 +141,7 @@ def play(plan: Plan) -> Made:
     count = plan.steps * len(plan.ops)
     start, end, computed = (np.zeros((count, plan.ranks), dtype=np.int64) for _ in range(3))
 
-    def work(ns: int) -> Ints:
+    def work(ns):
         return (ns * (1 + plan.jitter * random.random(plan.ranks))).astype(np.int64)
 
     own, idle = _delays(plan, 0)
@@ -159,7 +159,7 @@ def play(plan: Plan) -> Made:
     return Made(plan, Played(start, end, computed, first), offsets, drifts)
 
 
-def _delays(plan: Plan, step: int) -> tuple[Ints, Ints]:
+def _delays(plan, step):
     """What ranks compute, and wait, longer before a step."""
     both = np.zeros((2, plan.ranks), dtype=np.int64)
     for one in plan.stragglers:
@@ -168,7 +168,7 @@ def _delays(plan: Plan, step: int) -> tuple[Ints, Ints]:
     return both[0], both[1]
 
 
-def _left(plan: Plan, op: Op, entered: Ints, random: np.random.Generator) -> Ints:
+def _left(plan, op, entered, random):
     """When each rank leaves a collective."""
     left = np.zeros_like(entered)
     for number, members in enumerate(groups(plan, op.group)):
@@ -193,30 +193,29 @@ class Made:
     offsets: Ints  # by how much the clock of each host is ahead
     drifts: npt.NDArray[np.float64]  # by how much it is fast
 
-    def host(self, rank: int) -> int:
+    def host(self, rank):
         """The host of a rank."""
         return rank * self.plan.hosts // self.plan.ranks
 
-    def offset(self, host: int, at_ns: Ints) -> Ints:
+    def offset(self, host, at_ns):
         """By how much the clock of a host is ahead of true time, at true times."""
-        ahead: Ints = self.offsets[host] + (self.drifts[host] * at_ns).astype(np.int64)
-        return ahead
+        return self.offsets[host] + (self.drifts[host] * at_ns).astype(np.int64)
 
-    def local(self, rank: int, at_ns: Ints) -> Ints:
+    def local(self, rank, at_ns):
         """What the clock of a rank's host shows at true times."""
         return ORIGIN_NS + at_ns + self.offset(self.host(rank), at_ns)
 
-    def kept(self, rank: int) -> Ints:
+    def kept(self, rank):
         """The operations that a rank has recorded."""
         last = len(self.played.start) - self.plan.tails.get(rank, 0)
         return np.arange(min(self.plan.heads.get(rank, 0), last), last)
 
-    def reductions(self) -> Iterator[Reduction]:
+    def reductions(self):
         """The reduction of each rank, one after the other."""
         for rank in range(self.plan.ranks):
             yield _Rank(self, rank).reduction()
 
-    def truth(self) -> pl.DataFrame:
+    def truth(self):
         """What is true of each collective of each rank, of all that took part, recorded or not.
 
         Columns: rank, op, true (the collective, a number), members, wait_ns, last (who came last), late_ns (after the
@@ -255,37 +254,37 @@ class _Rank:
     rank: int
 
     @cached_property
-    def start(self) -> Ints:
+    def start(self):
         return self.made.local(self.rank, self.made.played.start[:, self.rank])
 
     @cached_property
-    def end(self) -> Ints:
+    def end(self):
         return self.made.local(self.rank, self.made.played.end[:, self.rank])
 
     @cached_property
-    def computed(self) -> Ints:
+    def computed(self):
         return self.made.local(self.rank, self.made.played.computed[:, self.rank])
 
     @cached_property
-    def overlapped(self) -> npt.NDArray[np.bool_]:
+    def overlapped(self):
         return np.tile([op.overlapped for op in self.made.plan.ops], self.made.plan.steps)
 
     @cached_property
-    def kept(self) -> Ints:
+    def kept(self):
         return self.made.kept(self.rank)
 
     @cached_property
-    def begins(self) -> Ints:
+    def begins(self):
         """When the time beside or after which each operation computes begins, the first from 0 on."""
         return self.made.local(self.rank, np.zeros(1, dtype=np.int64))
 
-    def _cause(self, step: int) -> str:
+    def _cause(self, step):
         """What the rank does instead of computing, before a step."""
         of = [one for one in self.made.plan.stragglers if one.rank == self.rank and one.first <= step <= one.last]
         return next((one.bucket for one in of if one.bucket != "kernel"), "host")
 
     @cached_property
-    def sums(self) -> dict[str, tuple[Ints, Ints]]:
+    def sums(self):
         """The ledger from the beginning to the start and to the end of each operation, by bucket."""
         count, each = len(self.start), len(self.made.plan.ops)
         first = self.made.local(self.rank, self.made.played.first[self.rank : self.rank + 1])
@@ -305,14 +304,14 @@ class _Rank:
         return sums
 
     @cached_property
-    def whole(self) -> Ints:
+    def whole(self):
         """The steps of which all was recorded."""
         each, steps = len(self.made.plan.ops), np.arange(self.made.plan.steps)
         if not len(self.kept):
             return steps[:0]
         return steps[(steps * each >= self.kept[0]) & ((steps + 1) * each - 1 <= self.kept[-1])]
 
-    def reduction(self) -> Reduction:
+    def reduction(self):
         """The tables."""
         return Reduction(
             self._ranks(),
@@ -324,7 +323,7 @@ class _Rank:
             self._kernels(),
         )
 
-    def _kernels(self) -> pl.DataFrame:
+    def _kernels(self):
         plan = self.made.plan
         if not plan.kernels:
             return KERNELS.empty()
@@ -332,7 +331,7 @@ class _Rank:
         rows = {"name": ["gemm"], "count": [each * plan.steps], "per_step": [float(each)], "ns": [each * 1_000]}
         return KERNELS.select(self._member(rows))
 
-    def _largest(self, op: Op) -> int | None:
+    def _largest(self, op):
         """What the rank sends to others of an all_to_all; the sizes of its ranks have the mean of the operation's."""
         if not op.uneven:
             return None
@@ -341,10 +340,10 @@ class _Rank:
         size = len(members[number])
         return int(op.bytes * (op.uneven if own == 0 else (size - op.uneven) / (size - 1)))
 
-    def _member(self, rows: dict[str, object]) -> pl.DataFrame:
+    def _member(self, rows):
         return pl.DataFrame(rows).with_columns(member=pl.lit(0, dtype=pl.Int64))
 
-    def _ranks(self) -> pl.DataFrame:
+    def _ranks(self):
         plan, low = self.made.plan, self.begins
         rows = {
             "rank": [self.rank],
@@ -364,11 +363,11 @@ class _Rank:
         return RANKS.select(pl.DataFrame(rows))
 
     @cached_property
-    def _exposed(self) -> Ints:
+    def _exposed(self):
         begun = np.where(self.overlapped, np.maximum(self.start, self.computed), self.start)
         return np.maximum(self.end - begun, 0)
 
-    def _collectives(self) -> pl.DataFrame:
+    def _collectives(self):
         plan = self.made.plan
         each = pl.DataFrame(
             [self._told(at) for at in range(len(plan.ops))],
@@ -395,7 +394,7 @@ class _Rank:
         kept = rows.filter(pl.col("at").is_in(self.kept)).with_columns(number=pl.row_index())
         return kept.select(list(COLLECTIVES.schema)).cast(COLLECTIVES.schema)  # type: ignore[arg-type]
 
-    def _told(self, at: int) -> tuple[object, ...]:
+    def _told(self, at):
         op = self.made.plan.ops[at]
         number, own = (int(one[0]) for one in np.nonzero(groups(self.made.plan, op.group) == self.rank))
         members = groups(self.made.plan, op.group)[number]
@@ -407,7 +406,7 @@ class _Rank:
         got = op.bytes // size if kind == "reduce_scatter" else op.bytes
         return (kind, f"{op.group}{number}", size, f"{members[0]}:{stride}:{size}", own, *root, given, got, op.stream)
 
-    def _pieces(self) -> pl.DataFrame:
+    def _pieces(self):
         own = self._exposed[self.kept] > 0
         at = self.kept[own]
         step = at // len(self.made.plan.ops)
@@ -421,7 +420,7 @@ class _Rank:
         )
         return PIECES.select(rows.cast({"step": pl.Int64}))
 
-    def _before(self) -> pl.DataFrame:
+    def _before(self):
         plan = self.made.plan
         lanes = [(op.group, op.stream) for op in plan.ops]
         lane = np.tile([lanes.index(one) for one in lanes], plan.steps)[self.kept]
@@ -436,12 +435,12 @@ class _Rank:
         rows = pl.concat(parts).filter(pl.col("ns") > 0).sort("number", maintain_order=True)
         return BEFORE.select(rows.cast({"bucket": pl.String}).with_columns(detail=pl.lit(None, dtype=pl.String)))
 
-    def _edges(self) -> tuple[Ints, Ints]:
+    def _edges(self):
         """The operations that steps end with, and the one before each; -1 before the first."""
         last = (self.whole + 1) * len(self.made.plan.ops) - 1
         return last - len(self.made.plan.ops), last
 
-    def _steps(self) -> pl.DataFrame:
+    def _steps(self):
         low, high = self._edges()
         rows = self._member(
             {
@@ -456,7 +455,7 @@ class _Rank:
         )
         return STEPS.select(rows.cast({name: STEPS.schema[name] for name in rows.columns}))  # type: ignore[arg-type]
 
-    def _ledgers(self) -> pl.DataFrame:
+    def _ledgers(self):
         low, high = self._edges()
         count = len(self.whole)
         parts = [

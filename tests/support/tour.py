@@ -3,26 +3,20 @@
 ``python tests/support/tour.py`` runs it and writes its outputs anew.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import nbformat
 from nbclient import NotebookClient
 
-if TYPE_CHECKING:
-    from nbformat import NotebookNode
-
 TOUR = Path(__file__).parents[2] / "docs" / "tour.ipynb"
 
 
-def kept() -> NotebookNode:
+def kept():
     """The notebook as it lies in docs."""
     return nbformat.reads(TOUR.read_text(), as_version=4)
 
 
-def run(notebook: NotebookNode) -> NotebookNode:
+def run(notebook):
     """The notebook with the outputs of running it where it lies, without what differs from run to run."""
     notebook = nbformat.from_dict(notebook)
     NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(TOUR.parent)}}).execute()

@@ -18,8 +18,7 @@ from kanalyze.collectors.tools import found
 from kanalyze.collectors.tools.found import find_tools
 from kanalyze.collectors.workload import resolve
 from kanalyze.errors import CollectError
-from support.bare import WANTED
-from support.stand_ins import left
+from support.stand_ins import WANTED, left
 
 #: Headers of NVTX, of CUDA's toolkit.
 HEADERS = sorted(Path("/usr/local").glob("cuda*/include/nvtx3/nvToolsExt.h"))

@@ -122,13 +122,6 @@ def test_what_is_new_is_kept_and_what_came_from_the_cache_is_said(cache, tmp_pat
     assert (tmp_path / "triton/new_kernel-cc1cc1cc.ptx").read_text() == "// new_kernel"
 
 
-def test_what_the_torch_pass_wrote_stays(cache, tmp_path):
-    put(cache, "aa", "new_kernel")
-    (tmp_path / "compiled.json").write_text("{}")
-    assert recording.keep_compiled(tmp_path, frozenset(), set()) == []
-    assert (tmp_path / "compiled.json").read_text() == "{}"
-
-
 @pytest.fixture
 def script(stand_ins, cache):
     """A script that lets Triton compile a kernel, and a Python that has torch."""
