@@ -1,7 +1,7 @@
 """Options and fixtures of all tests.
 
 hypothesis draws the same examples in every run, so that a change that fails is the change's doing. The quick tests draw
-few, and .ci/run draws `more` of them once, with the slow tests.
+few, and .ci/run draws `more` of them once, with the slow tests, and `fewer` where only Python or a library is another.
 `pytest --hypothesis-profile=longer -o timeout=0` draws others, many more of them, and `hunt` far more.
 `pytest --update-gold` writes tests/gold anew instead of comparing with it; look at the difference before you commit it.
 """
@@ -16,7 +16,8 @@ from hypothesis.internal.conjecture import engine
 from support.one_in import mark_most_slow
 
 settings.register_profile("quick", deadline=None, max_examples=12, derandomize=True)
-settings.register_profile("more", settings.get_profile("quick"), max_examples=40)
+settings.register_profile("fewer", settings.get_profile("quick"), max_examples=6)
+settings.register_profile("more", settings.get_profile("quick"), max_examples=30)
 settings.register_profile("longer", deadline=None, max_examples=500)
 settings.register_profile("hunt", deadline=None, max_examples=20_000)
 # whether something fails, and not how simply: tests/mutation asks no more

@@ -4,17 +4,12 @@ import gzip
 import json
 import re
 import sqlite3
-import sys
 import tarfile
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "diagnosis"
-sys.path.insert(0, str(FOLDER))
-
-import store  # noqa: E402 - the scripts lie side by side and are no package
+import store
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 

@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 
 from support.command import ADD, REPORTS, SAMPLES, TORCH, run
+from support.page_schema import mistakes
 
 MLP, TRACE = SAMPLES / "mlp_train" / "nsys.sqlite", SAMPLES / "mlp_train" / "torch.json.gz"
 EVERY = [
@@ -82,7 +83,7 @@ def near(text, ns):
 @pytest.mark.one_in(18)
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
 def test_page_is_short_and_its_headline_is_the_sum_of_the_ledger_in_every_format(path, tmp_path):
-    """At most 45 lines of 80 columns, and 20 kB of JSON."""
+    """At most 45 lines of 80 columns, and 20 kB of JSON by its schema."""
     text, packed = (run("summarize", path, *form).text for form in ((), ("--format", "json")))
     lines = text.splitlines()
     assert len(lines) <= 45
@@ -91,6 +92,7 @@ def test_page_is_short_and_its_headline_is_the_sum_of_the_ledger_in_every_format
     assert len(packed.encode()) < 20_000
     found = json.loads(packed)
     assert found["answer"]
+    assert mistakes(found, "first_page") == []
     told = found.get("iterations")
     if told is None:
         return

@@ -44,14 +44,6 @@ def test_a_timeline_is_of_a_window_with_a_row_for_each_track(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_roofline_lists_the_kernels_under_their_roofs(tmp_path):
-    found = drawn(tmp_path, SAMPLES / "mlp_train", "roofline")
-    assert {"DRAM 4.810 TB/s", "fp32 51.12 TFLOP/s", "Roofline of mlp_train"} <= {*found}
-    message, _ = refused(run("plot", ADD, "roofline", "-o", tmp_path / "y.svg"))
-    assert "the report has no counters" in message
-
-
-@pytest.mark.slow
 def test_ranks_say_who_was_late(tmp_path):
     found = drawn(tmp_path, SAMPLES / "ddp_late", "ranks")
     assert {"rank 0", "rank 1", "late by 664.8 µs", "late by 29.53 ms", "transfer"} <= {*found}

@@ -1,5 +1,7 @@
-"""`kanalyze summarize` of several reports, and of all instances of a range."""
+"""Several reports, folders of reports, captures with reports of several tools, and all instances of a range."""
 
+import csv
+import io
 import json
 import re
 import shutil
@@ -8,7 +10,8 @@ from functools import cache
 import pytest
 
 import kanalyze
-from support.command import ADD, ADD_UM, REPORTS, run
+from kanalyze.readers.capture.reports import reports_in_folder
+from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH, capture, refused, run
 
 NVTX, EMPTY = REPORTS / "nvtx.sqlite", REPORTS / "empty.sqlite"
 
@@ -83,3 +86,119 @@ def test_instances_as_json():
     report = kanalyze.read(NVTX)
     third = kanalyze.ledger(report, window="step#3")
     assert third.get_column("ns").sum() == found["instances"][2]["dur_ns"]
+
+
+SQUARE, TRAINING = SAMPLES / "square", SAMPLES / "mlp_train"
+TRACE = REPORTS / "torch" / "with_modules.json.gz"
+
+
+def shown(*arguments, said=(), **keys):
+    ran = run("show", *arguments, **keys)
+    assert ran.status == 0, ran.said
+    assert ran.error.splitlines() == [f"kanalyze: {line}" for line in said]
+    return ran.text
+
+
+def rows(*arguments, **keys):
+    return list(csv.DictReader(io.StringIO(shown(*arguments, "--format", "csv", **keys))))
+
+
+def of_one(table, path):
+    return [{"report": str(path), **row} for row in rows(table, path)]
+
+
+# Several reports
+
+
+@pytest.mark.parametrize("table", ["kernels", "ledger", "health", "events", "copies", "devices"])
+@pytest.mark.one_in(4)
+def test_the_tables_of_several_reports_are_one_below_the_other(table):
+    assert rows(table, ADD, TORCH, ADD_UM) == [*of_one(table, ADD), *of_one(table, TORCH), *of_one(table, ADD_UM)]
+
+
+def test_a_terminal_names_them_by_what_differs(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        shutil.copyfile(ADD, tmp_path / name / "nsys.sqlite")
+    paths = [tmp_path / name / "nsys.sqlite" for name in ("one", "two")]
+    head, *lines = shown("kernels", *paths).splitlines()
+    assert head.split()[0] == "report"
+    assert [line.split()[0] for line in lines[:2]] == ["one/nsys.sqlite", "two/nsys.sqlite"]
+
+
+def test_one_that_cannot_tell_is_left_out_with_a_word_and_one_that_is_not_there_ends_it(tmp_path):
+    said = [f"left out: {ADD}: cannot tell ops, because the report records no events of kind op."]
+    assert {row["report"] for row in rows("ops", ADD, TRACE, said=said)} == {str(TRACE)}
+    assert refused(run("show", "kernels", ADD, tmp_path / "none.sqlite"))[1].endswith("[report-not-found]")
+
+
+# Folders
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with reports, a capture, and what is no report."""
+    made = tmp_path / "my reports"
+    made.mkdir()
+    for path in (ADD, ADD_UM):
+        shutil.copyfile(path, made / path.name)
+    (made / "damaged.sqlite").write_bytes(NVTX.read_bytes()[:3000])
+    (made / "settings.json").write_text("{}")
+    (made / "notes.txt").write_text("nothing")
+    (made / "add.nsys-rep").write_bytes(b"the report that was exported")
+    shutil.copytree(capture(), made / "capture")
+    (made / "empty").mkdir()
+    return made
+
+
+def left_out(folder):
+    return [
+        f"left out: {folder}/damaged.sqlite: damaged at page 1 of 72: the file ends after 3,000 of 294,912 bytes.",
+        f"left out: {folder}/settings.json: JSON without traceEvents, not a trace that kanalyze reads.",
+    ]
+
+
+def test_a_folder_is_its_reports(folder):
+    names = ["add.sqlite", "add_um.sqlite", "capture", "damaged.sqlite", "settings.json"]
+    assert reports_in_folder(folder) == [folder / name for name in names]
+    found = rows("kernels", folder, said=left_out(folder))
+    assert found == [row for name in names[:3] for row in of_one("kernels", folder / name)]
+
+
+def test_a_folder_of_which_nothing_can_be_read_is_an_error(tmp_path):
+    (tmp_path / "a.sqlite").write_bytes(b"SQLite format 3\0")
+    (tmp_path / "b.json").write_text("{}")
+    for command in (["summarize"], ["show", "kernels"], ["show", "joined"]):
+        ran = run(*command, tmp_path)
+        assert (ran.status, ran.raw) == (2, b"")
+        assert ran.error.count("left out") == 2
+        assert ran.error.splitlines()[-2].startswith(f"kanalyze: {tmp_path}/a.sqlite: ")
+
+
+# Captures
+
+
+@pytest.mark.parametrize("table", ["ops", "tree", "steps", "op_kernels", "op_detail", "fusion"])
+@pytest.mark.one_in(4)
+def test_a_capture_has_from_its_trace_what_nsys_does_not_record(table):
+    path = SAMPLES / "gelu" if table == "fusion" else TRAINING
+    said = [f"{table} is from {path}/torch.json.gz; nsys.sqlite does not record it."]
+    assert rows(table, path, said=said) == rows(table, path / "torch.json.gz")
+
+
+def test_of_several_traces_it_is_the_first(tmp_path):
+    shutil.copytree(TRAINING, tmp_path / "capture")
+    shutil.copyfile(TRACE, tmp_path / "capture" / "torch-2.json.gz")
+    said = [f"ops is from {tmp_path}/capture/torch.json.gz, the first of 2 traces; nsys.sqlite does not record it."]
+    assert rows("ops", tmp_path / "capture", said=said) == rows("ops", TRAINING / "torch.json.gz")
+
+
+def test_a_table_that_nsys_was_not_asked_for_is_from_the_trace(tmp_path):
+    """Not by a list of tables: both tools record ranges, here only torch did."""
+    made = tmp_path / "capture"
+    made.mkdir()
+    (made / "manifest.json").write_text('{"schema": 1}')
+    shutil.copyfile(ADD, made / "nsys.sqlite")
+    shutil.copyfile(TRACE, made / "torch.json.gz")
+    said = [f"ranges is from {made}/torch.json.gz; nsys.sqlite does not record it."]
+    assert rows("ranges", made, said=said) == rows("ranges", TRACE)

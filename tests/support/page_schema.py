@@ -5,9 +5,11 @@
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import polars as pl
+from jsonschema import Draft202012Validator
 
 from kanalyze import catalog
 from kanalyze.analyses.page.time_page import TABLES
@@ -58,6 +60,29 @@ def schema():
             ),
         },
     }
+
+
+def strict(part):
+    """A part of the schema with no keys but those that it names."""
+    if isinstance(part, list):
+        return [*map(strict, part)]
+    if not isinstance(part, dict):
+        return part
+    kept = {key: strict(value) for key, value in part.items()}
+    return {"additionalProperties": False} | kept if "properties" in kept else kept
+
+
+@cache
+def _validator(kind):
+    return Draft202012Validator({"$ref": f"#/$defs/{kind}", "$defs": strict(schema()["$defs"])})
+
+
+def mistakes(page, kind):
+    """What of a page the strict schema of its kind refuses."""
+    if "reports" in page:
+        return [mistake for one in page["reports"] for mistake in mistakes(one, kind)]
+    kind = "counters" if page["report"]["tool"] == "ncu" else kind
+    return [f"{error.json_path}: {error.message[:200]}" for error in _validator(kind).iter_errors(page)]
 
 
 def text():

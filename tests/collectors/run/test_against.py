@@ -110,16 +110,6 @@ def test_traces_are_repeated_too_and_each_has_a_folder(script):
 
 
 @pytest.mark.slow
-def test_a_program_without_a_torch_pass_takes_no_turn_there(script, program):
-    path, python = script
-    both = collect_against(program, str(path), output=Path("cap"), python=python, passes=("nsys", "torch", "ncu"))
-    done = {name: status for name, (status, _) in passes(both.base).items()}
-    assert done == {"nsys": "done", "torch": "skipped", "ncu": "done"}
-    assert both.base.manifest["against"]["turns"] == {"nsys": 1, "ncu": 5}
-    assert both.new.manifest["against"]["turns"] == {"nsys": 2, "torch": 3, "ncu": 6}
-
-
-@pytest.mark.slow
 def test_what_each_program_compiled_is_told_apart(script, monkeypatch, tmp_path):
     """Neither has a torch pass, both fill one cache."""
     path, python = script

@@ -310,20 +310,6 @@ def test_when_the_space_ends_while_the_manifest_is_written_nothing_half_written_
     assert left() == set()
 
 
-@pytest.mark.slow
-def test_where_another_capture_came_first_ours_goes_beside_it(program, monkeypatch):
-    """Both began when there was none of that name."""
-    inner = collect.__globals__["find_tools"]
-
-    def slow(*args, **more):
-        Path("cap").mkdir(exist_ok=True)
-        return inner(*args, **more)
-
-    monkeypatch.setitem(collect.__globals__, "find_tools", slow)
-    assert collect(program, output=Path("cap")).folder == Path("cap-2")
-    assert (left(), left(Path("cap"))) == ({"cap", "cap-2"}, set())
-
-
 # The pass of samples
 
 
@@ -422,37 +408,12 @@ def step(folder, name="nsys", text="", argv=("tool",)):
         ("nsys-2", NSYS_LOG, ["usage: add [SIZE]"]),
         ("ncu", NCU_LOG, ["RuntimeError: no"]),
         ("torch", "ValueError: no\n", ["ValueError: no"]),
+        # where the program said nothing, the tool's words without the folder
+        ("nsys", "Generated:\n\t{folder}/nsys.nsys-rep\n", ["Generated:", "\tnsys.nsys-rep"]),
     ],
 )
 def test_the_program_s_words_are_told_from_its_tool_s(tmp_path, name, text, words):
     assert last_words(step(tmp_path, name, text), of_program=True) == words
-
-
-def test_where_the_program_said_nothing_the_tool_s_words_are_shown_without_the_folder(tmp_path):
-    silent = NSYS_LOG.partition("\n")[2]
-    assert last_words(step(tmp_path, "nsys", silent), of_program=True) == [
-        "Collecting data...",
-        "Generating '/tmp/nsys-report-b956.qdstrm'",
-        "[1/1] [========================100%] nsys.nsys-rep",
-        "Generated:",
-        "\tnsys.nsys-rep",
-    ]
-
-
-def test_a_program_that_fails_is_told_with_its_own_words_and_nothing_is_kept(stand_ins):
-    program = stand_ins.write("bad", "#!/bin/sh\necho first\necho 'ValueError: no' >&2\nexit 3\n")
-    with pytest.raises(CollectError) as caught:
-        collect(program, output=Path("cap"))
-    assert str(caught.value) == "bad: the program ended with exit status 3: ValueError: no."
-    assert (caught.value.details, left(), stand_ins.called("ncu")) == (["first", "ValueError: no"], set(), [])
-
-
-def test_a_program_that_fails_under_a_later_tool_only_is_told_with_its_words(stand_ins):
-    program = stand_ins.write(
-        "bad", '#!/bin/sh\nif [ -e "$0.ran" ]; then echo "no luck"; exit 3; fi\ntouch "$0.ran"\necho "Max error: 0"\n'
-    )
-    capture = collect(program, output=Path("cap"))
-    assert capture.problems == ("ncu failed: the program ended with exit status 3: no luck",)
 
 
 WARNINGS = """==WARNING== Unable to access the following 6 metrics: ctc__rx_bytes_data_user.sum, and so on.

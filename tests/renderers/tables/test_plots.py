@@ -1,13 +1,19 @@
-"""Pictures of tables made by hand: what their texts say."""
+"""Pictures of tables, the roofline among them: what their texts say, in each format."""
 
 import re
 
 import polars as pl
 import pytest
 
-pytest.importorskip("matplotlib")
-
+import kanalyze
+from kanalyze.analyses.joining.joined import roof_points
+from kanalyze.errors import OutputError
 from kanalyze.renderers.tables import plots
+from support.command import SAMPLES, run
+from support.counters import measured
+from support.real_reports import real_capture
+
+pytest.importorskip("matplotlib")
 
 
 def texts(svg):
@@ -27,3 +33,63 @@ def test_a_picture_in_pixels_says_how_large_it_is():
     density = made.index(b"pHYs") + 4
     assert round(int.from_bytes(made[density : density + 4]) * 0.0254) == 160
     assert int.from_bytes(made[16:20]) == 9 * 160
+
+
+CDIST = SAMPLES / "cdist"
+
+
+def test_points_are_sized_by_the_time_of_the_program():
+    found = roof_points(real_capture(CDIST))
+    assert (found.time_from, found.left_out) == ("nsys", 2)
+    rows = kanalyze.joined(*real_capture(CDIST))
+    assert found.points["time_ns"][0] == rows["exclusive_ns"][0]
+    assert found.points["time_ns"].is_sorted(descending=True)
+
+
+def test_the_time_is_that_of_the_report_that_the_counters_belong_to():
+    """The first one gives time as well, but ncu measured another capture."""
+    timed = kanalyze.read(SAMPLES / "launch_bound_plain" / "nsys.sqlite")
+    found, alone = roof_points([timed, *real_capture(CDIST)]), roof_points(real_capture(CDIST))
+    assert alone.points.height > 0
+    assert found.points.equals(alone.points)
+    assert found.title == alone.title
+    twice = roof_points([*real_capture(CDIST), *real_capture(SAMPLES / "gelu")])
+    assert twice.title.endswith(f", time of {CDIST.name}")
+
+
+def test_without_matplotlib_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    with pytest.raises(OutputError, match="needs matplotlib") as raised:
+        plots.roofline(roof_points(real_capture(CDIST)), "svg")
+    assert "kanalyze[plot]" in raised.value.remedy
+
+
+@pytest.mark.slow
+def test_pictures(tmp_path):
+    pytest.importorskip("matplotlib")
+    for form, begin in (("svg", b"<?xml"), ("png", b"\x89PNG"), ("html", b"<!doctype html>")):
+        path = tmp_path / f"roof.{form}"
+        ran = run("roofline", CDIST, "--plot", path)
+        assert (ran.status, ran.error) == (0, "")
+        assert path.read_bytes().startswith(begin)
+    policy = re.search(r'Content-Security-Policy" content="(.*?)"', (tmp_path / "roof.html").read_text())[1]
+    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline';")  # matplotlib styles its elements
+    text = (tmp_path / "roof.svg").read_text()
+    assert 'width="792pt" height="446.4pt" viewBox="0 0 792 446.4"' in text  # in inches 11 by 6.2
+    assert "fp32 50.68 TFLOP/s" in text
+    assert "2 kernels without FLOP left out" in text
+    assert len(re.findall(r'<g id="PathCollection_\d+">', text)) == 3 + 3  # points, and their list
+
+
+@pytest.mark.slow
+def test_a_picture_is_the_same_each_time_and_may_be_empty():
+    pytest.importorskip("matplotlib")
+    found = roof_points(real_capture(CDIST))
+    assert plots.roofline(found, "svg") == plots.roofline(found, "svg")
+    assert b"no kernel did floating-point work" in plots.roofline(roof_points([measured({})]), "svg")
+
+
+def test_without_a_file_the_table_is_printed():
+    ran = run("roofline", CDIST)
+    assert (ran.status, ran.error) == (0, "")
+    assert "roof_share" in ran.lines[0]

@@ -1,12 +1,16 @@
-"""Remarks beside the titles of the first page, and the findings under them."""
+"""Remarks, bars and figures of pages: the first page, a job's ranks, a noise floor."""
 
 from types import SimpleNamespace
 
 import polars as pl
 import pytest
 
+from analyses.comparing.test_gate import side
+from kanalyze.analyses.comparing._comparison import noise_of
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.renderers.page import health_line
+from kanalyze.renderers.page.comparison import noise_page
+from kanalyze.renderers.page.job import _BAR, _bar, timeline
 from kanalyze.renderers.page.overview import _families, _part, _per, _point, _points_remark, _to_do
 from kanalyze.window import PerIteration, Window
 
@@ -80,3 +84,52 @@ def test_whole_graphs_are_a_part_of_the_kernels_time():
     times = {"gemm": 3, "communication": 9, None: 1}
     table = pl.DataFrame({"family": [*times], "exclusive_ns": [*times.values()]})
     assert _families(table) == "gemm 75 %, CUDA graphs 25 %"
+
+
+COLLECTIVE = {"id": 3, "kind": "all_reduce", "bytes": 4_000, "group": "0", "class": "exposed", "lateness_ns": 600}
+
+
+def test_bars_are_on_a_scale_from_the_first_arrival_to_the_last_end():
+    """Whenever the collective began."""
+    ranks = pl.DataFrame({"rank": [0, 1], "start_ns": [5_000, 5_600], "dur_ns": [1_000, 400], "wait_ns": [600, None]})
+    rows = ranks.with_columns(last_rank=1, **{name: pl.lit(value) for name, value in COLLECTIVE.items()})
+    title, scale, first, second, legend = timeline(rows, 60).splitlines()
+    assert title == "collective 3: all_reduce of 4.000 kB in 0, exposed"
+    assert scale.split() == ["0", "1.000", "µs"]
+    assert first.split() == ["rank", "0", "+0", "ns", "600", "ns", "░" * 20 + "▓" * 13]
+    assert second.split() == ["rank", "1", "+600", "ns", "0", "ns", "▓" * 13]
+    assert second.index("▓") == first.index("▓")
+    assert legend.endswith("; rank 1 came last, by 600 ns")
+
+
+@pytest.mark.parametrize("whole", [1, 2, 1_000_000])
+def test_a_bar_is_as_wide_as_its_rank_s_step_and_each_part_ends_where_the_sum_does(whole):
+    assert _bar({"kernel": whole, "waiting": 0, "transfer": 0, "rest": 0}, whole) == "█" * _BAR
+    halves = _bar({"kernel": whole, "waiting": whole}, 2 * whole)
+    assert (halves.count("█"), halves.count("░")) == (_BAR // 2, _BAR // 2)
+
+
+@pytest.fixture
+def noise():
+    return noise_of(side([10_000, 10_050, 9_950, 10_030]))
+
+
+def test_rows_say_how_far_two_runs_lie_apart(noise):
+    """By a ratio of 1.02 two runs are within 2 % of each other."""
+    _, kernels = noise_page(noise, 10).sections
+    assert kernels.title == "KERNELS AND COPIES"
+    assert [head.title for head in kernels.grid.heads] == [
+        "mean",
+        "varies by",
+        "two runs within",
+        "2 % needs",
+        "kernel",
+    ]
+    assert {(row[1:4], row[4]) for row in kernels.grid.rows} == {(("0.4 %", "2.0 %", "3"), name) for name in "ab"}
+
+
+def test_what_is_said_first_has_the_figures_of_an_iteration(noise):
+    answer = noise_page(noise, 10).answer
+    assert answer.startswith("Between 4 runs an iteration (")
+    assert "Two single runs lie within 1.9 % of each other." in answer
+    assert answer.endswith("1 %: 6, 2 %: 3, 5 %: 3.")

@@ -1,0 +1,347 @@
+"""The benchmark of programs with known faults: what these say, the scorer, tasks for models, and the scores reached."""
+
+import ast
+import io
+import json
+import os
+import re
+import sys
+import tokenize
+from functools import partial
+from pathlib import Path
+
+import agents
+import pytest
+import score
+import truth
+
+import tools
+from kanalyze.renderers.tables import descriptions as explanations
+
+PROGRAMS = Path(__file__).parents[2] / "benchmarks/diagnosis/programs"
+FILES = sorted(PROGRAMS.glob("[!_]*.py"))
+
+#: Causes that no finding names yet.
+UNNAMED = {
+    *("anomaly-detection", "boolean-masks", "cpu-operators", "cpu-tensors", "downloads", "float64", "gathers"),
+    *("growing-copies", "host-grid-loop", "large-logits", "large-upload", "layout-copies", "no-donation", "not-jitted"),
+    *("recompilation", "recomputation", "repeated-work", "rnn-cells", "scatter-atomics", "small-batches"),
+    "uncoalesced",
+}
+
+each = pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+
+
+def constants(tree):
+    """The cause, and the other causes, of a program."""
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign)]
+    values = {node.targets[0].id: node.value for node in assigned if isinstance(node.targets[0], ast.Name)}
+    return {name: ast.literal_eval(values[name]) for name in ("CAUSE", "ALSO")}
+
+
+def comments(text):
+    return {
+        token.string for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type == tokenize.COMMENT
+    }
+
+
+@each
+def test_a_program_says_what_it_does_and_which_lines_are_its_faults(file):
+    text = file.read_text()
+    tree, named = ast.parse(text), constants(ast.parse(text))
+    assert "\n" not in ast.get_docstring(tree)
+    assert {cause for cause in (named["CAUSE"], *named["ALSO"]) if cause} <= UNNAMED.union(explanations.names())
+    assert ("# fault" in comments(text)) == bool(named["CAUSE"])
+    assert ("# also" in comments(text)) == bool(named["ALSO"])
+    (build,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "build")
+    assert [argument.arg for argument in build.args.args] == ["fixed"]
+    assert "\n    run(build" in text
+
+
+def test_there_are_healthy_programs_and_some_with_two_faults():
+    named = [constants(ast.parse(file.read_text())) for file in FILES]
+    assert sum(not each["CAUSE"] for each in named) >= 4
+    assert sum(bool(each["ALSO"]) for each in named) >= 3
+
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "diagnosis"
+
+
+PYTHON = """CAUSE = "cpu-tensors"
+ALSO = ("blocking-read",)
+
+
+def attention(x):
+    mask = torch.full(x.shape, 1.0)
+    return mask.to(x.device)  # fault
+
+
+def step(i):
+    loss = attention(i)
+    print(loss.item())  # also
+"""
+
+CUDA = """// CAUSE: host-grid-loop
+// ALSO: allocation-in-loop, uncoalesced
+__global__ void rows(float *x) {
+    x[0] = 1;
+}
+
+int main() {
+    for (;;) rows<<<1, 1>>>(x); // fault
+}
+"""
+
+TIMES = {"fault": [10.0, 9.9, 10.1], "fixed": [4.0, 3.9, 4.1]}
+
+
+def program(tmp_path, name="masks.py", text=PYTHON):
+    (tmp_path / name).write_text(text)
+    return truth.program(tmp_path / name)
+
+
+def finding(rule, replayed=None, at_stake=0, **more):
+    bounds = {"replayed_ns": replayed, "replayed_low_ns": replayed, "replayed_high_ns": replayed}
+    return {"rule": rule, "at_stake_ns": at_stake, "headline": "", "action": "", "where": None} | bounds | more
+
+
+def page(*findings, count=10, mean_ns=10_000_000):
+    return {"iterations": {"steady_count": count, "mean_ns": mean_ns}, "findings": list(findings)}
+
+
+def test_a_program_has_its_causes_its_lines_and_the_functions_around_them(tmp_path):
+    one = program(tmp_path)
+    assert (one.cause, one.also, one.lines) == ("cpu-tensors", ("blocking-read",), (7,))
+    assert one.functions == (("attention", 5, 7),)
+    other = program(tmp_path, "rows.cu", CUDA)
+    assert (other.cause, other.also, other.lines) == ("host-grid-loop", ("allocation-in-loop", "uncoalesced"), (8,))
+    assert other.functions == ()  # each program has a main
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("makes a mask at program.py:7", "line"),
+        ("program.py(9): attention", "line"),
+        ("program.py:2-5", "line"),
+        ("program.py:2-4", ""),
+        ("program.py:11", ""),
+        ("step (program.py)", ""),
+        ("attention (program.py)", "function"),
+        ("program.py:1", ""),
+        ("other.py:7", ""),
+        ("attention takes 3 ms", ""),
+    ],
+)
+def test_a_place_is_right_within_two_lines_or_in_the_same_function(tmp_path, text, right):
+    assert program(tmp_path).place_right(text) == right
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "blind"),
+    [
+        ("masks", "/a/x/masks.py:7, masks.py, masks", "program.py:7, program.py, masks"),
+        ("cpu_masks", "cpu_masks runs /a/cpu_masks", "program runs program"),
+        ("recompilation", '"rule": "recompilation"', '"rule": "recompilation"'),
+        ("masks", "bitmasks.py, masks-2.py, masks_of", "bitmasks.py, masks-2.py, masks_of"),
+    ],
+)
+def test_names_that_give_the_fault_away_are_hidden(tmp_path, name, text, blind):
+    assert program(tmp_path, f"{name}.py").blind(text) == blind
+
+
+def test_the_causes_of_a_text_come_in_its_order_with_their_gains():
+    text = """  12  Anomaly detection is on
+    saves 1,250.0 µs; program.py:3
+    a CUDA graph for the rest
+    There were no problems detected: pageable memory
+    1  2  3  4  cudaMemcpy pageable
+    """
+    claims = score.text_claims(text, truth.causes())
+    assert [claim.cause for claim in claims] == ["anomaly-detection", "graph-candidate"]
+    assert claims[0].gain == (1.25,) * 3
+    assert claims[1].gain is None
+    assert "program.py:3" in claims[0].where
+
+
+def test_every_cause_is_named_by_its_own_name_and_no_name_names_another():
+    words = truth.causes()
+    for name in words:
+        found = [claim.cause for claim in score.text_claims(f"explain {name}", words)]
+        assert found[:1] == [name], found
+
+
+@pytest.mark.parametrize(("parts", "step_ms", "gain"), [(1, 10.0, 6.0), (8, 80.0, 48.0), (0.5, 5.0, 3.0)])
+def test_gains_are_of_a_step_of_which_an_iteration_may_be_a_part(parts, step_ms, gain):
+    told = page(finding("cpu-tensors", replayed=60_000_000))
+    claims = score.in_steps(told, score.page_claims(told), step_ms)
+    assert claims[0].gain == pytest.approx((gain,) * 3), parts
+
+
+def test_a_score_has_rank_place_and_ratio(tmp_path):
+    told = page(
+        finding("graph-candidate", replayed=70_000_000),
+        finding("graph-candidate", replayed=1),
+        finding("cpu-tensors", replayed=54_000_000, where="program.py:6"),
+        finding("blocking-read", at_stake=1_000_000),
+    )
+    got = score.scored(program(tmp_path), score.in_steps(told, score.page_claims(told), 10.0), TIMES)
+    assert (got.first, got.rank, got.also_rank, got.place) == ("graph-candidate", 2, 3, "line")
+    assert (got.measured_ms, got.ratio) == (6.0, pytest.approx(0.9))
+    sums = score.totals([got])
+    assert (sums["first"], sums["among_three"], sums["gain"], sums["interval"]) == ((0, 1), (1, 1), (1, 1), (0, 1))
+    assert "| masks | cpu-tensors | graph-candidate | 2 | line | 5.4 (5.4 to 5.4) | 6 | 0.90 |" in score.table([got])
+
+
+def test_a_healthy_program_has_its_largest_claim_as_a_share_of_a_step(tmp_path):
+    one = program(tmp_path, text='CAUSE = ""\nALSO = ()\n')
+    told = page(finding("tail", at_stake=3_000_000), finding("fusion", replayed=1_000_000))
+    got = score.scored(one, score.page_claims(told), TIMES)
+    assert (one.cause, got.largest_claim) == ("", pytest.approx(0.03))
+    sums = score.totals([got])
+    assert (sums["healthy"], sums["silent"], sums["first"]) == (pytest.approx(0.03), (0, 1), (0, 0))
+    assert "| largest claim on a healthy program | < 2 % | 3.0 % |" in score.summary({"kanalyze": sums})
+
+
+def test_each_cause_has_a_sentence():
+    for sentence, _ in truth.causes().values():
+        assert re.fullmatch(r"[A-Za-z][^\n]{10,100}\.", sentence)
+
+
+FAULTY = 'CAUSE = "float64"\nALSO = ()\n\n\ndef step(i):\n    x = y.double()  # fault\n'
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
+
+
+@pytest.fixture
+def programs(tmp_path):
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    for name, cause in (("doubles", "float64"), ("healthy_one", ""), ("masks", "cpu-tensors")):
+        (folder / f"{name}.py").write_text(FAULTY.replace("float64", cause))
+        (tmp_path / "captures" / name).mkdir(parents=True)
+    (tmp_path / "measured.json").write_text(json.dumps(dict.fromkeys(("doubles", "healthy_one", "masks"), TIMES)))
+    return truth.programs_in(folder, tmp_path / "captures")
+
+
+def answered(tmp_path, monkeypatch, capsys, **answers):
+    """What the command prints of recorded answers by material and program."""
+    for kind, those in answers.items():
+        (tmp_path / "answers" / kind).mkdir(parents=True)
+        for name, text in those.items():
+            (tmp_path / "answers" / kind / f"{name}.txt").write_text(text)
+    folders = [tmp_path / "captures", "--answers", tmp_path / "answers", "--programs", tmp_path / "programs"]
+    chosen = [word for kind in answers for word in ("--material", kind)]
+    command = ["agents.py", *folders, "--measured", tmp_path / "measured.json", *chosen]
+    monkeypatch.setattr(sys, "argv", [str(word) for word in command])
+    agents.main()
+    return capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("programs")
+def test_recorded_answers_are_scored_beside_those_of_a_placebo(tmp_path, monkeypatch, capsys):
+    right = '{"cause": "float64", "place": "program.py:5", "gain_ms": 6.3}'
+    printed = answered(
+        tmp_path,
+        monkeypatch,
+        capsys,
+        page={
+            "doubles": f"I looked at {{the}} page.\n```json\n{right}\n```",
+            "healthy_one": '{"cause": "none", "place": null, "gain_ms": 0}',
+            "masks": "{'cause': cpu-tensors}",
+        },
+        placebo={"doubles": right, "healthy_one": right, "masks": right},
+    )
+    assert "| doubles | float64 | float64 | 1 | line | 6.3 (6.3 to 6.3) | 6 | 1.05 |" in printed
+    assert "| captures that it reads |  | 66.7 % of 3 | 100.0 % of 3 |" in printed
+    assert "| cause named first | ≥ 90 % | 50.0 % of 2 | 50.0 % of 2 |" in printed
+    assert "| healthy programs of which no cause is named |  | 100.0 % of 1 | 0.0 % of 1 |" in printed
+    assert "| largest claim on a healthy program | < 2 % | 0.0 % | 63.0 % |" in printed
+
+
+@pytest.mark.parametrize(
+    "answer", ["", "no JSON", "{", '{"place": "program.py:3"}', '{"cause": 3}', "[1, {}]", "{" * 2000]
+)
+def test_an_answer_without_a_cause_is_unreadable_and_wrong_of_a_healthy_program_too(programs, answer):
+    doubles, healthy, _ = programs
+    got = agents.scored(doubles, answer, TIMES)
+    assert (got.read, got.rank, got.first) == (False, None, "")
+    assert score.totals([agents.scored(healthy, answer, TIMES)])["silent"] == (0, 1)
+
+
+@pytest.mark.parametrize("gain", ["null", '"much"', "true", "NaN", "Infinity"])
+def test_a_gain_that_is_no_number_is_none(programs, gain):
+    got = agents.scored(programs[0], f'{{"cause": "float64", "place": 3, "gain_ms": {gain}}}', TIMES)
+    assert (got.rank, got.told_ms, got.ratio, got.place) == (1, None, None, "")
+
+
+def test_a_placebo_is_the_page_of_a_program_with_another_cause(programs, tmp_path):
+    for one in programs:
+        (tmp_path / "texts" / "text").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "texts" / "text" / f"{one.name}.txt").write_text(f"page of a {one.cause or 'healthy'} program")
+    said = [agents.material("placebo", one, programs, tmp_path, tmp_path / "texts") for one in programs]
+    assert [text.split()[-2] for text in said] == ["healthy", "cpu-tensors", "float64"]
+    assert agents.material("page", programs[0], programs, tmp_path, tmp_path / "texts").endswith("a float64 program")
+
+
+def test_a_prompt_lists_every_cause_and_hides_the_name_of_the_program(programs):
+    text = agents.prompt(programs[0], 10.0, "a {strange} page")
+    assert all(f"\n- {name}: {sentence}\n" in text for name, (sentence, _) in truth.causes().items())
+    assert "10 ms" in text
+    assert "{strange}" in text
+    assert "program.py:LINE" in text
+    assert "doubles" not in text
+
+
+@pytest.mark.slow
+def test_a_command_gets_the_prompt_and_a_server_that_reads_the_capture_without_its_name(tmp_path):
+    (tmp_path / "mlp_train.py").write_text(FAULTY)
+    one = truth.program(tmp_path / "mlp_train.py")
+    reads = """
+import json, pathlib, sys
+server = json.loads(pathlib.Path(sys.argv[1]).read_text())["mcpServers"]["kanalyze"]
+capture = pathlib.Path(sys.argv[2])
+texts = [file.read_bytes() for file in capture.rglob("*") if file.suffix in {".json", ".sqlite"}]
+print(server["args"][:3], str(capture) in sys.stdin.read(), any(b"mlp_train.py" in text for text in texts))
+"""
+    said = agents.material("mcp", one, [one], SAMPLES, None)
+    text = agents.prompt(one, 1.0, said)
+    command = f"{sys.executable} -c '{reads}' {{mcp}} {{capture}}"
+    assert agents.asked(command, one, SAMPLES, text) == "['-m', 'kanalyze', 'mcp'] True False\n"
+
+
+CAPTURES = FOLDER / "captures"
+
+#: What was reached on the stored captures; the bars are in score.py. What gets better is to be written here.
+REACHED = {"first": 0.95, "among_three": 0.95, "place": 0.97, "gain": 0.62, "silent": 1.0}
+LARGEST_CLAIM = 0.02
+
+
+@pytest.fixture(scope="module")
+def scores():
+    programs = truth.programs_in(FOLDER / "programs", CAPTURES)
+    measured = json.loads((FOLDER / "measured.json").read_text())
+    said_of = partial(tools.answer, captures=CAPTURES, texts=None)
+    return score.scores_of("kanalyze", programs, measured, said_of, os.cpu_count() or 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_causes_places_and_gains_are_as_right_as_they_were(scores):
+    sums = score.totals(scores)
+    assert sums["read"] == (len(scores), len(scores))
+    shares = {key: sums[key][0] / sums[key][1] for key in REACHED}
+    assert {key: share for key, share in shares.items() if share < REACHED[key]} == {}, score.table(scores)
+    assert sums["healthy"] < LARGEST_CLAIM, score.table(scores)
+
+
+def test_every_stored_capture_has_a_program_and_its_times():
+    names = {file.name.removesuffix(".tar.xz") for file in CAPTURES.glob("*.tar.xz")}
+    assert len(names) >= 40
+    assert names <= {one.name for one in truth.programs_in(FOLDER / "programs", CAPTURES)}
+    assert names <= json.loads((FOLDER / "measured.json").read_text()).keys()
+
+
+def test_without_iterations_a_gain_is_scaled_by_what_the_gpu_works():
+    page = {"windows": [{"window_ns": 900_000_000, "busy_ns": 10_000_000}]}
+    (claim,) = score.in_steps(page, [score.Claim("uncoalesced", "", (5.0, 4.0, 6.0))], 2.0)
+    assert claim.gain == pytest.approx((1.0, 0.8, 1.2))
