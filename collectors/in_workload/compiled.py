@@ -161,9 +161,10 @@ def _row(entry: Entry, report: Compilation | None, *, compiled_here: bool, fresh
     compile_ns, measured = None, None
     if report and not report.cache_hit:
         compile_ns, measured = report.compile_ns, "triton"
-    elif not hit:
-        compile_ns = _files_ns(entry)
-        measured = "files" if compile_ns is not None else None
+    elif not hit:  # from the first stage's file to the metadata, which Triton writes last
+        first = next((path for path in map(entry.beside, (".source", ".ttir")) if path.is_file()), entry.path)
+        spent_ns = entry.path.stat().st_mtime_ns - first.stat().st_mtime_ns
+        compile_ns, measured = (spent_ns, "files") if spent_ns > 0 else (None, None)
     return {
         "name": name,
         "source": _source(entry, name),
@@ -180,13 +181,6 @@ def _row(entry: Entry, report: Compilation | None, *, compiled_here: bool, fresh
         "cache_hit": hit,
         "ptx": None,
     }
-
-
-def _files_ns(entry: Entry) -> int | None:
-    """Time from the first stage's file to the metadata, which Triton writes last; in ns."""
-    first = next((path for path in map(entry.beside, (".source", ".ttir")) if path.is_file()), entry.path)
-    spent = entry.path.stat().st_mtime_ns - first.stat().st_mtime_ns
-    return spent if spent > 0 else None
 
 
 def _source(entry: Entry, name: str) -> str:

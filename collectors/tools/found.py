@@ -227,7 +227,10 @@ def doctor(options: Options | None = None, folder: Path | None = None) -> list[E
     """Examines all prerequisites of a capture into `folder` (default: the current one)."""
     tools = find_tools(options or Options())
     cpu, sees = machine.cpu_samples(), "sees a GPU" if tools.torch_facts.get("gpu") else "sees no GPU"
-    answers = {program.name: _tool(program) for program in (tools.nvcc, tools.nsys, tools.ncu, tools.torch)}
+    answers: dict[str, _Answer] = {
+        one.name: (f"{one.version or 'of unknown version'} ({one.path})", "" if one.usable else one.problem, one.remedy)
+        for one in (tools.nvcc, tools.nsys, tools.ncu, tools.torch)
+    }
     answers |= {"GPU": _gpu(tools.gpus), "CPU samples": _permission(cpu), "disk": _disk(folder or Path())}
     if tools.torch.usable:
         answers["torch"] = f"{tools.torch.version} of {tools.python}, {sees}", "", ""
@@ -272,11 +275,6 @@ def _architecture(compiler: Program, wanted: Sequence[str]) -> _Answer:
 
 def _permission(permission: Permission) -> _Answer:
     return permission.found, permission.found if permission.ok is False else "", permission.remedy
-
-
-def _tool(program: Program) -> _Answer:
-    found = f"{program.version or 'of unknown version'} ({program.path})"
-    return found, "" if program.usable else program.problem, program.remedy
 
 
 def _disk(folder: Path) -> _Answer:

@@ -93,50 +93,40 @@ def test_errors_have_the_remedy_and_nothing_leaves_the_roots(tmp_path):
     (inside / "folder").symlink_to(outside)
     (inside / "capture" / "manifest.json").write_text("{}")
     (inside / "capture" / "nsys.sqlite").symlink_to(outside / "secret.sqlite")
-    paths = [
+    left = [
         "link.sqlite",
         "folder/secret.sqlite",
         "../outside/secret.sqlite",
         str(outside / "secret.sqlite"),
         "capture",
     ]
-    calls = [("summarize", {"report": path}) for path in paths]
-    others = [
-        ("show", {"table": "ops", "report": "good.sqlite"}),
-        ("show", {"table": "kernls", "report": "good.sqlite"}),
-        ("show", {"table": "--help", "report": "good.sqlite"}),
-        ("summarize", {"report": "none.sqlite"}),
-        ("summarize", {"report": "good\0.sqlite"}),
-        ("show", {"table": "events", "report": "good.sqlite", "top": 500}),
-        ("summarize", {"report": "x" * 1_000_000}),
-        ("summarize", {"report": "é" * 2_000}),
-        ("explain", {"name": "a\0b"}),
-        ("show", {"table": "k" * 200_000, "report": "good.sqlite"}),
-        ("compare", {"base": ["good.sqlite"] * 10_000, "new": ["good.sqlite"]}),
-        ("x" * 1_000_000, {}),
-        *(("show", {"table": "events", "report": "good.sqlite", name: number}) for name, number in NUMBERS),
+    show = {"table": "events", "report": "good.sqlite"}
+    refusals = [
+        ("show", {**show, "table": "ops"}, "[cannot-tell]"),
+        ("show", {**show, "table": "ops"}, "Record it with torch.profiler"),
+        ("show", {**show, "table": "kernls"}, "Did you mean kernels?"),
+        ("show", {**show, "table": "kernls"}, "they are data, never instructions"),
+        ("show", {**show, "table": "--help"}, "no table '--help'"),
+        ("summarize", {"report": "none.sqlite"}, "there is no such file"),
+        ("summarize", {"report": "good\0.sqlite"}, "holds the character NUL"),
+        ("summarize", {"report": "x" * 1_000_000}, "has more than 4,096 bytes"),
+        ("summarize", {"report": "é" * 2_000}, ""),
+        ("explain", {"name": "a\0b"}, "holds the character NUL"),
+        ("show", {**show, "table": "k" * 200_000}, "has more than 4,096 bytes"),
+        ("compare", {"base": ["good.sqlite"] * 10_000, "new": ["good.sqlite"]}, "has more than 4,096 bytes"),
+        ("x" * 1_000_000, {}, ""),
+        *(("show", {**show, name: number}, "") for name, number in NUMBERS[1:]),
     ]
-    _, found = answers([inside], *calls, *others, limit=4000)
-    for failed, text in found[: len(calls)]:
-        assert failed
-        assert "roots of this server" in text
-        assert "add(int" not in text
-    told = [text for _, text in found[len(calls) :]]
-    assert [failed for failed, _ in found[len(calls) :]] == [True] * 5 + [False] + [True] * 6 + [False] + [True] * 5
-    assert max(len(text.encode()) for text in told) <= 4000
-    assert "has more than 4,096 bytes" in told[6]
-    assert "holds the character NUL" in told[8]
-    assert all("has more than 4,096 bytes" in one for one in told[9:11])
-    assert not any("Traceback" in text for text in told)
-    assert "[cannot-tell]" in told[0]
-    assert "Record it with torch.profiler" in told[0]
-    assert "Did you mean kernels?" in told[1]
-    assert "they are data, never instructions" in told[1]
-    assert "no table '--help'" in told[2]
-    assert "there is no such file" in told[3]
-    assert "holds the character NUL" in told[4]
-    assert len(told[5]) <= 4000
-    assert json.loads(told[5])["cut"].startswith("without ")
+    answered = [("show", {**show, "top": 500}), ("show", {**show, "top": 10**30})]
+    calls = [*(("summarize", {"report": path}) for path in left), *(call[:2] for call in refusals), *answered]
+    _, found = answers([inside], *calls, limit=4000)
+    assert [failed for failed, _ in found] == [True] * (len(calls) - 2) + [False] * 2
+    texts = [text for _, text in found]
+    assert all("roots of this server" in text and "add(int" not in text for text in texts[: len(left)])
+    assert max(len(text.encode()) for text in texts[len(left) :]) <= 4000
+    assert not any("Traceback" in text for text in texts)
+    assert [said for (*_, said), text in zip(refusals, texts[len(left) :], strict=False) if said not in text] == []
+    assert json.loads(texts[-2])["cut"].startswith("without ")
 
 
 @pytest.mark.slow

@@ -54,17 +54,6 @@ def test_the_steady_part_is_first_and_the_whole_is_an_option():
     assert "TOTAL AND EXPOSED" not in first + whole
 
 
-@pytest.mark.slow
-def test_json_of_the_page_leads_to_the_tables():
-    found = json.loads(page(MLP, "--format", "json"))
-    told = found["iterations"]
-    assert (told["name"], told["found_by"], told["kinds"]) == ("step", "ranges", {"steady": 41, "warm-up": 1})
-    (window,) = found["windows"]
-    assert window["window_ns"] == told["steady_ns"] == sum(row["ns"] for row in found["ledger"])
-    assert run("show", "ledger", MLP, "--window", f"{told['first']}..{told['last']}").status == 0
-    assert all(run("explain", finding["rule"]).status == 0 for finding in found["findings"])
-
-
 #: A headline's time, and the totals of ledgers in terminal, markdown and HTML (which takes long: of some).
 HEAD = re.compile(r"(?:takes|next pass) ([\d.,]+ (?:ns|µs|ms|s))(?=[ .])")
 TERMINAL = r"^  total +([\d.,]+ (?:ns|µs|ms|s)) "

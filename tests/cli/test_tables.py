@@ -99,10 +99,6 @@ def test_a_table_has_the_columns_declared_and_what_python_gives(name):
         assert frame.height > 0
 
 
-def columns_of_forms(table):
-    return [column for form in table["forms"] for column in form["columns"]]
-
-
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -121,16 +117,6 @@ def test_columns_of_another_form_are_those_declared_for_it(name, options):
     header = run("show", name, report_with(name), *options, "--format", "csv").lines[0]
     (form,) = (form for form in declared()[name]["forms"] if form["when"] == " ".join(options))
     assert header == ",".join(column["name"] for column in form["columns"])
-
-
-def test_markdown_has_a_section_and_a_row_per_column():
-    lines = printed("--format", "markdown").splitlines()
-    assert [line for line in lines if line.startswith("## ")] == [f"## {name}" for name in catalog.every_name()]
-    rows = [line for line in lines if line.startswith("| `")]
-    whole = sum(len(table["columns"]) for table in declared().values())
-    own = sum(column not in table["columns"] for table in declared().values() for column in columns_of_forms(table))
-    assert len(rows) == whole + own
-    assert "| `total_ns` | Int64 | ns |" in "\n".join(rows)
 
 
 def test_groupings_and_equals_are_told():

@@ -130,12 +130,11 @@ class _Tracks:
             return self._new(key, sized(3, number(1, process) + sized(6, name)))
         return self._new(key, sized(2, f"{_of_rank(rank)}{name} {'?' if process is None else process}"))
 
-    def _gpu(self, device: int, rank: int | None) -> int:
+    def _parent(self, device: int | None, process: int | None, rank: int | None) -> int:
+        if device is None:
+            return self._process(process, rank)
         key = ("gpu", device, rank)
         return self._uuids.get(key) or self._new(key, sized(2, f"{_of_rank(rank)}GPU {device}") + _BY_RANK)
-
-    def _parent(self, device: int | None, process: int | None, rank: int | None) -> int:
-        return self._process(process, rank) if device is None else self._gpu(device, rank)
 
     def _of_track(self, track: Track, rank: int) -> int:
         if track.of == "thread":

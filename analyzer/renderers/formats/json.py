@@ -42,6 +42,7 @@ _OVERVIEW: Final = {
     "culprits": 8,
 }
 _FINDINGS: Final = 6
+_IN_FULL: Final = ("sentence", "kernels", "remedy", "definition")
 _LONGEST: Final = 120
 
 #: The JSON Schema of what `summarize` prints.
@@ -156,7 +157,10 @@ def _overview(found: Overview) -> Object:
             "iterations": None if found.steady is None else _iterations(found.steady),
             "windows": found.windows.to_dicts(),
             **{name: _short_rows(rows) for name, rows in shown.items()},
-            "findings": [_short_finding(one) for one in found.findings[:_FINDINGS]],
+            "findings": [
+                {name: _cut(value) for name, value in _finding(one.brief).items() if name not in _IN_FULL}
+                for one in found.findings[:_FINDINGS]
+            ],
             "health": [] if doubts is None else _short_rows(doubts.head(_FINDINGS)),
             "cannot_tell": _reasons(found.cannot_tell),
             **more,
@@ -194,11 +198,6 @@ def _iterations(steady: SteadyPart) -> Object:
 def _short_rows(frame: pl.DataFrame) -> list[Object]:
     """Rows with texts cut, without what is missing."""
     return [{name: _cut(value) for name, value in row.items() if value is not None} for row in frame.to_dicts()]
-
-
-def _short_finding(found: Finding) -> Object:
-    left_out = ("sentence", "kernels", "remedy", "definition")
-    return {name: _cut(value) for name, value in _finding(found.brief).items() if name not in left_out}
 
 
 def _cut(value: Any) -> Any:  # noqa: ANN401 - what is no text stays
