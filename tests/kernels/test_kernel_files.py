@@ -20,27 +20,17 @@ def test_every_reference_workload_is_there_and_no_other():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_first_line_says_what_a_workload_teaches(name):
-    first, blank, *_ = documentation(name).splitlines()
-    assert first.endswith(".")
+def test_each_says_what_it_teaches_what_to_look_for_and_how_to_run_it_and_counts_its_work(name):
+    text, source = documentation(name), (KERNELS / name).read_text()
+    first, blank, *_ = text.splitlines()
+    assert (first[-1], blank) == (".", "")
     assert 20 < len(first) <= 120
-    assert blank == ""
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_each_says_what_to_look_for_and_how_to_run_it(name):
-    text = documentation(name)
     assert re.search(r"^Look for.*:\n- ", text, flags=re.MULTILINE)
     (command,) = re.findall(r"^Run: (.*)$", text, flags=re.MULTILINE)
     assert command.startswith(f"python kernels/{name}" if name in PYTHON else f"nvcc -lineinfo -o {name[:-3]} {name}")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_each_has_its_operations_and_bytes_as_functions(name):
-    text = (KERNELS / name).read_text()
     spelling = r"^def {}\(" if name in PYTHON else r"^constexpr long long {}\(long long n\)"
     for function in ("flops", "bytes_moved"):
-        assert re.search(spelling.format(function), text, flags=re.MULTILINE), function
+        assert re.search(spelling.format(function), source, flags=re.MULTILINE), function
 
 
 @pytest.mark.parametrize("name", PYTHON)

@@ -70,15 +70,6 @@ def compiled(kernel, block, warps, *, aligned, folder):
     return json.loads(ended.stdout)
 
 
-def test_memory_instructions():
-    assert square_triton.memory_instructions(PTX) == {"ld.global.v4.b32": 2, "st.global.v4.b32": 1, "st.global.b32": 1}
-    assert square_triton.memory_instructions("") == {}
-
-
-def test_virtual_registers():
-    assert square_triton.virtual_registers(PTX) == {"pred": 2, "b32": 22, "b64": 16}
-
-
 def test_what_is_said_of_a_compiled_kernel():
     class Compiled:
         asm = {"ptx": PTX}  # noqa: RUF012

@@ -5,7 +5,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from kanalyze.analyses.launches.hot_kernels import TABLE, hot_kernels
+from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.analyses.ranges.instances import compare
 from kanalyze.renderers import page
@@ -305,22 +305,8 @@ def test_graphs_of_two_processes_are_two_and_numbered_alike_in_both_sections():
 
 def line(**ns):
     """The line for so many nanoseconds of each family; `graph` stands for whole graphs, which have none."""
-    rows = [
-        {
-            **dict.fromkeys(TABLE.schema),
-            "name": family,
-            "exclusive_ns": time,
-            "window_share": 0.0,
-            "busy_share": 0.0,
-            "count": 1,
-            "avg_ns": 1.0,
-            "shapes": 0,
-            "launch_bound": False,
-            "family": None if family == "graph" else family,
-        }
-        for family, time in ns.items()
-    ]
-    return sections.kernels({"hot_kernels": TABLE.check(pl.DataFrame(rows, schema=TABLE.schema))}, 8).foot
+    families = [None if family == "graph" else family for family in ns]
+    return sections._families(pl.DataFrame({"family": families, "exclusive_ns": [*ns.values()]}))  # noqa: SLF001
 
 
 @pytest.mark.parametrize(
