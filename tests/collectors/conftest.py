@@ -1,11 +1,13 @@
 """A machine made of stand-ins: its own PATH, cache and folder; nothing of the real one is found."""
 
+from pathlib import Path
+
 import pytest
 
 from kanalyze.collectors import process
 from kanalyze.collectors.tools import machine
 from kanalyze.collectors.tools.machine import Permission
-from support.stand_ins import machine_in
+from support.stand_ins import PROGRAM, machine_in
 
 
 @pytest.fixture
@@ -22,3 +24,23 @@ def bare(tmp_path, monkeypatch):
 def stand_ins(bare):
     """A machine with one GPU, nsys, ncu and nvidia-smi."""
     return bare.all()
+
+
+@pytest.fixture
+def program(stand_ins):
+    """A program whose name has a space, and that prints its check."""
+    return stand_ins.write("my program", PROGRAM)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """A process that does not end when asked is ended after a moment."""
+    monkeypatch.setattr(process, "_GRACE_S", 0.3)
+
+
+@pytest.fixture
+def script(stand_ins):
+    """A script (of the shell, as its Python is a stand-in), and a Python that has torch."""
+    path = Path("train.py")
+    path.write_text("echo 'check: ok'\n")
+    return path.absolute(), stand_ins.make("python3")

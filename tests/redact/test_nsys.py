@@ -16,8 +16,7 @@ from kanalyze.errors import CannotTellError, DamagedReportError, UnknownFormatEr
 from kanalyze.redact import redact
 from kanalyze.redact.nsys import failed
 from support.command import ADD, ADD_UM, REPORTS
-from support.exports import altered
-from support.nsys_versions import VERSIONS, as_written_by
+from support.exports import VERSIONS, altered, as_written_by
 from support.real_reports import real_report
 
 USER, HOST, FOLDER, SESSION = "quillon", "brontes-17", "/projekte/geheim", "81b1c0de-0000-4aaa-8bbb-c0ffee123456"

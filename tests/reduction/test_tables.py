@@ -24,7 +24,7 @@ from kanalyze.reduction.tables import (
     write,
 )
 from support.command import REPORTS
-from support.reductions import load
+from support.lost_reports import load
 
 NCCL = REPORTS / "nccl.sqlite"
 

@@ -18,7 +18,7 @@ from kanalyze.several import reducing
 from kanalyze.several.reducing import by_dask, by_executor, by_processes, one_by_one, reduce_reports
 from support import lost_reports
 from support.command import REPORTS, run
-from support.reductions import load
+from support.lost_reports import load
 
 DDP, FSDP, NCCL = (REPORTS / name for name in ("torch/ddp.json.gz", "torch/fsdp.json.gz", "nccl.sqlite"))
 EMPTY = REPORTS / "empty.sqlite"

@@ -1,4 +1,4 @@
-"""Openers of reports that end the process they run in; other processes find them here."""
+"""Reductions read one by one, and openers of reports that end the process they run in, for other processes to find."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ from functools import partial
 
 from kanalyze.readers import read
 from kanalyze.readers.capture.reports import Run
-from kanalyze.reduction.tables import origin_of
+from kanalyze.reduction.tables import load_each, origin_of
 from kanalyze.several.reducing import Task
 
 
@@ -40,3 +40,11 @@ def task(opener, path, folder):
     """The task of reducing the report at `path`, opened by `opener`."""
     run = Run("torch", path, partial(opener, path, folder), path)
     return Task(str(path), origin_of(path), run, cache=False)
+
+
+def load(folder):
+    """The reduction in a folder; raises what is wrong with it."""
+    [(_, found)] = load_each([folder])
+    if isinstance(found, Exception):
+        raise found
+    return found

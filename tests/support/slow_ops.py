@@ -4,6 +4,8 @@ Written from torch/autograd/profiler.py and profiler_util.py (what a FunctionEve
 _remove_dup_nodes, device_time_total), for reports of a few dozen events without overhead. Where they leave the order
 open: of events that start and end together an annotation comes first, then operators, Python functions and calls, each
 by event_id.
+
+Traces for it are made up by hypothesis: operators, calls and kernels of two threads, close together.
 """
 
 from __future__ import annotations
@@ -11,6 +13,10 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from hypothesis import strategies as st
+
+from support.build import call, host, kernel, memcpy, report
 
 if TYPE_CHECKING:
     from support.build import Event
@@ -139,3 +145,49 @@ def key_averages(nodes):
         for place, value in enumerate(own):
             sums[place] += value
     return {key: tuple(sums) for key, sums in found.items()}
+
+
+#: Names that several kinds share, some that torch treats in a way of its own.
+NAMES = st.sampled_from(["a", "a", "b", "c", "ProfilerStep#1", "ProfilerStep#2", "aten::is_leaf"])
+THREADS = st.sampled_from([1, 1, 1, 2])
+STARTS = st.integers(0, 30)
+DURATIONS = st.one_of(st.integers(0, 4), st.integers(0, 30))
+
+
+@st.composite
+def framework_events(draw):
+    kind, start = draw(st.sampled_from(["op", "op", "op", "range", "python"])), draw(STARTS)
+    return host(kind, draw(NAMES), start, start + draw(DURATIONS), thread=draw(THREADS))
+
+
+@st.composite
+def traces(draw):
+    """Events, and the external ids of the operators and annotations among them by event_id."""
+    events = [host("op", "first", 0, draw(DURATIONS)), *draw(st.lists(framework_events(), max_size=8))]
+    operators = [
+        place for place, event in enumerate(events) if event.kind in ("op", "range") and event.name != "aten::is_leaf"
+    ]
+    numbers = draw(st.permutations(range(1, len(operators) + 1)))
+    maker = st.none() | st.sampled_from(operators)
+    events.append(kernel(50, 51, parent=0))  # some operator's number is known: nothing is guessed by time
+    correlations = draw(st.lists(st.integers(1, 12), unique=True, max_size=8))
+    for correlation in correlations:
+        start, made_by = draw(STARTS), draw(maker)
+        keys = {"correlation": correlation, "parent": made_by}
+        thread = events[made_by].thread if made_by is not None else draw(THREADS)
+        events.append(call("cudaLaunchKernel", start, start + draw(st.integers(0, 6)), thread=thread, **keys))
+        for _ in range(draw(st.integers(0, 2))):
+            begin = start + draw(st.integers(0, 20))
+            make = draw(st.sampled_from([kernel, kernel, memcpy]))
+            events.append(make(begin, begin + draw(st.integers(0, 9)), device=draw(st.sampled_from([0, 0, 1])), **keys))
+    return events, dict(zip(operators, numbers, strict=True))
+
+
+def trace_report(events, external_ids, **more):
+    """The report of a trace; `more` are columns of op_detail by event_id."""
+    ids = {event_id for event_id, event in enumerate(events) if event.kind in ("op", "range")}
+    rows = [
+        {"event_id": event_id, "external_id": external_ids.get(event_id), **more.get(f"of_{event_id}", {})}
+        for event_id in sorted(ids)
+    ]
+    return report(events, op_detail=rows, kinds=("kernel", "memcpy", "memset", "api", "op", "range"))

@@ -10,8 +10,7 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.operators.ops import AS_TORCH, OP_KERNELS, TABLE, op_kernels, ops
 from kanalyze.errors import CannotTellError, UnknownNameError
 from support.build import call, host, kernel, memcpy, memset, overhead, report, timeline
-from support.op_strategies import trace_report, traces
-from support.slow_ops import host_nodes, key_averages
+from support.slow_ops import host_nodes, key_averages, trace_report, traces
 from support.strategies import FEWER
 
 TORCH = ("count", "self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns")

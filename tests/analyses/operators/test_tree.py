@@ -12,8 +12,7 @@ from kanalyze.analyses.operators.tree import TABLE as TREE
 from kanalyze.analyses.operators.tree import tree
 from kanalyze.errors import CannotTellError, UnknownNameError
 from support.build import call, host, kernel, memcpy, timeline
-from support.op_strategies import trace_report, traces
-from support.slow_ops import host_nodes
+from support.slow_ops import host_nodes, trace_report, traces
 from support.strategies import FEWER
 
 

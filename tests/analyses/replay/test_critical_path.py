@@ -10,8 +10,7 @@ from kanalyze.analyses.replay.critical_path import critical_path, edges, slack
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, nvtx, report, timeline
-from support.simulated import PROGRAMS, run
-from support.slow_path import SlowPath
+from support.slow_path import PROGRAMS, SlowPath, run
 from support.strategies import EVENTS, WINDOWS
 
 ROOT = __import__("pathlib").Path(__file__).parents[3]

@@ -11,8 +11,18 @@ import kanalyze
 from kanalyze.model import KINDS, READER_TABLES, STREAMS
 from kanalyze.readers.nsys.read_sqlite_folder import _driver
 from support.command import REPORTS, run
-from support.exports import altered, remade, without_column
-from support.nsys_versions import GRAPH, KERNEL, MEMCPY, MEMSET, SYNC, VERSIONS, as_written_by
+from support.exports import (
+    GRAPH,
+    KERNEL,
+    MEMCPY,
+    MEMSET,
+    SYNC,
+    VERSIONS,
+    altered,
+    as_written_by,
+    remade,
+    without_column,
+)
 from support.real_reports import real_report
 
 OLD = REPORTS / "old"

@@ -6,7 +6,7 @@ from kanalyze.analyses.operators.tree import tree
 from kanalyze.renderers.page import Look
 from kanalyze.renderers.tables import listings
 from support.build import call, host, kernel, memcpy
-from support.op_strategies import trace_report
+from support.slow_ops import trace_report
 
 POW = (
     "void at::native::vectorized_elementwise_kernel<4, at::native::(anonymous namespace)::"
