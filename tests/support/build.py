@@ -9,16 +9,11 @@ import re
 from dataclasses import MISSING, dataclass, field, fields
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import polars as pl
 
 from kanalyze.model import DEVICE_KINDS, DEVICES, EVENTS, KINDS, PROCESSES, READER_TABLES
 from kanalyze.report import Meta, Report
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 #: What a CUDA trace records, whether or not there was any.
 CUDA_KINDS = ("kernel", "graph", "memcpy", "memset", "api", "sync", "overhead")
@@ -43,7 +38,7 @@ class Event:
     block: tuple[int, int, int] = (32, 1, 1)
     direction: str | None = None
     size_bytes: int = 1
-    side: Mapping[str, object] = field(default_factory=dict, hash=False)  # more of its side table
+    side: dict = field(default_factory=dict, hash=False)  # more of its side table
 
     def __repr__(self):
         """What is not by default, for messages of tests that fail."""

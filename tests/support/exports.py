@@ -9,7 +9,6 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 
 def altered(folder, source, *statements):
@@ -65,9 +64,6 @@ def columns_of(path, table):
         return [row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))]
 
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 KERNEL, MEMCPY, MEMSET, SYNC, RECORDS, GRAPH = (
     f"CUPTI_ACTIVITY_KIND_{name}"
     for name in ("KERNEL", "MEMCPY", "MEMSET", "SYNCHRONIZATION", "CUDA_EVENT", "GRAPH_TRACE")
@@ -95,9 +91,9 @@ class Version:
 
     schema: str
     lacks_tables: tuple[str, ...] = ()
-    lacks_columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    renamed: Mapping[str, str] = field(default_factory=dict)
-    adds: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    lacks_columns: dict = field(default_factory=dict)
+    renamed: dict = field(default_factory=dict)
+    adds: dict = field(default_factory=dict)
     every_table: tuple[str, ...] = ()
 
 

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from support.build import call, graph, kernel, memcpy, memset, report
-
-if TYPE_CHECKING:
-    from random import Random
-
-    from support.build import Event
 
 CALL_NS = 4_000
 PAUSE_NS = 3_000
@@ -42,9 +37,9 @@ class Program:
 
     process: int = 1
     device: int = 0
-    jitter: Random | None = None
+    jitter: object = None
     now: int = 1_000
-    events: list[Event] = field(default_factory=list)
+    events: list = field(default_factory=list)
     begun: list[int] = field(default_factory=list)
     correlation: int = 0
 

@@ -8,16 +8,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
 from support.build import call, host, kernel, nvtx
-from support.slow_model import DEVICE_KINDS, SlowModel, rank, thread_of
+from support.slow_model import DEVICE_KINDS, Item, SlowModel, rank, thread_of
 from support.strategies import EVENTS
-
-if TYPE_CHECKING:
-    from support.slow_model import Item
 
 IDLE = ("profiler", "loading", "allocation", "launch", "queued", "sync", "api", "host", "unknown")
 

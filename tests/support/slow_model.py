@@ -21,12 +21,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from kanalyze.analyses.host._call_kinds import bucket_of
-
-if TYPE_CHECKING:
-    from support.build import Event
 
 BUSY = ("kernel", "communication", "memcpy", "memset")
 DEVICE_KINDS = ("kernel", "graph", "memcpy", "memset")
@@ -40,7 +36,7 @@ class Item:
     """One event with its id."""
 
     event_id: int
-    event: Event
+    event: object
 
     @property
     def start(self):

@@ -12,14 +12,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from hypothesis import strategies as st
 
 from support.build import call, host, kernel, memcpy, report
-
-if TYPE_CHECKING:
-    from support.build import Event
 
 RANK = {"range": 0, "op": 1, "python": 2, "api": 3}
 LEFT_OUT = ("aten::is_leaf", "aten::output_nr", "aten::_version")
@@ -30,7 +26,7 @@ class Node:
     """One host event."""
 
     event_id: int
-    event: Event
+    event: object
     name: str
     number: int  # by which torch looks for what belongs to it; 0 is none
     thread: int

@@ -6,14 +6,11 @@ last takes a constant time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hypothesis import strategies as st
 
 from support.build import call, host, kernel, nvtx, report
-
-if TYPE_CHECKING:
-    from kanalyze.report import Report
 
 CALL, APART, HANDOVER = 3, 1, 7
 LAUNCH, STREAM, EVENT, RETURN = 4, 1, 2, 5
@@ -62,7 +59,7 @@ class Simulated(NamedTuple):
     """When the program ended, and what a profiler records of it."""
 
     end: int
-    report: Report
+    report: object
 
 
 #: Every kind of wait once, so that what each takes can be seen.

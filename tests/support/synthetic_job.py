@@ -13,19 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 
 from kanalyze.reduction.tables import BEFORE, COLLECTIVES, KERNELS, LEDGERS, PIECES, RANKS, STEPS, Reduction
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy.typing as npt
-
-    Ints = npt.NDArray[np.int64]
 
 #: Unix time of the beginning.
 ORIGIN_NS = 1_760_000_000_000_000_000
@@ -103,13 +96,13 @@ class Plan:
     drifts: tuple[float, ...] | None = None  # by how much each of them is fast; drawn from ±50 ppm where none are given
     stragglers: tuple[Straggler, ...] = ()  # ranks that are late
     jitter: float = 0.05  # how much computing varies, as a share
-    heads: Mapping[int, int] = field(default_factory=dict)  # how many collectives at the beginning a rank has lost
-    tails: Mapping[int, int] = field(default_factory=dict)  # how many at the end
+    heads: dict = field(default_factory=dict)  # how many collectives at the beginning a rank has lost
+    tails: dict = field(default_factory=dict)  # how many at the end
     recorded: str = "id"  # what tells which are the same: id, seq, seq in pairs of one number (coalesced), or order
     grouped: bool = True  # whether a rank knows group, size and its place in it; else only kind and bytes
     numbered: bool = True  # whether steps have the program's own numbers
     #: Groups, such as tp1, whose links carry that part of what others carry.
-    slow: Mapping[str, float] = field(default_factory=dict)
+    slow: dict = field(default_factory=dict)
     kernels: tuple[int, ...] = ()  # kernels that each rank runs in a step, where that is recorded
     seed: int = 0  # what is drawn
 
@@ -117,10 +110,10 @@ class Plan:
 class Played(NamedTuple):
     """When each rank did what, in true time: operations × ranks."""
 
-    start: Ints  # it enters the collective
-    end: Ints  # it leaves it
-    computed: Ints  # it has computed what comes after the collective, or beside it
-    first: Ints  # it has computed what comes before the first one
+    start: np.ndarray  # it enters the collective
+    end: np.ndarray  # it leaves it
+    computed: np.ndarray  # it has computed what comes after the collective, or beside it
+    first: np.ndarray  # it has computed what comes before the first one
 
 
 def groups(plan, name):
@@ -190,8 +183,8 @@ class Made:
 
     plan: Plan  # what was to be played
     played: Played  # what each rank did
-    offsets: Ints  # by how much the clock of each host is ahead
-    drifts: npt.NDArray[np.float64]  # by how much it is fast
+    offsets: np.ndarray  # by how much the clock of each host is ahead
+    drifts: np.ndarray  # by how much it is fast
 
     def host(self, rank):
         """The host of a rank."""
