@@ -286,10 +286,7 @@ def _alive(process: subprocess.Popen[bytes], mark: str) -> set[int]:
 
 
 def _is_of(entry: Path, leader: int, mark: bytes) -> bool:
-    """Whether a process is in the session of `leader`, zombies aside, or has `mark` in its environment.
-
-    Not every system shows environments.
-    """
+    """Whether a process is in the session of `leader`, zombies aside, or has `mark` in an environment that is shown."""
     with suppress(OSError, ValueError, IndexError):
         state, _, _, session = (entry / "stat").read_bytes().rpartition(b") ")[2].split()[:4]
         if int(session) == leader and state not in (b"Z", b"X"):

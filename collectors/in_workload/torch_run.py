@@ -322,10 +322,7 @@ def _told(watched: Watched | None) -> dict[str, Any] | None:
 
 
 def _end_on_sigterm() -> None:
-    """Make SIGTERM exit like sys.exit, unless the program handles the signal.
-
-    A child that was forked dies of the signal at once, as it would without us.
-    """
+    """Make SIGTERM exit like sys.exit, unless the program handles it; a forked child dies of it at once."""
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return
     ours = os.getpid()

@@ -145,11 +145,7 @@ def _planned(
     *,
     dry: bool = False,
 ) -> tuple[list[Plan], Path]:
-    """The plan of one program, or those of two in turns, and the folder of the whole.
-
-    Tools that two programs have in common are looked for once, as importing torch takes long; a `dry` run needs no
-    torch.
-    """
+    """Plans of one program, or of two that share a look for tools, and the folder; a `dry` run looks for no torch."""
     chosen = checked(replace(options or Options(), **changes))
     works = [resolve(str(programs[0]), args)]
     works += [resolve_other(str(other), works[0]) for other in programs[1:]]

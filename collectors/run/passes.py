@@ -311,11 +311,7 @@ class Pass:
             self.record.chosen += selection.kernels
 
     def _profile(self, number: int, selection: Selection) -> None:
-        """One run of ncu, and its report's pages.
-
-        It is repeated without locked clocks if locking is not permitted, and at the first launches if the selected ones
-        never occurred.
-        """
+        """One run of ncu and its pages; again without locked clocks, or at the first launches, where it has to be."""
         plan, options, notes = self.plan, self.plan.options, list[str]()
         while True:
             profile, *pages = plan.ncu(number, selection)

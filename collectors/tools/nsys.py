@@ -143,11 +143,7 @@ def with_flags(ours: Iterable[tuple[str, ...]], theirs: Sequence[str]) -> list[s
 
 
 def _part(options: Options) -> list[str]:
-    """Flags that limit recording to a part of the run.
-
-    The program runs to its end all the same, but for `duration_s`: it is meant for programs that do not end by
-    themselves, and nsys stops them then.
-    """
+    """Flags that limit recording to a part; of the program itself only `duration_s` is the end, by nsys."""
     flags: list[str] = []
     if options.range_name is not None:
         # unregistered strings (all of torch.cuda.nvtx) are compared only with this flag

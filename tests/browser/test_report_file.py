@@ -256,31 +256,12 @@ def test_the_time_that_a_gpu_waited_is_told_by_stacks(opened, html):
     assert found.page.locator("#flame").count() == 0
 
 
-def test_hostile_names_are_text(opened, tmp_path):
-    events = [{"ph": "X", "cat": "kernel", "name": text, "ts": 10 * at, "dur": 5, "pid": 0, "tid": 7,
-               "args": {"device": 0, "stream": 7, "correlation": at}} for at, text in enumerate(WHOLE)]  # fmt: skip
-    events += [{"ph": "X", "cat": "user_annotation", "name": text, "ts": 10 * at, "dur": 9, "pid": 1, "tid": 1,
-                "args": {}} for at, text in enumerate(WHOLE)]  # fmt: skip
-    events += [{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 10 * at, "dur": 1, "pid": 1,
-                "tid": 1, "args": {"correlation": at}} for at in range(len(WHOLE))]  # fmt: skip
-    trace, path = tmp_path / "trace.json", tmp_path / "report.html"
-    trace.write_text(
-        json.dumps({"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": WHOLE[4]}], "traceEvents": events})
-    )
-    assert run("html", trace, "-o", path).status == 0
-    found = opened(path)
-    found.page.locator("#timeline canvas").focus()
-    for _ in range(len(WHOLE)):
-        found.page.keyboard.press("n")
-    found.page.keyboard.press("v")
-    assert found.tell("document.querySelectorAll('script:not([type])').length") == 1
-    assert found.tell("document.querySelectorAll('img').length") == 0
-
-
-def trace_of(tmp_path, events):
+def trace_of(tmp_path, events, **gpu):
     """The HTML file of a trace with these events."""
     trace, path = tmp_path / "trace.json", tmp_path / "report.html"
-    trace.write_text(json.dumps({"schemaVersion": 1, "deviceProperties": [{"id": 0}], "traceEvents": events}))
+    trace.write_text(
+        json.dumps({"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": gpu}], "traceEvents": events})
+    )
     assert run("html", trace, "-o", path).status == 0
     return path
 
@@ -288,6 +269,21 @@ def trace_of(tmp_path, events):
 def annotation(name, start_us, dur_us):
     return {"ph": "X", "cat": "user_annotation", "name": name, "ts": start_us, "dur": dur_us, "pid": 1, "tid": 1,
             "args": {}}  # fmt: skip
+
+
+def test_hostile_names_are_text(opened, tmp_path):
+    events = [{"ph": "X", "cat": "kernel", "name": text, "ts": 10 * at, "dur": 5, "pid": 0, "tid": 7,
+               "args": {"device": 0, "stream": 7, "correlation": at}} for at, text in enumerate(WHOLE)]  # fmt: skip
+    events += [annotation(text, 10 * at, 9) for at, text in enumerate(WHOLE)]
+    events += [annotation("cudaLaunchKernel", 10 * at, 1) | {"cat": "cuda_runtime", "args": {"correlation": at}}
+               for at in range(len(WHOLE))]  # fmt: skip
+    found = opened(trace_of(tmp_path, events, name=WHOLE[4]))
+    found.page.locator("#timeline canvas").focus()
+    for _ in range(len(WHOLE)):
+        found.page.keyboard.press("n")
+    found.page.keyboard.press("v")
+    assert found.tell("document.querySelectorAll('script:not([type])').length") == 1
+    assert found.tell("document.querySelectorAll('img').length") == 0
 
 
 def test_what_is_chosen_is_scrolled_to_and_far_times_are_drawn(opened, tmp_path):

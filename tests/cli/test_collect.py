@@ -114,8 +114,6 @@ def profiled(machine):
     "words",
     [
         ["program", "--repeat", "2", "--against", "--fused", "--epochs", "2"],
-        ["--repeat=2", "program", "--against=--fused", "--epochs", "2"],
-        ["program", "--against", "program --fused", "--repeat", "2", "--", "--epochs", "2"],
         ["--against", "program --fused", "--repeat", "2", "--", "program", "--epochs", "2"],
     ],
 )

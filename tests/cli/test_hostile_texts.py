@@ -1,6 +1,7 @@
 """Hostile texts at every place of a report that holds one, through every table and page, in every format."""
 
 import csv
+import gzip
 import io
 import json
 import re
@@ -62,7 +63,7 @@ def traced(folder, name):
     """A trace with a hostile text behind every name in it."""
     path = folder / "trace.json"
     texts = each_then_the_short_ones()
-    trace = json.loads(run_free(REPORTS / "torch" / name))
+    trace = json.loads(gzip.decompress((REPORTS / "torch" / name).read_bytes()))
     for event in trace["traceEvents"]:
         if event.get("ph") == "X":
             event["name"] += next(texts)
@@ -70,13 +71,6 @@ def traced(folder, name):
         device["name"] += next(texts)
     path.write_text(json.dumps(trace))
     return path
-
-
-def run_free(path):
-    """The text of a file, unpacked."""
-    import gzip  # noqa: PLC0415 - here only
-
-    return gzip.decompress(path.read_bytes()).decode()
 
 
 def counted(folder, name):
@@ -180,12 +174,8 @@ def page(shown):
     for width in (60, 100, 160):
         text = terminal.render([shown], terminal.Look(width), 50)
         assert obeyed_by_terminal(text) == ""
-        assert (
-            obeyed_by_terminal(
-                re.sub("\x1b\\[[0-9;]*m", "", terminal.render([shown], terminal.Look(width, colour=True), 9))
-            )
-            == ""
-        )
+        coloured = terminal.render([shown], terminal.Look(width, colour=True), 9)
+        assert obeyed_by_terminal(re.sub("\x1b\\[[0-9;]*m", "", coloured)) == ""
     made = markdown.render([shown], 50)
     assert obeyed_by_terminal(made) == ""
     for line in made.splitlines():

@@ -113,6 +113,3 @@ def test_nor_is_one_in_a_folder(capture, command, name):
         "redact": ["-o", capture.parent / "out"],
     }
     assert "Traceback" not in run(command, capture, *further.get(command, [])).error
-
-
-# Signals

@@ -55,12 +55,6 @@ def test_no_line_is_wider_than_the_terminal(path):
         assert [line for line in lines if line != line.rstrip()] == []
 
 
-# JSON
-
-
-# A part of the report
-
-
 # Where it is written
 
 

@@ -118,10 +118,7 @@ class _Tracks:
         return uuid
 
     def _process(self, process: int | None, rank: int | None) -> int:
-        """The track of a process; one without a number that Perfetto can hold has a name alone.
-
-        So have those of several ranks, which may have one number on two machines.
-        """
+        """The track of a process; one without a number for Perfetto, or of several ranks, has a name alone."""
         key = ("process", process, rank)
         if key in self._uuids:
             return self._uuids[key]

@@ -203,10 +203,7 @@ def _advice(rows: pl.DataFrame) -> tuple[list[page.Advice], str]:
 
 
 def _advised(row: Row, gain: str, sentence: str, remedy: str = "") -> page.Advice:
-    """One advice with its estimated gain, as a share of the whole or, in brackets, of one unit's activity.
-
-    Where the roofline allows less than a rule's estimate, the sentence says so.
-    """
+    """One advice with its gain, of the whole or, in brackets, of one unit; a roof below the estimate is told."""
     estimate, possible, capped = row["speedup_share"], row["possible_share"], ""
     if estimate is not None and possible is not None and row["possible_from"] == "roof":
         capped = f" The estimate is {units.percent(estimate)} of the kernel, its roof leaves {units.percent(possible)}."

@@ -173,10 +173,7 @@ def _families(table: pl.DataFrame | None) -> str:
 
 
 def _by_range(found: Overview, bucket: str, device: int) -> list[tuple[str, int]]:
-    """A bucket by the ranges inside the iterations, where there are some; of the main device.
-
-    Of a range that holds more than half of its part inside another one, that one and the rest are told.
-    """
+    """A bucket by ranges of iterations of the main device; of one mostly inside another, that and the rest are told."""
     parts = found.tables.get("parts")
     if parts is None or parts.is_empty() or found.steady is None or device != found.steady.device:
         return []
@@ -382,10 +379,7 @@ def _blocks(found: Overview) -> list[page.Block]:
 
 
 def _part(name: str, count: int, each: str) -> str:
-    """A part, with its number where it is iterations: ``38 other steps``, of another loop ``38 × 'repetition 2'``.
-
-    `each` is what the page's iterations are called.
-    """
+    """A part, counted where it is iterations, such as those called `each`: ``38 other steps``."""
     first, _, other = name.partition(" ")
     if first not in ("first", "other", "odd", "cut") or not other:
         return name

@@ -42,11 +42,7 @@ _TOTAL: Final = "#555555"
 
 @contextmanager
 def _picture(form: str, high: float, wide: float = 9.0) -> Iterator[tuple[Axes, io.BytesIO]]:
-    """A pair of axes, and what takes their picture in one of :data:`FORMATS`; sizes in inches.
-
-    Raises:
-        OutputError: matplotlib is not installed.
-    """
+    """A pair of axes and what takes their picture, sizes in inches; raises OutputError without matplotlib."""
     try:
         import matplotlib as mpl  # noqa: PLC0415 - an extra
         from matplotlib.figure import Figure  # noqa: PLC0415 - as above

@@ -125,6 +125,3 @@ def test_markdown_says_all_that_the_page_says(name, page):
     ]
     said += [point.action for point in page.points]
     assert [text for text in said if squeezed(text).strip() not in words] == []
-
-
-# HTML and terminal

@@ -50,37 +50,24 @@ def test_a_name_within_a_phrase_is_shortened_alone(before, after):
     assert len(shown) <= 48 + len(before) + len(after)
 
 
+QUANTITIES = {
+    "start_ns": (1_234_567, "1.234567 ms"),
+    "dur_ns": (1_234_567, "1.235 ms"),
+    "size_bytes": (2048, "2.048 kB"),
+    "bandwidth_bytes_per_s": (3e9, "3.000 GB/s"),
+    "clock_hz": (1_980_000_000, "1980 MHz"),
+    "busy_share": (0.25, "25.0 %"),
+    "count": (12_345, "12,345"),
+    "event_id": (12_345, "12345"),
+    "odd": (True, "yes"),
+    "waves": (1.25, "1.25"),
+    "stream": (None, ""),
+}
+
+
 def test_quantities_are_in_the_unit_that_suits_them():
-    frame = pl.DataFrame(
-        {
-            "start_ns": [1_234_567],
-            "dur_ns": [1_234_567],
-            "size_bytes": [2048],
-            "bandwidth_bytes_per_s": [3e9],
-            "clock_hz": [1_980_000_000],
-            "busy_share": [0.25],
-            "count": [12_345],
-            "event_id": [12_345],
-            "odd": [True],
-            "waves": [1.25],
-            "stream": pl.Series([None], dtype=pl.Int64),
-        }
-    )
-    assert laid_out(frame).rows == [
-        (
-            "1.234567 ms",
-            "1.235 ms",
-            "2.048 kB",
-            "3.000 GB/s",
-            "1980 MHz",
-            "25.0 %",
-            "12,345",
-            "12345",
-            "yes",
-            "1.25",
-            "",
-        )
-    ]
+    frame = pl.DataFrame({name: [value] for name, (value, _) in QUANTITIES.items()})
+    assert laid_out(frame).rows == [tuple(text for _, text in QUANTITIES.values())]
 
 
 def test_the_tables_of_several_windows_are_one():
