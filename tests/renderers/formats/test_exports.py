@@ -6,7 +6,7 @@ from collections import Counter as Count
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
 
@@ -108,7 +108,6 @@ drawn = st.lists(
 )
 
 
-@settings(max_examples=30)
 @given(drawn, st.lists(st.tuples(st.integers(0, 30), st.integers(-3, 1 << 62)), max_size=4))
 def test_made_up_slices_come_back(rows, points):
     rows = sorted(rows, key=lambda row: (row[0], row[1], -row[2]))
