@@ -12,8 +12,7 @@ import polars as pl
 import pytest
 
 import kanalyze
-from kanalyze.analyses.ranges.range_gpu import range_gpu, range_kernels
-from kanalyze.analyses.ranges.ranges import ranges
+from kanalyze.analyses.ranges.ranges import range_gpu, range_kernels, ranges
 from kanalyze.errors import CannotTellError
 from support.nsys_csv import TIMES, assert_rows, fields_of, path_of, report_of, reports_with, rows_of
 

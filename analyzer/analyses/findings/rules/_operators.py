@@ -187,6 +187,20 @@ def outermost(report: Report) -> pl.DataFrame:
     return told.with_columns(aside=is_inside(told.select(*THREAD, at="start"), around))
 
 
+#: Operators of convolutions; of normalizations whose kernels for GPUs take images in NCHW alone; and of others.
+_CONVOLVES: Final = r"^aten::conv(?:_transpose)?\dd$"
+_OF_PLANES: Final = r"^aten::(?:instance|group)_norm$"
+_OF_CHANNELS: Final = "aten::batch_norm"
+_USUAL_PART: Final = 0.25
+
+
+def wants_planes(report: Report) -> bool:
+    """Whether a normalization of instances or groups, which makes images NCHW, follows a usual part of convolutions."""
+    names = outermost(report).get_column("name")
+    planes, layers = (int(names.str.contains(pattern).sum()) for pattern in (_OF_PLANES, _CONVOLVES))
+    return planes > int((names == _OF_CHANNELS).sum()) and planes >= _USUAL_PART * layers
+
+
 def spans_named(pattern: str, *tables: pl.DataFrame) -> pl.DataFrame:
     """The events of some tables whose names have a pattern: :data:`SPAN` and name."""
     found = []

@@ -312,8 +312,10 @@ _COMPILES: Final = (
 #: It recurs in so many of the equal parts of the window, and in its second half.
 _RECURS: Final = 3
 
-#: A convolution that tries algorithms launches so many kernels; others launch a few.
+#: A convolution that tries algorithms launches so many kernels, and waits for each to time it; one by transforms (FFT)
+#: launches as many, and waits for none.
 _TRIES: Final = 12
+_WAITS: Final = re.compile(r"(?:cuda|cu)(?:Event|Device|Stream|Ctx)Synchronize")
 
 _AGAIN: Final = Told(
     "recompilation",
@@ -343,6 +345,8 @@ def recompilation(report: Report) -> Findings:
     compiling = spans_named(_COMPILES, *(other.kind(kind) for kind in ("range", "op", "python")))
     compiling = joined(compiling.drop_nulls(THREAD).drop("name"))
     trying = outermost(report).filter(pl.col("name").str.contains("conv") & (pl.col("launches") >= _TRIES))
+    waits = calls_that(other, _WAITS.match, *THREAD, at="start_ns")
+    trying = nearest(trying, waits, ("start", "at"), THREAD, "after").filter(pl.col("at") < pl.col("end"))
     for told, spans in ((_AGAIN, compiling), (_TRIED, trying)):
         inside = within(report, spans)
         for _, *sides in windows(report).iter_rows():

@@ -33,6 +33,7 @@ from kanalyze.analyses.findings.rules._kernels import (
     with_decoded,
     with_operators,
 )
+from kanalyze.analyses.findings.rules._operators import outermost, wants_planes
 from kanalyze.analyses.findings.rules._telling import in_pytorch, launch_before, operator_of, per_iteration
 from kanalyze.analyses.operators._host_tree import forward_rows, host_tree, inherited
 from kanalyze.analyses.operators._work import launched_work
@@ -141,14 +142,18 @@ def _attention(chain: Work) -> Finding:
 
 #: Normalizations of images in NCHW, channel by channel, and what is left of them in channels_last: less than half of a
 #: ResNet's on an H100.
+_VOLUMES_LAST: Final = CHANNELS_LAST.replace("channels_last", "channels_last_3d")
 _BY_CHANNEL: Final = r"batch_norm_(?:collect_statistics|backward)_kernel\b|\bbn_(?:fw|bw)_\w*NCHW"
 _NORMS_LEFT: Final = 0.5
 
 
 @choosing(LAYOUTS, 0.01)  # some are in well-made programs, too
-def layout_conversions(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
+def layout_conversions(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | None:
     """One finding per device on which cuDNN converts images to the layout of its kernels and back."""
     torch = in_pytorch(report)
+    if wants_planes(report):
+        return None  # in channels_last those would convert all that they read
+    volumes = outermost(report).get_column("name").str.contains("^aten::conv(?:_transpose)?3d$").any()
     told = Told(
         "layout-conversions",
         "conversion",
@@ -161,7 +166,7 @@ def layout_conversions(report: Report, device: DeviceKernels, chosen: Chosen) ->
         else "Give cuDNN tensors in NHWC, the layout of its fastest kernels.",
         "kernels --by operation",
         f"Images change their layout: {percent(chosen.share)} of kernel time",
-        CHANNELS_LAST if torch else "tensors in NHWC",
+        (_VOLUMES_LAST if volumes else CHANNELS_LAST) if torch else "tensors in NHWC",
         left=0.0,
     )
     by_channel = chosen._replace(rows=device.rows.filter(pl.col("name").str.contains(_BY_CHANNEL)))

@@ -30,6 +30,7 @@ from kanalyze.analyses.device.occupancy import (
 )
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule
 from kanalyze.analyses.findings.rules._kernels import FAMILY, INPUTS, decoded_as, part
+from kanalyze.analyses.findings.rules._operators import wants_planes
 from kanalyze.analyses.findings.rules._telling import (
     CUDA,
     LIBRARY,
@@ -56,13 +57,14 @@ def _told(  # noqa: PLR0913 - the words of a finding
 ) -> Finding:
     """The finding on kernels of a device, the costliest (``{0}``) first, by launch shape where these are given.
 
-    The kernels of a launch shape take less by the time `stake` of it, each by the same share.
+    Those of a launch shape take less by the time `stake` of it, or its `usual_ns`, each by the same share.
     """
     device, name = int(kernels.item(0, "device")), str(kernels.item(0, "name"))
     shape = SHAPE if "grid_x" in kernels.columns else ()
     work = exclusive_operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device))
     work = with_facts(report, work.select("row", "name", "start", "end", "dur_ns"), *shape)
-    stakes = kernels.group_by(pl.col("name").cast(pl.Categorical), *shape).agg(stake_ns=pl.col(stake).sum())
+    usual = "usual_ns" if "usual_ns" in kernels.columns else stake
+    stakes = kernels.group_by(pl.col("name").cast(pl.Categorical), *shape).agg(stake_ns=pl.col(usual).sum())
     ran = work.join(stakes, on=["name", *shape], nulls_equal=True, maintain_order="left")
     share = (pl.col("stake_ns") / pl.col("dur_ns").sum().over("name", *shape)).clip(upper_bound=1.0)
     most = (pl.col("dur_ns") - _NOTHING_NS).clip(lower_bound=0)
@@ -110,7 +112,8 @@ _WORTH_CLOCK: Final = 0.05
 _WORTH_TAIL: Final = 0.1  # smaller tail effects are below the variation between blocks
 _HIGHEST: Final = 0.99  # the highest clock under load is this quantile,
 _REACHED: Final = 0.97  # and it was reached from this part of it on
-_LOW: Final = 0.5  # half of the warps suffice for most kernels; whether a kernel needs more is not in the report
+_ENOUGH: Final = 0.5  # so many warps suffice for most kernels, as far as a report without counters tells,
+_ENOUGH_OF_REGISTERS: Final = 0.25  # and these where registers limit them: a thread has many loads under way at once
 
 
 @once_per_report
@@ -298,9 +301,7 @@ SAMPLED: Final = (few_sms, idle_tensor_cores, dram_bound, busy_pcie, clock_drop)
 
 
 #: Library kernels for matrix products and attention, which keep tiles in registers and shared memory by design.
-_FEW_BY_DESIGN: Final = (
-    r"(?i)cutlass|cute::|nvjet|xmma|cublas|cudnn|gemm|gemv|flash_?(?:fwd|bwd|attn|attention)|fmha|wgmma|tensorop"
-)
+_FEW_BY_DESIGN: Final = "(?i)cutlass|cute::|nvjet|xmma|cublas|cudnn|gem[mv]|flash_?(?:fwd|bwd|att)|fmha|wgmma|tensorop"
 
 _REMEDIES: Final = {
     "registers": "Use fewer registers per thread (__launch_bounds__, -maxrregcount), as long as that spills none",
@@ -318,8 +319,7 @@ _IN_TRITON: Final = _REMEDIES | {
     "blocks": "Use larger blocks (in Triton num_warps): an SM holds only so many",
 }
 
-#: The same in worlds with words of their own.
-_BY_WORLD: Final = {
+_BY_WORLD: Final = {  # in worlds with words of their own
     NUMBA: _REMEDIES | {"registers": "Use fewer registers: @cuda.jit(max_registers=…), as long as that spills none"},
     OPENMP: _REMEDIES
     | {
@@ -338,16 +338,19 @@ _BY_WORLD: Final = {
 def low_occupancy(report: Report) -> Findings:
     """One finding per device: the launch shape with most at stake, and the sum over all.
 
-    The idle SMs in the last wave of such a kernel are not counted here, but by `tail`.
+    The idle SMs in the last wave are not counted here, but by `tail`. Usually no more warps are gained than are enough.
     """
-    low = (pl.col("occupancy_share") <= _LOW) & (pl.col("low_occupancy_ns") > 0)
+    share = pl.col("occupancy_share")
+    enough = pl.when(limiter="registers").then(_ENOUGH_OF_REGISTERS).otherwise(_ENOUGH)
+    low = (share < enough) & (pl.col("low_occupancy_ns") > 0)
     designed = pl.col("name").str.contains(_FEW_BY_DESIGN).fill_null(value=False)
     shapes = _changeable(report, launch_occupancy(report).filter((pl.col("bucket") == "kernel") & low & ~designed))
-    shapes = shapes.with_columns(registers=registers_for_one_more(), shared=shared_for_one_more())
+    usual_ns = part("low_occupancy_ns", (1 - share / enough) / (1 - share))
+    shapes = shapes.with_columns(registers=registers_for_one_more(), shared=shared_for_one_more(), usual_ns=usual_ns)
     for rows in _costliest(shapes, "low_occupancy_ns", *SHAPE):
         top = rows.row(0, named=True)
-        triton = written_with(report, str(top["name"])) == TRITON
-        remedy = (_IN_TRITON if triton else spoken(report, _BY_WORLD, _REMEDIES))[top["limiter"].split(", ")[0]]
+        in_triton = _IN_TRITON if written_with(report, str(top["name"])) == TRITON else None
+        remedy = (in_triton or spoken(report, _BY_WORLD, _REMEDIES))[top["limiter"].split(", ")[0]]
         one = _told(
             report,
             rows,
@@ -369,8 +372,8 @@ def _changeable(report: Report, launches: pl.DataFrame) -> pl.DataFrame:
     The grid and the registers of a library's kernel follow shapes and types, and more blocks or warps do not help a
     kernel whose memory is busy.
     """
-    names = launches.get_column("name").unique()
-    own = [name for name in names.drop_nulls().cast(pl.String) if written_with(report, name) in (TRITON, CUDA)]
+    names = launches.get_column("name").unique().drop_nulls().cast(pl.String)
+    own = [name for name in names if written_with(report, name) in (TRITON, CUDA)]
     at_limit = _kernels(report).filter(pl.col("dram") >= _DRAM_LIMIT)
     at_limit = at_limit.select("device", pl.col("name").cast(launches.schema["name"]))
     written = launches.filter(pl.col("name").cast(pl.String).is_in(own))
@@ -486,7 +489,8 @@ _PER_CHANNEL: Final = re.compile(r"(?i)(?:batch_?norm_|\bbn_(?:fw|bw))(?!.*(?:ch
 
 def _runs_per_channel(report: Report, name: str) -> bool:
     """Whether the kernel `name` of PyTorch runs a block for each channel of images in NCHW."""
-    return bool(_PER_CHANNEL.search(name)) and in_pytorch(report) and written_with(report, name) == LIBRARY
+    library = in_pytorch(report) and written_with(report, name) == LIBRARY
+    return library and bool(_PER_CHANNEL.search(name)) and not wants_planes(report)
 
 
 def _more_blocks(report: Report, name: str, *, alone: bool) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.device._operations import exclusive_operations, launch_rows
 from kanalyze.analyses.device.occupancy import launch_occupancy
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal
 from kanalyze.analyses.findings.rules._kernels import (
@@ -22,11 +22,14 @@ from kanalyze.analyses.findings.rules._kernels import (
     DeviceKernels,
     Told,
     Work,
+    calls_within,
     choosing,
     decoded_as,
     kernel_sums,
     kernels_that,
+    merged,
     on_kernels,
+    part,
     stream_lines,
     with_operators,
 )
@@ -37,6 +40,7 @@ from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
+from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import beside, gathered
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import TENSOR_TYPES, KernelName
@@ -275,17 +279,61 @@ _NO_TF32_IN_TORCH: Final = _NO_TF32 | {
 }
 
 
+#: What convolutions by transforms have besides: products of complex numbers, and kernels of cuDNN between these.
+_TRANSFORMS: Final = ((FAMILY == "gemm") & INPUTS.str.contains(r"^c64(?:/c64)*$")) | (
+    (LIBRARY == "cudnn") & pl.col("tensor_core").is_null() & INPUTS.is_in(["", "f32"]) & (OPERATION != "layout")
+)
+_CONVOLVES: Final = r"^aten::(?:\w+_)?conv(?:\dd|olution)?"
+
+
 @Rule
 def no_tf32(report: Report) -> Findings:
     """At most two findings per device that could use TF32: products, and convolutions, in full float32."""
+    if not any(device.chosen(_FLOAT32).launches for device in kernel_sums(report)):
+        return
+    inside = _in_convolutions(report)
+    wanted = {
+        "gemm": _FLOAT32 & (FAMILY == "gemm") & ~inside,
+        "conv": (_FLOAT32 & (FAMILY == "conv")) | ((_FLOAT32 | _TRANSFORMS) & inside),
+    }
     for family, told in (_NO_TF32_IN_TORCH if in_pytorch(report) else _NO_TF32).items():
-        for device, chosen in kernels_that(report, _FLOAT32 & (pl.col("family") == family), _WORTH):
+        for device, chosen in kernels_that(report, wanted[family], _WORTH):
             # cuDNN takes TF32 unless told otherwise: where any convolution runs so, it has no such kernel for others
             of_tf32 = (pl.col("family") == family) & INPUTS.str.contains("tf32")
             allowed = family == "conv" and device.chosen(of_tf32).launches
-            if device.capability >= _TF32 and not allowed:
+            full = device.chosen(_FLOAT32 & (family == FAMILY)).launches
+            if full and device.capability >= _TF32 and not allowed:
                 headline, left = told.headline.format(percent(chosen.share)), _TF32_LEFT.get(device.capability)
-                yield on_kernels(report, device, chosen, told._replace(headline=headline, left=left))
+                one = on_kernels(report, device, chosen, told._replace(headline=headline, left=left))
+                by_transforms = left and chosen.rows.select(_TRANSFORMS.any()).item()
+                yield one._replace(mending=_as_one(report, device, chosen, left)) if by_transforms else one
+
+
+def _as_one(report: Report, device: DeviceKernels, chosen: Chosen, left: float) -> Mending:
+    """Each run of chosen kernels is one, with what is `left` of their time, and no calls between their launches.
+
+    Convolutions by transforms have fewer products than such as TF32 has, which reach a part of their peak.
+    """
+    left = min(left / _REACHED, 1.0)
+    line = exclusive_operations(report, "call_start", "thread_id").filter(device=device.device).sort("start")
+    runs = line.with_columns(own=chosen.operations(device.device)).with_columns(group=pl.col("own").rle_id())
+    own = runs.filter("own").with_columns(kept=pl.lit(1), merged_ns=part("exclusive_ns", left).sum().over("group"))
+    begun = pl.col("call_start")
+    spans = own.drop_nulls("call_start").group_by(*THREAD, "group").agg(start=begun.min(), end=begun.max())
+    calls = calls_within(report, spans)
+    launching = launch_rows(report)
+    others = calls.filter(~calls.is_in(launching.drop_nulls().implode()))
+    return merged(own.sort("group", "dur_ns", descending=[False, True]))._replace(
+        calls=others, host=spans.select("process_id", "start", "end")
+    )
+
+
+def _in_convolutions(report: Report) -> pl.Expr:
+    """Kernels most of whose launches are those of convolutions, by the operators around them."""
+    work = with_operators(report, exclusive_operations(report).filter(pl.col("kind") == "kernel"))
+    inside = pl.col("outer").str.contains(_CONVOLVES).fill_null(value=False)
+    most = work.group_by(pl.col("name").cast(pl.String)).agg(inside.mean()).filter(pl.col("outer") > 1 / 2)
+    return pl.col("name").is_in(most.get_column("name").implode())
 
 
 def _plain(device: DeviceKernels) -> pl.Expr:

@@ -147,10 +147,15 @@ def compiles(at):
     return [nvtx("_compile.compile_inner (dynamo_timed)", at, at + 800_000), *launch(at + 850_000)]
 
 
-def tries(at):
-    """A convolution of twelve kernels."""
+def transforms(at):
+    """A convolution of twelve kernels, as one by transforms."""
     many = [event for place in range(12) for event in launch(at + 20_000 * place, "cudnn_conv")]
     return [host("op", "aten::cudnn_convolution", at - 50, at + 250_000), *many]
+
+
+def tries(at):
+    """One that waits for what it times."""
+    return [*transforms(at), call("cudaEventSynchronize", at + 240_000, at + 245_000)]
 
 
 def parts_of_steps(part, every):
@@ -170,7 +175,7 @@ def parts_of_steps(part, every):
 def test_compiled_all_along_and_not_once(part, said):
     (one,) = parts_of_steps(part, 1)
     assert (one.rule, one.text.startswith(said)) == ("recompilation", True)
-    assert parts_of_steps(part, 8) == []
+    assert parts_of_steps(part, 8) == parts_of_steps(transforms, 1) == []
 
 
 #: Of a layer: what JAX calls its operations.

@@ -59,6 +59,8 @@ FLOAT64 = "sm80_xmma_gemm_f64f64_f64f64_f64_tn_n_tilesize64x32x16_stage4_tensor8
 TF32 = "sm90_xmma_gemm_f32f32_tf32f32_f32_nn_n_tilesize128x256x32_warpgroupsize2x1x1_execute_segment_k_off_kernel"
 IMAGES = "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw_tilesize32x32x8_stage3_warpsize1x2x1_g1_ffma"
 IMAGES_TF32 = "sm90_xmma_dgrad_implicit_gemm_indexed_f32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize128x64x32"
+COMPLEX_GEMM = "sm80_xmma_gemm_cf32cf32_cf32cf32_cf32_nt_n_tilesize32x64x8_stage3_warpsize1x2x1_ffma_aligna8_alignc8"
+FFT2D = "void fft2d_r2c_32x32<float, (bool)0, (unsigned int)0, (bool)0>(float2 *, const T1 *, int)"
 HALF = "maxwell_fp16_sgemm_fp16_128x32_nn"
 VECTOR = "void gemv2T_kernel_val<int, int, __half, __half, __half, float>(X)"
 THERE = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float, (bool)0, (bool)1, (cudnnKernelDataType_t)0>(T3)"
@@ -97,6 +99,16 @@ def launched(*kernels, node=None):
 def within(operator, *kernels, node=None):
     """Launches in one operator more, which begins first and ends last."""
     return [*launched(*kernels, node=node), host("op", operator, 0, sum(ns + 4 for _, ns, _ in kernels))]
+
+
+def images(*operators):
+    """Operators, one after the other, of which the first converts images."""
+    return launched((THERE, 10, operators[0]), *((WORK, 10, operator) for operator in operators[1:]))
+
+
+BY_TRANSFORMS = within(
+    "aten::convolution_backward", (IMAGES, 100, "aten::f"), (FFT2D, 100, "aten::f"), (COMPLEX_GEMM, 100, "aten::f")
+)
 
 
 def copied(*sizes):
@@ -199,6 +211,7 @@ def sorts(operator, *names):
         (no_tf32, line((FLOAT, 100), (TF32, 100)), 100, (0, 86), ["cublasSetMathMode"]),
         (no_tf32, line((FLOAT, 100), (WORK, 100)), 100, (0, 86), ['torch.set_float32_matmul_precision("high")']),
         (no_tf32, line((IMAGES, 100)), 100, (0, 86), ["torch.backends.cudnn.allow_tf32 = True"]),
+        (no_tf32, BY_TRANSFORMS, 300, (2, 40), ["convolutions without TF32"]),
         (no_tensor_cores, line((HALF, 100), (GEMM, 100)), 100, (0, 86), ["f16 products without tensor cores: 50.0 %"]),
         (
             old_architecture_gemm,
@@ -209,6 +222,8 @@ def sorts(operator, *names):
         ),
         (layout_conversions, line((THERE, 10), (BACK, 15), (WORK, 75)), 25, (2, 0), ["2 conversions of images"]),
         (layout_conversions, line(THERE), 10, (1, 0), ["tensors in NHWC"]),
+        (layout_conversions, images("aten::conv3d", "aten::batch_norm"), 10, (1, 0), ["torch.channels_last_3d)"]),
+        (layout_conversions, images(*["aten::conv2d"] * 5, "aten::group_norm"), 10, (1, 0), ["torch.channels_last)"]),
         (recurring_casts, casts(DOWN), 320, (32, 0), ["casts between bfloat16 and float32", CASTS.format(FROM32)]),
         (recurring_casts, casts(UP), 320, (32, 0), ["32 casts from type to type", CASTS.format("to float32")]),
         (recurring_casts, casts(DOWN), 320, (32, 0), ["keep weights in bfloat16, or torch.compile(model)"]),
@@ -270,6 +285,8 @@ def test_what_is_told(rule, events, stake, change, words):
         *((rule, line((name, 9), (GEMM, 1000)), "9.0") for rule, name in ((unaligned_gemm, ALIGN1), (no_tf32, FLOAT))),
         (layout_conversions, line((THERE, 9), ("k", 991)), "9.0"),
         (layout_conversions, line((ROUND, 100)), "9.0"),
+        (layout_conversions, images("aten::conv3d", "aten::instance_norm"), "9.0"),  # which takes NCHW alone
+        (layout_conversions, images("aten::conv2d", "aten::group_norm"), "9.0"),
         *((recurring_casts, events, "9.0") for events in (casts(STRIDED), casts(UP, many=31), casts(UP, rest=20_000))),
         (unfused_attention, line(*[GEMM, SOFTMAX, GEMM] * 2), "9.0"),  # a network that ends with it, called again
         (unfused_attention, line(*[GEMM, ADD, LOG_SOFTMAX, GEMM] * 2), "9.0"),

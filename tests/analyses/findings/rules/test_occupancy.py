@@ -130,7 +130,8 @@ SETTINGS = [launch(0, 100, 2, shared_config_bytes=8192), launch(100, 200, 2, sha
 SOLVED = [launch(0, 44_130, 1, name="solve"), launch(50_000, 50_067, 32, name="solve")]
 PER_CHANNEL = "void at::native::batch_norm_backward_kernel<float>(int)"
 TAILS = [launch(0, 640, 33), launch(640, 740, 40, name="other"), launch(740, 999, 32)]
-LOW = [launch(0, 1000, 400, **MANY), launch(1000, 1100, 400, name="o", registers_per_thread=168)]
+LOW = [launch(0, 1000, 400, **MANY), launch(1000, 1100, 400, name="o", **MANY)]
+FEW_BLOCKS, OLDER = launch(0, 1000, 12_800, threads=32), SMALL | {"compute_capability": "8.6"}
 OF_SMALL = (
     "k uses 1 block of 256 threads on 4 SMs, 256 threads of the 8,192 that fit, for 1.000 µs. Also: 2 other launch "
     "shapes with fewer blocks than SMs."
@@ -145,7 +146,7 @@ LIMITS = {
     "registers": LIMITED.format(8, 12, 5, "registers (255 per thread; with 128 one more block fits)"),
     "shared": LIMITED.format(16, 25, 0, "shared memory (100.0 kB per block; with 76.80 kB one more fits)"),
     "setting": LIMITED.format(16, 25, 0, "the setting of the shared memory (32.77 kB of the SM's 233.5 kB)"),
-    "blocks": LIMITED.format(32, 50, 0, "the number of blocks (32 blocks of 32 threads)"),
+    "blocks": LIMITED.format(16, 33, 3, "the number of blocks (16 blocks of 32 threads)").replace("64", "48"),
     "several": LIMITED.format(8, 12, 5, "registers and shared memory"),
 }
 
@@ -182,7 +183,7 @@ LIMITS = {
         (low_occupancy, LOW[:1], SMALL, [875], (LIMITS["registers"], "Use fewer registers")),
         (low_occupancy, [launch(0, 1000, 800, **SHARED)], SMALL, [750], (LIMITS["shared"], "Use less shared memory")),
         (low_occupancy, [launch(0, 1000, 800, **SETTING)], SMALL, [750], (LIMITS["setting"], "Let the SM use more")),
-        (low_occupancy, [launch(0, 1000, 12_800, threads=32)], SMALL, [500], (LIMITS["blocks"], "Use larger blocks")),
+        (low_occupancy, [FEW_BLOCKS], OLDER, [666], (LIMITS["blocks"], "Use larger blocks")),
         (
             low_occupancy,
             [launch(0, 1000, 400, **MANY, dynamic_shared_bytes=200_000)],
@@ -192,12 +193,22 @@ LIMITS = {
         ),
         (low_occupancy, LOW, SMALL, [875 + 87], ("Also: 1 other launch shape of low occupancy.",)),
         (low_occupancy, [launch(0, 1000, 400, registers_per_thread=48)], SMALL, [], ()),  # half of the warps
+        (low_occupancy, [launch(0, 1000, 400, registers_per_thread=96)], SMALL, [], ()),  # a quarter, for registers
         (low_occupancy, [launch(0, 1000, 4, **MANY)], SMALL, [], ()),  # all resident
         *((low_occupancy, [launch(0, 1000, 400, **MANY, name=name)], SMALL, [], ()) for name in OF_LIBRARIES),
     ],
 )
 def test_shapes_that_leave_a_part_of_the_gpu_idle(rule, events, limits, stakes, words):
     assert_told(rule(report(events, limits=limits)), stakes, *words)
+
+
+@pytest.mark.parametrize("event", [launch(0, 100_000, 800, **SHARED), launch(0, 100_000, 400, **MANY)])
+def test_more_warps_are_worth_what_is_enough_of_them(event):
+    """Half of them, or a quarter where registers alone limit them: of 16 are 32 enough, of 8 are 16."""
+    made = report([event], limits=SMALL)
+    (one,) = low_occupancy(made)
+    assert one.at_stake_ns > 50_000
+    assert one.change(made).shorter.get_column("saved_ns").sum() == pytest.approx(50_000, abs=2)
 
 
 def test_quicker_launches_of_more_blocks_and_a_window():
