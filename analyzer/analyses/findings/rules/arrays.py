@@ -24,7 +24,7 @@ from kanalyze.analyses.findings.rules._kernels import (
 )
 from kanalyze.analyses.findings.rules._kernels import LIBRARY as LIBRARY_NAME
 from kanalyze.analyses.findings.rules._kernels import Told as OfKernels
-from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, TO_DEVICE, TO_HOST
+from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, TO_DEVICE, TO_HOST, filling, is_inside
 from kanalyze.analyses.findings.rules._telling import (
     COMPILED,
     FEWEST,
@@ -359,10 +359,77 @@ def _one_by_one(report: Report) -> pl.DataFrame:
     return small.filter(pl.col("single") & after & (pl.col("start") - pl.col("since") <= _DISPATCH_NS))
 
 
+#: JAX's modules that take a part of an array, and those that put parts together.
+_TAKES: Final = r"^jit_(?:dynamic_(?:slice|index_in_dim)|squeeze|gather|_?take|slice|_?getitem|_?unstack)$"
+_PUTS: Final = r"^jit_(?:_?stack|concatenate|expand_dims|broadcast_in_dim)$"
+_CALLS: Final = 8  # so many calls in a row are a loop's
+
+_IN_TURN: Final = Told(
+    "repeated-work",
+    "{module} runs for one part after the other, {many}",
+    "jax.jit(jax.vmap(f)) of all parts at once",
+    "Give the function all parts: jax.vmap(f, in_axes=…) under jax.jit; where a call needs the result of the one "
+    "before, jax.lax.scan(f, …).",
+    "ranges",
+)
+
+
+@once_per_report
+def _in_turn(report: Report) -> pl.DataFrame:
+    """Calls of a module in a row, for parts that are taken before each, whose results are put together after the last.
+
+    Columns: process_id, thread_id, start (the end of the module before), end, module, run.
+    """
+    runs = intervals.overlapping(_modules(report).filter(pl.col("what") == _RUNS), report.scope.sides)
+    takes, before = pl.col("module").str.contains(_TAKES), pl.col("taken").shift(1).over(THREAD)
+    calls = runs.with_columns(taken=takes.cum_sum().over(THREAD)).filter(~takes)
+    calls = calls.with_columns(
+        run=changes((*THREAD, "module")).cum_sum(),
+        fed=(pl.col("taken") > before).fill_null(value=False),
+        put=pl.col("module").shift(-1).over(THREAD).str.contains(_PUTS).fill_null(value=False),
+        start=pl.coalesce(pl.col("end").shift(1).over(THREAD), "start"),
+    )
+    turns = (pl.len() >= _CALLS) & (pl.col("fed").mean() > 1 / 2) & pl.col("put").last()
+    own = calls.filter(turns.over("run") & ~pl.col("module").str.contains(_PUTS))
+    return own.select(*THREAD, "start", "end", "module", "run")
+
+
+@Rule
+def called_in_turn(report: Report) -> Findings:
+    """One finding per device on which functions under ``jax.jit`` are called for one part after the other."""
+    if (own := _in_turn(report)).height < fewest_in(report):
+        return
+    turns = own.with_row_index("turn").rename({"start": "since", "end": "until"})
+    work = exclusive_operations(report, *SHAPE, "call_start", "thread_id").sort("call_start", "start")
+    inside = nearest(work, turns, ("call_start", "since"), THREAD).filter(pl.col("call_start") < pl.col("until"))
+    inside = filling(report, inside.with_columns(place=pl.int_range(pl.len()).over("turn")))
+    keys, dur_ns = ("run", "place", "name", "device"), pl.col("dur_ns")
+    all_ns = pl.max_horizontal(dur_ns.max().over(keys), (dur_ns * pl.col("part")).sum().over(keys).cast(pl.Int64))
+    groups = inside.with_columns(group=pl.struct(keys).hash(), kept=pl.lit(1), merged_ns=all_ns)
+    spared = own.filter(~pl.col("run").is_first_distinct())
+    calls = calls_within(report, spared)
+    launching = report.kind("api").get_column("name").gather(calls).is_in(names_that(report, is_launch_name))
+    change = merged(groups)._replace(calls=calls.filter(~launching), host=spared.select("process_id", "start", "end"))
+    many = per_iteration(report).plural(own.height, "time")
+    module = literal(own.group_by("module").len().sort("len", "module").item(-1, "module"))
+    told = _IN_TURN._replace(headline=_IN_TURN.headline.format(module=module, many=many))
+    for device, idle in _idle_in(report, own).items():
+        busy = inside.filter(device=device).select("start", "end")
+        claims = intervals.union(pl.concat([idle.select("start", "end"), busy]))
+        yield told.finding(
+            device,
+            f"{module} is called {many}, each for a part that is taken right before, and the results are put together: "
+            f"GPU {device} idles or works for that for {per_iteration(report).time(intervals.length(claims))}. At once "
+            "they are one call, whose kernels fill the GPU.",
+            claims,
+        )._replace(mending=change)
+
+
 @Rule
 def not_jitted(report: Report) -> Findings:
-    """At most one finding per device on all operations that run one by one."""
+    """At most one finding per device on all operations that run one by one, but for what takes parts for calls."""
     single = _one_by_one(report)
+    single = single.filter(~is_inside(single.select(*THREAD, at="start"), _in_turn(report)))
     if single.height < fewest_in(report) or single.get_column("module").n_unique() < _DIFFERENT:
         return
     many = per_iteration(report).plural(single.height, "operation")

@@ -7,7 +7,7 @@ import pytest
 from kanalyze import intervals
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules import compiling
-from kanalyze.analyses.findings.rules.arrays import no_donation, not_jitted, numbers_read, recompilation
+from kanalyze.analyses.findings.rules.arrays import called_in_turn, no_donation, not_jitted, numbers_read, recompilation
 from kanalyze.analyses.findings.rules.compiling import (
     cold_start,
     recompiled_kernels,
@@ -261,6 +261,41 @@ def test_programs_of_jax(rule, events, stakes, words):
     of = report(events)
     assert_told(rule(of), stakes, *words)
     assert all(len(one.change(of).gone) == (10 if rule is no_donation else 0) for one in rule(of))
+
+
+def in_turn(*names, times=8, last="jit_stack"):
+    """Modules one after the other, again and again, then a last one and a step."""
+    every = [*names * times, last, "jit_descend"]
+    return [
+        event
+        for place, name in enumerate(every)
+        for event in module(
+            100_000 * place, name, *["loop_add_fusion"] * (4 if name == "jit_score" else 1), number=100 * (place + 1)
+        )
+    ]
+
+
+def test_a_function_that_is_called_for_one_part_after_the_other():
+    of = report(in_turn("jit_dynamic_slice", "jit_squeeze", "jit_score"))
+    (finding,) = called_in_turn(of)
+    assert finding.rule == "repeated-work"
+    assert finding.headline == "jit_score runs for one part after the other, 8 times"
+    change = finding.change(of)
+    assert (len(change.gone), change.host.height) == (4 + 7 * 6 - 6, 7)  # the first one's slice is before all calls
+    assert not_jitted(of) == []
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        in_turn("jit_dynamic_slice", "jit_score", times=6),
+        in_turn("jit_score", times=12),
+        in_turn("jit_dynamic_slice", "jit_score", times=12, last="jit_log"),
+    ],
+    ids=["a few times", "no parts are taken", "nothing is put together"],
+)
+def test_what_is_not_called_for_parts_in_turn(events):
+    assert called_in_turn(report(events)) == []
 
 
 def test_numbers_that_the_host_reads_one_by_one():
