@@ -305,8 +305,9 @@ def no_tf32(report: Report) -> Findings:
             if full and device.capability >= _TF32 and not allowed:
                 headline, left = told.headline.format(percent(chosen.share)), _TF32_LEFT.get(device.capability)
                 one = on_kernels(report, device, chosen, told._replace(headline=headline, left=left))
-                by_transforms = left and chosen.rows.select(_TRANSFORMS.any()).item()
-                yield one._replace(mending=_as_one(report, device, chosen, left)) if by_transforms else one
+                if left is not None and chosen.rows.select(_TRANSFORMS.any()).item():
+                    one = one._replace(mending=_as_one(report, device, chosen, left))
+                yield one
 
 
 def _as_one(report: Report, device: DeviceKernels, chosen: Chosen, left: float) -> Mending:
