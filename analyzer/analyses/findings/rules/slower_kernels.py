@@ -292,22 +292,25 @@ def no_tf32(report: Report) -> Findings:
     if not any(device.chosen(_FLOAT32).launches for device in kernel_sums(report)):
         return
     inside = _in_convolutions(report)
-    wanted = {
-        "gemm": _FLOAT32 & (FAMILY == "gemm") & ~inside,
-        "conv": (_FLOAT32 & (FAMILY == "conv")) | ((_FLOAT32 | _TRANSFORMS) & inside),
-    }
     for family, told in (_NO_TF32_IN_TORCH if in_pytorch(report) else _NO_TF32).items():
-        for device, chosen in kernels_that(report, wanted[family], _WORTH):
+        for device, chosen in kernels_that(report, partial(_in_full, family=family, inside=inside), _WORTH):
             # cuDNN takes TF32 unless told otherwise: where any convolution runs so, it has no such kernel for others
             of_tf32 = (pl.col("family") == family) & INPUTS.str.contains("tf32")
             allowed = family == "conv" and device.chosen(of_tf32).launches
-            full = device.chosen(_FLOAT32 & (family == FAMILY)).launches
-            if full and device.capability >= _TF32 and not allowed:
+            if device.capability >= _TF32 and not allowed:
                 headline, left = told.headline.format(percent(chosen.share)), _TF32_LEFT.get(device.capability)
                 one = on_kernels(report, device, chosen, told._replace(headline=headline, left=left))
                 if left is not None and chosen.rows.select(_TRANSFORMS.any()).item():
                     one = one._replace(mending=_as_one(report, device, chosen, left))
                 yield one
+
+
+def _in_full(device: DeviceKernels, family: str, inside: pl.Expr) -> pl.Expr:
+    """Those of a family in full float32: all that is `inside` of such convolutions is of these, and no product."""
+    own = _FLOAT32 & (pl.col("family") == family)
+    if not device.chosen(_FLOAT32 & (pl.col("family") == "conv")).launches:
+        return own
+    return own & ~inside if family == "gemm" else own | ((_FLOAT32 | _TRANSFORMS) & inside)
 
 
 def _as_one(report: Report, device: DeviceKernels, chosen: Chosen, left: float) -> Mending:

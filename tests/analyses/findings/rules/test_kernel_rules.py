@@ -211,6 +211,7 @@ def sorts(operator, *names):
         (no_tf32, line((FLOAT, 100), (TF32, 100)), 100, (0, 86), ["cublasSetMathMode"]),
         (no_tf32, line((FLOAT, 100), (WORK, 100)), 100, (0, 86), ['torch.set_float32_matmul_precision("high")']),
         (no_tf32, line((IMAGES, 100)), 100, (0, 86), ["torch.backends.cudnn.allow_tf32 = True"]),
+        (no_tf32, launched((FLOAT, 100, "aten::conv2d")), 100, (0, 86), ["products without TF32"]),  # of cuBLAS
         (no_tf32, BY_TRANSFORMS, 300, (2, 40), ["convolutions without TF32"]),
         (no_tensor_cores, line((HALF, 100), (GEMM, 100)), 100, (0, 86), ["f16 products without tensor cores: 50.0 %"]),
         (
