@@ -359,8 +359,9 @@ def _one_by_one(report: Report) -> pl.DataFrame:
     return small.filter(pl.col("single") & after & (pl.col("start") - pl.col("since") <= _DISPATCH_NS))
 
 
-#: JAX's modules that take a part of an array, and those that put parts together.
+#: JAX's modules that take a part of an array, or all of them for a loop, and those that put parts together.
 _TAKES: Final = r"^jit_(?:dynamic_(?:slice|index_in_dim)|squeeze|gather|_?take|slice|_?getitem|_?unstack)$"
+_TAKES_ALL: Final = r"^jit__?unstack$"
 _PUTS: Final = r"^jit_(?:_?stack|concatenate|expand_dims|broadcast_in_dim)$"
 _CALLS: Final = 8  # so many calls in a row are a loop's
 
@@ -381,15 +382,17 @@ def _in_turn(report: Report) -> pl.DataFrame:
     Columns: process_id, thread_id, start (the end of the module before), end, module, run.
     """
     runs = intervals.overlapping(_modules(report).filter(pl.col("what") == _RUNS), report.scope.sides)
-    takes, before = pl.col("module").str.contains(_TAKES), pl.col("taken").shift(1).over(THREAD)
-    calls = runs.with_columns(taken=takes.cum_sum().over(THREAD)).filter(~takes)
+    takes, at_once = (pl.col("module").str.contains(pattern) for pattern in (_TAKES, _TAKES_ALL))
+    line = runs.with_columns(taken=takes.cum_sum().over(THREAD), taken_at_once=at_once.cum_sum().over(THREAD))
+    more = {name: pl.col(name) > pl.col(name).shift(1).over(THREAD) for name in ("taken", "taken_at_once")}
+    calls = line.filter(~takes).with_columns(column.fill_null(value=False).alias(name) for name, column in more.items())
     calls = calls.with_columns(
         run=changes((*THREAD, "module")).cum_sum(),
-        fed=(pl.col("taken") > before).fill_null(value=False),
         put=pl.col("module").shift(-1).over(THREAD).str.contains(_PUTS).fill_null(value=False),
         start=pl.coalesce(pl.col("end").shift(1).over(THREAD), "start"),
     )
-    turns = (pl.len() >= _CALLS) & (pl.col("fed").mean() > 1 / 2) & pl.col("put").last()
+    fed = (pl.col("taken").mean() > 1 / 2) | pl.col("taken_at_once").any()
+    turns = (pl.len() >= _CALLS) & fed & pl.col("put").last()
     own = calls.filter(turns.over("run") & ~pl.col("module").str.contains(_PUTS))
     return own.select(*THREAD, "start", "end", "module", "run")
 

@@ -285,6 +285,12 @@ def test_a_function_that_is_called_for_one_part_after_the_other():
     assert not_jitted(of) == []
 
 
+def test_a_loop_over_an_array_takes_its_parts_at_once():
+    names = ["jit_descend", "jit__unstack", *["jit_score"] * 8, "jit_stack"]
+    (finding,) = called_in_turn(report(in_turn(*names, times=1)))
+    assert finding.headline == "jit_score runs for one part after the other, 8 times"
+
+
 @pytest.mark.parametrize(
     "events",
     [
