@@ -18,7 +18,10 @@ import polars as pl
 
 import kanalyze
 from kanalyze.analyses.iterations.phases import steady_part
-from kanalyze.analyses.replay._changes import NEAR, fitted
+from kanalyze.analyses.replay._host_time import (
+    NEAR,
+    fitted,
+)
 from kanalyze.analyses.replay._unprofiled import estimated, unprofiled
 from kanalyze.analyses.replay._whatif import window_without
 

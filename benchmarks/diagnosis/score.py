@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 GAIN_NEAR: Final = 0.15
 FEW: Final = 3
 
+#: Steps of a program of CUDA C++, with those that warm it up; Python's loops tell theirs.
+_STEPS: Final = 25
+
 #: What is counted, and which share of the programs is aimed at; of healthy ones the largest claim as a share of a step.
 BARS: Final[dict[str, tuple[str, float | None]]] = {
     "read": ("captures that it reads", None),
@@ -112,8 +115,8 @@ def page_claims(page: dict[str, Any]) -> list[Claim]:
 def in_steps(page: dict[str, Any], claims: list[Claim], step_ms: float | None) -> list[Claim]:
     """The claims with gains of a step of the program, of which an iteration may be a part, or several.
 
-    Where the page has no iterations, a step is taken to be as large a part of the GPU's work as of that of all steps:
-    starting up, and waiting for the lock, are no step's.
+    Where the page has no iterations, a step is taken to be as large a part of the GPU's work as of that of all steps
+    (starting up, and waiting for the lock, are no step's), but no larger than of the steps that a program takes.
     """
     iterations = page.get("iterations") or {}
     bare = ((page.get("without_profiler") or {}).get("iteration") or {}).get("ns")
@@ -122,7 +125,10 @@ def in_steps(page: dict[str, Any], claims: list[Claim], step_ms: float | None) -
     if not step_ms or not ns:
         return claims
     parts = step_ms * 1e6 / ns
-    whole = parts if not iterations else max(round(parts), 1) if parts >= 1 else 1 / max(round(1 / parts), 1)
+    if not iterations:
+        whole = min(parts, 1 / _STEPS)
+    else:
+        whole = max(round(parts), 1) if parts >= 1 else 1 / max(round(1 / parts), 1)
     return [one._replace(gain=one.gain and tuple(ms * whole for ms in one.gain)) for one in claims]
 
 

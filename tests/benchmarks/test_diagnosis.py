@@ -342,6 +342,8 @@ def test_every_stored_capture_has_a_program_and_its_times():
 
 
 def test_without_iterations_a_gain_is_scaled_by_what_the_gpu_works():
-    page = {"windows": [{"window_ns": 900_000_000, "busy_ns": 10_000_000}]}
-    (claim,) = score.in_steps(page, [score.Claim("uncoalesced", "", (5.0, 4.0, 6.0))], 2.0)
-    assert claim.gain == pytest.approx((1.0, 0.8, 1.2))
+    page = {"windows": [{"window_ns": 900_000_000, "busy_ns": 100_000_000}]}
+    claims = [score.Claim("uncoalesced", "", (50.0, 40.0, 60.0))]
+    assert score.in_steps(page, claims, 2.0)[0].gain == pytest.approx((1.0, 0.8, 1.2))
+    # of a program that the host limits the GPU's work of a step is not all of it: of 25 steps one is a 25th
+    assert score.in_steps(page, claims, 80.0)[0].gain == pytest.approx((2.0, 1.6, 2.4))

@@ -30,7 +30,7 @@ from kanalyze.analyses.comparing._pair import (
     slots_of,
 )
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
-from kanalyze.analyses.replay._changes import BY_TOOL
+from kanalyze.analyses.replay._host_time import LEAST_KEPT
 from kanalyze.errors import BadBaselineError, IncomparableError, UnknownNameError
 from kanalyze.reduction.baselines import STEPS, Digest
 from kanalyze.tools import TOOLS
@@ -183,11 +183,11 @@ class Comparison:
         That is the part of the host's time that is its cost, of the time in which the GPU is idle.
         """
         slower = max(self.timed.sides, key=lambda side: mean(side.values_ns))
-        host = BY_TOOL.get(slower.about.tool.partition(" ")[0])
-        if host is None or any(one.about.unprofiled for side in self.timed.sides for one in side.digests):
+        kept = LEAST_KEPT.get(slower.about.tool.partition(" ")[0])
+        if kept is None or any(one.about.unprofiled for side in self.timed.sides for one in side.digests):
             return 0
         idle = mean((one.about.ns - one.ns_in(*BUSY_BUCKETS)) / one.about.iterations for one in slower.digests)
-        return nearest([(1 - host.least.kept) * idle])[0]
+        return nearest([(1 - kept) * idle])[0]
 
     @cached_property
     def apart(self) -> bool:

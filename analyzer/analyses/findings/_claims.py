@@ -201,7 +201,7 @@ def _of_device(report: Report, found: Sequence[Finding], changes: Mapping[int, M
 
 def _replayed(report: Report, device: int, change: Mending) -> _Gains:
     """How much shorter the window of a device gets by a change, and how wrong that may be."""
-    from kanalyze.analyses.replay._changes import NEAR  # noqa: PLC0415 - as above
+    from kanalyze.analyses.replay._host_time import NEAR  # noqa: PLC0415 - as above
     from kanalyze.analyses.replay._unprofiled import sides  # noqa: PLC0415 - as above
     from kanalyze.analyses.replay._whatif import mended, replayed  # noqa: PLC0415 - most reports need no replay
 

@@ -6,9 +6,8 @@ duration that is inside of it changes. Definitions: docs/definitions.md, section
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from math import inf
 from typing import Final, NamedTuple, TypeAlias
 
 import polars as pl
@@ -18,6 +17,7 @@ from kanalyze.analyses.device._operations import families, launching_rows, opera
 from kanalyze.analyses.host._call_kinds import LOADING_WORDS
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
 from kanalyze.analyses.launches._graph_candidates import graph_costs, repetitions
+from kanalyze.analyses.replay._host_time import AS_RECORDED, HostTime
 from kanalyze.analyses.replay._network import HOST_EDGES, Changed, Network, as_recorded, recorded_values
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.columns import count_up_to, gathered, marked, sure
@@ -71,59 +71,11 @@ Spans: TypeAlias = "dict[int | None, pl.DataFrame]"
 #: Edges of the host that end a blocking call.
 _OF_WAITS: Final = ("own", "return")
 
-#: So far from a recorded event the host is slower (ns): a profiler's own work, and what it drives out of caches.
-_REACH_NS: Final = 100_000.0
-
-#: Where it is known what a window took, the nearest of these reaches that explains it with so much left is taken.
-_REACHES_NS: Final = (10_000.0, 30_000.0, _REACH_NS)
-_ENOUGH: Final = 0.4
-
-#: A window that takes longer by less than this part tells nothing of the profiler; how near a replay comes.
-_NOTABLE: Final = 0.01
-_CLOSE: Final = 0.002
-
-#: Two runs of a program differ by such a part: no replay tells a window closer.
-NEAR: Final = 0.03
-
 #: Rows of overheads that are CUDA's own loading, and no work of the profiler.
 IS_LOADING: Final = pl.col("name").cast(pl.String).str.contains(LOADING_WORDS).fill_null(value=False)
 
 #: A GPU that is free begins a launch within some microseconds, large graphs aside; one that takes longer was held up.
 _HELD_NS: Final = 200_000
-
-#: No profiler makes the host slower than by this.
-_LEAST: Final = 0.1
-
-
-class HostTime(NamedTuple):
-    """What is left of the host's time: a part of what is within `reach_ns` of a recorded event, and all else."""
-
-    kept: float = 1.0
-    reach_ns: float = _REACH_NS
-
-
-#: The host's time as it was recorded.
-AS_RECORDED: Final = HostTime()
-
-
-class Unslowed(NamedTuple):
-    """What is left of the host's time without the profiler: usually, at least and at most."""
-
-    usual: HostTime
-    least: HostTime
-    most: HostTime
-
-
-def _kept(usual: float, least: float, most: float, reach_ns: float = _REACH_NS) -> Unslowed:
-    return Unslowed(*(HostTime(part, reach_ns) for part in (usual, least, most)))
-
-
-#: Nothing is changed.
-UNCHANGED: Final = Unslowed(AS_RECORDED, AS_RECORDED, AS_RECORDED)
-
-#: What is left without a tool, by tool: of programs whose host is the limit, on hosts of H100 and H200 (docs/whatif.md
-#: has the programs).
-BY_TOOL: Final = {"nsys": _kept(0.63, 0.48, 0.80), "torch.profiler": _kept(0.55, 0.42, 0.68)}
 
 
 def without_profiler(report: Report, network: Network, state: Changed, host: HostTime) -> Changed:
@@ -191,8 +143,10 @@ def _with(values: pl.Series, places: pl.Series, new: pl.Series | int) -> pl.Seri
 
 def _shorter(host_ns: pl.Expr, events: float | pl.Expr, left: HostTime) -> pl.Expr:
     """What is left of host time with so many events in it; times below 0, of what overlaps, stay."""
-    slowed = pl.min_horizontal(host_ns.cast(pl.Float64), events * pl.lit(left.reach_ns)).clip(lower_bound=0.0)
-    return (host_ns - slowed * (1 - left.kept)).cast(pl.Int64)
+    whole = host_ns.cast(pl.Float64)
+    near = pl.min_horizontal(whole, events * pl.lit(left.reach_ns)).clip(lower_bound=0.0)
+    beyond = (whole - near).clip(lower_bound=0.0)
+    return (host_ns - near * (1 - left.kept) - beyond * (1 - left.far)).cast(pl.Int64)
 
 
 def _events(report: Report, asked: pl.DataFrame) -> pl.Series:
@@ -237,34 +191,6 @@ def covered(asked: pl.DataFrame, spans: Spans) -> pl.Series:
         inside = intervals.overlap(own.get_column("start"), own.get_column("end"), span)
         found = _with(found, own.get_column("at"), inside)
     return found
-
-
-def fitted(took: Callable[[HostTime], float], measured_ns: float, near: float) -> Unslowed:
-    """What is left of the host's time where a window takes `measured_ns` without the profiler.
-
-    `took` gives what the window takes (ns) with so much left. By the part `near` two runs of a program differ: `least`
-    and `most` explain what was measured to there.
-
-    All is left where the recording takes hardly longer, as that of a program that its device limits: that tells little
-    of the host. Where shorter times near events do not explain it, all of the host's time is taken to be shorter; and
-    where that does not, as much shorter as still makes a difference.
-    """
-    reach_ns = next((ns for ns in _REACHES_NS if took(HostTime(_ENOUGH, ns)) <= measured_ns), inf)
-    shortest_ns = took(HostTime(_LEAST, reach_ns)) * (1 + _CLOSE)
-
-    def most(ns: float) -> float:
-        """The most that is left where the window takes no more than `ns`; the least where it always takes more."""
-        low, high = _LEAST, 1.0
-        if took(AS_RECORDED) <= ns:
-            return high
-        while high - low > _CLOSE:
-            middle = (low + high) / 2
-            low, high = (middle, high) if took(HostTime(middle, reach_ns)) <= ns else (low, middle)
-        return low
-
-    usual = measured_ns * (1 + _NOTABLE) if took(AS_RECORDED) <= measured_ns * (1 + _NOTABLE) else measured_ns
-    highest_ns = max(measured_ns * (1 + near), shortest_ns)
-    return _kept(most(max(usual, shortest_ns)), most(measured_ns * (1 - near)), most(highest_ns), reach_ns)
 
 
 #: What is not the name of a kernel in ``--faster``.

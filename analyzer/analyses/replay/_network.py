@@ -21,7 +21,7 @@ from kanalyze.analyses.idle.syncs import blocking_calls
 from kanalyze.analyses.replay._graph import Dependencies, dependencies
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import LATENCY_NS, STREAM, recorded_work
-from kanalyze.columns import gathered, in_order, in_order_of, marked, nearest
+from kanalyze.columns import gathered, in_order, in_order_of, marked, nearest, sure
 from kanalyze.report import Report
 
 #: Scopes of blocking calls that wait for one stream; `event` waits for the work before an event, others for a device.
@@ -148,7 +148,7 @@ def _counted() -> pl.Expr:
 #: Kinds of edges.
 KINDS: Final = (
     *("stream", "graph", "event", "overlap", "launch", "early launch", "transfer", "return", "own", "thread"),
-    *("handover", "window", "cut", "tail", "held", "recorded"),
+    *("handover", "window", "cut", "tail", "held", "recorded", "staged"),
 )
 _KIND: Final = pl.Enum(KINDS)
 
@@ -437,14 +437,17 @@ def _of_operations(line: HostLine, graph: Dependencies, numbers: Numbers) -> lis
     """Edges to each operation: from earlier operations, and from its launch."""
     work, calls = graph.operations.with_row_index("row"), line.calls
     zero, found = work.height + 2 * calls.height, []
+    # what a blocking call launches once it has waited starts as late as the host makes it
+    staged = sure(gathered(calls.get_column("blocks"), gathered(line.places, work.get_column("call"))))
     for column, kind in _BEFORE.items():
         known = work.drop_nulls(column)
         before = work.select("start", "end")[known.get_column(column)]
         late = ((before.get_column("end") - before.get_column("start")) * _LATE).clip(upper_bound=_LATEST_NS)
         over = before.get_column("end") - known.get_column("start") <= late
-        for chosen, name in ((over, kind), (~over, "overlap")):
+        held = over & gathered(staged, known.get_column("row"))
+        for chosen, name in ((over & ~held, kind), (held, "staged"), (~over, "overlap")):
             source, rows = (known.get_column(one).filter(chosen) for one in (column, "row"))
-            point = source if name == kind else pl.Series([zero]).new_from_index(0, len(rows))
+            point = pl.Series([zero]).new_from_index(0, len(rows)) if name == "overlap" else source
             found.append(_edge(name, gathered(numbers.starts, rows), gathered(numbers.starts, source), point))
     places = gathered(line.places, work.get_column("call")).alias("place")
     known = work.with_columns(places).drop_nulls("place")

@@ -20,14 +20,17 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.iterations._marks import BY_LOOPS
 from kanalyze.analyses.iterations.phases import SteadyPart, known_steady_part
 from kanalyze.analyses.replay._changes import (
-    BY_TOOL,
     IS_LOADING,
+    without_profiler,
+)
+from kanalyze.analyses.replay._host_time import (
+    AS_RECORDED,
+    BY_TOOL,
     NEAR,
     UNCHANGED,
     HostTime,
     Unslowed,
     fitted,
-    without_profiler,
 )
 from kanalyze.analyses.replay._network import Changed, Network, as_recorded, network, point_values
 from kanalyze.analyses.replay._whatif import Plan, planned, replayed, window_without
@@ -235,6 +238,11 @@ def bare_of(report: Report) -> Bare | None:
     return runs_without(report, steady, 0.0 if steady is None else busy_ns(report, steady))
 
 
+def _usual(report: Report) -> Unslowed:
+    """What is usually left of the host's time without the report's tool."""
+    return BY_TOOL.get(report.meta.tool, UNCHANGED)
+
+
 @once_per_process
 def _measured(report: Report) -> Unslowed | None:
     """What is left of the host's time by a run without the profiler; None where no such run tells an iteration."""
@@ -245,15 +253,15 @@ def _measured(report: Report) -> Unslowed | None:
     near = max(NEAR, one.spread_ns / one.ns / 2)
     if one.host_ns <= _AHEAD * one.ns:
         # far ahead of the device the host waits for nothing: it takes as long as if the device took no time
-        alone = cache(window_without(view, device=False))
-        if alone(HostTime(_NOTHING, inf)) <= one.host_ns * steady.number:
-            return fitted(alone, one.host_ns * steady.number, near)
-    return fitted(cache(window_without(view)), one.ns * steady.number, near)
+        alone, host_ns = cache(window_without(view, device=False)), one.host_ns * steady.number
+        if alone(HostTime(_NOTHING, inf)) <= host_ns:
+            return fitted(alone, min(host_ns, alone(AS_RECORDED)), near)
+    return fitted(cache(window_without(view)), one.ns * steady.number, near, _usual(report).usual)
 
 
 def hosts_of(report: Report) -> Unslowed:
     """What is left of the host's time of a report, or a part of one, without its profiler: measured, else estimated."""
-    estimate = BY_TOOL.get(report.meta.tool, UNCHANGED)
+    estimate = _usual(report)
     known = report.source.host if isinstance(report.source, Moved) else _measured(report)
     if known is None:
         return estimate
@@ -358,7 +366,7 @@ def unprofiled(report: Report, host: Unslowed, window: Window | None = None) -> 
     """
     everything = replace(report, scope=Scope())
     net = network(everything, *everything.recorded)
-    if window is not None and host.usual.reach_ns == inf:
+    if window is not None and (host.usual.reach_ns == inf or host.usual.far < 1):
         net = net._replace(start=window.start_ns or 0)
     plan = planned(net)
     state = without_profiler(everything, net, as_recorded(net), host.usual)
@@ -427,7 +435,8 @@ class Moved:
         """Takes the whole report, when everything is, and what is left of the host's time as it was recorded."""
         self._report = report
         self._moments = moments
-        self.host = Unslowed(*(one._replace(kept=one.kept / host.usual.kept) for one in host))
+        usual = host.usual
+        self.host = Unslowed(*(one._replace(kept=one.kept / usual.kept, far=one.far / usual.far) for one in host))
 
     @property
     def kinds(self) -> Iterable[str]:
@@ -525,5 +534,4 @@ def estimated_sentence(estimate: Estimate, recorded_ns: float, tool: str) -> str
     """A sentence on what an iteration takes without `tool`, beside a report of it."""
     if estimate.least_ns >= recorded_ns * (1 - SAME - NEAR):
         return f"Without {tool} it takes about as long, by estimate."
-    most_ns = min(estimate.most_ns, recorded_ns)
-    return f"Without {tool} it takes {time(estimate.least_ns)} to {time(most_ns)}, by estimate."
+    return f"Without {tool} it takes {time(estimate.least_ns)} to {time(estimate.most_ns)}, by estimate."

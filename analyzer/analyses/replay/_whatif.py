@@ -24,25 +24,28 @@ from kanalyze.analyses.replay._changes import (
     CALLS,
     COPIES,
     HOST,
-    NEAR,
     NO_ROWS,
-    UNCHANGED,
     WITHOUT,
     Changes,
-    HostTime,
     Mending,
-    Unslowed,
     as_graphs,
     by_process,
     capped,
     changed,
-    fitted,
     host_less,
     inside_window,
     plain_names,
     together,
     with_durations,
     without_waits,
+)
+from kanalyze.analyses.replay._host_time import (
+    BY_TOOL,
+    NEAR,
+    UNCHANGED,
+    HostTime,
+    Unslowed,
+    fitted,
 )
 from kanalyze.analyses.replay._network import Changed, Network, Values, network, point_values
 from kanalyze.analyses.shared.analysis import once_per_report, require
@@ -258,6 +261,7 @@ _CAUSES: Final = {
     "launch": "launch latency",
     "early launch": "launch latency",
     "overlap": "stream order",
+    "staged": "stream order",
     "return": "return of a wait",
     "own": "CUDA calls",
     "thread": "host code",
@@ -382,7 +386,8 @@ def whatif_of(
     """
     known = prepared(report)
     took = cache(window_without(report))
-    hosts = UNCHANGED if measured_ns is None else fitted(took, measured_ns, NEAR)
+    usual = BY_TOOL.get(report.meta.tool, UNCHANGED).usual
+    hosts = UNCHANGED if measured_ns is None else fitted(took, measured_ns, NEAR, usual)
     now = _replayed(report, known, Changes(host=hosts.usual))
     then, state = _replayed(report, known, together(Changes(host=hosts.usual), changes))
     low, high = _bounds(report, known, changes, hosts)

@@ -16,7 +16,13 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.iterations.phases import steady_part
-from kanalyze.analyses.replay._changes import AS_RECORDED, UNCHANGED, HostTime, Unslowed, fitted
+from kanalyze.analyses.replay._host_time import (
+    AS_RECORDED,
+    UNCHANGED,
+    HostTime,
+    Unslowed,
+    fitted,
+)
 from kanalyze.analyses.replay._unprofiled import (
     Bare,
     BareIteration,
@@ -29,6 +35,7 @@ from kanalyze.analyses.replay._unprofiled import (
     runs_without,
     unprofiled,
 )
+from kanalyze.analyses.replay._whatif import window_without
 from kanalyze.errors import CannotTellError
 from kanalyze.readers import read
 from kanalyze.readers.capture.read_capture import bare_runs
@@ -305,20 +312,37 @@ def test_a_fit_takes_what_was_measured_where_any_host_does(device_ns, host_ns, p
 
     measured_ns = took(AS_RECORDED) * part
     found = fitted(took, measured_ns, 0.03)
-    assert found.least.kept <= found.usual.kept <= found.most.kept <= 1
+    assert found.least.kept <= found.usual.kept <= found.most.kept <= (1 if part <= 1 else 4)
+    if part > 1.03 and host_ns >= device_ns:  # the recording was quicker than the run without a profiler
+        assert took(found.usual) == pytest.approx(measured_ns, rel=0.005)
     reachable = max(measured_ns, took(HostTime(0.1)))
     if part <= 1:
         assert took(found.usual) <= max(reachable * 1.004, measured_ns * 1.01)
         assert took(found.usual) >= min(reachable, took(AS_RECORDED)) * 0.99 - 1
 
 
-@pytest.mark.parametrize(("least", "kept"), [(0.1, [0.63, 0.48, 0.7]), (0.5, [0.6, 0.5, 0.7])])
+def test_a_process_that_starts_slowly_under_the_profiler_says_nothing_of_the_code_between_calls():
+    """Ten launches with 20 µs of the program before each, then 10 ms far from any call that take 1 ms without it."""
+    line = [(60_000 * n + 20_000, 60_000 * n + 30_000) for n in range(10)] + [(10_620_000, 10_630_000)]
+    events = [call("cudaLaunchKernel", *one, correlation=n) for n, one in enumerate(line)]
+    events += [kernel(end + 2_000, end + 3_000, correlation=n) for n, (_, end) in enumerate(line)]
+    took = window_without(report(events))
+    usual = HostTime(0.7, 100_000)
+    near_ns = took(usual._replace(far=0.0))
+    found = fitted(took, near_ns + 1_000_000, 0.03, usual).usual
+    assert (found.kept, found.reach_ns) == (usual.kept, usual.reach_ns)
+    assert 0.01 < found.far < 0.2
+    assert took(found) == pytest.approx(near_ns + 1_000_000, rel=0.02)
+    assert fitted(took, near_ns + 1_000_000, 0.03).usual.kept < 0.2  # of no known tool all would be as much quicker
+
+
+@pytest.mark.parametrize(("least", "kept"), [(0.1, [0.7, 0.616, 0.7]), (0.5, [0.6, 0.5, 0.7])])
 def test_where_a_run_tells_nothing_of_the_host_the_estimate_holds_up_to_the_most_that_it_allows(least, kept):
     known = Unslowed(HostTime(0.6), HostTime(least), HostTime(0.7))
     source = object.__new__(Moved)
     source.host = known
     found = hosts_of(SimpleNamespace(source=source, meta=SimpleNamespace(tool="nsys")))
-    assert [one.kept for one in found] == kept
+    assert [one.kept for one in found] == pytest.approx(kept)
 
 
 def slowed(folder, per_step_ns):
@@ -364,4 +388,4 @@ def test_an_estimate_lies_between_what_the_gpu_does_and_what_was_recorded(path):
         pytest.skip("nothing repeats")
     found = estimated(whole.narrow(window=steady.window), steady, 1 << 20)
     assert found.least_ns <= found.usual_ns <= found.most_ns * 1.001
-    assert found.most_ns <= 1.031 * steady.ns / steady.number
+    assert found.most_ns <= 1.031 * 1.12 * steady.ns / steady.number  # hosts differ from run to run

@@ -364,12 +364,12 @@ def _read(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
 def _unread(report: Report, own: pl.DataFrame) -> Mending:
     """The host no longer waits in these reads: calls that only wait are gone, copies return once they are launched.
 
-    Numbers that PyTorch reads one by one are not copied any more: what is read every so many steps costs as little.
+    Numbers that are read one by one are not copied any more: what is read every so many steps costs as little.
     """
     calls = calls_within(report, own.select(SPAN).with_columns(pl.max_horizontal("end", pl.col("start") + 1)))
     waits = blocking_calls(report).filter(pl.col("call_row").is_in(calls.implode()))
     pure, copying = (waits.filter(one).get_column("call_row") for one in (_PURE, ~_PURE))
-    numbers = own.filter((pl.col("size_bytes") <= SCALAR_BYTES) & in_pytorch(report)).get_column("call")
+    numbers = own.filter(pl.col("size_bytes") <= SCALAR_BYTES).get_column("call")
     work = operations(report, "call_row").filter(pl.col("call_row").is_in(numbers.implode()))
     return Mending(calls=pure, unwaited=copying, gone=work.get_column("row"))
 
