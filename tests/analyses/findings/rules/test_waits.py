@@ -169,7 +169,7 @@ def test_reads_that_the_gpu_waits_for(events, window, stakes, words):
 
 
 @pytest.mark.parametrize(("events", "gone"), [(torch(), 3), (torch(size=4_000), 0), (steps(), 3)])
-def test_numbers_that_pytorch_reads_are_not_copied_any_more(events, gone):
+def test_numbers_that_are_read_one_by_one_are_not_copied_any_more(events, gone):
     of = report(events)
     (one,) = blocking_read(of)
     change = one.change(of)
