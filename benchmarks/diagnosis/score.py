@@ -41,6 +41,7 @@ BARS: Final[dict[str, tuple[str, float | None]]] = {
     "place": ("place where lines are recorded: line or function", 0.80),
     "line": (f"place: line within {PLACE_NEAR}", None),
     "gain": (f"gain told within {GAIN_NEAR:.0%} of the measured", 0.80),
+    "of_step": (f"the same as a share of the step, within {GAIN_NEAR:.0%}", None),
     "interval": ("measured gain in the interval told", None),
     "silent": ("healthy programs of which no cause is named", None),
     "healthy": ("largest claim on a healthy program", 0.02),
@@ -75,6 +76,7 @@ class Score:
     told_ms: tuple[float, float, float] | None = None
     measured_ms: float | None = None
     ratio: float | None = None
+    of_step: float | None = None
     largest_claim: float | None = None
     read: bool = True
     named: list[str] = field(default_factory=list)
@@ -112,9 +114,10 @@ def page_claims(page: dict[str, Any]) -> list[Claim]:
     return [*claims.values()]
 
 
-def in_steps(page: dict[str, Any], claims: list[Claim], step_ms: float | None) -> list[Claim]:
-    """The claims with gains of a step of the program, of which an iteration may be a part, or several.
+def in_steps(page: dict[str, Any], claims: list[Claim], step_ms: float | None) -> tuple[list[Claim], float | None]:
+    """The claims with gains of a step of the program, of which an iteration may be a part, or several; and its ms.
 
+    What the page's step takes differs from what was measured where the capture is of another machine, or of a busy one.
     Where the page has no iterations, a step is taken to be as large a part of the GPU's work as of that of all steps
     (starting up, and waiting for the lock, are no step's), but no larger than of the steps that a program takes.
     """
@@ -123,17 +126,20 @@ def in_steps(page: dict[str, Any], claims: list[Claim], step_ms: float | None) -
     windows = page.get("windows") or [{}]
     ns = bare or iterations.get("mean_ns") or windows[0].get("busy_ns")
     if not step_ms or not ns:
-        return claims
+        return claims, step_ms
     parts = step_ms * 1e6 / ns
     if not iterations:
-        whole = min(parts, 1 / _STEPS)
+        whole, own_ms = min(parts, 1 / _STEPS), step_ms
     else:
         whole = max(round(parts), 1) if parts >= 1 else 1 / max(round(1 / parts), 1)
-    return [one._replace(gain=one.gain and tuple(ms * whole for ms in one.gain)) for one in claims]
+        own_ms = ns * whole / 1e6
+    return [one._replace(gain=one.gain and tuple(ms * whole for ms in one.gain)) for one in claims], own_ms
 
 
-def scored(one: Program, claims: list[Claim], times: dict[str, list[float]] | None) -> Score:
-    """Holds a tool's claims on a program against its cause, its place and its measured gain."""
+def scored(
+    one: Program, claims: list[Claim], times: dict[str, list[float]] | None, own_ms: float | None = None
+) -> Score:
+    """Holds a tool's claims on a program, of a step of `own_ms`, against its cause, its place and its measured gain."""
     named = [claim.cause for claim in claims]
     score = Score(one.name, one.cause, one.also, named[0] if named else "", lines=one.recorded, named=named[:5])
     if not one.cause:
@@ -148,6 +154,8 @@ def scored(one: Program, claims: list[Claim], times: dict[str, list[float]] | No
         score.rank = named.index(one.cause) + 1
         score.told_ms = claims[score.rank - 1].gain
     score.ratio = score.told_ms[0] / score.measured_ms if score.told_ms and score.measured_ms else None
+    if score.ratio is not None and times and own_ms:
+        score.of_step = score.ratio * times["fault"][0] / own_ms
     if claims:  # the place of the cause, or of what is told in its stead
         score.place = one.place_right(claims[(score.rank or 1) - 1].where)
     return score
@@ -166,6 +174,7 @@ def totals(scores: list[Score]) -> dict[str, tuple[int, int] | float | None]:
         "place": [bool(one.place) for one in faulty if one.lines],
         "line": [one.place == "line" for one in faulty if one.lines],
         "gain": [abs(ratio - 1) <= GAIN_NEAR for ratio in ratios],
+        "of_step": [abs(one.of_step - 1) <= GAIN_NEAR for one in faulty if one.of_step is not None],
         "interval": [told[1] <= measured <= told[2] for told, measured in gains],
         "silent": [not one.named for one in healthy],
     }
@@ -223,7 +232,8 @@ def scores_of(
         page = json.loads(said) if said.startswith("{") else {}
         if not page:  # an error's text
             print(f"{tool}, {one.name}: {said.strip()}", file=sys.stderr)
-        return scored(one, in_steps(page, page_claims(page), times["fault"][0] if times else None), times)
+        claims, own_ms = in_steps(page, page_claims(page), times["fault"][0] if times else None)
+        return scored(one, claims, times, own_ms)
 
     with ThreadPoolExecutor(jobs) as pool:
         return [*pool.map(of_one, programs)]

@@ -174,8 +174,9 @@ def test_every_cause_is_named_by_its_own_name_and_no_name_names_another():
 @pytest.mark.parametrize(("parts", "step_ms", "gain"), [(1, 10.0, 6.0), (8, 80.0, 48.0), (0.5, 5.0, 3.0)])
 def test_gains_are_of_a_step_of_which_an_iteration_may_be_a_part(parts, step_ms, gain):
     told = page(finding("cpu-tensors", replayed=60_000_000))
-    claims = score.in_steps(told, score.page_claims(told), step_ms)
+    claims, own_ms = score.in_steps(told, score.page_claims(told), step_ms)
     assert claims[0].gain == pytest.approx((gain,) * 3), parts
+    assert own_ms == pytest.approx(step_ms)
 
 
 def test_a_score_has_rank_place_and_ratio(tmp_path):
@@ -185,9 +186,10 @@ def test_a_score_has_rank_place_and_ratio(tmp_path):
         finding("cpu-tensors", replayed=54_000_000, where="program.py:6"),
         finding("blocking-read", at_stake=1_000_000),
     )
-    got = score.scored(program(tmp_path), score.in_steps(told, score.page_claims(told), 10.0), TIMES)
+    got = score.scored(program(tmp_path), score.in_steps(told, score.page_claims(told), 10.0)[0], TIMES, 12.0)
     assert (got.first, got.rank, got.also_rank, got.place) == ("graph-candidate", 2, 3, "line")
     assert (got.measured_ms, got.ratio) == (6.0, pytest.approx(0.9))
+    assert got.of_step == pytest.approx(0.9 * TIMES["fault"][0] / 12)  # as recorded, a step took 12 ms
     sums = score.totals([got])
     assert (sums["first"], sums["among_three"], sums["gain"], sums["interval"]) == ((0, 1), (1, 1), (1, 1), (0, 1))
     assert "| masks | cpu-tensors | graph-candidate | 2 | line | 5.4 (5.4 to 5.4) | 6 | 0.90 |" in score.table([got])
@@ -344,6 +346,6 @@ def test_every_stored_capture_has_a_program_and_its_times():
 def test_without_iterations_a_gain_is_scaled_by_what_the_gpu_works():
     page = {"windows": [{"window_ns": 900_000_000, "busy_ns": 100_000_000}]}
     claims = [score.Claim("uncoalesced", "", (50.0, 40.0, 60.0))]
-    assert score.in_steps(page, claims, 2.0)[0].gain == pytest.approx((1.0, 0.8, 1.2))
+    assert score.in_steps(page, claims, 2.0)[0][0].gain == pytest.approx((1.0, 0.8, 1.2))
     # of a program that the host limits the GPU's work of a step is not all of it: of 25 steps one is a 25th
-    assert score.in_steps(page, claims, 80.0)[0].gain == pytest.approx((2.0, 1.6, 2.4))
+    assert score.in_steps(page, claims, 80.0)[0][0].gain == pytest.approx((2.0, 1.6, 2.4))
