@@ -35,6 +35,9 @@ ASCII: Final = str.maketrans("█▓▒░╬≡∷·×≤µ−…▁▂▃▄�
 
 _BOLD, _DIM = "1", "2"
 
+#: On wider terminals remarks stand beside what they are of: from here on no further than that is wide.
+_WIDE: Final = 80
+
 
 def render(shown: Sequence[Shown], look: Look, top: int | None) -> str:
     """Renders a page per report as text, ending with a newline."""
@@ -101,12 +104,16 @@ def _heading(page: Page, look: Look) -> list[str]:
     return [first.replace(name, look.paint(name, _BOLD), 1), *below, ""]
 
 
-def _title(title: str, right: str, look: Look) -> str:
+def _title(title: str, right: str, look: Look, rows: Sequence[str] | None = None) -> str:
+    """A title and its remark, which ends where the longest of the `rows` does, or stands below where it is too long."""
     parts = right.split("; ")
     while len(parts) > 1 and len(title) + 2 + len("; ".join(parts)) > look.width:
         parts.pop()
     right = "; ".join(parts)
-    space = max(look.width - len(title) - len(right), 2)
+    if len(title) + 2 + len(right) > look.width:
+        return "\n".join([look.paint(title, _BOLD), *(look.paint(line, _DIM) for line in wrapped(right, look.width))])
+    width = look.width if rows is None else min(look.width, max(_WIDE, *map(len, rows), 0))
+    space = max(width - len(title) - len(right), 2)
     return look.paint(title, _BOLD) + (" " * space + look.paint(right, _DIM) if right else "")
 
 
@@ -153,7 +160,7 @@ def _section(section: Section, look: Look, names: dict[str, str]) -> list[str]:
     head, rows = section.grid.lines(look.width - len(_INDENT), names)
     return [
         "",
-        _title(section.title, section.remark, look),
+        _title(section.title, section.remark, look, [_INDENT + head, *(_INDENT + row for row in rows)]),
         look.paint(_INDENT + head, _DIM),
         *(_INDENT + row for row in rows),
         *(look.paint(line, _DIM) for line in wrapped(section.foot, look.width, _INDENT)),
@@ -162,7 +169,7 @@ def _section(section: Section, look: Look, names: dict[str, str]) -> list[str]:
 
 def _points(page: Page, look: Look, names: dict[str, str]) -> list[str]:
     """Findings: the time, what is wrong, what to do, and where to read on."""
-    lines = ["", _title("WHAT TO DO FIRST" if page.overview else "FINDINGS", page.points_remark, look)]
+    lines = ["", _title("WHAT TO DO FIRST" if page.overview else "FINDINGS", page.points_remark, look, [])]
     if not page.points:
         return [*lines, *wrapped(page.nothing, look.width, _INDENT)]
     if page.overview:
@@ -189,7 +196,7 @@ def _to_do(points: Sequence[Point], look: Look, names: dict[str, str]) -> list[s
         for part in one.together():
             worth = f"{_INDENT}{look.paint(part.worth.rjust(longest), _BOLD)}"
             lines += _beside([worth], wrapped(part.said(names), space), wide)
-        room = space - len(one.action)
+        room = min(space, _WIDE - wide - len(_INDENT)) - len(one.action)
         texts = [one.action, one.more] if len(one.more) + 2 > room else [f"{one.action}{one.more.rjust(room)}"]
         body = [line for text in texts for line in (wrapped(text, space) if len(text) > space else [text])]
         lines += _beside([_saved(one).rjust(wide)], [look.paint(line, _DIM) for line in body], wide)

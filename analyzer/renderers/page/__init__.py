@@ -227,7 +227,8 @@ def text_of(name: str, value: object) -> str:
     if not isinstance(value, int | float):
         return "" if value is None else str(value)
     if name.endswith(("start_ns", "end_ns")):
-        return f"{value / 1_000_000:.6f} ms"
+        whole, rest = divmod(round(value), 10**9)
+        return f"{value / 1_000_000:.6f} ms" if abs(value) < 10**9 else f"{whole}.{rest:09} s"
     if unit := unit_of(name):
         return _SAY[unit](value)
     if isinstance(value, float):

@@ -13,7 +13,7 @@ from kanalyze.renderers import page
 from kanalyze.renderers.page import Column, Page, Section, numbers, section, words
 from kanalyze.renderers.page.kernel_names import short_forms
 from kanalyze.schema import unit_of
-from kanalyze.window import PerIteration, Window, of_iteration
+from kanalyze.window import WORDS, PerIteration, Window, of_iteration
 
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
@@ -387,6 +387,8 @@ def _part(name: str, count: int, each: str) -> str:
         return f"{units.count(count)} × {other if other.isalpha() else repr(other)}"
     if not other.isalpha():
         return f"{units.count(count)} {first} {other!r}"
+    if count > 1 and other not in WORDS:  # a name of the program's has no plural
+        return f"{units.count(count)} × {first} {other}"
     return f"{units.count(count)} {first} {units.plural_of(other) if count > 1 else other}"
 
 

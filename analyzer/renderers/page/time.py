@@ -361,7 +361,7 @@ def page_of(summary: Summary, top: int) -> Page:
         points=points[:top],
         points_remark=f"time at stake: the GPU's time that each takes{saved}",
         cannot_tell=_cannot_tell(summary.cannot_tell),
-        more="\n".join([*further, f"any table, such as: {table}", "all tables: kanalyze tables"]),
+        more="\n".join([*further, f"any table, such as: {table}", "all tables: kanalyze show"]),
     )
 
 
@@ -469,10 +469,12 @@ def _slowest(rows: pl.DataFrame, top: int, zero_ns: int) -> Section:
     median = float(rows.filter(_USUAL).select(pl.col("dur_ns").median()).item())
     order = rows.sort("odd", (pl.col("dur_ns") - median).abs(), "instance", descending=[True, True, False])
 
+    one = order.get_column("window").str.replace(r"#\d+$", "").n_unique() == 1
+
     def name(row: Row) -> str:
-        """The window, or the number that every window ends in."""
+        """The window, or the number that every window ends in, where all are of one name."""
         numbered = f"#{row['instance']}"
-        return numbered if row["window"].endswith(numbered) else row["window"] or numbered
+        return numbered if one and row["window"].endswith(numbered) else row["window"] or numbered
 
     columns = (
         Column("instance", name),

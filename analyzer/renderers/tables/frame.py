@@ -126,10 +126,22 @@ def _parquet(frame: pl.DataFrame) -> bytes:
     return buffer.getvalue()
 
 
+def _markdown(frame: pl.DataFrame) -> bytes:
+    """Markdown table with units, numbers right-aligned, names of kernels shortened."""
+    cells = []
+    for name in frame.columns:
+        texts = [text_of(name, value) for value in frame.get_column(name)]
+        named = name in KERNELS and name not in PHRASES
+        cells.append([*map(outlets.code, shorten(texts, _NAME_MOST))] if named else [*map(outlets.markdown, texts)])
+    rules = [":--" if is_text(kind) else "--:" for kind in frame.schema.values()]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (frame.columns, rules, *zip(*cells, strict=True))).encode()
+
+
 #: CSV with a header, numbers and texts unformatted, nulls empty; JSON as a list of objects, one per row.
 FORMATS: Final[dict[str, Callable[[pl.DataFrame], bytes]]] = {
     "csv": lambda frame: frame.write_csv().encode(),
     "json": lambda frame: outlets.escaped_json(frame.write_json()).encode() + b"\n",
+    "markdown": _markdown,
     "parquet": _parquet,
 }
 

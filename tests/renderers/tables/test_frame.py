@@ -100,18 +100,18 @@ FRAME = pl.DataFrame(
 
 def test_what_is_equal_in_all_rows_is_hidden_first():
     assert lines(FRAME, 80) == [
-        "      start_ns    dur_ns  name",
-        "1234.567890 ms  1.500 µs  elementwise_kernel<128, 4, BinaryFunctor<MulFunctor>>",
-        "2345.678901 ms  2.500 ms  elementwise_kernel<128, 4, BinaryFunctor<AddFunctor>>",
+        "     start_ns    dur_ns  name",
+        "1.234567890 s  1.500 µs  elementwise_kernel<128, 4, BinaryFunctor<MulFunctor>>",
+        "2.345678901 s  2.500 ms  elementwise_kernel<128, 4, BinaryFunctor<AddFunctor>>",
         "2 columns hidden: device, range",
     ]
 
 
 def test_what_is_asked_for_first_is_shown_first():
     assert lines(FRAME, 80, first=("range",), how="ask") == [
-        "      start_ns  range                         name",
-        "1234.567890 ms  aaaaaaaaaaaaaa…aaaaaaaaaaone  elementwise<128, 4, Binary<Mul>>",
-        "2345.678901 ms  aaaaaaaaaaaaaa…aaaaaaaaaatwo  elementwise<128, 4, Binary<Add>>",
+        "     start_ns  range                         name",
+        "1.234567890 s  aaaaaaaaaaaaaa…aaaaaaaaaaone  elementwise<128, 4, Binary<Mul>>",
+        "2.345678901 s  aaaaaaaaaaaaaa…aaaaaaaaaatwo  elementwise<128, 4, Binary<Add>>",
         "2 columns hidden (ask): device, dur_ns",
     ]
 
