@@ -379,6 +379,9 @@ class Report:
                 times.refuse_outside(text, self.meta.path, self._spans(), self.zero_ns)
             return [times]
         if found.is_empty():
+            each = [window for one in named_ranges.like(ranges, text) for window in self.instances(one)]
+            if each:
+                return sorted((replace(one, group=text) for one in each), key=lambda one: one.start_ns or 0)
             raise UnknownNameError.of("range", name, named_ranges.names(ranges))
         every, many = which in ("", EVERY), found.height > 1
         sides = found.select("start", "end", "process_id").iter_rows()

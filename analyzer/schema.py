@@ -1,7 +1,7 @@
 """Table schemas, declared once and checked wherever a table is produced; and what holds tables that a reader reads.
 
 A table is declared where it is built: readers' tables in :mod:`kanalyze.model`, the table of an analysis in the
-analysis' own file. ``kanalyze tables``, the docs page and the run-time check all use that declaration.
+analysis' own file. ``kanalyze show``, the docs page and the run-time check all use that declaration.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ class Table:
         job: Whether it is of a job of several ranks, each in a report of its own or in one of all.
         counted: Whether it is built from counters, and so from the ncu report of a capture.
         purpose: What it answers, one clause that fits a line of the list of tables.
+        no_rows: Why there may be none, where that is not plain.
         telling: Columns that a terminal shows first where not all fit, the most telling one first.
         tools: The tools whose reports can have rows of it; ``capture`` for a folder of ``kanalyze collect``.
     """
@@ -105,6 +106,7 @@ class Table:
     job: bool = False
     counted: bool = False
     purpose: str = ""
+    no_rows: str = ""
     telling: tuple[str, ...] = ()
     tools: tuple[str, ...] = recorders()
 

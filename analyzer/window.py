@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -368,6 +369,12 @@ def instances(ranges: pl.DataFrame, name: str) -> pl.DataFrame:
         if found.height:
             break
     return found
+
+
+def like(ranges: pl.DataFrame, pattern: str) -> list[str]:
+    """Names of ranges that a pattern with ``*`` stands for, such as ``decode_*``, in the order of their first start."""
+    every = map(plain, ranges.get_column("range").drop_nulls().unique(maintain_order=True))
+    return [name for name in every if EVERY in pattern and fnmatchcase(name, pattern)]
 
 
 #: Ranges of XLA about a module: ``TSL:XlaModule:#prefix=args[0],hlo_module=jit_step,program_id=0#``.

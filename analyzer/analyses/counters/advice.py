@@ -187,7 +187,7 @@ RULES: Final = (
         "{uncoalesced_share:%} of the sectors of global accesses would not be needed if threads side by side accessed "
         "bytes side by side{accesses}.",
         "Let neighbouring threads access neighbouring elements: another order of indices, a structure of arrays, or a "
-        "detour through shared memory. `kanalyze source REPORT KERNEL` shows the lines.",
+        "detour through shared memory. `kanalyze show source REPORT KERNEL` shows the lines.",
         lambda row: row["uncoalesced_share"],
         "local",
     ),

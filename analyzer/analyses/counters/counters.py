@@ -288,6 +288,7 @@ STALLS: Final = Table(
         """),
     ),
     purpose="what the warps of each kernel wait for",
+    telling=("reason", "share", "cycles_per_instruction", "meaning"),
     counted=True,
 )
 

@@ -460,8 +460,7 @@ def culprits(report: Report, by: str | None = None, **where: Unpack[Where]) -> p
         where: A window, device or process to look at alone.
 
     Returns:
-        :data:`TABLE`, sorted by device, bucket (in the ledger's order) and time, the longest first; or
-        :data:`BY_STATE`, or :data:`BY_FUNCTION`, by device and time, the longest first.
+        :data:`TABLE`, :data:`BY_STATE` or :data:`BY_FUNCTION`, by device and time, the longest first.
 
     Raises:
         CannotTellError: The report records no device operations at all; or, with `by`, neither samples nor the
@@ -505,5 +504,5 @@ def _by_culprit(report: Report) -> pl.DataFrame:
     """Idle time of each device by bucket, culprit and range: :data:`TABLE`."""
     require(report, TABLE, *DEVICE_KINDS)
     named = with_shares(report, named_sums(report).with_columns(share_of_window(report)), "bucket")
-    order = ["device", "bucket", "ns", "culprit", "range"]
+    order = ["device", "ns", "bucket", "culprit", "range"]
     return TABLE.select(named).sort(order, descending=[name == "ns" for name in order])

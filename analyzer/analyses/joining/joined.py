@@ -359,6 +359,8 @@ VARIANTS: Final = Table(
         *(Column(name, dtype, doc, nullable=True) for name, dtype, doc in _COUNTERS),
     ),
     purpose="implementations of one operation, side by side",
+    no_rows="no range of the program stands in several others; mark each implementation by a range of its own around "
+    "one that all have, such as `mul` and `pow` around `step`",
     telling=("variant", "avg_span_ns", "avg_kernel_ns", "slower", "launches"),
     together=True,
 )

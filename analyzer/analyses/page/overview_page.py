@@ -371,7 +371,9 @@ def page_answer(report: Report, spans: pl.DataFrame, tables: dict[str, pl.DataFr
         if "ledger" in tables:
             return f"No GPU did anything in this report: it holds no kernel, copy or memset ({calls:,} CUDA calls)."
         what = f"nothing that ran on a GPU ({plural(calls, 'CUDA call')})" if calls else "no CUDA activity"
-        return f"The report records {what}, so there is no GPU time to account for."
+        remedy = "" if report.meta.recorder.one_trace else f" {again(DEVICE_KINDS, report.meta.tool)}"
+        remedy = remedy.replace("with them on", "with the GPU's side")
+        return f"The report records {what}, so there is no GPU time to account for.{remedy}"
     sums = tables["ledger"].group_by("device", "bucket").agg(pl.col("ns").sum())
     rows = [(row, sums.filter(device=row["device"]).drop("device")) for row in spans.iter_rows(named=True)]
     return " ".join(_device_answer(report, row, dict(own.iter_rows()), spans.height) for row, own in rows)

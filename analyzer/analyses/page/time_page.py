@@ -315,27 +315,47 @@ def summarize_together(*reports: Report, **where: Unpack[Where]) -> list[JointSu
     Raises:
         CannotTellError: No report gives the time.
     """
-    found = together("joined", reports, where)
-    return [*map(_page, found), *_alone(found, summarize)]
+    found, others = _of_programs(reports, where)
+    return [*map(_page, found), *_alone(found, others, summarize)]
 
 
 def overviews_together(
     *reports: Report, whole: bool = False, as_recorded: bool = False, **where: Unpack[Where]
 ) -> list[Overview | CounterSummary]:
     """Makes the first pages of reports of one program by different tools, as :func:`summarize_together` does."""
-    found = together("joined", reports, where)
+    found, others = _of_programs(reports, where)
     page = partial(overview, whole=whole, as_recorded=as_recorded)
-    return [*(_overview(each, page) for each in found), *_alone(found, page)]
+    return [*(_overview(each, page) for each in found), *_alone(found, others, page)]
+
+
+def _of_programs(reports: Sequence[Report], where: Where) -> tuple[list[Together], list[Report]]:
+    """The reports around each that gives the time; and those of other programs, which share no kernel with any."""
+    found = together("joined", reports, where)
+    beside = dict.fromkeys(one for each in found for one in each.given[1:])
+    others = [one for one in beside if not any(_may_be_one_program(each.base.whole, one) for each in found)]
+    if others:
+        found = together("joined", [one for one in reports if one not in others], where)
+    return found, [one if one.meta.timeless else one.narrow(**where) for one in others]
+
+
+def _may_be_one_program(base: Report, other: Report) -> bool:
+    """Whether two reports are of one capture, or share a kernel, or one of them has none."""
+    of_capture = base.meta.capture is not None and base.meta.capture == other.meta.capture
+    if of_capture or "kernel" not in base.kinds or not (other.meta.timeless or "kernel" in other.kinds):
+        return True
+    return not same_kernels(base, other).is_empty()
 
 
 def _can_join(found: Together) -> bool:
     return len(found.reports) > 1 and "kernel" in found.base.kinds
 
 
-def _alone(found: Sequence[Together], page: Callable[[Report], Page]) -> list[Page | CounterSummary]:
-    """Pages of the reports that are on no page of others, in order."""
+def _alone(
+    found: Sequence[Together], others: Sequence[Report], page: Callable[[Report], Page]
+) -> list[Page | CounterSummary]:
+    """Pages of the reports that are on no page of others, in order; and of the `others`."""
     joint = {one for each in found if _can_join(each) for one in each.given}
-    alone = dict.fromkeys(one for each in found for one in each.given[1:] if one not in joint)
+    alone = dict.fromkeys([*(one for each in found for one in each.given[1:] if one not in joint), *others])
     return [summarize_counters(one) if one.meta.timeless else page(one) for one in alone]
 
 
@@ -500,7 +520,7 @@ _CAUSES: Final = (
         "{} of a kernel's accesses are uncoalesced: {{0}}",
         "threads side by side on elements side by side: x[row * n + lane]",
         "Let neighbouring threads access neighbouring elements: a warp for each row, another order of indices, or a "
-        "detour through shared memory. `kanalyze source REPORT KERNEL` shows the lines.",
+        "detour through shared memory. `kanalyze show source REPORT KERNEL` shows the lines.",
     ),
     _Cause(
         "scatter-atomics",

@@ -94,8 +94,8 @@ def compare(parts: Sequence[Report]) -> Instances:
     """Compares the instances of a range, given as the report narrowed to each, sorted by start."""
     first = parts[0]
     windows = [part.scope.window or Window() for part in parts]
-    steps = windows[0].group == STEPS
-    name = STEPS if steps else parsed(windows[0].name or "")[0]
+    group = windows[0].group
+    steps, name = group == STEPS, group or parsed(windows[0].name or "")[0]
     rows = _ledgers(first, windows)
     busy = rows.filter(pl.sum_horizontal(f"{bucket}_ns" for bucket in BUSY_BUCKETS) > 0)
     rows = rows.join(busy, on="device", how="semi") if busy.height else rows  # else of all devices
@@ -105,7 +105,7 @@ def compare(parts: Sequence[Report]) -> Instances:
     marked = [part.with_columns(warmed_up(first, part)) for part in of_each] or [rows.with_columns(usual)]
     rows = judged(pl.concat(marked), keys=_KEYS)
     start, ends = windows[0].start_ns, [window.end_ns or 0 for window in windows]
-    scope = replace(first.scope, window=Window(start, max(ends), name if steps else f"{name}#{EVERY}"))
+    scope = replace(first.scope, window=Window(start, max(ends), group or f"{name}#{EVERY}"))
     told = answer(name, rows, steps=steps)
     return Instances(first.meta, scope, name, told, INSTANCES.select(rows), _spread(rows), first.zero_ns)
 
@@ -155,7 +155,7 @@ def answer(name: str, rows: pl.DataFrame, *, steps: bool = False) -> str:
     text += f": {time(median)}" + (f" in the median, from {time(least)} to {time(most)}" if usual.height > 1 else "")
     odd = rows.filter("odd").unique("window", keep="first", maintain_order=True)
     odd = odd.sort((pl.col("dur_ns") - median).abs(), descending=True, maintain_order=True)
-    named = pl.col("window") if steps else pl.format("#{}", "instance")
+    named = pl.col("window") if steps or EVERY in name else pl.format("#{}", "instance")
     told = [
         f"{window} takes {times(ns / max(median, 1))} that{f' ({cause})' if cause else ''}"
         for window, ns, cause in odd.head(_NAMED).select(named, "dur_ns", "cause").iter_rows()
