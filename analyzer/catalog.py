@@ -148,7 +148,7 @@ def make(report: Report, name: str, *others: Report, **options: object) -> pl.Da
 
 
 def sql(report: Report | Sequence[Report], statement: str, **where: Unpack[Where]) -> pl.DataFrame:
-    """The answer to an SQL statement over the tables of a report, by the names that ``kanalyze tables`` lists.
+    """The answer to an SQL statement over the tables of a report, by the names that ``kanalyze show`` lists.
 
     Of several reports each table has the rows of all, with a first column `report`. Of a capture, tables that only
     samples tell are of its run with samples, as are their times.
@@ -196,7 +196,7 @@ def answer(
         UnknownNameError: There is no such table.
         SqlError: The statement is no SQL that polars understands, or opens files.
     """
-    if statement.strip().rstrip(";").split() == ["SHOW", "TABLES"]:
+    if statement.strip().rstrip(";").casefold().split() == ["show", "tables"]:
         return pl.DataFrame({"name": every_name()})
     made: dict[str, pl.DataFrame] = {}
     pl.DataFrame().lazy().collect()  # begins what polars holds open

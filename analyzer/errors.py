@@ -24,8 +24,11 @@ _WIDE: Final = 200
 #: Remedy for a shortage of memory.
 _LESS: Final = "Give it more memory, choose a part with --window, --device or --process, or record fewer steps."
 
-#: Most names listed for a misspelled one.
-_LISTED: Final = 100
+#: Most names listed for an unknown one, each so long; of more the nearest, which are looked for among so many.
+_ALL: Final = 12
+_LONG: Final = 80
+_NEAREST: Final = 5
+_COMPARED: Final = 2000
 
 
 class KanalyzeError(Exception):
@@ -369,13 +372,14 @@ class UnknownNameError(KanalyzeError, slug="unknown-name"):
 
     @classmethod
     def of(cls, what: str, name: object, known: Iterable[object]) -> UnknownNameError:
-        """Error: there is no `what` called `name`; suggests the nearest of the `known` ones, or lists them."""
-        choices = [str(choice) for choice in known]
+        """Error: there is no `what` called `name`; suggests the nearest of the `known` ones, and lists all, or some."""
+        choices = [*map(str, known)]
         hint = nearest(str(name), choices)
-        more = f" and {len(choices) - _LISTED:,} more" if len(choices) > _LISTED else ""
-        listed = ", ".join(choices[:_LISTED]) + more if choices else "none"
-        remedy = f"Did you mean {hint}? There are: {listed}." if hint else f"There are: {listed}."
-        return cls(f"no {what} {str(name)!r}.", remedy)
+        choices = [f"{one[: _LONG - 20]}…{one[-19:]}" if len(one) > _LONG else one for one in choices]
+        listed = "There are: " + (", ".join(choices) or "none")
+        if len(choices) > _ALL:
+            listed = f"Nearest of {len(choices):,}: {', '.join(_similar(str(name), choices))}"
+        return cls(f"no {what} {str(name)!r}.", f"{f'Did you mean {hint}? ' if hint else ''}{listed}.")
 
     @classmethod
     def number(cls, what: str, number: str, count: int) -> UnknownNameError:
@@ -386,7 +390,7 @@ class UnknownNameError(KanalyzeError, slug="unknown-name"):
 class SqlError(KanalyzeError, slug="bad-sql"):
     """A statement of `kanalyze sql` is no SQL that can be answered."""
 
-    of = Case("why", "SQL: {why}.", "`kanalyze tables TABLE` has a table's columns; docs/sql.md has examples.")
+    of = Case("why", "SQL: {why}.", "`kanalyze show TABLE` has a table's columns; docs/sql.md has examples.")
 
 
 class OutputError(KanalyzeError, slug="output-failed"):
@@ -499,6 +503,18 @@ class RedactError(KanalyzeError, slug="cannot-redact"):
     """The file cannot be redacted, or not reliably."""
 
     of = Case("path what", "{path}: {what}, which cannot be redacted.", "")
+
+
+def _similar(name: str, choices: Sequence[str]) -> list[str]:
+    """The choices that are most like a name, those that hold it first; long ones shortened."""
+    import difflib  # noqa: PLC0415 - for mistakes only
+
+    asked = name.casefold()[:_WIDE]
+    like = {
+        one: (asked in one.casefold(), difflib.SequenceMatcher(None, asked, one.casefold()).ratio())
+        for one in choices[:_COMPARED]
+    }
+    return sorted(like, key=lambda one: like[one], reverse=True)[:_NEAREST]
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:

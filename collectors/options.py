@@ -183,7 +183,7 @@ class WorkloadError(KanalyzeError):
         """Error: `path` is not a file, nor a program on PATH or a reference workload."""
         near = nearest(path.name, beside)
         hint = str(path.parent / near) if near else nearest(path.name, references)
-        usual = "Give a .cu file, a Python script, an executable, or a name that `kanalyze workloads` lists."
+        usual = "Give a .cu file, a Python script, an executable, or a name that `kanalyze collect --list` lists."
         remedy = f"Did you mean {hint}?" if hint else usual
         return cls(f"{path}: no such file, program on PATH or reference workload.", remedy)
 

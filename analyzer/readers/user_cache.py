@@ -99,22 +99,27 @@ def alone(cache: Path) -> Iterator[None]:
         yield
 
 
+def entries(cache: Path) -> list[tuple[int, Path, int]]:
+    """When each entry was last used (ns), its place and its bytes; also of what is written at the moment."""
+    found = list[tuple[int, Path, int]]()
+    for place in cache.iterdir() if cache.is_dir() else ():
+        if place.name.startswith(_SCRATCH) or _OURS.search(place.name):
+            with suppress(OSError):
+                files = place.rglob("*") if place.is_dir() and not place.is_symlink() else [place]
+                found.append((place.lstat().st_mtime_ns, place, sum(file.lstat().st_size for file in files)))
+    return found
+
+
 def make_room(cache: Path, replaced: str, most: int = MOST_BYTES) -> bool:
     """Evict old entries until the cache is below its limit; returns whether there is room.
 
     Entries whose name begins with `replaced` and a dash are removed in any case: they were made from an earlier state
     of the same file. Entries that other processes write at the moment count, and stay. To be called :func:`alone`.
     """
-    written, known = 0, list[tuple[int, Path, int]]()
-    for place in cache.iterdir():
-        with suppress(OSError):
-            files = place.rglob("*") if place.is_dir() and not place.is_symlink() else [place]
-            size, changed = sum(file.lstat().st_size for file in files), place.lstat().st_mtime_ns
-            if place.name.startswith(_SCRATCH):
-                written += size
-            elif _OURS.search(place.name):
-                known.append((changed, place, size))
-    for _, place, size in sorted(known, reverse=True):
+    every = sorted(entries(cache), reverse=True)
+    known = [(place, size) for _, place, size in every if not place.name.startswith(_SCRATCH)]
+    written = sum(size for _, _, size in every) - sum(size for _, size in known)
+    for place, size in known:
         if written + size > most or place.name.startswith(f"{replaced}-"):
             shutil.rmtree(place, ignore_errors=True)
             with suppress(OSError):  # a file

@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -219,6 +220,16 @@ _MEANS: Final = {
 }
 _OPTIONAL: Final = ("CPU samples", "OS symbols", "Python samples", "GPU metrics")
 
+#: The extras: the distribution of each, and what it is for.
+_EXTRAS: Final = {
+    "ncu": ("ncu-report", "reads .ncu-rep files without the tool, and their source lines"),
+    "plot": ("matplotlib", "draws what `kanalyze plot` asks for"),
+    "pandas": ("pandas", "gives tables as pandas frames"),
+    "mcp": ("mcp", "serves reports to assistants: `kanalyze mcp`"),
+    "dask": ("distributed", "lets the workers of a cluster reduce reports: `kanalyze reduce --dask`"),
+    "objects": ("fsspec", "reduces reports on object stores: `kanalyze reduce s3://…`"),
+}
+
 #: What was found, and where that cannot be used why, and how to get it.
 _Answer = tuple[str, str, str]
 
@@ -251,10 +262,20 @@ def doctor(options: Options | None = None, folder: Path | None = None) -> list[E
         remedy = "it takes a GPU from Turing on, its counters (above), and no other profiler that holds them"
         answers["GPU metrics"] = *nsys.metrics_of(tools.nsys), remedy
     told = [(name, means, *answers[name]) for name, means in _MEANS.items() if name in answers]
-    return [
+    lines = [
         Examined(name, not why, why or found, means, remedy if why else "", name in _OPTIONAL)
         for name, means, found, why, remedy in told
     ]
+    return [*lines, *(_extra(name, *about) for name, about in _EXTRAS.items())]
+
+
+def _extra(name: str, distribution: str, means: str) -> Examined:
+    """Whether an extra of kanalyze is installed."""
+    try:
+        return Examined(f"extra {name}", True, f"{distribution} {version(distribution)}", means, optional=True)  # noqa: FBT003
+    except PackageNotFoundError:
+        remedy = f"pip install 'kanalyze[{name}]', or all extras: 'kanalyze[all]'"
+        return Examined(f"extra {name}", False, f"no {distribution}", means, remedy, optional=True)  # noqa: FBT003
 
 
 def _gpu(gpus: machine.Gpus) -> _Answer:
