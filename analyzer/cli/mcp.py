@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -42,18 +42,31 @@ _MOST_BYTES: Final = 65_536
 #: Most commands that run at once; others wait for their turn, in order.
 _AT_ONCE: Final = 4
 
+#: What a report's file, or the folder of a capture, ends in or holds.
+_REPORTS: Final = (".sqlite", ".nsys-rep", ".ncu-rep", ".json", ".json.gz", ".kz", ".details.csv")
+_CAPTURE: Final = "manifest.json"
+
+#: The tools, by the name of the method and of the command.
+_TOOLS: Final = ("reports", "summarize", "show", "sql", "compare", "ranks", "whatif", "explain", "source")
+
 _INSTRUCTIONS: Final = (
     "Reads GPU profiles (Nsight Systems, Nsight Compute, torch.profiler), and changes nothing. Begin with `summarize`: "
-    "one page that says where the time went and what to do first. `explain` tells what a finding means, `show` has "
-    "the rows of a table (`tables` lists them), `compare` judges two sides of runs, `source` has the lines of a kernel "
-    "that ncu measured. An answer that was cut says so in `cut`. `cannot-tell` in an error is not the same as an empty "
-    "list: the report does not record what the answer needs. "
+    "one page that says where the time went and what to do first; `explain` tells what a finding of it means, `show` "
+    "has the rows of a table. `report` is a path that `reports` lists, or a capture, a folder of `kanalyze collect`. "
+    "`window` is a part of it: `120ms..250ms`, a range (`step`), one or each of several (`step#3`, `step#*`), or "
+    "`steady`. Figures have units; with `exact`, the end of a column's name is its unit (_ns, _bytes, _share of 1). An "
+    "answer that was cut says so in `cut`. `cannot-tell` in an error is not the same as an empty list: the report does "
+    "not record what the answer needs. "
 )
 
 
 def _options(**given: object) -> list[str]:
     """The options of a command that are given."""
-    return [f"--{name}={value}" for name, value in given.items() if value is not None]
+    return [f"--{name}={value}" for name, value in given.items() if value not in (None, "")]
+
+
+def _rows(*, exact: bool) -> str:
+    return "--format=json" if exact else "--format=markdown"
 
 
 class Desk:
@@ -66,97 +79,81 @@ class Desk:
         self._tool_error: type[Exception] = import_module("mcp.server.mcpserver.exceptions").ToolError
         self._turns = import_module("anyio").CapacityLimiter(min(_AT_ONCE, processors()))
 
-    async def summarize(
-        self, report: str, window: str | None = None, device: int | None = None, process: int | None = None
-    ) -> str:
-        """The page of a report: what repeats, where the time of the GPUs went, what to do first.
+    async def reports(self) -> str:
+        """The reports and captures that there are, with their bytes."""
+        found = {str(path): size for root in self._roots for path, size in _reports_below(root)}
+        return bounded([{"report": path, "bytes": size} for path, size in sorted(found.items())], "", self._limit)
 
-        Args:
-            report: Path of a report, or of a folder that `kanalyze collect` wrote.
-            window: A part of it: `120ms..250ms`, the name of a range, one of several such as `step#3`, or `steady`.
-            device: One GPU.
-            process: One process.
-        """
+    async def summarize(
+        self, report: str, window: str = "", device: int | None = None, process: int | None = None
+    ) -> str:
+        """The page of a report: what repeats, where the time of the GPUs went, what to do first."""
         options = _options(window=window, device=device, process=process)
-        return await self._answer(["summarize", "--format=json", *options, "--", self._within(report)])
+        return await self._answer(["summarize", "--format=markdown", *options, "--", self._within(report)])
 
     async def show(  # noqa: PLR0913 - the options of the command
         self,
-        table: str,
-        report: str,
-        window: str | None = None,
+        table: str = "",
+        report: str = "",
+        window: str = "",
         device: int | None = None,
         process: int | None = None,
-        by: str | None = None,
-        columns: str | None = None,
-        sort: str | None = None,
+        by: str = "",
+        columns: str = "",
+        sort: str = "",
         top: int = 50,
+        *,
+        exact: bool = False,
     ) -> str:
-        """Rows of a table of a report; `tables` has the names, units and meanings of tables and columns.
+        """Rows of a table; without report its columns and groupings (`by`), without table all tables.
 
-        Args:
-            table: Name of the table.
-            report: Path of a report, or of a folder that `kanalyze collect` wrote.
-            window: A part of it, as for `summarize`.
-            device: One GPU.
-            process: One process.
-            by: Another grouping of the table, where it has some.
-            columns: These columns alone, separated by commas.
-            sort: A column to sort by; with a minus sign before it descending.
-            top: At most so many rows.
+        columns: names with commas between; sort: a column, with a minus sign descending.
         """
-        options = _options(by=by, columns=columns, sort=sort, top=top)
-        options += _options(window=window, device=device, process=process)
-        return await self._answer(["show", "--format=json", *options, "--", table, self._within(report)])
+        if not table or not report:
+            about = ["--format=json", "--", table] if table else []
+            return await self._answer(["show", *about], _OURS)
+        options = _options(by=by, columns=columns, sort=sort, top=top, window=window, device=device, process=process)
+        return await self._answer(["show", _rows(exact=exact), *options, "--", table, self._within(report)])
 
-    async def compare(
-        self,
-        base: list[str],
-        new: list[str],
-        window: str | None = None,
-        device: int | None = None,
-        process: int | None = None,
-    ) -> str:
-        """Compares two sides of runs: faster or slower, by how much, where the difference went, how sure that is.
+    async def sql(self, report: str, statement: str, window: str = "", *, exact: bool = False) -> str:
+        """Answers an SQL SELECT over the tables of a report; it opens no files."""
+        return await self._answer(
+            ["sql", _rows(exact=exact), *_options(window=window), "--", self._within(report), statement]
+        )
 
-        Args:
-            base: Paths of the runs of the one side; several tell noise from change.
-            new: Paths of the runs of the other side.
-            window: A part of each run, as for `summarize`.
-            device: One GPU.
-            process: One process.
-        """
+    async def compare(self, base: list[str], new: list[str], window: str = "") -> str:
+        """Compares two sides of runs: faster or slower, by how much, where the difference went, how sure that is."""
         self._refuse_words([*base, *new])
-        options = [f"--base={self._within(one)}" for one in base]
-        options += _options(window=window, device=device, process=process)
-        return await self._answer(["compare", "--format=json", *options, "--", *map(self._within, new)])
+        options = [f"--base={self._within(one)}" for one in base] + _options(window=window)
+        return await self._answer(["compare", "--format=markdown", *options, "--", *map(self._within, new)])
 
-    async def explain(self, name: str | None = None) -> str:
-        """What a finding means, how it is told, and what to do, with code; without a name all findings, a line each.
+    async def ranks(self, reports: list[str]) -> str:
+        """The ranks of one job, of all their reports or a folder of them: who waits for whom, and why."""
+        self._refuse_words(reports)
+        return await self._answer(["ranks", "--format=markdown", "--", *map(self._within, reports)])
 
-        Args:
-            name: The `rule` of a finding.
+    async def whatif(
+        self, report: str, faster: str = "", window: str = "", *, graph: bool = False, each: bool = False
+    ) -> str:
+        """What a change would bring, by a replay: faster (`gemm*=2`, `copies=2`, `host=2`), graph, or each.
+
+        graph: launches that repeat as one CUDA graph; each: single changes, everything twice as fast, by gain.
         """
+        flags = [f"--{name}" for name, wanted in (("graph", graph), ("each", each)) if wanted]
+        options = flags + _options(faster=faster, window=window)
+        return await self._answer(["whatif", "--format=markdown", *options, "--", self._within(report)])
+
+    async def explain(self, name: str = "") -> str:
+        """What a finding, a word of a page or a kernel's name means, and what to do; without name all findings."""
         return await self._answer(["explain", "--format=markdown", "--", name] if name else ["explain"], _OURS)
 
     async def source(self, report: str, kernel: str, view: Literal["lines", "sass", "ptx"] = "lines") -> str:
-        """Source lines of a kernel that ncu measured, with stalls, instructions and coalescing of each line.
+        """Source of a kernel that ncu measured, with stalls, instructions and coalescing of each line.
 
-        Args:
-            report: Path of a report of ncu, or of a folder of `kanalyze collect` that has one.
-            kernel: A part of the kernel's name, or its `event_id` in the table `counters`.
-            view: `lines` of the source, `sass` or `ptx` instructions.
+        kernel: a part of its name, or its `event_id` in the table `counters`.
         """
         options = [] if view == "lines" else [f"--{view}"]
         return await self._answer(["source", "--format=json", *options, "--", self._within(report), kernel])
-
-    async def tables(self, table: str | None = None) -> str:
-        """The tables that there are, a line each; or the columns of one, with units and meanings.
-
-        Args:
-            table: Name of a table.
-        """
-        return await self._answer(["tables", "--format=json", "--", table] if table else ["tables"], _OURS)
 
     def _within(self, text: str) -> str:
         """The path that is meant, without links; a ToolError unless it and what belongs to it lie within the roots."""
@@ -249,11 +246,25 @@ def serve(roots: Sequence[Path], limit: int) -> None:
     desk = Desk(roots, limit)
     where = f"Paths are within: {', '.join(str(root.resolve()) for root in roots)}. {_DATA}"
     server = server_of("kanalyze", instructions=_INSTRUCTIONS + where, log_level="ERROR")
-    for tool in (desk.summarize, desk.show, desk.compare, desk.explain, desk.source, desk.tables):
-        server.add_tool(tool, annotations=hints, structured_output=False)
+    for name in _TOOLS:
+        server.add_tool(getattr(desk, name), annotations=hints, structured_output=False)
     call = server.call_tool
     server.call_tool = lambda name, *rest: call(name[:_AROUND_BYTES], *rest)  # an error repeats the name
     server.run("stdio")
+
+
+def _reports_below(root: Path) -> Iterator[tuple[Path, int]]:
+    """The reports and captures in a folder, with their bytes; what links lead to is left out."""
+    for number, (place, below, names) in enumerate(os.walk(root)):
+        here = Path(place)
+        if _CAPTURE in names or number > _MOST_ENTRIES:
+            below.clear()
+        if _CAPTURE in names:
+            yield here, sum(file.stat().st_size for file in here.iterdir() if file.is_file())
+        else:
+            files = (here / name for name in names if name.endswith(_REPORTS))
+            yield from ((file, file.stat().st_size) for file in files if not file.is_symlink())
+        below.sort()
 
 
 def bounded(data: Any, said: str, limit: int, notice: str = _DATA) -> str:  # noqa: ANN401 - any JSON
@@ -328,6 +339,6 @@ def _cut_text(text: str, most: int) -> str:
 def mcp(roots: Sequence[Path], limit: int) -> None:
     """Serve reports to an assistant over standard input and output, read-only.
 
-    The tools are summarize, show, compare, explain, source and tables.
+    The tools are reports, which lists them, and summarize, show, sql, compare, ranks, whatif, explain and source.
     """
     serve(roots, limit)
