@@ -7,7 +7,7 @@
 
 :func:`read` gives a :class:`Report`, whose tables (``report.events``, ``report.kernel_config``, …) are polars frames.
 Every analysis is a function from a report to one polars frame, documented column by column in its module and by
-``kanalyze tables``. Each takes ``window=``, ``device=`` and ``process=`` to look at a part alone, which
+``kanalyze show``. Each takes ``window=``, ``device=`` and ``process=`` to look at a part alone, which
 :meth:`Report.narrow` does once for several. :func:`summarize` gives everything that the page shows, and :func:`compare`
 tells whether one program is faster than another.
 """

@@ -104,7 +104,7 @@ class NotebookComparison(_comparison.Comparison):
     """A comparison displayed as its page, with its tables as attributes."""
 
     def table(self, name: str) -> pl.DataFrame:
-        """A table of the comparison, such as ``compare_kernels``; `kanalyze tables` lists them."""
+        """A table of the comparison, such as ``compare_kernels``; `kanalyze show` lists them."""
         return NotebookTable(super().table(name))
 
     buckets = _table("compare", "Difference by bucket")
@@ -138,7 +138,7 @@ class NotebookJob:
         self.left_out = [*left_out]
 
     def table(self, name: str) -> pl.DataFrame:
-        """A table of the job, such as ``collectives``; `kanalyze tables` lists them."""
+        """A table of the job, such as ``collectives``; `kanalyze show` lists them."""
         known = homes_of_jobs()
         if name not in known:
             raise UnknownNameError.of("table of a job", name, known)
@@ -353,7 +353,7 @@ def timeline(report: Report, **where: Unpack[Where]) -> NotebookTimeline:
 
 
 def sql(report: Report | Sequence[Report], statement: str, **where: Unpack[Where]) -> NotebookTable:
-    """The answer to an SQL statement over the tables of a report, by the names that ``kanalyze tables`` lists.
+    """The answer to an SQL statement over the tables of a report, by the names that ``kanalyze show`` lists.
 
     Of several reports each table has the rows of all, with a first column `report`.
 

@@ -58,32 +58,95 @@ if TYPE_CHECKING:
 #: The status of a program that Ctrl-C ended.
 _INTERRUPTED: Final = 130
 
-#: The commands, by name, and the modules in which they are.
-_COMMANDS: Final = {
-    name: module
-    for module, names in {
-        "collect": ("collect", "doctor", "workloads"),
-        "export": ("export", "html", "redact", "reduce"),
-        "mcp": ("mcp",),
-        "summarize": ("compare", "explain", "ranks", "summarize", "verify", "whatif"),
-        "tables": ("name", "plot", "roofline", "show", "source", "sql", "tables", "tree"),
-    }.items()
-    for name in names
+#: The commands by what they are for, each with its module and its line in the help.
+_GROUPS: Final = {
+    "Look": {
+        "summarize": ("summarize", "one page: where the time went, and what to do first"),
+        "show": ("tables", "a table, the call tree, a kernel's source; alone: a list"),
+        "plot": ("tables", "a picture: ledger, timeline, steps, roofline and more"),
+    },
+    "Ask": {
+        "explain": ("summarize", "a finding, a word of a page, or a kernel's name"),
+        "whatif": ("summarize", "what a change would bring"),
+        "sql": ("tables", "an SQL statement over the tables"),
+    },
+    "Compare": {
+        "compare": ("summarize", "two sides of runs; a gate for CI"),
+        "ranks": ("summarize", "the ranks of one job: who waits for whom, and why"),
+        "verify": ("summarize", "what several tools tell of one program"),
+    },
+    "Record": {
+        "collect": ("collect", "profile a program with every tool that is here"),
+        "doctor": ("collect", "what is missing for that, and how to get it"),
+        "cache": ("collect", "what is kept of reports; --clear empties it"),
+    },
+    "Share": {
+        "html": ("export", "one file with page, timeline and tables for a browser"),
+        "export": ("export", "Parquet, Arrow, CSV; traces for Perfetto, speedscope"),
+        "redact": ("export", "a copy without what identifies machine and user"),
+        "reduce": ("export", "what `ranks` needs of a thousand reports"),
+        "mcp": ("mcp", "serve reports to an assistant, read-only"),
+    },
 }
+
+#: Former commands, for one release: `explain` and `show` do what they did.
+_FORMER: Final = dict.fromkeys(("name", "source", "tree"), "tables")
+_COMMANDS: Final = {name: module for group in _GROUPS.values() for name, (module, _) in group.items()} | _FORMER
+
+_WIDEST: Final = max(map(len, _COMMANDS))
+
+#: Words that stand for others: former commands, and the view of `show` that has a command of its own.
+_MEANT: Final = {
+    ("roofline",): ["show", "roofline"],
+    ("show", "source"): ["source"],
+    ("tables",): ["show"],
+    ("workloads",): ["collect", "--list"],
+}
+
+#: What can be drawn.
+PICTURES: Final = ("ledger", "timeline", "steps", "durations", "roofline", "ranks", "compare")
+
+#: The command of a report that no command stands before.
+_USUAL: Final = "summarize"
+
+#: What `roofline` was asked for a picture by.
+_DRAWN: Final = "--plot"
 
 
 class _Commands(click.Group):
     """The commands, each imported when it is called: the start of one does not wait for the others."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Every command's name."""
+        """Every command's name, but for the former ones."""
         del ctx
-        return sorted(_COMMANDS)
+        return [name for name in _COMMANDS if name not in _FORMER]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes a line for each command, by what they are for."""
+        del ctx
+        for heading, group in _GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(_WIDEST), line) for name, (_, line) in group.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is meant: of a path alone its page."""
+        if args[0] == "roofline" and any(word.startswith(_DRAWN) for word in args):
+            args = ["plot", "roofline", *(word.replace(_DRAWN, "--output", 1) for word in args[1:])]
+        for words, meant in _MEANT.items():
+            if tuple(args[: len(words)]) == words:
+                args = [*meant, *args[len(words) :]]
+                break
+        word = args[0]
+        if word not in _COMMANDS and (os.path.lexists(word) or os.sep in word or Path(word).suffix):
+            args = [_USUAL, *args]
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command called `cmd_name`."""
         if cmd_name not in _COMMANDS:
-            hint = nearest(cmd_name, sorted(_COMMANDS))
+            hint = nearest(cmd_name, self.list_commands(ctx))
             ctx.fail(f"No such command {cmd_name!r}." + (f" Did you mean {hint}?" if hint else ""))
         command: click.Command = getattr(import_module(f"{__name__}.{_COMMANDS[cmd_name]}"), cmd_name)
         return command
@@ -284,9 +347,32 @@ def flag(names: str, text: str, *, default: bool | None = False) -> click.Option
     return option(names, text, is_flag=True, default=default)
 
 
+class _Argument(click.Argument):
+    """An argument; a report stands before or behind what it is asked for: ``plot ledger R`` and ``plot R ledger``."""
+
+    def consume_value(self, ctx: click.Context, opts: Any) -> Any:  # noqa: ANN401 - click's
+        """The value on the command line, once the report is where the command has it."""
+        names = [param.name or "" for param in ctx.command.params if isinstance(param, click.Argument)]
+        given = [opts.get(name) for name in names]
+        words = [word for one in given for word in (one if isinstance(one, tuple) else (one,)) if isinstance(word, str)]
+        if len(words) > 1 < len(names) and not {"report", "reports"}.isdisjoint(names):
+            meant, other = (-1, 0) if names[0].startswith("report") else (0, -1)
+            if _is_path(words[meant], names[meant]) and not _is_path(words[other], names[meant]):
+                opts[names[meant]] = words.pop(other)
+                opts[names[other]] = tuple(words) if isinstance(given[other], tuple) else words[0]
+        return super().consume_value(ctx, opts)
+
+
+def _is_path(word: str, name: str) -> bool:
+    """Whether a file is called so, and no value of the argument `name`, such as a table."""
+    if name == "table":
+        return os.path.lexists(word) and word not in catalog.every_name()
+    return os.path.lexists(word) and not (name == "picture" and word in PICTURES)
+
+
 def argument(name: str, **attributes: Any) -> click.Argument:  # noqa: ANN401 - of click.Argument
     """An argument of a command."""
-    return click.Argument([name], **attributes)
+    return _Argument([name], **attributes)
 
 
 def output(text: str, metavar: str = "FILE", **attributes: Any) -> click.Option:  # noqa: ANN401 - of click.Option
@@ -315,7 +401,8 @@ def answering(name: str, text: str, answer: Callable[[], str]) -> click.Option:
     return option(name, text, is_flag=True, is_eager=True, expose_value=False, callback=print_answer)
 
 
-#: The report's path, and the paths of one report or more.
+#: Tables, of which the names are completed; the report's path, and the paths of one report or more.
+TABLE: Final = argument("table", required=False, shell_complete=complete_tables)
 REPORT: Final = argument("report", type=READ)
 REPORTS: Final = argument("reports", nargs=-1, required=True, type=READ)
 
@@ -424,7 +511,7 @@ def main() -> None:
     except click.ClickException as error:
         said = io.StringIO()
         error.show(said)
-        print_message(outlets.lines(said.getvalue().rstrip("\n")))
+        print_message(outlets.lines(said.getvalue().rstrip("\n").expandtabs(2)))
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         print_message("Aborted!")

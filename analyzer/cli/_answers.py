@@ -78,6 +78,11 @@ class Where(NamedTuple):
         """Window, device and process, as analyses take them."""
         return {"window": self.window, "device": self.device, "process": self.process}
 
+    @property
+    def several(self) -> bool:
+        """Whether the window is each of several: ``step#*``, ``decode_*``, ``steps``."""
+        return self.window is not None and ("*" in self.window or self.window == "steps")
+
     def refuse_part(self, message: str) -> None:
         """Refuses a window, device or process of what is whole, with a `message`."""
         if any(value is not None for value in self.part.values()):
@@ -95,6 +100,15 @@ def opened_parts(report: Path, where: Where) -> dict[str | None, Report]:
     One without a name, unless the window is a range that occurs several times.
     """
     return parts_of(open_report(report, where), where)
+
+
+def per_window(reports: Sequence[Report], where: Where, make: Callable[[Where], T]) -> dict[str | None, T]:
+    """Results of `make` for each window that the user asked for, of what is of several reports; as :func:`parts_of`."""
+    timed = next((one for one in reports if not one.meta.timeless), None)
+    if where.window is None or timed is None or not where.several:
+        return {None: make(where)}
+    windows = timed.narrow(device=where.device, process=where.process).windows(where.window)
+    return {window.name: make(where._replace(window=window.name)) for window in windows}
 
 
 def opened_counters(report: Path, where: Where) -> dict[str | None, Report]:
@@ -425,8 +439,13 @@ def rows_of(  # noqa: PLR0913 - what commands ask for
     if of_ranks:
         return jobs.path_of_ranks(reports, request(where))
     if declared.together:
-        base, *others = (opened or Opened()).once(("together",), lambda: opened_together(reports, where))
-        return catalog.make(base, table, *others, **keywords, **where.part)
+        every = (opened or Opened()).once(("together",), lambda: opened_together(reports, where))
+        base, *others = every
+
+        def of_window(at: Where) -> pl.DataFrame:
+            return catalog.make(base, table, *others, **keywords, **at.part)
+
+        return frame.joined(per_window(every, where, of_window))
 
     def make(report: Report) -> pl.DataFrame:
         if first is not None:

@@ -286,7 +286,7 @@ _PLAIN: Final = 8
 
 #: The command that starts programs of the user's, and those that read no report.
 _RUNS: Final = "collect"
-_OTHERS: Final = frozenset(("doctor", "name", "tables", "workloads"))
+_OTHERS: Final = frozenset(("cache", "doctor", "name", "tables", "workloads"))
 
 #: Commands that always run in a child, as what they are asked may break any bound.
 _APART: Final = frozenset(("sql",))
@@ -352,7 +352,7 @@ def tight(arguments: Sequence[str]) -> bool:
         return True
     if arguments[0] in _OTHERS:
         return False
-    need = sum(sum(_estimates(argument)) for argument in arguments[1:])
+    need = sum(sum(_estimates(argument)) for argument in arguments)  # a report may be all that is said
     return need > 0 and need * 2 > min(_free_bytes(), default=_UNLIMITED)
 
 

@@ -20,6 +20,7 @@ from kanalyze.cli._process import emit, flush, print_message, stderr_is_terminal
 from kanalyze.errors import IncomparableError, UnknownNameError
 from kanalyze.machinery import late
 from kanalyze.tools import SIDES
+from kanalyze.units import plural, size
 
 with late():
     from kanalyze import collectors
@@ -27,6 +28,7 @@ with late():
     from kanalyze.collectors import options as errors
     from kanalyze.collectors import workload as shipped
     from kanalyze.collectors.tools import found as doctors
+    from kanalyze.readers import user_cache
     from kanalyze.readers.capture import read_capture
 
 if TYPE_CHECKING:
@@ -103,7 +105,8 @@ _OPTIONS: Final = (
         shell_complete=cli.complete_workloads,
     ),
     cli.flag("--dry-run", "Print the commands, for any machine, and run none of them."),
-    cli.argument("workload", shell_complete=cli.complete_workloads),
+    cli.flag("--list listed", "List the reference workloads, or describe WORKLOAD, and run nothing."),
+    cli.argument("workload", required=False, shell_complete=cli.complete_workloads),
     cli.argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=cli.complete_files),
 )
 
@@ -147,19 +150,25 @@ class _Collect(click.Command):
 
 
 @click.command(cls=_Collect, context_settings={"allow_interspersed_args": False}, params=[*_OPTIONS])
-def collect(
-    workload: str,
+def collect(  # noqa: PLR0913 - a click command has a parameter per option
+    workload: str | None,
     args: tuple[str, ...],
     *,
+    listed: bool,
     module: bool,
     against: str | None,
     dry_run: bool,
     **given: Any,  # noqa: ANN401 - each has its own type
 ) -> None:
-    """Profile WORKLOAD, a .cu file, Python script, executable or name from `kanalyze workloads`.
+    """Profile WORKLOAD, a .cu file, Python script, executable or name from `kanalyze collect --list`.
 
     What follows it is its own: kanalyze collect train.py --epochs 2
     """
+    if listed:
+        _list_references(workload)
+        return
+    if workload is None:
+        raise click.UsageError("Missing argument 'WORKLOAD'.")
     _note_ours(click.get_current_context(), workload, args)
     if module:
         workload, args = MODULE, (workload, *args)
@@ -296,9 +305,8 @@ def _filled(text: str, head: str, margin: int) -> str:
     return textwrap.fill(text, width(), initial_indent=head, subsequent_indent=" " * margin)
 
 
-@cli.command(cli.argument("name", required=False, shell_complete=cli.complete_references))
-def workloads(name: str | None) -> None:
-    """List the reference workloads with what each teaches; or describe NAME."""
+def _list_references(name: str | None) -> None:
+    """The reference workloads, a few lines each; of one its file and its description."""
     references = shipped.references()
     if name is None:
         indent = max((len(one.name) for one in references), default=0) + 2
@@ -308,6 +316,21 @@ def workloads(name: str | None) -> None:
     if reference is None:
         raise UnknownNameError.of("workload", name, [one.name for one in references])
     emit(f"{reference.path}\n\n{reference.doc}\n")
+
+
+@cli.command(cli.flag("--clear", "Remove it."))
+def cache(*, clear: bool) -> None:
+    """Show what is kept of reports so that they open faster: exports of .nsys-rep files, and decoded traces.
+
+    Beyond the most that is kept, what was used longest ago goes first.
+    """
+    folder = user_cache.cache_folder()
+    sizes = [kept for _, _, kept in user_cache.entries(folder)]
+    if clear:
+        with user_cache.alone(folder):
+            user_cache.make_room(folder, "", most=-1)
+    text = f"{plural(len(sizes), 'report')}, {size(sum(sizes))}"
+    emit(f"{folder}: {f'{text} removed' if clear else f'{text} of at most {size(user_cache.MOST_BYTES)}'}.\n")
 
 
 def _lines(one: Reference, indent: int) -> list[str]:

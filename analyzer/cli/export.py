@@ -65,7 +65,7 @@ _SOME_LEFT_OUT: Final = 1
 def export(reports: Sequence[Path], where: Where, to: Out, tables: str | None) -> None:
     """Write REPORTS as files of other programs.
 
-    parquet, arrow, csv: a folder with a file for each table, named as `kanalyze tables` lists them, and `tables.json`
+    parquet, arrow, csv: a folder with a file for each table, named as `kanalyze show` lists them, and `tables.json`
     with units, meanings, and the reason for each table that the reports cannot give.
 
     perfetto: a trace for https://ui.perfetto.dev, of one report, or of the ranks of one job on one clock.

@@ -17,6 +17,7 @@ from kanalyze.cli import (
 )
 from kanalyze.cli._answers import Where
 from kanalyze.cli._process import InputPath, Out, emit, print_message, width
+from kanalyze.decoder.fields import OTHER
 from kanalyze.files import open_regular, readable
 from kanalyze.machinery import late
 from kanalyze.units import SLOWEST, parse_percent, parse_rate, parse_time_ns
@@ -27,11 +28,13 @@ with late():
     from kanalyze.analyses.page import file_page, overview_page, time_page
     from kanalyze.analyses.ranges import instances
     from kanalyze.analyses.replay import _changes, _whatif
+    from kanalyze.decoder import decode
     from kanalyze.readers.capture import read_capture
     from kanalyze.readers.capture import reports as captures
     from kanalyze.reduction import baselines
     from kanalyze.renderers.formats import json
     from kanalyze.renderers.tables import descriptions, listings
+    from kanalyze.renderers.tables.frame import joined
     from kanalyze.several import jobs, sides
 
 if TYPE_CHECKING:
@@ -108,8 +111,7 @@ def _pages(reports: Sequence[Path], where: Where, form: Form) -> Sequence[Shown]
     Where several reports give time, such as those of two captures, each has its page, and the others are on it.
     """
     reports = _answers.expanded(reports)
-    instances = where.window is not None and (where.window.endswith("#*") or where.window == "steps")
-    if not _several(reports) or instances:
+    if not _several(reports) or where.several:
         return _answers.of_each(reports, lambda report: _page(report, where, form))
     opened = _answers.of_each(
         _answers.different(reports), lambda report: _answers.opened_together([report], where, runs=False)
@@ -239,13 +241,13 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     if measured is not None and (not took_ns or took_ns < 0):
         raise click.BadParameter(f"{measured!r} is not a time with a unit, such as 1.9ms.", param_hint="--measured")
     changes = _changes.Changes(factors, tuple(without), graph, None if copies is None else parse_rate(copies))
-    parts = _answers.opened_parts(report, where)
-    if len(parts) > 1:
-        raise errors.BadWindowError.of(where.window or "", "it is several windows, and one is replayed")
-    (part,) = parts.values()
-    window = part.scope.window
-    whole_ns = None if took_ns is None else took_ns * ((window.count if window else None) or 1)
-    to.emit_pages([_whatif.whatif_of(part, changes, changes.options(copies), each=each, measured_ns=whole_ns)])
+    pages = []
+    for name, part in _answers.opened_parts(report, where).items():
+        window = part.scope.window
+        whole_ns = None if took_ns is None else took_ns * ((window.count if window else None) or 1)
+        told = [*changes.options(copies), *([f"--window {name}"] if name else [])]
+        pages.append(_whatif.whatif_of(part, changes, told, each=each, measured_ns=whole_ns))
+    to.emit_pages(pages)
 
 
 def _faster(text: str) -> tuple[str, float]:
@@ -269,23 +271,43 @@ def _faster(text: str) -> tuple[str, float]:
     cli.OUTPUT,
 )
 def explain(name: str | None, reports: Sequence[Path], where: Where, to: Out) -> None:
-    """Explain the finding NAME, or a word of a page; of a REPORT show what the finding is made of there.
+    """Explain the finding NAME, a word of a page, or a kernel's name; of a REPORT show what the finding is made of.
 
     Without a name all findings are listed, a line each.
     """
     is_finding = name is not None and name in descriptions.names()
     if is_finding and reports:
         parts = [part for report in reports for part in _answers.opened_parts(report, where).values()]
-        to.emit_pages([page for part in parts for page in file_page.evidence(part, name or "")])
+        to.emit_pages(_evidence(parts, name or ""))
         return
     words = descriptions.meanings(" ".join(map(str, (name, *reports)))) if name and not is_finding else []
     if words:
         shown = descriptions.WORDS.get(to.form)
         to.emit(shown(words).encode() if shown else descriptions.meant(words, width()))
         return
+    if name and not is_finding and not reports and (kernel := decode.decode(name)).family != OTHER:
+        as_json = to.form == "json"
+        to.emit(
+            descriptions.decoded_json([(name, kernel)]) if as_json else descriptions.decoded([(name, kernel)], width())
+        )
+        return
     wanted = [_explanation(one) for one in ([name] if name else descriptions.names())]
     text = descriptions.explained(wanted[0], width()) if name else descriptions.headlines(wanted, width())
     to.emit(text if to.form == "terminal" else descriptions.FINDINGS[to.form](wanted).encode())
+
+
+def _evidence(parts: Sequence[Report], name: str) -> list[Shown]:
+    """What a finding is made of in each part that has it; an UnknownNameError where none has."""
+    pages: list[Shown] = []
+    missing: list[errors.UnknownNameError] = []
+    for part in parts:
+        try:
+            pages += file_page.evidence(part, name)
+        except errors.UnknownNameError as error:
+            missing.append(error)
+    if missing and not pages:
+        raise missing[0]
+    return pages
 
 
 def _explanation(name: str) -> descriptions.Explanation:
@@ -356,7 +378,15 @@ def compare(  # noqa: PLR0913 - a click command has a parameter per option
     if noise:
         _store_noise([*base, *reports], to, asked)
         return
-    comparison = sides.comparison(*sides.given(reports, base if baseline is None else [*base, baseline]), asked)
+    given = sides.given(reports, base if baseline is None else [*base, baseline])
+    windows = [*_answers.opened_parts(given[0][0], where)] if where.several else [where.window]
+    if len(windows) > 1:
+        if fail_above is not None or to.form in ("csv", "junit"):
+            raise click.UsageError("a gate, csv and junit are of one window.")
+        each = (_asked(where._replace(window=name), **limits) for name in windows)
+        to.emit_pages([sides.comparison(*given, one) for one in each])
+        return
+    comparison = sides.comparison(*given, asked)
     status = 0
     if fail_above is not None:
         limit = parse_percent(fail_above)
@@ -427,7 +457,8 @@ def verify(reports: Sequence[Path], where: Where, to: Out, *, every: bool) -> No
 
     Shows what two tools tell differently and why; ends with status 1 where nothing explains it.
     """
-    rows = agreement.agreement(*_answers.opened_together(reports, where), **where.part)
+    opened = _answers.opened_together(reports, where)
+    rows = joined(_answers.per_window(opened, where, lambda at: agreement.agreement(*opened, **at.part)))
     differing = rows if every else rows.filter(rows.get_column("verdict") != "equal")
     if to.form == "terminal":
         to.emit(listings.agreement(rows, differing, width()))

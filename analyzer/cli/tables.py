@@ -15,23 +15,22 @@ import click
 from kanalyze import cli, outlets
 from kanalyze.cli import _answers
 from kanalyze.cli._answers import Where
-from kanalyze.cli._process import Out, apart, emit, limits_of_process, noted, print_message, width
+from kanalyze.cli._process import Out, apart, limits_of_process, noted, print_message, width
 from kanalyze.errors import BadThresholdError, CannotTellError, OutputError, SqlError, UnknownNameError
 from kanalyze.machinery import late
-from kanalyze.units import parse_percent, parse_time_ns
+from kanalyze.units import parse_percent, parse_time_ns, time
 
 with late():
     from kanalyze import catalog
     from kanalyze.analyses.counters import counters
-    from kanalyze.analyses.counters import roofline as rooflines
     from kanalyze.analyses.iterations import iterations
     from kanalyze.analyses.joining import joined
-    from kanalyze.analyses.joining import joined as _roof_points
     from kanalyze.analyses.operators import tree as trees_of
     from kanalyze.analyses.timeline import _tracks
     from kanalyze.decoder import decode
     from kanalyze.readers.capture import reports as captures
     from kanalyze.renderers.page import job
+    from kanalyze.renderers.page.kernel_names import short_forms
     from kanalyze.renderers.tables import descriptions, listings, plots
     from kanalyze.renderers.tables import frame as rendered
 
@@ -50,23 +49,22 @@ _KEYWORDS: Final = ("by", "trace", "graphs", "as_nsys", "as_torch", "segments", 
 _SECONDS: Final = ("KANALYZE_SQL_SECONDS", 60)
 _GIB: Final = ("KANALYZE_SQL_GIB", 4)
 
-#: What can be drawn.
-_PICTURES: Final = ("ledger", "timeline", "steps", "durations", "roofline", "ranks", "compare")
-
 #: Events of a timeline in print, single ones and sums.
 _EVENTS: Final = 6000
 
+#: Kernels of one part of a name that are named, and how long each name is.
+_MATCHES: Final = 8
+_SHORT: Final = 60
 
-@cli.command(
-    cli.argument("table", shell_complete=cli.complete_tables),
-    cli.REPORTS,
-    *cli.SCOPE,
-    cli.option(
-        "--by",
-        "Group it differently; `kanalyze tables TABLE` says how.",
-        "GROUPING",
-        shell_complete=cli.complete_groupings,
-    ),
+#: How much of a call tree is drawn.
+_PRUNED: Final = (
+    cli.option("--depth", "Of the tree: at most so many nodes below each other.", "N", type=cli.COUNT),
+    cli.option("--min-share", "Of the tree: leave out what takes less; 1% unless told.", "SHARE"),
+)
+
+
+#: Options of some tables alone.
+_FORMS: Final = (
     cli.flag("--trace", "A row per instance (range_gpu).", default=None),
     cli.flag("--graphs", "Count graphs that were traced whole, too (range_gpu).", default=None),
     cli.flag("--as-nsys", "Count as nsys itself does (utilisation).", default=None),
@@ -74,6 +72,20 @@ _EVENTS: Final = 6000
     cli.flag("--segments", "Each stretch by itself (critical_path).", default=None),
     cli.option("--chunks", "So many parts of the window (utilisation).", "N", type=click.IntRange(min=1)),
     cli.option("--threshold", "A time such as 10us (gaps), or a share such as 50% (utilisation).", "LEAST"),
+)
+
+
+@cli.command(
+    cli.TABLE,
+    cli.argument("reports", nargs=-1, type=cli.READ),
+    *cli.SCOPE,
+    cli.option(
+        "--by",
+        "Group it differently; `kanalyze show TABLE` says how.",
+        "GROUPING",
+        shell_complete=cli.complete_groupings,
+    ),
+    *_FORMS,
     cli.option(
         "--columns",
         "These columns, in this order; all: also those that do not fit.",
@@ -87,14 +99,15 @@ _EVENTS: Final = 6000
         shell_complete=cli.complete_sorting,
     ),
     cli.option("--one", "A collective as a timeline of its ranks.", "ID", type=click.IntRange(0, (1 << 63) - 1)),
+    *_PRUNED,
     cli.WITHOUT_PROFILER,
     cli.top("Only the first N rows: of each report, or with --sort of all."),
-    cli.formats("csv", "json", "parquet"),
+    cli.formats("csv", "json", "markdown", "parquet"),
     cli.NO_FORMULAS,
     cli.OUTPUT,
 )
 def show(  # noqa: PLR0913 - a click command has a parameter per option
-    table: str,
+    table: str | None,
     reports: Sequence[Path],
     where: Where,
     to: Out,
@@ -104,20 +117,32 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     one: int | None,
     **options: Any,  # noqa: ANN401 - each has its own type
 ) -> None:
-    """Show TABLE of REPORTS, all rows. `kanalyze tables` lists the tables.
+    """Show TABLE of REPORTS, all rows; without REPORTS its columns, with units and meaning; alone, list the tables.
 
-    A terminal shows the columns that fit its width; other formats have all.
+    A terminal shows the columns that fit its width, and TABLE `tree` as a tree; other formats have all. TABLE may also
+    be `source`: `kanalyze show source REPORT KERNEL --help`.
 
     Of several reports, or a folder of them, most tables have a first column that names the report; of what `collect`
     wrote they are of the first report that has them. Some, `joined` first of all, join reports of several tools.
     """
     _refuse_terminal(to)
+    if table is None or not reports:
+        _describe(table, to)
+        return
     declared = catalog.table(table)
+    depth, min_share = (options.pop(name) for name in ("depth", "min_share"))
+    if declared is trees_of.TABLE and to.form == "terminal" and not any((columns, sort, to.top)):
+        _print_trees(reports, where, to, options["by"], depth, min_share)
+        return
+    if depth is not None or min_share is not None:
+        raise click.UsageError("--depth and --min-share are for `show tree` as a tree.")
     keywords = _keywords(options, threshold, declared.options)
     plain = not any((keywords, columns, sort, to.top, one is not None, to.no_formulas, where.without_profiler))
     if plain and _answers.emitted_in_parts(reports, declared, where, to):
         return
     rows = _answers.rows_of(reports, declared, where, keywords, first=None if sort or one is not None else to.top)
+    if rows.is_empty() and declared.no_rows:
+        print_message(f"kanalyze: {table} has no rows: {declared.no_rows}.")
     if one is not None:
         _emit_one(rows, one, to)
         return
@@ -168,14 +193,14 @@ def _keywords(options: dict[str, Any], text: str | None, accepted: Sequence[str]
     cli.REPORTS,
     cli.argument("statement"),
     *cli.SCOPE,
-    cli.formats("csv", "json", "parquet"),
+    cli.formats("csv", "json", "markdown", "parquet"),
     cli.NO_FORMULAS,
     cli.OUTPUT,
 )
 def sql(reports: Sequence[Path], statement: str, where: Where, to: Out) -> None:
     """Answer STATEMENT, in SQL, over the tables of REPORTS.
 
-    Tables have the names and columns that `kanalyze tables` lists; those that the statement names are made. Of several
+    Tables have the names and columns that `kanalyze show` lists; those that the statement names are made. Of several
     reports each has the rows of all, and a first column `report`. The SQL is that of polars; docs/sql.md has examples.
     """
     from polars.exceptions import PolarsError  # noqa: PLC0415 - --help need not import polars
@@ -249,16 +274,8 @@ def _limit(name: str, usual: float) -> float:
     return limit
 
 
-@cli.command(
-    cli.argument("table", required=False, shell_complete=cli.complete_tables),
-    cli.formats("markdown", "json"),
-    cli.OUTPUT,
-)
-def tables(table: str | None, to: Out) -> None:
-    """List the tables, a line each; or the columns of TABLE with units and meaning.
-
-    The other formats have all of that: with TABLE of one, else of every table.
-    """
+def _describe(table: str | None, to: Out) -> None:
+    """The columns of a table, or of all; for a terminal, of all a line each."""
     if to.form == "terminal" and table is None:
         listed = {subject: [catalog.table(name) for name in names] for subject, names in catalog.subjects().items()}
         to.emit(descriptions.listing(listed, width()))
@@ -266,8 +283,10 @@ def tables(table: str | None, to: Out) -> None:
     wanted = [(catalog.table(name), catalog.forms(name)) for name in ([table] if table else catalog.every_name())]
     if to.form == "terminal":
         to.emit(descriptions.terminal(wanted, width()))
+    elif described := descriptions.TABLES.get(to.form):
+        to.emit(described(wanted).encode())
     else:
-        to.emit(descriptions.TABLES[to.form](wanted).encode())
+        raise click.UsageError(f"--format {to.form} is of rows: give a report.")
 
 
 @cli.command(cli.argument("names", nargs=-1, required=True, metavar="KERNEL..."), cli.formats("json"), cli.OUTPUT)
@@ -290,10 +309,10 @@ def _standard_input() -> list[str]:
 
 @cli.command(
     cli.REPORTS,
-    cli.argument("picture", type=click.Choice(_PICTURES)),
+    cli.argument("picture", type=click.Choice(cli.PICTURES)),
     *cli.SCOPE,
     cli.option("--kernel", "durations: of the longest kernel with this in its name.", "TEXT"),
-    cli.output("A file that ends in .svg, .png or .pdf.", required=True),
+    cli.output("A file that ends in .svg, .png or .pdf; of a roofline also .html.", required=True),
 )
 def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: Where, to: Out) -> None:
     """Draw a PICTURE of REPORTS.
@@ -302,7 +321,7 @@ def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: Where
     durations: how long the launches of one kernel took. roofline: kernels that ncu measured under their roofs. ranks:
     the steps of a job's ranks, and who was late. compare: from the first report to the second, bucket by bucket.
     """
-    form = drawn_form(to.output, plots.FORMATS)
+    form = drawn_form(to.output, plots.ROOFLINE_FORMATS if picture == "roofline" else plots.FORMATS)
     if picture in ("timeline", "steps", "durations") and len(reports) > 1:
         raise click.UsageError(f"{picture} is of one report.")
     if draw := {"ledger": plots.ledger, "compare": plots.waterfall, "ranks": plots.ranks}.get(picture):
@@ -377,24 +396,32 @@ _REMEDY: Final = (
     cli.REPORT,
     *cli.SCOPE,
     cli.option("--by", "Whose time matters; the device's where there is any.", type=click.Choice(["device", "host"])),
-    cli.option("--depth", "At most so many nodes below each other.", "N", type=cli.COUNT),
-    cli.option("--min-share", "Leave out what takes less.", "SHARE", default="1%", show_default=True),
+    *_PRUNED,
     cli.formats("json"),
     cli.OUTPUT,
 )
 def tree(  # noqa: PLR0913 - a click command has a parameter per option
-    report: Path, where: Where, to: Out, *, by: str | None, depth: int | None, min_share: str
+    report: Path, where: Where, to: Out, *, by: str | None, depth: int | None, min_share: str | None
 ) -> None:
     """Show the calls of REPORT, a trace of torch.profiler or a capture, the kernels they led to, and their time."""
-    share = parse_percent(min_share)
+    _print_trees([report], where, to, by, depth, min_share)
+
+
+def _print_trees(  # noqa: PLR0913 - as of the command
+    reports: Sequence[Path], where: Where, to: Out, by: str | None, depth: int | None, min_share: str | None
+) -> None:
+    """Draws the call tree of each report and window, or prints it as nested objects."""
+    share = trees_of.MIN_SHARE if min_share is None else parse_percent(min_share)
     if share is None:
         raise click.BadParameter(f"{min_share!r} is not a share, such as 1%.", param_hint="--min-share")
-    trees = _answers.answered(
-        report,
-        trees_of.TABLE,
-        where,
-        lambda part: (trees_of.tree(part, by=by, depth=depth, min_share=share), trees_of.default_order(part)),
-    )
+
+    def made(part: Report) -> tuple[pl.DataFrame, str]:
+        return trees_of.tree(part, by=by, depth=depth, min_share=share), trees_of.default_order(part)
+
+    paths, trees = _answers.different(_answers.expanded(reports)), {}
+    for path, each in _answers.of_each(paths, lambda at: (at, _answers.answered(at, trees_of.TABLE, where, made))):
+        for name, one in each.items():
+            trees[name if len(paths) == 1 else " ".join(filter(None, (str(path), name)))] = one
     if to.form == "json":
         to.emit(listings.tree_json({name: nodes for name, (nodes, _) in trees.items()}))
         return
@@ -414,7 +441,7 @@ def source(report: Path, kernel: str, view: str | None, to: Out) -> None:
     """Show the source of KERNEL in REPORT, a report of ncu, with samples, instructions and coalescing by line.
 
     Of a folder that `kanalyze collect` wrote, REPORT is what ncu wrote there. KERNEL is a number of the table
-    `counters` or a part of a name; of several such kernels the longest is shown.
+    `counters` or a part of a name; of several such kernels the longest is shown, and all are named.
     """
     opened = _answers.closed_at_end(captures.counters_at(report))
     event_id, name = _chosen(opened, kernel)
@@ -435,24 +462,14 @@ def _chosen(report: Report, kernel: str) -> tuple[int, str]:
     """The kernel that is meant: its event_id and name."""
     table = counters.counters(report).select("event_id", "name", "dur_ns")
     rows = [(number, name or "", duration or 0) for number, name, duration in table.iter_rows()]
-    meant = [row for row in rows if str(row[0]) == kernel] or [row for row in rows if kernel in row[1]]
+    part = kernel.casefold()
+    meant = [row for row in rows if str(row[0]) == kernel] or [row for row in rows if part in row[1].casefold()]
     if not meant:
-        raise UnknownNameError.of("kernel", kernel, [name for _, name, _ in rows])
-    number, name, _ = max(meant, key=lambda row: (row[2], -row[0], row[1]))
-    return number, name
-
-
-@cli.command(
-    cli.REPORTS,
-    cli.option("--plot", "Draw it: all kernels, sized by their time; .svg, .png or .html.", "FILE", type=cli.WRITTEN),
-)
-def roofline(reports: Sequence[Path], plot: Path | None) -> None:
-    """Show work, bytes and distance to the roof of each kernel of REPORTS, one of them with counters of ncu."""
-    form = drawn_form(plot, plots.ROOFLINE_FORMATS) if plot else None
-    opened = _answers.opened_together(reports, Where())
-    if form is not None:
-        emit(plots.roofline(_roof_points.roof_points(opened), form), plot)
-        return
-    rows = rooflines.roofline(_roof_points.counted_of(opened))
-    choice = rendered.Choice(rooflines.TABLE.telling, how="kanalyze show roofline has --columns")
-    emit(rendered.terminal(rows, width(), choice))
+        raise UnknownNameError.of("kernel", kernel, dict.fromkeys(name for _, name, _ in rows))
+    meant.sort(key=lambda row: (-row[2], row[0]))
+    if len(meant) > 1:
+        short = short_forms((name for _, name, _ in meant), _SHORT)
+        named = "; ".join(f"{number} {short[name]} {time(ns)}" for number, name, ns in meant[:_MATCHES])
+        more = f"; and {len(meant) - _MATCHES} more" if len(meant) > _MATCHES else ""
+        print_message(outlets.line(f"kanalyze: {len(meant)} kernels match, the first is shown: {named}{more}."))
+    return meant[0][:2]

@@ -76,7 +76,6 @@ def test_an_error_completes_nothing_and_says_nothing(tmp_path, monkeypatch, caps
 
 
 def test_workloads_findings_and_passes():
-    assert completed("workloads", "") == [one.name for one in references()]
     assert completed("collect", "squ") == ["squ", *(one.name for one in references() if one.name.startswith("squ"))]
     assert completed("collect", "add", "--against", "squ") == completed("collect", "--against", "squ")
     assert completed("collect", "--against", "squ") == completed("collect", "squ")

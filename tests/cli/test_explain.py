@@ -54,7 +54,7 @@ def test_an_unknown_finding_is_told_with_the_nearest():
     message, remedy = refused(ran)
     assert ran.status == 2
     assert message == "no finding 'host-computs'."
-    assert remedy.startswith("Did you mean host-computes? There are: allocation-in-loop, ")
+    assert remedy.startswith("Did you mean host-computes? Nearest of ")
 
 
 SOURCES = Path("analyzer/renderers/page")

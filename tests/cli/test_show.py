@@ -137,13 +137,14 @@ def test_a_window_a_device_and_a_process_narrow_every_table():
 
 # What there is not
 
-TABLES, GROUPINGS = ", ".join(catalog.every_name()), ", ".join(catalog.table("kernels").groupings)
+GROUPINGS = ", ".join(catalog.table("kernels").groupings)
+NEAR = f"Nearest of {len(catalog.every_name())}: kernels, op_kernels, hot_kernels, range_kernels, kernel_config"
 
 
 @pytest.mark.parametrize(
     ("arguments", "said", "remedy"),
     [
-        (["kernal", TORCH], "no table 'kernal'.", f"Did you mean kernels? There are: {TABLES}.  [unknown-name]"),
+        (["kernal", TORCH], "no table 'kernal'.", f"Did you mean kernels? {NEAR}.  [unknown-name]"),
         *(([name, "nowhere.sqlite"], f"no table {name!r}.", "") for name in ("summary", "_walk", "", "Kernels")),
         (["kernels", TORCH, "--sort", "-totl_ns"], "no column 'totl_ns'.", "Did you mean total_ns? There are: name, "),
         (

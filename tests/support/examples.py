@@ -25,7 +25,7 @@ FILES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 
 #: docs/tables.md is this command's output below its heading.
 TABLES = ROOT / "docs" / "tables.md"
-TABLES_COMMAND = "kanalyze tables --format markdown"
+TABLES_COMMAND = "kanalyze show --format markdown"
 
 #: The first part of docs/findings.md is its introduction and this command's output.
 FINDINGS = ROOT / "docs" / "findings.md"

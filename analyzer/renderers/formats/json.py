@@ -53,7 +53,7 @@ SCHEMA_VERSION: Final = 2
 
 
 def render(shown: Sequence[Shown]) -> str:
-    """Renders reports as one JSON object; each table is a list of objects with the columns of `kanalyze tables`."""
+    """Renders reports as one JSON object; each table is a list of objects with the columns of `kanalyze show`."""
     found = [content(one) for one in shown]
     return outlets.json(found[0] if len(found) == 1 else {"schema_version": SCHEMA_VERSION, "reports": found})
 

@@ -45,7 +45,7 @@ _READ: Final = (
     "The second column says what has it: reports of nsys, torch.profiler or ncu, of any of them, several of one "
     "program, or a capture of `kanalyze collect`."
 )
-_MORE: Final = "`kanalyze tables NAME` has its columns with units and meaning; `kanalyze show NAME REPORT` its rows."
+_MORE: Final = "`kanalyze show NAME` has its columns with units and meaning, `kanalyze show NAME REPORT` its rows."
 
 
 def listing(subjects: Mapping[str, Sequence[Table]], width: int) -> str:

@@ -1,0 +1,186 @@
+"""The command line as people guess it: words in any order, no command, old names, windows by pattern."""
+
+import json
+import re
+
+import pytest
+
+from kanalyze.cli import _GROUPS
+from support.command import REPORTS, SAMPLES, refused, run
+
+SQUARE, MLP, NVTX = SAMPLES / "square", SAMPLES / "mlp_train", REPORTS / "nvtx.sqlite"
+ADD, TRACE = SAMPLES / "add" / "nsys.sqlite", SQUARE / "torch.json.gz"
+GEMM = "cutlass_80_simt_sgemm_256x128_8x4_tn_align1"
+
+
+def printed(*arguments, **keys):
+    ran = run(*arguments, **keys)
+    assert ran.status == 0, ran.error
+    return ran.text
+
+
+@pytest.mark.parametrize(
+    ("guessed", "meant"),
+    [
+        *(([NVTX], ["summarize", NVTX]), ([NVTX, "--top", "2"], ["summarize", NVTX, "--top", "2"])),
+        *(
+            (["show", NVTX, "ledger"], ["show", "ledger", NVTX]),
+            (["sql", "SHOW TABLES", ADD], ["sql", ADD, "SHOW TABLES"]),
+        ),
+        (["sql", ADD, "show  tables;"], ["sql", ADD, "SHOW TABLES"]),
+        (["explain", MLP / "nsys.sqlite", "no-tf32"], ["explain", "no-tf32", MLP / "nsys.sqlite"]),
+        (["show", "source", "MUL", SQUARE, "--sass"], ["source", SQUARE, "Mul", "--sass"]),
+        (["show", "tree", TRACE, "--depth", "2"], ["tree", TRACE, "--depth", "2"]),
+        *((["tables"], ["show"]), (["tables", "ledger"], ["show", "ledger"])),
+        *((["roofline", SQUARE], ["show", "roofline", SQUARE]), (["workloads"], ["collect", "--list"])),
+        *((["workloads", "gelu"], ["collect", "--list", "gelu"]), (["explain", GEMM], ["name", GEMM])),
+    ],
+    ids=lambda words: " ".join(getattr(word, "stem", word) for word in words),
+)
+def test_what_people_guess_is_what_it_stands_for(guessed, meant):
+    assert printed(*guessed) == printed(*meant)
+
+
+def test_a_table_is_meant_where_a_folder_is_called_so_too(tmp_path, monkeypatch):
+    (tmp_path / "kernels").mkdir()
+    expected = printed("show", "kernels", ADD)
+    monkeypatch.chdir(tmp_path)
+    assert printed("show", "kernels", ADD) == printed("show", ADD, "kernels") == expected
+    assert refused(run("show", "kernels", "none.sqlite"))[0] == "none.sqlite: no such file."
+    assert refused(run("none.sqlite"))[0] == "none.sqlite: no such file."
+
+
+@pytest.mark.parametrize("order", [("ledger", SQUARE), (SQUARE, "ledger")])
+def test_a_picture_stands_before_or_behind_its_report(order, tmp_path):
+    printed("plot", *order, "-o", tmp_path / "ledger.svg")
+    assert b"<svg" in (tmp_path / "ledger.svg").read_bytes()
+
+
+def test_a_roofline_is_drawn_as_it_was(tmp_path):
+    printed("roofline", SQUARE, f"--plot={tmp_path / 'roof.html'}")
+    printed("plot", "roofline", SQUARE, "-o", tmp_path / "again.html")
+    assert b"<svg" in (tmp_path / "roof.html").read_bytes()
+    assert len((tmp_path / "again.html").read_bytes()) == len((tmp_path / "roof.html").read_bytes())
+
+
+def test_rows_of_a_tree_are_those_of_its_table():
+    rows = json.loads(printed("show", "tree", TRACE, "--format", "json"))
+    assert {"node", "parent", "depth"} <= {*rows[0]}
+    assert (
+        run("show", "kernels", TRACE, "--depth", "2").status
+        == run("show", "kernels", TRACE, "--min-share", "1%").status
+        == 2
+    )
+
+
+@pytest.mark.parametrize("name", [name for group in _GROUPS.values() for name in group])
+def test_every_command_of_the_help_has_a_help(name):
+    assert f"Usage: kanalyze {name}" in printed(name, "--help")
+
+
+# Windows by pattern
+
+
+@pytest.mark.parametrize(
+    ("arguments", "count"),
+    [
+        (["show", "ledger", NVTX, "--columns", "instance", "--format", "csv"], 20),
+        (["show", "joined", SQUARE, "--columns", "instance", "--format", "csv"], 30),
+        (["verify", SQUARE, "--format", "csv", "--all"], 30),
+        (["sql", NVTX, "SELECT DISTINCT instance FROM ledger", "--format", "csv"], 20),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+@pytest.mark.parametrize("window", ["step#*", "ste*"])
+def test_a_table_has_the_rows_of_each_window(arguments, count, window):
+    names = {line.split(",")[0] for line in printed(*arguments, "--window", window).splitlines()[1:]}
+    assert names == {f"step#{number}" for number in range(1, count + 1)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "mark", "count"),
+    [
+        (["whatif", NVTX, "--faster", "copies=2"], r"--window step#\d+", 20),
+        (["compare", NVTX, NVTX], r"The window 'step#\d+'", 20),
+        (["summarize", NVTX], "INSTANCES", 1),
+    ],
+)
+@pytest.mark.slow
+def test_a_page_is_of_each_window_or_of_all(arguments, mark, count):
+    assert len(set(re.findall(mark, printed(*arguments, "--window", "st*p")))) == count
+
+
+def test_ranges_of_several_names_are_told_by_name():
+    page = printed("summarize", MLP / "nsys.sqlite", "--window", "*ward")
+    assert "84 instances of *ward" in page
+    assert "forward#1 takes" in page
+    assert refused(run("summarize", NVTX, "--window", "nothing*"))[0] == "no range 'nothing*'."
+
+
+# What is shown, and what is said where there is nothing
+
+
+def test_culprits_are_sorted_by_time_and_stalls_have_figures():
+    times = [row["ns"] for row in json.loads(printed("show", "culprits", MLP / "nsys.sqlite", "--format", "json"))]
+    assert times == sorted(times, reverse=True)
+    head, first = printed("show", "stalls", SQUARE).splitlines()[:2]
+    assert head.split() == ["reason", "share", "name"]
+    assert first.split()[:3] == ["long_scoreboard", "80.0", "%"]
+
+
+def test_why_there_are_no_variants_and_which_kernels_match():
+    assert (
+        "variants has no rows: no range of the program stands in several others" in run("show", "variants", ADD).error
+    )
+    ran = run("source", SQUARE, "VECTORIZED", "--sass")
+    assert (
+        "2 kernels match, the first is shown: 0 vectorized_elementwise_kernel<4, pow_tensor_scalar> 188.0 µs; 3 "
+        in ran.error
+    )
+
+
+def test_reports_that_share_no_kernel_have_pages_of_their_own():
+    pages = printed("summarize", ADD, TRACE).split("─" * 80)
+    assert [page.split()[0] for page in pages] == ["nsys.sqlite", "torch.json.gz"]
+    assert "with" not in pages[0].partition("health")[0]
+    assert "with torch.json.gz" in printed("summarize", SQUARE / "nsys.sqlite", TRACE)
+
+
+def test_a_trace_without_the_gpu_says_how_to_record_it():
+    page = " ".join(printed("summarize", REPORTS / "torch" / "cpu_only.json.gz").split())
+    assert "nothing that ran on a GPU" in page
+    assert "ProfilerActivity.CUDA" in page
+
+
+@pytest.mark.parametrize("columns", [60, 200])
+def test_headings_fit_and_remarks_stand_by_their_columns(columns):
+    lines = printed("summarize", SQUARE, columns=columns).splitlines()
+    assert max(len(line) for line in lines if "  GPU 0, " in line or line.startswith(("GPU 0, ", "WHERE"))) <= columns
+    at = next(number for number, line in enumerate(lines) if line.startswith("KERNELS"))
+    assert len(lines[at]) <= max(80, *map(len, lines[at + 1 : lines.index("", at)]))
+
+
+@pytest.mark.parametrize("form", ["terminal", "markdown", "json"])
+def test_what_tools_say_is_explained(form):
+    text = printed("explain", "ERR_NVGPUCTRPERM", "--format", form)
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in text
+
+
+def test_markdown_has_the_rows_of_a_table_with_units():
+    head, rules, first, *_ = printed(
+        "show", "kernels", SQUARE, "--columns", "count,total_ns,name", "--format", "markdown"
+    ).splitlines()
+    assert (head, rules) == ("| count | total_ns | name |", "| --: | --: | :-- |")
+    assert first == "| 32 | 6.053 ms | `vectorized_elementwise_kernel<4, pow_tensor_scalar>` |"
+
+
+def test_the_cache_is_shown_and_cleared(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = tmp_path / "kanalyze"
+    assert printed("cache") == f"{folder}: 0 reports, 0 B of at most 8.590 GB.\n"
+    folder.mkdir(mode=0o700)
+    (folder / "a-b.c.sqlite").write_bytes(b"x" * 2000)
+    (folder / "builds").mkdir()
+    assert printed("cache") == f"{folder}: 1 report, 2.000 kB of at most 8.590 GB.\n"
+    assert printed("cache", "--clear") == f"{folder}: 1 report, 2.000 kB removed.\n"
+    assert [place.name for place in folder.iterdir()] == ["builds"]
