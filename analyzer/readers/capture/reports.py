@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,8 @@ SAMPLES: Final = "samples"
 #: How the files of reports that have a timeline end.
 _NSYS, _EXPORT = ".nsys-rep", ".sqlite"
 _REPORTS: Final = (_NSYS, _EXPORT, ".json", ".json.gz")
+#: How files end that are read by themselves: those, reports of ncu, the first of its pages, and baselines.
+_READ: Final = (*_REPORTS, ".ncu-rep", ".details.csv", ".kz")
 
 
 def several_tools(path: Path) -> bool:
@@ -73,6 +75,18 @@ class Run(NamedTuple):
     def name(self) -> str:
         """What the report is called where it cannot be read: of ncu it has several files."""
         return f"of {self.tool}" if self.recorder.counts else self.file.name
+
+
+def reports_below(root: Path, most: int) -> Iterator[tuple[Path, int]]:
+    """The reports and captures in a folder and those in it, with their bytes; of at most so many folders, no links."""
+    for number, (place, below, names) in enumerate(os.walk(root)):
+        here, whole = Path(place), "manifest.json" in names
+        if whole or number > most:
+            below.clear()
+        below.sort()
+        files = [file for name in names if not (file := here / name).is_symlink()]
+        sizes = {file: file.stat().st_size for file in files if whole or file.name.endswith(_READ)}
+        yield from [(here, sum(sizes.values()))] if whole else sizes.items()
 
 
 def ways(folder: Path, progress: Progress | None = None, *, cache: bool = True, runs: bool = False) -> list[Run]:
