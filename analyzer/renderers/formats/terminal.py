@@ -196,7 +196,7 @@ def _to_do(points: Sequence[Point], look: Look, names: dict[str, str]) -> list[s
         for part in one.together():
             worth = f"{_INDENT}{look.paint(part.worth.rjust(longest), _BOLD)}"
             lines += _beside([worth], wrapped(part.said(names), space), wide)
-        room = min(space, _WIDE - wide - len(_INDENT)) - len(one.action)
+        room = min(space, max(_WIDE - wide - len(_INDENT), len(one.action) + 4 + len(one.more))) - len(one.action)
         texts = [one.action, one.more] if len(one.more) + 2 > room else [f"{one.action}{one.more.rjust(room)}"]
         body = [line for text in texts for line in (wrapped(text, space) if len(text) > space else [text])]
         lines += _beside([_saved(one).rjust(wide)], [look.paint(line, _DIM) for line in body], wide)
