@@ -106,12 +106,6 @@ _MEANT: Final = {
 #: What can be drawn.
 PICTURES: Final = ("ledger", "timeline", "steps", "durations", "roofline", "ranks", "compare")
 
-#: The command of a report that no command stands before.
-_USUAL: Final = "summarize"
-
-#: What `roofline` was asked for a picture by.
-_DRAWN: Final = "--plot"
-
 
 class _Commands(click.Group):
     """The commands, each imported when it is called: the start of one does not wait for the others."""
@@ -128,19 +122,17 @@ class _Commands(click.Group):
             with formatter.section(heading):
                 formatter.write_dl([(name.ljust(_WIDEST), line) for name, (_, line) in group.items()])
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:  # noqa: ANN401 - click's
         """The command that is meant: of a path alone its page."""
-        if args[0] == "roofline" and any(word.startswith(_DRAWN) for word in args):
-            args = ["plot", "roofline", *(word.replace(_DRAWN, "--output", 1) for word in args[1:])]
+        if args[0] == "roofline" and any(word.startswith("--plot") for word in args):
+            args = ["plot", "roofline", *(word.replace("--plot", "--output", 1) for word in args[1:])]
         for words, meant in _MEANT.items():
             if tuple(args[: len(words)]) == words:
                 args = [*meant, *args[len(words) :]]
                 break
         word = args[0]
         if word not in _COMMANDS and (os.path.lexists(word) or os.sep in word or Path(word).suffix):
-            args = [_USUAL, *args]
+            args = ["summarize", *args]
         return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
@@ -278,7 +279,11 @@ def explain(name: str | None, reports: Sequence[Path], where: Where, to: Out) ->
     is_finding = name is not None and name in descriptions.names()
     if is_finding and reports:
         parts = [part for report in reports for part in _answers.opened_parts(report, where).values()]
-        to.emit_pages(_evidence(parts, name or ""))
+        pages: list[Shown] = []
+        for part in parts:
+            with suppress(errors.UnknownNameError) if part is not parts[-1] or pages else nullcontext():
+                pages += file_page.evidence(part, name or "")
+        to.emit_pages(pages)
         return
     words = descriptions.meanings(" ".join(map(str, (name, *reports)))) if name and not is_finding else []
     if words:
@@ -294,20 +299,6 @@ def explain(name: str | None, reports: Sequence[Path], where: Where, to: Out) ->
     wanted = [_explanation(one) for one in ([name] if name else descriptions.names())]
     text = descriptions.explained(wanted[0], width()) if name else descriptions.headlines(wanted, width())
     to.emit(text if to.form == "terminal" else descriptions.FINDINGS[to.form](wanted).encode())
-
-
-def _evidence(parts: Sequence[Report], name: str) -> list[Shown]:
-    """What a finding is made of in each part that has it; an UnknownNameError where none has."""
-    pages: list[Shown] = []
-    missing: list[errors.UnknownNameError] = []
-    for part in parts:
-        try:
-            pages += file_page.evidence(part, name)
-        except errors.UnknownNameError as error:
-            missing.append(error)
-    if missing and not pages:
-        raise missing[0]
-    return pages
 
 
 def _explanation(name: str) -> descriptions.Explanation:
@@ -383,7 +374,7 @@ def compare(  # noqa: PLR0913 - a click command has a parameter per option
     if len(windows) > 1:
         if fail_above is not None or to.form in ("csv", "junit"):
             raise click.UsageError("a gate, csv and junit are of one window.")
-        each = (_asked(where._replace(window=name), **limits) for name in windows)
+        each = [_asked(where._replace(window=name), **limits) for name in windows]
         to.emit_pages([sides.comparison(*given, one) for one in each])
         return
     comparison = sides.comparison(*given, asked)

@@ -296,15 +296,12 @@ def name(names: tuple[str, ...], to: Out) -> None:
     Names are taken as nsys, ncu or torch.profiler prints them. A `-` stands for names read from standard input, one per
     line.
     """
-    given = [line for one in names for line in (_standard_input() if one == "-" else [one])]
+    said = sys.stdin.buffer.read().decode("utf-8", "replace").splitlines() if "-" in names else []
+    given = [line.strip() for one in names for line in (said if one == "-" else [one]) if one != "-" or line.strip()]
     decoded = [(one, decode.decode(one)) for one in given]
     to.emit(
         descriptions.decoded_json(decoded).encode() if to.form == "json" else descriptions.decoded(decoded, width())
     )
-
-
-def _standard_input() -> list[str]:
-    return [line.strip() for line in sys.stdin.buffer.read().decode("utf-8", "replace").splitlines() if line.strip()]
 
 
 @cli.command(
@@ -400,11 +397,9 @@ _REMEDY: Final = (
     cli.formats("json"),
     cli.OUTPUT,
 )
-def tree(  # noqa: PLR0913 - a click command has a parameter per option
-    report: Path, where: Where, to: Out, *, by: str | None, depth: int | None, min_share: str | None
-) -> None:
+def tree(report: Path, where: Where, to: Out, **pruned: Any) -> None:  # noqa: ANN401 - as below
     """Show the calls of REPORT, a trace of torch.profiler or a capture, the kernels they led to, and their time."""
-    _print_trees([report], where, to, by, depth, min_share)
+    _print_trees([report], where, to, **pruned)
 
 
 def _print_trees(  # noqa: PLR0913 - as of the command
