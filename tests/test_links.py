@@ -75,8 +75,7 @@ def words(command: str) -> list[str]:
 def test_commands_in_the_text_have_the_options_and_tables_that_they_name(path):
     context = click.Context(command_line)
     for command in some(named(path)):
-        name, *arguments = words(command)
-        known = command_line.get_command(context, name)
+        name, known, arguments = command_line.resolve_command(context, words(command))
         options = {option for parameter in known.params for option in (*parameter.opts, *parameter.secondary_opts)}
         used = {argument.partition("=")[0] for argument in arguments if re.match(r"--?[a-z]", argument)}
         assert used <= options | {"--help"}, command

@@ -71,7 +71,8 @@ def test_what_the_page_prints_has_a_likeness(text):
 def test_a_title_and_its_remark_are_apart_where_the_line_is_too_narrow():
     """And what stands behind a semicolon is left out first."""
     assert _title("KERNELS", "of 12", Look(16)) == "KERNELS    of 12"
-    assert _title("KERNELS", "of 12", Look(8)) == "KERNELS  of 12"
+    assert _title("KERNELS", "of 12", Look(8)) == "KERNELS\nof 12"
     assert _title("KERNELS", "of 12; by time", Look(22)) == "KERNELS          of 12"
     assert _title("KERNELS", "of 12; by time", Look(23)) == "KERNELS  of 12; by time"
     assert _title("KERNELS", "", Look(8)) == "KERNELS"
+    assert _title("KERNELS", "of 12", Look(200), ["x" * 90]).index("of 12") == 85
