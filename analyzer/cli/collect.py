@@ -286,7 +286,7 @@ def doctor(**paths: Any) -> None:  # noqa: ANN401 - as of Options
     told too.
     """
     lines = doctors.doctor(collectors.Options(**paths))
-    emit("".join(_text(line) for line in lines))
+    emit("".join(_text(line) for line in (*lines, *doctors.extras())))
     sys.exit(0 if doctors.complete(lines) else 1)
 
 

@@ -262,11 +262,15 @@ def doctor(options: Options | None = None, folder: Path | None = None) -> list[E
         remedy = "it takes a GPU from Turing on, its counters (above), and no other profiler that holds them"
         answers["GPU metrics"] = *nsys.metrics_of(tools.nsys), remedy
     told = [(name, means, *answers[name]) for name, means in _MEANS.items() if name in answers]
-    lines = [
+    return [
         Examined(name, not why, why or found, means, remedy if why else "", name in _OPTIONAL)
         for name, means, found, why, remedy in told
     ]
-    return [*lines, *(_extra(name, *about) for name, about in _EXTRAS.items())]
+
+
+def extras() -> list[Examined]:
+    """Which extras of kanalyze are installed; no capture needs any."""
+    return [_extra(name, *about) for name, about in _EXTRAS.items()]
 
 
 def _extra(name: str, distribution: str, means: str) -> Examined:

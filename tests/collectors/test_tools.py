@@ -4,6 +4,7 @@ import errno
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 from kanalyze.collectors.options import BadOptionError, Options
 from kanalyze.collectors.process import find
 from kanalyze.collectors.run.passes import masked
+from kanalyze.collectors.tools import found as found_tools
 from kanalyze.collectors.tools import machine
 from kanalyze.collectors.tools.choose import main
-from kanalyze.collectors.tools.found import complete, doctor
+from kanalyze.collectors.tools.found import complete, doctor, extras
 from kanalyze.collectors.tools.machine import Permission, counters, cpu_samples, kernel_names
 from kanalyze.collectors.tools.ncu import Launch, parse, select
 from support.stand_ins import LAUNCHES
@@ -62,6 +64,19 @@ def test_on_a_whole_machine_everything_is_found(whole):
     assert found["nsys"].found == f"2025.3.2.474 ({whole.folder / 'nsys'})"
     assert found["architecture"].found == "sm_90"
     assert found["torch"].found.startswith("2.11.0 of ")
+
+
+def test_every_extra_is_looked_for(monkeypatch):
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    every = {*project["optional-dependencies"]} - {"all", "test", "dev"}
+    assert {line.name for line in extras()} == {f"extra {name}" for name in every}
+    assert project["optional-dependencies"]["all"] == [
+        f"kanalyze[{','.join(name for name in project['optional-dependencies'] if name in every)}]"
+    ]
+    monkeypatch.setattr(found_tools, "_EXTRAS", {"plot": ("no-such-package", "draws")})
+    (missing,) = extras()
+    assert (missing.ok, missing.optional) == (False, True)
+    assert "pip install 'kanalyze[plot]'" in missing.remedy
 
 
 OLD_NSYS = {
