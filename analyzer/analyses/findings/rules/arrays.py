@@ -15,6 +15,7 @@ from kanalyze.analyses.findings.rules._kernels import (
     FAMILY,
     calls_within,
     host_of,
+    is_inside,
     kernels_that,
     merged,
     nothing_within,
@@ -24,7 +25,7 @@ from kanalyze.analyses.findings.rules._kernels import (
 )
 from kanalyze.analyses.findings.rules._kernels import LIBRARY as LIBRARY_NAME
 from kanalyze.analyses.findings.rules._kernels import Told as OfKernels
-from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, TO_DEVICE, TO_HOST, filling, is_inside
+from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, TO_DEVICE, TO_HOST, filling
 from kanalyze.analyses.findings.rules._telling import (
     COMPILED,
     FEWEST,
