@@ -78,9 +78,10 @@ def named(of):
 @pytest.mark.parametrize("block", CULPRITS.strip().split("\n\n"), ids=lambda block: block.partition("\n")[0])
 def test_each_bucket_by_its_name(block):
     events, _, expected = block.partition("\n")[2].partition("\n    = ")
-    times = [int(culprit.rpartition(" ")[2]) for culprit in (culprits_named := named(report(timeline(events))))]
+    rows = named(report(timeline(events)))
+    times = [int(row.rpartition(" ")[2]) for row in rows]
     assert times == sorted(times, reverse=True)
-    assert sorted(culprits_named) == sorted(re.split(r"; |;?\n\s+", expected))
+    assert sorted(rows) == sorted(re.split(r"; |;?\n\s+", expected))
 
 
 def waits_for_event(*, recorded=6, device=0, context=1):
