@@ -50,10 +50,12 @@ HOST: Final = -1
 NOWHERE: Final = -2
 
 #: The columns of :func:`moves`.
-_MOVES: Final = (
-    *("event_id", "process_id", "device", "dur_ns", "exclusive_ns", "start"),
-    *("way", "cause", "address", "size_bytes", "origin", "place"),
-)
+_MOVES: Final[dict[str, DataType | DataTypeClass]] = {
+    **dict.fromkeys(("event_id", "process_id", "device", "dur_ns", "exclusive_ns", "start"), pl.Int64),
+    "way": pl.Enum(list(WAYS)),
+    "cause": pl.Enum(list(CAUSES)),
+    **dict.fromkeys(("address", "size_bytes", "origin", "place"), pl.Int64),
+}
 
 
 @once_per_report
@@ -69,6 +71,8 @@ def moves(report: Report) -> pl.DataFrame:
     unified = names.filter(names.cast(pl.String).str.contains("(?i)^unified")).implode()
     keys = ("row", "event_id", "process_id", "device", "dur_ns", "exclusive_ns", "detail")
     copies = work.filter(pl.col("detail").is_in(unified)).select(*keys, start="began")
+    if copies.is_empty():  # the table of processes may be damaged where nothing asks for it
+        return pl.DataFrame(schema=_MOVES)
     ends = ("source_device", "target_device")
     moved = with_facts(report, copies, "address", "size_bytes", "migration_cause", *ends)
     way = _first_match(pl.col("detail"), WAYS)

@@ -369,6 +369,9 @@ _COUNT_BYTES: Final = 8
 #: Smaller copies are of numbers.
 _LEAST_BYTES: Final = 1 << 12
 
+#: A call that waits returns so long after a copy's, at most (ns).
+_RETURN_NS: Final = 50_000
+
 _MASKS: Final = Told(
     "boolean-masks",
     "A boolean mask or nonzero makes the host wait for a shape",
@@ -444,14 +447,13 @@ def _kernels(report: Report) -> pl.DataFrame:
 
 @Rule
 def downloads(report: Report) -> Findings:
-    """At most one finding per device, on copies of a model, or of data, to the host in each iteration.
-
-    What the host does next, until it launches again, it does with them.
-    """
+    """At most one finding per device, on copies of a model, or of data, to the host in each iteration."""
     iterations = per_iteration(report).iterations or 1
     to_host = with_next(launched(report), (pl.col("way") == TO_HOST) & (pl.col("bytes") >= _LEAST_BYTES))
     copies = to_host.filter((pl.col("next_way") != TO_DEVICE).fill_null(value=True))
-    copies = copies.with_columns(end=pl.coalesce("next_call_start", "call_end"))
+    after, another = pl.col("next_call_start"), (pl.col("next_way") == TO_HOST).fill_null(value=False)
+    end = pl.when(another).then(after).otherwise(pl.min_horizontal(after, pl.col("call_end") + _RETURN_NS))
+    copies = copies.with_columns(end=pl.coalesce(end, "call_end"))
     seen = copies.join(exclusive_operations(report).select("row"), on="row", how="semi")
     if (moved := total(seen, "bytes")) >= LARGE_BYTES * iterations:
         many = per_iteration(report).plural(seen.height, "copy", "to the host")

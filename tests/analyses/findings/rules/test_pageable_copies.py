@@ -389,14 +389,6 @@ def test_data_that_the_host_asks_for(rule, make, words):
     assert [words in f"{one.text} {one.action}" for one in found] == [True] * (words is not None)
 
 
-def test_what_the_host_does_with_a_copy_until_it_launches_again_goes_with_it():
-    """It computes for 300 µs on what came in 100 µs, and launches again."""
-    parts = (copy(at, 20 * MIB, took=100_000) + launch_at(at + 400_000, "next") for at in range(0, 3 * STEP, STEP))
-    of = report([event for part in parts for event in part]).narrow(window=Window(0, 3 * STEP, count=3, each="step"))
-    (one,) = downloads(of)
-    assert one.at_stake_ns >= 3 * 390_000
-
-
 NCCL = Path(__file__).parents[3] / "reports" / "nccl.sqlite"
 
 
