@@ -50,7 +50,7 @@ HOST: Final = -1
 NOWHERE: Final = -2
 
 #: The columns of :func:`moves`.
-_MOVES: Final[dict[str, DataType | DataTypeClass]] = {
+_MOVES: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
     **dict.fromkeys(("event_id", "process_id", "device", "dur_ns", "exclusive_ns", "start"), pl.Int64),
     "way": pl.Enum(list(WAYS)),
     "cause": pl.Enum(list(CAUSES)),
@@ -77,7 +77,7 @@ def moves(report: Report) -> pl.DataFrame:
     moved = with_facts(report, copies, "address", "size_bytes", "migration_cause", *ends)
     way = _first_match(pl.col("detail"), WAYS)
     named = moved.with_columns(way.alias("way"), _first_match(pl.col("migration_cause"), CAUSES).alias("cause"))
-    return _ends(report, named).with_columns(pl.col("size_bytes").fill_null(0)).select(_MOVES)
+    return _ends(report, named).with_columns(pl.col("size_bytes").fill_null(0)).select(*_MOVES)
 
 
 def _first_match(label: pl.Expr, words: dict[str, str]) -> pl.Expr:
