@@ -52,11 +52,13 @@ def test_a_table_is_meant_where_a_folder_is_called_so_too(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("order", [("ledger", SQUARE), (SQUARE, "ledger")])
 def test_a_picture_stands_before_or_behind_its_report(order, tmp_path):
+    pytest.importorskip("matplotlib")
     printed("plot", *order, "-o", tmp_path / "ledger.svg")
     assert b"<svg" in (tmp_path / "ledger.svg").read_bytes()
 
 
 def test_a_roofline_is_drawn_as_it_was(tmp_path):
+    pytest.importorskip("matplotlib")
     printed("roofline", SQUARE, f"--plot={tmp_path / 'roof.html'}")
     printed("plot", "roofline", SQUARE, "-o", tmp_path / "again.html")
     assert b"<svg" in (tmp_path / "roof.html").read_bytes()

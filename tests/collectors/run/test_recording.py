@@ -50,7 +50,10 @@ def test_one_that_takes_too_long_is_told(stand_ins):
     [
         ({"TORCH_EXTENSIONS_DIR": "/e", "XDG_CACHE_HOME": "/c"}, "/e"),
         ({"TORCH_EXTENSIONS_DIR": "", "XDG_CACHE_HOME": "/c"}, "/c/torch_extensions"),
-        ({"XDG_CACHE_HOME": "", "HOME": "/home/someone"}, "/home/someone/.cache/torch_extensions"),
+        (
+            {"TORCH_EXTENSIONS_DIR": "", "XDG_CACHE_HOME": "", "HOME": "/home/someone"},
+            "/home/someone/.cache/torch_extensions",
+        ),
     ],
 )
 def test_extensions_are_built_where_torch_is_told_to(monkeypatch, chosen, found):
