@@ -16,7 +16,6 @@ from hypothesis.internal.conjecture import engine
 from support.one_in import mark_most_slow
 
 settings.register_profile("quick", deadline=None, max_examples=12, derandomize=True)
-settings.register_profile("fewer", settings.get_profile("quick"), max_examples=6)
 settings.register_profile("more", settings.get_profile("quick"), max_examples=30)
 settings.register_profile("longer", deadline=None, max_examples=500)
 settings.register_profile("hunt", deadline=None, max_examples=20_000)
