@@ -416,7 +416,7 @@ def called_in_turn(report: Report) -> Findings:
     change = merged(groups)._replace(calls=calls.filter(~launching), host=spared.select("process_id", "start", "end"))
     many = per_iteration(report).plural(own.height, "time")
     module = literal(own.group_by("module").len().sort("len", "module").item(-1, "module"))
-    told = _IN_TURN._replace(headline=_IN_TURN.headline.format(module=module, many=many))
+    told = _IN_TURN.of(module=module, many=many)
     for device, idle in _idle_in(report, own).items():
         busy = inside.filter(device=device).select("start", "end")
         claims = intervals.union(pl.concat([idle.select("start", "end"), busy]))
@@ -426,7 +426,8 @@ def called_in_turn(report: Report) -> Findings:
             f"GPU {device} idles or works for that for {per_iteration(report).time(intervals.length(claims))}. At once "
             "they are one call, whose kernels fill the GPU.",
             claims,
-        )._replace(mending=change)
+            mending=change,
+        )
 
 
 @Rule
