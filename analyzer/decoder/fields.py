@@ -178,7 +178,7 @@ class KernelName(NamedTuple):
 
     Attributes:
         function: The function's qualified name, without parameters and template arguments.
-        family: What it does, such as gemm, of those in docs/kernel-names.md; ``other`` if the name does not reveal it.
+        family: What it does, such as gemm, of those in docs/subjects.md; ``other`` if the name does not reveal it.
         library: The library, such as cublas, cutlass, cudnn, nccl, aten, inductor.
         operation: What it computes, such as pow, sum, allreduce, fprop.
         kind: Inductor's kind of kernel: pointwise, reduction, persistent_reduction, template, foreach, split_scan.

@@ -21,15 +21,9 @@ from unittest.mock import patch
 from kanalyze.cli import main
 
 ROOT = Path(__file__).parents[2]
-FILES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+FILES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
-#: docs/tables.md is this command's output below its heading.
-TABLES = ROOT / "docs" / "tables.md"
-TABLES_COMMAND = "kanalyze show --format markdown"
-
-#: The first part of docs/findings.md is its introduction and this command's output.
-FINDINGS = ROOT / "docs" / "findings.md"
-SECOND_PART = "\n# Seen in the reference workloads\n"
+#: Prints the page of all findings.
 FINDINGS_COMMAND = "kanalyze explain --format markdown"
 
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -76,17 +70,6 @@ def _commands(block):
     return [line.removeprefix(_PROMPT) for line in block.splitlines() if line.startswith(_PROMPT)]
 
 
-def findings_page(text):
-    """docs/findings.md with the explanations that `text`, the page, has between its two parts."""
-    before, _, rest = text.partition("\n## ")
-    return f"{before}\n{printed(FINDINGS_COMMAND)}{SECOND_PART}{rest.partition(SECOND_PART)[2]}"
-
-
-def tables_page():
-    """What docs/tables.md has to be."""
-    return f"# Tables\n\n{printed(TABLES_COMMAND)}"
-
-
 def commands(text):
     """The commands in the console blocks of a page."""
     return [command for block in _BLOCK.findall(text) for command in _commands(block)]
@@ -97,7 +80,5 @@ if __name__ == "__main__":
 
     page_schema.FILE.write_text(page_schema.text())
     with tempfile.TemporaryDirectory() as place, chdir(folder(Path(place))):
-        TABLES.write_text(tables_page())
-        FINDINGS.write_text(findings_page(FINDINGS.read_text()))
         for path in FILES:
             path.write_text(refreshed(path.read_text()))

@@ -2,7 +2,7 @@
 
 Small tables are read row by row with :mod:`sqlite3`; large ones are decoded page by page
 (:mod:`kanalyze.readers.storage.table_scan`), without which reports of gigabytes would take minutes.
-docs/reading-sqlite.md has the measurements behind that choice.
+docs/dev/reading-sqlite.md has the measurements behind that choice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kanalyze.errors import ClosedReportError, DamagedReportError, UnreadableRep
 from kanalyze.files import database_uri, page_bytes, quoted, readable, regular
 from kanalyze.machinery import one_blas_thread
 
-#: Larger tables are decoded by pages; below, importing numpy costs more than it saves (docs/reading-sqlite.md).
+#: Larger tables are decoded by pages; below, importing numpy costs more than it saves (docs/dev/reading-sqlite.md).
 PAGES_FROM_ROWS: Final = 40_000
 #: The same where numpy is imported anyway, for a larger table: decoding by pages begins to save time here.
 PAGES_ANYWAY_FROM_ROWS: Final = 2_000
