@@ -72,6 +72,10 @@ if TYPE_CHECKING:  # the public names, for type checkers and for the list of tab
     from kanalyze.analyses.replay.critical_path import critical_path as critical_path
     from kanalyze.analyses.streams.concurrency import concurrency as concurrency
     from kanalyze.analyses.timeline.gpu_units import gpu_units as gpu_units
+    from kanalyze.analyses.work.roofs import budget as budget
+    from kanalyze.analyses.work.roofs import mfu as mfu
+    from kanalyze.analyses.work.roofs import roofs as roofs
+    from kanalyze.analyses.work.work import work as work
     from kanalyze.errors import KanalyzeError as KanalyzeError
     from kanalyze.notebook import compare as compare
     from kanalyze.notebook import ranks as ranks

@@ -244,6 +244,8 @@ OP_DETAIL = Table(
         input_shapes category?: Dimensions of its inputs, a JSON list as recorded.
         input_types category?: Types of its inputs, a JSON list as recorded.
         input_strides category?: Strides of its inputs, a JSON list as recorded.
+        input_values category?: Values of its inputs that are no tensors, such as a stride of a convolution, a JSON list
+            as recorded.
     """),
     purpose="ids, shapes and types of each operator call",
     tools=recorders("op"),

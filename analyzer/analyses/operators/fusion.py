@@ -192,7 +192,11 @@ _ELEMENT_BYTES: Final = {
 _OVERWRITES: Final = ("aten::copy_", "aten::fill_", "aten::zero_", "aten::_foreach_copy_", "aten::_foreach_zero_")
 
 
-class _Tensor(NamedTuple):
+#: The type of an input that is a list of tensors.
+_LISTED: Final = "TensorList"
+
+
+class Tensor(NamedTuple):
     """A tensor: its dimensions, its elements in memory (broadcast ones count once), and bytes per element."""
 
     shape: tuple[int, ...]
@@ -214,13 +218,13 @@ def sizes(operators: pl.DataFrame) -> pl.DataFrame:
     keys = ["name", "input_shapes", "input_types", "input_strides", "element_bytes"]
     distinct = operators.select(keys).unique()
     texts = distinct.with_columns(pl.col(keys[:4]).cast(pl.String))
-    found = [_shape_sizes(name, _inputs(*told)) or (None, None, None) for name, *told in texts.iter_rows()]
+    found = [sizes_of(name, inputs_of(*told)) or (None, None, None) for name, *told in texts.iter_rows()]
     known = distinct.hstack(pl.DataFrame(found, schema=dict.fromkeys(_SIZES, pl.Int64), orient="row"))
     joined = operators.select(keys).join(known, on=keys, how="left", nulls_equal=True, maintain_order="left")
     return joined.select(_SIZES)
 
 
-def _shape_sizes(name: str, inputs: list[list[_Tensor]]) -> tuple[int, int, int] | None:
+def sizes_of(name: str, inputs: list[list[Tensor]]) -> tuple[int, int, int] | None:
     tensors = [tensor for one in inputs for tensor in one]
     if not tensors:
         return None
@@ -237,24 +241,26 @@ def _shape_sizes(name: str, inputs: list[list[_Tensor]]) -> tuple[int, int, int]
     return found if max(found) <= LARGEST else None
 
 
-def _broadcast(tensors: list[_Tensor]) -> int:
+def _broadcast(tensors: list[Tensor]) -> int:
     """The elements of the broadcast of these tensors."""
     rank = max(len(tensor.shape) for tensor in tensors)
     padded = [(1,) * (rank - len(tensor.shape)) + tensor.shape for tensor in tensors]
     return math.prod(max(lengths) for lengths in zip(*padded, strict=True))
 
 
-def _inputs(
+def inputs_of(
     shapes: str | None, types: str | None, strides: str | None, element_bytes: int | None
-) -> list[list[_Tensor]]:
+) -> list[list[Tensor]]:
     """The tensors of each input; empty for inputs that are no tensors. No inputs where they are unknown."""
-    dims, names, steps = _list(shapes), _list(types), _list(strides)
+    dims, steps = parsed(shapes), parsed(strides)
+    # ranges of nsys have no types: all of one that the kernel's name tells
+    names = parsed(types) if types else [_LISTED if dim and isinstance(dim[0], list) else None for dim in dims]
     if len(dims) != len(names):
         return []
-    found: list[list[_Tensor]] = []
+    found: list[list[Tensor]] = []
     for dim, name, step in zip_longest(dims, names, steps[: len(dims)]):
-        several = name == "TensorList"
-        size = element_bytes if several else _bytes_of(name)
+        several = name == _LISTED
+        size = element_bytes if several or not types else _bytes_of(name)
         if several and (size is None or not isinstance(dim, list)):
             return []
         dims_of, steps_of = (dim, step) if several else ([dim], [step])
@@ -263,7 +269,7 @@ def _inputs(
     return found
 
 
-def _tensors(dims: list[Any], steps: Any, size: int) -> Iterator[_Tensor]:  # noqa: ANN401 - what a file says
+def _tensors(dims: list[Any], steps: Any, size: int) -> Iterator[Tensor]:  # noqa: ANN401 - what a file says
     for at, dim in enumerate(dims):
         if not isinstance(dim, list) or not all(isinstance(one, int) and one >= 0 for one in dim):
             continue
@@ -271,7 +277,7 @@ def _tensors(dims: list[Any], steps: Any, size: int) -> Iterator[_Tensor]:  # no
         once = dim
         if isinstance(step, list) and len(step) == len(dim):
             once = [1 if jump == 0 else length for length, jump in zip(dim, step, strict=True)]
-        yield _Tensor(tuple(dim), math.prod(once), size)
+        yield Tensor(tuple(dim), math.prod(once), size)
 
 
 def _bytes_of(name: object) -> int | None:
@@ -280,7 +286,7 @@ def _bytes_of(name: object) -> int | None:
     return 1 if name.startswith("c10::Float8") else _ELEMENT_BYTES.get(name)
 
 
-def _list(text: str | None) -> list[Any]:
+def parsed(text: str | None) -> list[Any]:
     try:
         found = json.loads(text) if text else None
     except ValueError:

@@ -31,7 +31,7 @@ Number = int | str | None
 
 #: Arguments that are kept as they stand, as codes of texts; all others are numbers.
 KEPT: Final = frozenset(
-    {"collective", "grid", "block", "input_shapes", "input_types", "input_strides"}
+    {"collective", "grid", "block", "input_shapes", "input_types", "input_strides", "input_values"}
     | {"copy_kind", "source_kind", "target_kind"}
 )
 
@@ -59,6 +59,7 @@ _OP: Final = _arguments(
     input_shapes="Input Dims",
     input_types="Input type",
     input_strides="Input Strides",
+    input_values="Concrete Inputs",
 )
 _DEVICE: Final = _arguments(
     "DeviceArgs",

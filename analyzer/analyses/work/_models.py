@@ -1,0 +1,468 @@
+"""FLOPs and least bytes of operators, by the shapes, types and values of their inputs.
+
+A product of A (m × k) and B (k × n) takes 2·m·n·k FLOPs, a fused multiply-add being two. Least bytes are those of each
+tensor that must be read or written, once; what stays in registers or shared memory is none.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from kanalyze.analyses.operators.fusion import Tensor, inputs_of, is_elementwise, parsed, sizes_of
+from kanalyze.columns import LARGEST
+from kanalyze.decoder.fields import KernelName
+
+#: How the work of an operator is known: from its formula, or at least so much, such as rows that an index chooses.
+MODEL, BOUND = "model", "bound"
+
+
+class Product(NamedTuple):
+    """`batch` products of m × k and k × n, as one kernel computes them.
+
+    Tiles lie on m, n and k in that order. BLAS stores matrices by columns, so that it computes the transposed result of
+    row-major tensors: m is then the columns of the result.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+
+    @property
+    def flop(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.m * self.n * self.k * self.batch
+
+
+class Pairs(NamedTuple):
+    """Queries and keys of attention, the FLOPs of a pair over all heads, and whether a causal mask leaves pairs out."""
+
+    queries: int
+    keys: int
+    flop: int
+    causal: bool
+
+    @property
+    def kept(self) -> int:
+        """Pairs that the mask keeps: a query at i sees keys up to i."""
+        if not self.causal:
+            return self.queries * self.keys
+        seen = min(self.queries, self.keys)
+        return seen * (seen + 1) // 2 + (self.queries - seen) * self.keys
+
+
+class Work(NamedTuple):
+    """What one call of an operator has to do.
+
+    Attributes:
+        flop: FLOPs of products, convolutions and attention; 0 for operators that their bytes bound.
+        bytes: The least that it reads and writes.
+        tiled: What one kernel computes in tiles, by which more is executed; None for others.
+        known: :data:`MODEL` or :data:`BOUND`.
+    """
+
+    flop: int
+    bytes: int
+    tiled: Product | Pairs | None = None
+    known: str = MODEL
+
+
+class Call(NamedTuple):
+    """A call of an operator.
+
+    Attributes:
+        name: The operator.
+        inputs: The tensors of each input.
+        values: The value of each input that is no tensor, as text; empty where they were not recorded, as in nsys.
+        causal: Whether the kernel's name says that the mask is causal; None for names that do not tell.
+    """
+
+    name: str
+    inputs: list[list[Tensor]]
+    values: list[str]
+    causal: bool | None = None
+
+    def tensor(self, place: int) -> Tensor | None:
+        """The only tensor of an input; None if it is something else."""
+        one = self.inputs[place] if place < len(self.inputs) else []
+        return one[0] if len(one) == 1 else None
+
+    def numbers(self, place: int) -> list[int] | None:
+        """An input that is a list of integers, such as a stride."""
+        return [int(one) for one in re.findall(r"-?\d+", self.values[place])] if self.value(place) else None
+
+    def true(self, place: int) -> bool:
+        """Whether an input is True, or the number of a mask's kind that is causal."""
+        return self.value(place) in {"True", "1", "2"}
+
+    def value(self, place: int) -> str:
+        return self.values[place] if place < len(self.values) else ""
+
+
+def _bytes(*tensors: Tensor | None) -> int:
+    """The bytes of tensors as they lie in memory."""
+    return sum(one.stored * one.element_bytes for one in tensors if one is not None)
+
+
+def _read(call: Call) -> int:
+    return _bytes(*(tensor for one in call.inputs for tensor in one))
+
+
+# Products of matrices. Sources: the definitions of aten's native_functions.yaml.
+
+#: Where the two factors stand among the inputs, by operator.
+_FACTORS: Final = {
+    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::matmul", "aten::_scaled_mm", "aten::_int_mm"), (0, 1)),
+    **dict.fromkeys(("aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::baddbmm_", "aten::addbmm"), (1, 2)),
+    **dict.fromkeys(("aten::mv", "aten::dot", "aten::vdot"), (0, 1)),
+    **dict.fromkeys(("aten::addmv", "aten::addmv_", "aten::_addmm_activation"), (1, 2)),
+    **dict.fromkeys(("aten::linear", "aten::_grouped_mm", "aten::_scaled_grouped_mm"), (0, 1)),
+}
+
+#: Bytes of each element of the result where it has another type than the factors: aten's out_dtype, by its number.
+_OUT_BYTES: Final = {"5": 2, "6": 4, "15": 2}
+
+
+def _product(call: Call) -> Work | None:
+    first, second = (call.tensor(place) for place in _FACTORS[call.name])
+    if first is None or second is None or not first.shape:
+        return None
+    if call.name.endswith("grouped_mm"):
+        return _grouped(first, second)
+    b = second.shape[::-1] if call.name == "aten::linear" else second.shape
+    k = first.shape[-1]
+    m = first.shape[-2] if len(first.shape) > 1 else 1
+    n = b[-1] if len(b) > 1 else 1
+    batch = math.prod(first.shape[:-2])
+    if len(b) == 2 and batch > 1:  # noqa: PLR2004 - a matrix, which all products share
+        m, batch = m * batch, 1
+    if (b[-2] if len(b) > 1 else b[0]) != k:
+        return None
+    product = Product(n, m, k, batch) if len(b) > 1 else Product(m, n, k, batch)
+    out = m * n * batch * max(first.element_bytes, _OUT_BYTES.get(call.values[6] if len(call.values) > 6 else "", 0))  # noqa: PLR2004
+    return Work(product.flop, _read(call) + out, product)
+
+
+def _grouped(rows: Tensor, weights: Tensor) -> Work | None:
+    """Rows of groups, each with a matrix of its own; the groups' sizes are not recorded, the sum of them is."""
+    if len(rows.shape) != 2 or len(weights.shape) != 3:  # noqa: PLR2004
+        return None
+    product = Product(rows.shape[0], weights.shape[2], rows.shape[1])
+    out = rows.shape[0] * weights.shape[2] * rows.element_bytes
+    return Work(product.flop, _bytes(rows) + out, None, BOUND)
+
+
+# Convolutions, as products of N·P·Q × (C/groups)·R·S and (C/groups)·R·S × K. Source: Chetlur et al., cuDNN, 2014.
+
+
+class _Convolution(NamedTuple):
+    """Places of a convolution's inputs; gradient is that of the result, where it is backward."""
+
+    data: int
+    weight: int
+    padding: int
+    stride: int
+    dilation: int
+    groups: int | None
+    gradient: int | None = None
+    mask: int | None = None
+    transposed: int | bool = False
+
+
+_CONVOLUTIONS: Final = {
+    "aten::cudnn_convolution": _Convolution(0, 1, 2, 3, 4, 5),
+    "aten::cudnn_convolution_relu": _Convolution(0, 1, 4, 3, 5, 6),
+    "aten::cudnn_convolution_add_relu": _Convolution(0, 1, 6, 5, 7, 8),
+    "aten::cudnn_convolution_transpose": _Convolution(0, 1, 2, 4, 5, 6, transposed=True),
+    "aten::miopen_convolution": _Convolution(0, 1, 3, 4, 5, 6),
+    "aten::miopen_depthwise_convolution": _Convolution(0, 1, 3, 4, 5, 6),
+    "aten::_conv_depthwise2d": _Convolution(0, 1, 5, 4, 6, None),
+    "aten::conv_depthwise3d": _Convolution(0, 1, 5, 4, 6, None),
+    "aten::_slow_conv2d_forward": _Convolution(0, 1, 5, 4, 99, None),
+    "aten::slow_conv3d_forward": _Convolution(0, 1, 5, 4, 99, None),
+    "aten::slow_conv_dilated2d": _Convolution(0, 1, 5, 4, 6, None),
+    "aten::convolution": _Convolution(0, 1, 4, 3, 5, 8, transposed=6),
+    "aten::_convolution": _Convolution(0, 1, 4, 3, 5, 8, transposed=6),
+    "aten::convolution_backward": _Convolution(1, 2, 5, 4, 6, 9, gradient=0, mask=10, transposed=7),
+}
+
+
+def _convolution(call: Call) -> Work | None:
+    places = _CONVOLUTIONS[call.name]
+    data, weight = call.tensor(places.data), call.tensor(places.weight)
+    if data is None or weight is None or len(data.shape) != len(weight.shape):
+        return None
+    turned = places.transposed if isinstance(places.transposed, bool) else call.true(places.transposed)
+    gradient = None if places.gradient is None else call.tensor(places.gradient)
+    if gradient is None and not call.values:
+        return None  # by stride and padding the result could be of any size
+    over: Tensor | None
+    if gradient is not None:
+        # forward a convolution of as many multiplications, transposed or not
+        over, factor = (data if turned else gradient), _gradients(call, places)
+    elif turned:
+        over, factor = data, 1
+    else:
+        over, factor = _result(call, places, data, weight, turned=False), 1
+    if over is None:
+        return None
+    spatial, filters = math.prod(over.shape[2:]), math.prod(weight.shape[2:])
+    # the weights are K × C/groups × R × S; of a transposed one C × K/groups × R × S
+    product = Product(over.shape[0] * spatial, weight.shape[0], weight.shape[1] * filters)
+    wrote = _bytes(data, weight) if gradient is not None else _bytes(_result(call, places, data, weight, turned=turned))
+    single = gradient is None and not turned and weight.shape[1] == data.shape[1]
+    known = MODEL if call.values else BOUND
+    return Work(factor * product.flop, _bytes(data, weight, gradient) + wrote, product if single else None, known)
+
+
+def _gradients(call: Call, places: _Convolution) -> int:
+    """Products of a backward convolution: of the data's gradient, and of the weights'; at least one of them."""
+    return max(re.findall("True|False", call.value(places.mask or 0))[:2].count("True"), 1)
+
+
+def _result(call: Call, places: _Convolution, data: Tensor, weight: Tensor, *, turned: bool) -> Tensor | None:
+    """The result of a forward convolution; of a transposed one without what its output padding adds."""
+    dims = len(data.shape) - 2
+    padding, stride, dilation = (
+        call.numbers(place) or [default] * dims
+        for place, default in ((places.padding, 0), (places.stride, 1), (places.dilation, 1))
+    )
+    if not dims or not len(padding) == len(stride) == len(dilation) == dims or min(stride) < 1:
+        return None
+    spatial = [
+        (length - 1) * step - 2 * pad + spread * (width - 1) + 1
+        if turned
+        else (length + 2 * pad - spread * (width - 1) - 1) // step + 1
+        for length, width, pad, step, spread in zip(
+            data.shape[2:], weight.shape[2:], padding, stride, dilation, strict=True
+        )
+    ]
+    shape = (data.shape[0], weight.shape[1 if turned else 0], *spatial)
+    return Tensor(shape, math.prod(shape), data.element_bytes) if min(spatial) > 0 else None
+
+
+# Attention: two products forward, five backward (Dao, FlashAttention-2, 2023, section 3); of a causal mask the pairs
+# that it keeps alone count.
+
+
+class _Attention(NamedTuple):
+    """Place of the queries (keys and values follow), whether heads come before positions, place of the causal flag."""
+
+    query: int
+    heads_first: bool
+    causal: int
+    backward: bool = False
+
+
+_ATTENTIONS: Final = {
+    "aten::_flash_attention_forward": _Attention(0, heads_first=False, causal=8),
+    "aten::_flash_attention_backward": _Attention(1, heads_first=False, causal=11, backward=True),
+    "aten::_efficient_attention_forward": _Attention(0, heads_first=False, causal=9),
+    "aten::_efficient_attention_backward": _Attention(1, heads_first=False, causal=14, backward=True),
+    "aten::_cudnn_attention_forward": _Attention(0, heads_first=True, causal=10),
+    "aten::_cudnn_attention_backward": _Attention(1, heads_first=True, causal=14, backward=True),
+    "aten::_scaled_dot_product_flash_attention": _Attention(0, heads_first=True, causal=4),
+    "aten::_scaled_dot_product_flash_attention_backward": _Attention(1, heads_first=True, causal=11, backward=True),
+    "aten::_scaled_dot_product_efficient_attention": _Attention(0, heads_first=True, causal=6),
+    "aten::_scaled_dot_product_cudnn_attention": _Attention(0, heads_first=True, causal=6),
+    "aten::_scaled_dot_product_cudnn_attention_backward": _Attention(1, heads_first=True, causal=14, backward=True),
+    "flash_attn::_flash_attn_forward": _Attention(0, heads_first=False, causal=5),
+    "flash_attn::_flash_attn_backward": _Attention(1, heads_first=False, causal=11, backward=True),
+}
+
+
+def _attention(call: Call) -> Work | None:
+    places = _ATTENTIONS[call.name]
+    query, key, value = (call.tensor(places.query + step) for step in range(3))
+    if query is None or key is None or value is None or len(query.shape) != 4:  # noqa: PLR2004 - packed: unknown lengths
+        return None
+    position = 2 if places.heads_first else 1
+    heads, queries, keys = query.shape[3 - position], query.shape[position], key.shape[position]
+    of_keys, of_values = (3, 2) if places.backward else (1, 1)
+    depth = of_keys * query.shape[3] + of_values * value.shape[3]
+    causal = call.true(places.causal) if call.values else call.causal
+    pairs = Pairs(queries, keys, 2 * query.shape[0] * heads * depth, causal is not False)
+    known = BOUND if causal is None else MODEL
+    out = math.prod(query.shape[:3]) * value.shape[3] * query.element_bytes
+    wrote = _bytes(query, key, value) if places.backward else out
+    return Work(pairs.kept * pairs.flop, _read(call) + wrote, None if causal is None else pairs, known)
+
+
+# What reads and writes tensors of known shapes, and computes little with each element.
+
+
+class _Moves(NamedTuple):
+    """How often the bytes of the first shaped input are written, beside that all inputs are read; at least, or so."""
+
+    written: float
+    known: str = MODEL
+
+
+_ROWS: Final = {
+    # a row of the result depends on a row, a channel or all of the input, which is read and written once
+    **dict.fromkeys(("aten::_softmax", "aten::_log_softmax", "aten::native_layer_norm"), _Moves(1)),
+    **dict.fromkeys(("aten::_softmax_backward_data", "aten::_log_softmax_backward_data"), _Moves(1)),
+    **dict.fromkeys(("aten::_fused_rms_norm", "aten::native_group_norm", "aten::native_batch_norm"), _Moves(1)),
+    **dict.fromkeys(("aten::cudnn_batch_norm", "aten::miopen_batch_norm", "aten::batch_norm_elemt"), _Moves(1)),
+    **dict.fromkeys(("aten::_native_batch_norm_legit", "aten::_batch_norm_with_update"), _Moves(1)),
+    **dict.fromkeys(("aten::native_layer_norm_backward", "aten::_fused_rms_norm_backward"), _Moves(1)),
+    **dict.fromkeys(("aten::native_group_norm_backward", "aten::native_batch_norm_backward"), _Moves(1)),
+    **dict.fromkeys(("aten::cudnn_batch_norm_backward", "aten::miopen_batch_norm_backward"), _Moves(1)),
+    **dict.fromkeys(("aten::cat", "aten::_foreach_copy_", "aten::cumsum", "aten::cumprod"), _Moves(1)),
+    **dict.fromkeys(("aten::flip", "aten::roll", "aten::sort", "aten::tril", "aten::triu"), _Moves(1)),
+    # reductions write little, and at least their input is read
+    **dict.fromkeys(
+        [f"aten::{name}" for name in ("sum", "mean", "max", "min", "amax", "amin", "argmax", "argmin", "prod", "all")]
+        + [f"aten::{name}" for name in ("any", "norm", "var", "std", "var_mean", "linalg_vector_norm", "logsumexp")]
+        + ["aten::_foreach_norm", "aten::batch_norm_stats", "aten::topk", "aten::bincount", "aten::histc"],
+        _Moves(0),
+    ),
+    **dict.fromkeys(
+        ("aten::max_pool2d_with_indices", "aten::avg_pool2d", "aten::adaptive_avg_pool2d"), _Moves(0, BOUND)
+    ),
+    **dict.fromkeys(("aten::upsample_nearest2d", "aten::upsample_bilinear2d"), _Moves(0, BOUND)),
+}
+
+
+def _rows(call: Call) -> Work | None:
+    rule = _ROWS[call.name]
+    first = next((one for one in call.inputs if one and one[0].shape), None)
+    if first is None:
+        return None
+    return Work(0, _read(call) + int(rule.written * _bytes(*first)), None, rule.known)
+
+
+# Rows that an index chooses: how many different ones is not recorded, so that what they take of the table is none.
+
+
+def _gather(call: Call) -> Work | None:
+    """Reads an index and writes what it chooses."""
+    index = call.tensor(2) if call.name != "aten::embedding" else call.tensor(1)
+    table = call.tensor(0)
+    if index is None or table is None:
+        return None
+    chosen = math.prod(index.shape)
+    if call.name in {"aten::embedding", "aten::index_select"}:
+        chosen *= math.prod(table.shape) // max(table.shape[0], 1)
+    return Work(0, _bytes(index) + chosen * table.element_bytes, None, BOUND)
+
+
+def _embedding_backward(call: Call) -> Work | None:
+    gradient, index, rows = call.tensor(0), call.tensor(1), call.numbers(2)
+    if gradient is None or index is None or not rows or not gradient.shape:
+        return None
+    return Work(0, _bytes(gradient, index) + rows[0] * gradient.shape[-1] * gradient.element_bytes)
+
+
+def _fused_optimizer(call: Call) -> Work | None:
+    """Reads weights, gradients and what it keeps of them; writes weights and what it keeps."""
+    lists = [one for one in call.inputs[:5] if one]
+    gradients = 1  # the second list
+    written = [one for place, one in enumerate(lists) if place != gradients]
+    return Work(0, sum(_bytes(*one) for one in lists + written)) if len(lists) > 1 else None
+
+
+def _elementwise(call: Call) -> Work | None:
+    """Operators whose kernels compute each element from those at the same place."""
+    inputs = call.inputs
+    if "addcmul" in call.name:  # the square of one, mostly
+        inputs = inputs[:2] + inputs[3:]
+    if call.name in _WRITES_ALONE:
+        return Work(0, _bytes(*inputs[0])) if inputs and inputs[0] else None
+    sizes = sizes_of(call.name, inputs)
+    if sizes is None:
+        return None
+    elements, read, written = sizes
+    single = call.name.rstrip("_") in _COMPARISONS and not call.name.endswith("_")
+    return Work(0, read + (elements if single else written))
+
+
+#: Operators that fill their first input with numbers.
+_WRITES_ALONE: Final = frozenset(
+    f"aten::{name}_" for name in ("normal", "uniform", "random", "exponential", "bernoulli", "log_normal", "geometric")
+)
+
+#: Operators whose result is one byte of truth each.
+_COMPARISONS: Final = frozenset(
+    f"aten::{name}"
+    for name in (
+        "gt",
+        "lt",
+        "ge",
+        "le",
+        "eq",
+        "ne",
+        "isnan",
+        "isinf",
+        "isfinite",
+        "isposinf",
+        "isneginf",
+        "logical_not",
+    )
+) | {f"aten::logical_{name}" for name in ("and", "or", "xor")}
+
+#: FLOPs, bytes of an operator's call.
+_Model = Callable[[Call], Work | None]
+
+_MODELS: Final[dict[str, _Model]] = {
+    **dict.fromkeys(_FACTORS, _product),
+    **dict.fromkeys(_CONVOLUTIONS, _convolution),
+    **dict.fromkeys(_ATTENTIONS, _attention),
+    **dict.fromkeys(_ROWS, _rows),
+    **dict.fromkeys(("aten::gather", "aten::index_select", "aten::embedding"), _gather),
+    "aten::embedding_dense_backward": _embedding_backward,
+    **dict.fromkeys((f"aten::_fused_{name}_" for name in ("adam", "adamw", "sgd", "adagrad")), _fused_optimizer),
+}
+
+
+@lru_cache(maxsize=4096)
+def work_of(name: str, inputs: tuple[str | None, ...], said: KernelName, element_bytes: int | None) -> Work | None:
+    """The work of one call of an operator.
+
+    Args:
+        name: Such as ``aten::mm``.
+        inputs: Shapes, types, strides and values of its inputs, JSON lists as recorded; None for what was not.
+        said: The name of the longest of its kernels.
+        element_bytes: Bytes of an element where types do not tell.
+
+    Returns:
+        None for an operator without a model, or without what its model needs.
+    """
+    model = _MODELS.get(name, _elementwise if is_elementwise(said) or name in _WRITES_ALONE else None)
+    shapes, types, strides, values = inputs
+    tensors = [] if model is None else inputs_of(shapes, types, strides, element_bytes)
+    if model is None or not tensors:
+        return None
+    texts = [one if isinstance(one, str) else json.dumps(one) for one in parsed(values)]
+    work = model(Call(name, tensors, texts, said.causal))
+    return work if work is None or max(work.flop, work.bytes) <= LARGEST else None
+
+
+def executed_flop(tiled: Product | Pairs, said: KernelName) -> int | None:
+    """The FLOPs of a product or of attention whose tiles are filled up; None where the kernel's name tells no tile.
+
+    Blocks of a cluster work together, so that their number is a multiple of the cluster's.
+    """
+    if len(said.tile) < 2:  # noqa: PLR2004
+        return None
+    if isinstance(
+        tiled, Pairs
+    ):  # queries and keys that one block sees begin and end with a multiple of the larger side
+        side = 2 * said.tile[0] if said.library == "cudnn" else max(said.tile[:2])  # two warpgroups, a tile each
+        queries, keys = (_filled(one, side) for one in (tiled.queries, tiled.keys))
+        blocks = queries // side
+        pairs = sum(min(keys, (block + 1) * side) * side for block in range(blocks)) if tiled.causal else queries * keys
+        return pairs * tiled.flop
+    across, down = (*said.cluster, 1, 1)[:2]
+    m, n = _filled(tiled.m, said.tile[0] * across), _filled(tiled.n, said.tile[1] * down)
+    k = _filled(tiled.k, said.tile[2]) if len(said.tile) > 2 else tiled.k  # noqa: PLR2004
+    return Product(m, n, k, tiled.batch).flop
+
+
+def _filled(length: int, tile: int) -> int:
+    return -(-length // tile) * tile

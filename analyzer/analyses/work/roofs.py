@@ -1,0 +1,189 @@
+"""How far each kind of operator is from the roof of its GPU, and the budget of a device's time by that."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from kanalyze.analyses.device._windows import share_of_window, windows
+from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.shared.analysis import analysis, require
+from kanalyze.analyses.work._peaks import TYPES, peaks
+from kanalyze.analyses.work.work import GROUPS, calls_with_work
+from kanalyze.report import Report
+from kanalyze.schema import Column, Table, columns
+
+_COUNT: Final = pl.len().cast(pl.Int64)
+
+TABLE: Final = Table(
+    "roofs",
+    "Calls of one operator with inputs of the same shapes and the same kernel, against what their GPU could do.",
+    (
+        *columns("""
+            device int: The GPU, as in `devices`.
+            name text?: The operator; null for kernels that none launched.
+            input_shapes text?: Dimensions of its inputs, a JSON list; null: not recorded.
+            kernel text?: The longest of its kernels.
+            count int: Calls.
+            exclusive_ns int: Device time of them, each instant counted once; all rows sum to the ledger's kernels.
+        """),
+        Column("type", pl.Enum(TYPES), "Type of the arithmetic: " + ", ".join(TYPES) + ".", nullable=True),
+        Column("group", pl.Enum(GROUPS), "What it is: " + ", ".join(GROUPS) + "; null: no model.", nullable=True),
+        *columns("""
+            flop_per_s float?: FLOPs by shape and time.
+            bytes_per_s float?: Least bytes and time.
+            intensity_flop_per_byte float?: FLOPs for each byte.
+            executed_share float?: FLOPs by shape, of those that filled-up tiles execute: the rest is padding.
+            bound text?: What takes longer at its peak: compute or memory.
+            roof_share float?: The least time by the time: 1 is on the roof.
+            at_roof_ns int?: The least time within exclusive_ns.
+            distance_ns int?: The rest of exclusive_ns.
+            known text?: model (by formula), or bound (at least so much); null: no model, as for operators without one
+                and where shapes were not recorded.
+        """),
+    ),
+    purpose="how far operators are from what the GPU can do",
+    telling=("name", "count", "exclusive_ns", "bound", "roof_share", "distance_ns"),
+)
+
+_KEYS: Final = ("device", "name", "input_shapes", "kernel", "type", "group", "bound", "known")
+
+
+@analysis
+def roofs(report: Report) -> pl.DataFrame:
+    """Operators by shape and kernel, the largest distance to the roof first; those without a model last.
+
+    Source: the roofline model (Williams, Waterman, Patterson, 2009), with dense peaks of the datasheet, and FLOPs and
+    bytes of :func:`kanalyze.work`. A call that its GPU's cache serves is held against three times the bandwidth.
+
+    Returns:
+        :data:`TABLE`.
+
+    Raises:
+        CannotTellError: The report has no operators and no ranges, or no kernels.
+    """
+    require(report, TABLE, "kernel")
+    require(report, TABLE.name, "op", "range")
+    sums = (
+        calls_with_work(report)
+        .group_by(_KEYS)
+        .agg(
+            _COUNT.alias("count"),
+            pl.col("exclusive_ns", "at_roof_ns", "distance_ns", "flop", "bytes").sum(),
+            executed=pl.when(pl.col("executed_flop").is_not_null()).then("executed_flop").sum(),
+            tiled=pl.when(pl.col("executed_flop").is_not_null()).then("flop").sum(),
+        )
+    )
+    seconds, modelled = pl.col("exclusive_ns").clip(lower_bound=1) / 1e9, pl.col("known").is_not_null()
+    timed = modelled & pl.col("bound").is_not_null()
+    found = sums.with_columns(
+        flop_per_s=pl.when(modelled).then(pl.col("flop") / seconds),
+        bytes_per_s=pl.when(modelled).then(pl.col("bytes") / seconds),
+        intensity_flop_per_byte=pl.when(modelled & (pl.col("bytes") > 0)).then(pl.col("flop") / pl.col("bytes")),
+        executed_share=pl.when(pl.col("executed") > 0).then(pl.col("tiled") / pl.col("executed")),
+        roof_share=pl.when(timed).then(pl.col("at_roof_ns") / pl.col("exclusive_ns").clip(lower_bound=1)),
+        at_roof_ns=pl.when(timed).then("at_roof_ns"),
+        distance_ns=pl.when(timed).then("distance_ns"),
+    )
+    order = ["distance_ns", "exclusive_ns", *_KEYS]
+    return TABLE.select(found).sort(order, descending=[True, True, *(False for _ in _KEYS)], nulls_last=True)
+
+
+#: Parts of a device's time, beside the buckets of the ledger that stay as they are.
+AT_ROOF, DISTANCE, UNKNOWN = "at the roof", "distance to it", "no model"
+
+BUDGET: Final = Table(
+    "budget",
+    "One part of a device's time: work at the roof, the distance to it, and what the ledger says of the rest.",
+    columns(f"""
+        device int: The GPU, as in `devices`.
+        part text: {AT_ROOF}: the least time that the work of kernels needs; {DISTANCE}: the rest of their time;
+            {UNKNOWN}: kernels of operators without a model; else a bucket of the ledger.
+        detail text?: Of kernels what they are: {', '.join(GROUPS)}; else the ledger's detail.
+        ns int: Time; the rows of a device sum to its window.
+        share float: Part of the window.
+    """),
+    purpose="where a device's time goes, against what it could do",
+)  # fmt: skip
+
+
+@analysis
+def budget(report: Report) -> pl.DataFrame:
+    """The time of each device: at the roof, at a distance from it, idle by its cause, exposed copies and communication.
+
+    Returns:
+        :data:`BUDGET`; the rows of a device sum to its window exactly, as the ledger's do.
+
+    Raises:
+        CannotTellError: The report has no operators and no ranges, or no kernels.
+    """
+    require(report, BUDGET, "kernel")
+    require(report, BUDGET.name, "op", "range")
+    calls = calls_with_work(report)
+    group = pl.col("group").cast(pl.String)
+    parts = [
+        calls.filter(pl.col("bound").is_not_null()).select("device", part=pl.lit(part), detail=group, ns=column)
+        for part, column in ((AT_ROOF, "at_roof_ns"), (DISTANCE, "distance_ns"))
+    ]
+    unknown = calls.filter(pl.col("bound").is_null())
+    parts.append(unknown.select("device", part=pl.lit(UNKNOWN), detail=group, ns="exclusive_ns"))
+    rest = ledger(report).filter(pl.col("bucket") != "kernel")
+    parts.append(rest.select("device", part=pl.col("bucket").cast(pl.String), detail="detail", ns="ns"))
+    sums = pl.concat(parts).group_by("device", "part", "detail", maintain_order=True).agg(pl.col("ns").sum())
+    return BUDGET.select(sums.filter(pl.col("ns") > 0).with_columns(share_of_window(report)))
+
+
+MFU: Final = Table(
+    "mfu",
+    "What a device did of what its peaks allow, over the whole window.",
+    columns("""
+        device int: The GPU, as in `devices`.
+        window_ns int: The window.
+        flop int: FLOPs of products, convolutions and attention by their shapes, forward and backward, as executed:
+            what is computed anew in a backward pass counts again.
+        flop_per_s float: By the window.
+        flop_share float?: The time that they take at the dense peak of each one's type, of the window: the utilisation
+            of the hardware (HFU), and where nothing is computed anew that of the model (MFU); null where no peak is
+            known.
+        executed_flop int: With the tiles of products filled up, where the kernel's name tells them.
+        known_share float?: Kernel time of operators with a model, of all kernel time; the rest could hold more.
+    """),
+    purpose="FLOPs against the GPU's peak (MFU)",
+)
+
+
+@analysis
+def mfu(report: Report) -> pl.DataFrame:
+    """FLOPs of each device over its window, against its dense peaks.
+
+    Source: Chowdhery et al., PaLM (2022), appendix B, of hardware FLOPs utilisation; of a causal mask half counts.
+
+    Returns:
+        :data:`MFU`.
+
+    Raises:
+        CannotTellError: The report has no operators and no ranges, or no kernels.
+    """
+    require(report, MFU, "kernel")
+    require(report, MFU.name, "op", "range")
+    calls = calls_with_work(report).with_columns(pl.col("type").cast(pl.String))
+    peaked = calls.join(peaks(report.devices), on=["device", "type"], how="left")
+    flop, executed = (pl.col(name).fill_null(0) for name in ("flop", "executed"))
+    at_peak = pl.when(flop > 0).then(pl.col("flop") * 1e9 / pl.col("flop_per_s")).otherwise(0.0)
+    known, whole = pl.col("exclusive_ns").filter(pl.col("known").is_not_null()).sum(), pl.col("exclusive_ns").sum()
+    sums = (
+        peaked.with_columns(executed=pl.coalesce("executed_flop", "flop"))
+        .group_by("device")
+        .agg(
+            flop=flop.sum(),
+            executed_flop=executed.sum(),
+            at_peak_ns=pl.when(at_peak.is_not_null().all()).then(at_peak.sum()),
+            known_share=pl.when(whole > 0).then(known / whole),
+        )
+    )
+    spans = windows(report).select("device", window_ns=pl.col("end") - pl.col("start"))
+    found = spans.join(sums, on="device", how="left").with_columns(pl.col("flop", "executed_flop").fill_null(0))
+    window = pl.col("window_ns").clip(lower_bound=1)
+    timed = found.with_columns(flop_per_s=pl.col("flop") * 1e9 / window, flop_share=pl.col("at_peak_ns") / window)
+    return MFU.select(timed).sort("device")

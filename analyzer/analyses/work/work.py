@@ -1,0 +1,213 @@
+"""The work of each call of an operator, what its GPU needs for it at least, and where a step's time goes by that."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import polars as pl
+
+from kanalyze.analyses.operators._host_tree import host_tree
+from kanalyze.analyses.operators._work import launched_work
+from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
+from kanalyze.analyses.work._models import Work, executed_flop, work_of
+from kanalyze.analyses.work._peaks import TYPES, memory_ns, memory_roofs, peaks
+from kanalyze.columns import beside, gathered
+from kanalyze.decoder.decode import decode
+from kanalyze.report import Report
+from kanalyze.schema import Column, Table, columns
+
+#: Groups of operators by what bounds them, in the order of a page.
+GROUPS: Final = ("products", "convolutions", "attention", "memory")
+
+_TYPE: Final = Column("type", pl.Enum(TYPES), "Type of the arithmetic: " + ", ".join(TYPES) + ".", nullable=True)
+
+TABLE: Final = Table(
+    "work",
+    "One call of an operator, with the kernels that it launched itself.",
+    (
+        *columns("""
+            event_id int: The first of its kernels in `events`.
+            name text?: The operator; null for kernels that none launched.
+            input_shapes text?: Dimensions of its inputs, a JSON list; null: not recorded.
+            kernel text?: The longest of its kernels.
+            device int: The GPU, as in `devices`.
+            start_ns int: Start of the first kernel.
+            kernels int: Kernels and copies on the device.
+            dur_ns int: Sum of their durations.
+            exclusive_ns int: Device time of them, each instant counted once; all rows sum to the ledger's kernels.
+        """),
+        _TYPE,
+        Column("group", pl.Enum(GROUPS), "What it is: " + ", ".join(GROUPS) + "; null: no model.", nullable=True),
+        *columns("""
+            flop int?: FLOPs of products, convolutions and attention by their shapes (a fused product is two; of a
+                causal mask those that it keeps); 0 for operators that bytes bound.
+            executed_flop int?: Those of a product with its tiles filled up; null where the kernel's name tells no tile.
+            bytes int?: The least that is read and written.
+            roof_ns float?: The least time for both at the dense peak and the bandwidth of the GPU; what its cache may
+                hold is read from that at three times the bandwidth.
+            bound text?: What takes longer at its peak: compute or memory.
+            at_roof_ns int?: roof_ns within exclusive_ns.
+            distance_ns int?: exclusive_ns without at_roof_ns.
+            known text?: model (by formula), or bound (at least so much: rows that an index chooses); null: no model.
+        """),
+    ),
+    purpose="FLOPs, bytes and roof of each operator's call",
+    telling=("name", "exclusive_ns", "flop", "bytes", "at_roof_ns"),
+)  # fmt: skip
+
+#: What nsys' ranges by emit_nvtx(record_shapes=True) add to an operator's name.
+_SIZED: Final = r"^(?P<name>[^,]+),.*\bsizes = (?P<shapes>\[[\d\[\], -]*\])"
+
+#: Kernels that move elements whatever they are name their bytes alone.
+_OPAQUE: Final = re.compile(r"OpaqueType<(\d+)u?>")
+
+#: cuDNN's attention of 16-bit types.
+_CUDNN_HALF: Final = re.compile(r"^cudnn_.*_f16_")
+
+_BYTES: Final = {"f64": 8, "f32": 4, "tf32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i8": 1, "u8": 1, "i64": 8}
+#: Types in kernels' names that tell the arithmetic; of f32 tensors tell more.
+_ARITHMETIC: Final = {
+    "tf32": "tf32",
+    "f16": "bf16",
+    "bf16": "bf16",
+    "f64": "fp64",
+    "e4m3": "fp8",
+    "e5m2": "fp8",
+    "i8": "int8",
+    "u8": "int8",
+}
+_BY_TENSOR: Final = {
+    "c10::BFloat16": "bf16",
+    "c10::Half": "bf16",
+    "float": "fp32",
+    "double": "fp64",
+    "signed char": "int8",
+    "char": "int8",
+    "c10::Float8_e4m3fn": "fp8",
+    "c10::Float8_e5m2": "fp8",
+}
+_GROUP_WORDS: Final = (("conv", "convolutions"), ("attention", "attention"), ("flash_attn", "attention"))
+
+
+@analysis
+def work(report: Report) -> pl.DataFrame:
+    """Work and roof of each call of an operator whose kernels are in scope, by start.
+
+    Source: the roofline model (Williams, Waterman, Patterson, 2009), of work and bytes that an operator's definition
+    requires. Kernels of a CUDA graph count for what launched the graph, whose shapes are not theirs: no model.
+
+    Returns:
+        :data:`TABLE`.
+
+    Raises:
+        CannotTellError: The report has no operators and no ranges, or no kernels.
+    """
+    require(report, TABLE, "kernel")
+    require(report, TABLE.name, "op", "range")
+    return TABLE.select(calls_with_work(report)).sort("start_ns", "event_id")
+
+
+@once_per_report
+def calls_with_work(report: Report) -> pl.DataFrame:
+    """The rows of :data:`TABLE`, unordered."""
+    calls = _with_models(_calls(report))
+    limits = memory_roofs(report.devices)
+    of_type = calls.with_columns(pl.col("type").cast(pl.String)).join(
+        peaks(report.devices), on=["device", "type"], how="left", maintain_order="left"
+    )
+    limited = of_type.join(limits, on="device", how="left", maintain_order="left")
+    compute = pl.when(pl.col("flop") == 0).then(0.0).otherwise(pl.col("flop") * 1e9 / pl.col("flop_per_s"))
+    timed = limited.with_columns(compute_ns=compute, memory_ns=memory_ns())
+    both = pl.col("compute_ns").is_not_null() & pl.col("memory_ns").is_not_null()
+    roof = pl.when(both).then(pl.max_horizontal("compute_ns", "memory_ns"))
+    part = pl.col("exclusive_ns") / pl.col("dur_ns").clip(lower_bound=1)
+    at_roof = pl.min_horizontal((pl.col("roof_ns") * part).round(), "exclusive_ns").cast(pl.Int64)
+    return (
+        timed.with_columns(roof_ns=roof)
+        .with_columns(
+            bound=pl.when(both).then(
+                pl.when(pl.col("compute_ns") > pl.col("memory_ns")).then(pl.lit("compute")).otherwise(pl.lit("memory"))
+            ),
+            at_roof_ns=pl.when(pl.col("roof_ns").is_not_null()).then(at_roof),
+        )
+        .with_columns(distance_ns=pl.col("exclusive_ns") - pl.col("at_roof_ns"))
+    )
+
+
+def _calls(report: Report) -> pl.DataFrame:
+    """One row per call of an operator that launched kernels, and per kernel that none launched, with its inputs."""
+    rows = host_tree(report).rows
+    ran = launched_work(report).filter(pl.col("bucket") == "kernel")
+    alone = -1 - pl.col("row").cast(pl.Int64)
+    each = ran.with_columns(call=pl.coalesce(pl.col("operator").cast(pl.Int64), alone))
+    first = pl.col("dur_ns").arg_max()
+    calls = each.group_by("device", "call", maintain_order=True).agg(
+        pl.col("event_id", "operator").first(),
+        pl.col("name").cast(pl.String).get(first).alias("kernel"),
+        pl.col("start").min().alias("start_ns"),
+        pl.len().cast(pl.Int64).alias("kernels"),
+        pl.col("dur_ns", "exclusive_ns").sum(),
+    )
+    by = calls.get_column("operator")
+    named = calls.with_columns(
+        gathered(rows.get_column("name"), by).cast(pl.String).alias("name"),
+        gathered(rows.get_column("event_id"), by).alias("op_id"),
+    )
+    inputs = ("input_shapes", "input_types", "input_strides", "input_values")
+    kept = named.rename({"event_id": "kernel_id", "op_id": "event_id"})
+    described = beside(kept, report.table("op_detail"), *inputs).with_columns(pl.col(*inputs).cast(pl.String))
+    sized = pl.col("name").str.extract_groups(_SIZED)
+    return described.with_columns(
+        name=pl.coalesce(sized.struct.field("name"), "name"),
+        input_shapes=pl.coalesce("input_shapes", sized.struct.field("shapes")),
+        event_id="kernel_id",
+    )
+
+
+_WORK: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
+    "type": pl.Enum(TYPES),
+    "group": pl.Enum(GROUPS),
+    "flop": pl.Int64,
+    "executed_flop": pl.Int64,
+    "bytes": pl.Int64,
+    "known": pl.String,
+}
+
+
+def _with_models(calls: pl.DataFrame) -> pl.DataFrame:
+    """Adds the columns :data:`_WORK`, computed once for calls that have operator, kernel and inputs in common."""
+    keys = ["name", "kernel", "input_shapes", "input_types", "input_strides", "input_values"]
+    distinct = calls.select(keys).unique(maintain_order=True)
+    rows = [_modelled(name or "", kernel or "", tuple(inputs)) for name, kernel, *inputs in distinct.iter_rows()]
+    modelled = distinct.hstack(pl.DataFrame(rows, schema=_WORK, orient="row"))
+    return calls.join(modelled, on=keys, how="left", nulls_equal=True, maintain_order="left")
+
+
+def _modelled(name: str, kernel: str, inputs: tuple[str | None, ...]) -> tuple[object, ...]:
+    """The columns :data:`_WORK` of one kind of call."""
+    said = decode(kernel)
+    opaque = _OPAQUE.search(kernel)
+    in_name = (*said.input_types, said.output_type or ("f16" if _CUDNN_HALF.search(kernel) else ""))[0]
+    work = work_of(name, inputs, said, int(opaque[1]) if opaque else _BYTES.get(in_name))
+    if work is None:
+        return (None,) * len(_WORK)
+    executed = None if work.tiled is None else executed_flop(work.tiled, said)
+    kind = _type_of(in_name, inputs[1], tensor_core=bool(said.tensor_core))
+    return (kind, _group_of(name, work), work.flop, executed, work.bytes, work.known)
+
+
+def _type_of(in_name: str, types: str | None, *, tensor_core: bool) -> str | None:
+    """The type of the arithmetic: as the kernel's name says, which alone tells TF32 from FP32, or as the inputs."""
+    if in_name in _ARITHMETIC:
+        return _ARITHMETIC[in_name]
+    by_input = next((_BY_TENSOR[one] for one in re.findall(r'"([^"]+)"', types or "") if one in _BY_TENSOR), None)
+    if by_input is None:
+        return "fp32" if in_name == "f32" else None
+    return "tf32" if by_input == "fp32" and tensor_core else by_input
+
+
+def _group_of(name: str, work: Work) -> str:
+    if work.flop == 0:
+        return "memory"
+    return next((group for word, group in _GROUP_WORDS if word in name), "products")
