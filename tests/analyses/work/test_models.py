@@ -1,0 +1,179 @@
+"""FLOPs and bytes of operators: their formulas on small inputs, and what FlopCounter and ncu count of real ones."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import kanalyze
+from kanalyze.analyses.work._models import Pairs, Product, executed_flop, work_of
+from kanalyze.decoder.decode import decode
+from kanalyze.decoder.fields import KernelName
+from support.real_reports import real_report
+
+REPORTS = Path(__file__).parents[2] / "reports"
+FLOAT, HALF = "float", "c10::BFloat16"
+PLAIN = KernelName()
+ELEMENTWISE = decode(
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >"
+)
+
+#: Operator, shapes, types, values: FLOPs and bytes by hand.
+BY_HAND = [
+    ("aten::mm", [[3, 4], [4, 5]], [FLOAT] * 2, ["", ""], 2 * 3 * 4 * 5, 4 * (12 + 20 + 15)),
+    ("aten::mm", [[3, 4], [4, 5]], [HALF] * 2, ["", ""], 120, 2 * 47),
+    ("aten::addmm", [[5], [3, 4], [4, 5], [], []], [FLOAT] * 3 + ["Scalar"] * 2, [""] * 5, 120, 4 * (5 + 47)),
+    ("aten::bmm", [[7, 3, 4], [7, 4, 5]], [FLOAT] * 2, ["", ""], 7 * 120, 7 * 4 * 47),
+    ("aten::linear", [[2, 3, 4], [5, 4], []], [FLOAT] * 2 + [""], [""] * 3, 2 * 120, 4 * (24 + 20 + 30)),
+    ("aten::mv", [[3, 4], [4]], [FLOAT] * 2, ["", ""], 24, 4 * (12 + 4 + 3)),
+    (
+        "aten::convolution",  # 6 × 6 in 3 × 3 with stride 2 and padding 1 is 3 × 3
+        [[2, 4, 6, 6], [8, 2, 3, 3], [], [], [], [], [], [], []],
+        [FLOAT] * 2 + [""] + ["ScalarList"] * 3 + ["Scalar", "ScalarList", "Scalar"],
+        ["", "", "", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "2"],
+        2 * (2 * 3 * 3) * 8 * (2 * 9),
+        4 * (2 * 4 * 36 + 8 * 2 * 9 + 2 * 8 * 9),
+    ),
+    (
+        "aten::convolution_backward",  # of the data's gradient alone
+        [[2, 8, 3, 3], [2, 4, 6, 6], [8, 4, 3, 3], [], [], [], [], [], [], [], []],
+        [FLOAT] * 3 + ["ScalarList"] * 4 + ["Scalar", "ScalarList", "Scalar", "ScalarList"],
+        ["", "", "", "[0]", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1", "[True, False, False]"],
+        2 * (2 * 9) * 8 * (4 * 9),
+        4 * (2 * 8 * 9 + 2 * (2 * 4 * 36 + 8 * 4 * 9)),
+    ),
+    (
+        "aten::_flash_attention_forward",  # four queries of a causal mask see 1 + 2 + 3 + 4 keys
+        [[1, 4, 2, 8]] * 3 + [[]] * 6,
+        [HALF] * 3 + [""] * 6,
+        [""] * 8 + ["True"],
+        2 * 2 * 2 * 10 * 8,
+        4 * 2 * 64,
+    ),
+    ("aten::_softmax", [[3, 4], [], []], [FLOAT, "Scalar", "Scalar"], ["", "-1", "False"], 0, 4 * 24),
+    ("aten::sum", [[3, 4], [], [], []], [FLOAT, "ScalarList", "Scalar", ""], ["", "[0]", "False", ""], 0, 4 * 12),
+    ("aten::normal_", [[3, 4], [], []], [FLOAT, "Scalar", "Scalar"], ["", "0", "1"], 0, 4 * 12),
+    ("aten::add", [[3, 4], [4], []], [FLOAT, FLOAT, "Scalar"], ["", "", "1"], 0, 4 * (12 + 4 + 12)),
+    ("aten::gt", [[3, 4], []], [FLOAT, "Scalar"], ["", "0"], 0, 4 * 12 + 12),
+    ("aten::embedding", [[9, 4], [5], []], [FLOAT, "long int", "Scalar"], ["", "", "-1"], 0, 8 * 5 + 4 * 20),
+    ("aten::cat", [[[3, 4], [3, 4]], []], ["TensorList", "Scalar"], ["", "0"], 0, 4 * 48),
+]
+
+
+@pytest.mark.parametrize(("name", "shapes", "types", "values", "flop", "moved"), BY_HAND)
+def test_an_operator_has_the_work_of_its_definition(name, shapes, types, values, flop, moved):  # noqa: PLR0913
+    inputs = (json.dumps(shapes), json.dumps(types), None, json.dumps(values))
+    work = work_of(name, inputs, ELEMENTWISE, 4)
+    assert (work.flop, work.bytes) == (flop, moved)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "values"),
+    [
+        ("aten::unheard_of", [[3, 4]], [""]),
+        ("aten::mm", None, None),
+        ("aten::mm", [[3, 4], [5, 6]], ["", ""]),
+        ("aten::convolution", [[2, 4, 6, 6], [8, 4, 3, 3]], None),
+        ("aten::convolution", [[2, 4, 6, 6], [8, 4, 9, 9]], ["", "", "", "[2, 2]", "[0, 0]", "[1, 1]", "False"]),
+        ("aten::_flash_attention_forward", [[4, 2, 8]] * 3, None),
+        ("aten::mm", [[1 << 40, 1 << 40], [1 << 40, 4]], ["", ""]),
+    ],
+    ids=["no model", "no shapes", "no product", "no strides", "no room", "packed", "beyond any memory"],
+)
+def test_what_cannot_be_told_is_no_work(name, shapes, values):
+    inputs = (
+        shapes and json.dumps(shapes),
+        shapes and json.dumps([FLOAT] * len(shapes)),
+        None,
+        values and json.dumps(values),
+    )
+    assert work_of(name, inputs, PLAIN, 4) is None
+
+
+def test_without_values_attention_has_at_least_the_work_of_a_causal_mask():
+    inputs = (json.dumps([[1, 4, 2, 8]] * 3), None, None, None)
+    work = work_of("aten::_flash_attention_forward", inputs, PLAIN, 2)
+    assert (work.flop, work.known) == (2 * 2 * 2 * 10 * 8, "bound")
+    full = work_of("aten::_flash_attention_forward", inputs, PLAIN._replace(causal=False), 2)
+    assert (full.flop, full.known) == (2 * 2 * 2 * 16 * 8, "model")
+
+
+def test_tiles_are_filled_up_and_clusters_have_whole_tiles():
+    said = PLAIN._replace(tile=(64, 8, 16))
+    assert executed_flop(Product(4096, 1, 100), said) == 2 * 4096 * 8 * 112
+    assert executed_flop(Product(65, 1, 100, 3), said._replace(cluster=(4, 1))) == 3 * 2 * 256 * 8 * 112
+    assert executed_flop(Product(65, 1, 100), PLAIN) is None
+
+
+def test_blocks_of_a_causal_mask_are_whole():
+    said = PLAIN._replace(tile=(128, 64))
+    assert executed_flop(Pairs(256, 256, 1, causal=True), said) == 128 * 128 + 128 * 256
+    assert executed_flop(Pairs(1, 300, 1, causal=False), said) == 128 * 384
+
+
+@pytest.fixture(scope="module")
+def operators():
+    """What each case of the recording did, beside what FlopCounter and ncu counted of it."""
+    truth = json.loads((REPORTS / "work/operators.truth.json").read_text())
+    report = real_report(REPORTS / "work/operators.json.gz")
+    calls = kanalyze.work(report)
+    cases = (
+        report.kind("range")
+        .with_columns(pl.col("name").cast(pl.String))
+        .filter(pl.col("name").str.starts_with("case:"))
+    )
+    rows = []
+    for name, start, length in cases.select("name", "start_ns", "dur_ns").iter_rows():
+        ran = calls.filter(pl.col("start_ns").is_between(start, start + length))
+        rows.append({"case": name.removeprefix("case:"), "ran": ran, **truth.get(name.removeprefix("case:"), {})})
+    return rows
+
+
+def test_flops_are_those_of_flop_counter_but_of_masks(operators):
+    """FlopCounter counts all pairs of a causal mask."""
+    compared = 0
+    for row in operators:
+        flop = row["ran"].get_column("flop").sum()
+        if row.get("counted_flop") and flop:
+            masked = any(word in row["case"] for word in ("causal", "backward")) and "sdpa" in row["case"]
+            expected = row["counted_flop"] * (0.5 if masked and "full" not in row["case"] else 1)
+            assert flop == pytest.approx(expected, rel=0.002 if masked else 1e-9), row["case"]
+            compared += 1
+    assert compared >= 45
+
+
+def test_executed_flops_are_those_that_ncu_counts_on_tensor_cores(operators):
+    compared, apart = 0, []
+    for row in operators:
+        executed = row["ran"].select(pl.coalesce("executed_flop", "flop").sum()).item()
+        if row.get("tensor_flop") and executed:
+            compared += 1
+            apart += [row["case"]] if abs(executed / row["tensor_flop"] - 1) > 0.01 else []
+    assert compared >= 40
+    # what a kernel pads a group's channels to is not in its name
+    assert apart == ["conv_grouped_bf16"]
+
+
+MEMORY_BOUND = (
+    *("add_bf16", "add_fp32_scalar", "mul_broadcast_bf16", "gelu_bf16", "gelu_backward_bf16", "cast_bf16_fp32"),
+    *("copy_transposed_bf16", "cat_bf16", "where_bf16", "fill_bf16", "sum_fp32", "sum_dim_bf16", "mean_fp32"),
+    *("argmax_fp32", "masked_fill_bf16", "adamw_fused", "softmax_bf16", "softmax_backward_bf16", "log_softmax_fp32"),
+    *("mm_bf16_m1_nt", "mm_bf16_m8_nt", "mm_bf16_skinny", "sdpa_flash_decode", "sdpa_efficient_mask", "mv_bf16"),
+)
+
+
+def test_bytes_of_what_memory_bounds_are_those_that_ncu_counts(operators):
+    shares = {
+        row["case"]: row["ran"].get_column("bytes").sum() / row["dram_bytes"]
+        for row in operators
+        if row["case"] in MEMORY_BOUND
+    }
+    assert sorted(shares) == sorted(MEMORY_BOUND)
+    assert {name: share for name, share in shares.items() if not 0.9 < share < 1.1} == {}
+
+
+def test_no_operator_is_faster_than_its_roof(operators):
+    for row in operators:
+        faster = row["ran"].filter(pl.col("roof_ns") > 1.02 * pl.col("dur_ns"))
+        assert faster.is_empty(), row["case"]

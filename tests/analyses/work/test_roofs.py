@@ -1,0 +1,102 @@
+"""Roofs, the budget and MFU: they close, whatever is recorded."""
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.errors import CannotTellError
+from support.build import call, host, kernel, report
+from support.real_reports import real_report
+
+REPORTS = Path(__file__).parents[2] / "reports"
+GEMM = "nvjet_sm90_tst_64x8_64x16_2x1_v_bz_TNT"
+OTHER = "my_kernel(float *)"
+KINDS = ("kernel", "memcpy", "memset", "api", "op", "range")
+PEAK, BANDWIDTH = 989.4e12, 3.35e12
+
+
+def program(calls, **limits):
+    """One operator after another, each with one kernel; its shapes are recorded or not."""
+    events, details = [], []
+    for number, (shapes, name, length) in enumerate(calls):
+        at, row = 10_000_000 * number, len(events)
+        events += [
+            host("op", "aten::mm", at, at + 50),
+            call("cudaLaunchKernel", at + 1, at + 2, correlation=at + 1, parent=row),
+            kernel(at + 5, at + 5 + length, name=name, correlation=at + 1, parent=row),
+        ]
+        types = json.dumps(["c10::BFloat16"] * 2)
+        details.append({"event_id": row, "input_shapes": shapes and json.dumps(shapes), "input_types": types})
+    h100 = {"name": "NVIDIA H100 80GB HBM3", "memory_bandwidth_bytes_per_s": int(BANDWIDTH), "l2_bytes": 50 << 20}
+    return report(events, kinds=KINDS, op_detail=details, limits=h100 | limits)
+
+
+def test_a_product_that_its_peak_bounds():
+    row = kanalyze.work(program([([[4096, 4096], [4096, 4096]], GEMM, 200_000)])).row(0, named=True)
+    least = 2 * 4096**3 / PEAK * 1e9
+    assert (row["bound"], row["type"], row["group"]) == ("compute", "bf16", "products")
+    assert row["roof_ns"] == pytest.approx(least)
+    assert (row["at_roof_ns"], row["distance_ns"]) == (round(least), 200_000 - round(least))
+
+
+def test_a_product_that_the_bytes_of_its_weights_bound():
+    row = kanalyze.work(program([([[1, 16384], [16384, 16384]], GEMM, 300_000)])).row(0, named=True)
+    moved, cache = 2 * (16384 + 16384**2 + 16384), 50 << 20
+    assert (row["bound"], row["bytes"]) == ("memory", moved)
+    assert row["roof_ns"] == pytest.approx(((moved - cache) + cache / 3) / BANDWIDTH * 1e9)
+    assert row["executed_flop"] == 8 * row["flop"]
+
+
+def test_a_kernel_faster_than_its_roof_has_no_distance_to_it():
+    row = kanalyze.work(program([([[4096, 4096], [4096, 4096]], GEMM, 1000)])).row(0, named=True)
+    assert (row["at_roof_ns"], row["distance_ns"]) == (1000, 0)
+
+
+SHAPES = st.sampled_from([None, [[64, 64], [64, 64]], [[4096, 4096], [4096, 4096]], [[3, 4], [5, 6]]])
+CALLS = st.lists(st.tuples(SHAPES, st.sampled_from([GEMM, OTHER]), st.integers(1, 300_000)), min_size=1, max_size=6)
+
+
+@given(CALLS)
+def test_the_budget_is_the_window_and_roofs_are_its_kernels(calls):
+    made = program(calls)
+    budget, ledger, roofs = kanalyze.budget(made), kanalyze.ledger(made), kanalyze.roofs(made)
+    assert budget.get_column("ns").sum() == ledger.get_column("ns").sum()
+    kernels = ledger.filter(pl.col("bucket") == "kernel").get_column("ns").sum()
+    assert roofs.get_column("exclusive_ns").sum() == kernels == kanalyze.work(made).get_column("exclusive_ns").sum()
+    known = roofs.filter(pl.col("bound").is_not_null())
+    assert known.select((pl.col("at_roof_ns") + pl.col("distance_ns") == pl.col("exclusive_ns")).all()).item()
+    assert budget.filter(pl.col("part") == "at the roof").get_column("ns").sum() == known.get_column("at_roof_ns").sum()
+    assert roofs.get_column("count").sum() == len(calls)
+
+
+@pytest.mark.parametrize("name", ["torch/memory.json.gz", "torch/ddp.json.gz", "emit_nvtx.sqlite", "torch.sqlite"])
+def test_the_budget_of_a_real_report_is_its_window(name):
+    report = real_report(REPORTS / name)
+    for device, ns in kanalyze.ledger(report).group_by("device").agg(pl.col("ns").sum()).iter_rows():
+        assert kanalyze.budget(report, device=device).get_column("ns").sum() == ns
+
+
+def test_mfu_is_the_time_at_the_peak_of_the_window():
+    made = program([([[4096, 4096], [4096, 4096]], GEMM, 200_000), (None, OTHER, 100_000)])
+    row = kanalyze.mfu(made).row(0, named=True)
+    assert (row["flop"], row["executed_flop"]) == (2 * 4096**3, 2 * 4096**3)
+    assert row["flop_share"] == pytest.approx(2 * 4096**3 / PEAK * 1e9 / row["window_ns"])
+    assert row["known_share"] == pytest.approx(2 / 3)
+
+
+def test_an_unknown_gpu_has_work_and_no_roof():
+    made = program([([[64, 64], [64, 64]], GEMM, 10_000)], name="Some GPU", memory_bandwidth_bytes_per_s=None)
+    row = kanalyze.roofs(made).row(0, named=True)
+    assert (row["known"], row["bound"], row["distance_ns"]) == ("model", None, None)
+    assert kanalyze.budget(made).row(0, named=True)["part"] == "no model"
+    assert kanalyze.mfu(made).get_column("flop_share").to_list() == [None]
+
+
+def test_a_report_without_operators_cannot_tell():
+    with pytest.raises(CannotTellError):
+        kanalyze.roofs(report([kernel(0, 10)], kinds=("kernel",)))
