@@ -225,6 +225,7 @@ def sizes(operators: pl.DataFrame) -> pl.DataFrame:
 
 
 def sizes_of(name: str, inputs: list[list[Tensor]]) -> tuple[int, int, int] | None:
+    """Elements, read and written bytes of an elementwise operator; None without tensors."""
     tensors = [tensor for one in inputs for tensor in one]
     if not tensors:
         return None
@@ -287,6 +288,7 @@ def _bytes_of(name: object) -> int | None:
 
 
 def parsed(text: str | None) -> list[Any]:
+    """The list that a text of JSON is; empty for none."""
     try:
         found = json.loads(text) if text else None
     except ValueError:

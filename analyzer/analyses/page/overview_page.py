@@ -45,6 +45,7 @@ from kanalyze.analyses.operators._host_names import told_briefly
 from kanalyze.analyses.replay._unprofiled import Bare, bare_of, bare_sentence, corrected, corrected_sentence
 from kanalyze.analyses.shared.analysis import side_by_side
 from kanalyze.analyses.shared.statistics import MEANINGS
+from kanalyze.analyses.work.roofs import against_roofs
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Meta, Report
@@ -203,6 +204,9 @@ def overview(
     else:
         first = first_sentence(view, steady, tables, findings)
         sentences = [first, _length(steady), unprofiled, _slice(recorded, steady)]
+    if spans.height:
+        per = (1, "") if steady is None else (steady.number, f"of {with_article(steady.each)}")
+        sentences.append(against_roofs(of_device, *per))
     hot = tables.get("hot_kernels")
     alone |= hot is not None and bool((hot.get_column("window_share") >= _NEARLY_ALL).any())
     if alone and all(one.vague for one in findings):

@@ -9,10 +9,12 @@ import polars as pl
 from kanalyze.analyses.device._windows import share_of_window, windows
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.shared.analysis import analysis, require
+from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.work._peaks import TYPES, peaks
 from kanalyze.analyses.work.work import GROUPS, calls_with_work
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table, columns
+from kanalyze.units import percent, time
 
 _COUNT: Final = pl.len().cast(pl.Int64)
 
@@ -44,7 +46,7 @@ TABLE: Final = Table(
         """),
     ),
     purpose="how far operators are from what the GPU can do",
-    telling=("name", "count", "exclusive_ns", "bound", "roof_share", "distance_ns"),
+    telling=("name", "exclusive_ns", "roof_share", "bound", "count"),
 )
 
 _KEYS: Final = ("device", "name", "input_shapes", "kernel", "type", "group", "bound", "known")
@@ -187,3 +189,51 @@ def mfu(report: Report) -> pl.DataFrame:
     window = pl.col("window_ns").clip(lower_bound=1)
     timed = found.with_columns(flop_per_s=pl.col("flop") * 1e9 / window, flop_share=pl.col("at_peak_ns") / window)
     return MFU.select(timed).sort("device")
+
+
+#: Groups of operators as a sentence names them, and what they are held against.
+_SAID: Final = {
+    "products": "products run at {} of their roof",
+    "convolutions": "convolutions at {} of theirs",
+    "attention": "attention at {} of its",
+    "memory": "what moves data at {} of the bandwidth",
+}
+#: A group is named if it takes this part of the kernels' time; and the sentence told if so much of that has a model.
+_WORTH_NAMING, _WORTH_TELLING = 0.05, 0.5
+
+
+def has_shapes(report: Report) -> bool:
+    """Whether operators have shapes in a report: of a trace with them, or as nsys' ranges name them."""
+    if "op" in report.kinds:
+        return report.table("op_detail").get_column("input_shapes").null_count() < report.kind("op").height
+    names = report.seen("range").get_column("name").unique().cast(pl.String)
+    return bool(names.str.contains(", sizes = [", literal=True).any())
+
+
+def against_roofs(report: Report, iterations: int, each: str) -> str:
+    """Sentence on MFU, how near operators of a device come to their roofs, and what the distance costs an iteration.
+
+    Empty where shapes were not recorded, no peak of the device is known, or most kernel time has no model.
+    """
+    if not has_shapes(report):
+        return ""
+    calls = calls_with_work(report)
+    kernels = total(calls, "exclusive_ns")
+    sums = (
+        calls.filter(pl.col("bound").is_not_null())
+        .group_by("group")
+        .agg(pl.col("exclusive_ns", "at_roof_ns", "distance_ns").sum())
+    )
+    if not kernels or total(sums, "exclusive_ns") < _WORTH_TELLING * kernels:
+        return ""
+    rows = {row["group"]: row for row in sums.iter_rows(named=True)}
+    parts = [
+        said.format(percent(rows[group]["at_roof_ns"] / rows[group]["exclusive_ns"]))
+        for group, said in _SAID.items()
+        if group in rows and rows[group]["exclusive_ns"] >= _WORTH_NAMING * kernels
+    ]
+    used = float(mfu(report).get_column("flop_share").sum())
+    share = [f"{percent(used)} of the dense peak (MFU)"] if used else []
+    lost, taken = (time(ns / iterations) for ns in (total(sums, "distance_ns"), kernels))
+    text = ", ".join([*share, *parts])
+    return f"By the shapes of its operators: {text}; {lost} of {taken} of kernels {each} are the distance to it."

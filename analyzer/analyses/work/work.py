@@ -44,7 +44,7 @@ TABLE: Final = Table(
                 causal mask those that it keeps); 0 for operators that bytes bound.
             executed_flop int?: Those of a product with its tiles filled up; null where the kernel's name tells no tile.
             bytes int?: The least that is read and written.
-            roof_ns float?: The least time for both at the dense peak and the bandwidth of the GPU; what its cache may
+            roof_ns int?: The least time for both at the dense peak and the bandwidth of the GPU; what its cache may
                 hold is read from that at three times the bandwidth.
             bound text?: What takes longer at its peak: compute or memory.
             at_roof_ns int?: roof_ns within exclusive_ns.
@@ -120,9 +120,9 @@ def calls_with_work(report: Report) -> pl.DataFrame:
     compute = pl.when(pl.col("flop") == 0).then(0.0).otherwise(pl.col("flop") * 1e9 / pl.col("flop_per_s"))
     timed = limited.with_columns(compute_ns=compute, memory_ns=memory_ns())
     both = pl.col("compute_ns").is_not_null() & pl.col("memory_ns").is_not_null()
-    roof = pl.when(both).then(pl.max_horizontal("compute_ns", "memory_ns"))
+    roof = pl.when(both).then(pl.max_horizontal("compute_ns", "memory_ns").ceil()).cast(pl.Int64, strict=False)
     part = pl.col("exclusive_ns") / pl.col("dur_ns").clip(lower_bound=1)
-    at_roof = pl.min_horizontal((pl.col("roof_ns") * part).round(), "exclusive_ns").cast(pl.Int64)
+    at_roof = pl.min_horizontal(pl.col("roof_ns") * part, "exclusive_ns").cast(pl.Int64)
     return (
         timed.with_columns(roof_ns=roof)
         .with_columns(
