@@ -45,7 +45,6 @@ from kanalyze.analyses.operators._host_names import told_briefly
 from kanalyze.analyses.replay._unprofiled import Bare, bare_of, bare_sentence, corrected, corrected_sentence
 from kanalyze.analyses.shared.analysis import side_by_side
 from kanalyze.analyses.shared.statistics import MEANINGS
-from kanalyze.analyses.work.roofs import against_roofs
 from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Meta, Report
@@ -204,7 +203,9 @@ def overview(
     else:
         first = first_sentence(view, steady, tables, findings)
         sentences = [first, _length(steady), unprofiled, _slice(recorded, steady)]
-    if spans.height:
+    if spans.height and not {"op", "range"}.isdisjoint(report.kinds):
+        from kanalyze.analyses.work.roofs import against_roofs  # noqa: PLC0415 - only of reports with shapes
+
         per = (1, "") if steady is None else (steady.number, f"of {with_article(steady.each)}")
         sentences.append(against_roofs(of_device, *per))
     hot = tables.get("hot_kernels")

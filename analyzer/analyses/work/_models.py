@@ -382,6 +382,11 @@ def _elementwise(call: Call) -> Work | None:
     return Work(0, read + (elements if single else written))
 
 
+def _compiled(call: Call) -> Work | None:
+    """A fused kernel of inductor, whose tensors are all read or written."""
+    return Work(0, _read(call), None, BOUND) if any(call.inputs) else None
+
+
 #: Operators that fill their first input with numbers.
 _WRITES_ALONE: Final = frozenset(
     f"aten::{name}_" for name in ("normal", "uniform", "random", "exponential", "bernoulli", "log_normal", "geometric")
@@ -434,6 +439,8 @@ def work_of(name: str, inputs: tuple[str | None, ...], said: KernelName, element
         None for an operator without a model, or without what its model needs.
     """
     model = _MODELS.get(name, _elementwise if is_elementwise(said) or name in _WRITES_ALONE else None)
+    if model is None and said.library == "inductor" and said.kind != "template":
+        model = _compiled
     shapes, types, strides, values = inputs
     tensors = [] if model is None else inputs_of(shapes, types, strides, element_bytes)
     if model is None or not tensors:
