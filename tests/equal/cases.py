@@ -1,21 +1,15 @@
-"""The command lines whose output is recorded: every command, table and option that there is, and what is refused."""
+"""The command lines whose output is recorded: every command, table and option that there is, and what is refused.
 
-from typing import TYPE_CHECKING
+Lines stand as they are typed; `out` is the folder where a case may write: what is there is recorded, too.
+"""
 
-if TYPE_CHECKING:
-    Line = list[str]
+from itertools import product
 
-COMMANDS = (
-    *("collect", "doctor", "name", "redact", "roofline", "show", "source"),
-    *("summarize", "tables", "tree", "verify", "workloads"),
+_COMMANDS = "collect|compare|doctor|explain|export|html|plot|ranks|redact|reduce|show|sql|summarize|verify|whatif"
+_WORKLOADS = (
+    "add|add_extension|add_parallel|cdist|gelu|launch_bound|matmul|mlp_train|nosuch|square|square_inline|square_triton|"
+    "streams"
 )
-WORKLOADS = (
-    *("add", "add_extension", "add_parallel", "cdist", "gelu", "launch_bound", "matmul", "mlp_train"),
-    *("square", "square_inline", "square_triton", "streams"),
-)
-
-#: Where a case may write; what is there is recorded, too.
-OUT = "out"
 
 #: Reports of each format, whose tables are asked for in every form on the command line.
 LEADERS = (
@@ -43,25 +37,100 @@ PAIRS = (
     ("sample_reports/add/nsys.sqlite", "gone.sqlite"),
 )
 
-#: Parts of a report that every page is asked for, and that those of leaders are.
-_PARTS = ("--window +0.1ms..+50ms", "--window steps", "--device 1 --format json")
-_FURTHER_PARTS = (
-    "--window +1ms..+2ms",
-    "--window ..+10ms --format markdown",
-    "--window 100s..200s",
-    "--window step#*",
-    "--window step#2 --format json",
-    "--window step:5",
-    "--window nosuch",
-    "--device 0",
-    "--process 1",
-    "--device 0 --window +0.1ms..+50ms",
-    "--top 2 --no-cache",
-    f"-o {OUT}/page.txt",
-)
+#: What every report is asked, in all formats and of several parts.
+_PAGES = """
+    summarize {} --format terminal|markdown|json
+    summarize {} --window +0.1ms..+50ms|steps
+    summarize {} --device 1 --format json
+    verify {} --all --format terminal|csv|json
+    verify {}
+    show tree {}
+    show tree {} --by host --min-share 0%
+    show tree {} --by device --depth 3 --window steps
+    show tree {} --format json
+    show roofline {}
+    plot roofline {} -o out/roof.html
+    show source {} 0|nosuchkernel
+    redact {} --check
+"""
+
+#: The same of leaders, besides.
+_FURTHER_PARTS = """
+    summarize {} --window +1ms..+2ms|100s..200s|step#*|step:5|nosuch
+    summarize {} --window ..+10ms --format markdown
+    summarize {} --window step#2 --format json
+    summarize {} --device 0
+    summarize {} --process 1
+    summarize {} --device 0 --window +0.1ms..+50ms
+    summarize {} --top 2 --no-cache
+    summarize {} -o out/page.txt
+"""
+
+_TOGETHER = """
+    summarize {} --format terminal|markdown|json
+    summarize {} --window +0.1ms..+50ms
+    verify {}
+    verify {} --all --format json
+    show roofline {}
+    show joined|gains|agreement|variants|kernels {} --format csv
+"""
+
+#: What takes no report: help, declarations, reference workloads, plans of captures.
+_NONE = f"""
+    -h|--help|--version|--nosuch|sumarize
+    {_COMMANDS}
+    {_COMMANDS} --help|--nosuch
+    show --format terminal|markdown|json
+    collect --list|--dry-run {_WORKLOADS}
+    collect --dry-run --with nsys --repeat 3 --kernels 2 --range step {_WORKLOADS}
+    collect --dry-run --with torch --recipe schedule --recipe-flag --wait=2 {_WORKLOADS}
+    collect --dry-run --with nosuch add
+    collect --dry-run --nvcc 'unclosed add
+"""
+
+#: Of what cannot be read: missing files, and files that are no reports.
+_UNREADABLE = """
+    summarize|verify {}
+    show kernels|tree|roofline {}
+    show source {} 0
+    redact {} -o out/copy
+    redact {} --check
+"""
+
+#: Wrong options, and places that cannot be written.
+_WRONG = """
+    show kernels {} --by nosuch|device
+    show kernels {} --sort nosuch|-total_ns
+    show kernels {} --top 0|x
+    show kernels {} --format xml|parquet
+    show kernels {} --chunks 3|0
+    show kernels {} --trace|--as-nsys|--as-torch
+    show kernels {} --threshold 10us
+    show kernels {} --device 9|x
+    show kernels {} --process 99
+    show kernels {} tests/reports/nvtx.sqlite
+    show kernels {} -o out|gone/file.csv
+    show gaps {} --threshold lots
+    show utilisation tests/reports/two_gpus.sqlite --threshold 5us
+    summarize own.sqlite -o own.sqlite
+    summarize {} -o gone/page.txt
+    plot roofline tests/reports/ncu/add.details.csv -o out/roof.pdf
+    redact {}
+    redact {} --check -o out/copy
+    redact {} -o text.json
+    show tree tests/reports/torch/ddp.json.gz --min-share many
+    explain
+"""
 
 #: Tables that every report is asked for on the command line; the library is asked for all of them.
 _TABLES = ("kernels", "gaps", "health", "counters")
+
+
+def _lines(texts, *words):
+    """The command lines of a text, in which {} stands for some words, and | is between those of which each is meant."""
+    for line in texts.strip().splitlines():
+        for given in product(*(word.split("|") for word in line.split())):
+            yield [one for word in given for one in (words if word == "{}" else [word])]
 
 
 def reports(root):
@@ -83,26 +152,11 @@ def _other(name):
 
 
 def pages(report):
-    """Every page of a report, in all formats and of several parts."""
-    for form in ("terminal", "markdown", "json"):
-        yield ["summarize", report, "--format", form]
-    for words in (*_PARTS, *(_FURTHER_PARTS if report in LEADERS else ())):
-        yield ["summarize", report, *words.split()]
-    for form in ("terminal", "csv", "json"):
-        yield ["verify", report, "--all", "--format", form]
-    yield ["verify", report]
-    yield ["tree", report]
-    yield ["tree", report, "--by", "host", "--min-share", "0%"]
-    yield ["tree", report, "--by", "device", "--depth", "3", "--window", "steps"]
-    yield ["tree", report, "--format", "json"]
-    yield ["roofline", report]
-    yield ["roofline", report, "--plot", f"{OUT}/roof.html"]
+    """Every page of a report."""
+    yield from _lines(_PAGES + (_FURTHER_PARTS if report in LEADERS else ""), report)
     for how in ([], ["--sass"], ["--ptx"], ["--format", "json"]):
-        yield ["source", report, "", *how]
-    yield ["source", report, "0"]
-    yield ["source", report, "nosuchkernel"]
-    yield ["redact", report, "--check"]
-    yield ["redact", report, "-o", f"{OUT}/{report.rpartition('/')[2]}", "--remove", "step"]
+        yield ["show", "source", report, "", *how]
+    yield ["redact", report, "-o", f"out/{report.rpartition('/')[2]}", "--remove", "step"]
 
 
 def named(report, ranges, kernels):
@@ -112,9 +166,9 @@ def named(report, ranges, kernels):
             yield ["summarize", report, "--window", window]
         yield ["show", "kernels", report, "--window", f"{name}#*", "--format", "csv"]
     if kernels:
-        yield ["name", "--", *kernels]
-        yield ["name", "--format", "json", "--", *kernels]
-        yield ["source", report, kernels[0]]
+        yield ["explain", "--", *kernels]
+        yield ["explain", "--format", "json", "--", *kernels]
+        yield ["show", "source", report, kernels[0]]
 
 
 def tables(report, declared, *, every):
@@ -123,15 +177,15 @@ def tables(report, declared, *, every):
         yield from (["show", name, report, "--format", "csv"] for name in _TABLES)
         return
     for table in declared:
-        name = table["table"]
+        show = ["show", table["table"], report]
         for form in ("terminal", "csv", "json"):
-            yield ["show", name, report, "--format", form]
-        yield ["show", name, report, "--format", "parquet", "-o", f"{OUT}/table.parquet"]
+            yield [*show, "--format", form]
+        yield [*show, "--format", "parquet", "-o", "out/table.parquet"]
         for options in forms(table):
             words = [word for option, value in options.items() for word in _words(option, value)]
             for form in ("csv", "json"):
-                yield ["show", name, report, *words, "--format", form]
-        yield ["show", name, report, "--window", "+0.1ms..+50ms", "--top", "20", "--format", "csv", "--no-formulas"]
+                yield [*show, *words, "--format", form]
+        yield [*show, "--window", "+0.1ms..+50ms", "--top", "20", "--format", "csv", "--no-formulas"]
 
 
 def _words(option, value):
@@ -154,85 +208,26 @@ def forms(table):
 
 def of_several(paths):
     """What takes several reports."""
-    for form in ("terminal", "markdown", "json"):
-        yield ["summarize", *paths, "--format", form]
-    yield ["summarize", *paths, "--window", "+0.1ms..+50ms"]
-    yield ["verify", *paths]
-    yield ["verify", *paths, "--all", "--format", "json"]
-    yield ["roofline", *paths]
-    for table in ("joined", "gains", "agreement", "variants", "kernels"):
-        yield ["show", table, *paths, "--format", "csv"]
+    yield from _lines(_TOGETHER, *paths)
 
 
 def of_none(declared):
-    """What takes no report: help, declarations, reference workloads, plans of captures."""
-    yield from ([], ["--help"], ["-h"], ["--version"], ["--nosuch"], ["sumarize"])
-    for command in COMMANDS:
-        yield from ([command, "--help"], [command, "--nosuch"], [command])
-    for form in ("terminal", "markdown", "json"):
-        yield ["tables", "--format", form]
-        yield from (["tables", table["table"], "--format", form] for table in declared)
-    for name in (*WORKLOADS, "nosuch"):
-        yield ["workloads", name]
-        yield ["collect", "--dry-run", name]
-        yield ["collect", "--dry-run", "--with", "nsys", "--repeat", "3", "--kernels", "2", "--range", "step", name]
-        yield ["collect", "--dry-run", "--with", "torch", "--recipe", "schedule", "--recipe-flag", "--wait=2", name]
-    yield ["collect", "--dry-run", "--with", "nosuch", "add"]
-    yield ["collect", "--dry-run", "--nvcc", "'unclosed", "add"]
+    """What takes no report."""
+    yield []
+    yield from _lines(_NONE)
+    for table in declared:
+        yield from _lines(f"show {table['table']} --format terminal|markdown|json")
 
 
 def refused():
     """Bad input and use: missing files, files that are no reports, wrong options, places that cannot be written."""
     add = "tests/reports/add.sqlite"
     for path in ("gone.sqlite", "tests/reports/ad.sqlite", "empty.sqlite", "text.json", "folder", "cut.sqlite", ""):
-        yield ["summarize", path]
-        yield ["show", "kernels", path]
-        yield ["verify", path]
-        yield ["tree", path]
-        yield ["roofline", path]
-        yield ["source", path, "0"]
-        if path:  # else it is all that is in this folder
-            yield ["redact", path, "-o", f"{OUT}/copy"]
-            yield ["redact", path, "--check"]
+        # nothing is redacted without a path: that would be all that is in this folder
+        yield from (line for line in _lines(_UNREADABLE, path) if path or line[0] != "redact")
     for line in ("nosuch", "kernel", "Kernels", ""):
         yield ["show", line, add]
-        yield ["tables", line]
-    show = ["show", "kernels", add]
-    for words in _WRONG:
-        yield [*show, *words.split()]
+        yield ["show", line]
+    yield from _lines(_WRONG, add)
     for window in ("", "1ms", "2ms..1ms", "..", "1..2", "step:x", "#*", "x#0", "+5ms..+1ms", "\x1b[31m"):
         yield ["summarize", add, "--window", window]
-    yield ["show", "gaps", add, "--threshold", "lots"]
-    yield ["show", "utilisation", "tests/reports/two_gpus.sqlite", "--threshold", "5us"]
-    yield ["summarize", "own.sqlite", "-o", "own.sqlite"]
-    yield ["summarize", add, "-o", "gone/page.txt"]
-    yield ["roofline", "tests/reports/ncu/add.details.csv", "--plot", f"{OUT}/roof.pdf"]
-    yield ["redact", add]
-    yield ["redact", add, "--check", "-o", f"{OUT}/copy"]
-    yield ["redact", add, "-o", "text.json"]
-    yield ["tree", "tests/reports/torch/ddp.json.gz", "--min-share", "many"]
-    yield ["name"]
-
-
-_WRONG = (
-    "--by nosuch",
-    "--by device",
-    "--sort nosuch",
-    "--sort -total_ns",
-    "--top 0",
-    "--top x",
-    "--format xml",
-    "--format parquet",
-    "--chunks 3",
-    "--chunks 0",
-    "--trace",
-    "--as-nsys",
-    "--as-torch",
-    "--threshold 10us",
-    "--device 9",
-    "--device x",
-    "--process 99",
-    "tests/reports/nvtx.sqlite",
-    "-o out",
-    "-o gone/file.csv",
-)

@@ -82,7 +82,7 @@ def command(line, width=WIDTH):
     ):
         status = _ended(main)
     texts = {"stdout": _written(out), "stderr": _written(err)}
-    return Outcome(status, texts | _files(Path(cases.OUT)))
+    return Outcome(status, texts | _files(Path("out")))
 
 
 def _ended(work):
@@ -117,14 +117,9 @@ def _content(data):
 
 def value(make):
     """What a function of the library gives as text, or the error that it raises."""
-    text, said = "", ""
-
-    def work():
-        nonlocal text
-        text = make()
-
-    status = _ended(work)
-    return Outcome(status, {"stdout": text, "stderr": said})
+    texts = {"stdout": "", "stderr": ""}
+    status = _ended(lambda: texts.update(stdout=make()))
+    return Outcome(status, texts)
 
 
 def of_report(report, extra=None, *, every=False):
@@ -152,7 +147,7 @@ def _quoted(word):
 
 
 def _declared():
-    return json.loads(command(["tables", "--format", "json"]).texts["stdout"])
+    return json.loads(command(["show", "--format", "json"]).texts["stdout"])
 
 
 def _names_in(report, table, column):
@@ -271,7 +266,7 @@ def run_part(part):
     ):
         for name in ("sample_reports", "tests"):
             Path(name).symlink_to(ROOT / name)
-        Path(cases.OUT).mkdir()
+        Path("out").mkdir()
         replaced = _places(place)
         found = {}
         for number, (name, outcome) in enumerate(part[1]()):
