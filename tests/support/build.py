@@ -219,6 +219,9 @@ def rows_of(names, *rows):
     return [dict(zip(names.split(), row, strict=True)) for row in rows]
 
 
+#: The columns of event_records, for :func:`rows_of`.
+RECORD = "process_id context_id stream correlation_id record_id"
+
 _WRITTEN = re.compile(r"(-?\d+)-(-?\d+) (.+?)((?: [#ptds^](?:\d+|None))*)")
 _KEYS = {"#": "correlation", "p": "process", "t": "thread", "d": "device", "s": "stream", "^": "parent"}
 

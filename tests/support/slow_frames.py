@@ -74,7 +74,7 @@ class SlowFrames(SlowGaps):
         def alike(number):
             at, bucket, _ = told[number]
             here = bucket == "host" and self._in(wait.thread, at) is None
-            return here and self._range(wait.thread, at) is self._range(wait.thread, told[place][0])
+            return here and self.range_around(wait.thread, at) is self.range_around(wait.thread, told[place][0])
 
         first, last = place, place
         while first > 0 and alike(first - 1):
@@ -91,14 +91,6 @@ class SlowFrames(SlowGaps):
             return right and f"before {self._named(right)}"
         ended = f"after {self._named(left)}"
         return ended if right is None else f"between {self._named(left)} and {self._named(right)}"
-
-    def _range(self, thread, at):
-        """The range that a thread was in, as :meth:`SlowGaps.innermost` finds it."""
-        here = [item for item in self.ranges if thread_of(item) == thread and item.covers(at)]
-        nesting = [item for item in here if item.event.side.get("style", "PushPop") == "PushPop"]
-        pairs = [item for item in here if item not in nesting]
-        inner = max(nesting, key=lambda item: (item.start, -item.end, item.event_id), default=None)
-        return inner or min(pairs, key=lambda item: (item.start, item.event_id), default=None)
 
 
 def _nameless(item):

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from hypothesis import strategies as st
 
-from support.build import call, host, kernel, nvtx
+from support.build import RECORD, call, host, kernel, nvtx, rows_of
 from support.slow_model import DEVICE_KINDS, Item, SlowModel, rank, thread_of
-from support.strategies import EVENTS
+from support.strategies import EVENTS, THREADS
 
 IDLE = ("profiler", "loading", "allocation", "launch", "queued", "sync", "api", "host", "unknown")
 
@@ -132,13 +132,17 @@ class SlowGaps(SlowModel):
         return self.shown(item) or "a call without a name"
 
     def innermost(self, thread, instant):
+        """The name of the range that a thread was in."""
+        found = self.range_around(thread, instant)
+        return found and found.event.name
+
+    def range_around(self, thread, instant):
         """The range that a thread was in."""
         here = [item for item in self.ranges if thread_of(item) == thread and item.covers(instant)]
         nesting = [item for item in here if item.event.side.get("style", "PushPop") == "PushPop"]
         pairs = [item for item in here if item not in nesting]
         inner = max(nesting, key=lambda item: (item.start, -item.end, item.event_id), default=None)
-        found = inner or min(pairs, key=lambda item: (item.start, item.event_id), default=None)
-        return found and found.event.name
+        return inner or min(pairs, key=lambda item: (item.start, item.event_id), default=None)
 
     def waited_for(self, operation):
         """What an operation that was already submitted waited for."""
@@ -206,13 +210,14 @@ def named(item):
 # Reports for it
 
 STREAMS = st.sampled_from([7, 7, 8, 9])
+PROCESSES = st.sampled_from([1, 1, 2])
 RANGE_NAMES = st.sampled_from(["step", "data", "forward"])
 
 
 @st.composite
 def _ranges(draw):
     start = draw(st.integers(0, 20) | st.integers(0, 40))
-    keys = {"process": draw(st.sampled_from([1, 1, 2])), "thread": draw(st.sampled_from([1, 1, 2]))}
+    keys = {"process": draw(PROCESSES), "thread": draw(THREADS)}
     style = draw(st.sampled_from(["PushPop", "PushPop", "PushPop", "StartEnd"]))
     return nvtx(draw(RANGE_NAMES), start, start + draw(st.integers(0, 40)), style=style, **keys)
 
@@ -223,21 +228,11 @@ def _event_wait(draw, number):
 
     As a rule: any of the times may be off, so that the event is recorded before the work, or did not matter.
     """
-    process, context, jitter = (
-        draw(st.sampled_from([1, 1, 2])),
-        st.sampled_from([1, 1, 2]),
-        st.sampled_from([0] * 6 + [-4, 9]),
-    )
+    process, context, jitter = draw(PROCESSES), st.sampled_from([1, 1, 2]), st.sampled_from([0] * 6 + [-4, 9])
     source, target = (draw(context), draw(STREAMS)), (draw(context), draw(STREAMS))
     begin, length = draw(st.integers(0, 20)), draw(st.integers(1, 12))
     times = [begin + place + draw(jitter) for place in range(4)]
-    row = {
-        "process_id": process,
-        "context_id": source[0],
-        "stream": source[1],
-        "correlation_id": 100 + number,
-        "record_id": number,
-    }
+    (row,) = rows_of(RECORD, (process, *source, 100 + number, number))
     names = ("cudaLaunchKernel", "cudaEventRecord", "cudaStreamWaitEvent", "cudaLaunchKernel")
     calls = [
         call(name, at, at + 1, process=process, correlation=100 * place + number)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from support.build import call, host, kernel, nvtx, report
+from support.build import RECORD, call, host, kernel, nvtx, report, rows_of
 
 CALL, APART, HANDOVER = 3, 1, 7
 LAUNCH, STREAM, EVENT, RETURN = 4, 1, 2, 5
@@ -60,6 +60,8 @@ class Simulated(NamedTuple):
 
     end: int
     report: object
+    #: Of each kernel what released it, or what else would have by then: the rows of other kernels, or ``launch``.
+    released: list
 
 
 #: Every kind of wait once, so that what each takes can be seen.
@@ -72,10 +74,11 @@ PROLOGUE = [
 class Machine:
     """What a program does to host and device, instruction by instruction."""
 
-    def __init__(self, kernel_ns, host_ns):
-        """Nothing has happened; kernels and host work last what the functions say."""
-        self.kernel_ns, self.host_ns = kernel_ns, host_ns
+    def __init__(self, kernel_ns, host_ns, lags):
+        """Nothing has happened; kernels and host work last what the functions say, and begin some lags later."""
+        self.kernel_ns, self.host_ns, self.lags = kernel_ns, host_ns, lags
         self.now = 0
+        self.released = []
         self.ended = {}
         self.pending = {}
         self.events = []
@@ -104,13 +107,17 @@ class Machine:
 
     def _launch(self, what, thread):
         number = self.call("cudaLaunchKernel", thread)
-        start = self.now + LAUNCH
+        launch, stream, event = self.lags
+        ready = [(self.now + launch, "launch")]
         if what.stream in self.ended:
-            start = max(start, self.ended[what.stream] + STREAM)
+            ready.append((self.ended[what.stream][0] + stream, self.ended[what.stream][1]))
         if what.stream in self.pending:
-            start = max(start, self.pending.pop(what.stream) + EVENT)
+            ended, row = self.pending.pop(what.stream)
+            ready.append((ended + event, row))
+        start = max(at for at, _ in ready)
         end = start + self.kernel_ns(what)
-        self.ended[what.stream] = end
+        self.ended[what.stream] = (end, len(self.released))
+        self.released.append({why for at, why in ready if at == start})
         self.events.append(kernel(start, end, name=what.name, stream=what.stream, correlation=number))
 
     def _event(self, what, thread):
@@ -120,49 +127,31 @@ class Machine:
         self.now += APART
         begun = self.now
         waiting = self.call("cudaStreamWaitEvent", thread)
-        keys = {
-            "process_id": 1,
-            "context_id": 1,
-            "stream": what.of,
-            "correlation_id": recording,
-            "record_id": recording,
-        }
-        self.records.append(keys)
-        side = {"record_id": recording}
-        told = host(
-            "sync",
-            "Stream wait",
-            begun,
-            self.now,
-            stream=what.by,
-            context=1,
-            correlation=waiting,
-            thread=None,
-            side=side,
-        )
-        self.events.append(told)
+        self.records += rows_of(RECORD, (1, 1, what.of, recording, recording))
+        self._synced("Stream wait", begun, what.by, waiting, side={"record_id": recording})
         self.pending[what.by] = self.ended[what.of]
 
     def _sync(self, what, thread):
-        ends = self.ended.values() if what.stream is None else [self.ended.get(what.stream, 0)]
+        ends = [end for stream, (end, _) in self.ended.items() if what.stream in (None, stream)]
         begun = self.now
         until = max([begun, *ends]) + RETURN
         name = "cudaDeviceSynchronize" if what.stream is None else "cudaStreamSynchronize"
         number = self.call(name, thread, until - begun)
         if what.stream is not None:
-            self.events.append(
-                host(
-                    "sync", "Stream sync", begun, until, stream=what.stream, context=1, correlation=number, thread=None
-                )
-            )
+            self._synced("Stream sync", begun, what.stream, number)
+
+    def _synced(self, name, begun, stream, number, **more):
+        """What is recorded of a wait that is over."""
+        keys = {"stream": stream, "context": 1, "correlation": number, "thread": None}
+        self.events.append(host("sync", name, begun, self.now, **keys, **more))
 
 
-def simulated(turns, kernel_ns=lambda one: one.ns, host_ns=lambda one: one.ns):
+def simulated(turns, kernel_ns=lambda one: one.ns, host_ns=lambda one: one.ns, lags=(LAUNCH, STREAM, EVENT)):
     """Runs the turns (thread, instructions) after the prologue; the last thing is a wait for the device."""
-    machine = Machine(kernel_ns, host_ns)
+    machine = Machine(kernel_ns, host_ns, lags)
     for thread, what in [(1, PROLOGUE), *turns, (1, [Sync(None)])]:
         for one in what:
             machine.do(one, thread)
         machine.now += HANDOVER
     end = machine.now - HANDOVER - APART
-    return Simulated(end, report(machine.events, event_records=machine.records))
+    return Simulated(end, report(machine.events, event_records=machine.records), machine.released)

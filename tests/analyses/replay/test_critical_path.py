@@ -10,7 +10,8 @@ from kanalyze.analyses.replay.critical_path import critical_path, edges, slack
 from kanalyze.errors import CannotTellError, UnknownNameError
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, nvtx, report, timeline
-from support.slow_path import PROGRAMS, SlowPath, run
+from support.slow_path import SlowPath
+from support.slow_replay import TURNS, simulated
 from support.strategies import EVENTS, WINDOWS
 
 ROOT = __import__("pathlib").Path(__file__).parents[3]
@@ -121,9 +122,9 @@ def test_pieces_are_those_of_the_slow_walk(events, window):
     _same(made, path(made))
 
 
-@given(PROGRAMS, WINDOWS)
-def test_pieces_of_programs_are_those_of_the_slow_walk(program, window):
-    whole, _ = run(program)
+@given(TURNS, WINDOWS)
+def test_pieces_of_programs_are_those_of_the_slow_walk(turns, window):
+    whole = simulated(turns).report
     for made in (whole, whole.narrow(window=Window(*window))):
         if span(made) is not None:
             _same(made, path(made))
@@ -143,9 +144,9 @@ def test_a_walk_in_parts_has_the_same_pieces(name, monkeypatch):
     _same(made, path(made))
 
 
-@given(PROGRAMS)
-def test_each_operation_leads_to_what_released_it(program):
-    made, released = run(program)
+@given(TURNS)
+def test_each_operation_leads_to_what_released_it(turns):
+    _, made, released = simulated(turns, lags=(1, 1, 1))
     through = nodes(made)
     for row, why in enumerate(released):
         following = int(through.next[row])
