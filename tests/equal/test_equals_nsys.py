@@ -88,7 +88,8 @@ def in_percent(frame):
 
 
 @pytest.mark.parametrize(
-    ("nsys_report", "name"), [(nsys_report, name) for nsys_report in TABLES for name in reports_with(nsys_report)]
+    ("nsys_report", "name"),
+    [(table, name) for table in TABLES for name in (*reports_with(table), *reports_with(table, "samples/"))],
 )
 def test_a_table_has_the_rows_of_nsys(nsys_report, name):
     compute, columns, key = TABLES[nsys_report]
@@ -162,7 +163,8 @@ OF_RANGES = {
 
 
 @pytest.mark.parametrize(
-    ("nsys_report", "name"), [(nsys_report, name) for nsys_report in OF_RANGES for name in reports_with(nsys_report)]
+    ("nsys_report", "name"),
+    [(table, name) for table in OF_RANGES for name in (*reports_with(table), *reports_with(table, "samples/"))],
 )
 def test_a_table_of_ranges_has_the_rows_of_nsys_in_its_order(nsys_report, name):
     compute, columns, order = OF_RANGES[nsys_report]
@@ -172,6 +174,8 @@ def test_a_table_of_ranges_has_the_rows_of_nsys_in_its_order(nsys_report, name):
     except CannotTellError:  # where nsys printed nothing it has no rows, or cannot be made
         assert not theirs
         return
+    if name.startswith("samples/"):  # nsys 2024.2 prints no empty domain
+        ours = ours.with_columns(pl.col("range").cast(pl.String).str.strip_prefix(":"))
     if nsys_report == "nvtx_gpu_proj_trace" and theirs:
         ours = with_nsys_ids(ours, name)
     for key in reversed(order):

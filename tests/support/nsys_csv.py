@@ -1,7 +1,8 @@
-"""What `nsys stats` wrote for the reports of the tests, and how its rows are compared with ours.
+"""What `nsys stats` wrote for the reports of the tests and the samples, and how its rows are compared with ours.
 
-The files are tests/reports/expected/<report>/<nsys report>.csv. nsys rounds averages, medians and deviations to one
-decimal; integers must be equal. An empty file is a report without rows, or one that nsys could not make.
+The files are tests/reports/expected/<report>/<nsys report>.csv; a sample's report is called samples/<name>. nsys rounds
+averages, medians and deviations to one decimal; integers must be equal. An empty file is a report without rows, or one
+that nsys could not make.
 """
 
 import re
@@ -26,18 +27,19 @@ TIMES = {
 _FIELD = re.compile(r'(?:"(?P<quoted>.*?)"|(?P<plain>[^,]*))(?:,|$)')
 
 
-def reports_with(nsys_report):
-    """The names of the reports for which nsys' CSV of that kind is there."""
-    return sorted(path.parent.name for path in EXPECTED.glob(f"*/{nsys_report}.csv"))
+def reports_with(nsys_report, within=""):
+    """The names of the reports for which nsys' CSV of that kind is there; of samples `within` ``samples/``."""
+    return sorted(str(path.parent.relative_to(EXPECTED)) for path in EXPECTED.glob(f"{within}*/{nsys_report}.csv"))
 
 
 def path_of(name):
-    """The file of a report of the tests."""
-    return TESTS / "reports" / f"{name}.sqlite"
+    """The file of a report."""
+    _, sample, folder = name.partition("samples/")
+    return TESTS.parent / "sample_reports" / folder / "nsys.sqlite" if sample else TESTS / "reports" / f"{name}.sqlite"
 
 
 def report_of(name):
-    """A report of the tests."""
+    """A report."""
     return real_report(path_of(name))
 
 
