@@ -7,11 +7,6 @@ import json
 import sqlite3
 from contextlib import closing, suppress
 from decimal import ROUND_HALF_EVEN, Decimal
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
 
 #: What a file is by how it begins.
 _GZIP, _SQLITE, _NCU = b"\x1f\x8b", b"SQLite format 3\0", b"NVR\0"
@@ -29,7 +24,7 @@ _CATEGORIES = {category: kind for kind, names in _NAMES.items() for category in 
 Work = tuple[str, object, int, int]
 
 
-def figures(path: Path) -> dict[str, Any] | None:
+def figures(path):
     """Counts and sums of kernels, copies and memsets, and the busy time of each device, in ns.
 
     None of a file that holds no time line (a report of ncu) or cannot be read so.
@@ -45,9 +40,9 @@ def figures(path: Path) -> dict[str, Any] | None:
     return None if work is None else _summed(work)
 
 
-def _summed(work: Iterable[Work]) -> dict[str, Any]:
-    sums: dict[str, int] = {f"{kind}{what}": 0 for kind in ("kernel", "copy", "set") for what in ("_count", "_ns")}
-    spans: dict[str, list[tuple[int, int]]] = {}
+def _summed(work):
+    sums = {f"{kind}{what}": 0 for kind in ("kernel", "copy", "set") for what in ("_count", "_ns")}
+    spans = {}
     for kind, device, begin, end in work:
         if kind in {"kernel", "copy", "set"}:
             sums[f"{kind}_count"] += 1
@@ -56,7 +51,7 @@ def _summed(work: Iterable[Work]) -> dict[str, Any]:
     return sums | {"busy_ns": {device: _union(found) for device, found in sorted(spans.items())}}
 
 
-def _union(spans: list[tuple[int, int]]) -> int:
+def _union(spans):
     total, reached = 0, min(begin for begin, _ in spans)
     for begin, end in sorted(spans):
         total += max(end - max(begin, reached), 0)
@@ -64,7 +59,7 @@ def _union(spans: list[tuple[int, int]]) -> int:
     return total
 
 
-def _of_nsys(path: Path) -> list[Work] | None:
+def _of_nsys(path):
     with closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as database:
         try:
             return _rows(database)
@@ -72,15 +67,15 @@ def _of_nsys(path: Path) -> list[Work] | None:
             return None
 
 
-def _rows(database: sqlite3.Connection) -> list[Work]:
+def _rows(database):
     tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    gpus: dict[tuple[int, int], int] = {}
+    gpus = {}
     if "TARGET_INFO_CUDA_DEVICE" in tables:  # an event has the ordinal of its process
         with suppress(sqlite3.OperationalError):
             gpus = {(pid, own): gpu for gpu, own, pid in database.execute(
                 "SELECT gpuId, cudaId, pid FROM TARGET_INFO_CUDA_DEVICE"
             )}  # fmt: skip
-    work: list[Work] = []
+    work = []
     for table, kind in _BUSY.items():
         if table not in tables:
             continue
@@ -92,7 +87,7 @@ def _rows(database: sqlite3.Connection) -> list[Work]:
     return work
 
 
-def _of_trace(path: Path, *, compressed: bool) -> list[Work] | None:
+def _of_trace(path, *, compressed):
     content = path.read_bytes()
     try:
         text = (gzip.decompress(content) if compressed else content).decode("utf-8", "replace")
@@ -103,7 +98,7 @@ def _of_trace(path: Path, *, compressed: bool) -> list[Work] | None:
     return list(_events(events)) if isinstance(events, list) else None
 
 
-def _events(events: list[Any]) -> Iterator[Work]:
+def _events(events):
     for event in events:
         kind = _CATEGORIES.get(event.get("cat", "")) if isinstance(event, dict) and event.get("ph") == "X" else None
         if kind is None:
@@ -114,5 +109,5 @@ def _events(events: list[Any]) -> Iterator[Work]:
         yield kind, device, begin, begin + length
 
 
-def _ns(microseconds: object) -> int:
+def _ns(microseconds):
     return int((Decimal(str(microseconds)) * 1000).to_integral_value(ROUND_HALF_EVEN))

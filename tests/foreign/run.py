@@ -22,7 +22,6 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from foreign.figures import figures
@@ -47,14 +46,14 @@ COMMANDS = (
 )
 
 
-def check(path: Path) -> dict[str, Any]:
+def check(path):
     """What went wrong on a file, what could be run, and the figures that kanalyze gives of it."""
     import kanalyze  # noqa: PLC0415 - the parent does without
     from kanalyze import catalog  # noqa: PLC0415
     from kanalyze.errors import KanalyzeError  # noqa: PLC0415
     from support.command import run  # noqa: PLC0415
 
-    failures: list[str] = []
+    failures = []
     with tempfile.TemporaryDirectory() as folder:
         places = {"{}": str(path), "{place}": f"{folder}/redacted{''.join(path.suffixes[-2:])}"}
         for line in COMMANDS:
@@ -79,14 +78,14 @@ def check(path: Path) -> dict[str, Any]:
     return {"failures": failures, "ran": len(COMMANDS) + len(tables), "figures": figures_of(report)}
 
 
-def figures_of(report: Any) -> dict[str, Any]:
+def figures_of(report):
     """The same of an open report as figures.py tells of its file."""
     import polars as pl  # noqa: PLC0415
 
     import kanalyze  # noqa: PLC0415
     from kanalyze.errors import KanalyzeError  # noqa: PLC0415
 
-    sums: dict[str, Any] = {}
+    sums = {}
     for kind, name in (("kernel", "kernel"), ("memcpy", "copy"), ("memset", "set")):
         lengths = report.kind(kind).get_column("dur_ns")
         sums |= {f"{name}_count": len(lengths), f"{name}_ns": int(lengths.sum())}
@@ -99,7 +98,7 @@ def figures_of(report: Any) -> dict[str, Any]:
     return sums | {"busy_ns": {str(device): ns for device, ns in by_device.iter_rows()}}
 
 
-def verdict(expected: str, result: dict[str, Any]) -> list[str]:
+def verdict(expected, result):
     """What is wrong with a file's result."""
     wrong = list(result["failures"])
     if expected == REFUSED:
@@ -114,7 +113,7 @@ def verdict(expected: str, result: dict[str, Any]) -> list[str]:
     return [*wrong, *(f"{name}: {given[name]} instead of {value}" for name, value in differing)]
 
 
-def one(path: Path) -> dict[str, Any]:
+def one(path):
     """The result of a file, from a process of its own that may take :data:`LONGEST_S`, and has a cache of its own."""
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as cache:
@@ -133,7 +132,7 @@ def one(path: Path) -> dict[str, Any]:
     return {**json.loads(ended.stdout.splitlines()[-1]), "seconds": seconds}
 
 
-def by_digest(folder: Path, wanted: set[str]) -> dict[str, Path]:
+def by_digest(folder, wanted):
     """The files below `folder` by their SHA-256, those that are wanted."""
     found = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
@@ -144,13 +143,13 @@ def by_digest(folder: Path, wanted: set[str]) -> dict[str, Path]:
     return found
 
 
-def rows_of(table: Path) -> list[dict[str, str]]:
+def rows_of(table):
     """The rows of a table of tabs: list.tsv, or an index."""
     with table.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
-def record(index: Path) -> None:
+def record(index):
     """Write list.tsv from the index of a folder; what is expected comes from figures.py alone."""
     rows = []
     for row in rows_of(index):
@@ -165,7 +164,7 @@ def record(index: Path) -> None:
     LIST.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
 
 
-def main() -> int:
+def main():
     """Run what the command line asks for; status 1 where anything is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, nargs="?", help="where the files are")

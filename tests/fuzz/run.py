@@ -4,8 +4,6 @@ Every case runs in a worker process with a limit of memory; a worker that takes 
 itself, is replaced, and that is the outcome of the case.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os
@@ -45,7 +43,7 @@ class Found:
     numbered: bool = False
     silent: Counter[tuple[str, str, str]] = field(default_factory=Counter)
 
-    def add(self, form: str, damage: str, number: int, outcome: str, why: str) -> None:
+    def add(self, form, damage, number, outcome, why):
         """Count one case."""
         self.counts[form, damage, outcome] += 1
         if outcome in ("traceback", "hang", "abort"):
@@ -54,7 +52,7 @@ class Found:
             self.silent[form, damage, f"{number}: {why}" if self.numbered else why] += 1
 
 
-def run(form: str, first: int, count: int, found: Found) -> None:
+def run(form, first, count, found):
     """Let `count` cases of a format, the first of which is number `first`, run in workers."""
     planned = list(islice(cases(form, first), count))
     done = 0
@@ -69,13 +67,13 @@ def run(form: str, first: int, count: int, found: Found) -> None:
             worker.kill()
 
 
-def _start(form: str, first: int, count: int) -> subprocess.Popen[bytes]:
+def _start(form, first, count):
     command = [sys.executable, __file__, "--worker", form, str(first), str(count)]
     environment = os.environ | {"POLARS_MAX_THREADS": "1", "PYTHONUTF8": "1"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)  # noqa: S603 - this very file
 
 
-def _told(worker: subprocess.Popen[bytes]) -> tuple[str, str]:
+def _told(worker):
     """What became of the worker's next case; or of the worker, where it ended or says nothing for too long."""
     assert worker.stdout is not None
     begun, used_s = time.monotonic(), _cpu_s(worker.pid)
@@ -90,7 +88,7 @@ def _told(worker: subprocess.Popen[bytes]) -> tuple[str, str]:
     return outcome, why
 
 
-def _cpu_s(process: int) -> float:
+def _cpu_s(process):
     """CPU time of a process; without /proc, that of the clock."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
@@ -99,7 +97,7 @@ def _cpu_s(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def work(form: str, first: int, count: int) -> None:
+def work(form, first, count):
     """What a worker does: each case in turn, a line of JSON about each."""
     import resource  # noqa: PLC0415 - in workers only
 
@@ -113,7 +111,7 @@ def work(form: str, first: int, count: int) -> None:
             print(json.dumps(outcome(case.write(Path(folder)), case.seed)), file=out)
 
 
-def table(found: Found, *, by_damage: bool = False) -> str:
+def table(found, *, by_damage=False):
     """The outcomes as a table of Markdown, a row for each format, or for each kind of damage to it."""
     keys = sorted({(form, damage if by_damage else "") for form, damage, _ in found.counts})
     lines = [f"| format | {'damage | ' if by_damage else ''}cases | {' | '.join(OUTCOMES)} |"]
@@ -128,7 +126,7 @@ def table(found: Found, *, by_damage: bool = False) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
+def main():
     """Run cases of all formats, as many of each, and print what became of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1000, help="in all")
