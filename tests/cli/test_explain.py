@@ -11,24 +11,22 @@ import pytest
 from kanalyze.analyses.shared.statistics import MEANINGS
 from kanalyze.renderers.page import counters
 from kanalyze.renderers.tables import descriptions as explanations
-from support.command import SAMPLES, refused, run
+from support.command import SAMPLES, printed, refused, run
 
 
-def printed(*arguments, **keys):
-    ran = run("explain", *arguments, **keys)
-    assert (ran.status, ran.error) == (0, "")
-    return ran.text
+def explained(*arguments, **keys):
+    return printed("explain", *arguments, **keys)
 
 
 def test_all_findings_are_a_line_each():
-    lines = [re.split(r"  +", line) for line in printed().splitlines()]
+    lines = [re.split(r"  +", line) for line in explained().splitlines()]
     every = [explanations.explanation(name) for name in explanations.names()]
     assert lines == [[one.name, one.headline] for one in every]
 
 
 @pytest.mark.parametrize("name", explanations.names())
 def test_a_text_has_all_words_of_its_source_and_none_of_its_marks(name):
-    said, one = printed(name), explanations.explanation(name)
+    said, one = explained(name), explanations.explanation(name)
     assert said.startswith(f"{name}\n  {one.headline}\n\n  ")
     assert "```" not in said
     prose = re.sub(r"^```.*?^```$", "", one.text, flags=re.MULTILINE | re.DOTALL)
@@ -49,12 +47,14 @@ def test_paragraphs_fit_the_width_and_code_stays(name):
         assert all(len(line) <= max(width, longest + 4) for line in wrapped)
 
 
-def test_an_unknown_finding_is_told_with_the_nearest():
-    ran = run("explain", "host-computs")
-    message, remedy = refused(ran)
-    assert ran.status == 2
-    assert message == "no finding 'host-computs'."
-    assert remedy.startswith("Did you mean host-computes? Nearest of ")
+@pytest.mark.parametrize(
+    ("word", "kind", "meant"),
+    [("host-computs", "finding", "host-computes? Nearest of "), ("queud", "word of a page", "queued? ")],
+)
+def test_a_word_nearly_right_is_told_with_the_nearest(word, kind, meant):
+    message, remedy = refused(run("explain", word))
+    assert message == f"no {kind} {word!r}."
+    assert remedy.startswith(f"Did you mean {meant}")
 
 
 SOURCES = Path("analyzer/renderers/page")
@@ -81,7 +81,7 @@ def labels():
 
 @pytest.mark.parametrize("label", labels())
 def test_each_label_that_a_page_has_is_explained(label):
-    lines = printed(label, columns=400).splitlines()
+    lines = explained(label, columns=400).splitlines()
     assert label in lines
     assert lines[lines.index(label) + 1].endswith(".")
 
@@ -96,28 +96,22 @@ def test_each_label_of_a_page_as_it_is_printed_is_explained(path):
     assert [one for one in (*titles, *buckets) if not explanations.meanings(one)] == []
 
 
-def test_a_word_nearly_right_is_told_with_the_nearest():
-    message, remedy = refused(run("explain", "queud"))
-    assert message == "no word of a page 'queud'."
-    assert remedy.startswith("Did you mean queued? ")
-
-
 def test_of_a_report_a_finding_is_shown_with_what_it_is_made_of():
-    told = printed("no-tf32", SAMPLES / "mlp_train" / "nsys.sqlite")
+    told = explained("no-tf32", SAMPLES / "mlp_train" / "nsys.sqlite")
     assert told.startswith("no-tf32   nsys.sqlite   21 steps\n\n13 matrix products a step in full float32")
     assert "KERNELS " in told
     words = " ".join(told.split())
     assert "It takes 193.2 µs of the GPU's time of a step; by a replay the remedy saves 0 ns." in words
     assert "kanalyze show kernels --by dtype " in words
-    markdown = printed("no-tf32", SAMPLES / "mlp_train" / "nsys.sqlite", "--format", "markdown")
+    markdown = explained("no-tf32", SAMPLES / "mlp_train" / "nsys.sqlite", "--format", "markdown")
     assert markdown.startswith("### `no-tf32`\n")
 
 
 def test_programs_get_objects():
     one = explanations.explanation("tail")
-    assert json.loads(printed("tail", "--format", "json")) == [one._asdict()]
-    assert [told["word"] for told in json.loads(printed("of", "roof", "--format", "json"))] == ["of roof"]
-    page = json.loads(printed("no-tf32", SAMPLES / "mlp_train" / "nsys.sqlite", "--format", "json"))
+    assert json.loads(explained("tail", "--format", "json")) == [one._asdict()]
+    assert [told["word"] for told in json.loads(explained("of", "roof", "--format", "json"))] == ["of roof"]
+    page = json.loads(explained("no-tf32", SAMPLES / "mlp_train" / "nsys.sqlite", "--format", "json"))
     assert page["finding"]["rule"] == "no-tf32"
     assert page["kernels"][0]["name"].startswith("sm80_xmma_gemm_f32f32")
 
@@ -127,9 +121,7 @@ POINTWISE = "triton_poi_fused_add_mul_tanh_0"
 
 
 def test_the_fields_that_names_give_are_printed_below_them():
-    ran = run("name", GEMM, POINTWISE, "my_kernel")
-    assert (ran.status, ran.error) == (0, "")
-    gemm, pointwise, own = ran.text.split("\n\n")
+    gemm, pointwise, own = printed("name", GEMM, POINTWISE, "my_kernel").split("\n\n")
     lines = gemm.splitlines()
     assert (lines[0], lines[1], lines[-1]) == (GEMM, "  family            gemm", "  tensor core       no")
     assert "  tile              256 × 128 × 8" in lines
@@ -139,7 +131,7 @@ def test_the_fields_that_names_give_are_printed_below_them():
 
 def test_a_long_name_is_wrapped_and_its_function_told():
     name = "void at::native::vectorized_gather_kernel<(int)16, long>(char *, char *, T2 *, int, long, long, long)"
-    assert run("name", name).lines == [
+    assert explained(name).splitlines() == [
         "void at::native::vectorized_gather_kernel<(int)16, long>(char *, char *, T2 *,",
         "int, long, long, long)",
         "  function   at::native::vectorized_gather_kernel",
@@ -150,7 +142,7 @@ def test_a_long_name_is_wrapped_and_its_function_told():
 
 
 def test_json_has_every_field_of_every_name():
-    found = json.loads(run("name", POINTWISE, "my_kernel", "--format", "json").text)
+    found = json.loads(printed("name", POINTWISE, "my_kernel", "--format", "json"))
     assert [one["name"] for one in found] == [POINTWISE, "my_kernel"]
     assert {field: value for field, value in found[0].items() if value not in (None, [])} == {
         "name": POINTWISE,

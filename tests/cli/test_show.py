@@ -1,4 +1,4 @@
-"""`kanalyze show`: one table in full, for reading and for programs."""
+"""`kanalyze show`: one table in full, for reading and for programs; what only some tables take, several windows."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ import kanalyze
 from kanalyze import catalog
 from kanalyze.errors import CannotTellError
 from kanalyze.renderers.tables.frame import FORMATS, PROSE, terminal
-from support.command import ADD, REPORTS, SAMPLES, TORCH, refused, run
+from support.command import ADD, REPORTS, SAMPLES, TORCH, printed, refused, run
 from support.exports import only
 from support.real_reports import real_report
 
@@ -21,18 +21,24 @@ EVERY = [
     pytest.param(path, marks=[] if path.stem in ("add", "empty") else pytest.mark.slow)
     for path in sorted(REPORTS.glob("*.sqlite"))
 ]
-TWO_GPUS = REPORTS / "two_gpus.sqlite"
+TWO_GPUS, NVTX = REPORTS / "two_gpus.sqlite", REPORTS / "nvtx.sqlite"
 
 
 @cache
-def shown(*arguments, **keys):
-    ran = run("show", *arguments, **keys)
-    assert (ran.status, ran.error) == (0, "")
-    return ran.text
+def shown(*arguments):
+    return printed("show", *arguments)
 
 
 def rows(*arguments):
     return list(csv.DictReader(io.StringIO(shown(*arguments, "--format", "csv"))))
+
+
+def objects(*arguments):
+    return json.loads(shown(*arguments, "--format", "json"))
+
+
+def objects_of(frame):
+    return json.loads(frame.write_json())
 
 
 def column(name, *arguments):
@@ -132,7 +138,7 @@ def test_a_window_a_device_and_a_process_narrow_every_table():
     options = [text for name, value in where.items() for text in (f"--{name}", value)]
     for name in ("kernels", "ledger", "api", "health"):
         expected = getattr(kanalyze, name)(whole, **where)
-        assert json.loads(shown(name, TWO_GPUS, *options, "--format", "json")) == json.loads(expected.write_json())
+        assert objects(name, TWO_GPUS, *options) == objects_of(expected)
 
 
 # What there is not
@@ -183,10 +189,83 @@ def test_a_table_that_the_report_cannot_give_is_told_and_nothing_is_written(tmp_
 
 def test_top_is_of_each_report_and_with_sort_of_all():
     reports = [SAMPLES / name for name in ("square", "gelu")]
-    each = pl.read_csv(io.StringIO(run("show", "kernels", *reports, "--top", "2", "--format", "csv").text))
-    assert each.group_by("report", maintain_order=True).len().get_column("len").to_list() == [2, 2]
-    every = pl.read_csv(
-        io.StringIO(run("show", "kernels", *reports, "--sort", "-total_ns", "--top", "3", "--format", "csv").text)
+    assert column("report", "kernels", *reports, "--top", "2") == [str(path) for path in reports for _ in range(2)]
+    times = [*map(int, column("total_ns", "kernels", *reports, "--sort", "-total_ns", "--top", "3"))]
+    assert times == sorted(times, reverse=True)
+    assert len(times) == 3
+
+
+# --threshold
+
+
+@pytest.mark.parametrize(("text", "ns"), [("10us", 10_000), ("0.05 ms", 50_000), ("0ns", 0)])
+@pytest.mark.one_in(4)
+def test_a_time_leaves_out_shorter_gaps(text, ns):
+    expected = objects_of(kanalyze.gaps(kanalyze.read(NVTX), threshold_ns=ns))
+    assert objects("gaps", NVTX, "--threshold", text) == expected
+    assert all(row["dur_ns"] > ns for row in expected)
+    assert 0 < len(expected) < len(objects("gaps", NVTX, "--threshold", "0ns")) or ns == 0
+
+
+@pytest.mark.parametrize(
+    ("table", "text", "what", "example"),
+    [
+        *(("gaps", "10", "a time", "10us"), ("gaps", "10%", "a time", "10us"), ("gaps", "soon", "a time", "10us")),
+        *(("utilisation", "10us", "a share", "50%"), ("utilisation", "0.5", "a share", "50%")),
+        ("utilisation", "", "a share", "50%"),
+    ],
+)
+def test_what_is_no_threshold_of_the_table_is_told(table, text, what, example):
+    expected = (
+        f"--threshold {text!r}: not {what}.",
+        f"Write a number with its unit, as in {example}.  [bad-threshold]",
     )
-    assert every.height == 3
-    assert every.get_column("total_ns").is_sorted(descending=True)
+    assert message(table, NVTX, "--threshold", text) == expected
+
+
+# --chunks, --as-nsys, --trace, --graphs
+
+
+@pytest.mark.parametrize(
+    ("option", "table", "known"),
+    [
+        (["--trace"], "ranges", "none"),
+        (["--graphs"], "utilisation", "--chunks, --as-nsys, --threshold"),
+        (["--as-nsys"], "range_gpu", "--trace, --graphs"),
+        (["--chunks", "3"], "events", "none"),
+        (["--threshold", "none"], "kernels", "none"),
+    ],
+)
+def test_an_option_of_another_table_is_told_with_its_own(option, table, known):
+    what, remedy = message(table, NVTX, *option)
+    assert what == f"no option of {table} {option[0]!r}."
+    assert f"There are: {known}." in remedy
+
+
+# --window by name
+
+
+@pytest.mark.slow
+def test_all_instances_are_one_table_with_a_column_that_names_them():
+    found = objects("ledger", NVTX, "--window", "step#*")
+    assert found == objects("ledger", NVTX, "--window", "step")
+    names = [f"step#{number}" for number in range(1, 21)]
+    assert list(dict.fromkeys(row["instance"] for row in found)) == names
+    report = kanalyze.read(NVTX)
+    for name in names:
+        own = [row for row in found if row["instance"] == name]
+        assert own == [{"instance": name, **row} for row in objects_of(kanalyze.ledger(report, window=name))]
+
+
+def test_instances_are_named_in_every_format(tmp_path):
+    arguments = ("kernels", NVTX, "--window", "step#*", "--sort", "-total_ns", "--top", "2")
+    first, second = rows(*arguments)
+    assert next(iter(first)) == "instance"
+    assert first["instance"] == "step#14"
+    assert [line.split()[0] for line in shown(*arguments).splitlines()[:3]] == [
+        "instance",
+        "step#14",
+        second["instance"],
+    ]
+    shown(*arguments, "--format", "parquet", "-o", tmp_path / "kernels.parquet")
+    assert pl.read_parquet(tmp_path / "kernels.parquet").get_column("instance").to_list()[0] == "step#14"

@@ -1,6 +1,7 @@
-"""`kanalyze tables`: every table's columns, which are those that `kanalyze show` gives."""
+"""`kanalyze show` without reports: every table's columns, which are those that `kanalyze show` gives."""
 
 import json
+from functools import cache
 
 import pytest
 
@@ -9,22 +10,17 @@ from kanalyze import catalog
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.capture.reports import every_report
 from kanalyze.tools import NAMES
-from support.command import REPORTS, report_with, run
+from support.command import REPORTS, printed, report_with, run
 
 
-def printed(*arguments, **keys):
-    ran = run("tables", *arguments, **keys)
-    assert (ran.status, ran.error) == (0, "")
-    return ran.text
-
-
+@cache
 def declared():
-    return {table["table"]: table for table in json.loads(printed("--format", "json"))}
+    return {table["table"]: table for table in json.loads(printed("show", "--format", "json"))}
 
 
 def listed(**keys):
     """The lines of tables in the list of all, by name."""
-    lines = printed(**keys).splitlines()
+    lines = printed("show", **keys).splitlines()
     return {line.split()[0]: line for line in lines if line.startswith("  ") and line[2] != " "}
 
 
@@ -35,10 +31,11 @@ def test_a_line_says_what_has_the_table_and_what_it_is_for():
 
 def test_every_table_says_its_purpose_in_one_line():
     """At 80 columns; one that says none would be listed by the sentence that declares its rows."""
+    lines = listed()
     for name in catalog.every_name():
         purpose = catalog.table(name).purpose
         assert purpose, name
-        assert listed()[name].endswith(f"  {purpose}"), name
+        assert lines[name].endswith(f"  {purpose}"), name
 
 
 #: Reports that have, of each tool, what it can record.
@@ -74,7 +71,7 @@ def has_rows(report, name):
 
 @pytest.mark.parametrize("form", ["markdown", "json"])
 def test_one_table_is_a_part_of_all(form):
-    one, every = printed("kernels", "--format", form), printed("--format", form)
+    one, every = printed("show", "kernels", "--format", form), printed("show", "--format", form)
     assert "launch-shape" in one
     assert len(one) < len(every) / 8
     if form == "json":
@@ -122,11 +119,11 @@ def test_columns_of_another_form_are_those_declared_for_it(name, options):
 def test_groupings_and_equals_are_told():
     assert declared()["kernels"]["by"] == list(catalog.table("kernels").groupings)
     assert "cuda_gpu_kern_sum" in declared()["kernels"]["equals"]
-    assert "  --by launch-shape, family, " in printed("kernels")
-    assert "Equals nsys stats cuda_api_sum.\n" in printed("api")
+    assert "  --by launch-shape, family, " in printed("show", "kernels")
+    assert "Equals nsys stats cuda_api_sum.\n" in printed("show", "api")
 
 
 def test_options_are_told():
     assert "--threshold" in declared()["gaps"]["options"]
-    assert "  --by culprit\n  --threshold\n" in printed("gaps")
-    assert "  --trace: " in printed("range_gpu")
+    assert "  --by culprit\n  --threshold\n" in printed("show", "gaps")
+    assert "  --trace: " in printed("show", "range_gpu")

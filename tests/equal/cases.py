@@ -165,10 +165,10 @@ def named(report, ranges, kernels):
         for window in (name, f"{name}#*", f"{name}#2"):
             yield ["summarize", report, "--window", window]
         yield ["show", "kernels", report, "--window", f"{name}#*", "--format", "csv"]
-    if kernels:
-        yield ["explain", "--", *kernels]
-        yield ["explain", "--format", "json", "--", *kernels]
-        yield ["show", "source", report, kernels[0]]
+    for kernel in kernels:
+        yield ["explain", "--", kernel]
+        yield ["explain", "--format", "json", "--", kernel]
+    yield from (["show", "source", report, kernel] for kernel in kernels[:1])
 
 
 def tables(report, declared, *, every):

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 WIDTH, WIDE = 80, 130
 
 #: Names of a report's own that are used as windows and asked about.
-RANGES, KERNELS = 3, 200
+RANGES, KERNELS = 3, 20
 
 #: After so many cases what they left in memory is collected.
 COLLECTED = 25

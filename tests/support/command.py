@@ -161,6 +161,19 @@ def _status_of_main():
     return 0
 
 
+def printed(*arguments, **keys):
+    """What a command prints that ends well and says nothing else."""
+    ran = run(*arguments, **keys)
+    assert (ran.status, ran.error) == (0, ""), ran
+    return ran.text
+
+
+def html_of(folder, *arguments):
+    """The file that `kanalyze html` writes into a folder."""
+    assert run("html", *arguments, "-o", folder / "report.html").status == 0
+    return (folder / "report.html").read_text()
+
+
 def refused(ran):
     """The message and the remedy (with its slug) of a command that printed nothing else and ended with status 2."""
     assert (ran.status, ran.raw) == (2, b""), ran
