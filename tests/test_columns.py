@@ -1,6 +1,5 @@
 """Lookups, groups and orders of columns are those of a walk through lists; sums up to 2^62 are whole or refused."""
 
-import json
 import math
 from fractions import Fraction
 
@@ -185,29 +184,12 @@ def test_what_cannot_be_added_up_is_an_error_and_no_wrong_sum(table, copies, sai
 
 
 @pytest.mark.parametrize("size", [9_223_372_036, 9_223_372_037, 10_000_000_000, 20_000_000_000, 80 << 30])
-def test_a_copy_of_more_than_nine_gigabytes_has_its_rate(tmp_path, size):
-    call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaMemcpyAsync", "pid": 1, "tid": 1, "ts": 0, "dur": 5}
-    copy = {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)", "pid": 0, "tid": 7, "ts": 10}
-    args = {"device": 0, "stream": 7, "correlation": 1, "bytes": size}
-    events = [{**call, "args": {"correlation": 1}}, {**copy, "dur": 1_000_000, "args": args}]
-    device = {"id": 0, "name": "NVIDIA H100", "computeMajor": 9, "computeMinor": 0, "numSms": 132}
-    trace = tmp_path / "trace.json"
-    trace.write_text(json.dumps({"schemaVersion": 1, "deviceProperties": [device], "traceEvents": events}))
-    assert kanalyze.copies(kanalyze.read(trace))["bandwidth_bytes_per_s"].to_list() == [size]
+def test_a_copy_of_more_than_nine_gigabytes_has_its_rate(size):
+    made = report([memcpy(0, 10**9, size_bytes=size)])
+    assert kanalyze.copies(made)["bandwidth_bytes_per_s"].to_list() == [size]
 
 
 # Which runs of two programs were beside each other
-
-
-def turns(side, *numbers, collection="a"):
-    return [Turn(collection, side, number) for number in numbers]
-
-
-def test_neighbours_are_a_pair_whatever_their_order():
-    base, new = turns("base", 1, 4, 5, 8), turns("new", 2, 3, 6, 7)
-    assert pairs(base, new) == [(0, 0), (1, 1), (2, 2), (3, 3)]
-    assert pairs(base, new[::-1]) == [(0, 3), (1, 2), (2, 1), (3, 0)]
-    assert interleaved(base, new)
 
 
 @given(st.integers(1, 12), st.data())

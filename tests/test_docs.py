@@ -71,28 +71,27 @@ def test_console_examples_print_what_they_show(path):
     assert examples.refreshed(text) == text, REFRESH
 
 
-def test_the_table_of_the_seeds_has_the_verdicts_of_compare():
-    text = sections((ROOT / "docs/comparing.md").read_text())["The seeds' comparisons, told by one command"]
+def verdict(*sides):
+    """What compare says of two baselines, without how it was found out."""
+    told = answer(comparison(*([ROOT / f"sample_reports/{side}.kz"] for side in sides), Asked({})))
+    return re.sub(r", \d against \d runs(, interleaved)?", "", told.removeprefix("A step "))
+
+
+def test_the_tables_of_seeds_and_changes_have_the_verdicts_of_compare():
+    page = sections((ROOT / "docs/comparing.md").read_text())
+    text = page["The seeds' comparisons, told by one command"]
     rows = re.findall(r"^\| `(\w+)` → `(\w+)` \| [^|]+ \| ([^|]+) \|$", text, flags=re.MULTILINE)
     assert len(rows) == 10
-    for *names, said in rows:
-        base, new = (ROOT / f"sample_reports/seeds/{name}.kz" for name in names)
-        told = answer(comparison([base], [new], Asked({}))).removeprefix("A step ")
-        assert told.replace(", 3 against 3 runs", "").startswith(said), names
-
-
-def test_the_table_of_changes_has_the_verdicts_of_compare():
-    text = sections((ROOT / "docs/comparing.md").read_text())["Held against the machine"]
+    for base, new, said in rows:
+        assert verdict(f"seeds/{base}", f"seeds/{new}").startswith(said), (base, new)
+    text = page["Held against the machine"]
     rows = re.findall(r"^\| `(\w+)`: [^|]+ \| [^|]+ \| ([^|]+) \| ([^|:]+)[^|]*\|$", text, flags=re.MULTILINE)
     assert len(rows) == 6
     for name, said, where in rows:
-        sides = ([ROOT / f"sample_reports/changes/{name}_{side}.kz"] for side in ("base", "new"))
-        told = answer(comparison(*sides, Asked({}))).removeprefix("A step ")
-        told = re.sub(r", \d against \d runs, interleaved", "", told)
+        told = verdict(f"changes/{name}_base", f"changes/{name}_new")
         assert told.startswith(said), name
-        assert where.startswith("no kernel or copy") or f": {where.partition(';')[0]}" in told.replace(", api", ""), (
-            name
-        )
+        place = f": {where.partition(';')[0]}"
+        assert where.startswith("no kernel or copy") or place in told.replace(", api", ""), name
 
 
 @pytest.mark.parametrize("path", examples.FILES, ids=lambda path: path.name)
@@ -106,17 +105,12 @@ def test_python_examples_give_what_they_show(path):
 
 @pytest.mark.usefixtures("folder")
 def test_examples_in_docstrings_give_what_they_show():
-    found = [kanalyze, *(importlib.import_module(module.name) for module in modules())]
-    tests = [test for module in found for test in doctest.DocTestFinder().find(module) if test.examples]
+    names = (module.name for module in pkgutil.walk_packages(kanalyze.__path__, "kanalyze."))
+    modules = [kanalyze, *(importlib.import_module(name) for name in names if not name.endswith("__main__"))]
+    tests = [test for module in modules for test in doctest.DocTestFinder().find(module) if test.examples]
     assert tests
     for test in tests:
         assert doctest.DocTestRunner().run(test).failed == 0, test.name
-
-
-def modules():
-    """All modules of the package but the one that runs the program when imported."""
-    every = pkgutil.walk_packages(kanalyze.__path__, "kanalyze.")
-    return [module for module in every if not module.name.endswith("__main__")]
 
 
 # README.md and docs/cli.md
@@ -173,7 +167,7 @@ def test_messages_that_no_example_prints_are_what_the_program_would_print(error)
 # docs/summary-json.md
 
 
-def keys(rows) -> set[str]:
+def keys(rows):
     return {key for row in rows for key in row}
 
 
@@ -315,11 +309,7 @@ def test_the_notebook_runs_and_prints_what_it_shows():
 
 @pytest.mark.slow
 def test_pages_that_the_code_names_exist():
-    named = {match for path in (ROOT / "analyzer").rglob("*.py") for match in page_names(path)}
+    nodes = [node for path in (ROOT / "analyzer").rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
+    named = {name for node in nodes if is_text(node) for name in re.findall(r"[\w-]+\.md\b", node.value)}
     assert named
     assert {name for name in named if not (ROOT / "docs" / name).exists()} == set()
-
-
-def page_names(path: Path) -> list[str]:
-    texts = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
-    return [name for text in texts if isinstance(text, str) for name in re.findall(r"[\w-]+\.md\b", text)]

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.collectors.options import CompileError, InterruptedCaptureError, WorkloadError
+from kanalyze.collectors.options import CompileError, WorkloadError
 from kanalyze.errors import (
     BadWindowError,
-    CannotTellError,
     CollectError,
     OutOfMemoryError,
     UnknownNameError,
@@ -41,25 +40,9 @@ def test_a_source_that_does_not_compile(errors, log, said, more):
     assert list(error.details) == log
 
 
-def test_a_run_that_was_stopped_and_one_of_which_every_pass_failed():
-    stopped = InterruptedCaptureError.during("ncu", FOLDER)
-    said = (str(stopped), stopped.remedy, stopped.exit_status)
-    assert said == ("stopped during ncu.", "What was finished before is in run.", 130)
-    kept = InterruptedCaptureError.during("ncu", None).remedy
-    assert kept == "Nothing was finished, and nothing was kept."
-    failed = CollectError.every_pass_failed(["nsys: exit status 1", "ncu: no GPU"], iter(["line 1", "line 2"]))
-    assert str(failed) == "nothing was collected: nsys: exit status 1; ncu: no GPU."
-    assert failed.details == ["line 1", "line 2"]
-
-
 @pytest.mark.parametrize(
     ("error", "said", "remedy"),
     [
-        (
-            CollectError.impossible({"nsys": "not found", "ncu": "no GPU"}, ["install nsys", "take another machine"]),
-            "nothing can be collected here (nsys: not found; ncu: no GPU).",
-            "To get it: install nsys; or: take another machine.",
-        ),
         (
             CollectError.not_all_written(FOLDER, ["torch.json.gz: disk full", "compiled.json: disk full"]),
             "run: not all of it could be written: torch.json.gz: disk full; compiled.json: disk full.",
@@ -69,11 +52,6 @@ def test_a_run_that_was_stopped_and_one_of_which_every_pass_failed():
             BadWindowError.several("step", "step", [f"step#{number}" for number in range(1, 1235)], Path("my a")),
             "--window 'step': 1,234 ranges have that name.",
             "Choose one of them, step#1 to step#1234; `kanalyze summarize 'my a' --window 'step#*'` compares all.",
-        ),
-        (
-            CannotTellError.without_time("joined", [Path("a.ncu-rep"), Path("b.ncu-rep")]),
-            "a.ncu-rep, b.ncu-rep: cannot tell joined, because no report gives the time of the program.",
-            "Give a report of nsys or torch.profiler of the same program with it, or a folder of `kanalyze collect`.",
         ),
         (
             WorkloadError.not_runnable(Path("my program")),

@@ -3,36 +3,17 @@
 import re
 import shutil
 from html import unescape
-from html.parser import HTMLParser
 
 import pytest
 
 import kanalyze
 from kanalyze.errors import IncomparableError, NoJobError, ReportNotFoundError, UnknownNameError
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH
-
-VOID = {"br", "meta"}
-
-
-class Balance(HTMLParser):
-    """Checks that every element is closed in order."""
-
-    def __init__(self):
-        super().__init__()
-        self.open = []
-
-    def handle_starttag(self, tag, attrs):  # noqa: ARG002 - the parser's signature
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
+from support.hostile import Tags
 
 
 def text_of(html):
-    parser = Balance()
-    parser.feed(html)
-    assert parser.open == []
+    assert Tags(html).tags
     return re.sub(r"<style>.*?</style>|<[^>]*>", " ", html)
 
 

@@ -1,7 +1,5 @@
 """The HTML report in a browser: a person's way through it, and what it must never do."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -13,7 +11,7 @@ import pytest
 
 import kanalyze
 from kanalyze.analyses.idle.ledger import ledger
-from support.command import REPORTS, SAMPLES, run
+from support.command import REPORTS, SAMPLES, html_of
 from support.hostile import WHOLE
 from support.real_reports import real_report
 
@@ -80,7 +78,7 @@ def html(tmp_path):
     """Makes the HTML file of a report."""
 
     def made(report):
-        assert run("html", report, "-o", tmp_path / "report.html").status == 0
+        html_of(tmp_path, report)
         return tmp_path / "report.html"
 
     return made
@@ -88,9 +86,9 @@ def html(tmp_path):
 
 @pytest.fixture(scope="module")
 def mlp(tmp_path_factory):
-    path = tmp_path_factory.mktemp("html") / "mlp.html"
-    assert run("html", MLP, "-o", path).status == 0
-    return path
+    folder = tmp_path_factory.mktemp("html")
+    html_of(folder, MLP)
+    return folder / "report.html"
 
 
 @pytest.fixture
@@ -258,12 +256,10 @@ def test_the_time_that_a_gpu_waited_is_told_by_stacks(opened, html):
 
 def trace_of(tmp_path, events, **gpu):
     """The HTML file of a trace with these events."""
-    trace, path = tmp_path / "trace.json", tmp_path / "report.html"
-    trace.write_text(
-        json.dumps({"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": gpu}], "traceEvents": events})
-    )
-    assert run("html", trace, "-o", path).status == 0
-    return path
+    whole = {"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": gpu}], "traceEvents": events}
+    (tmp_path / "trace.json").write_text(json.dumps(whole))
+    html_of(tmp_path, tmp_path / "trace.json")
+    return tmp_path / "report.html"
 
 
 def annotation(name, start_us, dur_us):

@@ -1,8 +1,6 @@
 """`kanalyze collect`, `doctor` and `workloads` as a user calls them, with stand-ins for the tools."""
 
 import json
-import os
-import pty
 import shlex
 import shutil
 import signal
@@ -14,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kanalyze.collectors.workload import references
-from support.command import REPORTS, command_line, environment, refused, run
+from support.command import REPORTS, command_line, environment, on_terminal, printed, refused, run
 from support.stand_ins import PROGRAM
 
 #: A Python that has kanalyze, as the lines of a dry run call it.
@@ -313,28 +311,10 @@ def test_a_signal_keeps_finished_passes_and_leaves_no_process(machine, number):
 @pytest.mark.slow
 def test_on_a_terminal_progress_is_one_line_that_changes(machine):
     machine.write("program", "#!/bin/sh\nfor n in 1 2 3 4 5 6; do echo step $n; sleep 0.3; done\n")
-    ours, theirs = pty.openpty()
-    with subprocess.Popen(  # noqa: S603 - as above
-        command_line("collect", "-o", "cap", "--with", "nsys", "program"),
-        stdout=subprocess.DEVNULL,
-        stderr=theirs,
-        env=environment(),
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        while True:
-            try:
-                part = os.read(ours, 1 << 16)
-            except OSError:  # the other side is gone
-                break
-            if not part:
-                break
-            shown += part
-        assert process.wait(timeout=60) == 0
-    os.close(ours)
-    assert b"\r\x1b[2Knsys  " in shown
-    assert b"s  step " in shown
-    assert b"\r\x1b[2Knsys: done after " in shown
+    shown = on_terminal(80, "collect", "-o", "cap", "--with", "nsys", "program")
+    assert "\r\x1b[2Knsys  " in shown
+    assert "s  step " in shown
+    assert "\r\x1b[2Knsys: done after " in shown
 
 
 @pytest.mark.parametrize(
@@ -366,13 +346,12 @@ def test_the_doctor_says_what_is_missing_ends_with_1_and_fits(machine):
     assert [line for line in run(*words).lines if len(line) > 80 and " " in line.strip()] == []
 
 
-# kanalyze workloads
+# kanalyze collect --list
 
 
 def test_workloads_are_listed_with_what_they_teach_and_shown_with_all_that_they_say():
-    ran, first = run("workloads", columns=400), references()[0]
-    assert (ran.status, ran.error) == (0, "")
-    listed = {line.split()[0]: line.split(maxsplit=1)[1] for line in ran.lines if not line.startswith(" ")}
+    lines, first = printed("collect", "--list", columns=400).splitlines(), references()[0]
+    listed = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines if not line.startswith(" ")}
     assert listed == {one.name: one.teaches for one in references()}
-    assert run("workloads", first.name).text == f"{first.path}\n\n{first.doc}\n"
-    assert refused(run("workloads", "ad"))[0] == "no workload 'ad'."
+    assert printed("collect", "--list", first.name) == f"{first.path}\n\n{first.doc}\n"
+    assert refused(run("collect", "--list", "ad"))[0] == "no workload 'ad'."

@@ -9,7 +9,6 @@ import shutil
 import sqlite3
 from contextlib import closing
 from functools import cache
-from html.parser import HTMLParser
 from itertools import chain, cycle
 from types import SimpleNamespace
 
@@ -27,7 +26,7 @@ from kanalyze.renderers.formats import markdown, terminal
 from kanalyze.renderers.page import Advice, Chapter
 from kanalyze.renderers.tables import frame as frames
 from support.command import ADD, REPORTS, run
-from support.hostile import ALL, WHOLE, active_in_markdown, obeyed_by_terminal
+from support.hostile import ALL, WHOLE, Tags, active_in_markdown, obeyed_by_terminal
 from support.real_reports import real_report
 
 #: Columns of an nsys export that hold what somebody wrote, and more than a number or a word of nsys' own.
@@ -118,20 +117,6 @@ def tables(path):
                 yield name, catalog.make(opened(path), name)
             except CannotTellError:
                 continue
-
-
-class Tags(HTMLParser):
-    """The tags and attributes of a fragment."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.tags, self.attributes = set(), set()
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
 
 
 def held_by_html(text):

@@ -16,7 +16,7 @@ from kanalyze.analyses.operators.tree import tree
 from kanalyze.analyses.timeline import _tracks
 from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.errors import CannotTellError
-from support.command import ADD, REPORTS, ROOT, SAMPLES, run
+from support.command import ADD, REPORTS, ROOT, SAMPLES, html_of, run
 from support.real_reports import real_report
 
 LIMIT = 5_000_000
@@ -48,9 +48,7 @@ def test_nothing_is_fetched_and_nothing_else_may_run(mlp):
 @pytest.mark.parametrize("name", ["add", "torch", "nvtx", "graph_node", "add_um", "communicators"])
 @pytest.mark.one_in(4)
 def test_reports_of_every_kind(name, tmp_path):
-    path = tmp_path / "report.html"
-    assert run("html", REPORTS / f"{name}.sqlite", "-o", path).status == 0
-    text = path.read_text()
+    text = html_of(tmp_path, REPORTS / f"{name}.sqlite")
     assert 'id="timeline-data"' in text
     assert "<h2>How it was recorded</h2>" in text
 
@@ -64,9 +62,7 @@ def test_a_section_of_what_ncu_measured_and_none_where_it_measured_nothing(mlp, 
         "roofline-picture", "measured", "copies-picture", "roofline", "stalls"]  # fmt: skip
     for section in ("roofline-picture", "copies-picture"):
         assert re.search(rf'id="{section}".*?<circle class="point', mlp, re.DOTALL)
-    path = tmp_path / "plain.html"
-    assert run("html", REPORTS / "nvtx.sqlite", "-o", path).status == 0
-    text = path.read_text()
+    text = html_of(tmp_path, REPORTS / "nvtx.sqlite")
     of_ncu = [name for name in SECTIONS if name != "copies-picture"]
     assert not any(f'id="{name}"' in text or f'href="#{name}"' in text for name in of_ncu)
 
@@ -79,9 +75,7 @@ def test_a_rank_that_cannot_be_drawn_is_said_to_be_left_out(tmp_path, monkeypatc
         return timeline(report, most)
 
     monkeypatch.setattr(_tracks, "timeline", drawn)
-    path = tmp_path / "report.html"
-    assert run("html", SAMPLES / "ddp_late", "-o", path).status == 0
-    text = path.read_text()
+    text = html_of(tmp_path, SAMPLES / "ddp_late")
     assert "; without 1 ranks" in text
     assert "Rank 1 is 29.23 ms late in step 11" in text
 
@@ -99,18 +93,13 @@ def test_findings_name_their_kernels_and_lead_to_them(mlp):
 
 @pytest.mark.slow
 def test_a_million_events_fit_into_five_megabytes(tmp_path):
-    report, path = tmp_path / "big.sqlite", tmp_path / "big.html"
+    report = tmp_path / "big.sqlite"
     make = [sys.executable, ROOT / "benchmarks" / "make_report.py", REPORTS / "torch.sqlite", report, "--copies", "302"]
     subprocess.run(make, check=True, capture_output=True)  # noqa: S603 - ours
-    assert run("html", report, "-o", path).status == 0
-    assert path.stat().st_size < LIMIT
-    text = path.read_text()
-    events, alone, sums = (
-        int(one.replace(",", ""))
-        for one in re.search(
-            r"([\d,]+) events, ([\d,]+) of them one by one, the shorter ones in ([\d,]+) sums", text
-        ).groups()
-    )
+    text = html_of(tmp_path, report)
+    assert len(text.encode()) < LIMIT
+    told = re.search(r"([\d,]+) events, ([\d,]+) of them one by one, the shorter ones in ([\d,]+) sums", text)
+    events, alone, sums = (int(one.replace(",", "")) for one in told.groups())
     assert events > 1_000_000
     assert alone + sums <= 650_000
 
@@ -123,34 +112,26 @@ def test_a_part_of_a_job_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_two_sides_are_compared(tmp_path):
-    path = tmp_path / "report.html"
-    base, new = (SAMPLES / f"launch_bound_{name}" for name in ("plain", "graph"))
-    assert run("html", "--base", base, new, "-o", path).status == 0
-    text = path.read_text()
+    text = html_of(tmp_path, "--base", *(SAMPLES / f"launch_bound_{name}" for name in ("plain", "graph")))
     assert "These two runs differ" in re.search(r'<p class="answer">(.*?)</p>', text)[1]
     assert text.index("Where the difference went") < text.index('id="timeline"') < text.index('id="compare_kernels"')
 
 
 @pytest.mark.slow
 def test_the_call_tree_is_that_of_the_table(tmp_path):
-    path = tmp_path / "report.html"
     trace = SAMPLES / "mlp_train" / "torch.json.gz"
-    assert run("html", trace, "-o", path).status == 0
-    (data,) = re.findall(r'id="flame-data">(.*?)</script>', path.read_text())
+    (data,) = re.findall(r'id="flame-data">(.*?)</script>', html_of(tmp_path, trace))
     for text, nodes in json.loads(data).items():
         by = text.removesuffix(" time")
         table = tree(real_report(trace), by, min_share=0.002)
         assert [(node[0], node[3], node[4]) for node in nodes] == table.select("parent", "count", f"{by}_ns").rows()
-    assert run("html", ADD, "-o", path).status == 0
-    assert "flame-data" not in path.read_text()
+    assert "flame-data" not in html_of(tmp_path, ADD)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sampled_python.sqlite", "torch/with_modules.json.gz"])
 def test_the_flame_graph_of_waiting_has_the_host_time_of_the_ledger(tmp_path, name):
-    path = tmp_path / "report.html"
-    assert run("html", REPORTS / name, "-o", path).status == 0
-    (data,) = re.findall(r'id="waiting-flame-data">(.*?)</script>', path.read_text())
+    (data,) = re.findall(r'id="waiting-flame-data">(.*?)</script>', html_of(tmp_path, REPORTS / name))
     of = real_report(REPORTS / name)
     ((_, nodes),) = json.loads(data).items()
     whole = ledger(of).filter(bucket="host").get_column("ns").sum()

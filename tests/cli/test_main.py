@@ -1,19 +1,15 @@
 """What all commands share: help, version, errors, pipes and terminals."""
 
-import fcntl
 import os
-import pty
 import re
-import struct
 import subprocess
 import sys
-import termios
 from pathlib import Path
 
 import click
 import pytest
 
-from support.command import ADD, ADD_UM, SAMPLES, TORCH, command_line, environment, refused, run, spawn
+from support.command import ADD, ADD_UM, SAMPLES, TORCH, command_line, environment, on_terminal, refused, run, spawn
 
 COMMANDS = {
     "Look": ["summarize", "show", "plot"],
@@ -216,33 +212,6 @@ def test_old_terminals_get_what_they_can_print(encoding, arguments):
     text = ran.raw.decode(encoding)
     assert len(text.splitlines()) == len(plain.lines)
     assert text.count("?") == plain.text.count("?")
-
-
-def on_terminal(columns, *arguments, **changes):
-    """What a command shows on a terminal of so many columns."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    with subprocess.Popen(  # noqa: S603 - it starts this very package
-        command_line(*arguments),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=environment(TERM="xterm-256color", **changes),
-    ) as process:
-        os.close(theirs)
-        shown = b""
-        while part := read_or_end(ours):
-            shown += part
-        os.close(ours)
-        assert process.wait(100) == 0, shown
-    return shown.decode().replace("\r\n", "\n")
-
-
-def read_or_end(descriptor):
-    try:
-        return os.read(descriptor, 1 << 16)
-    except OSError:  # Linux says so where the other side of a terminal is closed
-        return b""
 
 
 @pytest.mark.slow

@@ -2,11 +2,10 @@
 
 import json
 import re
-from functools import cache
 
 import pytest
 
-from support.command import ADD, REPORTS, SAMPLES, TORCH, run
+from support.command import ADD, REPORTS, SAMPLES, TORCH, html_of, printed, run
 from support.page_schema import mistakes
 
 MLP, TRACE = SAMPLES / "mlp_train" / "nsys.sqlite", SAMPLES / "mlp_train" / "torch.json.gz"
@@ -16,13 +15,6 @@ EVERY = [
     *sorted(path.parent for path in SAMPLES.glob("*/manifest.json")),
     *sorted((SAMPLES / "sampled").iterdir()),
 ]
-
-
-@cache
-def page(*arguments, **keys):
-    ran = run("summarize", *arguments, **keys)
-    assert (ran.status, ran.error) == (0, "")
-    return ran.text
 
 
 @pytest.mark.parametrize("columns", [80, 140])
@@ -45,9 +37,12 @@ def test_pages_of_samples_look_as_they_should(gold, name, monkeypatch):
 
 @pytest.mark.slow
 def test_the_steady_part_is_first_and_the_whole_is_an_option():
-    first, whole, full = page(MLP), page(MLP, "--whole"), page(MLP, "--full")
+    first, whole, full = (printed("summarize", MLP, *option) for option in ([], ["--whole"], ["--full"]))
     assert "WHERE A STEP GOES" in first
-    assert f"average of {json.loads(page(MLP, '--format', 'json'))['iterations']['steady_count']} steps" in first
+    assert (
+        f"average of {json.loads(printed('summarize', MLP, '--format', 'json'))['iterations']['steady_count']} steps"
+        in first
+    )
     assert "WHERE THE TIME WENT" in whole
     assert "The GPU was busy" in whole
     assert "TOTAL AND EXPOSED" in full
@@ -93,8 +88,7 @@ def test_page_is_short_and_its_headline_is_the_sum_of_the_ledger_in_every_format
         assert told["min_ns"] <= each <= told["max_ns"]
     pages = [(text, TERMINAL), (run("summarize", path, "--format", "markdown").text, MARKDOWN)]
     if path.stem in DRAWN:
-        assert run("html", path, "-o", tmp_path / "page.html").status == 0
-        pages.append(((tmp_path / "page.html").read_text(), HTML))
+        pages.append((html_of(tmp_path, path), HTML))
     for page_of, total in pages:
         (first, *_), totals = HEAD.findall(" ".join(page_of.split())), re.findall(total, page_of, re.MULTILINE)
         assert near(first, each), (first, each)

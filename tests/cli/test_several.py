@@ -11,16 +11,14 @@ import pytest
 
 import kanalyze
 from kanalyze.readers.capture.reports import reports_in_folder
-from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH, capture, refused, run
+from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH, capture, printed, refused, run
 
 NVTX, EMPTY = REPORTS / "nvtx.sqlite", REPORTS / "empty.sqlite"
 
 
 @cache
 def page(*arguments, **keys):
-    ran = run("summarize", "--full", *arguments, **keys)
-    assert (ran.status, ran.error) == (0, "")
-    return ran.text
+    return printed("summarize", "--full", *arguments, **keys)
 
 
 def content(*arguments):

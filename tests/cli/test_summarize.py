@@ -1,7 +1,6 @@
 """`kanalyze summarize`: the page in its forms, its options, and where it is written."""
 
 import errno
-import json
 import os
 import shlex
 from functools import cache
@@ -11,26 +10,16 @@ import pytest
 
 from kanalyze.renderers.formats.terminal import render
 from kanalyze.renderers.page import Look
-from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH, refused, run
+from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH, printed, refused, run
 from support.real_reports import real_summary
+from support.stand_ins import left
 
 EVERY = sorted(REPORTS.glob("*.sqlite"))
-TWO_GPUS, TWO_PROCESSES, EMPTY = (REPORTS / f"{name}.sqlite" for name in ("two_gpus", "two_processes", "empty"))
 
 
 @cache
 def page(*arguments, **keys):
-    ran = run("summarize", "--full", *arguments, **keys)
-    assert (ran.status, ran.error) == (0, "")
-    return ran.text
-
-
-def content(*arguments):
-    return json.loads(page(*arguments, "--format", "json"))
-
-
-def message(*arguments):
-    return refused(run("summarize", *arguments))
+    return printed("summarize", "--full", *arguments, **keys)
 
 
 # What it looks like
@@ -58,10 +47,6 @@ def test_no_line_is_wider_than_the_terminal(path):
 # Where it is written
 
 
-def free_in_groups(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
 def test_output_replaces_what_was_there_and_has_the_usual_permissions(tmp_path):
     path = tmp_path / "page.txt"
     path.write_text("old" * 10_000)
@@ -78,11 +63,11 @@ def test_output_replaces_what_was_there_and_has_the_usual_permissions(tmp_path):
 def test_output_where_none_can_be_is_refused(tmp_path, folder, reason):
     (tmp_path / "file").write_text("as it was")
     path = tmp_path / folder / "page.txt"
-    assert message(ADD, "-o", path) == (
+    assert refused(run("summarize", ADD, "-o", path)) == (
         f"{path}: cannot be written ({reason}).",
         "Choose another place with -o, or free some space.  [output-failed]",
     )
-    assert free_in_groups(tmp_path) == ["file"]
+    assert left(tmp_path) == {"file"}
     assert (tmp_path / "file").read_text() == "as it was"
 
 
@@ -100,7 +85,7 @@ def test_output_that_fails_midway_leaves_what_was_there(tmp_path, monkeypatch, s
     monkeypatch.setattr(Path, step, fail)
     ran = run("summarize", ADD, "-o", path)
     assert (ran.status, said in ran.error) == (2 if error is FULL else 130, True)
-    assert free_in_groups(tmp_path) == ["page.txt"]
+    assert left(tmp_path) == {"page.txt"}
     assert path.read_text() == "as it was"
 
 

@@ -1,17 +1,19 @@
 """The command line as tests call it: in this process, which is quick, or in one of its own."""
 
-from __future__ import annotations
-
 import atexit
+import fcntl
 import functools
 import io
 import json
 import os
+import pty
 import shutil
+import struct
 import subprocess
 import sys
 import tarfile
 import tempfile
+import termios
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -205,3 +207,30 @@ def spawn(*arguments, stdout=subprocess.PIPE, **changes):
         check=False,
     )
     return Ran(ended.returncode, ended.stdout or b"", ended.stderr.decode())
+
+
+def on_terminal(columns, *arguments, **changes):
+    """What a command shows on a terminal of so many columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with subprocess.Popen(  # noqa: S603 - it starts this very package
+        command_line(*arguments),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=environment(TERM="xterm-256color", **changes),
+    ) as process:
+        os.close(theirs)
+        shown = b""
+        while part := read_or_end(ours):
+            shown += part
+        os.close(ours)
+        assert process.wait(100) == 0, shown
+    return shown.decode().replace("\r\n", "\n")
+
+
+def read_or_end(descriptor):
+    try:
+        return os.read(descriptor, 1 << 16)
+    except OSError:  # Linux says so where the other side of a terminal is closed
+        return b""

@@ -1,6 +1,7 @@
 """Texts that somebody wrote into a report to be obeyed, and what would obey them."""
 
 import re
+from html.parser import HTMLParser
 
 #: A text for each way in which an output could take it for more than a text.
 ALL = (
@@ -49,6 +50,26 @@ _ACTIVE = (
 )
 #: What of our own Markdown stands there.
 _OURS = re.compile(r"\*\*(?=\S)|(?<=\S)\*\*|\\(?=[-+=.)])")
+
+
+class Tags(HTMLParser):
+    """The tags and attributes of a fragment, in which each element is closed in order."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self._open = set(), set(), []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag not in ("br", "meta"):
+            self._open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
 
 
 def obeyed_by_terminal(text):
