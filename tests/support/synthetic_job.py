@@ -9,8 +9,6 @@ together. What a rank records is read off the clock of its host, which is off an
     made.truth()
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -86,9 +84,9 @@ DATA_PARALLEL_OPS = (
 class Plan:
     """What is to be played."""
 
-    ranks: int = 4  # ranks
-    hosts: int = 2  # hosts, each with as many neighbouring ranks
-    steps: int = 6  # steps
+    ranks: int = 4
+    hosts: int = 2  # each with as many neighbouring ranks
+    steps: int = 6
     ops: tuple[Op, ...] = MIXED_OPS  # the collectives of a step; the last one is not overlapped
     tp: int = 2  # ranks of a tensor parallel group
     #: By how much the clock of each host is ahead; drawn from ±5 ms where none are given.
@@ -181,8 +179,8 @@ def _left(plan, op, entered, random):
 class Made:
     """A job that was played."""
 
-    plan: Plan  # what was to be played
-    played: Played  # what each rank did
+    plan: Plan
+    played: Played
     offsets: np.ndarray  # by how much the clock of each host is ahead
     drifts: np.ndarray  # by how much it is fast
 
@@ -239,53 +237,39 @@ class Made:
         )
 
 
-@dataclass(frozen=True)
 class _Rank:
     """What one rank recorded, as tables."""
 
-    made: Made
-    rank: int
-
-    @cached_property
-    def start(self):
-        return self.made.local(self.rank, self.made.played.start[:, self.rank])
-
-    @cached_property
-    def end(self):
-        return self.made.local(self.rank, self.made.played.end[:, self.rank])
-
-    @cached_property
-    def computed(self):
-        return self.made.local(self.rank, self.made.played.computed[:, self.rank])
-
-    @cached_property
-    def overlapped(self):
-        return np.tile([op.overlapped for op in self.made.plan.ops], self.made.plan.steps)
-
-    @cached_property
-    def kept(self):
-        return self.made.kept(self.rank)
-
-    @cached_property
-    def begins(self):
-        """When the time beside or after which each operation computes begins, the first from 0 on."""
-        return self.made.local(self.rank, np.zeros(1, dtype=np.int64))
+    def __init__(self, made, rank):
+        """Read off its clock when it did what, and how much of the collectives was not beside computing."""
+        self.made, self.plan, self.rank = made, made.plan, rank
+        self.begins = made.local(rank, np.zeros(1, dtype=np.int64))
+        self.first = made.local(rank, made.played.first[rank : rank + 1])
+        times = (made.played.start, made.played.end, made.played.computed)
+        self.start, self.end, self.computed = (made.local(rank, time[:, rank]) for time in times)
+        self.overlapped = np.tile([op.overlapped for op in self.plan.ops], self.plan.steps)
+        begun = np.where(self.overlapped, np.maximum(self.start, self.computed), self.start)
+        self.exposed = np.maximum(self.end - begun, 0)
+        self.kept = made.kept(rank)
+        each, steps = len(self.plan.ops), np.arange(self.plan.steps if len(self.kept) else 0)
+        #: The steps of which all was recorded.
+        self.whole = steps[(steps * each >= self.kept[:1]) & ((steps + 1) * each - 1 <= self.kept[-1:])]
+        self.device = rank % max(1, self.plan.ranks // self.plan.hosts)
 
     def _cause(self, step):
         """What the rank does instead of computing, before a step."""
-        of = [one for one in self.made.plan.stragglers if one.rank == self.rank and one.first <= step <= one.last]
+        of = [one for one in self.plan.stragglers if one.rank == self.rank and one.first <= step <= one.last]
         return next((one.bucket for one in of if one.bucket != "kernel"), "host")
 
     @cached_property
     def sums(self):
         """The ledger from the beginning to the start and to the end of each operation, by bucket."""
-        count, each = len(self.start), len(self.made.plan.ops)
-        first = self.made.local(self.rank, self.made.played.first[self.rank : self.rank + 1])
+        count, each = len(self.start), len(self.plan.ops)
         inside = np.where(self.overlapped, np.clip(self.computed - self.start, 0, self.end - self.start), 0)
         came = np.r_[self.begins, self.end[:-1]]
-        done = np.maximum(came, np.r_[first, self.computed[:-1]])
+        done = np.maximum(came, np.r_[self.first, self.computed[:-1]])
         idle = self.start - done
-        causes = np.array([self._cause(step) for step in range(self.made.plan.steps)]).repeat(each)
+        causes = np.array([self._cause(step) for step in range(self.plan.steps)]).repeat(each)
         causes[np.arange(count) % each != 0] = "host"
         between = {"kernel": done - came} | {name: np.where(causes == name, idle, 0) for name in np.unique(causes)}
         within = {"kernel": inside, "communication": self.end - self.start - inside}
@@ -296,81 +280,59 @@ class _Rank:
             sums[str(name)] = (ends - own, ends)
         return sums
 
-    @cached_property
-    def whole(self):
-        """The steps of which all was recorded."""
-        each, steps = len(self.made.plan.ops), np.arange(self.made.plan.steps)
-        if not len(self.kept):
-            return steps[:0]
-        return steps[(steps * each >= self.kept[0]) & ((steps + 1) * each - 1 <= self.kept[-1])]
-
     def reduction(self):
         """The tables."""
-        return Reduction(
-            self._ranks(),
-            self._collectives(),
-            self._pieces(),
-            self._before(),
-            self._steps(),
-            self._ledgers(),
-            self._kernels(),
-        )
+        parts = (self._ranks, self._collectives, self._pieces, self._before, self._steps, self._ledgers, self._kernels)
+        return Reduction(*(part() for part in parts))
 
     def _kernels(self):
-        plan = self.made.plan
-        if not plan.kernels:
+        if not self.plan.kernels:
             return KERNELS.empty()
-        each = plan.kernels[self.rank]
-        rows = {"name": ["gemm"], "count": [each * plan.steps], "per_step": [float(each)], "ns": [each * 1_000]}
+        each = self.plan.kernels[self.rank]
+        rows = {"name": ["gemm"], "count": [each * self.plan.steps], "per_step": [float(each)], "ns": [each * 1_000]}
         return KERNELS.select(self._member(rows))
+
+    def _place(self, op):
+        """The number of the rank's group, its place in it, and the members."""
+        members = groups(self.plan, op.group)
+        number, own = (int(one[0]) for one in np.nonzero(members == self.rank))
+        return number, own, members[number]
 
     def _largest(self, op):
         """What the rank sends to others of an all_to_all; the sizes of its ranks have the mean of the operation's."""
         if not op.uneven:
             return None
-        members = groups(self.made.plan, op.group)
-        number, own = (int(one[0]) for one in np.nonzero(members == self.rank))
-        size = len(members[number])
-        return int(op.bytes * (op.uneven if own == 0 else (size - op.uneven) / (size - 1)))
+        _, own, members = self._place(op)
+        return int(op.bytes * (op.uneven if own == 0 else (len(members) - op.uneven) / (len(members) - 1)))
 
     def _member(self, rows):
         return pl.DataFrame(rows).with_columns(member=pl.lit(0, dtype=pl.Int64))
 
     def _ranks(self):
-        plan, low = self.made.plan, self.begins
         rows = {
             "rank": [self.rank],
-            "world_size": [plan.ranks],
+            "world_size": [self.plan.ranks],
             "host": [f"host{self.made.host(self.rank)}"],
             "report": [f"rank{self.rank}.json"],
             "tool": ["torch"],
             "process_id": [100 + self.rank],
-            "device": [self.rank % max(1, plan.ranks // plan.hosts)],
+            "device": [self.device],
             "gpu": ["H200"],
-            "origin_ns": low,
-            "start_ns": low,
+            "origin_ns": self.begins,
+            "start_ns": self.begins,
             "end_ns": self.end[-1:],
-            "communication_ns": self._exposed[self.kept].sum(keepdims=True),
+            "communication_ns": self.exposed[self.kept].sum(keepdims=True),
             "on_cpu": [0],
         }
         return RANKS.select(pl.DataFrame(rows))
 
-    @cached_property
-    def _exposed(self):
-        begun = np.where(self.overlapped, np.maximum(self.start, self.computed), self.start)
-        return np.maximum(self.end - begun, 0)
-
     def _collectives(self):
-        plan = self.made.plan
-        each = pl.DataFrame(
-            [self._told(at) for at in range(len(plan.ops))],
-            schema={name: COLLECTIVES.schema[name] for name in _TOLD},
-            orient="row",
-        )
+        plan, schema = self.plan, {name: COLLECTIVES.schema[name] for name in _TOLD}
+        each = pl.DataFrame([self._told(op) for op in plan.ops], schema=schema, orient="row")
         rows = pl.concat([each] * plan.steps).with_columns(
             start_ns=pl.Series(self.start),
             dur_ns=pl.Series(self.end - self.start),
-            exposed_ns=pl.Series(self._exposed),
+            exposed_ns=pl.Series(self.exposed),
             at=pl.row_index().cast(pl.Int64),
         )
         nth = pl.int_range(pl.len()).over("group") // (2 if plan.recorded == "coalesced" else 1)
@@ -380,17 +342,15 @@ class _Rank:
             member=pl.lit(0),
             type=pl.lit("float"),
             largest_bytes=pl.Series([self._largest(op) for op in plan.ops] * plan.steps, dtype=pl.Int64),
-            device=pl.lit(self.rank % max(1, plan.ranks // plan.hosts)),
+            device=pl.lit(self.device),
         )
         unknown = [] if plan.grouped else ["group", "size", "ranks", "own", "source", "target"]
         rows = rows.with_columns(pl.lit(None).alias(name) for name in unknown)
         kept = rows.filter(pl.col("at").is_in(self.kept)).with_columns(number=pl.row_index())
         return kept.select(list(COLLECTIVES.schema)).cast(COLLECTIVES.schema)  # type: ignore[arg-type]
 
-    def _told(self, at):
-        op = self.made.plan.ops[at]
-        number, own = (int(one[0]) for one in np.nonzero(groups(self.made.plan, op.group) == self.rank))
-        members = groups(self.made.plan, op.group)[number]
+    def _told(self, op):
+        number, own, members = self._place(op)
         size = len(members)
         stride = int(members[1] - members[0]) if size > 1 else 1
         kind = op.kind if op.kind != PAIR else ("send", "recv")[own]
@@ -400,23 +360,22 @@ class _Rank:
         return (kind, f"{op.group}{number}", size, f"{members[0]}:{stride}:{size}", own, *root, given, got, op.stream)
 
     def _pieces(self):
-        own = self._exposed[self.kept] > 0
+        own = self.exposed[self.kept] > 0
         at = self.kept[own]
-        step = at // len(self.made.plan.ops)
+        step = at // len(self.plan.ops)
         rows = self._member(
             {
                 "number": np.flatnonzero(own),
                 "step": pl.Series(np.searchsorted(self.whole, step)).set(pl.Series(~np.isin(step, self.whole)), None),
-                "start_ns": self.end[at] - self._exposed[at],
+                "start_ns": self.end[at] - self.exposed[at],
                 "end_ns": self.end[at],
             }
         )
         return PIECES.select(rows.cast({"step": pl.Int64}))
 
     def _before(self):
-        plan = self.made.plan
-        lanes = [(op.group, op.stream) for op in plan.ops]
-        lane = np.tile([lanes.index(one) for one in lanes], plan.steps)[self.kept]
+        lanes = [(op.group, op.stream) for op in self.plan.ops]
+        lane = np.tile([lanes.index(one) for one in lanes], self.plan.steps)[self.kept]
         order = np.argsort(lane, kind="stable")
         follows = lane[order][1:] == lane[order][:-1]
         number, previous = order[1:][follows], order[:-1][follows]
@@ -430,16 +389,16 @@ class _Rank:
 
     def _edges(self):
         """The operations that steps end with, and the one before each; -1 before the first."""
-        last = (self.whole + 1) * len(self.made.plan.ops) - 1
-        return last - len(self.made.plan.ops), last
+        last = (self.whole + 1) * len(self.plan.ops) - 1
+        return last - len(self.plan.ops), last
 
     def _steps(self):
         low, high = self._edges()
         rows = self._member(
             {
                 "index": np.arange(len(self.whole)),
-                "step": (self.whole if self.made.plan.numbered else np.arange(len(self.whole))) + 1,
-                "numbered": [self.made.plan.numbered] * len(self.whole),
+                "step": (self.whole if self.plan.numbered else np.arange(len(self.whole))) + 1,
+                "numbered": [self.plan.numbered] * len(self.whole),
                 "name": ["step"] * len(self.whole),
                 "kind": ["steady"] * len(self.whole),
                 "start_ns": np.where(low >= 0, self.end[low], self.begins),
@@ -449,17 +408,9 @@ class _Rank:
         return STEPS.select(rows.cast({name: STEPS.schema[name] for name in rows.columns}))  # type: ignore[arg-type]
 
     def _ledgers(self):
-        low, high = self._edges()
-        count = len(self.whole)
-        parts = [
-            self._member(
-                {
-                    "index": np.arange(count),
-                    "bucket": [name] * count,
-                    "ns": ends[high] - np.where(low >= 0, ends[low], 0),
-                }
-            )
-            for name, (_, ends) in self.sums.items()
-        ]
+        (low, high), count = self._edges(), len(self.whole)
+        took = {name: ends[high] - np.where(low >= 0, ends[low], 0) for name, (_, ends) in self.sums.items()}
+        rows = {"index": np.arange(count)}
+        parts = [self._member(rows | {"bucket": [name] * count, "ns": ns}) for name, ns in took.items()]
         rows = pl.concat(parts).filter(pl.col("ns") > 0)
         return LEDGERS.select(rows.cast({"bucket": pl.String}))
