@@ -39,7 +39,7 @@ def pytest_collection_modifyitems(items):
     mark_most_slow(items)
 
 
-def without_commands(page: str) -> str:
+def without_commands(page):
     """A page without the commands that it ends with, if it has some."""
     return re.sub(r"\nMore: (?:.+\n)+", "\nMore: …\n", page)
 
@@ -48,7 +48,7 @@ def without_commands(page: str) -> str:
 def gold(request):
     """A check that a text is that of a file in tests/gold, without its commands, which name the checkout's folder."""
 
-    def check(text: str, name: str) -> None:
+    def check(text, name):
         path, text = GOLD / name, without_commands(text)
         if request.config.getoption("--update-gold"):
             path.write_text(text, encoding="utf-8", newline="\n")

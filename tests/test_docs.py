@@ -49,13 +49,13 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(examples.folder(tmp_path))
 
 
-def sections(page: str) -> dict[str, str]:
+def sections(page):
     """The text below each heading of the second level."""
     parts = re.split(r"^## (.*)$", page, flags=re.MULTILINE)
     return {name.strip("` "): text for name, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def first_column(text: str) -> list[str]:
+def first_column(text):
     """What stands in backquotes at the beginning of the rows of a page's tables."""
     return re.findall(r"^\| `([^`]+)` \|", text, flags=re.MULTILINE)
 
@@ -266,7 +266,7 @@ def test_every_rule_is_explained_and_no_other():
     assert explanations.names() == list(sections(examples.printed(examples.FINDINGS_COMMAND)))
 
 
-def is_text(node: ast.AST) -> bool:
+def is_text(node):
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
@@ -277,7 +277,7 @@ def test_a_finding_leads_to_its_explanation(summaries):
         assert explanations.explanation(rule).name == rule
 
 
-def rule_names(path: Path) -> list[str]:
+def rule_names(path):
     tree = ast.parse(path.read_text())
     named = {
         ast.unparse(node.target): node.value.value

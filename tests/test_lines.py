@@ -9,11 +9,11 @@ FILES = sorted(file for folder in ("analyzer", "collectors", "kernels") for file
 
 
 @cache
-def nodes(file: Path) -> list[ast.AST]:
+def nodes(file):
     return [*ast.walk(ast.parse(file.read_text()))]
 
 
-def functions() -> dict[str, int]:
+def functions():
     """Lines of every function, decorators and docstring included, by file and name."""
     found = {}
     for file in FILES:

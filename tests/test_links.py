@@ -21,12 +21,12 @@ def ids(path):
     return str(path.relative_to(ROOT))
 
 
-def prose(path: Path) -> str:
+def prose(path):
     """A page without what is fenced in it: what programs print is no link and no command to try."""
     return re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
-def anchors(path: Path) -> set[str]:
+def anchors(path):
     """The anchors of a page's headings, as GitHub makes them."""
     titles = re.findall(r"^#+ (.*)$", prose(path), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
@@ -58,7 +58,7 @@ def test_every_page_of_docs_is_in_the_index_once():
 KIND = "kanalyze capture"
 
 
-def named(path: Path) -> list[str]:
+def named(path):
     """The commands of kanalyze that a page gives in backquotes, or in lines of their own, with their arguments."""
     text = prose(path).replace("\\|", "|")
     inline = re.findall(r"`(kanalyze [a-z][^`]*)`", text)
@@ -66,7 +66,7 @@ def named(path: Path) -> list[str]:
     return [" ".join(command.split()) for command in found if command != KIND]
 
 
-def words(command: str) -> list[str]:
+def words(command):
     """What follows `kanalyze` on a command line, as a shell has it: no comment, and nothing that is the program's."""
     return shlex.split(command.partition(" -- ")[0], comments=True)[1:]
 

@@ -27,18 +27,18 @@ HEAVY = ("altair", "dask", "numpy", "pandas", "pyarrow", "scipy", "torch", "trit
 DATA = "kanalyze.kernels"
 
 
-def packages(name: str, folder: Path) -> dict[str, Path]:
+def packages(name, folder):
     """The packages in a folder that holds the package `name`: every folder with Python files in it."""
     inside = {file.parent for file in folder.rglob("*.py")}
     return {".".join((name, *path.relative_to(folder).parts)): path for path in sorted(inside)}
 
 
-def every_package() -> dict[str, Path]:
+def every_package():
     roots = sorted(SETUP["package-dir"].items())
     return {name: path for root, folder in roots for name, path in packages(root, ROOT / folder).items()}
 
 
-def every_module() -> list[str]:
+def every_module():
     """All modules by their full names, packages included."""
     return sorted(
         name if file.stem == "__init__" else f"{name}.{file.stem}"
@@ -48,7 +48,7 @@ def every_module() -> list[str]:
     )
 
 
-def fresh(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def fresh(code, *arguments):
     """Run `code` in an interpreter of its own, outside the checkout, where a warning is an error."""
     command = [sys.executable, "-W", "error", "-c", code, *arguments]
     return subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)  # noqa: S603 - our own code

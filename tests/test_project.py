@@ -22,7 +22,7 @@ FORM = (ROOT / ".github/ISSUE_TEMPLATE/report.yml").read_text()
 TARGETS = ("check", "test", "docs", "coverage", "bench")
 
 
-def recipe(target: str) -> list[str]:
+def recipe(target):
     """What `make` would run for a target, with the tools on the path."""
     make = shutil.which("make")
     if not make:

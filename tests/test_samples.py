@@ -3,13 +3,12 @@
 import gzip
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 import polars.selectors as cs
 import pytest
 
 import kanalyze
-from kanalyze.reduction.baselines import TABLES, Digest, loaded
+from kanalyze.reduction.baselines import TABLES, loaded
 from support.command import SAMPLES, run
 from support.real_reports import real_report
 
@@ -25,7 +24,7 @@ EVERY_FOLDER = pytest.mark.parametrize("folder", [pytest.param(SAMPLES / name, i
 PLACES = (b"/home/", b"/root/", b"/tmp/", b"/work/", b"/mnt/", b"/Users/")
 
 
-def manifest_of(folder: Path) -> dict:
+def manifest_of(folder):
     return json.loads((folder / "manifest.json").read_text())
 
 
@@ -135,7 +134,7 @@ def test_baselines_are_small_tell_no_place_and_are_named(name):
     assert f"`{name}`" in (SAMPLES / "README.md").read_text()
 
 
-def texts_of(run: Digest) -> list[str]:
+def texts_of(run):
     """All texts that a run of a baseline holds."""
     tables = [getattr(run, name).select(cs.string()) for name in TABLES]
     every = [text for table in tables for column in table for text in column.drop_nulls()]

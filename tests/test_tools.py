@@ -45,7 +45,7 @@ def test_a_name_in_no_list_has_no_property():
     assert not any(tool_of("another")[2:])
 
 
-def compared(node: ast.AST) -> list[ast.expr]:
+def compared(node):
     """What a node compares: both sides, the beginning or end of a text, cases."""
     if isinstance(node, ast.Compare):
         return [node.left, *node.comparators]

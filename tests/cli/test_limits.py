@@ -173,7 +173,7 @@ def test_a_report_that_may_not_fit_is_read_in_a_child(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGKILL])
 def test_an_end_for_want_of_process_is_told(number):
-    def end() -> int:
+    def end():
         faulthandler.disable()  # the end is wanted: no traceback between the dots of the tests
         os.kill(os.getpid(), number)
         return 0
@@ -186,7 +186,7 @@ def test_an_end_for_want_of_process_is_told(number):
 
 @pytest.mark.parametrize("error", [MemoryError, SystemError, KeyError])
 def test_a_child_that_lacks_process_to_say_so_is_told(error, capfd, monkeypatch):
-    def lack() -> int:
+    def lack():
         raise error
 
     monkeypatch.setattr(_process, "limits_of_process", lambda: [1 << 40])
@@ -197,7 +197,7 @@ def test_a_child_that_lacks_process_to_say_so_is_told(error, capfd, monkeypatch)
 
 
 def test_a_child_whose_threads_wait_for_ever_lacked_process(monkeypatch):
-    def wait() -> int:
+    def wait():
         lock = threading.Lock()
         lock.acquire()
         threading.Thread(target=lock.acquire).start()

@@ -21,7 +21,7 @@ COMMANDS = {
 ESCAPE = "\x1b["
 
 
-def options_of(help_text: str) -> set[str]:
+def options_of(help_text):
     return set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", help_text))
 
 

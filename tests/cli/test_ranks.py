@@ -38,7 +38,7 @@ def test_a_damaged_rank_is_named_and_the_rest_goes_on(tmp_path):
     assert "missing: rank 1" in ran.text
 
 
-def _beside_other_json(folder: Path) -> list[str]:
+def _beside_other_json(folder):
     """Writes a nsys report of two ranks, and more files of JSON that are no trace than there are reports."""
     (folder / "job.sqlite").write_bytes((REPORTS / "nccl.sqlite").read_bytes())
     (folder / "config.json").write_text('{"batch": 4, "note": ["ph"]}')
@@ -80,7 +80,7 @@ def test_reports_of_another_tool_in_the_folder_are_said_to_be_left_out(traces, r
     assert f"reports of another tool: {left}; they are left out" in " ".join(ran.text.split())
 
 
-def _of_process(path: Path, process: int) -> Path:
+def _of_process(path, process):
     """Writes the part of a nsys report of two ranks that one of its processes recorded."""
     path.write_bytes((REPORTS / "nccl.sqlite").read_bytes())
     with closing(sqlite3.connect(path)) as file:

@@ -15,8 +15,6 @@ expression finds, where a change is meant. Two processors take about six minutes
 `--every` more: `kanalyze show` of every table of every report, where otherwise the library alone is asked.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import gc

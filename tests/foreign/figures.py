@@ -1,7 +1,5 @@
 """What a foreign report holds, by plain SQL or plain JSON: nothing of kanalyze is imported here."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import sqlite3

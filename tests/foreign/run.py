@@ -8,8 +8,6 @@ time of each device, as figures.py tells them without kanalyze. The files themse
 ``--record INDEX`` writes list.tsv anew from a table with the columns path, repo, commit, path_in_repo, sha256.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import hashlib

@@ -10,7 +10,7 @@ from support.kernel_files import CUDA, KERNELS, NAMES, PYTHON, documentation, do
 README = (KERNELS / "README.md").read_text()
 
 
-def tree(name: str) -> ast.Module:
+def tree(name):
     return ast.parse((KERNELS / name).read_text())
 
 

@@ -79,12 +79,12 @@ class Mutant(NamedTuple):
     kind: str
 
     @property
-    def name(self) -> str:
+    def name(self):
         """What tells it from others, whatever stands above it in the file."""
         return f"{self.path}: {self.old} → {self.new}"
 
 
-def mutants(path: str, text: bytes) -> list[Mutant]:
+def mutants(path, text):
     """Every mutant of the module at `path`, in the order of its text."""
     made = _Maker(path, text)
     made.visit(ast.parse(text))
@@ -92,7 +92,7 @@ def mutants(path: str, text: bytes) -> list[Mutant]:
 
 
 class _Maker(ast.NodeVisitor):
-    def __init__(self, path: str, text: bytes) -> None:
+    def __init__(self, path, text):
         self.path, self.text, self.found = path, text, []
         self._lines = [0]
         for line in text.splitlines(keepends=True):

@@ -21,12 +21,11 @@ import random
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
-from mutants import Mutant, mutants
+from mutants import mutants
 
 ROOT = Path(__file__).parents[2]
 ROOMS = {
@@ -53,7 +52,7 @@ class Seen(NamedTuple):
     seconds: dict[str, float]
 
 
-def seen_in(folder: Path) -> Seen:
+def seen_in(folder):
     """What all processes noted; tests that failed are left out."""
     lines, seconds = defaultdict(lambda: defaultdict(int)), {}
     for file in folder.glob("*.txt"):
@@ -73,13 +72,13 @@ def seen_in(folder: Path) -> Seen:
 class Uses:
     """Where names of the package are read: what a line of a module itself sets is seen by the functions that do."""
 
-    def __init__(self) -> None:
-        self._lines: dict[str, list[tuple[str, int, frozenset[str]]]] = defaultdict(list)
-        self._sets: dict[str, dict[int, frozenset[str]]] = {}
+    def __init__(self):
+        self._lines = defaultdict(list)
+        self._sets = {}
         for path in files():
             self._read(path, ast.parse((ROOT / path).read_bytes()))
 
-    def _read(self, path: str, tree: ast.Module) -> None:
+    def _read(self, path, tree):
         inner, sets = set(), {}
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -95,7 +94,7 @@ class Uses:
                 own = self._sets[path].get(node.lineno, frozenset())
                 self._lines[name].append((path, node.lineno, own))
 
-    def of(self, path: str, line: int) -> set[tuple[str, int]]:
+    def of(self, path, line):
         """The lines in functions that read what is set at a line; that line itself where it is in a function."""
         if line not in self._sets[path]:
             return {(path, line)}
@@ -110,15 +109,15 @@ class Uses:
         return found
 
 
-def files() -> list[str]:
+def files():
     """The files of the package."""
     rooms = [ROOT / "analyzer", ROOT / "collectors"]
     return sorted(str(path.relative_to(ROOT)) for room in rooms for path in room.rglob("*.py"))
 
 
-def tests_of(one: Mutant, seen: Seen, uses: Uses, most_s: float) -> list[str]:
+def tests_of(one, seen, uses, most_s):
     """The tests that run a mutant's line, the likeliest first, then others of their files."""
-    bits: dict[str, int] = defaultdict(int)
+    bits = defaultdict(int)
     for path, line in uses.of(one.path, one.line):
         bits[path] |= 1 << line
     run = {test for path, wanted in bits.items() for test, own in seen.lines.get(path, {}).items() if own & wanted}
@@ -127,19 +126,19 @@ def tests_of(one: Mutant, seen: Seen, uses: Uses, most_s: float) -> list[str]:
     return within([*in_order(one, run, seen), *in_order(one, rest, seen)], seen.seconds, most_s)
 
 
-def in_order(one: Mutant, tests: Iterable[str], seen: Seen) -> list[str]:
+def in_order(one, tests, seen):
     """Tests of files that are called as the module first, then the quickest."""
     stem = Path(one.path).stem.strip("_")
     return sorted(tests, key=lambda test: (stem not in test.partition("::")[0], seen.seconds[test], test))
 
 
-def within(tests: list[str], seconds: dict[str, float], most_s: float) -> list[str]:
+def within(tests, seconds, most_s):
     """The first of the `tests`, which take no longer together; at least one."""
     ends = accumulate(seconds[test] for test in tests)
     return [test for number, (test, end) in enumerate(zip(tests, ends, strict=True)) if end <= most_s or not number]
 
 
-def outcome(one: Mutant, tests: list[str]) -> tuple[str, str]:
+def outcome(one, tests):
     """`killed` if a test fails on the mutant, or runs without an end, else `survived`; and what killed it."""
     file = ROOT / one.path
     whole = file.read_bytes()
@@ -154,7 +153,7 @@ def outcome(one: Mutant, tests: list[str]) -> tuple[str, str]:
     return "survived", "" if tests else "no test runs it"
 
 
-def fails(tests: list[str]) -> str:
+def fails(tests):
     """The first of the tests that fails, or how else they ended; empty where they pass."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "chosen_tests", *_OPTIONS]
     paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -182,12 +181,12 @@ def fails(tests: list[str]) -> str:
 _OPTIONS = ("--hypothesis-profile=mutants", "-W", "ignore::pytest.PytestCacheWarning")
 
 
-def room_of(one: Mutant) -> str:
+def room_of(one):
     """The room that a mutant is in."""
     return next(room for room, folder in ROOMS.items() if one.path.startswith(folder))
 
 
-def main() -> None:
+def main():
     """Try mutants, and print what became of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seen", type=Path, required=True)
@@ -199,7 +198,7 @@ def main() -> None:
     asked = parser.parse_args()
     seen, uses = seen_in(asked.seen), Uses()
     rows = [json.loads(line) for line in asked.results.read_text().splitlines()] if asked.results.exists() else []
-    known: dict[tuple[str, int], list[str]] = defaultdict(list)
+    known = defaultdict(list)
     for row in rows:
         known[row["name"], row["line"]].append(row["outcome"])
     every = [one for path in files() for one in mutants(path, (ROOT / path).read_bytes())]
@@ -217,14 +216,14 @@ def main() -> None:
     print(table(chosen, known))
 
 
-def equivalent() -> set[str]:
+def equivalent():
     """The names of mutants that no test can tell from the program."""
     return {line.partition("  # ")[0] for line in EQUIVALENT.read_text(encoding="utf-8").splitlines()}
 
 
-def table(chosen: list[Mutant], known: dict[tuple[str, int], list[str]]) -> str:
+def table(chosen, known):
     """What became of the mutants of each room."""
-    counts: dict[str, Counter[str]] = {room: Counter() for room in [*ROOMS, "all"]}
+    counts = {room: Counter() for room in [*ROOMS, "all"]}
     for one in chosen:
         tried = known[one.name, one.line]
         same = one.name in equivalent()

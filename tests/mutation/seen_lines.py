@@ -12,12 +12,12 @@ from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
 _TOOL = sys.monitoring.COVERAGE_ID
-_bits: dict[str, int] = defaultdict(int)
+_bits = defaultdict(int)
 _is_child = [False]
 
 
 @cache
-def _relative(file: str) -> str:
+def _relative(file):
     """The file in the checkout, wherever links to it lie; empty for what is no part of the package."""
     path = os.path.relpath(os.path.realpath(file), _ROOT)
     return path if path.startswith(("analyzer/", "collectors/")) else ""
@@ -33,12 +33,12 @@ def _line(code, number):
     return sys.monitoring.DISABLE
 
 
-def _write(text: str) -> None:
+def _write(text):
     with Path(os.environ["SEEN_LINES"], f"{os.getpid()}.txt").open("a", encoding="utf-8") as file:
         file.write(text)
 
 
-def watch() -> None:
+def watch():
     """Note lines from now on."""
     sys.monitoring.use_tool_id(_TOOL, "kanalyze")
     sys.monitoring.register_callback(_TOOL, sys.monitoring.events.LINE, _line)
@@ -46,7 +46,7 @@ def watch() -> None:
     os.register_at_fork(after_in_child=of_child)
 
 
-def of_child() -> None:
+def of_child():
     """Note what this process runs as done by the test that runs now."""
     _is_child[0] = True
     _write(f"= {os.environ.get('PYTEST_CURRENT_TEST', '').rpartition(' ')[0]}\n")
@@ -73,7 +73,7 @@ def pytest_runtest_logstart(location):
     sys.monitoring.restart_events()
 
 
-_outcome: dict[str, float] = {}
+_outcome = {}
 
 
 def pytest_runtest_logreport(report):

@@ -3,8 +3,6 @@
 An event's id is its place in the list, so that "the lower event_id" is "the one that is listed first".
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import MISSING, dataclass, field, fields
 from itertools import starmap

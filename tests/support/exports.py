@@ -4,8 +4,6 @@ The facts on versions are from nsys itself: `nsys export --type=sqlite --lazy=fa
 which create every table; those of 2026.1 are from the schema reference in the user guide. docs/formats.md lists them.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass, field

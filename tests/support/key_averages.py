@@ -1,7 +1,5 @@
 """What torch's profiler prints as its table, read back: names are cut there, and times rounded to three decimals."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from decimal import Decimal

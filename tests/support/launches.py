@@ -1,7 +1,5 @@
 """Programs made of launches, with known iterations: what each iteration launches, and when its calls are made."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import NamedTuple
 

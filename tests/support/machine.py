@@ -4,8 +4,6 @@ What a finding says can be gained at most is held against it: a program is run a
 finding is about mended, in any way that mending can come out.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from support.build import call, kernel, memcpy

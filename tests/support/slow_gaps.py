@@ -3,8 +3,6 @@
 Written from definitions.md, section 5, "Gaps and culprits". `records` are the rows of event_records.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import dataclass, replace

@@ -16,8 +16,6 @@ Written from the text, for reports of a few dozen nanoseconds. Where the text is
 - What is left of a call once it has made a context counts as a call that begins there.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Pages are made here, too, with whatever a field can hold; see :func:`made_pages`.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from typing import NamedTuple

@@ -8,8 +8,6 @@ by event_id.
 Traces for it are made up by hypothesis: operators, calls and kernels of two threads, close together.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -31,8 +29,8 @@ class Node:
     number: int  # by which torch looks for what belongs to it; 0 is none
     thread: int
     kernels: list[int] = field(default_factory=list)
-    children: list[Node] = field(default_factory=list)
-    parent: Node | None = None
+    children: list = field(default_factory=list)
+    parent: object = None
 
     @property
     def start(self):

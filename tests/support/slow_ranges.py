@@ -3,8 +3,6 @@
 Written from the definitions, for reports of a few dozen nanoseconds.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from statistics import mean, median, stdev
 

@@ -4,8 +4,6 @@ A program is a list of turns, each of one thread, that are taken one after the o
 last takes a constant time.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from hypothesis import strategies as st

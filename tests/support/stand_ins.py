@@ -4,8 +4,6 @@ What they do otherwise is said by files in their folder: `<tool>.mode` has one o
 called is written to `called` as JSON, a list of arguments per line.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
