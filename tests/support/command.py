@@ -27,58 +27,44 @@ REPORTS = ROOT / "tests" / "reports"
 
 ADD, ADD_UM, TORCH = (REPORTS / f"{name}.sqlite" for name in ("add", "add_um", "torch"))
 
-#: What ADD_UM does not hold, and a report that does, by the table that shows it.
-_HELD = {
-    "communicator_calls": "communicators",
-    "ranges": "nvtx",
-    "range_gpu": "nvtx",
-    "range_kernels": "nvtx",
-    "range_detail": "nvtx",
-    "libraries": "libraries",
-    "graphs": "graph_node",
-    "graph_detail": "graph_graph",
-    "graph_nodes": "graph_node",
-    "sync_detail": "two_gpus",
-    "event_records": "two_gpus",
-    "cpu_samples": "sampled_host",
-    "call_stacks": "sampled_lock",
-    "stack_frames": "sampled_host",
-    "scheduling": "sampled_host",
-    "python_samples": "sampled_python",
-    "gpu_metrics": "gpu_metrics",
-    "gpu_units": "gpu_metrics",
-    "network_metrics": "network",
+#: The tables of which ADD_UM has no rows, by the report that has.
+_HOLDING = {
+    REPORTS / "communicators.sqlite": ("communicator_calls",),
+    REPORTS / "nvtx.sqlite": ("ranges", "range_gpu", "range_kernels", "range_detail"),
+    REPORTS / "libraries.sqlite": ("libraries",),
+    REPORTS / "graph_node.sqlite": ("graphs", "graph_nodes"),
+    REPORTS / "graph_graph.sqlite": ("graph_detail",),
+    REPORTS / "two_gpus.sqlite": ("sync_detail", "event_records"),
+    REPORTS / "sampled_host.sqlite": ("cpu_samples", "stack_frames", "scheduling"),
+    REPORTS / "sampled_lock.sqlite": ("call_stacks",),
+    REPORTS / "sampled_python.sqlite": ("python_samples",),
+    REPORTS / "gpu_metrics.sqlite": ("gpu_metrics", "gpu_units"),
+    REPORTS / "network.sqlite": ("network_metrics",),
+    REPORTS / "torch" / "with_modules.json.gz": ("ops", "op_detail"),
+    REPORTS / "torch" / "ddp.json.gz": ("collective_detail",),
+    SAMPLES / "mlp_train" / "torch.json.gz": ("op_kernels", "steps", "iterations", "phases", "tree"),
+    SAMPLES / "gelu" / "torch.json.gz": ("fusion",),
+    SAMPLES / "square": ("agreement", "gains", "variants"),
+    REPORTS / "ncu" / "add.details.csv": (
+        *("counters", "stalls", "roofline", "advice", "hot_lines", "metrics", "instructions"),
+    ),
 }
-
-#: The same of traces of a framework.
-_TRACES = {
-    "ops": REPORTS / "torch" / "with_modules.json.gz",
-    "op_detail": REPORTS / "torch" / "with_modules.json.gz",
-    "collective_detail": REPORTS / "torch" / "ddp.json.gz",
-    "op_kernels": SAMPLES / "mlp_train" / "torch.json.gz",
-    "fusion": SAMPLES / "gelu" / "torch.json.gz",
-    "steps": SAMPLES / "mlp_train" / "torch.json.gz",
-    "iterations": SAMPLES / "mlp_train" / "torch.json.gz",
-    "phases": SAMPLES / "mlp_train" / "torch.json.gz",
-    "tree": SAMPLES / "mlp_train" / "torch.json.gz",
-}
-
-#: The same of what joins reports of several tools.
-_CAPTURES = dict.fromkeys(("agreement", "gains", "variants"), SAMPLES / "square")
-
-#: The tables of counters, which only reports of ncu have.
-_OF_NCU = ("counters", "stalls", "roofline", "advice", "hot_lines", "metrics", "instructions")
-_COUNTERS = dict.fromkeys(_OF_NCU, REPORTS / "ncu" / "add.details.csv")
 
 #: What in the environment of a test run would change what the commands print.
 _UNWANTED = ("COLUMNS", "LINES", "NO_COLOR", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONUTF8", "PYTHONWARNINGS")
 
 
+def _folder():
+    """A folder that is gone when the tests end."""
+    folder = Path(tempfile.mkdtemp(prefix="kanalyze-tests-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 @functools.cache
 def capture():
-    """A capture with a compiled kernel, gone when the tests end."""
-    folder = Path(tempfile.mkdtemp(prefix="kanalyze-capture-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    """A capture with a compiled kernel."""
+    folder = _folder()
     row = {"name": "triton_poi_fused_0", "source": "inductor", "hash": "ABC", "backend": "cuda", "arch": 90}
     (folder / "compiled.json").write_text(json.dumps({"schema": 1, "kernels": [row]}))
     (folder / "manifest.json").write_text(json.dumps({"schema": 1}))
@@ -88,9 +74,8 @@ def capture():
 
 @functools.cache
 def capture_with_lines():
-    """A capture of a Python program with its lines and the passes of its loops, gone when the tests end."""
-    folder = Path(tempfile.mkdtemp(prefix="kanalyze-lines-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    """A capture of a Python program with its lines and the passes of its loops."""
+    folder = _folder()
     with tarfile.open(ROOT / "benchmarks" / "diagnosis" / "captures" / "cupy_options.tar.xz") as archive:
         archive.extractall(folder, filter="data")
     return folder / "cupy_options"
@@ -102,8 +87,7 @@ def report_with(table):
         return capture()
     if table in ("code", "source_lines", "loop_passes"):
         return capture_with_lines()
-    known = _TRACES | _COUNTERS | _CAPTURES
-    return known.get(table, REPORTS / f"{_HELD[table]}.sqlite" if table in _HELD else ADD_UM)
+    return next((path for path, tables in _HOLDING.items() if table in tables), ADD_UM)
 
 
 #: What a word on a report's health ends with.

@@ -76,23 +76,14 @@ _NULL_STREAMS = f"SELECT nullStreamId AS streamId, hwId, vmId, processId, device
 
 @dataclass(frozen=True)
 class Version:
-    """What tells the export of one version from that of 2025.3.
+    """What tells the export of one version from that of 2025.3."""
 
-    Attributes:
-        schema: Its EXPORT_SCHEMA_VERSION.
-        lacks_tables: Tables that it does not write at all.
-        lacks_columns: Columns that it does not write, by table.
-        renamed: What it calls a table.
-        adds: Columns that it has besides, by table, as SQL.
-        every_table: Whether it writes tables without rows, too.
-    """
-
-    schema: str
-    lacks_tables: tuple[str, ...] = ()
-    lacks_columns: dict = field(default_factory=dict)
-    renamed: dict = field(default_factory=dict)
-    adds: dict = field(default_factory=dict)
-    every_table: tuple[str, ...] = ()
+    schema: str  # its EXPORT_SCHEMA_VERSION
+    lacks_tables: tuple = ()
+    lacks_columns: dict = field(default_factory=dict)  # by table
+    renamed: dict = field(default_factory=dict)  # tables
+    adds: dict = field(default_factory=dict)  # columns that it has besides, by table, as SQL
+    every_table: tuple = ()  # those that it writes without rows, too
 
 
 _2024_2 = {
@@ -110,14 +101,8 @@ VERSIONS = {
     "2022.4": Version(
         "3.0.0",
         (
-            "META_DATA_CAPTURE",
-            "DIAGNOSTIC_EVENT",
-            "TARGET_INFO_CUDA_DEVICE",
-            CONTEXTS,
-            "ENUM_CUPTI_STREAM_TYPE",
-            "ENUM_CUDA_KERNEL_LAUNCH_TYPE",
-            "ANALYSIS_FILE",
-            GRAPH,
+            *("META_DATA_CAPTURE", "DIAGNOSTIC_EVENT", "TARGET_INFO_CUDA_DEVICE", CONTEXTS, "ENUM_CUPTI_STREAM_TYPE"),
+            *("ENUM_CUDA_KERNEL_LAUNCH_TYPE", "ANALYSIS_FILE", GRAPH),
         ),
         {table: (*_2024_2.get(table, ()), *_GREEN.get(table, ())) for table in {**_2024_2, **_GREEN}},
         {"META_DATA_EXPORT": "EXPORT_META_DATA", NODES: "CUDA_GRAPH_EVENTS"},
@@ -137,17 +122,7 @@ VERSIONS = {
             "TARGET_INFO_CUDA_DEVICE": {"uuid": "NULL", "numMultiprocessors": "132"},
         },
         every_table=(
-            KERNEL,
-            MEMCPY,
-            MEMSET,
-            SYNC,
-            RECORDS,
-            GRAPH,
-            CPU_FAULTS,
-            MEMORY,
-            NODES,
-            "NVTX_EVENTS",
-            "OSRT_API",
+            *(KERNEL, MEMCPY, MEMSET, SYNC, RECORDS, GRAPH, CPU_FAULTS, MEMORY, NODES, "NVTX_EVENTS", "OSRT_API"),
         ),
     ),
 }

@@ -10,23 +10,12 @@ from pathlib import Path
 KERNELS = Path(__file__).parents[2] / "kernels"
 
 #: Every reference workload, in the order in which they build on each other.
-NAMES = (
-    "add.cu",
-    "add_parallel.cu",
-    "add_extension.py",
-    "square.py",
-    "square_inline.py",
-    "square_triton.py",
-    "gelu.py",
-    "cdist.py",
-    "matmul.py",
-    "mlp_train.py",
-    "launch_bound.py",
-    "streams.py",
-    "remedies.py",
+CUDA = ("add.cu", "add_parallel.cu")
+PYTHON = (
+    *("add_extension.py", "square.py", "square_inline.py", "square_triton.py", "gelu.py", "cdist.py", "matmul.py"),
+    *("mlp_train.py", "launch_bound.py", "streams.py", "remedies.py"),
 )
-PYTHON = tuple(name for name in NAMES if name.endswith(".py"))
-CUDA = tuple(name for name in NAMES if name.endswith(".cu"))
+NAMES = CUDA + PYTHON
 
 NEEDS_TORCH = "the Python workloads need PyTorch"
 NEEDS_TRITON = "these workloads need Triton"

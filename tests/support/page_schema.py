@@ -152,38 +152,32 @@ def _first_page(page):
     return _object(every, tuple(name for name in (*keys, "joined_with") if name not in (*given, "iterations")))
 
 
+def _typed(text):
+    """The properties of an object, all of them required, from a text: names, a colon and their type; and so on."""
+    kinds = {"text": "string", "whole?": ["integer", "null"], "whole": "integer", "number": "number"}
+    parts = [part.split(": ") for part in text.split("; ")]
+    properties = {name: {"type": kinds[kind]} for names, kind in parts for name in names.split()}
+    return {"properties": properties, "required": [*properties]}
+
+
 def _iterations():
     """What repeats: the object behind `iterations`."""
-    texts, whole = ("name", "first", "last"), ("min_ns", "max_ns", "steady_count", "steady_ns")
-    return {
-        "properties": {
-            **{name: {"type": "string"} for name in texts},
-            **{name: {"type": ["integer", "null"]} for name in ("process_id", "device")},
-            **{name: {"type": "integer"} for name in whole},
-            "found_by": {"type": "string"},
-            **{name: {"type": "number"} for name in ("mean_ns", "median_ns")},
-            "kinds": {"type": "object", "additionalProperties": {"type": "integer"}},
-        },
-        "required": [*texts, "process_id", "device", *whole, "found_by", "mean_ns", "median_ns", "kinds"],
-    }
+    found = _typed(
+        "name first last: text; process_id device: whole?; min_ns max_ns steady_count steady_ns: whole; "
+        "found_by: text; mean_ns median_ns: number"
+    )
+    kinds = {"kinds": {"type": "object", "additionalProperties": {"type": "integer"}}}
+    return {"properties": found["properties"] | kinds, "required": [*found["required"], "kinds"]}
 
 
 def _bare():
     """Runs without a profiler: the object behind `without_profiler`."""
-    times = ("ns", "recorded_ns", "low_ns", "high_ns")
-    iteration = {
-        **{name: {"type": "number"} for name in times},
-        "runs_ns": {"type": "array", "items": {"type": "number"}},
-    }
+    iteration = {name: {"type": "number"} for name in ("ns", "recorded_ns", "low_ns", "high_ns")}
+    iteration |= {"runs_ns": {"type": "array", "items": {"type": "number"}}}
     iteration |= {"mark": {"type": "string"}, "by_device": {"type": "boolean"}}
     programs = {"type": "array", "items": {"type": "integer"}}
-    return {
-        "properties": {
-            "programs_ns": programs,
-            "iteration": {"type": ["object", "null"], "properties": iteration, "required": list(iteration)},
-        },
-        "required": ["programs_ns", "iteration"],
-    }
+    told = {"type": ["object", "null"], "properties": iteration, "required": [*iteration]}
+    return {"properties": {"programs_ns": programs, "iteration": told}, "required": ["programs_ns", "iteration"]}
 
 
 def _full(page):
