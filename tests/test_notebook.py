@@ -100,7 +100,6 @@ def test_what_cannot_be_compared_is_refused(error, base, options):
 
 @pytest.fixture(scope="module")
 def ranks():
-    """Two ranks of one report."""
     return kanalyze.ranks(REPORTS / "nccl.sqlite")
 
 

@@ -75,8 +75,6 @@ def opened(browser):
 
 @pytest.fixture
 def html(tmp_path):
-    """Makes the HTML file of a report."""
-
     def made(report):
         html_of(tmp_path, report)
         return tmp_path / "report.html"

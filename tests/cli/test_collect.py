@@ -20,7 +20,6 @@ OWN_PYTHON = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
 
 
 def start(*arguments, **more):
-    """The command in a process of its own."""
     return subprocess.Popen(  # noqa: S603 - it starts this very package
         command_line("collect", "--no-bare", *arguments),
         env=environment(),
@@ -31,7 +30,6 @@ def start(*arguments, **more):
 
 
 def sleepers():
-    """Processes of the endless program that still run."""
     ended = subprocess.run(["ps", "-eo", "stat,args"], check=True, capture_output=True, text=True)  # noqa: S607
     return [line for line in ended.stdout.splitlines() if line.endswith("sleep 1000") and not line.startswith("Z")]
 

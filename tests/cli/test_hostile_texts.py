@@ -110,7 +110,6 @@ def opened(path):
 
 
 def tables(path):
-    """Every table of a report that it can give."""
     for name in catalog.names():
         if not catalog.table(name).together:
             try:

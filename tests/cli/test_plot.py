@@ -12,7 +12,6 @@ MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
 
 
 def texts(path):
-    """The texts of an SVG file."""
     return re.findall(r"<text[^>]*>([^<]+)</text>", path.read_text())
 
 

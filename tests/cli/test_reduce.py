@@ -85,7 +85,6 @@ def test_a_damaged_reduction_is_named_and_the_rest_goes_on(out, damage, words, r
 
 
 def ended(group):
-    """Whether all processes of a group end."""
     until = time.monotonic() + 20
     while time.monotonic() < until:
         try:

@@ -152,7 +152,6 @@ def _other(name):
 
 
 def pages(report):
-    """Every page of a report."""
     yield from _lines(_PAGES + (_FURTHER_PARTS if report in LEADERS else ""), report)
     for how in ([], ["--sass"], ["--ptx"], ["--format", "json"]):
         yield ["show", "source", report, "", *how]
@@ -207,12 +206,10 @@ def forms(table):
 
 
 def of_several(paths):
-    """What takes several reports."""
     yield from _lines(_TOGETHER, *paths)
 
 
 def of_none(declared):
-    """What takes no report."""
     yield []
     yield from _lines(_NONE)
     for table in declared:

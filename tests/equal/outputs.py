@@ -379,7 +379,6 @@ def _first_difference(before, after):
 
 
 def main():
-    """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     recording = commands.add_parser("record", help="write what every case gives")

@@ -97,7 +97,6 @@ def figures_of(report):
 
 
 def verdict(expected, result):
-    """What is wrong with a file's result."""
     wrong = list(result["failures"])
     if expected == REFUSED:
         return wrong if "refused" in result else [*wrong, "is read, and should be refused"]
@@ -131,7 +130,6 @@ def one(path):
 
 
 def by_digest(folder, wanted):
-    """The files below `folder` by their SHA-256, those that are wanted."""
     found = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         with path.open("rb") as file:
@@ -163,7 +161,6 @@ def record(index):
 
 
 def main():
-    """Run what the command line asks for; status 1 where anything is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, nargs="?", help="where the files are")
     parser.add_argument("--jobs", type=int, default=1, help="files at once")

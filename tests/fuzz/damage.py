@@ -203,7 +203,6 @@ TABLES = {
 
 
 def damage_database(rng, path, how):
-    """Damage one table of the database at `path`."""
     with closing(sqlite3.connect(path, isolation_level=None)) as base:
         names = [name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
         filled = [name for name in names if base.execute(f"SELECT 1 FROM {_quoted(name)} LIMIT 1").fetchone()]
@@ -259,7 +258,6 @@ FRAMES = {
 
 
 def damage_folder(rng, folder, how):
-    """Damage one table of the folder."""
     file = rng.choice([file for file in sorted(folder.glob("*.parquet")) if pl.read_parquet(file).height])
     FRAMES[how](rng, pl.read_parquet(file)).write_parquet(file)
 

@@ -44,7 +44,6 @@ class Found:
     silent: Counter[tuple[str, str, str]] = field(default_factory=Counter)
 
     def add(self, form, damage, number, outcome, why):
-        """Count one case."""
         self.counts[form, damage, outcome] += 1
         if outcome in ("traceback", "hang", "abort"):
             self.bad.append(f"{form} | {damage} | {number} | {outcome} | {why}")
@@ -127,7 +126,6 @@ def table(found, *, by_damage=False):
 
 
 def main():
-    """Run cases of all formats, as many of each, and print what became of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1000, help="in all")
     parser.add_argument("--first", type=int, default=0, help="number of the first case of each format")

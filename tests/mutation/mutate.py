@@ -110,7 +110,6 @@ class Uses:
 
 
 def files():
-    """The files of the package."""
     rooms = [ROOT / "analyzer", ROOT / "collectors"]
     return sorted(str(path.relative_to(ROOT)) for room in rooms for path in room.rglob("*.py"))
 
@@ -182,12 +181,10 @@ _OPTIONS = ("--hypothesis-profile=mutants", "-W", "ignore::pytest.PytestCacheWar
 
 
 def room_of(one):
-    """The room that a mutant is in."""
     return next(room for room, folder in ROOMS.items() if one.path.startswith(folder))
 
 
 def main():
-    """Try mutants, and print what became of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seen", type=Path, required=True)
     parser.add_argument("--results", type=Path, required=True)

@@ -39,7 +39,6 @@ def _write(text):
 
 
 def watch():
-    """Note lines from now on."""
     sys.monitoring.use_tool_id(_TOOL, "kanalyze")
     sys.monitoring.register_callback(_TOOL, sys.monitoring.events.LINE, _line)
     sys.monitoring.set_events(_TOOL, sys.monitoring.events.LINE)

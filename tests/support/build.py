@@ -88,7 +88,6 @@ def memcpy(start, end, *, direction="Host-to-Device", **keys):
 
 
 def memset(start, end, **keys):
-    """A memset."""
     return _device_event("memset", "[CUDA memset]", start, end, keys)
 
 
@@ -136,7 +135,6 @@ class Listed:
         self.kinds = tuple(kind for kind in KINDS if kind in found)
 
     def events(self, kind):
-        """The events of one kind, in the order of the list."""
         return _frame(EVENTS, starmap(_event_row, self._of(kind)))
 
     def table(self, name):
@@ -157,7 +155,6 @@ class Listed:
         """Do nothing: there is no file."""
 
     def notes_of_read(self):
-        """The table `notes`."""
         return self.table("notes")
 
     def _of(self, *kinds):
@@ -208,7 +205,6 @@ def _frame(table, rows):
 
 
 def launched(start, end, operation, name="cudaLaunchKernel", **keys):
-    """The call that launches an operation, and that."""
     return [call(name, start, end, correlation=operation.correlation, **keys), operation]
 
 

@@ -114,12 +114,10 @@ class Ran:
 
     @property
     def text(self):
-        """Standard output as text."""
         return self.raw.decode()
 
     @property
     def lines(self):
-        """Standard output line by line."""
         return self.text.splitlines()
 
 

@@ -31,7 +31,6 @@ _PROMPT = "$ "
 
 
 def folder(place):
-    """Make the folder that examples run in."""
     for name in ("sample_reports", "tests"):
         (place / name).symlink_to(ROOT / name)
     whole = (ROOT / "tests" / "reports" / "add.sqlite").read_bytes()
@@ -71,7 +70,6 @@ def _commands(block):
 
 
 def commands(text):
-    """The commands in the console blocks of a page."""
     return [command for block in _BLOCK.findall(text) for command in _commands(block)]
 
 

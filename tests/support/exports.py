@@ -51,13 +51,11 @@ def only(folder, source, *tables):
 
 
 def tables_of(path):
-    """The names of all tables in the database at `path`."""
     with closing(sqlite3.connect(path)) as connection:
         return [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
 
 
 def columns_of(path, table):
-    """The names of the columns of one table."""
     with closing(sqlite3.connect(path)) as connection:
         return [row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))]
 

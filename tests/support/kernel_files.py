@@ -59,7 +59,6 @@ def documented_pairs():
 
 
 def run(script, *arguments, **environment):
-    """Run a workload as a user would, from another folder."""
     return subprocess.run(  # noqa: S603 - our own scripts
         [sys.executable, str(script), *map(str, arguments)],
         cwd="/",

@@ -20,12 +20,10 @@ class Launch(NamedTuple):
 
 
 def copy_in(pause=PAUSE_NS):
-    """A copy to the device."""
     return Launch("Host-to-Device", pause=pause)
 
 
 def copy_out(pause=PAUSE_NS):
-    """A copy of a result to the host."""
     return Launch("Device-to-Host", pause=pause)
 
 
@@ -66,7 +64,6 @@ class Program:
         return self
 
     def waits(self, ns=20_000):
-        """The host waits for the device."""
         self.events.append(call("cudaStreamSynchronize", self.now, self.now + ns, process=self.process))
         self.now += ns
         return self
@@ -91,12 +88,10 @@ class Program:
 
 
 def report_of(*programs):
-    """The report of several processes."""
     return report([event for program in programs for event in program.events])
 
 
 def layer(number_of, name="layer", size=6, ns=10_000):
-    """So many identical layers."""
     return [Launch(f"{name} {part}", ns=ns) for part in range(size)] * number_of
 
 
@@ -109,5 +104,4 @@ def training_step(layers=6, *, data=True, optimizer="update"):
 
 
 def random_launches(random, names, weights, number):
-    """Launches that are drawn one by one."""
     return [Launch(name) for name in random.choices(names, weights, k=number)]

@@ -57,7 +57,6 @@ _NUMBERS = count()
 
 
 def written_to(folder, text, *, compressed=False):
-    """A file with this text."""
     path = folder / f"trace{next(_NUMBERS)}.json{'.gz' if compressed else ''}"
     path.write_bytes(gzip.compress(text, 1) if compressed else text)
     return path

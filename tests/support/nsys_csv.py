@@ -33,18 +33,15 @@ def reports_with(nsys_report, within=""):
 
 
 def path_of(name):
-    """The file of a report."""
     _, sample, folder = name.partition("samples/")
     return TESTS.parent / "sample_reports" / folder / "nsys.sqlite" if sample else TESTS / "reports" / f"{name}.sqlite"
 
 
 def report_of(name):
-    """A report."""
     return real_report(path_of(name))
 
 
 def fields_of(line):
-    """The fields of one line of nsys' CSV."""
     found, at = [], 0
     while at <= len(line):
         match = _FIELD.match(line, at)

@@ -34,7 +34,6 @@ _SAYS_NOTHING = (
 
 
 def schema():
-    """The schema."""
     parts = re.split(r"^## (.*)$", (ROOT / "docs" / "summary-json.md").read_text(), flags=re.MULTILINE)
     page = dict(zip(parts[1::2], parts[2::2], strict=True))
     return {
@@ -86,7 +85,6 @@ def mistakes(page, kind):
 
 
 def text():
-    """The file's text."""
     return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
 
 

@@ -58,7 +58,6 @@ class SlowGaps(SlowModel):
         self.syncs = [item for item in self.items if item.event.kind == "sync"]
 
     def gaps(self):
-        """All gaps, by device and time."""
         return [gap for device in self.devices for gap in self._gaps_of(device)]
 
     def culprits(self):
@@ -135,7 +134,6 @@ class SlowGaps(SlowModel):
         return found and found.event.name
 
     def range_around(self, thread, instant):
-        """The range that a thread was in."""
         here = [item for item in self.ranges if thread_of(item) == thread and item.covers(instant)]
         nesting = [item for item in here if item.event.side.get("style", "PushPop") == "PushPop"]
         pairs = [item for item in here if item not in nesting]
@@ -201,7 +199,6 @@ def stream_of(item):
 
 
 def named(item):
-    """An operation's name."""
     return item.event.name or "an operation without a name"
 
 

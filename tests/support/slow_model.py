@@ -75,7 +75,6 @@ class SlowModel:
         self.unseen = self._unseen()
 
     def ledger(self):
-        """Nanoseconds by device, bucket and detail."""
         return dict(Counter((device, *told) for device in self.devices for _, *told in self.instants(device)))
 
     def instants(self, device):
@@ -119,7 +118,6 @@ class SlowModel:
         return low, max(low, high)
 
     def launch_of(self, operation):
-        """The call that launched an operation."""
         key = (operation.event.process, operation.event.correlation)
         if None in key:
             return None

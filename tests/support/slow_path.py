@@ -12,8 +12,6 @@ from kanalyze.analyses.streams.concurrency import used_streams
 
 
 class SlowPath:
-    """A recording, and walks back through it."""
-
     def __init__(self, report):
         graph = dependencies(report)
         self.work = graph.operations.hstack(operations(report).select("bucket")).with_row_index("row").rows(named=True)
@@ -126,7 +124,6 @@ class SlowPath:
         return found
 
     def first(self, high):
-        """Where the walk from `high` begins."""
         work = [one for one in self.work if one["stream"] is not None]
         running = [one["row"] for one in work if one["start"] < high <= one["end"]]
         later = [(one["start"], one["row"]) for one in work if one["start"] >= high]

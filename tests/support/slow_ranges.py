@@ -39,7 +39,6 @@ class Range:
 
     @property
     def order(self):
-        """From the outermost to the innermost."""
         return self.start, -self.end, self.event_id
 
     def contains(self, other):
@@ -52,7 +51,6 @@ class Range:
 
 
 def name_of(event):
-    """Domain, colon, name."""
     return f"{event.side.get('domain') or ''}:{event.name or ''}"
 
 
@@ -60,7 +58,6 @@ class SlowRanges:
     """The ranges of a report and the operations that belong to them."""
 
     def __init__(self, events):
-        """Read `events`, whose ids are their places."""
         self.events = list(enumerate(events))
         made = [(number, event) for number, event in self.events if event.kind == "range"]
         latest = max((time for _, event in made for time in (event.start, event.end) if time is not None), default=0)
@@ -80,7 +77,6 @@ class SlowRanges:
         return min(calls)[2] if calls else None
 
     def around(self, launch):
-        """The ranges in which a call lies."""
         return [
             one
             for one in self.own
@@ -91,7 +87,6 @@ class SlowRanges:
         ]
 
     def parent(self, inner):
-        """The tightest range around another."""
         outer = [one for one in self.own if one.contains(inner)]
         return min(outer, key=lambda one: (one.end - one.start, -one.start, -one.event_id), default=None)
 
@@ -112,7 +107,6 @@ class SlowRanges:
         return sorted(rows, key=lambda row: (row["projected_start_ns"], -row["projected_ns"], row["event_id"]))
 
     def work(self, kinds, device=None):
-        """The operations, each with its launch."""
         asked = (event for _, event in self.events if event.kind in kinds and device in (None, event.device))
         return [(event, self.launch(event)) for event in asked]
 
@@ -197,7 +191,6 @@ def _kernel_row(ran):
 
 
 def spread(values):
-    """The statistics of a column."""
     return {
         "avg_ns": mean(values),
         "median_ns": median(values),

@@ -84,14 +84,12 @@ class Machine:
         self.number = 0
 
     def call(self, name, thread, ns=CALL):
-        """A call from now on; its correlation id."""
         self.number += 1
         self.events.append(call(name, self.now, self.now + ns, thread=thread, correlation=self.number))
         self.now += ns
         return self.number
 
     def do(self, what, thread):
-        """One instruction."""
         if isinstance(what, Host):
             self.events.append(nvtx("work", self.now, self.now + self.host_ns(what), thread=thread))
             self.now += self.host_ns(what)

@@ -22,8 +22,6 @@ WAITING = {
 
 
 class SlowSyncs(SlowGaps):
-    """The blocking calls."""
-
     def rows(self):
         """Each call with what it waits for, its range, its device, what ran meanwhile, and what it waited for."""
         found = []

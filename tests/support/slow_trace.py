@@ -34,7 +34,6 @@ SYNCS = {"Event Sync": "Event sync", "Stream Wait Event": "Stream wait sync"}
 
 
 def parsed(text):
-    """The events and the properties of a trace."""
     found = json.loads(text.decode("utf-8-sig"), parse_float=Decimal, strict=False)
     if isinstance(found, list):
         return found, {}
@@ -80,7 +79,6 @@ def nanoseconds(value):
 
 
 def number(value):
-    """A number, also where it is text."""
     if isinstance(value, str):
         value = value.removeprefix("stream ").strip()
         return int(value) if value.lstrip("-").isdecimal() else None

@@ -217,18 +217,14 @@ sys.exit(ended)
 
 
 def left(folder=Path()):
-    """The names of what is in a folder."""
     return {entry.name for entry in folder.iterdir()}
 
 
 @dataclass(frozen=True)
 class StandIns:
-    """A folder of stand-ins."""
-
     folder: Path
 
     def make(self, name):
-        """The stand-in called `name`."""
         body, version = {
             "nsys": (_NSYS, "NVIDIA Nsight Systems version 2025.3.2.474-253236389321v0"),
             "ncu": (_NCU, "NVIDIA (R) Nsight Compute Command Line Profiler\nVersion 2025.3.1.0 (build 36398880)"),
@@ -240,7 +236,6 @@ class StandIns:
         return self.write(name, head + body)
 
     def write(self, name, text):
-        """An executable with that text."""
         path = self.folder / name
         path.write_text(text)
         path.chmod(0o755)
@@ -258,11 +253,9 @@ class StandIns:
         return self
 
     def mode(self, name, mode):
-        """Let a stand-in misbehave."""
         (self.folder / f"{name}.mode").write_text(mode)
 
     def called(self, name):
-        """The arguments of each call of a stand-in."""
         path = self.folder / "called"
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         return [words for tool, *words in lines if tool == name]

@@ -82,8 +82,6 @@ DATA_PARALLEL_OPS = (
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be played."""
-
     ranks: int = 4
     hosts: int = 2  # each with as many neighbouring ranks
     steps: int = 6
@@ -125,7 +123,6 @@ def groups(plan, name):
 
 
 def play(plan):
-    """Plays the job."""
     assert not plan.ops[-1].overlapped
     assert plan.ranks % plan.tp == 0
     random = np.random.default_rng(plan.seed)
@@ -151,7 +148,6 @@ def play(plan):
 
 
 def _delays(plan, step):
-    """What ranks compute, and wait, longer before a step."""
     both = np.zeros((2, plan.ranks), dtype=np.int64)
     for one in plan.stragglers:
         if one.first <= step <= one.last:
@@ -160,7 +156,6 @@ def _delays(plan, step):
 
 
 def _left(plan, op, entered, random):
-    """When each rank leaves a collective."""
     left = np.zeros_like(entered)
     for number, members in enumerate(groups(plan, op.group)):
         own = entered[members]
@@ -177,15 +172,12 @@ def _left(plan, op, entered, random):
 
 @dataclass(frozen=True)
 class Made:
-    """A job that was played."""
-
     plan: Plan
     played: Played
     offsets: np.ndarray  # by how much the clock of each host is ahead
     drifts: np.ndarray  # by how much it is fast
 
     def host(self, rank):
-        """The host of a rank."""
         return rank * self.plan.hosts // self.plan.ranks
 
     def offset(self, host, at_ns):
@@ -197,12 +189,10 @@ class Made:
         return ORIGIN_NS + at_ns + self.offset(self.host(rank), at_ns)
 
     def kept(self, rank):
-        """The operations that a rank has recorded."""
         last = len(self.played.start) - self.plan.tails.get(rank, 0)
         return np.arange(min(self.plan.heads.get(rank, 0), last), last)
 
     def reductions(self):
-        """The reduction of each rank, one after the other."""
         for rank in range(self.plan.ranks):
             yield _Rank(self, rank).reduction()
 
@@ -281,7 +271,6 @@ class _Rank:
         return sums
 
     def reduction(self):
-        """The tables."""
         parts = (self._ranks, self._collectives, self._pieces, self._before, self._steps, self._ledgers, self._kernels)
         return Reduction(*(part() for part in parts))
 

@@ -12,7 +12,6 @@ TOUR = Path(__file__).parents[2] / "docs" / "tour.ipynb"
 
 
 def kept():
-    """The notebook as it lies in docs."""
     return nbformat.reads(TOUR.read_text(), as_version=4)
 
 
