@@ -1,10 +1,25 @@
-"""What a foreign report holds, by plain SQL or plain JSON: nothing of kanalyze is imported here."""
+"""What a foreign report holds, by plain SQL or plain JSON: nothing of kanalyze is imported here.
 
+``python tests/foreign/figures.py INDEX`` writes list.tsv anew from a table with the columns path, repo, commit,
+path_in_repo, sha256 and tool of the files beside it.
+"""
+
+import csv
 import gzip
 import json
 import sqlite3
+import sys
 from contextlib import closing, suppress
 from decimal import ROUND_HALF_EVEN, Decimal
+from pathlib import Path
+
+LIST = Path(__file__).parent / "list.tsv"
+HEAD = ("repository", "commit", "path", "bytes", "sha256", "expected")
+
+#: Files that hold no time line, or none that can be told without kanalyze: only that nothing breaks is checked.
+NO_FIGURES = "-"
+#: A trace of another program than torch.profiler: an error that says so, with status 2.
+REFUSED = "refused"
 
 #: What a file is by how it begins.
 _GZIP, _SQLITE, _NCU = b"\x1f\x8b", b"SQLite format 3\0", b"NVR\0"
@@ -18,8 +33,6 @@ _BUSY = {
 }
 _NAMES = {"kernel": ("kernel", "Kernel"), "copy": ("gpu_memcpy", "Memcpy"), "set": ("gpu_memset", "Memset")}
 _CATEGORIES = {category: kind for kind, names in _NAMES.items() for category in names}
-
-Work = tuple[str, object, int, int]
 
 
 def figures(path):
@@ -109,3 +122,28 @@ def _events(events):
 
 def _ns(microseconds):
     return int((Decimal(str(microseconds)) * 1000).to_integral_value(ROUND_HALF_EVEN))
+
+
+def rows_of(table):
+    """The rows of a table of tabs: list.tsv, or an index."""
+    with table.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def record(index):
+    """Write list.tsv from the index of a folder."""
+    rows = []
+    for row in rows_of(index):
+        path = index.parent / row["path"]
+        if row["tool"] == "nsys-rep" or not path.exists():
+            continue  # needs nsys to be exported
+        told = figures(path)
+        expected = NO_FIGURES if told is None else json.dumps(told, separators=(",", ":"))
+        expected = REFUSED if row["tool"] == "chrome-other" else expected
+        rows.append((row["repo"], row["commit"], row["path_in_repo"], path.stat().st_size, row["sha256"], expected))
+    lines = ["\t".join(map(str, row)) for row in (HEAD, *sorted(rows))]
+    LIST.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+
+
+if __name__ == "__main__":
+    record(Path(sys.argv[1]))
