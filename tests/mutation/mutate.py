@@ -6,11 +6,12 @@ In a checkout of its own, where nobody edits; the first with Python 3.12 or late
     python tests/mutation/mutate.py --seen seen --results results.jsonl --count 100 --seed 1
 
 The first notes which quick test runs which lines, in the folder `seen`; run for further tests, it adds them. The second
-draws mutants from all lines of the package, and runs for each the tests that run its line, those of its own file and
-the quickest first, then others of their files, until one fails; no longer than `--most-seconds`. A line that no test
-runs has survived. It prints every mutant that survived, and a table. What was tried before with the same results is
-not tried again, but for survivors with `--again`: the table has both what the tests killed at first, and now. A mutant
-that no test can tell from the program stands in equivalent.txt, with the reason.
+draws mutants from all lines of the package, or of the files that `--only` names, and runs for each the tests that run
+its line, those of its own file and the quickest first, then others of their files, until one fails; no longer than
+`--most-seconds`. A line that no test runs has survived. It prints every mutant that survived, and a table. What was
+tried before with the same results is not tried again, but for survivors with `--again`: the table has both what the
+tests killed at first, and now. A mutant that no test can tell from the program stands in equivalent.txt, with the
+reason.
 """
 
 import argparse
@@ -188,6 +189,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seen", type=Path, required=True)
     parser.add_argument("--results", type=Path, required=True)
+    parser.add_argument("--only", nargs="*", default=[""], help="files or folders, such as analyzer/analyses/idle/")
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--most-seconds", type=float, default=150, help="of tests for each")
@@ -198,7 +200,8 @@ def main():
     known = defaultdict(list)
     for row in rows:
         known[row["name"], row["line"]].append(row["outcome"])
-    every = [one for path in files() for one in mutants(path, (ROOT / path).read_bytes())]
+    drawn_from = [path for path in files() if path.startswith(tuple(asked.only))]
+    every = [one for path in drawn_from for one in mutants(path, (ROOT / path).read_bytes())]
     chosen = random.Random(asked.seed).sample(every, min(asked.count, len(every)))  # noqa: S311 - seeded, and no secret
     for one in chosen:
         tried = known[one.name, one.line]
