@@ -1,7 +1,6 @@
 """Modules that load when first used; how many threads polars and NumPy get; children that end with their parent."""
 
 import os
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from importlib.resources import files
 import pytest
 
 from kanalyze.machinery import loading_late
+from support.command import ended, started
 
 ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="children end with their parent on Linux")
 
@@ -18,9 +18,7 @@ ON_LINUX = pytest.mark.skipif(sys.platform != "linux", reason="children end with
 def python(code, *unset, **own):
     """Runs a program, without some variables of the environment and with others."""
     kept = {name: value for name, value in os.environ.items() if name not in unset}
-    return subprocess.run(  # noqa: S603 - our own code
-        [sys.executable, "-c", code], env=kept | own, capture_output=True, text=True, check=False
-    )
+    return ended([sys.executable, "-c", code], env=kept | own)
 
 
 @pytest.fixture
@@ -167,8 +165,7 @@ run_program([sys.executable, "-c", said + "time.sleep(600)"])""",
 @ON_LINUX
 @pytest.mark.parametrize("starts", _STARTS)
 def test_a_child_ends_when_its_parent_is_killed(starts):
-    command = [sys.executable, "-c", _STARTS[starts]]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:  # noqa: S603 - Python itself
+    with started([sys.executable, "-c", _STARTS[starts]], stderr=None, text=True) as parent:
         assert parent.stdout.readline() == "child\n"
         parent.kill()
         assert parent.stdout.read() == ""  # which waits for the end of all that could write
@@ -177,5 +174,5 @@ def test_a_child_ends_when_its_parent_is_killed(starts):
 @pytest.mark.slow
 @ON_LINUX
 def test_a_child_whose_parent_ended_before_ends_at_once():
-    ended = python("from kanalyze.machinery import end_with; end_with(1 << 30); print('lives on')")
-    assert (ended.returncode, ended.stdout) == (1, "")
+    done = python("from kanalyze.machinery import end_with; end_with(1 << 30); print('lives on')")
+    assert (done.returncode, done.stdout) == (1, "")

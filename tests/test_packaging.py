@@ -5,7 +5,6 @@ import importlib.metadata
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import kanalyze
 from kanalyze import analyses
 from kanalyze.collectors.workload import references
+from support.command import ended
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -50,8 +50,7 @@ def every_module():
 
 def fresh(code, *arguments):
     """Run `code` in an interpreter of its own, outside the checkout, where a warning is an error."""
-    command = [sys.executable, "-W", "error", "-c", code, *arguments]
-    return subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)  # noqa: S603 - our own code
+    return ended([sys.executable, "-W", "error", "-c", code, *arguments], cwd="/", env=None)
 
 
 def test_every_folder_with_modules_is_in_the_list():

@@ -2,7 +2,6 @@
 
 import re
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing
 
@@ -12,7 +11,7 @@ import pytest
 import kanalyze
 from kanalyze import catalog
 from kanalyze.errors import SqlError
-from support.command import ADD, REPORTS, ROOT, SAMPLES, environment, refused, run
+from support.command import ADD, REPORTS, ROOT, SAMPLES, ended, environment, refused, run
 
 MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
 
@@ -181,9 +180,7 @@ _JOINS = " CROSS JOIN ".join(f"events {name}" for name in "abcdefgh")
 
 def program(statement, code="from kanalyze.cli import entry\nentry()", **changes):
     """The program in a process of its own."""
-    command = [sys.executable, "-c", code, "sql", str(ADD), statement]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment(**changes))  # noqa: S603
+    return ended([sys.executable, "-c", code, "sql", ADD, statement], env=environment(**changes))
 
 
 @pytest.mark.slow
@@ -203,11 +200,11 @@ def program(statement, code="from kanalyze.cli import entry\nentry()", **changes
     ],
 )
 def test_a_statement_that_takes_too_much_says_of_what(statement, limits, said):
-    out, error = program(statement, **limits).communicate(timeout=60)
-    assert out == ""
-    assert said in error
-    assert error.endswith("[bad-sql]\n")
-    assert len(error.splitlines()) == 2
+    done = program(statement, **limits)
+    assert done.stdout == ""
+    assert said in done.stderr
+    assert done.stderr.endswith("[bad-sql]\n")
+    assert len(done.stderr.splitlines()) == 2
 
 
 #: The program, whose child does not see which functions open files.
@@ -228,11 +225,10 @@ entry()
 @pytest.mark.parametrize("place", ["{}/a.csv", "http://127.0.0.1:9/a.csv"])
 def test_no_file_can_be_opened_where_a_statement_is_answered(place, tmp_path):
     (tmp_path / "a.csv").write_text("SECRET\n1\n")
-    asked = program(f"SELECT * FROM read_csv('{place.format(tmp_path)}')", _MISLED)
-    out, error = asked.communicate(timeout=60)
-    assert (asked.returncode, out) == (2, "")
-    assert "SECRET" not in error
-    assert len(error.splitlines()) == 2
+    done = program(f"SELECT * FROM read_csv('{place.format(tmp_path)}')", _MISLED)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "SECRET" not in done.stderr
+    assert len(done.stderr.splitlines()) == 2
 
 
 def test_no_function_that_opens_files_is_called_otherwise():

@@ -4,44 +4,23 @@ import json
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from kanalyze.collectors.workload import references
-from support.command import REPORTS, command_line, environment, on_terminal, printed, refused, run
+from support.command import REPORTS, command_line, ended, on_terminal, printed, refused, run, started, wait_until
 from support.stand_ins import PROGRAM
 
 #: A Python that has kanalyze, as the lines of a dry run call it.
 OWN_PYTHON = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
 
 
-def start(*arguments, **more):
-    return subprocess.Popen(  # noqa: S603 - it starts this very package
-        command_line("collect", "--no-bare", *arguments),
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        **more,
-    )
-
-
 def sleepers():
-    ended = subprocess.run(["ps", "-eo", "stat,args"], check=True, capture_output=True, text=True)  # noqa: S607
-    return [line for line in ended.stdout.splitlines() if line.endswith("sleep 1000") and not line.startswith("Z")]
-
-
-def wait_for(path, text):
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        found = [*Path().glob(path)]
-        if found and text in found[0].read_text():
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{path} does not say {text}")
+    """Processes of the endless program that still run."""
+    lines = ended(["ps", "-eo", "stat,args"]).stdout.splitlines()
+    return [line for line in lines if line.endswith("sleep 1000") and not line.startswith("Z")]
 
 
 @pytest.mark.slow
@@ -172,8 +151,8 @@ def test_the_commands_of_a_dry_run_of_two_programs_do_what_the_run_does(machine)
     words = ["program", "--repeat", "3", "--against", "program 'a b'"]
     ran = run("collect", "--dry-run", *words, "-o", "my pasted")
     assert (ran.status, ran.error, machine.called("nsys")) == (0, "", [])
-    ended = subprocess.run(["/bin/sh", "-eu"], input=ran.raw, env=environment(), check=False, capture_output=True)
-    assert ended.returncode == 0, ended.stderr
+    done = ended(["/bin/sh", "-eu"], input=ran.text)
+    assert done.returncode == 0, done.stderr
     pasted = profiled(machine), machine.called("ncu")
     assert run("collect", *words, "-o", "run").status == 0
     files = [{path.relative_to(top) for path in Path(top).rglob("*.sqlite")} for top in ("run", "my pasted")]
@@ -247,8 +226,8 @@ def test_every_line_of_a_dry_run_of_a_reference_workload_can_be_pasted(machine, 
     machine.write("program", "#!/bin/sh\necho 'Max error: 0'\n")
     ran = run("collect", "--dry-run", "-o", "pasted it", "--prepare", "--python", python, workload)
     Path("lines.sh").write_text(ran.text)
-    ended = subprocess.run(["/bin/bash", "-eu", "lines.sh"], env=environment(), check=False, capture_output=True)
-    assert (ended.returncode, ended.stderr) == (0, b"")
+    done = ended(["/bin/bash", "-eu", "lines.sh"])
+    assert (done.returncode, done.stderr) == (0, "")
     assert machine.called("ncu")[0][machine.called("ncu")[0].index("--kernel-id") + 1] == "::regex:^(_Z3addiPfS_)$:2"
     left = {str(path.relative_to("pasted it")) for path in Path("pasted it").rglob("*.*")}
     of_torch = {"torch.json.gz", "torch-run.json", ".caches"} if workload == "square" else set()
@@ -289,8 +268,9 @@ def test_a_signal_keeps_finished_passes_and_leaves_no_process(machine, number):
         pytest.skip("this signal is ignored here, as nohup does")
     machine.write("program", PROGRAM)
     machine.mode("ncu", "hangs")
-    with start("-o", "cap", "program") as process:
-        wait_for("../bin/called", '["ncu"')
+    with started(command_line("collect", "--no-bare", "-o", "cap", "program")) as process:
+        called = Path("../bin/called")
+        wait_until(lambda: called.exists() and '["ncu"' in called.read_text())
         process.send_signal(number)
         _, error = process.communicate(timeout=60)
     assert process.returncode == 130

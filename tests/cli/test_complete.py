@@ -1,7 +1,5 @@
 """What the shells complete, by click's own mechanism."""
 
-import subprocess
-
 import pytest
 from click.shell_completion import ShellComplete
 
@@ -9,7 +7,7 @@ import kanalyze.cli
 from kanalyze import catalog, cli
 from kanalyze.collectors.workload import references
 from kanalyze.renderers.tables.descriptions import names
-from support.command import ADD, REPORTS, SAMPLES, command_line, environment
+from support.command import ADD, REPORTS, SAMPLES, command_line, ended, environment
 
 NVTX, TRACE = REPORTS / "nvtx.sqlite", SAMPLES / "mlp_train" / "torch.json.gz"
 
@@ -86,18 +84,11 @@ def test_workloads_findings_and_passes():
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_a_script_and_gets_its_completions(shell):
     """Through the program itself; words with blanks are quoted where the shell does not do that."""
-    ended = run_with(_KANALYZE_COMPLETE=f"{shell}_source")
-    assert "_KANALYZE_COMPLETE" in ended.stdout
+    scripted = ended(command_line(), env=environment(_KANALYZE_COMPLETE=f"{shell}_source"))
+    assert "_KANALYZE_COMPLETE" in scripted.stdout
     line = f"kanalyze show kernels {NVTX} --window shared"
-    told = run_with(
-        _KANALYZE_COMPLETE=f"{shell}_complete", COMP_WORDS=line, COMP_CWORD="5" if shell != "fish" else "shared"
-    )
+    asked = {"COMP_WORDS": line, "COMP_CWORD": "5" if shell != "fish" else "shared"}
+    told = ended(command_line(), env=environment(_KANALYZE_COMPLETE=f"{shell}_complete", **asked))
     assert ("'shared name'" in told.stdout) == (shell == "bash")
     assert "shared name" in told.stdout
     assert told.stderr == ""
-
-
-def run_with(**changes):
-    return subprocess.run(  # noqa: S603 - it starts this very package
-        command_line(), env=environment(**changes), capture_output=True, text=True, timeout=100, check=True
-    )

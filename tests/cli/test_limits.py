@@ -1,21 +1,18 @@
 """Closed and full standard streams, Ctrl-C, and little memory: an error or nothing, never a traceback."""
 
 import faulthandler
-import json
 import os
 import resource
 import select
 import signal
-import subprocess
 import threading
 import time
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
 from kanalyze.cli import _process
-from support.command import ADD, SAMPLES, TORCH, command_line, environment
+from support.command import ADD, SAMPLES, TORCH, command_line, ended, started
 
 COMMANDS = (
     *(("summarize", ADD), ("summarize", ADD, "--format", "json"), ("show", "kernels", ADD)),
@@ -31,14 +28,14 @@ def program(*arguments):
 
 
 def shell(redirect, *arguments):
-    line = f'"$@" {redirect}'
-    return subprocess.run(  # noqa: S603 - it starts this very package
-        ["/bin/sh", "-c", line, "sh", *program(*arguments)],
-        capture_output=True,
-        env=environment(),
-        timeout=100,
-        check=False,
-    )
+    return ended(["/bin/sh", "-c", f'"$@" {redirect}', "sh", *program(*arguments)], text=False)
+
+
+def trace_of(folder, count):
+    """A trace of so many operators."""
+    event = '{{"ph":"X","cat":"cpu_op","name":"op{0}","pid":1,"tid":1,"ts":{0},"dur":1}}'
+    (folder / "trace.json").write_text(f'{{"traceEvents": [{",".join(map(event.format, range(count)))}]}}')
+    return folder / "trace.json"
 
 
 @pytest.mark.slow
@@ -49,26 +46,21 @@ def test_closed_and_full_standard_streams(arguments):
     for redirect in (
         *(">&-", "2>&-", ">&- 2>&-", "</dev/null >&- 2>&-", "<&-", "2>/dev/full", ">/dev/full", "| head -c 1"),
     ):
-        ended = shell(redirect, *arguments)
-        assert b"Traceback" not in ended.stderr, redirect
-        assert b"Exception ignored" not in ended.stderr, redirect
+        done = shell(redirect, *arguments)
+        assert b"Traceback" not in done.stderr, redirect
+        assert b"Exception ignored" not in done.stderr, redirect
         expected = {usual.returncode}
         if redirect.startswith((">", "</dev/null >")) and not usual.returncode:
             expected = {0, 2} if str(arguments[0]).startswith("--") else {2}  # click says nothing where it cannot
-        assert ended.returncode in expected or redirect.startswith("|"), (redirect, ended)
+        assert done.returncode in expected or redirect.startswith("|"), (redirect, done)
         if redirect in ("2>&-", "2>/dev/full", "<&-"):
-            assert ended.stdout == usual.stdout
+            assert done.stdout == usual.stdout
 
 
 @pytest.mark.parametrize("limited", [False, True], ids=["usual", "in a child"])
 @pytest.mark.one_in(4)
 def test_an_interrupt_while_it_works(tmp_path, limited):
-    trace, page = tmp_path / "trace.json", tmp_path / "page.txt"
-    events = (
-        {"ph": "X", "cat": "cpu_op", "name": f"op{at % 99}", "pid": 1, "tid": 1, "ts": at, "dur": 1}
-        for at in range(400_000)
-    )
-    trace.write_text(json.dumps({"traceEvents": list(events)}))
+    trace, page = trace_of(tmp_path, 400_000), tmp_path / "page.txt"
     prefix = ["/bin/sh", "-c", f'{"ulimit -v 16000000; " if limited else ""}exec "$@"', "sh"]
     command = [*prefix, *program("summarize", trace, "--no-cache", "-o", page)]
     for tenth in (7, 5, 6, 4, 3, 8, 9):  # it may have ended by then
@@ -83,9 +75,7 @@ def test_an_interrupt_while_it_works(tmp_path, limited):
 
 def interrupted(command, after_s):
     """The exit status of a command that is interrupted after some time, and what it said."""
-    with subprocess.Popen(  # noqa: S603 - it starts this very package
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), start_new_session=True
-    ) as process:
+    with started(command, start_new_session=True) as process:
         time.sleep(after_s)
         os.killpg(process.pid, signal.SIGINT)
         said = process.stderr.read()
@@ -96,25 +86,13 @@ def interrupted(command, after_s):
 
 
 def limited(limit_bytes, *arguments):
-    return subprocess.run(  # noqa: S603 - it starts this very package
-        program(*arguments),
-        capture_output=True,
-        env=environment(),
-        timeout=100,
-        check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit_bytes, limit_bytes)),
-    )
+    limits = (limit_bytes, limit_bytes)
+    return ended(program(*arguments), text=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limits))
 
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    path = tmp_path_factory.mktemp("large") / "trace.json"
-    with path.open("w") as file:
-        file.write('{"traceEvents": [')
-        for at in range(200_000):
-            file.write(f'{{"ph":"X","cat":"cpu_op","name":"op{at}","pid":1,"tid":1,"ts":{at},"dur":1}},\n')
-        file.write('{"ph":"X","cat":"cpu_op","name":"op","pid":1,"tid":1,"ts":1,"dur":1}]}')
-    return path
+    return trace_of(tmp_path_factory.mktemp("large"), 200_000)
 
 
 LINES = (
@@ -132,23 +110,23 @@ SLUGS = (b"[out-of-memory]", b"[cannot-tell]", b"[bad-sql]", b"[not-comparable]"
 @pytest.mark.parametrize("limit_mb", [200, 400, 800, 1400])
 def test_whatever_lacks_memory_answers_or_says_so(tmp_path, line, limit_mb):
     words = [word.format(ADD, tmp_path, SAMPLES / "add", TORCH) for word in line.split()]
-    ended = limited(limit_mb * 10**6, *words)
-    assert b"Traceback" not in ended.stderr
-    assert b"OpenBLAS" not in ended.stderr
-    answered = ended.returncode == 0 or (ended.returncode == 1 and line.startswith("verify"))
-    assert answered or (ended.returncode == 2 and any(slug in ended.stderr for slug in SLUGS)), ended
+    done = limited(limit_mb * 10**6, *words)
+    assert b"Traceback" not in done.stderr
+    assert b"OpenBLAS" not in done.stderr
+    answered = done.returncode == 0 or (done.returncode == 1 and line.startswith("verify"))
+    assert answered or (done.returncode == 2 and any(slug in done.stderr for slug in SLUGS)), done
 
 
 @pytest.mark.one_in(10)
 @pytest.mark.parametrize("mib", [260, 400, 800, 1400])
 def test_little_process_is_an_error_or_enough(large, mib):
-    ended = limited(mib << 20, "summarize", large, "--no-cache")
-    assert ended.returncode in (0, 2), ended.stderr
-    assert b"Traceback" not in ended.stderr
-    assert b"stack backtrace" not in ended.stderr
-    if ended.returncode:
-        assert ended.stdout == b""
-        assert b"[out-of-memory]" in ended.stderr or b"[decoder-ended]" in ended.stderr
+    done = limited(mib << 20, "summarize", large, "--no-cache")
+    assert done.returncode in (0, 2), done.stderr
+    assert b"Traceback" not in done.stderr
+    assert b"stack backtrace" not in done.stderr
+    if done.returncode:
+        assert done.stdout == b""
+        assert b"[out-of-memory]" in done.stderr or b"[decoder-ended]" in done.stderr
 
 
 def test_the_limits_of_control_groups(tmp_path):
@@ -211,15 +189,20 @@ def test_a_child_whose_threads_wait_for_ever_lacked_process(monkeypatch):
     assert [error.slug for error in told] == ["out-of-memory"]
 
 
-def test_what_says_that_process_is_refused():
-    assert _process.refused(MemoryError())
-    assert _process.refused(OSError(12, "Cannot allocate memory"))
-    assert _process.refused(RuntimeError("an `Err` value: Os { code: 11, kind: WouldBlock }"))  # as polars panics
-    assert not _process.refused(ValueError("anything"))
-    assert not _process.refused(SyntaxError("anything"))
-    assert Path("/proc/self").exists()
+@pytest.mark.parametrize(
+    ("error", "refused"),
+    [
+        (MemoryError(), True),
+        (OSError(12, "Cannot allocate memory"), True),
+        (RuntimeError("an `Err` value: Os { code: 11, kind: WouldBlock }"), True),  # as polars panics
+        (ValueError("anything"), False),
+        (SyntaxError("anything"), False),
+    ],
+)
+def test_what_says_that_memory_is_refused(error, refused):
+    assert _process.refused(error) is refused
 
 
-def test_a_library_that_cannot_be_loaded_for_a_limit_lacked_process(monkeypatch):
+def test_a_library_that_cannot_be_loaded_for_a_limit_lacked_memory(monkeypatch):
     monkeypatch.setattr(_process, "limits_of_process", lambda: [1 << 40])
     assert _process.refused(SyntaxError("(unicode error) \\N escapes not supported (can't load unicodedata module)"))

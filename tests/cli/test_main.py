@@ -2,14 +2,13 @@
 
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import click
 import pytest
 
-from support.command import ADD, ADD_UM, SAMPLES, TORCH, command_line, environment, on_terminal, refused, run, spawn
+from support.command import ADD, ADD_UM, SAMPLES, TORCH, command_line, ended, on_terminal, refused, run, spawn, started
 
 COMMANDS = {
     "Look": ["summarize", "show", "plot"],
@@ -107,15 +106,8 @@ def test_an_interrupt_ends_it_without_traceback(monkeypatch):
 
 def test_help_does_not_wait_for_polars():
     code = "import sys; from kanalyze.cli import kanalyze as k; k(['--help'], standalone_mode=False); "
-    ended = subprocess.run(  # noqa: S603 - it starts this very package
-        [sys.executable, "-c", code + "print('polars' in sys.modules)"],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        timeout=100,
-        check=True,
-    )
-    assert ended.stdout.splitlines()[-1] == "False"
+    done = ended([sys.executable, "-c", code + "print('polars' in sys.modules)"])
+    assert done.stdout.splitlines()[-1] == "False"
 
 
 #: Ends with 40 when polars is imported, and with 41 if the options of its allocator are not set then.
@@ -152,10 +144,7 @@ def test_so_does_the_page_of_what_was_collected():
 
 
 def watched(call, *arguments):
-    ended = subprocess.run(  # noqa: S603 - it starts this very package
-        [sys.executable, "-c", WATCHED + call, *map(str, arguments)], env=environment(), timeout=100, check=False
-    )
-    return ended.returncode
+    return ended([sys.executable, "-c", WATCHED + call, *arguments]).returncode
 
 
 # Pipes and devices
@@ -164,10 +153,7 @@ def watched(call, *arguments):
 @pytest.mark.parametrize("form", ["csv", "json", "terminal"])
 @pytest.mark.one_in(4)
 def test_a_reader_that_leaves_ends_it_quietly(form):
-    arguments = command_line("show", "events", TORCH, "--format", form)
-    with subprocess.Popen(  # noqa: S603 - it starts this very package
-        arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
-    ) as process:
+    with started(command_line("show", "events", TORCH, "--format", form)) as process:
         assert process.stdout.read(5)
         process.stdout.close()
         assert process.stderr.read() == b""

@@ -4,14 +4,11 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import time
-from functools import partial
 
 import pytest
 
 from kanalyze.reduction.tables import MANIFEST
-from support.command import REPORTS, command_line, environment, run
+from support.command import REPORTS, command_line, run, started, wait_until
 
 DDP, FSDP, NCCL = (REPORTS / name for name in ("torch/ddp.json.gz", "torch/fsdp.json.gz", "nccl.sqlite"))
 
@@ -84,14 +81,12 @@ def test_a_damaged_reduction_is_named_and_the_rest_goes_on(out, damage, words, r
     assert told_of(told, out) == told_of(run(*words, NCCL), NCCL)
 
 
-def ended(group):
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
-        time.sleep(0.1)
+def has_ended(group):
+    """Whether no process of a group is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
     return False
 
 
@@ -99,12 +94,8 @@ def ended(group):
 def test_ctrl_c_leaves_what_is_finished(out, tmp_path):
     for number in range(8):
         shutil.copy(DDP, tmp_path / f"{number}.json.gz")
-    start = partial(subprocess.Popen, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
-    with start(command_line("reduce", tmp_path, "-o", out, "-j", 2), start_new_session=True) as working:
-        until = time.monotonic() + 60
-        while not out.exists() or len([*out.glob("*.reduced")]) < 2:
-            assert time.monotonic() < until
-            time.sleep(0.05)
+    with started(command_line("reduce", tmp_path, "-o", out, "-j", 2), start_new_session=True) as working:
+        wait_until(lambda: out.exists() and len([*out.glob("*.reduced")]) >= 2)
         os.killpg(working.pid, signal.SIGINT)
         _, said = working.communicate(timeout=30)
     assert working.returncode == 130
@@ -112,6 +103,6 @@ def test_ctrl_c_leaves_what_is_finished(out, tmp_path):
     made = len([*out.iterdir()])
     assert 2 <= made < 8
     assert not [*out.glob(".*")]
-    assert ended(working.pid)
+    wait_until(lambda: has_ended(working.pid), 20)
     told = run("reduce", tmp_path, "-o", out, "-j", 1)
     assert told.text.startswith(f"{8 - made} reports reduced, {made} there already.")

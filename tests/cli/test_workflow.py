@@ -2,13 +2,12 @@
 
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from support.command import ROOT, SAMPLES, environment, run
+from support.command import ROOT, SAMPLES, ended, environment, run
 
 #: The page, in which a step is `run:` with one line.
 PAGE = (ROOT / "docs/comparing.md").read_text()
@@ -45,7 +44,7 @@ def step(line):
     """What a step ends with: GitHub writes it to a file, and says where the page of the summary is."""
     Path("step.sh").write_text(f"{line}\n")
     environs = environment() | {"GITHUB_STEP_SUMMARY": str(Path("summary.md").absolute())}
-    return subprocess.run(["/bin/bash", "-e", "step.sh"], env=environs, capture_output=True, text=True, check=False)
+    return ended(["/bin/bash", "-e", "step.sh"], env=environs)
 
 
 @pytest.mark.slow
@@ -61,12 +60,12 @@ def test_the_steps_end_with_the_gate_and_leave_its_page(checkout, base, new, sta
     machine = checkout(base, new)
     *before, last = STEPS
     for line in before:
-        ended = step(line)
-        assert ended.returncode == 0, ended.stderr
+        done = step(line)
+        assert done.returncode == 0, done.stderr
     assert (machine.folder / "installed").read_text() == "pip install kanalyze\n"
     assert len([words for words in machine.called("nsys") if words[0] == "profile"]) == 4
-    ended = step(last)
-    assert (ended.returncode, ended.stdout) == (status, ""), ended.stderr
+    done = step(last)
+    assert (done.returncode, done.stdout) == (status, ""), done.stderr
     page = Path("summary.md").read_text().splitlines()
     assert page[0] == "### `kanalyze compare`"
     assert len(page) < 40

@@ -14,6 +14,7 @@ import sys
 import tarfile
 import tempfile
 import termios
+import time
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,31 +178,39 @@ def command_line(*arguments):
     return [sys.executable, "-W", "error", "-m", "kanalyze", *map(str, arguments)]
 
 
+def started(command, **more):
+    """A process of its own, what it prints, and what it says."""
+    keys = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment()} | more
+    return subprocess.Popen([*map(str, command)], **keys)  # noqa: S603 - it starts what tests say
+
+
+def ended(command, **more):
+    """How a process of its own ended, and what it printed and said."""
+    keys = {"capture_output": True, "text": True, "env": environment(), "timeout": 100} | more
+    return subprocess.run([*map(str, command)], check=False, **keys)  # noqa: S603 - as above
+
+
+def wait_until(holds, seconds=60):
+    """Wait until something holds."""
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
 def spawn(*arguments, stdout=subprocess.PIPE, **changes):
     """Run the command line in a process of its own, with `changes` to the environment."""
-    ended = subprocess.run(  # noqa: S603 - it starts this very package
-        command_line(*arguments),
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        env=environment(**changes),
-        timeout=100,
-        check=False,
-    )
-    return Ran(ended.returncode, ended.stdout or b"", ended.stderr.decode())
+    keys = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": subprocess.PIPE, "capture_output": False}
+    done = ended(command_line(*arguments), text=False, env=environment(**changes), **keys)
+    return Ran(done.returncode, done.stdout or b"", done.stderr.decode())
 
 
 def on_terminal(columns, *arguments, **changes):
     """What a command shows on a terminal of so many columns."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    with subprocess.Popen(  # noqa: S603 - it starts this very package
-        command_line(*arguments),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env=environment(TERM="xterm-256color", **changes),
-    ) as process:
+    keys = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    with started(command_line(*arguments), env=environment(TERM="xterm-256color", **changes), **keys) as process:
         os.close(theirs)
         shown = b""
         while part := read_or_end(ours):
