@@ -208,9 +208,8 @@ def _replayed(report: Report, device: int, change: Mending) -> _Gains:
     # what is paid once is the same with the remedy
     once = total(bucket_sums(report).filter(device=device, bucket="loading"), "ns")
     gains = []
-    for known, plan, state, end in sides(report)[device]:
-        after = mended(report, known, state, change)
-        then = replayed(known, plan, after.values, after.lags).end
+    for known, state, end in sides(report)[device]:
+        then = replayed(known, mended(report, known, state, change)).end
         gains.append((max(end - then, 0), int(NEAR * max(then - known.start - once, 0))))
     return gains
 

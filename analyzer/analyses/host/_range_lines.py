@@ -23,7 +23,16 @@ from kanalyze import intervals
 from kanalyze.analyses.device._windows import busy_spans
 from kanalyze.analyses.host._thread_timeline import shown_calls, threads
 from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.analyses.shared.threads import LINE, THREAD, ThreadKey, innermost_line, innermost_lines, laned, overlaid
+from kanalyze.analyses.shared.threads import (
+    LINE,
+    THREAD,
+    ThreadKey,
+    innermost_line,
+    innermost_lines,
+    laned,
+    overlaid,
+    touched,
+)
 from kanalyze.columns import as_of, count_up_to, gathered, in_order_of, of_parts, positions, rows_at, sure
 from kanalyze.report import Report
 from kanalyze.window import STEP_PREFIX, UNNAMED, without_ids
@@ -325,7 +334,7 @@ def named(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
         # outside of the program's functions any other one counts
         same = (pl.col(name).eq_missing(pl.lit(one, dtype=pl.Int64)) for name, one in zip(THREAD, key, strict=True))
         of_thread = _python(report).filter(same).with_row_index("row")
-        others = _HostEvents(of_thread, innermost_lines(_overlapping(of_thread, lost)))
+        others = _HostEvents(of_thread, innermost_lines(of_thread.filter(touched(of_thread, lost))))
         cut = others.cut(key, lost, "function")
         what, function = _host_events(report).at(cut.get_column("what")), others.at(cut.get_column("function"))
         in_function = what.get_column("start").is_null() | _within(function, what).fill_null(value=False)
@@ -389,13 +398,6 @@ def _within(inner: pl.DataFrame, outer: pl.DataFrame) -> pl.Series:
     return (later > start) | ((later == start) & (sooner < end))
 
 
-def _overlapping(events: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """The `events` (start, end) that overlap any interval of the span set `spans`."""
-    begun = spans.get_column("start").search_sorted(events.get_column("end"), side="left")
-    over = spans.get_column("end").search_sorted(events.get_column("start"), side="right")
-    return events.filter(begun > over)
-
-
 @once_per_process
 def _host_events(report: Report) -> _HostEvents:
     """Operators, annotations, modules, and library functions called by program code."""
@@ -429,7 +431,8 @@ def _named(events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_timelines(report: Report, table: pl.DataFrame) -> _HostEvents:
-    return _HostEvents(table, innermost_lines(_overlapping(table.with_row_index("row"), _idle(report))))
+    near = table.with_row_index("row").filter(touched(table, _idle(report)))
+    return _HostEvents(table, innermost_lines(near))
 
 
 @once_per_process

@@ -490,17 +490,3 @@ def _without_launch_gaps(report: Report, network: Network, state: Changed) -> Ch
     at = gathered(network.nodes.get_column("at"), edges.get_column("target"))
     lags = capped(state.lags, edges.get_column("kind").is_in(_LAUNCHES) & (at >= network.start), 0)
     return state.less(_sum(state.values.own - own) + _sum(state.lags - lags), lags, own=own)
-
-
-def together(*changes: Changes) -> Changes:
-    """Several changes as one."""
-    found = Changes()
-    for one in changes:
-        found = found._replace(
-            faster=found.faster + one.faster,
-            without=found.without + one.without,
-            graph=found.graph or one.graph,
-            copies_bytes_per_s=one.copies_bytes_per_s or found.copies_bytes_per_s,
-            host=found.host if one.host == AS_RECORDED else one.host,
-        )
-    return found

@@ -202,6 +202,9 @@ class Network(NamedTuple):
         graph: The dependencies.
         start: Start of the window.
         end: End of the window.
+        rows: One per step of a replay: source (a step) and edge of the first and of the second; equal, if there is one
+            alone. An edge past the last has no lag.
+        steps: Step of each node.
     """
 
     nodes: pl.DataFrame
@@ -211,6 +214,8 @@ class Network(NamedTuple):
     graph: Dependencies
     start: int
     end: int
+    rows: pl.DataFrame
+    steps: pl.Series
 
 
 class Values(NamedTuple):
@@ -270,7 +275,27 @@ def network(report: Report, start: int, end: int) -> Network:
     nodes = _nodes(line, graph, collectives, end)
     numbers = _numbers(line, graph, nodes)
     edges = _edges(line, graph, _Placed(nodes, numbers, collectives), end)
-    return Network(nodes.select("at"), edges, numbers, line, graph, start, end)
+    return Network(nodes.select("at"), edges, numbers, line, graph, start, end, *_planned(edges))
+
+
+def _planned(edges: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
+    """The rows and steps of a network: a node with more than two edges is the last of several steps."""
+    first = pl.col("target") != pl.col("target").shift(1, fill_value=0)
+    second = ~pl.col("first") & pl.col("first").shift(1, fill_value=False)  # goes with the first one
+    line = edges.with_row_index("edge").select("edge", "source", first=first)
+    line = line.with_columns(second=second).with_columns(step=(~pl.col("second")).cast(pl.UInt32).cum_sum())
+    last = line.get_column("step").filter(line.get_column("first").shift(-1, fill_value=True))
+    steps = pl.concat([pl.Series("step", [0], dtype=pl.UInt32), last])  # step 0 is the origin
+    line = line.with_columns(gathered(steps, line.get_column("source")).alias("from"))
+    none, twofold = pl.lit(line.height, pl.UInt32), pl.col("second").shift(-1, fill_value=False)
+    rows = line.select(
+        "second",
+        a=pl.when("first").then("from").otherwise(pl.col("step") - 1),
+        a_edge=pl.when("first").then("edge").otherwise(none),
+        b=pl.when(twofold).then(pl.col("from").shift(-1)).otherwise("from"),
+        b_edge=pl.col("edge") + twofold.cast(pl.UInt32),
+    )
+    return rows.filter(~pl.col("second")).drop("second"), steps
 
 
 class _Placed(NamedTuple):

@@ -33,7 +33,7 @@ from kanalyze.analyses.replay._host_time import (
     fitted,
 )
 from kanalyze.analyses.replay._network import Changed, Network, as_recorded, network, point_values
-from kanalyze.analyses.replay._whatif import Plan, planned, replayed, window_without
+from kanalyze.analyses.replay._whatif import replayed, window_without
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import gathered, of_parts
@@ -368,10 +368,9 @@ def unprofiled(report: Report, host: Unslowed, window: Window | None = None) -> 
     net = network(everything, *everything.recorded)
     if window is not None and (host.usual.reach_ns == inf or host.usual.far < 1):
         net = net._replace(start=window.start_ns or 0)
-    plan = planned(net)
     state = without_profiler(everything, net, as_recorded(net), host.usual)
-    every = replayed(net, plan, state.values, state.lags).times
-    times = gathered(pl.Series(every, dtype=pl.Int64), plan.steps)
+    every = replayed(net, state).times
+    times = gathered(pl.Series(every, dtype=pl.Int64), net.steps)
     moments = _Moments(everything, net, times, point_values(net.line, state.values))
     end_ns = None if report.meta.end_ns is None else every[-1]
     meta = replace(report.meta, end_ns=end_ns)
@@ -484,7 +483,6 @@ class Side(NamedTuple):
     """The window of a device without a profiler that costs so much: its network, its state, and when it ends."""
 
     network: Network
-    plan: Plan
     state: Changed
     end: int
 
@@ -499,10 +497,10 @@ def sides(report: Report) -> dict[int, list[Side]]:
     by_span = {}
     for span in {*spans.values()}:
         known = network(report.whole, *span)
-        plan, by_span[span] = planned(known), list[Side]()
+        by_span[span] = list[Side]()
         for host, lags in zip(hosts_of(report), ("lag", "low", "high"), strict=True):
             state = without_profiler(report.whole, known, as_recorded(known, lags), host)
-            by_span[span].append(Side(known, plan, state, replayed(known, plan, state.values, state.lags).end))
+            by_span[span].append(Side(known, state, replayed(known, state).end))
     return {device: by_span[span] for device, span in spans.items()}
 
 

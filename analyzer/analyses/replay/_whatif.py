@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
 from typing import ClassVar, Final, Literal, NamedTuple
 
 import polars as pl
@@ -35,7 +34,6 @@ from kanalyze.analyses.replay._changes import (
     host_less,
     inside_window,
     plain_names,
-    together,
     with_durations,
     without_waits,
 )
@@ -47,30 +45,22 @@ from kanalyze.analyses.replay._host_time import (
     Unslowed,
     fitted,
 )
-from kanalyze.analyses.replay._network import Changed, Network, Values, network, point_values
+from kanalyze.analyses.replay._network import Changed, Network, network, point_values
 from kanalyze.analyses.shared.analysis import once_per_report, require
 from kanalyze.columns import gathered, marked
 from kanalyze.errors import KanalyzeError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Meta, Report
 
-#: Rows of which numbers are lists at a time.
+#: Rows of which numbers are lists at a time, and their columns that are edges.
 _SLICE: Final = 1 << 18
-
-
-class Plan(NamedTuple):
-    """In which order a network is computed."""
-
-    #: One per step of the loop: source and edge of the first and of the second (equal, if there is one alone);
-    #: sources are steps, and an edge past the last has no lag.
-    rows: pl.DataFrame
-    steps: pl.Series  # step of each node
+_EDGES: Final = ("a_edge", "b_edge")
 
 
 class Replayed(NamedTuple):
     """The times of a replay."""
 
-    times: list[int]  # of each step of the plan, ns
+    times: list[int]  # of each step, ns
     lags: pl.Series  # of each edge, with the value of its point, ns
 
     @property
@@ -79,65 +69,31 @@ class Replayed(NamedTuple):
         return self.times[-1]
 
 
-def planned(network: Network) -> Plan:
-    """The plan of a network."""
-    edges = network.edges.select("target", "source").with_row_index("edge")
-    first = pl.col("target") != pl.col("target").shift(1, fill_value=0)
-    edges = edges.select("edge", "source", first=first, last=first.shift(-1, fill_value=True))
-    second = ~pl.col("first") & pl.col("first").shift(1, fill_value=False)  # goes with the first one
-    edges = edges.with_columns(second=second).with_columns(step=(~pl.col("second")).cast(pl.UInt32).cum_sum())
-    # step 0 is the origin
-    steps = pl.concat(
-        [pl.Series("step", [0], dtype=pl.UInt32), edges.get_column("step").filter(edges.get_column("last"))]
-    )
-    edges = edges.with_columns(gathered(steps, edges.get_column("source")).alias("from"))
-    none, twofold = pl.lit(edges.height, pl.UInt32), pl.col("second").shift(-1, fill_value=False)
-    rows = edges.select(
-        "second",
-        a=pl.when("first").then("from").otherwise(pl.col("step") - 1),
-        a_edge=pl.when("first").then("edge").otherwise(none),
-        b=pl.when(twofold).then(pl.col("from").shift(-1)).otherwise("from"),
-        b_edge=pl.col("edge") + twofold.cast(pl.UInt32),
-    )
-    return Plan(rows.filter(~pl.col("second")).drop("second"), steps)
-
-
-def replayed(network: Network, plan: Plan, values: Values, lags: pl.Series) -> Replayed:
+def replayed(network: Network, state: Changed) -> Replayed:
     """Every time of the network with other values and lags of its edges (ns)."""
-    whole = gathered(point_values(network.line, values), network.edges.get_column("point")) + lags
-    whole = whole.alias("lag")
+    points = gathered(point_values(network.line, state.values), network.edges.get_column("point"))
+    whole = (points + state.lags).alias("lag")
     with_none = pl.concat([whole, pl.Series("lag", [0], dtype=pl.Int64)])
-    first, second = (gathered(with_none, plan.rows.get_column(name)) for name in ("a_edge", "b_edge"))
-    columns = [plan.rows.get_column("a"), first, plan.rows.get_column("b"), second]
+    rows = network.rows.with_columns(gathered(with_none, network.rows.get_column(one)).alias(one) for one in _EDGES)
     times = [0]
     append = times.append
-    for a, lag, b, other in zip(*map(_numbers, columns), strict=True):
-        left, right = times[a] + lag, times[b] + other
-        append(left if left > right else right)  # noqa: FURB136 - max() takes twice as long
+    for part in rows.iter_slices(_SLICE):
+        for a, lag, b, other in zip(*(column.to_list() for column in part), strict=True):
+            left, right = times[a] + lag, times[b] + other
+            append(left if left > right else right)  # noqa: FURB136 - max() takes twice as long
     return Replayed(times, whole)
 
 
-def _numbers(values: pl.Series) -> Iterator[int]:
-    """The numbers of a column, made a slice at a time."""
-    slices: Iterable[list[int]] = (
-        values.slice(first, _SLICE).to_list() for first in range(0, max(len(values), 1), _SLICE)
-    )
-    return chain.from_iterable(slices)
-
-
-def path(network: Network, plan: Plan, found: Replayed) -> list[int]:
+def path(network: Network, found: Replayed) -> list[int]:
     """The edges that the end of the window waited for one after the other, the last first."""
-    sources = plan.rows.select("a", "a_edge", "b", "b_edge")
-    lags = found.lags
-    times, none = found.times, len(lags)
-    step, edges = len(times) - 1, []
+    lags, times = found.lags, found.times
+    step, edges, none = len(times) - 1, list[int](), len(lags)
     while step and times[step] > network.start:
-        a, a_edge, b, b_edge = sources.row(step - 1)
+        a, a_edge, b, b_edge = network.rows.row(step - 1)
         lag = 0 if a_edge == none else lags[a_edge]
-        step_from, edge = (a, a_edge) if times[a] + lag == times[step] else (b, b_edge)
+        step, edge = (a, a_edge) if times[a] + lag == times[step] else (b, b_edge)
         if edge != none:
             edges.append(edge)
-        step = step_from
     return edges
 
 
@@ -343,19 +299,11 @@ class WhatIf:
         return self.now_ns - self.then_ns
 
 
-class Prepared(NamedTuple):
-    """A network with its plan."""
-
-    network: Network
-    plan: Plan
-
-
 @once_per_report
-def prepared(report: Report) -> Prepared:
+def prepared(report: Report) -> Network:
     """The network of the report's window."""
     require(report, "whatif", *DEVICE_KINDS)
-    found = network(report.whole, *(span(report) or (0, 0)))
-    return Prepared(found, planned(found))
+    return network(report.whole, *(span(report) or (0, 0)))
 
 
 def window_without(report: Report, *, device: bool = True) -> Callable[[HostTime], int]:
@@ -366,13 +314,13 @@ def window_without(report: Report, *, device: bool = True) -> Callable[[HostTime
     known, gone = prepared(report), None
     if not device:
         kernels = operations(report.whole).get_column("kind").cast(pl.String).is_in(["kernel", "graph"])
-        gone = kernels & (known.network.graph.operations.get_column("start") >= known.network.start)
+        gone = kernels & (known.graph.operations.get_column("start") >= known.start)
 
     def took(host: HostTime) -> int:
-        state = changed(report, known.network, Changes(host=host))
+        state = changed(report, known, Changes(host=host))
         if gone is not None:
-            state = with_durations(known.network, state, state.values.durations.set(gone, 0))
-        return replayed(known.network, known.plan, state.values, state.lags).end - known.network.start
+            state = with_durations(known, state, state.values.durations.set(gone, 0))
+        return replayed(known, state).end - known.start
 
     return took
 
@@ -384,21 +332,20 @@ def whatif_of(
 
     `measured_ns` is what the window takes without the profiler, where that is known.
     """
-    known = prepared(report)
-    took = cache(window_without(report))
+    known, took = prepared(report), cache(window_without(report))
     usual = BY_TOOL.get(report.meta.tool, UNCHANGED).usual
     hosts = UNCHANGED if measured_ns is None else fitted(took, measured_ns, NEAR, usual)
     now = _replayed(report, known, Changes(host=hosts.usual))
-    then, state = _replayed(report, known, together(Changes(host=hosts.usual), changes))
+    then, state = _replayed(report, known, changes._replace(host=hosts.usual))
     low, high = _bounds(report, known, changes, hosts)
-    window, now_ns = report.scope.window, now[0].end - known.network.start
+    window, now_ns = report.scope.window, now[0].end - known.start
     return WhatIf(
         meta=report.meta,
         changes=tuple(told),
         iterations=window.count if window else None,
         each=(window.each if window else None) or "",
         now_ns=now_ns,
-        then_ns=then.end - known.network.start,
+        then_ns=then.end - known.start,
         low_ns=low,
         high_ns=high,
         amdahl_ns=max(now_ns - state.amdahl_ns, 0),
@@ -411,26 +358,21 @@ def whatif_of(
     )
 
 
-def _replayed(report: Report, known: Prepared, changes: Changes, lags: str = "lag") -> tuple[Replayed, Changed]:
-    state = changed(report, known.network, changes, lags)
-    return replayed(known.network, known.plan, state.values, state.lags), state
+def _replayed(report: Report, known: Network, changes: Changes, lags: str = "lag") -> tuple[Replayed, Changed]:
+    state = changed(report, known, changes, lags)
+    return replayed(known, state), state
 
 
-def _took(report: Report, known: Prepared, changes: Changes, host: HostTime, lags: str) -> int:
-    """Length of the window after `changes`, where so much is left of the host's time."""
-    after = together(Changes(host=host), changes)
-    return _replayed(report, known, after, lags)[0].end - known.network.start
-
-
-def _bounds(report: Report, known: Prepared, changes: Changes, hosts: Unslowed) -> tuple[int, int]:
+def _bounds(report: Report, known: Network, changes: Changes, hosts: Unslowed) -> tuple[int, int]:
     """The least and the most that the window takes: no replay tells it closer than two runs of a program agree."""
     sides = (hosts.least, "low"), (hosts.most, "high")
-    low, high = (_took(report, known, changes, *side) for side in sides)
+    ends = (_replayed(report, known, changes._replace(host=host), lags)[0].end for host, lags in sides)
+    low, high = (end - known.start for end in ends)
     return int(low * (1 - NEAR)), math.ceil(high * (1 + NEAR))
 
 
 def _critical(
-    report: Report, known: Prepared, now: tuple[Replayed, Changed], then: tuple[Replayed, Changed]
+    report: Report, known: Network, now: tuple[Replayed, Changed], then: tuple[Replayed, Changed]
 ) -> list[Critical]:
     """The causes on the critical path, the longest then first."""
     sides = [_parts(report, known, *one) for one in (now, then)]
@@ -438,9 +380,9 @@ def _critical(
     return sorted(found, key=lambda one: (-one.then_ns, -one.now_ns, one.cause, one.name))
 
 
-def _parts(report: Report, known: Prepared, found: Replayed, state: Changed) -> Counter[tuple[str, str]]:
+def _parts(report: Report, net: Network, found: Replayed, state: Changed) -> Counter[tuple[str, str]]:
     """Time on the critical path by cause and name; the sum is the window."""
-    net, edges = known.network, path(known.network, known.plan, found)
+    edges = path(net, found)
     size, calls = net.graph.operations.height, net.line.calls.height
     rows = net.edges.select("kind", "point", "place")[edges]
     values = point_values(net.line, state.values)
@@ -468,16 +410,16 @@ def _parts(report: Report, known: Prepared, found: Replayed, state: Changed) -> 
     return +parts
 
 
-def _each(report: Report, known: Prepared, hosts: Unslowed, now_ns: int) -> list[Single]:
+def _each(report: Report, known: Network, hosts: Unslowed, now_ns: int) -> list[Single]:
     """Single changes, the largest gain first."""
     found = []
     for told, change in _single_changes(report):
         try:
-            then, state = _replayed(report, known, together(Changes(host=hosts.usual), change))
+            then, state = _replayed(report, known, change._replace(host=hosts.usual))
         except KanalyzeError:  # there is nothing of that kind
             continue
         low, high = _bounds(report, known, change, hosts)
-        found.append(Single(told, then.end - known.network.start, low, high, max(now_ns - state.amdahl_ns, 0)))
+        found.append(Single(told, then.end - known.start, low, high, max(now_ns - state.amdahl_ns, 0)))
     return sorted(found, key=lambda one: (one.then_ns, one.amdahl_ns, one.change))
 
 

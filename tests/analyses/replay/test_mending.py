@@ -7,16 +7,10 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
-from kanalyze.analyses.replay._changes import (
-    Changes,
-    Mending,
-    without_profiler,
-)
-from kanalyze.analyses.replay._host_time import (
-    HostTime,
-)
+from kanalyze.analyses.replay._changes import Changes, Mending, without_profiler
+from kanalyze.analyses.replay._host_time import HostTime
 from kanalyze.analyses.replay._network import as_recorded, network
-from kanalyze.analyses.replay._whatif import mended, planned, prepared, replayed, whatif_of
+from kanalyze.analyses.replay._whatif import mended, prepared, replayed, whatif_of
 from support.build import call, kernel, memcpy, report
 from support.slow_replay import TURNS, simulated
 from support.strategies import FEWER
@@ -40,9 +34,8 @@ def less(**saved_ns):
 
 def ends(found, mending, window=None):
     """When the last thing of the window ends."""
-    net = prepared(found).network if window is None else network(found, *window)
-    state = mended(found, net, as_recorded(net), mending)
-    return replayed(net, planned(net), state.values, state.lags).end
+    net = prepared(found) if window is None else network(found, *window)
+    return replayed(net, mended(found, net, as_recorded(net), mending)).end
 
 
 def busy():
@@ -154,7 +147,7 @@ def test_shorter_kernels_of_simulated_programs(turns, factor):
     work = operations(made).filter(pl.col("kind") == "kernel")
     saved = work.select("row", saved_ns=pl.col("dur_ns") - pl.col("dur_ns") // factor)
     expected = simulated(turns, kernel_ns=lambda one: one.ns // factor).end
-    assert ends(made, Mending(shorter=saved)) - prepared(made).network.start == expected
+    assert ends(made, Mending(shorter=saved)) - prepared(made).start == expected
 
 
 @pytest.mark.slow
@@ -164,7 +157,7 @@ def test_calls_that_only_wait_are_gone_as_without_sync(turns):
     made = simulated(turns).report
     waits = blocking_calls(made).filter(pl.col("scope").is_in(WAITING)).get_column("call_row")
     expected = whatif_of(made, Changes(without=("sync",)), [], each=False, measured_ns=None).then_ns
-    assert ends(made, Mending(calls=waits)) - prepared(made).network.start == expected
+    assert ends(made, Mending(calls=waits)) - prepared(made).start == expected
 
 
 @pytest.mark.slow
@@ -194,7 +187,7 @@ def test_a_launch_that_a_free_gpu_begins_far_too_late_was_held_up_by_something_e
     events = [event for n in range(4) for event in launched(n, 30 * n, 30 * n + 12, 30 * n + 17)]
     late = [*launched(4, 120, 1_000_132, 1_000_137), *launched(5, 1_000_150, 1_000_162, 1_000_167)]
     found = report([*events, *late])
-    net = prepared(found).network
+    net = prepared(found)
     state = without_profiler(found, net, as_recorded(net), HostTime(0.5))
     held, lags = net.edges.get_column("slack") > 200_000, state.lags
     assert held.sum() >= 1

@@ -7,16 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.replay._changes import (
-    Changes,
-    changed,
-    matching,
-)
-from kanalyze.analyses.replay._host_time import (
-    HostTime,
-)
-from kanalyze.analyses.replay._network import network, recorded_values
-from kanalyze.analyses.replay._whatif import planned, prepared, replayed, whatif_of, window_without
+from kanalyze.analyses.replay._changes import Changes, changed, matching
+from kanalyze.analyses.replay._host_time import HostTime
+from kanalyze.analyses.replay._network import as_recorded, network
+from kanalyze.analyses.replay._whatif import prepared, replayed, whatif_of, window_without
 from kanalyze.analyses.replay.critical_path import critical_path
 from kanalyze.errors import KanalyzeError, UnknownNameError
 from kanalyze.readers import read
@@ -34,11 +28,10 @@ def _whatif(found, **changes):
 
 
 def _same(found):
-    net = prepared(found).network
-    plan = planned(net)
+    net = prepared(found)
     for lags in ("lag", "low", "high"):
-        times = replayed(net, plan, recorded_values(net.line, net.graph), net.edges[lags]).times
-        assert [times[step] for step in plan.steps] == net.nodes["at"].to_list(), lags
+        times = replayed(net, as_recorded(net, lags)).times
+        assert [times[step] for step in net.steps] == net.nodes["at"].to_list(), lags
 
 
 @pytest.mark.parametrize("path", REPORTS, ids=lambda path: "-".join(path.parts[1:]))
@@ -357,8 +350,7 @@ def test_a_launch_that_nothing_waited_for_takes_no_longer_than_launches_do():
 
 def test_a_network_ends_at_the_window():
     net = network(_host_bound(), 100, 480)
-    state = changed(_host_bound(), net, Changes())
-    assert replayed(net, planned(net), state.values, state.lags).end == net.end == 480
+    assert replayed(net, changed(_host_bound(), net, Changes())).end == net.end == 480
 
 
 ANY = st.sampled_from(
@@ -411,9 +403,8 @@ def test_the_bounds_have_what_each_part_of_the_host_s_time_tells(events, change,
     made = report(events)
     ends = []
     for kept in (1.0, 0.7, 0.2):
-        net = prepared(made).network
-        state = changed(made, net, Changes(host=HostTime(kept)))
-        ends.append(replayed(net, planned(net), state.values, state.lags).end)
+        net = prepared(made)
+        ends.append(replayed(net, changed(made, net, Changes(host=HostTime(kept)))).end)
     assert ends == sorted(ends, reverse=True)
     try:
         found = whatif_of(made, Changes(**change), [], each=False, measured_ns=measured_ns)

@@ -16,13 +16,7 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.iterations.phases import steady_part
-from kanalyze.analyses.replay._host_time import (
-    AS_RECORDED,
-    UNCHANGED,
-    HostTime,
-    Unslowed,
-    fitted,
-)
+from kanalyze.analyses.replay._host_time import AS_RECORDED, UNCHANGED, HostTime, Unslowed, fitted
 from kanalyze.analyses.replay._unprofiled import (
     Bare,
     BareIteration,
