@@ -19,23 +19,12 @@ from kanalyze.analyses.device._operations import exclusive_operations, operation
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.iterations._marks import BY_LOOPS
 from kanalyze.analyses.iterations.phases import SteadyPart, known_steady_part
-from kanalyze.analyses.replay._changes import (
-    IS_LOADING,
-    without_profiler,
-)
-from kanalyze.analyses.replay._host_time import (
-    AS_RECORDED,
-    BY_TOOL,
-    NEAR,
-    UNCHANGED,
-    HostTime,
-    Unslowed,
-    fitted,
-)
+from kanalyze.analyses.replay._changes import IS_LOADING, without_profiler
+from kanalyze.analyses.replay._host_time import AS_RECORDED, BY_TOOL, NEAR, UNCHANGED, HostTime, Unslowed, fitted
 from kanalyze.analyses.replay._network import Changed, Network, as_recorded, network, point_values
 from kanalyze.analyses.replay._whatif import replayed, window_without
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
-from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.shared.threads import THREAD, ThreadKey
 from kanalyze.columns import gathered, of_parts
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS, EVENTS
@@ -371,46 +360,17 @@ def unprofiled(report: Report, host: Unslowed, window: Window | None = None) -> 
     state = without_profiler(everything, net, as_recorded(net), host.usual)
     every = replayed(net, state).times
     times = gathered(pl.Series(every, dtype=pl.Int64), net.steps)
-    moments = _Moments(everything, net, times, point_values(net.line, state.values))
-    end_ns = None if report.meta.end_ns is None else every[-1]
-    meta = replace(report.meta, end_ns=end_ns)
-    moved = Moved(everything, moments, host)
+    starts = gathered(times, net.numbers.starts).alias(_MOVED)
+    starts_by_id = pl.DataFrame([operations(everything).get_column("event_id"), starts]).drop_nulls()
+    moved = Moved(everything, starts_by_id, _clocks(net, times, point_values(net.line, state.values)), host)
+    meta = replace(report.meta, end_ns=None if report.meta.end_ns is None else every[-1])
     return Report(meta, moved, beside=report.beside, sampled=report.sampled, bare=report.bare)
 
 
-class _Moments:
-    """When everything is, without the profiler."""
-
-    def __init__(self, report: Report, net: Network, times: pl.Series, points: pl.Series) -> None:
-        """Takes the times of nodes, and the values of points, of a replay."""
-        starts = gathered(times, net.numbers.starts).alias(_MOVED)
-        self._starts = pl.DataFrame([operations(report).get_column("event_id"), starts]).drop_nulls()
-        self._clocks = _clocks(net, times, points)
-        by_size = sorted(self._clocks.items(), key=lambda one: len(one[1].recorded), reverse=True)
-        self._main = by_size[0][1] if by_size else Clock(*2 * (pl.Series(dtype=pl.Int64),))
-        self._of_process = {process: clock for (process, _), clock in reversed(by_size)}
-
-    def of_host(self, rows: pl.DataFrame, column: str) -> pl.Series:
-        """The times in a column of rows, by their thread, else their process, else the main thread."""
-        keys = [key for key in THREAD if key in rows.columns]
-        if not keys:
-            return self._main.at(rows.get_column(column))
-
-        def moved(key: tuple[Any, ...], part: pl.DataFrame) -> pl.Series:
-            process, thread = (*key, None)[:2]
-            clock = self._clocks.get((process, thread)) or self._of_process.get(process, self._main)
-            return clock.at(part.get_column(column))
-
-        return of_parts(rows.select(*keys, column), keys, pl.Int64, moved).alias(_MOVED)
-
-    def of_device(self, rows: pl.DataFrame) -> pl.Series:
-        """The starts of operations; of those that were not replayed as of host events."""
-        replayed = rows.select("event_id").join(self._starts, on="event_id", how="left", maintain_order="left")
-        starts = replayed.get_column(_MOVED)
-        return starts.zip_with(starts.is_not_null(), self.of_host(rows, "start_ns"))
+_Clocks = dict[ThreadKey, Clock]
 
 
-def _clocks(net: Network, times: pl.Series, points: pl.Series) -> dict[tuple[int | None, int | None], Clock]:
+def _clocks(net: Network, times: pl.Series, points: pl.Series) -> _Clocks:
     """The clock of each thread with calls, by the begins and ends of its outermost calls."""
     calls, size = net.line.calls, net.graph.operations.height
     bases, ends = (gathered(times, nodes) for nodes in (net.numbers.bases, net.numbers.ends))
@@ -430,11 +390,15 @@ def _clocks(net: Network, times: pl.Series, points: pl.Series) -> dict[tuple[int
 class Moved:
     """A source whose events and samples are at other times, with what may be left of the host's time as it is here."""
 
-    def __init__(self, report: Report, moments: _Moments, host: Unslowed) -> None:
-        """Takes the whole report, when everything is, and what is left of the host's time as it was recorded."""
-        self._report = report
-        self._moments = moments
-        usual = host.usual
+    def __init__(self, report: Report, starts: pl.DataFrame, clocks: _Clocks, host: Unslowed) -> None:
+        """Takes the whole report and what is left of its host's time.
+
+        With the starts of operations that were replayed (event_id and moved), and the clock of each thread with calls.
+        """
+        self._report, self._starts, self._clocks, usual = report, starts, clocks, host.usual
+        by_size = sorted(clocks.items(), key=lambda one: len(one[1].recorded), reverse=True)
+        self._main = by_size[0][1] if by_size else Clock(*2 * (pl.Series(dtype=pl.Int64),))
+        self._of_process = {process: clock for (process, _), clock in reversed(by_size)}
         self.host = Unslowed(*(one._replace(kept=one.kept / usual.kept, far=one.far / usual.far) for one in host))
 
     @property
@@ -448,7 +412,7 @@ class Moved:
         if kind == "overhead":
             return self._spans(rows).with_columns(dur_ns=pl.when(IS_LOADING).then("dur_ns").otherwise(0))
         if kind in DEVICE_KINDS:
-            return rows.with_columns(start_ns=self._moments.of_device(rows))
+            return rows.with_columns(start_ns=self._of_device(rows))
         return self._spans(rows)
 
     def table(self, name: str) -> pl.DataFrame:
@@ -459,13 +423,32 @@ class Moved:
         if "start_ns" in rows.columns:
             rows = self._spans(rows)
         instants = [column for column in _INSTANTS if column in rows.columns]
-        return rows.with_columns(self._moments.of_host(rows, column).alias(column) for column in instants)
+        return rows.with_columns(self._of_host(rows, column).alias(column) for column in instants)
 
     def _spans(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows with start_ns and dur_ns, at both moved sides."""
-        starts = self._moments.of_host(rows, "start_ns")
-        ends = self._moments.of_host(rows.with_columns(end=pl.col("start_ns") + pl.col("dur_ns")), "end")
+        starts = self._of_host(rows, "start_ns")
+        ends = self._of_host(rows.with_columns(end=pl.col("start_ns") + pl.col("dur_ns")), "end")
         return rows.with_columns(start_ns=starts, dur_ns=(ends - starts).clip(lower_bound=0))
+
+    def _of_host(self, rows: pl.DataFrame, column: str) -> pl.Series:
+        """The times in a column of rows, by their thread, else their process, else the main thread."""
+        keys = [key for key in THREAD if key in rows.columns]
+        if not keys:
+            return self._main.at(rows.get_column(column))
+
+        def moved(key: tuple[Any, ...], part: pl.DataFrame) -> pl.Series:
+            process, thread = (*key, None)[:2]
+            clock = self._clocks.get((process, thread)) or self._of_process.get(process, self._main)
+            return clock.at(part.get_column(column))
+
+        return of_parts(rows.select(*keys, column), keys, pl.Int64, moved).alias(_MOVED)
+
+    def _of_device(self, rows: pl.DataFrame) -> pl.Series:
+        """The starts of operations; of those that were not replayed as of host events."""
+        starts = rows.select("event_id").join(self._starts, on="event_id", how="left", maintain_order="left")
+        moved = starts.get_column(_MOVED)
+        return moved.zip_with(moved.is_not_null(), self._of_host(rows, "start_ns"))
 
     def notes_of_read(self) -> pl.DataFrame:
         """The notes of the report."""

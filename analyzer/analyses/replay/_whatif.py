@@ -37,14 +37,7 @@ from kanalyze.analyses.replay._changes import (
     with_durations,
     without_waits,
 )
-from kanalyze.analyses.replay._host_time import (
-    BY_TOOL,
-    NEAR,
-    UNCHANGED,
-    HostTime,
-    Unslowed,
-    fitted,
-)
+from kanalyze.analyses.replay._host_time import BY_TOOL, NEAR, UNCHANGED, HostTime, Unslowed, fitted
 from kanalyze.analyses.replay._network import Changed, Network, network, point_values
 from kanalyze.analyses.shared.analysis import once_per_report, require
 from kanalyze.columns import gathered, marked

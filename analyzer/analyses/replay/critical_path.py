@@ -8,13 +8,13 @@ median lag of its kind where that kind releases, whichever is less, and the rest
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, Unpack
+from typing import TYPE_CHECKING, Final, Unpack
 
 import polars as pl
 
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of, with_facts
 from kanalyze.analyses.device._windows import span
-from kanalyze.analyses.replay._graph import BEFORE, dependencies, release
+from kanalyze.analyses.replay._graph import BEFORE, Dependencies, dependencies, release
 from kanalyze.analyses.replay._path import (
     CAUSES,
     NOWHERE,
@@ -46,29 +46,20 @@ MOST: Final = 1 << 26
 _SLICE: Final = 1 << 18
 
 
-class Edges(NamedTuple):
-    """Edges between the nodes of a walk (operations, then ends of calls, then their begins), by what they lead to."""
-
-    source: Ints  # what has to be over before
-    target: Ints  # what it leads to
-    room: Ints  # how much later the source may end before the target is late (ns)
-
-
-def edges(report: Report) -> Edges:
-    """The edges of a report; those from what had not ended when the other began are left out."""
-    graph = dependencies(report)
-    operations, calls = graph.operations.height, graph.calls.height
-    found = [*_to_operations(report), *_between_calls(report, operations, calls)]
-    parts = (part.select(pl.col(name).cast(dtype) for name, dtype in _EDGE.items()) for part in found)
-    table = pl.concat([pl.DataFrame(schema=_EDGE), *parts])
-    return Edges(*(table.get_column(name).to_numpy() for name in _EDGE))
-
-
+#: Edges between the nodes of a walk (operations, then ends of calls, then their begins): what has to be over before,
+#: what it leads to, and how much later the source may end before the target is late (ns).
 _EDGE: Final = {"source": pl.UInt32, "target": pl.UInt32, "room": pl.Int64}
 
 
-def _to_operations(report: Report) -> list[pl.DataFrame]:
+def edges(report: Report) -> pl.DataFrame:
+    """The edges of a report, :data:`_EDGE`; those from what had not ended when the other began are left out."""
     graph = dependencies(report)
+    parts = [*_to_operations(graph), *_between_calls(graph)]
+    cast = [pl.col(name).cast(dtype) for name, dtype in _EDGE.items()]
+    return pl.concat([pl.DataFrame(schema=_EDGE), *(part.select(cast) for part in parts)])
+
+
+def _to_operations(graph: Dependencies) -> list[pl.DataFrame]:
     work, calls, kinds = graph.operations, graph.calls, ("call", *BEFORE)
     released = pl.DataFrame([release(graph, name).alias(f"{name}_at") for name in kinds])
     line = released.with_columns(work.get_column("start"), latest=pl.max_horizontal(pl.all()))
@@ -88,8 +79,8 @@ def _to_operations(report: Report) -> list[pl.DataFrame]:
     return found
 
 
-def _between_calls(report: Report, operations: int, count: int) -> list[pl.DataFrame]:
-    graph = dependencies(report)
+def _between_calls(graph: Dependencies) -> list[pl.DataFrame]:
+    operations, count = graph.operations.height, graph.calls.height
     end = pl.col("row").cast(pl.Int64) + operations
     over = gathered(graph.operations.get_column("end"), graph.calls.get_column("waited_for"))
     line = graph.calls.with_row_index("row").with_columns(over=over)
@@ -149,15 +140,16 @@ def _order(begins: Ints, ends: Ints) -> npt.NDArray[np.uint32]:
     return places
 
 
-def _limit(late: Ints, known: Edges, inside: npt.NDArray[np.bool_], places: npt.NDArray[np.uint32]) -> None:
+def _limit(late: Ints, known: pl.DataFrame, inside: npt.NDArray[np.bool_], places: npt.NDArray[np.uint32]) -> None:
     """Lowers by how much each node may be `late` to what all that follows may be, and the room of the edge.
 
     Nodes are taken from the last to the first: what begins later is known before what it waited for.
     """
     import numpy as np  # noqa: PLC0415 - it takes long to import
 
-    near = inside[known.source] & inside[known.target]
-    source, target, room = (column[near] for column in known)
+    source, target, room = (column.to_numpy() for column in known)
+    near = inside[source] & inside[target]
+    source, target, room = source[near], target[near], room[near]
     order, may = np.argsort(places[target], kind="stable")[::-1], late.data
     for first in range(0, len(order), _SLICE):
         part = order[first : first + _SLICE]
@@ -230,29 +222,17 @@ BY_KERNEL: Final = Table(
 
 _ON_DEVICE: Final = Column("device_ns", pl.Int64, "The part in which a device ran it.")
 
-#: The table that ``by="operator"`` gives.
-BY_OPERATOR: Final = Table(
-    "critical_path",
-    "One operator of the framework: time on the critical path that it ran, launched or waited.",
-    (
-        Column("operator", pl.String, "Innermost operator; null outside of any.", nullable=True),
-        *_SUMS,
-        _ON_DEVICE,
-    ),
-    when="--by operator",
-)
 
-#: The table that ``by="range"`` gives.
-BY_RANGE: Final = Table(
-    "critical_path",
-    "One range: time on the critical path that it ran, launched or waited.",
-    (
-        Column("range", pl.String, "Innermost NVTX range or annotation; null outside of any.", nullable=True),
-        *_SUMS,
-        _ON_DEVICE,
-    ),
-    when="--by range",
-)
+#: The tables that ``by="operator"`` and ``by="range"`` give.
+def _surroundings(by: str, one: str, doc: str) -> Table:
+    """The table of a grouping by what was around."""
+    meaning = f"One {one}: time on the critical path that it ran, launched or waited."
+    key = Column(by, pl.String, f"{doc}; null outside of any.", nullable=True)
+    return Table("critical_path", meaning, (key, *_SUMS, _ON_DEVICE), when=f"--by {by}")
+
+
+BY_OPERATOR: Final = _surroundings("operator", "operator of the framework", "Innermost operator")
+BY_RANGE: Final = _surroundings("range", "range", "Innermost NVTX range or annotation")
 
 #: The table that ``by="rank"`` gives.
 BY_RANK: Final = Table(
