@@ -22,7 +22,6 @@ from support.made_traces import trace as text_of
 from support.real_reports import real_report
 
 SAMPLES = Path(__file__).parents[3] / "sample_reports"
-NSYS = Path(__file__).parents[2] / "reports"
 
 #: What HIP calls a CUDA call, where that is not the name with hip for cuda or cu.
 IRREGULAR = {

@@ -151,15 +151,6 @@ def test_no_kernels_is_an_empty_table_and_none_recorded_cannot_be_told():
         occupancy(report([]), by="stream")
 
 
-def test_whole_graphs_are_no_kernels():
-    assert occupancy(report([graph(0, 10), launch(20, 30)], limits=SMALL)).get_column("exclusive_ns").to_list() == [10]
-
-
-def test_a_window_cuts_the_times_that_add_up():
-    row = only([launch(0, 100)], window=Window(20, 50))
-    assert told(row, "total_ns", "exclusive_ns", "alone_ns", "idle_sm_ns") == (100, 30, 30, 15)
-
-
 def test_by_kernel_is_weighted_by_exclusive_time():
     events = [
         launch(0, 20, name="a", blocks=8), launch(20, 30, name="a", blocks=8, registers=64),
@@ -171,15 +162,6 @@ def test_by_kernel_is_weighted_by_exclusive_time():
         ("a", 2, 2, 30, 30, pytest.approx((20 + 10 * 0.5) / 30), 0.5, 0),
         ("b", 1, 1, 20, 20, 0.125, 0.125, 10),
         ("k", 1, 1, 10, 0, None, None, 5),
-    ]
-
-
-def test_by_device():
-    events = [launch(0, 30), launch(0, 10, device=1, registers=255), launch(10, 20, device=1, name="other")]
-    found = occupancy(report(events, limits=SMALL), by="device")
-    assert found.select("device", "shapes", "exclusive_ns", "occupancy_share").rows() == [
-        (0, 1, 30, 1.0),
-        (1, 2, 20, (0.125 + 1.0) / 2),
     ]
 
 

@@ -12,18 +12,16 @@ import kanalyze
 from kanalyze.analyses.device._operations import recorded_until
 from kanalyze.errors import KanalyzeError
 from support.build import call, host, kernel, memcpy, nvtx, overhead, report
-from support.command import REPORTS, SAMPLES
+from support.command import REPORTS
 from support.exports import altered
 from support.real_reports import real_report
 from support.strategies import EVENTS, FEWER
 
 GRAPH_NODE, TWO_GPUS = REPORTS / "graph_node.sqlite", REPORTS / "two_gpus.sqlite"
-TRACE = SAMPLES / "mlp_train" / "torch.json.gz"
 KERNEL, RUNTIME, SYNC, MEMCPY = (
     f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "RUNTIME", "SYNCHRONIZATION", "MEMCPY")
 )
 THOUSAND_S = 1_000_000_000_000
-LAST = "(SELECT max(rowid) FROM {})"
 
 
 @cache

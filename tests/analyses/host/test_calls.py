@@ -3,7 +3,7 @@
 import polars as pl
 import pytest
 
-from kanalyze import catalog, columns
+from kanalyze import catalog
 from kanalyze.analyses.host.calls import api, launch_pairs, launch_summary, launches, libraries
 from kanalyze.errors import CannotTellError
 from kanalyze.window import Window
@@ -181,11 +181,6 @@ def test_every_table_of_such_a_report_is_no_larger_than_it(name):
     except CannotTellError:
         return
     assert made.height <= 4 * count
-
-
-def test_rows_that_tell():
-    rows = pl.DataFrame({"key": [1] * 64 + [2] * 65})
-    assert columns.telling(rows, ["key"]).get_column("key").unique().to_list() == [1]
 
 
 KEYS = ("library", "name", "count", "total_ns", "share", "idle_ns")

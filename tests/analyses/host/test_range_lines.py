@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.host._range_lines import called_by_program, named_ranges, range_lines, ranges_at, roles
+from kanalyze.analyses.host._range_lines import named_ranges, range_lines, ranges_at, roles
 from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.idle.ledger import gaps, ledger
@@ -89,34 +89,12 @@ def test_what_differs_between_runs_is_not_shown(name, role, shown):
     assert role_of(name) == (role, shown)
 
 
-def test_what_the_program_called_also_through_what_passes_calls_on():
-    rows = [
-        (10, None, "program"),
-        (11, 10, "library"),  # called by the program
-        (12, 11, "library"),  # by a library
-        (13, 10, "passing"),
-        (14, 13, "passing"),
-        (15, 14, "library"),  # through two that pass it on
-        (16, None, "passing"),
-        (17, 16, "library"),  # by nobody known
-        (18, 99, "library"),  # by what is not in the trace
-        (19, 10, "program"),
-    ]
-    functions = pl.DataFrame(rows, schema=["event_id", "parent_id", "role"], orient="row")
-    called = functions.filter(called_by_program(functions)).get_column("event_id").to_list()
-    assert called == [11, 15]
-
-
 SAMPLES = sorted((Path(__file__).parents[3] / "sample_reports").glob("*/torch.json.gz"))
 REPORTS = Path(__file__).parents[2] / "reports" / "torch"
 
 
 def op(name, start, end, **keys):
     return host("op", name, start, end, **keys)
-
-
-def python(name, start, end, **keys):
-    return host("python", name, start, end, **keys)
 
 
 def waiting(*events):
@@ -150,10 +128,6 @@ what passes a call on is not named
     = 35 mine/net.py(3): forward; 25 torch/optim/sgd.py(8): step in train.py(31): step; 20 train.py(31): step
       10 nn.Module: Net_0 in train.py(31): step
 
-an operator around a function does not name it
-    0-120 op:MyFunction; 20-90 python:mine/op.py(3): forward
-    = 70 mine/op.py(3): forward; 20 MyFunction
-
 without the programs own functions the innermost one counts
     0-120 python:torch/utils/data/_utils/pin_memory.py(1): _pin
     20-90 python:<built-in method acquire of _thread.lock object at 0x7f00> ^0
@@ -163,10 +137,6 @@ a step of the profiler names nothing and is one range for all
     0-60 [ProfilerStep#7]; 60-120 [ProfilerStep#8]; 0-30 op:aten::mm; 90-99 op:aten::add
     = 60 between aten::mm and aten::add @ProfilerStep*; 20 aten::mm @ProfilerStep*; 9 aten::add @ProfilerStep*
       1 between aten::add and cudaLaunchKernel @ProfilerStep*
-
-other threads do not matter
-    0-120 op:aten::mm t2; 0-120 python:train.py(1): f t2
-    = 90 between cudaLaunchKernel and cudaLaunchKernel
 
 a caller that calls itself is no trouble
     0-120 python:<built-in function len> ^0; 10-110 python:torch/a.py(3): f ^0
@@ -180,21 +150,6 @@ def test_names_of_host_time(block):
     found = host_time(waiting(*timeline(events)))
     told = [f"{ns} {culprit}{f' @{around}' if around else ''}" for culprit, around, ns in found]
     assert told == re.split(r"; |;?\n\s+", expected)
-
-
-@pytest.mark.parametrize(
-    ("begin", "end", "told"),
-    [
-        (20, 59, [("aten::mm in train.py(31): step", 39), ("train.py(31): step", 1)]),
-        (20, 60, [("train.py(31): step", 40)]),
-        (20, 80, [("train.py(31): step", 40), ("aten::mm", 20)]),
-        (21, 60, [("aten::mm in train.py(31): step", 39), ("train.py(31): step", 1)]),
-    ],
-)
-def test_an_operator_is_in_a_function_that_it_shares_a_side_with_only_if_it_is_shorter(begin, end, told):
-    events = [python("train.py(31): step", 20, 60), op("aten::mm", begin, end)]
-    inside = [(culprit, ns) for culprit, _, ns in host_time(waiting(*events)) if not culprit.startswith("between")]
-    assert inside == told
 
 
 def test_of_things_that_last_as_long_an_annotation_is_at_the_side_then_the_first_operator():

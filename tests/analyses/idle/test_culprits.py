@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.window import Window
-from support.build import call, host, kernel, launched, report, timeline
+from support.build import report, timeline
 from support.large import in_batches
 from support.slow_gaps import SlowGaps, gap_reports
 from support.strategies import WINDOWS
@@ -40,25 +40,9 @@ host without a range goes by the calls around it
       host between cudaLaunchKernel and cudaMemcpyAsync 10; host between cudaMemcpyAsync and cudaLaunchKernel 8
       host between cudaGetDevice and cudaLaunchKernel 3
 
-the outermost call is at the side, not one inside it
-    0-10 cudaMalloc_v3020; 2-10 cuMemAlloc_v2; 30-40 cudaLaunchKernel_v7000 #1; 40-50 kernel #1
-    = allocation cudaMalloc 10; launch k 10; host between cudaMalloc and cudaLaunchKernel 20
-
-the sides of one thread are its own whatever others call later
-    0-1 cuModuleLoadData #9; 5-10 cudaLaunchKernel_v7000 #1; 10-20 kernel #1; 110-111 cudaEventQuery_v3020
-    25-30 cudaMemcpyAsync_v3020 t2; 50-55 cudaLaunchKernel_v7000 #2; 55-60 kernel #2
-    90-95 cudaLaunchKernel_v7000 #3 t2; 95-111 kernel #3
-    = loading cuModuleLoadData 1; launch k 15; host between cudaLaunchKernel and cudaLaunchKernel 30
-      host between cudaMemcpyAsync and cudaLaunchKernel 30; host between cuModuleLoadData and cudaLaunchKernel 4
-
 queued behind another stream
     0-5 cudaLaunchKernel_v7000 #1; 5-50 kernel:first #1; 10-15 cudaLaunchKernel_v7000 #2; 60-70 kernel #2 s8
     = launch first 5; queued after first on stream 7 10
-
-queued behind its own stream
-    0-5 cudaLaunchKernel_v7000 #1; 5-50 kernel:first #1; 50-55 kernel:middle s8; 10-15 cudaLaunchKernel_v7000 #2
-    60-70 kernel #2 s8
-    = launch first 5; queued after middle on the same stream 5
 
 queued behind another process
     0-50 kernel:other p2; 10-15 cudaLaunchKernel_v7000 #1; 60-70 kernel #1
@@ -82,35 +66,6 @@ def test_each_bucket_by_its_name(block):
     times = [int(row.rpartition(" ")[2]) for row in rows]
     assert times == sorted(times, reverse=True)
     assert sorted(rows) == sorted(re.split(r"; |;?\n\s+", expected))
-
-
-def waits_for_event(*, recorded=6, device=0, context=1):
-    """Work on stream 8 that waits for an event, which was recorded on stream 7."""
-    wait = {"process": 1, "context": 1, "stream": 8, "correlation": 12, "side": {"cuda_event_id": 1, "record_id": 3}}
-    record = {"process_id": 1, "context_id": context, "stream": 7, "correlation_id": 11, "cuda_event_id": 1}
-    events = timeline("0-5 cudaLaunchKernel #1; 5-50 kernel:first #1; 10-15 cudaLaunchKernel #2; 60-70 kernel #2 s8")
-    events += [
-        call("cudaEventRecord_v3020", recorded, recorded + 1, correlation=11),
-        call("cudaStreamWaitEvent_v3020", 8, 9, correlation=12),
-        # nsys writes device 0 for streams of every device
-        host("sync", "Stream wait sync", 8, 9, **wait, device=0),
-    ]
-    if device:
-        far = kernel(5, 58, name="far", correlation=5, device=device, context=context)
-        events += launched(3, 4, far)
-    return report(events, event_records=[{**record, "record_id": 3}])
-
-
-@pytest.mark.parametrize(
-    ("where", "culprit"),
-    [
-        ({}, "event on stream 7 after first"),
-        ({"device": 1, "context": 2}, "event on GPU 1 stream 7 after far"),
-        ({"recorded": -3}, "after first on stream 7"),  # before the work: it held nothing back
-    ],
-)
-def test_queued_behind_an_event(where, culprit):
-    assert f"queued {culprit} 10" in named(waits_for_event(**where))
 
 
 # Everything at once

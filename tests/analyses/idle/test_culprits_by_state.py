@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.host._thread_timeline import STATES, states_of
-from kanalyze.analyses.idle.culprits import BY_FUNCTION, BY_STATE, NODES, culprits, waiting_host, waiting_trees
+from kanalyze.analyses.idle.culprits import BY_FUNCTION, NODES, culprits, waiting_host, waiting_trees
 from kanalyze.errors import CannotTellError, UnknownNameError
 from support.build import host, kernel, launched, report
 from support.command import REPORTS
@@ -38,30 +38,12 @@ def frame(stack, depth, function, module="/home/me/app", line=None):
     return {"stack_id": stack, "depth": depth, "function": function, "module": module, "line": line}
 
 
-def states(*events, **tables):
-    """Time by state, call and what that waits for."""
-    found = culprits(report((*WAITING, *events), **tables), by="state")
-    assert dict(found.schema) == BY_STATE.schema
-    return {(state, waits, name): ns for _, state, waits, name, ns, *_ in found.rows()}
-
-
 def functions(*events, **tables):
     """Time by function, with its state, chain, evidence and samples."""
     found = culprits(report((*WAITING, *events), **tables), by="function")
     assert dict(found.schema) == BY_FUNCTION.schema
     names = ("function", "state", "chain", "evidence", "samples", "ns")
     return found.select(names).rows()
-
-
-def test_what_blocks_is_the_innermost_system_call():
-    moments = [moment(0, runs=True), moment(35, runs=False), moment(75, runs=True)]
-    waits = (host("osrt", "pthread_mutex_lock", 30, 80), host("osrt", "read", 40, 50))
-    assert states(*waits, scheduling=moments) == {
-        ("running", None, None): 50,
-        ("system call", "lock", "pthread_mutex_lock"): 10,
-        ("blocked", "lock", "pthread_mutex_lock"): 30,
-        ("blocked", "file, pipe or socket", "read"): 10,
-    }
 
 
 def test_each_sample_stands_for_the_time_between_samples():
@@ -292,12 +274,6 @@ def test_functions_without_a_symbol_are_one_and_small_nodes_a_rest():
         (None,): 10,
     }
     assert tree.filter(kind="rest").select("ns", "nodes", "count").row(0) == (10, 1, 1)
-
-
-def test_without_any_stack_there_is_no_tree():
-    made = report((*WAITING, host("osrt", "usleep", 30, 50)), kinds=KINDS)
-    assert waiting_trees(made, 0) == {}
-    assert waiting_trees(report(WAITING, kinds=("kernel", "api")), 0) == {}
 
 
 STACKS = st.dictionaries(

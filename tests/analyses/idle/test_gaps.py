@@ -13,7 +13,7 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.idle.ledger import AS_NSYS, exposure, gaps, utilisation
 from kanalyze.errors import UnknownNameError
 from kanalyze.window import Window
-from support.build import call, kernel, launched, memcpy, memset, overhead, report, rows_of, timeline
+from support.build import call, kernel, memcpy, memset, report, rows_of, timeline
 from support.large import in_batches
 from support.nsys_csv import report_of, reports_with
 from support.nsys_csv import rows_of as listed_rows
@@ -50,20 +50,6 @@ def test_a_gap_has_its_reasons_and_what_ended_it():
             ),
         )[0]
     )
-
-
-def test_the_threshold_leaves_out_what_does_not_exceed_it():
-    assert gaps(loop(), threshold_ns=0).get_column("dur_ns").to_list() == [200, 3_500, 10]
-    assert gaps(loop(), threshold_ns=10).get_column("dur_ns").to_list() == [200, 3_500]
-    assert gaps(loop(), threshold_ns=200).get_column("dur_ns").to_list() == [3_500]
-
-
-def test_a_gap_is_cut_by_the_window_and_then_measured():
-    found = gaps(loop(), threshold_ns=0, window="4100ns..4400ns")
-    assert found.select("start_ns", "dur_ns", "launch_ns", "reason", "culprit").rows() == [
-        (4_100, 300, 300, "launch", "second")
-    ]
-    assert gaps(loop(), threshold_ns=300, window="4100ns..4400ns").is_empty()
 
 
 def test_by_culprit_gaps_count_whole_for_their_largest_culprit():
@@ -119,23 +105,9 @@ def test_gaps_equal_those_of_nsys(name, threshold_ms):
 
 # Total against exposed: what hides what, and launches, of which latency is no part of any call.
 
-#: What shows that the process began in the recording.
-BEGUN = overhead("Lazy Function Loading", -9, -8)
-
 
 def exposed(events, category, *columns):
     return exposure(report(events)).filter(category=category).select(columns).rows()
-
-
-def test_latency_is_not_taken_off_the_calls():
-    """Two calls of 10 ns: in the first the device waits for 10 and then for 30 more, in the second it runs."""
-    events = [
-        BEGUN,
-        *launched(0, 10, kernel(40, 100, correlation=1)),
-        *launched(50, 60, kernel(100, 110, correlation=2)),
-    ]
-    columns = ("total_ns", "union_ns", "exposed_ns", "hidden_share")
-    assert exposed(events, "launch", *columns) == [(20, 20, 40, 0.5)]
 
 
 def test_copies_behind_kernels_are_hidden():
@@ -204,9 +176,6 @@ def test_each_chunk_holds_its_instants_of_the_ledger(events, sides, chunks):
             assert row["busy_share"] == row["busy_ns"] / row["dur_ns"] <= 1
 
 
-# As nsys
-
-
 def test_as_nsys_adds_up_what_runs_at_once_and_merges_neighbours():
     events = [kernel(10, 20), memcpy(12, 20), kernel(45, 50), kernel(50, 50)]
     found = utilisation(report(events), 4, as_nsys=True, threshold_share=2.0)
@@ -249,12 +218,6 @@ WORK, PROFILED = "CUPTI Buffer flush", "CUDA profiling overhead"
 def test_as_nsys(events, chunks, columns, rows):
     found = utilisation(report(timeline(events)), chunks, as_nsys=True)
     assert found.select(columns.split()).rows() == rows
-
-
-def test_as_nsys_takes_the_context_of_what_ended_last():
-    events = [kernel(1, 9, context=1), kernel(2, 50, context=3), kernel(3, 4, context=2)]
-    found = utilisation(report(events), 1, as_nsys=True, threshold_share=2)
-    assert found.get_column("context_id").to_list() == [3]
 
 
 @pytest.mark.parametrize("path", EXPECTED, ids=[f"{path.parent.name}-{path.stem}" for path in EXPECTED])

@@ -40,10 +40,6 @@ LEDGERS = """
     0-30 memset; 0-30 memcpy Host-to-Device; 0-30 kernel:ncclDevKernel_AllReduce; 10-20 kernel
     = kernel 10; communication 20
 
-1 a whole graph is a kernel with detail graph
-    0-10 graph; 5-15 memcpy Host-to-Device
-    = kernel graph 10; memcpy Host-to-Device 5
-
 2 communication is what no kernel hides
     0-10 kernel; 5-20 kernel:ncclDevKernel_AllReduce; 0-25 memcpy Peer-to-Peer
     = kernel 10; communication 10; memcpy Peer-to-Peer 5
@@ -56,10 +52,6 @@ LEDGERS = """
     0-10 cuModuleLoadData; 5-15 !CUPTI buffer flush; 10-30 cudaLaunchKernel #1; 32-34 !CUPTI buffer flush
     40-50 kernel #1
     = kernel 10; profiler CUPTI buffer flush 12; loading cuModuleLoadData 5; launch call 15; launch latency 8
-
-5 overhead on another thread or process does not count
-    0-10 cudaLaunchKernel #1; 0-10 !CUPTI buffer flush t2; 0-10 !CUPTI buffer flush p2; 10-20 kernel #1
-    = kernel 10; launch call 10
 
 6 loading nested inside a launch
     0-100 cudaLaunchKernel #1; 10-90 cuLibraryLoadData; 105-110 kernel #1
@@ -76,10 +68,6 @@ LEDGERS = """
     40000000-40000010 cudaLaunchKernel #1; 40000010-40000020 kernel #1
     = kernel 10; loading context 10000000; allocation cudaMalloc 10000000; launch call 10; api cuInit 20000000
 
-6 a short first call made no context
-    0-9999999 cudaMalloc; 9999999-10000000 cudaLaunchKernel #1; 10000000-10000001 kernel #1
-    = kernel 1; allocation cudaMalloc 9999999; launch call 1
-
 7 allocation wins over the launch too
     0-10 cudaMalloc_v3020; 12-15 cudaHostRegister; 20-40 cudaLaunchKernel #1; 25-30 cuMemAlloc_v2
     41-43 cudaFree_v3020; 45-50 kernel #1
@@ -94,17 +82,9 @@ LEDGERS = """
     0-30 cudaMemcpy #1; 10-20 memcpy Host-to-Device #1
     = memcpy Host-to-Device 10; launch call 10; sync cudaMemcpy 10
 
-8 a correlation id is known to one process only
-    0-8 cudaLaunchKernel #1 p2; 2-4 cudaLaunchKernel #1; 10-20 kernel #1
-    = kernel 10; launch latency 6; launch call 2
-
 9 queued when the call had begun before the device fell idle
     0-2 cudaLaunchKernel #1; 3-12 cudaLaunchKernel #2; 12-30 cudaStreamSynchronize; 2-10 kernel #1; 20-30 kernel #2
     = kernel 18; launch call 4; queued 8
-
-9 a graph launch owns many kernels all but the first were queued
-    0-4 cudaGraphLaunch #1; 5-10 kernel #1; 12-20 kernel #1; 23-30 memset #1
-    = kernel 13; memset 7; launch call 4; launch latency 1; queued 5
 
 10 sync before the launch wins over other calls
     0-10 kernel; 8-30 cudaEventQuery; 12-20 cudaStreamSynchronize_v3020; 20-24 cudaMemcpy_v3020
@@ -186,27 +166,6 @@ def test_6_a_first_call_that_takes_long_for_another_reason_made_no_context(name,
 def test_6_in_a_recording_that_begins_at_a_later_step_no_call_made_the_context(number):
     events = [*after_a_long_first_call("cudaMalloc"), nvtx(f"ProfilerStep#{number}", 0, 15 * MS)]
     assert (("loading", "context", 14 * MS) in rows(report(events))) == (number == 0)
-
-
-@pytest.mark.parametrize(
-    "sign",
-    [
-        {"ran": [kernel(0, 5, correlation=9)]},
-        {"ran": [kernel(8 * MS, 9 * MS, correlation=9)]},
-        {"ran": [kernel(11 * MS, 12 * MS, correlation=1)], "before": [call("cudaLaunchKernel", 0, 1, correlation=1)]},
-        {"waits": 10 * MS},
-    ],
-)
-def test_6_where_work_was_under_way_no_call_made_the_context(sign):
-    found = rows(report(after_a_long_first_call("cudaMalloc", **sign)))
-    assert "context" not in {detail for _, detail, _ in found}
-
-
-def test_6_a_context_is_made_before_anything_runs():
-    launching = [call("cudaStreamCreate", 5, 30 * MS), call("cudaLaunchKernel", 6, 25 * MS, correlation=1)]
-    assert rows(report([*launching, kernel(20 * MS, 30 * MS, correlation=1)]))[1:] == [
-        ("loading", "context", 20 * MS - 5)
-    ]
 
 
 def test_shares_are_parts_of_the_devices_window():

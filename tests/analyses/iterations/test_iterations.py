@@ -286,16 +286,6 @@ def test_epochs_hold_steps():
     assert kanalyze.iterations(report(events)).get_column("name").unique().to_list() == ["step"]
 
 
-def test_real_steps_are_those_of_the_program():
-    rows = kanalyze.iterations(real_report(MLP))
-    assert rows.get_column("name").unique().to_list() == ["step"]
-    assert rows.height == 42
-    assert rows.item(0, "kind") == "warm-up"
-    trace = kanalyze.iterations(real_report(TRACE))
-    assert trace.get_column("window").to_list() == [f"step:{number}" for number in range(2, 9)]
-    assert trace.get_column("found_by").unique().to_list() == ["profiler steps"]
-
-
 @pytest.mark.parametrize("path", [MLP, TRACE], ids=lambda path: path.name)
 def test_of_real_programs_the_steady_part_its_parts_and_the_phases_add_up(path):
     real = real_report(path)

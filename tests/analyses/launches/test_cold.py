@@ -23,7 +23,6 @@ from support.strategies import EVENTS, FEWER, WINDOWS
 TESTS = Path(__file__).parents[2]
 REPORTS = TESTS / "reports"
 US = 1_000
-FIRST = "the process's first"
 
 #: What shows that the process began in the recording, and is no cost by itself.
 BEGUN = overhead("Lazy Function Loading", -9, -8)
@@ -297,20 +296,6 @@ def test_costs_of_real_reports(path):
     assert by_kernel.get_column("count").sum() == of.kind("kernel").height
 
 
-def test_loading_a_library_needs_no_context():
-    ms = 1000 * US
-    events = [
-        call("cuModuleGetLoadingMode", 0, US),
-        call("cuLibraryLoadData", 2 * ms, 3 * ms),
-        call("cuLibraryGetKernel", 3 * ms, 3 * ms + US),
-        call("cudaMalloc_v3020", 4 * ms, 360 * ms),
-        *launch("k", 400 * ms, 401 * ms, 9),
-    ]
-    found = [row for row in rows(*events, columns=("category", "what", "dur_ns")) if row[0] == "context"]
-    assert found == [("context", "cudaMalloc", 356 * ms)]
-
-
-TESTS_STEADY_WINDOW = Path(__file__).parents[2]
 MS = 1_000_000
 
 
@@ -430,14 +415,3 @@ def test_the_steady_part_is_the_one_of_a_loop_over_every_instant():
 
     look()
     assert sum(seen) > len(seen) // 10
-
-
-@pytest.mark.parametrize(
-    ("path", "window"), [("launch_bound_plain/nsys.sqlite", "timed"), ("mlp_train/nsys.sqlite", "naive")]
-)
-def test_on_real_programs_it_agrees_with_a_window_over_what_they_time(path, window):
-    of = real_report(TESTS_STEADY_WINDOW.parent / "sample_reports" / path)
-    steady = steady_parts(of)[0]
-    rows = ledger(of, window=window).filter(pl.col("bucket").is_in(BUSY_BUCKETS))
-    assert steady.busy_ns / steady.ns == pytest.approx(rows.get_column("share").sum(), abs=0.02)
-    assert busy_share(of, steady.start, steady.end) == pytest.approx(steady.busy_ns / steady.ns, abs=1e-9)

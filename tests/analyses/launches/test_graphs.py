@@ -102,29 +102,11 @@ def test_without_ids_the_launching_call_tells_and_equal_launches_are_one_graph()
     assert picked(report(events), *columns) == [(1, None, 2, 14, None, 2.0), (2, None, 1, 4, None, 1.0)]
 
 
-def test_the_body_of_a_conditional_node_has_no_correlation_and_belongs_to_the_launch_before_it():
-    events = [
-        *(launch(0, 5, 1), node(5, 6, 1), node(8, 9, None, node=1), node(10, 12, None, node=1)),
-        *(launch(20, 25, 2), node(25, 26, 2), node(28, 29, None, node=1)),
-        node(30, 31, None, exec_id=7),  # launched by nobody that is known
-    ]
-    columns = ("graph_exec_id", "launches", "kernels_per_launch", "span_total_ns", "busy_ns", "exclusive_ns")
-    assert picked(report(events), *columns) == [(2, 2, 2.5, 7 + 4, 4 + 2, 6), (7, 0, None, 0, 0, 1)]
-
-
 def test_a_graph_on_two_devices_charges_its_call_where_it_begins():
     events = [launch(0, 10, 1), node(12, 20, 1, device=1), node(15, 25, 1, node=1, device=0)]
     columns = ("device", "launches", "api_total_ns", "api_avg_ns", "span_total_ns")
     assert picked(report(events), *columns) == [(0, 1, 0, 10.0, 10), (1, 1, 10, 10.0, 8)]
     assert picked(report(events), *columns, device=0) == [(0, 1, 0, 10.0, 10)]
-
-
-def test_two_processes_number_their_graphs_alike():
-    events = [
-        event for process in (1, 2) for event in (launch(0, 5, 1, process=process), node(5, 9, 1, process=process))
-    ]
-    assert picked(report(events), "graph", "process_id", "graph_exec_id", "launches") == [(1, 1, 2, 1), (2, 2, 2, 1)]
-    assert picked(report(events), "graph", "process_id", process=2) == [(1, 2)]
 
 
 def test_a_window_keeps_whole_launches_and_cuts_exclusive_time():

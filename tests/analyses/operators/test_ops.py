@@ -9,7 +9,7 @@ import kanalyze
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.operators.ops import AS_TORCH, OP_KERNELS, TABLE, op_kernels, ops
 from kanalyze.errors import CannotTellError, UnknownNameError
-from support.build import call, host, kernel, memcpy, memset, overhead, report, timeline
+from support.build import call, host, kernel, memcpy, report, timeline
 from support.slow_ops import host_nodes, key_averages, trace_report, traces
 from support.strategies import FEWER
 
@@ -137,105 +137,6 @@ def test_modules_with_what_their_backward_operators_launched_and_stacks():
         ("aten::addmm", "train.py(3): main;nn.Module: Net_0;nn.Module: Linear_0", 1),
         ("aten::relu", "train.py(3): main;nn.Module: Net_0", 1),
     ]
-
-
-#: Events, the operators' numbers, and the rows: name and the columns of torch.
-CASES = {
-    # what the outer one launched itself is lost to torch; our own column has it
-    "doubles are one": (
-        [
-            *(host("op", "aten::to", 0, 20), host("op", "aten::to", 1, 19), host("op", "aten::copy_", 5, 10)),
-            *(kernel(30, 34, parent=1), kernel(34, 39, parent=0)),
-        ],
-        {0: 1, 1: 2, 2: 3},
-        [("aten::to", 1, 15, 20, 4, 4, 9), ("aten::copy_", 1, 5, 5, 0, 0, 0)],
-    ),
-    "of two that begin together the longer one is around": (
-        [host("op", "aten::t", 0, 5), host("op", "aten::linear", 0, 20), kernel(30, 31, parent=0)],
-        {0: 1, 1: 2},
-        [("aten::t", 1, 5, 5, 1, 1, 1), ("aten::linear", 1, 15, 20, 0, 1, 0)],
-    ),
-    "overhead in an operator has its device time again": (
-        [
-            *(host("op", "aten::add", 0, 20), call("cudaLaunchKernel", 2, 12, correlation=3, parent=0)),
-            overhead("Lazy Function Loading", 4, 9, thread=0, process=None),
-            *(kernel(15, 19, correlation=3, parent=0), host("op", "aten::mul", 30, 50), kernel(40, 46, parent=4)),
-        ],
-        {0: 1, 4: 2},
-        [("aten::mul", 1, 20, 20, 6, 6, 6), ("aten::add", 1, 10, 20, 4, 8, 4)],
-    ),
-    "an annotation that began on the device hides the operator from overhead": (
-        [
-            *(host("range", "warm-up", 0, 60), host("op", "aten::mm", 5, 50)),
-            *(call("cudaLaunchKernel", 8, 12, correlation=3, parent=1), kernel(14, 40, correlation=3, parent=1)),
-            *(call("cudaLaunchKernel", 18, 28, correlation=4, parent=1), overhead("Lazy Function Loading", 20, 25)),
-        ],
-        {0: 1, 1: 2},
-        [("aten::mm", 1, 31, 45, 26, 26, 26), ("warm-up", 1, 15, 60, 0, 26, 0)],
-    ),
-    # some versions of torch write the call's own number in place of the operator's
-    "calls without any operator's number are found by time": (
-        [
-            *(host("op", "aten::add", 0, 20), call("cudaLaunchKernel", 2, 12, correlation=3)),
-            kernel(15, 19, correlation=3),
-        ],
-        {0: 1},
-        [("aten::add", 1, 10, 20, 4, 4, 4)],
-    ),
-    "what is asynchronous takes no time off what is around it": (
-        [
-            *(host("op", "record_param_comms", 0, 50), host("range", "nccl:all_reduce", 10, 40)),
-            *(host("op", "aten::add", 45, 48), kernel(60, 70, parent=0)),
-        ],
-        {0: 1, 1: 2, 2: 3},
-        [
-            ("record_param_comms", 1, 47, 50, 10, 10, 10),
-            ("aten::add", 1, 3, 3, 0, 0, 0),
-            ("nccl:all_reduce", 1, 0, 30, 0, 0, 0),
-        ],
-    ),
-    "overloads are one operator": (
-        [
-            *(host("op", "aten::sum", 0, 20), host("op", "aten::sum.dim_IntList", 2, 18), kernel(30, 35, parent=1)),
-            host("op", "torch.distributed.ddp.reducer::copy", 40, 50),
-        ],
-        {0: 1, 1: 2, 3: 3},
-        [("aten::sum", 1, 20, 20, 5, 5, 5), ("torch.distributed.ddp.reducer::copy", 1, 10, 10, 0, 0, 0)],
-    ),
-    "functions of Python take no time off operators, but pauses of the collector do": (
-        [
-            *(host("range", "forward", 0, 50), host("python", "train.py(3): run", 10, 40)),
-            *(host("python", "Python GC", 20, 30), kernel(60, 61, parent=0)),
-        ],
-        {0: 1},
-        [("forward", 1, 40, 50, 1, 1, 1)],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_operators(name):
-    events, ids, rows = CASES[name]
-    assert ops(trace_report(events, ids)).select("name", *TORCH, "exclusive_device_ns").rows() == rows
-
-
-def test_the_rows_of_torchs_table():
-    events = [
-        host("range", "step", 0, 20), host("op", "aten::copy_", 1, 18),
-        call("cudaMemcpyAsync", 2, 5, correlation=1, parent=1),
-        memcpy(10, 16, correlation=1, parent=1, side={"source_memory": "Pageable", "target_memory": "Device"}),
-        memset(30, 31, side={"target_memory": "Device"}), host("memory", "Allocation", 3, 3),
-        host("memory", "Deallocation", 25, 25),
-    ]  # fmt: skip
-    found = ops(trace_report(events, {0: 1, 1: 2}), as_torch=True).drop("self_cpu_share", "cpu_share")
-    columns = ("name", "side", "annotation", *TORCH, "self_device_share")
-    assert found.select(columns).rows() == [
-        ("aten::copy_", "host", False, 1, 14, 17, 6, 6, 6 / 7),
-        ("Memcpy HtoD (Pageable -> Device)", "device", False, 1, 0, 0, 6, 6, 6 / 7),
-        ("step", "device", True, 1, 0, 0, 6, 6, 6 / 7), ("Memset (Device)", "device", False, 1, 0, 0, 1, 1, 1 / 7),
-        ("cudaMemcpyAsync", "host", False, 1, 3, 3, 0, 0, 0.0), ("step", "host", True, 1, 3, 20, 0, 6, 0.0),
-        ("[memory]", "host", False, 1, 0, 0, 0, 0, 0.0),
-    ]  # fmt: skip
 
 
 def test_what_cannot_be_told():

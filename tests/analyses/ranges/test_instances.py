@@ -1,25 +1,17 @@
 """All instances of a range beside each other, and steps of a profiler: a ledger each, spread, warm-up and odd ones."""
 
-import json
-from pathlib import Path
-
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kanalyze
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.ranges.instances import STEPS_TABLE, compare, in_words, steps
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.renderers.page.time import instances_page
 from kanalyze.window import Window
 from support.build import call, host, kernel, launched, nvtx, report
-from support.command import REPORTS, run
-from support.real_reports import real_report
 from support.strategies import EVENTS, FEWER
-
-NCCL = REPORTS / "nccl.sqlite"
 
 
 def compared(events, window="step", **where):
@@ -146,19 +138,6 @@ def test_a_device_means_the_ranges_of_the_processes_that_used_it(device, process
     assert compared(TWO, device=device).instances.get_column("process_id").unique().to_list() == [process]
     idle = report([nvtx("step", 0, 10), nvtx("step", 10, 20), kernel(0, 5, device=device, process=2)])
     assert len(idle.narrow(device=device).windows("step")) == 2  # none of a process that used it
-
-
-def test_ranks_of_a_real_report():
-    text = run("summarize", NCCL, "--window", "overlapped#*").text
-    assert text.count("GPU 0, process 1866") == text.count("GPU 1, process 1867") == 1
-    for where, ranks in (((), {(1866, 0), (1867, 1)}), (("--device", "1"), {(1867, 1)})):
-        told = json.loads(run("summarize", NCCL, "--window", "overlapped#*", *where, "--format", "json").text)
-        assert {(row["process_id"], row["device"]) for row in told["instances"]} == ranks
-    third = kanalyze.ledger(real_report(NCCL), window="overlapped#3", device=1)
-    assert third.get_column("ns").sum() == told["instances"][2]["dur_ns"]
-
-
-TRACE = Path(__file__).parents[3] / "sample_reports" / "mlp_train" / "torch.json.gz"
 
 
 def step(number, start, end, **keys):
@@ -346,19 +325,3 @@ def of_step(events, row):
         ):
             found.append(event)
     return found
-
-
-def test_steps_of_a_real_trace():
-    of = real_report(TRACE)
-    found = steps(of)
-    assert found.height == of.steps().height > 1
-    starts = found.get_column("start_ns")
-    whole = ledger(of, window=Window(starts.min(), starts.max()))
-    first = found.head(found.height - 1)
-    between = int(whole.get_column("ns").sum()) - int(first.get_column("dur_ns").sum())
-    assert 0 <= between < 0.1 * int(first.get_column("dur_ns").sum())  # next to nothing lies between two steps
-    assert (
-        found.select(pl.sum_horizontal(f"{name}_ns" for name in BUCKETS))
-        .to_series()
-        .equals(found.get_column("dur_ns"), check_names=False)
-    )

@@ -20,7 +20,7 @@ from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.renderers.page.time import ranges as section
 from kanalyze.window import Window, without_ids
-from support.build import call, graph, kernel, launched, nvtx, report, rows_of
+from support.build import call, kernel, launched, nvtx, report, rows_of
 from support.command import REPORTS, refused, run
 from support.real_reports import real_report
 from support.slow_ranges import OPEN_UNTIL, SlowRanges, name_of, reports, spread
@@ -128,10 +128,6 @@ def test_the_backward_pass_has_what_autograd_s_thread_launched():
     assert own == {":step": (11, 2), ":bwd": (1, 1), ":fwd": (10, 1)}  # as nsys counts
 
 
-IDLE, ONE = nvtx("idle", 0, 20), launch(5, 30, 40, correlation=1, thread=2)
-GRAPH = launch(6, 50, 70, correlation=2, make=graph)
-
-
 def test_the_page_shows_it_where_it_differs():
     found = section(summarize(report(STEP)).tables, 8)
     heads = [head.title for head in found.grid.heads]
@@ -142,14 +138,6 @@ def test_the_page_shows_it_where_it_differs():
     alone = section(summarize(report([nvtx("step", 0, 20), *launch(2, 30, 40, correlation=1)])).tables, 8)
     assert "any thread" not in [head.title for head in alone.grid.heads]
     assert alone.foot == ""
-
-
-def test_of_a_real_training_loop_the_backward_pass_is_in_its_steps():
-    whole = real_report(REPORTS / "torch_node.sqlite")
-    table, projected = ({row["range"]: row for row in make(whole).to_dicts()} for make in (ranges, range_gpu))
-    assert table[":backward"]["process_busy_ns"] > 50 * projected[":backward"]["busy_ns"]
-    expected = {"forward": 160, "backward": 360, "optimizer": 196, "data": 40, "log": 20}
-    assert {name: table[f":{name}"]["process_operations"] for name in expected} == expected
 
 
 # Names of emit_nvtx
@@ -259,34 +247,6 @@ def launch_range_gpu(at, start, end, *, correlation, make=kernel, **keys):
     """A call from `at` on, 2 ns long, and what it launched."""
     thread = keys.pop("thread", 1)
     return launched(at, at + 2, make(start, end, correlation=correlation, **keys), thread=thread)
-
-
-#: A step with two inner ranges, of which one launches; two kernels that overlap, then one after a pause.
-STEP_RANGE_GPU = [
-    nvtx("step", 0, 20),
-    nvtx("forward", 2, 12),
-    nvtx("host only", 13, 15),
-    *launch_range_gpu(3, 30, 40, correlation=1),
-    *launch_range_gpu(6, 35, 45, correlation=2, stream=8),
-    *launch_range_gpu(16, 60, 70, correlation=3),
-]
-
-
-def traced(events, *columns, **options):
-    return range_gpu(report(events), trace=True, **options).select("range", *columns).rows()
-
-
-@pytest.mark.parametrize(
-    ("where", "rows"),
-    [
-        ({"window": Window(14, 18)}, [(":step", 3, 1)]),  # with all their operations
-        ({"window": Window(25, 80)}, []),
-        ({"process": 2}, []),
-        ({"process": 1}, [(":step", 3, 1), (":forward", 2, 0)]),
-    ],
-)
-def test_a_part_of_the_report(where, rows):
-    assert traced([*STEP_RANGE_GPU, nvtx("elsewhere", 0, 20, process=2)], "operations", "children", **where) == rows
 
 
 @given(reports(), st.booleans(), WINDOWS, st.sampled_from([None, None, 0, 1]))
