@@ -47,11 +47,9 @@ IN_WINDOW = "0-20 kernel; 30-60 kernel:j; 60-70 memcpy; 90-100 kernel"
         ),
         # a share is of the windows of all devices in scope: process 1 was at work for 100, process 2 for 60
         (TWO_GPUS, SHARES, {}, [("k", 80, 0.5, 1.0, 4)]),
-        (TWO_GPUS, SHARES, {"device": 0}, [("k", 30, 0.3, 1.0, 2)]),
         (TWO_GPUS, SHARES, {"process": 2}, [("k", 50, 50 / 60, 1.0, 2)]),
         # time of its own is that inside of the window
         (IN_WINDOW, SHARES, {"window": Window(10, 60)}, [("j", 30, 0.6, 0.75, 1), ("k", 10, 0.2, 0.25, 1)]),
-        (IN_WINDOW, SHARES, {"window": Window(20, 30)}, []),
         ("5-5 kernel", SHARES, {}, [("k", 0, 0.0, 0.0, 1)]),  # a window without length
         # warm launches take longer than it runs: the first takes 90, and each of the two others 10
         *(
