@@ -1,8 +1,8 @@
 """Decodes a piece of a Chrome trace into columns (arrays).
 
-The JSON is decoded with a typed schema, so that no objects are created for what no table holds. Where a piece does not
-fit the schema (an unknown category, text in place of a number) its events are decoded one by one, and those that still
-do not fit field by field. Nothing is lost silently: :attr:`Columns.counts` counts what was left out.
+The JSON is decoded with one schema for all events, so that no objects are created for what no table holds. A piece
+with times that a float does not hold is decoded again with times as text, and one that is no JSON event by event.
+Nothing is lost silently: :attr:`Columns.counts` counts what was left out.
 
 Imports neither polars nor numpy: it also runs in processes of its own (:func:`main`), which
 :mod:`kanalyze.readers.torch.pieces` starts.
@@ -22,30 +22,56 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from typing import IO, Any, Final, Union
+from functools import partial, reduce
+from operator import or_
+from types import GenericAlias
+from typing import IO, Any, Final
 
 import msgspec
+from msgspec.structs import astuple
 
-from kanalyze.readers.torch import events as of
-from kanalyze.readers.torch.events import ARGS, EMPTY_ARGS, MEANT, Arrow, arrow, as_event, in_ns, number
+from kanalyze.readers.torch.events import (
+    ARGS,
+    COLLECTIVE,
+    ENTRY,
+    FLOW,
+    KEPT,
+    KIND_OF,
+    MARKER,
+    MEANT,
+    MISSING,
+    NO_ARGS,
+    NO_ARGS_OF_ANY,
+    OF_NUMBERS,
+    OF_TEXTS,
+    OLD,
+    OLD_KEYS,
+    STEP,
+    TYPE_OF,
+    AnyArgs,
+    AnyEvent,
+    attribute,
+    in_ns,
+    number,
+)
 
 #: Float times up to this many microseconds are exact to a nanosecond: their spacing is then 2⁻¹⁰ µs, and less than
 #: half a step from three decimals.
 EXACT_US: Final = float(1 << 43)
 #: Whole microseconds up to this many are exact as a float, and fit int64 as nanoseconds.
 _WHOLE_US: Final = float((1 << 62) // 1000)
-#: A time with decimals, and one with three.
-_DECIMAL: Final = re.compile(rb'"(?:ts|dur)"\s*:\s*-?\d+[.eE]')
-_THREE_DECIMALS: Final = re.compile(rb'("ts"\s*:\s*-?\d+)\.(\d{3})(?![\deE])')
 
-_COLLECTIVE: Final = f'"{of.COLLECTIVE["collective"]}"'.encode()
+#: Times with three decimals, as Kineto writes them.
+_THREE_DECIMALS: Final = re.compile(rb"(?:-?\d{1,15}\.\d{3}(?:,|\Z))*")
+
 #: Counter names of list entries that are not trace events.
 _NO_EVENTS: Final = frozenset({"entries", "no object", "no event", "no category", "no time"})
 #: Separators around events.
 _AROUND: Final = b", \t\r\n"
 
 Block = dict[str, "array[Any]"]
+#: Phase, id, process, thread and time in ns of one end of an arrow.
+Arrow = tuple[Any, int, int, int, int]
 
 
 @dataclass
@@ -53,21 +79,19 @@ class Columns:
     """Columns decoded from one piece of a trace.
 
     Attributes:
-        blocks: For each kind of event (by the name of its class in :mod:`.events`) its columns: numbers as int64
+        blocks: For each kind of event (:data:`.events.KINDS`) its columns: numbers as int64
             (:data:`~.events.MISSING` where absent), times as µs in float64 or as ns in int64, texts as codes.
         counts: Counters by name: events that no table holds, repairs; ``entries`` is the length of the list.
-        collectives: For each collective the kind of event, its index in that block, and its fields as a JSON object.
+        collectives: For each collective the kind of event, its index in that block, and its fields.
         arrows: Ends of arrows, of a piece whose calls or device events have no correlation ids.
-        meta: Events that tell names of processes and threads, as dicts.
-        widest_us: The largest absolute time among those stored as floats.
+        names: Names of processes and threads: process id, thread id or None, name.
     """
 
     blocks: dict[str, Block] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     collectives: list[tuple[str, int, dict[str, Any]]] = field(default_factory=list)
     arrows: list[Arrow] = field(default_factory=list)
-    meta: list[dict[str, Any]] = field(default_factory=list)
-    widest_us: float = 0.0
+    names: list[tuple[int, int | None, str]] = field(default_factory=list)
 
     @property
     def hollow(self) -> bool:
@@ -91,15 +115,21 @@ class Texts(dict[Any, int]):
         return code
 
 
+class _InexactError(Exception):
+    """Times that a float does not hold, or that are no numbers."""
+
+
 class Decoder:
     """Decodes pieces of a trace into columns; interns texts across pieces."""
 
     def __init__(self) -> None:
         """Start with no texts."""
         self.texts = Texts()
-        self._typed = msgspec.json.Decoder(list[_events(float)])  # type: ignore[misc]
-        self._exact = msgspec.json.Decoder(list[_events(int)])  # type: ignore[misc]
-        self._single = msgspec.json.Decoder(_events(float))
+        self._wide = False
+        self._numbers, self._texts = (
+            msgspec.json.Decoder(GenericAlias(list, (reduce(or_, types),))) for types in (OF_NUMBERS, OF_TEXTS)
+        )
+        self._any, self._single = msgspec.json.Decoder(GenericAlias(list, (ENTRY,))), msgspec.json.Decoder(ENTRY)
         self._raw = msgspec.json.Decoder(list[msgspec.Raw])
 
     def columns(self, piece: bytes) -> Columns | None:
@@ -107,180 +137,245 @@ class Decoder:
 
         None if it is not that, also after what can be repaired was, or is nested deeper than anything that makes sense.
         """
+        text = b"".join((b"[", piece.strip(_AROUND), b"]"))
         try:
-            return self._columns(b"".join((b"[", piece.strip(_AROUND), b"]")))
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return None
-
-    def _columns(self, text: bytes) -> Columns:
-        try:
-            events: list[Any] = self._typed.decode(text)
-        except (msgspec.ValidationError, RecursionError):
-            return self._one_by_one(self._raw.decode(text))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            if not self._wide:
+                with suppress(_InexactError):
+                    return self._filled(self._numbers.decode(text), partial(self._any.decode, text))
+                self._wide = True  # as later ones will be
+            return self._filled(self._texts.decode(text), partial(self._any.decode, text))
+        except (_InexactError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             text, repairs = repaired(text)
-            found = self._one_by_one(self._raw.decode(text))
-            found.counts["repaired"] += repairs
-            return found
-        found = self._filled(events, text)
-        return found if found.widest_us < EXACT_US else self._of_epoch(text, found)
-
-    def _of_epoch(self, text: bytes, found: Columns) -> Columns:
-        """Columns of a piece whose times exceed float precision, mostly epoch microseconds.
-
-        `found` is the result with float times.
-        """
-        if found.widest_us < _WHOLE_US and _DECIMAL.search(text) is None:
-            return found
-        # with three decimals everywhere, the text without its points says nanoseconds
-        whole, changed = _THREE_DECIMALS.subn(rb"\1\2", text)
-        if changed == text.count(b'"ts"'):
-            try:
-                better = self._filled(self._exact.decode(whole), text)
-            except (msgspec.DecodeError, OverflowError):  # a time below 1 has no digits before its point but 0
-                pass
-            else:
-                if better.widest_us < EXACT_US:
-                    return better
-        return self._one_by_one(self._raw.decode(text))
+        counts = Counter({"repaired": repairs} if repairs else {})
+        try:
+            return self._of_any(self._any.decode(text), counts)
+        except (msgspec.DecodeError, RecursionError):  # one of the events is to blame
+            with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                return self._one_by_one(self._raw.decode(text), counts)
+            return None
 
     def salvaged(self, piece: bytes) -> Columns:
         """Columns of the events that can be recovered from a damaged `piece`."""
-        objects: list[msgspec.Raw] = []
+        objects: list[bytes] = []
         text, repairs = repaired(piece)
-        lost = Counter({"repaired": repairs})
+        lost = Counter({"repaired": repairs} if repairs else {})
         for part in whole_objects(text):
             if isinstance(part, bytes):
-                objects.append(msgspec.Raw(part))
+                objects.append(part)
             else:
                 lost += part
-        found = self._one_by_one(objects)
-        found.counts += lost
-        return found
+        return self._one_by_one(objects, lost)
 
-    def _one_by_one(self, objects: Sequence[msgspec.Raw]) -> Columns:
-        """Decodes event by event: for pieces with events of unexpected types, or times that a float cannot hold."""
-        found, events = Columns(), list[Any]()
+    def _one_by_one(self, objects: Sequence[bytes | msgspec.Raw], counts: Counter[str]) -> Columns:
+        """Decodes entry by entry, where one of them cannot be read."""
+        entries = list[Any]()
         for raw in objects:
             try:
-                event = self._single.decode(raw)
-                fits = in_ns(event, EXACT_US) or (not _DECIMAL.search(raw) and in_ns(event, _WHOLE_US))
+                entries.append(self._single.decode(raw))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-                fits = False
-            if not fits:
-                event = as_event(raw, found.meta)
-                if isinstance(event, str):
-                    found.counts[event] += 1
-                    event = None
-            events.append(event)
-        return self._filled(events, b"".join(objects), objects, found)
+                counts.update(("unreadable", "entries"))
+        return self._of_any(entries, counts)
+
+    def _of_any(self, entries: Sequence[Any], counts: Counter[str]) -> Columns:
+        """Columns of entries of which some may be no event, or of a category of their own."""
+        found = Columns(counts=counts)
+        return self._filled([_as_kind(entry, found) for entry in entries], lambda: entries, found)
 
     def _filled(
-        self, events: list[Any], text: bytes, objects: Sequence[msgspec.Raw] = (), into: Columns | None = None
+        self, events: Sequence[Any], entries: Callable[[], Sequence[Any]], into: Columns | None = None
     ) -> Columns:
-        """Columns of `events` (None for an entry that is not an event), decoded from `text` and `objects`."""
+        """Columns of `events` (None for an entry that is none); `entries` gives the same with all arguments.
+
+        Raises _InexactError for times to be decoded as text.
+        """
         found = into or Columns()
         found.counts["entries"] += len(events)
-        merged = _by_kind(events)
-        flows = merged.pop(of.Flow, ())
+        kinds = _by_kind(events)
+        flows = kinds.pop(FLOW, [])
+        collective = False
+        for kind, some in kinds.items():
+            columns = _values(kind, some)
+            marks = columns.pop(MARKER, ())
+            collective |= marks.count(MISSING) < len(marks)
+            found.blocks[kind] = {name: self._column(name, values) for name, values in columns.items()}
+        if collective:
+            found.collectives += _collectives(entries(), events)
         if flows:
             found.counts["flow"] += len(flows)
-            if not _correlated(merged):
-                raws = zip(objects or self._raw.decode(text), events, strict=True)
-                found.arrows += filter(None, (arrow(raw) for raw, event in raws if isinstance(event, of.Flow)))
-        collective = False
-        for kind, some in merged.items():
-            columns = self._values(kind, some)
-            told = columns.pop("collective", ())
-            collective |= told.count(of.NOTHING) < len(told)
-            for times in (columns[name] for name in ("ts", "dur") if name in columns):
-                if isinstance(times[0], float):
-                    found.widest_us = max(found.widest_us, _widest(times))
-            found.blocks[kind.__name__] = {name: self._column(name, values) for name, values in columns.items()}
-        if collective:
-            _find_collectives(objects or self._raw.decode(text), events, found)
+            if not _correlated(found.blocks):
+                ends = ((one.ph, *map(number, (one.id, one.pid, one.tid)), in_ns(one.ts)) for one in flows)
+                found.arrows += (end for end in ends if end[-1] is not None and end[0] in ("s", "f"))
         return found
 
-    def _values(self, kind: type, events: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
-        """Transposes events of one kind into fields, including their arguments."""
-        names = kind.__struct_fields__  # type: ignore[attr-defined]
-        fields = dict(zip(names, zip(*map(msgspec.structs.astuple, events), strict=True), strict=True))
-        args = fields.pop("args", None)
-        if args is not None:
-            empty = EMPTY_ARGS[kind]
-            try:
-                rows = list(map(msgspec.structs.astuple, args))
-            except TypeError:  # some event has no arguments
-                rows = [msgspec.structs.astuple(one or empty) for one in args]
-            fields |= zip(empty.__struct_fields__, zip(*rows, strict=True), strict=True)
-        return fields
-
     def _column(self, name: str, values: Sequence[Any]) -> array[Any]:
-        if name in {"ts", "dur"}:  # int nanoseconds, if events were decoded one by one
-            return array("q" if isinstance(values[0], int) else "d", values)
+        if name in {"ts", "dur"}:
+            return _nanoseconds(name, values) if isinstance(values[0], msgspec.Raw) else _microseconds(values)
         if name == "value":
             return array("d", values)
-        if isinstance(values[0], msgspec.Raw):
+        if name in KEPT:
             return array("I", map(self.texts.__getitem__, map(bytes, values)))
         if name in {"name", "ph"}:
-            return array("I", map(self.texts.__getitem__, values))
+            try:
+                return array("I", map(self.texts.__getitem__, values))
+            except (TypeError, AttributeError):  # no text
+                return array("I", [self.texts["" if one is None else str(one)] for one in values])
         try:
             return array("q", values)
         except (TypeError, OverflowError):
             return array("q", map(number, values))
 
 
-def _events(times: type) -> Any:  # noqa: ANN401 - a type that is made at run time
-    """The union type of all events, with start times as float microseconds or int nanoseconds."""
-    kinds: list[Any] = list(MEANT)
-    return Union[tuple(kind if issubclass(kind, of.Flow) else kind[times] for kind in kinds)]  # noqa: UP007 - see above
-
-
-#: Correlation ids that are none.
-_NO_IDS: Final = (of.MISSING, None, 0, -1)
-
-
-def _correlated(kinds: Mapping[type, list[Any]]) -> bool:
-    """Whether there are calls or device events, all with correlation ids."""
-    some = [event.args for kind in ("Call", "Kernel", "Copy", "Memset") for event in kinds.get(of.KINDS[kind], ())]
-    return bool(some) and all(args is not None and args.correlation not in _NO_IDS for args in some)
-
-
-def _by_kind(events: Iterable[Any]) -> dict[type, list[Any]]:
+def _by_kind(events: Iterable[Any]) -> dict[str, list[Any]]:
     """Groups events by kind, without None."""
-    spelled: defaultdict[type, list[Any]] = defaultdict(list)
+    types: defaultdict[type, list[Any]] = defaultdict(list)
     for event in events:
-        spelled[type(event)].append(event)
-    spelled.pop(type(None), None)
-    kinds: defaultdict[type, list[Any]] = defaultdict(list)
-    for kind, some in spelled.items():
-        kinds[MEANT[kind]] += some
+        types[type(event)].append(event)
+    types.pop(type(None), None)
+    kinds: defaultdict[str, list[Any]] = defaultdict(list)
+    for one, some in types.items():
+        kinds[MEANT[one]] += some
     return kinds
 
 
-def _widest(times: Sequence[float]) -> float:
-    """The largest absolute time, ignoring NaN."""
-    low, high = min(times), max(times)
-    if low != low or high != high:  # noqa: PLR0124 - NaN at the beginning hides all others
-        known = [time for time in times if time == time] or [0.0]  # noqa: PLR0124
-        low, high = min(known), max(known)
-    return max(-low, high)
+def _values(kind: str, events: Sequence[Any]) -> dict[str, Sequence[Any]]:
+    """The fields of events of one kind, each as a sequence, those of their arguments among them."""
+    names = type(events[0]).__struct_fields__
+    fields = dict(zip(names, zip(*map(astuple, events), strict=True), strict=True))
+    args = fields.pop("args", None)
+    if args is not None:
+        empty = NO_ARGS[kind]
+        try:
+            rows = [*map(astuple, args)]
+        except TypeError:  # some event has no arguments
+            rows = [astuple(one or empty) for one in args]
+        fields |= zip(empty.__struct_fields__, zip(*rows, strict=True), strict=True)
+    return fields
 
 
-def _find_collectives(objects: Iterable[msgspec.Raw], events: Sequence[Any], found: Columns) -> None:
-    """Collect the fields of collective operators and kernels, which few events have."""
-    places: Counter[type] = Counter()
-    for raw, event in zip(objects, events, strict=True):
-        if event is None:
-            continue
-        kind = MEANT[type(event)]
-        if issubclass(ARGS.get(kind, msgspec.Struct), of.Linked) and _COLLECTIVE in bytes(raw):
-            with suppress(ValueError, RecursionError, AttributeError):  # invalid JSON in what the decoder skips
-                args = json.loads(bytes(raw).decode("utf-8", "replace"), strict=False).get("args")
-                fields = {name: args[key] for name, key in of.COLLECTIVE.items() if args.get(key) is not None}
-                if "collective" in fields:
-                    found.collectives.append((kind.__name__, places[kind], fields))
-        places[kind] += 1
+def _nanoseconds(name: str, texts: Sequence[msgspec.Raw]) -> array[int]:
+    """The times that texts tell in µs; raises _InexactError for an event without a start."""
+    text = b",".join(map(bytes, texts))
+    if _THREE_DECIMALS.fullmatch(text):
+        return array("q", map(int, text.replace(b".", b"").split(b",")))
+    times = array("q", [MISSING if ns is None else ns for ns in map(in_ns, texts)])
+    if name == "ts" and MISSING in times:
+        raise _InexactError
+    return times
+
+
+def _microseconds(values: Sequence[Any]) -> array[float]:
+    """Times as floats; raises _InexactError where these would not hold them."""
+    try:
+        times = array("d", values)
+    except (TypeError, OverflowError):
+        raise _InexactError from None
+    known = times if times == times else [time for time in times if time == time]  # noqa: PLR0124 - without NaN
+    widest = max(map(abs, (min(known, default=0.0), max(known, default=0.0))))
+    if widest < EXACT_US or (widest < _WHOLE_US and {*map(type, values)} == {int}):
+        return times
+    raise _InexactError
+
+
+#: The process of a GPU's counters, and the phases of arrows.
+_COUNTERS: Final = re.compile(r"GPU (\d{1,9}) Counters")
+_FLOWS: Final = ("s", "t", "f")
+#: Category by process name, in traces of the first profilers, which write no categories.
+_WITHOUT_CATEGORY: Final = {"CPU functions": "cpu_op", "CUDA functions": "kernel"}
+#: Name of allocations in torch 1.9 and 1.10, which write no category for them.
+_ALLOCATION: Final = "[memory]"
+
+
+def _as_kind(entry: Any, found: Columns) -> Any:  # noqa: ANN401 - types that are made at run time
+    """An entry of the list as an event of its kind; None for what is none, which is counted in what is `found`."""
+    if type(entry) is not AnyEvent:
+        found.counts["no object"] += 1
+        return None
+    kind = KIND_OF.get(entry.cat) if isinstance(entry.cat, str) else None
+    kind = kind or _odd_kind(entry, found)
+    if kind is not None and kind != FLOW and in_ns(entry.ts) is None:
+        found.counts["no time"] += 1
+        kind = None
+    if kind is None:
+        return None
+    made = TYPE_OF[kind]
+    fields = {name: getattr(entry, name) for name in made.__struct_fields__}
+    if kind in ARGS:
+        given = entry.args if type(entry.args) is AnyArgs else NO_ARGS_OF_ANY
+        keys = ARGS[kind].__struct_encode_fields__
+        fields["args"] = ARGS[kind](*(getattr(given, attribute(key)) for key in keys))
+    return made(**fields)
+
+
+def _odd_kind(event: Any, found: Columns) -> str | None:  # noqa: ANN401 - the type is made at run time
+    """The kind of an event of another category or of none, which is changed to be as others are.
+
+    Names of processes and threads are added to what is `found`, and what has no kind is counted there.
+    """
+    args = event.args if type(event.args) is AnyArgs else NO_ARGS_OF_ANY
+    if event.ph == "M":
+        found.counts["name"] += 1
+        pid, tid = number(event.pid), number(event.tid)
+        whole = event.name == "process_name"
+        if (
+            isinstance(args.name, str)
+            and pid != MISSING
+            and (whole or (event.name == "thread_name" and tid != MISSING))
+        ):
+            found.names.append((pid, None if whole else tid, args.name))
+        return None
+    if isinstance(event.cat, str):
+        return _old_kind(event, args, found.counts)
+    if event.ph == "X" and isinstance(event.pid, str) and (category := _WITHOUT_CATEGORY.get(event.pid)):
+        kind = KIND_OF[category]
+        if kind == "Kernel":  # the thread is the device there
+            event.args = AnyArgs(device=event.tid)
+        return kind
+    if event.ph in ("i", "I"):
+        if event.name == _ALLOCATION:
+            return "Memory"
+        found.counts["mark"] += 1
+    elif event.ph == "C" and (device := _COUNTERS.fullmatch(str(event.pid))) and type(args.nameless) in (int, float):
+        event.args = AnyArgs(device=int(device[1]), nameless=args.nameless)
+        return "Counter"
+    else:
+        found.counts["no category" if isinstance(event.ph, str) else "no event"] += 1
+    return None
+
+
+def _old_kind(event: Any, args: Any, counts: Counter[str]) -> str | None:  # noqa: ANN401 - as above
+    """The kind of an event of torch 1.8 to 1.10, with its arguments as called later; others are counted."""
+    kind = OLD.get(event.cat)
+    if kind is None:
+        unknown = f"category {event.cat}" if bytes(event.ts) else "no time"
+        counts["flow" if event.ph in _FLOWS else unknown] += 1
+        return None
+    for key, old in OLD_KEYS.items():
+        if getattr(args, attribute(key)) == getattr(NO_ARGS_OF_ANY, attribute(key)):
+            setattr(args, attribute(key), getattr(args, attribute(old)))
+    if kind != "Op" or not str(event.name).startswith(STEP):
+        return kind
+    event.args = AnyArgs(External_id=args.External_id)
+    return "Annotation"
+
+
+def _correlated(blocks: Mapping[str, Block]) -> bool:
+    """Whether there are calls or device events, all with correlation ids."""
+    ids = [blocks[kind]["correlation"] for kind in ("Call", "Kernel", "Copy", "Memset") if kind in blocks]
+    return bool(ids) and all(min(some) > 0 for some in ids)
+
+
+def _collectives(entries: Sequence[Any], events: Sequence[Any]) -> Iterator[tuple[str, int, dict[str, Any]]]:
+    """The fields of collective operators and kernels, which few events have."""
+    places: Counter[str] = Counter()
+    for entry, event in zip(entries, events, strict=True):
+        if event is not None:
+            kind = MEANT[type(event)]
+            if MARKER in ARGS.get(kind, AnyEvent).__struct_fields__ and type(entry.args) is AnyArgs:
+                fields = {name: getattr(entry.args, attribute(key)) for name, key in COLLECTIVE.items()}
+                fields = {name: value for name, value in fields.items() if value is not None and value != MISSING}
+                if MARKER in fields:
+                    yield kind, places[kind], fields
+            places[kind] += 1
 
 
 # Repair of invalid JSON.

@@ -20,13 +20,13 @@ from kanalyze.counter_model import GPU_METRICS
 from kanalyze.device_limits import capabilities, memory_bandwidth_bytes_per_s, plausible
 from kanalyze.machinery import give_back, one_blas_thread
 from kanalyze.model import COLLECTIVE_DETAIL, DEVICES, NOTES, PROCESSES
-from kanalyze.readers.torch.events import ARGS, COLLECTIVE, KEPT, MEANT, MISSING, Arrow, number
+from kanalyze.readers.torch.events import COLLECTIVE, KEPT, KINDS, LINKS, MISSING, number
 from kanalyze.tools import amd_target, is_amd
 
 if TYPE_CHECKING:
     from array import array
 
-    from kanalyze.readers.torch.columns import Columns
+    from kanalyze.readers.torch.columns import Arrow, Columns
     from kanalyze.readers.torch.pieces import Part
 
     Note = tuple[str, int | None, int | None, str]
@@ -55,8 +55,8 @@ class Frames:
     """All frames of a trace.
 
     Attributes:
-        events: By the name of a kind (the classes of :mod:`kanalyze.readers.torch.events`) its events, sorted by
-            `start_ns`; columns as the class has them, but for times, which are `start_ns` and `dur_ns`.
+        events: By the name of a kind (:data:`kanalyze.readers.torch.events.KINDS`) its events, sorted by `start_ns`;
+            columns: start_ns, dur_ns, pid, tid, name, and the arguments of the kind.
         collectives: Kind, row in that frame, and fields of each collective.
         properties: The trace's own properties.
         names: Names of processes and threads: (process id, thread id or None, name).
@@ -76,18 +76,18 @@ class Frames:
         return self.events[kind] if kind in self.events else pl.DataFrame(schema=_SCHEMAS[kind])
 
 
-def _schema(kind: type) -> dict[str, type[pl.DataType]]:
-    """The columns of the frame of a kind of events."""
-    fields = [name for one in (kind, ARGS.get(kind)) for name in getattr(one, "__struct_fields__", ())]
-    types = {name: pl.Categorical if name in _TEXTS else pl.Int64 for name in fields if name not in _NO_COLUMNS}
-    return {_TIMES.get(name, name): pl.Float64 if name == "value" else dtype for name, dtype in types.items()}
-
-
-#: Fields of events that are no columns, and the columns of those that are times.
-_NO_COLUMNS: Final = ("args", "collective")
+#: The columns of times.
 _TIMES: Final = {"ts": "start_ns", "dur": "dur_ns"}
 
-_SCHEMAS: Final = {kind.__name__: _schema(kind) for kind in MEANT.values()}
+
+def _schema(kind: str) -> dict[str, pl.DataType]:
+    """The columns of the frame of a kind of events."""
+    fields = ("start_ns", "pid", "tid", *(("ph", "id") if kind in LINKS else ("dur_ns", "name")), *KINDS[kind])
+    own = {"value": pl.Float64()} | dict.fromkeys(_TEXTS, pl.Categorical())
+    return {name: own.get(name, pl.Int64()) for name in fields}
+
+
+_SCHEMAS: Final = {kind: _schema(kind) for kind in KINDS}
 
 
 def frames_of(parts: list[Part]) -> Frames:
@@ -100,7 +100,7 @@ def frames_of(parts: list[Part]) -> Frames:
     for columns, _ in pieces:
         counts.update(columns.counts)
     found.counts = {word: count for word, count in counts.items() if count}
-    found.names = list(dict.fromkeys(name for columns, _ in pieces for name in _names(columns.meta)))
+    found.names = list(dict.fromkeys(name for columns, _ in pieces for name in columns.names))
     # the rows are those in the pieces, until the frames are sorted
     collectives = _collectives([columns for columns, _ in pieces])
     for kind in dict.fromkeys(kind for columns, _ in pieces for kind in columns.blocks):
@@ -187,17 +187,6 @@ def _collectives(pieces: Sequence[Columns]) -> pl.DataFrame:
             rows.append({**texts, **dict.fromkeys(_WHOLE), **whole, "kind": kind, "row": begins[kind] + place})
         begins.update({kind: len(block["ts"]) for kind, block in piece.blocks.items()})
     return pl.DataFrame(rows, schema=_COLLECTIVE)
-
-
-def _names(meta: Sequence[dict[str, Any]]) -> list[tuple[int, int | None, str]]:
-    found: list[tuple[int, int | None, str]] = []
-    for event in meta:
-        what, args, pid, tid = event.get("name"), event.get("args"), number(event.get("pid")), number(event.get("tid"))
-        name = args.get("name") if isinstance(args, dict) else None
-        known = what == "process_name" or (what == "thread_name" and tid != MISSING)
-        if isinstance(name, str) and pid != MISSING and known:
-            found.append((pid, tid if what == "thread_name" else None, name))
-    return found
 
 
 # Maps frames of a trace to kinds of events (:class:`kanalyze.readers.torch.frames.Frames`).

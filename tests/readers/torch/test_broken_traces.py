@@ -153,7 +153,7 @@ LINES = OP.replace('"ph"', '\n    "ph"').replace('"ts"', '\n    "ts"')
         (OP.replace("10.5", "-10.5"), {"op events at negative times": 1}, ["aten::mm"]),
         (OP.replace("10.5", "null"), {"events without a time": 1}, []),
         (OP.replace("10.5", "1e400"), {"events without a time": 1}, []),
-        (OP.replace("10.5", "9" * 5000), {LOST: 1}, []),
+        (OP.replace("10.5", "9" * 5000), {"events without a time": 1}, []),
         (OP.replace("10.5", "1e99999999999999999999"), {"events without a time": 1}, []),
         (OP.replace("10.5", '"soon"'), {"events without a time": 1}, []),
         (OP.replace("aten", "\\" * 2001), {LOST: 1}, []),
