@@ -12,15 +12,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.counter_model import (
-    INSTRUCTIONS,
-    LAUNCH_NUMBERS,
-    METRICS,
-    RULE_RESULTS,
-    SAMPLE_TABLES,
-    SOURCE_FILES,
-    SYMBOLS,
-)
+from kanalyze import counter_model
 from kanalyze.errors import CannotTellError
 from kanalyze.schema import Column, Table, columns
 from kanalyze.tools import NAMES, recorders
@@ -441,13 +433,13 @@ READER_TABLES: Final = {
         COMPILED_KERNELS,
         SOURCE_LINES,
         LOOP_PASSES,
-        METRICS,
-        RULE_RESULTS,
-        INSTRUCTIONS,
-        SOURCE_FILES,
-        LAUNCH_NUMBERS,
-        SYMBOLS,
-        *SAMPLE_TABLES,
+        counter_model.METRICS,
+        counter_model.RULE_RESULTS,
+        counter_model.INSTRUCTIONS,
+        counter_model.SOURCE_FILES,
+        counter_model.LAUNCH_NUMBERS,
+        counter_model.SYMBOLS,
+        *counter_model.SAMPLE_TABLES,
         NOTES,
     )
 }

@@ -6,20 +6,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kanalyze.decoder.fields import (
-    OTHER,
-    WAY,
-    by_name,
-    exact,
-    headed,
-    in_groups,
-    listed,
-    looked_up,
-    snake,
-    taken_apart,
-    type_of,
-    types_of,
-)
+from kanalyze.decoder import fields as tables
 
 if TYPE_CHECKING:
     from kanalyze.decoder.fields import Fields, Spelled
@@ -59,33 +46,33 @@ def operation_of(word: str) -> str:
     bare, before = word, ""
     while bare and bare != before:
         before, bare = bare, re.sub(_NOISE, "", bare)
-    name = snake(bare or before or word).strip("_")
-    return by_name("aten operations").get(name, name)
+    name = tables.snake(bare or before or word).strip("_")
+    return tables.by_name("aten operations").get(name, name)
 
 
 def functor(text: str) -> Functor | None:
     """Decodes the functor in a template argument; None if it is not one."""
     given: tuple[str, ...] = ()
-    inner = taken_apart(text)
+    inner = tables.taken_apart(text)
     for _ in range(_DEEPEST):
         at = _WRAPPERS.get(inner.word)
         if at is None or at >= len(inner.args):
             break
         if not given:  # the types in the wrapper's arguments, result last, without that of a scalar operand
-            given = types_of(inner.args[:at]) if at > 1 else ()
+            given = tables.types_of(inner.args[:at]) if at > 1 else ()
             given = {"AUnaryFunctor": given[1:], "BUnaryFunctor": (*given[:1], *given[2:])}.get(inner.word, given)
-        inner = taken_apart(inner.args[at])
-    if type_of(inner.word) or not re.match(r"[A-Za-z_]", inner.word):
+        inner = tables.taken_apart(inner.args[at])
+    if tables.type_of(inner.word) or not re.match(r"[A-Za-z_]", inner.word):
         return None
     *takes, gives = given or (None,)
-    return Functor(inner.word, tuple(takes) or _lambda(inner) or types_of(inner.args[:1]), gives)
+    return Functor(inner.word, tuple(takes) or _lambda(inner) or tables.types_of(inner.args[:1]), gives)
 
 
 def _lambda(inner: Spelled) -> tuple[str, ...]:
     """The parameter types of the innermost lambda: ``{lambda(float)#1}`` or ``[lambda(float) (instance 1)]``."""
     _, found, behind = inner.text.rpartition("lambda(")
     takes = behind.partition(")")[0] if found else ""
-    return types_of(part.strip() for part in takes.split(",")) if takes else ()
+    return tables.types_of(part.strip() for part in takes.split(",")) if takes else ()
 
 
 def named_functor(words: tuple[str, ...]) -> Functor | None:
@@ -116,7 +103,7 @@ _RANDOM: Final = (
 def aten(name: Spelled) -> Fields | None:
     """Decodes kernels of ATen by function name, with or without namespace."""
     word, inside = name.word, name.function.startswith("at::")
-    if word in exact("aten elementwise"):
+    if word in tables.exact("aten elementwise"):
         return _elementwise(name)
     if word == "reduce_kernel" and (inside or name.arg(2).partition("<")[0].endswith("ReduceOp")):
         return _reduce(name)
@@ -125,12 +112,12 @@ def aten(name: Spelled) -> Fields | None:
     if word.startswith("distribution_"):
         found = re.search(_RANDOM, name.text)
         fields = {"family": "random", "operation": found[1] if found else None, "library": "aten"}
-        return {**fields, "vector": name.number(1), "accumulator_type": type_of(name.arg(0))}
+        return {**fields, "vector": name.number(1), "accumulator_type": tables.type_of(name.arg(0))}
     return _own(name, inside=inside)
 
 
 def _elementwise(name: Spelled) -> Fields:
-    at, width = exact("aten elementwise")[name.word]
+    at, width = tables.exact("aten elementwise")[name.word]
     text = name.arg(int(at or 0))
     what = named_functor(name.args) if name.mangled else functor(text) if text else None
     indexed = name.word in {"index_elementwise_kernel", "_scatter_gather_elementwise_kernel"}
@@ -140,7 +127,7 @@ def _elementwise(name: Spelled) -> Fields:
     if what is None:
         return fields
     fields |= what.fields
-    family = by_name("aten families").get(fields["operation"].removesuffix("_backward"), "elementwise")
+    family = tables.by_name("aten families").get(fields["operation"].removesuffix("_backward"), "elementwise")
     fields["family"] = "index" if indexed and family != "copy" else family
     typed = re.fullmatch(_TYPED, name.word) or "gpu_kernel_impl" in text
     return fields | _typed(name, what, fields["operation"], family) if typed else fields
@@ -153,7 +140,7 @@ def _typed(name: Spelled, what: Functor, operation: str, family: str) -> Fields:
     cast = re.search(r"WithCast\b|gpu_kernel_impl<", name.text)  # at run time, from any type
     if operation == "copy":  # the types of the lambda; float8 is one of several types
         to = re.match(r"(bfloat16|float16|float8)_copy", what.name)
-        output = type_of(to[1]) if to else first
+        output = tables.type_of(to[1]) if to else first
         return {"output_type": output} if cast and not to else {"input_types": takes[:1], "output_type": output}
     if cast:
         return {"accumulator_type": first}
@@ -175,7 +162,7 @@ def _reduce(name: Spelled) -> Fields:
     text = name.arg(2)
     if what := functor(text) if text else None:
         fields |= {"functor": what.name, "operation": operation_of(what.name)}
-    return fields | in_groups(re.match(r"(?:\w+::)*ReduceOp<(?P<input_types>[\w:]+(?:<[\w:]+>)?),", text))
+    return fields | tables.in_groups(re.match(r"(?:\w+::)*ReduceOp<(?P<input_types>[\w:]+(?:<[\w:]+>)?),", text))
 
 
 def _multi_tensor(name: Spelled) -> Fields:
@@ -194,9 +181,9 @@ def _multi_tensor(name: Spelled) -> Fields:
     elif inner:
         behind = name.args[name.args.index(applied) + 1 :]
         operator = operation_of(_last_scope(behind[0])) if behind else ""
-        plain = operator and not type_of(operator)
+        plain = operator and not tables.type_of(operator)
         fields["operation"] = _FOREACH.get(operator, operator) if plain else operation_of(inner)
-    return fields | {"input_types": types_of(re.findall(r"<([\w:]+)", applied)[:1])}
+    return fields | {"input_types": tables.types_of(re.findall(r"<([\w:]+)", applied)[:1])}
 
 
 def _last_scope(text: str) -> str:
@@ -206,23 +193,23 @@ def _last_scope(text: str) -> str:
 
 def _own(name: Spelled, *, inside: bool) -> Fields | None:
     """Decodes a kernel with a name of its own; an unknown one gets library and operation only."""
-    known = ("sort", "topk", "aten") if "::mbtopk::" in name.function else exact("aten functions").get(name.word)
+    known = ("sort", "topk", "aten") if "::mbtopk::" in name.function else tables.exact("aten functions").get(name.word)
     if known is None:
         if not inside and not re.match(r"(?:c10d?|at_cuda_detail)::(?!cub|thrust)", name.function):
             return None
         told = operation_of(name.word)
-        return {"library": "aten", "operation": told or None, **in_groups(re.search(WAY, told))}
-    fields = headed(known)
+        return {"library": "aten", "operation": told or None, **tables.in_groups(re.search(tables.WAY, told))}
+    fields = tables.headed(known)
     if fields["family"] in {"softmax", "normalization", "loss", "pooling", "resample", "conv", "scan"}:
-        fields["input_types"] = types_of(name.args[:1]) if not name.mangled else ()
+        fields["input_types"] = tables.types_of(name.args[:1]) if not name.mangled else ()
     if fields.get("operation") == "layer_norm" and name.flag(_RMS_NORM.get(name.word, len(name.args))):
         fields["operation"] = "rms_norm"
     elif name.word.startswith("softmax_warp_"):
         fields["operation"] = "log_softmax" if name.flag(4) else "softmax"
-        fields |= {"output_type": type_of(name.arg(1)), "accumulator_type": type_of(name.arg(2))}
+        fields |= {"output_type": tables.type_of(name.arg(1)), "accumulator_type": tables.type_of(name.arg(2))}
     elif "SoftMax" in name.word:
         first = 1 if name.number(0) is not None else 0
-        types = types_of(name.args[first : first + 3]) if not name.mangled else ()
+        types = tables.types_of(name.args[first : first + 3]) if not name.mangled else ()
         fields |= {"operation": "log_softmax" if "LogSoftMax" in name.text else "softmax", "input_types": types[:1]}
         if len(types) == len(("input", "accumulator", "output")):
             fields |= {"accumulator_type": types[1], "output_type": types[2]}
@@ -239,7 +226,7 @@ _NAME: Final = r"(?:\w+?_)?triton_(poi|red|per|tem|for|spl|unk)_fused(?:_(\w*?))
 _REDUCING: Final = ("softmax", "normalization", "reduce", "scan", "sort", "loss")
 #: Families that tell what a kind of kernel does, and the family where no operator or several tell.
 _TELLING: Final = {
-    "tem": (("gemm", "conv", "attention"), OTHER),
+    "tem": (("gemm", "conv", "attention"), tables.OTHER),
     "red": (_REDUCING, "reduce"),
     "per": (_REDUCING, "reduce"),
     "spl": (("scan",), "scan"),
@@ -265,14 +252,14 @@ def inductor(name: Spelled) -> Fields | None:
         return None
     found = re.match(_NAME, name.text)
     if not found:
-        template = looked_up("inductor templates", name.text)
+        template = tables.looked_up("inductor templates", name.text)
         return {**template, "kind": "template"} if "family" in template else template or None
     kind, text, ordinal = found.groups()
-    fused = operators(text, listed("aten operators")) if text else ()
+    fused = operators(text, tables.listed("aten operators")) if text else ()
     family, operation = _family(kind, fused)
     return {
         "library": "inductor",
-        "kind": by_name("inductor kinds").get(kind),
+        "kind": tables.by_name("inductor kinds").get(kind),
         "fused": fused,
         "ordinal": int(ordinal) if ordinal else None,
         "family": family,
@@ -286,9 +273,9 @@ def _family(kind: str, fused: Sequence[str]) -> tuple[str, str | None]:
 
     A pointwise one is elementwise, unless all operators except for views share another family: copy, gather, fill.
     """
-    families = {operator: by_name("inductor families").get(operator, "elementwise") for operator in fused}
+    families = {operator: tables.by_name("inductor families").get(operator, "elementwise") for operator in fused}
     if kind == "poi":
-        views = by_name("views")
+        views = tables.by_name("views")
         telling = {operator: family for operator, family in families.items() if operator not in views} or families
         wanted: Collection[str] = ("copy", "index", "embedding", "fill", "random", "pooling", "resample")
         default = "elementwise"
@@ -296,7 +283,7 @@ def _family(kind: str, fused: Sequence[str]) -> tuple[str, str | None]:
         wanted, default = _TELLING[kind]
         telling = {operator: family for operator, family in families.items() if family in wanted}
     else:
-        return OTHER, None
+        return tables.OTHER, None
     kinds = {*telling.values()}
     family = next(iter(kinds)) if len(kinds) == 1 else default
     return family if family in wanted else default, next(iter(telling)) if len(telling) == 1 else None

@@ -191,8 +191,8 @@ def _without_kernels(path: Path, text: bytes) -> UnknownFormatError:
 
 # What pages of launches tell: launches, metrics and results of rules.
 
-#: Columns required of a page.
-_HEADINGS: Final = {"details": ("Section Name", "Metric Name", "Metric Unit", "Metric Value"), "raw": ()}
+#: Columns required of the details page.
+_HEADINGS: Final = ("Section Name", "Metric Name", "Metric Unit", "Metric Value")
 
 _WITHOUT_RAW: Final = (
     "only what ncu's details page prints is known; print the raw page, too: ncu --import … --csv --page raw"
@@ -218,11 +218,21 @@ def measured(details: PagesFile | None, raw: PagesFile | None) -> Measured:
         launches.append(_launches(rows))
         values.append(_metrics(raw.path, "the raw page", printed))
     if details is not None:
-        rows = _numbered(details, pl.concat([page.rows for page in _of_kind(details, "details")], how="diagonal"))
+        pages = _of_kind(details, "details")
+        if lacking := [name for name in _HEADINGS if any(name not in page.rows.columns for page in pages)]:
+            raise damaged(details.path, "its headings", f"no column {lacking[0]!r}")
+        rows = _numbered(details, pl.concat([page.rows for page in pages], how="diagonal"))
         launches.append(_launches(rows))
         if raw is not None:
             _check_same(details.path, raw.path, *reversed(launches))
-        found = _metrics(details.path, "the details page", _detailed(rows))
+        detailed = rows.filter(pl.col("Metric Name") != "").select(
+            *("event_id", "Grid Size", "Block Size"),
+            label="Metric Name",
+            text="Metric Value",
+            unit=pl.col("Metric Unit").fill_null(""),
+            section=pl.col("Section Name").replace(SECTIONS),
+        )
+        found = _metrics(details.path, "the details page", detailed)
         if unknown := found.select(pl.col("metric").filter(~pl.col("known")).n_unique()).item():
             effect = "they have their label for a name, and no table but metrics shows them"
             notes.append(("metrics of unknown label", unknown, None, effect))
@@ -254,9 +264,6 @@ def _of_kind(file: PagesFile, kind: str) -> list[Page]:
     found = file.of(kind)
     if not found:
         raise damaged(file.path, "its headings", f"no {kind} page is in it")
-    lacking = [name for name in _HEADINGS[kind] if any(name not in page.rows.columns for page in found)]
-    if lacking:
-        raise damaged(file.path, "its headings", f"no column {lacking[0]!r}")
     return found
 
 
@@ -343,29 +350,21 @@ _NAMED: Final = pl.DataFrame(
 )
 
 
-def _detailed(rows: pl.DataFrame) -> pl.DataFrame:
-    """A row for each metric on the details page: :func:`_metrics` has the columns."""
-    return rows.filter(pl.col("Metric Name") != "").select(
-        "event_id",
-        "Grid Size",
-        "Block Size",
-        label="Metric Name",
-        text="Metric Value",
-        unit=pl.col("Metric Unit").fill_null(""),
-        section=pl.col("Section Name").replace(SECTIONS),
-    )
-
-
 def _metrics(path: Path, where: str, printed: pl.DataFrame) -> pl.DataFrame:
     """The metrics of a page, by ncu metric name: columns event_id, section, metric, value, text, unit, known.
 
     `printed` has the columns event_id, section, label, text, unit, and the launch's columns of :data:`_REPEATED`; rows
-    without a value are left out. Column known is false for labels without a known metric name. Raises
-    DamagedReportError if the numbers can be read in two ways, and nothing on the page decides.
+    without a value are left out. Column known is false for labels without a known metric name.
     """
-    texts = printed.select("text", plain=pl.col("text").str.strip_chars()).unique().filter(~missing("plain"))
+    plain = pl.col("text").str.strip_chars()
+    texts = printed.select("text", plain=plain).unique().filter(~missing("plain"))
+    repeated = (
+        (text, product(size))
+        for label, column in _REPEATED.items()
+        for text, size in printed.filter(label=label).select(plain, column).unique().drop_nulls().iter_rows()
+    )
     try:
-        way = separators(texts.get_column("plain"), _sizes(printed))
+        way = separators(texts.get_column("plain"), repeated)
     except AmbiguousError as error:
         raise damaged(path, where, f"{error}; print it with LC_ALL=C") from error
     units = {unit: base_unit(unit) for unit in printed.get_column("unit").unique()}
@@ -393,14 +392,6 @@ _REPEATED: Final = {
     "Block Size": "Block Size",
     "launch__block_size": "Block Size",
 }
-
-
-def _sizes(printed: pl.DataFrame) -> Iterator[tuple[str, int]]:
-    """Metrics of a page that repeat a launch column, with text and known value: they reveal the number format."""
-    for label, column in _REPEATED.items():
-        told = printed.filter(pl.col("label") == label).select(pl.col("text").str.strip_chars(), column).unique()
-        for text, size in told.drop_nulls().iter_rows():
-            yield text, product(size)
 
 
 def _rules(path: Path, rows: pl.DataFrame) -> pl.DataFrame:

@@ -54,11 +54,10 @@ _OF_LAUNCH: Final = {
 
 def module() -> ModuleType | None:
     """The module ncu_report, if installed, loadable and recent enough (2026.3) to describe sections."""
-    try:
+    with suppress(ImportError, OSError):
         found = import_module("ncu_report")  # optional, and it loads libraries of 50 MB
-    except (ImportError, OSError):
-        return None
-    return found if hasattr(getattr(found, "IAction", None), "sections") else None
+        return found if hasattr(getattr(found, "IAction", None), "sections") else None
+    return None
 
 
 def unreadable(path: Path, program: str, said: Iterable[str]) -> ExportError:
@@ -267,14 +266,12 @@ def _marks(action: Any) -> dict[str, list[str]]:  # noqa: ANN401 - as above
 
 def plain(message: str) -> str:
     """A rule message as printed on ncu's pages: links become their text, and the address if it is on the web."""
-    return _LINK.sub(_link, message)
 
-
-def _link(match: re.Match[str]) -> str:
-    if match[1] == "url":
+    def shown(match: re.Match[str]) -> str:
         text, _, address = match[2].partition(":")
-        return f"{text} ({address})"
-    return match[2].rpartition(":")[2]
+        return f"{text} ({address})" if match[1] == "url" else match[2].rpartition(":")[2]
+
+    return _LINK.sub(shown, message)
 
 
 # Instructions and source files of kernels, read in a child process.

@@ -15,19 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
+from kanalyze import model
 from kanalyze.counter_model import CPU_SAMPLES, SYMBOLS
 from kanalyze.errors import UnknownFormatError
 from kanalyze.files import Payload
-from kanalyze.model import (
-    COMMUNICATOR_CALLS,
-    EVENT_RECORDS,
-    EVENTS,
-    GRAPH_NODES,
-    KINDS,
-    RANGE_DETAIL,
-    READER_TABLES,
-    reader_table,
-)
 from kanalyze.readers.nsys import tables as nsys
 from kanalyze.readers.nsys.samples import Samples, gpu_metrics, network_metrics
 from kanalyze.readers.nsys.tables import DETAILS, Details, Labels, Machine, Seen, notes, streams
@@ -161,18 +152,18 @@ class NsysTables:
         for trace, kinds in nsys.TRACES.items():
             if found.intersection(kinds) or settings.get(f"PROCESS_0:{trace}") == "true":
                 found.update(kinds)
-        return tuple(kind for kind in KINDS if kind in found)
+        return tuple(kind for kind in model.KINDS if kind in found)
 
     def events(self, kind: str) -> pl.DataFrame:
         """The events of one kind, as :data:`kanalyze.model.EVENTS`."""
         specs = [spec for spec in nsys.EVENT_TABLES if spec.kind == kind and spec.table in self._database.tables]
         frames = [self._ranges() if kind == "range" else self._events_of(spec) for spec in specs]
-        return pl.concat(frames) if frames else EVENTS.empty()
+        return pl.concat(frames) if frames else model.EVENTS.empty()
 
     def table(self, name: str) -> pl.DataFrame:
         """One of the other tables of :data:`kanalyze.model.READER_TABLES`."""
         tables: dict[str, Callable[[], pl.DataFrame]] = {
-            **{side: partial(self._side_table, READER_TABLES[side]) for side in DETAILS},
+            **{side: partial(self._side_table, model.READER_TABLES[side]) for side in DETAILS},
             "range_detail": self._range_detail,
             "communicator_calls": lambda: communicator_calls(
                 self._database, self._first_ids[nsys.RANGES], self._seen.undecoded
@@ -192,7 +183,7 @@ class NsysTables:
             "network_metrics": partial(network_metrics, self._database),
             "notes": lambda: notes(self._database, self._seen),
         }
-        return reader_table(name, tables, self._database.path)
+        return model.reader_table(name, tables, self._database.path)
 
     def mapped(self, name: str, transform: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
         """See :class:`kanalyze.schema.PartedSource`."""
@@ -241,7 +232,7 @@ class NsysTables:
         for column in table.columns:
             if not column.nullable and (missing := nulls.item(0, column.name)):
                 raise self._database.damaged(source, f"{missing:,} rows have no {column.name}")
-        for name in ("start_ns", "dur_ns") if table is EVENTS else ():  # sums and differences would overflow
+        for name in ("start_ns", "dur_ns") if table is model.EVENTS else ():  # sums and differences would overflow
             low, high = frame.select(low=pl.col(name).min(), high=pl.col(name).max()).row(0)
             if low is not None and max(-low, high) > _LATEST_NS:
                 raise self._database.damaged(source, f"a time ({name}) is out of all bounds")
@@ -273,7 +264,7 @@ class NsysTables:
         if self._seen.endless[spec.table]:
             frame = frame.with_columns(pl.col("dur_ns").fill_null(0))
         # the kind comes last, because constant columns of a complete frame take no memory
-        return self._numbered(EVENTS, spec.table, frame.with_columns(_kind(spec.kind)))
+        return self._numbered(model.EVENTS, spec.table, frame.with_columns(_kind(spec.kind)))
 
     def _ranges(self) -> pl.DataFrame:
         made = self._range_rows.select(
@@ -284,7 +275,7 @@ class NsysTables:
             dur_ns=pl.col("end") - pl.col("start"),
             thread_id=nsys.thread_of("globalTid"),
         )
-        return self._as_declared(EVENTS, nsys.RANGES, made.with_columns(_kind("range")))
+        return self._as_declared(model.EVENTS, nsys.RANGES, made.with_columns(_kind("range")))
 
     @cached_property
     def _range_rows(self) -> pl.DataFrame:
@@ -311,7 +302,7 @@ class NsysTables:
 
     def _range_detail(self) -> pl.DataFrame:
         if nsys.RANGES not in self._database.tables:
-            return RANGE_DETAIL.empty()
+            return model.RANGE_DETAIL.empty()
         detail = self._range_rows.select(
             "event_id",
             "domain",
@@ -320,12 +311,12 @@ class NsysTables:
             end_thread_id=pl.when(pl.col("endGlobalTid") != pl.col("globalTid")).then(nsys.thread_of("endGlobalTid")),
             category=nsys.absent_as_null("category"),
         )
-        return self._as_declared(RANGE_DETAIL, nsys.RANGES, detail)
+        return self._as_declared(model.RANGE_DETAIL, nsys.RANGES, detail)
 
     def _event_records(self) -> pl.DataFrame:
         source = nsys.EVENT_RECORDS
         if source not in self._database.tables:
-            return EVENT_RECORDS.empty()
+            return model.EVENT_RECORDS.empty()
         made = self._database.integers(source, nsys.EVENT_RECORD_COLUMNS, self._machine.to_gpu).select(
             "device",
             process_id=nsys.process_of("globalPid"),
@@ -335,13 +326,13 @@ class NsysTables:
             cuda_event_id="eventId",
             record_id=nsys.known_id("eventSyncId"),
         )
-        return self._as_declared(EVENT_RECORDS, source, made)
+        return self._as_declared(model.EVENT_RECORDS, source, made)
 
     def _graph_nodes(self) -> pl.DataFrame:
         """Nodes of executable graphs, joined with the nodes that they were instantiated from."""
         source = next((table for table in nsys.GRAPH_NODES if "graphNodeId" in self._database.columns(table)), None)
         if source is None:
-            return GRAPH_NODES.empty()
+            return model.GRAPH_NODES.empty()
         raw = self._database.integers(source, ("globalTid", "graphNodeId", "originalGraphNodeId"), lambda part: part)
         nodes = raw.drop_nulls().select(
             process_id=nsys.process_of("globalTid"),
@@ -350,7 +341,9 @@ class NsysTables:
             graph_id=nsys.graph_of_node("originalGraphNodeId"),
             original_node_id="originalGraphNodeId",
         )
-        return self._as_declared(GRAPH_NODES, source, nodes.drop_nulls("graph_exec_id").unique(maintain_order=True))
+        return self._as_declared(
+            model.GRAPH_NODES, source, nodes.drop_nulls("graph_exec_id").unique(maintain_order=True)
+        )
 
     def _symbols(self) -> pl.DataFrame:
         """Kernel functions by symbol name."""
@@ -382,7 +375,7 @@ class NsysTables:
 
 
 def _kind(kind: str) -> pl.Expr:
-    return pl.lit(kind, dtype=EVENTS.schema["kind"]).alias("kind")
+    return pl.lit(kind, dtype=model.EVENTS.schema["kind"]).alias("kind")
 
 
 # Payloads of NCCL's own NVTX ranges: communicator, message size, peer and root of each call.
@@ -413,12 +406,12 @@ def communicator_calls(database: TableFile, first_id: int, undecoded: dict[str, 
     """
     schemas = _schemas(database)
     if not schemas or "binaryData" not in database.columns(nsys.RANGES):
-        return COMMUNICATOR_CALLS.empty()
+        return model.COMMUNICATOR_CALLS.empty()
     blobs = database.frame(nsys.RANGES, {"binaryData": pl.Object}).get_column("binaryData").to_list()
     made = [{} if blob is None else _fields(blob, schemas) for blob in blobs]
     rows = [{"event_id": first_id + at, **found} for at, found in enumerate(made) if found]
     undecoded["payloads of ranges that cannot be decoded"] = made.count(None)
-    return pl.DataFrame(rows, schema=COMMUNICATOR_CALLS.schema)
+    return pl.DataFrame(rows, schema=model.COMMUNICATOR_CALLS.schema)
 
 
 def _schemas(database: TableFile) -> dict[int, dict[str, tuple[str, int]]]:

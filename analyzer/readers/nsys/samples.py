@@ -18,15 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from kanalyze.counter_model import (
-    CALL_STACKS,
-    CPU_SAMPLES,
-    GPU_METRICS,
-    NETWORK_METRICS,
-    PYTHON_SAMPLES,
-    SCHEDULING,
-    STACK_FRAMES,
-)
+from kanalyze import counter_model as model
 from kanalyze.files import DOMAIN, DOMAINS, MARK, Frame, PythonStack
 from kanalyze.readers.nsys.tables import RANGES, Labels, Named, process_of, thread_of
 
@@ -67,7 +59,7 @@ class Samples:
     def mapped_cpu_samples(self, transform: Callable[[pl.DataFrame], pl.DataFrame]) -> pl.DataFrame:
         """The samples part by part, in the order in which nsys wrote them, mapped by `transform`."""
         if not self._database.last_row(_SAMPLES):
-            return transform(CPU_SAMPLES.empty())
+            return transform(model.CPU_SAMPLES.empty())
         stacks, _ = self._stacks(_CHAINS[0])
 
         def made(raw: pl.DataFrame) -> pl.DataFrame:
@@ -77,31 +69,33 @@ class Samples:
                 process_id=process_of("globalTid"),
                 thread_id=thread_of("globalTid"),
             )
-            return transform(CPU_SAMPLES.select(known))
+            return transform(model.CPU_SAMPLES.select(known))
 
         return self._database.integers(_SAMPLES, ("id", "start", "globalTid", "cpu"), made)
 
     def stack_frames(self) -> pl.DataFrame:
         """The functions of all stacks, as :data:`kanalyze.sample_model.STACK_FRAMES`."""
         present = [self._stacks(table)[1] for table in _CHAINS if self._database.last_row(table)]
-        return pl.concat([STACK_FRAMES.empty(), *present, self.python[1]])
+        return pl.concat([model.STACK_FRAMES.empty(), *present, self.python[1]])
 
     def call_stacks(self, first_ids: dict[str, int]) -> pl.DataFrame:
         """The stacks of calls, as :data:`kanalyze.counter_model.CALL_STACKS`; `first_ids` by nsys' table of calls."""
-        found = [CALL_STACKS.empty()]
+        found = [model.CALL_STACKS.empty()]
         for table, chains in _CALLS.items():
             if "callchainId" in self._database.columns(table) and self._database.last_row(chains):
                 raw = self._database.integers(table, ("callchainId", "eventClass"), lambda part: part)
                 if "OSRT" in table:  # the rows that are calls, as events count them
                     raw = raw.filter((pl.col("eventClass") == _TRACED).fill_null(value=True))
                 calls = raw.select(event_id=pl.int_range(pl.len(), dtype=pl.Int64) + first_ids[table], id="callchainId")
-                found.append(CALL_STACKS.select(calls.join(self._stacks(chains)[0], on="id", maintain_order="left")))
+                found.append(
+                    model.CALL_STACKS.select(calls.join(self._stacks(chains)[0], on="id", maintain_order="left"))
+                )
         return pl.concat(found).sort("event_id")
 
     def scheduling(self) -> pl.DataFrame:
         """When threads came onto processors and left them, as :data:`kanalyze.counter_model.SCHEDULING`."""
         if not self._database.last_row(_SCHEDULE):
-            return SCHEDULING.empty()
+            return model.SCHEDULING.empty()
         states, blocks = (
             {number: word for number, word in self._labels.of(table).items() if word != "Unknown"}
             for table in ("ENUM_SAMPLING_THREAD_STATE", "ENUM_SCHEDULING_THREAD_BLOCK")
@@ -117,7 +111,7 @@ class Samples:
         }
         wanted = ("start", "globalTid", "cpu", "isSchedIn", "threadState", "threadBlock")
         found = self._database.integers(_SCHEDULE, wanted, lambda raw: raw.select(**columns))
-        return SCHEDULING.select(found.sort("time_ns", maintain_order=True))
+        return model.SCHEDULING.select(found.sort("time_ns", maintain_order=True))
 
     def _stacks(self, table: str) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Stack id by the table's own id of a stack, and the functions of each distinct stack of call chains."""
@@ -158,14 +152,14 @@ class Samples:
             line=pl.lit(None, dtype=pl.Int64),
         )
         ids = stacks.join(one_each.drop("id"), on="hash", maintain_order="left").select("id", "stack_id")
-        return ids, STACK_FRAMES.select(made).sort("stack_id", "depth")
+        return ids, model.STACK_FRAMES.select(made).sort("stack_id", "depth")
 
     @cached_property
     def python(self) -> tuple[pl.DataFrame, pl.DataFrame]:
         """Python stacks, as :data:`kanalyze.counter_model.PYTHON_SAMPLES`, and their frames."""
         domains = self._domains()
         if not domains:
-            return PYTHON_SAMPLES.empty(), STACK_FRAMES.empty()
+            return model.PYTHON_SAMPLES.empty(), model.STACK_FRAMES.empty()
         raw = self._database.integers(RANGES, ("start", "eventType", "globalTid", "domainId"), lambda part: part)
         held = "binaryData" in self._database.columns(RANGES)
         blobs = self._database.frame(RANGES, {"binaryData": pl.Object}).get_column("binaryData") if held else None
@@ -191,7 +185,7 @@ class Samples:
             time_ns="start",
             thread_id=thread_of("globalTid"),
         )
-        return PYTHON_SAMPLES.select(samples.sort("time_ns", maintain_order=True)), self._python_frames(numbers)
+        return model.PYTHON_SAMPLES.select(samples.sort("time_ns", maintain_order=True)), self._python_frames(numbers)
 
     def _domains(self) -> dict[tuple[int, int], bool]:
         """The domains of Python stacks, by process id and domain id: whether they are periodic."""
@@ -210,8 +204,8 @@ class Samples:
             for stack, number in numbers.items()
             for depth, (function, file, line) in enumerate(stack)
         ]
-        schema = {name: STACK_FRAMES.schema[name] for name in ("stack_id", "depth", "function", "module", "line")}
-        return STACK_FRAMES.select(pl.DataFrame(rows, schema=schema, orient="row"))
+        schema = {name: model.STACK_FRAMES.schema[name] for name in ("stack_id", "depth", "function", "module", "line")}
+        return model.STACK_FRAMES.select(pl.DataFrame(rows, schema=schema, orient="row"))
 
 
 def _plain(text: str | None) -> str | None:
@@ -249,7 +243,7 @@ def gpu_metrics(database: TableFile, undecoded: dict[str, int]) -> pl.DataFrame:
     elif database.last_row(_GENERIC) and "data" in database.columns(_GENERIC):
         runs, names = _of_generic_events(database, undecoded)
     else:
-        return GPU_METRICS.empty()
+        return model.GPU_METRICS.empty()
     return _named(_lasting(runs), names)
 
 
@@ -303,7 +297,7 @@ def _named(runs: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
         device=pl.col("typeId") & _GPU,
         value=value.otherwise("value").cast(pl.Float64),
     )
-    return GPU_METRICS.select(made.filter(pl.col("value") >= 0))
+    return model.GPU_METRICS.select(made.filter(pl.col("value") >= 0))
 
 
 def _of_generic_events(database: TableFile, undecoded: dict[str, int]) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -353,7 +347,7 @@ def network_metrics(database: TableFile) -> pl.DataFrame:
         "globalId", adapter="name"
     )
     adapters = adapters.unique("globalId", keep="first", maintain_order=True)
-    found = [NETWORK_METRICS.empty()]
+    found = [model.NETWORK_METRICS.empty()]
     for table, source in _NETWORK.items():
         if database.last_row(table):
             columns = dict.fromkeys(("start", "end", "globalId", "portId", *keys), pl.Int64)
@@ -370,5 +364,5 @@ def network_metrics(database: TableFile) -> pl.DataFrame:
                 start_ns="start",
                 dur_ns=pl.col("end") - pl.col("start"),
             )
-            found.append(NETWORK_METRICS.select(made))
+            found.append(model.NETWORK_METRICS.select(made))
     return pl.concat(found)

@@ -27,19 +27,7 @@ import polars as pl
 from kanalyze.columns import constant
 from kanalyze.errors import DamagedReportError
 from kanalyze.machinery import workers
-from kanalyze.readers.storage.page_decoder import (
-    INTERIOR,
-    LEAF,
-    MOST_COLUMNS,
-    SLACK,
-    Block,
-    DamagedPageError,
-    Layout,
-    NotDecodableError,
-    Pages,
-    child_pages,
-    decode,
-)
+from kanalyze.readers.storage import page_decoder as decoder
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -90,7 +78,7 @@ class PagesFile:
             self._page_size, self._usable, self._pages = _parse_header(self._file.read(_HEADER_BYTES), size)
             for journal in (path.with_name(f"{path.name}{suffix}") for suffix in ("-wal", "-journal")):
                 if journal.exists() and journal.stat().st_size:
-                    raise NotDecodableError(f"{journal.name} beside the database may hold part of it")
+                    raise decoder.NotDecodableError(f"{journal.name} beside the database may hold part of it")
             refused.pop_all()  # it stays open
 
     def close(self) -> None:
@@ -101,7 +89,7 @@ class PagesFile:
         self,
         table: str,
         columns: Sequence[str],
-        transform: Callable[[Block], T],
+        transform: Callable[[decoder.Block], T],
         *,
         threads: int | None = None,
         block_bytes: int = _BLOCK_BYTES,
@@ -124,14 +112,14 @@ class PagesFile:
         runs = _split(self._leaf_pages(layout.root), max(1, block_bytes // self._page_size))
 
         def work(numbers: Ints) -> tuple[int, Ints, T]:
-            block = decode(self._read(numbers), layout, columns)
+            block = decoder.decode(self._read(numbers), layout, columns)
             return int(numbers[0]), block.rowids[[0, -1]], transform(block)
 
         last = None
         with closing(_in_order(work, runs, min(threads or workers(), len(runs)))) as blocks:
             for page, rowids, result in blocks:
                 if last is not None and rowids[0] <= last:
-                    raise DamagedPageError(page, "rowids do not increase")
+                    raise decoder.DamagedPageError(page, "rowids do not increase")
                 last = rowids[-1]
                 yield result
 
@@ -143,35 +131,35 @@ class PagesFile:
             numbers, counts = np.unique(level, return_counts=True)
             page = int(numbers[0] if numbers[0] <= 1 else numbers[-1])  # page 1 holds the schema
             if not 1 < page <= self._pages:
-                raise DamagedPageError(page, "a table's page that is not in the file")
+                raise decoder.DamagedPageError(page, "a table's page that is not in the file")
             if (twice := numbers[(counts > 1) | seen[numbers]]).size:
-                raise DamagedPageError(int(twice[0]), "a page that is twice in a table")
+                raise decoder.DamagedPageError(int(twice[0]), "a page that is twice in a table")
             seen[numbers] = True
             head = self._read(level[:1]).rows[0]
             if depth == 0 and head[0] in _INDEX_KINDS:
-                raise NotDecodableError("an index for a table: it is WITHOUT ROWID, or damaged")
-            if depth == 0 and head[0] == LEAF and not head[3:5].any():
+                raise decoder.NotDecodableError("an index for a table: it is WITHOUT ROWID, or damaged")
+            if depth == 0 and head[0] == decoder.LEAF and not head[3:5].any():
                 if int.from_bytes(head[5:7].tobytes(), "big") != self._usable % (1 << 16):
-                    raise DamagedPageError(root, "an empty page with bytes in use")
+                    raise decoder.DamagedPageError(root, "an empty page with bytes in use")
                 return level[:0]
-            if head[0] != INTERIOR:
+            if head[0] != decoder.INTERIOR:
                 return level
             runs = _split(level, max(1, _BLOCK_BYTES // self._page_size))
-            level = np.concatenate([child_pages(self._read(run)) for run in runs])
-        raise DamagedPageError(root, "the table's tree is deeper than any that SQLite makes")
+            level = np.concatenate([decoder.child_pages(self._read(run)) for run in runs])
+        raise decoder.DamagedPageError(root, "the table's tree is deeper than any that SQLite makes")
 
-    def _read(self, numbers: Ints) -> Pages:
+    def _read(self, numbers: Ints) -> decoder.Pages:
         """Read the pages with these numbers, int64, all within the file."""
         size = self._page_size
-        data = np.empty(len(numbers) * size + SLACK, dtype=np.uint8)
-        data[-SLACK:] = 0
-        rows = data[:-SLACK].reshape(-1, size)
+        data = np.empty(len(numbers) * size + decoder.SLACK, dtype=np.uint8)
+        data[-decoder.SLACK :] = 0
+        rows = data[: -decoder.SLACK].reshape(-1, size)
         breaks = np.flatnonzero((np.diff(numbers) < 1) | (np.diff(numbers) > _NEAR)) + 1
         for run in pairwise([0, *breaks.tolist(), len(numbers)]):
             for first in range(*run, _READ_PAGES):
                 some = numbers[first : min(first + _READ_PAGES, run[1])]
                 self._read_near(some, rows[first : first + len(some)])
-        return Pages(data, numbers, size, self._usable)
+        return decoder.Pages(data, numbers, size, self._usable)
 
     def _read_near(self, numbers: Ints, rows: npt.NDArray[np.uint8]) -> None:
         """Read pages with rising numbers, and the few pages between them, at once into `rows`."""
@@ -189,7 +177,7 @@ class PagesFile:
             self._file.seek(offset)
             while view:
                 if not (count := self._file.readinto(view)):
-                    raise DamagedPageError(self._file.tell() // self._page_size + 1, "the file ends before it")
+                    raise decoder.DamagedPageError(self._file.tell() // self._page_size + 1, "the file ends before it")
                 view = view[count:]
 
 
@@ -199,23 +187,23 @@ def _parse_header(header: bytes, file_bytes: int) -> tuple[int, int, int]:
     Source: fileformat.html, section 1.3. Errors as of PagesFile.
     """
     if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
-        raise DamagedPageError(1, "no SQLite header")
+        raise decoder.DamagedPageError(1, "no SQLite header")
     page_size = int.from_bytes(header[16:18], "big")
     page_size = 1 << 16 if page_size == 1 else page_size
     usable = page_size - header[20]
     if not (page_size.bit_count() == 1 and usable >= _SMALLEST_USABLE and header[21:24] == _FRACTIONS):
-        raise DamagedPageError(1, "a header that makes no sense")
+        raise decoder.DamagedPageError(1, "a header that makes no sense")
     if header[18:20] != b"\1\1":
-        raise NotDecodableError("the database has a write-ahead log, or is of a newer format")
+        raise decoder.NotDecodableError("the database has a write-ahead log, or is of a newer format")
     pages = int.from_bytes(header[28:32], "big")
     if not pages or header[24:28] != header[92:96]:
         pages = file_bytes // page_size
     if pages * page_size > file_bytes:
-        raise DamagedPageError(file_bytes // page_size + 1, f"the file ends before it, of {pages} pages")
+        raise decoder.DamagedPageError(file_bytes // page_size + 1, f"the file ends before it, of {pages} pages")
     return page_size, usable, pages
 
 
-def _read_layout(path: Path, table: str, wanted: Sequence[str]) -> Layout:
+def _read_layout(path: Path, table: str, wanted: Sequence[str]) -> decoder.Layout:
     """What the schema of the database at `path` says about `table` and its columns `wanted`.
 
     Columns of REAL affinity, which have whole numbers stored as integers, are not decodable.
@@ -226,18 +214,20 @@ def _read_layout(path: Path, table: str, wanted: Sequence[str]) -> Layout:
             root = connection.execute(_ROOT, (table,)).fetchone()
             columns = connection.execute(_LAYOUT, {"table": table}).fetchall()
     except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter where an error quotes what is damaged
-        raise DamagedPageError(1, f"SQLite cannot read the schema: {error}") from error
-    if root is None or not 0 < len(columns) <= MOST_COLUMNS or any(column[4] for column in columns):
-        raise NotDecodableError(f"no table {table} of up to {MOST_COLUMNS} columns, none of them generated")
+        raise decoder.DamagedPageError(1, f"SQLite cannot read the schema: {error}") from error
+    if root is None or not 0 < len(columns) <= decoder.MOST_COLUMNS or any(column[4] for column in columns):
+        raise decoder.NotDecodableError(
+            f"no table {table} of up to {decoder.MOST_COLUMNS} columns, none of them generated"
+        )
     # the first of these words in a declared type decides (https://sqlite.org/datatype3.html, section 3.1)
     affinity = {column[0]: next((word for word in _AFFINITIES if word in column[1].upper()), "") for column in columns}
     for name in (name for name in wanted if affinity.get(name, _REALS[0]) in _REALS):
-        raise NotDecodableError(f"no column {name}, or one of real numbers")
+        raise decoder.NotDecodableError(f"no column {name}, or one of real numbers")
     keys = [index for index, column in enumerate(columns) if column[3]]
     # An INTEGER PRIMARY KEY is the one kind of key that a rowid table holds without an index.
     alias = keys[0] if len(keys) == 1 and not columns[0][5] else None
     filled = frozenset(i for i, column in enumerate(columns) if (column[2] or "NULL").upper() != "NULL")
-    return Layout(root[0], tuple(column[0] for column in columns), alias, filled)
+    return decoder.Layout(root[0], tuple(column[0] for column in columns), alias, filled)
 
 
 def _split(numbers: Ints, step: int) -> list[Ints]:
@@ -274,7 +264,7 @@ def read_blocks(
         DamagedReportError: A page is invalid.
     """
 
-    def work(block: Block) -> pl.DataFrame:
+    def work(block: decoder.Block) -> pl.DataFrame:
         values = [pl.Series(name, column.values) for name, column in block.columns.items()]
         valid = [column.valid for column in block.columns.values()]
         return pl.DataFrame(
@@ -284,9 +274,9 @@ def read_blocks(
     try:
         with closing(PagesFile(path)) as file:
             return joined([transform(batch) for batch in _together(file.scan(table, columns, work))])
-    except NotDecodableError:
+    except decoder.NotDecodableError:
         return None
-    except DamagedPageError as error:
+    except decoder.DamagedPageError as error:
         raise DamagedReportError.at(path, f"table {table}", str(error)) from error
 
 

@@ -30,30 +30,7 @@ from typing import IO, Any, Final
 import msgspec
 from msgspec.structs import astuple
 
-from kanalyze.readers.torch.events import (
-    ARGS,
-    COLLECTIVE,
-    ENTRY,
-    FLOW,
-    KEPT,
-    KIND_OF,
-    MARKER,
-    MEANT,
-    MISSING,
-    NO_ARGS,
-    NO_ARGS_OF_ANY,
-    OF_NUMBERS,
-    OF_TEXTS,
-    OLD,
-    OLD_KEYS,
-    STEP,
-    TYPE_OF,
-    AnyArgs,
-    AnyEvent,
-    attribute,
-    in_ns,
-    number,
-)
+from kanalyze.readers.torch import events as of
 
 #: Float times up to this many microseconds are exact to a nanosecond: their spacing is then 2⁻¹⁰ µs, and less than
 #: half a step from three decimals.
@@ -127,9 +104,9 @@ class Decoder:
         self.texts = Texts()
         self._wide = False
         self._numbers, self._texts = (
-            msgspec.json.Decoder(GenericAlias(list, (reduce(or_, types),))) for types in (OF_NUMBERS, OF_TEXTS)
+            msgspec.json.Decoder(GenericAlias(list, (reduce(or_, types),))) for types in (of.OF_NUMBERS, of.OF_TEXTS)
         )
-        self._any, self._single = msgspec.json.Decoder(GenericAlias(list, (ENTRY,))), msgspec.json.Decoder(ENTRY)
+        self._any, self._single = msgspec.json.Decoder(GenericAlias(list, (of.ENTRY,))), msgspec.json.Decoder(of.ENTRY)
         self._raw = msgspec.json.Decoder(list[msgspec.Raw])
 
     def columns(self, piece: bytes) -> Columns | None:
@@ -191,28 +168,26 @@ class Decoder:
         found = into or Columns()
         found.counts["entries"] += len(events)
         kinds = _by_kind(events)
-        flows = kinds.pop(FLOW, [])
+        flows = kinds.pop(of.FLOW, [])
         collective = False
         for kind, some in kinds.items():
             columns = _values(kind, some)
-            marks = columns.pop(MARKER, ())
-            collective |= marks.count(MISSING) < len(marks)
+            marks = columns.pop(of.MARKER, ())
+            collective |= marks.count(of.MISSING) < len(marks)
             found.blocks[kind] = {name: self._column(name, values) for name, values in columns.items()}
         if collective:
             found.collectives += _collectives(entries(), events)
         if flows:
             found.counts["flow"] += len(flows)
             if not _correlated(found.blocks):
-                ends = ((one.ph, *map(number, (one.id, one.pid, one.tid)), in_ns(one.ts)) for one in flows)
+                ends = ((one.ph, *map(of.number, (one.id, one.pid, one.tid)), of.in_ns(one.ts)) for one in flows)
                 found.arrows += (end for end in ends if end[-1] is not None and end[0] in ("s", "f"))
         return found
 
     def _column(self, name: str, values: Sequence[Any]) -> array[Any]:
         if name in {"ts", "dur"}:
             return _nanoseconds(name, values) if isinstance(values[0], msgspec.Raw) else _microseconds(values)
-        if name == "value":
-            return array("d", values)
-        if name in KEPT:
+        if name in of.KEPT:
             return array("I", map(self.texts.__getitem__, map(bytes, values)))
         if name in {"name", "ph"}:
             try:
@@ -220,9 +195,9 @@ class Decoder:
             except (TypeError, AttributeError):  # no text
                 return array("I", [self.texts["" if one is None else str(one)] for one in values])
         try:
-            return array("q", values)
+            return array("d" if name == "value" else "q", values)
         except (TypeError, OverflowError):
-            return array("q", map(number, values))
+            return array("q", map(of.number, values))
 
 
 def _by_kind(events: Iterable[Any]) -> dict[str, list[Any]]:
@@ -233,7 +208,7 @@ def _by_kind(events: Iterable[Any]) -> dict[str, list[Any]]:
     types.pop(type(None), None)
     kinds: defaultdict[str, list[Any]] = defaultdict(list)
     for one, some in types.items():
-        kinds[MEANT[one]] += some
+        kinds[of.MEANT[one]] += some
     return kinds
 
 
@@ -243,7 +218,7 @@ def _values(kind: str, events: Sequence[Any]) -> dict[str, Sequence[Any]]:
     fields = dict(zip(names, zip(*map(astuple, events), strict=True), strict=True))
     args = fields.pop("args", None)
     if args is not None:
-        empty = NO_ARGS[kind]
+        empty = of.NO_ARGS[kind]
         try:
             rows = [*map(astuple, args)]
         except TypeError:  # some event has no arguments
@@ -257,8 +232,8 @@ def _nanoseconds(name: str, texts: Sequence[msgspec.Raw]) -> array[int]:
     text = b",".join(map(bytes, texts))
     if _THREE_DECIMALS.fullmatch(text):
         return array("q", map(int, text.replace(b".", b"").split(b",")))
-    times = array("q", [MISSING if ns is None else ns for ns in map(in_ns, texts)])
-    if name == "ts" and MISSING in times:
+    times = array("q", [of.MISSING if ns is None else ns for ns in map(of.in_ns, texts)])
+    if name == "ts" and of.MISSING in times:
         raise _InexactError
     return times
 
@@ -287,22 +262,22 @@ _ALLOCATION: Final = "[memory]"
 
 def _as_kind(entry: Any, found: Columns) -> Any:  # noqa: ANN401 - types that are made at run time
     """An entry of the list as an event of its kind; None for what is none, which is counted in what is `found`."""
-    if type(entry) is not AnyEvent:
+    if type(entry) is not of.AnyEvent:
         found.counts["no object"] += 1
         return None
-    kind = KIND_OF.get(entry.cat) if isinstance(entry.cat, str) else None
+    kind = of.KIND_OF.get(entry.cat) if isinstance(entry.cat, str) else None
     kind = kind or _odd_kind(entry, found)
-    if kind is not None and kind != FLOW and in_ns(entry.ts) is None:
+    if kind is not None and kind != of.FLOW and of.in_ns(entry.ts) is None:
         found.counts["no time"] += 1
         kind = None
     if kind is None:
         return None
-    made = TYPE_OF[kind]
+    made = of.TYPE_OF[kind]
     fields = {name: getattr(entry, name) for name in made.__struct_fields__}
-    if kind in ARGS:
-        given = entry.args if type(entry.args) is AnyArgs else NO_ARGS_OF_ANY
-        keys = ARGS[kind].__struct_encode_fields__
-        fields["args"] = ARGS[kind](*(getattr(given, attribute(key)) for key in keys))
+    if kind in of.ARGS:
+        given = entry.args if type(entry.args) is of.AnyArgs else of.NO_ARGS_OF_ANY
+        keys = of.ARGS[kind].__struct_encode_fields__
+        fields["args"] = of.ARGS[kind](*(getattr(given, of.attribute(key)) for key in keys))
     return made(**fields)
 
 
@@ -311,31 +286,31 @@ def _odd_kind(event: Any, found: Columns) -> str | None:  # noqa: ANN401 - the t
 
     Names of processes and threads are added to what is `found`, and what has no kind is counted there.
     """
-    args = event.args if type(event.args) is AnyArgs else NO_ARGS_OF_ANY
+    args = event.args if type(event.args) is of.AnyArgs else of.NO_ARGS_OF_ANY
     if event.ph == "M":
         found.counts["name"] += 1
-        pid, tid = number(event.pid), number(event.tid)
+        pid, tid = of.number(event.pid), of.number(event.tid)
         whole = event.name == "process_name"
         if (
             isinstance(args.name, str)
-            and pid != MISSING
-            and (whole or (event.name == "thread_name" and tid != MISSING))
+            and pid != of.MISSING
+            and (whole or (event.name == "thread_name" and tid != of.MISSING))
         ):
             found.names.append((pid, None if whole else tid, args.name))
         return None
     if isinstance(event.cat, str):
         return _old_kind(event, args, found.counts)
     if event.ph == "X" and isinstance(event.pid, str) and (category := _WITHOUT_CATEGORY.get(event.pid)):
-        kind = KIND_OF[category]
+        kind = of.KIND_OF[category]
         if kind == "Kernel":  # the thread is the device there
-            event.args = AnyArgs(device=event.tid)
+            event.args = of.AnyArgs(device=event.tid)
         return kind
     if event.ph in ("i", "I"):
         if event.name == _ALLOCATION:
             return "Memory"
         found.counts["mark"] += 1
     elif event.ph == "C" and (device := _COUNTERS.fullmatch(str(event.pid))) and type(args.nameless) in (int, float):
-        event.args = AnyArgs(device=int(device[1]), nameless=args.nameless)
+        event.args = of.AnyArgs(device=int(device[1]), nameless=args.nameless)
         return "Counter"
     else:
         found.counts["no category" if isinstance(event.ph, str) else "no event"] += 1
@@ -344,17 +319,17 @@ def _odd_kind(event: Any, found: Columns) -> str | None:  # noqa: ANN401 - the t
 
 def _old_kind(event: Any, args: Any, counts: Counter[str]) -> str | None:  # noqa: ANN401 - as above
     """The kind of an event of torch 1.8 to 1.10, with its arguments as called later; others are counted."""
-    kind = OLD.get(event.cat)
+    kind = of.OLD.get(event.cat)
     if kind is None:
         unknown = f"category {event.cat}" if bytes(event.ts) else "no time"
         counts["flow" if event.ph in _FLOWS else unknown] += 1
         return None
-    for key, old in OLD_KEYS.items():
-        if getattr(args, attribute(key)) == getattr(NO_ARGS_OF_ANY, attribute(key)):
-            setattr(args, attribute(key), getattr(args, attribute(old)))
-    if kind != "Op" or not str(event.name).startswith(STEP):
+    for key, old in of.OLD_KEYS.items():
+        if getattr(args, of.attribute(key)) == getattr(of.NO_ARGS_OF_ANY, of.attribute(key)):
+            setattr(args, of.attribute(key), getattr(args, of.attribute(old)))
+    if kind != "Op" or not str(event.name).startswith(of.STEP):
         return kind
-    event.args = AnyArgs(External_id=args.External_id)
+    event.args = of.AnyArgs(External_id=args.External_id)
     return "Annotation"
 
 
@@ -369,11 +344,11 @@ def _collectives(entries: Sequence[Any], events: Sequence[Any]) -> Iterator[tupl
     places: Counter[str] = Counter()
     for entry, event in zip(entries, events, strict=True):
         if event is not None:
-            kind = MEANT[type(event)]
-            if MARKER in ARGS.get(kind, AnyEvent).__struct_fields__ and type(entry.args) is AnyArgs:
-                fields = {name: getattr(entry.args, attribute(key)) for name, key in COLLECTIVE.items()}
-                fields = {name: value for name, value in fields.items() if value is not None and value != MISSING}
-                if MARKER in fields:
+            kind = of.MEANT[type(event)]
+            if of.MARKER in of.ARGS.get(kind, of.AnyEvent).__struct_fields__ and type(entry.args) is of.AnyArgs:
+                fields = {name: getattr(entry.args, of.attribute(key)) for name, key in of.COLLECTIVE.items()}
+                fields = {name: value for name, value in fields.items() if value is not None and value != of.MISSING}
+                if of.MARKER in fields:
                     yield kind, places[kind], fields
             places[kind] += 1
 

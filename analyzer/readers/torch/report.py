@@ -10,32 +10,9 @@ from typing import Final
 
 import polars as pl
 
+from kanalyze import model
 from kanalyze.columns import telling
-from kanalyze.model import (
-    COLLECTIVE_DETAIL,
-    COPY_DETAIL,
-    EVENT_RECORDS,
-    EVENTS,
-    KERNEL_CONFIG,
-    KINDS,
-    MEMORY_DETAIL,
-    OP_DETAIL,
-    RANGE_DETAIL,
-    SYNC_DETAIL,
-    reader_table,
-)
-from kanalyze.readers.torch.frames import (
-    FRAME_KINDS,
-    ON_DEVICE,
-    PLACE,
-    Frames,
-    devices,
-    gpu_metrics,
-    notes,
-    processes,
-    whole,
-    without_echoes,
-)
+from kanalyze.readers.torch import frames as of_trace
 from kanalyze.report import Meta, Report
 
 #: Copy directions as in Kineto's names (``Memcpy HtoD (Pageable -> Device)``), and in nsys.
@@ -59,12 +36,12 @@ IN_WORK_ITEMS: Final = "hipExtModuleLaunchKernel"
 _SHAPE: Final = r"^\[\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\]$"
 
 
-def report_of(path: Path, frames: Frames) -> Report:
+def report_of(path: Path, frames: of_trace.Frames) -> Report:
     """The report of `frames`, read from `path`."""
-    return Report(_meta(path, frames), TorchTables(path, without_echoes(frames)))
+    return Report(_meta(path, frames), TorchTables(path, of_trace.without_echoes(frames)))
 
 
-def _meta(path: Path, frames: Frames) -> Meta:
+def _meta(path: Path, frames: of_trace.Frames) -> Meta:
     told = frames.properties
     schema, ranks = told.get("schemaVersion"), told.get("distributedInfo")
     ranks = ranks if isinstance(ranks, dict) else {}
@@ -72,11 +49,11 @@ def _meta(path: Path, frames: Frames) -> Meta:
         path=path,
         tool="torch.profiler",
         schema_version=None if schema is None else str(schema),
-        origin_unix_ns=whole(told.get("baseTimeNanoseconds")),
+        origin_unix_ns=of_trace.whole(told.get("baseTimeNanoseconds")),
         # with several profilers the longest recording
         duration_ns=frames.frame("Span").select(pl.col("dur_ns").max()).item(),
-        rank=whole(ranks.get("rank")),
-        world_size=whole(ranks.get("world_size")),
+        rank=of_trace.whole(ranks.get("rank")),
+        world_size=of_trace.whole(ranks.get("world_size")),
     )
 
 
@@ -97,7 +74,7 @@ _ON_GPU: Final = pl.col("device_type").is_in((1, 6, 12))
 class TorchTables:
     """Tables of one trace; see :class:`kanalyze.schema.Source`."""
 
-    def __init__(self, path: Path, frames: Frames) -> None:
+    def __init__(self, path: Path, frames: of_trace.Frames) -> None:
         """Build tables from `frames`, read from `path`."""
         self._path = path
         self._frames = frames
@@ -106,18 +83,18 @@ class TorchTables:
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """The kinds that were recorded: those that occur, and those always recorded with them."""
-        found = {kind for frame, kind in FRAME_KINDS.items() if frame in self._frames.events}
+        found = {kind for frame, kind in of_trace.FRAME_KINDS.items() if frame in self._frames.events}
         for kinds in _TOGETHER:
             if found.intersection(kinds):
                 found.update(kinds)
-        return tuple(kind for kind in KINDS if kind in found)
+        return tuple(kind for kind in model.KINDS if kind in found)
 
     def events(self, kind: str) -> pl.DataFrame:
         """The events of one kind, as :data:`kanalyze.model.EVENTS`."""
-        name = next((frame for frame, known in FRAME_KINDS.items() if known == kind), "")
+        name = next((frame for frame, known in of_trace.FRAME_KINDS.items() if known == kind), "")
         with self._lock:
             if name not in self._frames.events:
-                return EVENTS.empty()
+                return model.EVENTS.empty()
             made = self._placed(name)
             own: dict[str, pl.Expr | pl.Series] = {
                 "event_id": self._ids(name),
@@ -130,26 +107,26 @@ class TorchTables:
                 own["correlation_id"] = pl.when(pl.col("correlation") > 0).then("correlation")
             if "context" in made.columns:
                 own["context_id"] = pl.col("context")
-            return EVENTS.select(EVENTS.completed(made.with_columns(**own)))
+            return model.EVENTS.select(model.EVENTS.completed(made.with_columns(**own)))
 
     def table(self, name: str) -> pl.DataFrame:
         """One of the other tables of :data:`kanalyze.model.READER_TABLES`."""
         tables: dict[str, Callable[[], pl.DataFrame]] = {
-            KERNEL_CONFIG.name: self._kernel_config,
-            COPY_DETAIL.name: lambda: pl.concat(
+            model.KERNEL_CONFIG.name: self._kernel_config,
+            model.COPY_DETAIL.name: lambda: pl.concat(
                 frame.with_columns(event_id=self._ids(name), **_OF_GRAPH).hstack(
                     copies_told(frame, memset=name == "Memset").drop("shown")
                 )
                 for name, frame in ((name, self._frames.frame(name)) for name in ("Copy", "Memset"))
             ),
-            RANGE_DETAIL.name: lambda: self._frames.frame("Annotation").select(
+            model.RANGE_DETAIL.name: lambda: self._frames.frame("Annotation").select(
                 event_id=self._ids("Annotation"), style=pl.lit("PushPop")
             ),
-            SYNC_DETAIL.name: lambda: self._frames.frame("Sync").select(
+            model.SYNC_DETAIL.name: lambda: self._frames.frame("Sync").select(
                 event_id=self._ids("Sync"), cuda_event_id=known_id(pl.col("cuda_event_id")), record_id=_RECORDING
             ),
-            EVENT_RECORDS.name: self._event_records,
-            MEMORY_DETAIL.name: lambda: self._frames.frame("Memory").select(
+            model.EVENT_RECORDS.name: self._event_records,
+            model.MEMORY_DETAIL.name: lambda: self._frames.frame("Memory").select(
                 event_id=self._ids("Memory"),
                 memory=pl.when(_ON_GPU).then(pl.lit("Device")).otherwise(pl.lit("Pageable")),
                 address=pl.col("address").fill_null(0),
@@ -157,18 +134,18 @@ class TorchTables:
                 pool_size_bytes=pl.when(_ON_GPU).then("reserved_bytes"),
                 pool_used_bytes=pl.when(_ON_GPU).then("allocated_bytes"),
             ),
-            OP_DETAIL.name: self._op_detail,
-            COLLECTIVE_DETAIL.name: lambda: self._frames.collectives.with_columns(
+            model.OP_DETAIL.name: self._op_detail,
+            model.COLLECTIVE_DETAIL.name: lambda: self._frames.collectives.with_columns(
                 event_id=pl.col("kind").replace_strict(self._first_ids, default=None, return_dtype=pl.Int64)
                 + pl.col("row")
             ).drop_nulls("event_id"),
-            "devices": lambda: devices(self._frames, self._used),
-            "processes": lambda: processes(self._frames, self._used),
-            "gpu_metrics": lambda: gpu_metrics(self._frames.frame("Counter")),
-            "notes": lambda: notes(self._frames),
+            "devices": lambda: of_trace.devices(self._frames, self._used),
+            "processes": lambda: of_trace.processes(self._frames, self._used),
+            "gpu_metrics": lambda: of_trace.gpu_metrics(self._frames.frame("Counter")),
+            "notes": lambda: of_trace.notes(self._frames),
         }
         with self._lock:
-            return reader_table(name, tables, self._path)
+            return model.reader_table(name, tables, self._path)
 
     def close(self) -> None:
         """Release the frames; no further tables can be built."""
@@ -183,7 +160,7 @@ class TorchTables:
     def _placed(self, name: str) -> pl.DataFrame:
         """A frame with `process_id` and, for host events, `thread_id`; for device events, `device` and `stream`."""
         frame = self._frames.frame(name)
-        if name not in ON_DEVICE:
+        if name not in of_trace.ON_DEVICE:
             moved = frame.with_columns(process_id="pid", thread_id="tid")
             return moved.with_columns(device=pl.when(_ON_GPU).then("device")) if name == "Memory" else moved
         device, stream = pl.coalesce("device", "pid"), known_id(pl.coalesce("stream", "tid"))
@@ -269,7 +246,7 @@ class TorchTables:
         known = calls.select("correlation", process="pid", called="start_ns").drop_nulls()
         known = known.filter(pl.col("correlation") > 0)
         first = telling(known.group_by("correlation", "process").agg(pl.col("called").min()), ["correlation"])
-        work = map(self._frames.frame, ON_DEVICE)
+        work = map(self._frames.frame, of_trace.ON_DEVICE)
         pairs = [frame.select(*_GROUP, "correlation", "start_ns").join(first, on="correlation") for frame in work]
         before = (pl.col("start_ns") < pl.col("called")).sum()
         votes = pl.concat(pairs).group_by(*_GROUP, "process").agg(joined=pl.len(), before=before)
@@ -307,7 +284,7 @@ class TorchTables:
                 record_id=record,
                 correlation_id=record,
             )
-            parts.append(EVENT_RECORDS.select(made if name == "Record" else made.drop_nulls("record_id")))
+            parts.append(model.EVENT_RECORDS.select(made if name == "Record" else made.drop_nulls("record_id")))
         return pl.concat(parts).unique(["process_id", "record_id"], keep="first", maintain_order=True)
 
     # Links between events: call to operator, Python callee to caller, backward to forward operator. The event ids of a
@@ -317,7 +294,7 @@ class TorchTables:
     def _first_ids(self) -> dict[str, int]:
         """The event id of the first row of each frame."""
         first, ids = 0, {}
-        for name in FRAME_KINDS:
+        for name in of_trace.FRAME_KINDS:
             ids[name] = first
             first += self._frames.frame(name).height
         return ids
@@ -351,7 +328,7 @@ class TorchTables:
         told = pl.col("external_id") != pl.col("correlation").fill_null(-1)
         ids = (self._frames.frame(of).get_column("external_id") for of in ("Call", "Kernel", "Copy", "Memset"))
         told = told | pl.lit(name != "Sync" and any(some.has_nulls() for some in ids))
-        pid = self._processes(frame) if name in ON_DEVICE else frame.get_column("pid")
+        pid = self._processes(frame) if name in of_trace.ON_DEVICE else frame.get_column("pid")
         keys = frame.select(pl.when(told).then("external_id").alias("external_id"), pid.alias("pid"))
         parts = (
             self._frames.frame(of).select("external_id", "pid", event_id=self._ids(of)) for of in ("Op", "Annotation")
@@ -382,12 +359,12 @@ class TorchTables:
             return _nothing(op)
         # of the operators that start together on a thread, the innermost one (recorded last) has the flow
         linked_at = pl.col("start_ns").is_in(links.get_column("start_ns").unique().implode())
-        at = op.select(*PLACE, event_id=self._ids("Op")).filter(linked_at).unique(PLACE, keep="last")
-        ends = {ph: links.filter(pl.col("ph") == ph).select("id", *PLACE) for ph in ("s", "f")}
+        at = op.select(*of_trace.PLACE, event_id=self._ids("Op")).filter(linked_at).unique(of_trace.PLACE, keep="last")
+        ends = {ph: links.filter(pl.col("ph") == ph).select("id", *of_trace.PLACE) for ph in ("s", "f")}
         linked = ends["f"].join(ends["s"].unique("id", keep="first"), on="id", suffix="_forward")
-        before = [f"{name}_forward" for name in PLACE]
-        known = linked.join(at, left_on=before, right_on=PLACE).select(*PLACE, forward_id="event_id")
-        known = known.unique(PLACE, keep="first").join(at, on=PLACE).select("event_id", "forward_id")
+        before = [f"{name}_forward" for name in of_trace.PLACE]
+        known = linked.join(at, left_on=before, right_on=of_trace.PLACE).select(*of_trace.PLACE, forward_id="event_id")
+        known = known.unique(of_trace.PLACE, keep="first").join(at, on=of_trace.PLACE).select("event_id", "forward_id")
         rows = known.get_column("event_id") - self._first_ids["Op"]
         return _nothing(op).alias("forward_id").scatter(rows, known.get_column("forward_id"))
 
