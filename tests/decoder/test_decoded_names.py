@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kanalyze.decoder.decode import HINTS, decode
-from kanalyze.decoder.fields import KernelName, spelled, taken_apart
+from kanalyze.decoder.fields import KernelName
 from support.kernel_names import FAMILIES
 
 HERE = Path(__file__).parent
@@ -209,26 +209,3 @@ def test_a_long_name_takes_no_longer_than_its_length_asks(around):
 def test_an_unknown_name_is_other(name):
     found = decode(name)
     assert (found.family, found.library, found.operation) == ("other", None, None)
-
-
-@pytest.mark.parametrize(
-    ("name", "function", "args"),
-    [
-        ("void at::native::f<(int)4, (bool)1>(int, T2)", "at::native::f", ("4", "true")),
-        ("void (anonymous namespace)::f<a<b, c>, 4ul>(int)", "f", ("a<b, c>", "4ul")),
-        ("void <unnamed>::f<<unnamed>::g<1>>(T1)", "f", ("g<1>",)),
-        ("std::enable_if<!T7, void>::type internal::gemvx::kernel<int>(T13)", "internal::gemvx::kernel", ("int",)),
-        ("std::enable_if<T2>(int)0&&a::b<T1>::c, void>::type d::e<f>(T1 *)", "d::e", ("f",)),
-        ("f", "f", ()),
-        ("unsigned int f(int)", "f", ()),
-        ("void a<b>::c(int)", "a::c", ("b",)),
-    ],
-)
-def test_a_name_is_taken_apart(name, function, args):
-    found = spelled(name)
-    assert (found.function, found.args, found.word) == (function, args, function.rpartition("::")[2])
-
-
-def test_a_functor_s_call_is_the_functor():
-    found = taken_apart("at::sum_functor<float, float>::operator ()(at::TensorIterator &)::[lambda(float)]")
-    assert (found.function, found.args) == ("at::sum_functor", ("float", "float"))

@@ -39,7 +39,7 @@ EXACT_US: Final = float(1 << 43)
 _WHOLE_US: Final = float((1 << 62) // 1000)
 
 #: Times with three decimals, as Kineto writes them.
-_THREE_DECIMALS: Final = re.compile(rb"(?:-?\d{1,15}\.\d{3}(?:,|\Z))*")
+_THREE_DECIMALS: Final = re.compile(rb"-?\d{1,15}\.\d{3}(?:,-?\d{1,15}\.\d{3})*")
 
 #: Counter names of list entries that are not trace events.
 _NO_EVENTS: Final = frozenset({"entries", "no object", "no event", "no category", "no time"})

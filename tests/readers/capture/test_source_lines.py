@@ -172,11 +172,6 @@ def capture(tmp_path):
     return folder
 
 
-def test_all_of_the_time_comes_from_the_line(capture):
-    rows = kanalyze.code(kanalyze.read(capture))
-    assert rows.select("place", "share", "text").rows() == [("model.py:41", pytest.approx(1), "x = self.fc(x)")]
-
-
 def test_the_page_shows_it(capture):
     text = run("summarize", capture, columns=100).text
     assert "WHERE IN YOUR CODE" in text

@@ -242,21 +242,6 @@ def test_links_in_messages_are_printed_as_ncu_prints_them(message, expected):
     assert ncu_module.plain(message) == expected
 
 
-def test_ncu_on_the_path_comes_first_then_the_newest_installed(tmp_path, monkeypatch):
-    for version in ("2024.3.2", "2025.3.1", "2025.10.0"):
-        folder = tmp_path / "nsight-compute" / version
-        folder.mkdir(parents=True)
-        (folder / "ncu").write_text("#!/bin/sh\n")
-        (folder / "ncu").chmod(0o755 if version != "2025.10.0" else 0o644)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(ncu_program, "_USUAL", ())
-    assert ncu_program.find() is None
-    monkeypatch.setattr(ncu_program, "_USUAL", (str(tmp_path / "nsight-compute" / "*" / "ncu"),))
-    assert ncu_program.find() == tmp_path / "nsight-compute" / "2025.3.1" / "ncu"
-    monkeypatch.setenv("PATH", str(tmp_path / "nsight-compute" / "2024.3.2"))
-    assert ncu_program.find() == tmp_path / "nsight-compute" / "2024.3.2" / "ncu"
-
-
 def test_an_ncu_that_cannot_be_started_is_told(tmp_path):
     program = tmp_path / "ncu"
     program.write_text("no program")

@@ -420,14 +420,3 @@ def test_an_export_in_the_cache_that_is_not_as_it_was_made_is_made_again(nsys, c
     assert len(nsys.runs) == 2
     (again,) = cache.iterdir()
     assert (again.is_symlink(), again.read_bytes()) == (False, ADD.read_bytes())
-
-
-@pytest.mark.usefixtures("nsys")
-def test_a_cache_that_others_may_write_to_is_not_used(cache, report):
-    kernels(report)
-    cache.chmod(0o777)
-    ran = run("summarize", report)
-    assert ran.status == 2
-    assert f"its export cannot be written to {cache} (somebody else owns it, or may write to it)." in ran.said
-    cache.chmod(0o700)
-    assert run("summarize", report).status == 0

@@ -18,7 +18,7 @@ from kanalyze.readers import read
 from kanalyze.readers.torch import frames, pieces
 from kanalyze.readers.torch.pieces import TraceText, decoded
 from support.command import refused, run
-from support.made_traces import counted, decimals, report_of, trace, traces, written_to, x
+from support.made_traces import counted, report_of, trace, traces, written_to, x
 from support.slow_trace import KINDS as SLOW_KINDS
 from support.slow_trace import slow_events
 
@@ -297,13 +297,6 @@ def test_the_slow_reader_reads_the_same(folder, text, piece, compressed):
         report = report_of(folder, text, compressed=compressed)
     assert_same(report, text)
     assert {"events in the trace", *USUAL}.issuperset(counted(report)), counted(report)
-
-
-@given(text=traces(times=decimals(wide=True)), piece=st.sampled_from([60, 1 << 20]))
-def test_times_of_any_size_are_exact(folder, text, piece):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pieces, "PIECE_BYTES", piece)
-        assert_same(report_of(folder, text), text)
 
 
 @settings(max_examples=settings.default.max_examples // 2)

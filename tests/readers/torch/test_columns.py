@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.readers.torch import columns as trace_loose
+from kanalyze.readers.torch import events as of
 from kanalyze.readers.torch.columns import Decoder, repaired, whole_objects
-from kanalyze.readers.torch.events import KIND_OF, MEANT, MISSING, number
+from kanalyze.readers.torch.events import MISSING, number
 from kanalyze.readers.torch.frames import frames_of
 from kanalyze.readers.torch.pieces import Part
 from support.made_traces import decimals, dumps, x
@@ -89,29 +90,6 @@ def test_numbers_of_64_bits_and_nothing_else(value, expected):
     assert number(value) == expected
 
 
-@pytest.mark.parametrize("category", KIND_OF)
-def test_every_category_is_decoded_by_type_as_it_is_field_by_field(category):
-    event = x(category, "a", 1, 2, {"correlation": 3, "External id": 4, "external id": 4, "device": 0})
-    typed, loose = Decoder(), Decoder()
-    by_type = typed.columns(piece(event).encode())
-    # one that fits no type, and the same with a number that does not
-    by_field = loose.columns(
-        piece(x("nothing", "b", 0, 0), {**event, "args": {**event["args"], "odd": 1}, "pid": 4000.0}).encode()
-    )
-    assert set(by_field.counts) - {"category nothing"} == set(by_type.counts)
-    frames = [
-        frames_of([Part(columns, decoder.texts.known, b"")])
-        for columns, decoder in ((by_type, typed), (by_field, loose))
-    ]
-    assert {kind: frame.to_dicts() for kind, frame in frames[0].events.items()} == {
-        kind: frame.to_dicts() for kind, frame in frames[1].events.items()
-    }
-
-
-def test_all_kinds_have_a_spelling():
-    assert set(MEANT.values()) == set(KIND_OF.values())
-
-
 @pytest.mark.parametrize(
     ("text", "better", "count"),
     [
@@ -168,3 +146,18 @@ def test_what_is_left_to_read_again_ends_at_none(monkeypatch, left, found):
     monkeypatch.setattr(trace_loose, "_AGAIN", 0)
     monkeypatch.setattr(trace_loose, "_AGAIN_AT_LEAST", text.index(b"x") + left)
     assert (b'{"ph": 1}' in list(whole_objects(text))) is found
+
+
+@pytest.mark.parametrize("category", of.KIND_OF)
+def test_every_category_is_decoded_by_its_type_as_it_is_of_any(category):
+    event = x(category, "a", 1, 2, {"correlation": 3, "External id": 4, "device": 0, "Input Dims": [[2]]})
+    # beside an event of no kind, a piece is decoded as of any
+    each = [
+        (decoder, decoder.columns(piece(*more, event).encode()))
+        for decoder, more in ((Decoder(), ()), (Decoder(), (x("nothing", "b", 0, 0),)))
+    ]
+    typed, loose = (frames_of([Part(columns, decoder.texts.known, b"")]) for decoder, columns in each)
+    assert {kind: frame.to_dicts() for kind, frame in typed.events.items()} == {
+        kind: frame.to_dicts() for kind, frame in loose.events.items()
+    }
+    assert {*loose.counts} - {*typed.counts} == {"category nothing"}

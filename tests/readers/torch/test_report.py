@@ -1,7 +1,6 @@
 """Tiny traces in, whole tables out."""
 
 import json
-import random
 
 import polars as pl
 import pytest
@@ -414,12 +413,6 @@ def test_a_call_of_mtia_that_is_drawn_on_the_accelerator_too_counts_once(tables)
     assert counted(table.report)["events of other devices and tools"] == 1
 
 
-def test_a_gpu_of_amd_is_called_by_its_target(tables):
-    gpu = {"id": 0, "name": "AMD Instinct MI250X", "warpSize": 64, "computeMajor": 9, "computeMinor": 0}
-    table = tables(kernel("gemm", 0, 5, 1), deviceProperties=[gpu])
-    assert table.report.devices.get_column("compute_capability").to_list() == ["gfx90a"]
-
-
 def test_limits_of_a_gpu_that_cannot_be_are_missing_and_counted(tables):
     gpu = {"id": 0, "name": "NVIDIA H200", "warpSize": -32, "maxThreadsPerBlock": 1024}
     report = tables(kernel("gemm", 0, 5, 1), deviceProperties=[gpu]).report
@@ -505,14 +498,6 @@ def test_a_counter_of_anything_else_stays_a_doubt(tmp_path):
     other = {**SAMPLES[0], "pid": "Program"}
     checks = {row["check"]: row for row in kanalyze.health(made_of(tmp_path, [*EVENTS, other])).to_dicts()}
     assert checks["events without a category"]["doubt"]
-
-
-def test_the_order_of_events_tells_nothing(tmp_path):
-    shuffled = random.Random(3).sample(EVENTS, len(EVENTS))  # noqa: S311 - of a test
-    one, other = made_of(tmp_path, EVENTS), made_of(tmp_path, shuffled)
-    for table in (kanalyze.gpu_units, kanalyze.kernels, kanalyze.ledger):
-        assert table(one).equals(table(other))
-    assert one.table("gpu_metrics").equals(other.table("gpu_metrics"))
 
 
 def test_copies_have_their_direction_in_their_arguments(tmp_path):
