@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from glob import glob
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from kanalyze.errors import ExportError, KanalyzeError, UnreadableReportError
 from kanalyze.files import digest
@@ -72,11 +73,9 @@ def exported(path: Path, progress: Progress, *, cache: bool = True) -> SqliteFil
         known = digest(os.fsencode(program.resolve()) + f" {file.st_size} {file.st_mtime_ns}".encode())
     known = f"{name}-{known}"
     if cache:
-        if (beside := _beside(path)) is not None:
-            return beside
-        for candidate in sorted(folder.glob(f"{known}.*.sqlite")):
-            if (found := _kept(candidate)) is not None:
-                return found
+        found = (_beside(path), *map(_kept, sorted(folder.glob(f"{known}.*.sqlite"))))
+        if (usable := next(filter(None, found), None)) is not None:
+            return usable
     if program is None:
         older = path.with_suffix(".sqlite")
         raise ExportError.without_nsys(path, older if older != path and _opened(older) else None)
@@ -201,22 +200,6 @@ def version(program: Path) -> str:
     return found.group(1).decode() if found else ""
 
 
-def start(command: Sequence[str], said: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start a program in its own process group, with stdout and stderr in one file.
-
-    Raises:
-        OSError: It cannot be started.
-    """
-    return subprocess.Popen(  # noqa: S603 - nsys, with two paths and no shell
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=said,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        preexec_fn=ending_with(os.getpid()),  # noqa: PLW1509 - calls the system alone
-    )
-
-
 def run(command: Sequence[str], log: Path, share_done: Callable[[float], object]) -> tuple[int, list[str]]:
     """Run a program to its end; on any exception it is terminated with its children.
 
@@ -229,9 +212,17 @@ def run(command: Sequence[str], log: Path, share_done: Callable[[float], object]
     Raises:
         OSError: It cannot be started.
     """
-    with log.open("wb") as said, _stoppable(), start(command, said) as process, ExitStack() as early:
+    last = 0
+    with log.open("wb") as said, _stoppable(), ExitStack() as early:
+        process = subprocess.Popen(  # noqa: S603 - nsys, with two paths and no shell
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=ending_with(os.getpid()),  # noqa: PLW1509 - calls the system alone
+        )
         early.callback(_end, process)
-        last = 0
         while (status := process.poll()) is None:
             time.sleep(_LOOK_EVERY_S)
             last = _tell(log, last, share_done)
@@ -254,42 +245,32 @@ def _tell(log: Path, last: int, share_done: Callable[[float], object]) -> int:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """Terminate a process and its children, since it may be a script."""
+    send = partial(os.killpg, process.pid) if hasattr(os, "killpg") else process.send_signal
     try:
-        _signal(process, signal.SIGTERM)
-        process.wait(_GRACE_S)
-    except subprocess.TimeoutExpired:
-        pass
+        with suppress(OSError, subprocess.TimeoutExpired):
+            send(signal.SIGTERM)
+            process.wait(_GRACE_S)
     finally:
-        _signal(process, getattr(signal, "SIGKILL", signal.SIGTERM))
+        with suppress(OSError):
+            send(getattr(signal, "SIGKILL", signal.SIGTERM))
         process.wait()
-
-
-def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    with suppress(OSError):
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, number)
-        else:
-            process.send_signal(number)
 
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Turn termination signals into an exception, so that a child program is terminated too.
+    """Turn termination signals, as Ctrl-C, into an exception: a child program is terminated too; main thread only."""
 
-    Ctrl-C raises one already. Signal handlers can only be set in the main thread, and handlers of others stay.
-    """
+    def stop(number: int, frame: FrameType | None) -> NoReturn:
+        del frame
+        raise SystemExit(128 + number)
+
     names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
     handlers = {number: signal.getsignal(number) for name in names if (number := getattr(signal, name, None))}
     ours = {number: handler for number, handler in handlers.items() if handler in (signal.SIG_DFL, end_by)}
     for number in ours:
-        signal.signal(number, _stop)
+        signal.signal(number, stop)
     try:
         yield
     finally:
         for number, handler in ours.items():
             signal.signal(number, handler)
-
-
-def _stop(number: int, frame: FrameType | None) -> NoReturn:
-    del frame
-    raise SystemExit(128 + number)

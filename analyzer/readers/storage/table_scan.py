@@ -73,7 +73,7 @@ class PagesFile:
         self._path = path
         self._lock = threading.Lock()
         with ExitStack() as refused:
-            self._file = refused.enter_context(path.open("rb", buffering=0))
+            self._file = refused.enter_context(path.open("rb"))
             size = os.fstat(self._file.fileno()).st_size
             self._page_size, self._usable, self._pages = _parse_header(self._file.read(_HEADER_BYTES), size)
             for journal in (path.with_name(f"{path.name}{suffix}") for suffix in ("-wal", "-journal")):
@@ -162,23 +162,16 @@ class PagesFile:
         return decoder.Pages(data, numbers, size, self._usable)
 
     def _read_near(self, numbers: Ints, rows: npt.NDArray[np.uint8]) -> None:
-        """Read pages with rising numbers, and the few pages between them, at once into `rows`."""
-        size = self._page_size
-        offset = (int(numbers[0]) - 1) * size
-        span = int(numbers[-1] - numbers[0]) + 1
+        """Read pages with rising numbers, and the few pages between them, at once into `rows`; thread-safe."""
+        size, first = self._page_size, int(numbers[0])
+        span = int(numbers[-1]) - first + 1
         together = rows if span == len(numbers) else np.empty((span, size), dtype=np.uint8)
-        self._fill(together.reshape(-1).data, offset)
-        if together is not rows:
-            np.take(together, numbers - numbers[0], axis=0, out=rows, mode="clip")
-
-    def _fill(self, view: memoryview, offset: int) -> None:
-        """Fill `view` with the file's bytes from `offset` on; thread-safe."""
         with self._lock:
-            self._file.seek(offset)
-            while view:
-                if not (count := self._file.readinto(view)):
-                    raise decoder.DamagedPageError(self._file.tell() // self._page_size + 1, "the file ends before it")
-                view = view[count:]
+            self._file.seek((first - 1) * size)
+            if (count := self._file.readinto(together.reshape(-1).data)) < together.size:
+                raise decoder.DamagedPageError(first + count // size, "the file ends before it")
+        if together is not rows:
+            np.take(together, numbers - first, axis=0, out=rows, mode="clip")
 
 
 def _parse_header(header: bytes, file_bytes: int) -> tuple[int, int, int]:
