@@ -215,14 +215,9 @@ def answer(
 
 
 def _refuse_functions(statement: str, made: Mapping[str, pl.DataFrame]) -> None:
-    """Refuses functions that open files, as polars itself parses the statement, however they are spelt.
+    """Raise SqlError for functions that open files, however they are spelt.
 
-    Polars plans the statement with their names misspelt, and says which of them it does not have. What else it says of
-    that statement it would say of the true one, and no file is opened.
-
-    Raises:
-        SqlError: The statement calls such a function.
-        PolarsError: It cannot be planned for another reason.
+    Polars plans the statement with their names misspelt, and says which of them it does not have; no file is opened.
     """
     if not _OPENS.search(statement):
         return

@@ -8,7 +8,7 @@ shared memory are handed out are those of cuda_occupancy.h in the CUDA toolkit 1
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 import polars as pl
 
@@ -25,33 +25,26 @@ REGISTER_UNIT: Final = 256
 _KIB: Final = 1024
 
 
-class _Capability(NamedTuple):
-    """One compute capability; sizes in KiB, except for the allocation unit of shared memory in bytes."""
-
-    compute_capability: str
-    max_warps_per_sm: int
-    max_blocks_per_sm: int
-    shared_per_sm: int
-    shared_per_block: int
-    shared_reserved: int
-    shared_unit_bytes: int
-
-
+#: What is told of each compute capability; sizes in KiB, except for the allocation unit of shared memory in bytes.
+_FIELDS: Final = (
+    *("compute_capability", "max_warps_per_sm", "max_blocks_per_sm"),
+    *("shared_per_sm", "shared_per_block", "shared_reserved", "shared_unit_bytes"),
+)
 _ROWS: Final = (
-    _Capability("7.0", 64, 32, 96, 96, 0, 256),
-    _Capability("7.2", 64, 32, 96, 96, 0, 256),
-    _Capability("7.5", 32, 16, 64, 64, 0, 256),
-    _Capability("8.0", 64, 32, 164, 163, 1, 128),
-    _Capability("8.6", 48, 16, 100, 99, 1, 128),
-    _Capability("8.7", 48, 16, 164, 163, 1, 128),
-    _Capability("8.9", 48, 24, 100, 99, 1, 128),
-    _Capability("9.0", 64, 32, 228, 227, 1, 128),
-    _Capability("10.0", 64, 32, 228, 227, 1, 128),
-    _Capability("10.1", 48, 24, 228, 227, 1, 128),
-    _Capability("10.3", 64, 32, 228, 227, 1, 128),
-    _Capability("11.0", 48, 24, 228, 227, 1, 128),
-    _Capability("12.0", 48, 24, 100, 99, 1, 128),
-    _Capability("12.1", 48, 24, 100, 99, 1, 128),
+    ("7.0", 64, 32, 96, 96, 0, 256),
+    ("7.2", 64, 32, 96, 96, 0, 256),
+    ("7.5", 32, 16, 64, 64, 0, 256),
+    ("8.0", 64, 32, 164, 163, 1, 128),
+    ("8.6", 48, 16, 100, 99, 1, 128),
+    ("8.7", 48, 16, 164, 163, 1, 128),
+    ("8.9", 48, 24, 100, 99, 1, 128),
+    ("9.0", 64, 32, 228, 227, 1, 128),
+    ("10.0", 64, 32, 228, 227, 1, 128),
+    ("10.1", 48, 24, 228, 227, 1, 128),
+    ("10.3", 64, 32, 228, 227, 1, 128),
+    ("11.0", 48, 24, 228, 227, 1, 128),
+    ("12.0", 48, 24, 100, 99, 1, 128),
+    ("12.1", 48, 24, 100, 99, 1, 128),
 )
 
 
@@ -64,7 +57,7 @@ def capabilities() -> pl.DataFrame:
         shared_reserved_bytes, which the system takes of each block's shared memory, beside what the block asks for;
         and shared_unit_bytes, in which shared memory is handed out.
     """
-    rows = pl.DataFrame(_ROWS, schema=_Capability._fields, orient="row")
+    rows = pl.DataFrame(_ROWS, schema=_FIELDS, orient="row")
     return rows.select(
         "compute_capability",
         "max_warps_per_sm",

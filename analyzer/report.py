@@ -392,10 +392,7 @@ class Report:
         return named_ranges.chosen(windows, which, f"instance of range {name!r}")
 
     def _of_iterations(self, text: str, ranges: pl.DataFrame) -> list[Window] | None:
-        """The windows that `text` names by iterations; None if it is for ranges to say.
-
-        The module is loaded by its name where it is needed: what repeats is an analysis, and lies above.
-        """
+        """The windows that `text` names by iterations, an analysis above, loaded by name; None: ranges say it."""
         name = named_ranges.parsed(text)[0]
         if text != STEADY and ".." not in text and named_ranges.instances(ranges, name).height:
             return None
@@ -405,10 +402,7 @@ class Report:
         return found
 
     def _spans(self) -> Iterator[tuple[int, int]]:
-        """First and last instant of the recording, from metadata, then of each kind of events.
-
-        A clock that starts with the recording starts at 0.
-        """
+        """First and last instant of the recording, from metadata, then of each kind; a clock of its own starts at 0."""
         if self.meta.end_ns is not None:
             yield 0, max(self.meta.end_ns, 0)
         own = not self.meta.recorder.other_clock
@@ -477,11 +471,7 @@ class Report:
         self._kept.beside[other.meta.path.name] = other._kept
 
     def _checked(self, table: Table, read: pl.DataFrame) -> pl.DataFrame:
-        """Checks a table for overflow, as it is read.
-
-        Raises:
-            DamagedReportError: Its numbers are so large that sums of them would not fit 64 bits.
-        """
+        """Checks a table as it is read; raises DamagedReportError for numbers whose sums would not fit 64 bits."""
         frame = table.check(read)
         wrong = too_large(frame, _SUMMED.get(table.name, ()), _SINGLE.get(table.name, ()))
         if wrong is None and table is EVENTS and (end := last_end(frame)) > LARGEST:

@@ -286,10 +286,7 @@ def direction(text: str) -> str | None:
 
 @cache
 def _patterns(table: str) -> tuple[tuple[tuple[str, ...], str, Head], ...]:
-    """The rows of a table of patterns: a name with a plain part in it, or in which the pattern is found, has this head.
-
-    A line with named groups is a row, and lines of one head are one together.
-    """
+    """The rows of a table of patterns: plain parts, pattern, head; lines of one head are one, but for named groups."""
     together: list[tuple[Head, list[str]]] = []
     for head, words in _lines(table):
         if together and together[-1][0] == head and "(?P<" not in words[0]:

@@ -97,10 +97,7 @@ def room_at(path: Path) -> str | None:
 
 
 def _reader(path: Path, head: bytes) -> str | None:
-    """The reader module that opens the file or folder at `path`, which begins with `head`.
-
-    The one for the file's suffix is tried first, so that others are not imported.
-    """
+    """The reader module of the file or folder at `path`, which begins with `head`; that of its suffix comes first."""
     found = [(room, name, module) for room, name, module in modules(__name__, __path__) if name.startswith("read_")]
     ending = {*path.suffix.removeprefix(".").split("-")} - {""}
     found.sort(key=lambda one: (not ending.issubset({one[0], *one[1].split("_")[1:]}), one))

@@ -236,10 +236,7 @@ def _rule(
     marks: dict[str, list[str]],
     damage: Damage,
 ) -> tuple[object, ...]:
-    """A rule result of one kernel; `marks` are the source markers by rule.
-
-    Of a result without a message, which ncu's pages leave out, it is the table of instructions that the rule marks.
-    """
+    """A rule result; of one without a message, which ncu's pages leave out, the instructions that it marks."""
     section, name = damage.text(rule.section_identifier()), damage.text(rule.rule_identifier())
     if not rule.has_rule_message():
         own, marked = text(rule.name()), marks.get(name, [])
@@ -414,10 +411,7 @@ def blocks(path: Path) -> tuple[bool, bool]:
 
 
 def _is_cut(path: Path) -> bool:
-    """Whether the file is truncated within a block.
-
-    Raises _BlockError for no block behind the first one, or an impossible size; ValueError, IndexError without a first.
-    """
+    """Whether the file ends within a block; raises _BlockError for damage behind the first one, else ValueError."""
     length = path.stat().st_size
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:

@@ -174,10 +174,7 @@ def _stem(page: Path) -> Path | None:
 
 
 def _report_of_page(path: Path) -> Report:
-    """The report of the page at `path`, with sibling pages if they are of the same run.
-
-    That of a source page, which lists no launches itself, is that of a page beside it.
-    """
+    """The report of the page at `path` with those of its run; of a source page that of a page beside it."""
     stem = _stem(path)
     beside = _pages_of(stem) if stem else {}
     if beside and path.name.endswith(_SOURCE):
@@ -363,11 +360,21 @@ class Selection(NamedTuple):
 def selection(command: Sequence[str]) -> Selection | None:
     """Parses the launch selection of an ncu command line; None where it cannot be determined."""
     flags = _flags(command)
-    if flags is None:
+    if flags is None or (from_start := _from_start(flags)) is None:
         return None
-    from_start = _from_start(flags)
-    found = _by_number(flags) if "--kernel-id" in flags else _first_ones(flags)
-    return None if found is None or from_start is None else found._replace(from_call=not from_start)
+    mangled = flags.get("--kernel-name-base") == "mangled"
+    if "--kernel-id" in flags:  # in any context and on any stream
+        of_all = re.fullmatch(r"::(.+):(\d+(?:\|\d+)*)", flags["--kernel-id"])
+        numbers = {int(number) for number in of_all[2].split("|")} if of_all else {0}
+        if of_all is None or 0 in numbers or not mangled or {*_SHORT.values()} & flags.keys():
+            return None
+        return Selection(tuple(sorted(numbers)), 0, not from_start, _symbols(of_all[1]))
+    # the first launches that pass a name filter, after skipped ones if it names one function
+    skip, count = (flags.get(flag, "0") for flag in ("--launch-skip", "--launch-count"))
+    symbols = _symbols(flags.get("--kernel-name", "")) if mangled else ()
+    if not (skip.isdecimal() and count.isdecimal()) or (int(skip) and len(symbols) != 1):
+        return None
+    return Selection(None, int(skip), not from_start, symbols)
 
 
 def chooses(command: Sequence[str]) -> bool | None:
@@ -386,29 +393,8 @@ def _from_start(flags: Mapping[str, str]) -> bool | None:
     return _STARTS.get(flags.get("--profile-from-start", "on"))
 
 
-def _by_number(flags: Mapping[str, str]) -> Selection | None:
-    """The selection by launch number, in any context and on any stream."""
-    of_all = re.fullmatch(r"::(.+):(\d+(?:\|\d+)*)", flags["--kernel-id"])
-    if of_all is None or ({*_SHORT.values()} & flags.keys()) or flags.get("--kernel-name-base") != "mangled":
-        return None
-    numbers = {int(number) for number in of_all[2].split("|")}
-    return Selection(tuple(sorted(numbers)), symbols=_symbols(of_all[1])) if 0 not in numbers else None
-
-
-def _first_ones(flags: Mapping[str, str]) -> Selection | None:
-    """The selection of the first launches that pass a name filter, after skipped ones if it names one function."""
-    skip = flags.get("--launch-skip", "0")
-    if not (skip.isdecimal() and flags.get("--launch-count", "0").isdecimal()):
-        return None
-    symbols = _symbols(flags.get("--kernel-name", "")) if (flags.get("--kernel-name-base") == "mangled") else ()
-    return Selection(None, int(skip), symbols=symbols) if not int(skip) or len(symbols) == 1 else None
-
-
 def _symbols(pattern: str) -> tuple[str, ...]:
-    """The mangled names in a name filter: a plain name, ``regex:^NAME$`` or ``regex:^(NAME|NAME)$``.
-
-    Empty for other expressions, in which a dot or dollar sign that is not escaped has its own meaning.
-    """
+    """The mangled names in a name filter: a plain name, ``regex:^NAME$`` or ``regex:^(NAME|NAME)$``; else none."""
     if re.fullmatch(r"[\w$.]+", pattern):
         return (pattern,)
     whole = re.fullmatch(rf"regex:\^(?:\(({_ESCAPED}(?:\|{_ESCAPED})*)\)|({_ESCAPED}))\$", pattern)

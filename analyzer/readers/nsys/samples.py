@@ -248,10 +248,7 @@ def gpu_metrics(database: TableFile, undecoded: dict[str, int]) -> pl.DataFrame:
 
 
 def _runs(raw: pl.DataFrame) -> pl.DataFrame:
-    """Samples of one batch, those of equal value in a row together: :data:`_RUNS`.
-
-    `end_ns` is the time of the last one of a run, which lasts until the next sample begins.
-    """
+    """Samples of one batch, those of equal value in a row as one, with the times of its first and last."""
     known = raw.drop_nulls().sort(*_KEYS, "timestamp", maintain_order=True)
     same = (*_KEYS, "value")
     new = pl.any_horizontal((pl.col(name) != pl.col(name).shift(1)).fill_null(value=True) for name in same)
@@ -267,10 +264,7 @@ def _runs(raw: pl.DataFrame) -> pl.DataFrame:
 
 
 def _lasting(runs: pl.DataFrame) -> pl.DataFrame:
-    """Adds `dur_ns`: until the next sample of the counter, or the usual distance where that is late or missing.
-
-    The usual one is the median over runs, of the distances of one sample to the next.
-    """
+    """Adds `dur_ns`: until the next sample, or the usual distance (a median) where that is late or missing."""
     ordered = runs.sort(*_KEYS, "start_ns", maintain_order=True)
     inside = (pl.col("end_ns") - pl.col("start_ns")) / (pl.col("samples") - 1)
     follows = pl.col("start_ns").shift(-1).over(_KEYS) - pl.col("end_ns")

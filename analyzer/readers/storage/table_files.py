@@ -426,10 +426,7 @@ def _called_so(path: Path, suffix: str) -> list[Path]:
 
 
 def _converted(values: pl.Series, of_type: DataType | DataTypeClass) -> pl.Series:
-    """Casts `values` to `of_type`, Int64 or String; uint64 beyond Int64 wraps, as in SQLite.
-
-    Raises SchemaError for a type that holds anything else: a time, say, whose unit would be lost.
-    """
+    """Casts `values` to Int64 or String; uint64 wraps, as in SQLite. Raises SchemaError for others: a time, say."""
     of = values.dtype
     if of == pl.UInt64 and of_type == pl.Int64:
         return values.reinterpret(signed=True)

@@ -175,10 +175,7 @@ class PagesFile:
 
 
 def _parse_header(header: bytes, file_bytes: int) -> tuple[int, int, int]:
-    """Page size, usable bytes per page, and number of pages of a file of `file_bytes`, by its first 100 bytes.
-
-    Source: fileformat.html, section 1.3. Errors as of PagesFile.
-    """
+    """Page size, usable bytes per page, and number of pages of a file, by its first bytes (fileformat.html, 1.3)."""
     if len(header) < _HEADER_BYTES or not header.startswith(_MAGIC):
         raise decoder.DamagedPageError(1, "no SQLite header")
     page_size = int.from_bytes(header[16:18], "big")
@@ -197,10 +194,7 @@ def _parse_header(header: bytes, file_bytes: int) -> tuple[int, int, int]:
 
 
 def _read_layout(path: Path, table: str, wanted: Sequence[str]) -> decoder.Layout:
-    """What the schema of the database at `path` says about `table` and its columns `wanted`.
-
-    Columns of REAL affinity, which have whole numbers stored as integers, are not decodable.
-    """
+    """What the schema of the database at `path` says about `table` and its columns `wanted`, none of REAL affinity."""
     uri = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
     try:
         with closing(sqlite3.connect(uri, uri=True)) as connection:

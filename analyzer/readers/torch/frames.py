@@ -163,10 +163,7 @@ def _known(values: pl.Series) -> pl.Series:
 
 
 def _correlate(events: dict[str, pl.DataFrame], arrows: list[Arrow]) -> None:
-    """Gives calls and device events without correlation ids those of the arrows between them.
-
-    An arrow begins and ends where the events start, on their threads and streams; of several that do, the last has it.
-    """
+    """Gives calls and device events without correlation ids those of the arrows that begin and end where they start."""
     own = pl.DataFrame(arrows, schema=("ph", "id", *PLACE), orient="row").filter(pl.col("id") > 0)
     for phase, kinds in (("s", ("Call",)), ("f", ("Kernel", "Copy", "Memset"))):
         ends = own.filter(pl.col("ph") == phase).unique(PLACE, keep="first")

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from importlib import import_module
 from itertools import accumulate, islice
 from pathlib import Path
@@ -146,14 +147,9 @@ class TraceText:
         """The share of the file that was read."""
         return min(1.0, self._bytes_read / self._bytes)
 
-    @property
-    def is_trace(self) -> bool:
-        """Whether it is an object with trace events, or a list whose beginning has some or is damaged."""
-        return not self.bare or b'"ph"' in self._look(self._start, _READ_BYTES) or bool(self.damage)
-
     def pieces(self) -> Iterator[bytes]:
         """The text of each piece; single use. Parses the properties after the events."""
-        at, pattern = self._start, between(self._look(self._start, _OPENING_BYTES))
+        at, pattern = self._start, between(self.beginning(_OPENING_BYTES))
         while (end := self._cut(at, pattern)) is not None:
             piece = self._look(at, end - at)
             del self._text[: end - self._at]
@@ -161,6 +157,10 @@ class TraceText:
             yield piece
         events, self.tail = split_tail(self._look(at, LONGEST_BYTES), pattern)
         yield events
+
+    def beginning(self, size: int) -> bytes:
+        """The text of the first events, before any piece is taken."""
+        return self._look(self._start, size)
 
     def add(self, text: bytes, where: str) -> None:
         """Parse the properties before or after the events."""
@@ -249,11 +249,11 @@ class TraceText:
 
 
 def is_trace(path: Path) -> bool:
-    """Whether a file begins as a trace does: as an object with trace events, or as a list of such."""
-    try:
-        return TraceText(path).is_trace
-    except UnknownFormatError:
-        return False
+    """Whether a file begins as a trace does: an object with trace events, or a list that has some or is damaged."""
+    with suppress(UnknownFormatError):
+        text = TraceText(path)
+        return not text.bare or b'"ph"' in text.beginning(_READ_BYTES) or bool(text.damage)
+    return False
 
 
 def _until_error(inflater: zlib._Decompress, data: bytes) -> Iterator[bytes]:
@@ -323,6 +323,11 @@ class Part(NamedTuple):
         """The result for a `piece`."""
         return cls(columns, texts, piece if columns is None or columns.hollow else b"")
 
+    @classmethod
+    def by(cls, decoder: Decoder, piece: bytes) -> Part:
+        """The result of a decoder in this process."""
+        return cls.of(decoder.columns(piece), decoder.texts.known, piece)
+
 
 def mended(parts: Iterable[Part], trace: TraceText) -> Iterator[Part]:
     """Replaces undecodable parts: joined with their neighbours, or salvaged; all parts stay in order.
@@ -365,10 +370,7 @@ def _ended(run: list[bytes], trace: TraceText) -> tuple[list[bytes], bool]:
 
 
 def _whole(decoder: Decoder, run: Sequence[bytes], *, cut: bool = False) -> Iterator[Part]:
-    """Decodes adjacent undecodable pieces as one text; a single piece only if it was `cut` meanwhile.
-
-    In damaged text, brackets and quotes do not show reliably where events begin, so all of it is salvaged.
-    """
+    """Decodes adjacent undecodable pieces as one text, a single one only if it was `cut`; else salvages all."""
     if run:
         text = b"".join(run)
         columns = decoder.columns(text) if cut or len(run) > 1 else None
@@ -428,9 +430,7 @@ def decoded(text: TraceText, progress: Progress) -> list[Part]:
     small = text.path.stat().st_size < (SMALL_GZIP_BYTES if text.compressed else SMALL_PLAIN_BYTES)
     workers = min(processors(), _MOST)
     if small or workers == 1:
-        decoder = Decoder()
-        pieces = (Part.of(decoder.columns(piece), decoder.texts.known, piece) for piece in text.pieces())
-        return list(mended(pieces, text))
+        return list(mended(map(partial(Part.by, Decoder()), text.pieces()), text))
     pool = _Pool(text, workers)
     try:
         pool.read_ahead()
@@ -508,8 +508,8 @@ class _Pool:
 
     def read_ahead(self) -> None:
         """Give the workers pieces, up to so many that are ahead of the next part."""
-        for piece in islice(self._pieces, _AHEAD - len(self._waiting)):
-            self._waiting.append(self._threads.submit(self._decoded, piece))
+        some = islice(self._pieces, _AHEAD - len(self._waiting))
+        self._waiting += (self._threads.submit(self._decoded, piece) for piece in some)
 
     def parts(self, progress: Progress) -> Iterator[Part]:
         """The decoded pieces in order, decoded in this process where no other could be started.
@@ -517,16 +517,13 @@ class _Pool:
         Raises:
             DecoderEndedError: A process was ended from outside.
         """
-        decoder, what, begun, told = Decoder(), f"reading {self._text.path.name}", monotonic(), False
+        decoder, what, begun = Decoder(), f"reading {self._text.path.name}", monotonic()
         while self._waiting:
             part = self._waiting.popleft().result()
             self.read_ahead()
-            if told or monotonic() - begun > _PATIENCE_S:
-                progress(what, min(self._text.share, 0.99))
-                told = True
-            yield part if isinstance(part, Part) else Part.of(decoder.columns(part), decoder.texts.known, part)
-        if told:
-            progress(what, 1.0)
+            if monotonic() - begun > _PATIENCE_S:
+                progress(what, min(self._text.share, 0.99) if self._waiting else 1.0)
+            yield part if isinstance(part, Part) else Part.by(decoder, part)
 
     def end(self) -> None:
         """Terminate the workers at once."""

@@ -191,10 +191,7 @@ _SURELY: Final = ("a profile of ONNX Runtime", "a trace of Paddle's profiler")
 
 
 def _refuse_others(path: Path, frames: Frames) -> None:
-    """Raise :class:`UnknownFormatError` if the trace at `path` was not written by torch's profilers.
-
-    A trace without events, or with metadata only, passes.
-    """
+    """Raise :class:`UnknownFormatError` if the events of a trace at `path` are not of torch's profilers."""
     counts = {word: count for word, count in frames.counts.items() if count and word.startswith(_OTHER_EVENTS)}
     found = sorted((word for word in counts if word.startswith(_CATEGORY)), key=lambda word: (-counts[word], word))
     categories = [word.removeprefix(_CATEGORY) for word in found]

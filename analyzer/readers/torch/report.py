@@ -236,10 +236,7 @@ class TorchTables:
 
     @cached_property
     def _owning(self) -> tuple[pl.DataFrame, pl.DataFrame] | None:
-        """The calls by correlation and process, and the process of each group of device events (:data:`_GROUP`).
-
-        None where there is only one process.
-        """
+        """The calls by correlation and process, and the process of each :data:`_GROUP`; None with one process alone."""
         calls = self._frames.frame("Call")
         if calls.is_empty() or calls.get_column("pid").n_unique() == 1:
             return None
@@ -265,10 +262,7 @@ class TorchTables:
         return usual.select(pl.coalesce("single", "process", main)).to_series()
 
     def _event_records(self) -> pl.DataFrame:
-        """Recorded CUDA events: those that the trace has (Kineto since November 2025), and those that were waited for.
-
-        A recording is numbered by the call that made it.
-        """
+        """Recorded CUDA events, numbered by their calls: those that the trace has, and those that were waited for."""
         parts = []
         for name, record, stream in (
             ("Record", pl.col("correlation"), "stream"),
