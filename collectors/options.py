@@ -3,15 +3,17 @@
 Shared errors are in :mod:`kanalyze.errors`; ``docs/errors.md`` explains every case.
 """
 
+# ruff: noqa: RUF009 - what makes an attribute an option is a field
+
 from __future__ import annotations
 
 import math
 import re
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kanalyze.collectors.in_workload.torch_sessions import RECIPES
 from kanalyze.errors import KanalyzeError, UnknownNameError, nearest
@@ -35,72 +37,82 @@ PASSES: Final = (BARE, NSYS, SAMPLES, TORCH, NCU)
 #: A GPU architecture, as nvcc or a user writes it.
 _ARCH: Final = re.compile(r"(sm_|compute_)?(\d{2,3}|\d{1,2}\.\d)[af]?")
 
+#: What a value has to be, in words, and how that is told.
+_COUNT, _TIME, _DELAY = "a whole number from 1", "a time above 0", "a time from 0"
+_GPU, _RANGE = "a GPU architecture such as sm_90", "the name of a range"
+_HOLDS: Final[dict[str, Any]] = {
+    _COUNT: lambda number: number >= 1,
+    _TIME: lambda time: 0 < time < math.inf,
+    _DELAY: lambda time: 0 <= time < math.inf,
+    _GPU: _ARCH.fullmatch,
+    _RANGE: bool,
+}
+
 ClockControl = Literal["base", "none"]
+
+
+def _option(names: str, text: str, metavar: str = "", wanted: str = "", *, default: object = None) -> Any:  # noqa: ANN401 - of a field
+    """An attribute of options: its names on the command line, what it is, of which kind, and what holds of it."""
+    return field(default=default, metadata={"names": names, "text": text, "metavar": metavar or None, "wanted": wanted})
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a collection.
+    """Options of a collection: those of `kanalyze collect`, which says what each is; times are in seconds.
 
-    Attributes:
-        passes: Which of :data:`CHOICES` to run; None selects those that suit the workload.
-        bare: Whether the program first runs without a profiler, which tells what the others cost.
-        lines: Whether a Python program's own lines are noted while nsys and torch record it.
-        output: The capture folder; by default named after the workload and the time, in the current folder.
-        samples: Whether a pass of its own samples the host: CPU, Python, scheduler, system calls.
-        metrics: Whether that pass samples the GPU's counters.
-        samples_for_s: The longest time that it records, in seconds; the program is stopped then.
-        prepare: Whether the program first runs once without a profiler, to warm up build and compile caches.
-        repeat: Number of runs of the passes that tell the time: bare, nsys and torch.
-        timeout_s: Time limit of each pass, in seconds.
-        arch: GPU architectures to compile for (``sm_90``, ``90a``); by default those of the GPUs present.
-        nvcc_flags: Further flags of nvcc.
-        nsys_flags: Further flags of ``nsys profile``.
-        ncu_flags: Further flags of ncu.
-        recipe: The recipe of torch.profiler.
-        recipe_flags: Further flags of the torch pass's runner.
-        kernels: Number of kernels that ncu profiles, the heaviest of the nsys pass.
-        launches: Number of launches profiled per kernel.
-        ncu_budget_s: Time budget of all ncu runs together, in seconds.
-        clock_control: Whether ncu locks the GPU's clocks to their base frequency.
-        range_name: Profile only inside NVTX ranges of this name.
-        cuda_profiler_api: Profile only between cudaProfilerStart and cudaProfilerStop.
-        delay_s: Delay before the nsys pass records, in seconds.
-        duration_s: Duration of the recording in the nsys pass, in seconds.
-        python: The Python for scripts; None searches for one.
-        nvcc: The nvcc to use; None searches for one, as for `nsys` and `ncu`.
-        nsys: The nsys to use.
-        ncu: The ncu to use.
+    `passes` are some of :data:`CHOICES`, None for those that suit the workload.
     """
 
-    passes: tuple[str, ...] | None = None
-    bare: bool = True
-    lines: bool = True
-    output: str | PathLike[str] | None = None
-    samples: bool = False
-    metrics: bool = False
-    samples_for_s: float = 60.0
-    prepare: bool = False
-    repeat: int = 1
-    timeout_s: float = 3600.0
-    arch: tuple[str, ...] = ()
-    nvcc_flags: tuple[str, ...] = ()
-    nsys_flags: tuple[str, ...] = ()
-    ncu_flags: tuple[str, ...] = ()
-    recipe: str = "plain"
-    recipe_flags: tuple[str, ...] = ()
-    kernels: int = 5
-    launches: int = 1
-    ncu_budget_s: float = 600.0
-    clock_control: ClockControl = "base"
-    range_name: str | None = None
-    cuda_profiler_api: bool = False
-    delay_s: float | None = None
-    duration_s: float | None = None
-    python: str | PathLike[str] | None = None
-    nvcc: str | PathLike[str] | None = None
-    nsys: str | PathLike[str] | None = None
-    ncu: str | PathLike[str] | None = None
+    passes: tuple[str, ...] | None = _option(
+        "--with", "Which of nsys, torch and ncu, with commas between them.", "PASSES"
+    )
+    bare: bool = _option("--bare/--no-bare", "Run it without a profiler first, for its true times; on.", default=True)
+    lines: bool = _option("--lines/--no-lines", "Note the lines that a Python program is in; on.", default=True)
+    output: str | PathLike[str] | None = _option("-o --output", "The folder to write; it must not exist yet.", "DIR")
+    samples: bool = _option(
+        "--samples", "Also sample the host, in a run of its own: functions, Python, waits.", default=False
+    )
+    metrics: bool = _option(
+        "--metrics", "In that run, sample the GPU's counters: SMs, tensor cores, DRAM, PCIe.", default=False
+    )
+    samples_for_s: float = _option(
+        "--samples-for",
+        "That run records so long at most, and is ended then; 60 unless told.",
+        "SECONDS",
+        _TIME,
+        default=60.0,
+    )
+    prepare: bool = _option(
+        "--prepare", "Run it once without a profiler first, so that what it builds is there.", default=False
+    )
+    repeat: int = _option("--repeat", "Run it bare, under nsys and under torch K times each.", "K", _COUNT, default=1)
+    timeout_s: float = _option("--timeout", "Longest time of a pass.", "SECONDS", _TIME, default=3600.0)
+    arch: tuple[str, ...] = _option(
+        "--arch", "Compile for sm_90 or the like; several make a fat binary.", "ARCH", _GPU, default=()
+    )
+    nvcc_flags: tuple[str, ...] = _option(
+        "--nvcc", "Further flags of nvcc, one or several in quotes.", "FLAG", default=()
+    )
+    nsys_flags: tuple[str, ...] = _option("--nsys-flag", "A further flag of nsys profile.", "FLAG", default=())
+    ncu_flags: tuple[str, ...] = _option("--ncu-flag", "A further flag of ncu.", "FLAG", default=())
+    recipe: str = _option("--recipe", "Recipe of torch.profiler: plain, schedule, toggle…", "NAME", default="plain")
+    recipe_flags: tuple[str, ...] = _option(
+        "--recipe-flag", "A further flag of the torch pass, as --wait=2.", "FLAG", default=()
+    )
+    kernels: int = _option("--kernels", "So many kernels go to ncu; 5 unless told.", "N", _COUNT, default=5)
+    launches: int = _option("--launches", "So many launches of each; 1 unless told.", "N", _COUNT, default=1)
+    ncu_budget_s: float = _option("--ncu-budget", "Longest time of ncu.", "SECONDS", _TIME, default=600.0)
+    clock_control: ClockControl = _option("--clock-control", "The GPU's clocks under ncu.", default="base")
+    range_name: str | None = _option("--range", "Only the NVTX range NAME.", "NAME", _RANGE)
+    cuda_profiler_api: bool = _option(
+        "--cuda-profiler-api", "Only from cudaProfilerStart to cudaProfilerStop.", default=False
+    )
+    delay_s: float | None = _option("--delay", "nsys begins so much later.", "SECONDS", _DELAY)
+    duration_s: float | None = _option("--duration", "nsys records so long, and ends the run.", "SECONDS", _TIME)
+    python: str | PathLike[str] | None = _option("--python", "The Python that runs a script.", "FILE")
+    nvcc: str | PathLike[str] | None = _option("--nvcc-path", "The nvcc to use.", "FILE")
+    nsys: str | PathLike[str] | None = _option("--nsys", "The nsys to use.", "FILE")
+    ncu: str | PathLike[str] | None = _option("--ncu", "The ncu to use.", "FILE")
 
     @property
     def partial(self) -> bool:
@@ -109,62 +121,17 @@ class Options:
         return self.cuda_profiler_api or any(value is not None for value in recorded_in_part)
 
 
-class Keywords(TypedDict, total=False):
-    """The attributes of :class:`Options` as keyword arguments."""
-
-    passes: tuple[str, ...] | None
-    bare: bool
-    lines: bool
-    output: str | PathLike[str] | None
-    samples: bool
-    metrics: bool
-    samples_for_s: float
-    prepare: bool
-    repeat: int
-    timeout_s: float
-    arch: tuple[str, ...]
-    nvcc_flags: tuple[str, ...]
-    nsys_flags: tuple[str, ...]
-    ncu_flags: tuple[str, ...]
-    recipe: str
-    recipe_flags: tuple[str, ...]
-    kernels: int
-    launches: int
-    ncu_budget_s: float
-    clock_control: ClockControl
-    range_name: str | None
-    cuda_profiler_api: bool
-    delay_s: float | None
-    duration_s: float | None
-    python: str | PathLike[str] | None
-    nvcc: str | PathLike[str] | None
-    nsys: str | PathLike[str] | None
-    ncu: str | PathLike[str] | None
-
-
 def checked(options: Options) -> Options:
     """Validates `options` and returns them; raises BadOptionError or UnknownNameError."""
-    known = [("pass", name, CHOICES) for name in options.passes or ()] + [("recipe", options.recipe, tuple(RECIPES))]
-    for what, name, names in known:
+    named = [("pass", name, CHOICES) for name in options.passes or ()] + [("recipe", options.recipe, tuple(RECIPES))]
+    for what, name, names in named:
         if name not in names:
             raise UnknownNameError.of(what, name, names)
-    counts = {"repeat": options.repeat, "kernels": options.kernels, "launches": options.launches}
-    times = {
-        "timeout": options.timeout_s,
-        "ncu-budget": options.ncu_budget_s,
-        "duration": options.duration_s,
-        "samples-for": options.samples_for_s,
-    }
-    bounds = (
-        *(("arch", text, _ARCH.fullmatch(text), "a GPU architecture such as sm_90") for text in options.arch),
-        *((name, number, number >= 1, "a whole number from 1") for name, number in counts.items()),
-        *((name, time, time is None or 0 < time < math.inf, "a time above 0") for name, time in times.items()),
-        ("delay", options.delay_s, options.delay_s is None or 0 <= options.delay_s < math.inf, "a time from 0"),
-        ("range", options.range_name, options.range_name != "", "the name of a range"),
-    )
-    for option, value, is_right, wanted in bounds:
-        if not is_right:
-            raise BadOptionError.of(f"--{option}", value, wanted)
+    for option in fields(options):
+        value, wanted = getattr(options, option.name), option.metadata["wanted"]
+        for one in (value if isinstance(value, tuple) else (value,)) if wanted else ():
+            if one is not None and not _HOLDS[wanted](one):
+                raise BadOptionError.of(option.metadata["names"], one, wanted)
     if options.range_name is not None and options.cuda_profiler_api:
         raise BadOptionError("--range and --cuda-profiler-api exclude each other.", "Give one of them.")
     return options
@@ -173,10 +140,8 @@ def checked(options: Options) -> Options:
 # Errors
 
 
-class WorkloadError(KanalyzeError):
+class WorkloadError(KanalyzeError, slug="bad-workload"):
     """The workload does not exist or cannot be profiled."""
-
-    slug = "bad-workload"
 
     @classmethod
     def missing(cls, path: Path, beside: Iterable[str], references: Iterable[str]) -> WorkloadError:
@@ -196,10 +161,8 @@ class WorkloadError(KanalyzeError):
         )
 
 
-class BadOptionError(KanalyzeError):
+class BadOptionError(KanalyzeError, slug="bad-option"):
     """An option has an invalid value."""
-
-    slug = "bad-option"
 
     @classmethod
     def of(cls, option: str, value: object, wanted: str) -> BadOptionError:
@@ -207,10 +170,8 @@ class BadOptionError(KanalyzeError):
         return cls(f"{option} {str(value)!r}: not {wanted}.", f"`kanalyze collect --help` says what {option} takes.")
 
 
-class CompileError(KanalyzeError):
+class CompileError(KanalyzeError, slug="compile-failed"):
     """Compiling a CUDA source failed."""
-
-    slug = "compile-failed"
 
     @classmethod
     def of(cls, path: Path, errors: Iterable[str], log: Iterable[str]) -> CompileError:
@@ -219,15 +180,12 @@ class CompileError(KanalyzeError):
         first = next(iter((*lines, *(line.strip() for line in printed[-1:]))), "nvcc said nothing")
         more = f" {plural(len(lines) - 1, 'error')} more came after it." if len(lines) > 1 else ""
         remedy = f"Correct the source, or give nvcc what it needs after --nvcc.{more}"
-        error = cls(f"{path}: does not compile: {first}", remedy)
-        error.details = printed
-        return error
+        return cls(f"{path}: does not compile: {first}", remedy, printed)
 
 
-class IncompleteError(KanalyzeError):
+class IncompleteError(KanalyzeError, slug="capture-incomplete"):
     """A capture was saved, but is incomplete."""
 
-    slug = "capture-incomplete"
     exit_status = 1
 
     @classmethod
@@ -238,10 +196,9 @@ class IncompleteError(KanalyzeError):
         return cls(f"{folder}: {'; '.join(reasons)}.", f"What was recorded is kept; {have} what the tools said.")
 
 
-class InterruptedCaptureError(KanalyzeError):
+class InterruptedCaptureError(KanalyzeError, slug="interrupted"):
     """The user interrupted a run."""
 
-    slug = "interrupted"
     exit_status = 130
 
     @classmethod

@@ -417,17 +417,6 @@ WITHOUT_PROFILER: Final = flag(
 OUTPUT: Final = output("Write to FILE, all of it or nothing.")
 NO_FORMULAS: Final = flag("--no-formulas", "In CSV put an apostrophe before texts that a spreadsheet would run.")
 
-#: An option for the path of each tool that collects.
-TOOL_PATHS: Final = tuple(
-    option(names, text, "FILE", type=click.Path(path_type=Path))
-    for names, text in (
-        ("--python", "The Python that runs a script."),
-        ("--nvcc-path nvcc", "The nvcc to use."),
-        ("--nsys", "The nsys to use."),
-        ("--ncu", "The ncu to use."),
-    )
-)
-
 
 def command(*params: click.Parameter, small: bool = True) -> Callable[[Callable[..., object]], click.Command]:
     """Makes a command of a function that takes its parameters by name.

@@ -8,6 +8,7 @@ import signal
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import Field, fields
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -17,6 +18,7 @@ import click
 
 from kanalyze import cli, outlets
 from kanalyze.cli._process import emit, flush, print_message, stderr_is_terminal, width
+from kanalyze.collectors import options as declared
 from kanalyze.errors import IncomparableError, UnknownNameError
 from kanalyze.machinery import late
 from kanalyze.tools import SIDES
@@ -25,7 +27,6 @@ from kanalyze.units import plural, size
 with late():
     from kanalyze import collectors
     from kanalyze.cli import summarize
-    from kanalyze.collectors import options as errors
     from kanalyze.collectors import workload as shipped
     from kanalyze.collectors.tools import found as doctors
     from kanalyze.readers import user_cache
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from kanalyze.collectors import Capture, Captures, Options
     from kanalyze.collectors.process import Event
     from kanalyze.collectors.tools.found import Examined
-    from kanalyze.collectors.workload import Reference
 
 #: What clears the line of a terminal.
 _CLEAR: Final = "\r\x1b[2K"
@@ -46,69 +46,36 @@ _END: Final = "--"
 #: The option that may stand behind the program, with others around it.
 _AGAINST: Final = "--against"
 
-#: As a workload: the first of the arguments is a module.
-MODULE: Final = "-m"
-
 #: Width of the names that `doctor` prints, and of names with what was found of them.
 _NAME: Final = 16
 _HEAD: Final = 25
 
 
-def _flags(names: str, text: str) -> click.Option:
-    """An option that is given several times: a further flag of a program."""
-    return cli.option(names, text, "FLAG", multiple=True)
+#: What options take that are no texts, by their metavars.
+_PATH: Final = click.Path(path_type=Path)
+_TYPES: Final[dict[str, Any]] = {"SECONDS": float, "N": int, "K": int, "DIR": _PATH, "FILE": _PATH}
 
 
-def _seconds(names: str, text: str, default: float | None = None) -> click.Option:
-    return cli.option(names, text, "SECONDS", type=float, default=default)
+def _option(option: Field[Any]) -> click.Option:
+    """The option of the command line that fills an attribute of kanalyze.collectors.Options."""
+    names, metavar, default = option.metadata["names"].split(), option.metadata["metavar"], option.default
+    return click.Option(
+        [*names, option.name],
+        help=option.metadata["text"],
+        metavar=metavar,
+        default=default,
+        type=click.Choice(["base", "none"]) if option.name == "clock_control" else _TYPES.get(metavar),
+        is_flag=isinstance(default, bool) or None,
+        multiple=isinstance(default, tuple),
+        shell_complete=cli.complete_passes if option.name == "passes" else None,
+    )
 
 
-#: Every option, by the attribute of kanalyze.collectors.Options that it fills.
-_OPTIONS: Final = (
-    cli.option("-o --output", "The folder to write; it must not exist yet.", "DIR", type=click.Path(path_type=Path)),
-    cli.option(
-        "--with passes",
-        "Which of nsys, torch and ncu, with commas between them.",
-        "PASSES",
-        shell_complete=cli.complete_passes,
-    ),
-    cli.option("--bare/--no-bare", "Run it without a profiler first, for its true times; on.", default=True),
-    cli.option("--lines/--no-lines", "Note the lines that a Python program is in; on.", default=True),
-    cli.flag("--samples", "Also sample the host, in a run of its own: functions, Python, waits."),
-    cli.flag("--metrics", "In that run, sample the GPU's counters: SMs, tensor cores, DRAM, PCIe."),
-    _seconds(
-        "--samples-for samples_for_s", "That run records so long at most, and is ended then; 60 unless told.", 60.0
-    ),
-    cli.flag("--prepare", "Run it once without a profiler first, so that what it builds is there."),
-    cli.option("--repeat", "Run it bare, under nsys and under torch K times each.", "K", type=int, default=1),
-    _seconds("--timeout timeout_s", "Longest time of a pass.", 3600.0),
-    cli.option("--arch", "Compile for sm_90 or the like; several make a fat binary.", "ARCH", multiple=True),
-    _flags("--nvcc nvcc_flags", "Further flags of nvcc, one or several in quotes."),
-    _flags("--nsys-flag nsys_flags", "A further flag of nsys profile."),
-    _flags("--ncu-flag ncu_flags", "A further flag of ncu."),
-    cli.option("--recipe", "Recipe of torch.profiler: plain, schedule, toggle…", "NAME", default="plain"),
-    _flags("--recipe-flag recipe_flags", "A further flag of the torch pass, as --wait=2."),
-    cli.option("--kernels", "So many kernels go to ncu; 5 unless told.", "N", type=int, default=5),
-    cli.option("--launches", "So many launches of each; 1 unless told.", "N", type=int, default=1),
-    _seconds("--ncu-budget ncu_budget_s", "Longest time of ncu.", 600.0),
-    cli.option("--clock-control", "The GPU's clocks under ncu.", type=click.Choice(["base", "none"]), default="base"),
-    cli.option("--range range_name", "Only the NVTX range NAME.", "NAME"),
-    cli.flag("--cuda-profiler-api", "Only from cudaProfilerStart to cudaProfilerStop."),
-    _seconds("--delay delay_s", "nsys begins so much later."),
-    _seconds("--duration duration_s", "nsys records so long, and ends the run."),
-    *cli.TOOL_PATHS,
-    cli.flag("-m module", "WORKLOAD is a module, as in python -m."),
-    cli.option(
-        _AGAINST,
-        "Record OTHER too, run by run in turns: a program with its arguments in quotes, or only arguments.",
-        "OTHER",
-        shell_complete=cli.complete_workloads,
-    ),
-    cli.flag("--dry-run", "Print the commands, for any machine, and run none of them."),
-    cli.flag("--list listed", "List the reference workloads, or describe WORKLOAD, and run nothing."),
-    cli.argument("workload", required=False, shell_complete=cli.complete_workloads),
-    cli.argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=cli.complete_files),
-)
+#: Every option but for those of the command alone; where to write is said first.
+_OPTIONS: Final = [_option(one) for one in sorted(fields(declared.Options), key=lambda one: one.name != "output")]
+
+#: The paths of tools, which are looked for unless they are given.
+_TOOL_PATHS: Final = [one for one in _OPTIONS if one.metavar == "FILE"]
 
 
 class _Collect(click.Command):
@@ -149,7 +116,24 @@ class _Collect(click.Command):
             return False
 
 
-@click.command(cls=_Collect, context_settings={"allow_interspersed_args": False}, params=[*_OPTIONS])
+@click.command(
+    cls=_Collect,
+    context_settings={"allow_interspersed_args": False},
+    params=[
+        *_OPTIONS,
+        cli.flag("-m module", "WORKLOAD is a module, as in python -m."),
+        cli.option(
+            _AGAINST,
+            "Record OTHER too, run by run in turns: a program with its arguments in quotes, or only arguments.",
+            "OTHER",
+            shell_complete=cli.complete_workloads,
+        ),
+        cli.flag("--dry-run", "Print the commands, for any machine, and run none of them."),
+        cli.flag("--list listed", "List the reference workloads, or describe WORKLOAD, and run nothing."),
+        cli.argument("workload", required=False, shell_complete=cli.complete_workloads),
+        cli.argument("args", nargs=-1, type=click.UNPROCESSED, shell_complete=cli.complete_files),
+    ],
+)
 def collect(  # noqa: PLR0913 - a click command has a parameter per option
     workload: str | None,
     args: tuple[str, ...],
@@ -171,7 +155,7 @@ def collect(  # noqa: PLR0913 - a click command has a parameter per option
         raise click.UsageError("Missing argument 'WORKLOAD'.")
     _note_ours(click.get_current_context(), workload, args)
     if module:
-        workload, args = MODULE, (workload, *args)
+        workload, args = shipped.MODULE, (workload, *args)
 
     options = _options(given)
     if dry_run:
@@ -187,7 +171,7 @@ def collect(  # noqa: PLR0913 - a click command has a parameter per option
         else:
             captured = collectors.collect_against(workload, against, args, options, _draw_event)
     except KeyboardInterrupt:  # before anything was begun
-        raise errors.InterruptedCaptureError.during("the checks", None) from None
+        raise declared.InterruptedCaptureError.during("the checks", None) from None
     _finish(captured)
 
 
@@ -207,7 +191,7 @@ def _options(given: dict[str, Any]) -> Options:
     try:
         given["nvcc_flags"] = tuple(word for text in given["nvcc_flags"] for word in shlex.split(text))
     except ValueError as error:
-        raise errors.BadOptionError.of("--nvcc", " ".join(given["nvcc_flags"]), "flags with closed quotes") from error
+        raise declared.BadOptionError.of("--nvcc", " ".join(given["nvcc_flags"]), "flags with closed quotes") from error
     return collectors.Options(**given)
 
 
@@ -261,7 +245,7 @@ def _finish(captured: Capture | Captures) -> None:
             print_message(f"Compare them: {words('compare', *(capture.folder for capture in sides.values()))}")
         print_message(f"See it: {words('html', captured.folder, '-o', f'{captured.folder.name}.html', '--open')}")
     if captured.problems:
-        raise errors.IncompleteError.because(captured.folder, captured.problems, sides)
+        raise declared.IncompleteError.because(captured.folder, captured.problems, sides)
 
 
 def _summarize(capture: Capture) -> None:
@@ -278,7 +262,7 @@ def _compare(captures: Captures) -> None:
         print_message(f"Note: not compared: {error}")
 
 
-@cli.command(*cli.TOOL_PATHS)
+@cli.command(*_TOOL_PATHS)
 def doctor(**paths: Any) -> None:  # noqa: ANN401 - as of Options
     """Check what `kanalyze collect` needs: found or missing, what for, and how to get it.
 
@@ -293,24 +277,30 @@ def doctor(**paths: Any) -> None:  # noqa: ANN401 - as of Options
 def _text(line: Examined) -> str:
     """One thing: what was found, what for, and how to get it where it is missing."""
     state = "found" if line.ok else "not here" if line.optional else "MISSING"
-    head = f"{line.name:<{_NAME}}{state}".ljust(_HEAD)
     rows = [f"{line.found}: {line.means}"]
     if not line.ok:
         rows = [line.found, f"What for: {line.means}.", f"To get it: {line.remedy}."]
-    margins = [head, *[" " * _HEAD] * len(rows)]
-    return "".join(f"{_filled(outlets.line(row), margin, _HEAD)}\n" for row, margin in zip(rows, margins, strict=False))
+    return _filled(f"{line.name:<{_NAME}}{state}", rows, _HEAD)
 
 
-def _filled(text: str, head: str, margin: int) -> str:
-    return textwrap.fill(text, width(), initial_indent=head, subsequent_indent=" " * margin)
+def _filled(head: str, rows: Sequence[str], margin: int) -> str:
+    """Rows behind a head and a margin, each filled to the width of the terminal."""
+    heads = (head, *("" for _ in rows))
+    filled = (
+        textwrap.fill(outlets.line(row), width(), initial_indent=one.ljust(margin), subsequent_indent=" " * margin)
+        for one, row in zip(heads, rows, strict=False)
+    )
+    return "".join(f"{one}\n" for one in filled)
 
 
 def _list_references(name: str | None) -> None:
-    """The reference workloads, a few lines each; of one its file and its description."""
+    """The reference workloads, each with what it teaches and its variants; of one its file and its description."""
     references = shipped.references()
     if name is None:
-        indent = max((len(one.name) for one in references), default=0) + 2
-        emit("".join(f"{line}\n" for one in references for line in _lines(one, indent)))
+        margin = max((len(one.name) for one in references), default=0) + 2
+        for one in references:
+            variants = [f"--variant {', '.join(one.variants)}"] if one.variants else []
+            emit(_filled(one.name, [one.teaches, *variants], margin))
         return
     reference = shipped.reference(name)
     if reference is None:
@@ -331,10 +321,3 @@ def cache(*, clear: bool) -> None:
             user_cache.make_room(folder, "", most=-1)
     text = f"{plural(len(sizes), 'report')}, {size(sum(sizes))}"
     emit(f"{folder}: {f'{text} removed' if clear else f'{text} of at most {size(user_cache.MOST_BYTES)}'}.\n")
-
-
-def _lines(one: Reference, indent: int) -> list[str]:
-    """A workload's name, what it teaches, and its variants."""
-    variants = [f"--variant {', '.join(one.variants)}"] if one.variants else []
-    lines = [_filled(one.teaches, one.name.ljust(indent), indent)]
-    return lines + [_filled(text, " " * indent, indent) for text in variants]

@@ -9,10 +9,10 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any
 
 from kanalyze.collectors import files
-from kanalyze.collectors.options import PASSES, InterruptedCaptureError, Keywords, Options, checked
+from kanalyze.collectors.options import PASSES, InterruptedCaptureError, Options, checked
 from kanalyze.collectors.process import Event, Progress, Starter
 from kanalyze.collectors.run.plan import Plan, in_order, portable_script
 from kanalyze.collectors.run.recording import Capture, Recording
@@ -53,7 +53,7 @@ def collect(
     progress: Progress = lambda _: None,
     *,
     starter: Starter = subprocess.Popen,
-    **changes: Unpack[Keywords],
+    **changes: Any,  # noqa: ANN401 - of Options
 ) -> Capture:
     """Profiles a program with every available tool, into one capture folder.
 
@@ -85,7 +85,7 @@ def collect_against(  # noqa: PLR0913 - as of collect, and the other program
     progress: Progress = lambda _: None,
     *,
     starter: Starter = subprocess.Popen,
-    **changes: Unpack[Keywords],
+    **changes: Any,  # noqa: ANN401 - of Options
 ) -> Captures:
     """Profiles two programs with the same tools and options, in turns (A B B A …), into one folder.
 
@@ -111,7 +111,10 @@ def collect_against(  # noqa: PLR0913 - as of collect, and the other program
 
 
 def dry_run(
-    workload: str | PathLike[str], args: Sequence[str] = (), options: Options | None = None, **changes: Unpack[Keywords]
+    workload: str | PathLike[str],
+    args: Sequence[str] = (),
+    options: Options | None = None,
+    **changes: Any,  # noqa: ANN401 - of Options
 ) -> list[str]:
     """The commands of a run as shell lines for any machine; starts nothing but the tools' ``--version``.
 
@@ -128,12 +131,9 @@ def dry_run_against(
     other: str | PathLike[str],
     args: Sequence[str] = (),
     options: Options | None = None,
-    **changes: Unpack[Keywords],
+    **changes: Any,  # noqa: ANN401 - of Options
 ) -> list[str]:
-    """The commands of :func:`collect_against` as shell lines, as :func:`dry_run` gives those of one program.
-
-    Raises as that does.
-    """
+    """The commands of :func:`collect_against` as shell lines, as :func:`dry_run` gives and raises."""
     return portable_script(_planned([workload, other], args, options, changes, dry=True)[0])
 
 
@@ -141,7 +141,7 @@ def _planned(
     programs: Sequence[str | PathLike[str]],
     args: Sequence[str],
     options: Options | None,
-    changes: Keywords,
+    changes: dict[str, Any],
     *,
     dry: bool = False,
 ) -> tuple[list[Plan], Path]:
