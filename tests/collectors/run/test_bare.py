@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.collectors import collect, dry_run
+from kanalyze.collectors import collect
 from kanalyze.collectors.options import Options
 from kanalyze.collectors.run import passes, recording
 from kanalyze.collectors.run import plan as planning
@@ -73,19 +73,6 @@ def test_the_marks_of_a_script_are_kept(stand_ins):
     told = json.loads(Path("cap/bare.json").read_text())
     assert (told["schema"], told["starts_ns"]) == (1, {})
     assert 0 < told["duration_ns"] < capture.manifest["passes"][0]["steps"][0]["duration_ns"]
-
-
-def test_a_dry_run_has_it_behind_what_is_prepared(program):
-    lines = [line for line in dry_run(program, output="cap", repeat=2, prepare=True) if line.startswith("#")]
-    first = [
-        "# to build what it needs",
-        "# without a profiler, 1 of 2",
-        "# without a profiler, 2 of 2",
-        "# nsys, 1 of 2",
-    ]
-    assert lines[-6:-2] == first
-    Path("train.py").write_text("")
-    assert any("--bare cap/bare.json -- train.py" in line for line in dry_run("train.py", output="cap"))
 
 
 NVTX = """

@@ -1,27 +1,69 @@
 """The commands of a run as data: what is built for which wish, without a tool in sight."""
 
-import shlex
 from pathlib import Path
 
 import pytest
 
+from kanalyze.collectors import dry_run, dry_run_against
 from kanalyze.collectors.options import BadOptionError, Options, checked
-from kanalyze.collectors.process import Program, Step
-from kanalyze.collectors.run.plan import RUNNER, Plan, script
-from kanalyze.collectors.tools import ncu, nsys, nvcc
-from kanalyze.collectors.tools.found import Tools
-from kanalyze.collectors.tools.machine import Gpus
-from kanalyze.collectors.tools.ncu import Selection
-from kanalyze.collectors.workload import Workload
+from kanalyze.collectors.process import Step
+from kanalyze.collectors.run import plan
+from kanalyze.collectors.tools import nsys, nvcc
 from kanalyze.errors import KanalyzeError, UnknownNameError
+from support.stand_ins import WANTED
 
-TRACE = [
-    *("--trace=cuda,nvtx", "--cuda-graph-trace=node", "--cuda-um-cpu-page-faults=true"),
-    *("--cuda-um-gpu-page-faults=true", "--sample=none", "--cpuctxsw=none"),
-]
-NOWHERE = Tools(Gpus(Program("nvidia-smi")), Program("nvcc"), Program("nsys"), Program("ncu"), Path("/usr/bin/python3"))
-SCRIPT = Workload("train", "python", Path("/w/train.py"), ("--lr", "0.1"), (), ("/w/train.py",))
-CUDA = Workload("add", "cuda", Path("/w/add.cu"), ("a b", "it's", "$HOME"))
+#: Dry runs, each on a machine without tools: a title, the program with its arguments, and the options.
+RUNS = {
+    "a script": (["train.py", "--lr", "0.1"], {}),
+    "a script behind a launcher, without its lines": (["torchrun", "--nnodes", "1", "train.py"], {"lines": False}),
+    "a module": (["-m", "package.train", "x"], {"passes": ("nsys", "torch"), "recipe": "schedule"}),
+    "a reference workload": (["matmul"], {"passes": ("torch",), "recipe_flags": ("--wait=2",)}),
+    "a CUDA source, prepared and repeated": (
+        ["a b.cu", "a b", "it's", "$HOME"],
+        {"prepare": True, "repeat": 2, "kernels": 3, "arch": ("90",), "nvcc_flags": ("-O3", "-DA=a b")},
+    ),
+    "further flags in place of ours": (
+        ["./program"],
+        {
+            "nvcc_flags": ("-arch=sm_90",),
+            "nsys_flags": ("--trace=osrt", "--stats=true", "-s", "cpu"),
+            "ncu_flags": ("--set", "basic", "--kernel-id=::b:1", "--cache-control=none"),
+            "clock_control": "none",
+        },
+    ),
+    "an NVTX range": (["./program"], {"range_name": "a@b/c", "launches": 2}),
+    "between calls": (["./program"], {"cuda_profiler_api": True}),
+    "a time": (["./program"], {"delay_s": 1.5, "duration_s": 0.5, "passes": ("nsys",), "samples": True}),
+    "longer than samples": (["./program"], {"duration_s": 100.0, "passes": (), "samples": True}),
+    "ranges of operators": (["train.py"], {"recipe": "nvtx", "passes": ("nsys", "torch")}),
+    "samples of a script": (["train.py"], {"passes": (), "samples": True, "samples_for_s": 7.5}),
+    "samples and metrics": (["./program"], {"passes": ("ncu",), "samples": True, "metrics": True}),
+    "metrics": (["./program"], {"passes": (), "metrics": True}),
+}
+
+
+@pytest.fixture
+def programs(bare, monkeypatch):
+    """Programs, on a machine that has no tool; they are run without a profiler, too."""
+    monkeypatch.setattr(plan, "wanted_passes", WANTED)
+    for name in ("train.py", "other.py", "a b.cu"):
+        Path(name).write_text("")
+    bare.write("torchrun", "#!/bin/sh\n")
+    Path("program").write_text("#!/bin/sh\n")
+    Path("program").chmod(0o755)
+
+
+@pytest.mark.usefixtures("programs")
+def test_dry_runs_are_what_was_asked_for(gold):
+    lines = []
+    for title, ((program, *args), options) in RUNS.items():
+        lines += [f"### {title}", *dry_run(program, args, output="cap", **options), ""]
+    lines += [
+        "### two programs in turns",
+        *dry_run_against("train.py", "other.py -x", ["1"], output="cap", repeat=2),
+        "",
+    ]
+    gold("\n".join(lines), "dry_runs.txt")
 
 
 # nvcc
@@ -63,126 +105,9 @@ def test_errors_of_nvcc_host_compiler_and_linker_are_told_from_the_rest():
     assert nvcc.errors(said) == [said[1], said[3], said[4], said[5], said[6]]
 
 
-# Commands of the tools
-
-
-def by_nsys(**options):
-    return nsys.profile("nsys", Path("/c/nsys"), Options(**options), ("/b/add",))
-
-
-def by_ncu(*selected, **options):
-    return ncu.profile("ncu", Path("/c/ncu"), Options(**options), Selection((), selected), ("/b/add",))
-
-
-def planned(name, workload=SCRIPT, **options):
-    return Plan(workload, Options(**options), NOWHERE, Path("/c")).runs(name, 1)[0].argv
-
-
-ALL, UM, OUT = " ".join(TRACE), " ".join(TRACE[2:4]), "--output=/c/nsys /b/add"
-REGISTER = "--env-var=NSYS_NVTX_PROFILER_REGISTER_ONLY=0"
-NCU = "--import-source yes --target-processes all --clock-control"
-RUN = f"/usr/bin/python3 {RUNNER} --out /c --recipe"
-MODULE = Workload("m", "python", None, ("x",), ("/v/bin/torchrun", "--nproc-per-node=2"), ("-m", "package.train"))
-
-
-@pytest.mark.parametrize(
-    ("command", "text"),
-    [
-        (
-            nvcc.command("nvcc", Path("/w/-x.cu"), Path("/b/-x"), ["90"], ["-O3", "-DA=a b"], Path("/b/depends")),
-            "nvcc -lineinfo -arch=sm_90 -O3 '-DA=a b' -MD -MF /b/depends -o /b/-x /w/-x.cu",
-        ),
-        # all of a run, or a part
-        (by_nsys(), f"nsys profile {ALL} {OUT}"),
-        (
-            by_nsys(range_name="a@b"),
-            f"nsys profile {ALL} --capture-range=nvtx '--nvtx-capture=a\\@b' {REGISTER} --capture-range-end=stop {OUT}",
-        ),
-        (
-            by_nsys(cuda_profiler_api=True),
-            f"nsys profile {ALL} --capture-range=cudaProfilerApi --capture-range-end=stop {OUT}",
-        ),
-        (
-            by_nsys(delay_s=2, duration_s=0.5),
-            f"nsys profile {ALL} --delay=2 --duration=1 {OUT}",
-        ),
-        (
-            by_ncu(range_name="a/b"),
-            f"ncu --set full {NCU} base --nvtx --nvtx-include 'a\\/b/' --nvtx-include 'a\\/b' --export /c/ncu /b/add",
-        ),
-        (by_ncu(cuda_profiler_api=True), f"ncu --set full {NCU} base --profile-from-start off --export /c/ncu /b/add"),
-        # further flags replace ours
-        (
-            by_nsys(nsys_flags=("--trace=osrt", "--stats=true", "-s", "cpu")),
-            f"nsys profile {TRACE[1]} {UM} --cpuctxsw=none --output=/c/nsys --trace=osrt --stats=true -s cpu /b/add",
-        ),
-        (
-            by_ncu("--kernel-id", "::_Z1a:2", ncu_flags=("--set", "basic", "--kernel-id=::b:1")),
-            f"ncu {NCU} base --export /c/ncu --set basic --kernel-id=::b:1 /b/add",
-        ),
-        (
-            by_ncu("--kernel-id", "::_Z1a:2", ncu_flags=("--cache-control=none",), clock_control="none"),
-            f"ncu --set full {NCU} none --kernel-id ::_Z1a:2 --export /c/ncu --cache-control=none /b/add",
-        ),
-        # the runner stands in the script's place
-        (
-            planned("torch", recipe="schedule", recipe_flags=("--wait=2",)),
-            f"{RUN} schedule --wait=2 -- /w/train.py --lr 0.1",
-        ),
-        (
-            planned("torch", MODULE),
-            f"/v/bin/torchrun --nproc-per-node=2 {RUNNER} --out /c --recipe plain -- -m package.train x",
-        ),
-        (
-            planned("nsys", recipe="nvtx"),
-            f"nsys profile {ALL} --output=/c/nsys {RUN} nvtx --caches user -- /w/train.py --lr 0.1",
-        ),
-    ],
-)
-def test_a_command_is_what_was_asked_for(command, text):
-    assert shlex.join(command) == text
-
-
-# The plan
-
-
 def test_a_step_for_the_shell_says_environment_arguments_and_where_the_result_goes():
     step = Step("s", ("a b", "it's", "$HOME"), Path("/l"), {"X": "1 2"}, stdout=Path("/o f"))
     assert step.shell == "X='1 2' 'a b' 'it'\"'\"'s' '$HOME' > '/o f'"
-
-
-def test_a_dry_run_of_a_cuda_source_is_every_command_ready_to_paste():
-    options = Options(repeat=2, kernels=3, bare=False, passes=("nsys", "ncu"), nvcc_flags=("-arch=sm_90",))
-    plan = Plan(CUDA, options, NOWHERE, Path("cap"), Path("/b/add"))
-    lines = script(plan)
-    program = "/b/add 'a b' 'it'\"'\"'s' '$HOME'"
-    trace = " ".join(TRACE)
-    choose = "-m kanalyze.collectors.tools.choose cap/logs/launches.csv --kernels 3 --launches 1"
-    assert [line for line in lines if choose not in line] == [
-        "mkdir -p cap/logs",
-        "# compile",
-        "mkdir -p /b",
-        "nvcc -lineinfo -arch=sm_90 -o /b/add /w/add.cu",
-        "# nsys, 1 of 2",
-        f"nsys profile {trace} --output=cap/nsys {program}",
-        "nsys export --type=sqlite --include-blobs=true --output=cap/nsys.sqlite cap/nsys.nsys-rep",
-        "# nsys, 2 of 2",
-        f"nsys profile {trace} --output=cap/nsys-2 {program}",
-        "nsys export --type=sqlite --include-blobs=true --output=cap/nsys-2.sqlite cap/nsys-2.nsys-rep",
-        "# ncu",
-        "nsys stats --report=cuda_gpu_trace:mangled --format=csv --output=- cap/nsys.sqlite > cap/logs/launches.csv",
-        *(
-            f"ncu --import cap/ncu.ncu-rep --csv --page {page} --print-units base > cap/ncu.{page}.csv"
-            for page in ("details", "raw", "source")
-        ),
-    ]
-    (profile,) = [line for line in lines if choose in line]
-    before, _, rest = profile.partition('"$(')
-    assert before == (
-        "ncu --set full --import-source yes --target-processes all --clock-control base "
-        "--kernel-name-base mangled --kernel-id "
-    )
-    assert rest.partition(')"')[2] == f" --export cap/ncu {program}"
 
 
 # Options
@@ -221,22 +146,6 @@ HOST = [
 PYTHON = ["--python-sampling=true", "--python-sampling-frequency=1000"]
 
 
-@pytest.mark.parametrize(
-    ("workload", "wanted", "flags"),
-    [
-        (SCRIPT, {"samples": True}, [*HOST, *PYTHON]),
-        (CUDA, {"samples": True}, HOST),
-        (CUDA, {"samples": True, "metrics": True}, [*HOST, "--gpu-metrics-devices=cuda-visible"]),
-        (CUDA, {"metrics": True}, [*TRACE[:2], *TRACE[4:], "--gpu-metrics-devices=cuda-visible"]),
-    ],
-)
-def test_a_pass_of_its_own_records_samples_for_a_limited_time(workload, wanted, flags):
-    plan = Plan(workload, checked(Options(**wanted, samples_for_s=7.5)), NOWHERE, Path("cap"))
-    profile, export = plan.samples()[1]
-    assert list(profile.argv) == ["nsys", "profile", *flags, "--duration=8", "--output=cap/samples", *plan.command]
-    assert export.argv[-2:] == ("--output=cap/samples.sqlite", "cap/samples.nsys-rep")
-
-
 def test_what_an_nsys_does_not_know_is_left_out_or_has_its_older_name():
     known = "  --trace=  --cuda-graph-trace=  --sample=  --cpuctxsw=  --backtrace=  --gpu-metrics-device= "
     what = nsys.Sampled(cpu=True, host=True, metrics=True, python=True, known=known)
@@ -247,10 +156,3 @@ def test_what_an_nsys_does_not_know_is_left_out_or_has_its_older_name():
         *("--trace=cuda,nvtx,osrt", "--cuda-graph-trace=node", "--sample=none", "--cpuctxsw=none"),
         *PYTHON,
     ]
-
-
-@pytest.mark.parametrize(("duration", "limit"), [(None, 60), (5.0, 5), (100.0, 60)])
-def test_the_part_of_a_run_is_that_of_nsys_and_no_longer_than_samples_may_take(duration, limit):
-    options = checked(Options(samples=True, delay_s=3, duration_s=duration))
-    plan = Plan(CUDA, options, NOWHERE, Path("cap"))
-    assert {"--delay=3", f"--duration={limit}"} <= set(plan.samples()[1][0].argv)
