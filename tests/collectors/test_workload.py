@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.collectors import collect
 from kanalyze.collectors.options import BadOptionError, Options, WorkloadError
 from kanalyze.collectors.tools.found import find_tools, obstacles, python_of, wanted_passes
 from kanalyze.collectors.workload import (
@@ -156,13 +155,6 @@ def test_of_a_script_of_the_shell_the_first_64_kib_are_looked_through(tmp_path, 
     script = tmp_path / "long.sh"
     script.write_text("./tool 12\n" * lines + "python x\n")
     assert starts_python("bash", [str(script)], b"") == seen
-
-
-def test_a_script_of_the_shell_that_starts_python_is_collected_but_for_the_torch_pass(stand_ins):
-    program = stand_ins.write("train", "#!/bin/sh\nfalse && python train.py\necho 'Max error: 0'\n")
-    capture = collect(program, output=Path("cap"))
-    passes = {one["name"]: one["status"] for one in capture.manifest["passes"]}
-    assert (passes, capture.problems) == ({"nsys": "done", "torch": "skipped", "ncu": "done"}, ())
 
 
 @pytest.mark.parametrize(
