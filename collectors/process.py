@@ -1,4 +1,4 @@
-"""External programs: found, asked short questions, and run to the end of all their descendants.
+"""External programs: found, asked short questions, and run to the end of all their descendants; what they write into.
 
 A command is data, for the dry run to print. A program may move its children into process groups and sessions of their
 own (torchrun does), or let them outlive it. So every process of a step inherits a mark in its environment, and all
@@ -7,6 +7,7 @@ marked processes are terminated with the step.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -16,13 +17,16 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Literal, NamedTuple
 
 from kanalyze.collectors.options import BadOptionError
+from kanalyze.errors import OutputError
+from kanalyze.units import size
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -264,9 +268,9 @@ def _end_all(process: subprocess.Popen[bytes], mark: str) -> None:
 def _shorten(log: Path) -> bool:
     """Takes the middle out of a long log, while others may append to it; returns whether it is out."""
     with log.open("r+b") as file:
-        size = file.seek(0, os.SEEK_END)
-        if is_long := size >= 2 * KEPT_BYTES + len(_LEFT_OUT):
-            file.seek(size - KEPT_BYTES)
+        printed = file.seek(0, os.SEEK_END)
+        if is_long := printed >= 2 * KEPT_BYTES + len(_LEFT_OUT):
+            file.seek(printed - KEPT_BYTES)
             end = file.read()
             file.seek(KEPT_BYTES)
             file.write(_LEFT_OUT + end)
@@ -302,10 +306,10 @@ def _signal(processes: set[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def end_of(log: Path, size: int = 1 << 20) -> str:
-    """The last `size` bytes of a log; none where there is no log."""
+def end_of(log: Path, most: int = 1 << 20) -> str:
+    """The last bytes of a log, `most` of them; none where there is no log."""
     with suppress(OSError), log.open("rb") as file:
-        file.seek(max(file.seek(0, os.SEEK_END) - size, 0))
+        file.seek(max(file.seek(0, os.SEEK_END) - most, 0))
         return file.read().decode(errors="replace")
     return ""
 
@@ -338,3 +342,86 @@ def _passed(word: str | None, error: str | None) -> bool:
     except ValueError:
         return False
     return math.isfinite(value) and abs(value) <= _TOLERANCE
+
+
+# The folder of a capture: written under a temporary name, moved when complete, never overwriting another
+
+#: Message for a full disk.
+NO_SPACE: Final = "there is no space left on the disk"
+
+#: Bytes of free space below which a disk counts as full, and below which no capture is started.
+_NOTHING_BYTES: Final = 1_000_000
+_LEAST_BYTES: Final = 50_000_000
+
+#: Bytes that a capture of a longer program easily reaches.
+ENOUGH_BYTES: Final = 2_000_000_000
+
+
+def target(name: str, output: str | PathLike[str] | None) -> Path:
+    """The folder to write a capture to; raises OutputError."""
+    if output is None:
+        return vacant(Path(f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"))
+    if os.path.lexists(output):
+        raise OutputError.exists(Path(output))
+    return Path(output)
+
+
+def scratch(final: Path, sides: Iterable[str] = ("",)) -> Path:
+    """Creates a temporary folder beside `final`, with one for logs in it, or in each of its `sides`; absolute path.
+
+    Leftovers of killed runs are found by its name.
+    """
+    parent = final.absolute().parent
+    try:
+        free = shutil.disk_usage(parent).free
+        if free < _LEAST_BYTES:
+            raise OutputError.because(final, f"{size(free)} are free there")
+        made = parent / f".collecting-{final.name}-{uuid.uuid4().hex[:8]}"
+        for side in sides:
+            (made / side / "logs").mkdir(parents=True)
+    except OSError as error:
+        raise OutputError.because(final, error.strerror or str(error)) from error
+    return made
+
+
+def scarce(folder: Path) -> str:
+    """A warning if the disk of `folder` may fill up during a longer program; else empty."""
+    free = shutil.disk_usage(folder).free
+    return f"{size(free)} are free; a longer program takes {size(ENOUGH_BYTES)}" if free < ENOUGH_BYTES else ""
+
+
+def full(folder: Path) -> bool:
+    """Whether the disk is practically full."""
+    return shutil.disk_usage(folder).free < _NOTHING_BYTES
+
+
+def vacant(final: Path) -> Path:
+    """`final`, or where it is taken the first free name beside it: `final`-2 and so on."""
+    beside = (final.with_name(f"{final.name}-{number}") for number in itertools.count(2))
+    return next(path for path in itertools.chain((final,), beside) if not os.path.lexists(path))
+
+
+def discard(paths: set[Path]) -> None:
+    """Remove files and folders, ignoring errors."""
+    for path in paths:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def incomplete(path: Path) -> str:
+    """Reason for which a tool's output file is missing or incomplete; empty if it seems complete."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(100)
+    except OSError:
+        return "was not written"
+    if not head:
+        return "is empty"
+    page = int.from_bytes(head[16:18], "big")  # of SQLite: its size, and behind it how many there are
+    whole_bytes = (65536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
+    is_whole = path.suffix != ".sqlite" or (
+        head.startswith(b"SQLite format 3\0") and path.stat().st_size == whole_bytes
+    )
+    return "" if is_whole else "was written in part"

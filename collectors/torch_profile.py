@@ -11,9 +11,8 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import Any, ParamSpec, TypeVar
 
-from kanalyze.collectors.files import vacant
 from kanalyze.collectors.in_workload import torch_sessions as recipes
 from kanalyze.collectors.in_workload.torch_script import write_json
 from kanalyze.collectors.in_workload.torch_sessions import (
@@ -25,25 +24,11 @@ from kanalyze.collectors.in_workload.torch_sessions import (
     facts,
     session,
 )
+from kanalyze.collectors.process import vacant
 from kanalyze.errors import CollectError, OutputError, UnknownNameError
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class Changes(TypedDict, total=False):
-    """Overrides of a recipe: see :class:`kanalyze.collectors.in_workload.torch_sessions.Switches` and `Cycle`."""
-
-    record_shapes: bool
-    profile_memory: bool
-    with_stack: bool
-    with_modules: bool
-    with_flops: bool
-    wait: int
-    warmup: int
-    active: int
-    repeat: int
-    skip_first: int
 
 
 class TorchCapture:
@@ -208,7 +193,7 @@ def torch_profile(
     activities: Sequence[str] | None = None,
     key_averages: bool = True,
     calls: int = 1,
-    **changes: Unpack[Changes],
+    **changes: bool | int,
 ) -> TorchProfile:
     """Profiles a region of code, as a ``with`` block that gives a :class:`TorchCapture`, or as a decorator.
 
@@ -234,6 +219,6 @@ def torch_profile(
     for name in activities or ():
         if name not in ("cpu", "cuda"):
             raise UnknownNameError.of("activity", name, ("cpu", "cuda"))
-    chosen = recipes.RECIPES[recipe].with_changes(dict(changes))  # type: ignore[arg-type]
+    chosen = recipes.RECIPES[recipe].with_changes(changes)
     options = {"activities": tuple(activities) if activities else None, "key_averages": key_averages}
     return TorchProfile(chosen, None if out is None else Path(out), options, calls)

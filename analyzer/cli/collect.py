@@ -21,7 +21,6 @@ from kanalyze.cli._process import emit, flush, print_message, stderr_is_terminal
 from kanalyze.collectors import options as declared
 from kanalyze.errors import IncomparableError, UnknownNameError
 from kanalyze.machinery import late
-from kanalyze.tools import SIDES
 from kanalyze.units import plural, size
 
 with late():
@@ -224,13 +223,15 @@ def _finish(captured: Capture | Captures) -> None:
     Raises:
         IncompleteError: A pass failed, or a program says that its result is wrong.
     """
-    if isinstance(captured, collectors.Captures):
-        sides, show = dict(zip(SIDES, (captured.base, captured.new), strict=True)), partial(_compare, captured)
-    else:
-        sides, show = {"": captured}, partial(_summarize, captured)
+    sides = {"": captured} if isinstance(captured, collectors.Capture) else {"base": captured.base, "new": captured.new}
     two = len(sides) > 1
     try:
-        show()
+        if two:
+            summarize.shown_compared(*(capture.folder for capture in sides.values()))
+        elif read_capture.holds_reports(captured.folder):
+            summarize.shown([captured.folder])
+    except IncomparableError as error:
+        print_message(f"Note: not compared: {error}")
     finally:
         flush(sys.stdout)
         for side, capture in sides.items():
@@ -246,20 +247,6 @@ def _finish(captured: Capture | Captures) -> None:
         print_message(f"See it: {words('html', captured.folder, '-o', f'{captured.folder.name}.html', '--open')}")
     if captured.problems:
         raise declared.IncompleteError.because(captured.folder, captured.problems, sides)
-
-
-def _summarize(capture: Capture) -> None:
-    """Print the summary as `kanalyze summarize` does, of all that the passes recorded."""
-    if read_capture.holds_reports(capture.folder):
-        summarize.shown([capture.folder])
-
-
-def _compare(captures: Captures) -> None:
-    """Print the comparison as `kanalyze compare` does, or why there is none."""
-    try:
-        summarize.shown_compared(captures.base.folder, captures.new.folder)
-    except IncomparableError as error:
-        print_message(f"Note: not compared: {error}")
 
 
 @cli.command(*_TOOL_PATHS)

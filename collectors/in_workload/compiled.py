@@ -72,13 +72,6 @@ _BY_SIZE = 4
 _FRAME_SIZE, _REGISTER_COUNT = 0x11, 0x2F
 
 
-class Resources(NamedTuple):
-    """Per thread: `registers`, and the bytes of local memory (spilled registers and arrays on the stack)."""
-
-    registers: int | None
-    local_bytes: int | None
-
-
 class Compilation(NamedTuple):
     """Triton's report of the first request for a kernel in a process."""
 
@@ -153,8 +146,7 @@ def _row(entry: Entry, report: Compilation | None, *, compiled_here: bool, fresh
     name = str(metadata.get("name") or entry.path.stem)
     target = metadata["target"] if isinstance(metadata["target"], dict) else {}
     binary = entry.beside(".cubin")
-    needs = resources(binary.read_bytes(), name) if binary.is_file() else None
-    registers, local_bytes = needs or (None, None)
+    registers, local_bytes = (resources(binary.read_bytes(), name) if binary.is_file() else None) or (None, None)
     # In a fresh cache, what this process finds was compiled in this run, by a worker of inductor.
     by_worker = report is None or (report.cache_hit and fresh)
     hit = report.cache_hit if report and not (by_worker and compiled_here) else not compiled_here
@@ -230,53 +222,44 @@ def _write(path: Path, made: list[dict[str, Any]]) -> Path:
     return write_json(path, {"schema": SCHEMA, "kernels": made})
 
 
-def resources(binary: bytes, function: str) -> Resources | None:
-    """Resource use of `function`, by its cubin; None if this is none or lacks the function. Needs no tool and no GPU.
+def resources(binary: bytes, function: str) -> tuple[int | None, int | None] | None:
+    """Registers of a thread of `function` and bytes of its local memory (spilled registers, arrays), by its cubin.
 
-    A cubin is an ELF file. Its section ``.nv.info`` is a list of records: a format byte, an attribute byte, a 16-bit
-    size, and for format 4 that many bytes. The attributes read here are those that ``cuobjdump -elf`` calls
-    EIATTR_REGCOUNT and EIATTR_FRAME_SIZE; each holds the index of the function's symbol and a value, 32 bits each. PTX
-    has no such thing: its registers are virtual.
+    None if this is none or lacks the function. A cubin is an ELF file. Its section ``.nv.info`` is a list of records: a
+    format byte, an attribute byte, a 16-bit size, and for format 4 that many bytes. The attributes read here are those
+    that ``cuobjdump -elf`` calls EIATTR_REGCOUNT and EIATTR_FRAME_SIZE; each holds the index of the function's symbol
+    and a value, 32 bits each. PTX has no such thing: its registers are virtual.
     """
     values: dict[int, int] = {}
-    try:
-        sections = _sections(binary) if binary.startswith(_ELF) else []
-        index = _symbol_names(binary, sections).index(function)
-        for name, section in sections:
-            if name == ".nv.info":
-                values.update(_values(binary[section[4] : section[4] + section[5]], index))
-    except (struct.error, IndexError, OverflowError, ValueError):
+    if not binary.startswith(_ELF):
         return None
-    return Resources(values.get(_REGISTER_COUNT), values.get(_FRAME_SIZE)) if values else None
-
-
-def _sections(binary: bytes) -> list[tuple[str, tuple[int, ...]]]:
-    (start,) = struct.unpack_from("<Q", binary, 40)
-    size, count, names_at = struct.unpack_from("<HHH", binary, 58)
-    headers = [_SECTION.unpack_from(binary, start + number * size) for number in range(count)]
-    return [(_text(binary, headers[names_at][4] + header[0]), header) for header in headers]
-
-
-def _symbol_names(binary: bytes, sections: list[tuple[str, tuple[int, ...]]]) -> list[str]:
-    table = [header for _, header in sections if header[1] == _SYMBOLS][0]  # noqa: RUF015 - IndexError means none
-    strings = sections[table[6]][1][4]
-    entries = range(table[4], table[4] + table[5], _SYMBOL.size)
-    return [_text(binary, strings + _SYMBOL.unpack_from(binary, at)[0]) for at in entries]
+    try:
+        (start,) = struct.unpack_from("<Q", binary, 40)
+        size, count, names_at = struct.unpack_from("<HHH", binary, 58)
+        headers = [_SECTION.unpack_from(binary, start + number * size) for number in range(count)]
+        table = next(header for header in headers if header[1] == _SYMBOLS)
+        symbols = range(table[4], table[4] + table[5], _SYMBOL.size)
+        names = [_text(binary, headers[table[6]][4] + _SYMBOL.unpack_from(binary, at)[0]) for at in symbols]
+        index = names.index(function)
+        for header in headers:
+            if _text(binary, headers[names_at][4] + header[0]) == ".nv.info":
+                values.update(_values(binary[header[4] : header[4] + header[5]], index))
+    except (struct.error, IndexError, OverflowError, ValueError, StopIteration):
+        return None
+    return (values.get(_REGISTER_COUNT), values.get(_FRAME_SIZE)) if values else None
 
 
 def _values(info: bytes, symbol: int) -> dict[int, int]:
     """Values of `symbol` by attribute."""
-    values, at = {}, 0
+    values, at = dict[int, int](), 0
     while at + _RECORD.size <= len(info):
         form, attribute, size = _RECORD.unpack_from(info, at)
         at += _RECORD.size
-        if form != _BY_SIZE:
-            continue
-        if attribute in (_FRAME_SIZE, _REGISTER_COUNT) and size == _PAIR.size:
-            owner, value = _PAIR.unpack_from(info, at)
-            if owner == symbol:
-                values[attribute] = value
-        at += size
+        if form == _BY_SIZE:
+            if attribute in (_FRAME_SIZE, _REGISTER_COUNT) and size == _PAIR.size:
+                owner, value = _PAIR.unpack_from(info, at)
+                values |= {attribute: value} if owner == symbol else {}
+            at += size
     return values
 
 

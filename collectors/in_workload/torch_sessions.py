@@ -407,7 +407,12 @@ class TimesSession(Session):
         has_events = any(not isinstance(mark, int) for mark in self._marks)
         if has_events:
             self._torch.cuda.synchronize()
-        times_ns = [_between_ns(*pair) for pair in zip(self._marks, self._marks[1:])]
+        times_ns = [
+            None  # from the host's clock to an event
+            if isinstance(before, int) != isinstance(after, int)
+            else int(after - before if isinstance(after, int) else round(before.elapsed_time(after) * 1e6))
+            for before, after in zip(self._marks, self._marks[1:])
+        ]
         if len(times_ns) <= self.cold:
             self.outcome.notes.append(f"no step's time: {len(times_ns)} steps were seen, of which {self.cold} warm up")
         document = {
@@ -419,19 +424,7 @@ class TimesSession(Session):
         self.outcome.files.append(write_json(self.path("torch", ".times.json"), document))
 
 
-def _between_ns(before: Any, after: Any) -> int | None:  # noqa: ANN401
-    """Time between two stamps in ns; None if the first is of the host clock and the second a CUDA event."""
-    if isinstance(before, int) != isinstance(after, int):
-        return None
-    return int(after - before if isinstance(after, int) else round(before.elapsed_time(after) * 1e6))
-
-
-_KINDS: dict[str, type[Session]] = {
-    TRACE: TraceSession,
-    TENSORBOARD: TraceSession,
-    TIMES: TimesSession,
-    RANGES: RangesSession,
-}
+_KINDS = {TRACE: TraceSession, TENSORBOARD: TraceSession, TIMES: TimesSession, RANGES: RangesSession}
 
 
 def session(settings: Settings, outcome: Outcome) -> Session:

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from kanalyze import outlets
-from kanalyze.collectors import files, process
+from kanalyze.collectors import process
 from kanalyze.collectors.in_workload import compiled
 from kanalyze.collectors.in_workload.torch_sessions import FAILED
+from kanalyze.collectors.options import NSYS, SAMPLES
 from kanalyze.collectors.process import Check, Ended, Event, Progress, Starter, Step, checks, end_of
 from kanalyze.collectors.tools import machine, ncu, nsys
 from kanalyze.collectors.tools.ncu import Launch, Selection, first_launch, parse, select, unselected
@@ -57,7 +58,10 @@ _MARKS_FILE: Final = "KANALYZE_MARKS"
 
 @dataclass
 class PassRecord:
-    """Record of one pass, as the manifest has it: docs/collect.md describes every key."""
+    """Record of one pass, as the manifest has it: docs/collect.md describes every key.
+
+    Its duration is that of its steps, without what other programs ran in between.
+    """
 
     name: str
     status: str = "done"
@@ -94,108 +98,95 @@ class StepFailedError(Exception):
 
 
 @dataclass
-class Found:
-    """Results of earlier passes: kernel launches of nsys (None if it did not run), the check lines of each step."""
+class Passes:
+    """The passes of a program: the method of its name runs a pass for the `number`-th time, from 1, and records it.
 
-    launches: list[Launch] | None = None
-    checks: dict[str, list[Check]] = field(default_factory=dict)
-
-
-@dataclass
-class Pass:
-    """A pass of a program, by its commands; the method of its name runs it once, for the `number`-th time from 1.
-
-    Attributes:
-        record: What is recorded of it.
-        found: Results of earlier passes.
-        stopped: Whether the tool stops the program at the end, so that its exit status is meaningless.
-        spent_s: Seconds that its steps took, without what other programs ran in between.
+    `launches` are the kernel launches that nsys recorded, None if it did not run; `checks` the check lines by step.
     """
 
     plan: Plan
-    record: PassRecord
-    found: Found
     progress: Progress
     starter: Starter = subprocess.Popen
-    stopped: bool = False
-    spent_s: float = 0.0
+    launches: list[Launch] | None = None
+    checks: dict[str, list[Check]] = field(default_factory=dict)
 
-    def note(self, text: str, *, show: bool = False) -> None:
-        """Add a note to the pass, deduplicated, and perhaps show it."""
-        if text not in self.record.notes:
-            self.record.notes.append(text)
+    def note(self, record: PassRecord, text: str, *, show: bool = False) -> None:
+        """Add a note to a pass, deduplicated, and perhaps show it."""
+        if text not in record.notes:
+            record.notes.append(text)
         if show:
-            self.progress(Event("note", self.record.name, text))
+            self.progress(Event("note", record.name, text))
 
     # Steps
 
-    def run(self, step: Step, limit_s: float | None = None) -> None:
+    def step(self, record: PassRecord, step: Step, limit_s: float | None = None) -> None:
         """Run a step to its end, and collect the program's check lines from its log; what a failed one made is removed.
 
-        Args:
-            step: The command, with the outputs that it must produce.
-            limit_s: Time limit in seconds; None for the rest of the pass's time.
+        It takes no longer than `limit_s` and the rest of the pass's time, in seconds.
         """
-        folder, began = step.log.parent.parent, time.monotonic()
-        before = {*folder.iterdir()}
-        left_s = self.plan.options.timeout_s - self.spent_s
+        folder, began_ns = step.log.parent.parent, time.monotonic_ns()
+        before, left_s = {*folder.iterdir()}, self._left_s(record)
         with ExitStack() as failed:
-            failed.callback(lambda: files.discard({*folder.iterdir()} - before - {step.log.parent}))
+            failed.callback(lambda: process.discard({*folder.iterdir()} - before - {step.log.parent}))
             try:
-                self._run(step, max(left_s if limit_s is None else min(limit_s, left_s), 0.0))
+                error = self._run(record, step, max(left_s if limit_s is None else min(limit_s, left_s), 0.0))
             finally:
-                self.spent_s += time.monotonic() - began
+                record.duration_ns += time.monotonic_ns() - began_ns
+            if error is not None:
+                raise error
             failed.pop_all()  # what it made stays
         if step.runs_workload:
-            self.found.checks[step.name] = checks(step.log)
+            self.checks[step.name] = checks(step.log)
 
-    def _run(self, step: Step, limit_s: float) -> None:
-        self.progress(Event("begin", step.name))
+    def _left_s(self, record: PassRecord) -> float:
+        return self.plan.options.timeout_s - record.duration_ns / 1e9
+
+    def _run(self, record: PassRecord, step: Step, limit_s: float) -> StepFailedError | None:
+        """Run a step and record it; the error of one that failed."""
 
         def tick(elapsed_s: float, line: str) -> None:
             self.progress(Event("tick", step.name, outlets.line(line), elapsed_s))
 
+        self.progress(Event("begin", step.name))
+        ended, failed = Ended(None, 0.0), None
         try:
             ended = process.run(step.argv, step.log, step.env, limit_s, tick, stdout=step.stdout, starter=self.starter)
         except OSError as error:
-            self._record(step, None, 0.0, timed_out=False)
-            self.progress(Event("end", step.name, "failed"))
-            raise StepFailedError(f"{step.argv[0]} cannot be started ({error.strerror or error})", step) from error
-        self._record(step, ended.status, ended.seconds, timed_out=ended.status is None)
-        if ended.shortened:
-            kept = f"the first and the last {process.KEPT_BYTES >> 20} MiB"
-            self.note(f"logs/{step.log.name} keeps {kept} of what was printed, and leaves out the rest")
-        failed = self._judged(step, ended, limit_s)
-        self.progress(Event("end", step.name, "failed" if failed else "done", ended.seconds))
-        if failed is not None:
-            raise failed
-
-    def _record(self, step: Step, status: int | None, seconds: float, *, timed_out: bool) -> None:
-        self.record.steps.append(
+            failed = StepFailedError(f"{step.argv[0]} cannot be started ({error.strerror or error})", step)
+        record.steps.append(
             {
                 "name": step.name,
                 "command": masked(step.argv),
                 "environment": dict(step.env),
-                "exit_status": status,
-                "timed_out": timed_out,
-                "duration_ns": int(seconds * 1e9),
+                "exit_status": ended.status,
+                "timed_out": failed is None and ended.status is None,
+                "duration_ns": int(ended.seconds * 1e9),
                 "log": f"{step.log.parent.name}/{step.log.name}",
             }
         )
+        if ended.shortened:
+            kept = f"the first and the last {process.KEPT_BYTES >> 20} MiB"
+            self.note(record, f"logs/{step.log.name} keeps {kept} of what was printed, and leaves out the rest")
+        failed = failed or self._judged(record, step, ended.status, limit_s)
+        self.progress(Event("end", step.name, "failed" if failed else "done", ended.seconds))
+        return failed
 
-    def _judged(self, step: Step, ended: Ended, limit_s: float) -> StepFailedError | None:
-        """The error for a step's result; None if it succeeded."""
-        status, timeout_s = ended.status, self.plan.options.timeout_s
+    def _judged(self, record: PassRecord, step: Step, status: int | None, limit_s: float) -> StepFailedError | None:
+        """The error for a step's exit status; None if it succeeded."""
+        options = self.plan.options
         if status is None:
-            left = f" that were left of {timeout_s:g} s" if limit_s == timeout_s - self.spent_s < timeout_s else ""
+            is_rest = limit_s == self._left_s(record) < options.timeout_s
+            left = f" that were left of {options.timeout_s:g} s" if is_rest else ""
             return StepFailedError(f"took longer than {limit_s:.4g} s{left}, and was stopped", step)
         how = f"was killed by signal {-status}" if status < 0 else f"ended with exit status {status}"
         tool_how = f"{Path(step.argv[0]).name} {how}"
-        missing = [f"{path.name} {flaw}" for path in step.outputs if (flaw := files.incomplete(path))]
+        missing = [f"{path.name} {flaw}" for path in step.outputs if (flaw := process.incomplete(path))]
+        # where the tool stops the program at the end, its exit status is meaningless
+        is_stopped = record.name == SAMPLES or (record.name == NSYS and options.duration_s is not None)
         of_program, why = False, ""
         if missing:
             why = _meaning(step) or ", and ".join([*([tool_how] if status else []), *missing])
-        elif status == 0 or (step.runs_workload and self.stopped):
+        elif status == 0 or (step.runs_workload and is_stopped):
             pass
         elif status == FAILED and step.has_runner:  # which says why itself
             own = [line for line in last_words(step) if line.startswith(_RUNNER_SAYS)]
@@ -208,120 +199,118 @@ class Pass:
 
     # Passes
 
-    def bare(self, number: int) -> None:
+    def bare(self, record: PassRecord, number: int) -> None:
         """Run the program without a profiler, timed by its NVTX ranges if it is no script."""
-        (step,) = self.plan.runs(self.record.name, number)
+        (step,) = self.plan.runs(record.name, number)
         if self.plan.workload.kind == "python":
-            self.run(step)
+            self.step(record, step)
             return
         with marking((self.plan.folder / f"{step.name}.json").absolute()) as added:
-            self.run(replace(step, env=added))
+            self.step(record, replace(step, env=added))
 
-    def nsys(self, number: int) -> None:
+    def nsys(self, record: PassRecord, number: int) -> None:
         """Record the run, and export it."""
-        for step in self.plan.runs(self.record.name, number):
-            self.run(step)
+        for step in self.plan.runs(record.name, number):
+            self.step(record, step)
 
-    def list_launches(self) -> None:
+    def list_launches(self, record: PassRecord) -> None:
         """List the kernel launches of the first recording of nsys."""
-        if self.plan.makes_ranges and not self._take_up(self.plan.folder):
-            self.note("torch did not come to its end: ranges of operators may be missing")
+        if self.plan.makes_ranges and not self._take_up(record, self.plan.folder):
+            self.note(record, "torch did not come to its end: ranges of operators may be missing")
         listing = self.plan.launches()
         try:
-            self.run(listing)
+            self.step(record, listing)
         except StepFailedError as error:  # the report is complete nevertheless
-            self.note(f"the kernel launches cannot be listed: {error.why}")
+            self.note(record, f"the kernel launches cannot be listed: {error.why}")
             return
-        self.found.launches = parse(listing.outputs[0].read_text(encoding="utf-8", errors="replace"))
-        if not self.found.launches:
-            self.note(NO_KERNELS)
+        self.launches = parse(listing.outputs[0].read_text(encoding="utf-8", errors="replace"))
+        if not self.launches:
+            self.note(record, NO_KERNELS)
 
-    def samples(self, _: int) -> None:
+    def samples(self, record: PassRecord, _: int) -> None:
         """Sample the program for a while, once, as far as it is permitted."""
         plan = self.plan
         cpu, counters = machine.cpu_samples(), machine.counters()
-        refused = {
-            "CPU samples": (plan.options.samples and not cpu.ok, cpu),
-            "GPU metrics": (plan.options.metrics and counters.ok is False, counters),
-        }
-        for what, (is_refused, permission) in refused.items():
+        for what, is_refused, permission in (
+            ("CPU samples", plan.options.samples and not cpu.ok, cpu),
+            ("GPU metrics", plan.options.metrics and counters.ok is False, counters),
+        ):
             if is_refused:
-                self.note(f"without {what}: {permission.found}. To get them: {permission.remedy}")
-        known = nsys.options_of(plan.tools.nsys)
-        sampled, (step, export) = plan.samples(known, cpu=bool(cpu.ok), metrics=counters.ok is not False)
+                self.note(record, f"without {what}: {permission.found}. To get them: {permission.remedy}")
+        options = nsys.options_of(plan.tools.nsys)
+        sampled, (step, export) = plan.samples(options, cpu=bool(cpu.ok), metrics=counters.ok is not False)
         if sampled.lacking:
             names = ", ".join(sampled.lacking)
-            self.note(f"nsys {plan.tools.nsys.version} has no {names}: without what that records")
+            self.note(record, f"nsys {plan.tools.nsys.version} has no {names}: without what that records")
         try:
-            self.run(step)
+            self.step(record, step)
         except StepFailedError:
             if not (sampled.host and sampled.metrics and nsys.no_metrics(end_of(step.log))):
                 raise
-            self.note("without GPU metrics: nsys cannot sample them here; `kanalyze doctor` says what it says of that")
+            refused = "nsys cannot sample them here; `kanalyze doctor` says what it says of that"
+            self.note(record, f"without GPU metrics: {refused}")
             step.log.rename(step.log.with_name("samples-metrics.log"))
-            step, export = plan.samples(known, cpu=bool(cpu.ok), metrics=False)[1]
-            self.run(step)
+            step, export = plan.samples(options, cpu=bool(cpu.ok), metrics=False)[1]
+            self.step(record, step)
         for line in nsys.warnings(end_of(step.log)):
-            self.note(line)
-        self.run(export)
+            self.note(record, line)
+        self.step(record, export)
 
-    def torch(self, number: int) -> None:
+    def torch(self, record: PassRecord, number: int) -> None:
         """Run the script under torch.profiler."""
-        (step,) = self.plan.runs(self.record.name, number)
-        self.run(step)
+        (step,) = self.plan.runs(record.name, number)
+        self.step(record, step)
         folder = self.plan.torch_folder(number)
-        if not self._take_up(folder):
-            files.discard({folder} - {self.plan.folder})
+        if not self._take_up(record, folder):
+            process.discard({folder} - {self.plan.folder})
             raise StepFailedError("torch.profiler did not come to its end", step)
 
-    def _take_up(self, out: Path) -> bool:
+    def _take_up(self, record: PassRecord, out: Path) -> bool:
         """Copy the runner's results in the folder `out` into the record; False if the runner did not finish."""
-        runs = [
-            (path.relative_to(self.plan.folder), json.loads(path.read_text())) for path in out.glob("torch-run*.json")
-        ]
-        for path, run in runs:
-            self.record.torch[str(path.with_suffix(""))] = run
+        runs = {path: json.loads(path.read_text()) for path in out.glob("torch-run*.json")}
+        for path, run in runs.items():
+            record.torch[str(path.relative_to(self.plan.folder).with_suffix(""))] = run
             for note in (*run["notes"], *run["failures"]):
-                self.note(note)
+                self.note(record, note)
         compiled.merge_ranks(out)
         # inductor's workers that exit after the program recreate their folders
-        files.discard(set(out.glob(f"{compiled.OWN_CACHES}*")))
-        return bool(runs) and all(run["workload"]["ended"] != "unknown" for _, run in runs)
+        process.discard(set(out.glob(f"{compiled.OWN_CACHES}*")))
+        return bool(runs) and all(run["workload"]["ended"] != "unknown" for run in runs.values())
 
-    def ncu(self, _: int) -> None:
+    def ncu(self, record: PassRecord, _: int) -> None:
         """Profile the heaviest kernels, once: one program run per group of them, within the time budget."""
         options = self.plan.options
-        if self.found.launches is None:
+        if self.launches is None:
             chosen = [unselected(options)]
-            self.note("no nsys pass says which kernels are heavy: these are the program's first launches")
+            self.note(record, "no nsys pass says which kernels are heavy: these are the program's first launches")
         else:
-            chosen = select(self.found.launches, options)
+            chosen = select(self.launches, options)
         for number, selection in enumerate(chosen, 1):
-            if self.spent_s >= options.ncu_budget_s:
+            if record.duration_ns / 1e9 >= options.ncu_budget_s:
                 names = ", ".join(name for rest in chosen[number - 1 :] for name in rest.kernels)
-                self.note(f"the time budget ended before: {names}")
+                self.note(record, f"the time budget ended before: {names}")
                 break
             try:
-                self._profile(number, selection)
+                self._profile(record, number, selection)
             except StepFailedError as error:
                 if number == 1:
                     raise
-                self.note(f"group {number} of the kernels is missing: {error.why}")
+                self.note(record, f"group {number} of the kernels is missing: {error.why}")
                 continue
-            self.record.chosen += selection.kernels
+            record.chosen += selection.kernels
 
-    def _profile(self, number: int, selection: Selection) -> None:
+    def _profile(self, record: PassRecord, number: int, selection: Selection) -> None:
         """One run of ncu and its pages; again without locked clocks, or at the first launches, where it has to be."""
         plan, options, notes = self.plan, self.plan.options, list[str]()
         while True:
             profile, *pages = plan.ncu(number, selection)
             try:
-                self.run(profile, options.ncu_budget_s - self.spent_s)
+                self.step(record, profile, options.ncu_budget_s - record.duration_ns / 1e9)
                 break
             except StepFailedError as error:
                 first = first_launch(selection, options)
                 if plan.options.clock_control != "none" and ncu.cannot_lock_clocks(end_of(profile.log)):
-                    self.note("the clocks cannot be locked here: profiled with --clock-control none")
+                    self.note(record, "the clocks cannot be locked here: profiled with --clock-control none")
                     plan, ending = replace(plan, options=replace(options, clock_control="none")), "locked"
                 elif error.why == ncu.NONE_PROFILED and first is not None:
                     notes.append("the launches that were chosen did not come again: profiled the first ones")
@@ -330,11 +319,11 @@ class Pass:
                     raise
                 profile.log.rename(profile.log.with_name(f"{profile.name}-{ending}.log"))
         for line in ncu.warnings(end_of(profile.log), python=plan.workload.kind == "python"):
-            self.note(line)
+            self.note(record, line)
         for page in pages:
-            self.run(page)
+            self.step(record, page)
         for note in notes:
-            self.note(note)
+            self.note(record, note)
 
 
 def masked(words: Sequence[str]) -> list[str]:
@@ -353,8 +342,8 @@ def masked(words: Sequence[str]) -> list[str]:
 
 def _meaning(step: Step) -> str:
     """What a tool's messages mean where outputs are missing; empty if nothing is known."""
-    if files.full(step.log.parent):
-        return files.NO_SPACE
+    if process.full(step.log.parent):
+        return process.NO_SPACE
     tool, log = _TOOLS.get(step.name.partition("-")[0]), end_of(step.log)
     return next((meant for pattern, meant in tool.MESSAGES if re.search(pattern, log)), "") if tool else ""
 

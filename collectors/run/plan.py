@@ -91,6 +91,16 @@ class Plan:
         return (*(work.launcher or (str(self.tools.python),)), *runner, *work.target, *work.args)
 
     @property
+    def wanted(self) -> tuple[str, ...]:
+        """The passes that are wanted, in order."""
+        return wanted_passes(self.workload, self.options)
+
+    @property
+    def scripted(self) -> list[str]:
+        """Those of them that a dry run prints."""
+        return [name for name in self.wanted if name != TORCH or self.workload.kind == "python"]
+
+    @property
     def makes_ranges(self) -> bool:
         """Whether each operator emits an NVTX range in the nsys pass."""
         return found.makes_ranges(self.workload, self.options)
@@ -210,15 +220,10 @@ def script(*plans: Plan) -> list[str]:
     for plan in plans:
         lines += _titled(plan, "to build what it needs", [shlex.join(plan.command)]) if plan.options.prepare else []
     for name in PASSES:
-        taking_part = [plan for plan in plans if name in _passes(plan)]
+        taking_part = [plan for plan in plans if name in plan.scripted]
         for number in range(1, max((plan.repetitions(name) for plan in taking_part), default=0) + 1):
             lines += [line for plan in in_order(taking_part, number) for line in _run_lines(plan, name, number)]
     return lines
-
-
-def _passes(plan: Plan) -> list[str]:
-    wanted = wanted_passes(plan.workload, plan.options)
-    return [name for name in wanted if name != TORCH or plan.workload.kind == "python"]
 
 
 def _titled(plan: Plan, title: str, lines: Sequence[str]) -> list[str]:
@@ -238,7 +243,7 @@ def _run_lines(plan: Plan, name: str, number: int) -> list[str]:
 
 
 def _ncu_lines(plan: Plan) -> list[str]:
-    if NSYS not in _passes(plan):
+    if NSYS not in plan.scripted:
         return [step.shell for step in plan.ncu(1, unselected(plan.options))]
     listing, options = plan.launches(), plan.options
     wanted = ["--kernels", str(options.kernels), "--launches", str(options.launches)]

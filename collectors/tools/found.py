@@ -8,22 +8,21 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from kanalyze.collectors import files
+from kanalyze.collectors import process
 from kanalyze.collectors.in_workload.torch_sessions import RANGES, RECIPES
 from kanalyze.collectors.options import BARE, NCU, NSYS, PASSES, SAMPLES, TORCH, Options
 from kanalyze.collectors.process import Program, answer, find, runnable, version_of
 from kanalyze.collectors.tools import machine, ncu, nsys, nvcc
+from kanalyze.collectors.tools.machine import Permission
 from kanalyze.collectors.workload import LAUNCHERS, SPREADERS, Workload, is_python
 from kanalyze.units import size
-
-if TYPE_CHECKING:
-    from kanalyze.collectors.tools.machine import Permission
 
 #: Remedy for a missing GPU.
 NO_GPU: Final = (
@@ -145,36 +144,34 @@ class Obstacle(NamedTuple):
 
 def obstacles(workload: Workload, options: Options, tools: Tools) -> dict[str, Obstacle]:
     """The obstacles of requested passes that cannot run."""
+
+    def missing(program: Program) -> Obstacle | None:
+        return None if program.usable else Obstacle(program.problem, program.remedy)
+
     no_gpu = None if tools.gpus.present else Obstacle("this machine has no GPU that can be used", NO_GPU)
-    counters = machine.counters()
+    counters, ranges = machine.counters(), makes_ranges(workload, options)
     denied = Obstacle("this user may not read the GPU's counters", counters.remedy) if counters.ok is False else None
-    of_passes = {
-        "nsys": no_gpu or _missing(tools.nsys) or (_missing(tools.torch) if makes_ranges(workload, options) else None),
-        "samples": no_gpu or _missing(tools.nsys) or (None if options.samples else denied),
-        "torch": _torch_obstacle(workload, options) or _missing(tools.torch),
-        "ncu": no_gpu or _missing(tools.ncu) or denied,
-    }
-    wanted = wanted_passes(workload, options)
-    return {name: obstacle for name, obstacle in of_passes.items() if obstacle is not None and name in wanted}
-
-
-def _missing(program: Program) -> Obstacle | None:
-    return None if program.usable else Obstacle(program.problem, program.remedy)
-
-
-def _torch_obstacle(workload: Workload, options: Options) -> Obstacle | None:
+    not_torch = None
     if workload.starts_python:
-        return Obstacle(
+        not_torch = Obstacle(
             "the script that this program starts cannot be told, and torch.profiler runs in the script's own process",
             "give the command that starts it: `kanalyze collect torchrun --nproc-per-node=2 train.py`, "
             "`kanalyze collect python train.py`",
         )
-    if workload.kind != "python":
-        return Obstacle("torch.profiler records Python workloads only", "give the script, or leave torch out of --with")
-    if makes_ranges(workload, options):
+    elif workload.kind != "python":
+        remedy = "give the script, or leave torch out of --with"
+        not_torch = Obstacle("torch.profiler records Python workloads only", remedy)
+    elif ranges:
         remedy = "choose another recipe for a trace of torch's own"
-        return Obstacle("the recipe nvtx is a part of the nsys pass", remedy)
-    return None
+        not_torch = Obstacle("the recipe nvtx is a part of the nsys pass", remedy)
+    of_passes = {
+        NSYS: no_gpu or missing(tools.nsys) or (missing(tools.torch) if ranges else None),
+        SAMPLES: no_gpu or missing(tools.nsys) or (None if options.samples else denied),
+        TORCH: not_torch or missing(tools.torch),
+        NCU: no_gpu or missing(tools.ncu) or denied,
+    }
+    wanted = wanted_passes(workload, options)
+    return {name: obstacle for name, obstacle in of_passes.items() if obstacle is not None and name in wanted}
 
 
 # Everything that a full capture needs
@@ -230,86 +227,83 @@ _EXTRAS: Final = {
     "objects": ("fsspec", "reduces reports on object stores: `kanalyze reduce s3://…`"),
 }
 
-#: What was found, and where that cannot be used why, and how to get it.
-_Answer = tuple[str, str, str]
-
 
 def doctor(options: Options | None = None, folder: Path | None = None) -> list[Examined]:
     """Examines all prerequisites of a capture into `folder` (default: the current one)."""
-    tools = find_tools(options or Options())
-    cpu, sees = machine.cpu_samples(), "sees a GPU" if tools.torch_facts.get("gpu") else "sees no GPU"
-    answers: dict[str, _Answer] = {
-        one.name: (f"{one.version or 'of unknown version'} ({one.path})", "" if one.usable else one.problem, one.remedy)
+    tools, cpu = find_tools(options or Options()), machine.cpu_samples()
+    answers = {
+        one.name: Permission(one.usable, one.problem or f"{_version(one)} ({one.path})", one.remedy)
         for one in (tools.nvcc, tools.nsys, tools.ncu, tools.torch)
     }
-    answers |= {"GPU": _gpu(tools.gpus), "CPU samples": _permission(cpu), "disk": _disk(folder or Path())}
+    answers |= {"GPU": _gpu(tools.gpus), "CPU samples": cpu, "disk": _disk(folder or Path())}
     if tools.torch.usable:
-        answers["torch"] = f"{tools.torch.version} of {tools.python}, {sees}", "", ""
-    if not answers["GPU"][1]:
-        answers["driver"] = str(tools.gpus.driver_version), "", ""
+        sees = "sees a GPU" if tools.torch_facts.get("gpu") else "sees no GPU"
+        answers["torch"] = Permission(ok=True, found=f"{tools.torch.version} of {tools.python}, {sees}")
+    if answers["GPU"].ok:
+        answers["driver"] = Permission(ok=True, found=str(tools.gpus.driver_version))
     if tools.nvcc.usable and tools.gpus.compute_capabilities:
         answers["architecture"] = _architecture(tools.nvcc, tools.gpus.compute_capabilities)
     if tools.gpus.present:
-        answers["counters"] = _permission(machine.counters())
+        answers["counters"] = machine.counters()
     if cpu.ok and (names := machine.kernel_names()):
-        answers["OS symbols"] = _permission(names)
+        answers["OS symbols"] = names
     if tools.nsys.usable:
         has = nsys.has_option(nsys.options_of(tools.nsys), "--python-sampling")
-        why = "" if has else f"nsys {tools.nsys.version or 'of unknown version'} does not take them"
         taken = "nsys takes them inside the process, without CPU samples too"
-        answers["Python samples"] = taken, why, "install a newer Nsight Systems"
+        found = taken if has else f"nsys {_version(tools.nsys)} does not take them"
+        answers["Python samples"] = Permission(has, found, "install a newer Nsight Systems")
     if tools.nsys.usable and tools.gpus.present:  # whether nsys samples their counters, as it says itself
-        remedy = "it takes a GPU from Turing on, its counters (above), and no other profiler that holds them"
-        answers["GPU metrics"] = *nsys.metrics_of(tools.nsys), remedy
-    told = [(name, means, *answers[name]) for name, means in _MEANS.items() if name in answers]
+        answers["GPU metrics"] = nsys.metrics_of(tools.nsys)
     return [
-        Examined(name, not why, why or found, means, remedy if why else "", name in _OPTIONAL)
-        for name, means, found, why, remedy in told
+        Examined(name, ok is not False, found, means, remedy if ok is False else "", name in _OPTIONAL)
+        for name, means in _MEANS.items()
+        if name in answers
+        for ok, found, remedy in [answers[name]]
     ]
 
 
 def extras() -> list[Examined]:
     """Which extras of kanalyze are installed; no capture needs any."""
-    return [_extra(name, *about) for name, about in _EXTRAS.items()]
+    lines = []
+    for name, (distribution, means) in _EXTRAS.items():
+        found, remedy = f"no {distribution}", f"pip install 'kanalyze[{name}]', or all extras: 'kanalyze[all]'"
+        with suppress(PackageNotFoundError):
+            found, remedy = f"{distribution} {version(distribution)}", ""
+        lines.append(Examined(f"extra {name}", not remedy, found, means, remedy, optional=True))
+    return lines
 
 
-def _extra(name: str, distribution: str, means: str) -> Examined:
-    """Whether an extra of kanalyze is installed."""
-    try:
-        return Examined(f"extra {name}", True, f"{distribution} {version(distribution)}", means, optional=True)  # noqa: FBT003
-    except PackageNotFoundError:
-        remedy = f"pip install 'kanalyze[{name}]', or all extras: 'kanalyze[all]'"
-        return Examined(f"extra {name}", False, f"no {distribution}", means, remedy, optional=True)  # noqa: FBT003
+def _version(program: Program) -> str:
+    return program.version or "of unknown version"
 
 
-def _gpu(gpus: machine.Gpus) -> _Answer:
-    names = ", ".join(f"{row['name']} (compute capability {row['compute_capability']})" for row in gpus.rows)
+def _gpu(gpus: machine.Gpus) -> Permission:
     if gpus.present and not gpus.rows:
         why = f"there is one, but nvidia-smi does not tell which ({gpus.smi.problem or 'it fails'})"
-        return names, why, "check the driver's installation; --arch says what to compile for"
+        return Permission(
+            ok=False, found=why, remedy="check the driver's installation; --arch says what to compile for"
+        )
     none = f"none (nvidia-smi: {gpus.smi.problem})" if gpus.smi.problem else "none that nvidia-smi shows"
-    return names, "" if gpus.rows else none, NO_GPU
+    names = ", ".join(f"{row['name']} (compute capability {row['compute_capability']})" for row in gpus.rows)
+    return Permission(bool(gpus.rows), names or none, NO_GPU)
 
 
-def _architecture(compiler: Program, wanted: Sequence[str]) -> _Answer:
-    known, numbers = nvcc.supported(compiler), [text.replace(".", "") for text in wanted]
-    unknown = [text for text, number in zip(wanted, numbers, strict=True) if known and number not in known]
-    why = f"nvcc {compiler.version} does not compile for {', '.join(unknown)}" if unknown else ""
-    return ", ".join(f"sm_{number}" for number in numbers), why, "install a CUDA toolkit that knows this GPU"
+def _architecture(compiler: Program, wanted: Sequence[str]) -> Permission:
+    supported, numbers = nvcc.supported(compiler), {text: text.replace(".", "") for text in wanted}
+    unknown = [text for text, number in numbers.items() if supported and number not in supported]
+    found = ", ".join(f"sm_{number}" for number in numbers.values())
+    if unknown:
+        found = f"nvcc {compiler.version} does not compile for {', '.join(unknown)}"
+    return Permission(not unknown, found, "install a CUDA toolkit that knows this GPU")
 
 
-def _permission(permission: Permission) -> _Answer:
-    return permission.found, permission.found if permission.ok is False else "", permission.remedy
-
-
-def _disk(folder: Path) -> _Answer:
+def _disk(folder: Path) -> Permission:
     try:
         free = shutil.disk_usage(folder).free
     except OSError as error:
-        return "", f"{folder}: {error.strerror or error}", "choose a folder that exists with -o"
-    found, enough = f"{size(free)} free", size(files.ENOUGH_BYTES)
-    remedy = f"free some, or write elsewhere with -o; a longer program takes {enough}"
-    return found, found if free < files.ENOUGH_BYTES else "", remedy
+        return Permission(False, f"{folder}: {error.strerror or error}", "choose a folder that exists with -o")  # noqa: FBT003
+    remedy = f"free some, or write elsewhere with -o; a longer program takes {size(process.ENOUGH_BYTES)}"
+    return Permission(free >= process.ENOUGH_BYTES, f"{size(free)} free", remedy)
 
 
 def complete(lines: Sequence[Examined]) -> bool:

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kanalyze.collectors.files import NO_SPACE
 from kanalyze.collectors.options import Options
+from kanalyze.collectors.process import NO_SPACE
 from kanalyze.collectors.tools.machine import COUNTERS
 from kanalyze.collectors.tools.nsys import with_flags
 

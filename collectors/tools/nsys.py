@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kanalyze.collectors.files import NO_SPACE
-from kanalyze.collectors.process import Program, answer, find
+from kanalyze.collectors.process import NO_SPACE, Program, answer, find
+from kanalyze.collectors.tools.machine import Permission
 
 if TYPE_CHECKING:
     from kanalyze.collectors.options import Options
@@ -190,13 +190,15 @@ def has_option(options: str, name: str) -> bool:
     return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", options) is not None
 
 
-def metrics_of(nsys: Program) -> tuple[str, str]:
-    """The GPUs whose counters nsys samples here, and where there are none why, both as it says."""
+def metrics_of(nsys: Program) -> Permission:
+    """The GPUs whose counters nsys samples here, or where there are none why, as it says."""
     options = options_of(nsys)
+    remedy = "it takes a GPU from Turing on, its counters (above), and no other profiler that holds them"
     flag = next((name for name in METRICS if has_option(options, name)), None)
     if flag is None:
-        return "", f"nsys {nsys.version or 'of unknown version'} does not sample them"
+        found = f"nsys {nsys.version or 'of unknown version'} does not sample them"
+        return Permission(ok=False, found=found, remedy=remedy)
     ran = answer(nsys.command, "profile", f"{flag}=help")
     printed = ran[1] if ran else "it does not say for which GPUs it samples them"
     gpus = re.findall(r"^\s*\d+: *(.+?)(?: PCI\[.*)?$", printed, re.MULTILINE)
-    return ", ".join(gpus), "" if gpus else "nsys: " + " ".join(printed.split())[:_WIDE]
+    return Permission(bool(gpus), ", ".join(gpus) or "nsys: " + " ".join(printed.split())[:_WIDE], remedy)

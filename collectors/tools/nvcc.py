@@ -94,9 +94,9 @@ def build(
     source: Path,
     arch: Sequence[str],
     flags: Sequence[str],
-    compile_with: Callable[[Sequence[str]], float],
+    compile_with: Callable[[Sequence[str]], int],
 ) -> tuple[Path, dict[str, object]]:
-    """The binary of `source`, cached or compiled by `compile_with` (runs a command, returns its seconds).
+    """The binary of `source`, cached or compiled by `compile_with` (runs a command, returns its ns).
 
     Also gives what the manifest says of it; docs/collect.md describes every key.
     """
@@ -114,13 +114,13 @@ def build(
     scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=folder()))
     try:
         depends = scratch / "depends"
-        seconds = compile_with(command(compiler.command, source, scratch / binary.name, arch, flags, depends))
+        spent_ns = compile_with(command(compiler.command, source, scratch / binary.name, arch, flags, depends))
         listed = dependencies(depends.read_text(encoding="utf-8", errors="replace"))
         (scratch / _HEADERS).write_text(json.dumps({file: _digest_of(Path(file)) for file in listed}), encoding="utf-8")
         _keep(scratch, binary.parent)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    return binary, made | {"duration_ns": int(seconds * 1e9)}
+    return binary, made | {"duration_ns": spent_ns}
 
 
 def _keep(scratch: Path, place: Path) -> None:

@@ -208,7 +208,7 @@ def test_names_of_the_kernel_matter_where_samples_see_it(tmp_path, level, capabi
 
 def test_little_space_is_told(whole, monkeypatch):
     del whole
-    monkeypatch.setattr("kanalyze.collectors.files.ENOUGH_BYTES", 10**18)
+    monkeypatch.setattr("kanalyze.collectors.process.ENOUGH_BYTES", 10**18)
     assert missing() == ["disk"]
 
 

@@ -18,7 +18,6 @@ from kanalyze.collectors.in_workload.compiled import (
     Caches,
     Compilation,
     OutputCode,
-    Resources,
     resources,
 )
 from kanalyze.collectors.in_workload.hooks import when_imported
@@ -294,14 +293,14 @@ def cubin(functions, extra=b""):
 
 def test_each_function_has_its_own():
     file = cubin([("add_kernel", 22, 0), ("_Z3mulPf", 255, 26_608)])
-    assert resources(file, "add_kernel") == Resources(registers=22, local_bytes=0)
-    assert resources(file, "_Z3mulPf") == Resources(registers=255, local_bytes=26_608)
+    assert resources(file, "add_kernel") == (22, 0)
+    assert resources(file, "_Z3mulPf") == (255, 26_608)
     assert resources(file, "add") is resources(b"", "add") is resources(b"#!/bin/sh\n", "add") is None
 
 
 def test_records_of_other_forms_are_stepped_over():
     others = struct.pack("<BBH", 3, 0x1B, 0xFF) + struct.pack("<BBHIII", 4, 0x0A, 12, 1, 2, 3)
-    assert resources(cubin([("add_kernel", 40, 16)], others), "add_kernel") == Resources(40, 16)
+    assert resources(cubin([("add_kernel", 40, 16)], others), "add_kernel") == (40, 16)
 
 
 @given(st.binary(max_size=300), st.integers(0, 510))

@@ -11,7 +11,7 @@ import pytest
 
 from kanalyze.collectors import collect
 from kanalyze.collectors.options import Options
-from kanalyze.collectors.run import passes, recording
+from kanalyze.collectors.run import passes
 from kanalyze.collectors.run import plan as planning
 from kanalyze.collectors.run.plan import Plan
 from kanalyze.collectors.tools import found
@@ -26,7 +26,7 @@ HEADERS = sorted(Path("/usr/local").glob("cuda*/include/nvtx3/nvToolsExt.h"))
 @pytest.fixture(autouse=True)
 def with_bare(stand_ins, monkeypatch):
     """The run is made, as by default."""
-    for module in (found, recording, planning):
+    for module in (found, planning):
         monkeypatch.setattr(module, "wanted_passes", WANTED)
     return stand_ins
 

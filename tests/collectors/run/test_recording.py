@@ -9,7 +9,7 @@ import pytest
 
 from kanalyze.collectors import collect
 from kanalyze.collectors.options import CompileError
-from kanalyze.collectors.run import recording
+from kanalyze.collectors.run import collect as recording
 from kanalyze.collectors.tools import nvcc
 from kanalyze.errors import CollectError
 

@@ -11,7 +11,7 @@ import pytest
 from kanalyze.collectors import collect, process
 from kanalyze.collectors.options import Options
 from kanalyze.collectors.process import Step
-from kanalyze.collectors.run.passes import Found, Pass, PassRecord, StepFailedError, last_words
+from kanalyze.collectors.run.passes import Passes, PassRecord, StepFailedError, last_words
 from kanalyze.collectors.run.plan import Plan
 from kanalyze.collectors.tools import machine, ncu
 from kanalyze.collectors.tools.machine import COUNTERS, Permission
@@ -267,13 +267,13 @@ def test_ranges_of_operators_need_torch(stand_ins, script):
 
 
 def test_little_space_is_told_before_it_begins_and_without_any_nothing_is_begun(stand_ins, program, monkeypatch):
-    monkeypatch.setattr("kanalyze.collectors.files.ENOUGH_BYTES", 10**18)
+    monkeypatch.setattr("kanalyze.collectors.process.ENOUGH_BYTES", 10**18)
     told = []
     collect(program, output=Path("cap"), passes=("nsys",), progress=told.append)
     assert (told[0].kind, told[0].step) == ("note", "disk")
     assert " are free; a longer program takes " in told[0].text
     begun = stand_ins.called("nsys")
-    monkeypatch.setattr("kanalyze.collectors.files._LEAST_BYTES", 10**18)
+    monkeypatch.setattr("kanalyze.collectors.process._LEAST_BYTES", 10**18)
     with pytest.raises(OutputError, match="are free there"):
         collect(program, output=Path("other"))
     assert (left(), stand_ins.called("nsys")) == ({"cap"}, begun)
@@ -281,7 +281,7 @@ def test_little_space_is_told_before_it_begins_and_without_any_nothing_is_begun(
 
 def test_a_pass_that_ends_when_the_disk_is_full_is_told_so(stand_ins, program, monkeypatch):
     stand_ins.mode("ncu", "fails")
-    monkeypatch.setattr("kanalyze.collectors.files._NOTHING_BYTES", 10**18)
+    monkeypatch.setattr("kanalyze.collectors.process._NOTHING_BYTES", 10**18)
     capture = collect(program, output=Path("cap"))
     assert told(capture) == ["nsys done", "ncu failed: there is no space left on the disk"]
 
@@ -290,7 +290,7 @@ def test_when_the_space_ends_while_the_manifest_is_written_nothing_half_written_
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("kanalyze.collectors.run.recording.write_manifest", full)
+    monkeypatch.setattr("kanalyze.collectors.run.collect.write_manifest", full)
     with pytest.raises(OutputError, match="No space left on device"):
         collect(program, output=Path("cap"))
     assert left() == set()
@@ -382,7 +382,7 @@ KEPT = "logs/nsys.log keeps the first and the last 1 MiB of what was printed, an
 
 def begun(timeout_s, spent_s=0.0):
     plan = Plan(Workload("x", "executable", Path("x")), Options(timeout_s=timeout_s), None, Path())
-    return Pass(plan, PassRecord("nsys"), Found(), lambda _: None, spent_s=spent_s)
+    return Passes(plan, lambda _: None), PassRecord("nsys", duration_ns=int(spent_s * 1e9))
 
 
 @pytest.mark.parametrize(
@@ -396,14 +396,15 @@ def begun(timeout_s, spent_s=0.0):
 )
 def test_the_limit_is_said_and_not_how_long_stopping_took(tmp_path, monkeypatch, spent_s, limit_s, said):
     monkeypatch.setattr(process, "run", lambda *_, **__: process.Ended(None, 9.0))
+    work, record = begun(4.0, spent_s)
     with pytest.raises(StepFailedError) as caught:
-        begun(4.0, spent_s).run(step(tmp_path), limit_s)
+        work.step(record, step(tmp_path), limit_s)
     assert caught.value.why == said
 
 
 @pytest.mark.parametrize(("printed", "notes"), [(100, []), (3 << 20, [KEPT])])
 def test_output_that_is_left_out_is_said(tmp_path, monkeypatch, printed, notes):
     monkeypatch.setattr(process, "KEPT_BYTES", 1 << 20)
-    work = begun(60.0)
-    work.run(step(tmp_path, argv=("sh", "-c", f"head -c {printed} /dev/zero | tr '\\0' x")))
-    assert work.record.notes == notes
+    work, record = begun(60.0)
+    work.step(record, step(tmp_path, argv=("sh", "-c", f"head -c {printed} /dev/zero | tr '\\0' x")))
+    assert record.notes == notes
