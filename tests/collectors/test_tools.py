@@ -6,6 +6,7 @@ import re
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ from kanalyze.collectors.run.passes import masked
 from kanalyze.collectors.tools import found as found_tools
 from kanalyze.collectors.tools import machine
 from kanalyze.collectors.tools.choose import main
-from kanalyze.collectors.tools.found import complete, doctor, extras
+from kanalyze.collectors.tools.found import complete, doctor, extras, find_tools
 from kanalyze.collectors.tools.machine import Permission, counters, cpu_samples, kernel_names
 from kanalyze.collectors.tools.ncu import Launch, parse, select
 from support.stand_ins import LAUNCHES
@@ -31,12 +32,7 @@ esac
 """
 
 
-def lines(**options):
-    return {line.name: line for line in doctor(Options(python=PYTHON, **options))}
-
-
-def missing():
-    return [line.name for line in lines().values() if not line.ok]
+_FACTS = json.dumps({"version": "2.11.0", "cuda": "13.0", "gpu": True, "triton": "3.6", "python": "3.12"})
 
 
 @pytest.fixture
@@ -46,24 +42,6 @@ def whole(stand_ins, monkeypatch):
     python = stand_ins.write("python", f"#!{sys.executable}\nprint('kanalyze:' + {_FACTS!r})\n")
     monkeypatch.setattr(sys.modules[__name__], "PYTHON", python)
     return stand_ins
-
-
-_FACTS = json.dumps({"version": "2.11.0", "cuda": "13.0", "gpu": True, "triton": "3.6", "python": "3.12"})
-
-
-def test_on_a_whole_machine_everything_is_found(whole):
-    found = lines()
-    assert [line.name for line in found.values() if not line.ok] == []
-    assert list(found) == [
-        *("GPU", "driver", "nvcc", "architecture", "nsys", "ncu", "counters"),
-        *("CPU samples", "OS symbols", "Python samples", "GPU metrics", "torch", "disk"),
-    ]
-    assert found["GPU metrics"].found == "Hopper GH100 | NVIDIA H200"
-    assert found["GPU"].found == "NVIDIA H200 (compute capability 9.0)"
-    assert found["nvcc"].found == f"13.0.88 ({whole.folder / 'nvcc'})"
-    assert found["nsys"].found == f"2025.3.2.474 ({whole.folder / 'nsys'})"
-    assert found["architecture"].found == "sm_90"
-    assert found["torch"].found.startswith("2.11.0 of ")
 
 
 def test_every_extra_is_looked_for(monkeypatch):
@@ -86,39 +64,41 @@ OLD_NSYS = {
 REFUSED = "Illegal --gpu-metrics-devices argument: help.\nNone of the installed GPUs are supported:\n"
 
 
-@pytest.mark.parametrize(
-    ("programs", "name", "found", "remedy"),
-    [
-        ({"nsys": None}, "nsys", "not found on PATH or where its installers put it", "install Nsight Systems"),
-        ({"ncu": None}, "ncu", "not found on PATH or where its installers put it", "install Nsight Compute"),
-        ({"nvidia-smi": "#!/bin/sh\necho no\nexit 18\n"}, "GPU",
-         "there is one, but nvidia-smi does not tell which (it fails)", "check the driver's installation"),
-        ({"nvcc": NVCC.replace("compute_90", "compute_80")}, "architecture",
-         "nvcc 13.0.88 does not compile for 9.0", "install a CUDA toolkit"),
-        (OLD_NSYS, "Python samples", "nsys 2025.3.2.474 does not take them", "install a newer Nsight Systems"),
-        ({"nsys.gpu-metrics-devices=help": REFUSED}, "GPU metrics",
-         f"nsys: {' '.join(REFUSED.split())}", "it takes a GPU from Turing on"),
-    ],
-)  # fmt: skip
-def test_what_is_not_there_is_told_with_how_to_get_it(whole, monkeypatch, programs, name, found, remedy):  # noqa: PLR0913
+#: Machines on which not all is there: programs, None for those that are missing, and what is denied.
+MACHINES = {
+    "all of it": {},
+    "no tools": dict.fromkeys(("nsys", "ncu", "nvcc")),
+    "no GPU that is shown": {"nvidia-smi": "#!/bin/sh\necho no\nexit 18\n"},
+    "an older nvcc": {"nvcc": NVCC.replace("compute_90", "compute_80")},
+    "an older nsys": OLD_NSYS,
+    "an nsys that refuses": {"nsys.gpu-metrics-devices=help": REFUSED},
+    "no counters": {"denied": "counters"},
+    "no samples of the CPU": {"denied": "cpu_samples"},
+    "no names of the kernel": {"denied": "kernel_names"},
+    "a full disk": {"denied": "disk"},
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_what_the_doctor_says(whole, monkeypatch, gold, name):
     monkeypatch.setattr(machine, "has_device_files", lambda: True)
-    for program, text in programs.items():
-        (whole.folder / program).unlink() if text is None else whole.write(program, text)
-    examined = lines()
-    line = examined[name]
-    assert [each for each in examined.values() if not each.ok and each.name != "driver"] == [line]
-    assert (line.found, line.remedy[: len(remedy)]) == (found, remedy)
-    assert line.optional == (name in ("Python samples", "GPU metrics"))
-    assert examined.get("GPU metrics", line).found != "Ampere GA100" or programs is not OLD_NSYS
-
-
-@pytest.mark.parametrize("name", ["counters", "cpu_samples", "kernel_names"])
-def test_what_is_not_permitted_is_told_and_samples_may_be_missing(whole, monkeypatch, name):
-    del whole
-    monkeypatch.setattr(machine, name, lambda: Permission(ok=False, found="denied", remedy="ask"))
+    monkeypatch.setattr(
+        found_tools.shutil, "disk_usage", lambda _: SimpleNamespace(free=10**10 * (name != "a full disk"))
+    )
+    for program, text in MACHINES[name].items():
+        if program == "denied":
+            monkeypatch.setattr(
+                machine, text, lambda: Permission(ok=False, found="denied", remedy="ask"), raising=False
+            )
+        else:
+            (whole.folder / program).unlink() if text is None else whole.write(program, text)
     examined = doctor(Options(python=PYTHON))
-    assert [(line.found, line.remedy) for line in examined if not line.ok] == [("denied", "ask")]
-    assert complete(examined) == (name != "counters")
+    said = [
+        f"{'found' if one.ok else 'MISSING'} {'optional ' * one.optional}{one.name}: {one.found}" for one in examined
+    ]
+    said += [f"to get {one.name}: {one.remedy}" for one in examined if one.remedy]
+    text = "\n".join([*said, "complete" if complete(examined) else "not complete", ""])
+    gold(text.replace(str(whole.folder), "BIN"), f"doctor_{name.replace(' ', '_')}.txt")
 
 
 # What is permitted
@@ -142,74 +122,31 @@ def root(folder, capabilities=USER, **told):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("params", "capabilities", "ok"),
-    [
-        ("RmProfilingAdminOnly: 1\n", USER, False),
-        ("RmProfilingAdminOnly: 1\n", PERFMON, False),
-        ("RmProfilingAdminOnly: 1\n", ROOT, True),
-        ("RmProfilingAdminOnly: 1\n", ADMIN, True),
-        ("RmProfilingAdminOnly: 0\n", USER, True),
-        ("Other: 1\n", USER, None),
-        ("", USER, None),
-    ],
-)
-def test_the_driver_s_settings_and_our_capabilities_tell_who_may_count(tmp_path, params, capabilities, ok):
-    found = counters(root(tmp_path, capabilities, params=params))
-    assert found.ok is ok
-    assert ("NVreg_RestrictProfilingToAdminUsers=0" in found.remedy) == bool(found.remedy) == (ok is False)
-    assert ("ERR_NVGPUCTRPERM" in found.found) == (ok is False)
+WORDS = {USER: "user", ROOT: "root", PERFMON: "CAP_PERFMON", ADMIN: "CAP_SYS_ADMIN"}
 
 
-@pytest.mark.parametrize(
-    ("level", "capabilities", "failed", "ok", "found"),
-    [
-        ("2", USER, 0, True, "your own programs, but not the kernel below them (perf_event_paranoid is 2)"),
-        ("1", USER, 0, True, "your own programs, and the kernel below them (perf_event_paranoid is 1)"),
-        ("0", USER, 0, True, "every process and the kernel (perf_event_paranoid is 0)"),
-        ("-1", USER, 0, True, "every process and the kernel (perf_event_paranoid is -1)"),
-        ("4", PERFMON, 0, True, "every process and the kernel, as this process is privileged (perf_event_paranoid is 4)"),  # noqa: E501
-        ("4", USER, errno.EACCES, False, "perf_event_paranoid is 4, which denies them to users"),
-        ("2", ROOT, errno.EPERM, False, "perf_event_open is refused although perf_event_paranoid is 2, as by the filter of a container"),  # noqa: E501
-        ("2", USER, errno.ENOSYS, False, "there is no perf_event_open here"),
-        ("2", USER, errno.EMFILE, False, "perf_event_open fails (Too many open files); perf_event_paranoid is 2"),
-        (None, USER, 0, False, "there is no perf_event_open here"),
-    ],
-)  # fmt: skip
-def test_the_level_of_perf_events_says_what_samples_of_the_cpu_may_see(  # noqa: PLR0913 - a case has as many parts
-    tmp_path, level, capabilities, failed, ok, found
-):
-    levels = {"level": f"{level}\n"} if level else {}
-    told = cpu_samples(root(tmp_path, capabilities, **levels), lambda: failed)
-    assert (told.ok, told.found) == (ok, found)
-    assert bool(told.remedy) == ("--cap-add=PERFMON" in told.remedy) == (not ok)
-    assert ("sysctl kernel.perf_event_paranoid=2" in told.remedy) == (level == "4" and not ok)
+def test_what_settings_and_capabilities_permit(tmp_path, gold):
+    """Counters by the driver's settings; samples of the CPU and names of the kernel by the level of perf events."""
+    said = []
+    for capabilities, who in WORDS.items():
+        said += [
+            f"counters, {who}, {params}: {counters(root(tmp_path, capabilities, params=params))}"
+            for params in ("RmProfilingAdminOnly: 1", "RmProfilingAdminOnly: 0", "Other: 1", "")
+        ]
+        for level in ("-1", "0", "1", "2", "4", ""):
+            for failed in (0, errno.EACCES, errno.EPERM, errno.ENOSYS, errno.EMFILE):
+                told = cpu_samples(root(tmp_path, capabilities, level=level), lambda failed=failed: failed)
+                said.append(
+                    f"samples, {who}, level {level or 'unknown'}, {errno.errorcode.get(failed, 'opened')}: {told}"
+                )
+            for symbols in (HIDDEN, SHOWN):
+                told = kernel_names(root(tmp_path, capabilities, level=level, symbols=symbols, pointers="1\n"))
+                said.append(f"names, {who}, level {level or 'unknown'}, {symbols.split()[-4]}: {told}")
+    gold("\n".join([*said, ""]), "permissions.txt")
 
 
 def test_this_machine_answers_the_call_itself():
     assert cpu_samples().found
-
-
-@pytest.mark.parametrize(
-    ("level", "capabilities", "symbols", "ok"),
-    [
-        ("2", USER, HIDDEN, None),
-        ("1", USER, HIDDEN, False),
-        ("1", USER, SHOWN, True),
-        ("2", ROOT, SHOWN, True),
-        ("2", PERFMON, HIDDEN, False),
-    ],
-)
-def test_names_of_the_kernel_matter_where_samples_see_it(tmp_path, level, capabilities, symbols, ok):
-    told = kernel_names(root(tmp_path, capabilities, level=f"{level}\n", symbols=symbols, pointers="1\n"))
-    assert (told.ok if told else None) is ok
-    assert told is None or told.found.endswith(" (kptr_restrict is 1)")
-
-
-def test_little_space_is_told(whole, monkeypatch):
-    del whole
-    monkeypatch.setattr("kanalyze.collectors.process.ENOUGH_BYTES", 10**18)
-    assert missing() == ["disk"]
 
 
 def test_nsys_of_nsight_compute_s_folder_is_told_when_it_cannot_write_reports(whole):
@@ -217,11 +154,11 @@ def test_nsys_of_nsight_compute_s_folder_is_told_when_it_cannot_write_reports(wh
     folder.mkdir(parents=True)
     (whole.folder / "nsys").rename(folder / "nsys")
     (whole.folder / "nsys").symlink_to(folder / "nsys")
-    assert "lacks its importer" in lines(nsys=folder / "nsys")["nsys"].found
+    assert "lacks its importer" in find_tools(Options(nsys=folder / "nsys"), torch=False).nsys.problem
     importer = folder.parent / "host-linux-x64" / "QdstrmImporter"
     importer.parent.mkdir()
     importer.touch()
-    assert lines(nsys=folder / "nsys")["nsys"].ok
+    assert find_tools(Options(nsys=folder / "nsys"), torch=False).nsys.usable
 
 
 # Finding programs
