@@ -8,7 +8,7 @@ import lzma
 import zipfile
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, TypeAlias, get_type_hints
 
@@ -16,7 +16,8 @@ import polars as pl
 import polars.selectors as cs
 
 from kanalyze.errors import BadBaselineError
-from kanalyze.schema import Column, Table
+from kanalyze.reduction import declared
+from kanalyze.schema import Column
 from kanalyze.tools import SIDES
 
 #: The layout of a baseline; one of another version is refused, but for the first, whose times are all as recorded.
@@ -58,107 +59,62 @@ _DAMAGE: Final = (
     pl.exceptions.PanicException,
 )
 
-BUCKETS = Table(
-    "digest_buckets",
-    "One bucket of the ledger of a run, by detail.",
-    (
-        Column("bucket", pl.String, "The ledger's bucket."),
-        Column("detail", pl.String, "Its detail.", nullable=True),
-        Column("ns", pl.Int64, "Time in all iterations."),
-    ),
-)
+#: The tables of a digest, by the attribute that holds each; times and numbers are of all iterations together.
+TABLES: Final = declared("digest", """
+    buckets: One bucket of the ledger of a run, by detail.
+        bucket text: The ledger's bucket.
+        detail text?: Its detail.
+        ns int: Time in all iterations.
+    steps: One steady iteration of a run.
+        dur_ns int: Its length.
+    slots: One operation of a typical iteration: the nth of its name and place, in all iterations together.
+        kind text: kernel, graph, memcpy or memset.
+        bucket text: The ledger's bucket.
+        name text?: Its name.
+        shape text?: Grid and block; null for copies.
+        range text?: The innermost range that launched it.
+        op text?: The operators that launched it, outermost first.
+        lane int: Its stream, by the order of first use.
+        place float: Its mean place in an iteration.
+        count int: How often it ran.
+        exclusive_ns int: Device time, each instant counted once.
+        bytes int: Bytes that it moved; 0 for kernels.
+    ranges: One part of the iterations of a run by the program's own ranges.
+        range text: Its name.
+        count int: How often.
+        ns int: Time in all iterations.
+        busy_ns int: Time of it in which the GPU was busy.
+    ops: One node of the call tree of operators and annotations.
+        path text: The operators around it, outermost first, and itself.
+        count int: Calls.
+        self_host_ns int: Host time without what it called.
+        device_ns int: Device time of what it launched itself, in the window of the buckets.
+    calls: One CUDA call.
+        name text?: The call.
+        blocking bool: Whether it waits for the device.
+        count int: How often.
+        total_ns int: Sum of its durations.
+    memory: One kind of memory.
+        memory text?: Device, Pinned, Managed…
+        allocations int: Allocations in all iterations.
+        peak_bytes int: Most that was in use at once.
+    findings: One finding.
+        rule text: Its name.
+        headline text: What was found.
+        where text?: Where it lies.
+        at_stake_ns int: Time that it takes in all iterations.
+    counters: One counter of the launches of one kernel that ncu measured.
+        name text?: The kernel.
+        shape text?: Grid and block.
+        counter text: The counter, as a column of `counters` or `roofline`.
+        launches int: Launches that it was measured of.
+        mean float: Its mean.
+""")  # fmt: skip
+BUCKETS, STEPS, SLOTS, RANGES, OPS, CALLS, MEMORY, FINDINGS, COUNTERS = TABLES.values()
 
-STEPS = Table("digest_steps", "One steady iteration of a run.", (Column("dur_ns", pl.Int64, "Its length."),))
-
-SLOTS = Table(
-    "digest_slots",
-    "One operation of a typical iteration: the nth of its name and place, in all iterations together.",
-    (
-        Column("kind", pl.String, "kernel, graph, memcpy or memset."),
-        Column("bucket", pl.String, "The ledger's bucket."),
-        Column("name", pl.String, "Its name.", nullable=True),
-        Column("shape", pl.String, "Grid and block; null for copies.", nullable=True),
-        Column("range", pl.String, "The innermost range that launched it.", nullable=True),
-        Column("op", pl.String, "The operators that launched it, outermost first.", nullable=True),
-        Column("lane", pl.Int64, "Its stream, by the order of first use."),
-        Column("place", pl.Float64, "Its mean place in an iteration."),
-        Column("count", pl.Int64, "How often it ran."),
-        Column("exclusive_ns", pl.Int64, "Device time, each instant counted once."),
-        Column("bytes", pl.Int64, "Bytes that it moved; 0 for kernels."),
-    ),
-)
-
-RANGES = Table(
-    "digest_ranges",
-    "One part of the iterations of a run by the program's own ranges.",
-    (
-        Column("range", pl.String, "Its name."),
-        Column("count", pl.Int64, "How often."),
-        Column("ns", pl.Int64, "Time in all iterations."),
-        Column("busy_ns", pl.Int64, "Time of it in which the GPU was busy."),
-    ),
-)
-
-OPS = Table(
-    "digest_ops",
-    "One node of the call tree of operators and annotations.",
-    (
-        Column("path", pl.String, "The operators around it, outermost first, and itself."),
-        Column("count", pl.Int64, "Calls."),
-        Column("self_host_ns", pl.Int64, "Host time without what it called."),
-        Column("device_ns", pl.Int64, "Device time of what it launched itself, in the window of the buckets."),
-    ),
-)
-
-CALLS = Table(
-    "digest_calls",
-    "One CUDA call.",
-    (
-        Column("name", pl.String, "The call.", nullable=True),
-        Column("blocking", pl.Boolean, "Whether it waits for the device."),
-        Column("count", pl.Int64, "How often."),
-        Column("total_ns", pl.Int64, "Sum of its durations."),
-    ),
-)
-
-MEMORY = Table(
-    "digest_memory",
-    "One kind of memory.",
-    (
-        Column("memory", pl.String, "Device, Pinned, Managed…", nullable=True),
-        Column("allocations", pl.Int64, "Allocations in all iterations."),
-        Column("peak_bytes", pl.Int64, "Most that was in use at once."),
-    ),
-)
-
-FINDINGS = Table(
-    "digest_findings",
-    "One finding.",
-    (
-        Column("rule", pl.String, "Its name."),
-        Column("headline", pl.String, "What was found."),
-        Column("where", pl.String, "Where it lies.", nullable=True),
-        Column("at_stake_ns", pl.Int64, "Time that it takes in all iterations."),
-    ),
-)
-
-COUNTERS = Table(
-    "digest_counters",
-    "One counter of the launches of one kernel that ncu measured.",
-    (
-        Column("name", pl.String, "The kernel.", nullable=True),
-        Column("shape", pl.String, "Grid and block.", nullable=True),
-        Column("counter", pl.String, "The counter, as a column of `counters` or `roofline`."),
-        Column("launches", pl.Int64, "Launches that it was measured of."),
-        Column("mean", pl.Float64, "Its mean."),
-    ),
-)
-
-#: The tables of a digest, by the attribute that holds each.
-TABLES: Final = {
-    table.name.removeprefix("digest_"): table
-    for table in (BUCKETS, STEPS, SLOTS, RANGES, OPS, CALLS, MEMORY, FINDINGS, COUNTERS)
-}
+#: The same as they are stored.
+_RUN: Final = Column("run", pl.Int32, "The run, from 0.")
+_STORED: Final = {name: replace(table, columns=(*table.columns, _RUN)) for name, table in TABLES.items()}
 
 
 @dataclass(frozen=True)
@@ -216,26 +172,20 @@ class Digest:
 
 def dumped(digests: Sequence[Digest]) -> bytes:
     """The file of a baseline: a zip archive of a JSON head and a Parquet file for each table of all digests."""
+    head = {"baseline": VERSION, "runs": [asdict(one.about) for one in digests]}
+    files = {_HEAD: json.dumps(head, indent=1, ensure_ascii=False).encode(errors="backslashreplace")}
+    for name, table in _STORED.items():
+        parts = [getattr(one, name).with_columns(run=pl.lit(at, dtype=pl.Int32)) for at, one in enumerate(digests)]
+        frame = pl.concat([table.empty(), *parts])
+        if frame.height:
+            content = io.BytesIO()
+            frame.write_parquet(content, compression="zstd", compression_level=19, statistics=False)
+            files[f"{name}.parquet"] = content.getvalue()
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as archive:
-        head = {"baseline": VERSION, "runs": [asdict(one.about) for one in digests]}
-        _add(archive, _HEAD, json.dumps(head, indent=1, ensure_ascii=False).encode(errors="backslashreplace"))
-        for name, declared in TABLES.items():
-            parts = [
-                getattr(one, name).with_columns(run=pl.lit(number, dtype=pl.Int32))
-                for number, one in enumerate(digests)
-            ]
-            frame = pl.concat([_with_run(declared).empty(), *parts])
-            if frame.height:
-                table = io.BytesIO()
-                frame.write_parquet(table, compression="zstd", compression_level=19, statistics=False)
-                _add(archive, f"{name}.parquet", table.getvalue())
+        for name, file in files.items():  # without a time, so that equal runs make equal bytes
+            archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), file)
     return made.getvalue()
-
-
-def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
-    """Adds a file without a time, so that equal runs make equal bytes."""
-    archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content)
 
 
 def loaded(content: bytes, path: Path) -> list[Digest]:
@@ -271,21 +221,20 @@ def loaded(content: bytes, path: Path) -> list[Digest]:
 
 def _adds_up(digest: Digest) -> bool:
     """Whether buckets sum to the run, and operations to their buckets."""
-    sums = dict(digest.buckets.group_by("bucket").agg(pl.col("ns").sum()).iter_rows())
     busy = digest.slots.group_by("bucket").agg(pl.col("exclusive_ns").sum()).iter_rows()
-    return sum(sums.values()) == digest.about.ns and all(ns == sums.get(bucket, 0) for bucket, ns in busy)
+    return digest.buckets["ns"].sum() == digest.about.ns and all(ns == digest.ns_in(bucket) for bucket, ns in busy)
 
 
-def _about(said: dict[str, object]) -> About:
+def _about(told: dict[str, object]) -> About:
+    """The description of a run, each of its attributes of its type and in range."""
     types = get_type_hints(About)
-    known = {one.name for one in fields(About)}
-    wrong = {name for name, value in said.items() if name not in known or type(value) is not types[name]}
-    if wrong := wrong | (known - {*said}):
+    wrong = {name for name in told.keys() | types.keys() if type(told.get(name)) is not types.get(name)}
+    if wrong:
         raise ValueError(f"a run has no {', '.join(sorted(wrong))} of that type")
-    far = [name for name, value in said.items() if isinstance(value, int) and not 0 <= value <= _MOST]
+    far = [name for name, value in told.items() if isinstance(value, int) and not 0 <= value <= _MOST]
     if far:
         raise ValueError(f"the {far[0]} of a run is out of range")
-    about = About(**said)  # type: ignore[arg-type]  # checked above
+    about = About(**told)  # type: ignore[arg-type]  # checked above
     if about.turn and about.side not in SIDES:
         raise ValueError(f"a run has a turn of {about.side!r}")
     if about.iterations < 1:
@@ -294,16 +243,12 @@ def _about(said: dict[str, object]) -> About:
 
 
 def _frame(archive: zipfile.ZipFile, name: str, runs: int) -> pl.DataFrame:
-    declared = _with_run(TABLES[name])
+    """A table of all runs, each of whose rows is of one of them."""
     if f"{name}.parquet" not in archive.namelist():
-        return declared.empty()
-    frame = declared.check(pl.read_parquet(io.BytesIO(archive.read(f"{name}.parquet"))))
+        return _STORED[name].empty()
+    frame = _STORED[name].check(pl.read_parquet(archive.read(f"{name}.parquet")))
     if not frame.get_column("run").is_between(0, runs - 1).all():
         raise ValueError(f"{name} has rows of no run")
     if not frame.select(pl.all_horizontal(cs.numeric().is_between(0, _MOST).all())).item():
         raise ValueError(f"{name} has a number out of range")
     return frame
-
-
-def _with_run(declared: Table) -> Table:
-    return Table(declared.name, declared.doc, (*declared.columns, Column("run", pl.Int32, "The run, from 0.")))

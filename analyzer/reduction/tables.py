@@ -23,7 +23,7 @@ import polars as pl
 from kanalyze.errors import BadReductionError, OutputError, ReportNotFoundError, UnreadableReportError
 from kanalyze.files import digest, open_regular
 from kanalyze.machinery import remove_forgotten, unfinished
-from kanalyze.schema import Column, Table
+from kanalyze.reduction import declared
 
 #: The layout of a reduction; one of another version is made anew.
 VERSION: Final = 2
@@ -41,9 +41,6 @@ _UNFINISHED: Final = "reducing"
 #: So many bytes of both ends of a file tell it from another of its name, size and time.
 _END_BYTES: Final = 1 << 16
 
-#: So many reductions are read at once.
-_AT_ONCE: Final = 64
-
 #: Tables that earlier versions kept of a rank, and no page of a job tells.
 _FORMER: Final = ("findings", "health")
 
@@ -54,112 +51,81 @@ _LARGEST_MANIFEST_BYTES: Final = 1 << 20
 _ODD: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
-_MEMBER: Final = Column("member", pl.Int64, "The rank, as its row in the ranks of the reduction.")
-_NUMBER: Final = Column("number", pl.Int64, "The collective, as its number among those of its rank.")
-_STEP: Final = Column("step", pl.Int64, "The step, as its row in the steps of the rank; null outside.", nullable=True)
+#: The tables of a reduction by name, in Unix time. A member is a rank, as its row in the ranks of the reduction,
+#: `number` that of a collective among those of its rank, and `index` the row of a step among those of its rank.
+TABLES: Final = declared("reduced", """
+    ranks: One rank: a process on one GPU.
+        rank int?: Its number in the job, where the report tells it.
+        world_size int?: Ranks of the job, where the report tells it.
+        host text?: The machine, where the report tells it.
+        report text: The report.
+        tool text: The tool that recorded it.
+        process_id int?: The process.
+        device int?: The GPU; null for a rank without one.
+        gpu text?: Name of the GPU.
+        origin_ns int: Unix time of the report's time 0; 0 where the report does not tell it.
+        start_ns int: Start of the rank's window.
+        end_ns int: End of the rank's window.
+        communication_ns int: The bucket communication of the ledger of the window.
+        on_cpu int: Collectives that gloo ran on the CPU, beside those of the GPU.
+    collectives: One collective of one rank.
+        member int: The rank.
+        number int: The collective.
+        kind text: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, …
+        group text?: The process group or communicator, as all its ranks call it.
+        size int?: Ranks that take part.
+        ranks text?: Ranks of the job that take part, a list, where it is known whole.
+        own int?: The rank in the group.
+        source int?: Who sends, or the root of a broadcast: a rank in the group.
+        target int?: Who receives, or the root of a reduction: a rank in the group.
+        sequence int?: Its number in the group, as recorded.
+        id text?: What the tool calls it on all ranks.
+        type text?: Element type.
+        in_bytes int?: Bytes that the rank gives.
+        out_bytes int?: Bytes that the rank gets.
+        largest_bytes int?: Of uneven parts: bytes sent or received, without its own.
+        device int?: The GPU.
+        stream int?: The stream.
+        start_ns int: Start.
+        dur_ns int: Duration.
+        exposed_ns int: Time in which the GPU ran nothing else; additive.
+    pieces: One exposed piece of a collective, within one step or outside of steps.
+        member int: The rank.
+        number int: The collective.
+        step int?: The step, as its row in the steps of the rank; null outside.
+        start_ns int: Start.
+        end_ns int: End.
+    before: One bucket of the ledger from the end of the group's previous collective to the start of this one.
+        member int: The rank.
+        number int: The collective.
+        bucket text: The bucket.
+        detail text?: What of the bucket it is: that of DataLoader is told apart.
+        ns int: Time.
+    steps: One step of one rank: the time in which its GPU did the work of that step.
+        member int: The rank.
+        index int: The step.
+        step int: Its number: that of the profiler, else by order, from 1 on.
+        numbered bool: Whether the number is the program's own.
+        name text: What a step is called.
+        kind text: steady, warm-up, odd or cut.
+        start_ns int: Start.
+        end_ns int: End.
+    ledgers: One bucket of the ledger of a step.
+        member int: The rank.
+        index int: The step.
+        bucket text: The bucket.
+        ns int: Time.
+    kernels: The kernels of one name in all steady steps of a rank.
+        member int: The rank.
+        name text?: Name; null for all that are not among the longest.
+        count int: How often.
+        per_step float?: How often in a step; null where no steps are known.
+        ns int: Sum of their durations.
+""")  # fmt: skip
+RANKS, COLLECTIVES, PIECES, BEFORE, STEPS, LEDGERS, KERNELS = TABLES.values()
 
-RANKS: Final = Table(
-    "reduced_ranks",
-    "One rank: a process on one GPU.",
-    (
-        Column("rank", pl.Int64, "Its number in the job, where the report tells it.", nullable=True),
-        Column("world_size", pl.Int64, "Ranks of the job, where the report tells it.", nullable=True),
-        Column("host", pl.String, "The machine, where the report tells it.", nullable=True),
-        Column("report", pl.String, "The report."),
-        Column("tool", pl.String, "The tool that recorded it."),
-        Column("process_id", pl.Int64, "The process.", nullable=True),
-        Column("device", pl.Int64, "The GPU; null for a rank without one.", nullable=True),
-        Column("gpu", pl.String, "Name of the GPU.", nullable=True),
-        Column("origin_ns", pl.Int64, "Unix time of the report's time 0; 0 where the report does not tell it."),
-        Column("start_ns", pl.Int64, "Start of the rank's window, in Unix time."),
-        Column("end_ns", pl.Int64, "End of the rank's window, in Unix time."),
-        Column("communication_ns", pl.Int64, "The bucket communication of the ledger of the window."),
-        Column("on_cpu", pl.Int64, "Collectives that gloo ran on the CPU, beside those of the GPU."),
-    ),
-)
-
-COLLECTIVES: Final = Table(
-    "reduced_collectives",
-    "One collective of one rank.",
-    (
-        _MEMBER,
-        _NUMBER,
-        Column("kind", pl.String, "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, …"),
-        Column("group", pl.String, "The process group or communicator, as all its ranks call it.", nullable=True),
-        Column("size", pl.Int64, "Ranks that take part.", nullable=True),
-        Column("ranks", pl.String, "Ranks of the job that take part, a list, where it is known whole.", nullable=True),
-        Column("own", pl.Int64, "The rank in the group.", nullable=True),
-        Column("source", pl.Int64, "Who sends, or the root of a broadcast: a rank in the group.", nullable=True),
-        Column("target", pl.Int64, "Who receives, or the root of a reduction: a rank in the group.", nullable=True),
-        Column("sequence", pl.Int64, "Its number in the group, as recorded.", nullable=True),
-        Column("id", pl.String, "What the tool calls it on all ranks.", nullable=True),
-        Column("type", pl.String, "Element type.", nullable=True),
-        Column("in_bytes", pl.Int64, "Bytes that the rank gives.", nullable=True),
-        Column("out_bytes", pl.Int64, "Bytes that the rank gets.", nullable=True),
-        Column("largest_bytes", pl.Int64, "Of uneven parts: bytes sent or received, without its own.", nullable=True),
-        Column("device", pl.Int64, "The GPU.", nullable=True),
-        Column("stream", pl.Int64, "The stream.", nullable=True),
-        Column("start_ns", pl.Int64, "Start, in Unix time."),
-        Column("dur_ns", pl.Int64, "Duration."),
-        Column("exposed_ns", pl.Int64, "Time in which the GPU ran nothing else; additive."),
-    ),
-)
-
-PIECES: Final = Table(
-    "reduced_pieces",
-    "One exposed piece of a collective, within one step or outside of steps.",
-    (_MEMBER, _NUMBER, _STEP, Column("start_ns", pl.Int64, "Start, in Unix time."), Column("end_ns", pl.Int64, "End.")),
-)
-
-BEFORE: Final = Table(
-    "reduced_before",
-    "One bucket of the ledger from the end of the group's previous collective to the start of this one.",
-    (
-        _MEMBER,
-        _NUMBER,
-        Column("bucket", pl.String, "The bucket."),
-        Column("detail", pl.String, "What of the bucket it is: that of DataLoader is told apart.", nullable=True),
-        Column("ns", pl.Int64, "Time."),
-    ),
-)
-
-STEPS: Final = Table(
-    "reduced_steps",
-    "One step of one rank: the time in which its GPU did the work of that step.",
-    (
-        _MEMBER,
-        Column("index", pl.Int64, "Its row among the steps of the rank."),
-        Column("step", pl.Int64, "Its number: that of the profiler, else by order, from 1 on."),
-        Column("numbered", pl.Boolean, "Whether the number is the program's own."),
-        Column("name", pl.String, "What a step is called."),
-        Column("kind", pl.String, "steady, warm-up, odd or cut."),
-        Column("start_ns", pl.Int64, "Start, in Unix time."),
-        Column("end_ns", pl.Int64, "End."),
-    ),
-)
-
-LEDGERS: Final = Table(
-    "reduced_ledgers",
-    "One bucket of the ledger of a step.",
-    (
-        _MEMBER,
-        Column("index", pl.Int64, "The step, as its row among the steps of the rank."),
-        Column("bucket", pl.String, "The bucket."),
-        Column("ns", pl.Int64, "Time."),
-    ),
-)
-
-KERNELS: Final = Table(
-    "reduced_kernels",
-    "The kernels of one name in all steady steps of a rank.",
-    (
-        _MEMBER,
-        Column("name", pl.String, "Name; null for all that are not among the longest.", nullable=True),
-        Column("count", pl.Int64, "How often."),
-        Column("per_step", pl.Float64, "How often in a step; null where no steps are known.", nullable=True),
-        Column("ns", pl.Int64, "Sum of their durations."),
-    ),
-)
+#: Tables that are only needed once the collectives of all ranks are known.
+LATER: Final = ("pieces", "before")
 
 
 @dataclass(frozen=True)
@@ -181,16 +147,6 @@ class Reduction:
         """Each table with its name."""
         for one in fields(self):
             yield one.name, getattr(self, one.name)
-
-
-#: The declarations of the tables of a reduction by name.
-TABLES: Final = {
-    table.name.removeprefix("reduced_"): table
-    for table in (RANKS, COLLECTIVES, PIECES, BEFORE, STEPS, LEDGERS, KERNELS)
-}
-
-#: Tables that are only needed once the collectives of all ranks are known.
-LATER: Final = ("pieces", "before")
 
 
 class Origin(NamedTuple):
@@ -364,51 +320,26 @@ def load_each(
     """The reduction in each folder, or what is wrong with it; of its tables `names` only.
 
     The files of the others are looked at as well, unless all were `seen` before.
-
-    Of many folders each table is read at once, which takes half of the time; where that fails, one after the other.
     """
-    for at in range(0, len(folders), _AT_ONCE):
-        some = folders[at : at + _AT_ONCE]
+    for folder in folders:
         try:
-            yield from [*_at_once(some, names, seen=seen)]
+            yield folder, _loaded(folder, names, seen=seen)
         except BadReductionError as error:
-            if len(some) == 1:
-                yield some[0], error
-            else:
-                for folder in some:
-                    yield from load_each([folder], names, seen=seen)
+            yield folder, error
 
 
-def _at_once(folders: Sequence[Path], names: Collection[str], *, seen: bool) -> Iterator[tuple[Path, Reduction]]:
-    """The reductions in folders, each table of all of them read by one call."""
-    told = {
-        folder: {name: one for name, one in _tables(folder).items() if not seen or name in names} for folder in folders
-    }
-    files: dict[str, dict[Path, bytes]] = {name: {} for name in TABLES}
-    for folder, tables in told.items():
-        for name, content in _contents(folder, tables):
-            if name in names:
-                files[name][folder] = content
-    found: dict[Path, dict[str, pl.DataFrame]] = {folder: {} for folder in folders}
-    for name, contents in files.items():
-        if not contents:
-            continue
-        try:
-            frame = TABLES[name].check(pl.read_parquet([*contents.values()]))
-        except (pl.exceptions.PolarsError, OSError, ValueError, TypeError) as why:
-            raise BadReductionError.damaged(folders[0], f"{name}.parquet: {str(why).partition(chr(10))[0]}") from None
-        if frame.height != sum(told[folder][name]["rows"] for folder in contents):
-            raise BadReductionError.damaged(folders[0], f"{name}.parquet has not as many rows as were written")
-        at = 0
-        for folder in contents:
-            found[folder][name] = frame.slice(at, told[folder][name]["rows"])
-            at += told[folder][name]["rows"]
-    for folder, frames in found.items():
-        yield folder, _checked(folder, Reduction(**frames))
-
-
-def _checked(folder: Path, made: Reduction) -> Reduction:
-    """The reduction, each of whose rows is of one of its ranks."""
+def _loaded(folder: Path, names: Collection[str], *, seen: bool) -> Reduction:
+    told = {name: one for name, one in _tables(folder).items() if not seen or name in names}
+    frames = {}
+    for name, content in _contents(folder, told):
+        if name in names:
+            try:
+                frames[name] = TABLES[name].check(pl.read_parquet(content))
+            except (pl.exceptions.PolarsError, OSError, ValueError, TypeError) as why:
+                raise BadReductionError.damaged(folder, f"{name}.parquet: {str(why).partition(chr(10))[0]}") from None
+            if frames[name].height != told[name]["rows"]:
+                raise BadReductionError.damaged(folder, f"{name}.parquet has not as many rows as were written")
+    made = Reduction(**frames)
     for name, frame in made.tables():
         if "member" in frame.columns and not frame.get_column("member").is_between(0, made.ranks.height - 1).all():
             raise BadReductionError.damaged(folder, f"{name}.parquet has rows of no rank")
