@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from kanalyze.readers import unpacked
 from kanalyze.readers.capture.read_capture import accepts
 from kanalyze.readers.capture.reports import Run, reports_in_folder, runs_of
 from kanalyze.readers.torch.pieces import is_trace
-from kanalyze.reduction.tables import LATER, TABLES, Reduction, load_each, origin_of, reductions_at
+from kanalyze.reduction.tables import Reduction, load_each, origin_of, reductions_at
 from kanalyze.report import Meta, Report
 from kanalyze.tools import TOOLS, tool_of
 
@@ -44,73 +44,66 @@ def job(given: Sequence[Report | Path], asked: Asked) -> Job:
         NoJobError: No report has a rank.
         KanalyzeError: A report cannot be read; with `left_out` none of them, and the first reason.
     """
-    found = _Found(given, asked)
+    stored: list[Path] = []
+    made: list[Reduction] = []
+    failed: list[KanalyzeError] = []
+    for found in _reductions(given, asked, stored):
+        if isinstance(found, Reduction):
+            made.append(found)
+        elif asked.left_out is None:
+            raise found
+        else:
+            failed.append(found)
+            asked.left_out(found)
+
+    def turn(names: Collection[str]) -> Iterator[Reduction]:
+        for _, found in load_each(stored, names, seen=True):
+            if isinstance(found, KanalyzeError):
+                raise found
+            yield found
+        yield from made
+
     try:
-        made = job_of(found.first(), found.again, one_host=asked.one_host)
+        found = job_of(turn, one_host=asked.one_host)
     except NoJobError:
-        raise (found.failed[0] if found.failed else NoJobError.empty()) from None
+        raise (failed[0] if failed else NoJobError.empty()) from None
     names = tuple(str(one.meta.path if isinstance(one, Report) else one) for one in given)
     beside = sum(_beside(one, asked) for one in given if not isinstance(one, Report))
     doubts = (("reports of another tool", beside, _BESIDE),) if beside else ()
-    return replace(made, paths=names, doubts=made.doubts + doubts)
+    return replace(found, paths=names, doubts=found.doubts + doubts)
 
 
 _BESIDE: Final = "they are left out: of a job the reports of the tool with most of them are read; give these alone"
 
 
-class _Found:
-    """The reductions of a job; what is stored is read in two turns, so that not all of it is in memory at once."""
-
-    def __init__(self, given: Sequence[Report | Path], asked: Asked) -> None:
-        self._given = given
-        self._asked = asked
-        self._stored: list[Path] = []
-        self._made: list[Reduction] = []
-        self.failed: list[KanalyzeError] = []
-
-    def first(self) -> Iterator[Reduction]:
-        """All of them, of what is stored all tables but :data:`LATER`; each report is closed before the next."""
-        paths = [one for one in self._given if not isinstance(one, Report)]
-        folders = {folder.name: folder for path in paths for folder in reductions_at(path)}
-        for folder, found in load_each([*folders.values()], {*TABLES}.difference(LATER)):
-            if isinstance(found, KanalyzeError):
-                self._leave_out(found)
-            else:
-                self._stored.append(folder)
-                yield found
-        known = {folder.name for folder in self._stored}
-        for one in self._given:
-            if isinstance(one, Report):
-                yield self._reduced(one)
-                continue
-            for run in runs_at(one, self._asked):
-                try:
-                    if not (known and origin_of(run.file).folder in known):
-                        with run.opened() as report:
-                            yield self._reduced(report)
-                except KanalyzeError as error:
-                    self._leave_out(error)
-
-    def _reduced(self, report: Report) -> Reduction:
-        self._made.append(reduced(report))
-        if self._asked.done is not None:
-            self._asked.done(report)
-        return self._made[-1]
-
-    def _leave_out(self, error: KanalyzeError) -> None:
-        """Tells of a report that cannot be read, or raises why where nobody asked to be told."""
-        if self._asked.left_out is None:
-            raise error
-        self.failed.append(error)
-        self._asked.left_out(error)
-
-    def again(self) -> Iterator[Reduction]:
-        """The same once more, with these tables."""
-        for _, found in load_each(self._stored, {"ranks", *LATER}, seen=True):
-            if isinstance(found, KanalyzeError):
-                raise found
+def _reductions(
+    given: Sequence[Report | Path], asked: Asked, stored: list[Path]
+) -> Iterator[Reduction | KanalyzeError]:
+    """The reduction of each report, closed before the next, and what cannot be read; those in folders are `stored`."""
+    folders = {folder.name: folder for one in given if isinstance(one, Path) for folder in reductions_at(one)}
+    for folder, found in load_each([*folders.values()], ["ranks"]):
+        if isinstance(found, KanalyzeError):
             yield found
-        yield from self._made
+        else:
+            stored.append(folder)
+    known = {folder.name for folder in stored}
+    for one in given:
+        for run in [one] if isinstance(one, Report) else runs_at(one, asked):
+            try:
+                if isinstance(run, Report):
+                    yield _reduced(run, asked)
+                elif not (known and origin_of(run.file).folder in known):
+                    with run.opened() as report:
+                        yield _reduced(report, asked)
+            except KanalyzeError as error:
+                yield error
+
+
+def _reduced(report: Report, asked: Asked) -> Reduction:
+    found = reduced(report)
+    if asked.done is not None:
+        asked.done(report)
+    return found
 
 
 def of_ranks(opened: Sequence[Report]) -> bool:

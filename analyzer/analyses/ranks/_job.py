@@ -7,7 +7,7 @@ docs/definitions.md, section 11, "Who is late, and why".
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
@@ -20,23 +20,15 @@ from kanalyze.analyses import homes_of_jobs
 from kanalyze.analyses.communication._matching import HOW, POINT_TO_POINT, matched
 from kanalyze.analyses.communication._waits import CANNOT_TELL, Clocks, Exposed, bytes_of, split, waits
 from kanalyze.analyses.ranks._clocks import clocks_of
-from kanalyze.analyses.ranks._reducing import (
-    gathered,
-    later,
-    numbered_ranks,
-    places,
-    put_together,
-    renumbered,
-    step_of,
-)
+from kanalyze.analyses.ranks._reducing import later, numbered_ranks, places, put_together, step_of
 from kanalyze.analyses.shared.statistics import BUCKETS
-from kanalyze.errors import NoJobError
 from kanalyze.reduction.tables import BEFORE, Reduction
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from kanalyze.analyses.communication._matching import Ints, Matches, Rows
+    from kanalyze.analyses.ranks._reducing import Turn
 
 
 @dataclass(frozen=True)
@@ -161,30 +153,19 @@ _OF_MATCH: Final = (
 )  # fmt: skip
 
 
-def job_of(
-    reductions: Iterable[Reduction],
-    again: Callable[[], Iterable[Reduction]] | None = None,
-    *,
-    one_host: bool = False,
-) -> Job:
-    """Puts the reductions of a job together.
+def job_of(reductions: Sequence[Reduction] | Turn, *, one_host: bool = False) -> Job:
+    """Puts the reductions of a job together: all of them, or what gives their tables in turns, since all take memory.
 
-    `again` gives the same ones once more, with the tables of :data:`LATER`, which `reductions` then
-    need not have: of many ranks they would take most of the memory. With `one_host` all ranks have one clock, also
-    where the reports do not tell their host.
+    With `one_host` all ranks have one clock, also where the reports do not tell their host.
 
     Raises:
         NoJobError: There is no rank.
         BadReductionError: Rows of a reduction are not of its collectives.
     """
     doubts: list[tuple[str, int, str]] = []
-    reductions = reductions if again else [*reductions]
-    read = gathered(reductions)
-    ranks = numbered_ranks(read.ranks, doubts, one_host=one_host)
-    if ranks.is_empty():
-        raise NoJobError.empty()
-    tables = {name: _of_members(table, ranks, len(read.first) - 1) for name, table in read.tables.items()}
-    rows = put_together(read, ranks.get_column("read").to_numpy())
+    read = reductions if callable(reductions) else lambda _: reductions
+    ranks, members = numbered_ranks(read, doubts, one_host=one_host)
+    rows, tables = put_together(read, members, ranks)
     clock = ranks.get_column("clock").to_numpy()
     found = matched(rows, clock, _numbered(rows, tables["steps"]))
     rows = replace(rows, sequence=rows.sequence[:0], id=rows.id[:0])
@@ -193,7 +174,7 @@ def job_of(
     matches = waits(rows, found, clocks, clock)
     doubts += _doubts_of(ranks, rows, found, matches, len(clocks.broken))
     steps = _same_steps(tables["steps"].sort("member", "index"), rows, found)
-    exposed, before = _split(again() if again else reductions, ranks, rows, found, matches, clocks)
+    exposed, before = _split(later(read, members, ranks, rows), ranks, rows, found, matches, clocks)
     sums: Counter[tuple[str, str]] = Counter()
     for check, number, effect in doubts:
         sums[check, effect] += number
@@ -213,12 +194,6 @@ def job_of(
     )
 
 
-def _of_members(table: pl.DataFrame, ranks: pl.DataFrame, number: int) -> pl.DataFrame:
-    """The rows of ranks that are kept, by their new member, of so many that were read."""
-    told = renumbered(ranks.get_column("read").to_numpy(), number)[table.get_column("member").to_numpy()]
-    return table.with_columns(member=pl.Series(told)).filter(pl.col("member") >= 0)
-
-
 def _ledgers(told: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """The ledger of each step, a column per bucket."""
     at = places(steps, told.get_column("member").to_numpy(), told.get_column("index").to_numpy())
@@ -229,7 +204,7 @@ def _ledgers(told: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def _split(  # noqa: PLR0913 - all that is known of collectives so far
-    reductions: Iterable[Reduction],
+    parts: Iterable[dict[str, tuple[pl.DataFrame, Ints]]],
     ranks: pl.DataFrame,
     rows: Rows,
     found: Matches,
@@ -243,7 +218,7 @@ def _split(  # noqa: PLR0913 - all that is known of collectives so far
         needed[matches.get_column(name).drop_nulls().to_numpy()] = True
     arrival, clock = matches.get_column("arrival_ns").to_numpy(), ranks.get_column("clock").to_numpy()
     ledgers = [BEFORE.empty()]
-    for tables in later(reductions, ranks, rows):
+    for tables in parts:
         pieces, at = tables["pieces"]
         match = found.match[at]
         known = match >= 0

@@ -7,11 +7,11 @@ times by the clock of its host, so that reports of one host need no correction.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import count, islice
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -282,134 +282,42 @@ def _kernels(one: _Member, steady: SteadyPart | None) -> pl.DataFrame:
     return KERNELS.select(kept.with_columns(each.alias("per_step"), member=pl.lit(one.number, dtype=pl.Int64)))
 
 
-# Many reductions as one job: what is needed at once in little memory, the rest in a second turn.
+# Many reductions as one job, read in turns, so that not all is in memory at once: their ranks; their collectives and
+# what is short; then the tables of :data:`LATER`.
 
-#: Tables with a row or more per collective, and the others but the ranks.
+if TYPE_CHECKING:
+    #: Gives the reductions of a job, the same ones in the same order each time, with these tables.
+    Turn: TypeAlias = Callable[[Collection[str]], Iterable[Reduction]]
+
+#: Tables that are short beside those with a row or more per collective.
 _SHORT: Final = ("steps", "ledgers", "kernels")
 
 #: Reductions that are put together at once.
 _AT_ONCE: Final = 64
 
-
-class Gathered(NamedTuple):
-    """The tables of all reductions, before it is known which of their ranks are which."""
-
-    ranks: pl.DataFrame  # the ranks, with `member`, their number, and `reduction`
-    #: The short tables, and `hidden`, the time of collectives beside kernels by member and step.
-    tables: dict[str, pl.DataFrame]
-    columns: dict[str, list[npt.NDArray[Any]]]  # the columns of :class:`Rows` in parts, of some reductions each
-    calls: list[pl.DataFrame]  # those of `calls`, in the same parts
-    first: Ints  # where the collectives of each member begin, as if all parts were one
-
-
-def batched(reductions: Iterable[Reduction], names: Sequence[str]) -> Iterator[dict[str, pl.DataFrame]]:
-    """The tables `names` of some reductions each, with members numbered through all of them.
-
-    `ranks` has `reduction`, the number of its reduction.
-    """
-    every, number, member = iter(reductions), 0, 0
-    while some := [*islice(every, _AT_ONCE)]:
-        heights = [one.ranks.height for one in some]
-        shift = member + np.cumsum([0, *heights[:-1]])
-        found = {}
-        for name in names:
-            parts = [getattr(one, name) for one in some]
-            whole = pl.concat(parts)
-            if name == "ranks":
-                told = np.repeat(np.arange(number, number + len(some)), heights)
-                found[name] = whole.with_columns(member=pl.int_range(pl.len()) + member, reduction=pl.Series(told))
-            else:
-                own = np.repeat(shift, [one.height for one in parts])
-                found[name] = whole.with_columns(pl.col("member") + pl.Series(own, dtype=pl.Int64))
-        yield found
-        number, member = number + len(some), member + sum(heights)
-
-
-def gathered(reductions: Iterable[Reduction]) -> Gathered:
-    """The tables of all reductions one after the other, but for those of :data:`LATER`.
-
-    Raises:
-        NoJobError: There is no rank.
-        BadReductionError: Collectives or steps of a rank are not numbered through.
-    """
-    parts: dict[str, list[pl.DataFrame]] = {name: [TABLES[name].empty()] for name in _SHORT} | {"hidden": [_NONE]}
-    columns: dict[str, list[npt.NDArray[Any]]] = {}
-    ranks: list[pl.DataFrame] = []
-    calls: list[pl.DataFrame] = []
-    counts = [np.zeros(1, dtype=np.int64)]
-    for tables in batched(reductions, ["ranks", "collectives", *_SHORT]):
-        ranks.append(tables["ranks"])
-        tables["steps"], steps = _numbered(tables["steps"], tables["ranks"], "index")
-        _check(tables["ledgers"], "ledgers", ("index", steps), tables["ranks"])
-        for name in _SHORT:
-            parts[name].append(tables[name])
-        rows, heights = _numbered(tables["collectives"], tables["ranks"], "number")
-        counts.append(heights)
-        columns_of, said = narrow(rows, sum(one.height for one in calls))
-        # the row of the step of its rank that each begins in; -1 outside
-        line = tables["steps"].select("member", "end_ns", step="index", begin_ns="start_ns").sort("begin_ns")
-        starts = rows.select("member", "start_ns").with_row_index("row").sort("start_ns")
-        placed = starts.join_asof(line, left_on="start_ns", right_on="begin_ns", by="member", check_sortedness=False)
-        step = pl.when(pl.col("start_ns") < pl.col("end_ns")).then("step").fill_null(-1).cast(pl.Int32)
-        columns_of["inside"] = placed.sort("row").select(step).to_series().to_numpy()
-        calls.append(said)
-        for name, column in columns_of.items():
-            columns.setdefault(name, []).append(column)
-        beside = rows.select(
-            "member", index=pl.Series(columns_of["inside"]), hidden_ns=pl.col("dur_ns") - pl.col("exposed_ns")
-        )
-        parts["hidden"].append(beside.filter(pl.col("index") >= 0).group_by("member", "index").agg(pl.all().sum()))
-    if not ranks:
-        raise NoJobError.empty()
-    whole = {name: pl.concat(some) for name, some in parts.items()}
-    return Gathered(pl.concat(ranks), whole, columns, calls, np.cumsum(np.concatenate(counts)))
-
-
-_NONE: Final = pl.DataFrame(schema={"member": pl.Int64, "index": pl.Int32, "hidden_ns": pl.Int64})
-
-
-def _numbered(rows: pl.DataFrame, ranks: pl.DataFrame, number: str) -> tuple[pl.DataFrame, Ints]:
-    """The rows by member and their `number`, which has to count from 0 on; and how many each rank has."""
-    member = rows.get_column("member").to_numpy() - (ranks.get_column("member").min() or 0)
-    counts = np.bincount(member, minlength=ranks.height)
-    place = (np.cumsum(counts) - counts)[member] + rows.get_column(number).to_numpy()
-    if (place == np.arange(rows.height)).all():
-        return rows, counts
-    order = np.argsort(place, kind="stable")
-    wrong = np.flatnonzero((place[order] != np.arange(rows.height)) | (member[order] != np.sort(member)))
-    if len(wrong):
-        raise _damaged(ranks, int(member[order[wrong[0]]]), f"{number} is not a number from 0 on in each rank's rows")
-    return rows[order], counts
-
-
-def _check(table: pl.DataFrame, name: str, numbers: tuple[str, Ints], ranks: pl.DataFrame) -> None:
-    """Refuses rows whose number, a column, is that of no collective or step: of each rank there are so many."""
-    number, counts = numbers
-    member = table.get_column("member").to_numpy() - (ranks.get_column("member").min() or 0)
-    told = table.get_column(number).to_numpy()
-    wrong = np.flatnonzero((told < 0) | (told >= counts[member]))
-    if len(wrong):
-        raise _damaged(ranks, int(member[wrong[0]]), f"{name} has rows of another {number} than there are")
-
-
-def _damaged(ranks: pl.DataFrame, member: int, why: str) -> BadReductionError:
-    return BadReductionError.damaged(Path(ranks.item(member, "report")), why)
-
-
 #: The host in the name that PyTorch's handler gives a trace.
 _HOST: Final = re.compile(r"^(.+)_\d+\.\d+\.pt\.trace\.json(?:\.gz)?$")
 
 
-def numbered_ranks(found: pl.DataFrame, doubts: list[tuple[str, int, str]], *, one_host: bool) -> pl.DataFrame:
-    """The ranks of the job, each once, with host, clock and number, sorted by number."""
+def numbered_ranks(read: Turn, doubts: list[tuple[str, int, str]], *, one_host: bool) -> tuple[pl.DataFrame, Ints]:
+    """The ranks of the job, each once, with host, clock and number, sorted by number; `member` is their row.
+
+    And the member of each rank that was read; -1 of those that are left out.
+
+    Raises:
+        NoJobError: There is no rank.
+    """
+    parts = [one.ranks.with_columns(reduction=pl.lit(number)) for number, one in enumerate(read(["ranks"]))]
+    if not any(map(len, parts)):
+        raise NoJobError.empty()
+    found = pl.concat(parts).with_row_index("read")
     hosts = [
         host or ((match := _HOST.match(PurePath(report).name)) and match[1])
         for host, report in found.select("host", "report").iter_rows()
     ]
     # ranks are numbered as recorded, else by the next number that is free, in the order of the reports
     recorded = found.get_column("rank").to_list()
-    taken = {*recorded}
-    free = (number for number in count() if number not in taken)
+    free = (number for number in count() if number not in {*recorded})
     numbers = [next(free) if one is None else one for one in recorded]
     told = found.with_columns(host=pl.Series(hosts, dtype=pl.String), rank=pl.Series(numbers, dtype=pl.Int64))
     # a path may be of another file on each host
@@ -417,7 +325,9 @@ def numbered_ranks(found: pl.DataFrame, doubts: list[tuple[str, int, str]], *, o
     told = _of_one_time(told.with_columns(clock=clock), doubts).sort("rank")
     names = {name: at for at, name in enumerate(told.get_column("clock").unique(maintain_order=True))}
     clock = pl.col("clock").replace_strict(names, default=None, return_dtype=pl.Int64)
-    return told.rename({"member": "read"}).with_columns(member=pl.int_range(pl.len(), dtype=pl.Int64), clock=clock)
+    members = np.full(found.height, -1)
+    members[told.get_column("read").to_numpy()] = np.arange(told.height)
+    return told.with_columns(clock, member=pl.int_range(pl.len(), dtype=pl.Int64)), members
 
 
 def _of_one_time(ranks: pl.DataFrame, doubts: list[tuple[str, int, str]]) -> pl.DataFrame:
@@ -449,59 +359,104 @@ def _of_one_time(ranks: pl.DataFrame, doubts: list[tuple[str, int, str]]) -> pl.
 _TWICE: Final = "of several reports of a rank, as of cycles of a profiler, those are read that ran at {} UTC"
 
 
-def put_together(found: Gathered, members: Ints) -> Rows:
-    """The collectives of `members`, which are numbered anew in their order; `found` has none left."""
-    low, high = found.first[members], found.first[members + 1]
-    at = np.concatenate([np.zeros(0, dtype=np.int64), *map(np.arange, low, high)])
-
-    def whole(name: str, missing: int | None = None) -> npt.NDArray[Any]:
-        column = np.concatenate(found.columns.pop(name))
-        return column[:0] if missing is not None and (column == missing).all() else column[at]
-
-    calls = pl.concat(found.calls)
-    told = renumbered(members, len(found.first) - 1)[calls.get_column("member").to_numpy()]
-    return Rows(
-        first=np.r_[0, np.cumsum(high - low)],
-        call=whole("call"),
-        start=whole("start"),
-        dur=whole("dur"),
-        exposed=whole("exposed"),
-        inside=whole("inside"),
-        sequence=whole("sequence", NO_SEQUENCE),
-        id=whole("id", NO_ID),
-        calls=calls.with_columns(member=pl.Series(told)),
-    )
+def _batches(read: Turn, names: Sequence[str], members: Ints) -> Iterator[dict[str, pl.DataFrame]]:
+    """The tables `names` of some reductions each, without the ranks that are left out."""
+    every, before = iter(read(["ranks", *names])), 0
+    while some := [*islice(every, _AT_ONCE)]:
+        begins = before + np.cumsum([0, *(one.ranks.height for one in some)])
+        before, found = int(begins[-1]), {}
+        for name in names:
+            parts = [getattr(one, name) for one in some]
+            whole = pl.concat(parts)
+            own = whole.get_column("member").to_numpy() + np.repeat(begins[:-1], [one.height for one in parts])
+            found[name] = whole.with_columns(member=pl.Series(members[own])).filter(pl.col("member") >= 0)
+        yield found
 
 
-def renumbered(members: Ints, number: int) -> Ints:
-    """The place in `members` of each of so many; -1 of those that are left out."""
-    found = np.full(number, -1)
-    found[members] = np.arange(len(members))
-    return found
+def put_together(read: Turn, members: Ints, ranks: pl.DataFrame) -> tuple[Rows, dict[str, pl.DataFrame]]:
+    """The collectives of all ranks, and their short tables with `hidden`: the time of collectives beside kernels.
+
+    Raises:
+        BadReductionError: Collectives or steps of a rank are not numbered through.
+    """
+    tables: dict[str, list[pl.DataFrame]] = {name: [TABLES[name].empty()] for name in _SHORT} | {"hidden": [_NONE]}
+    columns: dict[str, list[npt.NDArray[Any]]] = {}
+    calls: list[pl.DataFrame] = []
+    counts = np.zeros(ranks.height, dtype=np.int64)
+    for batch in _batches(read, ("collectives", *_SHORT), members):
+        batch["steps"], steps = _numbered(batch["steps"], ranks, "index")
+        _check(batch["ledgers"], "ledgers", ("index", steps), ranks)
+        rows, heights = _numbered(batch["collectives"], ranks, "number")
+        counts += heights
+        own, said = narrow(rows, sum(one.height for one in calls))
+        calls.append(said)
+        # the row of the step of its rank that each begins in; -1 outside
+        line = batch["steps"].select("member", "end_ns", step="index", begin_ns="start_ns").sort("begin_ns")
+        starts = rows.select("member", "start_ns").with_row_index("row").sort("start_ns")
+        placed = starts.join_asof(line, left_on="start_ns", right_on="begin_ns", by="member", check_sortedness=False)
+        step = pl.when(pl.col("start_ns") < pl.col("end_ns")).then("step").fill_null(-1).cast(pl.Int32)
+        inside = placed.sort("row").select(step).to_series()
+        own |= {"inside": inside.to_numpy(), "member": rows.get_column("member").to_numpy()}
+        for name, column in own.items():
+            columns.setdefault(name, []).append(column)
+        beside = rows.select("member", index=inside, hidden_ns=pl.col("dur_ns") - pl.col("exposed_ns"))
+        batch["hidden"] = beside.filter(pl.col("index") >= 0).group_by("member", "index").agg(pl.all().sum())
+        for name, parts in tables.items():
+            parts.append(batch[name])
+    at = np.argsort(np.concatenate(columns.pop("member")), kind="stable")
+    ordered = {}
+    for name in [*columns]:
+        column = np.concatenate(columns.pop(name))
+        untold = name in _UNTOLD and (column == _UNTOLD[name]).all()
+        ordered[name] = column[:0] if untold else column[at]
+    rows_of_all = Rows(first=np.r_[0, np.cumsum(counts)], calls=pl.concat(calls), **ordered)
+    return rows_of_all, {name: pl.concat(parts) for name, parts in tables.items()}
 
 
-def later(
-    reductions: Iterable[Reduction], ranks: pl.DataFrame, rows: Rows
-) -> Iterator[dict[str, tuple[pl.DataFrame, Ints]]]:
-    """The tables of :data:`LATER` by name, of some reductions each, with the collective of each row, as its row there.
+_NONE: Final = pl.DataFrame(schema={"member": pl.Int64, "index": pl.Int32, "hidden_ns": pl.Int64})
 
-    Members are as in :class:`Rows`; `ranks` tells by `read` which rank is which.
+#: What columns of collectives are where nothing is recorded; without any other value they are empty.
+_UNTOLD: Final = {"sequence": NO_SEQUENCE, "id": NO_ID}
+
+
+def _numbered(rows: pl.DataFrame, ranks: pl.DataFrame, number: str) -> tuple[pl.DataFrame, Ints]:
+    """The rows by member and their `number`, which has to count from 0 on; and how many each rank has."""
+    member = rows.get_column("member").to_numpy()
+    counts = np.bincount(member, minlength=ranks.height)
+    place = (np.cumsum(counts) - counts)[member] + rows.get_column(number).to_numpy()
+    if (place == np.arange(rows.height)).all():
+        return rows, counts
+    order = np.argsort(place, kind="stable")
+    wrong = np.flatnonzero((place[order] != np.arange(rows.height)) | (member[order] != np.sort(member)))
+    if len(wrong):
+        raise _damaged(ranks, int(member[order[wrong[0]]]), f"{number} is not a number from 0 on in each rank's rows")
+    return rows[order], counts
+
+
+def _check(table: pl.DataFrame, name: str, numbers: tuple[str, Ints], ranks: pl.DataFrame) -> None:
+    """Refuses rows whose number, a column, is that of no collective or step: of each rank there are so many."""
+    number, counts = numbers
+    member = table.get_column("member").to_numpy()
+    told = table.get_column(number).to_numpy()
+    wrong = np.flatnonzero((told < 0) | (told >= counts[member]))
+    if len(wrong):
+        raise _damaged(ranks, int(member[wrong[0]]), f"{name} has rows of another {number} than there are")
+
+
+def _damaged(ranks: pl.DataFrame, member: int, why: str) -> BadReductionError:
+    return BadReductionError.damaged(Path(ranks.item(member, "report")), why)
+
+
+def later(read: Turn, members: Ints, ranks: pl.DataFrame, rows: Rows) -> Iterator[dict[str, tuple[pl.DataFrame, Ints]]]:
+    """The tables of :data:`LATER` of some reductions each, with the collective of each row, as its row in `rows`.
 
     Raises:
         BadReductionError: They are of no collective.
     """
-    numbers = renumbered(ranks.get_column("read").to_numpy(), int(ranks.get_column("read").max() or 0) + 1)  # type: ignore[arg-type]
-    counts = np.diff(rows.first)
-    for tables in batched(reductions, ["ranks", *LATER]):
-        found = {}
-        for name in LATER:
-            read = tables[name].get_column("member").to_numpy()
-            member = np.where(read < len(numbers), numbers[np.minimum(read, len(numbers) - 1)], -1)
-            table = tables[name].with_columns(member=pl.Series(member)).filter(pl.col("member") >= 0)
-            member = member[member >= 0]
-            _check(table, name, ("number", counts), ranks)
-            found[name] = table, rows.first[member] + table.get_column("number").to_numpy()
-        yield found
+    for batch in _batches(read, LATER, members):
+        for name, table in batch.items():
+            _check(table, name, ("number", np.diff(rows.first)), ranks)
+        yield {name: (table, rows.first[table["member"]] + table["number"].to_numpy()) for name, table in batch.items()}
 
 
 def step_of(steps: pl.DataFrame, member: Small, inside: Small) -> pl.Series:
