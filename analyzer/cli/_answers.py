@@ -433,7 +433,8 @@ def rows_of(  # noqa: PLR0913 - what commands ask for
         raise click.UsageError(f"--without-profiler is for tables of one report, and {table} is of several.")
     if declared.sides:
         asked = request(where)._replace(left_out=None)
-        return sides.comparison(*sides.given(reports), asked).table(table)
+        found = sides.comparisons(*sides.given(reports), asked, several=where.several)
+        return frame.joined({name: one.table(table) for name, one in found.items()})
     if declared.job:
         return jobs.job(reports, request(where)).table(table)
     if of_ranks:

@@ -316,8 +316,8 @@ def _explanation(name: str) -> descriptions.Explanation:
 
 # Two sides of runs, and what several tools tell of one program.
 
-#: The exit status of a gate.
-_STATUS: Final = {"held": 0, "failed": 1, "cannot judge": 3}
+#: The exit status of a gate that does not hold.
+_STATUS: Final = {"failed": 1, "cannot judge": 3}
 
 #: The least change that counts, unless told.
 _LEAST: Final = "2%"
@@ -360,7 +360,7 @@ def compare(  # noqa: PLR0913 - a click command has a parameter per option
     Several runs a side, such as `kanalyze collect --repeat 4 --against OTHER` makes, show how sure the answer is.
 
     Exit status with --fail-above: 0 if new is within the limit, 1 if it is beyond, 3 if that cannot be judged (the page
-    has the reason, and the --allow that judges even so), 2 for bad input or use.
+    has the reason, and the --allow that judges even so), 2 for bad input or use. Of several windows each is judged.
     """
     asked = _asked(where, **limits)
     if save is not None:
@@ -370,29 +370,24 @@ def compare(  # noqa: PLR0913 - a click command has a parameter per option
         _store_noise([*base, *reports], to, asked)
         return
     given = sides.given(reports, base if baseline is None else [*base, baseline])
-    windows = [*_answers.opened_parts(given[0][0], where)] if where.several else [where.window]
-    if len(windows) > 1:
-        if fail_above is not None or to.form in ("csv", "junit"):
-            raise click.UsageError("a gate, csv and junit are of one window.")
-        each = [_asked(where._replace(window=name), **limits) for name in windows]
-        to.emit_pages([sides.comparison(*given, one) for one in each])
-        return
-    comparison = sides.comparison(*given, asked)
-    status = 0
+    found = sides.comparisons(*given, asked, several=where.several)
     if fail_above is not None:
         limit = parse_percent(fail_above)
         if limit is None or not isfinite(limit):
             raise errors.BadThresholdError.of(fail_above, "a share, 0 % or more", "3%", "--fail-above")
-        gate = _comparison.gate_of(comparison, limit, metric, limits["allow"])
-        comparison, status = replace(comparison, gate=gate), _STATUS[gate.state]
+        found = {
+            name: replace(one, gate=_comparison.gate_of(one, limit, metric, limits["allow"]))
+            for name, one in found.items()
+        }
     if to.form == "csv":
-        to.emit_rows(comparison.table("compare"))
+        to.emit_rows(joined({name: one.table("compare") for name, one in found.items()}))
     elif to.form == "junit":
-        to.emit(json.junit(comparison).encode())
+        to.emit(json.junit(found).encode())
     else:
-        to.emit_pages([comparison])
-    if status:
-        raise click.exceptions.Exit(status)  # which leaves the reports open until their doubts are told
+        to.emit_pages([*found.values()])
+    states = {one.gate.state for one in found.values() if one.gate is not None}
+    if worst := next((state for state in ("failed", "cannot judge") if state in states), None):
+        raise click.exceptions.Exit(_STATUS[worst])  # which leaves the reports open until their doubts are told
 
 
 def shown_compared(base: Path, new: Path) -> None:

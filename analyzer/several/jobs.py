@@ -64,13 +64,13 @@ def job(given: Sequence[Report | Path], asked: Asked) -> Job:
         yield from made
 
     try:
-        found = job_of(turn, one_host=asked.one_host)
+        put_together = job_of(turn, one_host=asked.one_host)
     except NoJobError:
         raise (failed[0] if failed else NoJobError.empty()) from None
     names = tuple(str(one.meta.path if isinstance(one, Report) else one) for one in given)
     beside = sum(_beside(one, asked) for one in given if not isinstance(one, Report))
     doubts = (("reports of another tool", beside, _BESIDE),) if beside else ()
-    return replace(found, paths=names, doubts=found.doubts + doubts)
+    return replace(put_together, paths=names, doubts=put_together.doubts + doubts)
 
 
 _BESIDE: Final = "they are left out: of a job the reports of the tool with most of them are read; give these alone"

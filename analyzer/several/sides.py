@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from kanalyze.analyses.page.file_page import FilePage
     from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.several import Asked
+    from kanalyze.window import Window
 
 _TWO: Final = 2
 
@@ -45,15 +47,6 @@ def given(reports: Sequence[Path], base: Sequence[Path] = ()) -> tuple[list[Path
     return [reports[0]], [reports[1]]
 
 
-def _refuse_twice(given: Sequence[Report | Path]) -> None:
-    """Refuses a path that a side has twice: one run that counts as two makes any difference look sure, or none."""
-    seen = set()
-    for one in (one for one in given if isinstance(one, Path)):
-        if (place := os.path.realpath(one)) in seen:  # which raises nothing of a link to itself
-            raise IncomparableError(f"{one} is given twice.", "Give each run of a side once.")
-        seen.add(place)
-
-
 def comparison(base: Sequence[Report | Path], new: Sequence[Report | Path], asked: Asked) -> Comparison:
     """Compares two sides, each of reports, folders of them, captures or baselines.
 
@@ -63,20 +56,47 @@ def comparison(base: Sequence[Report | Path], new: Sequence[Report | Path], aske
     Raises:
         IncomparableError: A side is empty, or they have no tool, rank or step in common.
     """
-    sides = digests(base, asked), digests(new, asked)
-    for name, side in zip(("base", "new"), sides, strict=True):
+    return comparisons(base, new, asked, several=False)[None]
+
+
+def comparisons(
+    base: Sequence[Report | Path], new: Sequence[Report | Path], asked: Asked, *, several: bool
+) -> dict[str | None, Comparison]:
+    """The same; for `several` windows one for each by its name, as the first report of base tells: each is opened once.
+
+    One without a name, where there is but one window.
+    """
+    names: list[str | None] = [] if several else [None]
+    before, after = (_by_window(side, asked, STEADY, names) for side in (base, new))
+    return {name: _compared(base, new, before[name], after.get(name, {}), _in(asked, name)) for name in before}
+
+
+def _in(asked: Asked, name: str | None) -> Asked:
+    """The same of a window, where it has a name."""
+    return asked if name is None else asked._replace(where=asked.where | {"window": name})
+
+
+def _compared(
+    base: Sequence[Report | Path],
+    new: Sequence[Report | Path],
+    before: dict[str, list[Digest]],
+    after: dict[str, list[Digest]],
+    asked: Asked,
+) -> Comparison:
+    """The comparison of the runs of both sides by tool."""
+    for name, side in (("base", before), ("new", after)):
         if not any(side.values()):
             raise IncomparableError.empty(name)
-    common = [one.name for one in TOOLS if sides[0].get(one.name) and sides[1].get(one.name)]
+    common = [one.name for one in TOOLS if before.get(one.name) and after.get(one.name)]
     if not common:
-        raise IncomparableError.tools(*([*side] for side in sides))
-    names = (_called(base), _called(new))
+        raise IncomparableError.tools([*before], [*after])
+    paths = (_paths(base), _paths(new))
+    names = (_called(paths[0]), _called(paths[1]))
     found = []
     for tool in common:
-        runs = _alike(sides[0][tool], sides[1][tool])
-        before, after = (_Runs(*one, tool, asked) for one in zip(runs, (base, new), strict=True))
-        found.append(_of_tool(before, after, names))
-    paths = (_paths(base), _paths(new))
+        runs = zip(_alike(before[tool], after[tool]), (base, new), strict=True)
+        first, second = (_Runs(*one, tool, asked) for one in runs)
+        found.append(_of_tool(first, second, names))
     return replace(found[0], paths=paths, others=dict(zip(common[1:], found[1:], strict=True)))
 
 
@@ -123,7 +143,7 @@ def _of_tool(base: _Runs, new: _Runs, names: tuple[str, str]) -> Comparison:
         if not (before and after):
             raise IncomparableError.steps(reason)
     before, of_ranks = _same_rank(before, after, base.asked)
-    notes = "; ".join(one for one in (note, of_ranks) if one)
+    notes = "; ".join(filter(None, (note, of_ranks)))
     return replace(compared(before, after, names, reason, base.asked.limits or Limits()), note=notes)
 
 
@@ -155,28 +175,59 @@ def _same_rank(base: list[Digest], new: list[Digest], asked: Asked) -> tuple[lis
 
 
 def digests(given: Sequence[Report | Path], asked: Asked, part: Part = STEADY) -> dict[str, list[Digest]]:
-    """The runs of a side by tool, all ranks of each; a report is closed before the next one is opened."""
-    _refuse_twice(given)
-    found: dict[str, list[Digest]] = {}
+    """The runs of a side by tool, all ranks of each; a report is closed before the next one is opened.
+
+    Raises:
+        IncomparableError: A path is given twice: one run that counts as two makes any difference look sure, or none.
+    """
+    return _by_window(given, asked, part, [None])[None]
+
+
+def _by_window(
+    given: Sequence[Report | Path], asked: Asked, part: Part, names: list[str | None]
+) -> dict[str | None, dict[str, list[Digest]]]:
+    """The same by the windows `names`; an empty list of them becomes those of the first report that are asked for."""
+    seen = set()
+    for one in (one for one in given if isinstance(one, Path)):
+        if (place := os.path.realpath(one)) in seen:  # which raises nothing of a link to itself
+            raise IncomparableError(f"{one} is given twice.", "Give each run of a side once.")
+        seen.add(place)
+    found: dict[str | None, dict[str, list[Digest]]] = {}
     for one in given:
-        if isinstance(one, Path) and one.suffix == SUFFIX:
-            with readable(one), open_regular(one) as file:
-                every = loaded(file.read(), one)
-            window = asked.where.get("window")
-            if (
-                window is not None
-                and str(window) != STEADY
-                and any(run.about.scope in (STEADY, WHOLE) for run in every)
-            ):
-                raise IncomparableError.steps(f"{one} was made without --window {str(window)!r}")
-        else:
-            opened = opened_of(one, asked)
-            if not isinstance(one, Path) and len(given) > 1:  # by the same run without a profiler they would not vary
-                opened = iter([replace(one, bare=BareRuns)])
-            every = [digest for report in opened for digest in _of_report(report, asked, part)]
-        for digest in every:
-            found.setdefault(digest.about.tool.partition(" ")[0], []).append(digest)
-    return found
+        if not isinstance(one, Path) and len(given) > 1:  # by the same run without a profiler they would not vary
+            one = replace(one, bare=BareRuns)  # noqa: PLW2901
+        for name, digest in _runs_of(one, asked, part, names):
+            found.setdefault(name, {}).setdefault(digest.about.tool.partition(" ")[0], []).append(digest)
+    return found or {None: {}}
+
+
+def _runs_of(
+    one: Report | Path, asked: Asked, part: Part, names: list[str | None]
+) -> Iterator[tuple[str | None, Digest]]:
+    """The runs of one report or baseline, with the windows that they are of."""
+    if isinstance(one, Path) and one.suffix == SUFFIX:
+        yield from product(names or [None], _stored(one, asked.where.get("window")))
+        return
+    for report in opened_of(one, asked):
+        names += [] if names or report.meta.timeless else _windows(report, asked)
+        for name in names or [None]:
+            yield from ((name, digest) for digest in _of_report(report, _in(asked, name), part))
+
+
+def _stored(path: Path, window: Window | str | None) -> list[Digest]:
+    """The runs in a baseline, which has to be of the window if one is asked for."""
+    with readable(path), open_regular(path) as file:
+        every = loaded(file.read(), path)
+    if window is not None and str(window) != STEADY and any(run.about.scope in (STEADY, WHOLE) for run in every):
+        raise IncomparableError.steps(f"{path} was made without --window {str(window)!r}")
+    return every
+
+
+def _windows(report: Report, asked: Asked) -> list[str | None]:
+    """The names of the windows that are asked for; None where it is one."""
+    part = report.narrow(device=asked.where.get("device"), process=asked.where.get("process"))
+    windows = part.windows(str(asked.where.get("window")))
+    return [str(one) for one in windows] if len(windows) > 1 else [None]
 
 
 def runs_of_one_tool(given: Sequence[Report | Path], asked: Asked) -> list[Digest]:
@@ -234,10 +285,9 @@ def opened_of(one: Report | Path, asked: Asked) -> Iterator[Report]:
                 asked.done(report)
 
 
-def _called(given: Sequence[Report | Path]) -> str:
+def _called(paths: tuple[str, ...]) -> str:
     """Name of a side: its report, or the first of several and their number."""
-    first, *more = _paths(given)
-    return f"{first} and {len(more)} more" if more else first
+    return f"{paths[0]} and {len(paths) - 1} more" if len(paths) > 1 else paths[0]
 
 
 def _paths(given: Sequence[Report | Path]) -> tuple[str, ...]:

@@ -68,7 +68,9 @@ _OTHER_UNIT: Final = 1.5
 class Slots(NamedTuple):
     """The operations of a typical iteration of one side."""
 
-    rows: pl.DataFrame  # one for each: the columns of :data:`SLOTS`, in the order of launch on each stream
+    #: One for each: the columns of :data:`SLOTS`, in the order of launch on each stream; ns and count are means of the
+    #: runs, and run_ns is their sum.
+    rows: pl.DataFrame
     ns: NDArray[np.float64]  # its device time in an iteration, a column for each run
     counts: NDArray[np.float64]  # how often an iteration had it, likewise
 
@@ -82,11 +84,11 @@ class Block(NamedTuple):
 
 
 class Matches(NamedTuple):
-    """Operations of base matched with those of new; each operation is in one pair or one block."""
+    """Operations of base and of new that are matched, or in one block, have one place."""
 
-    base: Numbers  # rows of base that have a row of new
-    new: Numbers  # that row
-    blocks: list[Block]  # all others
+    base: Numbers  # the place of each operation of base
+    new: Numbers  # likewise
+    changes: list[str | None]  # of each place; None of a match
 
 
 def per_iteration(
@@ -118,7 +120,9 @@ def slots_of(digests: Sequence[Digest]) -> Slots:
     rows = keys.with_row_index("at").join(places, on=key, how="left", nulls_equal=True)
     rows = rows.sort("lane", "place", *key, nulls_last=True)
     at = rows.get_column("at").to_numpy()
-    return Slots(rows.drop("at"), sums["exclusive_ns"][at], sums["count"][at])
+    ns, counts = sums["exclusive_ns"][at], sums["count"][at]
+    means = {"ns": ns.mean(axis=1), "count": counts.mean(axis=1), "run_ns": ns.sum(axis=1)}
+    return Slots(rows.drop("at").with_columns(pl.DataFrame(means)), ns, counts)
 
 
 def matches(base: pl.DataFrame, new: pl.DataFrame) -> Matches:
@@ -147,8 +151,13 @@ def matches(base: pl.DataFrame, new: pl.DataFrame) -> Matches:
         ]
     moved = _moved([one for one in left if not (one.base and one.new)], tokens[1])
     blocks = [part for one in left if one.base and one.new for part in _by_range(base, new, one)]
-    sides = [np.concatenate([pair[side] for pair in (*pairs, moved[:2])]) for side in (0, 1)]
-    return Matches(sides[0], sides[1], [*blocks, *moved[2]])
+    mine, theirs = (np.concatenate([pair[side] for pair in (*pairs, moved[:2])]) for side in (0, 1))
+    found = Matches(np.empty(base.height, dtype=np.int64), np.empty(new.height, dtype=np.int64), [None] * len(mine))
+    found.base[mine] = found.new[theirs] = np.arange(len(mine))
+    for one in (*blocks, *moved[2]):
+        found.base[one.base] = found.new[one.new] = len(found.changes)
+        found.changes.append(one.change)
+    return found
 
 
 def _families(names: pl.Series) -> Numbers:
@@ -453,21 +462,36 @@ class Pair:
         return slots_of(self.base.digests), slots_of(self.new.digests)
 
     @cached_property
-    def blocks(self) -> list[Block]:
-        """The operations that are told together: those with one change and the same names on both sides."""
-        every = matches(*(side.rows for side in self.slots))
-        names, shapes = ([side.rows.get_column(what).to_list() for side in self.slots] for what in ("name", "shape"))
-        pairs = []
-        for i, j in zip(every.base.tolist(), every.new.tolist(), strict=True):
-            change = KERNEL if names[0][i] != names[1][j] else SAME if shapes[0][i] == shapes[1][j] else SHAPE
-            pairs.append(Block(change, [i], [j]))
-        found: dict[tuple[object, ...], Block] = {}
-        for at, one in enumerate((*pairs, *every.blocks)):
-            own = (frozenset(names[0][i] for i in one.base), frozenset(names[1][j] for j in one.new))
-            group = found.setdefault((one.change, *own, at < len(pairs)), Block(one.change, [], []))
-            group.base.extend(one.base)
-            group.new.extend(one.new)
-        return list(found.values())
+    def operations(self) -> pl.DataFrame:
+        """The operations of both sides: the rows of :class:`Slots`, with side (0 is base), block and change.
+
+        Of one block are those that are told together: with one change, and the same names on both sides.
+        """
+        matched = matches(*(side.rows for side in self.slots))
+        places = zip(self.slots, matched[:2], strict=True)
+        rows = pl.concat(
+            one.rows.with_columns(place=pl.Series(place), side=pl.lit(at)) for at, (one, place) in enumerate(places)
+        )
+        sets = [
+            pl.col(what).filter(pl.col("side") == at).fill_null("").unique().sort().str.join("\n").alias(f"{what}{at}")
+            for what in ("name", "shape")
+            for at in (0, 1)
+        ]
+        changes = pl.DataFrame({"change": matched.changes}, schema={"change": pl.String})
+        told = rows.group_by("place").agg(sets).sort("place").with_columns(changes)
+        same = pl.when(pl.col("shape0") == pl.col("shape1")).then(pl.lit(SAME)).otherwise(pl.lit(SHAPE))
+        of_match = pl.when(pl.col("name0") == pl.col("name1")).then(same).otherwise(pl.lit(KERNEL))
+        told = told.with_columns(pl.coalesce("change", of_match), matched=pl.col("change").is_null())
+        block = pl.col("place").min().over("change", "name0", "name1", "matched").rank("dense").cast(pl.Int64) - 1
+        return rows.join(told.select("place", "change", block=block), on="place", how="left", maintain_order="left")
+
+    def by_block(self, what: str) -> tuple[Floats, Floats]:
+        """Sums of the operations of base and of new in each run, by block."""
+        blocks = [self.operations.filter(side=at).get_column("block").to_numpy() for at in (0, 1)]
+        sums = [np.zeros((self.operations["block"].n_unique(), len(side.digests))) for side in self.sides]
+        for at, (own, side) in enumerate(zip(blocks, self.slots, strict=True)):
+            np.add.at(sums[at], own, side.ns if what == "ns" else side.counts)
+        return sums[0], sums[1]
 
     def per_iteration(
         self, rows: Callable[[Digest], pl.DataFrame], keys: Sequence[str], values: Sequence[str]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import polars as pl
@@ -24,7 +24,6 @@ from kanalyze.analyses.comparing._pair import (
     SPLIT,
     TIMES,
     Pair,
-    Side,
     by_size,
     means,
     summed,
@@ -41,11 +40,6 @@ from kanalyze.units import nearest
 if TYPE_CHECKING:
     from kanalyze.analyses.comparing._pair import Floats
     from kanalyze.reduction.baselines import Digest
-
-    Key = tuple[str | None, str | None]  # name and launch shape of a kernel
-    Means = dict[Key, dict[str, float]]  # the mean of each counter of a launch
-
-K = TypeVar("K")
 
 _table = partial(Table, sides=True)
 
@@ -473,15 +467,17 @@ def _named(paths: Sequence[str], path: str, outer: Sequence[int], calls: Floats)
 
 def compare_kernels(pair: Pair) -> pl.DataFrame:
     """The operations of both sides, matched in the order of launch; times sum to the busy buckets of `compare`."""
-    if not pair.blocks:
+    rows = pair.operations
+    if rows.is_empty():
         return COMPARE_KERNELS.empty()
-    base, new = pair.slots
-    before, after = [one.base for one in pair.blocks], [one.new for one in pair.blocks]
-    sums = {
-        "ns": (summed(base.ns, before), summed(new.ns, after)),
-        "count": (summed(base.counts, before), summed(new.counts, after)),
-    }
-    frame = with_differences(pair, _kernel_names(pair), sums, "ns", pair.busy_ns)
+    places = rows.group_by("block", "side", range=pl.coalesce("range", "op")).agg(pl.col("ns").sum())
+    place = places.sort("side", "ns", "range", descending=[False, True, True], nulls_last=True).group_by("block")
+    names = _kernels(rows.group_by("block", "side", "name").agg(weight=pl.col("ns").sum()))
+    names = rows.select("block", "change").unique("block").join(names, on="block").join(
+        place.agg(pl.col("range").first()), on="block"
+    )  # fmt: skip
+    sums = {name: pair.by_block(name) for name in ("ns", "count")}
+    frame = with_differences(pair, names.sort("block"), sums, "ns", pair.busy_ns)
     # where one side has none, all of it is by their number
     mean, plain = pl.col("base_ns") / pl.col("base_count"), (pl.col("base_count") > 0) & (pl.col("new_count") > 0)
     by_number = ((pl.col("new_count") - pl.col("base_count")) * mean).cast(pl.Int64)
@@ -490,92 +486,63 @@ def compare_kernels(pair: Pair) -> pl.DataFrame:
     return by_size(COMPARE_KERNELS.select(frame), "base_kernel", "new_kernel")
 
 
-def _kernel_names(pair: Pair) -> pl.DataFrame:
-    """The change of each block, and its columns of :data:`_KERNELS` with the range."""
-    names = [side.rows.get_column("name").to_list() for side in pair.slots]
-    places = [side.rows.select(pl.coalesce("range", "op")).to_series().to_list() for side in pair.slots]
-    found = []
-    for one in pair.blocks:
-        sides = [*zip(pair.slots, names, places, (one.base, one.new), strict=True)]
-        kernels = [_sums(keys, side.ns, rows) for side, keys, _, rows in sides]
-        side, _, ranges, rows = sides[0 if one.base else 1]
-        largest = (
-            max(times, key=lambda name: (times[name], name or ""), default=None)
-            for times in (*kernels, _sums(ranges, side.ns, rows))
-        )
-        found.append((one.change, *largest, *map(len, kernels)))
-    return pl.DataFrame(found, schema=dict([*COMPARE_KERNELS.schema.items()][:6]), orient="row")
-
-
-def _sums(keys: Sequence[K], values: Floats, rows: Sequence[int]) -> dict[K, float]:
-    """The sums over some operations, by their keys, of the means of values [operations, runs]."""
-    found: dict[K, float] = {}
-    for row in rows:
-        found[keys[row]] = found.get(keys[row], 0.0) + float(values[row].mean())
-    return found
+def _kernels(rows: pl.DataFrame) -> pl.DataFrame:
+    """The columns of :data:`_KERNELS` of each block, of rows by side and name of this `weight`; by block."""
+    falling = rows.sort("weight", pl.col("name").fill_null(""), descending=True)
+    sides = {name: pl.col("name").filter(pl.col("side") == at) for at, name in enumerate(("base", "new"))}
+    kernels = {f"{name}_kernel": own.first() for name, own in sides.items()}
+    numbers = {f"{name}_names": own.n_unique().cast(pl.Int64) for name, own in sides.items()}
+    return falling.group_by("block").agg(**kernels, **numbers)
 
 
 def compare_counters(pair: Pair) -> pl.DataFrame:
     """The counters of the kernels of both sides, those with the most time first; empty where a side has none."""
-    means = [_means(side) for side in pair.sides]
-    if not all(means):
+    if not _both_have(pair, lambda one: one.counters):
         return COMPARE_COUNTERS.empty()
-    keys = [[*side.rows.select("name", "shape").iter_rows()] for side in pair.slots]
-    rows: list[tuple[float, dict[str, object]]] = []
-    for one in pair.blocks:
-        parts = [*zip(keys, pair.slots, (one.base, one.new), means, strict=True)]
-        time = max(float(side.ns[list(own)].sum()) for _, side, own, _ in parts)
-        head: dict[str, object] = {"change": one.change}
-        values = []
-        for name, (names, side, own, known) in zip(("base", "new"), parts, strict=True):
-            launches = _sums(names, side.counts, own)
-            durations = {key: number * known.get(key, {}).get("dur_ns", 0.0) for key, number in launches.items()}
-            longest = max(durations, key=lambda key: (durations[key], key[0] or ""), default=(None, None))
-            head[f"{name}_kernel"], head[f"{name}_names"] = longest[0], len({key[0] for key in launches})
-            head[f"{name}_count"] = float(sum(launches.values()))
-            values.append(dict(_counters(known, launches, together=one.change in (FUSED, SPLIT))))
-        base, new = values
-        rows += [
-            (-time, head | {"counter": counter, "base": base.get(counter), "new": new.get(counter)})
-            for counter in base | new
-        ]
-    rows.sort(key=lambda row: row[0])
-    frame = pl.DataFrame([row for _, row in rows], schema=dict([*COMPARE_COUNTERS.schema.items()][:-3]))
-    before, after, share = pl.col("base"), pl.col("new"), pl.col("counter").str.ends_with("_share")
+    key, counter, mean, number = ("side", "name", "shape"), pl.col("counter"), pl.col("mean"), pl.col("count")
+    every = [one.counters.with_columns(side=pl.lit(at)) for at, side in enumerate(pair.sides) for one in side.digests]
+    known = pl.concat(every).group_by(*key, "counter", maintain_order=True).agg(mean.mean())
+    weights = {"dur": counter == "dur_ns", "traffic": counter.is_in(_TRAFFIC)}
+    by_key = known.group_by(key).agg(mean.filter(some).sum().alias(name) for name, some in weights.items())
+    launches = pair.operations.group_by("block", "change", *key, maintain_order=True).agg(
+        pl.col("count", "run_ns").sum()
+    )
+    launches = launches.join(by_key, on=key, how="left", nulls_equal=True, maintain_order="left")
+    heads = _kernels(launches.with_columns(weight=number * pl.col("dur").fill_null(0)))
+    sides = {name: pl.col("side") == at for at, name in enumerate(("base", "new"))}
+    times = launches.group_by("block", "change").agg(
+        *(number.filter(own).sum().alias(f"{name}_count") for name, own in sides.items()),
+        ns=pl.max_horizontal(pl.col("run_ns").filter(own).sum() for own in sides.values()),
+    )
+    # of all launches together, or means of a launch
+    counted = launches.drop_nulls("dur").with_columns(
+        keys=pl.len().over("block", "side"),
+        every=pl.when(pl.col("change").is_in([FUSED, SPLIT])).then(1.0).otherwise(number.sum().over("block", "side")),
+    )
+    weight = pl.when(counter == _INTENSITY).then("traffic").otherwise("dur") * number
+    told = counted.sort("block", "side", maintain_order=True).join(
+        known, on=key, nulls_equal=True, maintain_order="left"
+    )
+    values = told.with_columns(weight=weight).group_by("block", "side", "counter", maintain_order=True).agg(
+        sum=(mean * number).sum() / pl.col("every").first(),
+        whole=pl.len() == pl.col("keys").first(),  # of fewer it would be a part of the sum
+        largest=mean.max(),
+        mean=pl.when(pl.col("weight").sum() > 0)
+        .then((mean * pl.col("weight")).sum() / pl.col("weight").sum())
+        .otherwise((mean * number).sum() / number.sum()),
+    )  # fmt: skip
+    is_sum = counter.is_in(_SUMS)
+    value = pl.when(is_sum).then("sum").when(counter.is_in(_LARGEST)).then("largest").otherwise("mean")
+    both = values.filter(~is_sum | pl.col("whole")).group_by("block", "counter", maintain_order=True).agg(
+        value.filter(own).first().alias(name) for name, own in sides.items()
+    )  # fmt: skip
+    frame = both.join(heads.join(times, on="block"), on="block", maintain_order="left")
+    frame = frame.sort("ns", "block", descending=[True, False], maintain_order=True)
+    before, after, share = pl.col("base"), pl.col("new"), counter.str.ends_with("_share")
     ratio, least = pl.when(~share & (before > 0) & (after > 0)).then(after / before), pair.limits.least_effect
-    alone = pl.col("change").cast(pl.String).is_in([NEW, GONE])
     beyond = (ratio > 1 + least) | (ratio < 1 / (1 + least))
     from_nothing = ~share & ((before > 0) != (after > 0))
-    changed = alone | pl.when(share).then((after - before).abs() > least).otherwise(beyond.fill_null(from_nothing))
-    return COMPARE_COUNTERS.select(
-        frame.with_columns(difference=after - before, ratio=ratio, changed=changed.fill_null(value=False))
-    )
-
-
-def _means(side: Side) -> Means:
-    """The counters of each kernel and shape, the mean of the runs that have them."""
-    every = pl.concat([one.counters for one in side.digests])
-    found: Means = {}
-    sums = every.group_by("name", "shape", "counter", maintain_order=True).agg(pl.col("mean").mean())
-    for name, shape, counter, mean in sums.iter_rows():
-        found.setdefault((name, shape), {})[counter] = mean
-    return found
-
-
-def _counters(known: Means, launches: Mapping[Key, float], *, together: bool) -> Iterator[tuple[str, float]]:
-    """The counters of some kernels: of all launches together, or means of a launch."""
-    own = [(known[key], number) for key, number in launches.items() if key in known]
-    every = 1.0 if together else sum(number for _, number in own)
-    for counter in dict.fromkeys(name for counters, _ in own for name in counters):
-        having = [(counters, number) for counters, number in own if counter in counters]
-        values = np.array([counters[counter] for counters, _ in having])
-        numbers = np.array([number for _, number in having])
-        if counter in _SUMS:
-            if len(having) == len(own):  # of fewer it would be a part of the sum
-                yield counter, float(values @ numbers / every)
-        elif counter in _LARGEST:
-            yield counter, float(values.max())
-        else:
-            by = _TRAFFIC if counter == _INTENSITY else ("dur_ns",)
-            weights = np.array([sum(counters.get(name, 0.0) for name in by) for counters, _ in having]) * numbers
-            yield counter, float(np.average(values, weights=weights if weights.sum() > 0 else numbers))
+    differs = pl.when(share).then((after - before).abs() > least).otherwise(beyond.fill_null(from_nothing))
+    changed = (pl.col("change").is_in([NEW, GONE]) | differs).fill_null(value=False)
+    frame = frame.with_columns(difference=after - before, ratio=ratio, changed=changed)
+    return COMPARE_COUNTERS.select(frame)

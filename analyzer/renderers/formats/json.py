@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -279,18 +279,26 @@ _CONTENTS: Final[dict[str, Callable[[Any], Object]]] = {
 _STATES: Final = {"faster": "held", "same": "held", "slower": "failed", "cannot tell": "cannot judge"}
 
 
-def junit(found: Comparison) -> str:
-    """Renders a comparison as one test suite with one test case: failed where new is slower, or as the gate says."""
-    answer = outlets.line(comparison.answer(found))
-    state, metric, text = _STATES[found.verdict.word], found.each, answer
-    if found.gate is not None:
-        state, metric, text = found.gate.state, found.gate.metric, outlets.line(found.gate.sentence)
-    failed, skipped = state == "failed", state == "cannot judge"
-    counts = {"tests": "1", "failures": str(int(failed)), "skipped": str(int(skipped)), "errors": "0"}
-    suite = ET.Element("testsuite", {"name": "kanalyze compare", **counts})
-    case = ET.SubElement(suite, "testcase", classname="kanalyze.compare", name=outlets.line(metric))
-    if failed or skipped:
-        ET.SubElement(case, "failure" if failed else "skipped", message=text)
-    ET.SubElement(case, "system-out").text = answer
+def junit(found: Mapping[str | None, Comparison]) -> str:
+    """Renders comparisons, of several windows by name, as one test suite with a test case each.
+
+    A case failed where new is slower, or as the gate says.
+    """
+    suite = ET.Element("testsuite", {"name": "kanalyze compare"})
+    counts = {"tests": len(found), "failures": 0, "skipped": 0, "errors": 0}
+    for window, one in found.items():
+        text = answer = outlets.line(comparison.answer(one))
+        state, metric = _STATES[one.verdict.word], one.each
+        if one.gate is not None:
+            state, metric, text = one.gate.state, one.gate.metric, outlets.line(one.gate.sentence)
+        name = outlets.line(metric if window is None or window in metric else f"{metric} in {window}")
+        case = ET.SubElement(suite, "testcase", classname="kanalyze.compare", name=name)
+        failed, skipped = state == "failed", state == "cannot judge"
+        counts["failures"] += failed
+        counts["skipped"] += skipped
+        if failed or skipped:
+            ET.SubElement(case, "failure" if failed else "skipped", message=text)
+        ET.SubElement(case, "system-out").text = answer
+    suite.attrib.update({name: str(number) for name, number in counts.items()})
     ET.indent(suite)
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(suite, encoding="unicode")}\n'

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analyses.comparing.test_matching import digest, slots
 from kanalyze.analyses.comparing._comparison import compared
-from kanalyze.analyses.comparing.tables import _counters
 from kanalyze.reduction.baselines import TABLES, About, Digest
 from kanalyze.renderers.page.comparison import comparison_page
 from kanalyze.several import Asked
@@ -204,9 +204,20 @@ def test_an_intensity_counts_by_the_bytes_that_a_kernel_moved():
     """By those that were measured: one whose reads are not known counts by what it wrote."""
     name = "intensity_flop_per_byte"
     known = {
-        ("a", ""): {name: 1.0, "dram_read_bytes": 3.0, "dram_write_bytes": 1.0},
-        ("b", ""): {name: 2.0, "dram_write_bytes": 4.0},
-        ("c", ""): {name: 9.0, "dram_read_bytes": 4.0},
+        "a": {name: 1.0, "dram_read_bytes": 3.0, "dram_write_bytes": 1.0},
+        "b": {name: 2.0, "dram_write_bytes": 4.0},
+        "c": {name: 9.0, "dram_read_bytes": 4.0},
     }
-    found = dict(_counters(known, dict.fromkeys(known, 2.0), together=True))
-    assert found[name] == 4.0
+    sides = []
+    for kernels in (known, {"abc": known["a"]}):
+        one = digest(slots([(kernel, None) for kernel in kernels]))
+        rows = [
+            (kernel, one.slots.item(0, "shape"), counter, 1, mean)
+            for kernel, counters in kernels.items()
+            for counter, mean in counters.items()
+        ]
+        sides.append([replace(one, counters=pl.DataFrame(rows, schema=TABLES["counters"].schema, orient="row"))])
+    rows = compared(*sides, ("base", "new")).table("compare_counters")
+    told = {row["counter"]: row for row in rows.iter_rows(named=True)}
+    assert (told[name]["change"], told[name]["base"], told[name]["new"]) == ("fused", 4.0, 1.0)
+    assert told["dram_read_bytes"]["base"] is None  # of fewer kernels it would be a part of the sum

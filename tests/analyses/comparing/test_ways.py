@@ -5,6 +5,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -14,7 +15,7 @@ from kanalyze.analyses.comparing._pair import found_otherwise, same_launches
 from kanalyze.errors import IncomparableError
 from kanalyze.reduction.baselines import dumped
 from kanalyze.renderers.page.comparison import answer
-from kanalyze.several import Asked
+from kanalyze.several import Asked, sides
 from kanalyze.several.sides import comparison, digests
 from support.command import SAMPLES, refused, run
 
@@ -76,6 +77,20 @@ def test_a_baseline_of_no_window_is_not_compared_with_one(tmp_path):
         comparison([saved["window"]], [MARKED], Asked({}))
     found = comparison([saved["window"]], [MARKED], Asked({"window": "step#2"}))
     assert found.verdict.base_ns == found.verdict.new_ns
+
+
+@pytest.mark.slow
+def test_of_several_windows_each_is_compared_and_judged():
+    """Each report is opened once for all of them."""
+    words = [*[SAMPLES / "launch_bound_plain" / "nsys.sqlite"] * 2, "--window", "step#*", "--format"]
+    with patch.object(sides, "opened_of", wraps=sides.opened_of) as opened:
+        rows = run("compare", *words, "csv").lines
+    assert opened.call_count == 2
+    assert rows[0].startswith("instance,bucket,")
+    assert {row.partition(",")[0] for row in rows[1:]} == {f"step#{number}" for number in range(1, 6)}
+    judged = run("compare", *words, "junit", "--fail-above", "3%")
+    assert judged.status == 3
+    assert {f'name="step in step#{number}"' in judged.text for number in range(1, 6)} == {True}
 
 
 @pytest.mark.parametrize(
