@@ -106,7 +106,7 @@ _NEEDS: Final[dict[str, Callable[[Report], bool]]] = {
     ),
     **dict.fromkeys(
         ("needless_kernels", "slower_kernels", "unfused"),
-        lambda report: any(one.chosen(LIBRARY != "").launches for one in kernel_sums(report)) or _recorded(report),
+        lambda report: any(one.launches(LIBRARY != "") for one in kernel_sums(report)) or _recorded(report),
     ),
     "pageable_copies": lambda report: _launched(report, 1, "memcpy") or _recorded(report),
 }

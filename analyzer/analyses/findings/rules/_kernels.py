@@ -10,8 +10,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_rows, with_facts
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule
-from kanalyze.analyses.findings.rules import Told as Words
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told
 from kanalyze.analyses.findings.rules._telling import per_iteration, place_of
 from kanalyze.analyses.host._call_kinds import CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, spoken
 from kanalyze.analyses.launches._launch_costs import graph_operations, has_graphs
@@ -28,8 +27,6 @@ from kanalyze.decoder.fields import KernelName
 from kanalyze.report import Report
 from kanalyze.units import percent
 
-Wanted = pl.Expr | Callable[[KernelName], bool]
-
 #: What decoded names of kernels say (:class:`kanalyze.decoder.fields.KernelName`), in expressions that choose kernels:
 #: texts, empty for what a name does not say; `inputs` has the types of all inputs, such as ``bf16/bf16``.
 FAMILY: Final = pl.col("family")
@@ -38,7 +35,7 @@ OPERATION: Final = pl.col("operation")
 INPUTS: Final = pl.col("inputs")
 OUTPUT: Final = pl.col("output_type")
 _FIELDS: Final = (
-    *("family", "library", "operation", "function", "functor", "direction", "layout"),
+    *("family", "library", "operation", "function", "functor", "direction", "layout", "arch"),
     *("output_type", "accumulator_type"),
 )
 
@@ -61,34 +58,14 @@ class DeviceKernels(NamedTuple):
     kernel_ns: int  # exclusive time of all
     rows: pl.DataFrame  # sums by kernel, the longest time first: name (text), count, exclusive_ns, and what it says
 
-    def chosen(self, wanted: Wanted) -> Chosen:
-        """The kernels whose decoded names are `wanted`."""
-        rows = self.rows.filter(wanted if isinstance(wanted, pl.Expr) else _asked(self.rows.get_column("name"), wanted))
-        return Chosen(rows, total(rows, "count"), total(rows, "exclusive_ns"), self.kernel_ns)
+    def launches(self, wanted: pl.Expr) -> int:
+        """How many kernels have decoded names that are `wanted`."""
+        return total(self.rows.filter(wanted), "count")
 
-
-class Chosen(NamedTuple):
-    """Some kernels of a device."""
-
-    rows: pl.DataFrame  # as of all its kernels
-    launches: int
-    ns: int  # their exclusive time
-    of_ns: int  # that of all its kernels
-
-    @property
-    def share(self) -> float:
-        """Their part of all kernel time."""
-        return self.ns / max(self.of_ns, 1)
-
-    @property
-    def longest(self) -> str:
-        """The name of the kernel with most time."""
-        return str(self.rows.item(0, "name"))
-
-    def operations(self, device: int) -> pl.Expr:
-        """Rows of their device operations."""
-        names = self.rows.get_column("name").cast(pl.Categorical)
-        return (pl.col("device") == device) & (pl.col("kind") == "kernel") & pl.col("name").is_in(names.implode())
+    def are(self, wanted: pl.Expr) -> pl.Expr:
+        """Whether operations are kernels of the device whose decoded names are `wanted`."""
+        names = self.rows.filter(wanted).get_column("name").cast(pl.Categorical)
+        return (pl.col("device") == self.device) & (pl.col("kind") == "kernel") & pl.col("name").is_in(names.implode())
 
 
 @once_per_report
@@ -98,7 +75,7 @@ def kernel_sums(report: Report) -> list[DeviceKernels]:
     events = work.select("device", "name", "exclusive_ns").drop_nulls("name").collect(engine="in-memory")
     sums = events.group_by("device", "name").agg(pl.len().cast(pl.Int64).alias("count"), pl.col("exclusive_ns").sum())
     named = sums.with_columns(pl.col("name").cast(pl.String))
-    named = named.hstack(_decoded(named.get_column("name")))
+    named = named.hstack(decoded_names(named.get_column("name")))
     named = named.sort("device", "exclusive_ns", "name", descending=[False, True, False])
     version = [pl.col("compute_capability").str.extract(r"^(\d+)\.(\d+)$", at).cast(pl.Int64) for at in (1, 2)]
     devices = report.devices.select("device", pl.col("name").fill_null(""), pl.concat_list(version)).iter_rows()
@@ -111,37 +88,39 @@ def kernel_sums(report: Report) -> list[DeviceKernels]:
 
 
 #: Which kernels are wanted, on any device or by device.
-WantedOn = pl.Expr | Callable[[DeviceKernels], Wanted]
+Wanted = pl.Expr | Callable[[DeviceKernels], pl.Expr]
 
 
-def kernels_that(report: Report, wanted: WantedOn, least: float) -> Iterator[tuple[DeviceKernels, Chosen]]:
-    """The devices whose kernels that are `wanted` take at least a share of `least` of all kernel time, and these."""
+def kernels_that(report: Report, wanted: Wanted, least: float) -> Iterator[Work]:
+    """The kernels that are `wanted` of devices on which they take at least a share of `least` of all kernel time."""
     for device in kernel_sums(report):
-        chosen = device.chosen(wanted if isinstance(wanted, pl.Expr) else wanted(device))
-        if chosen.ns and chosen.share >= least:
-            yield device, chosen
+        asked = wanted if isinstance(wanted, pl.Expr) else wanted(device)
+        ns = total(device.rows.filter(asked), "exclusive_ns")
+        if ns and ns / device.kernel_ns >= least:
+            yield Work(report, device, exclusive_operations(report).filter(device.are(asked)))
 
 
-def choosing(
-    wanted: WantedOn, least: float
-) -> Callable[[Callable[[Report, DeviceKernels, Chosen], Finding | None]], Rule]:
-    """Makes a rule of what finds something, or nothing, on a device and its kernels of :func:`kernels_that`."""
+def choosing(wanted: Wanted, least: float) -> Callable[[Callable[[Work], Finding | None]], Rule]:
+    """Makes a rule of what finds something, or nothing, on the kernels of a device of :func:`kernels_that`."""
 
-    def rule_of(tell: Callable[[Report, DeviceKernels, Chosen], Finding | None]) -> Rule:
+    def rule_of(tell: Callable[[Work], Finding | None]) -> Rule:
         def find(report: Report) -> Findings:
-            yield from (tell(report, *chosen) for chosen in kernels_that(report, wanted, least))
+            yield from map(tell, kernels_that(report, wanted, least))
 
         return Rule(update_wrapper(find, tell))
 
     return rule_of
 
 
-def decoded_as(work: pl.DataFrame, wanted: Wanted) -> pl.Series:
+def decoded_as(work: pl.DataFrame, wanted: pl.Expr | Callable[[KernelName], bool]) -> pl.Series:
     """Whether the decoded name of each operation of `work` (name) is `wanted`."""
     names = work.get_column("name")
     different = names.unique().drop_nulls()
     texts = different.cast(pl.String)
-    asked = _decoded(texts).select(wanted).to_series() if isinstance(wanted, pl.Expr) else _asked(texts, wanted)
+    if isinstance(wanted, pl.Expr):
+        asked = decoded_names(texts).select(wanted).to_series()
+    else:
+        asked = pl.Series([wanted(decode(name)) for name in texts], dtype=pl.Boolean)
     return sure(names.is_in(different.filter(asked).implode()))
 
 
@@ -150,17 +129,14 @@ def with_decoded(work: pl.DataFrame, **wanted: pl.Expr) -> pl.DataFrame:
     return work.with_columns(**{column: decoded_as(work, asked) for column, asked in wanted.items()})
 
 
-def _decoded(names: pl.Series) -> pl.DataFrame:
-    """What names of kernels say: :data:`_FIELDS`, inputs and tensor_core, null where a name does not say."""
+def decoded_names(names: pl.Series) -> pl.DataFrame:
+    """What names of kernels say: :data:`_FIELDS`, inputs, and tensor_core and alignment, null where it does not say."""
     every = [decode(name) for name in names]
     told = {field: [getattr(said, field) or "" for said in every] for field in _FIELDS}
     told["inputs"] = ["/".join(said.input_types) for said in every]
-    uses = pl.Series("tensor_core", [said.tensor_core for said in every], dtype=pl.Boolean)
-    return pl.DataFrame(told, dict.fromkeys(told, pl.String)).with_columns(uses)
-
-
-def _asked(names: pl.Series, wanted: Callable[[KernelName], bool]) -> pl.Series:
-    return pl.Series([wanted(decode(name)) for name in names], dtype=pl.Boolean)
+    others = {"tensor_core": pl.Boolean, "alignment": pl.Int64}
+    numbers = [pl.Series(name, [getattr(said, name) for said in every], dtype=others[name]) for name in others]
+    return pl.DataFrame(told, dict.fromkeys(told, pl.String)).with_columns(numbers)
 
 
 def stream_lines(report: Report, *devices: int) -> pl.DataFrame:
@@ -323,6 +299,11 @@ class Work(NamedTuple):
     rows: pl.DataFrame  # row, name, start, end, exclusive_ns and others
 
     @property
+    def names(self) -> pl.DataFrame:
+        """Sums of the device's kernels of these names, the longest time first."""
+        return self.device.rows.filter(pl.col("name").is_in(self.rows["name"].unique().cast(pl.String).implode()))
+
+    @property
     def ns(self) -> int:
         """Their exclusive time."""
         return total(self.rows, "exclusive_ns")
@@ -346,6 +327,11 @@ class Work(NamedTuple):
         """Their number: ``24 kernels a step``."""
         return per_iteration(self.report).plural(self.rows.height, noun, more)
 
+    @property
+    def most(self) -> str:
+        """The name of those that take most time together."""
+        return str(self.names.item(0, "name"))
+
     def finding(  # noqa: PLR0913 - the words of a finding
         self,
         rule: str,
@@ -355,50 +341,23 @@ class Work(NamedTuple):
         headline: str,
         action: str,
         *names: str,
+        left: float | None = 0,
         **others: Any,  # noqa: ANN401 - of any field
     ) -> Finding:
-        """The finding that has them at stake, all of which its remedy leaves out; `others` as :class:`Finding`."""
-        words = Words(rule, headline, action, remedy, table)
-        values = {"where": place_of(self.report, self.rows.get_column("row")), "mending": without(self.rows), **others}
-        ns = values.pop("at_stake_ns", self.ns)
-        return words.finding(self.device.device, text, self.rows.select("start", "end"), ns, names=names, **values)
+        """The finding that has them at stake; `others` as :class:`Finding`.
 
-
-class Told(NamedTuple):
-    """Words of a finding on kernels: `noun` `how`: their time, their share of kernel time; then `more`."""
-
-    rule: str
-    noun: str  # what one of these kernels does: ``matrix product``
-    how: str  # with ``{0}`` for the kernel that takes most time
-    more: str  # up to the full stop
-    remedy: str  # as in Finding, and so are table, headline, action and at_most
-    table: str
-    headline: str
-    action: str
-    ns: int | None = None  # the time at stake; that of the kernels if None
-    at_most: bool = False
-    left: float | None = None  # what is left of each kernel by the remedy, a share of its time; None if not known
-
-
-def on_kernels(report: Report, device: DeviceKernels, chosen: Chosen, told: Told) -> Finding:
-    """The finding on the chosen kernels of a device."""
-    work = Work(report, device, exclusive_operations(report).filter(chosen.operations(device.device)))
-    one = work.finding(
-        told.rule,
-        f"{work.many(told.noun)} {told.how}: {work.took}{told.more}",
-        told.remedy,
-        told.table,
-        told.headline,
-        told.action,
-        chosen.longest,
-    )
-    shorter = Mending(shorter=work.rows.select("row", saved_ns=part("dur_ns", 1 - (told.left or 0))))
-    return one._replace(
-        at_stake_ns=chosen.ns if told.ns is None else told.ns,
-        at_most=told.at_most,
-        mending=None if told.left is None else shorter if told.left else one.mending,
-        shortens=told.left != 0,
-    )
+        `left` is what is left of each by the remedy, a share of its time, or None if that is not known.
+        """
+        change = Mending(shorter=self.rows.select("row", saved_ns=part("dur_ns", 1 - left))) if left else None
+        values = {
+            "where": place_of(self.report, self.rows.get_column("row")),
+            "mending": without(self.rows) if left == 0 else change,
+            "shortens": left != 0,
+            **others,
+        }
+        ns, claims = values.pop("at_stake_ns", self.ns), self.rows.select("start", "end")
+        told = Told(rule, headline, action, remedy, table)
+        return told.finding(self.device.device, text, claims, ns, names=names, **values)
 
 
 # How a program launches less often, by what it is written in and whether it has CUDA graphs already.

@@ -26,7 +26,7 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Findings, Told
-from kanalyze.analyses.findings.rules._kernels import decoded_as, is_inside, joined, nothing_within, span_of
+from kanalyze.analyses.findings.rules._kernels import FAMILY, decoded_as, is_inside, joined, nothing_within, span_of
 from kanalyze.analyses.findings.rules._telling import fewest_in, per_iteration
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle._attribution import idle_within
@@ -290,7 +290,7 @@ def filling(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     """
     known = report.devices.select("sm_count", "max_warps_per_sm", "threads_per_warp").drop_nulls()
     processors, warps, threads = known.row(0) if known.height else (1, 1, 1)
-    layer = decoded_as(work, lambda said: said.family in _LARGE_BLOCKS).alias("layer")
+    layer = decoded_as(work, FAMILY.is_in(_LARGE_BLOCKS)).alias("layer")
     blocks = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z") / processors
     resident = blocks * pl.col("block_x") * pl.col("block_y") * pl.col("block_z") / (warps * threads)
     part = pl.when(layer).then(blocks).otherwise(resident).clip(upper_bound=1.0).fill_null(1.0)

@@ -19,12 +19,10 @@ from kanalyze.analyses.findings.rules._kernels import (
     kernels_that,
     merged,
     nothing_within,
-    on_kernels,
     with_decoded,
     without,
 )
 from kanalyze.analyses.findings.rules._kernels import LIBRARY as LIBRARY_NAME
-from kanalyze.analyses.findings.rules._kernels import Told as OfKernels
 from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, TO_DEVICE, TO_HOST, filling
 from kanalyze.analyses.findings.rules._telling import (
     COMPILED,
@@ -275,18 +273,6 @@ _DOUBLE: Final = r"^cupy_\w*?__(?:\w*_)?float64"
 _REDUCES_DOUBLES: Final = r"(?:reduce|Reduce).*\bdouble\b"
 _LARGE: Final = 1 << 16
 
-_DOUBLES: Final = OfKernels(
-    "float64",
-    "kernel",
-    "of CuPy compute in float64 (most {0})",
-    ". NumPy's arrays and Python's numbers are float64 unless told otherwise; float32 moves half of the bytes.",
-    "Make arrays float32 where that is exact enough: dtype=cp.float32, x.astype(np.float32) before cp.asarray.",
-    "kernels",
-    "Arrays are float64: {0} of kernel time",
-    "dtype=cp.float32; x.astype(np.float32) before cp.asarray(x)",
-    left=0.5,
-)
-
 
 @Rule
 def double_arrays(report: Report) -> Findings:
@@ -294,9 +280,19 @@ def double_arrays(report: Report) -> Findings:
     if world(report) == CUPY:
         function = pl.col("function")
         doubles = function.is_in([*_on_wide_arrays(report)]) | function.str.contains(_DOUBLE)
-        for device, chosen in kernels_that(report, doubles, _WORTH):
-            told = _DOUBLES._replace(headline=_DOUBLES.headline.format(percent(chosen.share)))
-            yield on_kernels(report, device, chosen, told)
+        for work in kernels_that(report, doubles, _WORTH):
+            yield work.finding(
+                "float64",
+                f"{work.many('kernel')} of CuPy compute in float64 (most {{0}}): {work.took}. NumPy's arrays and "
+                "Python's numbers are float64 unless told otherwise; float32 moves half of the bytes.",
+                "Make arrays float32 where that is exact enough: dtype=cp.float32, x.astype(np.float32) before "
+                "cp.asarray.",
+                "kernels",
+                f"Arrays are float64: {percent(work.share)} of kernel time",
+                "dtype=cp.float32; x.astype(np.float32) before cp.asarray(x)",
+                work.most,
+                left=0.5,
+            )
 
 
 @once_per_process

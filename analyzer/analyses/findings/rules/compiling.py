@@ -275,7 +275,7 @@ def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     told = _ANEW.of(many)
     if torch:
         of_cudnn = (FAMILY == "attention") & (LIBRARY == "cudnn")
-        cudnn = any(one.chosen(of_cudnn).launches for one in kernel_sums(report))
+        cudnn = any(one.launches(of_cudnn) for one in kernel_sums(report))
         told = told._replace(
             action="pad to a few lengths; sdpa_kernel(SDPBackend.FLASH_ATTENTION)" if cudnn else "pad to a few lengths",
             remedy=told.remedy

@@ -7,7 +7,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations
+from kanalyze.analyses.device._operations import exclusive_operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule
 from kanalyze.analyses.findings.rules._kernels import (
@@ -20,14 +20,10 @@ from kanalyze.analyses.findings.rules._kernels import (
     MOVES,
     OPERATION,
     OUTPUT,
-    Chosen,
-    DeviceKernels,
-    Told,
     Work,
     choosing,
     kernel_sums,
     launching_operators,
-    on_kernels,
     part,
     stream_lines,
     with_decoded,
@@ -41,7 +37,6 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD, touched
 from kanalyze.columns import beside, gathered, marked
-from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
 from kanalyze.units import mean, percent, size
 
@@ -65,7 +60,7 @@ _BETWEEN: Final = FAMILY.is_in(["elementwise", "copy", "fill"]) | (
 def unfused_attention(report: Report) -> Findings:
     """One finding per device on which softmaxes of scores stand between two products again and again."""
     for device in kernel_sums(report):
-        if device.chosen(_SOFTMAX).launches >= _FEWEST_SOFTMAXES and device.chosen(_PRODUCT).launches:
+        if device.launches(_SOFTMAX) >= _FEWEST_SOFTMAXES and device.launches(_PRODUCT):
             chain = Work(report, device, _chains(report, stream_lines(report, device.device)))
             if total(chain.rows, "softmax") >= _FEWEST_SOFTMAXES:
                 yield _attention(chain)
@@ -148,33 +143,28 @@ _NORMS_LEFT: Final = 0.5
 
 
 @choosing(LAYOUTS, 0.01)  # some are in well-made programs, too
-def layout_conversions(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | None:
+def layout_conversions(work: Work) -> Finding | None:
     """One finding per device on which cuDNN converts images to the layout of its kernels and back."""
-    torch = in_pytorch(report)
-    if wants_planes(report):
+    if wants_planes(work.report):
         return None  # in channels_last those would convert all that they read
-    volumes = outermost(report).get_column("name").str.contains("^aten::conv(?:_transpose)?3d$").any()
-    told = Told(
+    torch, operators = in_pytorch(work.report), outermost(work.report).get_column("name")
+    in_torch = _VOLUMES_LAST if operators.str.contains("^aten::conv(?:_transpose)?3d$").any() else CHANNELS_LAST
+    norms = exclusive_operations(work.report).filter(work.device.are(pl.col("name").str.contains(_BY_CHANNEL)))
+    one = work.finding(
         "layout-conversions",
-        "conversion",
-        "of images between NCHW and NHWC by cuDNN (most {0})",
-        ". More may be gained without: convolutions, normalizations and what is between them run other kernels on "
-        "images in NHWC.",
+        f"{work.many('conversion')} of images between NCHW and NHWC by cuDNN (most {{0}}): {work.took}. More may be "
+        "gained without: convolutions, normalizations and what is between them run other kernels on images in NHWC.",
         "Keep model and images in channels_last: model.to(memory_format=torch.channels_last), and the same for images "
         "(of videos and volumes: channels_last_3d)."
         if torch
         else "Give cuDNN tensors in NHWC, the layout of its fastest kernels.",
         "kernels --by operation",
-        f"Images change their layout: {percent(chosen.share)} of kernel time",
-        (_VOLUMES_LAST if volumes else CHANNELS_LAST) if torch else "tensors in NHWC",
-        left=0.0,
+        f"Images change their layout: {percent(work.share)} of kernel time",
+        in_torch if torch else "tensors in NHWC",
+        work.most,
+        mending=Mending(norms.select("row", saved_ns=part("dur_ns", 1 - _NORMS_LEFT)), work.rows.get_column("row")),
     )
-    by_channel = chosen._replace(rows=device.rows.filter(pl.col("name").str.contains(_BY_CHANNEL)))
-    every = exclusive_operations(report)
-    conversions, norms = (every.filter(one.operations(device.device)) for one in (chosen, by_channel))
-    change = Mending(norms.select("row", saved_ns=part("dur_ns", 1 - _NORMS_LEFT)), conversions.get_column("row"))
-    claims = pl.concat([conversions, norms]).select("start", "end")
-    return on_kernels(report, device, chosen, told)._replace(mending=change, claims=claims)
+    return one._replace(claims=pl.concat([work.rows, norms]).select("start", "end"))
 
 
 _FEWEST_CASTS: Final = 32  # fewer do not recur
@@ -187,59 +177,58 @@ _COPIES: Final = (LIBRARY == "aten") & (OPERATION == "copy")
 _CASTS: Final = _COPIES & OUTPUT.is_in(list(_FLOATS)) & (INPUTS != OUTPUT)
 
 
-def _waited(report: Report, device: DeviceKernels, chosen: Chosen) -> int:
+def _waited(casts: Work) -> int:
     """Idle time of the device right before casts that begin after it, in ns.
 
     Of each it counts from the end of the process's launch before, and is no more than in the median: what else the
     host did now and then, such as loading data, is not the cast's.
     """
-    if "api" not in report.kinds:
+    if "api" not in casts.report.kinds:
         return 0
-    work = exclusive_operations(report, "call_start").filter(chosen.operations(device.device))
-    before = launch_before(report, work.select("process_id", at="call_start"))
-    gaps = idle_spans(report)[device.device].select(since="start", start="end")
-    known = work.select("start", before=before).drop_nulls("before").join(gaps, on="start")
+    called = with_facts(casts.report, casts.rows, "call_start")
+    before = launch_before(casts.report, called.select("process_id", at="call_start"))
+    gaps = idle_spans(casts.report)[casts.device.device].select(since="start", start="end")
+    known = called.select("start", before=before).drop_nulls("before").join(gaps, on="start")
     idle = known.select(ns=pl.col("start") - pl.max_horizontal("since", "before")).filter(pl.col("ns") > 0).to_series()
     return int(idle.clip(upper_bound=idle.sort().item(len(idle) // 2)).sum()) if len(idle) else 0
 
 
 @choosing(_CASTS, 0.03)  # losses and norms in float32 need some
-def recurring_casts(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | None:
+def recurring_casts(work: Work) -> Finding | None:
     """One finding per device whose kernels convert values between types again and again."""
-    per, most = per_iteration(report), decode(chosen.longest)
-    if chosen.launches < max(_FEWEST_CASTS, per.iterations or 1):
+    per, device = per_iteration(work.report), work.device
+    if work.rows.height < max(_FEWEST_CASTS, per.iterations or 1):
         return None
-    source, made = (_FLOATS.get(one, one) for one in ((*most.input_types, "")[0], most.output_type or ""))
-    to = f"to {made}" + (f" from {source}" if source else "")
-    said = [decode(name) for name in chosen.rows.get_column("name")]
-    types = {one.output_type or "" for one in said} | {one for each in said for one in each.input_types}
-    names = sorted(_FLOATS.get(one, one) for one in types)
+    types, made = (work.names.get_column(column) for column in ("inputs", "output_type"))
+    source, target = (_FLOATS.get(one, one) for one in (types.item(0).partition("/")[0], made.item(0)))
+    every = {*made, *(one for each in types for one in each.split("/") if one)}
+    names = sorted(_FLOATS.get(one, one) for one in every)
     between = f"between {names[0]} and {names[1]}" if len(names) == len(("from", "to")) else "from type to type"
-    waited, compiled = _waited(report, device, chosen), device.chosen(COMPILED_KERNELS).launches > 0
+    waited, compiled = _waited(work), device.launches(COMPILED_KERNELS) > 0
     # with float16, as under autocast, and without an optimizer, which would be of a training
-    half = "f16" in types and "bf16" not in types
-    half = half and not device.chosen(FAMILY == "optimizer").launches
-    around = operator_of(report, chosen.operations(device.device))
-    told = Told(
+    half = "f16" in every and "bf16" not in every and not device.launches(FAMILY == "optimizer")
+    around = operator_of(work.report, device.are(_CASTS))
+    fused = (
+        "these are outside of what torch.compile has fused."
+        if compiled
+        else ("torch.compile fuses casts into the kernels around them.")
+    )
+    return work.finding(
         "recurring-casts",
-        "cast",
-        f"between types, most {to} ({{0}})",
+        f"{work.many('cast')} between types, most to {target}{f' from {source}' if source else ''} ({{0}}): {work.took}"
         f"{f', most in {around}' if around else ''}; the GPU idled {per.time(waited)} until they were launched. "
         "autocast casts weights of float32 in each forward pass and their gradients back, in any program that uses it: "
         "the larger the batch, the smaller their share.",
         "Keep weights in the type that they are used in "
         f"({'model.half(), or bfloat16 for training' if half else 'model.to(torch.bfloat16), for training'} with "
-        "an optimizer that keeps float32 copies), or cast once and reuse; "
-        + ("these are outside of what" if compiled else "torch.compile fuses casts into the kernels around them.")
-        + " torch.compile has fused." * compiled,
+        f"an optimizer that keeps float32 copies), or cast once and reuse; {fused}",
         "kernels --by operation",
-        per.plural(chosen.launches, "cast", between),
+        work.many("cast", between),
         f"keep weights in {'half precision' if half else 'bfloat16'}, or "
         f"{'cast them once' if compiled else 'torch.compile(model)'}",
-        chosen.ns + waited,
-        left=0.0,
+        work.most,
+        at_stake_ns=work.ns + waited,
     )
-    return on_kernels(report, device, chosen, told)
 
 
 _CONVOLUTIONS: Final = ("aten::conv1d", "aten::conv2d", "aten::conv3d")
@@ -307,12 +296,12 @@ _LONG_SOFTMAX: Final = ((LIBRARY == "aten") & (FAMILY == "elementwise") & (OPERA
 
 
 @choosing(_LONG_SOFTMAX, _WORTH_LOGITS * _FULL)
-def large_logits(report: Report, device: DeviceKernels, _: Chosen) -> Finding | None:
+def large_logits(work: Work) -> Finding | None:
     """One finding per device with losses of several passes over tensors as large as a softmax's."""
-    if not in_pytorch(report):
+    if not in_pytorch(work.report):
         return None
-    passes = Work(report, device, _losses(report, stream_lines(report, device.device)))
-    if passes.ns < _WORTH_LOGITS * device.kernel_ns:
+    passes = work._replace(rows=_losses(work.report, stream_lines(work.report, work.device.device)))
+    if passes.ns < _WORTH_LOGITS * work.device.kernel_ns:
         return None
     wide = "" if passes.rows.get_column("short").all() else " in float32"
     return passes.finding(
@@ -439,15 +428,15 @@ _STRIDED: Final = (
 
 
 @choosing(_STRIDED, _WORTH_COPIES)
-def layout_copies(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | None:
+def layout_copies(strided: Work) -> Finding | None:
     """One finding per device on which the program copies tensors of one type into another order."""
-    rows = with_operators(report, exclusive_operations(report).filter(chosen.operations(device.device)))
+    rows = with_operators(strided.report, strided.rows)
     known = rows.get_column("outer").is_not_null().any()
     copied = (pl.col("outer").is_in(_WRITTEN.keys()) & (pl.col("inner") == "aten::copy_")).fill_null(value=not known)
-    work = Work(report, device, rows.filter(copied))
+    work = strided._replace(rows=rows.filter(copied))
     # backward copies what autograd's views need, in any program: it counts where the program's own copies do
     own_ns = total(work.rows.filter(pl.col("node").is_null()), "exclusive_ns")
-    if not work.rows.height or own_ns < (_WORTH_COPIES if known else _WORTH_UNNAMED) * device.kernel_ns:
+    if not work.rows.height or own_ns < (_WORTH_COPIES if known else _WORTH_UNNAMED) * work.device.kernel_ns:
         return None
     sums = work.rows.group_by("outer").agg(pl.col("exclusive_ns").sum()).sort("exclusive_ns", "outer")
     by = f", most by {_WRITTEN[top]}" if (top := sums.item(-1, "outer")) in _WRITTEN else ""
@@ -459,7 +448,7 @@ def layout_copies(report: Report, device: DeviceKernels, chosen: Chosen) -> Find
         "kernels --by operation",
         f"Copies of transposed tensors: {percent(work.share)} of kernel time",
         "leave .transpose(…).contiguous() out: keep one layout",
-        chosen.longest,
+        strided.most,
     )
 
 
@@ -470,23 +459,22 @@ _SORTING: Final = ("aten::sort", "aten::argsort", "aten::msort")
 
 
 @choosing(_SORTS, 0.1)
-def full_sort(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | None:
+def full_sort(work: Work) -> Finding | None:
     """One finding per device whose kernels sort whole tensors in a program of PyTorch, but what topk found."""
-    if not in_pytorch(report) or device.chosen(_TOPK).launches >= chosen.launches:
+    if not in_pytorch(work.report) or work.device.launches(_TOPK) >= work.rows.height:
         return None
-    work = with_operators(report, exclusive_operations(report).filter(chosen.operations(device.device)))
-    others = work.filter(~pl.col("outer").is_in(_SORTING))
-    if 2 * total(others, "exclusive_ns") > chosen.ns:
+    others = with_operators(work.report, work.rows).filter(~pl.col("outer").is_in(_SORTING))
+    if 2 * total(others, "exclusive_ns") > work.ns:
         return None
-    told = Told(
+    return work.finding(
         "full-sort",
-        "kernel",
-        "(most {0}) sort whole rows or tensors",
-        ". Where the first entries will do, as in sampling, topk finds them in a pass or two.",
+        f"{work.many('kernel')} (most {{0}}) sort whole rows or tensors: {work.took}. Where the first entries will do, "
+        "as in sampling, topk finds them in a pass or two.",
         "Take torch.topk where the first entries will do, and compute on these alone; what is in order already need "
         "not be sorted again.",
         "kernels --by operation",
-        f"Whole rows are sorted: {percent(chosen.share)} of kernel time",
+        f"Whole rows are sorted: {percent(work.share)} of kernel time",
         "torch.topk(x, k) where the first k will do",
+        work.most,
+        left=None,
     )
-    return on_kernels(report, device, chosen, told)

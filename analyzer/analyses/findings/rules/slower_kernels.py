@@ -18,17 +18,15 @@ from kanalyze.analyses.findings.rules._kernels import (
     LIBRARY,
     OPERATION,
     OUTPUT,
-    Chosen,
     DeviceKernels,
-    Told,
     Work,
     calls_within,
     choosing,
     decoded_as,
+    decoded_names,
     kernel_sums,
     kernels_that,
     merged,
-    on_kernels,
     part,
     stream_lines,
     with_operators,
@@ -42,8 +40,7 @@ from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import beside, gathered
-from kanalyze.decoder.decode import decode
-from kanalyze.decoder.fields import TENSOR_TYPES, KernelName
+from kanalyze.decoder.fields import TENSOR_TYPES
 from kanalyze.report import Report
 from kanalyze.units import percent
 
@@ -62,67 +59,68 @@ _WORTH: Final = 0.01  # fewer products of a kind are in well-made programs, too
 _NAMED: Final = 2  # the number of dimensions that are named
 
 
-def _is_unaligned(said: KernelName) -> bool:
-    if said.family != "gemm" or not said.tensor_core or said.alignment is None or not said.input_types:
-        return False
-    return said.alignment * _BYTES.get(said.input_types[0], _VECTOR_BYTES) < _VECTOR_BYTES
+_FIRST_INPUT: Final = INPUTS.str.extract("^([^/]+)")
+_ON_TENSOR_CORES: Final = pl.col("tensor_core").fill_null(value=False)
+_UNALIGNED: Final = (
+    (FAMILY == "gemm")
+    & _ON_TENSOR_CORES
+    & (pl.col("alignment") * _FIRST_INPUT.replace_strict(_BYTES, default=_VECTOR_BYTES) < _VECTOR_BYTES)
+    & (INPUTS != "")
+).fill_null(value=False)
 
 
-@choosing(lambda _: _is_unaligned, _WORTH)
-def unaligned_gemm(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
+@choosing(_UNALIGNED, _WORTH)
+def unaligned_gemm(work: Work) -> Finding:
     """One finding per device with matrix products on tensor cores by kernels for unaligned data."""
-    odd, aligned_ns, shapes = _shapes(report, device, chosen)
-    least = min(alignment for name in chosen.rows.get_column("name") if (alignment := decode(name).alignment))
+    odd, aligned_ns, shapes = _shapes(work)
     sides = " and ".join(map(str, odd))
     pad = f"Pad {sides} to a multiple of {_PAD}" if sides else f"Pad dimensions to multiples of {_PAD}"
-    images = not odd and device.chosen(LAYOUTS).launches > 0
-    left = aligned_ns / chosen.ns
+    images = not odd and work.device.launches(LAYOUTS) > 0
+    left = aligned_ns / work.ns
     if not aligned_ns:
-        work = with_operators(report, exclusive_operations(report).filter(chosen.operations(device.device)))
-        single = total(work.filter(~pl.col("inner").is_in(BATCHED)), "exclusive_ns") / max(chosen.ns, 1)
-        left = _ALIGNED_LEFT.get(device.capability, _ALIGNED_LEFT_ELSEWHERE)
+        others = with_operators(work.report, work.rows).filter(~pl.col("inner").is_in(BATCHED))
+        single = total(others, "exclusive_ns") / max(work.ns, 1)
+        left = _ALIGNED_LEFT.get(work.device.capability, _ALIGNED_LEFT_ELSEWHERE)
         left = single * left + (1 - single) * _ALIGNED_LEFT_ELSEWHERE
-    remedy = f"{pad} (such as a vocabulary or the width of a layer), and let rows begin at multiples of 16 bytes."
-    told = Told(
+    return work.finding(
         "unaligned-gemm",
-        "matrix product",
-        f"by kernels for unaligned data (align{least}, most {{0}})",
-        f".{shapes} What works on the same rows may gain, too.",
+        f"{work.many('matrix product')} by kernels for unaligned data (align{work.names['alignment'].min()}, most "
+        f"{{0}}): {work.took}.{shapes} What works on the same rows may gain, too.",
         "Keep images in channels_last: on others cuDNN runs convolutions as products of rows of pixels."
         if images
-        else remedy,
+        else f"{pad} (such as a vocabulary or the width of a layer), and let rows begin at multiples of 16 bytes.",
         "kernels",
-        f"Unaligned matrix products are {percent(chosen.share)} of kernel time",
+        f"Unaligned matrix products are {percent(work.share)} of kernel time",
         CHANNELS_LAST if images else pad,
-        max(chosen.ns - aligned_ns, 0),
+        work.most,
+        at_stake_ns=max(work.ns - aligned_ns, 0),
         left=min(left, 1.0),
     )
-    return on_kernels(report, device, chosen, told)
 
 
-def _shapes(report: Report, device: DeviceKernels, chosen: Chosen) -> tuple[list[int], int, str]:
-    """The shapes of the chosen products, where operators with shapes were recorded.
+def _shapes(work: Work) -> tuple[list[int], int, str]:
+    """The shapes of the products, where operators with shapes were recorded.
 
     Dimensions that no aligned kernel takes, those with most time first; what the same products would take at the best
     rate of the report's aligned ones (ns; 0 if not known); and both in sentences, after a space.
     """
+    report, device = work.report, work.device.device
     if not report.kind("op").height:
         return [], 0, ""
-    every = _products(report).filter(pl.col("device") == device.device)
-    own = every.filter(pl.col("name").is_in(chosen.rows.get_column("name").implode()))
+    every = _products(report).filter(pl.col("device") == device)
+    own = every.filter(pl.col("name").is_in(work.names.get_column("name").implode()))
     if own.is_empty():
         return [], 0, ""
     odd = own.get_column("odd").drop_nulls().unique(maintain_order=True).head(_NAMED).to_list()
     product, side, multiple = own.select("text", "odd", "multiple").row(0)
     text = f" Most for {product}" + (f": {side} is no multiple of {multiple}." if side else ".")
     rate = every.filter(pl.col("aligned") & (pl.col("ns") > 0)).select((pl.col("flop") / pl.col("ns")).max()).item()
-    if not rate or total(own, "ns") < chosen.ns // 2:
+    if not rate or total(own, "ns") < work.ns // 2:
         return odd, 0, text
-    bandwidth = report.devices.filter(pl.col("device") == device.device).get_column("memory_bandwidth_bytes_per_s")
-    moves = (
-        pl.col("moved_bytes") * 10**9 / (bandwidth.drop_nulls().first() or float("inf"))
-    )  # no less than its bytes do
-    least = pl.max_horizontal(pl.col("flop") / rate, moves).floor()
+    bandwidth = report.devices.filter(pl.col("device") == device).get_column("memory_bandwidth_bytes_per_s")
+    bytes_per_s = bandwidth.drop_nulls().first() or float("inf")
+    # no less than its bytes do
+    least = pl.max_horizontal(pl.col("flop") / rate, pl.col("moved_bytes") * 10**9 / bytes_per_s).floor()
     aligned = int(own.select(pl.min_horizontal("ns", least).sum()).item())
     text += f" At the best rate of the aligned products here they would take {per_iteration(report).time(aligned)}."
     return odd, aligned, text
@@ -161,8 +159,8 @@ def _products(report: Report) -> pl.DataFrame:
     batches = pl.when(first.list.len() > len("mk")).then(first.list.first()).otherwise(1)
     sums = sums.with_columns(batch=batches, m=first.list.get(-2), k=first.list.get(-1), n=second.list.get(-1))
     sums = sums.filter(k == second.list.get(-2))
-    types = [(*decode(name).input_types, "")[0] for name in sums.get_column("name")]
-    each_bytes = pl.Series([_BYTES.get(one, 1) for one in types], dtype=pl.Int64)
+    sums = sums.with_columns(decoded_names(sums.get_column("name")))
+    each_bytes = _FIRST_INPUT.replace_strict(_BYTES, default=1, return_dtype=pl.Int64)
     times = pl.when(batch > 1).then(pl.format("{}, ", batch)).otherwise(pl.lit(""))
     occurrences = 2.0 * pl.col("many") * batch
     multiple = _VECTOR_BYTES // each_bytes
@@ -174,9 +172,7 @@ def _products(report: Report) -> pl.DataFrame:
         *("device", "name", "ns"),
         flop=occurrences * m * k * n,
         moved_bytes=occurrences / 2 * elements * each_bytes,
-        aligned=decoded_as(
-            sums, lambda said: bool(said.tensor_core) and said.family == "gemm" and not _is_unaligned(said)
-        ),
+        aligned=_ON_TENSOR_CORES & (FAMILY == "gemm") & ~_UNALIGNED,
         multiple=multiple,
         odd=odd,
         text=pl.format("[{}{}, {}] × [{}{}, {}]", times, m, k, times, k, n),
@@ -188,51 +184,69 @@ def _products(report: Report) -> pl.DataFrame:
 _OLDER: Final = 2
 
 #: Generations of tensor-core instructions by compute capability: consumer GPUs after Ampere keep its instructions.
-_GENERATIONS: Final = {70: 1, 72: 1, 75: 2, 80: 3, 86: 3, 87: 3, 89: 3, 90: 4, 100: 5, 101: 5, 103: 5, 110: 5}
-_ARCHITECTURES: Final = {"volta": 70, "turing": 75, "ampere": 80, "ada": 89, "hopper": 90, "blackwell": 100}
+_GENERATIONS: Final = {
+    "70": 1,
+    "72": 1,
+    "75": 2,
+    "80": 3,
+    "86": 3,
+    "87": 3,
+    "89": 3,
+    "90": 4,
+    "100": 5,
+    "101": 5,
+    "103": 5,
+    "110": 5,
+    "volta": 1,
+    "turing": 2,
+    "ampere": 3,
+    "ada": 3,
+    "hopper": 4,
+    "blackwell": 5,
+}
 _NAMES: Final = {1: "Volta", 2: "Turing", 3: "Ampere", 4: "Hopper"}
 
-
-def _generation(said: KernelName) -> int:
-    """The generation of tensor-core instructions of a kernel; 0 if its name does not tell."""
-    arch = (said.arch or "").removeprefix("sm").rstrip("abcdefghijklmnopqrstuvwxyz")
-    return _GENERATIONS.get(int(arch) if arch.isdecimal() else _ARCHITECTURES.get(said.arch or "", 0), 0)
-
-
-def _is_older(said: KernelName, device: DeviceKernels) -> bool:
-    own = _GENERATIONS.get(10 * device.capability[0] + device.capability[1], 0)
-    typed = bool(set(said.input_types) & set(TENSOR_TYPES))
-    wanted = said.family in {"gemm", "conv"} and said.tensor_core and typed and not _is_unaligned(said)
-    return bool(wanted) and 0 < _generation(said) < own
+#: The generation of tensor-core instructions of a kernel; 0 if its name does not tell.
+_GENERATION: Final = pl.coalesce(pl.col("arch").str.extract(r"^(?:sm)?(\d+)[a-z]*$"), "arch").replace_strict(
+    _GENERATIONS, default=0
+)
+_TYPED: Final = INPUTS.str.contains(rf"(?:^|/)(?:{'|'.join(TENSOR_TYPES)})(?:/|$)")
 
 
-@choosing(lambda device: partial(_is_older, device=device), 0.25)  # cuBLAS picks some where they are as fast
-def old_architecture_gemm(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | None:
+def _older(device: DeviceKernels) -> pl.Expr:
+    own = _GENERATIONS.get("{}{}".format(*device.capability), 0)
+    typed = FAMILY.is_in(["gemm", "conv"]) & _ON_TENSOR_CORES & _TYPED & ~_UNALIGNED
+    return typed & (_GENERATION > 0) & (own > _GENERATION)
+
+
+@choosing(_older, 0.25)  # cuBLAS picks some where they are as fast
+def old_architecture_gemm(work: Work) -> Finding | None:
     """One finding per device whose products and convolutions are made for tensor cores older than its own."""
-    shapes = launch_occupancy(report).filter(pl.col("device") == device.device)
-    own = shapes.filter(pl.col("name").cast(pl.String).is_in(chosen.rows.get_column("name").implode()))
+    device, names = work.device, work.names
+    shapes = launch_occupancy(work.report).filter(pl.col("device") == device.device)
+    own = shapes.filter(pl.col("name").cast(pl.String).is_in(names.get_column("name").implode()))
     full = own.filter((pl.col("blocks") >= pl.col("sm_count")).fill_null(value=True))
     if 2 * total(full, "exclusive_ns") < total(own, "exclusive_ns"):  # small ones would be no faster by newer kernels
         return None
-    said = decode(chosen.longest)
-    made_for, types = _NAMES[_generation(said)], "/".join(dict.fromkeys(said.input_types))
-    what = "convolution" if said.family == "conv" else "matrix product"
+    generation, inputs, family, arch = names.select(_GENERATION.alias("generation"), INPUTS, FAMILY, "arch").row(0)
+    made_for, types = _NAMES[generation], "/".join(dict.fromkeys(inputs.split("/")))
+    what, layout = (
+        ("convolution", ", and convolutions in channels_last") if family == "conv" else ("matrix product", "")
+    )
     gpu = literal(device.name) or f"compute capability {'.'.join(map(str, device.capability))}"
-    layout = ", and convolutions in channels_last" if what == "convolution" else ""
-    libraries = "PyTorch for a newer CUDA" if in_pytorch(report) else "newer cuBLAS and cuDNN"
-    told = Told(
+    libraries = "PyTorch for a newer CUDA" if in_pytorch(work.report) else "newer cuBLAS and cuDNN"
+    return work.finding(
         "old-architecture-gemm",
-        what,
-        f"by kernels made for {made_for}'s tensor cores ({said.arch}, {types}; most {{0}}) on {gpu}",
-        ". Small ones may be right so; large ones may take half as long by kernels made for this GPU.",
+        f"{work.many(what)} by kernels made for {made_for}'s tensor cores ({arch}, {types}; most {{0}}) on {gpu}: "
+        f"{work.took}. Small ones may be right so; large ones may take half as long by kernels made for this GPU.",
         f"Use {libraries}, dimensions that are multiples of {_PAD}{layout}.",
         "kernels --by arch",
-        f"Kernels made for {made_for} are {percent(chosen.share)} of kernel time",
+        f"Kernels made for {made_for} are {percent(work.share)} of kernel time",
         f"{libraries}; dimensions in multiples of {_PAD}",
-        chosen.ns // _OLDER,
+        work.most,
+        at_stake_ns=work.ns // _OLDER,
         left=1 / _OLDER,
     )
-    return on_kernels(report, device, chosen, told)
 
 
 #: The first compute capabilities whose tensor cores take these types.
@@ -248,35 +262,31 @@ _TENSOR_LEFT: Final = {(8, 0): 78 / 312, (9, 0): 133.8 / 989.4}
 #: Kernels of products and convolutions in full float32, by family, with the words of the finding on them.
 _FLOAT32: Final = ~pl.col("tensor_core") & INPUTS.str.contains(r"^f32(?:/f32)*$")
 _NO_TF32: Final = {
-    "gemm": Told(
-        "no-tf32",
+    "gemm": (
         "matrix product",
-        "in full float32, not on tensor cores, most {0}",
-        ". TF32 (10 bits of mantissa; up to 8 times the rate on A100 and H100, less on others) saves at most that; "
-        "bfloat16 may save more.",
+        (
+            ". TF32 (10 bits of mantissa; up to 8 times the rate on A100 and H100, less on others) saves at most that; "
+            "bfloat16 may save more."
+        ),
         "Allow TF32 where its precision suffices: cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH).",
-        "kernels --by dtype",
-        "float32 products without TF32: {0} of kernel time",
+        "float32 products without TF32: {} of kernel time",
         "CUBLAS_TF32_TENSOR_OP_MATH",
     ),
-    "conv": Told(
-        "no-tf32",
+    "conv": (
         "convolution kernel",
-        "in full float32, not on tensor cores, most {0}",
-        ", and no convolution in TF32. PyTorch allows it by default: it was turned off, or cuDNN has no such "
-        "kernel for these (depthwise ones, few channels).",
+        (
+            ", and no convolution in TF32. PyTorch allows it by default: it was turned off, or cuDNN has no such "
+            "kernel for these (depthwise ones, few channels)."
+        ),
         "Set torch.backends.cudnn.allow_tf32 = True where TF32's precision suffices, or use bfloat16 (autocast).",
-        "kernels --by dtype",
-        "float32 convolutions without TF32: {0} of kernels",
+        "float32 convolutions without TF32: {} of kernels",
         "torch.backends.cudnn.allow_tf32 = True",
     ),
 }
-_NO_TF32_IN_TORCH: Final = _NO_TF32 | {
-    "gemm": _NO_TF32["gemm"]._replace(
-        remedy='Allow TF32 where its precision suffices, torch.set_float32_matmul_precision("high"), or use autocast.',
-        action='torch.set_float32_matmul_precision("high")',
-    )
-}
+_PRODUCTS_IN_TORCH: Final = (
+    'Allow TF32 where its precision suffices, torch.set_float32_matmul_precision("high"), or use autocast.',
+    'torch.set_float32_matmul_precision("high")',
+)
 
 
 #: What convolutions by transforms have besides: products of complex numbers, and kernels of cuDNN between these.
@@ -289,38 +299,49 @@ _CONVOLVES: Final = r"^aten::(?:\w+_)?conv(?:\dd|olution)?"
 @Rule
 def no_tf32(report: Report) -> Findings:
     """At most two findings per device that could use TF32: products, and convolutions, in full float32."""
-    if not any(device.chosen(_FLOAT32).launches for device in kernel_sums(report)):
+    if not any(device.launches(_FLOAT32) for device in kernel_sums(report)):
         return
     inside = _in_convolutions(report)
-    for family, told in (_NO_TF32_IN_TORCH if in_pytorch(report) else _NO_TF32).items():
-        for device, chosen in kernels_that(report, partial(_in_full, family=family, inside=inside), _WORTH):
+    for family, (noun, more, remedy, headline, action) in _NO_TF32.items():
+        for work in kernels_that(report, partial(_in_full, family=family, inside=inside), _WORTH):
             # cuDNN takes TF32 unless told otherwise: where any convolution runs so, it has no such kernel for others
-            of_tf32 = (pl.col("family") == family) & INPUTS.str.contains("tf32")
-            allowed = family == "conv" and device.chosen(of_tf32).launches
-            if device.capability >= _TF32 and not allowed:
-                headline, left = told.headline.format(percent(chosen.share)), _TF32_LEFT.get(device.capability)
-                one = on_kernels(report, device, chosen, told._replace(headline=headline, left=left))
-                if left is not None and chosen.rows.select(_TRANSFORMS.any()).item():
-                    one = one._replace(mending=_as_one(report, device, chosen, left))
-                yield one
+            allowed = family == "conv" and work.device.launches((family == FAMILY) & INPUTS.str.contains("tf32"))
+            if work.device.capability < _TF32 or allowed:
+                continue
+            left = _TF32_LEFT.get(work.device.capability)
+            one = work.finding(
+                "no-tf32",
+                f"{work.many(noun)} in full float32, not on tensor cores, most {{0}}: {work.took}{more}",
+                remedy,
+                "kernels --by dtype",
+                headline.format(percent(work.share)),
+                action,
+                work.most,
+                left=left,
+            )
+            if family == "gemm" and in_pytorch(report):
+                one = one._replace(remedy=_PRODUCTS_IN_TORCH[0], action=_PRODUCTS_IN_TORCH[1])
+            by_transforms = left is not None and work.names.select(_TRANSFORMS.any()).item()
+            yield one._replace(mending=_as_one(work, left)) if by_transforms else one
 
 
 def _in_full(device: DeviceKernels, family: str, inside: pl.Expr) -> pl.Expr:
     """Those of a family in full float32: all that is `inside` of such convolutions is of these, and no product."""
-    own = _FLOAT32 & (pl.col("family") == family)
-    if not device.chosen(_FLOAT32 & (pl.col("family") == "conv")).launches:
+    own = _FLOAT32 & (family == FAMILY)
+    if not device.launches(_FLOAT32 & (FAMILY == "conv")):
         return own
     return own & ~inside if family == "gemm" else own | ((_FLOAT32 | _TRANSFORMS) & inside)
 
 
-def _as_one(report: Report, device: DeviceKernels, chosen: Chosen, left: float) -> Mending:
-    """Each run of chosen kernels is one, with what is `left` of their time, and no calls between their launches.
+def _as_one(work: Work, left: float) -> Mending:
+    """Each run of kernels is one, with what is `left` of their time, and no calls between their launches.
 
     Convolutions by transforms have fewer products than such as TF32 has, which reach a part of their peak.
     """
-    left = min(left / _REACHED, 1.0)
-    line = exclusive_operations(report, "call_start", "thread_id").filter(device=device.device).sort("start")
-    runs = line.with_columns(own=chosen.operations(device.device)).with_columns(group=pl.col("own").rle_id())
+    report, left = work.report, min(left / _REACHED, 1.0)
+    line = exclusive_operations(report, "call_start", "thread_id").filter(device=work.device.device).sort("start")
+    own = pl.col("row").is_in(work.rows.get_column("row").implode())
+    runs = line.with_columns(own=own).with_columns(group=pl.col("own").rle_id())
     own = runs.filter("own").with_columns(kept=pl.lit(1), merged_ns=part("exclusive_ns", left).sum().over("group"))
     begun = pl.col("call_start")
     spans = own.drop_nulls("call_start").group_by(*THREAD, "group").agg(start=begun.min(), end=begun.max())
@@ -351,23 +372,22 @@ def _plain(device: DeviceKernels) -> pl.Expr:
 
 
 @choosing(_plain, _WORTH)
-def no_tensor_cores(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding:
+def no_tensor_cores(work: Work) -> Finding:
     """One finding per device with 16-bit products on kernels that do not use its tensor cores."""
-    types = "/".join(dict.fromkeys(decode(chosen.longest).input_types))
-    told = Told(
+    types = "/".join(dict.fromkeys(work.names.item(0, "inputs").split("/")))
+    return work.finding(
         "no-tensor-cores",
-        "product",
-        f"of {types} by kernels that do not use tensor cores, most {{0}}",
-        ", which is the most that such as do can save.",
+        f"{work.many('product')} of {types} by kernels that do not use tensor cores, most {{0}}: {work.took}, which is "
+        "the most that such as do can save.",
         "Make dimensions multiples of 8 and rows begin at multiples of 16 bytes, and allow tensor cores (no pedantic "
         "math mode).",
         "kernels --by tensor-core",
-        f"{types} products without tensor cores: {percent(chosen.share)} of kernels",
+        f"{types} products without tensor cores: {percent(work.share)} of kernels",
         "make dimensions multiples of 8, and rows begin at multiples of 16 bytes",
+        work.most,
         at_most=True,
-        left=_TENSOR_LEFT.get(device.capability),
+        left=_TENSOR_LEFT.get(work.device.capability),
     )
-    return on_kernels(report, device, chosen, told)
 
 
 # Arithmetic in float64, which tensors made of NumPy's arrays and Python's floats bring in.
@@ -412,34 +432,33 @@ _NARROWED: Final = {
 
 
 @choosing(_DOUBLES, 0.03)  # sums for accuracy are in well-made programs, too
-def float64(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | None:
+def float64(work: Work) -> Finding | None:
     """One finding per device whose kernels compute on float64 tensors in a program of PyTorch or JAX."""
-    if (words := _NARROWED.get(world(report))) is None:
+    if (words := _NARROWED.get(world(work.report))) is None:
         return None
-    lines = stream_lines(report, device.device)
-    doubles = decoded_as(lines, _DOUBLES) & (lines.get_column("kind").cast(pl.String) == "kernel")
+    lines = stream_lines(work.report, work.device.device)
+    doubles = lines.get_column("row").is_in(work.rows.get_column("row").implode())
     # a cast right after is from float64, and none is left
     casts = lines.filter(decoded_as(lines, _CASTS) & doubles.shift(1, fill_value=False))
-    work = lines.filter(doubles)
-    products = decoded_as(work, FAMILY.is_in(["gemm", "conv"]))
-    left = 1 / max(_FASTER.get(device.capability, _LEAST_FASTER) * _REACHED, 1.0)
+    products = decoded_as(work.rows, FAMILY.is_in(["gemm", "conv"]))
+    left = 1 / max(_FASTER.get(work.device.capability, _LEAST_FASTER) * _REACHED, 1.0)
     after = pl.max_horizontal(pl.col("exclusive_ns") * pl.when(products).then(left).otherwise(_HALF), _SHORTEST_NS)
     saved = (pl.col("exclusive_ns") - after).floor().cast(pl.Int64).clip(lower_bound=0)
-    change = Mending(work.select("row", saved_ns=saved), casts.get_column("row"))
+    in_products = per_iteration(work.report).time(total(work.rows.filter(products), "exclusive_ns"))
     why, remedy, action = words
-    told = Told(
+    one = work.finding(
         "float64",
-        "kernel",
-        "(most {0}) compute on tensors of float64",
-        f", {per_iteration(report).time(total(work.filter(products), 'exclusive_ns'))} of it in matrix products. {why} "
-        "In float32 every tensor is half as large, and products run on tensor cores (TF32).",
+        f"{work.many('kernel')} (most {{0}}) compute on tensors of float64: {work.took}, {in_products} of it in matrix "
+        f"products. {why} In float32 every tensor is half as large, and products run on tensor cores (TF32).",
         remedy,
         "kernels --by dtype",
-        f"Tensors are of float64: {percent(chosen.share)} of kernel time",
+        f"Tensors are of float64: {percent(work.share)} of kernel time",
         action,
+        work.most,
+        left=None,
+        mending=Mending(work.rows.select("row", saved_ns=saved), casts.get_column("row")),
     )
-    claims = pl.concat([work, casts]).select("start", "end")
-    return on_kernels(report, device, chosen, told)._replace(mending=change, claims=claims)
+    return one._replace(claims=pl.concat([work.rows.select("start", "end"), casts.select("start", "end")]))
 
 
 # Rows that are gathered again and again, and weights that are gathered for each token, copied to be read once.
@@ -457,8 +476,9 @@ _GATHERS: Final = (
 
 
 @choosing(_GATHERS, _WORTH_GATHERS)
-def gathers(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | None:
+def gathers(own: Work) -> Finding | None:
     """One finding per device that gathers matrices for products of many, or rows in a loop, each read by a kernel."""
+    report, device = own.report, own.device
     if not in_pytorch(report):
         return None
     lines = with_operators(report, stream_lines(report, device.device))
@@ -481,9 +501,9 @@ def gathers(report: Report, device: DeviceKernels, chosen: Chosen) -> Finding | 
             "sort tokens by expert; one product for each group (grouped_mm)",
             work.longest,
         )
-    if chosen.launches < _FEWEST_GATHERS * (per_iteration(report).iterations or 1):
+    if own.rows.height < _FEWEST_GATHERS * (per_iteration(report).iterations or 1):
         return None
-    pairs, own = (Work(report, device, lines.filter(rows)) for rows in (pl.col("gathers") | read_by, pl.col("gathers")))
+    pairs = Work(report, device, lines.filter(pl.col("gathers") | read_by))
     return pairs.finding(
         "gathers",
         f"{own.many('gather')} (most {{0}}) copy rows by an index, {percent(own.share)} of kernel time; with the "

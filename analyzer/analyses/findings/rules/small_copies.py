@@ -382,19 +382,16 @@ def growing_concatenations(report: Report) -> Findings:
     """At most two findings per device: concatenations that grow, and repeated tensors."""
     aten = LIBRARY == "aten"
     for device in kernel_sums(report) if in_pytorch(report) else ():
-        cats = device.chosen(aten & (OPERATION == "cat"))
-        work = exclusive_operations(report, "thread_id", "call_start").filter(cats.operations(device.device))
-        work = work.sort("start")
-        if cats.share >= _MUCH and _grow(work.get_column("dur_ns"), per_iteration(report).iterations or 1):
-            yield _copied(report, device.device, work, device.kernel_ns, _GROWN)
-        elif cats.share >= _MUCH and _are_kept(report, work):
-            yield _copied(report, device.device, work, device.kernel_ns, _KEPT)
-        copies = device.chosen(aten & ((OPERATION == "copy") | (FAMILY == "index")))
-        if copies.share >= _MUCH:
-            work = exclusive_operations(report).filter(copies.operations(device.device))
-            work = work.join(launching_operators(report), on="row").filter(pl.col("outer").is_in(_REPEATS.keys()))
-            if total(work, "exclusive_ns") >= _MUCH * device.kernel_ns:
-                yield _copied(report, device.device, work, device.kernel_ns, _REPEATED)
+        every = exclusive_operations(report, "thread_id", "call_start")
+        cats = every.filter(device.are(aten & (OPERATION == "cat"))).sort("start")
+        if total(cats, "exclusive_ns") >= _MUCH * device.kernel_ns:
+            grows = _grow(cats.get_column("dur_ns"), per_iteration(report).iterations or 1)
+            if grows or _are_kept(report, cats):
+                yield _copied(report, device.device, cats, device.kernel_ns, _GROWN if grows else _KEPT)
+        copies = every.filter(device.are(aten & ((OPERATION == "copy") | (FAMILY == "index"))))
+        work = copies.join(launching_operators(report), on="row").filter(pl.col("outer").is_in(_REPEATS.keys()))
+        if total(work, "exclusive_ns") >= max(_MUCH * device.kernel_ns, 1):
+            yield _copied(report, device.device, work, device.kernel_ns, _REPEATED)
 
 
 def _are_kept(report: Report, work: pl.DataFrame) -> bool:

@@ -57,7 +57,7 @@ def fusible(report: Report) -> Findings:
     # of each chain as many kernels are left as its largest operator has
     fused = occurrences(report).filter(pl.col("fused_ns") < pl.col("total_ns"))
     groups = fused.select(group="number", kept="parts", merged_ns="fused_ns")
-    compiled = {one.device for one in kernel_sums(report) if one.chosen(COMPILED_KERNELS).launches}
+    compiled = {one.device for one in kernel_sums(report) if one.launches(COMPILED_KERNELS)}
     for device, rows in by_device(fusion(report).filter(pl.col("saved_ns") > 0)):
         top, chained = rows.row(0, named=True), chains(report).filter(device=device).rename({"chain": "group"})
         work = chained.join(groups, on="group", maintain_order="left")
@@ -384,7 +384,7 @@ def _ranges(report: Report, method: str) -> pl.DataFrame:
 def _by_launches(report: Report) -> list[_Steps]:
     """Launches like those of Adam's steps, by device; none where a fused optimizer runs, or has ranges."""
     every = kernel_sums(report)
-    devices = [one.device for one in every if one.chosen(_MARKS).launches and not one.chosen(_FUSED_STEP).launches]
+    devices = [one.device for one in every if one.launches(_MARKS) and not one.launches(_FUSED_STEP)]
     ranges = bool(devices) and _ranges(report, "step").height
     return _steps(report, _update_runs(stream_lines(report, *devices))) if devices and not ranges else []
 
@@ -451,7 +451,7 @@ def _by_fills(report: Report) -> list[_Steps]:
     devices = [
         one.device
         for one in kernel_sums(report)
-        if one.chosen(_LIST_FILLS).launches or one.chosen(_FILLS).launches >= _RECURRING * _FEWEST_FILLS
+        if one.launches(_LIST_FILLS) or one.launches(_FILLS) >= _RECURRING * _FEWEST_FILLS
     ]
     if not devices or not in_pytorch(report):
         return []
