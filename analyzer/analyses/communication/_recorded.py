@@ -78,16 +78,12 @@ def _of_calls() -> list[pl.Expr]:
     between = (sends | receives).all() & (pl.col("peer").n_unique() == 1) & ~single
     low, high = pl.min_horizontal(own, peer), pl.max_horizontal(own, peer)
     both = between & own.is_not_null() & peer.is_not_null()
+    others = pl.when(exchange).then(pl.lit("all_to_all")).otherwise(pl.lit("send_recv"))
     sent, got = single & sends.first(), single & receives.first()
     source = pl.when(sent).then(own).when(got).then(peer).when(both).then(low).otherwise(root)
     target = pl.when(got).then(own).when(sent).then(peer).when(both).then(high).otherwise(root)
     return [
-        pl.when(alike)
-        .then(kind.first())
-        .when(exchange)
-        .then(pl.lit("all_to_all"))
-        .otherwise(pl.lit("send_recv"))
-        .alias("kind"),
+        pl.when(alike).then(kind.first()).otherwise(others).alias("kind"),
         pl.col("group", "size", "own").first(),
         source.alias("source"),
         target.alias("target"),
@@ -148,12 +144,12 @@ def collectives_on_cpu(report: Report) -> pl.DataFrame:
     told = ranges.join(inputs, on="event_id", how="left", maintain_order="left")
     told = _with_kind(told, pl.col("name").cast(pl.String))
     tensors = pl.struct("input_shapes", "input_types")
-    known = told.with_columns(bytes=tensors.map_elements(_tensors_of, return_dtype=pl.Int64))
+    known = told.with_columns(
+        bytes=tensors.map_elements(lambda row: tensor_bytes(*row.values()), return_dtype=pl.Int64)
+    )
     gets, moves = pl.col("kind") == "recv", pl.col("kind") != "barrier"
     return known.select(
-        "process_id",
-        "start_ns",
-        "kind",
+        *("process_id", "start_ns", "kind"),
         group=pl.lit(_GLOO.rstrip(":")),
         dur_ns=pl.col("dur_ns").fill_null(0),
         in_bytes=pl.when(moves & ~gets).then("bytes"),
@@ -161,15 +157,10 @@ def collectives_on_cpu(report: Report) -> pl.DataFrame:
     )
 
 
-def _tensors_of(row: dict[str, str | None]) -> int | None:
-    shapes, types = row["input_shapes"], row["input_types"]
-    return None if shapes is None or types is None else tensor_bytes(shapes, types)
-
-
-def tensor_bytes(shapes: str, types: str) -> int | None:
+def tensor_bytes(shapes: str | None, types: str | None) -> int | None:
     """The bytes of tensors by dimensions and types, JSON lists as PyTorch records them; None if not all are known."""
     try:
-        dimensions, names = json.loads(shapes), json.loads(types)
+        dimensions, names = json.loads(shapes or ""), json.loads(types or "")
     except ValueError:
         return None
     if not (isinstance(dimensions, list) and isinstance(names, list)) or len(dimensions) != len(names) or not names:
@@ -225,7 +216,7 @@ def _told_by_trace(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
         "type",
         *(pl.coalesce(pl.col(f"{side}_elements") * pl.col("each"), f"{side}_bytes").alias(f"{side}_bytes")
           for side in ("in", "out")),
-        _largest().alias("largest_bytes"),
+        pl.struct(_PARTS).map_elements(_largest_of, return_dtype=pl.Int64).alias("largest_bytes"),
     )  # fmt: skip
 
 
@@ -282,12 +273,7 @@ def _calls_of_ops(report: Report) -> pl.DataFrame:
     known = told.join(ops, on="event_id", how="inner")
     known = _with_kind(known, pl.col("collective")).filter(pl.col("kind").is_in(["send", "recv"]))
     return _with_place(report, known).select(
-        *THREAD,
-        "start_ns",
-        "kind",
-        "group",
-        "ranks",
-        "own",
+        *(*THREAD, "start_ns", "kind", "group", "ranks", "own"),
         size="group_size",
         peer=pl.coalesce(pl.when(pl.col("kind") == "send").then("target_rank").otherwise("source_rank"), "rank"),
         root=pl.lit(None, dtype=pl.Int64),
@@ -311,19 +297,10 @@ def _told_by_nccl(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
     """Attributes from the payloads of NCCL's own ranges, by the calls that each kernel was launched for."""
     launched, sums = _of_kind(report, kernels), _sums_of_payloads(report)
     told = launched.join(sums, on="event_id", how="left", maintain_order="left", suffix="_told")
-    told = told.with_columns(kind=pl.coalesce("kind_told", "kind"))
-    recorded = [name for name in COLLECTIVES.schema if name in (*sums.columns, *_NOT_TOLD_BY_NCCL)]
-    return told.select(
-        "event_id",
-        "stream",
-        *(
-            pl.lit(None, dtype=COLLECTIVES.schema[name]).alias(name) if name in _NOT_TOLD_BY_NCCL else name
-            for name in recorded
-        ),
-    )
-
-
-_NOT_TOLD_BY_NCCL: Final = ("ranks", "sequence", "id", "type", "largest_bytes")
+    unknown = ("ranks", "sequence", "id", "type", "largest_bytes")
+    none = [pl.lit(None, dtype=COLLECTIVES.schema[name]).alias(name) for name in unknown]
+    recorded = [name for name in COLLECTIVES.schema if name in (*sums.columns, *unknown)]
+    return told.with_columns(*none, kind=pl.coalesce("kind_told", "kind")).select("event_id", "stream", *recorded)
 
 
 def _of_kind(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -348,10 +325,7 @@ def _calls(report: Report) -> pl.DataFrame:
         made.select("process_id", "communicator", "size", "rank"), on=["process_id", "communicator"], how="left"
     )  # fmt: skip
     return _with_kind(moved, pl.col("name").cast(pl.String)).select(
-        *THREAD,
-        "start_ns",
-        "kind",
-        "size",
+        *(*THREAD, "start_ns", "kind", "size"),
         group="communicator",
         own="rank",
         peer="peer_rank",
@@ -405,13 +379,12 @@ def ranks_in(text: str) -> list[int]:
     return [int(one) for one in text.split(",")]
 
 
-def _largest() -> pl.Expr:
-    """The most bytes that a rank sends to others, or gets from them, of uneven parts; null where parts are even."""
-    fields = ("in_split", "out_split", "in_elements", "out_elements", "rank", "each")
-    return pl.struct(fields).map_elements(_largest_of, return_dtype=pl.Int64)
+#: What :func:`_largest_of` takes.
+_PARTS: Final = ("in_split", "out_split", "in_elements", "out_elements", "rank", "each")
 
 
 def _largest_of(row: dict[str, Any]) -> int | None:
+    """The most bytes that a rank sends to others, or gets from them, of uneven parts; None where parts are even."""
     moved = []
     for side in ("in", "out"):
         text, total, each = row[f"{side}_split"], row[f"{side}_elements"], row["each"]

@@ -43,15 +43,10 @@ _SEVERAL: Final = 1.5
 
 
 class Grid(NamedTuple):
-    """The sampled counters of one device, as cells of time in each of which all of them are constant.
+    """The sampled counters of one device, as cells of time in each of which all of them are constant."""
 
-    Attributes:
-        cells: start, end (sorted, disjoint) and a column for each of :data:`COUNTERS` that the device has.
-        period_ns: The usual time between two samples.
-    """
-
-    cells: pl.DataFrame
-    period_ns: int
+    cells: pl.DataFrame  # start, end (sorted, disjoint) and a column for each of :data:`COUNTERS` that the device has
+    period_ns: int  # the usual time between two samples
 
 
 @once_per_process
@@ -94,15 +89,10 @@ def _values(cells: pl.DataFrame, runs: pl.DataFrame) -> pl.Series:
 
 
 def means(grid: Grid, spans: pl.DataFrame) -> pl.DataFrame:
-    """Time-weighted means of the counters of a device over intervals, by key.
+    """Time-weighted means of the counters of a device over `spans` (key, start, end), of which overlaps count once.
 
-    Args:
-        grid: The counters.
-        spans: key, start and end; intervals of one key may overlap and count once.
-
-    Returns:
-        key, total_ns (of its intervals), sampled_ns and samples (what of that samples tell), and a column for each of
-        :data:`COUNTERS`, null where none tells.
+    By key, with total_ns (of its intervals), sampled_ns and samples (what of that samples tell), and a column for each
+    of :data:`COUNTERS`, null where none tells.
     """
     merged = [spans.select("start", "end", "key").clear()]
     for (key,), own in spans.partition_by("key", as_dict=True).items():

@@ -19,7 +19,7 @@ from kanalyze.analyses.device._operations import families
 from kanalyze.analyses.shared.analysis import analysis, once_per_report
 from kanalyze.columns import product
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table, columns
+from kanalyze.schema import Table, columns
 
 Row = Mapping[str, Any]
 
@@ -35,26 +35,15 @@ _ENOUGH_ELIGIBLE: Final = 2
 
 
 class KernelRule(NamedTuple):
-    """One rule about kernels.
-
-    Attributes:
-        name: Stable name.
-        needs: The columns that it reads; it is silent if one of them is null.
-        applies: Whether it applies to a row that has them all.
-        sentence: The finding, with fields as :func:`filled` takes them.
-        remedy: What to do about it.
-        estimate: The maximum share of the duration that can be saved; None if unknown.
-        scope: ``global`` where the estimate is of the kernel's duration, ``local`` where it is of one part of the
-            hardware.
-    """
+    """One rule about kernels."""
 
     name: str
-    needs: tuple[str, ...]
-    applies: Callable[[Row], bool]
-    sentence: str
+    needs: tuple[str, ...]  # the columns that it reads; it is silent if one of them is null
+    applies: Callable[[Row], bool]  # whether it applies to a row that has them all
+    sentence: str  # with fields as :func:`filled` takes them
     remedy: str
-    estimate: Callable[[Row], float | None] = lambda _: None
-    scope: str = "global"
+    estimate: Callable[[Row], float | None] = lambda _: None  # the largest share that can be saved; None if unknown
+    scope: str = "global"  # whether that is of the kernel's duration, or ``local``, of one part of the hardware
 
     def found(self, row: Row) -> bool:
         """Whether the rule applies to a kernel, and has all columns that it needs."""
@@ -357,23 +346,23 @@ TABLE: Final = Table(
     "advice",
     "One thing worth knowing about one kernel, by a rule of ncu or one of ours.",
     (
-        Column("event_id", pl.Int64, "The kernel in `events`."),
-        Column("name", pl.String, "Its name.", nullable=True),
-        Column("device", pl.Int64, "The GPU, as in `devices`.", nullable=True),
-        Column("source", pl.String, "Whose rule it is: ncu or kanalyze."),
-        Column("rule", pl.String, "Name of the rule."),
-        Column("kind", pl.String, "What it is: optimization, information, warning, error."),
-        Column("sentence", pl.String, "What was found."),
-        Column("remedy", pl.String, "What to do about it; null where the sentence of ncu says so.", nullable=True),
-        Column("scope", pl.String, "What the estimate is of: global (the duration) or local.", nullable=True),
-        Column(
-            "speedup_share", pl.Float64, "The part of it that the rule estimates can be saved, 0..1.", nullable=True
-        ),
+        *columns("""
+            event_id int: The kernel in `events`.
+            name text?: Its name.
+            device int?: The GPU, as in `devices`.
+            source text: Whose rule it is: ncu or kanalyze.
+            rule text: Name of the rule.
+            kind text: What it is: optimization, information, warning, error.
+            sentence text: What was found.
+            remedy text?: What to do about it; null where the sentence of ncu says so.
+            scope text?: What the estimate is of: global (the duration) or local.
+            speedup_share float?: The part of it that the rule estimates can be saved, 0..1.
+        """),
         *CAPPED,
-        Column(
-            "at_stake_ns", pl.Int64, "For a global estimate: possible_share of the kernel's duration.", nullable=True
-        ),
-        Column("evidence", pl.String, "The counters that prove it, for our rules.", nullable=True),
+        *columns("""
+            at_stake_ns int?: For a global estimate: possible_share of the kernel's duration.
+            evidence text?: The counters that prove it, for our rules.
+        """),
     ),
     purpose="what to do about each kernel, with estimates",
     telling=("rule", "speedup_share", "at_stake_ns"),

@@ -250,7 +250,11 @@ def counters(report: Report) -> pl.DataFrame:
         **{
             f"{what}_sectors_per_request": ratio(_SECTORS.format(op), _REQUESTS.format(op)) for what, op in _OPS.items()
         },
-        **{f"{what}_used_share": _used(pl.col(_BYTES.format(op))) for what, op in _OPS.items()},
+        # 0 bytes in some sectors are copies to shared memory, which this metric does not count
+        **{
+            f"{what}_used_share": pl.when(pl.col(of) > 0).then(pl.col(of) / _SECTOR_BYTES)
+            for what, of in ((what, _BYTES.format(op)) for what, op in _OPS.items())
+        },
         uncoalesced_share=ratio(_EXCESSIVE, _THEORETICAL),
         bank_conflict_share=ratio(_CONFLICTS, _WAVEFRONTS),
         blocks_per_sm=least.cast(pl.Int64),
@@ -268,25 +272,18 @@ def _plain(name: str, metric: pl.Expr) -> pl.Expr:
     return counted(metric) if name in _COUNTED else metric
 
 
-def _used(bytes_: pl.Expr) -> pl.Expr:
-    """0 bytes in some sectors are copies to shared memory, which this metric does not count."""
-    return pl.when(bytes_ > 0).then(bytes_ / _SECTOR_BYTES)
-
-
 STALLS: Final = Table(
     "stalls",
     "One reason for which warps of one kernel wait, as ncu measured it.",
-    (
-        Column("event_id", pl.Int64, "The kernel in `events`."),
-        Column("name", pl.String, "Its name.", nullable=True),
-        Column("reason", pl.String, "What is waited for, in ncu's words: " + ", ".join(REASONS) + "."),
-        *columns("""
-            cycles_per_instruction float: Cycles that a warp spends so, for each instruction issued.
-            share float?: Their part of the cycles between two instructions of a warp, as ncu counts it: reasons are
-                counted in passes of their own, and can add up to more than 1.
-            meaning text: What a warp waits for then.
-        """),
-    ),
+    columns(f"""
+        event_id int: The kernel in `events`.
+        name text?: Its name.
+        reason text: What is waited for, in ncu's words: {", ".join(REASONS)}.
+        cycles_per_instruction float: Cycles that a warp spends so, for each instruction issued.
+        share float?: Their part of the cycles between two instructions of a warp, as ncu counts it: reasons are counted
+            in passes of their own, and can add up to more than 1.
+        meaning text: What a warp waits for then.
+    """),
     purpose="what the warps of each kernel wait for",
     telling=("reason", "share", "cycles_per_instruction", "meaning"),
     counted=True,
@@ -358,28 +355,18 @@ def hot_lines(report: Report) -> pl.DataFrame:
         CannotTellError: The report has no counters, or a window is set: ncu's kernels have no timestamps.
     """
     require_counters(report, HOT_LINES)
-    sums = (
-        report.table("instructions")
-        .group_by("event_id", "file", "line")
-        .agg(
-            *(known_sum(name) for name in _SUMS),
-            pl.col("live_registers").max(),
-            sass_count=pl.len().cast(pl.Int64),
-        )
-    )
+    rows, known = report.table("instructions"), (known_sum(name) for name in _SUMS)
+    count = pl.len().cast(pl.Int64)
+    sums = rows.group_by("event_id", "file", "line").agg(*known, pl.col("live_registers").max(), sass_count=count)
     names = report.kind("kernel").select("event_id", pl.col("name").cast(pl.String))
-    every = report.table("instructions").group_by("event_id").agg(all_samples=pl.col("samples").sum())
+    every = rows.group_by("event_id").agg(all_samples=pl.col("samples").sum())
     files = report.table("source_files").with_columns(pl.col("text").str.split("\n")).explode("text")
     texts = files.with_columns(line=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over("file"))
-    lines = (
-        sums.join(names, on="event_id", how="left")
-        .join(every, on="event_id", how="left")
-        .join(texts, on=["file", "line"], how="left")
-        .with_columns(
-            share=ratio("samples", "all_samples"),
-            threads_per_instruction=ratio("thread_instructions", "instructions"),
-            ideal_share=ratio("ideal_sectors", "sectors"),
-        )
+    known_lines = sums.join(names, on="event_id", how="left").join(every, on="event_id", how="left")
+    lines = known_lines.join(texts, on=["file", "line"], how="left").with_columns(
+        share=ratio("samples", "all_samples"),
+        threads_per_instruction=ratio("thread_instructions", "instructions"),
+        ideal_share=ratio("ideal_sectors", "sectors"),
     )
     order = ["event_id", "samples", "file", "line"]
     return HOT_LINES.select(lines.sort(order, descending=[False, True, False, False], nulls_last=True))

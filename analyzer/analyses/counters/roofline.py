@@ -44,21 +44,13 @@ _SMSP_CYCLES: Final = "smsp__cycles_elapsed.avg"
 
 
 class _Path(NamedTuple):
-    """A path of tensor cores, or a group of paths with common properties; None stands for any.
+    """A path of tensor cores, or a group of paths with common properties; None stands for any."""
 
-    Attributes:
-        metric: The prefix of its metrics' names.
-        op: The instruction: hmma, hgmma, imma…
-        source: Type of the inputs.
-        target: Type of the accumulator.
-        sparsity: on or off.
-    """
-
-    metric: str
-    op: str | None
-    source: str
-    target: str | None
-    sparsity: str | None
+    metric: str  # the prefix of its metrics' names
+    op: str | None  # the instruction: hmma, hgmma, imma…
+    source: str  # type of the inputs
+    target: str | None  # type of the accumulator
+    sparsity: str | None  # on or off
 
     @property
     def integer(self) -> bool:

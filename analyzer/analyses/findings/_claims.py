@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial, reduce
+from functools import reduce
 from typing import Final
 
 import polars as pl
@@ -74,8 +74,7 @@ def shared_out(found: Sequence[Finding], least: Mapping[tuple[str, int], float])
     """The findings with what of their claims no more specific one takes, the most specific first.
 
     Those of one cause are one finding. A finding that loses a part of its claims loses the same part of what is at
-    stake, or is told anew of what is left. It is dropped where less is left than is worth saying, and takes no time
-    then: `least` at stake (ns), by rule and device.
+    stake, or is told anew. It is dropped where less is left than the `least` worth saying (ns), by rule and device.
     """
     taken: dict[int, pl.DataFrame] = {}
     kept: list[Finding] = []
@@ -110,19 +109,19 @@ def _both(first: Finding, other: Finding) -> Finding:
     """Two findings of one cause, with mendings, told as the first one."""
     text = re.sub(r"\{(\d+)\}", lambda place: f"{{{int(place[1]) + len(first.names)}}}", other.text)
     claims = [one.claims for one in (first, other) if one.claims is not None]
+
+    def all_changes(report: Report) -> Mending | None:
+        changes = [change for one in (first, other) if (change := one.change(report)) is not None]
+        return reduce(Mending.with_all_of, changes) if changes else None
+
     return first._replace(
         at_stake_ns=first.at_stake_ns + other.at_stake_ns,
         text=f"{first.text} The same cause: {text}",
         names=(*first.names, *other.names),
         at_most=False,
-        mending=partial(_all_changes, found=(first, other)),
+        mending=all_changes,
         claims=pl.concat(claims) if claims else None,
     )
-
-
-def _all_changes(report: Report, found: Sequence[Finding]) -> Mending | None:
-    changes = [change for one in found if (change := one.change(report)) is not None]
-    return reduce(Mending.with_all_of, changes) if changes else None
 
 
 def _of_left(one: Finding, claims: pl.DataFrame, left: pl.DataFrame) -> Finding | None:
@@ -161,9 +160,8 @@ def with_replays(report: Report, found: Sequence[Finding], most: int) -> list[Fi
     """The findings on a report's window with what a replay says that each remedy gains.
 
     Where specific ones gain less together than one by one, none is told of more than it gains on top of those that gain
-    more; no general one of more than it gains on top of all specific ones, and none that others claim a part of, on top
-    of those whose time is their own. None is replayed of a report with more
-    than `most` operations and calls, whose replays would take long.
+    more; no general one of more than on top of all specific ones, and none that others claim a part of, on top of those
+    whose time is their own. None is replayed of a report with more than `most` operations and calls.
     """
     least, replayable = least_worth_saying(report), operations(report).height + report.kind("api").height <= most
     gains: dict[int, _Gains] = {}

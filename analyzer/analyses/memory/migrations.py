@@ -90,12 +90,10 @@ def _first_match(label: pl.Expr, words: dict[str, str]) -> pl.Expr:
 def _ends(report: Report, moved: pl.DataFrame) -> pl.DataFrame:
     """Adds origin and place to `moved`; copies between devices use the process' own device numbers."""
     ordinals = report.processes.select("process_id", "cuda_ordinal", "device").drop_nulls()
+    ordinals = ordinals.unique(["process_id", "cuda_ordinal"], keep="first")
     placed = moved
     for end in ("source", "target"):
-        named = ordinals.select(
-            "process_id", pl.col("cuda_ordinal").alias(f"{end}_device"), pl.col("device").alias(end)
-        )
-        named = named.unique(["process_id", f"{end}_device"], keep="first")
+        named = ordinals.rename({"cuda_ordinal": f"{end}_device", "device": end})
         placed = placed.join(named, on=["process_id", f"{end}_device"], how="left", maintain_order="left")
     to_host, to_device, device = pl.col("way") == "to host", pl.col("way") == "to device", pl.col("device")
     return placed.with_columns(
@@ -171,21 +169,15 @@ PARTS_AT_ONCE: Final = 1 << 22
 
 
 class Pages(NamedTuple):
-    """The effect of the copies of :func:`moves` on the memory that they moved.
+    """The effect of the copies of :func:`moves` on the memory that they moved."""
 
-    Attributes:
-        again: For each copy, its bytes that had moved to the same place before, in scope; columns event_id,
-            again_bytes.
-        pieces: The address ranges that moved, split wherever a copy begins or ends; columns process_id, start and end
-            (addresses), round_trips, and on_device_ns: start of the first copy to a device, null without one. The round
-            trips of a piece are half of its returns to where it had been before its last move, rounded up.
-        unasked: For each device, the maximum number of round trips of a page that ended with a copy which nobody
-            requested (page fault or eviction); columns device, trips. Of a page, returns to one place are counted, at
-            the place with most; devices without any are omitted.
-    """
-
-    again: pl.DataFrame
+    again: pl.DataFrame  # bytes of each copy that had moved to the same place before, in scope: event_id, again_bytes
+    #: The address ranges that moved, split wherever a copy begins or ends: process_id, start and end (addresses),
+    #: round_trips (half of its returns to where it had been before its last move, rounded up), and on_device_ns, the
+    #: start of the first copy to a device.
     pieces: pl.DataFrame
+    #: For each device, the most round trips of a page that ended with a copy which nobody requested (page fault or
+    #: eviction), of returns to one place: device, trips; none of devices without any.
     unasked: pl.DataFrame
 
 

@@ -1,8 +1,4 @@
-"""Rules: each detects one kind of problem and estimates its cost.
-
-A rule is a :class:`Rule` in a module here, a decorated function, which :mod:`kanalyze.analyses.findings.findings`
-finds. A rule claims only what the report's rows show, and never more time than the ledger's buckets hold.
-"""
+"""Rules: each detects one kind of problem and estimates its cost, no more than the ledger's buckets hold."""
 
 from __future__ import annotations
 
@@ -31,8 +27,6 @@ ACTION_LONGEST: Final = 76
 _NAME: Final = 20
 _NAME_SHORTEST: Final = 8
 
-_CLAUSE: Final = r"(?<=\w)[.:;](?=\s|$)"  # where a sentence may end, so that what comes before can stand alone
-
 #: Parts of a sentence that no cut may divide: escaped braces, placeholders, single characters.
 _PARTS: Final = re.compile(r"\{\{|\}\}|\{\d+\}|.", re.DOTALL)
 
@@ -47,69 +41,37 @@ def literal(text: str) -> str:
 
 
 class Finding(NamedTuple):
-    """One finding, with its evidence.
+    """One finding, with its evidence; texts have names of the program escaped with :func:`literal`."""
 
-    Attributes:
-        rule: Stable name of the kind of finding.
-        device: The GPU to whose window `at_stake_ns` refers.
-        at_stake_ns: The time in that window that the problem takes, in ns.
-        text: One sentence with the evidence; ``{0}``, ``{1}``… stand for `names`; all other names of the program are
-            escaped with :func:`literal`.
-        names: Full kernel names of the sentence; a renderer may shorten them.
-        remedy: What to do about it, one sentence.
-        table: The table with the rows behind it, for ``kanalyze show``.
-        headline: The trouble in at most :data:`HEADLINE_LONGEST` characters, for a page that has a line for it; with
-            placeholders and escapes as `text`. If empty, :attr:`brief` cuts it from `text`.
-        action: What to do in at most :data:`ACTION_LONGEST` characters, as code or a command where that says it. If
-            empty, :attr:`brief` cuts it from `remedy`.
-        where: The range, operator or line of code that it lies in, or most of it, escaped as `text`; empty if unknown.
-        at_most: Whether no way to mend it can gain more than `at_stake_ns`; if not, that is what the trouble takes as
-            far as the report shows it, and mending it may gain more.
-        mending: What the remedy changes in the report, or a function of the report that says so; None, also of the
-            function, where it cannot be put so or the report does not tell enough.
-        replayed_ns: What the window gets shorter by without the profiler, by a replay with that change; None where none
-            was made.
-        replayed_low_ns: The least that it gets shorter by, by what is not known of the host's time and of lags.
-        replayed_high_ns: The most.
-        vague: Whether it says what the ledger says, without a cause of its own.
-        shortens: Whether its remedy makes kernels shorter and nothing else, which gains little while the device waits
-            for the host.
-        claims: The time of the device that it explains, idle or busy: start, end (ns), rows in any order that may
-            overlap. What a more specific finding claims is not told again by a less specific one. None where it claims
-            no time of its own.
-        general: Whether its remedy helps whatever the cause, such as a CUDA graph: it is told of what the specific
-            findings leave.
-        curtailed: Whether others claim more than a hundredth of its time: its gain is told on top of theirs.
-        retold: The finding on a part of its claims (start, end, a span set), or None; where there is no such function,
-            the same part of `at_stake_ns` is at stake.
-        unmended_ns: What that window takes without the profiler and without the remedy, by the same replay.
-        line: The line of the program that most of what it claims comes from, escaped as `text`; empty if unknown. No
-            rule gives it.
-    """
-
-    rule: str
-    device: int
-    at_stake_ns: int
-    text: str
-    remedy: str
-    table: str
-    names: tuple[str, ...] = ()
-    headline: str = ""
-    action: str = ""
-    where: str = ""
-    at_most: bool = False
+    rule: str  # stable name of the kind of finding
+    device: int  # the GPU to whose window `at_stake_ns` refers
+    at_stake_ns: int  # the time in that window that the problem takes
+    text: str  # one sentence with the evidence; ``{0}``, ``{1}``… stand for `names`
+    remedy: str  # what to do about it, one sentence
+    table: str  # the table with the rows behind it, for ``kanalyze show``
+    names: tuple[str, ...] = ()  # full kernel names of the sentence; a renderer may shorten them
+    headline: str = ""  # the trouble in at most :data:`HEADLINE_LONGEST` characters, with placeholders as `text`
+    action: str = ""  # what to do in at most :data:`ACTION_LONGEST` characters, as code or a command if that says it
+    where: str = ""  # the range, operator or line of code that it lies in, or most of it; empty if unknown
+    at_most: bool = False  # whether no way to mend it can gain more than `at_stake_ns`
+    #: What the remedy changes in the report, or a function of it that says so; None where that is not known.
     mending: Mending | Callable[[Report], Mending | None] | None = None
+    #: What the window gets shorter by without the profiler, by a replay with that change, if one was made; and the
+    #: least and the most, by what is not known of the host's time and of lags.
     replayed_ns: int | None = None
     replayed_low_ns: int | None = None
     replayed_high_ns: int | None = None
-    vague: bool = False
-    shortens: bool = False
+    vague: bool = False  # whether it says what the ledger says, without a cause of its own
+    shortens: bool = False  # whether its remedy only makes kernels shorter: little while the device waits for the host
+    #: The time of the device that it explains, idle or busy: start, end (ns), rows in any order that may overlap. No
+    #: less specific finding tells it again. None for no time of its own.
     claims: pl.DataFrame | None = None
-    general: bool = False
-    curtailed: bool = False
+    general: bool = False  # whether its remedy helps whatever the cause: it is told of what the specific ones leave
+    curtailed: bool = False  # whether others claim more than a hundredth of its time: its gain is on top of theirs
+    #: The finding on a part of its claims (a span set), or None; else the same part of `at_stake_ns` is at stake.
     retold: Callable[[pl.DataFrame], Finding | None] | None = None
-    unmended_ns: int | None = None
-    line: str = ""
+    unmended_ns: int | None = None  # what that window takes without profiler and remedy, by the same replay
+    line: str = ""  # the line of the program that most of what it claims comes from; no rule gives it
 
     def change(self, report: Report) -> Mending | None:
         """What the remedy changes in the report; None where that is not known."""
@@ -137,11 +99,8 @@ class Finding(NamedTuple):
 
     @property
     def brief(self) -> Finding:
-        """The finding with a headline and an action."""
-        return self._replace(
-            headline=_fitted(self.headline) if self.headline else _cut(self.text, HEADLINE_LONGEST),
-            action=self.action or _cut(self.remedy, ACTION_LONGEST),
-        )
+        """The finding with a headline that fits its line."""
+        return self._replace(headline=_fitted(self.headline))
 
 
 #: What rules give, one by one; None says nothing.
@@ -204,24 +163,10 @@ def _fitted(headline: str) -> str:
     words = [_PARTS.findall(word) for word in headline.split(" ")]
     at = max(range(len(words)), key=lambda one: len(words[one]))
     kept = len(words[at]) - (len(parts) - HEADLINE_LONGEST) - 1
-    if len(parts) <= HEADLINE_LONGEST or len(words[at]) < _NAME:
-        return headline if len(parts) <= ACTION_LONGEST else _end(parts, HEADLINE_LONGEST)
-    if kept < _NAME_SHORTEST:
-        return _end(parts, HEADLINE_LONGEST)
+    if len(parts) <= HEADLINE_LONGEST or (len(words[at]) < _NAME and len(parts) <= ACTION_LONGEST):
+        return headline
+    if len(words[at]) < _NAME or kept < _NAME_SHORTEST:  # its beginning, up to a word
+        start = "".join(parts[: HEADLINE_LONGEST - 1])
+        return f"{start.rpartition(' ')[0] or start}…"
     words[at] = [*words[at][: kept - kept // 2], "…", *words[at][len(words[at]) - kept // 2 :]]
     return " ".join("".join(word) for word in words)
-
-
-def _cut(text: str, longest: int) -> str:
-    """The first clause of `text`, cut between words if longer than `longest`."""
-    clause = re.split(_CLAUSE, text, maxsplit=1)[0]
-    parts = _PARTS.findall(clause)
-    if len(parts) <= longest:
-        return clause
-    return _end(parts, longest)
-
-
-def _end(parts: list[str], longest: int) -> str:
-    """The beginning of a text of too many parts, up to a word."""
-    start = "".join(parts[: longest - 1])
-    return f"{start.rpartition(' ')[0] or start}…"

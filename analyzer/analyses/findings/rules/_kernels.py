@@ -23,7 +23,7 @@ from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD, of_thread
 from kanalyze.columns import as_of, gathered, in_order, parts_by, positions, sure
 from kanalyze.decoder.decode import decode
-from kanalyze.decoder.fields import KernelName
+from kanalyze.decoder.fields import TENSOR_TYPES, KernelName
 from kanalyze.report import Report
 from kanalyze.units import percent
 
@@ -38,6 +38,9 @@ _FIELDS: Final = (
     *("family", "library", "operation", "function", "functor", "direction", "layout", "arch"),
     *("output_type", "accumulator_type"),
 )
+
+#: Types of tensor cores among those of inputs.
+TENSOR_TYPED: Final = INPUTS.str.contains(rf"(?:^|/)(?:{'|'.join(TENSOR_TYPES)})(?:/|$)")
 
 #: Kernels that torch.compile made, and conversions of images by cuDNN, which are not in channels_last then.
 COMPILED_KERNELS: Final = LIBRARY == "inductor"

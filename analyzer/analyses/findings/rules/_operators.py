@@ -1,9 +1,7 @@
 """Host time chosen by operators, what of the report lies in it, and findings on that; copies of the program.
 
 A rule on host time chooses operators, calls or functions, asks what lies :func:`within` their time, and gives a row of
-words (``Told``) to :func:`on_time`. A page of a capture is of the report of nsys, whose trace has the operators:
-an interval of the trace is placed between the launches that both have, and the launches in it are those that are
-aligned with the trace's.
+words (``Told``) to :func:`on_time`. Intervals of the trace beside a report are placed between launches that both have.
 """
 
 from __future__ import annotations
@@ -107,9 +105,8 @@ def own_within(report: Report, spans: pl.DataFrame) -> Within:
 def _placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     """The `spans` of the trace beside the report as time of the report, joined by thread.
 
-    That is, in proportion, what lies between two launches that follow each other in both, and the launches whose
-    partners begin in a span. Of a trace of a few of the steps it is the time that it names, in every step, and the
-    launches of which most in the same surroundings there begin in one.
+    In proportion, what lies between two launches that follow each other in both, and launches whose partners begin in a
+    span. Of a trace of few steps the time that it names, and launches of which most in the same surroundings do so.
     """
     known, threads = host_names(report), parts_by(spans, THREAD)
     found = [placed(report, spans) if known.recurring else spans.clear()]
@@ -162,8 +159,8 @@ _LAUNCHED: Final = ("launches", "to_host", "to_device", "to_host_bytes", "to_dev
 def outermost(report: Report) -> pl.DataFrame:
     """The :func:`operators` of PyTorch that are in no other one of these, with what they launch.
 
-    Further columns: launches (number of operations), to_host and to_device (number of copies), to_host_bytes,
-    to_device_bytes, and aside (whether a loader, an optimizer or a compiler is around it).
+    That is the numbers of operations (launches) and of copies (to_host, to_device) with their bytes, and whether they
+    are `aside`: in a loader, an optimizer or a compiler.
     """
     every = operators(report).filter(pl.col("name").str.starts_with("aten::"))
     top = every.filter(pl.col("row") >= pl.col("stop").cum_max().shift(1, fill_value=0))
@@ -258,11 +255,10 @@ def on_time(
     text: str,
     mending: Mending | Callable[[Report], Mending | None] | None = None,
 ) -> Findings:
-    """At most one finding per device on some time of the host, and what lies in it.
+    """At most one finding per device on some time of the host, and what lies in it; by default, all of it is gone.
 
     In a window of iterations there are as many spans of it as half of these at least, or they fill half of the window.
-    At stake is the time in which the device idles in them, or works for them, with which `text` goes on. By default,
-    all of it is gone.
+    At stake is the time in which the device idles in them, or works for them, with which `text` goes on.
     """
     least, number = least_worth_saying(report), inside.host.height
     work = exclusive_operations(report).filter(pl.col("row").is_in(inside.mending.gone.implode()))
@@ -284,10 +280,7 @@ _LARGE_BLOCKS: Final = ("gemm", "conv", "attention")
 
 
 def filling(report: Report, work: pl.DataFrame) -> pl.DataFrame:
-    """Adds to operations (name and :data:`SHAPE`) `layer`, whether a kernel is one of layers with weights, and `part`.
-
-    That is the part of the GPU that its blocks fill, 1 where it is unknown.
-    """
+    """Adds to operations whether each is a kernel of a `layer` with weights, and what `part` of the GPU it fills."""
     known = report.devices.select("sm_count", "max_warps_per_sm", "threads_per_warp").drop_nulls()
     processors, warps, threads = known.row(0) if known.height else (1, 1, 1)
     layer = decoded_as(work, FAMILY.is_in(_LARGE_BLOCKS)).alias("layer")

@@ -1,8 +1,4 @@
-"""Wording that findings share: figures per iteration, PyTorch or CUDA, calls in the user's words, places in programs.
-
-A finding on a window of iterations (:class:`kanalyze.window.Window`) tells its times and counts as an average per
-iteration, as a user counts them: "1,184 kernels a step". In any other window it tells totals.
-"""
+"""Wording that findings share: figures per iteration, calls in the user's words, places in programs."""
 
 from __future__ import annotations
 
@@ -145,11 +141,7 @@ _BY_WORLD: Final = {PYTORCH: TRITON, JAX: LIBRARY}
 
 
 def written_with(report: Report, name: str) -> str:
-    """Origin of a kernel: a library, torch.compile, CUDA, or most likely Triton.
-
-    In a program of PyTorch most names without a signature are those of Triton, and in one of JAX of XLA: CUDA C++ has
-    them for ``extern "C"``.
-    """
+    """Origin of a kernel: a library, torch.compile, CUDA, or Triton, whose names have no signature in PyTorch."""
     said = decode(name)
     if said.library is not None:
         return COMPILED if said.library == "inductor" else LIBRARY
@@ -157,10 +149,7 @@ def written_with(report: Report, name: str) -> str:
 
 
 def phase(culprit: str) -> str:
-    """Host time between two calls of CUDA in the user's words: ``between launches``, ``after waits for the GPU``.
-
-    `culprit` is that of the table `culprits`; any other stays as it is.
-    """
+    """A culprit in the user's words: ``between launches``, ``after waits for the GPU``; others stay as they are."""
     calls = re.fullmatch(r"(?:between (\S+) and|after (\S+)|before) ?(\S+)?", culprit)
     if calls is None:
         return culprit
@@ -224,8 +213,8 @@ _PRINTS: Final = r"torch/_tensor_str\.py\("
 def sites(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     """Surroundings of each of `points` (process_id, thread_id, at): one text, or null, in each column.
 
-    Columns: operator (the outermost of PyTorch's own, with what users write for it), function (the program's innermost
-    Python function), range (the innermost one; null for steps of the framework's profiler and ranges of libraries).
+    operator: the outermost of PyTorch's own, with what users write for it; function: the program's innermost one in
+    Python; range: the innermost one, without steps of the framework's profiler and ranges of libraries.
     """
     numbered = points.select(*THREAD, "at").with_row_index("point")
     ranges = gathered(range_names(report), ranges_at(report, points)).cast(pl.String).alias("range")
@@ -237,10 +226,7 @@ def sites(report: Report, points: pl.DataFrame) -> pl.DataFrame:
 
 
 def sites_of_launches(report: Report, points: pl.DataFrame) -> pl.DataFrame:
-    """The :func:`sites` of `points`, each within or right after a launch; of a capture those in its trace as well.
-
-    Where the report itself names no operator or function, the trace may, by the launch that is the same there.
-    """
+    """The :func:`sites` of `points`, each within or right after a launch, or those of the same launch in the trace."""
     own = sites(report, points)
     trace = report.beside()
     if trace is None or not own.select(pl.all_horizontal(pl.col("operator", "function").is_null().all())).item():
@@ -255,10 +241,7 @@ def site_text() -> pl.Expr:
 
 
 def main_site(report: Report, points: pl.DataFrame) -> str:
-    """The site of at least half of `points` (process_id, thread_id, at), escaped for a sentence; empty if none.
-
-    That is a line of the program, or lines close to each other, where the capture has them.
-    """
+    """The site, or the lines if recorded, of at least half of `points` (process_id, thread_id, at); empty if none."""
     if source_lines(report).height:
         each = place_at(report, points).alias("place").to_frame().group_by("place").agg(ns=pl.len())
         return literal(lines_of_most(report, each))
@@ -319,8 +302,7 @@ _ENOUGH: Final = 1 << 13
 def place_of(report: Report, rows: pl.Series) -> str:
     """The place of most time of some operations (rows) in scope, escaped for a sentence; empty if none.
 
-    That is the function of the program around their launches, where Python's stacks were recorded, or else the
-    innermost range or annotation, profiler steps aside.
+    That is the function of the program around their launches, where stacks were recorded, or else the innermost range.
     """
     if "api" not in report.kinds:
         return ""
@@ -341,10 +323,7 @@ def launch_before(report: Report, points: pl.DataFrame) -> pl.Series:
 
 
 def operator_of(report: Report, chosen: pl.Expr) -> str:
-    """The outermost operator of most time of the `chosen` rows of ``exclusive_operations``; empty without operators.
-
-    Outermost within annotations and functions of Python: autograd's own operators are around what backward does.
-    """
+    """The outermost operator of most time of the `chosen` rows of ``exclusive_operations``; empty without operators."""
     if "op" not in report.kinds:
         return ""
     work, tree = launched_work(report).filter(chosen), host_tree(report)
@@ -397,11 +376,7 @@ def _asked(finding: Finding) -> bool:
 
 
 def line_of(report: Report, finding: Finding) -> str:
-    """The line with at least half of the time that a finding claims, as ``model.py:41``.
-
-    Where none has half it is the costliest lines of one function that have it together, if they are close to each
-    other: ``model.py:41-43``. Else it is empty.
-    """
+    """The line with at least half of the time that a finding claims, or lines: ``model.py:41-43``; empty for none."""
     pieces, ns = claimed(report, finding), pl.col("ns").sum()
     own = pieces.filter("own")
     told = own if own.select(ns).item() >= _OWN * pieces.select(ns).item() else pieces

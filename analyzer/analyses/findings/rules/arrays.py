@@ -11,35 +11,12 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, operations
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal
-from kanalyze.analyses.findings.rules._kernels import (
-    FAMILY,
-    calls_within,
-    host_of,
-    is_inside,
-    kernels_that,
-    merged,
-    nothing_within,
-    with_decoded,
-    without,
-)
-from kanalyze.analyses.findings.rules._kernels import LIBRARY as LIBRARY_NAME
-from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, TO_DEVICE, TO_HOST, filling
-from kanalyze.analyses.findings.rules._telling import (
-    COMPILED,
-    FEWEST,
-    LIBRARY,
-    OFTEN,
-    by_device,
-    changes,
-    fewest_in,
-    idle_in,
-    in_pytorch,
-    launch_before,
-    on_idle,
-    per_iteration,
-    place_of,
-    written_with,
-)
+from kanalyze.analyses.findings.rules import _kernels as on_gpu
+from kanalyze.analyses.findings.rules import _operators as on_host
+from kanalyze.analyses.findings.rules import _telling as say
+from kanalyze.analyses.findings.rules._kernels import FAMILY, LIBRARY
+from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, TO_DEVICE, TO_HOST
+from kanalyze.analyses.findings.rules._telling import COMPILED, FEWEST, OFTEN
 from kanalyze.analyses.host._call_kinds import (
     CUPY,
     JAX,
@@ -94,7 +71,7 @@ _PARTS: Final = Told(
     "repeated-work",
     "The same {kernels} run for one slice after the other",
     "whole arrays in place of slices in a loop: x.sum(axis=1, keepdims=True)",
-    ("Let the loop's index be a dimension of the arrays: axis= and keepdims=True of reductions, broadcasting, einsum."),
+    "Let the loop's index be a dimension of the arrays: axis= and keepdims=True of reductions, broadcasting, einsum.",
     "kernels",
 )
 
@@ -112,8 +89,9 @@ _ACTIONS: Final = {
 @Rule
 def host_grid_loop(report: Report) -> Findings:
     """At most one finding per device, on all loops together: of array libraries ``repeated-work``."""
-    every = (_looped(report, device, own) for device, own in by_device(_loops(report)))
-    yield from (one for one in every if one.at_stake_ns > 0)
+    for device, own in say.by_device(_loops(report)):
+        one = _looped(report, device, own)
+        yield one if one.at_stake_ns > 0 else None
 
 
 def _looped(report: Report, device: int, own: pl.DataFrame) -> Finding:
@@ -123,14 +101,14 @@ def _looped(report: Report, device: int, own: pl.DataFrame) -> Finding:
     name, blocks = str(most[0]), plural(int(most[2]), "block")
     usual = int(own.group_by("period").len().sort("len", "period").item(-1, "period"))
     what = "One kernel is" if usual == 1 else f"{count(usual)} kernels are"
-    launches = per_iteration(report).plural(own.height, "launch")
+    launches = say.per_iteration(report).plural(own.height, "launch")
     library = _of_library(report, name)
     told = _PARTS if library and world(report) in _ARRAYS else _GRID
     if told == _GRID and not (library and world(report) == CUDA):
         told = told._replace(action=spoken(report, _ACTIONS, _ACTIONS[PYTHON]))
     spans = own.group_by("run").agg(pl.col("start").min(), pl.col("end").max()).select("start", "end")
     # each kernel of a loop is launched once, and the host does nothing else in it
-    change = merged(_joined(own))._replace(host=host_of(own, "run"))
+    change = on_gpu.merged(_joined(own))._replace(host=on_gpu.host_of(own, "run"))
     return told.of(launches=launches, blocks=blocks, kernels=plural(usual, "kernel")).finding(
         device,
         f"{what} launched over and over with nothing else between: {launches} in {plural(len(turns), 'loop')} of up to "
@@ -140,13 +118,13 @@ def _looped(report: Report, device: int, own: pl.DataFrame) -> Finding:
         spans,
         intervals.length(intervals.union(spans)) - merged_ns,
         names=(name,),
-        where=place_of(report, own.get_column("row")),
+        where=say.place_of(report, own.get_column("row")),
         mending=change,
     )
 
 
 def _of_library(report: Report, name: str) -> bool:
-    return written_with(report, name) in (LIBRARY, COMPILED)
+    return say.written_with(report, name) in (say.LIBRARY, COMPILED)
 
 
 def _joined(own: pl.DataFrame) -> pl.DataFrame:
@@ -163,10 +141,7 @@ _OF_LOOPS: Final = (*_STREAM, "row", "name", "start", "end", "dur_ns", "call_sta
 
 @once_per_report
 def _loops(report: Report) -> pl.DataFrame:
-    """Kernels in such loops, with the copies between arrays in them, and device, run, place (in the turn) and period.
-
-    Columns besides: row, kind, name, start, end, dur_ns, blocks, threads (of a block), sms (of the device).
-    """
+    """Kernels in such loops, with the copies between arrays in them, and run, place (in the turn) and period."""
     arrays = world(report) in _ARRAYS
     work = exclusive_operations(report, "stream", "call_row", "call_start", "shape", *SHAPE)
     alone = pl.col("call_row").is_not_null() & (pl.len().over("call_row") == 1)  # not those of a graph
@@ -192,7 +167,7 @@ def _of_period(line: pl.DataFrame, period: int) -> pl.DataFrame:
     """Kernels in a row of which each is the same as `period` before: with run, place (in a turn) and period."""
     alike = [pl.col(key).eq_missing(pl.col(key).shift(period).over(_STREAM)) for key in ("name", "shape")]
     told = line.with_columns(same=pl.all_horizontal("kernel", *alike).fill_null(value=False))
-    runs = told.with_columns(run=changes(("same", *_STREAM)).cum_sum().cast(pl.UInt32)).filter("same")
+    runs = told.with_columns(run=say.changes(("same", *_STREAM)).cum_sum().cast(pl.UInt32)).filter("same")
     long = runs.with_columns(place=pl.int_range(pl.len()).over("run") % period, period=pl.lit(period))
     return long.filter(pl.len().over("run") >= (_TURNS - 1) * period)
 
@@ -205,7 +180,7 @@ def _is_loop(report: Report, own: pl.DataFrame) -> bool:
     most = pl.col("sms") - 1 if arrays else pl.min_horizontal(_OWN[1], pl.col("sms") - 1)
     small = own.select((pl.col("blocks") <= most).all()).item() and others
     long = int(own.item(0, "period")) > _OWN[0] and not arrays
-    if not small or long or world(report) == JAX or (in_pytorch(report) and all(others)):
+    if not small or long or world(report) == JAX or (say.in_pytorch(report) and all(others)):
         return False
     inside = pl.col("start").is_between(own.get_column("call_start").min(), own.get_column("call_start").max())
     waits = blocking_calls(report).filter(pl.col("scope").is_in(WAITING) & inside)
@@ -234,8 +209,8 @@ _CHAINS: Final = Told(
 @Rule
 def array_chains(report: Report) -> Findings:
     """One finding per device on elementwise operations of CuPy that follow each other on arrays of one size."""
-    per = per_iteration(report)
-    for device, chains in by_device(_chains(report)) if world(report) == CUPY else ():
+    per = say.per_iteration(report)
+    for device, chains in say.by_device(_chains(report)) if world(report) == CUPY else ():
         groups, took = chains.unique("group"), total(chains, "dur_ns")
         merged_ns, kernels = total(groups, "merged_ns"), per.plural(chains.height, "elementwise kernel")
         if took - merged_ns < _WORTH * total(exclusive_operations(report), "exclusive_ns"):
@@ -247,8 +222,8 @@ def array_chains(report: Report) -> Findings:
             f"about {per.time(merged_ns)}.",
             chains.select("start", "end"),
             took - merged_ns,
-            where=place_of(report, chains.get_column("row")),
-            mending=merged(chains),
+            where=say.place_of(report, chains.get_column("row")),
+            mending=on_gpu.merged(chains),
             general=True,
             shortens=True,
         )
@@ -257,8 +232,8 @@ def array_chains(report: Report) -> Findings:
 def _chains(report: Report) -> pl.DataFrame:
     """Kernels of such chains: device, group, row, start, end, dur_ns, kept, merged_ns and many (of the chain)."""
     work = exclusive_operations(report, "stream", *SHAPE).sort(*_STREAM, "start")
-    line = with_decoded(work, chains=(LIBRARY_NAME == "cupy") & FAMILY.is_in(["elementwise", "copy"]))
-    line = line.with_columns(group=changes((*_STREAM, *SHAPE, "chains")).cum_sum()).filter("chains")
+    line = on_gpu.with_decoded(work, chains=(LIBRARY == "cupy") & FAMILY.is_in(["elementwise", "copy"]))
+    line = line.with_columns(group=say.changes((*_STREAM, *SHAPE, "chains")).cum_sum()).filter("chains")
     many, most = pl.len().over("group"), pl.col("dur_ns").max().over("group")
     others = many.cast(pl.Int64) - 1
     more = others.clip(upper_bound=_FIRST) + (others - _FIRST).clip(lower_bound=0) / 2
@@ -280,7 +255,7 @@ def double_arrays(report: Report) -> Findings:
     if world(report) == CUPY:
         function = pl.col("function")
         doubles = function.is_in([*_on_wide_arrays(report)]) | function.str.contains(_DOUBLE)
-        for work in kernels_that(report, doubles, _WORTH):
+        for work in on_gpu.kernels_that(report, doubles, _WORTH):
             yield work.finding(
                 "float64",
                 f"{work.many('kernel')} of CuPy compute in float64 (most {{0}}): {work.took}. NumPy's arrays and "
@@ -297,14 +272,11 @@ def double_arrays(report: Report) -> Findings:
 
 @once_per_process
 def _on_wide_arrays(report: Report) -> set[str]:
-    """Kernels with a thread for each element of arrays that were copied to the GPU with 8 bytes for each.
-
-    Only where another kernel says that it reduces doubles: other types have 8 bytes, too.
-    """
+    """Kernels with a thread for each element of arrays that were copied to the GPU with 8 bytes for each."""
     work = operations(report, "size_bytes", *SHAPE)
     kernels = work.filter(pl.col("kind") == "kernel")
     if not kernels.get_column("name").unique().cast(pl.String).str.contains(_REDUCES_DOUBLES).any():
-        return set()
+        return set()  # other types have 8 bytes, too
     copied = work.filter(pl.col("detail").cast(pl.String) == TO_DEVICE).select(bytes=pl.col("size_bytes") // 8)
     block = pl.col("block_x").cast(pl.Int64)
     sizes = kernels.select("name", block=block, elements=block * pl.col("grid_x")).unique()
@@ -338,7 +310,7 @@ def _modules(report: Report) -> pl.DataFrame:
 
 def _idle_in(report: Report, spans: pl.DataFrame) -> dict[int, pl.DataFrame]:
     """The idle time of each device in `spans`, whatever thread launched what ends it."""
-    return {device: idle_in(report, device, spans) for device in idle_spans(report)}
+    return {device: say.idle_in(report, device, spans) for device in idle_spans(report)}
 
 
 @once_per_report
@@ -374,17 +346,14 @@ _IN_TURN: Final = Told(
 
 @once_per_report
 def _in_turn(report: Report) -> pl.DataFrame:
-    """Calls of a module in a row, for parts that are taken before each, whose results are put together after the last.
-
-    Columns: process_id, thread_id, start (the end of the module before), end, module, run.
-    """
+    """Calls of a module in a row, for parts that are taken before each, whose results are put together at the end."""
     runs = intervals.overlapping(_modules(report).filter(pl.col("what") == _RUNS), report.scope.sides)
     takes, at_once = (pl.col("module").str.contains(pattern) for pattern in (_TAKES, _TAKES_ALL))
     line = runs.with_columns(taken=takes.cum_sum().over(THREAD), taken_at_once=at_once.cum_sum().over(THREAD))
     more = {name: pl.col(name) > pl.col(name).shift(1).over(THREAD) for name in ("taken", "taken_at_once")}
     calls = line.filter(~takes).with_columns(column.fill_null(value=False).alias(name) for name, column in more.items())
     calls = calls.with_columns(
-        run=changes((*THREAD, "module")).cum_sum(),
+        run=say.changes((*THREAD, "module")).cum_sum(),
         put=pl.col("module").shift(-1).over(THREAD).str.contains(_PUTS).fill_null(value=False),
         start=pl.coalesce(pl.col("end").shift(1).over(THREAD), "start"),
     )
@@ -397,20 +366,22 @@ def _in_turn(report: Report) -> pl.DataFrame:
 @Rule
 def called_in_turn(report: Report) -> Findings:
     """One finding per device on which functions under ``jax.jit`` are called for one part after the other."""
-    if (own := _in_turn(report)).height < fewest_in(report):
+    if (own := _in_turn(report)).height < say.fewest_in(report):
         return
     turns = own.with_row_index("turn").rename({"start": "since", "end": "until"})
     work = exclusive_operations(report, *SHAPE, "call_start", "thread_id").sort("call_start", "start")
     inside = nearest(work, turns, ("call_start", "since"), THREAD).filter(pl.col("call_start") < pl.col("until"))
-    inside = filling(report, inside.with_columns(place=pl.int_range(pl.len()).over("turn")))
+    inside = on_host.filling(report, inside.with_columns(place=pl.int_range(pl.len()).over("turn")))
     keys, dur_ns = ("run", "place", "name", "device"), pl.col("dur_ns")
     all_ns = pl.max_horizontal(dur_ns.max().over(keys), (dur_ns * pl.col("part")).sum().over(keys).cast(pl.Int64))
     groups = inside.with_columns(group=pl.struct(keys).hash(), kept=pl.lit(1), merged_ns=all_ns)
     spared = own.filter(~pl.col("run").is_first_distinct())
-    calls = calls_within(report, spared)
+    calls = on_gpu.calls_within(report, spared)
     launching = report.kind("api").get_column("name").gather(calls).is_in(names_that(report, is_launch_name))
-    change = merged(groups)._replace(calls=calls.filter(~launching), host=spared.select("process_id", "start", "end"))
-    many = per_iteration(report).plural(own.height, "time")
+    change = on_gpu.merged(groups)._replace(
+        calls=calls.filter(~launching), host=spared.select("process_id", "start", "end")
+    )
+    many = say.per_iteration(report).plural(own.height, "time")
     module = literal(own.group_by("module").len().sort("len", "module").item(-1, "module"))
     told = _IN_TURN.of(module=module, many=many)
     for device, idle in _idle_in(report, own).items():
@@ -419,8 +390,8 @@ def called_in_turn(report: Report) -> Findings:
         yield told.finding(
             device,
             f"{module} is called {many}, each for a part that is taken right before, and the results are put together: "
-            f"GPU {device} idles or works for that for {per_iteration(report).time(intervals.length(claims))}. At once "
-            "they are one call, whose kernels fill the GPU.",
+            f"GPU {device} idles or works for that for {say.per_iteration(report).time(intervals.length(claims))}. At "
+            "once they are one call, whose kernels fill the GPU.",
             claims,
             mending=change,
         )
@@ -430,10 +401,10 @@ def called_in_turn(report: Report) -> Findings:
 def not_jitted(report: Report) -> Findings:
     """At most one finding per device on all operations that run one by one, but for what takes parts for calls."""
     single = _one_by_one(report)
-    single = single.filter(~is_inside(single.select(*THREAD, at="start"), _in_turn(report)))
-    if single.height < fewest_in(report) or single.get_column("module").n_unique() < _DIFFERENT:
+    single = single.filter(~on_gpu.is_inside(single.select(*THREAD, at="start"), _in_turn(report)))
+    if single.height < say.fewest_in(report) or single.get_column("module").n_unique() < _DIFFERENT:
         return
-    many = per_iteration(report).plural(single.height, "operation")
+    many = say.per_iteration(report).plural(single.height, "operation")
     spans = single.select(*THREAD, start="since", end="end")
     often = single.group_by("module").len().sort("len", "module", descending=[True, False])
     named = ", ".join(literal(name) for name in often.get_column("module").head(_DIFFERENT))
@@ -447,7 +418,7 @@ def not_jitted(report: Report) -> Findings:
         f"{many} of JAX run one by one, each as a module of its own (most {named}): IDLES while the host dispatches "
         "them. Under jax.jit XLA makes one module of them, and fuses what is elementwise.",
     )
-    yield from on_idle(report, _idle_in(report, spans), told, partial(_jitted, report, spans))
+    yield from say.on_idle(report, _idle_in(report, spans), told, partial(_jitted, report, spans))
 
 
 _CONSTANT_BYTES: Final = 64  # numbers of the program, which are part of a compiled module
@@ -455,15 +426,13 @@ _CONSTANT_BYTES: Final = 64  # numbers of the program, which are part of a compi
 
 def _jitted(report: Report, spans: pl.DataFrame, device: int) -> Mending:
     """Host time is gone, kernels from product to product are as few as their reductions, what is left is in graphs."""
-    fused, calls = merged(_fusible(report, device)), calls_within(report, spans)
+    fused, calls = on_gpu.merged(_fusible(report, device)), on_gpu.calls_within(report, spans)
     names = report.kind("api").get_column("name").gather(calls)
-    constants = operations(report, "size_bytes", "call_row").filter(
-        (pl.col("kind") == "memcpy")
-        & (pl.col("size_bytes") <= _CONSTANT_BYTES)
-        & pl.col("call_row").is_in(calls.implode())
-    )
+    numbers = (pl.col("kind") == "memcpy") & (pl.col("size_bytes") <= _CONSTANT_BYTES)
+    constants = operations(report, "size_bytes", "call_row")
+    constants = constants.filter(numbers & pl.col("call_row").is_in(calls.implode()))
     return fused._replace(
-        gone=pl.concat([fused.gone, without(constants).gone]),
+        gone=pl.concat([fused.gone, on_gpu.without(constants).gone]),
         calls=calls.filter(~names.is_in(names_that(report, is_launch_name))),
         host=spans.select("process_id", "start", "end"),
         graph=True,
@@ -473,7 +442,7 @@ def _jitted(report: Report, spans: pl.DataFrame, device: int) -> Mending:
 def _fusible(report: Report, device: int) -> pl.DataFrame:
     """Kernels that XLA could fuse: rows for :func:`merged`, by the product that they follow."""
     work = exclusive_operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device))
-    line = with_decoded(
+    line = on_gpu.with_decoded(
         work.sort("start").select("row", "name", "start", "dur_ns"),
         products=FAMILY.is_in(["gemm", "conv", "attention", "sort", "fft"]),
         reduces=FAMILY.is_in(["reduce", "normalization", "softmax"]),
@@ -488,10 +457,13 @@ def _fusible(report: Report, device: int) -> pl.DataFrame:
 def recompilation(report: Report) -> Findings:
     """At most one finding per device on modules that XLA compiles again and again."""
     again = _compiled_again(report)
-    if again.height < max(fewest_in(report), FEWEST):
+    if again.height < max(say.fewest_in(report), FEWEST):
         return
     most = literal(again.group_by("module").len().sort("len", "module").item(-1, "module"))
-    times, spans = per_iteration(report).plural(again.height, "time"), again.select(*THREAD, start="since", end="until")
+    times, spans = (
+        say.per_iteration(report).plural(again.height, "time"),
+        again.select(*THREAD, start="since", end="until"),
+    )
     told = Told(
         "recompilation",
         f"XLA compiles {most} anew {times}",
@@ -503,7 +475,9 @@ def recompilation(report: Report) -> Findings:
         "one after. A function under jax.jit is traced and compiled anew for each new shape, type or static argument, "
         "and where it is made anew (a lambda or jax.jit(…) in the loop).",
     )
-    yield from on_idle(report, _idle_in(report, spans), told, lambda _: nothing_within(report, spans.unique()))
+    yield from say.on_idle(
+        report, _idle_in(report, spans), told, lambda _: on_gpu.nothing_within(report, spans.unique())
+    )
 
 
 def _compiled_again(report: Report) -> pl.DataFrame:
@@ -514,7 +488,7 @@ def _compiled_again(report: Report) -> pl.DataFrame:
     if again.is_empty():
         return again
     launches = operations(report, "call_start", "thread_id").drop_nulls("call_start")
-    since = pl.coalesce(launch_before(report, again.select("process_id", at="start")), "start")
+    since = pl.coalesce(say.launch_before(report, again.select("process_id", at="start")), "start")
     known = again.with_columns(since=since)
     sides = nearest(known, launches.select(*THREAD, until="call_start"), ("end", "until"), THREAD, "after")
     return sides.with_columns(pl.col("until").fill_null(pl.col("end")))
@@ -529,7 +503,7 @@ def no_donation(report: Report) -> Findings:
     """One finding per device on which modules copy large arrays within its memory before they update them."""
     if world(report) != JAX:
         return
-    per = per_iteration(report)
+    per = say.per_iteration(report)
     large = _WITHIN & (pl.col("size_bytes") >= LARGE_BYTES)
     copying = (pl.col("kind") == "kernel") & pl.col("name").cast(pl.String).str.contains(_COPYING)
     work = exclusive_operations(report, "size_bytes").with_columns(copies=(large | copying).fill_null(value=False))
@@ -537,7 +511,7 @@ def no_donation(report: Report) -> Findings:
         own = work.filter(pl.col("device") == device)
         copies = own.filter("copies")
         stake, busy, moved = total(copies, "exclusive_ns"), total(own, "exclusive_ns"), total(copies, "size_bytes")
-        if copies.height < fewest_in(report) or stake < max(_WORTH * busy, 1):
+        if copies.height < say.fewest_in(report) or stake < max(_WORTH * busy, 1):
             continue
         many = per.plural(copies.height, "copy")
         yield Finding(
@@ -553,7 +527,7 @@ def no_donation(report: Report) -> Findings:
             shortens=True,
             headline=f"{many} of arrays that could be updated in place",
             action="jax.jit(step, donate_argnums=0); state = step(state, …)",
-            mending=without(copies) if busy < _FULL * (end - start) else None,
+            mending=on_gpu.without(copies) if busy < _FULL * (end - start) else None,
             claims=copies.select("start", "end"),
         )
 
@@ -571,9 +545,9 @@ def numbers_read(report: Report) -> Findings:
     to_host = pl.col("detail").cast(pl.String) == TO_HOST
     copies = spans.filter(to_host & (pl.col("size_bytes") <= _NUMBERS_BYTES)).drop_nulls("end")
     own = intervals.overlapping(copies, report.scope.sides)
-    if own.height < fewest_in(report):
+    if own.height < say.fewest_in(report):
         return
-    per, change = per_iteration(report), without(own)._replace(host=own.select("process_id", "start", "end"))
+    per, change = say.per_iteration(report), on_gpu.without(own)._replace(host=own.select("process_id", "start", "end"))
     told = Told(
         "blocking-read",
         f"{per.plural(own.height, 'value')} read by the host (float(x), .item())",
@@ -584,4 +558,4 @@ def numbers_read(report: Report) -> Findings:
         "copy of each until the next launch. What reads (float(x), x.item(), np.asarray(x), print, if) waits for all "
         "that was dispatched before.",
     )
-    yield from on_idle(report, _idle_in(report, own), told, lambda _: change)
+    yield from say.on_idle(report, _idle_in(report, own), told, lambda _: change)

@@ -11,42 +11,11 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, launch_calls, operations, used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal
-from kanalyze.analyses.findings.rules._kernels import (
-    FAMILY,
-    LIBRARY,
-    host_of,
-    joined,
-    kernel_sums,
-    nothing_within,
-    without,
-)
-from kanalyze.analyses.findings.rules._operators import (
-    on_time,
-    outermost,
-    spans_named,
-    traced,
-    within,
-)
-from kanalyze.analyses.findings.rules._telling import (
-    AHEAD,
-    COMPILED,
-    FEWEST,
-    OFTEN,
-    PARTS,
-    TRITON,
-    all_along,
-    by_device,
-    fewest_in,
-    idle_worth_saying,
-    in_pytorch,
-    main_site,
-    on_idle,
-    part_of,
-    per_iteration,
-    place_of,
-    sides_of,
-    written_with,
-)
+from kanalyze.analyses.findings.rules import _kernels as on_gpu
+from kanalyze.analyses.findings.rules import _operators as on_host
+from kanalyze.analyses.findings.rules import _telling as say
+from kanalyze.analyses.findings.rules._kernels import FAMILY, LIBRARY
+from kanalyze.analyses.findings.rules._telling import AHEAD, COMPILED, FEWEST, OFTEN, PARTS, TRITON
 from kanalyze.analyses.host._call_kinds import (
     CUPY,
     NUMBA,
@@ -142,18 +111,18 @@ def _unrecorded_context(report: Report, device: int) -> Finding | None:
     making = host_time(report)[device].unrecorded
     if not (stake := intervals.length(making)):
         return None
-    low, high = sides_of(report, device)
+    low, high = say.sides_of(report, device)
     made = _of_processes(report, device, unrecorded_contexts(report))
     made = made.filter((pl.col("start") < high) & (pl.col("end") > low)).sort("end")
-    which = "; ".join(
+    which = [
         f"at {moment(end, report.zero_ns)}, between {literal(before or 'the start')} and {literal(after or 'the end')}"
         for end, before, after in made.head(_NAMED).select("end", "before", "after").iter_rows()
-    )
-    more = f"; and {count(made.height - _NAMED)} more" if made.height > _NAMED else ""
+    ]
+    which += [f"and {count(made.height - _NAMED)} more"] * (made.height > _NAMED)
     return _UNRECORDED.finding(
         device,
         f"{plural(made.height, 'CUDA context')} {'was' if made.height == 1 else 'were'} made outside of all recorded "
-        f"calls ({which}{more}). Up to {time(stake)} of what counts as host is this.",
+        f"calls ({'; '.join(which)}). Up to {time(stake)} of what counts as host is this.",
         making,
     )
 
@@ -169,14 +138,13 @@ def _loading(report: Report, device: int, pieces: pl.DataFrame) -> Finding | Non
     made = context_calls(report).select("event_id", made_ns=pl.col("made_ns") - pl.col("start_ns"))
     loads = loads.join(made, on="event_id", how="left").with_columns(pl.col("dur_ns") - pl.col("made_ns").fill_null(0))
     loads = loads.filter(pl.col("made_ns").is_null() | (pl.col("dur_ns") > 0))
-    per, slowest = per_iteration(report), time(longest(loads, "dur_ns"))
-    calls = per.plural(loads.height, "call")
+    per = say.per_iteration(report)
     told = _MODULES.of(per.time(stake))
     if per.iterations:  # what runs in turn is warm: new kernels come with new shapes
         told = told._replace(action=_FEW_SHAPES, remedy=f"It goes on in the steady part: {_FEW_SHAPES}.")
-    return told.finding(
-        device, f"Loading modules and libraries: {calls}, the longest {slowest} (most in {literal(most)}).", pieces
-    )
+    what, slowest = per.plural(loads.height, "call"), time(longest(loads, "dur_ns"))
+    text = f"Loading modules and libraries: {what}, the longest {slowest} (most in {literal(most)})."
+    return told.finding(device, text, pieces)
 
 
 def _first_launches(report: Report, device: int) -> Finding | None:
@@ -224,14 +192,11 @@ _ANEW: Final = Told(
 
 @Rule
 def recurring_loading(report: Report) -> Findings:
-    """At most one finding per device, in a window of iterations most of which load kernels.
-
-    At stake is the idle time from the launch before each loading to the next one of its thread.
-    """
+    """At most one finding per device, in a window of iterations most of which load kernels, on idle time around it."""
     if not _iterations_of(report, loads := _loads(report)):
         return
     of_launches = pl.col("bucket").cast(pl.String).is_in(("launch", "queued"))
-    idle = idle_worth_saying(report, _around(report, loads), ~of_launches)
+    idle = say.idle_worth_saying(report, _around(report, loads), ~of_launches)
     for device, pieces in idle.items():
         if _iterations_of(report, _of_processes(report, device, loads)):
             yield _anew(report, device, pieces)
@@ -249,7 +214,7 @@ def _iterations_of(report: Report, events: pl.DataFrame) -> int:
     """In how many of the window's :func:`_parts` some events begin; 0 for few."""
     if (parts := _parts(report)) is None or events.is_empty():
         return 0
-    many = int(events.select(part_of(pl.col("start"), *parts).clip(0, parts[-1] - 1).n_unique()).item())
+    many = int(events.select(say.part_of(pl.col("start"), *parts).clip(0, parts[-1] - 1).n_unique()).item())
     return many if many >= OFTEN * parts[-1] else 0
 
 
@@ -270,24 +235,19 @@ def _around(report: Report, loads: pl.DataFrame) -> pl.DataFrame:
 
 
 def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
-    per, loads, torch = per_iteration(report), _loads(report), in_pytorch(report)
+    per, loads = say.per_iteration(report), _loads(report)
     many = f"{count(_iterations_of(report, loads))} of {per.all}"
     told = _ANEW.of(many)
-    if torch:
+    if say.in_pytorch(report):
         of_cudnn = (FAMILY == "attention") & (LIBRARY == "cudnn")
-        cudnn = any(one.launches(of_cudnn) for one in kernel_sums(report))
+        cudnn = any(one.launches(of_cudnn) for one in on_gpu.kernel_sums(report))
+        kernel = "sdpa_kernel(SDPBackend.FLASH_ATTENTION)"
+        flash = (
+            f" cuDNN's attention plans anew for each length; FlashAttention does not: torch.nn.attention.{kernel}."
+        ) * cudnn
         told = told._replace(
-            action="pad to a few lengths; sdpa_kernel(SDPBackend.FLASH_ATTENTION)" if cudnn else "pad to a few lengths",
-            remedy=told.remedy
-            + (
-                (
-                    " cuDNN's attention plans anew for each length; FlashAttention does not: "
-                    "torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION)."
-                )
-                if cudnn
-                else ""
-            )
-            + " Code compiled by torch.compile takes changing sizes with dynamic=True.",
+            action=f"pad to a few lengths{f'; {kernel}' * cudnn}",
+            remedy=f"{told.remedy}{flash} Code compiled by torch.compile takes changing sizes with dynamic=True.",
         )
     return told.finding(
         device,
@@ -296,8 +256,8 @@ def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
         f"of which the calls that load take {per.time(intervals.length(intervals.union(loads)))}. A program whose "
         f"shapes recur loads nothing. {AHEAD}",
         pieces,
-        where=main_site(report, loads.select(*THREAD, at="start")),
-        mending=nothing_within(report, _around(report, loads).unique()),
+        where=say.main_site(report, loads.select(*THREAD, at="start")),
+        mending=on_gpu.nothing_within(report, _around(report, loads).unique()),
     )
 
 
@@ -340,22 +300,24 @@ _TRIED: Final = Told(
 @Rule
 def recompilation(report: Report) -> Findings:
     """At most one finding per device on code that is compiled again, or on cuDNN that tries algorithms again."""
-    if (other := traced(report)) is None:
+    if (other := on_host.traced(report)) is None:
         return
-    compiling = spans_named(_COMPILES, *(other.kind(kind) for kind in ("range", "op", "python")))
-    compiling = joined(compiling.drop_nulls(THREAD).drop("name"))
-    trying = outermost(report).filter(pl.col("name").str.contains("conv") & (pl.col("launches") >= _TRIES))
+    compiling = on_host.spans_named(_COMPILES, *(other.kind(kind) for kind in ("range", "op", "python")))
+    compiling = on_gpu.joined(compiling.drop_nulls(THREAD).drop("name"))
+    trying = on_host.outermost(report).filter(pl.col("name").str.contains("conv") & (pl.col("launches") >= _TRIES))
     waits = calls_that(other, _WAITS.match, *THREAD, at="start_ns")
     trying = nearest(trying, waits, ("start", "at"), THREAD, "after").filter(pl.col("at") < pl.col("end"))
     for told, spans in ((_AGAIN, compiling), (_TRIED, trying)):
-        inside = within(report, spans)
+        inside = on_host.within(report, spans)
         for _, *sides in windows(report).iter_rows():
-            begun = intervals.overlapping(inside.host, (sides[0], sides[1])).select(part_of(pl.col("start"), *sides))
+            begun = intervals.overlapping(inside.host, (sides[0], sides[1])).select(
+                say.part_of(pl.col("start"), *sides)
+            )
             parts = begun.to_series()
             if parts.n_unique() < _RECURS or not (parts >= PARTS // 2).any():
                 continue
-            times = per_iteration(report).plural(inside.host.height, "time")
-            yield from on_time(report, told, inside, f"{told.what} {times}, not only at its start: ")
+            times = say.per_iteration(report).plural(inside.host.height, "time")
+            yield from on_host.on_time(report, told, inside, f"{told.what} {times}, not only at its start: ")
             return
 
 
@@ -385,26 +347,22 @@ _HOW: Final = {
 def recompiled_kernels(report: Report) -> Findings:
     """At most one finding per device on all kernels that are loaded again."""
     again = intervals.overlapping(_loaded_again(report), report.scope.sides)
-    if again.height < max(fewest_in(report), FEWEST):
+    if again.height < max(say.fewest_in(report), FEWEST):
         return
     low, high = windows(report).select(pl.col("start").min(), pl.col("end").max()).row(0)
-    if not per_iteration(report).iterations and not again.select(all_along(pl.col("loaded"), low, high)).item():
+    if not say.per_iteration(report).iterations and not again.select(say.all_along(pl.col("loaded"), low, high)).item():
         return  # not in iterations, nor all along the time in which devices work
     most = str(again.group_by("name").len().sort("len", "name").item(-1, "name"))
-    action, remedy = _HOW.get(written_with(report, most), _HOW[CUDA])
-    times, spans = per_iteration(report).plural(again.height, "time"), again.select(*THREAD, "start", "end")
-    told = Told(
-        "recompilation",
-        f"Compiled anew {times}: {{0}}",
-        action,
-        remedy,
-        "api",
+    action, remedy = _HOW.get(say.written_with(report, most), _HOW[CUDA])
+    times, spans = say.per_iteration(report).plural(again.height, "time"), again.select(*THREAD, "start", "end")
+    text = (
         f"{{0}} and others like it are compiled and loaded {times} more, though they have run before: IDLES from the "
         "launch before to the one after. A compiler makes a kernel anew for each new value of a constant, type or kind "
-        "of size.",
+        "of size."
     )
-    idle, site = idle_worth_saying(report, spans), main_site(report, again.select(*THREAD, at="loaded"))
-    for one in on_idle(report, idle, told, lambda _: nothing_within(report, spans.unique()), most):
+    told = Told("recompilation", f"Compiled anew {times}: {{0}}", action, remedy, "api", text)
+    idle, site = say.idle_worth_saying(report, spans), say.main_site(report, again.select(*THREAD, at="loaded"))
+    for one in say.on_idle(report, idle, told, lambda _: on_gpu.nothing_within(report, spans.unique()), most):
         yield one and one._replace(where=site)
 
 
@@ -423,13 +381,12 @@ def _loaded_again(report: Report) -> pl.DataFrame:
     texts = launches.get_column("name").unique().drop_nulls()
     # of a compiler that the program runs, as its world and the name tell
     own = [
-        written_with(report, str(name)) in (TRITON, COMPILED)
+        say.written_with(report, str(name)) in (TRITON, COMPILED)
         or (libraries and decode(str(name)).library in (None, "cupy"))
         for name in texts
     ]
-    made = launches.filter(pl.col("name").is_in(texts.filter(own).implode())).select(
-        *THREAD, "name", begun="call_start"
-    )
+    made = launches.filter(pl.col("name").is_in(texts.filter(own).implode()))
+    made = made.select(*THREAD, "name", begun="call_start")
     line = nearest(loads, made, ("loaded", "begun"), THREAD, "after").drop_nulls("begun")
     line = nearest(line, launches.select(*THREAD, end="call_start"), ("loaded", "end"), THREAD, "after")
     one = line.unique([*THREAD, "end"], keep="first", maintain_order=True)
@@ -454,21 +411,21 @@ def tuned_again(report: Report) -> Findings:
     work = exclusive_operations(report, "call_start").drop_nulls("call_start").filter(pl.col("kind") == "kernel")
     fills = work.filter(pl.col("call_start").is_in(runs.get_column("start").implode())).get_column("name").unique()
     at = pl.col("call_start")
-    own = work.with_columns(fill=pl.col("name").is_in(fills.implode()), part=part_of(at, *parts))
+    own = work.with_columns(fill=pl.col("name").is_in(fills.implode()), part=say.part_of(at, *parts))
     first, last = (side.over("device", "part") for side in (at.filter("fill").min(), at.filter("fill").max()))
-    for device, one in by_device(own.filter((at >= first) & (at <= last))):
+    for device, one in say.by_device(own.filter((at >= first) & (at <= last))):
         yield _tuned(report, device, one, many)
 
 
 def _tuned(report: Report, device: int, own: pl.DataFrame, many: int) -> Finding:
-    per = per_iteration(report)
+    per = say.per_iteration(report)
     sums = own.filter(~pl.col("fill")).group_by(name=pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
     name = str(sums.sort("exclusive_ns", "name").item(-1, "name")) if sums.height else ""
-    action, remedy = _HOW[COMPILED] if written_with(report, name) == COMPILED else _KEYS
+    action, remedy = _HOW[COMPILED] if say.written_with(report, name) == COMPILED else _KEYS
     claims = intervals.union(own.group_by("part").agg(pl.col("start").min(), pl.col("end").max()))
     told = Told("recompilation", f"Autotuned again in {many:,} of {per.all}: {{0}}", action, remedy, "kernels")
     # what is timed is not launched, and the host does nothing for it
-    change = without(own)._replace(host=host_of(own, "part"))
+    change = on_gpu.without(own)._replace(host=on_gpu.host_of(own, "part"))
     return told.finding(
         device,
         f"In {many:,} of {per.all} kernels are timed, each run after a fill of the cache, as an autotuner does that "
@@ -476,6 +433,6 @@ def _tuned(report: Report, device: int, own: pl.DataFrame, many: int) -> Finding
         f"{device}. What was chosen is kept for each shape, type and constant.",
         claims,
         names=(name,),
-        where=place_of(report, own.get_column("row")),
+        where=say.place_of(report, own.get_column("row")),
         mending=change,
     )

@@ -11,23 +11,10 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import facts_of
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Findings, Rule, Told, literal
-from kanalyze.analyses.findings.rules._operators import (
-    LARGE_BYTES,
-    NODE,
-    SCALAR_BYTES,
-    SPAN,
-    TO_DEVICE,
-    TO_HOST,
-    kernels_named,
-    launched,
-    on_time,
-    operators,
-    outermost,
-    traced,
-    with_next,
-    within,
-)
-from kanalyze.analyses.findings.rules._telling import LAUNCH_NS, all_along, in_pytorch, per_iteration
+from kanalyze.analyses.findings.rules import _operators as on_host
+from kanalyze.analyses.findings.rules import _telling as say
+from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, NODE, SCALAR_BYTES, SPAN, TO_DEVICE, TO_HOST
+from kanalyze.analyses.findings.rules._telling import LAUNCH_NS
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, source_lines
 from kanalyze.analyses.shared.threads import THREAD, of_thread
@@ -120,17 +107,19 @@ _CONVERTED: Final = Told(
 @Rule
 def cpu_work(report: Report) -> Findings:
     """At most one finding per device on each kind of work of the CPU between launches."""
-    torch = in_pytorch(report)
-    runs = _runs(report) if torch and outermost(report).height else _between_copies(report)
+    torch = say.in_pytorch(report)
+    runs = _runs(report) if torch and on_host.outermost(report).height else _between_copies(report)
     for told in (_COMPUTED, _MADE, _CONVERTED):
         if (own := runs.filter(pl.col("kind") == told.rule)).height:
             yield from _told(report, told, own, torch=torch)
 
 
 def _told(report: Report, told: Told, runs: pl.DataFrame, *, torch: bool) -> Findings:
-    inside = within(report, runs)
-    along = [inside.host.select(all_along(pl.col("start"), *sides)).item() for _, *sides in windows(report).iter_rows()]
-    if not (any(along) or per_iteration(report).iterations):
+    inside = on_host.within(report, runs)
+    along = [
+        inside.host.select(say.all_along(pl.col("start"), *sides)).item() for _, *sides in windows(report).iter_rows()
+    ]
+    if not (any(along) or say.per_iteration(report).iterations):
         return
     top = runs.group_by("top").agg(pl.col("top_ns").sum()).sort("top_ns", "top").item(-1, "top")
     moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())
@@ -143,8 +132,8 @@ def _told(report: Report, told: Told, runs: pl.DataFrame, *, torch: bool) -> Fin
     unnamed = (
         "Python and NumPy" if told.rule != _COMPUTED.rule else "what the host does between a copy to it and one back"
     )
-    times = per_iteration(report).plural(inside.host.height, "time")
-    yield from on_time(
+    times = say.per_iteration(report).plural(inside.host.height, "time")
+    yield from on_host.on_time(
         report,
         told,
         inside,
@@ -154,15 +143,13 @@ def _told(report: Report, told: Told, runs: pl.DataFrame, *, torch: bool) -> Fin
 
 
 def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:
-    """The time of the runs is gone, but for launches of the operators that the device computes then.
-
-    Data that were converted before are still copied, by a quarter: they are bytes that became four each.
-    """
-    every = within(report, runs)
+    """The time of the runs is gone, but for launches of the operators that the device computes then."""
+    # data that were converted before are still copied, by a quarter: they are bytes that became four each
+    every = on_host.within(report, runs)
     if rule == _MADE.rule:
         return every.mending
     kept = pl.min_horizontal(pl.col("start") + pl.col("operators").cast(pl.Int64) * LAUNCH_NS, "end")
-    left = within(report, runs.with_columns(start=kept)).mending
+    left = on_host.within(report, runs.with_columns(start=kept)).mending
     if rule == _COMPUTED.rule:
         return left._replace(gone=every.mending.gone)
     facts = facts_of(report, every.mending.gone, "dur_ns", "detail").with_columns(every.mending.gone.alias("row"))
@@ -175,16 +162,19 @@ def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:
 def _runs(report: Report) -> pl.DataFrame:
     """Runs of operators that launch nothing between two that do, with work of the CPU in them.
 
-    Columns: process_id, thread_id, start, end (with the copies from and to the device beside them), kind (the rule's
-    name), operators (number of those that compute), top (the one that takes most), top_ns, bytes (copied to the
-    device).
+    Columns: SPAN (with the copies from and to the device beside them), kind (the rule's name), operators (number of
+    those that compute), top (the one that takes most), top_ns, bytes (copied to the device).
     """
     name, own, launches = pl.col("name"), pl.col("own"), ~pl.col("own")
     launching = (pl.col("launches") > 0) | pl.col("called") | pl.col("aside")
-    line = outermost(report).sort(*THREAD, "start")
+    line = on_host.outermost(report).sort(*THREAD, "start")
     line = line.with_columns(run=launching.cast(pl.UInt32).cum_sum().over(THREAD), own=~launching)
+    # those that convert data into a shorter type, where types were recorded
+    shorter = (name == "aten::copy_") & pl.col("input_types").cast(pl.String).str.contains(_SHORTENS)
+    copies = on_host.operators(report).filter(shorter).get_column("row")
+    before = [copies.search_sorted(line.get_column(side)) for side in ("row", "stop")]
     line = line.with_columns(
-        shortens=_shortens(report, line),
+        shortens=before[1] > before[0],
         computes=own & ~name.str.contains(_NO_WORK),
         converts=own & name.str.contains(_CONVERTS),
     )
@@ -209,21 +199,13 @@ def _runs(report: Report) -> pl.DataFrame:
     # torch.tensor(…, device=…) copies before it lifts
     lifted = pl.col("lifted") | pl.col("lifted_first").shift(-1, fill_value=False).over(THREAD)
     # of large data what the host did in lines before is no part of it: it may have read them
-    lines = source_lines(traced(report) or report).select(*THREAD, since="start_ns").sort("since")
+    lines = source_lines(on_host.traced(report) or report).select(*THREAD, since="start_ns").sort("since")
     ends = nearest(runs.select(*THREAD, "run", "after_start").drop_nulls(), lines, ("after_start", "since"), THREAD)
     runs = runs.join(ends.drop("after_start"), on=[*THREAD, "run"], how="left", nulls_equal=True, maintain_order="left")
     since, small = pl.max_horizontal("before_end", "since"), pl.col("bytes") < LARGE_BYTES
     slow = pl.col("after_start") - since > _SLOW_NS_PER_BYTE * pl.col("bytes")
     begun = pl.when(lifted & ~small).then(since).otherwise("before_end")
     return _of_kinds(runs.with_columns(lifted=lifted & (small | slow), before_end=begun))
-
-
-def _shortens(report: Report, line: pl.DataFrame) -> pl.Series:
-    """Whether operators of `line` (row, stop) convert data into a shorter type: where types were recorded."""
-    shorter = (pl.col("name") == "aten::copy_") & pl.col("input_types").cast(pl.String).str.contains(_SHORTENS)
-    copies = operators(report).filter(shorter).get_column("row")
-    before = [copies.search_sorted(line.get_column(side)) for side in ("row", "stop")]
-    return before[1] > before[0]
 
 
 def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
@@ -258,9 +240,9 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
 def _between_copies(report: Report) -> pl.DataFrame:
     """In a report without operators: host time from a copy to the host to the next launch, a copy to the device.
 
-    Columns as in :func:`_runs`. The copy to the device is of no more data, which tells it from the next batch.
+    That is of no more data, which tells it from the next batch. Columns as in :func:`_runs`.
     """
-    to_host = with_next(launched(report), (pl.col("way") == TO_HOST) & (pl.col("bytes") > SCALAR_BYTES))
+    to_host = on_host.with_next(on_host.launched(report), (pl.col("way") == TO_HOST) & (pl.col("bytes") > SCALAR_BYTES))
     few = pl.col("next_bytes") <= pl.max_horizontal("bytes", pl.lit(1 << 16))
     pairs = to_host.filter((pl.col("next_way") == TO_DEVICE) & few)
 
@@ -320,25 +302,22 @@ def anomaly_detection(report: Report) -> Findings:
     """At most one finding per device."""
     checks, saves = _checks(report)
     if checks.height:
-        yield from on_time(
+        yield from on_host.on_time(
             report,
             _CHECKED,
-            within(report, pl.concat([checks, saves])),
-            _CHECKED.what.format(per_iteration(report).plural(within(report, checks).host.height, "check")),
+            on_host.within(report, pl.concat([checks, saves])),
+            _CHECKED.what.format(say.per_iteration(report).plural(on_host.within(report, checks).host.height, "check")),
         )
-
-
-@once_per_process
-def _checks(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The checks of backward, and what operators of forward take to save the stack: :data:`SPAN`; empty for too few."""
-    every = operators(report)
-    return _by_kernels(report) if every.is_empty() else _by_operators(every)
 
 
 _NO_SPANS: Final = pl.DataFrame(schema=dict.fromkeys(SPAN, pl.Int64))
 
 
-def _by_operators(every: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+@once_per_process
+def _checks(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The checks of backward, and what operators of forward take to save the stack: :data:`SPAN`; empty for too few."""
+    if (every := on_host.operators(report)).is_empty():
+        return _by_kernels(report)
     nodes = every.filter(pl.col("name").str.starts_with(NODE))
     inside = every.filter(pl.col("parent").is_in(nodes.get_column("row").implode()) & pl.col("called"))
     asks, isnan = inside.filter(pl.col("name").is_in(_ASKS)), pl.col("name") == _ASKS[0]
@@ -361,14 +340,14 @@ def _stacks(every: pl.DataFrame, nodes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_kernels(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
-    line = launched(report).with_row_index("at")
-    compares = kernels_named(line, _COMPARES)
+    line = on_host.launched(report).with_row_index("at")
+    compares = on_host.kernels_named(line, _COMPARES)
     if compares.sum() < _FEWEST:
         return _NO_SPANS, _NO_SPANS
     line = line.with_columns(
         pl.col("at").cast(pl.Int64),
         compares=compares,
-        any=kernels_named(line, _ANY),
+        any=on_host.kernels_named(line, _ANY),
         fills=pl.col("kind") == "memset",
         reads=((pl.col("way") == TO_HOST) & (pl.col("bytes") <= 1)).fill_null(value=False),
     )

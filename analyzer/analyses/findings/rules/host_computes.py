@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import partial
 from keyword import iskeyword
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 
@@ -13,21 +13,11 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import nearest_launches, used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import HEADLINE_LONGEST, Finding, Findings, Rule, Told, literal
-from kanalyze.analyses.findings.rules._kernels import is_inside, joined, launch_less, nothing_within
-from kanalyze.analyses.findings.rules._operators import SPAN, TO_DEVICE, device_copies, launched, spans_named
-from kanalyze.analyses.findings.rules._telling import (
-    AHEAD,
-    LOADS_NEXT,
-    all_along,
-    changes,
-    idle_worth_saying,
-    in_pytorch,
-    of_window,
-    per_iteration,
-    phase,
-    sides_of,
-    sites,
-)
+from kanalyze.analyses.findings.rules import _kernels as on_gpu
+from kanalyze.analyses.findings.rules import _operators as on_host
+from kanalyze.analyses.findings.rules import _telling as say
+from kanalyze.analyses.findings.rules._operators import SPAN, TO_DEVICE
+from kanalyze.analyses.findings.rules._telling import AHEAD, LOADS_NEXT
 from kanalyze.analyses.host._call_kinds import captures, loading_seen
 from kanalyze.analyses.idle._attribution import SHORT_NS, host_by_name, host_pieces, idle_within
 from kanalyze.analyses.idle.code import PLACE, has_lines, place_at, placed_pieces, placed_with_text
@@ -42,7 +32,7 @@ from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import parts_by
 from kanalyze.report import Report
 from kanalyze.units import moment, plural, time
-from kanalyze.window import PerIteration, located, of_iteration
+from kanalyze.window import located, of_iteration
 
 #: What DataLoader calls the range (in old versions the operator) in which it gets a batch, with the kind of loader.
 _NEXT: Final = r"enumerate\(DataLoader\)#\w*?(SingleProcess|MultiProcessing)\w*\.__next__"
@@ -82,26 +72,34 @@ _NO_WORKERS: Final = Told(
 @Rule
 def data_loading(report: Report) -> Findings:
     """At most one finding per device on loaders without workers, and one on loaders with workers."""
-    every = getting_batches(report)
+    every, per = getting_batches(report), say.per_iteration(report)
+    beside = ", by the trace of the same program" if _recorded(report).is_empty() else ""
     for told, workers in ((_NO_WORKERS, False), (_WORKERS, True)):
         batches = every.filter(pl.col("end") - pl.col("start") >= _HANDOVER_NS[workers], workers=workers)
-        idle = idle_worth_saying(report, batches) if batches.height else {}
+        idle = say.idle_worth_saying(report, batches) if batches.height else {}
         for device, pieces in idle.items():
-            yield _batches_finding(report, told, device, pieces, batches)
+            took, most = batches.select(ns=pl.col("end") - pl.col("start")), _most_in_loader(report, device)
+            median = f"{time(median_of(took, 'ns'))} in the median, the longest {time(longest(took, 'ns'))}"
+            yield told.finding(
+                device,
+                f"GPU {device} idles for {per.time(intervals.length(pieces))} while the loop that launches its work "
+                f"{told.what} ({per.plural(took.height, 'batch')}, {median}{beside}){'' if workers else most}.",
+                pieces,
+                mending=Mending(host=batches.select("process_id", "start", "end")),
+            )
 
 
 def getting_batches(report: Report) -> pl.DataFrame:
-    """The intervals in scope in which a thread gets a batch, by ranges or operators, else by Python functions.
+    """The intervals in scope in which a thread gets a batch: SPAN, and whether the loader has `workers`.
 
-    Where the report of a capture has none, the times in lines in which the trace beside it gets them; without lines,
-    those of the trace, as far as it names the report's host time.
-    Columns: process_id, thread_id, start, end and whether the loader has `workers`.
+    By ranges or operators, else by Python functions. Where the report of a capture has none, the times in lines in
+    which the trace beside it gets them; without lines, those of the trace, as far as it names the report's host time.
     """
     named, trace = _recorded(report), report.beside()
     if named.height or trace is None:
         return named
     lines = source_lines(report).join(_lines_with_batches(trace), on=PLACE, nulls_equal=True)
-    batches = joined(lines.select(*THREAD, "workers", **intervals.OF_EVENTS), (*THREAD, "workers"))
+    batches = on_gpu.joined(lines.select(*THREAD, "workers", **intervals.OF_EVENTS), (*THREAD, "workers"))
     if batches.is_empty() and host_names(report).lines:
         batches = placed(report, _recorded(trace))
     return intervals.overlapping(batches, report.scope.sides)
@@ -123,26 +121,12 @@ def _lines_with_batches(trace: Report) -> pl.DataFrame:
 
 
 def _recorded(report: Report) -> pl.DataFrame:
-    named = spans_named(_NEXT, report.seen("range"), report.seen("op"))
+    named = on_host.spans_named(_NEXT, report.seen("range"), report.seen("op"))
     workers = pl.col("name").cast(pl.String).str.extract(_NEXT) == "MultiProcessing"
     if named.is_empty():
-        named = spans_named(_FUNCTION, report.seen("python"))
-        workers = pl.lit(spans_named(_OF_WORKERS, report.kind("python")).height > 0)
+        named = on_host.spans_named(_FUNCTION, report.seen("python"))
+        workers = pl.lit(on_host.spans_named(_OF_WORKERS, report.kind("python")).height > 0)
     return named.select(*SPAN, workers=workers)
-
-
-def _batches_finding(report: Report, told: Told, device: int, pieces: pl.DataFrame, batches: pl.DataFrame) -> Finding:
-    per, took = per_iteration(report), batches.select(ns=pl.col("end") - pl.col("start"))
-    median = f"{time(median_of(took, 'ns'))} in the median, the longest {time(longest(took, 'ns'))}"
-    beside = "" if not _recorded(report).is_empty() else ", by the trace of the same program"
-    most = _most_in_loader(report, device) if told == _NO_WORKERS else ""
-    return told.finding(
-        device,
-        f"GPU {device} idles for {per.time(intervals.length(pieces))} while the loop that launches its work "
-        f"{told.what} ({per.plural(took.height, 'batch')}, {median}{beside}){most}.",
-        pieces,
-        mending=Mending(host=batches.select("process_id", "start", "end")),
-    )
 
 
 def _most_in_loader(report: Report, device: int) -> str:
@@ -152,7 +136,7 @@ def _most_in_loader(report: Report, device: int) -> str:
     inner = rows.filter(~pl.col("culprit").str.contains(_NEXT)).group_by("culprit").agg(pl.col("ns").sum())
     notable = inner.filter(pl.col("ns") >= _NOTABLE * total(rows, "ns"))
     top = notable.sort("ns", "culprit", descending=[True, False]).head(_NAMED_CULPRITS)
-    named = ", ".join(f"{literal(name)} {per_iteration(report).mean_time(ns)}" for name, ns in top.iter_rows())
+    named = ", ".join(f"{literal(name)} {say.per_iteration(report).mean_time(ns)}" for name, ns in top.iter_rows())
     return f"; in it most takes {named}" if named else ""
 
 
@@ -178,18 +162,32 @@ _INDEXES: Final = Told(
 @Rule
 def loop_indexing(report: Report) -> Findings:
     """At most one finding per device, on all such loops together."""
-    loops = _loops(report)
-    idle = idle_worth_saying(report, loops) if loops.height else {}
-    yield from (_indexing_finding(report, device, pieces) for device, pieces in idle.items())
+    every, per = _loops(report), say.per_iteration(report)
+    idle = say.idle_worth_saying(report, every) if every.height else {}
+    for device, pieces in idle.items():
+        low, high = pieces.select(pl.col("start").min(), pl.col("end").max()).row(0)
+        loops = every.filter((pl.col("end") > low) & (pl.col("start") < high))
+        top = loops.sort("passes", "start", descending=[True, False]).head(1)
+        at = say.sites(report, top.select(*THREAD, at="start"))
+        where = literal(at.select(pl.coalesce("function", "range").fill_null("")).item())
+        yield _INDEXES.finding(
+            device,
+            f"A tensor is indexed element by element in {per.plural(loops.height, 'loop')}, "
+            f"{total(loops, 'passes'):,} passes in all, up to {longest(loops, 'passes'):,} in a row of "
+            f"{literal(top.item(0, 'operators'))}{f' in {where}' if where else ''}: GPU {device} idles in them for "
+            f"{per.time(intervals.length(pieces))}.",
+            pieces,
+            where=where,
+            mending=partial(on_gpu.nothing_within, spans=loops.select(SPAN)),
+        )
 
 
 @once_per_process
 def _loops(report: Report) -> pl.DataFrame:
-    """The loops, at any time: process_id, thread_id, start, end, passes, operators (of one pass).
+    """The loops, at any time: SPAN, passes, operators (of one pass, the most frequent ones).
 
     Of operators at one level: short passes in a row, each of which begins with selecting, of few kinds by the names of
-    their operators, of which `operators` are the most frequent. None is in a DataLoader, which gets one sample after
-    the other.
+    their operators. None is in a DataLoader, which gets one sample after the other.
     """
     kept = {**dict.fromkeys(SPAN, pl.Int64), "passes": pl.UInt32, "operators": pl.String}
     if not report.kind("op").get_column("name").unique().cast(pl.String).is_in([_SELECTS]).any():
@@ -197,12 +195,12 @@ def _loops(report: Report) -> pl.DataFrame:
     rows = operator_tree(report).rows.with_columns(pl.col("name").cast(pl.String)).with_row_index("row")
     level, selects = [*THREAD, "parent"], pl.col("name") == _SELECTS
     ops = rows.filter(pl.col("kind") == "op").sort(*level, "row")
-    begins = changes(level) | (selects & ~selects.shift(1)).fill_null(value=True)
+    begins = say.changes(level) | (selects & ~selects.shift(1)).fill_null(value=True)
     passes = ops.group_by(begins.cum_sum().alias("number"), *level, maintain_order=True).agg(
         pl.col("start").first(), pl.col("end").last(), operators=pl.col("name").str.join(" → "), size=pl.len()
     )
     short = pl.col("operators").str.starts_with(_SELECTS) & (pl.col("size") <= _LONGEST_PASS)
-    runs = passes.with_columns(short=short).with_columns(run=changes((*level, "short")).cum_sum()).filter("short")
+    runs = passes.with_columns(short=short).with_columns(run=say.changes((*level, "short")).cum_sum()).filter("short")
     loops = runs.group_by("run", *THREAD, maintain_order=True).agg(
         pl.col("start").first(),
         pl.col("end").last(),
@@ -211,25 +209,7 @@ def _loops(report: Report) -> pl.DataFrame:
         passes=pl.len(),
     )
     found = loops.filter((pl.col("passes") >= _PASSES) & (pl.col("kinds") <= _KINDS)).select(list(kept))
-    return found.filter(~is_inside(found.select(*THREAD, at="start"), getting_batches(report.whole)))
-
-
-def _indexing_finding(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
-    per = per_iteration(report)
-    low, high = pieces.select(pl.col("start").min(), pl.col("end").max()).row(0)
-    loops = _loops(report).filter((pl.col("end") > low) & (pl.col("start") < high))
-    top = loops.sort("passes", "start", descending=[True, False]).head(1)
-    at = sites(report, top.select(*THREAD, at="start"))
-    where = literal(at.select(pl.coalesce("function", "range").fill_null("")).item())
-    return _INDEXES.finding(
-        device,
-        f"A tensor is indexed element by element in {per.plural(loops.height, 'loop')}, {total(loops, 'passes'):,} "
-        f"passes in all, up to {longest(loops, 'passes'):,} in a row of {literal(top.item(0, 'operators'))}"
-        f"{f' in {where}' if where else ''}: GPU {device} idles in them for {per.time(intervals.length(pieces))}.",
-        pieces,
-        where=where,
-        mending=partial(nothing_within, spans=loops.select(SPAN)),
-    )
+    return found.filter(~on_gpu.is_inside(found.select(*THREAD, at="start"), getting_batches(report.whole)))
 
 
 # All other time outside of CUDA calls.
@@ -253,40 +233,32 @@ _IN_TORCH: Final = Told(
 )
 _PREFETCH: Final = _IN_TORCH._replace(
     action="prepare the next data in another thread, while the GPU works",
-    remedy=(
-        "If the host prepares that data, prepare the next ones in another thread while the GPU works, and copy them on "
-        "a stream of their own."
-    ),
+    remedy="If the host prepares that data, prepare the next ones in another thread while the GPU works, and copy them "
+    "on a stream of their own.",
 )
 _PREPARES: Final = _IN_TORCH._replace(
     headline="The GPU waits while the host prepares new kernels",
     action="keep to a few shapes, for which kernels are chosen once",
-    remedy=(
-        "What takes the host long there is mostly to choose, compile or load kernels for shapes that are new: keep to "
-        "a few shapes (pad to them), and run each once before."
-    ),
+    remedy="What takes the host long there is mostly to choose, compile or load kernels for shapes that are new: keep "
+    "to a few shapes (pad to them), and run each once before.",
 )
 _UNKNOWN: Final = _IN_TORCH._replace(
     headline="The GPU waits while the program runs its own code",
     action="see what it does there: {0}",
-    remedy=(
-        "Once it is known what that is (ranges of NVTX and samples tell it), do it on the GPU, do it before it is "
-        "needed, on another thread, or less often."
-    ),
+    remedy="Once it is known what that is (ranges of NVTX and samples tell it), do it on the GPU, do it before it is "
+    "needed, on another thread, or less often.",
 )
 
 
 @Rule
 def host_computes(report: Report) -> Findings:
-    """At most two findings per device, on its time outside CUDA calls: right before data is copied, and all other.
-
-    What is launched into a graph that is being captured runs later: that time is not waited for.
-    """
+    """At most two findings per device, on its time outside CUDA calls: right before data is copied, and all other."""
+    # what is launched into a graph that is being captured runs later: that time is not waited for
     for device, pieces in host_pieces(report).items():
         spans = intervals.subtract(pieces.select("start", "end"), intervals.union(captures(report)))
         if not (ns := intervals.length(spans)):
             continue
-        if per_iteration(report).iterations and not _short_stretches(report, spans):
+        if say.per_iteration(report).iterations and not _short_stretches(report, spans):
             data = intervals.union(idle_before_data(report, device))
             yield _prepares(report, device, data) if 2 * intervals.length(data) >= ns else None
         yield _computes(report, device, spans)
@@ -295,12 +267,11 @@ def host_computes(report: Report) -> Findings:
 def idle_before_data(report: Report, device: int) -> pl.DataFrame:
     """Pieces of time in which a device idled while the host ran its own code right before it copied data to it.
 
-    That is in no CUDA call, between the call of such a copy and the thread's launching call before. Columns as in
-    :func:`idle_within`.
+    That is in no CUDA call, between the call of such a copy and the thread's launching call before.
     """
     to_device = pl.col("detail").cast(pl.String) == TO_DEVICE
     large = (pl.col("device") == device) & (pl.col("size_bytes") >= _DATA_BYTES)
-    copying = device_copies(report).filter(large & to_device).select(*THREAD, end="call_start").drop_nulls()
+    copying = on_host.device_copies(report).filter(large & to_device).select(*THREAD, end="call_start").drop_nulls()
     before = nearest_launches(report, copying.rename({"end": "at"}), "call_end").to_series()
     spans = copying.with_columns(before.alias("start")).drop_nulls().filter(pl.col("end") > pl.col("start"))
     return idle_within(report, spans)[device].filter(bucket="host")
@@ -308,11 +279,11 @@ def idle_before_data(report: Report, device: int) -> pl.DataFrame:
 
 def _prepares(report: Report, device: int, data: pl.DataFrame) -> Finding:
     """The finding on host time right before data is copied to the device."""
-    told, where = _IN_TORCH if in_pytorch(report) else _PREFETCH, _where(_mostly(_phases(report, device, data)))
+    told, where = _IN_TORCH if say.in_pytorch(report) else _PREFETCH, _where(_mostly(_phases(report, device, data)))
     return told.finding(
         device,
         f"GPU {device} idle while the program runs its own code, in no CUDA call, right before it copies data to the "
-        f"GPU: {of_window(report, device, intervals.length(data))}. {AHEAD}",
+        f"GPU: {say.of_window(report, device, intervals.length(data))}. {AHEAD}",
         data,
         where=where,
         retold=partial(_prepares, report, device),
@@ -321,21 +292,25 @@ def _prepares(report: Report, device: int, data: pl.DataFrame) -> Finding:
 
 def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
     """The finding on host time in `spans` (start, end) of which no other finding tells more."""
-    per, stake = per_iteration(report), intervals.length(spans)
+    per, stake = say.per_iteration(report), intervals.length(spans)
     phases = _phases(report, device, spans)
-    notable = phases.filter((pl.col("ns") > 0) & (pl.col("ns") >= _NOTABLE * pl.col("ns").max()))
-    named = "; ".join(_phase(per, row) for row in notable.head(_NAMED_PHASES).iter_rows(named=True))
+    notable = phases.filter((pl.col("ns") > 0) & (pl.col("ns") >= _NOTABLE * pl.col("ns").max())).head(_NAMED_PHASES)
+    parts = []
+    for where, ns, gaps, most_ns in notable.iter_rows():
+        more = f" in {per.plural(gaps, 'gap')}, the longest {time(most_ns)}" if gaps > 1 else ""
+        parts.append(f"{literal(where)}: {per.mean_time(ns)}{more}")
     others_ns = intervals.length(host_pieces(report)[device]) - stake
     others = f", besides {per.mean_time(others_ns)} of which other findings tell" * (others_ns > _TOLD_LEAST * stake)
     lengths = spans.select("start", ns=pl.col("end") - pl.col("start"))
     start, longest_ns = lengths.sort("ns", "start", descending=[True, False]).row(0)
-    most = f" Most {named}." if named else ""
+    most = f" Most {'; '.join(parts)}." if parts else ""
     told = _advice(report, device, _mostly(phases), spans)
     unclear = told.headline != _PREPARES.headline
     return told.finding(
         device,
-        f"GPU {device} idle while the program runs its own code, in no CUDA call: {of_window(report, device, stake)}"
-        f"{others}.{most} The longest stretch is {time(longest_ns)}, from {moment(start, report.zero_ns)} on."
+        f"GPU {device} idle while the program runs its own code, in no CUDA call: "
+        f"{say.of_window(report, device, stake)}{others}.{most} The longest stretch is {time(longest_ns)}, from "
+        f"{moment(start, report.zero_ns)} on."
         f"{_faulting(report, device)} {AHEAD}",
         spans,
         where=_where(_mostly(phases)),
@@ -359,30 +334,27 @@ def _short_stretches(report: Report, spans: pl.DataFrame) -> int:
     """The number of short stretches, where most of the time is in these, and they are many; else 0."""
     lengths = spans.get_column("end") - spans.get_column("start")
     short = lengths.filter(lengths < SHORT_NS)
-    many = len(short) >= max(_SEVERAL, per_iteration(report).iterations or 0)
+    many = len(short) >= max(_SEVERAL, say.per_iteration(report).iterations or 0)
     return len(short) if many and 2 * short.sum() > lengths.sum() else 0
 
 
 def _advice(report: Report, device: int, top: str, spans: pl.DataFrame) -> Told:
-    """The words on host time with most of it in the phase `top`.
-
-    Of many short stretches, to launch less often; of long ones, where they are, and how to see what they are.
-    """
+    """The words on host time with most of it in the phase `top`: on short stretches, or on where long ones are."""
     if many := _short_stretches(report, spans):
-        less = launch_less(report, device)
+        less = on_gpu.launch_less(report, device)
         return _UNKNOWN._replace(
-            headline=f"The GPU waits for the program in {per_iteration(report).plural(many, 'short stretch')}",
+            headline=f"The GPU waits for the program in {say.per_iteration(report).plural(many, 'short stretch')}",
             action=less.ahead_action or less.action,
             remedy=less.ahead,
         )
-    low, high = sides_of(report, device)
+    low, high = say.sides_of(report, device)
     loading = loading_seen(report).filter(pl.col("start").is_between(low, high, closed="left"))
-    recurs = per_iteration(report).iterations or loading.select(all_along(pl.col("start"), low, high)).item()
+    recurs = say.per_iteration(report).iterations or loading.select(say.all_along(pl.col("start"), low, high)).item()
     if top == LOADS_NEXT and recurs:
         return _PREPARES
     how = "kanalyze show culprits --by function"
     if not own_samples(report):
-        how = f"nsys profile {'--python-sampling=true' if in_pytorch(report) else '--sample=process-tree'}"
+        how = f"nsys profile {'--python-sampling=true' if say.in_pytorch(report) else '--sample=process-tree'}"
     where = f"The GPU waits for the program {literal(top)}"
     fits = top.startswith("in ") or (top and len(where) <= HEADLINE_LONGEST)
     return _UNKNOWN._replace(headline=where if fits else _UNKNOWN.headline, action=_UNKNOWN.action.format(how))
@@ -390,9 +362,9 @@ def _advice(report: Report, device: int, top: str, spans: pl.DataFrame) -> Told:
 
 def _phases(report: Report, device: int, spans: pl.DataFrame) -> pl.DataFrame:
     """Host time in `spans` in the user's words, the longest first: where, ns, gaps, longest_ns."""
-    sums, each = host_by_name(report, device, spans), per_iteration(report).each
+    sums, each = host_by_name(report, device, spans), say.per_iteration(report).each
     rows = sums.drop_nulls("culprit").select("culprit", "range").unique().iter_rows()
-    words = [(culprit, within, of_iteration(located(phase(culprit), within), each)) for culprit, within in rows]
+    words = [(culprit, within, of_iteration(located(say.phase(culprit), within), each)) for culprit, within in rows]
     names = pl.DataFrame(words, dict.fromkeys(("culprit", "range", "where"), pl.String), orient="row")
     named = sums.join(names, on=["culprit", "range"], nulls_equal=True, maintain_order="left")
     told = named.group_by("where", maintain_order=True).agg(pl.col("ns", "gaps").sum(), pl.col("longest_ns").max())
@@ -405,14 +377,9 @@ def _faulting(report: Report, device: int) -> str:
         return ""
     used = used_devices(report).filter(pl.col("device") == device)
     faults = faults_seen(report).filter(pl.col("side") == "CPU").join(used, on="process_id", how="semi")
-    low, high = sides_of(report, device)
+    low, high = say.sides_of(report, device)
     many = total(faults.filter(pl.col("start").is_between(low, high, closed="left")), "faults")
     return f" Part of it may be {plural(many, 'page fault')} of the CPU on managed memory." if many else ""
-
-
-def _phase(per: PerIteration, row: dict[str, Any]) -> str:
-    longest = f" in {per.plural(row['gaps'], 'gap')}, the longest {time(row['longest_ns'])}" if row["gaps"] > 1 else ""
-    return f"{literal(row['where'])}: {per.mean_time(row['ns'])}{longest}"
 
 
 # Lines of the program that launch nothing, and for which the device waits.
@@ -436,16 +403,27 @@ _OWN_CODE: Final = Told(
 @Rule
 def own_code(report: Report) -> Findings:
     """At most one finding per device in a window of iterations: idle time in lines that neither launch nor wait."""
-    if not per_iteration(report).iterations or not source_lines(report).height or not has_lines(report):
+    if not say.per_iteration(report).iterations or not source_lines(report).height or not has_lines(report):
         return
     # places from which anything is launched in the window, on whatever device
-    calls = launched(report).select(*THREAD, at="call_start", start="call_start", end="call_end")
+    calls = on_host.launched(report).select(*THREAD, at="call_start", start="call_start", end="call_end")
     launching = place_at(report, intervals.overlapping(calls, report.scope.sides)).drop_nulls().unique()
     for device, low, high in windows(report).iter_rows():
         quiet = _quiet(report, device, launching)
         claims = intervals.union(quiet.select("start", "end"))
-        if intervals.length(claims) >= _LEAST * (high - low):
-            yield _own_code(report, device, quiet, claims)
+        if intervals.length(claims) < _LEAST * (high - low):
+            continue
+        sums = quiet.group_by("place").agg(pl.col("ns").sum()).sort("ns", "place", descending=[True, False])
+        place, line = placed_with_text(report, sums.head(1)).select("place", pl.col("text").cast(pl.String)).row(0)
+        call = next((call for call in _CALL.findall(_NO_CODE.sub("", line or "")) if not iskeyword(call)), "")
+        told = _OWN_CODE._replace(headline=f"{_OWN_CODE.headline}: {literal(call)}()") if call else _OWN_CODE
+        yield told.finding(
+            device,
+            f"GPU {device} idle while the program runs lines of its own that launch nothing: "
+            f"{say.of_window(report, device, intervals.length(claims))}, most in {literal(place)}.",
+            claims,
+            mending=partial(_without, places=sums.get_column("place")),
+        )
 
 
 def _quiet(report: Report, device: int, launching: pl.Series) -> pl.DataFrame:
@@ -459,23 +437,9 @@ def _quiet(report: Report, device: int, launching: pl.Series) -> pl.DataFrame:
     return intervals.cut(lines, in_no_call).with_columns(ns=pl.col("end") - pl.col("start"))
 
 
-def _own_code(report: Report, device: int, quiet: pl.DataFrame, claims: pl.DataFrame) -> Finding:
-    sums = quiet.group_by("place").agg(pl.col("ns").sum()).sort("ns", "place", descending=[True, False])
-    place, line = placed_with_text(report, sums.head(1)).select("place", pl.col("text").cast(pl.String)).row(0)
-    call = next((call for call in _CALL.findall(_NO_CODE.sub("", line or "")) if not iskeyword(call)), "")
-    told = _OWN_CODE._replace(headline=f"{_OWN_CODE.headline}: {literal(call)}()") if call else _OWN_CODE
-    return told.finding(
-        device,
-        f"GPU {device} idle while the program runs lines of its own that launch nothing: "
-        f"{of_window(report, device, intervals.length(claims))}, most in {literal(place)}.",
-        claims,
-        mending=partial(_without, places=sums.get_column("place")),
-    )
-
-
 def _without(report: Report, places: pl.Series) -> Mending:
     """The time of the threads that launch in some places is spared."""
     lines = placed_with_text(report, places.to_frame()).select(PLACE)
     rows = source_lines(report).join(lines, on=lines.columns, how="semi", nulls_equal=True)
-    rows = rows.join(launched(report).select(THREAD).unique(), on=[*THREAD], how="semi")
+    rows = rows.join(on_host.launched(report).select(THREAD).unique(), on=[*THREAD], how="semi")
     return Mending(host=rows.select("process_id", **intervals.OF_EVENTS))

@@ -19,17 +19,11 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.device._windows import Shared, overlapping, shared_devices, windows
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
-from kanalyze.analyses.findings.rules._kernels import launch_less, share_of_graphs, times_of
-from kanalyze.analyses.findings.rules._operators import PINNED, TO_DEVICE, TO_HOST, device_copies
-from kanalyze.analyses.findings.rules._telling import (
-    COMPILED,
-    by_device,
-    in_pytorch,
-    per_iteration,
-    place_of_kernels,
-    sides_of,
-    written_with,
-)
+from kanalyze.analyses.findings.rules import _kernels as on_gpu
+from kanalyze.analyses.findings.rules import _operators as on_host
+from kanalyze.analyses.findings.rules import _telling as say
+from kanalyze.analyses.findings.rules._operators import PINNED, TO_DEVICE, TO_HOST
+from kanalyze.analyses.findings.rules._telling import COMPILED
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.idle._attribution import reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
@@ -58,10 +52,10 @@ from kanalyze.window import PerIteration
 @Rule
 def launch_bound(report: Report) -> Findings:
     """One finding per device with launch-bound kernels for which it waited."""
-    per, graphed = per_iteration(report), _graphed(report)
-    for device, own in by_device(launch_costs(report).bound.filter(pl.col("launch_ns") > 0)):
+    per, graphed = say.per_iteration(report), _graphed(report)
+    for device, own in say.by_device(launch_costs(report).bound.filter(pl.col("launch_ns") > 0)):
         top, launches, stake = own.row(0, named=True), total(own, "count"), total(own, "launch_ns")
-        less = launch_less(report, device)
+        less = on_gpu.launch_less(report, device)
         waited = f"{per.time(stake)} " if per.iterations else ""
         names = exclusive_operations(report).join(own, on=["device", "name"], how="semi")
         yield Finding(
@@ -77,7 +71,7 @@ def launch_bound(report: Report) -> Findings:
             (str(top["name"]),),
             headline=f"{per.clause(launches, 'kernel', 'take')} longer to launch than to run",
             action=less.action,
-            where=place_of_kernels(report, device, own.get_column("name"), stake),
+            where=say.place_of_kernels(report, device, own.get_column("name"), stake),
             mending=graphed,
             claims=_waits_for(report, device, names.get_column("row"), "launch"),
             vague=graphed is None,
@@ -110,7 +104,7 @@ def graph_candidate(report: Report) -> Findings:
     waits = buckets.filter(pl.col("bucket").is_in(_LAUNCHING)).group_by("device").agg(pl.col("ns").sum())
     waits = waits.join(late.filter(pl.col("share") >= _LATE), on="device", how="semi")
     for device, most in waits.sort("device").iter_rows():
-        if share_of_graphs(report).get(device, 0.0) > _REPLAYED or _cut_all_over(report):
+        if on_gpu.share_of_graphs(report).get(device, 0.0) > _REPLAYED or _cut_all_over(report):
             continue
         own = candidates(report).with_columns(launches=pl.col("operations") * pl.col("repetitions"))
         worth = (pl.col("launches") >= _FEWEST_LAUNCHES) & (pl.col("saved_ns") > 0)
@@ -120,7 +114,7 @@ def graph_candidate(report: Report) -> Findings:
 
 def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) -> Finding:
     top, stake = own.row(0, named=True), min(total(own, "saved_ns"), most)
-    per, launches, less = per_iteration(report), total(own, "launches"), launch_less(report, device)
+    per, launches, less = say.per_iteration(report), total(own, "launches"), on_gpu.launch_less(report, device)
     cut = total(cut_launches(report).filter(pl.col("device") == device), "launches")
     known = "the median of those in this report" if top["measured"] else "the median of these calls, for want of one"
     text = (
@@ -163,7 +157,7 @@ def _graphed(report: Report) -> Mending | None:
 
 def _cut_all_over(report: Report) -> bool:
     """Whether each iteration waits, reads results, allocates or copies pageable memory in many places."""
-    iterations = per_iteration(report).iterations
+    iterations = say.per_iteration(report).iterations
     return iterations is not None and pieces(report) > _MOST_PIECES * iterations * max(windows(report).height, 1)
 
 
@@ -172,12 +166,12 @@ def timed_kernels(report: Report) -> Findings:
     """One finding per device with kernels that are timed after a fill of the cache, on all of them together."""
     if (runs := timed_runs(report)).is_empty():
         return
-    per = per_iteration(report)
+    per = say.per_iteration(report)
     work = exclusive_operations(report, "call_start").rename({"call_start": "at"}).drop_nulls("at").sort("at")
     begun = runs.select("process_id", "end", run="start", at="start").sort("at")
     line = work.drop("end").join_asof(begun, on="at", by="process_id", check_sortedness=False)
     line = line.filter(pl.col("at") < pl.col("end")).with_columns(fill=pl.col("at") == pl.col("run"))
-    for device, own in by_device(line.sort("device")):
+    for device, own in say.by_device(line.sort("device")):
         fills, timed = own.filter("fill"), own.filter(~pl.col("fill"))
         if fills.is_empty() or timed.is_empty():
             continue
@@ -198,9 +192,9 @@ def timed_kernels(report: Report) -> Findings:
             (name,),
             headline="Kernels are timed, each run after a fill of the cache: {0}",
             action="record a second run: torch.compile keeps on disk what it chose"
-            if written_with(report, name) == COMPILED
+            if say.written_with(report, name) == COMPILED
             else "if an autotuner's: @triton.autotune(…, cache_results=True)",
-            claims=times_of(report, own.get_column("row")),
+            claims=on_gpu.times_of(report, own.get_column("row")),
         )
 
 
@@ -218,8 +212,8 @@ def serial_copy(report: Report) -> Findings:
     """One finding per device with such copies."""
     if not any(worth_saying(report, ns) for ns in bucket_sums(report).filter(bucket="memcpy").get_column("ns")):
         return
-    per = per_iteration(report)
-    for device, copies in by_device(_serial_copies(report)):
+    per = say.per_iteration(report)
+    for device, copies in say.by_device(_serial_copies(report)):
         if not (stake := _hidden_at_most(report, copies)):
             continue
         numbers = used_streams(report).filter(pl.col("number").is_in(copies.get_column("number").implode()))
@@ -238,7 +232,7 @@ def serial_copy(report: Report) -> Findings:
             action=(
                 "a second stream and a second buffer: copy ahead of the kernels",
                 "copy one batch ahead in a torch.cuda.Stream() of its own",
-            )[in_pytorch(report)],
+            )[say.in_pytorch(report)],
             at_most=bool(copies.get_column("alone").all()),
             claims=copies.select("start", "end"),
         )
@@ -258,7 +252,7 @@ def _serial_copies(report: Report) -> pl.DataFrame:
     detail, pinned = pl.col("detail"), pl.any_horizontal(pl.col("source_memory", "target_memory") == PINNED)
     asynchronous = pl.col("call_name").is_in(names_that(report, lambda name: "Async" in name))
     alone = pl.col("exclusive_ns") == pl.col("end") - pl.col("start")
-    copies = device_copies(report).with_columns(detail.cast(pl.String), alone=alone)
+    copies = on_host.device_copies(report).with_columns(detail.cast(pl.String), alone=alone)
     copies = copies.filter((pl.col("exclusive_ns") > 0) & asynchronous & pinned & detail.is_in([TO_DEVICE, TO_HOST]))
     if copies.is_empty():
         return copies
@@ -318,13 +312,19 @@ def default_stream(report: Report) -> Findings:
     types = used_streams(report).filter(pl.col("type").is_in(["null", "blocking"])).group_by("group")
     if not (types.agg(pl.col("type").n_unique()).get_column("type") > 1).any():  # cheap, and false for most programs
         return
-    per = per_iteration(report)
-    for device, held in by_device(_serialised(report)):
+    per = say.per_iteration(report)
+    for device, held in say.by_device(_serialised(report)):
         # what held one may have been held by the same rule itself
         ran = in_window(report, facts_of(report, held.get_column("behind_row"), "start", "end"))
         ns = intervals.overlap(held.get_column("ready"), held.get_column("end"), intervals.union(ran))
         waits = held.with_columns(ns.alias("held_ns"))
-        if not (stake := _side_by_side_ns(waits)):
+        # one that waited can overlap the other one for at most its own duration and the time that it was held, and
+        # together they still take as long as the busiest of their streams
+        behind = waits.select(number="behind_number", row="behind_row", ns="behind_ns")
+        involved = pl.concat([waits.select("number", "row", "ns"), behind]).unique("row")
+        by_stream = involved.group_by("number").agg(pl.col("ns").sum())
+        hidden = int(waits.select(pl.min_horizontal("held_ns", "ns").sum()).item())
+        if not (stake := min(hidden, total(by_stream, "ns") - longest(by_stream, "ns"))):
             continue
         yield Finding(
             "default-stream",
@@ -364,19 +364,6 @@ def _serialised(report: Report) -> pl.DataFrame:
     return waits.filter((pl.col("behind_call") < pl.col("call")).fill_null(value=False))
 
 
-def _side_by_side_ns(waits: pl.DataFrame) -> int:
-    """The upper bound of the gain from running the operations of one device concurrently, in ns.
-
-    An operation that waited can overlap the other one for at most its own duration and the time that it was held.
-    Together they still take as long as the busiest of their streams.
-    """
-    hidden = waits.select(pl.min_horizontal("held_ns", "ns").sum()).item()
-    behind = waits.select(number="behind_number", row="behind_row", ns="behind_ns")
-    involved = pl.concat([waits.select("number", "row", "ns"), behind]).unique("row")
-    by_stream = involved.group_by("number").agg(pl.col("ns").sum())
-    return min(int(hidden), total(by_stream, "ns") - longest(by_stream, "ns"))
-
-
 @Rule
 def shared_gpu(report: Report) -> Findings:
     """One finding per GPU on which processes wait for each other, unless their kernels certainly run concurrently.
@@ -393,12 +380,12 @@ def shared_gpu(report: Report) -> Findings:
         waits = _waits_for_others(report, shared.device, kernels)
         spans = intervals.union(pl.concat([waits, overlapping(kernels)])) if shared.together_ns else waits
         if stake := intervals.length(spans) * (many - 1) // many:
-            yield _shared_with(per_iteration(report), shared, intervals.length(waits), stake)
+            yield _shared_with(say.per_iteration(report), shared, intervals.length(waits), stake)
 
 
 def _waits_for_others(report: Report, device: int, kernels: pl.DataFrame) -> pl.DataFrame:
     """The span set in which work of a process was submitted, none of it ran, and `kernels` of another one did."""
-    low, high = sides_of(report, device)
+    low, high = say.sides_of(report, device)
     work = of_device(device_operations(report, "call_end"), device)
     line = work.select("process_id", "start", "end", "call_end").drop_nulls()
     found = [pl.DataFrame(schema=intervals.SPANS)]
@@ -411,30 +398,26 @@ def _waits_for_others(report: Report, device: int, kernels: pl.DataFrame) -> pl.
 
 def _shared_with(per: PerIteration, shared: Shared, waited_ns: int, stake: int) -> Finding:
     *others, last = map(str, shared.processes)
-    held = []
-    if waited_ns:
-        held.append(f"for {per.time(waited_ns)} what one had submitted waited while kernels of another ran")
-    if shared.together_ns:
-        held.append(f"for {per.time(shared.together_ns)} kernels of more than one had begun and not ended")
-    took, names = "", tuple[str, ...]()
-    if (slowed := shared.slowed) is not None:
-        names = (slowed.name,)
-        took = (
-            f" {{0}} of process {slowed.process} takes up to {time(slowed.longest_ns)} then, {time(slowed.alone_ns)} "
-            "else (median)."
-        )
-    how = "take turns on" if waited_ns else "share"
+    ways = (
+        (waited_ns, "what one had submitted waited while kernels of another ran"),
+        (shared.together_ns, "kernels of more than one had begun and not ended"),
+    )
+    held = ", and ".join(f"for {per.time(ns)} {what}" for ns, what in ways if ns)
+    took, how, slowed = "", "take turns on" if waited_ns else "share", shared.slowed
+    if slowed is not None:
+        longest_ns, alone_ns = time(slowed.longest_ns), time(slowed.alone_ns)
+        took = f" {{0}} of process {slowed.process} takes up to {longest_ns} then, {alone_ns} else (median)."
     return Finding(
         "shared-gpu",
         shared.device,
         stake,
-        f"Processes {', '.join(others)} and {last} share GPU {shared.device}: {', and '.join(held)}, and the next was "
+        f"Processes {', '.join(others)} and {last} share GPU {shared.device}: {held}, and the next was "
         f"another's {plural(shared.turns, 'time')}.{took} Without MPS or MIG they run in turn, in time slices, and a "
         "kernel's duration holds the other's slices.",
         "If MPS is off, start it (nvidia-cuda-mps-control -d), so that kernels of several processes run side by side; "
         "or give each process a GPU, or a MIG instance, of its own.",
         "concurrency",
-        names,
+        () if slowed is None else (slowed.name,),
         headline=f"{plural(len(shared.processes), 'process')} {how} GPU {shared.device}",
         action="nvidia-cuda-mps-control -d (MPS), or a GPU for each process",
     )
@@ -466,17 +449,14 @@ _OVERLAP: Final = (
 
 
 class _Rank(NamedTuple):
-    """A device, how long it does nothing but communicate, and its collectives.
-
-    Of the exposed time `ns` the report may tell that it waits for partners, mostly for one, and that it transfers.
-    """
+    """A device, and how long it does nothing but communicate."""
 
     device: int
     ns: int
-    waited_ns: int
+    waited_ns: int  # of that, as far as the report tells: for partners, mostly for one
     transfer_ns: int
     partner: str | None
-    collectives: int
+    collectives: int  # their number
 
 
 @Rule
@@ -504,35 +484,22 @@ def exposed_communication(report: Report) -> Findings:
 def _finding(report: Report, rank: _Rank, stake: int, text: str, remedy: str) -> Finding:
     """The finding on communication that nothing hides."""
     kind = literal(_by_kind(report, rank).item(0, "kind")[:_LONGEST])
-    return Finding(
-        "exposed-communication",
-        rank.device,
-        stake,
-        text,
-        remedy,
-        "exposure",
-        headline=f"The GPU does nothing beside {kind}",
-        action=(
-            "Overlap it with computation",
-            "Overlap it with computation: DDP buckets, FSDP prefetch, async_op=True",
-        )[in_pytorch(report)],
-    )
+    how = ": DDP buckets, FSDP prefetch, async_op=True" * say.in_pytorch(report)
+    one = Finding("exposed-communication", rank.device, stake, text, remedy, "exposure")
+    return one._replace(headline=f"The GPU does nothing beside {kind}", action=f"Overlap it with computation{how}")
 
 
 def _untold(report: Report, rank: _Rank, ranks: list[_Rank], worth: dict[int, float]) -> Finding:
-    """Of a rank whose partners are not in the report, or where it does not tell what belongs together.
-
-    Of the devices that run as many collectives, as ranks of one program do, the least exposed one tells what overlap
-    can gain.
-    """
+    """Of a rank whose partners are not in the report, or where it does not tell what belongs together."""
+    # of the devices that run as many, as ranks of one program do, the least exposed one tells what overlap can gain
     alike = [one for one in ranks if abs(one.collectives - rank.collectives) <= _ALIKE * rank.collectives]
     least, waits = min(alike, key=lambda one: one.ns), ""
     if least.device != rank.device:
-        exposed = per_iteration(report).time(least.ns)
+        exposed = say.per_iteration(report).time(least.ns)
         waits = f": GPU {least.device}, which runs as many, has {exposed}, and what is more here may be a wait"
     text = f"{_exposed(report, rank)} Any waiting for the slowest rank is in it{waits}."
     remedy = (
-        _OVERLAP[in_pytorch(report)]
+        _OVERLAP[say.in_pytorch(report)]
         + " If ranks differ in their work, balance that first: a collective waits for the slowest."
     )
     if least.ns >= worth[rank.device]:  # everywhere
@@ -544,11 +511,11 @@ def _untold(report: Report, rank: _Rank, ranks: list[_Rank], worth: dict[int, fl
 
 def _transfer(report: Report, rank: _Rank) -> Finding:
     """Exposed communication without waiting for partners."""
-    per, moved = per_iteration(report), rank.ns - rank.waited_ns
+    per, moved = say.per_iteration(report), rank.ns - rank.waited_ns
     waited = f" {per.time(rank.waited_ns)} of that is waiting, mostly for {rank.partner}." if rank.partner else ""
     rest = moved - rank.transfer_ns
     more = f" Of {per.time(rest)} it is not told whether it waits for ranks elsewhere." if rest else ""
-    return _finding(report, rank, moved, f"{_exposed(report, rank)}{waited}{more}", _OVERLAP[in_pytorch(report)])
+    return _finding(report, rank, moved, f"{_exposed(report, rank)}{waited}{more}", _OVERLAP[say.in_pytorch(report)])
 
 
 def _waiting(report: Report, rank: _Rank) -> Finding:
@@ -557,8 +524,8 @@ def _waiting(report: Report, rank: _Rank) -> Finding:
         report,
         rank,
         rank.waited_ns,
-        f"GPU {rank.device} waits {per_iteration(report).time(rank.waited_ns)} in collectives with nothing else to do, "
-        f"mostly for {rank.partner}, which comes later; that is {percent(rank.waited_ns / rank.ns)} of the time in "
+        f"GPU {rank.device} waits {say.per_iteration(report).time(rank.waited_ns)} in collectives with nothing else to "
+        f"do, mostly for {rank.partner}, which comes later; that is {percent(rank.waited_ns / rank.ns)} of the time in "
         "which it does nothing but communicate.",
         "Balance the work of the ranks, or look at what holds up the one that comes last: its ledger before the "
         "collective says so (`kanalyze ranks` compares them). Overlap does not end such waits.",
@@ -572,7 +539,7 @@ def _waiting(report: Report, rank: _Rank) -> Finding:
 
 def _exposed(report: Report, rank: _Rank) -> str:
     """How long a device does nothing but communicate, and in what."""
-    per, sums = per_iteration(report), _by_kind(report, rank)
+    per, sums = say.per_iteration(report), _by_kind(report, rank)
     whole = intervals.length(intervals.union(_collectives(report).filter(device=rank.device)))
     named = ", ".join(
         f"{literal(kind)} {per.time(ns)} ({per.plural(count, 'kernel')})"

@@ -12,21 +12,10 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal
-from kanalyze.analyses.findings.rules._kernels import calls_within, merged
-from kanalyze.analyses.findings.rules._operators import (
-    NODE,
-    SPAN,
-    filling,
-    kernels_named,
-    launched,
-    on_time,
-    operators,
-    outermost,
-    own_within,
-    traced,
-    within,
-)
-from kanalyze.analyses.findings.rules._telling import changes, in_pytorch, per_iteration
+from kanalyze.analyses.findings.rules import _kernels as on_gpu
+from kanalyze.analyses.findings.rules import _operators as on_host
+from kanalyze.analyses.findings.rules import _telling as say
+from kanalyze.analyses.findings.rules._operators import NODE, SPAN
 from kanalyze.analyses.idle._attribution import host_time, idle_within
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.replay._changes import Mending
@@ -137,31 +126,33 @@ def python_loops(report: Report) -> Findings:
 
 
 def _told(report: Report, told: Told, loops: pl.DataFrame) -> Findings:
-    top, inside = loops.sort("passes", "start", descending=[True, False]).row(0, named=True), within(report, loops)
-    launches = per_iteration(report).plural(len(inside.mending.gone), "launch")
+    top, inside = (
+        loops.sort("passes", "start", descending=[True, False]).row(0, named=True),
+        on_host.within(report, loops),
+    )
+    launches = say.per_iteration(report).plural(len(inside.mending.gone), "launch")
     text = f"{told.what}, {top['passes']:,} times in a row, in {launches} ({literal(top['operators'])}): "
     idle, mending = idle_within(report, inside.host), partial(_at_once, loops=loops, rule=told.rule)
-    for one in on_time(report, told.of(**top), inside, text, mending):
+    for one in on_host.on_time(report, told.of(**top), inside, text, mending):
         yield one if one and intervals.length(idle[one.device]) >= _IDLES * one.at_stake_ns else None
 
 
 def _at_once(report: Report, loops: pl.DataFrame, rule: str) -> Mending:
     """Each loop is launched as one pass, whose kernels take as long as those of all passes.
 
-    Where passes do not need each other's results, as long as these would if they filled the GPU, and no less than one.
+    Where passes do not need each other's results, as long as these would that filled the GPU, and no less than one.
     """
-    inside = within(report, loops)
+    inside = on_host.within(report, loops)
     work = exclusive_operations(report, *SHAPE, "call_start", "thread_id")
     work = work.filter(pl.col("row").is_in(inside.mending.gone.implode())).drop_nulls("call_start")
     begun = inside.host.with_row_index("loop").select(*THREAD, "loop", since="start")
-    line = nearest(filling(report, work), begun, ("call_start", "since"), THREAD).drop_nulls("loop")
+    line = nearest(on_host.filling(report, work), begun, ("call_start", "since"), THREAD).drop_nulls("loop")
     passes, took = float(loops.select(pl.col("passes").median()).item()), pl.col("dur_ns")
     kept = pl.max_horizontal((pl.len().over("loop") / passes).cast(pl.Int64), pl.lit(1))
     whole, filled = took.sum().over("loop"), (took * pl.col("part")).sum().over("loop")
     each = whole if rule == _RECURRENT.rule else pl.max_horizontal(filled, whole / passes).cast(pl.Int64)
     groups = line.sort("loop", "call_start").select("row", "dur_ns", group="loop", kept=kept, merged_ns=each)
-    change = merged(groups)
-    return inside.mending._replace(shorter=change.shorter, gone=change.gone)
+    return on_gpu.merged(groups)._replace(calls=inside.mending.calls, host=inside.mending.host)
 
 
 _LOOP: Final = ("rule", "passes", "operators", "row", "stop", *SPAN)
@@ -170,20 +161,18 @@ _LOOP: Final = ("rule", "passes", "operators", "row", "stop", *SPAN)
 @once_per_process
 def _loops(report: Report) -> pl.DataFrame:
     """Loops of the operators' threads, and what backward runs for them: rule, passes, operators (of a pass), SPAN."""
-    line = outermost(report)
+    line = on_host.outermost(report)
     if line.is_empty():
         return _by_kernels(report)
-    every = operators(report)
+    every = on_host.operators(report)
     nodes = intervals.union(every.filter(pl.col("name").str.starts_with(NODE)).select("start", "end"))
     backward = intervals.overlap(line.get_column("start"), line.get_column("end"), nodes) > 0
     line = line.with_columns(backward.alias("backward")).filter(~pl.col("aside")).sort(*THREAD, "start")
     text = pl.col("name").str.strip_prefix("aten::")
-    marks = (
-        line.select("name")
-        .unique()
-        .with_columns(text.str.contains(f"^(?:{one})$").alias(key) for key, one in _MARKS.items())
-    )
-    line = line.join(marks, on="name", how="left", maintain_order="left").with_row_index("at")
+    marks = [text.str.contains(f"^(?:{pattern})$").alias(key) for key, pattern in _MARKS.items()]
+    line = line.join(line.select("name").unique().with_columns(marks), on="name", maintain_order="left")
+    line = line.with_row_index("at")
+    # a number that attention, sampling and putting together in between change
     depends = (pl.col("depends") | pl.col("together")).cast(pl.Int64).cum_sum()
     cells = line.with_columns(depends, operators="name").filter("cells")
     return _with_backward(every, pl.concat([_cell_loops(cells, "depends"), _stretches(line)]))
@@ -191,21 +180,18 @@ def _loops(report: Report) -> pl.DataFrame:
 
 def _by_kernels(report: Report) -> pl.DataFrame:
     """Runs of cells by the names of their kernels, in a report without operators."""
-    line = launched(report).with_row_index("at")
-    cells = line.filter(kernels_named(line, _CELL_KERNELS))
+    line = on_host.launched(report).with_row_index("at")
+    cells = line.filter(on_host.kernels_named(line, _CELL_KERNELS))
     kernel, nothing = pl.col("name").cast(pl.String).str.extract(f"({_CELL_KERNELS})"), pl.lit(None, pl.Int64)
     cells = cells.with_columns(kernel.alias("operators"), start="call_start", end="call_end")
     return _cell_loops(cells.with_columns(row=nothing, stop=nothing))
 
 
 def _cell_loops(cells: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """Runs of the same `cells` (at, operators), no further apart than usual, and with the same `keys`: :data:`_LOOP`.
-
-    For operators that is a number that attention, sampling and putting together in between change.
-    """
+    """Runs of the same `cells` (at, operators), no further apart than usual, and with the same `keys`."""
     apart = pl.col("at").cast(pl.Int64) - pl.col("at").shift(1).cast(pl.Int64)
     far = apart > pl.min_horizontal(_FAR * apart.median() + _NEAR, _LONGEST)
-    another = (changes([*THREAD, "operators", *keys]) | far).fill_null(value=True)
+    another = (say.changes([*THREAD, "operators", *keys]) | far).fill_null(value=True)
     found = cells.group_by(another.cum_sum().alias("run"), maintain_order=True).agg(
         pl.col(*THREAD, "row", "start", "operators").first(),
         pl.col("end", "stop").last(),
@@ -341,12 +327,12 @@ _SMALL: Final = Told(
 @Rule
 def small_batches(report: Report) -> Findings:
     """At most one finding per device, in a window of iterations of a program of PyTorch."""
-    if not (iterations := per_iteration(report).iterations) or not in_pytorch(report):
+    if not (iterations := say.per_iteration(report).iterations) or not say.in_pytorch(report):
         return
     work = exclusive_operations(report, *SHAPE, "call_start", "thread_id").filter(pl.col("kind") == "kernel")
     for device, low, high in windows(report).iter_rows():
         line = work.filter(device=device).drop_nulls("call_start").sort("call_start")
-        line = filling(report, line.with_columns(token=pl.struct("name", *SHAPE).hash()))
+        line = on_host.filling(report, line.with_columns(token=pl.struct("name", *SHAPE).hash()))
         ran, host = total(line, "exclusive_ns"), bucket_sums(report).filter(device=device, bucket="host")
         # most idle time in the host's own code is in short stretches, between launches
         hurries = 2 * host_time(report)[device].short[0] >= total(host, "ns")
@@ -367,7 +353,7 @@ def small_batches(report: Report) -> Findings:
             continue
         if not several and (each != 1 or line.get_column("thread_id").n_unique() > 1 or trains):
             continue
-        if traced(report) is None and total(layers, "len") < _PASSES * iterations:
+        if on_host.traced(report) is None and total(layers, "len") < _PASSES * iterations:
             continue  # of few layers, the passes may be those of a loop inside of a model
         number = (line.get_column("token") == anchor).cast(pl.Int64).cum_sum() - 1
         passes = line.with_columns(number.set(number < 0, None).alias("passed")).drop_nulls("passed")
@@ -376,7 +362,7 @@ def small_batches(report: Report) -> Findings:
 
 def _takes_samples(report: Report, passes: float) -> bool:
     """Whether the trace takes a part of a tensor right before a layer, as often by launch as there are `passes`."""
-    line, takes = outermost(report), pl.col("name").str.contains(_TAKES)
+    line, takes = on_host.outermost(report), pl.col("name").str.contains(_TAKES)
     launches, working = total(line, "launches"), line.filter((pl.col("launches") > 0) | takes)
     taken = working.select((takes & pl.col("name").shift(-1).str.contains(_FIRST)).sum()).item()
     return launches > 0 and bool(taken >= _MOST * passes * launches)
@@ -384,8 +370,10 @@ def _takes_samples(report: Report, passes: float) -> bool:
 
 def _splits(report: Report, passes: int, *, joins: bool) -> bool:
     """If the trace splits a tensor once for several of so many passes, and `joins` results, or each has backward."""
-    counts = outermost(report).get_column("name").value_counts(name="count")
-    once = counts.filter(pl.col("count").is_between(per_iteration(report).iterations or 1, passes // (_PASSES // 2)))
+    counts = on_host.outermost(report).get_column("name").value_counts(name="count")
+    once = counts.filter(
+        pl.col("count").is_between(say.per_iteration(report).iterations or 1, passes // (_PASSES // 2))
+    )
     if not joins:
         many = int(counts.filter(pl.col("name") == _BEGINS_BACKWARD).get_column("count").sum())
         once = once.filter(pl.col("count") * (_PASSES // 2) <= many)
@@ -395,10 +383,10 @@ def _splits(report: Report, passes: int, *, joins: bool) -> bool:
 
 def _few_samples(report: Report, device: int, line: pl.DataFrame) -> Finding:
     """The finding on launches of passes, `passed` their number."""
-    per, number = per_iteration(report), int(line.get_column("passed").n_unique())
+    per, number = say.per_iteration(report), int(line.get_column("passed").n_unique())
     begun = line.group_by("passed", *THREAD, maintain_order=True).agg(start=pl.col("call_start").min())
     spans = begun.with_columns(end=pl.col("start").shift(-1)).drop_nulls("end").filter(pl.col("end") > pl.col("start"))
-    idle = idle_within(report, own_within(report, spans).host)[device].select("start", "end")
+    idle = idle_within(report, on_host.own_within(report, spans).host)[device].select("start", "end")
     part, stake = percent(_filled(line)), intervals.length(idle)
     text = (
         f"The model is run {per.plural(number, 'time')}, for few samples each time: its kernels fill {part} of the "
@@ -422,4 +410,6 @@ def _larger(report: Report, line: pl.DataFrame, spans: pl.DataFrame) -> Mending:
     whole = pl.max_horizontal(one.max().over("group"), (one * pl.col("part")).sum().over("group").cast(pl.Int64))
     groups = line.with_columns(group=batch).select("row", "dur_ns", "group", kept=pl.lit(1, pl.Int64), merged_ns=whole)
     spared = spans.filter(pl.col("passed") % _LARGER != 0)
-    return merged(groups)._replace(host=spared.select("process_id", "start", "end"), calls=calls_within(report, spared))
+    return on_gpu.merged(groups)._replace(
+        host=spared.select("process_id", "start", "end"), calls=on_gpu.calls_within(report, spared)
+    )

@@ -17,8 +17,10 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
-from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, bandwidth
-from kanalyze.analyses.findings.rules._telling import FEWEST, OFTEN, in_pytorch, per_iteration
+from kanalyze.analyses.findings.rules import _operators as on_host
+from kanalyze.analyses.findings.rules import _telling as say
+from kanalyze.analyses.findings.rules._operators import LARGE_BYTES
+from kanalyze.analyses.findings.rules._telling import FEWEST, OFTEN
 from kanalyze.analyses.host._call_kinds import OPENACC, OPENMP, names_that, shown, world
 from kanalyze.analyses.idle._attribution import idle_within, reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums
@@ -45,10 +47,8 @@ _REMEDIES: Final = {
 
 @Rule
 def allocation_in_loop(report: Report) -> Findings:
-    """One finding per device that waited in such calls, on all of them together.
-
-    In a window of iterations, calls that recur with these count as well, also where there are few iterations.
-    """
+    """One finding per device that waited in such calls, on all of them together."""
+    # in a window of iterations, calls that recur with these count as well, also where there are few iterations
     every, window, counts = allocating_calls(report), report.scope.window, pl.col("round").is_not_null()
     if window is not None and window.count:
         sums = intervals.overlapping(every, report.scope.sides).group_by("name").len()
@@ -63,8 +63,7 @@ def allocation_in_loop(report: Report) -> Findings:
 def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.DataFrame) -> Finding | None:
     """The finding on the allocating `calls` of the processes that use a device; `idle` are the device's idle intervals.
 
-    Calls on threads that the device did not wait for cost it nothing: at stake is, of each call, no more than what the
-    ledger attributes to it.
+    Of each call it is no more than what the ledger attributes to it.
     """
     exposed, ns = intervals.overlap(calls.get_column("start"), calls.get_column("end"), idle), pl.col("exposed").sum()
     sums = calls.with_columns(exposed.alias("exposed")).group_by("call").agg(ns)
@@ -76,7 +75,7 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
     *others, last = sums.get_column("call").head(_NAMED)
     named = " and ".join([", ".join(others), last] if others else [last])
     rounds = calls.drop_nulls("round").select("process_id", "round", "launches").unique()
-    per, torch = per_iteration(report), in_pytorch(report)
+    per, torch = say.per_iteration(report), say.in_pytorch(report)
     retries = _retries(report, calls) if torch else 0
     launches = plural(total(rounds, "launches"), "launch")
     between = f" in {plural(rounds.height, 'round')} with {launches}" if rounds.height else ""
@@ -152,7 +151,7 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
     stalled = _stalled(report, device, again=True)
     evicted = total(unasked.filter(pl.col("cause") == "Eviction"), "size_bytes")
     host = _faulting_times(faulting_host(report).get(device))
-    waits, per = intervals.length(host), per_iteration(report)
+    waits, per = intervals.length(host), say.per_iteration(report)
     return Finding(
         "unified-memory-thrash",
         device,
@@ -179,15 +178,15 @@ def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | Non
         return None
     stalled = _stalled(report, device)
     asked = moved.filter((pl.col("cause") == "User prefetch") & (pl.col("size_bytes") >= LARGE_BYTES))
-    against = f", prefetched memory at {rate(bandwidth(asked))}" if asked.height else ""
-    per, bytes_moved = per_iteration(report), total(faulted, "size_bytes")
+    against = f", prefetched memory at {rate(on_host.bandwidth(asked))}" if asked.height else ""
+    per, bytes_moved = say.per_iteration(report), total(faulted, "size_bytes")
     many, in_all = per.plural(faulted.height, "copy"), " in all," if per.iterations else ""
     return Finding(
         "unified-memory-prefetch",
         device,
         total(faulted, "exclusive_ns") + stalled,
         f"Page faults moved {size(bytes_moved)} of managed memory{in_all} in {many} of "
-        f"{size(bytes_moved / faulted.height)} on average, at {rate(bandwidth(faulted))}{against}."
+        f"{size(bytes_moved / faulted.height)} on average, at {rate(on_host.bandwidth(faulted))}{against}."
         f"{_while_stalled(report, stalled)}{_FAULTS}",
         "Move it before it is used with one cudaMemPrefetchAsync on the stream that needs it.",
         "migrations --by cause",
@@ -202,15 +201,12 @@ def _times(moved: pl.DataFrame) -> pl.DataFrame:
 
 
 def _while_stalled(report: Report, ns: int) -> str:
-    stalled = per_iteration(report).time(ns)
+    stalled = say.per_iteration(report).time(ns)
     return f" For {stalled} kernels ran while page faults of the GPU were handled." if ns else ""
 
 
 def _stalled(report: Report, device: int, *, again: bool = False) -> int:
-    """The time in which kernels ran on a device during its groups of page faults: an upper bound of their stall, in ns.
-
-    With `again` only groups count whose page had started to move to a device before.
-    """
+    """How long kernels ran during page faults, with `again` of those that had moved there: their stall at most."""
     if "fault" not in report.kinds:
         return 0
     groups = faults_seen(report).filter((pl.col("side") == "GPU") & (pl.col("device") == device))
@@ -252,7 +248,9 @@ def pinned_allocation(report: Report) -> Findings:
                 "A cost of starting up: pin less, pin once, or pin while the GPU has work.",
                 "memory --by call",
                 headline=f"Pinning memory of the host takes {time(stake)}",
-                action="pin less, and keep it" if in_pytorch(report) else "one cudaHostAlloc for all buffers, reused",
+                action="pin less, and keep it"
+                if say.in_pytorch(report)
+                else "one cudaHostAlloc for all buffers, reused",
                 claims=pieces,
             )
 
@@ -276,7 +274,7 @@ def _faulting_times(inside: pl.DataFrame | None) -> pl.DataFrame:
 
 
 def _faulting(report: Report, device: int, inside: pl.DataFrame) -> Finding:
-    claims, per = _faulting_times(inside), per_iteration(report)
+    claims, per = _faulting_times(inside), say.per_iteration(report)
     stake, ns = intervals.length(claims), (pl.col("end") - pl.col("start")).sum()
     each = inside.unique("start", keep="first").group_by(pl.col("function").cast(pl.String)).agg(ns=ns).drop_nulls()
     functions = each.sort("ns", "function", descending=[True, False])

@@ -10,6 +10,9 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule
+from kanalyze.analyses.findings.rules import _kernels as on_gpu
+from kanalyze.analyses.findings.rules import _operators as on_host
+from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._kernels import (
     BATCHED,
     COMPILED_KERNELS,
@@ -21,16 +24,7 @@ from kanalyze.analyses.findings.rules._kernels import (
     OPERATION,
     OUTPUT,
     Work,
-    choosing,
-    kernel_sums,
-    launching_operators,
-    part,
-    stream_lines,
-    with_decoded,
-    with_operators,
 )
-from kanalyze.analyses.findings.rules._operators import outermost, wants_planes
-from kanalyze.analyses.findings.rules._telling import in_pytorch, launch_before, operator_of, per_iteration
 from kanalyze.analyses.operators._host_tree import forward_rows, host_tree, inherited
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
@@ -59,9 +53,9 @@ _BETWEEN: Final = FAMILY.is_in(["elementwise", "copy", "fill"]) | (
 @Rule
 def unfused_attention(report: Report) -> Findings:
     """One finding per device on which softmaxes of scores stand between two products again and again."""
-    for device in kernel_sums(report):
+    for device in on_gpu.kernel_sums(report):
         if device.launches(_SOFTMAX) >= _FEWEST_SOFTMAXES and device.launches(_PRODUCT):
-            chain = Work(report, device, _chains(report, stream_lines(report, device.device)))
+            chain = Work(report, device, _chains(report, on_gpu.stream_lines(report, device.device)))
             if total(chain.rows, "softmax") >= _FEWEST_SOFTMAXES:
                 yield _attention(chain)
 
@@ -73,8 +67,8 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     product on either side belongs to it. Copies right before and after bring its inputs and outputs into place.
     """
     numbered = lines.with_columns(place=pl.int_range(pl.len()))
-    known = with_decoded(
-        with_operators(report, numbered).with_columns(batched=pl.col("inner").is_in(BATCHED)),
+    known = on_gpu.with_decoded(
+        on_gpu.with_operators(report, numbered).with_columns(batched=pl.col("inner").is_in(BATCHED)),
         softmax=_SOFTMAX,
         product=_PRODUCT,
         passes=_BETWEEN,
@@ -110,17 +104,17 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def _attention(chain: Work) -> Finding:
-    report, softmaxes, torch = chain.report, chain.rows.filter("softmax"), in_pytorch(chain.report)
+    report, softmaxes, torch = chain.report, chain.rows.filter("softmax"), say.in_pytorch(chain.report)
     falls_back = "aten::_scaled_dot_product_attention_math" in report.kind("op").get_column("name").unique().cast(
         pl.String
     )
     why = " PyTorch's attention fell back to it: type, mask or head size do not suit its kernels." if falls_back else ""
     call = "F.scaled_dot_product_attention(q, k, v)"
-    products = chain.rows.filter("product").select("row", saved_ns=part("exclusive_ns", 1 - _PRODUCTS_LEFT))
+    products = chain.rows.filter("product").select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - _PRODUCTS_LEFT))
     return chain.finding(
         "unfused-attention",
         "Attention runs as product, softmax and product: "
-        f"{per_iteration(report).plural(softmaxes.height, 'softmax pass')} over scores (most {{0}}) in chains of "
+        f"{say.per_iteration(report).plural(softmaxes.height, 'softmax pass')} over scores (most {{0}}) in chains of "
         f"{mean(chain.rows.height, softmaxes.height)} kernels, {chain.took}. A fused kernel keeps the scores on the "
         f"chip, and takes a small part of that.{why}",
         f"Let one kernel do it: {call} in bfloat16 or float16, with is_causal=True in place of a mask where that is "
@@ -142,12 +136,12 @@ _BY_CHANNEL: Final = r"batch_norm_(?:collect_statistics|backward)_kernel\b|\bbn_
 _NORMS_LEFT: Final = 0.5
 
 
-@choosing(LAYOUTS, 0.01)  # some are in well-made programs, too
+@on_gpu.choosing(LAYOUTS, 0.01)  # some are in well-made programs, too
 def layout_conversions(work: Work) -> Finding | None:
     """One finding per device on which cuDNN converts images to the layout of its kernels and back."""
-    if wants_planes(work.report):
+    if on_host.wants_planes(work.report):
         return None  # in channels_last those would convert all that they read
-    torch, operators = in_pytorch(work.report), outermost(work.report).get_column("name")
+    torch, operators = say.in_pytorch(work.report), on_host.outermost(work.report).get_column("name")
     in_torch = _VOLUMES_LAST if operators.str.contains("^aten::conv(?:_transpose)?3d$").any() else CHANNELS_LAST
     norms = exclusive_operations(work.report).filter(work.device.are(pl.col("name").str.contains(_BY_CHANNEL)))
     one = work.finding(
@@ -162,7 +156,9 @@ def layout_conversions(work: Work) -> Finding | None:
         f"Images change their layout: {percent(work.share)} of kernel time",
         in_torch if torch else "tensors in NHWC",
         work.most,
-        mending=Mending(norms.select("row", saved_ns=part("dur_ns", 1 - _NORMS_LEFT)), work.rows.get_column("row")),
+        mending=Mending(
+            norms.select("row", saved_ns=on_gpu.part("dur_ns", 1 - _NORMS_LEFT)), work.rows.get_column("row")
+        ),
     )
     return one._replace(claims=pl.concat([work.rows, norms]).select("start", "end"))
 
@@ -186,17 +182,17 @@ def _waited(casts: Work) -> int:
     if "api" not in casts.report.kinds:
         return 0
     called = with_facts(casts.report, casts.rows, "call_start")
-    before = launch_before(casts.report, called.select("process_id", at="call_start"))
+    before = say.launch_before(casts.report, called.select("process_id", at="call_start"))
     gaps = idle_spans(casts.report)[casts.device.device].select(since="start", start="end")
     known = called.select("start", before=before).drop_nulls("before").join(gaps, on="start")
     idle = known.select(ns=pl.col("start") - pl.max_horizontal("since", "before")).filter(pl.col("ns") > 0).to_series()
     return int(idle.clip(upper_bound=idle.sort().item(len(idle) // 2)).sum()) if len(idle) else 0
 
 
-@choosing(_CASTS, 0.03)  # losses and norms in float32 need some
+@on_gpu.choosing(_CASTS, 0.03)  # losses and norms in float32 need some
 def recurring_casts(work: Work) -> Finding | None:
     """One finding per device whose kernels convert values between types again and again."""
-    per, device = per_iteration(work.report), work.device
+    per, device = say.per_iteration(work.report), work.device
     if work.rows.height < max(_FEWEST_CASTS, per.iterations or 1):
         return None
     types, made = (work.names.get_column(column) for column in ("inputs", "output_type"))
@@ -207,7 +203,7 @@ def recurring_casts(work: Work) -> Finding | None:
     waited, compiled = _waited(work), device.launches(COMPILED_KERNELS) > 0
     # with float16, as under autocast, and without an optimizer, which would be of a training
     half = "f16" in every and "bf16" not in every and not device.launches(FAMILY == "optimizer")
-    around = operator_of(work.report, device.are(_CASTS))
+    around = say.operator_of(work.report, device.are(_CASTS))
     fused = (
         "these are outside of what torch.compile has fused."
         if compiled
@@ -244,7 +240,7 @@ def bias_before_batchnorm(report: Report) -> Findings:
     if _NORMALIZATION not in report.kind("op").get_column("name").unique().cast(pl.String):
         return
     kernels = _of_biases(report)
-    for device in kernel_sums(report):
+    for device in on_gpu.kernel_sums(report):
         work = Work(report, device, kernels.filter(pl.col("device") == device.device))
         if work.ns:
             yield work.finding(
@@ -295,12 +291,12 @@ _LONG_SOFTMAX: Final = ((LIBRARY == "aten") & (FAMILY == "elementwise") & (OPERA
 )
 
 
-@choosing(_LONG_SOFTMAX, _WORTH_LOGITS * _FULL)
+@on_gpu.choosing(_LONG_SOFTMAX, _WORTH_LOGITS * _FULL)
 def large_logits(work: Work) -> Finding | None:
     """One finding per device with losses of several passes over tensors as large as a softmax's."""
-    if not in_pytorch(work.report):
+    if not say.in_pytorch(work.report):
         return None
-    passes = work._replace(rows=_losses(work.report, stream_lines(work.report, work.device.device)))
+    passes = work._replace(rows=_losses(work.report, on_gpu.stream_lines(work.report, work.device.device)))
     if passes.ns < _WORTH_LOGITS * work.device.kernel_ns:
         return None
     wide = "" if passes.rows.get_column("short").all() else " in float32"
@@ -324,8 +320,8 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
 
     A loss is a run of kernels between two products with a large softmax in it; passes are those about as long.
     """
-    known = with_decoded(
-        with_operators(report, lines),
+    known = on_gpu.with_decoded(
+        on_gpu.with_operators(report, lines),
         passes=FAMILY.is_in(_FAMILIES),
         softmax=_LONG_SOFTMAX,
         cast=_COPIES & ((INPUTS != OUTPUT) | (OUTPUT == "")),
@@ -353,7 +349,8 @@ def _fused_loss(passes: pl.DataFrame) -> Mending:
     left = passes.with_columns(stays=softmax | fill, halves=pl.col("short").any().over("run"))
     shorter = left.filter(pl.col("stays") & pl.col("halves"))
     return Mending(
-        shorter.select("row", saved_ns=part("exclusive_ns", 1 - _HALF)), left.filter(~pl.col("stays")).get_column("row")
+        shorter.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - _HALF)),
+        left.filter(~pl.col("stays")).get_column("row"),
     )
 
 
@@ -375,9 +372,9 @@ def recomputation(report: Report) -> Findings:
     """One finding per device that runs layers again within backward, by the operators there."""
     forward = pl.col("outer").is_in([f"aten::{name}" for name in _OF_LAYERS])
     again = (forward & pl.col("node").is_not_null()).fill_null(value=False)
-    known = in_pytorch(report) and launching_operators(report).filter(again).get_column("outer").n_unique()
-    for device in kernel_sums(report) if known >= _FEWEST_OF_LAYERS else ():
-        line = with_operators(report, stream_lines(report, device.device)).with_columns(
+    known = say.in_pytorch(report) and on_gpu.launching_operators(report).filter(again).get_column("outer").n_unique()
+    for device in on_gpu.kernel_sums(report) if known >= _FEWEST_OF_LAYERS else ():
+        line = on_gpu.with_operators(report, on_gpu.stream_lines(report, device.device)).with_columns(
             run=pl.struct("line", "node").rle_id(), place=pl.int_range(pl.len())
         )
         # from the first to the last forward operator in each node of autograd
@@ -427,10 +424,10 @@ _STRIDED: Final = (
 )
 
 
-@choosing(_STRIDED, _WORTH_COPIES)
+@on_gpu.choosing(_STRIDED, _WORTH_COPIES)
 def layout_copies(strided: Work) -> Finding | None:
     """One finding per device on which the program copies tensors of one type into another order."""
-    rows = with_operators(strided.report, strided.rows)
+    rows = on_gpu.with_operators(strided.report, strided.rows)
     known = rows.get_column("outer").is_not_null().any()
     copied = (pl.col("outer").is_in(_WRITTEN.keys()) & (pl.col("inner") == "aten::copy_")).fill_null(value=not known)
     work = strided._replace(rows=rows.filter(copied))
@@ -458,12 +455,12 @@ _TOPK: Final = (FAMILY == "sort") & (OPERATION == "topk")
 _SORTING: Final = ("aten::sort", "aten::argsort", "aten::msort")
 
 
-@choosing(_SORTS, 0.1)
+@on_gpu.choosing(_SORTS, 0.1)
 def full_sort(work: Work) -> Finding | None:
     """One finding per device whose kernels sort whole tensors in a program of PyTorch, but what topk found."""
-    if not in_pytorch(work.report) or work.device.launches(_TOPK) >= work.rows.height:
+    if not say.in_pytorch(work.report) or work.device.launches(_TOPK) >= work.rows.height:
         return None
-    others = with_operators(work.report, work.rows).filter(~pl.col("outer").is_in(_SORTING))
+    others = on_gpu.with_operators(work.report, work.rows).filter(~pl.col("outer").is_in(_SORTING))
     if 2 * total(others, "exclusive_ns") > work.ns:
         return None
     return work.finding(

@@ -28,24 +28,17 @@ from kanalyze.analyses.device.occupancy import (
     registers_for_one_more,
     shared_for_one_more,
 )
-from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule
-from kanalyze.analyses.findings.rules._kernels import FAMILY, INPUTS, decoded_as, part
-from kanalyze.analyses.findings.rules._operators import wants_planes
-from kanalyze.analyses.findings.rules._telling import (
-    CUDA,
-    LIBRARY,
-    TRITON,
-    in_pytorch,
-    per_iteration,
-    place_of_kernels,
-    written_with,
-)
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, Told
+from kanalyze.analyses.findings.rules import _kernels as on_gpu
+from kanalyze.analyses.findings.rules import _operators as on_host
+from kanalyze.analyses.findings.rules import _telling as say
+from kanalyze.analyses.findings.rules._kernels import FAMILY, TENSOR_TYPED
+from kanalyze.analyses.findings.rules._telling import CUDA, LIBRARY, TRITON
 from kanalyze.analyses.host._call_kinds import NUMBA, OPENACC, OPENMP, spoken
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.columns import in_order, product
-from kanalyze.decoder.fields import TENSOR_TYPES
 from kanalyze.report import Report
 from kanalyze.units import count, frequency, percent, plural, size, time
 
@@ -68,20 +61,16 @@ def _told(  # noqa: PLR0913 - the words of a finding
     ran = work.join(stakes, on=["name", *shape], nulls_equal=True, maintain_order="left")
     share = (pl.col("stake_ns") / pl.col("dur_ns").sum().over("name", *shape)).clip(upper_bound=1.0)
     most = (pl.col("dur_ns") - _NOTHING_NS).clip(lower_bound=0)
-    stake_ns = total(kernels, stake)
-    return Finding(
-        rule,
+    saved = ran.select("row", saved_ns=pl.min_horizontal(on_gpu.part("dur_ns", share), most))
+    stake_ns, top = total(kernels, stake), kernels.get_column("name").head(1).cast(pl.Categorical)
+    return Told(rule, headline, action, remedy, "occupancy" if shape else "gpu_units").finding(
         device,
-        stake_ns,
         text,
-        remedy,
-        "occupancy" if shape else "gpu_units",
-        (name,),
-        headline=headline,
-        action=action,
-        where=place_of_kernels(report, device, kernels.get_column("name").head(1).cast(pl.Categorical), stake_ns),
-        mending=Mending(ran.select("row", saved_ns=pl.min_horizontal(part("dur_ns", share), most))) if shape else None,
-        claims=ran.select("start", "end"),
+        ran.select("start", "end"),
+        stake_ns,
+        names=(name,),
+        where=say.place_of_kernels(report, device, top, stake_ns),
+        mending=Mending(saved) if shape else None,
         shortens=True,
     )
 
@@ -118,10 +107,7 @@ _ENOUGH_OF_REGISTERS: Final = 0.25  # and these where registers limit them: a th
 
 @once_per_report
 def _kernels(report: Report) -> pl.DataFrame:
-    """Kernels of which enough samples tell: device, name, launches, exclusive_ns, samples, dram, and the counters.
-
-    dram is the sum of what was read and written, as a share of the bandwidth; communication is left out.
-    """
+    """Kernels of which enough samples tell, but communication: with the counters, and dram, what is read or written."""
     known = grids(report)
     shape = {"device": pl.Int64, "name": pl.String, "launches": pl.Int64, "exclusive_ns": pl.Int64, "samples": pl.Int64}
     found = [pl.DataFrame(schema={**shape, **dict.fromkeys(COUNTERS, pl.Float64)})]
@@ -173,7 +159,7 @@ def _idle_units(report: Report, kernels: pl.DataFrame, rule: str) -> Findings:
     idle = pl.col("exclusive_ns") * (1 - pl.col(unit))
     for rows in _costliest(kernels.with_columns(stake_ns=idle.cast(pl.Int64)), "stake_ns"):
         top = rows.row(0, named=True)
-        ran, samples = per_iteration(report).time(top["exclusive_ns"]), plural(top["samples"], "sample")
+        ran, samples = say.per_iteration(report).time(top["exclusive_ns"]), plural(top["samples"], "sample")
         values = {"share": percent(top[unit]), "samples": samples, "time": ran}
         told = text.format(**values) + _also(rows.height - 1, "other kernel", others)
         yield _told(report, rows, "stake_ns", rule, told, remedy, headline.format(**values), action)
@@ -196,17 +182,14 @@ def idle_tensor_cores(report: Report) -> Findings:
     """One finding per device with products made for tensor cores that hardly use them, nor wait for DRAM or SMs."""
     busy = (pl.col("dram").fill_null(0) < _DRAM_BUSY) & (pl.col("sms_active_share").fill_null(1) > _FEW)
     slow = _kernels(report).filter((pl.col("tensor_active_share") <= _IDLE_TENSOR) & busy)
-    made = FAMILY.is_in(["gemm", "conv"]) & pl.col("tensor_core") & INPUTS.str.contains(_TENSOR_TYPED)
-    return _idle_units(report, slow.filter(decoded_as(slow, made)), "idle-tensor-cores")
-
-
-_TENSOR_TYPED: Final = rf"(?:^|/)(?:{'|'.join(TENSOR_TYPES)})(?:/|$)"  # types of tensor cores among those of inputs
+    made = FAMILY.is_in(["gemm", "conv"]) & pl.col("tensor_core") & TENSOR_TYPED
+    return _idle_units(report, slow.filter(on_gpu.decoded_as(slow, made)), "idle-tensor-cores")
 
 
 @Rule
 def dram_bound(report: Report) -> Findings:
     """One finding per device whose kernels at the limit of its memory take a good part of kernel time."""
-    per = per_iteration(report)
+    per = say.per_iteration(report)
     work = exclusive_operations(report).filter(pl.col("kind") == "kernel")
     for rows in _costliest(_kernels(report).filter(pl.col("dram") >= _DRAM_LIMIT), "exclusive_ns"):
         top, ns = rows.row(0, named=True), total(rows, "exclusive_ns")
@@ -224,7 +207,7 @@ def dram_bound(report: Report) -> Findings:
             f"{plural(top['samples'], 'sample')}).",
             "They gain by moving fewer bytes only: fuse them with their neighbours, or use smaller types.",
             f"Kernels at DRAM's limit are {percent(share)} of kernel time",
-            f"{'torch.compile or ' * in_pytorch(report)}fused kernels, smaller types: fewer bytes to move",
+            f"{'torch.compile or ' * say.in_pytorch(report)}fused kernels, smaller types: fewer bytes to move",
         )
         yield one._replace(at_most=True, vague=True, shortens=False)
 
@@ -251,8 +234,8 @@ def busy_pcie(report: Report) -> Findings:
             "busy-pcie",
             device,
             ns,
-            f"While no operation of this report ran on the GPU, PCIe was busy for {per_iteration(report).time(ns)}, at "
-            f"{share} of its bandwidth (mean of {plural(samples, 'sample')}).",
+            "While no operation of this report ran on the GPU, PCIe was busy for "
+            f"{say.per_iteration(report).time(ns)}, at {share} of its bandwidth (mean of {plural(samples, 'sample')}).",
             "Look for who moves data then: another process on the GPU, a network adapter or a disk that reaches its "
             "memory, managed memory that the host reads, or copies that were not recorded.",
             "gpu_units --by gap",
@@ -264,7 +247,7 @@ def busy_pcie(report: Report) -> Findings:
 @Rule
 def clock_drop(report: Report) -> Findings:
     """One finding per device whose clock fell under load from what it had been under load before."""
-    per, clock = per_iteration(report), pl.col("sm_clock_hz")
+    per, clock = say.per_iteration(report), pl.col("sm_clock_hz")
     for device, grid in grids(report).items():
         if not {"sm_clock_hz", "sms_active_share"} <= {*grid.cells.columns}:
             continue
@@ -336,20 +319,18 @@ _BY_WORLD: Final = {  # in worlds with words of their own
 
 @Rule
 def low_occupancy(report: Report) -> Findings:
-    """One finding per device: the launch shape with most at stake, and the sum over all.
-
-    The idle SMs in the last wave are not counted here, but by `tail`. Usually no more warps are gained than are enough.
-    """
+    """One finding per device: the launch shape with most at stake, and the sum over all."""
+    # idle SMs in the last wave are not counted here, but by `tail`; usually no more warps are gained than are enough
     share = pl.col("occupancy_share")
     enough = pl.when(limiter="registers").then(_ENOUGH_OF_REGISTERS).otherwise(_ENOUGH)
     low = (share < enough) & (pl.col("low_occupancy_ns") > 0)
     designed = pl.col("name").str.contains(_FEW_BY_DESIGN).fill_null(value=False)
     shapes = _changeable(report, launch_occupancy(report).filter((pl.col("bucket") == "kernel") & low & ~designed))
-    usual_ns = part("low_occupancy_ns", (1 - share / enough) / (1 - share))
+    usual_ns = on_gpu.part("low_occupancy_ns", (1 - share / enough) / (1 - share))
     shapes = shapes.with_columns(registers=registers_for_one_more(), shared=shared_for_one_more(), usual_ns=usual_ns)
     for rows in _costliest(shapes, "low_occupancy_ns", *SHAPE):
         top = rows.row(0, named=True)
-        in_triton = _IN_TRITON if written_with(report, str(top["name"])) == TRITON else None
+        in_triton = _IN_TRITON if say.written_with(report, str(top["name"])) == TRITON else None
         remedy = (in_triton or spoken(report, _BY_WORLD, _REMEDIES))[top["limiter"].split(", ")[0]]
         one = _told(
             report,
@@ -357,8 +338,8 @@ def low_occupancy(report: Report) -> Findings:
             "low_occupancy_ns",
             "low-occupancy",
             f"{{0}} gets at most {count(top['warps_per_sm'])} of {plural(top['max_warps_per_sm'], 'warp')} on an SM "
-            f"({percent(top['occupancy_share'])} occupancy), for {per_iteration(report).time(top['alone_ns'])}; the "
-            f"limit is {_limit(top)}.{_also(other_shapes(rows), 'other launch shape', 'of low occupancy')}",
+            f"({percent(top['occupancy_share'])} occupancy), for {say.per_iteration(report).time(top['alone_ns'])}; "
+            f"the limit is {_limit(top)}.{_also(other_shapes(rows), 'other launch shape', 'of low occupancy')}",
             f"{remedy}. It helps where the kernel waits for latency, not where it waits for bandwidth.",
             f"{count(top['warps_per_sm'])} of {count(top['max_warps_per_sm'])} warps fit on an SM: {{0}}",
             remedy,
@@ -367,13 +348,9 @@ def low_occupancy(report: Report) -> Findings:
 
 
 def _changeable(report: Report, launches: pl.DataFrame) -> pl.DataFrame:
-    """The launch shapes of kernels that the program's user wrote, and that are not seen at the limit of DRAM.
-
-    The grid and the registers of a library's kernel follow shapes and types, and more blocks or warps do not help a
-    kernel whose memory is busy.
-    """
+    """The launch shapes of kernels that the program's user wrote, and that are not seen at the limit of DRAM."""
     names = launches.get_column("name").unique().drop_nulls().cast(pl.String)
-    own = [name for name in names if written_with(report, name) in (TRITON, CUDA)]
+    own = [name for name in names if say.written_with(report, name) in (TRITON, CUDA)]
     at_limit = _kernels(report).filter(pl.col("dram") >= _DRAM_LIMIT)
     at_limit = at_limit.select("device", pl.col("name").cast(launches.schema["name"]))
     written = launches.filter(pl.col("name").cast(pl.String).is_in(own))
@@ -398,12 +375,13 @@ def _limit(top: dict[str, Any]) -> str:
 
 @Rule
 def small_grid(report: Report) -> Findings:
-    """Per device, and remedy: the launch shape that wastes most, and the sum over all.
-
-    A launch either leaves SMs without a block, or has more blocks than fit at once; `tail` and `low-occupancy` look at
-    the latter.
-    """
-    small = _small_grids(report)
+    """Per device, and remedy: the launch shape with fewer blocks than SMs that wastes most, and the sum over all."""
+    launches = launch_occupancy(report).filter((pl.col("bucket") == "kernel") & (pl.col("idle_sm_ns") > 0))
+    fit = pl.col("max_warps_per_sm") * pl.col("threads_per_warp")
+    shape = ("device", "name", *SHAPE, "blocks", "threads", "sm_count")
+    # one shape may have run with several shared-memory configurations of the SM
+    sums = launches.group_by(*shape, fit.alias("max_threads_per_sm"))
+    small = sums.agg(pl.col("alone_ns", "idle_sm_ns").sum())
     measured = _few_sms(report).select("device", pl.col("name").cast(small.schema["name"]))  # few-sms has these
     small = small.join(measured, on=["device", "name"], how="anti")
     kernels = small.get_column("name").unique().drop_nulls().cast(pl.String)
@@ -424,22 +402,13 @@ def _small(report: Report, shapes: pl.DataFrame) -> Finding:
         "idle_sm_ns",
         "small-grid",
         f"{{0}} uses {plural(top['blocks'], 'block')} of {plural(top['threads'], 'thread')} on "
-        f"{count(top['sm_count'])} SMs{of_fit}, for {per_iteration(report).time(top['alone_ns'])}."
+        f"{count(top['sm_count'])} SMs{of_fit}, for {say.per_iteration(report).time(top['alone_ns'])}."
         f"{_also(other_shapes(shapes), 'other launch shape', 'with fewer blocks than SMs')} A block for every SM gains "
         f"at most the time at stake; more may follow with several.{_with_more_blocks(report, top)}",
         remedy,
         f"{plural(top['blocks'], 'block')} for {count(top['sm_count'])} SMs: {{0}}",
         action,
     )
-
-
-def _small_grids(report: Report) -> pl.DataFrame:
-    """Launch shapes with fewer blocks than SMs, with idle_sm_ns: the most that a full grid can gain."""
-    launches = launch_occupancy(report).filter((pl.col("bucket") == "kernel") & (pl.col("idle_sm_ns") > 0))
-    fit = pl.col("max_warps_per_sm") * pl.col("threads_per_warp")
-    shape = ("device", "name", *SHAPE, "blocks", "threads", "sm_count")
-    # one shape may have run with several shared-memory configurations of the SM
-    return launches.group_by(*shape, fit.alias("max_threads_per_sm")).agg(pl.col("alone_ns", "idle_sm_ns").sum())
 
 
 def _with_more_blocks(report: Report, top: dict[str, Any]) -> str:
@@ -489,8 +458,8 @@ _PER_CHANNEL: Final = re.compile(r"(?i)(?:batch_?norm_|\bbn_(?:fw|bw))(?!.*(?:ch
 
 def _runs_per_channel(report: Report, name: str) -> bool:
     """Whether the kernel `name` of PyTorch runs a block for each channel of images in NCHW."""
-    library = in_pytorch(report) and written_with(report, name) == LIBRARY
-    return library and bool(_PER_CHANNEL.search(name)) and not wants_planes(report)
+    library = say.in_pytorch(report) and say.written_with(report, name) == LIBRARY
+    return library and bool(_PER_CHANNEL.search(name)) and not on_host.wants_planes(report)
 
 
 def _more_blocks(report: Report, name: str, *, alone: bool) -> tuple[str, str]:
@@ -501,16 +470,13 @@ def _more_blocks(report: Report, name: str, *, alone: bool) -> tuple[str, str]:
             "model.to(memory_format=torch.channels_last), and the same for images."
         )
         return CHANNELS_LAST, remedy
-    words = {} if written_with(report, name) != CUDA else _OWN_BLOCKS | _ALONE if alone else _OWN_BLOCKS
+    words = {} if say.written_with(report, name) != CUDA else _OWN_BLOCKS | _ALONE if alone else _OWN_BLOCKS
     return spoken(report, words, (_LARGER, _BLOCKS))
 
 
 @Rule
 def tail(report: Report) -> Findings:
-    """One finding per device: the launch shape with the largest loss, and the sum over all.
-
-    The loss is what an even last wave would save if all blocks took equally long, however full their SM.
-    """
+    """One finding per device: the launch shape that an even last wave would save most of, and the sum over all."""
     long = (pl.col("tail_share") >= _WORTH_TAIL) & (pl.col("tail_ns") > 0)
     shapes = _changeable(report, launch_occupancy(report).filter((pl.col("bucket") == "kernel") & long))
     for rows in _costliest(shapes, "tail_ns", *SHAPE):
@@ -522,8 +488,8 @@ def tail(report: Report) -> Findings:
             "tail_ns",
             "tail",
             f"{{0}} has {plural(top['blocks'], 'block')} where {count(room)} run at once, for "
-            f"{per_iteration(report).time(top['alone_ns'])}: its last wave holds {count(top['blocks'] % room)}, and "
-            f"leaves {percent(top['tail_share'])} of that idle if all blocks take as long."
+            f"{say.per_iteration(report).time(top['alone_ns'])}: its last wave holds {count(top['blocks'] % room)}, "
+            f"and leaves {percent(top['tail_share'])} of that idle if all blocks take as long."
             f"{_also(other_shapes(rows), 'other launch shape', 'with such a tail')}",
             f"Make the grid a multiple of what runs at once ({count(room)} blocks), or let each block take several "
             "parts of the work; or run other kernels beside it.",
@@ -563,8 +529,8 @@ def far_apart(report: Report) -> Findings:
             (name,),
             headline=f"A thread for {each}: accesses are uncoalesced in {{0}}",
             action="a warp for each row: x[row * n + lane], lanes side by side",
-            where=place_of_kernels(report, device, work.get_column("name"), stake),
-            mending=Mending(work.select("row", saved_ns=part("dur_ns", stake / ns))),
+            where=say.place_of_kernels(report, device, work.get_column("name"), stake),
+            mending=Mending(work.select("row", saved_ns=on_gpu.part("dur_ns", stake / ns))),
             claims=work.select("start", "end"),
             shortens=True,
             at_most=True,
@@ -576,7 +542,7 @@ def _slow(report: Report) -> pl.DataFrame:
     every = in_order(operations(report).select("row", "kind", "device", "name", "start"), "start")
     kernels = every.filter(pl.col("kind").is_in(["kernel", "graph"]))
     first = kernels.unique("device", keep="first", maintain_order=True).select("device", name="name", first="start")
-    own = [written_with(report, str(name)) == CUDA for name in first.get_column("name")]
+    own = [say.written_with(report, str(name)) == CUDA for name in first.get_column("name")]
     alone = first.filter(pl.Series(own, dtype=pl.Boolean))
     before = every.filter(pl.col("kind").is_in(["memcpy", "memset"])).join(alone, on="device")
     before = with_facts(report, before.filter(pl.col("start") < pl.col("first")), "size_bytes")

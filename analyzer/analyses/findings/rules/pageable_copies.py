@@ -14,35 +14,10 @@ from kanalyze.analyses.device._operations import (
     nearest_launches,
 )
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal
-from kanalyze.analyses.findings.rules._operators import (
-    LARGE_BYTES,
-    PAGEABLE,
-    PINNED,
-    SPAN,
-    TO_DEVICE,
-    TO_HOST,
-    bandwidth,
-    device_copies,
-    kernels_named,
-    launched,
-    on_time,
-    operators,
-    own_within,
-    traced,
-    with_next,
-    within,
-    without_set_up,
-)
-from kanalyze.analyses.findings.rules._telling import (
-    LAUNCH_NS,
-    PARTS,
-    all_along,
-    idle_in,
-    in_pytorch,
-    per_iteration,
-    place_of,
-    sides_of,
-)
+from kanalyze.analyses.findings.rules import _operators as on_host
+from kanalyze.analyses.findings.rules import _telling as say
+from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, PAGEABLE, PINNED, SPAN, TO_DEVICE, TO_HOST
+from kanalyze.analyses.findings.rules._telling import LAUNCH_NS, PARTS
 from kanalyze.analyses.host._call_kinds import CUPY, world
 from kanalyze.analyses.host._range_lines import STEP, rounds, rounds_at
 from kanalyze.analyses.idle.syncs import blocking_calls, scope_of
@@ -75,30 +50,23 @@ _NEEDED: Final = pl.col("synchronous") & (pl.col("detail") == TO_HOST)
 
 @once_per_report
 def copies_by_calls(report: Report) -> pl.DataFrame:
-    """The program's :func:`device_copies` by copying calls, with the host memory that they read or write (`memory`).
-
-    Besides: synchronous (whether the call is, as `cudaMemcpy`); by device.
-    """
-    work = device_copies(report)
+    """The program's :func:`device_copies` by calls and device: with the host's `memory`, and if `synchronous`."""
+    work = on_host.device_copies(report)
     names = work.get_column("call_name").unique().drop_nulls()
     blocks = pl.Series("synchronous", [scope_of(name) == "copy" for name in names.cast(pl.String)], dtype=pl.Boolean)
     copying = pl.DataFrame([names, blocks]).filter(blocks | names.cast(pl.String).str.contains("Async", literal=True))
     host = pl.when(pl.col("source_memory").is_in([PAGEABLE, PINNED])).then("source_memory").otherwise("target_memory")
     made = work.join(copying, on="call_name", maintain_order="left").with_columns(memory=host)
     made = made.drop("source_memory", "target_memory").drop_nulls("size_bytes")
-    return without_set_up(report, made).sort("device")
+    return on_host.without_set_up(report, made).sort("device")
 
 
 @once_per_report
 def _pageable(report: Report) -> pl.DataFrame:
-    """The pageable ones of :func:`copies_by_calls`, with `spared` and `until`.
+    """The pageable ones of :func:`copies_by_calls`, with the host time that pinned memory saves: spared, until.
 
-    Of synchronous calls only those of so many bytes that pinned memory is faster.
-
-    What pinned memory would save of the host is the time of the call. But if the thread waits for the stream or device
-    after a copy to the host, before it launches more, it would wait there anyway for the stream's earlier work: what
-    the host does up to the end of that wait could then overlap it. A synchronous copy to the host waits for all earlier
-    work, since the host goes on with what was copied.
+    That is the call. But if the thread waits for the stream or device after a copy to the host, before it launches
+    more, it would wait there anyway for earlier work: what the host does up to the end of that wait could overlap it.
     """
     large = ~pl.col("synchronous") | (pl.col("size_bytes") > _STAGED_BYTES)
     chosen = pl.col("detail").is_in([TO_DEVICE, TO_HOST]) & (pl.col("memory") == PAGEABLE) & large
@@ -116,9 +84,8 @@ def _pageable(report: Report) -> pl.DataFrame:
     launches = launch_calls(report, "thread_id", "call_start").drop_nulls().rename({"call_start": "launch"})
     for times, name in ((waits, "wait"), (launches, "launch")):
         line = nearest(line, times, ("call_end", name), THREAD, "after")
-    first = pl.col("wait") <= pl.col("launch").fill_null(pl.col("wait"))
+    first = (pl.col("wait") <= pl.col("launch").fill_null(pl.col("wait"))).fill_null(value=False)
     anyway = (pl.col("detail") == TO_HOST) & first & (pl.col("behind") == pl.col("stream")).fill_null(value=True)
-    anyway = anyway.fill_null(value=False)
     begun = pl.max_horizontal("call_start", pl.min_horizontal("before", "call_end"))
     spared = pl.when((anyway | _NEEDED) & pl.col("before").is_not_null()).then(begun).otherwise("call_start")
     until = pl.when(anyway).then("waited").otherwise("call_end")
@@ -126,24 +93,22 @@ def _pageable(report: Report) -> pl.DataFrame:
 
 
 def pageable_copies(report: Report) -> pl.DataFrame:
-    """The pageable copies in scope, with the columns of :func:`_by_round` (when, round, …).
-
-    Besides the columns of :func:`copies_by_calls`: spared and until, the host interval that pinned memory would save.
+    """The pageable copies in scope, with the columns of :func:`_pageable` and :func:`_by_round` (when, round, …).
 
     Copies outside of all rounds are ``often`` that lie all along the work of their device. That is in most of as many
     equal parts of the time from its first operation to its last as there are iterations, or :data:`PARTS`, without
     copies that take more than :data:`_ODD` times the median. Those that recur with rounds are then told with them.
     """
     copies = _pageable(report).join(_by_round(report.whole), on="row", how="left", maintain_order="left")
-    number = per_iteration(report).iterations or PARTS
+    number = say.per_iteration(report).iterations or PARTS
     once = pl.col("when").is_in(["once", "often"])
     if number < _RECURS or not copies.select(once.any()).item():
         return copies
     work = exclusive_operations(report).group_by("device").agg(low=pl.col("start").min(), high=pl.col("end").max())
     usual = once & (_took() <= _ODD * pl.when(once).then(_took()).median().over(_WAY[1:]))
-    along = all_along(pl.when(usual).then("start"), pl.col("low"), pl.col("high"), number).over(_WAY[1:])
-    placed = copies.join(work, on="device", maintain_order="left")
-    placed = placed.with_columns(often=(usual & along) | (pl.col("when") == "often"))
+    along = say.all_along(pl.when(usual).then("start"), pl.col("low"), pl.col("high"), number).over(_WAY[1:])
+    all_along = (usual & along) | (pl.col("when") == "often")
+    placed = copies.join(work, on="device", maintain_order="left").with_columns(often=all_along)
     often = pl.col("often") | (pl.col("often").any().over("device") & (pl.col("when") == "recurs"))
     return placed.with_columns(when=pl.when(often).then(pl.lit("often")).otherwise("when")).drop("low", "high", "often")
 
@@ -222,6 +187,14 @@ _PINNED_COPY: Final = {
     (False, True): "cudaHostAlloc once, then cudaMemcpyAsync to there",
 }
 
+_ONCE: Final = Told(
+    "pageable-copy-once",
+    "{} of pageable memory are copied once",
+    "leave it out of what you compare",
+    "If it is a cost of starting up, as the upload of a model is, leave it out of what you compare.",
+    "copies",
+)
+
 #: What copies of pinned memory reach at least, by compute capability (bytes per second): over 16 lanes of PCIe's fifth
 #: generation 49 to 55 GB/s, measured on H200; over those of the fourth half of that.
 _PINNED_RATES: Final = {"8.0": 20e9, "8.9": 20e9, "9.0": 45e9, "10.0": 45e9}
@@ -236,28 +209,23 @@ def pageable_copy(report: Report) -> Findings:
 
 
 def _pageable_finding(report: Report, copies: pl.DataFrame, when: str) -> Finding | None:
-    per, device, torch = per_iteration(report), int(copies.item(0, "device")), in_pytorch(report)
+    per, device, torch = say.per_iteration(report), int(copies.item(0, "device")), say.in_pytorch(report)
     rows, spans = copies.get_column("row"), copies.select(start="spared", end="until")
     if not (stake := _gained_at_most(report, device, rows, spans)):
         return None
-    text = f"{_what(report, copies)} {_how_often(report, copies, when, stake)}."
-    claims = pl.concat([copies.select("start", "end"), idle_in(report, device, spans)])
+    moved, back = (total(part, "size_bytes") for part in (copies, copies.filter(pl.col("detail") == TO_HOST)))
+    pinned = _comparable(report, copies)
+    against = f", pinned ones {rate(on_host.bandwidth(pinned))}" if pinned.height else ""
+    what = "copy" if copies.get_column("synchronous").any() else "asynchronous copy"
+    text = (
+        f"{per.plural(copies.height, what, 'of pageable memory')}, {size(moved)} at {rate(on_host.bandwidth(copies))}"
+        f"{against}: {_how_often(report, copies, when, stake)}."
+    )
+    claims = pl.concat([copies.select("start", "end"), say.idle_in(report, device, spans)])
     if when in {"once", "few"}:
-        return Finding(
-            "pageable-copy-once",
-            device,
-            stake,
-            text,
-            "If it is a cost of starting up, as the upload of a model is, leave it out of what you compare.",
-            "copies",
-            headline=f"{size(total(copies, 'size_bytes'))} of pageable memory are copied once",
-            action="leave it out of what you compare",
-            at_most=not copies.select(_NEEDED.any()).item(),  # the host may do without what it waits for
-            vague=True,
-            claims=claims,
-        )
-    moved = copies.group_by(to_host=pl.col("detail") == TO_HOST).agg(pl.col("size_bytes").sum())
-    to_host = bool(moved.sort("size_bytes", "to_host", descending=[True, False]).item(0, "to_host"))
+        needed = copies.select(_NEEDED.any()).item()  # the host may do without what it waits for
+        told = _ONCE.of(size(moved))
+        return told.finding(device, text, claims, stake, at_most=not needed, vague=True)
     return Finding(
         "pageable-copy",
         device,
@@ -266,36 +234,25 @@ def _pageable_finding(report: Report, copies: pl.DataFrame, when: str) -> Findin
         _PIN_IN_TORCH if torch else _PIN,
         "copies",
         headline=f"{per.clause(copies.height, 'copy', 'block', 'of pageable memory')} the host",
-        action=_PINNED_COPY[torch, to_host],
-        where=place_of(report, rows),
+        action=_PINNED_COPY[torch, 2 * back > moved],
+        where=say.place_of(report, rows),
         mending=_pinned(report, copies),
         claims=claims,
     )
 
 
 def _pinned(report: Report, copies: pl.DataFrame) -> Mending | None:
-    """The copies do not block, and take what pinned ones would; None for large ones where neither is known.
-
-    The host still waits for what a synchronous call copies to it.
-    """
+    """The copies do not block, and take what pinned ones would; None for large ones where neither is known."""
+    # the host still waits for what a synchronous call copies to it
     calls = copies.filter(~_NEEDED).get_column("call_row").drop_nulls().unique()
     against = _comparable(report, copies)
     capability = report.devices.filter(pl.col("device") == copies.item(0, "device")).get_column("compute_capability")
     usual = _PINNED_RATES.get(capability.item(0) or "", 0.0) if len(capability) else 0.0
-    if not (bytes_per_s := bandwidth(against) if against.height else usual):
+    if not (bytes_per_s := on_host.bandwidth(against) if against.height else usual):
         large = longest(copies, "size_bytes") >= LARGE_BYTES
         return None if large or copies.select(_NEEDED.any()).item() else Mending(unwaited=calls)
     saved = pl.col("dur_ns") - (pl.col("size_bytes") / bytes_per_s * 1e9).ceil().cast(pl.Int64)
     return Mending(shorter=copies.select("row", saved_ns=saved.clip(lower_bound=0)), unwaited=calls)
-
-
-def _what(report: Report, copies: pl.DataFrame) -> str:
-    """The number and bytes of the copies, compared with pinned ones of the same direction."""
-    pinned = _comparable(report, copies)
-    against = f", pinned ones {rate(bandwidth(pinned))}" if pinned.height else ""
-    moved = f"{size(total(copies, 'size_bytes'))} at {rate(bandwidth(copies))}{against}"
-    what = "copy" if copies.get_column("synchronous").any() else "asynchronous copy"
-    return f"{per_iteration(report).plural(copies.height, what, 'of pageable memory')}, {moved}:"
 
 
 def _comparable(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
@@ -316,44 +273,41 @@ def _recurring(report: Report, copies: pl.DataFrame, stake: int) -> str:
     name = top["round_name"] if len(top["round_name"]) <= _LONGEST else f"{top['round_name'][:_LONGEST]}…"
     every = plural(top["instances"], "step") if name == STEP else f"{count(top['instances'])} rounds of {literal(name)}"
     # rounds are counted in the whole report, copies in the window
-    of = f"{every}{others}" if report.scope.window is None else f"the report's {every}{others}"
-    here = "" if report.scope.window is None else "here "
-    per = per_iteration(report)
-    most = f"{per.time(stake)}" if per.iterations else f"{time(gained)} in each"
+    here, of = ("", "") if report.scope.window is None else ("here ", "the report's ")
+    per = say.per_iteration(report)
+    most = per.time(stake) if per.iterations else f"{time(gained)} in each"
     return (
-        f"they recur, {here}in {count(each.height)} of {of}; in the median {median_of(each, 'copies'):.3g} in each, "
-        f"whose calls block the host for {time(median_of(each, 'blocked'))}: at most "
-        f"{most} can be gained by pinning it"
+        f"they recur, {here}in {count(each.height)} of {of}{every}{others}; in the median "
+        f"{median_of(each, 'copies'):.3g} in each, whose calls block the host for {time(median_of(each, 'blocked'))}: "
+        f"at most {most} can be gained by pinning it"
     )
+
+
+_SENTENCES: Final = {
+    "once": "they do not recur as the program's rounds do. Their calls blocked the host for {} in all",
+    "few": "nothing shows that they recur. Their calls blocked the host for {} in all",
+    "often": "they recur. Their calls blocked the host for {}",
+    "unknown": "their calls blocked the host for {}. Their process has no steps and no range that occurs often, which "
+    "would tell whether they recur",
+}
 
 
 def _how_often(report: Report, copies: pl.DataFrame, when: str, stake: int) -> str:
     """Whether the copies recur, and how long their calls block the host."""
     if when == "recurs":
         return _recurring(report, copies, stake)
-    per = per_iteration(report)
+    per = say.per_iteration(report)
     blocked_ns = intervals.length(intervals.union(copies.select(start="call_start", end="call_end")))
-    blocked = f"heir calls blocked the host for {time(blocked_ns)}"
-    sentences = {
-        "once": f"they do not recur as the program's rounds do. T{blocked} in all",
-        "few": f"nothing shows that they recur. T{blocked} in all",
-        "often": f"they recur. T{blocked}",
-        "unknown": f"t{blocked}. Their process has no steps and no range that occurs often, which would tell whether "
-        "they recur",
-    }
     if per.iterations and when not in {"once", "few"}:
         return f"their calls block the host for {per.time(blocked_ns)}"
-    return sentences[when]
+    return _SENTENCES[when].format(time(blocked_ns))
 
 
 def _gained_at_most(report: Report, device: int, rows: pl.Series, calls: pl.DataFrame) -> int:
-    """Upper bound on how much shorter a device's window gets (ns) if operations (rows) and their calls took no time.
-
-    The critical path passes through one of them at every instant that is gained, so that the gain is at most the union
-    of their intervals. Other operations of a stream still run one after the other: the window stays at least as long as
-    the other work of its busiest stream.
-    """
-    low, high = sides_of(report, device)
+    """Upper bound on how much shorter a device's window gets (ns) if operations (rows) and their calls took no time."""
+    # the critical path passes through one of them at every instant that is gained, so that the gain is at most the
+    # union of their intervals; other operations of a stream still run one after the other
+    low, high = say.sides_of(report, device)
     wanted = pl.col("row").is_in(rows.implode())
     spans = pl.concat([exclusive_operations(report).filter(wanted).select("start", "end"), calls])
     others = placed_operations(report).filter((pl.col("device") == device) & ~wanted)
@@ -393,21 +347,21 @@ _DOWNLOADS: Final = Told(
 @Rule
 def boolean_masks(report: Report) -> Findings:
     """At most one finding per device, on reads of how many elements of a mask are true."""
-    torch = in_pytorch(report)
+    torch = say.in_pytorch(report)
     if not (torch or world(report) == CUPY):
         return
-    finds, own = (pl.col("name") == "aten::nonzero") & pl.col("called"), operators(report)
+    finds, own = (pl.col("name") == "aten::nonzero") & pl.col("called"), on_host.operators(report)
     spans = own.filter(finds).select(SPAN) if own.height else _kernels(report)
     if spans.is_empty():
         return
-    inside = within(report, _until_next(report, spans))
-    many = per_iteration(report).plural(inside.host.height, "time")
+    inside = on_host.within(report, _until_next(report, spans))
+    many = say.per_iteration(report).plural(inside.host.height, "time")
     # nothing is asked for, but what takes its place is launched
-    kept, asked = pl.min_horizontal(pl.col("start") + LAUNCH_NS, "end"), within(report, spans)
-    change = within(report, spans.with_columns(start=kept)).mending._replace(
+    kept, asked = pl.min_horizontal(pl.col("start") + LAUNCH_NS, "end"), on_host.within(report, spans)
+    change = on_host.within(report, spans.with_columns(start=kept)).mending._replace(
         gone=asked.mending.gone, calls=asked.mending.calls
     )
-    yield from on_time(
+    yield from on_host.on_time(
         report,
         _MASKS if torch else _MASKS_OF_CUPY,
         inside,
@@ -419,20 +373,20 @@ def boolean_masks(report: Report) -> Findings:
 def _until_next(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     """The spans, each until the next launch of its thread, but at most twice as long: the device waits for that."""
     points = spans.select(*THREAD, at="end")
-    until = nearest_launches(traced(report) or report, points, "call_start", later=True, equal=True).to_series()
+    until = nearest_launches(on_host.traced(report) or report, points, "call_start", later=True, equal=True).to_series()
     end = pl.min_horizontal(until.alias("until"), 2 * pl.col("end") - pl.col("start"))
     return spans.select(*THREAD, "start", end=pl.coalesce(end, "end")).sort(*THREAD, "start")
 
 
 def _kernels(report: Report) -> pl.DataFrame:
     """Runs of kernels that find true elements, with the read of their number among them."""
-    line = launched(report)
-    finds = kernels_named(line, _FINDING)
+    line = on_host.launched(report)
+    finds = on_host.kernels_named(line, _FINDING)
     if not finds.any():
         return line.clear().select(*THREAD, start="call_start", end="call_end")
     reads = (pl.col("way") == TO_HOST) & (pl.col("bytes") <= _COUNT_BYTES)
     if world(report) == CUPY:  # whose scans are for sums, too
-        reads &= kernels_named(line, "cupy_getitem_mask").shift(-1)
+        reads &= on_host.kernels_named(line, "cupy_getitem_mask").shift(-1)
     marked = line.with_columns(finds=finds, reads=reads.fill_null(value=False))
     following = pl.col("call_start").shift(-1).over(THREAD)
     marked = marked.with_columns(until=pl.when("reads").then(following).otherwise(None).fill_null(pl.col("call_end")))
@@ -448,23 +402,25 @@ def _kernels(report: Report) -> pl.DataFrame:
 @Rule
 def downloads(report: Report) -> Findings:
     """At most one finding per device, on copies of a model, or of data, to the host in each iteration."""
-    iterations = per_iteration(report).iterations or 1
-    to_host = with_next(launched(report), (pl.col("way") == TO_HOST) & (pl.col("bytes") >= _LEAST_BYTES))
+    iterations = say.per_iteration(report).iterations or 1
+    to_host = on_host.with_next(
+        on_host.launched(report), (pl.col("way") == TO_HOST) & (pl.col("bytes") >= _LEAST_BYTES)
+    )
     copies = to_host.filter((pl.col("next_way") != TO_DEVICE).fill_null(value=True))
     after, another = pl.col("next_call_start"), (pl.col("next_way") == TO_HOST).fill_null(value=False)
     end = pl.when(another).then(after).otherwise(pl.min_horizontal(after, pl.col("call_end") + _RETURN_NS))
     copies = copies.with_columns(end=pl.coalesce(end, "call_end"))
     seen = copies.join(exclusive_operations(report).select("row"), on="row", how="semi")
     if (moved := total(seen, "bytes")) >= LARGE_BYTES * iterations:
-        many = per_iteration(report).plural(seen.height, "copy", "to the host")
+        many = say.per_iteration(report).plural(seen.height, "copy", "to the host")
         told = (
             _DOWNLOADS._replace(action="compute it on the GPU (torch.histc, .norm()), or every N steps")
-            if in_pytorch(report)
+            if say.in_pytorch(report)
             else _DOWNLOADS
         )
-        yield from on_time(
+        yield from on_host.on_time(
             report,
             told,
-            own_within(report, copies.select(*THREAD, "end", start="call_start")),
+            on_host.own_within(report, copies.select(*THREAD, "end", start="call_start")),
             f"{many}, {size(moved // iterations)} {'in each' if iterations > 1 else 'in all'}: ",
         )

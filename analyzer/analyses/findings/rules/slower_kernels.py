@@ -10,6 +10,8 @@ import polars as pl
 from kanalyze.analyses.device._operations import exclusive_operations, launch_rows
 from kanalyze.analyses.device.occupancy import launch_occupancy
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal
+from kanalyze.analyses.findings.rules import _kernels as on_gpu
+from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._kernels import (
     BATCHED,
     FAMILY,
@@ -18,20 +20,10 @@ from kanalyze.analyses.findings.rules._kernels import (
     LIBRARY,
     OPERATION,
     OUTPUT,
+    TENSOR_TYPED,
     DeviceKernels,
     Work,
-    calls_within,
-    choosing,
-    decoded_as,
-    decoded_names,
-    kernel_sums,
-    kernels_that,
-    merged,
-    part,
-    stream_lines,
-    with_operators,
 )
-from kanalyze.analyses.findings.rules._telling import in_pytorch, per_iteration
 from kanalyze.analyses.host._call_kinds import JAX, PYTORCH, world
 from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.operators._work import launched_work
@@ -40,7 +32,6 @@ from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import beside, gathered
-from kanalyze.decoder.fields import TENSOR_TYPES
 from kanalyze.report import Report
 from kanalyze.units import percent
 
@@ -69,22 +60,23 @@ _UNALIGNED: Final = (
 ).fill_null(value=False)
 
 
-@choosing(_UNALIGNED, _WORTH)
+@on_gpu.choosing(_UNALIGNED, _WORTH)
 def unaligned_gemm(work: Work) -> Finding:
     """One finding per device with matrix products on tensor cores by kernels for unaligned data."""
     odd, aligned_ns, shapes = _shapes(work)
+    least = int(work.names.select(pl.col("alignment").min()).item())
     sides = " and ".join(map(str, odd))
     pad = f"Pad {sides} to a multiple of {_PAD}" if sides else f"Pad dimensions to multiples of {_PAD}"
     images = not odd and work.device.launches(LAYOUTS) > 0
     left = aligned_ns / work.ns
     if not aligned_ns:
-        others = with_operators(work.report, work.rows).filter(~pl.col("inner").is_in(BATCHED))
+        others = on_gpu.with_operators(work.report, work.rows).filter(~pl.col("inner").is_in(BATCHED))
         single = total(others, "exclusive_ns") / max(work.ns, 1)
         left = _ALIGNED_LEFT.get(work.device.capability, _ALIGNED_LEFT_ELSEWHERE)
         left = single * left + (1 - single) * _ALIGNED_LEFT_ELSEWHERE
     return work.finding(
         "unaligned-gemm",
-        f"{work.many('matrix product')} by kernels for unaligned data (align{work.names['alignment'].min()}, most "
+        f"{work.many('matrix product')} by kernels for unaligned data (align{least}, most "
         f"{{0}}): {work.took}.{shapes} What works on the same rows may gain, too.",
         "Keep images in channels_last: on others cuDNN runs convolutions as products of rows of pixels."
         if images
@@ -122,7 +114,7 @@ def _shapes(work: Work) -> tuple[list[int], int, str]:
     # no less than its bytes do
     least = pl.max_horizontal(pl.col("flop") / rate, pl.col("moved_bytes") * 10**9 / bytes_per_s).floor()
     aligned = int(own.select(pl.min_horizontal("ns", least).sum()).item())
-    text += f" At the best rate of the aligned products here they would take {per_iteration(report).time(aligned)}."
+    text += f" At the best rate of the aligned products here they would take {say.per_iteration(report).time(aligned)}."
     return odd, aligned, text
 
 
@@ -159,7 +151,7 @@ def _products(report: Report) -> pl.DataFrame:
     batches = pl.when(first.list.len() > len("mk")).then(first.list.first()).otherwise(1)
     sums = sums.with_columns(batch=batches, m=first.list.get(-2), k=first.list.get(-1), n=second.list.get(-1))
     sums = sums.filter(k == second.list.get(-2))
-    sums = sums.with_columns(decoded_names(sums.get_column("name")))
+    sums = sums.with_columns(on_gpu.decoded_names(sums.get_column("name")))
     each_bytes = _FIRST_INPUT.replace_strict(_BYTES, default=1, return_dtype=pl.Int64)
     times = pl.when(batch > 1).then(pl.format("{}, ", batch)).otherwise(pl.lit(""))
     occurrences = 2.0 * pl.col("many") * batch
@@ -210,16 +202,15 @@ _NAMES: Final = {1: "Volta", 2: "Turing", 3: "Ampere", 4: "Hopper"}
 _GENERATION: Final = pl.coalesce(pl.col("arch").str.extract(r"^(?:sm)?(\d+)[a-z]*$"), "arch").replace_strict(
     _GENERATIONS, default=0
 )
-_TYPED: Final = INPUTS.str.contains(rf"(?:^|/)(?:{'|'.join(TENSOR_TYPES)})(?:/|$)")
 
 
 def _older(device: DeviceKernels) -> pl.Expr:
-    own = _GENERATIONS.get("{}{}".format(*device.capability), 0)
-    typed = FAMILY.is_in(["gemm", "conv"]) & _ON_TENSOR_CORES & _TYPED & ~_UNALIGNED
+    own = _GENERATIONS.get("".join(map(str, device.capability)), 0)
+    typed = FAMILY.is_in(["gemm", "conv"]) & _ON_TENSOR_CORES & TENSOR_TYPED & ~_UNALIGNED
     return typed & (_GENERATION > 0) & (own > _GENERATION)
 
 
-@choosing(_older, 0.25)  # cuBLAS picks some where they are as fast
+@on_gpu.choosing(_older, 0.25)  # cuBLAS picks some where they are as fast
 def old_architecture_gemm(work: Work) -> Finding | None:
     """One finding per device whose products and convolutions are made for tensor cores older than its own."""
     device, names = work.device, work.names
@@ -234,7 +225,7 @@ def old_architecture_gemm(work: Work) -> Finding | None:
         ("convolution", ", and convolutions in channels_last") if family == "conv" else ("matrix product", "")
     )
     gpu = literal(device.name) or f"compute capability {'.'.join(map(str, device.capability))}"
-    libraries = "PyTorch for a newer CUDA" if in_pytorch(work.report) else "newer cuBLAS and cuDNN"
+    libraries = "PyTorch for a newer CUDA" if say.in_pytorch(work.report) else "newer cuBLAS and cuDNN"
     return work.finding(
         "old-architecture-gemm",
         f"{work.many(what)} by kernels made for {made_for}'s tensor cores ({arch}, {types}; most {{0}}) on {gpu}: "
@@ -283,11 +274,6 @@ _NO_TF32: Final = {
         "torch.backends.cudnn.allow_tf32 = True",
     ),
 }
-_PRODUCTS_IN_TORCH: Final = (
-    'Allow TF32 where its precision suffices, torch.set_float32_matmul_precision("high"), or use autocast.',
-    'torch.set_float32_matmul_precision("high")',
-)
-
 
 #: What convolutions by transforms have besides: products of complex numbers, and kernels of cuDNN between these.
 _TRANSFORMS: Final = ((FAMILY == "gemm") & INPUTS.str.contains(r"^c64(?:/c64)*$")) | (
@@ -299,11 +285,11 @@ _CONVOLVES: Final = r"^aten::(?:\w+_)?conv(?:\dd|olution)?"
 @Rule
 def no_tf32(report: Report) -> Findings:
     """At most two findings per device that could use TF32: products, and convolutions, in full float32."""
-    if not any(device.launches(_FLOAT32) for device in kernel_sums(report)):
+    if not any(device.launches(_FLOAT32) for device in on_gpu.kernel_sums(report)):
         return
     inside = _in_convolutions(report)
     for family, (noun, more, remedy, headline, action) in _NO_TF32.items():
-        for work in kernels_that(report, partial(_in_full, family=family, inside=inside), _WORTH):
+        for work in on_gpu.kernels_that(report, partial(_in_full, family=family, inside=inside), _WORTH):
             # cuDNN takes TF32 unless told otherwise: where any convolution runs so, it has no such kernel for others
             allowed = family == "conv" and work.device.launches((family == FAMILY) & INPUTS.str.contains("tf32"))
             if work.device.capability < _TF32 or allowed:
@@ -319,10 +305,13 @@ def no_tf32(report: Report) -> Findings:
                 work.most,
                 left=left,
             )
-            if family == "gemm" and in_pytorch(report):
-                one = one._replace(remedy=_PRODUCTS_IN_TORCH[0], action=_PRODUCTS_IN_TORCH[1])
-            by_transforms = left is not None and work.names.select(_TRANSFORMS.any()).item()
-            yield one._replace(mending=_as_one(work, left)) if by_transforms else one
+            if family == "gemm" and say.in_pytorch(report):
+                how = 'torch.set_float32_matmul_precision("high")'
+                in_torch = f"Allow TF32 where its precision suffices, {how}, or use autocast."
+                one = one._replace(action=how, remedy=in_torch)
+            if left is not None and work.names.select(_TRANSFORMS.any()).item():
+                one = one._replace(mending=_as_one(work, left))
+            yield one
 
 
 def _in_full(device: DeviceKernels, family: str, inside: pl.Expr) -> pl.Expr:
@@ -340,22 +329,24 @@ def _as_one(work: Work, left: float) -> Mending:
     """
     report, left = work.report, min(left / _REACHED, 1.0)
     line = exclusive_operations(report, "call_start", "thread_id").filter(device=work.device.device).sort("start")
-    own = pl.col("row").is_in(work.rows.get_column("row").implode())
-    runs = line.with_columns(own=own).with_columns(group=pl.col("own").rle_id())
-    own = runs.filter("own").with_columns(kept=pl.lit(1), merged_ns=part("exclusive_ns", left).sum().over("group"))
+    chosen = pl.col("row").is_in(work.rows.get_column("row").implode())
+    runs = line.with_columns(own=chosen).with_columns(group=pl.col("own").rle_id())
+    own = runs.filter("own").with_columns(
+        kept=pl.lit(1), merged_ns=on_gpu.part("exclusive_ns", left).sum().over("group")
+    )
     begun = pl.col("call_start")
     spans = own.drop_nulls("call_start").group_by(*THREAD, "group").agg(start=begun.min(), end=begun.max())
-    calls = calls_within(report, spans)
+    calls = on_gpu.calls_within(report, spans)
     launching = launch_rows(report)
     others = calls.filter(~calls.is_in(launching.drop_nulls().implode()))
-    return merged(own.sort("group", "dur_ns", descending=[False, True]))._replace(
+    return on_gpu.merged(own.sort("group", "dur_ns", descending=[False, True]))._replace(
         calls=others, host=spans.select("process_id", "start", "end")
     )
 
 
 def _in_convolutions(report: Report) -> pl.Expr:
     """Kernels most of whose launches are those of convolutions, by the operators around them."""
-    work = with_operators(report, exclusive_operations(report).filter(pl.col("kind") == "kernel"))
+    work = on_gpu.with_operators(report, exclusive_operations(report).filter(pl.col("kind") == "kernel"))
     inside = pl.col("outer").str.contains(_CONVOLVES).fill_null(value=False)
     most = work.group_by(pl.col("name").cast(pl.String)).agg(inside.mean()).filter(pl.col("outer") > 1 / 2)
     return pl.col("name").is_in(most.get_column("name").implode())
@@ -371,7 +362,7 @@ def _plain(device: DeviceKernels) -> pl.Expr:
     )
 
 
-@choosing(_plain, _WORTH)
+@on_gpu.choosing(_plain, _WORTH)
 def no_tensor_cores(work: Work) -> Finding:
     """One finding per device with 16-bit products on kernels that do not use its tensor cores."""
     types = "/".join(dict.fromkeys(work.names.item(0, "inputs").split("/")))
@@ -431,20 +422,20 @@ _NARROWED: Final = {
 }
 
 
-@choosing(_DOUBLES, 0.03)  # sums for accuracy are in well-made programs, too
+@on_gpu.choosing(_DOUBLES, 0.03)  # sums for accuracy are in well-made programs, too
 def float64(work: Work) -> Finding | None:
     """One finding per device whose kernels compute on float64 tensors in a program of PyTorch or JAX."""
     if (words := _NARROWED.get(world(work.report))) is None:
         return None
-    lines = stream_lines(work.report, work.device.device)
+    lines = on_gpu.stream_lines(work.report, work.device.device)
     doubles = lines.get_column("row").is_in(work.rows.get_column("row").implode())
     # a cast right after is from float64, and none is left
-    casts = lines.filter(decoded_as(lines, _CASTS) & doubles.shift(1, fill_value=False))
-    products = decoded_as(work.rows, FAMILY.is_in(["gemm", "conv"]))
+    casts = lines.filter(on_gpu.decoded_as(lines, _CASTS) & doubles.shift(1, fill_value=False))
+    products = on_gpu.decoded_as(work.rows, FAMILY.is_in(["gemm", "conv"]))
     left = 1 / max(_FASTER.get(work.device.capability, _LEAST_FASTER) * _REACHED, 1.0)
     after = pl.max_horizontal(pl.col("exclusive_ns") * pl.when(products).then(left).otherwise(_HALF), _SHORTEST_NS)
     saved = (pl.col("exclusive_ns") - after).floor().cast(pl.Int64).clip(lower_bound=0)
-    in_products = per_iteration(work.report).time(total(work.rows.filter(products), "exclusive_ns"))
+    in_products = say.per_iteration(work.report).time(total(work.rows.filter(products), "exclusive_ns"))
     why, remedy, action = words
     one = work.finding(
         "float64",
@@ -475,21 +466,21 @@ _GATHERS: Final = (
 )
 
 
-@choosing(_GATHERS, _WORTH_GATHERS)
+@on_gpu.choosing(_GATHERS, _WORTH_GATHERS)
 def gathers(own: Work) -> Finding | None:
     """One finding per device that gathers matrices for products of many, or rows in a loop, each read by a kernel."""
     report, device = own.report, own.device
-    if not in_pytorch(report):
+    if not say.in_pytorch(report):
         return None
-    lines = with_operators(report, stream_lines(report, device.device))
-    lines = lines.with_columns(gathers=decoded_as(lines, _GATHERS))
+    lines = on_gpu.with_operators(report, on_gpu.stream_lines(report, device.device))
+    lines = lines.with_columns(gathers=on_gpu.decoded_as(lines, _GATHERS))
     # both matrices of a product may be gathered
     following = pl.when(~pl.col("gathers")).then("inner").backward_fill().over("line")
     after = pl.col("gathers").shift(1).over("line").fill_null(value=False)
-    read_by = after & decoded_as(lines, FAMILY == "elementwise")
+    read_by = after & on_gpu.decoded_as(lines, FAMILY == "elementwise")
     weights = lines.filter(pl.col("gathers") & following.is_in(BATCHED).fill_null(value=False))
     if total(weights, "exclusive_ns") >= _WORTH_GATHERS * device.kernel_ns:
-        work = Work(report, device, weights)
+        work = own._replace(rows=weights)
         return work.finding(
             "gathers",
             f"{work.many('gather')} (most {{0}}) copy matrices by an index for products of many matrices (bmm), as "
@@ -501,33 +492,28 @@ def gathers(own: Work) -> Finding | None:
             "sort tokens by expert; one product for each group (grouped_mm)",
             work.longest,
         )
-    if own.rows.height < _FEWEST_GATHERS * (per_iteration(report).iterations or 1):
+    if own.rows.height < _FEWEST_GATHERS * (say.per_iteration(report).iterations or 1):
         return None
-    pairs = Work(report, device, lines.filter(pl.col("gathers") | read_by))
+    pairs = own._replace(rows=lines.filter(pl.col("gathers") | read_by))
+    # the first of the gathers in a row stays, as long as reading all takes; others are gone, with what read them
+    another = (pl.col("name") != pl.col("name").shift(2)).fill_null(value=True)
+    read_ns = (pl.col("exclusive_ns") * _READS).cast(pl.Int64) * pl.col("gathers")
+    known = pairs.rows.with_columns(group=(pl.col("gathers") & another).cum_sum(), read_ns=read_ns)
+    stays = known.select(pl.col("gathers") & pl.struct("group", "gathers").is_first_distinct()).to_series()
+    saved = known.select("row", saved_ns=pl.col("exclusive_ns") - pl.col("read_ns").sum().over("group"))
     return pairs.finding(
         "gathers",
         f"{own.many('gather')} (most {{0}}) copy rows by an index, {percent(own.share)} of kernel time; with the "
-        f"kernels that read each copy, {per_iteration(report).time(pairs.ns)}. One kernel that gathers and sums reads "
-        "the rows and writes the result.",
+        f"kernels that read each copy, {say.per_iteration(report).time(pairs.ns)}. One kernel that gathers and sums "
+        "reads the rows and writes the result.",
         'Gather and sum at once: F.embedding_bag(index, table, mode="sum"), or one index for all; torch.compile fuses '
         "a gather into what reads it.",
         "kernels --by family",
         f"{own.many('gather')} of rows, one by one: {percent(own.share)}",
         'F.embedding_bag(index, table, mode="sum"), or one gather for all',
         own.longest,
-        mending=_gathered_once(pairs.rows),
+        mending=Mending(saved.filter(stays), known.filter(~stays).get_column("row")),
     )
-
-
-def _gathered_once(pairs: pl.DataFrame) -> Mending:
-    """The first of the gathers in a row stays, as long as reading all takes; others are gone, with what read them."""
-    another = (pl.col("name") != pl.col("name").shift(2)).fill_null(value=True)
-    read_ns = (pl.col("exclusive_ns") * _READS).cast(pl.Int64) * pl.col("gathers")
-    known = pairs.with_columns(group=(pl.col("gathers") & another).cum_sum(), read_ns=read_ns)
-    first = pl.col("gathers") & pl.struct("group", "gathers").is_first_distinct()
-    saved = known.select("row", saved_ns=pl.col("exclusive_ns") - pl.col("read_ns").sum().over("group"))
-    stays = known.select(first).to_series()
-    return Mending(saved.filter(stays), known.filter(~stays).get_column("row"))
 
 
 # Sums into few rows by atomics: index_add, scatter_add, and what indexing and embeddings do backward.
@@ -538,17 +524,11 @@ _NEAR: Final = 4  # kernels so near on their stream work on the same tensors
 
 #: Operators that sum into rows by an index, by what users write.
 _WRITTEN: Final = {
-    "aten::index_add_": "index_add",
-    "aten::index_add": "index_add",
-    "aten::scatter_add_": "scatter_add",
-    "aten::scatter_add": "scatter_add",
-    "aten::scatter_reduce": "scatter_reduce",
-    "aten::_index_put_impl_": "indexing with a tensor, backward",
-    "aten::index_put_": "indexing with a tensor, backward",
+    **{f"aten::{name}": name.rstrip("_") for name in ("index_add", "index_add_", "scatter_add", "scatter_add_")},
+    **{f"aten::{name}": name for name in ("scatter_reduce", "bincount", "histc")},
+    **dict.fromkeys(("aten::_index_put_impl_", "aten::index_put_"), "indexing with a tensor, backward"),
     "aten::embedding_dense_backward": "an embedding, backward",
     "aten::_embedding_bag_dense_backward": "an embedding bag, backward",
-    "aten::bincount": "bincount",
-    "aten::histc": "histc",
 }
 
 #: Names of kernels that do so: those of PyTorch with a sum for what is scattered, and those of gradients.
@@ -561,43 +541,37 @@ _SCATTERS: Final = (
 _STREAMING: Final = ("elementwise", "copy", "reduce", "gemm", "normalization", "softmax", "attention")
 
 
-@Rule
-def scatter_atomics(report: Report) -> Findings:
+@on_gpu.choosing(pl.col("name").str.contains(_SCATTERS), _WORTH_SUMS / 2)
+def scatter_atomics(sums: Work) -> Finding | None:
     """One finding per device on which sums into rows take far longer than what works on the same tensors."""
-    for device in kernel_sums(report):
-        names = device.rows.filter(pl.col("name").str.contains(_SCATTERS))
-        if total(names, "exclusive_ns") < _WORTH_SUMS / 2 * device.kernel_ns:
-            continue
-        slow = Work(report, device, _slow_sums(report, stream_lines(report, device.device), names.get_column("name")))
-        if slow.rows.height and slow.ns >= _WORTH_SUMS * device.kernel_ns:
-            written = _WRITTEN.get(slow.rows.sort("exclusive_ns").item(-1, "inner") or "", "sums")
-            # each run of kernels takes as long as one that reads and writes the same tensors
-            share = pl.col("exclusive_ns") / pl.col("exclusive_ns").sum().over("run")
-            left = (share * pl.col("usual_ns").fill_null(0)).ceil().cast(pl.Int64)
-            yield slow.finding(
-                "scatter-atomics",
-                f"Sums into rows by an index ({written}; most {{0}}) take {slow.took}, {_LONGER:g} times as long as "
-                "kernels on tensors beside them, or longer: many values meet in few rows, and atomics on one address "
-                "wait for each other.",
-                "Sum without atomics: where rows are few, a product with a one-hot matrix, F.one_hot(index, rows).T @ "
-                "values; or torch.segment_reduce of values sorted by row; look up small tables by such a product, too.",
-                "kernels --by family",
-                f"Atomics into few rows ({written.partition(',')[0]}): {percent(slow.share)} of kernel time",
-                "F.one_hot(index, rows).to(values.dtype).T @ values, or segment_reduce",
-                slow.longest,
-                mending=Mending(slow.rows.select("row", saved_ns=pl.col("exclusive_ns") - left)),
-            )
+    slow = sums._replace(rows=_slow_sums(sums))
+    if not slow.rows.height or slow.ns < _WORTH_SUMS * sums.device.kernel_ns:
+        return None
+    written = _WRITTEN.get(slow.rows.sort("exclusive_ns").item(-1, "inner") or "", "sums")
+    # each run of kernels takes as long as one that reads and writes the same tensors
+    share = pl.col("exclusive_ns") / pl.col("exclusive_ns").sum().over("run")
+    left = (share * pl.col("usual_ns").fill_null(0)).ceil().cast(pl.Int64)
+    return slow.finding(
+        "scatter-atomics",
+        f"Sums into rows by an index ({written}; most {{0}}) take {slow.took}, {_LONGER:g} times as long as kernels on "
+        "tensors beside them, or longer: many values meet in few rows, and atomics on one address wait for each other.",
+        "Sum without atomics: where rows are few, a product with a one-hot matrix, F.one_hot(index, rows).T @ values; "
+        "or torch.segment_reduce of values sorted by row; look up small tables by such a product, too.",
+        "kernels --by family",
+        f"Atomics into few rows ({written.partition(',')[0]}): {percent(slow.share)} of kernel time",
+        "F.one_hot(index, rows).to(values.dtype).T @ values, or segment_reduce",
+        slow.longest,
+        mending=Mending(slow.rows.select("row", saved_ns=pl.col("exclusive_ns") - left)),
+    )
 
 
-def _slow_sums(report: Report, lines: pl.DataFrame, names: pl.Series) -> pl.DataFrame:
-    """The kernels of such sums that take too long: rows of `lines` with inner and usual_ns (of a kernel near them).
-
-    With what else their operator runs, such as a sort of the index.
-    """
-    sums = pl.col("name").cast(pl.String).is_in(names.implode())
+def _slow_sums(work: Work) -> pl.DataFrame:
+    """Sums that take too long, with what else their operator runs, inner and usual_ns (of a kernel near them)."""
+    lines = on_gpu.stream_lines(work.report, work.device.device)
+    sums = pl.col("row").is_in(work.rows.get_column("row").implode())
     own = (sums | pl.col("inner").is_in(_WRITTEN.keys())) & (pl.col("kind") == "kernel")
-    known = with_operators(report, lines).with_columns(
-        own=own.fill_null(value=False), sums=sums, streams=decoded_as(lines, FAMILY.is_in(_STREAMING))
+    known = on_gpu.with_operators(work.report, lines).with_columns(
+        own=own.fill_null(value=False), sums=sums, streams=on_gpu.decoded_as(lines, FAMILY.is_in(_STREAMING))
     )
     known = known.with_columns(run=pl.struct("line", "own").rle_id())
     others = pl.when(pl.col("streams") & ~pl.col("own")).then("exclusive_ns")

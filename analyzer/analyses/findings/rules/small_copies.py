@@ -12,37 +12,11 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, nearest_launches, operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal
-from kanalyze.analyses.findings.rules._kernels import (
-    FAMILY,
-    LIBRARY,
-    OPERATION,
-    kernel_sums,
-    launching_operators,
-    merged,
-    nothing_within,
-    times_of,
-    without,
-)
-from kanalyze.analyses.findings.rules._operators import (
-    LARGE_BYTES,
-    TO_DEVICE,
-    TO_HOST,
-    by_number,
-    device_copies,
-    without_set_up,
-)
-from kanalyze.analyses.findings.rules._telling import (
-    by_device,
-    events_around,
-    fewest_in,
-    idle_in,
-    in_pytorch,
-    main_site,
-    per_iteration,
-    place_of,
-    site_text,
-    sites,
-)
+from kanalyze.analyses.findings.rules import _kernels as on_gpu
+from kanalyze.analyses.findings.rules import _operators as on_host
+from kanalyze.analyses.findings.rules import _telling as say
+from kanalyze.analyses.findings.rules._kernels import FAMILY, LIBRARY, OPERATION
+from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, TO_DEVICE, TO_HOST
 from kanalyze.analyses.host._call_kinds import calls_that, context_calls, shown
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
 from kanalyze.analyses.idle._attribution import idle_within
@@ -87,7 +61,7 @@ def _between(report: Report, device: int, direction: str, copies: pl.DataFrame) 
     free = intervals.subtract(idle_spans(report)[device], intervals.union(pl.concat([overhead, created])))
     waited = intervals.overlap(copies.get_column("call_start"), copies.get_column("call_end"), free)
     # large copies between the same kinds of memory, or if there are none, in the same direction
-    large = device_copies(report).filter((pl.col("size_bytes") >= LARGE_BYTES) & (pl.col("dur_ns") > 0))
+    large = on_host.device_copies(report).filter((pl.col("size_bytes") >= LARGE_BYTES) & (pl.col("dur_ns") > 0))
     same = large.join(copies, on=_ALIKE, how="semi", nulls_equal=True)
     large = same if same.height else large.join(copies, on=_ALIKE[:2], how="semi")
     speed = total(large, "size_bytes") / total(large, "dur_ns") if large.height else None  # bytes per ns
@@ -103,11 +77,11 @@ def _between(report: Report, device: int, direction: str, copies: pl.DataFrame) 
     called_ns = min(called_ns, total(bucket_sums(report).filter(waits), "ns"))
     if moved_ns + called_ns <= 0:
         return None
-    per, number, bytes_moved = per_iteration(report), copies.height, total(copies, "size_bytes")
+    per, number, bytes_moved = say.per_iteration(report), copies.height, total(copies, "size_bytes")
     several = f" in {plural(runs.height, 'run')}" if runs.height > 1 else ""
     against = f", {size(LARGE_BYTES)} and more at {rate(rate_of(speed, 1))}" if speed else ""
     one = runs.select(group="run", kept=pl.lit(1), merged_ns=joined.cast(pl.Int64))
-    idle = idle_in(report, device, copies.select(start="call_start", end="call_end"))
+    idle = say.idle_in(report, device, copies.select(start="call_start", end="call_end"))
     return Finding(
         "small-copies",
         device,
@@ -120,39 +94,40 @@ def _between(report: Report, device: int, direction: str, copies: pl.DataFrame) 
         "Put the pieces side by side in one buffer and copy that once (or cudaMemcpyBatchAsync, cudaMemcpy2D).",
         "copies",
         headline=f"{per.plural(number, 'small copy')}, one after another",
-        action=("one buffer and one cudaMemcpyAsync", "torch.cat(pieces).cuda().split(lengths)")[in_pytorch(report)],
-        where=main_site(report, copies.select("process_id", "thread_id", at="call_start")),
-        claims=pl.concat([times_of(report, copies.get_column("row")), idle]),
-        mending=merged(copies.select("row", "dur_ns", group="run").join(one, on="group")),
+        action=("one buffer and one cudaMemcpyAsync", "torch.cat(pieces).cuda().split(lengths)")[
+            say.in_pytorch(report)
+        ],
+        where=say.main_site(report, copies.select("process_id", "thread_id", at="call_start")),
+        claims=pl.concat([on_gpu.times_of(report, copies.get_column("row")), idle]),
+        mending=on_gpu.merged(copies.select("row", "dur_ns", group="run").join(one, on="group")),
     )
 
 
 def _caller(report: Report, copies: pl.DataFrame) -> str:
     """The call that issued most of the copies, and the range around most of them."""
-    text = f", by {literal(str(by_number(copies.select(shown(pl.col('call_name'))).to_series()).item(0, 'value')))}"
+    call = on_host.by_number(copies.select(shown(pl.col("call_name"))).to_series()).item(0, "value")
+    text = f", by {literal(str(call))}"
     inside = ranges_at(report, copies.select("process_id", "thread_id", at="call_start")).drop_nulls()
     if inside.is_empty():
         return text
     names = named_ranges(report).select(without_ids(pl.col("range"))).to_series().gather(inside)
-    name, number = by_number(names.str.replace(_STEP, ALL_STEPS)).row(0)
+    name, number = on_host.by_number(names.str.replace(_STEP, ALL_STEPS)).row(0)
     return f"{text}{'' if number == copies.height else ', most often'} in the range {literal(plain(name))}"
 
 
 @once_per_report
 def small_copies(report: Report) -> pl.DataFrame:
-    """The small copies in scope that belong to a run of at least :data:`RUN`, by stream and time.
+    """The small copies in scope that belong to a run of at least :data:`RUN`, by stream and time; with `run`.
 
     A run is a sequence of copies of one direction in one stream, each by its own call, with no other operation of the
-    stream between them, so that one copy could replace it. That copy would begin with the first and end with the last:
-    nothing in between may have written its source or read its target. So a new run begins where the process, between
-    the calls of two copies, launched other work on the device or made a call of :func:`ordering_calls`; for copies to
-    the host also where it made a call that only waits, after which it may have read the data. Copies without a call,
-    such as those of unified memory, and copies in graphs belong to none.
-
-    Columns: run (its number), and those of :func:`device_copies`.
+    stream between them, so that one copy could replace it: nothing in between may have written its source or read its
+    target. So a new run begins where the process, between the calls of two copies, launched other work on the device or
+    made a call of :func:`ordering_calls`; for copies to the host also where it made a call that only waits.
     """
-    small = device_copies(report).filter((pl.col("size_bytes") <= _SMALL_BYTES) & pl.col("graph_node_id").is_null())
-    small = without_set_up(report, small.drop_nulls("call_row").filter(~pl.col("call_row").is_duplicated()))
+    small = on_host.device_copies(report).filter(
+        (pl.col("size_bytes") <= _SMALL_BYTES) & pl.col("graph_node_id").is_null()
+    )
+    small = on_host.without_set_up(report, small.drop_nulls("call_row").filter(~pl.col("call_row").is_duplicated()))
     many = small.filter(pl.len().over(*_STREAM, "detail") >= RUN)
     if many.is_empty():
         return many.with_columns(run=pl.lit(0, dtype=pl.Int64))
@@ -161,22 +136,16 @@ def small_copies(report: Report) -> pl.DataFrame:
     call, earlier = pl.col("call_start"), pl.col("call_start").shift(1).over(*_STREAM, "detail")
     sides = pl.min_horizontal(call, earlier).alias("low"), pl.max_horizontal(call, earlier).alias("high")
     line = line.with_columns(*sides, earlier=earlier, on=mixed(_STREAM))
-    line = nearest(line, _others(report, many), ("began", "passed"), ["on"])
+    # operations that no call tells of: they have none, or are other copies, large ones, or several by one call
+    untold = pl.col("call_row").is_null() | (pl.col("kind") == "memcpy")
+    rest = operations(report, "call_row").filter(untold & ~pl.col("row").is_in(many.get_column("row").implode()))
+    others = with_facts(report, rest, "context_id", "stream").select(on=mixed(_STREAM), passed="start")
+    line = nearest(line, others, ("began", "passed"), ["on"])
     line = nearest(line, _cutting_calls(report, many), ("high", "cut"), _SENT, "strictly before").sort("place")
     same = pl.col("passed").eq_missing(pl.col("passed").shift(1).over(*_STREAM, "detail"))
     cut = (pl.col("cut") > pl.col("low")).fill_null(value=False)
     numbered = line.with_columns(run=(pl.col("earlier").is_null() | ~same | cut).cum_sum().cast(pl.Int64))
     return numbered.select(*small.columns, "run").filter(pl.len().over("run") >= RUN)
-
-
-def _others(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
-    """Operations other than `copies` that :func:`_cutting_calls` misses: passed (when they began), on (their stream).
-
-    They have no call, or are other copies, such as large ones of the same direction, or several by one call.
-    """
-    untold = pl.col("call_row").is_null() | (pl.col("kind") == "memcpy")
-    rest = operations(report, "call_row").filter(untold & ~pl.col("row").is_in(copies.get_column("row").implode()))
-    return with_facts(report, rest, "context_id", "stream").select(on=mixed(_STREAM), passed="start")
 
 
 def _cutting_calls(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
@@ -220,8 +189,8 @@ _BETWEEN: Final = 8
 @Rule
 def extra_copy(report: Report) -> Findings:
     """At most one finding per device, on all such copies together."""
-    for device, copies in by_device(_moved(report)):
-        if copies.height >= fewest_in(report):
+    for device, copies in say.by_device(_moved(report)):
+        if copies.height >= say.fewest_in(report):
             yield _extra(report, device, copies)
 
 
@@ -229,12 +198,12 @@ def _extra(report: Report, device: int, copies: pl.DataFrame) -> Finding:
     spans = copies.select(*THREAD, start="made", end="until")
     pieces = idle_within(report, spans)[device].select("start", "end")
     stake = intervals.length(pieces) + total(copies, "exclusive_ns")
-    per, makers = per_iteration(report), by_number(copies.get_column("maker"))
+    per, makers = say.per_iteration(report), on_host.by_number(copies.get_column("maker"))
     named = ", ".join(
         f"{literal(maker)} ({per.plural(number, 'time')})" for maker, number in makers.head(3).iter_rows()
     )
-    at = sites(report, copies.select(*THREAD, at="made")).with_columns(operator=pl.lit(None, dtype=pl.String))
-    common = by_number(at.select(site_text()).to_series().drop_nulls())
+    at = say.sites(report, copies.select(*THREAD, at="made")).with_columns(operator=pl.lit(None, dtype=pl.String))
+    common = on_host.by_number(at.select(say.site_text()).to_series().drop_nulls())
     where = literal(common.item(0, "value")) if common.height else ""
     name = str(makers.item(0, "value")).removeprefix("aten::")
     made = "zeros" if name.endswith("_") or name == _TENSOR else name
@@ -251,8 +220,8 @@ def _extra(report: Report, device: int, copies: pl.DataFrame) -> Finding:
         headline="Tensors are made on the CPU and copied to the GPU",
         action=f"torch.{made}(…, device='cuda') in place of .to('cuda')",
         where=where,
-        mending=nothing_within(report, spans),
-        claims=pl.concat([pieces, times_of(report, copies.get_column("row"))]),
+        mending=on_gpu.nothing_within(report, spans),
+        claims=pl.concat([pieces, on_gpu.times_of(report, copies.get_column("row"))]),
     )
 
 
@@ -261,16 +230,16 @@ def _moved(report: Report) -> pl.DataFrame:
     """The copies to a device in scope right after an operator of their thread that filled a tensor on the CPU.
 
     Where shapes are recorded, that is the last operator that filled a tensor of the shape that was copied, with at most
-    :data:`_BETWEEN` operators after it; else the last one that filled any, with none after it.
-
-    Columns: row, device, exclusive_ns, size_bytes, process_id, thread_id, moved (when the operator that copied it
-    began), until (its end), maker (the operator that filled it), made (its start).
+    :data:`_BETWEEN` operators after it; else the last one that filled any, with none after it. With `until` (the end of
+    the operator that copied it), maker (the operator that filled it) and made (its start).
     """
-    copies = device_copies(report).filter(pl.col("detail").cast(pl.String) == TO_DEVICE).drop_nulls("call_start")
+    copies = (
+        on_host.device_copies(report).filter(pl.col("detail").cast(pl.String) == TO_DEVICE).drop_nulls("call_start")
+    )
     copies = copies.select("row", "device", *THREAD, "exclusive_ns", "size_bytes", "call_start")
     copies = copies.with_row_index("point")
     points = copies.select("point", *THREAD, at="call_start")
-    moves = events_around(report, "op", pl.Series(_MOVES, dtype=pl.Categorical), points)
+    moves = say.events_around(report, "op", pl.Series(_MOVES, dtype=pl.Categorical), points)
     outermost = moves.sort("start", "end", descending=[False, True]).unique("point", keep="first")
     copied = copies.join(outermost.select("point", moved="start", until="end"), on="point").sort("point")
     ops = report.kind("op").select(
@@ -289,9 +258,8 @@ def _moved(report: Report) -> pl.DataFrame:
     last = last.filter(pl.any_horizontal(pl.col("shape", "shape_right").is_null()))
     line = pl.concat([alike, last.select(alike.columns)]).drop_nulls("maker")
     begun = ops.filter(pl.col("name") != "aten::detach_").select(*THREAD, at="start").sort("at")
-    begun = (
-        begun.with_columns(number=pl.int_range(pl.len()).over(THREAD)).unique([*THREAD, "at"], keep="first").sort("at")
-    )
+    begun = begun.with_columns(number=pl.int_range(pl.len()).over(THREAD))
+    begun = begun.unique([*THREAD, "at"], keep="first").sort("at")
     for side in ("moved", "filled"):
         line = nearest(line, begun.rename({"number": f"{side}_number"}), (side, "at"), THREAD, "after").drop("at")
     launch = nearest_launches(report, line.select(*THREAD, at="moved"), "call_start").to_series()
@@ -352,10 +320,8 @@ _GROWN: Final = Told(
     "is copied whole for each piece.",
 )
 _KEPT: Final = _GROWN._replace(
-    what=(
-        "{concatenation} (most {{0}}) take {ns}, {share} of kernel time, and put what they join in the place of a part "
-        "of it: a tensor that grows so is copied whole for each piece."
-    )
+    what="{concatenation} (most {{0}}) take {ns}, {share} of kernel time, and put what they join in the place of a "
+    "part of it: a tensor that grows so is copied whole for each piece."
 )
 _REPEATED: Final = Told(
     "growing-copies",
@@ -370,10 +336,8 @@ _REPEATED: Final = Told(
 _COPIED: Final = _GROWN._replace(
     headline="A growing array is copied whole for each piece: {share}",
     table="copies",
-    what=(
-        "{copy} within GPU {device} take {ns}, {share} of its work: each is as large as the one before and the piece "
-        "that came after it, so that all of a growing array is copied for each piece."
-    ),
+    what="{copy} within GPU {device} take {ns}, {share} of its work: each is as large as the one before and the piece "
+    "that came after it, so that all of a growing array is copied for each piece.",
 )
 
 
@@ -381,15 +345,15 @@ _COPIED: Final = _GROWN._replace(
 def growing_concatenations(report: Report) -> Findings:
     """At most two findings per device: concatenations that grow, and repeated tensors."""
     aten = LIBRARY == "aten"
-    for device in kernel_sums(report) if in_pytorch(report) else ():
+    for device in on_gpu.kernel_sums(report) if say.in_pytorch(report) else ():
         every = exclusive_operations(report, "thread_id", "call_start")
         cats = every.filter(device.are(aten & (OPERATION == "cat"))).sort("start")
         if total(cats, "exclusive_ns") >= _MUCH * device.kernel_ns:
-            grows = _grow(cats.get_column("dur_ns"), per_iteration(report).iterations or 1)
+            grows = _grow(cats.get_column("dur_ns"), say.per_iteration(report).iterations or 1)
             if grows or _are_kept(report, cats):
                 yield _copied(report, device.device, cats, device.kernel_ns, _GROWN if grows else _KEPT)
         copies = every.filter(device.are(aten & ((OPERATION == "copy") | (FAMILY == "index"))))
-        work = copies.join(launching_operators(report), on="row").filter(pl.col("outer").is_in(_REPEATS.keys()))
+        work = copies.join(on_gpu.launching_operators(report), on="row").filter(pl.col("outer").is_in(_REPEATS.keys()))
         if total(work, "exclusive_ns") >= max(_MUCH * device.kernel_ns, 1):
             yield _copied(report, device.device, work, device.kernel_ns, _REPEATED)
 
@@ -398,8 +362,7 @@ def _are_kept(report: Report, work: pl.DataFrame) -> bool:
     """Whether the results of most concatenations take the place of what they join."""
     places = place_at(report, work.select(*THREAD, at="call_start")).alias("place").to_frame()
     texts = placed_with_text(report, places.drop_nulls()).get_column("text").cast(pl.String)
-    joins = sum(bool(_JOINS.search(text or "")) for text in texts)
-    return len(work) >= _FEWEST and 2 * joins > work.height
+    return work.height >= _FEWEST and 2 * sum(bool(_JOINS.search(text or "")) for text in texts) > work.height
 
 
 @Rule
@@ -410,20 +373,17 @@ def growing_copies(report: Report) -> Findings:
     grows = (size.shift(-2) == size + size.shift(-1)).over(beside) & (size > size.shift(-1)).over(beside)
     again = grows.shift(2).over(beside) & (size > size.shift(-1).over(beside))
     within = every.filter(pl.col("detail") == "Device-to-Device").sort("start")
-    for device, own in by_device(within.filter(grows | again)):
+    for device, own in say.by_device(within.filter(grows | again)):
         whole_ns = total(every.filter(pl.col("device") == device), "exclusive_ns")
         if own.height >= _FEWEST and total(own, "exclusive_ns") >= _MUCH * whole_ns:
-            told = (
-                _COPIED
-                if in_pytorch(report)
-                else _COPIED._replace(action="write each piece into an array made once, as large as it gets")
-            )
-            yield _copied(report, device, own, whole_ns, told)._replace(names=(), mending=without(own))
+            one = _copied(report, device, own, whole_ns, _COPIED)._replace(names=(), mending=on_gpu.without(own))
+            elsewhere = "write each piece into an array made once, as large as it gets"
+            yield one if say.in_pytorch(report) else one._replace(action=elsewhere)
 
 
 def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, told: Told) -> Finding:
     """The finding on operations that copy, of which only the new piece would have to be."""
-    per, ns = per_iteration(report), total(work, "exclusive_ns")
+    per, ns = say.per_iteration(report), total(work, "exclusive_ns")
     words = {noun: per.plural(work.height, noun) for noun in ("concatenation", "kernel", "copy")}
     words |= {"ns": per.time(ns), "share": percent(ns / max(whole_ns, 1))}
     if told == _REPEATED:
@@ -435,14 +395,14 @@ def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, told
         work.select("start", "end"),
         ns,
         names=(str(work.sort("exclusive_ns").item(-1, "name")),),
-        where=place_of(report, work.get_column("row")),
+        where=say.place_of(report, work.get_column("row")),
         mending=Mending(shorter=work.select("row", saved_ns=(pl.col("dur_ns") - _LEFT_NS).clip(lower_bound=0))),
         shortens=True,
     )
 
 
 def _grow(took: pl.Series, iterations: int) -> bool:
-    """Whether durations grow along the window, or along each of so many iterations of equally many."""
+    """Whether durations grow along the window, or from eighth to eighth of each of so many iterations."""
     each = len(took) // iterations
     whole = took.head(each * iterations).to_frame("ns").with_row_index("at")
     within = whole.group_by(pl.col("at") % max(each, 1)).agg(pl.col("ns").mean()).sort("at").get_column("ns")
@@ -450,15 +410,11 @@ def _grow(took: pl.Series, iterations: int) -> bool:
     along, longer = whole.select(
         pl.corr("at", "ns"), longer=pl.col("ns").tail(quarter).mean() >= _GROWS * pl.col("ns").head(quarter).mean()
     ).row(0)
-    grows = bool(longer and along is not None and along >= _CORRELATED)
-    return bool(len(took) >= _FEWEST and (grows or _rises(within)))
-
-
-def _rises(took: pl.Series) -> bool:
-    """Whether durations grow steadily from eighth to eighth."""
-    if len(took) < _FEWEST:
+    if len(took) < _FEWEST or (longer and along is not None and along >= _CORRELATED):
+        return len(took) >= _FEWEST
+    if len(within) < _FEWEST:
         return False
-    parts = took.to_frame("ns").with_columns(part=pl.int_range(pl.len()) * _EIGHTHS // pl.len())
+    parts = within.to_frame("ns").with_columns(part=pl.int_range(pl.len()) * _EIGHTHS // pl.len())
     means = parts.group_by("part").agg(pl.col("ns").mean()).sort("part").get_column("ns").to_list()
     steps = [after / before for before, after in pairwise(means)]
     return bool(min(steps) > 1 and means[-1] >= _GROWS_WITHIN * means[0] and max(steps[1:]) <= _JUMPS)

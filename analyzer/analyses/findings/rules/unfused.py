@@ -10,31 +10,9 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
-from kanalyze.analyses.findings.rules._kernels import (
-    COMPILED_KERNELS,
-    FAMILY,
-    LIBRARY,
-    MOVES,
-    OPERATION,
-    Work,
-    decoded_as,
-    kernel_sums,
-    merged,
-    stream_lines,
-    times_of,
-    with_decoded,
-    with_operators,
-    without,
-)
-from kanalyze.analyses.findings.rules._telling import (
-    by_device,
-    idle_in,
-    in_pytorch,
-    launch_before,
-    per_iteration,
-    place_of,
-    sides_of,
-)
+from kanalyze.analyses.findings.rules import _kernels as on_gpu
+from kanalyze.analyses.findings.rules import _telling as say
+from kanalyze.analyses.findings.rules._kernels import COMPILED_KERNELS, FAMILY, LIBRARY, MOVES, OPERATION, Work
 from kanalyze.analyses.operators._host_tree import ARROW
 from kanalyze.analyses.operators.fusion import chains, fusion, is_elementwise, occurrences
 from kanalyze.analyses.replay._changes import Mending
@@ -53,21 +31,22 @@ def fusible(report: Report) -> Findings:
     """One finding per device with chains of operators whose fusion would save time."""
     if not {"op", "kernel"}.issubset(report.kinds):
         return
-    per = per_iteration(report)
+    per = say.per_iteration(report)
     # of each chain as many kernels are left as its largest operator has
     fused = occurrences(report).filter(pl.col("fused_ns") < pl.col("total_ns"))
     groups = fused.select(group="number", kept="parts", merged_ns="fused_ns")
-    compiled = {one.device for one in kernel_sums(report) if one.launches(COMPILED_KERNELS)}
-    for device, rows in by_device(fusion(report).filter(pl.col("saved_ns") > 0)):
+    compiled = {one.device for one in on_gpu.kernel_sums(report) if one.launches(COMPILED_KERNELS)}
+    for device, rows in say.by_device(fusion(report).filter(pl.col("saved_ns") > 0)):
         top, chained = rows.row(0, named=True), chains(report).filter(device=device).rename({"chain": "group"})
         work = chained.join(groups, on="group", maintain_order="left")
         stake = min(total(rows, "saved_ns"), total(chained, "exclusive_ns"))
         kernels = per.plural(total(rows, "launches"), "elementwise kernel")
-        remedy = "Fuse them: torch.compile does, or one Triton or CUDA kernel."
-        if device in compiled:
-            remedy = (
-                "Fuse them: what runs them is not compiled, as other kernels are; or write one Triton or CUDA kernel."
-            )
+        how = (
+            "what runs them is not compiled, as other kernels are; or write"
+            if device in compiled
+            else ("torch.compile does, or")
+        )
+        remedy = f"Fuse them: {how} one Triton or CUDA kernel."
         if top["chain"].startswith("aten::_foreach_"):
             remedy += " PyTorch's optimizers take fused=True."
         yield Finding(
@@ -82,18 +61,17 @@ def fusible(report: Report) -> Findings:
             general=True,
             headline=f"{kernels} could be fused",
             action=f"torch.compile{' them, too' if device in compiled else ''}, or one kernel in Triton or CUDA",
-            claims=times_of(report, work.get_column("row")),
-            mending=merged(work),
+            claims=on_gpu.times_of(report, work.get_column("row")),
+            mending=on_gpu.merged(work),
         )
 
 
 def _longest_chain(top: dict[str, Any]) -> str:
     """The chain with the largest saving, with its figures."""
-    operators = top["chain"].split(ARROW)
+    operators, fused_bytes = top["chain"].split(ARROW), top["fused_bytes"]
     ends = operators if len(operators) <= 2 * _ENDS else [*operators[:_ENDS], "…", *operators[-_ENDS:]]
     moved = f" and moving {size(top['moved_bytes'])}" if top["moved_bytes"] is not None else ""
-    least = f", which would move {size(top['fused_bytes'])}" if top["fused_bytes"] is not None else ""
-    known = "at least" if top["fused_bytes"] is not None else "about"
+    known, least = ("about", "") if fused_bytes is None else ("at least", f", which would move {size(fused_bytes)}")
     return (
         f"{ARROW.join(ends)}, {plural(top['kernels'], 'kernel')} {plural(top['count'], 'time')}, taking "
         f"{time(top['total_ns'])}{moved}; {known} {time(top['fused_ns'])} as one kernel each{least}"
@@ -135,25 +113,22 @@ _NAMED: Final = 3  # operations that are named
 @Rule
 def by_hand(report: Report) -> Findings:
     """One finding per device with formulas in kernels that one would do, where the report has no operators."""
-    if in_pytorch(report) and report.kind("op").is_empty():
-        for device in kernel_sums(report):
-            lines = stream_lines(report, device.device)
-            yield _formulas(Work(report, device, _runs(lines)), merged(_compiled(lines)))
+    if say.in_pytorch(report) and report.kind("op").is_empty():
+        for device in on_gpu.kernel_sums(report):
+            lines = on_gpu.stream_lines(report, device.device)
+            yield _formulas(Work(report, device, _runs(lines)), on_gpu.merged(_compiled(lines)))
 
 
 def _in_runs(lines: pl.DataFrame, passes: pl.Expr, **others: pl.Expr) -> pl.DataFrame:
     """The operations of `lines` that pass over tensors, with `group`: what follows each other on a stream."""
-    known = with_decoded(lines, passes=passes, **others).with_columns(
+    known = on_gpu.with_decoded(lines, passes=passes, **others).with_columns(
         pl.col("passes") | (MOVES & (passes is _COMPILES))
     )
     return known.with_columns(group=pl.struct("line", "passes").rle_id(), dur_ns="exclusive_ns").filter("passes")
 
 
 def _compiled(lines: pl.DataFrame) -> pl.DataFrame:
-    """Rows for :func:`merged` of all that torch.compile fuses in a program: formulas, and any passes in a row.
-
-    Each run as one kernel that takes no less than the longest of them, which may read tensors from before the run.
-    """
+    """Rows for :func:`merged` of all that torch.compile fuses: each run of passes, as one."""
     known, ns = _in_runs(lines, _COMPILES), pl.col("exclusive_ns")
     least = pl.max_horizontal(_FUSED * ns.filter(ns >= _LARGE * ns.max()).min(), ns.max())
     groups = known.group_by("group").agg(merged_ns=least, ns=ns.sum())
@@ -184,7 +159,7 @@ def _runs(lines: pl.DataFrame) -> pl.DataFrame:
 
 def _formulas(runs: Work, compiled: Mending) -> Finding | None:
     """The finding on formulas; torch.compile, its remedy, fuses what else it can in the program as well."""
-    rows, per = runs.rows, per_iteration(runs.report)
+    rows, per = runs.rows, say.per_iteration(runs.report)
     groups = rows.unique("group")
     saved = runs.ns - total(groups, "merged_ns")
     if saved < _WORTH * runs.device.kernel_ns:
@@ -267,7 +242,7 @@ class _Steps(NamedTuple):
         """When the kernels of the steps ran, and the idle time in them and between their kernels: start, end."""
         work = exclusive_operations(report).join(self.kernels.select("row", "step"), on="row")
         each = work.group_by("step").agg(pl.col("start").min(), pl.col("end").max())
-        return pl.concat([work.select("start", "end"), idle_in(report, self.device, each, self.spans)])
+        return pl.concat([work.select("start", "end"), say.idle_in(report, self.device, each, self.spans)])
 
     def waited(self, report: Report) -> int:
         """Idle time of the device that a shorter host time of each step can save, in ns.
@@ -275,7 +250,7 @@ class _Steps(NamedTuple):
         Of each step it is no more than the host was in it, and no more than the device idles from then until the next.
         """
         idle = idle_spans(report)[self.device]
-        low, high = sides_of(report, self.device)
+        low, high = say.sides_of(report, self.device)
         start, end = (self.spans.get_column(name).clip(low, high) for name in ("start", "end"))
         after = intervals.overlap(start, start.shift(-1, fill_value=high), idle)
         return int(pl.select(pl.min_horizontal(end - start, after).sum()).item() or 0)
@@ -287,16 +262,16 @@ def unfused_optimizer(report: Report) -> Findings:
     for steps in [*_in_ranges(report, "step"), *_by_launches(report)]:
         # updates of each element on its own, as an optimizer's operators do
         kernels = steps.kernels
-        updates = decoded_as(kernels, is_elementwise) & decoded_as(kernels, ~OPERATION.is_in(_NO_UPDATES))
+        updates = on_gpu.decoded_as(kernels, is_elementwise) & on_gpu.decoded_as(kernels, ~OPERATION.is_in(_NO_UPDATES))
         rows = steps.kernels.filter(updates) if steps.optimizer else steps.kernels
-        if rows.height and not decoded_as(steps.kernels, _FUSED_STEP).any():
+        if rows.height and not on_gpu.decoded_as(steps.kernels, _FUSED_STEP).any():
             yield _unfused(report, steps._replace(kernels=rows))
 
 
 def _unfused(report: Report, steps: _Steps) -> Finding | None:
-    per, ran = per_iteration(report), total(steps.kernels, "exclusive_ns")
+    per, ran = say.per_iteration(report), total(steps.kernels, "exclusive_ns")
     sums = steps.kernels.group_by("name").agg(pl.len().alias("launches"), pl.col("exclusive_ns").sum())
-    lists, known = decoded_as(steps.kernels, _LISTS).any(), steps.optimizer in _PASSES
+    lists, known = on_gpu.decoded_as(steps.kernels, _LISTS).any(), steps.optimizer in _PASSES
     # one operator is as many launches as it takes for all tensors; a step of one operator is fused as it is
     if steps.kernels.height < _BOTH * sums.get_column("launches").sort().item(0) or (lists and not known):
         return None
@@ -320,34 +295,30 @@ def _unfused(report: Report, steps: _Steps) -> Finding | None:
         at_most=True,
         headline=f"{literal(steps.optimizer[:20]) or 'The optimizer'} runs {each} a step",
         action=call if steps.optimizer else f"{how} in Adam or AdamW",
-        where=place_of(report, steps.kernels.get_column("row")),
+        where=say.place_of(report, steps.kernels.get_column("row")),
         mending=_in_one_pass(steps),
         claims=steps.claims(report),
     )
 
 
 def _in_one_pass(steps: _Steps) -> Mending | None:
-    """Each step in one pass, in as many launches as one operator of it on lists, at the rate of its shortest operator.
+    """Each step in one pass, at the rate of its shortest operator, which reads and writes a list, or all tensors.
 
-    That reads and writes a list, or all tensors one by one. None for classes that cannot be fused.
+    None for classes that cannot be fused.
     """
     if steps.optimizer not in _PASSES:
         return None
     sums = steps.kernels.group_by("step", "name").agg(pl.len().alias("launches"), pl.col("exclusive_ns").sum())
-    together = 1 if decoded_as(steps.kernels, _LISTS).any() else _AT_ONCE
+    together = 1 if on_gpu.decoded_as(steps.kernels, _LISTS).any() else _AT_ONCE
     shortest, ran = pl.col("exclusive_ns").min() * _PASSES[steps.optimizer] // _BOTH, pl.col("exclusive_ns").sum()
     kept = (pl.col("launches").min() - 1) // together + 1
     groups = sums.group_by("step").agg(kept=kept, merged_ns=pl.min_horizontal(shortest, ran))
     work = steps.kernels.select("row", "step", dur_ns="exclusive_ns")
-    return merged(work.join(groups, on="step", maintain_order="left").rename({"step": "group"}))
-
-
-# Steps by the ranges that torch's optimizers record (Optimizer.step#AdamW.step, Optimizer.zero_grad#AdamW.zero_grad),
-# in traces of torch.profiler and under emit_nvtx.
+    return on_gpu.merged(work.join(groups, on="step", maintain_order="left").rename({"step": "group"}))
 
 
 def _in_ranges(report: Report, method: str) -> list[_Steps]:
-    """Launches of each optimizer in its ranges, by device and class."""
+    """Launches of each optimizer in the ranges that torch's record (Optimizer.step#AdamW.step), by device and class."""
     ranges = _ranges(report, method)
     if ranges.is_empty() or "api" not in report.kinds:
         return []
@@ -361,8 +332,7 @@ def _by_optimizer(rows: pl.DataFrame, spans: pl.DataFrame) -> list[_Steps]:
     """Operations (device, optimizer, step) with the `spans` of their steps, by device and class."""
     found, columns = [], ("row", "kind", "name", "exclusive_ns", "step")
     for (device, optimizer), own in sorted(rows.partition_by("device", "optimizer", as_dict=True).items()):
-        here = spans.filter((pl.col("device") == device) & (pl.col("optimizer") == optimizer))
-        here = here.select("start", "end").sort("start", "end")
+        here = spans.filter(device=device, optimizer=optimizer).select("start", "end").sort("start", "end")
         found.append(_Steps(int(device), str(optimizer), own.select(columns), here))
     return found
 
@@ -377,16 +347,12 @@ def _ranges(report: Report, method: str) -> pl.DataFrame:
     return own.select(*THREAD, "optimizer", start="start_ns", end=end).drop_nulls().sort("start").with_row_index("step")
 
 
-# Steps by their launches, where there are no such ranges: runs of elementwise kernels on a stream with updates of
-# lists of tensors, or of many tensors one by one.
-
-
 def _by_launches(report: Report) -> list[_Steps]:
-    """Launches like those of Adam's steps, by device; none where a fused optimizer runs, or has ranges."""
-    every = kernel_sums(report)
+    """Launches like those of Adam's steps, by device; none where a fused one runs, or has ranges."""
+    every = on_gpu.kernel_sums(report)
     devices = [one.device for one in every if one.launches(_MARKS) and not one.launches(_FUSED_STEP)]
     ranges = bool(devices) and _ranges(report, "step").height
-    return _steps(report, _update_runs(stream_lines(report, *devices))) if devices and not ranges else []
+    return _steps(report, _update_runs(on_gpu.stream_lines(report, *devices))) if devices and not ranges else []
 
 
 def _numbered(lines: pl.DataFrame, alike: pl.Series) -> pl.DataFrame:
@@ -395,13 +361,13 @@ def _numbered(lines: pl.DataFrame, alike: pl.Series) -> pl.DataFrame:
 
 
 def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:
-    """The kernels of each run from the first of an optimizer to its last: the columns of `lines`, and step.
-
-    What works on lists of tensors and what works on single ones are optimizers each, or are none: the other way to work
-    before and after one is another's, as where a program keeps a mean of the weights.
-    """
-    known = _numbered(lines, decoded_as(lines, is_elementwise))
-    known = with_decoded(known, marks=_MARKS, lists=_LISTS, own=_BELONGS).with_columns(place=pl.int_range(pl.len()))
+    """The kernels of each run from the first of an optimizer to its last: the columns of `lines`, and step."""
+    # what works on lists of tensors and what works on single ones are optimizers each, or none: the other way to work
+    # before and after one is another's, as where a program keeps a mean of the weights
+    known = _numbered(lines, on_gpu.decoded_as(lines, is_elementwise))
+    known = on_gpu.with_decoded(known, marks=_MARKS, lists=_LISTS, own=_BELONGS).with_columns(
+        place=pl.int_range(pl.len())
+    )
     lists, marks = pl.col("lists"), pl.col("marks")
     of_lists = lists & (lists & marks).any().over("step")
     singly = ~lists & ((~lists & marks).sum().over("step") >= _FEWEST_UPDATES)
@@ -416,7 +382,7 @@ def _steps(report: Report, rows: pl.DataFrame) -> list[_Steps]:
     spans = known.group_by("device", "process_id", "step").agg(
         at=pl.col("call_start").min(), end=pl.col("call_end").max()
     )
-    start = pl.min_horizontal(pl.coalesce(launch_before(report, spans), "at"), "at")
+    start = pl.min_horizontal(pl.coalesce(say.launch_before(report, spans), "at"), "at")
     unknown = pl.lit("").alias("optimizer")
     return _by_optimizer(rows.with_columns(unknown), spans.select("device", unknown, start.alias("start"), "end"))
 
@@ -431,9 +397,9 @@ _RECURRING: Final = 2  # rows of fills of one length that occur so often recur
 @Rule
 def zero_grad_fills(report: Report) -> Findings:
     """One finding per device and optimizer whose gradients are filled with zeros."""
-    every = _in_ranges(report, "zero_grad") or _by_fills(report)
-    zeros = (steps._replace(kernels=steps.kernels.filter(_fills(steps.kernels))) for steps in every)
-    yield from (_zeroed(report, steps) for steps in zeros if steps.kernels.height)
+    for steps in _in_ranges(report, "zero_grad") or _by_fills(report):
+        fills = steps.kernels.filter(_fills(steps.kernels))
+        yield _zeroed(report, steps._replace(kernels=fills)) if fills.height else None
 
 
 #: Kernels that fill lists of tensors, and any.
@@ -443,24 +409,21 @@ _FILLS: Final = _ATEN & ((OPERATION == "fill") | _LIST_FILLS)
 
 def _fills(work: pl.DataFrame) -> pl.Series:
     """Whether each operation fills memory: a kernel that does, or a memset."""
-    return decoded_as(work, _FILLS) | (work.get_column("kind").cast(pl.String) == "memset")
+    return on_gpu.decoded_as(work, _FILLS) | (work.get_column("kind").cast(pl.String) == "memset")
 
 
 def _by_fills(report: Report) -> list[_Steps]:
     """Fills of lists of tensors, and of many tensors in a row, again and again, where no ranges tell whose they are."""
     devices = [
         one.device
-        for one in kernel_sums(report)
+        for one in on_gpu.kernel_sums(report)
         if one.launches(_LIST_FILLS) or one.launches(_FILLS) >= _RECURRING * _FEWEST_FILLS
     ]
-    if not devices or not in_pytorch(report):
+    if not devices or not say.in_pytorch(report):
         return []
-    lines = stream_lines(report, *devices)
+    lines = on_gpu.stream_lines(report, *devices)
     known = _numbered(lines, _fills(lines))
-    known = with_decoded(known, lists=_LIST_FILLS).with_columns(many=pl.len().over("step"))
-    known = known.filter(pl.col("lists") | (pl.col("many") >= _FEWEST_FILLS))
-    if known.is_empty():
-        return []
+    known = on_gpu.with_decoded(known, lists=_LIST_FILLS).with_columns(many=pl.len().over("step"))
     known = with_facts(report, known, "grid_x", "size_bytes")
     sizes = pl.coalesce("grid_x", "size_bytes").n_unique().over("step")
     alike = pl.col("step").n_unique().over("device", "many")
@@ -470,7 +433,7 @@ def _by_fills(report: Report) -> list[_Steps]:
 
 def _added(report: Report, steps: _Steps) -> pl.DataFrame:
     """What adds gradients to the zeros, by the operators: in the first backward pass after each row of fills."""
-    known = with_operators(report, stream_lines(report, steps.device))
+    known = on_gpu.with_operators(report, on_gpu.stream_lines(report, steps.device))
     fills = pl.col("row").is_in(steps.kernels.get_column("row").implode())
     # what has no operator is of the pass that it is in
     backward = pl.when(pl.col("inner").is_not_null()).then(pl.col("node").is_not_null()).forward_fill()
@@ -483,7 +446,7 @@ def _added(report: Report, steps: _Steps) -> pl.DataFrame:
 
 
 def _zeroed(report: Report, steps: _Steps) -> Finding:
-    per, sums, fills = per_iteration(report), _added(report, steps), plural(steps.each, "fill")
+    per, sums, fills = say.per_iteration(report), _added(report, steps), plural(steps.each, "fill")
     ran, added, waited = total(steps.kernels, "exclusive_ns"), total(sums, "exclusive_ns"), steps.waited(report)
     by = f"{plural(sums.height, 'kernel')} ({per.time(added)})" if sums.height else "more kernels"
     who = f"{literal(steps.optimizer)}.zero_grad" if steps.optimizer else "What looks like zero_grad"
@@ -498,7 +461,7 @@ def _zeroed(report: Report, steps: _Steps) -> Finding:
         "kernels --by operation",
         headline=f"zero_grad fills memory: {fills} a step",
         action="optimizer.zero_grad(set_to_none=True)",
-        where=place_of(report, steps.kernels.get_column("row")),
-        mending=without(pl.concat([steps.kernels.select("row"), sums.select("row")])),
+        where=say.place_of(report, steps.kernels.get_column("row")),
+        mending=on_gpu.without(pl.concat([steps.kernels.select("row"), sums.select("row")])),
         claims=pl.concat([steps.claims(report), sums.select("start", "end")]),
     )

@@ -12,23 +12,11 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import facts_of, launch_calls, operations, with_facts
 from kanalyze.analyses.device._windows import busy_spans, windows
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal
-from kanalyze.analyses.findings.rules._kernels import calls_within
-from kanalyze.analyses.findings.rules._operators import SCALAR_BYTES, SPAN, TO_HOST, outside_library
-from kanalyze.analyses.findings.rules._telling import (
-    AHEAD,
-    FEWEST,
-    OFTEN,
-    by_device,
-    fewest_in,
-    idle_in,
-    idle_worth_saying,
-    in_pytorch,
-    main_site,
-    of_window,
-    per_iteration,
-    site_text,
-    sites_of_launches,
-)
+from kanalyze.analyses.findings.rules import _kernels as on_gpu
+from kanalyze.analyses.findings.rules import _operators as on_host
+from kanalyze.analyses.findings.rules import _telling as say
+from kanalyze.analyses.findings.rules._operators import PAGEABLE, SCALAR_BYTES, SPAN, TO_HOST
+from kanalyze.analyses.findings.rules._telling import AHEAD, FEWEST, OFTEN
 from kanalyze.analyses.host._call_kinds import begun_before, calls_that, shown
 from kanalyze.analyses.host._range_lines import ranges_at, rounds, rounds_at
 from kanalyze.analyses.idle._attribution import launch_waits, reasoned_pieces, waited_ns
@@ -36,6 +24,7 @@ from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls, in_scope
 from kanalyze.analyses.launches._launch_costs import worth_saying
+from kanalyze.analyses.memory.memory import ON_DEVICE
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
@@ -65,14 +54,14 @@ def host_blocks(report: Report) -> Findings:
 
 def _blocks(report: Report, device: int, pieces: pl.DataFrame, left: pl.DataFrame) -> Finding:
     """The finding on the part of `pieces` (start, end, detail) that is `left` of them."""
-    per, stake, every = per_iteration(report), intervals.length(left), intervals.length(pieces)
+    per, stake, every = say.per_iteration(report), intervals.length(left), intervals.length(pieces)
     parts = intervals.cut(pieces, left).with_columns(ns=pl.col("end") - pl.col("start"))
     sums = parts.group_by("detail").agg(pl.col("ns").sum()).sort("ns", "detail", descending=[True, False])
     calls = ", ".join(f"{literal(name)} {per.mean_time(ns)}" for name, ns in sums.head(_NAMED).iter_rows())
     others = f", besides {per.mean_time(every - stake)} of which other findings tell" if stake < every else ""
     return _BLOCKS.finding(
         device,
-        f"GPU {device} idle while the host is blocked in a synchronizing call: {of_window(report, device, stake)} "
+        f"GPU {device} idle while the host is blocked in a synchronizing call: {say.of_window(report, device, stake)} "
         f"({calls}){others}. {AHEAD}",
         left,
         retold=partial(_blocks, report, device, pieces),
@@ -104,38 +93,35 @@ def unneeded_sync(report: Report) -> Findings:
     rows = bucket_sums(report).filter(pl.col("bucket").is_in(("sync", "launch")))
     held = dict(rows.group_by("device").agg(pl.col("ns").sum()).iter_rows())
     if any(worth_saying(report, ns) for ns in held.values()):
-        for device, calls in by_device(avoidable(report)):
+        for device, calls in say.by_device(avoidable(report)):
             yield _unneeded(report, device, calls, held.get(device, 0)) if calls.height >= FEWEST else None
 
 
 def _unneeded(report: Report, device: int, calls: pl.DataFrame, held_ns: int) -> Finding:
     """The finding on calls of a device, no more than the time that its buckets hold."""
     stake = min(total(calls, "gain_ns"), held_ns)
-    per, blocked = per_iteration(report), intervals.length(calls)
+    per, blocked = say.per_iteration(report), intervals.length(calls)
     told = _UNNEEDED.of(per.plural(calls.height, "wait"))
-    if in_pytorch(report):
+    if say.in_pytorch(report):
         told = told._replace(action="no torch.cuda.synchronize(); pinned memory and .cuda(non_blocking=True)")
-    return told.finding(
-        device,
-        f"{per.plural(calls.height, 'blocking call')} ({_most(report, calls)}), {per.time(blocked)} of host time, after"
-        f" which the host launched more work, with no copy to the host pending: GPU {device} idled {per.time(stake)} "
-        f"until they had returned and the next launch was through. That is unneeded unless the host or another process "
-        f"reads what kernels wrote without a copy. {AHEAD}",
-        idle_in(report, device, calls.select(start="since", end="until")),
-        stake,
-        where=main_site(report, calls.select(*THREAD, at="start")),
-        mending=Mending(calls=calls.get_column("call_row")),
-    )
-
-
-def _most(report: Report, calls: pl.DataFrame) -> str:
-    """The name and range of most of `calls`."""
+    # the name and range of most of them
     ranges = gathered(range_names(report), ranges_at(report, calls.select(*THREAD, at="start"))).cast(pl.String)
     named = calls.select(shown(pl.col("name")).alias("api")).with_columns(ranges.alias("range"))
     top = named.group_by("api", "range").len().sort("len", "api", "range", descending=[True, False, False])
     name, span, times = top.row(0)
-    what = f"{literal(str(name))} in {literal(span)}" if span else literal(str(name))
-    return what if times == calls.height else f"{percent(times / calls.height)} of them {what}"
+    share = "" if times == calls.height else f"{percent(times / calls.height)} of them "
+    most = f"{share}{literal(str(name))}{f' in {literal(span)}' if span else ''}"
+    return told.finding(
+        device,
+        f"{per.plural(calls.height, 'blocking call')} ({most}), {per.time(blocked)} of host time, after"
+        f" which the host launched more work, with no copy to the host pending: GPU {device} idled {per.time(stake)} "
+        f"until they had returned and the next launch was through. That is unneeded unless the host or another process "
+        f"reads what kernels wrote without a copy. {AHEAD}",
+        say.idle_in(report, device, calls.select(start="since", end="until")),
+        stake,
+        where=say.main_site(report, calls.select(*THREAD, at="start")),
+        mending=Mending(calls=calls.get_column("call_row")),
+    )
 
 
 @once_per_report
@@ -157,7 +143,7 @@ def avoidable(report: Report) -> pl.DataFrame:
     first = operations(report, "call_start", "thread_id").select("row", *keys, "start", at="call_start")
     first = in_order(in_order(first.drop_nulls("at"), "start").drop("start"), "at")
     following = nearest(_with_needs(report, waiting), first, ("end", "at"), keys, "after").drop_nulls("row")
-    free = outside_library(report, following.filter(~pl.col("needed").any().over("row")))
+    free = on_host.outside_library(report, following.filter(~pl.col("needed").any().over("row")))
     calls = free.join(windows(report).rename({"start": "low", "end": "high"}), on="device", maintain_order="left")
     calls = _with_idle(report, calls).with_columns(launch=waited_ns(launch_waits(report), calls.get_column("row")))
     since = pl.max_horizontal("start", "idle")
@@ -169,10 +155,7 @@ def avoidable(report: Report) -> pl.DataFrame:
 
 
 def _with_idle(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
-    """Adds when the operation `row` of each call `begins`, and when its device became `idle` before that.
-
-    Null where it did not, or had done nothing.
-    """
+    """Adds when the operation `row` of each call `begins`, and when its device became `idle` before that, or null."""
 
     def idle(key: tuple[int, ...], part: pl.DataFrame) -> pl.Series:
         starts, ends = busy_spans(report)[key[0]].get_columns()
@@ -184,7 +167,13 @@ def _with_idle(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
 
 def _with_needs(report: Report, waiting: pl.DataFrame) -> pl.DataFrame:
     """Adds whether the host needs each call, `needed`: for a copy's completion, or because it shares memory."""
-    line = nearest(_since(waiting), _host_copies(report), ("start", "copied_at"), ["process_id"], "strictly before")
+    # when the thread last waited for at least the same work; two unknown streams may or may not be the same
+    whole = pl.when(pl.col("scope") == "device").then("start").shift(1).forward_fill().over([*THREAD, "device"])
+    known = (pl.col("scope") == "stream") & pl.col("stream").is_not_null()
+    same = pl.when(known).then(pl.col("start").shift(1).over([*THREAD, "scope", "context_id", "stream"]))
+    last = pl.max_horizontal(whole, same).fill_null(intervals.BEFORE_ALL)
+    waits = waiting.sort("start", "call_row").with_columns(last_wait=last)
+    line = nearest(waits, _host_copies(report), ("start", "copied_at"), ["process_id"], "strictly before")
     # it may wait for a copy from before the recording
     warm = pl.col("process_id").is_in(begun_before(report).get_column("process_id").implode())
     made = calls_that(report, _SHARED_MEMORY.match, "process_id")
@@ -195,21 +184,8 @@ def _with_needs(report: Report, waiting: pl.DataFrame) -> pl.DataFrame:
     return line.with_columns(needed=copied | shared | (warm & (pl.col("last_wait") == intervals.BEFORE_ALL)))
 
 
-def _since(waiting: pl.DataFrame) -> pl.DataFrame:
-    """Adds `last_wait`, when the thread of each call last waited for at least the same work; BEFORE_ALL if never."""
-    whole = pl.when(pl.col("scope") == "device").then("start").shift(1).forward_fill().over([*THREAD, "device"])
-    # two unknown streams may or may not be the same
-    known = (pl.col("scope") == "stream") & pl.col("stream").is_not_null()
-    same = pl.when(known).then(pl.col("start").shift(1).over([*THREAD, "scope", "context_id", "stream"]))
-    last = pl.max_horizontal(whole, same).fill_null(intervals.BEFORE_ALL)
-    return waiting.sort("start", "call_row").with_columns(last_wait=last)
-
-
 def _host_copies(report: Report) -> pl.DataFrame:
-    """Copies whose completion the host must know of, and graphs that may contain some: process_id, copied_at (call).
-
-    A copy by a call that is not asynchronous is complete when that returns.
-    """
+    """Copies whose completion the host must know of, and graphs that may contain some: process_id, copied_at (call)."""
     work = operations(report).filter(pl.col("kind").is_in(["memcpy", "graph"]))
     work = with_facts(report, work, "call_row", "call_start").drop_nulls("call_row")
     blocking = blocking_calls(report).filter(pl.col("scope") == "copy")
@@ -218,9 +194,8 @@ def _host_copies(report: Report) -> pl.DataFrame:
     done = blocking.filter(pl.col("name").is_in(at_once)).get_column("call_row")
     copies = work.filter((pl.col("kind") == "memcpy") & ~pl.col("call_row").is_in(done.implode()))
     known = with_facts(report, copies, "source_memory", "target_memory")
-    harmless = pl.col("source_memory").is_in(("Pageable", "Device", "Device Static", "Array")) & pl.col(
-        "target_memory"
-    ).is_in(("Device", "Device Static", "Array"))
+    source, target = pl.col("source_memory"), pl.col("target_memory")
+    harmless = source.is_in((PAGEABLE, *ON_DEVICE)) & target.is_in(ON_DEVICE)
     told = (known.filter(~harmless.fill_null(value=False)), work.filter(pl.col("kind") == "graph"))
     return pl.concat(part.select("process_id", copied_at="call_start") for part in told)
 
@@ -238,29 +213,28 @@ _READ: Final = Told(
 
 _PURE: Final = pl.col("scope").is_in(WAITING)  # calls that only wait
 
-#: Headline and action by the operator of PyTorch that reads.
-_SHAPE: Final = (
-    "A shape that depends on data (x[mask], nonzero) stalls",
-    "torch.where(mask, x, 0) in place of x[mask]",
-)
+#: Headline and action by the operator of PyTorch that reads, of others by how many bytes are read.
 _BY_OPERATOR: Final = {
-    **dict.fromkeys(("aten::nonzero", "aten::index", "aten::masked_select", "aten::index_put_"), _SHAPE),
+    **dict.fromkeys(
+        ("aten::nonzero", "aten::index", "aten::masked_select", "aten::index_put_"),
+        ("A shape that depends on data (x[mask], nonzero) stalls", "torch.where(mask, x, 0) in place of x[mask]"),
+    ),
     "aten::is_nonzero": (
         "A tensor as a condition (if x > 0) stalls the GPU",
         "torch.where(x > 0, a, b) in place of if; or ask every N steps",
     ),
 }
-
-_OF_NUMBERS: Final = {
-    True: (
+_OF_NUMBERS: Final = dict.fromkeys(
+    ("aten::item", "aten::_local_scalar_dense"),
+    (
         "A number read by the host (.item(), print) stalls the GPU",
         "loss.detach() instead of .item(); read it every N steps",
     ),
-    False: (
-        "A value read by the host (.item(), x[mask], if) stalls",
-        "read it every N steps; torch.where in place of masks and if",
-    ),
-}
+)
+_OF_VALUES: Final = (
+    "A value read by the host (.item(), x[mask], if) stalls",
+    "read it every N steps; torch.where in place of masks and if",
+)
 _OF_TENSORS: Final = (
     "Results read by the host (.cpu() and others) stall the GPU",
     ".to('cpu', non_blocking=True) into pinned memory; read it a step later",
@@ -276,18 +250,15 @@ def blocking_read(report: Report) -> Findings:
 def idle_after_reads(report: Report) -> dict[int, pl.DataFrame]:
     """The idle time that follows from reads, by device, where it is worth a finding: columns of `idle_within`."""
     known, found = _of_loops(report, reads(report)), dict[int, pl.DataFrame]()
-    for device, own in by_device(known):
-        if own.height >= fewest_in(report):
-            idle = idle_worth_saying(report, own.select(*THREAD, start="since", end="until"))
+    for device, own in say.by_device(known):
+        if own.height >= say.fewest_in(report):
+            idle = say.idle_worth_saying(report, own.select(*THREAD, start="since", end="until"))
             found |= {device: idle[device]} if device in idle else {}
     return found
 
 
 def _of_loops(report: Report, known: pl.DataFrame) -> pl.DataFrame:
-    """The reads without those of rounds (steps, instances of a range) most of which do without them.
-
-    In a window of iterations the number of these tells as much.
-    """
+    """The reads without those of rounds most of which do without them; in a window of iterations their number tells."""
     if known.is_empty() or (report.scope.window is not None and report.scope.window.count):
         return known
     inside = rounds_at(report, known.select("process_id", at="start"))
@@ -332,7 +303,7 @@ def reads(report: Report) -> pl.DataFrame:
 
 
 def _read(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
-    per, torch = per_iteration(report), in_pytorch(report)
+    per, torch = say.per_iteration(report), say.in_pytorch(report)
     own = _of_loops(report, reads(report)).filter(pl.col("device") == device)
     places, where = _places(report, own)
     sizes = own.drop_nulls("size_bytes")
@@ -341,7 +312,7 @@ def _read(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     if torch:
         operator = where.split(" ", maxsplit=1)[0]
         small = sizes.height and longest(sizes, "size_bytes") <= SCALAR_BYTES
-        others = _OF_NUMBERS[operator in ("aten::item", "aten::_local_scalar_dense")] if small else _OF_TENSORS
+        others = _OF_NUMBERS.get(operator, _OF_VALUES) if small else _OF_TENSORS
         headline, action = _BY_OPERATOR.get(operator, others)
         told = _READ._replace(
             headline=headline,
@@ -366,7 +337,7 @@ def _unread(report: Report, own: pl.DataFrame) -> Mending:
 
     Numbers that are read one by one are not copied any more: what is read every so many steps costs as little.
     """
-    calls = calls_within(report, own.select(SPAN).with_columns(pl.max_horizontal("end", pl.col("start") + 1)))
+    calls = on_gpu.calls_within(report, own.select(SPAN).with_columns(pl.max_horizontal("end", pl.col("start") + 1)))
     waits = blocking_calls(report).filter(pl.col("call_row").is_in(calls.implode()))
     pure, copying = (waits.filter(one).get_column("call_row") for one in (_PURE, ~_PURE))
     numbers = own.filter(pl.col("size_bytes") <= SCALAR_BYTES).get_column("call")
@@ -377,12 +348,12 @@ def _unread(report: Report, own: pl.DataFrame) -> Mending:
 def _places(report: Report, own: pl.DataFrame) -> tuple[str, str]:
     """Places of most reads, with their number; and the first of these places."""
     calls = rows_at(report.kind("api").select("name"), own.get_column("call_row"))
-    at = sites_of_launches(report, own.select(*THREAD, at="start"))
+    at = say.sites_of_launches(report, own.select(*THREAD, at="start"))
     named = pl.concat([own, at, calls.select(api=shown(pl.col("name")))], how="horizontal")
-    place = pl.coalesce(site_text(), "api").fill_null("a call without a name")
+    place = pl.coalesce(say.site_text(), "api").fill_null("a call without a name")
     sums = named.group_by(place=place).agg(count=pl.len(), ns=(pl.col("until") - pl.col("since")).sum())
     top = sums.sort("ns", "place", descending=[True, False]).head(_NAMED)
-    per = per_iteration(report)
+    per = say.per_iteration(report)
     listed = [f"{literal(name)} ({per.plural(int(number), 'time')})" for name, number, _ in top.iter_rows()]
     rest = total(sums, "count") - total(top, "count")
     return ", ".join(listed) + (f", and {rest:,} elsewhere" if rest else ""), literal(str(top.item(0, "place")))

@@ -232,26 +232,6 @@ def test_a_literal_is_what_a_format_gives_back_up_to_a_length(name, said):
 
 
 @pytest.mark.parametrize(
-    ("text", "headline"),
-    [
-        ("Short, and whole.", "Short, and whole"),
-        ("A clause: the rest is evidence.", "A clause"),
-        ("Version 1.5 of a::b:c stays; this goes.", "Version 1.5 of a::b:c stays"),
-        ("{0} " + "long " * 20, "{0} " + "long " * 11 + "…"),
-        ("{{" * 61, "{{" * 59 + "…"),
-        ("x" * 58 + "{0}{{", "x" * 58 + "{0}{{"),
-        ("x" * 58 + "{0}{{x", "x" * 58 + "{0}…"),
-    ],
-)
-def test_a_finding_without_a_headline_has_the_beginning_of_its_sentence(text, headline):
-    found = Finding("rule", 0, 1, text, text, "ledger", ("name",)).brief
-    assert found.headline == headline.replace(" …", "…")
-    assert len(found.headline.format("k")) <= HEADLINE_LONGEST
-    assert len(found.action) <= ACTION_LONGEST + text.count("{{")
-    assert found._replace(headline="own", action="own").brief == found._replace(headline="own", action="own")
-
-
-@pytest.mark.parametrize(
     ("headline", "told"),
     [
         ("12 waits per step", "12 waits per step"),
