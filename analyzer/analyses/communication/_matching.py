@@ -447,10 +447,7 @@ SIZES: Final = (1 << SIZE_BITS) - 1
 
 
 class Sequence(NamedTuple):
-    """The collectives of one rank in one lane, in their order; the arrays are what is told of their calls.
-
-    `steps` gives the program's number of the step of each.
-    """
+    """The collectives of one rank in one lane, in their order, and the program's number of the step of each."""
 
     at: Ints
     what: Ints

@@ -119,9 +119,8 @@ _OF_GROUP: Final = ("group", "size", "ranks", "own")
 def collectives_of(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     """Recorded attributes of communication kernels, rows (row, event_id) of the operations, in their order.
 
-    Columns: event_id, stream, and those of :data:`COLLECTIVES` that a tool records. A kernel whose
-    launch was not recorded has the group of the others on its stream, where these have one. What is between two ranks
-    has their number as its size, whatever the size of the group.
+    A kernel whose launch was not recorded has the group of the others on its stream, where these have one. What is
+    between two ranks has their number as its size, whatever the size of the group.
     """
     named = ("event_id", "name", "stream", "device", "parent_id", "process_id")
     kernels = with_facts(report, work.select("row"), *named)
@@ -414,13 +413,7 @@ def _with_group_of_stream(told: pl.DataFrame) -> pl.DataFrame:
 #: Of each collective whose ranks are all in the report: its row of :func:`operations`, when the last rank came, who
 #: that was (null where several came at once), the row of that rank (of several the lowest), and whether the report says
 #: how many ranks take part.
-_ARRIVALS: Final = {
-    "row": pl.UInt32,
-    "arrival": pl.Int64,
-    "last": pl.String,
-    "late": pl.UInt32,
-    "sized": pl.Boolean,
-}
+_ARRIVALS: Final = {"row": pl.UInt32, "arrival": pl.Int64, "last": pl.String, "late": pl.UInt32, "sized": pl.Boolean}
 
 #: The details of communication.
 WAITING: Final = "waiting for "

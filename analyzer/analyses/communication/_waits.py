@@ -150,10 +150,7 @@ def _of_slice(rows: Rows, one: Slice, clocks: Clocks, clock: Ints, sizes: _Sizes
 
 
 def _last(one: Slice, came: Ints, clock: Ints, error: Ints) -> tuple[Ints, Ints, Ints]:
-    """Who came last to each collective, who before it, and by how much; less than 0 where clocks do not tell.
-
-    The first two are rows of the slice.
-    """
+    """Who came last to each collective, who before it (rows of the slice), and by how much; below 0 if unknown."""
     places, arrival = np.arange(len(came)), one.most(came)
     at = one.least(np.where(came == arrival[one.which], places, len(places)))
     others = came.copy()
@@ -229,11 +226,7 @@ def _with_bandwidth(told: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 class Exposed(NamedTuple):
-    """Exposed communication.
-
-    `by_step` has the sums by member and step: exposed_wait_ns, exposed_transfer_ns and, of what has no match,
-    unmatched_ns.
-    """
+    """Exposed communication, by row, and by member and step."""
 
     wait: Ints  # waiting, by row
     transfer: Ints  # likewise

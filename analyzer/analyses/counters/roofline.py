@@ -259,8 +259,7 @@ def roofline(report: Report) -> pl.DataFrame:
     others = pl.sum_horizontal(_CORE_DONE.format("hadd"), _CORE_DONE.format("hmul"), ignore_nulls=False)
     only_moves = (pl.coalesce(others, *_HALF_PIPES) == 0).fill_null(value=False)
     worked = computed.with_columns(
-        fp32_flop=pl.col("fp32_flop") + packed * cycles,
-        fp16_flop=pl.when(only_moves).then(0.0).otherwise("fp16_flop"),
+        fp32_flop=pl.col("fp32_flop") + packed * cycles, fp16_flop=pl.when(only_moves).then(0.0).otherwise("fp16_flop")
     )
     return TABLE.select(_bounds(_with_tensor_work(report, worked, paths)))
 

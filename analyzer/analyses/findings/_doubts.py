@@ -211,10 +211,7 @@ def _times(report: Report) -> list[Count]:
 
 
 def _overlaps_in_streams(report: Report) -> pl.DataFrame:
-    """Kernels that start before the previous one in their stream ends: dur_ns (of overlap) and programmatic.
-
-    `programmatic` says that they may: on a GPU of compute capability 9.0 and later, where the kernel before ends first.
-    """
+    """Kernels that start before the previous one in their stream ends: dur_ns (of overlap), programmatic."""
     kernels = report.kind("kernel").select("process_id", "device", "context_id", "stream", "start_ns", "dur_ns")
     line = kernels if kernels.get_column("start_ns").is_sorted() else kernels.sort("start_ns", maintain_order=True)
     end = pl.col("start_ns") + pl.col("dur_ns")
@@ -243,10 +240,7 @@ def host_times(report: Report) -> list[Count]:
     mended = _HOST_KINDS if tool.mends_times else ("api",)
     own = [events for kind, events in times.items() if kind not in mended]
     count, ns = _sum(*(events.filter(pl.col("dur_ns") < 0) for events in own))
-    return [
-        ("host events that end before they start", count, -ns),
-        ("host events outside the recording", *outside),
-    ]
+    return [("host events that end before they start", count, -ns), ("host events outside the recording", *outside)]
 
 
 @_check(*_WORK)
@@ -370,10 +364,7 @@ def sizes(report: Report) -> list[Count]:
     nameless = pl.any_horizontal(pl.col("source_memory", "target_memory").is_null()) & report.meta.recorder.names_memory
     copies = report.kind("memcpy").select("event_id", "dur_ns")
     unknown = copies.join(report.copy_detail.filter(nameless), on="event_id", how="semi")
-    return [
-        ("sizes that are missing or cannot be", *_sum(*found)),
-        ("copies of unknown memory", *_sum(unknown)),
-    ]
+    return [("sizes that are missing or cannot be", *_sum(*found)), ("copies of unknown memory", *_sum(unknown))]
 
 
 @_check("kernel")

@@ -32,14 +32,11 @@ _KEYS: Final = ("device", "process_id", "memory")
 def _steps(report: Report) -> pl.DataFrame:
     """All allocations and deallocations of the processes in scope, at any time, sorted by time.
 
-    Columns: event_id, process_id, device, memory, t_ns, correlation_id, address, size_bytes, pool, pool_size_bytes,
-    pool_used_bytes, free (whether it is a deallocation), matched (whether it fits the previous event at its address: an
-    allocation of free memory, or a deallocation of a recorded allocation), delta_bytes (the change of the memory in
-    use; 0 for an unmatched deallocation), told (whether a framework's allocator reports its own totals, whose
-    differences the deltas then are), before_bytes (what the allocator had in use before the first event of each
-    process, device and kind of memory; else 0), on_device.
-    A deallocation takes device, memory and size from its allocation. An unmatched allocation shows that the
-    deallocation of the earlier one is missing: it replaces that one if both are of one device and kind.
+    With free (whether it is a deallocation), matched (whether it fits the previous event at its address), delta_bytes
+    (the change of the memory in use), told (whether a framework's allocator reports its own totals, whose differences
+    the deltas then are), before_bytes (what the allocator had in use before the first event of each process, device and
+    kind of memory; else 0). A deallocation takes device, memory and size from its allocation. An unmatched allocation
+    shows that the deallocation of the earlier one is missing: it replaces that one if both are of one device and kind.
     """
     name = pl.col("name").cast(pl.String)
     events = report.kind("memory").filter(name.is_in(_NAMES))
@@ -102,13 +99,11 @@ LOOP_ROUNDS: Final = 5
 def allocating_calls(report: Report) -> pl.DataFrame:
     """The calls of the processes in scope that allocate or free memory, at any time, sorted by time.
 
-    Columns: row (of the api events), event_id, process_id, thread_id, correlation_id, name, start, end, gives (whether
-    it frees), round (null outside of loops), launches (of that round).
-
-    A round of a process lasts from an allocating call that follows a freeing one to the next such call. Only rounds
-    with a launch, and at least as many freeing as allocating calls, are taken. A call is in a loop if its name occurs
-    in at least :data:`LOOP_ROUNDS` of them, with gaps of at most :data:`LOOP_ROUNDS` rounds; it counts from the second
-    one on, since one allocation is necessary. Memory that is never freed is in no loop.
+    With row (of the api events), gives (whether it frees), round (null outside of loops) and its launches. A round of a
+    process lasts from an allocating call that follows a freeing one to the next such call. Only rounds with a launch,
+    and at least as many freeing as allocating calls, are taken. A call is in a loop if its name occurs in at least
+    :data:`LOOP_ROUNDS` of them, with gaps of at most :data:`LOOP_ROUNDS` rounds; it counts from the second one on,
+    since one allocation is necessary. Memory that is never freed is in no loop.
     """
     events = report.kind("api").with_row_index("row")
     wanted = names_that(report, lambda name: bucket_of(name) == "allocation")

@@ -60,11 +60,9 @@ _MOVES: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
 
 @once_per_report
 def moves(report: Report) -> pl.DataFrame:
-    """The unified-memory copies in scope that overlap the window, not clipped to it.
+    """The unified-memory copies in scope that overlap the window, not clipped to it: :data:`_MOVES`.
 
-    Columns: event_id, process_id, device, start, dur_ns, exclusive_ns (inside the window), way (of :data:`WAYS`), cause
-    (of :data:`CAUSES`), address (null if not recorded), size_bytes, origin and place: source and target, each a device
-    or :data:`HOST`.
+    exclusive_ns is inside the window, address null if not recorded, origin and place each a device or :data:`HOST`.
     """
     work = exclusive_operations(report).filter(pl.col("kind") == "memcpy")
     names = work.get_column("detail").unique().drop_nulls()
@@ -104,11 +102,7 @@ def _ends(report: Report, moved: pl.DataFrame) -> pl.DataFrame:
 
 @once_per_report
 def faults_seen(report: Report) -> pl.DataFrame:
-    """The page faults in scope: of processes that used the device in scope, and of the device itself.
-
-    Columns: event_id, side, process_id, device (null for the CPU), start, end, address, faults (number), access,
-    function, module, source_file, source_line.
-    """
+    """The page faults in scope: of processes that used the device in scope, and of the device itself."""
     events = report.seen("fault").select("event_id", "process_id", "device", "start_ns", "dur_ns")
     device = report.scope.device
     if device is not None:
@@ -122,10 +116,7 @@ def faults_seen(report: Report) -> pl.DataFrame:
 
 @once_per_report
 def faulting_host(report: Report) -> dict[int, pl.DataFrame]:
-    """Page faults of the CPU while each device waits for the program's own code, by device.
-
-    Columns: function, faults, at, and start and end of the piece of such time that they are in.
-    """
+    """Page faults of the CPU while each device waits for the program's own code, with the piece of such time."""
     found = {}
     faults = faults_seen(report).filter(pl.col("side") == "CPU") if "fault" in report.kinds else pl.DataFrame()
     for device, pieces in host_pieces(report).items() if faults.height else ():
@@ -138,11 +129,7 @@ def faulting_host(report: Report) -> dict[int, pl.DataFrame]:
 
 #: Sums of size_bytes by direction, and by the causes that a program can avoid.
 _BY_WAY: Final = {"h2d_bytes": "to device", "d2h_bytes": "to host", "d2d_bytes": "between devices"}
-_BY_CAUSE: Final = {
-    "fault_bytes": FAULT_CAUSES,
-    "prefetch_bytes": ("User prefetch",),
-    "eviction_bytes": ("Eviction",),
-}
+_BY_CAUSE: Final = {"fault_bytes": FAULT_CAUSES, "prefetch_bytes": ("User prefetch",), "eviction_bytes": ("Eviction",)}
 
 
 def sums_of_bytes() -> list[pl.Expr]:
@@ -217,11 +204,7 @@ def pages(report: Report) -> Pages:
 
 
 def _cut(moved: pl.DataFrame) -> list[pl.DataFrame]:
-    """Splits the copies of one process at all addresses where any of them begins or ends, in batches of pieces.
-
-    Columns: start and end (addresses), time, event_id, device, origin, place, unasked; sorted by start, time and
-    event_id.
-    """
+    """Splits the copies of one process at all addresses where any of them begins or ends, in batches of pieces."""
     real = moved.select(
         *("event_id", "device", "origin", "place"),
         pl.col("cause").is_in(list(UNASKED)).alias("unasked"),

@@ -329,8 +329,7 @@ def test_a_launch_of_one_kernel_launches_one(name, told):
 
 
 @pytest.mark.parametrize(
-    ("known", "told"),
-    [([(7, "blocking")], 0), ([(8, "blocking")], 2), ([(8, "null")], 0), ([], 0)],
+    ("known", "told"), [([(7, "blocking")], 0), ([(8, "blocking")], 2), ([(8, "null")], 0), ([], 0)]
 )
 def test_operations_run_on_streams_that_were_made(known, told):
     """A table of the null streams alone does not say what streams there were."""

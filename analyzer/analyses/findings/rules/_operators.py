@@ -57,8 +57,7 @@ def traced(report: Report) -> Report | None:
 def operators(report: Report) -> pl.DataFrame:
     """Operators of the report or of the trace beside it, in preorder; empty without any.
 
-    Columns: row (its place among all host events), parent (likewise), stop, name (text), start, end, self_ns,
-    process_id, thread_id, called (whether a CUDA call is in it), sequence_number and input_types.
+    With row and parent (places among all host events), and called (whether a CUDA call is in it).
     """
     if (other := traced(report)) is None:
         return pl.DataFrame(schema=_SCHEMA)

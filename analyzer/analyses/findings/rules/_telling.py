@@ -273,10 +273,7 @@ def _functions(report: Report, points: pl.DataFrame) -> pl.DataFrame:
 
 
 def events_around(report: Report, kind: str, names: pl.Series, points: pl.DataFrame) -> pl.DataFrame:
-    """The events of one kind, of these `names`, that contain each of `points` (point, process_id, thread_id, at).
-
-    Columns: point, name, start, end.
-    """
+    """Events of one kind and these names around `points` (point, THREAD, at): point, name, start, end."""
     events = report.kind(kind).select(*THREAD, "name", **intervals.OF_EVENTS)
     events = events.filter(pl.col("name").is_in(names.implode()))
     found = [events.clear().select(pl.lit(0, dtype=pl.UInt32).alias("point"), "name", "start", "end")]

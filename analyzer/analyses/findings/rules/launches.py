@@ -245,9 +245,8 @@ def _listed(rows: pl.DataFrame, column: str) -> str:
 def _serial_copies(report: Report) -> pl.DataFrame:
     """The serial copies on the devices in scope with any exclusive time in the window, outside CUDA graphs.
 
-    Columns: device, number (of the stream, as in `used_streams`), size_bytes, start and end (of the copy),
-    exclusive_ns, low and high (start and end of the time between the copy and the kernel that it could overlap, both
-    included), to_host, alone (whether all of its time is exclusive).
+    Columns: device, number (of the stream), size_bytes, start, end, exclusive_ns, low and high (the time between the
+    copy and the kernel that it could overlap, both included), to_host, alone (whether all of its time is exclusive).
     """
     detail, pinned = pl.col("detail"), pl.any_horizontal(pl.col("source_memory", "target_memory") == PINNED)
     asynchronous = pl.col("call_name").is_in(names_that(report, lambda name: "Async" in name))
@@ -343,11 +342,7 @@ def default_stream(report: Report) -> Findings:
 
 
 def _serialised(report: Report) -> pl.DataFrame:
-    """Operations on the default stream (null) or a blocking one that waited for one `behind` which is on the other.
-
-    Columns: device, null and blocking (streams); number, row, ns (stream, row, exclusive time), ready and end of the
-    operation that waited, and behind_number, behind_row and behind_ns.
-    """
+    """Operations on the default stream (null) or a blocking one that waited for one `behind` which is on the other."""
     pairs = stream_pairs(report).filter("never_overlap")
     first, other = pl.col("type") == "null", pl.col("other_type") == "null"
     pairs = pairs.filter((first & (pl.col("other_type") == "blocking")) | (other & (pl.col("type") == "blocking")))
@@ -366,10 +361,7 @@ def _serialised(report: Report) -> pl.DataFrame:
 
 @Rule
 def shared_gpu(report: Report) -> Findings:
-    """One finding per GPU on which processes wait for each other, unless their kernels certainly run concurrently.
-
-    At stake is the part of these waits that side by side would save at most: half of them, of two processes.
-    """
+    """One finding per GPU on which processes wait for each other, unless their kernels certainly run concurrently."""
     running = pl.col("kind").is_in(["kernel", "graph"]) & pl.col("process_id").is_not_null()
     for shared in shared_devices(report):
         many = len(shared.processes)

@@ -61,10 +61,7 @@ def allocation_in_loop(report: Report) -> Findings:
 
 
 def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.DataFrame) -> Finding | None:
-    """The finding on the allocating `calls` of the processes that use a device; `idle` are the device's idle intervals.
-
-    Of each call it is no more than what the ledger attributes to it.
-    """
+    """The finding on the allocating `calls` of processes that use a device, each as the ledger has it in `idle`."""
     exposed, ns = intervals.overlap(calls.get_column("start"), calls.get_column("end"), idle), pl.col("exposed").sum()
     sums = calls.with_columns(exposed.alias("exposed")).group_by("call").agg(ns)
     sums = sums.sort("exposed", "call", descending=[True, False])

@@ -13,18 +13,7 @@ from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, R
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
-from kanalyze.analyses.findings.rules._kernels import (
-    BATCHED,
-    COMPILED_KERNELS,
-    FAMILY,
-    INPUTS,
-    LAYOUTS,
-    LIBRARY,
-    MOVES,
-    OPERATION,
-    OUTPUT,
-    Work,
-)
+from kanalyze.analyses.findings.rules._kernels import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, Work
 from kanalyze.analyses.operators._host_tree import forward_rows, host_tree, inherited
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
@@ -68,7 +57,7 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     """
     numbered = lines.with_columns(place=pl.int_range(pl.len()))
     known = on_gpu.with_decoded(
-        on_gpu.with_operators(report, numbered).with_columns(batched=pl.col("inner").is_in(BATCHED)),
+        on_gpu.with_operators(report, numbered).with_columns(batched=pl.col("inner").is_in(on_gpu.BATCHED)),
         softmax=_SOFTMAX,
         product=_PRODUCT,
         passes=_BETWEEN,
@@ -77,7 +66,7 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
         backward=pl.col("direction") == "backward",
     ).with_columns(pl.col("changes").cast(pl.Int64).cum_sum())
     place = pl.col("place")
-    others, works = (pl.when(~(pl.col(name) | MOVES)).then(place) for name in ("passes", "copies"))
+    others, works = (pl.when(~(pl.col(name) | on_gpu.MOVES)).then(place) for name in ("passes", "copies"))
     known = known.with_columns(
         first=others.forward_fill().shift(1).over("line"),
         last=others.backward_fill().shift(-1).over("line"),
@@ -136,7 +125,7 @@ _BY_CHANNEL: Final = r"batch_norm_(?:collect_statistics|backward)_kernel\b|\bbn_
 _NORMS_LEFT: Final = 0.5
 
 
-@on_gpu.choosing(LAYOUTS, 0.01)  # some are in well-made programs, too
+@on_gpu.choosing(on_gpu.LAYOUTS, 0.01)  # some are in well-made programs, too
 def layout_conversions(work: Work) -> Finding | None:
     """One finding per device on which cuDNN converts images to the layout of its kernels and back."""
     if on_host.wants_planes(work.report):
@@ -200,7 +189,7 @@ def recurring_casts(work: Work) -> Finding | None:
     every = {*made, *(one for each in types for one in each.split("/") if one)}
     names = sorted(_FLOATS.get(one, one) for one in every)
     between = f"between {names[0]} and {names[1]}" if len(names) == len(("from", "to")) else "from type to type"
-    waited, compiled = _waited(work), device.launches(COMPILED_KERNELS) > 0
+    waited, compiled = _waited(work), device.launches(on_gpu.COMPILED_KERNELS) > 0
     # with float16, as under autocast, and without an optimizer, which would be of a training
     half = "f16" in every and "bf16" not in every and not device.launches(FAMILY == "optimizer")
     around = say.operator_of(work.report, device.are(_CASTS))
@@ -328,8 +317,8 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
         fill=FAMILY == "fill",
         moved=FAMILY == "copy",
         short=pl.concat_str(INPUTS, OUTPUT, separator="/").str.contains(_SHORT),
-    ).with_columns(pl.col("passes", "moved") | MOVES)
-    wall = pl.when(~pl.col("passes")).then(pl.col("inner").is_in(BATCHED))
+    ).with_columns(pl.col("passes", "moved") | on_gpu.MOVES)
+    wall = pl.when(~pl.col("passes")).then(pl.col("inner").is_in(on_gpu.BATCHED))
     sides = (wall.forward_fill().over("line"), wall.backward_fill().over("line"))
     attends = pl.all_horizontal(side.fill_null(value=False) for side in sides)
     known = known.with_columns(attends=attends, run=pl.struct("line", "passes").rle_id())

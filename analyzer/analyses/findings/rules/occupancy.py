@@ -48,10 +48,7 @@ _NOTHING_NS: Final = 1000  # what a kernel takes that has nothing to do, about: 
 def _told(  # noqa: PLR0913 - the words of a finding
     report: Report, kernels: pl.DataFrame, stake: str, rule: str, text: str, remedy: str, headline: str, action: str
 ) -> Finding:
-    """The finding on kernels of a device, the costliest (``{0}``) first, by launch shape where these are given.
-
-    Those of a launch shape take less by the time `stake` of it, or its `usual_ns`, each by the same share.
-    """
+    """The finding on kernels of a device, the costliest first; each shape takes less by `stake`, or `usual_ns`."""
     device, name = int(kernels.item(0, "device")), str(kernels.item(0, "name"))
     shape = SHAPE if "grid_x" in kernels.columns else ()
     work = exclusive_operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device))

@@ -7,12 +7,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import (
-    device_operations,
-    exclusive_operations,
-    launch_calls,
-    nearest_launches,
-)
+from kanalyze.analyses.device._operations import device_operations, exclusive_operations, launch_calls, nearest_launches
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
@@ -123,14 +118,11 @@ def _took() -> pl.Expr:
 def _by_round(report: Report) -> pl.DataFrame:
     """Classifies the pageable copies of a whole report: columns row, when, and those of `rounds_at`.
 
-    `when` says whether a copy ``recurs`` with the rounds (step or range instances), occurs ``once``, or its process has
-    no rounds (``unknown``); whether such copies are outside of all rounds and all along the window (``often``); or is
-    one of ``few`` synchronous ones without rounds.
-
-    A copy occurs once if its call was in no round, or in the only round of its name with such a copy. Where the copies
-    and calls of a round take more than :data:`_ODD` times the median of the rounds of its name, the longest copies that
-    exceed it occur once. Without rounds, a few synchronous ones are told apart: a program that copies its input to the
-    GPU and its results back does not gain by pinning memory, which takes longer.
+    `when` says whether a copy ``recurs`` with the rounds (step or range instances), occurs ``once``, its process has no
+    rounds (``unknown``), or it is one of ``few`` synchronous ones without rounds: who copies his input to
+    the GPU and its results back gains nothing by pinning memory. A copy occurs once if its call was in no round, or the
+    only round of its name with such a copy. Where the copies and calls of a round take more than :data:`_ODD` times the
+    median of the rounds of its name, the longest copies that exceed it occur once.
     """
     copies, way = _pageable(report), [*_WAY, "synchronous"]
     alike, every = (pl.col("call_start").n_unique().over(*way, *more) for more in (("size_bytes",), ()))

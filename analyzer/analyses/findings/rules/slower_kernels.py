@@ -12,18 +12,7 @@ from kanalyze.analyses.device.occupancy import launch_occupancy
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _telling as say
-from kanalyze.analyses.findings.rules._kernels import (
-    BATCHED,
-    FAMILY,
-    INPUTS,
-    LAYOUTS,
-    LIBRARY,
-    OPERATION,
-    OUTPUT,
-    TENSOR_TYPED,
-    DeviceKernels,
-    Work,
-)
+from kanalyze.analyses.findings.rules._kernels import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, Work
 from kanalyze.analyses.host._call_kinds import JAX, PYTORCH, world
 from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.operators._work import launched_work
@@ -67,10 +56,10 @@ def unaligned_gemm(work: Work) -> Finding:
     least = int(work.names.select(pl.col("alignment").min()).item())
     sides = " and ".join(map(str, odd))
     pad = f"Pad {sides} to a multiple of {_PAD}" if sides else f"Pad dimensions to multiples of {_PAD}"
-    images = not odd and work.device.launches(LAYOUTS) > 0
+    images = not odd and work.device.launches(on_gpu.LAYOUTS) > 0
     left = aligned_ns / work.ns
     if not aligned_ns:
-        others = on_gpu.with_operators(work.report, work.rows).filter(~pl.col("inner").is_in(BATCHED))
+        others = on_gpu.with_operators(work.report, work.rows).filter(~pl.col("inner").is_in(on_gpu.BATCHED))
         single = total(others, "exclusive_ns") / max(work.ns, 1)
         left = _ALIGNED_LEFT.get(work.device.capability, _ALIGNED_LEFT_ELSEWHERE)
         left = single * left + (1 - single) * _ALIGNED_LEFT_ELSEWHERE
@@ -204,9 +193,9 @@ _GENERATION: Final = pl.coalesce(pl.col("arch").str.extract(r"^(?:sm)?(\d+)[a-z]
 )
 
 
-def _older(device: DeviceKernels) -> pl.Expr:
+def _older(device: on_gpu.DeviceKernels) -> pl.Expr:
     own = _GENERATIONS.get("".join(map(str, device.capability)), 0)
-    typed = FAMILY.is_in(["gemm", "conv"]) & _ON_TENSOR_CORES & TENSOR_TYPED & ~_UNALIGNED
+    typed = FAMILY.is_in(["gemm", "conv"]) & _ON_TENSOR_CORES & on_gpu.TENSOR_TYPED & ~_UNALIGNED
     return typed & (_GENERATION > 0) & (own > _GENERATION)
 
 
@@ -314,7 +303,7 @@ def no_tf32(report: Report) -> Findings:
             yield one
 
 
-def _in_full(device: DeviceKernels, family: str, inside: pl.Expr) -> pl.Expr:
+def _in_full(device: on_gpu.DeviceKernels, family: str, inside: pl.Expr) -> pl.Expr:
     """Those of a family in full float32: all that is `inside` of such convolutions is of these, and no product."""
     own = _FLOAT32 & (family == FAMILY)
     if not device.launches(_FLOAT32 & (FAMILY == "conv")):
@@ -352,7 +341,7 @@ def _in_convolutions(report: Report) -> pl.Expr:
     return pl.col("name").is_in(most.get_column("name").implode())
 
 
-def _plain(device: DeviceKernels) -> pl.Expr:
+def _plain(device: on_gpu.DeviceKernels) -> pl.Expr:
     """Products and convolutions without tensor cores of types that the device's take."""
     types = "|".join(one for one, since in _SINCE.items() if device.capability >= since) or "none"
     return (
@@ -478,7 +467,7 @@ def gathers(own: Work) -> Finding | None:
     following = pl.when(~pl.col("gathers")).then("inner").backward_fill().over("line")
     after = pl.col("gathers").shift(1).over("line").fill_null(value=False)
     read_by = after & on_gpu.decoded_as(lines, FAMILY == "elementwise")
-    weights = lines.filter(pl.col("gathers") & following.is_in(BATCHED).fill_null(value=False))
+    weights = lines.filter(pl.col("gathers") & following.is_in(on_gpu.BATCHED).fill_null(value=False))
     if total(weights, "exclusive_ns") >= _WORTH_GATHERS * device.kernel_ns:
         work = own._replace(rows=weights)
         return work.finding(

@@ -302,10 +302,7 @@ def _unfused(report: Report, steps: _Steps) -> Finding | None:
 
 
 def _in_one_pass(steps: _Steps) -> Mending | None:
-    """Each step in one pass, at the rate of its shortest operator, which reads and writes a list, or all tensors.
-
-    None for classes that cannot be fused.
-    """
+    """Each step in one pass, at the rate of its shortest operator; None for classes that cannot be fused."""
     if steps.optimizer not in _PASSES:
         return None
     sums = steps.kernels.group_by("step", "name").agg(pl.len().alias("launches"), pl.col("exclusive_ns").sum())

@@ -132,11 +132,9 @@ def avoidable(report: Report) -> pl.DataFrame:
     know of (into host memory, or out of pinned memory) was launched since the previous such wait, if the process has no
     memory that host and device share, and if NCCL or RCCL does not make it itself.
 
-    Returns:
-        Columns call_row, name, process_id, thread_id, start, end, device, row (the operation launched next; calls
-        before one operation are taken together), sync_ns (the part of the device's idle time right before that
-        operation that lies in the call), gain_ns (sync_ns plus the device's wait for the launch, at most the call's
-        duration), since and until (from when the device idled in the call until that operation began).
+    With row (the operation launched next; calls before one are taken together), sync_ns (the part of the device's idle
+    time right before that operation that lies in the call), gain_ns (that and the device's wait for the launch, at most
+    the call's duration), since and until (from when the device idled in the call until that operation began).
     """
     waiting = blocking_calls(report).filter(pl.col("scope").is_in(WAITING)).drop_nulls(["device", *THREAD])
     keys = [*THREAD, "device"]
@@ -271,10 +269,7 @@ def _of_loops(report: Report, known: pl.DataFrame) -> pl.DataFrame:
 
 @once_per_report
 def reads(report: Report) -> pl.DataFrame:
-    """The reads in scope after which the device idled.
-
-    Columns: process_id, thread_id, device, call_row (its first call), size_bytes (of its last copy), start, end, since
-    and until.
+    """The reads in scope after which the device idled, with start, end, since and until.
 
     A read is a copy to the host and the calls in which its thread waits before it launches more, from `start` to `end`.
     From `since` to `until` the device was idle because of it: from the end of the device's work, or from when the call
@@ -333,10 +328,7 @@ def _read(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
 
 
 def _unread(report: Report, own: pl.DataFrame) -> Mending:
-    """The host no longer waits in these reads: calls that only wait are gone, copies return once they are launched.
-
-    Numbers that are read one by one are not copied any more: what is read every so many steps costs as little.
-    """
+    """The host no longer waits in these reads: waits and reads of numbers are gone, copies do not block."""
     calls = on_gpu.calls_within(report, own.select(SPAN).with_columns(pl.max_horizontal("end", pl.col("start") + 1)))
     waits = blocking_calls(report).filter(pl.col("call_row").is_in(calls.implode()))
     pure, copying = (waits.filter(one).get_column("call_row") for one in (_PURE, ~_PURE))

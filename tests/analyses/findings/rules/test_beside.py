@@ -105,12 +105,7 @@ ALONE = (
         ([*to_device(), *asked(4 * US, -5 * US)], None, [], ()),
         ([*to_device(), *asked(-5 * US, None)], None, [30 * US], ()),
         (SECOND, None, [60 * US], ("2 copies of pinned memory, 2.097 MB, ran alone for 60.00 µs",)),
-        (
-            [*SECOND, kernel(200 * US, 240 * US, stream=13)],
-            None,
-            [30 * US],
-            ("1 copy of pinned memory, 1.049 MB, ran",),
-        ),
+        ([*SECOND, kernel(200 * US, 240 * US, stream=13)], None, [30 * US], ("1 copy of pinned memory, 1.049 MB,",)),
         (to_device(), "50us..110us", [9 * US], ()),
         (to_device(), "..101us", [], ()),
     ],
@@ -332,11 +327,7 @@ EACH = (
     "step (1 kernel a step), allgather 10 ns a step (1 kernel a step). Any waiting for the slowest rank is in it.",
     "The GPU does nothing beside allreduce",
 )
-OF_TRACE = (
-    "collectives: reduce{scatter} 20 ns (1 kernel), allgather 10 ns",
-    "beside reduce{{scatter}}",
-    "DDP buckets",
-)
+OF_TRACE = ("collectives: reduce{scatter} 20 ns (1 kernel), allgather 10 ns", "beside reduce{{scatter}}", "DDP buckets")
 LEAST = ("for 800 ns", "is in it: GPU 1, which runs as many, has 300 ns, and what is more here may be a wait.")
 MET = met(400_000, 800_000, end=900_000)
 WAITS = (

@@ -294,13 +294,7 @@ def test_other_loops_are_none(of):
     ("of", "headline", "text", "action", "figures"),
     [
         # 256 rows at a time
-        (
-            loop("row(float *)"),
-            "39 launches of 1 block each",
-            "One kernel is",
-            "one launch over all turns",
-            (380, 38, 0),
-        ),
+        (loop("row(float *)"), "39 launches of 1 block each", "One kernel is", "one launch over", (380, 38, 0)),
         (loop("sum(X)", "scale(X)"), "78 launches", "2 kernels are", "one launch over all turns", (768, 76, 0)),
         (loop("nvkernel_main_F1L21_2"), "39 launches", "One kernel is", "the loop inside the", (380, 38, 0)),
         (loop("ampere_sgemm_32x32_sliced1x4_nn"), "39 launches", "One", "one batched call", (380, 38, 0)),
@@ -344,12 +338,7 @@ def filled(size_bytes, reduces):
 @pytest.mark.parametrize(
     ("rule", "of", "stakes", "words"),
     [
-        (
-            array_chains,
-            kernels(*CHAIN, "cupy_sum", *CHAIN),
-            [27_000],
-            ("6 elementwise kernels could be one kernel each",),
-        ),
+        (array_chains, kernels(*CHAIN, "cupy_sum", *CHAIN), [27_000], ("6 elementwise kernels could be one kernel",)),
         (array_chains, kernels(CHAIN[0], "cupy_sum", CHAIN[1], "cupy_max"), [], ()),
         (array_chains, kernels(*CHAIN, "void at::native::add(int)"), [], ()),
         (double_arrays, kernels(DOUBLES, DOUBLES, CHAIN[0]), [18_000], ("Arrays are float64: 66.7 % of kernel time",)),

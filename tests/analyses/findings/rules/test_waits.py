@@ -144,12 +144,7 @@ RESULTS = ("[aten::to (.to(), .cpu() or .tolist())]", "4.000 kB each", "Results 
         (torch("autograd::engine: IndexBackward0"), None, [3 * 35], ("[aten::_local_scalar_dense (.item())]", NUMBER)),
         ([event for event in torch() if event.kind != "op"], None, [3 * 35], (VALUE,)),
         ([*torch(), *FUNCTIONS], None, [3 * 35], ("[aten::item (.item()) in train.py(31): step]",)),
-        (
-            [*torch(), *FUNCTIONS, *PRINTS],
-            None,
-            [3 * 35],
-            ("[aten::item (.item()) in print of a tensor in train.py(31)",),
-        ),
+        ([*torch(), *FUNCTIONS, *PRINTS], None, [3 * 35], ("[aten::item (.item()) in print of a tensor in train.py",)),
         ([*steps(), *each(nvtx, ("loss", 11, 90))], None, [3 * 35], ("[loss]",)),
         ([*steps(), *each(nvtx, ("ProfilerStep#1", 0, 90))], None, [3 * 35], ("[cudaStreamSynchronize]",)),
         ([*steps(), *TURNS], None, [3 * 35], ("GPU 0: a (2 times), b (1 time)",)),
