@@ -17,7 +17,7 @@ from kanalyze.analyses.device._operations import (
     of_device,
     with_facts,
 )
-from kanalyze.analyses.device._windows import Shared, overlapping, shared_devices, windows
+from kanalyze.analyses.device._windows import overlapping, shared_devices, windows
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
@@ -46,7 +46,6 @@ from kanalyze.columns import beside, nearest
 from kanalyze.model import STREAMS
 from kanalyze.report import Report
 from kanalyze.units import count, percent, plural, size, time
-from kanalyze.window import PerIteration
 
 
 @Rule
@@ -371,8 +370,31 @@ def shared_gpu(report: Report) -> Findings:
         kernels = kernels.filter(pl.col("end") > pl.col("start")).select("process_id", "start", "end")
         waits = _waits_for_others(report, shared.device, kernels)
         spans = intervals.union(pl.concat([waits, overlapping(kernels)])) if shared.together_ns else waits
-        if stake := intervals.length(spans) * (many - 1) // many:
-            yield _shared_with(say.per_iteration(report), shared, intervals.length(waits), stake)
+        if not (stake := intervals.length(spans) * (many - 1) // many):
+            continue
+        ways = (
+            (waited_ns := intervals.length(waits), "what one had submitted waited while kernels of another ran"),
+            (shared.together_ns, "kernels of more than one had begun and not ended"),
+        )
+        held = ", and ".join(f"for {say.per_iteration(report).time(ns)} {what}" for ns, what in ways if ns)
+        took, slowed, (*others, last) = "", shared.slowed, map(str, shared.processes)
+        if slowed is not None:
+            longest_ns, alone_ns = time(slowed.longest_ns), time(slowed.alone_ns)
+            took = f" {{0}} of process {slowed.process} takes up to {longest_ns} then, {alone_ns} else (median)."
+        yield Finding(
+            "shared-gpu",
+            shared.device,
+            stake,
+            f"Processes {', '.join(others)} and {last} share GPU {shared.device}: {held}, and the next was another's "
+            f"{plural(shared.turns, 'time')}.{took} Without MPS or MIG they run in turn, in time slices, and a "
+            "kernel's duration holds the other's slices.",
+            "If MPS is off, start it (nvidia-cuda-mps-control -d), so that kernels of several processes run side by "
+            "side; or give each process a GPU, or a MIG instance, of its own.",
+            "concurrency",
+            () if slowed is None else (slowed.name,),
+            headline=f"{plural(many, 'process')} {'take turns on' if waited_ns else 'share'} GPU {shared.device}",
+            action="nvidia-cuda-mps-control -d (MPS), or a GPU for each process",
+        )
 
 
 def _waits_for_others(report: Report, device: int, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -386,33 +408,6 @@ def _waits_for_others(report: Report, device: int, kernels: pl.DataFrame) -> pl.
         ready = intervals.clip(intervals.union(own.select(start="call_end", end="start")), low, high)
         found.append(intervals.intersect(intervals.subtract(ready, intervals.union(own)), others))
     return intervals.union(pl.concat(found))
-
-
-def _shared_with(per: PerIteration, shared: Shared, waited_ns: int, stake: int) -> Finding:
-    *others, last = map(str, shared.processes)
-    ways = (
-        (waited_ns, "what one had submitted waited while kernels of another ran"),
-        (shared.together_ns, "kernels of more than one had begun and not ended"),
-    )
-    held = ", and ".join(f"for {per.time(ns)} {what}" for ns, what in ways if ns)
-    took, how, slowed = "", "take turns on" if waited_ns else "share", shared.slowed
-    if slowed is not None:
-        longest_ns, alone_ns = time(slowed.longest_ns), time(slowed.alone_ns)
-        took = f" {{0}} of process {slowed.process} takes up to {longest_ns} then, {alone_ns} else (median)."
-    return Finding(
-        "shared-gpu",
-        shared.device,
-        stake,
-        f"Processes {', '.join(others)} and {last} share GPU {shared.device}: {held}, and the next was "
-        f"another's {plural(shared.turns, 'time')}.{took} Without MPS or MIG they run in turn, in time slices, and a "
-        "kernel's duration holds the other's slices.",
-        "If MPS is off, start it (nvidia-cuda-mps-control -d), so that kernels of several processes run side by side; "
-        "or give each process a GPU, or a MIG instance, of its own.",
-        "concurrency",
-        () if slowed is None else (slowed.name,),
-        headline=f"{plural(len(shared.processes), 'process')} {how} GPU {shared.device}",
-        action="nvidia-cuda-mps-control -d (MPS), or a GPU for each process",
-    )
 
 
 # Communication between GPUs that nothing hides.
@@ -467,81 +462,61 @@ def exposed_communication(report: Report) -> Findings:
     many = _collectives(report).group_by("device").agg(collectives=pl.len())
     ranks = [_Rank(**row) for row in exposed.join(many, on="device").sort("device").iter_rows(named=True)]
     least = {device: _NOTABLE * ns for device, ns in least_worth_saying(report).items()}
-    for one in ranks:
-        known = one.waited_ns + one.transfer_ns
-        found = [tell(report, one) for tell in (_transfer, _waiting)] if known else [_untold(report, one, ranks, least)]
-        yield from (finding for finding in found if finding.at_stake_ns >= least[one.device])
+    for rank in ranks:
+        yield from (one for one in _of_rank(report, rank, ranks, least) if one.at_stake_ns >= least[rank.device])
 
 
-def _finding(report: Report, rank: _Rank, stake: int, text: str, remedy: str) -> Finding:
-    """The finding on communication that nothing hides."""
-    kind = literal(_by_kind(report, rank).item(0, "kind")[:_LONGEST])
-    how = ": DDP buckets, FSDP prefetch, async_op=True" * say.in_pytorch(report)
-    one = Finding("exposed-communication", rank.device, stake, text, remedy, "exposure")
-    return one._replace(headline=f"The GPU does nothing beside {kind}", action=f"Overlap it with computation{how}")
-
-
-def _untold(report: Report, rank: _Rank, ranks: list[_Rank], worth: dict[int, float]) -> Finding:
-    """Of a rank whose partners are not in the report, or where it does not tell what belongs together."""
-    # of the devices that run as many, as ranks of one program do, the least exposed one tells what overlap can gain
-    alike = [one for one in ranks if abs(one.collectives - rank.collectives) <= _ALIKE * rank.collectives]
-    least, waits = min(alike, key=lambda one: one.ns), ""
-    if least.device != rank.device:
-        exposed = say.per_iteration(report).time(least.ns)
-        waits = f": GPU {least.device}, which runs as many, has {exposed}, and what is more here may be a wait"
-    text = f"{_exposed(report, rank)} Any waiting for the slowest rank is in it{waits}."
-    remedy = (
-        _OVERLAP[say.in_pytorch(report)]
-        + " If ranks differ in their work, balance that first: a collective waits for the slowest."
-    )
-    if least.ns >= worth[rank.device]:  # everywhere
-        return _finding(report, rank, least.ns, text, remedy)
-    return _finding(report, rank, rank.ns, text, remedy)._replace(
-        action=f"Balance the work of ranks: GPU {least.device} hardly communicates alone"
-    )
-
-
-def _transfer(report: Report, rank: _Rank) -> Finding:
-    """Exposed communication without waiting for partners."""
-    per, moved = say.per_iteration(report), rank.ns - rank.waited_ns
-    waited = f" {per.time(rank.waited_ns)} of that is waiting, mostly for {rank.partner}." if rank.partner else ""
-    rest = moved - rank.transfer_ns
-    more = f" Of {per.time(rest)} it is not told whether it waits for ranks elsewhere." if rest else ""
-    return _finding(report, rank, moved, f"{_exposed(report, rank)}{waited}{more}", _OVERLAP[say.in_pytorch(report)])
-
-
-def _waiting(report: Report, rank: _Rank) -> Finding:
-    """Part of exposed communication that is waiting for a partner that comes later."""
-    return _finding(
-        report,
-        rank,
-        rank.waited_ns,
-        f"GPU {rank.device} waits {say.per_iteration(report).time(rank.waited_ns)} in collectives with nothing else to "
-        f"do, mostly for {rank.partner}, which comes later; that is {percent(rank.waited_ns / rank.ns)} of the time in "
-        "which it does nothing but communicate.",
-        "Balance the work of the ranks, or look at what holds up the one that comes last: its ledger before the "
-        "collective says so (`kanalyze ranks` compares them). Overlap does not end such waits.",
-    )._replace(
-        table="ledger",
-        action=f"Balance the work of ranks: {rank.partner} comes last",
-        headline=f"The GPU waits for {rank.partner}, which is late to collectives",
-        where=literal(_by_kind(report, rank).item(0, "kind")),
-    )
-
-
-def _exposed(report: Report, rank: _Rank) -> str:
-    """How long a device does nothing but communicate, and in what."""
-    per, sums = say.per_iteration(report), _by_kind(report, rank)
+def _of_rank(report: Report, rank: _Rank, ranks: list[_Rank], worth: dict[int, float]) -> list[Finding]:
+    """The findings on transfer and on waits; on both as one where the report tells neither."""
+    per, sums, torch = say.per_iteration(report), _by_kind(report, rank), say.in_pytorch(report)
     whole = intervals.length(intervals.union(_collectives(report).filter(device=rank.device)))
-    named = ", ".join(
+    named = [
         f"{literal(kind)} {per.time(ns)} ({per.plural(count, 'kernel')})"
         for kind, count, ns in sums.head(_NAMED).iter_rows()
-    )
+    ]
     more = f", and {plural(sums.height - _NAMED, 'other kind')}" if sums.height > _NAMED else ""
-    return (
+    exposed = Finding(
+        "exposed-communication",
+        rank.device,
+        rank.ns,
         f"GPU {rank.device} does nothing but communicate for {per.time(rank.ns)}, {percent(rank.ns / whole)} of the "
-        f"time of its collectives: {named}{more}."
+        f"time of its collectives: {', '.join(named)}{more}.",
+        _OVERLAP[torch],
+        "exposure",
+        headline=f"The GPU does nothing beside {literal(sums.item(0, 'kind')[:_LONGEST])}",
+        action=f"Overlap it with computation{': DDP buckets, FSDP prefetch, async_op=True' * torch}",
     )
+    if not rank.waited_ns + rank.transfer_ns:
+        # of the devices that run as many, as ranks of one program do, the least exposed one tells what can be gained
+        alike = [one for one in ranks if abs(one.collectives - rank.collectives) <= _ALIKE * rank.collectives]
+        least, waits = min(alike, key=lambda one: one.ns), ""
+        if least.device != rank.device:
+            ns = per.time(least.ns)
+            waits = f": GPU {least.device}, which runs as many, has {ns}, and what is more here may be a wait"
+        balance = " If ranks differ in their work, balance that first: a collective waits for the slowest."
+        one = exposed._replace(
+            text=f"{exposed.text} Any waiting for the slowest rank is in it{waits}.", remedy=exposed.remedy + balance
+        )
+        if least.ns >= worth[rank.device]:  # everywhere
+            return [one._replace(at_stake_ns=least.ns)]
+        return [one._replace(action=f"Balance the work of ranks: GPU {least.device} hardly communicates alone")]
+    moved, waited = rank.ns - rank.waited_ns, per.time(rank.waited_ns)
+    told = f" {waited} of that is waiting, mostly for {rank.partner}." if rank.partner else ""
+    if rest := moved - rank.transfer_ns:
+        told += f" Of {per.time(rest)} it is not told whether it waits for ranks elsewhere."
+    waiting = exposed._replace(
+        at_stake_ns=rank.waited_ns,
+        text=f"GPU {rank.device} waits {waited} in collectives with nothing else to do, mostly for {rank.partner}, "
+        f"which comes later; that is {percent(rank.waited_ns / rank.ns)} of the time in which it does nothing but "
+        "communicate.",
+        remedy="Balance the work of the ranks, or look at what holds up the one that comes last: its ledger before the "
+        "collective says so (`kanalyze ranks` compares them). Overlap does not end such waits.",
+        table="ledger",
+        headline=f"The GPU waits for {rank.partner}, which is late to collectives",
+        action=f"Balance the work of ranks: {rank.partner} comes last",
+        where=literal(sums.item(0, "kind")),
+    )
+    return [exposed._replace(at_stake_ns=moved, text=f"{exposed.text}{told}"), waiting]
 
 
 def _collectives(report: Report) -> pl.DataFrame:

@@ -422,9 +422,6 @@ def timed(number, name="mine", **keys):
 WAITS = ["cudaStreamWaitEvent_v3020", "cudaEventSynchronize_v3020", "cudaGraphLaunch_v10000", "cudaMemcpyAsync_v3020"]
 
 
-WAITS = ["cudaStreamWaitEvent_v3020", "cudaEventSynchronize_v3020", "cudaGraphLaunch_v10000", "cudaMemcpyAsync_v3020"]
-
-
 def cleared(*steps):
     """A training that clears gradients and times its steps, or memory that a program of CUDA sets."""
     host = Host()

@@ -26,42 +26,31 @@ NONE = PerIteration(None, "")
 
 
 @pytest.mark.parametrize(
-    ("told", "time", "number", "clause"),
+    ("told", "time", "number", "text", "runs"),
     [
-        (STEPS, "10.93 ms a step", 62, "1 copy a step runs"),
-        (STEPS, "10.93 ms a step", 120, "2 copies a step run"),
-        (STEPS, "10.93 ms a step", 1, "1 copy in 60 steps runs"),
-        (STEPS, "10.93 ms a step", 2, "2 copies in 60 steps run"),
-        (PerIteration(60, "iteration"), "10.93 ms an iteration", 60, "1 copy an iteration runs"),
-        (PerIteration(60, "decode"), "10.93 ms a decode", 60, "1 copy a decode runs"),
-        (OWN, "10.93 ms per train_step", 60, "1 copy per train_step runs"),
-        (NONE, "655.8 ms", 1, "1 copy runs"),
-        (NONE, "655.8 ms", 60, "60 copies run"),
+        (STEPS, "10.93 ms a step", 71_040, "1,184 copies a step", "1,184 copies a step run"),
+        (STEPS, "10.93 ms a step", 150, "2.5 copies a step", "2.5 copies a step run"),
+        (STEPS, "10.93 ms a step", 120, "2 copies a step", "2 copies a step run"),
+        (STEPS, "10.93 ms a step", 60, "1 copy a step", "1 copy a step runs"),
+        (STEPS, "10.93 ms a step", 62, "1 copy a step", "1 copy a step runs"),
+        (STEPS, "10.93 ms a step", 3, "3 copies in 60 steps", "3 copies in 60 steps run"),
+        (STEPS, "10.93 ms a step", 1, "1 copy in 60 steps", "1 copy in 60 steps runs"),
+        (PerIteration(60, "iteration"), "10.93 ms an iteration", 60, "1 copy an iteration", "1 copy an iteration runs"),
+        (PerIteration(60, "decode"), "10.93 ms a decode", 60, "1 copy a decode", "1 copy a decode runs"),
+        (PerIteration(1, "step"), "655.8 ms a step", 3, "3 copies a step", "3 copies a step run"),
+        (OWN, "10.93 ms per train_step", 120, "2 copies per train_step", "2 copies per train_step run"),
+        (OWN, "10.93 ms per train_step", 60, "1 copy per train_step", "1 copy per train_step runs"),
+        (OWN, "10.93 ms per train_step", 3, "3 copies in 60 × train_step", "3 copies in 60 × train_step run"),
+        (NONE, "655.8 ms", 71_040, "71,040 copies", "71,040 copies run"),
+        (NONE, "655.8 ms", 1, "1 copy", "1 copy runs"),
     ],
 )
-def test_times_and_verbs_agree_with_counts(told, time, number, clause):
-    assert told.time(655_800_000) == time
-    assert told.clause(number, "copy", "run") == clause
-
-
-@pytest.mark.parametrize(
-    ("told", "number", "text"),
-    [
-        (STEPS, 71_040, "1,184 copies a step"),
-        (STEPS, 150, "2.5 copies a step"),
-        (STEPS, 60, "1 copy a step"),
-        (STEPS, 62, "1 copy a step"),
-        (STEPS, 3, "3 copies in 60 steps"),
-        (STEPS, 1, "1 copy in 60 steps"),
-        (OWN, 120, "2 copies per train_step"),
-        (OWN, 3, "3 copies in 60 × train_step"),
-        (PerIteration(1, "step"), 3, "3 copies a step"),
-        (NONE, 71_040, "71,040 copies"),
-        (NONE, 1, "1 copy"),
-    ],
-)
-def test_a_count(told, number, text):
-    assert told.plural(number, "copy") == text
+def test_times_counts_and_verbs_agree(told, time, number, text, runs):
+    assert (told.time(655_800_000), told.plural(number, "copy"), told.clause(number, "copy", "run")) == (
+        time,
+        text,
+        runs,
+    )
     noun = next(word for word in ("copies", "copy") if word in text)
     assert told.plural(number, "copy", "of {0}") == text.replace(noun, f"{noun} of {{0}}")
 

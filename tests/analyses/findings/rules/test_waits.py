@@ -53,24 +53,6 @@ def steps(count=4, **how):
     return list(chain.from_iterable(step(number, **how) for number in range(count)))
 
 
-def test_a_wait_behind_a_copy_to_the_host_and_what_follows():
-    """Of the 35 that the GPU idles after each of three reads: 5 in the call, 20 of own code, 10 of the launch."""
-    (one,) = blocking_read(report(steps()))
-    assert (one.rule, one.device, one.at_stake_ns, one.table, one.at_most) == (
-        "blocking-read",
-        0,
-        3 * 35,
-        "syncs --by api",
-        False,
-    )
-    assert one.text == (
-        "The host waits for results of GPU 0: cudaStreamSynchronize (3 times), 4 B each in the median. It is blocked "
-        "for 165 ns, in which the GPU may be at work; of the GPU's idle time from then until the host has launched "
-        "more, 105 ns come of the wait."
-    )
-    assert (one.headline, one.where) == ("Results that the host waits for stall the GPU", "cudaStreamSynchronize")
-
-
 def launched_first(number):
     """The remedy: the next kernel is launched before the copy is waited for, and the GPU goes on."""
     start, after = 100 * number, 200 + number
@@ -128,9 +110,18 @@ CONDITION = ("[aten::is_nonzero (a tensor as a condition)]", "A tensor as a cond
 RESULTS = ("[aten::to (.to(), .cpu() or .tolist())]", "4.000 kB each", "Results read by the host (.cpu() and others)")
 
 
+#: Of the 35 that the GPU idles after each of three reads: 5 in the call, 20 of own code, 10 of the launch.
+THREE = (
+    "The host waits for results of GPU 0: cudaStreamSynchronize (3 times), 4 B each in the median. It is blocked for "
+    "165 ns, in which the GPU may be at work; of the GPU's idle time from then until the host has launched more, 105 "
+    "ns come of the wait."
+)
+
+
 @pytest.mark.parametrize(
     ("events", "window", "stakes", "words"),
     [
+        (steps(), None, [3 * 35], (THREE, "Results that the host waits for stall the GPU", "[cudaStreamSynchronize]")),
         (steps(), Window(0, 300, count=3, each="step"), [3 * 35 - 10], ("Synchronize (1 time a step), 4 B each in",)),
         (steps(), Window(0, 300, count=3, each="step"), [3 * 35 - 10], ("blocked for 55 ns a step",)),
         (LATE, None, [3 * 10], ("cudaStreamSynchronize (3 times)",)),  # no more is lost than the wait took
@@ -243,15 +234,11 @@ def waited(**how):
     return [BEGUN, *chain.from_iterable(waiting(number, **how) for number in range(1, 6))]
 
 
-def test_a_wait_after_every_kernel_raises_it():
-    (one,) = unneeded_sync(report([nvtx("loop", 0, 1_000), *waited()]))
-    assert (one.rule, one.device, one.at_stake_ns, one.table) == ("unneeded-sync", 0, 4 * (10 + 10), "syncs --by api")
-    assert one.text == (
-        "4 blocking calls (cudaDeviceSynchronize in loop), 300 ns of host time, after which the host launched more "
-        "work, with no copy to the host pending: GPU 0 idled 80 ns until they had returned and the next launch was "
-        "through. That is unneeded unless the host or another process reads what kernels wrote without a copy. "
-        "More may follow: the host could run ahead."
-    )
+FOUR = (
+    "4 blocking calls (cudaDeviceSynchronize in loop), 300 ns of host time, after which the host launched more work, "
+    "with no copy to the host pending: GPU 0 idled 80 ns until they had returned and the next launch was through. That "
+    "is unneeded unless the host or another process reads what kernels wrote without a copy. More may follow: the host"
+)
 
 
 def copies(call_name="cudaMemcpyAsync_v3020", took=2, **memory):
@@ -289,6 +276,7 @@ def nccl(start, end, **keys):
 @pytest.mark.parametrize(
     ("events", "window", "stakes", "words"),
     [
+        ([nvtx("loop", 0, 1_000), *waited()], None, [4 * (10 + 10)], (FOUR,)),
         # waits that NCCL makes itself are not the program's
         (nccl(0, 1_000), None, [], ()),
         (nccl(0, 1_000, thread=2), None, [80], ()),
