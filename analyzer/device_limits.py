@@ -121,6 +121,11 @@ def memory_bandwidth_bytes_per_s(name: str | None) -> int | None:
     return _BANDWIDTHS[max(fitting, key=len)] * 1_000_000_000 if fitting else None
 
 
+def named_gpus() -> list[str]:
+    """Driver names of the GPUs whose bandwidth is known."""
+    return [*_BANDWIDTHS]
+
+
 #: Upper bounds with room for future GPUs; larger values are damaged or in another unit.
 _MOST: Final = {
     "sm_count": 1 << 12,

@@ -419,6 +419,11 @@ class CannotTellError(KanalyzeError, slug="cannot-tell"):
         "Record them with ncu: `ncu --set full --import-source yes --export REPORT …`, or `kanalyze collect`.",
         which="counters",
     )
+    without_bandwidth = Case(
+        "path",
+        "{path}: cannot tell what another GPU would bring, because the bandwidth of the recorded one is not known.",
+        "",
+    )
     without_source = Case("path what", "{path}: cannot tell source, because the report has no {what}.", "")
     without_capture = Case(
         "table path",

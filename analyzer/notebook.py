@@ -24,6 +24,7 @@ from kanalyze.analyses.comparing import _comparison, _pair
 from kanalyze.analyses.page import overview_page, time_page
 from kanalyze.analyses.replay import _changes, _unprofiled, _whatif
 from kanalyze.analyses.timeline import _tracks
+from kanalyze.analyses.work._peaks import gpu_called
 from kanalyze.errors import ClosedReportError, KanalyzeError, UnknownNameError
 from kanalyze.readers.capture import reports as capture_reports
 from kanalyze.renderers.formats import document
@@ -280,6 +281,7 @@ def whatif(  # noqa: PLR0913 - the options of the command
     without: Iterable[str] = (),
     graph: bool = False,
     copies: str | None = None,
+    gpu: str | None = None,
     each: bool = False,
     measured: str | None = None,
     **where: Unpack[Where],
@@ -293,13 +295,14 @@ def whatif(  # noqa: PLR0913 - the options of the command
         without: What takes no time: of ``launch-gaps``, ``sync``, ``startup``.
         graph: Whether each sequence of launches that repeats becomes one CUDA graph.
         copies: Bandwidth of copies between host and device, such as ``"50GB/s"``.
+        gpu: Another GPU, such as ``"H200"``, by what its peaks and bandwidth bring each operator.
         each: Whether single changes are tried, too.
         measured: What the window (an iteration of it) takes without a profiler, such as ``"1.9ms"``.
         **where: Window, device and process; see :class:`kanalyze.report.Where`.
 
     Raises:
         CannotTellError: The report has no operations with times.
-        UnknownNameError: A pattern matches nothing.
+        UnknownNameError: A pattern matches nothing, or no GPU is called so.
         ValueError: A factor is below 0.001, or a bandwidth or time is none.
     """
     _refuse_others("whatif", (report,), several=False)
@@ -313,7 +316,8 @@ def whatif(  # noqa: PLR0913 - the options of the command
     if (copies is not None and rate is None) or (measured is not None and not took):
         raise ValueError("copies is a bandwidth such as '50GB/s', measured a time such as '1.9ms'")
     part = report.narrow(**where)
-    changes = _changes.Changes(tuple(factors.items()), left_out, graph, rate)
+    other = None if gpu is None else gpu_called(gpu)
+    changes = _changes.Changes(tuple(factors.items()), left_out, graph, rate, other)
     whole = took and took * ((part.scope.window.count if part.scope.window else None) or 1)
     return _whatif.whatif_of(part, changes, changes.options(copies), each=each, measured_ns=whole)
 

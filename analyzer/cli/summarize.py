@@ -29,6 +29,7 @@ with late():
     from kanalyze.analyses.page import file_page, overview_page, time_page
     from kanalyze.analyses.ranges import instances
     from kanalyze.analyses.replay import _changes, _whatif
+    from kanalyze.analyses.work import _peaks
     from kanalyze.decoder import decode
     from kanalyze.readers.capture import read_capture
     from kanalyze.readers.capture import reports as captures
@@ -212,6 +213,7 @@ def ranks(reports: Sequence[Path], where: Where, to: Out, *, one_host: bool) -> 
     cli.flag("--without-startup", "Leave out one-time costs: as --without startup."),
     cli.flag("--graph", "Launch each sequence that repeats as one CUDA graph."),
     cli.option("--copies", "Bandwidth of copies between host and device, such as 50GB/s.", "RATE"),
+    cli.option("--gpu", "Another GPU, such as H200, by what its peaks and bandwidth bring each operator.", "NAME"),
     cli.flag("--each", "Try single changes, everything twice as fast, by gain."),
     cli.option("--measured", "What the window (an iteration of it) takes without a profiler, such as 1.9ms.", "TIME"),
     cli.WITHOUT_PROFILER,
@@ -230,6 +232,7 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     without_startup: bool,
     graph: bool,
     copies: str | None,
+    gpu: str | None,
     each: bool,
     measured: str | None,
 ) -> None:
@@ -241,7 +244,8 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     took_ns = None if measured is None else parse_time_ns(measured)
     if measured is not None and (not took_ns or took_ns < 0):
         raise click.BadParameter(f"{measured!r} is not a time with a unit, such as 1.9ms.", param_hint="--measured")
-    changes = _changes.Changes(factors, tuple(without), graph, None if copies is None else parse_rate(copies))
+    rate = None if copies is None else parse_rate(copies)
+    changes = _changes.Changes(factors, tuple(without), graph, rate, None if gpu is None else _peaks.gpu_called(gpu))
     pages = []
     for name, part in _answers.opened_parts(report, where).items():
         window = part.scope.window

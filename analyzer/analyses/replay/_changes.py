@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import polars as pl
 
@@ -20,6 +20,7 @@ from kanalyze.analyses.launches._graph_candidates import graph_costs, repetition
 from kanalyze.analyses.replay._host_time import AS_RECORDED, HostTime
 from kanalyze.analyses.replay._network import HOST_EDGES, Changed, Network, as_recorded, recorded_values
 from kanalyze.analyses.shared.analysis import once_per_report
+from kanalyze.analyses.work.work import factors_on
 from kanalyze.columns import count_up_to, gathered, marked, sure
 from kanalyze.decoder.fields import spelled
 from kanalyze.errors import UnknownNameError
@@ -224,18 +225,24 @@ class Changes(NamedTuple):
     without: tuple[str, ...] = ()  # of :data:`WITHOUT`
     graph: bool = False  # whether repeated launches become one launch each
     copies_bytes_per_s: float | None = None  # bandwidth of copies between host and device
+    gpu: str | None = None  # another GPU, by its driver's name
+    on_gpu: Literal["usual", "low", "high"] = "usual"  # what kernels take there, or the least or the most
     host: HostTime = AS_RECORDED  # what of the host's time is left without the profiler: changed first
 
     def options(self, copies: str | None) -> list[str]:
         """The changes as options of the command; `copies` is the bandwidth as it was given."""
         found = [f"--faster {what}={factor:g}" for what, factor in self.faster]
         found += [f"--without {what}" for what in self.without]
+        found += [] if self.gpu is None else [f"--gpu '{self.gpu}'"]
         return [*found, *(["--graph"] if self.graph else []), *([] if copies is None else [f"--copies {copies}"])]
 
 
 def changed(report: Report, network: Network, changes: Changes, lags: str = "lag") -> Changed:
     """The network's values, and its `lags` (lag, low or high), with all of `changes`."""
     state = without_profiler(report, network, as_recorded(network, lags), changes.host)
+    if changes.gpu is not None:
+        factors = factors_on(report, changes.gpu)
+        state = _slower(network, state, factors.get_column("row"), factors.get_column(changes.on_gpu))
     for what, factor in changes.faster:
         state = _faster(report, network, state, what, factor)
     if changes.copies_bytes_per_s is not None:
@@ -263,6 +270,13 @@ def _faster(report: Report, network: Network, state: Changed, what: str, factor:
     chosen = _copies(report) if what == COPIES else _kernels(report, what)
     inside = inside_window(network, network.graph.operations).zip_with(chosen, pl.zeros(len(chosen), eager=True))
     return with_durations(network, state, _less(state.values.durations, recorded.durations, inside, share))
+
+
+def _slower(network: Network, state: Changed, rows: pl.Series, factors: pl.Series) -> Changed:
+    """Operations take so many times as long."""
+    at, now = rows.cast(pl.UInt32), state.values.durations
+    new = (gathered(now, at) * factors).ceil().cast(pl.Int64)
+    return with_durations(network, state, now.clone().scatter(at, new))
 
 
 def with_durations(network: Network, state: Changed, durations: pl.Series) -> Changed:

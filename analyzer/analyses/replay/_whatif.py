@@ -356,10 +356,16 @@ def _replayed(report: Report, known: Network, changes: Changes, lags: str = "lag
     return replayed(known, state), state
 
 
+def _sides(hosts: Unslowed) -> tuple[tuple[HostTime, Literal["low", "high"]], ...]:
+    """What is left of the host's time where the window takes least, and where it takes most."""
+    return (hosts.least, "low"), (hosts.most, "high")
+
+
 def _bounds(report: Report, known: Network, changes: Changes, hosts: Unslowed) -> tuple[int, int]:
     """The least and the most that the window takes: no replay tells it closer than two runs of a program agree."""
-    sides = (hosts.least, "low"), (hosts.most, "high")
-    ends = (_replayed(report, known, changes._replace(host=host), lags)[0].end for host, lags in sides)
+    ends = (
+        _replayed(report, known, changes._replace(host=host, on_gpu=side), side)[0].end for host, side in _sides(hosts)
+    )
     low, high = (end - known.start for end in ends)
     return int(low * (1 - NEAR)), math.ceil(high * (1 + NEAR))
 

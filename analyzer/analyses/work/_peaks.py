@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 import polars as pl
+
+from kanalyze.device_limits import named_gpus
+from kanalyze.errors import UnknownNameError
 
 
 class Peaks(NamedTuple):
@@ -65,6 +69,20 @@ def peaks_of(name: str | None) -> Peaks | None:
     """The peaks of a GPU by the name that its driver gives; None if unknown."""
     fitting = [one for one in _PEAKS if name == one or (name or "").startswith((f"{one} ", f"{one}-"))]
     return _PEAKS[max(fitting, key=len)] if fitting else None
+
+
+def gpu_called(name: str) -> str:
+    """The driver's name of a GPU that is called by it, or by a part such as ``H200`` or ``A100``; the first of several.
+
+    Raises:
+        UnknownNameError: No GPU whose peaks are known is called so.
+    """
+    every = [one for one in named_gpus() if peaks_of(one) is not None]
+    words = [one for one in every if name.casefold() in {word.casefold() for word in re.split(r"[ -]", one)}]
+    found = [one for one in every if one.casefold() == name.casefold()] + words
+    if not found:
+        raise UnknownNameError.of("GPU with known peaks", name, every)
+    return found[0]
 
 
 def peaks(devices: pl.DataFrame) -> pl.DataFrame:

@@ -14,6 +14,8 @@ from kanalyze.analyses.work._models import Work, executed_flop, work_of
 from kanalyze.analyses.work._peaks import TYPES, memory_ns, memory_roofs, peaks
 from kanalyze.columns import beside, gathered
 from kanalyze.decoder.decode import decode
+from kanalyze.device_limits import memory_bandwidth_bytes_per_s
+from kanalyze.errors import CannotTellError
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table, columns
 
@@ -110,37 +112,81 @@ def work(report: Report) -> pl.DataFrame:
 
 @once_per_report
 def calls_with_work(report: Report) -> pl.DataFrame:
-    """The rows of :data:`TABLE`, unordered."""
-    calls = _with_models(_calls(report))
-    limits = memory_roofs(report.devices)
-    of_type = calls.with_columns(pl.col("type").cast(pl.String)).join(
-        peaks(report.devices), on=["device", "type"], how="left", maintain_order="left"
+    """The rows of :data:`TABLE`, unordered, with call: what the operations of a device that are one row share."""
+    timed = with_roofs(_with_models(_calls(report)), report.devices)
+    part = pl.col("exclusive_ns") / pl.col("dur_ns").clip(lower_bound=1)
+    at_roof = pl.min_horizontal(pl.col("roof_ns") * part, "exclusive_ns").cast(pl.Int64)
+    return timed.with_columns(at_roof_ns=pl.when(pl.col("roof_ns").is_not_null()).then(at_roof)).with_columns(
+        distance_ns=pl.col("exclusive_ns") - pl.col("at_roof_ns")
     )
-    limited = of_type.join(limits, on="device", how="left", maintain_order="left")
+
+
+def with_roofs(calls: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
+    """Adds roof_ns and bound to calls (device, type, flop, bytes), as if they ran on `devices`; null without a peak."""
+    of_type = calls.with_columns(pl.col("type").cast(pl.String)).join(
+        peaks(devices), on=["device", "type"], how="left", maintain_order="left"
+    )
+    limited = of_type.join(memory_roofs(devices), on="device", how="left", maintain_order="left")
     compute = pl.when(pl.col("flop") == 0).then(0.0).otherwise(pl.col("flop") * 1e9 / pl.col("flop_per_s"))
     timed = limited.with_columns(compute_ns=compute, memory_ns=memory_ns())
     both = pl.col("compute_ns").is_not_null() & pl.col("memory_ns").is_not_null()
     roof = pl.when(both).then(pl.max_horizontal("compute_ns", "memory_ns").ceil()).cast(pl.Int64, strict=False)
-    part = pl.col("exclusive_ns") / pl.col("dur_ns").clip(lower_bound=1)
-    at_roof = pl.min_horizontal(pl.col("roof_ns") * part, "exclusive_ns").cast(pl.Int64)
-    return (
-        timed.with_columns(roof_ns=roof)
-        .with_columns(
-            bound=pl.when(both).then(
-                pl.when(pl.col("compute_ns") > pl.col("memory_ns")).then(pl.lit("compute")).otherwise(pl.lit("memory"))
-            ),
-            at_roof_ns=pl.when(pl.col("roof_ns").is_not_null()).then(at_roof),
-        )
-        .with_columns(distance_ns=pl.col("exclusive_ns") - pl.col("at_roof_ns"))
+    longer = pl.when(pl.col("compute_ns") > pl.col("memory_ns")).then(pl.lit("compute")).otherwise(pl.lit("memory"))
+    found = timed.with_columns(roof_ns=roof, bound=pl.when(both).then(longer))
+    return found.drop("flop_per_s", "bytes_per_s", "cache_bytes", "compute_ns", "memory_ns")
+
+
+def factors_on(report: Report, gpu: str) -> pl.DataFrame:
+    """By how much each operation on a device would take longer or shorter on another GPU, usually and at the bounds.
+
+    Usually the part of a kernel's time that its roof needs changes as the roof does, and the rest, in which it waits
+    for latencies, stays as it is; at the other bound all of it changes. A kernel without a model changes as the
+    bandwidth does, or not at all, usually by half of that; copies within a device and memsets as the bandwidth does.
+
+    Args:
+        report: The report.
+        gpu: The driver's name of the other GPU.
+
+    Returns:
+        Columns row (of the table of operations), usual, low, high. Copies between host and device have no row.
+
+    Raises:
+        CannotTellError: The GPU of the report has no known bandwidth.
+    """
+    calls, devices = calls_with_work(report), report.devices
+    other = memory_bandwidth_bytes_per_s(gpu)
+    moved = devices.with_columns(
+        name=pl.lit(gpu), memory_bandwidth_bytes_per_s=pl.lit(other), l2_bytes=pl.lit(None, dtype=pl.Int64)
     )
+    there = with_roofs(calls.drop("roof_ns", "bound"), moved).get_column("roof_ns").alias("there")
+    slower = devices.select("device", slower=pl.col("memory_bandwidth_bytes_per_s") / other)
+    work = with_calls(launched_work(report)).join(slower, on="device", how="left", maintain_order="left")
+    if work.get_column("slower").has_nulls():
+        raise CannotTellError.without_bandwidth(report.meta.path)
+    share = (pl.col("roof_ns") / pl.col("dur_ns").clip(lower_bound=1)).clip(upper_bound=1.0)
+    ratios = calls.select("device", "call", share=share, ratio=there / pl.col("roof_ns").clip(lower_bound=1))
+    each = work.join(ratios, on=["device", "call"], how="left", maintain_order="left")
+    kernel, known = pl.col("bucket") == "kernel", pl.col("ratio").is_not_null()
+    inside = ~pl.col("detail").cast(pl.String).str.contains("(?i)host|HtoD|DtoH").fill_null(value=False)
+    whole = pl.when(kernel & known).then("ratio").otherwise("slower")
+    part = pl.when(kernel & known).then(pl.col("share") * pl.col("ratio") + 1 - pl.col("share")).otherwise(1.0)
+    half = pl.when(kernel & ~known).then((pl.col("whole") + 1) / 2).otherwise("part")
+    sides = each.with_columns(whole=whole, part=pl.when(kernel).then(part).otherwise(whole)).filter(
+        kernel | (pl.col("bucket").is_in(["memcpy", "memset"]) & inside)
+    )
+    low, high = pl.min_horizontal("whole", "part"), pl.max_horizontal("whole", "part")
+    return sides.select("row", usual=half, low=low, high=high)
+
+
+def with_calls(ran: pl.DataFrame) -> pl.DataFrame:
+    """Adds call to launched operations: the operator's row, or a number of its own for what none launched."""
+    return ran.with_columns(call=pl.coalesce(pl.col("operator").cast(pl.Int64), -1 - pl.col("row").cast(pl.Int64)))
 
 
 def _calls(report: Report) -> pl.DataFrame:
     """One row per call of an operator that launched kernels, and per kernel that none launched, with its inputs."""
     rows = host_tree(report).rows
-    ran = launched_work(report).filter(pl.col("bucket") == "kernel")
-    alone = -1 - pl.col("row").cast(pl.Int64)
-    each = ran.with_columns(call=pl.coalesce(pl.col("operator").cast(pl.Int64), alone))
+    each = with_calls(launched_work(report).filter(pl.col("bucket") == "kernel"))
     first = pl.col("dur_ns").arg_max()
     calls = each.group_by("device", "call", maintain_order=True).agg(
         pl.col("event_id", "operator").first(),

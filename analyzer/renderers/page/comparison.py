@@ -455,8 +455,9 @@ def _replayed(found: WhatIf, per: PerIteration) -> str:
         less = "less" if found.gain_ns > 0 else "more"
         gained = f"{per.mean_time(gain)} {less}, {units.percent(gain / found.now_ns)}"
     promised = found.now_ns - found.amdahl_ns
-    apart = abs(promised - found.gain_ns) > _NOTABLE * max(promised, found.gain_ns, 1)
-    amdahl = f" By Amdahl's law it would be {per.mean_time(promised)} less." if apart else ""
+    apart = abs(promised - found.gain_ns) > _NOTABLE * max(abs(promised), abs(found.gain_ns), 1)
+    less = "less" if promised >= 0 else "more"
+    amdahl = f" By Amdahl's law it would be {per.mean_time(abs(promised))} {less}." if apart else ""
     return f"Now {per.time(found.now_ns)}, then {then} ({low} to {high}): {gained}.{amdahl}{measured}"
 
 

@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.errors import CannotTellError
+from kanalyze.analyses.work._peaks import gpu_called
+from kanalyze.analyses.work.work import factors_on
+from kanalyze.errors import CannotTellError, UnknownNameError
 from support.build import call, host, kernel, report
 from support.real_reports import real_report
 
@@ -124,3 +126,56 @@ def test_the_page_tells_how_far_operators_are_from_their_roofs():
 )
 def test_the_page_says_nothing_of_roofs_where_most_kernels_have_no_model(calls):
     assert "roof" not in kanalyze.overview(program(calls)).answer
+
+
+BIG, SMALL = [[4096, 4096], [4096, 4096]], [[1, 16384], [16384, 16384]]
+
+
+@given(CALLS)
+def test_on_the_same_gpu_nothing_changes(calls):
+    factors = factors_on(program(calls, l2_bytes=None), "NVIDIA H100 80GB HBM3")
+    assert factors.height == len(calls)
+    assert factors.select(pl.col("usual", "low", "high").is_between(1 - 1e-9, 1 + 1e-9).all()).row(0) == (True,) * 3
+
+
+@given(CALLS, st.sampled_from(["NVIDIA B200", "NVIDIA L4", "NVIDIA H200"]))
+def test_what_another_gpu_takes_is_between_its_bounds(calls, gpu):
+    factors = factors_on(program(calls), gpu)
+    assert factors.select((pl.col("low") <= pl.col("usual") + 1e-9).all()).item()
+    assert factors.select((pl.col("usual") <= pl.col("high") + 1e-9).all()).item()
+
+
+def test_more_bandwidth_shortens_what_bytes_bound_by_the_part_at_the_roof():
+    made = program([(BIG, GEMM, 200_000), (SMALL, GEMM, 300_000), (None, OTHER, 100_000)], l2_bytes=None)
+    roof = kanalyze.work(made).get_column("roof_ns").to_list()[1]
+    compute, memory, unknown = factors_on(made, "NVIDIA H200").rows(named=True)
+    assert compute["usual"] == compute["low"] == compute["high"] == 1.0
+    moved, cache = 2 * (16384 + 16384**2 + 16384), 60 << 20
+    ratio = ceil(((moved - cache) + cache / 3) / 4.8e12 * 1e9) / roof
+    assert memory["low"] == pytest.approx(ratio)
+    assert memory["usual"] == memory["high"] == pytest.approx(1 - roof / 300_000 * (1 - ratio))
+    slower = BANDWIDTH / 4.8e12
+    assert (unknown["low"], unknown["usual"], unknown["high"]) == pytest.approx((slower, (1 + slower) / 2, 1.0))
+
+
+def test_a_step_on_an_h200_is_told_from_an_h100():
+    """18.41 and 16.18 ms were measured, without a profiler."""
+    view = real_report(GPT).narrow(window="steady")
+    told = kanalyze.whatif(view, gpu="h200", measured="18.41ms")
+    assert told.changes == ("--gpu 'NVIDIA H200'",)
+    least, usual, most = (ns / told.iterations / 1e6 for ns in (told.low_ns, told.then_ns, told.high_ns))
+    assert least < 16.18 < most
+    assert usual == pytest.approx(16.18, rel=0.05)
+
+
+def test_a_gpu_has_names():
+    assert gpu_called("a100") == "NVIDIA A100-SXM4-40GB"
+    assert gpu_called("nvidia l4") == "NVIDIA L4"
+    with pytest.raises(UnknownNameError, match="no GPU with known peaks 'H300'"):
+        gpu_called("H300")
+
+
+def test_of_an_unknown_gpu_nothing_is_told_of_another():
+    made = program([(BIG, GEMM, 200_000)], name="Some GPU", memory_bandwidth_bytes_per_s=None)
+    with pytest.raises(CannotTellError, match="bandwidth of the recorded one"):
+        factors_on(made, "NVIDIA H200")
