@@ -1,4 +1,4 @@
-"""Limits of GPUs: what each compute capability can hold, and which limits in a report can be.
+"""Limits of GPUs: what each compute capability can hold, dense peaks and bandwidths, and which limits can be.
 
 Sources of the limits: CUDA Programming Guide 13, section 5.1, tables "Device and Streaming Multiprocessor (SM)
 Information" and "Memory Information per Compute Capability" (7.0 and 7.2: CUDA C++ Programming Guide 12, "Technical
@@ -8,7 +8,7 @@ shared memory are handed out are those of cuda_occupancy.h in the CUDA toolkit 1
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -121,9 +121,63 @@ def memory_bandwidth_bytes_per_s(name: str | None) -> int | None:
     return _BANDWIDTHS[max(fitting, key=len)] * 1_000_000_000 if fitting else None
 
 
-def named_gpus() -> list[str]:
-    """Driver names of the GPUs whose bandwidth is known."""
-    return [*_BANDWIDTHS]
+class Peaks(NamedTuple):
+    """One product: dense TFLOP/s by type, of tensor cores where it has them for that type, and its last cache, MB.
+
+    0 stands for a type that it does not have. Whitepapers that state sparse figures alone are halved.
+    """
+
+    bf16: float
+    tf32: float
+    fp32: float
+    fp64: float
+    fp8: float
+    int8: float
+    cache: int
+
+
+#: Sources: NVIDIA's and AMD's datasheets and architecture whitepapers of these products; the longest prefix wins.
+_PEAKS: Final = {
+    "Tesla V100": Peaks(125, 0, 15.7, 7.8, 0, 0, 6),
+    "Tesla T4": Peaks(65, 0, 8.1, 0.25, 0, 130, 4),
+    "NVIDIA A10": Peaks(125, 62.5, 31.2, 0.98, 0, 250, 6),
+    "NVIDIA A10G": Peaks(70, 35, 31.5, 0.98, 0, 140, 6),
+    "NVIDIA A30": Peaks(165, 82, 10.3, 10.3, 0, 330, 24),
+    "NVIDIA A40": Peaks(149.7, 74.8, 37.4, 1.17, 0, 299.3, 6),
+    "NVIDIA A100": Peaks(312, 156, 19.5, 19.5, 0, 624, 40),
+    "NVIDIA RTX A6000": Peaks(154.8, 77.4, 38.7, 1.21, 0, 309.7, 6),
+    "NVIDIA L4": Peaks(121, 60, 30.3, 0.49, 242, 242, 48),
+    "NVIDIA L40": Peaks(181, 90.5, 90.5, 1.41, 362, 362, 96),
+    "NVIDIA L40S": Peaks(362, 183, 91.6, 1.43, 733, 733, 96),
+    "NVIDIA GeForce RTX 3090": Peaks(71, 35.6, 35.6, 0.56, 0, 284, 6),
+    "NVIDIA GeForce RTX 4090": Peaks(165.2, 82.6, 82.6, 1.29, 330.3, 660.6, 72),
+    "NVIDIA GeForce RTX 5090": Peaks(209.5, 104.8, 104.8, 1.64, 419, 838, 96),
+    "NVIDIA H100 80GB HBM3": Peaks(989.4, 494.7, 66.9, 66.9, 1978.9, 1978.9, 50),
+    "NVIDIA H100 PCIe": Peaks(756, 378, 51, 51, 1513, 1513, 50),
+    "NVIDIA H100 NVL": Peaks(835, 417, 60, 60, 1671, 1671, 50),
+    "NVIDIA H800": Peaks(989.4, 494.7, 66.9, 1, 1978.9, 1978.9, 50),
+    "NVIDIA GH200": Peaks(989.4, 494.7, 66.9, 66.9, 1978.9, 1978.9, 60),
+    "NVIDIA H200": Peaks(989.4, 494.7, 66.9, 66.9, 1978.9, 1978.9, 60),
+    "NVIDIA H20": Peaks(148, 74, 44, 1, 296, 296, 60),
+    "NVIDIA B200": Peaks(2250, 1125, 75, 37, 4500, 4500, 126),
+    "NVIDIA GB200": Peaks(2500, 1250, 80, 40, 5000, 5000, 126),
+    "AMD Instinct MI210": Peaks(181, 0, 45.3, 45.3, 0, 181, 8),
+    "AMD Instinct MI250": Peaks(181, 0, 45.3, 45.3, 0, 181, 8),
+    "AMD Instinct MI250X": Peaks(191.5, 0, 47.9, 47.9, 0, 191.5, 8),
+    "AMD Instinct MI300X": Peaks(1307.4, 653.7, 163.4, 163.4, 2614.9, 2614.9, 256),
+    "AMD Instinct MI325X": Peaks(1307.4, 653.7, 163.4, 163.4, 2614.9, 2614.9, 256),
+}
+
+
+def peaks_of(name: str | None) -> Peaks | None:
+    """The peaks of a GPU by the name that its driver gives; None if unknown."""
+    fitting = [one for one in _PEAKS if name == one or (name or "").startswith((f"{one} ", f"{one}-"))]
+    return _PEAKS[max(fitting, key=len)] if fitting else None
+
+
+def gpus_with_peaks() -> list[str]:
+    """Driver names of the GPUs whose peaks and bandwidth are known."""
+    return [one for one in _BANDWIDTHS if peaks_of(one) is not None]
 
 
 #: Upper bounds with room for future GPUs; larger values are damaged or in another unit.
