@@ -249,15 +249,16 @@ def _finish(captured: Capture | Captures) -> None:
         raise declared.IncompleteError.because(captured.folder, captured.problems, sides)
 
 
-@cli.command(*_TOOL_PATHS)
-def doctor(**paths: Any) -> None:  # noqa: ANN401 - as of Options
+@cli.command(cli.flag("--measure", "Time large products and a large copy on the GPU: its roofs."), *_TOOL_PATHS)
+def doctor(*, measure: bool, **paths: Any) -> None:  # noqa: ANN401 - as of Options
     """Check what `kanalyze collect` needs: found or missing, what for, and how to get it.
 
     The exit status is 1 if anything is missing that a capture needs; what only CPU samples and GPU metrics need is
     told too.
     """
     lines = doctors.doctor(collectors.Options(**paths))
-    emit("".join(_text(line) for line in (*lines, *doctors.extras())))
+    roofs = doctors.measured(collectors.Options(**paths)) if measure else []
+    emit("".join(_text(line) for line in (*lines, *doctors.extras(), *roofs)))
     sys.exit(0 if doctors.complete(lines) else 1)
 
 

@@ -22,6 +22,7 @@ from kanalyze.collectors.process import Program, answer, find, runnable, version
 from kanalyze.collectors.tools import machine, ncu, nsys, nvcc
 from kanalyze.collectors.tools.machine import Permission
 from kanalyze.collectors.workload import LAUNCHERS, SPREADERS, Workload, is_python
+from kanalyze.device_limits import memory_bandwidth_bytes_per_s, peaks_of
 from kanalyze.units import size
 
 #: Remedy for a missing GPU.
@@ -309,3 +310,34 @@ def _disk(folder: Path) -> Permission:
 def complete(lines: Sequence[Examined]) -> bool:
     """Whether all prerequisites are met, but for optional ones."""
     return all(line.ok or line.optional for line in lines)
+
+
+#: What is timed, by the name that the program gives it; its unit.
+_MEASURED: Final = {
+    **dict.fromkeys(("bf16", "tf32", "fp32", "fp64", "fp8"), (1e12, "TFLOP/s", "products of large matrices")),
+    "copy": (1e12, "TB/s", "copies within the GPU, read and written"),
+}
+
+
+def measured(options: Options | None = None) -> list[Examined]:
+    """The roofs of this machine's first GPU, by one large product per type and one large copy, beside its datasheet's.
+
+    Takes some seconds of the GPU, and a Python that has torch for CUDA; one line says so where there is none.
+    """
+    program = Path(__file__).parents[1] / "in_workload" / "measured_peaks.py"
+    ran = answer(*python_of(None, options or Options()), program, patience_s=_PATIENCE_S)
+    line = re.search(r'^\{"name": .*\}$', ran[1], re.MULTILINE) if ran and not ran[0] else None
+    if line is None:
+        why = ((ran[1].strip().splitlines() if ran else []) or ["no answer"])[-1].strip()[:200]
+        remedy = "name a Python that has torch for CUDA: --python"
+        return [Examined("roofs", ok=False, found=why, means="what the GPU reaches", remedy=remedy, optional=True)]
+    told = json.loads(line[0])
+    peaks, bandwidth = peaks_of(told["name"]), memory_bandwidth_bytes_per_s(told["name"])
+    lines = []
+    for name, (scale, unit, means) in _MEASURED.items():
+        if name in told["rates"]:
+            rate = told["rates"][name] / scale
+            stated = (bandwidth or 0) / scale if name == "copy" else getattr(peaks, name, 0)
+            share = f", {rate / stated:.0%} of {stated:.4g} by the datasheet" if stated else ""
+            lines.append(Examined(f"{name} roof", True, f"{rate:.4g} {unit}{share}", means, "", optional=True))  # noqa: FBT003
+    return lines

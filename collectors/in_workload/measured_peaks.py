@@ -1,0 +1,65 @@
+"""Times one large product per type and one large copy on a GPU, and prints the rates as JSON, by type and "copy".
+
+Runs in any Python that has torch for CUDA; imports nothing of kanalyze. A type that the GPU or torch lacks is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+
+import torch
+
+SIDE = 8192
+COPIED_BYTES = 1 << 30
+ROUNDS = 10
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """The shortest of some rounds, after one to warm up."""
+    work()
+    times = []
+    for _ in range(ROUNDS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        work()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) / 1e3)
+    return min(times)
+
+
+def product(dtype: torch.dtype, side: int = SIDE) -> float:
+    """FLOP/s of a product of two square matrices of random numbers, which take more power than zeros."""
+    a, b = (torch.randn(side, side, device="cuda").to(dtype) for _ in range(2))
+    if dtype.itemsize > 1:
+        return 2 * side**3 / seconds(lambda: torch.mm(a, b))
+    one, turned = torch.ones((), device="cuda"), b.t()
+    return (
+        2
+        * side**3
+        / seconds(
+            lambda: torch._scaled_mm(a, turned, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)  # noqa: SLF001
+        )
+    )
+
+
+def rates() -> dict[str, float]:
+    """FLOP/s by type, and bytes/s of a copy within the device, read and written."""
+    found: dict[str, float] = {}
+    types = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64, "fp8": torch.float8_e4m3fn}
+    for name, dtype in types.items():
+        with suppress(RuntimeError, NotImplementedError):
+            found[name] = product(dtype, SIDE // 2 if name in {"fp32", "fp64"} else SIDE)
+    with suppress(RuntimeError):
+        torch.backends.cuda.matmul.allow_tf32 = True
+        found["tf32"] = product(torch.float32)
+    source = torch.empty(COPIED_BYTES, dtype=torch.uint8, device="cuda")
+    target = torch.empty_like(source)
+    found["copy"] = 2 * COPIED_BYTES / seconds(lambda: target.copy_(source))
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps({"name": torch.cuda.get_device_name(), "rates": rates()}))  # noqa: T201 - what its caller reads
