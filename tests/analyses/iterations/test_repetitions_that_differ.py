@@ -194,7 +194,8 @@ def test_texts_of_any_length(seed, clip):
 def test_the_first_update_may_launch_something_else():
     random = Random(1)  # noqa: S311 - no secret depends on it
     program = Program(jitter=random).then(BOOT)
-    program.iterations(text(40, update="multi_tensor_apply_kernel<init>"), *texts(random, 30))
+    first, other = (text(40, update=f"multi_tensor_apply_kernel<{name}>") for name in ("init", "other"))
+    program.iterations(first, *texts(random, 1)).then(other).iterations(*texts(random, 30))
     assert frame(program).get_column("start").to_list() == program.begun
 
 
