@@ -7,13 +7,12 @@ few, and .ci/run draws `more` of them once, with the slow tests, and `fewer` whe
 """
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.internal.conjecture import engine
-
-from support.one_in import mark_most_slow
 
 settings.register_profile("quick", deadline=None, max_examples=12, derandomize=True)
 settings.register_profile("more", settings.get_profile("quick"), max_examples=30)
@@ -35,8 +34,15 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Marks most of many similar cases as slow, before those are left out."""
-    mark_most_slow(items)
+    """Marks cases of a test with `one_in(n)` as slow, but for the first and every nth, before any is left out."""
+    seen = Counter()
+    for item in items:
+        marker = item.get_closest_marker("one_in")
+        if marker is not None:
+            of_test = (item.path, item.originalname)
+            if seen[of_test] % marker.args[0]:
+                item.add_marker(pytest.mark.slow)
+            seen[of_test] += 1
 
 
 def without_commands(page):

@@ -4,6 +4,8 @@ import ast
 from functools import cache
 from pathlib import Path
 
+from kanalyze.tools import TOOLS
+
 ROOT = Path(__file__).parents[1]
 FILES = sorted(file for folder in ("analyzer", "collectors", "kernels") for file in (ROOT / folder).rglob("*.py"))
 
@@ -82,3 +84,26 @@ def test_analyses_round_nothing():
         if isinstance(node, ast.Call) and "round" in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))
     }
     assert rounding == set()
+
+
+def compared(node):
+    """What a node compares: both sides, the beginning or end of a text, cases."""
+    if isinstance(node, ast.Compare):
+        return [node.left, *node.comparators]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.args if node.func.attr in {"startswith", "starts_with", "endswith", "index", "is_in"} else []
+    return [node.value] if isinstance(node, ast.MatchValue) else []
+
+
+def test_the_name_of_a_tool_is_compared_in_its_reader_and_in_the_list_alone():
+    names = {name for one in TOOLS for name in (one.name, one.short)}
+    found = {
+        f"{file.relative_to(ROOT)}:{node.lineno}"
+        for file in FILES
+        if ROOT / "analyzer/readers" not in file.parents and ROOT / "kernels" not in file.parents
+        for node in nodes(file)
+        for side in compared(node)
+        for part in getattr(side, "elts", [side])
+        if isinstance(part, ast.Constant) and part.value in names
+    }
+    assert found == set()

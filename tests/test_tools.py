@@ -1,12 +1,8 @@
-"""What tools record, and what to do for a report that lacks what is asked for; no other module compares their names."""
-
-import ast
-from pathlib import Path
+"""What tools record, and what to do for a report that lacks what is asked for."""
 
 import pytest
 
 from kanalyze.tools import TOOLS, again, recorders, tool_of
-from support.shares import some
 
 TRACE_ON, THEM_ON = "Record it again with that trace on: ", "Record it again with them on: "
 BY_TORCH = "Record it with torch.profiler, and give its trace: "
@@ -43,28 +39,3 @@ def test_who_records_it(what, tools):
 def test_a_name_in_no_list_has_no_property():
     assert tool_of("torch") is tool_of("torch.profiler") is TOOLS[1]
     assert not any(tool_of("another")[2:])
-
-
-def compared(node):
-    """What a node compares: both sides, the beginning or end of a text, cases."""
-    if isinstance(node, ast.Compare):
-        return [node.left, *node.comparators]
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.args if node.func.attr in {"startswith", "starts_with", "endswith", "index", "is_in"} else []
-    return [node.value] if isinstance(node, ast.MatchValue) else []
-
-
-def test_the_name_of_a_tool_is_compared_in_its_reader_and_in_the_list_alone():
-    names = {name for one in TOOLS for name in (one.name, one.short)}
-    root = Path(__file__).parents[1]
-    files = [file for folder in ("analyzer", "collectors") for file in some((root / folder).rglob("*.py"))]
-    others = [file for file in files if root / "analyzer/readers" not in file.parents]
-    found = {
-        f"{file.relative_to(root)}:{node.lineno}"
-        for file in others
-        for node in ast.walk(ast.parse(file.read_text()))
-        for side in compared(node)
-        for part in getattr(side, "elts", [side])
-        if isinstance(part, ast.Constant) and part.value in names
-    }
-    assert found == set()

@@ -170,9 +170,9 @@ def named(report, ranges, kernels):
     yield from (["show", "source", report, kernel] for kernel in kernels[:1])
 
 
-def tables(report, declared, *, every):
-    """Tables of a report in all forms on the command line: a few of most reports, all of :data:`LEADERS` or if told."""
-    if report not in LEADERS and not every:
+def tables(report, declared):
+    """Tables of a report in all forms on the command line: a few of most reports, all of :data:`LEADERS`."""
+    if report not in LEADERS:
         yield from (["show", name, report, "--format", "csv"] for name in _TABLES)
         return
     for table in declared:

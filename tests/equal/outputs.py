@@ -11,8 +11,7 @@ and tests/reports/, of those reports damaged (tests/fuzz, one case of each kind 
 further reports that are named. Tables and HTML pages that Python gives are recorded as well, in all their forms.
 Places, which differ from one checkout to another, are replaced. `compare` prints each case that differs with the first
 line that does, and ends with status 1 where there is one; `--but PATTERN` leaves out the cases that a regular
-expression finds, where a change is meant. Two processors take about six minutes; `--only TEXT` records fewer cases, and
-`--every` more: `kanalyze show` of every table of every report, where otherwise the library alone is asked.
+expression finds, where a change is meant. Two processors take about six minutes; `--only TEXT` records fewer cases.
 """
 
 import argparse
@@ -120,7 +119,7 @@ def value(make):
     return Outcome(status, texts)
 
 
-def of_report(report, extra=None, *, every=False):
+def of_report(report, extra=None):
     """All cases of one report; of one that lies elsewhere, at `extra`, as well."""
     if extra is not None:
         Path(report).parent.mkdir(exist_ok=True)
@@ -128,7 +127,7 @@ def of_report(report, extra=None, *, every=False):
     declared = _declared()
     yield _said(["summarize", report], WIDE)
     names = _names_in(report, "ranges", "range")[:RANGES], _names_in(report, "kernels", "name")[:KERNELS]
-    for line in chain(cases.pages(report), cases.tables(report, declared, every=every), cases.named(report, *names)):
+    for line in chain(cases.pages(report), cases.tables(report, declared), cases.named(report, *names)):
         yield _said(line)
     yield f"html {report}", value(partial(_html, report))
     yield from _library(report, declared)
@@ -237,14 +236,14 @@ def of_processes():
         yield f"process: kanalyze {' '.join(line)}", Outcome(str(ended.returncode), told)
 
 
-def every_part(extras, *, every):
+def every_part(extras):
     """The parts of the record, named, each to be run in a folder of its own; what takes longest comes first."""
     damage = ["nsys sqlite", "torch json", "ncu csv", "nsys folder", "torch json.gz", "capture", "ncu rep"]
     own = cases.reports(ROOT)
     own.sort(key=lambda report: (report not in cases.LEADERS, report))
     return [
-        *((str(path), partial(of_report, f"extra/{path.name}", path.resolve(), every=every)) for path in extras),
-        *((report, partial(of_report, report, every=every)) for report in own),
+        *((str(path), partial(of_report, f"extra/{path.name}", path.resolve())) for path in extras),
+        *((report, partial(of_report, report)) for report in own),
         *((f"damaged {form}", partial(of_damaged, form)) for form in damage),
         *((which, partial(of_lines, which)) for which in ("several", "none", "refused")),
         ("processes", of_processes),
@@ -384,7 +383,6 @@ def main():
     recording = commands.add_parser("record", help="write what every case gives")
     recording.add_argument("target", type=Path, help="the file to write")
     recording.add_argument("extras", type=Path, nargs="*", help="further reports")
-    recording.add_argument("--every", action="store_true", help="every table of every report on the command line, too")
     recording.add_argument("--only", default="", help="only reports and parts whose name holds this")
     recording.add_argument("--jobs", type=int, default=2, help="processes side by side")
     comparing = commands.add_parser("compare", help="print what differs between two records")
@@ -394,7 +392,7 @@ def main():
     given = parser.parse_args()
     if given.command == "compare":
         return compare(given.old, given.new, given.but)
-    parts = every_part(given.extras, every=given.every)
+    parts = every_part(given.extras)
     record(given.target, [part for part in parts if given.only in part[0]], given.jobs)
     return 0
 

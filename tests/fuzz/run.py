@@ -40,7 +40,6 @@ class Found:
 
     counts: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     bad: list[str] = field(default_factory=list)
-    numbered: bool = False
     silent: Counter[tuple[str, str, str]] = field(default_factory=Counter)
 
     def add(self, form, damage, number, outcome, why):
@@ -48,7 +47,7 @@ class Found:
         if outcome in ("traceback", "hang", "abort"):
             self.bad.append(f"{form} | {damage} | {number} | {outcome} | {why}")
         if outcome == "silent":
-            self.silent[form, damage, f"{number}: {why}" if self.numbered else why] += 1
+            self.silent[form, damage, why] += 1
 
 
 def run(form, first, count, found):
@@ -131,14 +130,13 @@ def main():
     parser.add_argument("--first", type=int, default=0, help="number of the first case of each format")
     parser.add_argument("--formats", nargs="*", default=list(SEEDS), choices=list(SEEDS))
     parser.add_argument("--by-damage", action="store_true", help="a row for each kind of damage")
-    parser.add_argument("--numbered", action="store_true", help="say the number of each case without a word")
     parser.add_argument("--worker", nargs=3, metavar=("FORMAT", "FIRST", "COUNT"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
         form, first, count = options.worker
         work(form, int(first), int(count))
         return
-    found, rest = Found(numbered=options.numbered), options.cases
+    found, rest = Found(), options.cases
     for index, form in enumerate(options.formats):
         share = rest // (len(options.formats) - index)
         rest -= share
