@@ -96,7 +96,6 @@ def unknown_by_ledger(of):
     return [tuple(sums.get((device, begins), 0) for begins in (False, True)) for device in windows(of)["device"]]
 
 
-@pytest.mark.slow
 @FEWER
 @given(EVENTS, st.booleans())
 def test_idle_time_of_unknown_cause_is_that_of_the_ledger(events, known):
