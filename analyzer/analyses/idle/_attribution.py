@@ -287,8 +287,8 @@ def unknown_times(report: Report) -> list[tuple[int, int]]:
         return [pieces.select(sums).row(0) for pieces in idle_pieces(report).values()]
     found, sides = [], {device: edges for device, *edges in windows(report).iter_rows()}
     for device, before, after, idle in _idle_devices(report):
-        thread, called = facts_of(report, idle.get_column("row"), "thread_id", "call_start").get_columns()
-        nearby = called.is_null() & sure(idle.get_column("process_id").is_in([*launching_by_start(report)]))
+        thread = facts_of(report, idle.get_column("row"), "thread_id").to_series()
+        nearby = sure(idle.get_column("process_id").is_in([*launching_by_start(report)]))
         parts = (before, idle.filter(thread.is_null() & ~nearby), after)
         lost = pl.concat(part.select("start", "end") for part in parts)
         found.append((intervals.length(intervals.clip(lost, *sides[device])), 0))
