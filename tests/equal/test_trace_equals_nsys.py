@@ -35,48 +35,28 @@ def by_shape(report):
     return sums.sort(*SHAPE, "registers_per_thread")
 
 
-def test_the_same_kernels_ran(pair):
-    nsys, torch = map(by_shape, pair)
-    assert nsys.drop("dur_ns").rows() == torch.drop("dur_ns").rows()
+LIMITS = ("name", "compute_capability", "sm_count", "max_warps_per_sm", "max_blocks_per_sm", "registers_per_sm")
+OCCUPANCY = (*SHAPE, "occupancy_share", "limiter")
+
+#: What both tools tell alike: kernels by shape and by family, copies, devices, occupancy.
+ALIKE = {
+    "kernels": lambda report: by_shape(report).drop("dur_ns"),
+    "families": lambda report: kanalyze.kernels(report, by="family").select("family", "count").sort("family"),
+    "copies": lambda report: kanalyze.copies(report).select("operation", "count", "total_bytes").sort("operation"),
+    "devices": lambda report: report.devices.select(*LIMITS, "shared_per_sm_bytes"),
+    "occupancy": lambda report: kanalyze.occupancy(report).select(OCCUPANCY).unique().sort(OCCUPANCY),
+}
+
+
+@pytest.mark.parametrize("what", ALIKE)
+def test_both_tools_tell_the_same(pair, what):
+    nsys, torch = map(ALIKE[what], pair)
+    assert nsys.rows() == torch.rows()
 
 
 def test_kernels_took_as_long(pair):
     nsys, torch = (by_shape(report)["dur_ns"].sum() for report in pair)
     assert torch == pytest.approx(nsys, rel=TOLERANCE)
-
-
-def test_the_same_bytes_were_copied(pair):
-    nsys, torch = (
-        kanalyze.copies(report).select("operation", "count", "total_bytes").sort("operation") for report in pair
-    )
-    assert nsys.rows() == torch.rows()
-
-
-def test_kernels_of_one_family_are_as_many(pair):
-    nsys, torch = (
-        kanalyze.kernels(report, by="family").select("family", "count").sort("family").rows() for report in pair
-    )
-    assert nsys == torch
-
-
-def test_the_devices_are_told_alike(pair):
-    limits = ["name", "compute_capability", "sm_count", "max_warps_per_sm", "max_blocks_per_sm", "registers_per_sm"]
-    nsys, torch = (report.devices.select(*limits, "shared_per_sm_bytes").rows() for report in pair)
-    assert nsys == torch
-
-
-def test_occupancy_is_the_same(pair):
-    columns = ["name", *SHAPE, "occupancy_share", "limiter"]
-    nsys, torch = (
-        kanalyze.occupancy(report)
-        .select(columns)
-        .drop("name")
-        .unique()
-        .sort(*SHAPE, "occupancy_share", "limiter")
-        .rows()
-        for report in pair
-    )
-    assert nsys == torch
 
 
 def test_a_trace_of_some_steps_has_its_part_of_the_kernels():

@@ -10,11 +10,26 @@ import re
 from typing import NamedTuple
 
 _OPERATORS = {
-    ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"),
-    ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.Is: ("is", "is not"), ast.IsNot: ("is not", "is"),
-    ast.In: ("in", "not in"), ast.NotIn: ("not in", "in"), ast.And: ("and", "or"), ast.Or: ("or", "and"),
-    ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "+"), ast.Div: ("/", "*"), ast.FloorDiv: ("//", "*"),
-    ast.Mod: ("%", "+"), ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"),
+    ast.Lt: ("<", "<="),
+    ast.LtE: ("<=", "<"),
+    ast.Gt: (">", ">="),
+    ast.GtE: (">=", ">"),
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.Is: ("is", "is not"),
+    ast.IsNot: ("is not", "is"),
+    ast.In: ("in", "not in"),
+    ast.NotIn: ("not in", "in"),
+    ast.And: ("and", "or"),
+    ast.Or: ("or", "and"),
+    ast.Add: ("+", "-"),
+    ast.Sub: ("-", "+"),
+    ast.Mult: ("*", "+"),
+    ast.Div: ("/", "*"),
+    ast.FloorDiv: ("//", "*"),
+    ast.Mod: ("%", "+"),
+    ast.BitAnd: ("&", "|"),
+    ast.BitOr: ("|", "&"),
 }
 
 #: Keywords of polars whose value decides what comes out, and another value of each.
@@ -23,8 +38,17 @@ _WORDS = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}
 
 #: Functions and methods that make one value of several, and another of each.
 _AGGREGATES = {
-    "sum": "max", "mean": "max", "median": "max", "max": "min", "min": "max", "any": "all", "all": "any",
-    "max_horizontal": "min_horizontal", "min_horizontal": "max_horizontal", "first": "last", "last": "first",
+    "sum": "max",
+    "mean": "max",
+    "median": "max",
+    "max": "min",
+    "min": "max",
+    "any": "all",
+    "all": "any",
+    "max_horizontal": "min_horizontal",
+    "min_horizontal": "max_horizontal",
+    "first": "last",
+    "last": "first",
 }
 
 #: Functions that take their arguments in any order. So do most methods of frames, of which none is looked at.
