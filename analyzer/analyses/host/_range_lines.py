@@ -83,8 +83,12 @@ def ranges_at(report: Report, points: pl.DataFrame) -> pl.Series:
 
     `points` has the columns process_id, thread_id and at.
     """
-    lines, nothing = range_lines(report), pl.DataFrame(schema=LINE)
-    at = points.select(*THREAD, "at")
+    return on_lines(range_lines(report), points)
+
+
+def on_lines(lines: dict[ThreadKey, pl.DataFrame], points: pl.DataFrame) -> pl.Series:
+    """What the timeline of its thread has at each of `points` (process_id, thread_id, at), as :func:`on_line`."""
+    at, nothing = points.select(*THREAD, "at"), pl.DataFrame(schema=LINE)
     return of_parts(at, THREAD, pl.UInt32, lambda key, part: on_line(lines.get(key, nothing), part.get_column("at")))
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.host._range_lines import program_functions
+from kanalyze.analyses.host._range_lines import on_line, program_functions
 from kanalyze.analyses.idle._attribution import bucket_of, by_thread, idle_pieces
 from kanalyze.analyses.shared.analysis import analysis, once_per_process, once_per_report, require, source_lines
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, innermost_lines, overlaid
-from kanalyze.columns import gathered, parts_by
+from kanalyze.columns import gathered, of_parts, parts_by
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.outlets import short_paths
 from kanalyze.report import Report
@@ -119,13 +119,11 @@ def _have_lines(report: Report, rows: pl.DataFrame) -> pl.Series:
 
 def place_at(report: Report, points: pl.DataFrame) -> pl.Series:
     """The place of each of `points` (process_id, thread_id, at): a number in :func:`places`, or null."""
-    numbered = points.select(*THREAD, "at").with_row_index("point")
-    found = [pl.DataFrame(schema={"point": pl.UInt32, "place": pl.UInt32})]
-    for key, part in parts_by(numbered, THREAD).items():
-        line, asked = _line_of(report, key), part.drop_nulls("at").sort("at")
-        inside = asked.join_asof(line, left_on="at", right_on="start", check_sortedness=False)
-        found.append(inside.filter(pl.col("at") < pl.col("end")).select("point", "place"))
-    return numbered.join(pl.concat(found), on="point", how="left", maintain_order="left").get_column("place")
+
+    def places(key: tuple[Any, ...], part: pl.DataFrame) -> pl.Series:
+        return on_line(_line_of(report, (key[0], key[1])).rename({"place": "row"}), part.get_column("at"))
+
+    return of_parts(points.select(*THREAD, "at"), THREAD, pl.UInt32, places).alias("place")
 
 
 @once_per_process

@@ -15,13 +15,13 @@ from kanalyze.analyses.communication._recorded import last_arrivals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, operations
 from kanalyze.analyses.device._windows import span
 from kanalyze.analyses.host._call_kinds import unseen_syncs
-from kanalyze.analyses.host._range_lines import named_events, neighbours, on_line, program_functions, range_lines
+from kanalyze.analyses.host._range_lines import named_events, neighbours, on_lines, program_functions, range_lines
 from kanalyze.analyses.host._thread_timeline import shown_calls
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.replay._graph import BEFORE, Dependencies, dependencies, release
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.threads import LINE, THREAD, ThreadKey, innermost_lines, overlaid, touched
-from kanalyze.columns import gathered, in_order, of_parts, parts_by, rows_at, slices
+from kanalyze.columns import gathered, in_order, parts_by, rows_at, slices
 from kanalyze.report import Report
 
 if TYPE_CHECKING:
@@ -403,13 +403,7 @@ def _around(pieces: pl.DataFrame, lines: Lines, names: pl.Series) -> pl.DataFram
     """Adds to each piece the name of what `lines` have at it: of the host, cut by that; else where it was asked for."""
     running = pieces.get_column("cause").is_in(ON_HOST)
     asked = pieces.filter(~running)
-    nothing = pl.DataFrame(schema=LINE)
-
-    def rows_of(key: tuple[int | None, ...], part: pl.DataFrame) -> pl.Series:
-        return on_line(lines.get((key[0], key[1]), nothing), part.get_column("at"))
-
-    where = of_parts(asked.select(*THREAD, "at"), THREAD, pl.UInt32, rows_of)
-    told = asked.hstack([gathered(names, where).alias("name")])
+    told = asked.hstack([gathered(names, on_lines(lines, asked)).alias("name")])
     return pl.concat([_cut(pieces.filter(running), lines, names), told])
 
 
