@@ -64,6 +64,7 @@ _SLOW_NS_PER_BYTE: Final = 2
 
 _SPARED_OF_COPIES: Final = 0.75  # of a copy of float32 in place of bytes so much is spared
 
+_BETWEEN: Final = "what the host does between a copy to it and one back"
 _COMPUTED: Final = Told(
     "cpu-operators",
     "The CPU computes in the middle of the GPU's work",
@@ -75,10 +76,8 @@ _COMPUTED: Final = Told(
 )
 _ELSEWHERE: Final = {
     "action": "compute it on the GPU, too: no copy to the host, and back",
-    "remedy": (
-        "Keep the data on the GPU, and let a kernel or a library (jax.random, CuPy, Thrust, CUB) do what the host "
-        "does; copy only what is needed there."
-    ),
+    "remedy": "Keep the data on the GPU, and let a kernel or a library (jax.random, CuPy, Thrust, CUB) do what the "
+    "host does; copy only what is needed there.",
 }
 _MADE: Final = Told(
     "cpu-tensors",
@@ -115,11 +114,10 @@ def cpu_work(report: Report) -> Findings:
 
 
 def _told(report: Report, told: Told, runs: pl.DataFrame, *, torch: bool) -> Findings:
-    inside = on_host.within(report, runs)
-    along = [
-        inside.host.select(say.all_along(pl.col("start"), *sides)).item() for _, *sides in windows(report).iter_rows()
-    ]
-    if not (any(along) or say.per_iteration(report).iterations):
+    inside, per = on_host.within(report, runs), say.per_iteration(report)
+    starts = inside.host.select("start")
+    along = (starts.select(say.all_along(pl.col("start"), *sides)).item() for _, *sides in windows(report).iter_rows())
+    if not (per.iterations or any(along)):
         return
     top = runs.group_by("top").agg(pl.col("top_ns").sum()).sort("top_ns", "top").item(-1, "top")
     moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())
@@ -129,17 +127,10 @@ def _told(report: Report, told: Told, runs: pl.DataFrame, *, torch: bool) -> Fin
         told = told._replace(**_ELSEWHERE)
     elif not top and told.rule == _MADE.rule:
         told = told._replace(**_OF_PYTHON)
-    unnamed = (
-        "Python and NumPy" if told.rule != _COMPUTED.rule else "what the host does between a copy to it and one back"
-    )
-    times = say.per_iteration(report).plural(inside.host.height, "time")
-    yield from on_host.on_time(
-        report,
-        told,
-        inside,
-        f"{told.what.format(literal(top) if top else unnamed)}, {times}{copied}: ",
-        partial(_spared, runs=runs, rule=told.rule),
-    )
+    unnamed = _BETWEEN if told.rule == _COMPUTED.rule else "Python and NumPy"
+    what = told.what.format(literal(top) if top else unnamed)
+    text = f"{what}, {per.plural(inside.host.height, 'time')}{copied}: "
+    yield from on_host.on_time(report, told, inside, text, partial(_spared, runs=runs, rule=told.rule))
 
 
 def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:

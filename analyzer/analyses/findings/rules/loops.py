@@ -121,20 +121,15 @@ def python_loops(report: Report) -> Findings:
     """At most one finding per device on each kind of loop of Python."""
     every = _loops(report)
     for told in (_RECURRENT, _SLICES, _READ, _MASKED, _OPTIMIZER):
-        if (loops := every.filter(pl.col("rule") == told.rule)).height:
-            yield from _told(report, told, loops)
-
-
-def _told(report: Report, told: Told, loops: pl.DataFrame) -> Findings:
-    top, inside = (
-        loops.sort("passes", "start", descending=[True, False]).row(0, named=True),
-        on_host.within(report, loops),
-    )
-    launches = say.per_iteration(report).plural(len(inside.mending.gone), "launch")
-    text = f"{told.what}, {top['passes']:,} times in a row, in {launches} ({literal(top['operators'])}): "
-    idle, mending = idle_within(report, inside.host), partial(_at_once, loops=loops, rule=told.rule)
-    for one in on_host.on_time(report, told.of(**top), inside, text, mending):
-        yield one if one and intervals.length(idle[one.device]) >= _IDLES * one.at_stake_ns else None
+        if (loops := every.filter(pl.col("rule") == told.rule)).is_empty():
+            continue
+        top = loops.sort("passes", "start", descending=[True, False]).row(0, named=True)
+        inside = on_host.within(report, loops)
+        launches = say.per_iteration(report).plural(len(inside.mending.gone), "launch")
+        text = f"{told.what}, {top['passes']:,} times in a row, in {launches} ({literal(top['operators'])}): "
+        idle, mending = idle_within(report, inside.host), partial(_at_once, loops=loops, rule=told.rule)
+        for one in on_host.on_time(report, told.of(**top), inside, text, mending):
+            yield one if one and intervals.length(idle[one.device]) >= _IDLES * one.at_stake_ns else None
 
 
 def _at_once(report: Report, loops: pl.DataFrame, rule: str) -> Mending:
@@ -371,9 +366,8 @@ def _takes_samples(report: Report, passes: float) -> bool:
 def _splits(report: Report, passes: int, *, joins: bool) -> bool:
     """If the trace splits a tensor once for several of so many passes, and `joins` results, or each has backward."""
     counts = on_host.outermost(report).get_column("name").value_counts(name="count")
-    once = counts.filter(
-        pl.col("count").is_between(say.per_iteration(report).iterations or 1, passes // (_PASSES // 2))
-    )
+    fewest = say.per_iteration(report).iterations or 1
+    once = counts.filter(pl.col("count").is_between(fewest, passes // (_PASSES // 2)))
     if not joins:
         many = int(counts.filter(pl.col("name") == _BEGINS_BACKWARD).get_column("count").sum())
         once = once.filter(pl.col("count") * (_PASSES // 2) <= many)
@@ -394,22 +388,18 @@ def _few_samples(report: Report, device: int, line: pl.DataFrame) -> Finding:
         f"launched once for {_LARGER} of these."
     )
     claims = intervals.union(pl.concat([idle, line.select("start", "end")]))
-    return _SMALL.of(part).finding(device, text, claims, stake, mending=_larger(report, line, spans))
+    # so many passes are launched as one, whose kernels take as long as all of them would that filled the GPU
+    one, place = pl.col("dur_ns"), pl.int_range(pl.len()).over("passed", "token")
+    batch = pl.struct("token", place.alias("place"), pl.col("passed") // _LARGER).hash()
+    whole = pl.max_horizontal(one.max().over("group"), (one * pl.col("part")).sum().over("group").cast(pl.Int64))
+    groups = line.with_columns(group=batch).select("row", "dur_ns", "group", kept=pl.lit(1, pl.Int64), merged_ns=whole)
+    spared = spans.filter(pl.col("passed") % _LARGER != 0)
+    calls, host = on_gpu.calls_within(report, spared), spared.select("process_id", "start", "end")
+    change = on_gpu.merged(groups)._replace(host=host, calls=calls)
+    return _SMALL.of(part).finding(device, text, claims, stake, mending=change)
 
 
 def _filled(line: pl.DataFrame) -> float:
     """The part of the GPU that kernels fill with blocks, by their time."""
     filled = line.select((pl.col("part") * pl.col("exclusive_ns")).sum()).item()
     return float(filled) / max(total(line, "exclusive_ns"), 1)
-
-
-def _larger(report: Report, line: pl.DataFrame, spans: pl.DataFrame) -> Mending:
-    """So many passes are launched as one, whose kernels take as long as all of them would that filled the GPU."""
-    one, place = pl.col("dur_ns"), pl.int_range(pl.len()).over("passed", "token")
-    batch = pl.struct("token", place.alias("place"), pl.col("passed") // _LARGER).hash()
-    whole = pl.max_horizontal(one.max().over("group"), (one * pl.col("part")).sum().over("group").cast(pl.Int64))
-    groups = line.with_columns(group=batch).select("row", "dur_ns", "group", kept=pl.lit(1, pl.Int64), merged_ns=whole)
-    spared = spans.filter(pl.col("passed") % _LARGER != 0)
-    return on_gpu.merged(groups)._replace(
-        host=spared.select("process_id", "start", "end"), calls=on_gpu.calls_within(report, spared)
-    )

@@ -16,7 +16,7 @@ from kanalyze.analyses.device._operations import (
     used_devices,
 )
 from kanalyze.analyses.device._windows import idle_spans, windows
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._operators import LARGE_BYTES
@@ -116,13 +116,15 @@ def _retries(report: Report, calls: pl.DataFrame) -> int:
     return alone.filter(pl.col("gives"), *same, *around).height
 
 
-#: Why mending may gain more than what is seen.
+#: Of kernels meanwhile, and why mending may gain more than what is seen.
+_STALLED: Final = " For {} kernels ran while page faults of the GPU were handled."
 _FAULTS: Final = " More may follow where the host waits for page faults of its own."
 
 #: One round trip is normal use on both sides; from so many on, memory thrashes.
 _ROUND_TRIPS: Final = 2
 
 _MANY: Final = 8  # minimum number of copies for a finding
+_END: Final = pl.col("start") + pl.col("dur_ns")
 
 
 @Rule
@@ -147,7 +149,7 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
     of_kernels = part(pl.col("exclusive_ns"), pl.col("again_bytes"), pl.col("size_bytes"))
     stalled = _stalled(report, device, again=True)
     evicted = total(unasked.filter(pl.col("cause") == "Eviction"), "size_bytes")
-    host = _faulting_times(faulting_host(report).get(device))
+    host = _faulting_times(faulting_host(report).get(device, pl.DataFrame(schema=intervals.SPANS)))
     waits, per = intervals.length(host), say.per_iteration(report)
     return Finding(
         "unified-memory-thrash",
@@ -155,7 +157,7 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
         int(unasked.select(of_kernels.sum()).item()) + stalled + waits,
         f"Page faults moved {size(total(unasked, 'size_bytes'))} of managed memory, {size(again)} of it to where it "
         f"had been before; the busiest page went there and back {plural(trips, 'time')}."
-        + _while_stalled(report, stalled)
+        + (_STALLED.format(per.time(stalled)) if stalled else "")
         + (f" The device had no room for {size(evicted)}." if evicted else "")
         + _FAULTS
         + (f" For {per.time(waits)} the device waits while the CPU faults them back, and works." if waits else ""),
@@ -164,7 +166,7 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
         "migrations",
         headline=f"{size(again)} of managed memory moved back and forth",
         action="cudaMemAdvise, or a buffer of its own for each side",
-        claims=pl.concat([_times(unasked), host]),
+        claims=pl.concat([unasked.select("start", end=_END), host]),
     )
 
 
@@ -184,22 +186,13 @@ def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | Non
         total(faulted, "exclusive_ns") + stalled,
         f"Page faults moved {size(bytes_moved)} of managed memory{in_all} in {many} of "
         f"{size(bytes_moved / faulted.height)} on average, at {rate(on_host.bandwidth(faulted))}{against}."
-        f"{_while_stalled(report, stalled)}{_FAULTS}",
+        f"{_STALLED.format(per.time(stalled)) if stalled else ''}{_FAULTS}",
         "Move it before it is used with one cudaMemPrefetchAsync on the stream that needs it.",
         "migrations --by cause",
         headline=f"Managed memory moves in {many} by page faults",
         action="cudaMemPrefetchAsync before it is used",
-        claims=_times(faulted),
+        claims=faulted.select("start", end=_END),
     )
-
-
-def _times(moved: pl.DataFrame) -> pl.DataFrame:
-    return moved.select("start", end=pl.col("start") + pl.col("dur_ns"))
-
-
-def _while_stalled(report: Report, ns: int) -> str:
-    stalled = say.per_iteration(report).time(ns)
-    return f" For {stalled} kernels ran while page faults of the GPU were handled." if ns else ""
 
 
 def _stalled(report: Report, device: int, *, again: bool = False) -> int:
@@ -222,6 +215,15 @@ _PINNING: Final = re.compile(
 )
 
 
+_PINS: Final = Told(
+    "pinned-allocation",
+    "Pinning memory of the host takes {}",
+    "one cudaHostAlloc for all buffers, reused",
+    "A cost of starting up: pin less, pin once, or pin while the GPU has work.",
+    "memory --by call",
+)
+
+
 @Rule
 def pinned_allocation(report: Report) -> Findings:
     """One finding per device that waited in calls that pin memory, other than in loops."""
@@ -235,63 +237,53 @@ def pinned_allocation(report: Report) -> Findings:
     idle = idle_within(report, calls.select(*THREAD, "start", "end"))
     named = ", ".join(calls.select(name=shown(pl.col("name"))).to_series().unique().sort())
     for device, waits in idle.items():
-        if stake := intervals.length(pieces := waits.filter(pinning)):
-            yield Finding(
-                "pinned-allocation",
-                device,
-                stake,
+        pieces = waits.filter(pinning)
+        if stake := intervals.length(pieces):
+            text = (
                 f"GPU {device} waits {time(stake)} for {plural(calls.height, 'call')} to pin memory of the host, not "
-                f"in a loop ({literal(named)}). It takes time for each page.",
-                "A cost of starting up: pin less, pin once, or pin while the GPU has work.",
-                "memory --by call",
-                headline=f"Pinning memory of the host takes {time(stake)}",
-                action="pin less, and keep it"
-                if say.in_pytorch(report)
-                else "one cudaHostAlloc for all buffers, reused",
-                claims=pieces,
+                f"in a loop ({literal(named)}). It takes time for each page."
             )
+            one = _PINS.of(time(stake)).finding(device, text, pieces)
+            yield one._replace(action="pin less, and keep it") if say.in_pytorch(report) else one
 
 
 _FEWEST_FAULTS: Final = 8  # fewer page faults are of what every program touches
 _MOST: Final = 0.5  # a function is named where it has this share of the time
+_PAGE_BY_PAGE: Final = Told(
+    "cpu-page-faults",
+    "The CPU works on managed memory, page by page",
+    "prefetch it to the CPU before its loop, or do that on the GPU",
+    "Move what the CPU reads with one prefetch, or one copy, before its loop; or let a kernel do that work.",
+    "faults",
+)
 
 
 @Rule
 def cpu_page_faults(report: Report) -> Findings:
     """At most one finding per device, on all of the CPU's work in which it faults on managed memory."""
+    per, ns = say.per_iteration(report), (pl.col("end") - pl.col("start")).sum()
+    told = _PAGE_BY_PAGE
+    if world(report) in (OPENMP, OPENACC):
+        told = told._replace(action="map(to: …) and map(from: …) in place of managed memory, or do that on the GPU")
     for device, inside in faulting_host(report).items():
-        yield _faulting(report, device, inside) if total(inside, "faults") >= _FEWEST_FAULTS else None
+        claims = _faulting_times(inside)
+        if total(inside, "faults") < _FEWEST_FAULTS:
+            continue
+        each = inside.unique("start", keep="first").group_by(pl.col("function").cast(pl.String)).agg(ns=ns).drop_nulls()
+        functions = each.sort("ns", "function", descending=[True, False])
+        named = ", ".join(f"{literal(name)} {per.mean_time(ns)}" for name, ns in functions.head(3).iter_rows())
+        kernels = operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device))
+        after = intervals.length(claims.filter(pl.col("start") >= longest(kernels, "end")))
+        behind = f" {time(after)} of that is after the last kernel." if after else ""
+        name, most_ns = functions.row(0) if functions.height else ("", 0)
+        stake = intervals.length(claims)
+        text = (
+            f"The CPU works on managed memory for {per.time(stake)} while GPU {device} waits, and faults in "
+            f"{plural(total(inside, 'faults'), 'page')} as it goes{f': {named}' if named else ''}.{behind}"
+        )
+        yield told.finding(device, text, claims, where=literal(name) if most_ns >= _MOST * stake else "")
 
 
-def _faulting_times(inside: pl.DataFrame | None) -> pl.DataFrame:
+def _faulting_times(inside: pl.DataFrame) -> pl.DataFrame:
     """When a device waits for such work: start, end."""
-    if inside is None:
-        return pl.DataFrame(schema=intervals.SPANS)
     return inside.select("start", "end").unique().sort("start")
-
-
-def _faulting(report: Report, device: int, inside: pl.DataFrame) -> Finding:
-    claims, per = _faulting_times(inside), say.per_iteration(report)
-    stake, ns = intervals.length(claims), (pl.col("end") - pl.col("start")).sum()
-    each = inside.unique("start", keep="first").group_by(pl.col("function").cast(pl.String)).agg(ns=ns).drop_nulls()
-    functions = each.sort("ns", "function", descending=[True, False])
-    named = ", ".join(f"{literal(name)} {per.mean_time(ns)}" for name, ns in functions.head(3).iter_rows())
-    kernels = operations(report).filter((pl.col("kind") == "kernel") & (pl.col("device") == device))
-    after = intervals.length(claims.filter(pl.col("start") >= longest(kernels, "end")))
-    behind = f" {time(after)} of that is after the last kernel." if after else ""
-    name, most_ns = functions.row(0) if functions.height else ("", 0)
-    return Finding(
-        "cpu-page-faults",
-        device,
-        stake,
-        f"The CPU works on managed memory for {per.time(stake)} while GPU {device} waits, and faults in "
-        f"{plural(total(inside, 'faults'), 'page')} as it goes{f': {named}' if named else ''}.{behind}",
-        "Move what the CPU reads with one prefetch, or one copy, before its loop; or let a kernel do that work.",
-        "faults",
-        headline="The CPU works on managed memory, page by page",
-        action="map(to: …) and map(from: …) in place of managed memory, or do that on the GPU"
-        if world(report) in (OPENMP, OPENACC)
-        else "prefetch it to the CPU before its loop, or do that on the GPU",
-        where=literal(name) if most_ns >= _MOST * stake else "",
-        claims=claims,
-    )
