@@ -157,6 +157,20 @@ class Told(NamedTuple):
         )
 
 
+def told_as(text: str) -> tuple[Told, ...]:
+    """Words of findings: rows of rule and table, below each headline, action, remedy and perhaps what, one a line.
+
+    What goes on in a further line is indented more deeply.
+    """
+    found, edge = [], text[: -len(text.lstrip())]
+    for row in re.split(rf"{edge}(?=\S)", text.strip()):
+        head, *fields = re.split(rf"{edge}  (?=\S)", row)
+        rule, _, table = head.partition(": ")
+        headline, action, remedy, *what = (" ".join(field.split()) for field in fields)
+        found.append(Told(rule, headline, action, remedy, table or "tree", *what))
+    return tuple(found)
+
+
 def _fitted(headline: str) -> str:
     """The headline in its line: its longest word, a name of the program, without its middle, or else cut at the end."""
     parts = _PARTS.findall(headline)

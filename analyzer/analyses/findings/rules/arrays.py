@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, operations
 from kanalyze.analyses.device._windows import idle_spans, windows
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, told_as
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
@@ -59,21 +59,17 @@ _OF_ARRAYS: Final = 16
 _THREADS: Final = 1024  # an SM has room for so many threads of such kernels at least
 _ARRAYS: Final = (CUPY, PYTHON)  # worlds in which operations on arrays are kernels
 
-_GRID: Final = Told(
-    "host-grid-loop",
-    "{launches} of {blocks} each, in a loop",
-    "one batched call, such as cublasSgemmStridedBatched, in place of the loop",
-    "One launch whose grid covers what the loop does one by one. Where a turn needs the result of the one before, "
-    "let the loop run inside the kernel, or replay it as a CUDA graph.",
-    "kernels",
-)
-_PARTS: Final = Told(
-    "repeated-work",
-    "The same {kernels} run for one slice after the other",
-    "whole arrays in place of slices in a loop: x.sum(axis=1, keepdims=True)",
-    "Let the loop's index be a dimension of the arrays: axis= and keepdims=True of reductions, broadcasting, einsum.",
-    "kernels",
-)
+_GRID, _PARTS = told_as("""
+    host-grid-loop: kernels
+      {launches} of {blocks} each, in a loop
+      one batched call, such as cublasSgemmStridedBatched, in place of the loop
+      One launch whose grid covers what the loop does one by one. Where a turn needs the result of the one before, let
+        the loop run inside the kernel, or replay it as a CUDA graph.
+    repeated-work: kernels
+      The same {kernels} run for one slice after the other
+      whole arrays in place of slices in a loop: x.sum(axis=1, keepdims=True)
+      Let the loop's index be a dimension of the arrays: axis= and keepdims=True of reductions, broadcasting, einsum.
+""")
 
 #: Action by world, of the program's own kernels.
 _ACTIONS: Final = {
@@ -197,13 +193,12 @@ _FIRST: Final = 4
 
 _WORTH: Final = 0.03  # a smaller part of the kernel time is left out
 
-_CHAINS: Final = Told(
-    "fusion",
-    "{0} could be one kernel each chain",
-    "@cupy.fuse() on the function, or one cupy.ElementwiseKernel",
-    "Fuse them: @cupy.fuse() on the function, or one cupy.ElementwiseKernel for its arithmetic.",
-    "kernels",
-)
+(_CHAINS,) = told_as("""
+    fusion: kernels
+      {0} could be one kernel each chain
+      @cupy.fuse() on the function, or one cupy.ElementwiseKernel
+      Fuse them: @cupy.fuse() on the function, or one cupy.ElementwiseKernel for its arithmetic.
+""")
 
 
 @Rule
@@ -334,14 +329,13 @@ _TAKES_ALL: Final = r"^jit__?unstack$"
 _PUTS: Final = r"^jit_(?:_?stack|concatenate|expand_dims|broadcast_in_dim)$"
 _CALLS: Final = 8  # so many calls in a row are a loop's
 
-_IN_TURN: Final = Told(
-    "repeated-work",
-    "{module} runs for one part after the other, {many}",
-    "jax.jit(jax.vmap(f)) of all parts at once",
-    "Give the function all parts: jax.vmap(f, in_axes=…) under jax.jit; where a call needs the result of the one "
-    "before, jax.lax.scan(f, …).",
-    "ranges",
-)
+(_IN_TURN,) = told_as("""
+    repeated-work: ranges
+      {module} runs for one part after the other, {many}
+      jax.jit(jax.vmap(f)) of all parts at once
+      Give the function all parts: jax.vmap(f, in_axes=…) under jax.jit; where a call needs the result of the one
+        before, jax.lax.scan(f, …).
+""")
 
 
 @once_per_report

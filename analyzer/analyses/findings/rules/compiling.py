@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, launch_calls, operations, used_devices
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, told_as
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
@@ -47,34 +47,24 @@ ONE_TIME: Final = ("context-creation", "unrecorded-context", "module-loading", "
 _NAMED: Final = 3  # maximum number of contexts named in the sentence
 
 _FEW_SHAPES: Final = "keep to a few shapes, and run each once before"
-_CONTEXT: Final = Told(
-    "context-creation",
-    "Making the CUDA context",
-    "keep processes alive",
-    "A cost of starting up: leave it out of what you compare, and keep processes alive.",
-    "cold",
-)
-_UNRECORDED: Final = Told(
-    "unrecorded-context",
-    "A CUDA context was made outside of all recorded calls",
-    "leave it out of what you compare",
-    "A cost of starting up: leave it out of what you compare.",
-    "cold",
-)
-_MODULES: Final = Told(
-    "module-loading",
-    "Loading modules and libraries takes {0}",
-    "warm up before you measure, or CUDA_MODULE_LOADING=EAGER",
-    "Paid at first use: warm up before you measure, or load eagerly (CUDA_MODULE_LOADING=EAGER).",
-    "ledger",
-)
-_FIRST: Final = Told(
-    "first-launch",
-    "First launches of {0} take longer than later ones",
-    "run every shape once before you measure or serve",
-    "Lazy loading at first use: warm up every kernel before you measure.",
-    "cold",
-)
+_CONTEXT, _UNRECORDED, _MODULES, _FIRST = told_as("""
+    context-creation: cold
+      Making the CUDA context
+      keep processes alive
+      A cost of starting up: leave it out of what you compare, and keep processes alive.
+    unrecorded-context: cold
+      A CUDA context was made outside of all recorded calls
+      leave it out of what you compare
+      A cost of starting up: leave it out of what you compare.
+    module-loading: ledger
+      Loading modules and libraries takes {0}
+      warm up before you measure, or CUDA_MODULE_LOADING=EAGER
+      Paid at first use: warm up before you measure, or load eagerly (CUDA_MODULE_LOADING=EAGER).
+    first-launch: cold
+      First launches of {0} take longer than later ones
+      run every shape once before you measure or serve
+      Lazy loading at first use: warm up every kernel before you measure.
+""")
 
 
 @Rule
@@ -277,24 +267,21 @@ _RECURS: Final = 3
 _TRIES: Final = 12
 _WAITS: Final = re.compile(r"(?:cuda|cu)(?:Event|Device|Stream|Ctx)Synchronize")
 
-_AGAIN: Final = Told(
-    "recompilation",
-    "Code is compiled again while the program runs",
-    "torch.compile(…, dynamic=True); pad to a few shapes; no Python numbers that change",
-    "Let shapes and numbers that go into compiled code stay the same: pad lengths or sort them into buckets, mark "
-    "what changes as dynamic (dynamic=True, torch._dynamo.mark_dynamic; no tl.constexpr for it), and pass numbers "
-    "that change as tensors. TORCH_LOGS=recompiles says what changed.",
-    "culprits",
-    what="The program compiles",
-)
-_TRIED: Final = Told(
-    "recompilation",
-    "cuDNN tries its algorithms anew for new shapes",
-    "torch.backends.cudnn.benchmark = False, or keep to a few shapes",
-    "With torch.backends.cudnn.benchmark each new shape of a convolution has all algorithms tried: keep to a few "
-    "shapes (pad, or sort into buckets), or leave it off where shapes change.",
-    what="The program runs a convolution with many algorithms",
-)
+_AGAIN, _TRIED = told_as("""
+    recompilation: culprits
+      Code is compiled again while the program runs
+      torch.compile(…, dynamic=True); pad to a few shapes; no Python numbers that change
+      Let shapes and numbers that go into compiled code stay the same: pad lengths or sort them into buckets, mark what
+        changes as dynamic (dynamic=True, torch._dynamo.mark_dynamic; no tl.constexpr for it), and pass numbers that
+        change as tensors. TORCH_LOGS=recompiles says what changed.
+      The program compiles
+    recompilation
+      cuDNN tries its algorithms anew for new shapes
+      torch.backends.cudnn.benchmark = False, or keep to a few shapes
+      With torch.backends.cudnn.benchmark each new shape of a convolution has all algorithms tried: keep to a few shapes
+        (pad, or sort into buckets), or leave it off where shapes change.
+      The program runs a convolution with many algorithms
+""")
 
 
 @Rule

@@ -16,7 +16,7 @@ from kanalyze.analyses.device._operations import (
     used_devices,
 )
 from kanalyze.analyses.device._windows import idle_spans, windows
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, told_as
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._operators import LARGE_BYTES
@@ -215,13 +215,12 @@ _PINNING: Final = re.compile(
 )
 
 
-_PINS: Final = Told(
-    "pinned-allocation",
-    "Pinning memory of the host takes {}",
-    "one cudaHostAlloc for all buffers, reused",
-    "A cost of starting up: pin less, pin once, or pin while the GPU has work.",
-    "memory --by call",
-)
+(_PINS,) = told_as("""
+    pinned-allocation: memory --by call
+      Pinning memory of the host takes {}
+      one cudaHostAlloc for all buffers, reused
+      A cost of starting up: pin less, pin once, or pin while the GPU has work.
+""")
 
 
 @Rule
@@ -249,13 +248,12 @@ def pinned_allocation(report: Report) -> Findings:
 
 _FEWEST_FAULTS: Final = 8  # fewer page faults are of what every program touches
 _MOST: Final = 0.5  # a function is named where it has this share of the time
-_PAGE_BY_PAGE: Final = Told(
-    "cpu-page-faults",
-    "The CPU works on managed memory, page by page",
-    "prefetch it to the CPU before its loop, or do that on the GPU",
-    "Move what the CPU reads with one prefetch, or one copy, before its loop; or let a kernel do that work.",
-    "faults",
-)
+(_PAGE_BY_PAGE,) = told_as("""
+    cpu-page-faults: faults
+      The CPU works on managed memory, page by page
+      prefetch it to the CPU before its loop, or do that on the GPU
+      Move what the CPU reads with one prefetch, or one copy, before its loop; or let a kernel do that work.
+""")
 
 
 @Rule

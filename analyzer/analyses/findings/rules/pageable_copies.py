@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations, launch_calls, nearest_launches
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, told_as
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, PAGEABLE, PINNED, SPAN, TO_DEVICE, TO_HOST
@@ -179,13 +179,12 @@ _PINNED_COPY: Final = {
     (False, True): "cudaHostAlloc once, then cudaMemcpyAsync to there",
 }
 
-_ONCE: Final = Told(
-    "pageable-copy-once",
-    "{} of pageable memory are copied once",
-    "leave it out of what you compare",
-    "If it is a cost of starting up, as the upload of a model is, leave it out of what you compare.",
-    "copies",
-)
+(_ONCE,) = told_as("""
+    pageable-copy-once: copies
+      {} of pageable memory are copied once
+      leave it out of what you compare
+      If it is a cost of starting up, as the upload of a model is, leave it out of what you compare.
+""")
 
 #: What copies of pinned memory reach at least, by compute capability (bytes per second): over 16 lanes of PCIe's fifth
 #: generation 49 to 55 GB/s, measured on H200; over those of the fourth half of that.
@@ -318,22 +317,21 @@ _LEAST_BYTES: Final = 1 << 12
 #: A call that waits returns so long after a copy's, at most (ns).
 _RETURN_NS: Final = 50_000
 
-_MASKS: Final = Told(
-    "boolean-masks",
-    "A boolean mask or nonzero makes the host wait for a shape",
-    "torch.where(mask, x, 0) in place of x[mask]; sort by expert and slice",
-    "Compute on all and choose by where(), or multiply by the mask; where rows go to experts or buckets, sort "
-    "them once and take slices of known or padded sizes.",
-)
+(_MASKS,) = told_as("""
+    boolean-masks
+      A boolean mask or nonzero makes the host wait for a shape
+      torch.where(mask, x, 0) in place of x[mask]; sort by expert and slice
+      Compute on all and choose by where(), or multiply by the mask; where rows go to experts or buckets, sort them once
+        and take slices of known or padded sizes.
+""")
 _MASKS_OF_CUPY: Final = _MASKS._replace(action="cupy.where(mask, x, 0) in place of x[mask]")
-_DOWNLOADS: Final = Told(
-    "downloads",
-    "Large data are copied to the host again and again",
-    "compute on the GPU what is reported, and copy that; or every N steps",
-    "Compute on the GPU what is logged (histograms, norms, means) and copy that, or do it every so many steps; "
-    "copy what is whole into pinned memory, asynchronously, and use it a step later.",
-    "memory",
-)
+(_DOWNLOADS,) = told_as("""
+    downloads: memory
+      Large data are copied to the host again and again
+      compute on the GPU what is reported, and copy that; or every N steps
+      Compute on the GPU what is logged (histograms, norms, means) and copy that, or do it every so many steps; copy
+        what is whole into pinned memory, asynchronously, and use it a step later.
+""")
 
 
 @Rule

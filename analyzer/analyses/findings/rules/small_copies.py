@@ -11,7 +11,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, nearest_launches, operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, told_as
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
@@ -309,30 +309,28 @@ _LEFT_NS: Final = 2000  # what is left of a copy: one of the new piece alone (ns
 #: What users write that repeats a tensor in memory, by the operators.
 _REPEATS: Final = {"aten::repeat": ".repeat()", "aten::repeat_interleave": "repeat_interleave", "aten::tile": "tile"}
 
-_GROWN: Final = Told(
-    "growing-copies",
-    "torch.cat copies a growing tensor for each piece: {share}",
-    "cache[:, :, at:at + 1] = new, in a tensor made once",
-    "Make the tensor once, as large as it gets, and write each piece into it: cache[:, :, at] = key, with a view "
-    "of what is filled for attention (transformers: StaticCache); or collect pieces in a list, and join them once.",
-    "kernels --by operation",
-    "{concatenation} (most {{0}}) take {ns}, {share} of kernel time, and longer and longer: the tensor that grows "
-    "is copied whole for each piece.",
-)
+(_GROWN,) = told_as("""
+    growing-copies: kernels --by operation
+      torch.cat copies a growing tensor for each piece: {share}
+      cache[:, :, at:at + 1] = new, in a tensor made once
+      Make the tensor once, as large as it gets, and write each piece into it: cache[:, :, at] = key, with a view of
+        what is filled for attention (transformers: StaticCache); or collect pieces in a list, and join them once.
+      {concatenation} (most {{0}}) take {ns}, {share} of kernel time, and longer and longer: the tensor that grows is
+        copied whole for each piece.
+""")
 _KEPT: Final = _GROWN._replace(
     what="{concatenation} (most {{0}}) take {ns}, {share} of kernel time, and put what they join in the place of a "
     "part of it: a tensor that grows so is copied whole for each piece."
 )
-_REPEATED: Final = Told(
-    "growing-copies",
-    "Tensors are repeated in memory ({written}): {share}",
-    ".expand() or broadcasting; enable_gqa=True in attention",
-    "Use .expand() or a dimension of 1, which operators broadcast; of keys and values of grouped queries, "
-    "scaled_dot_product_attention(…, enable_gqa=True).",
-    "kernels --by operation",
-    "{kernel} (most {{0}}) repeat tensors in memory ({written}): {ns}, {share} of kernel time. Operators broadcast "
-    "what is expanded without a copy.",
-)
+(_REPEATED,) = told_as("""
+    growing-copies: kernels --by operation
+      Tensors are repeated in memory ({written}): {share}
+      .expand() or broadcasting; enable_gqa=True in attention
+      Use .expand() or a dimension of 1, which operators broadcast; of keys and values of grouped queries,
+        scaled_dot_product_attention(…, enable_gqa=True).
+      {kernel} (most {{0}}) repeat tensors in memory ({written}): {ns}, {share} of kernel time. Operators broadcast what
+        is expanded without a copy.
+""")
 _COPIED: Final = _GROWN._replace(
     headline="A growing array is copied whole for each piece: {share}",
     table="copies",

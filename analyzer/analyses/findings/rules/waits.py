@@ -11,7 +11,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import facts_of, launch_calls, operations, with_facts
 from kanalyze.analyses.device._windows import busy_spans, windows
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, told_as
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
@@ -35,13 +35,12 @@ from kanalyze.units import percent, size
 
 _NAMED: Final = 3  # maximum number of calls or places named in the sentence
 
-_BLOCKS: Final = Told(
-    "host-blocks",
-    "The GPU idles while the host waits for it",
-    "launch the next work before you wait for the last",
-    "Launch the next work before waiting, or wait for less: an event instead of the device, later instead of now.",
-    "syncs --by api",
-)
+(_BLOCKS,) = told_as("""
+    host-blocks: syncs --by api
+      The GPU idles while the host waits for it
+      launch the next work before you wait for the last
+      Launch the next work before waiting, or wait for less: an event instead of the device, later instead of now.
+""")
 
 
 @Rule
@@ -78,13 +77,12 @@ _SHARED_MEMORY: Final = re.compile(
     r"cudaMallocManaged|cuMemAllocManaged|cudaHostGetDevicePointer|cuMemHostGetDevicePointer"
 )
 
-_UNNEEDED: Final = Told(
-    "unneeded-sync",
-    "{0} for the GPU that nothing is seen to need",
-    "order streams by cudaStreamWaitEvent; wait where a result is read",
-    "Leave them out, or order streams by events, so that the host launches ahead; wait where a result is read.",
-    "syncs --by api",
-)
+(_UNNEEDED,) = told_as("""
+    unneeded-sync: syncs --by api
+      {0} for the GPU that nothing is seen to need
+      order streams by cudaStreamWaitEvent; wait where a result is read
+      Leave them out, or order streams by events, so that the host launches ahead; wait where a result is read.
+""")
 
 
 @Rule
@@ -200,14 +198,13 @@ def _host_copies(report: Report) -> pl.DataFrame:
 
 # Reads of results for which the host waits, and the idle time of the device that follows from each.
 
-_READ: Final = Told(
-    "blocking-read",
-    "Results that the host waits for stall the GPU",
-    "Launch the next work first; wait for an event behind the copy later",
-    "Launch the next work before waiting for a result: copy it asynchronously into pinned memory, record an "
-    "event behind the copy, and wait for that an iteration later.",
-    "syncs --by api",
-)
+(_READ,) = told_as("""
+    blocking-read: syncs --by api
+      Results that the host waits for stall the GPU
+      Launch the next work first; wait for an event behind the copy later
+      Launch the next work before waiting for a result: copy it asynchronously into pinned memory, record an event
+        behind the copy, and wait for that an iteration later.
+""")
 
 _PURE: Final = pl.col("scope").is_in(WAITING)  # calls that only wait
 
