@@ -44,6 +44,28 @@ from kanalyze.tools import CUDA
 from kanalyze.units import count, percent, plural, size, time
 from kanalyze.window import of_module
 
+#: The words of the rules here.
+_GRID, _PARTS, _CHAINS, _IN_TURN = told_as("""
+    host-grid-loop: kernels
+      {launches} of {blocks} each, in a loop
+      one batched call, such as cublasSgemmStridedBatched, in place of the loop
+      One launch whose grid covers what the loop does one by one. Where a turn needs the result of the one before, let
+        the loop run inside the kernel, or replay it as a CUDA graph.
+    repeated-work: kernels
+      The same {kernels} run for one slice after the other
+      whole arrays in place of slices in a loop: x.sum(axis=1, keepdims=True)
+      Let the loop's index be a dimension of the arrays: axis= and keepdims=True of reductions, broadcasting, einsum.
+    fusion: kernels
+      {0} could be one kernel each chain
+      @cupy.fuse() on the function, or one cupy.ElementwiseKernel
+      Fuse them: @cupy.fuse() on the function, or one cupy.ElementwiseKernel for its arithmetic.
+    repeated-work: ranges
+      {module} runs for one part after the other, {many}
+      jax.jit(jax.vmap(f)) of all parts at once
+      Give the function all parts: jax.vmap(f, in_axes=…) under jax.jit; where a call needs the result of the one
+        before, jax.lax.scan(f, …).
+""")
+
 _WITHIN: Final = pl.col("detail") == "Device-to-Device"  # copies within a device, such as ``x[i] = y`` of arrays
 _STREAM: Final = ("device", "process_id", "stream")  # what follows each other in a stream
 
@@ -58,18 +80,6 @@ _OF_ARRAYS: Final = 16
 
 _THREADS: Final = 1024  # an SM has room for so many threads of such kernels at least
 _ARRAYS: Final = (CUPY, PYTHON)  # worlds in which operations on arrays are kernels
-
-_GRID, _PARTS = told_as("""
-    host-grid-loop: kernels
-      {launches} of {blocks} each, in a loop
-      one batched call, such as cublasSgemmStridedBatched, in place of the loop
-      One launch whose grid covers what the loop does one by one. Where a turn needs the result of the one before, let
-        the loop run inside the kernel, or replay it as a CUDA graph.
-    repeated-work: kernels
-      The same {kernels} run for one slice after the other
-      whole arrays in place of slices in a loop: x.sum(axis=1, keepdims=True)
-      Let the loop's index be a dimension of the arrays: axis= and keepdims=True of reductions, broadcasting, einsum.
-""")
 
 #: Action by world, of the program's own kernels.
 _ACTIONS: Final = {
@@ -192,13 +202,6 @@ _EACH_MORE: Final = 0.25
 _FIRST: Final = 4
 
 _WORTH: Final = 0.03  # a smaller part of the kernel time is left out
-
-(_CHAINS,) = told_as("""
-    fusion: kernels
-      {0} could be one kernel each chain
-      @cupy.fuse() on the function, or one cupy.ElementwiseKernel
-      Fuse them: @cupy.fuse() on the function, or one cupy.ElementwiseKernel for its arithmetic.
-""")
 
 
 @Rule
@@ -328,14 +331,6 @@ _TAKES: Final = r"^jit_(?:dynamic_(?:slice|index_in_dim)|squeeze|gather|_?take|s
 _TAKES_ALL: Final = r"^jit__?unstack$"
 _PUTS: Final = r"^jit_(?:_?stack|concatenate|expand_dims|broadcast_in_dim)$"
 _CALLS: Final = 8  # so many calls in a row are a loop's
-
-(_IN_TURN,) = told_as("""
-    repeated-work: ranges
-      {module} runs for one part after the other, {many}
-      jax.jit(jax.vmap(f)) of all parts at once
-      Give the function all parts: jax.vmap(f, in_axes=…) under jax.jit; where a call needs the result of the one
-        before, jax.lax.scan(f, …).
-""")
 
 
 @once_per_report

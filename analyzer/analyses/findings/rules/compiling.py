@@ -41,13 +41,8 @@ from kanalyze.report import Report
 from kanalyze.tools import CUDA
 from kanalyze.units import count, moment, plural, time
 
-#: The rules on one-time costs: those of :func:`cold_start`, and the pinning of memory.
-ONE_TIME: Final = ("context-creation", "unrecorded-context", "module-loading", "first-launch", "pinned-allocation")
-
-_NAMED: Final = 3  # maximum number of contexts named in the sentence
-
-_FEW_SHAPES: Final = "keep to a few shapes, and run each once before"
-_CONTEXT, _UNRECORDED, _MODULES, _FIRST = told_as("""
+#: The words of the rules here.
+_CONTEXT, _UNRECORDED, _MODULES, _FIRST, _AGAIN, _TRIED = told_as("""
     context-creation: cold
       Making the CUDA context
       keep processes alive
@@ -64,7 +59,27 @@ _CONTEXT, _UNRECORDED, _MODULES, _FIRST = told_as("""
       First launches of {0} take longer than later ones
       run every shape once before you measure or serve
       Lazy loading at first use: warm up every kernel before you measure.
+    recompilation: culprits
+      Code is compiled again while the program runs
+      torch.compile(…, dynamic=True); pad to a few shapes; no Python numbers that change
+      Let shapes and numbers that go into compiled code stay the same: pad lengths or sort them into buckets, mark what
+        changes as dynamic (dynamic=True, torch._dynamo.mark_dynamic; no tl.constexpr for it), and pass numbers that
+        change as tensors. TORCH_LOGS=recompiles says what changed.
+      The program compiles
+    recompilation
+      cuDNN tries its algorithms anew for new shapes
+      torch.backends.cudnn.benchmark = False, or keep to a few shapes
+      With torch.backends.cudnn.benchmark each new shape of a convolution has all algorithms tried: keep to a few shapes
+        (pad, or sort into buckets), or leave it off where shapes change.
+      The program runs a convolution with many algorithms
 """)
+
+#: The rules on one-time costs: those of :func:`cold_start`, and the pinning of memory.
+ONE_TIME: Final = ("context-creation", "unrecorded-context", "module-loading", "first-launch", "pinned-allocation")
+
+_NAMED: Final = 3  # maximum number of contexts named in the sentence
+
+_FEW_SHAPES: Final = "keep to a few shapes, and run each once before"
 
 
 @Rule
@@ -266,22 +281,6 @@ _RECURS: Final = 3
 #: launches as many, and waits for none.
 _TRIES: Final = 12
 _WAITS: Final = re.compile(r"(?:cuda|cu)(?:Event|Device|Stream|Ctx)Synchronize")
-
-_AGAIN, _TRIED = told_as("""
-    recompilation: culprits
-      Code is compiled again while the program runs
-      torch.compile(…, dynamic=True); pad to a few shapes; no Python numbers that change
-      Let shapes and numbers that go into compiled code stay the same: pad lengths or sort them into buckets, mark what
-        changes as dynamic (dynamic=True, torch._dynamo.mark_dynamic; no tl.constexpr for it), and pass numbers that
-        change as tensors. TORCH_LOGS=recompiles says what changed.
-      The program compiles
-    recompilation
-      cuDNN tries its algorithms anew for new shapes
-      torch.backends.cudnn.benchmark = False, or keep to a few shapes
-      With torch.backends.cudnn.benchmark each new shape of a convolution has all algorithms tried: keep to a few shapes
-        (pad, or sort into buckets), or leave it off where shapes change.
-      The program runs a convolution with many algorithms
-""")
 
 
 @Rule

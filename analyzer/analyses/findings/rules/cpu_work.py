@@ -22,6 +22,28 @@ from kanalyze.columns import nearest, of_parts
 from kanalyze.report import Report
 from kanalyze.units import size
 
+#: The words of the rules here.
+_COMPUTED, _MADE, _CONVERTED = told_as("""
+    cpu-operators: culprits
+      The CPU computes in the middle of the GPU's work
+      compute it on the GPU: no .cpu(), .numpy() or CPU tensors before it
+      Keep the tensors on the GPU: sampling, softmax, sorting and metrics run there, too; copy what is left of them, and
+        only where the host needs it.
+      The CPU computes on tensors of the host between launches, most in {}
+    cpu-tensors: culprits
+      A tensor is made on the CPU and copied, again and again
+      torch.full(…, device=x.device), or make it once: register_buffer
+      Make it once, before the loop (register_buffer in a module), or where it is needed: device=x.device,
+        dtype=x.dtype; attention takes is_causal=True in place of a mask.
+      A tensor is made on the CPU (most time in {}) and copied to the GPU
+    large-upload: culprits
+      Data are converted on the CPU before they are copied
+      x.to(device, non_blocking=True).float() / 255: copy first, then convert
+      Copy the data as they are stored (uint8, int16), and convert and normalize them on the GPU: fewer bytes are
+        copied, and the CPU does nothing.
+      Data are converted on the CPU (most time in {}) before they are copied to the GPU
+""")
+
 #: Operators that launch nothing on any device: they change how a tensor is seen, or get memory.
 _NO_WORK: Final = (
     r"^aten::(?:_?unsafe_)?(?:view|view_as|reshape|reshape_as|t|transpose|permute|movedim|unbind|select|slice|narrow|split"
@@ -65,39 +87,15 @@ _SLOW_NS_PER_BYTE: Final = 2
 _SPARED_OF_COPIES: Final = 0.75  # of a copy of float32 in place of bytes so much is spared
 
 _BETWEEN: Final = "what the host does between a copy to it and one back"
-(_COMPUTED,) = told_as("""
-    cpu-operators: culprits
-      The CPU computes in the middle of the GPU's work
-      compute it on the GPU: no .cpu(), .numpy() or CPU tensors before it
-      Keep the tensors on the GPU: sampling, softmax, sorting and metrics run there, too; copy what is left of them, and
-        only where the host needs it.
-      The CPU computes on tensors of the host between launches, most in {}
-""")
 _ELSEWHERE: Final = {
     "action": "compute it on the GPU, too: no copy to the host, and back",
     "remedy": "Keep the data on the GPU, and let a kernel or a library (jax.random, CuPy, Thrust, CUB) do what the "
     "host does; copy only what is needed there.",
 }
-(_MADE,) = told_as("""
-    cpu-tensors: culprits
-      A tensor is made on the CPU and copied, again and again
-      torch.full(…, device=x.device), or make it once: register_buffer
-      Make it once, before the loop (register_buffer in a module), or where it is needed: device=x.device,
-        dtype=x.dtype; attention takes is_causal=True in place of a mask.
-      A tensor is made on the CPU (most time in {}) and copied to the GPU
-""")
 _OF_PYTHON: Final = {
     "headline": "Data of Python or NumPy become tensors and are copied, each time",
     "action": "keep what recurs on the GPU: make it once, or data[rows] there",
 }
-(_CONVERTED,) = told_as("""
-    large-upload: culprits
-      Data are converted on the CPU before they are copied
-      x.to(device, non_blocking=True).float() / 255: copy first, then convert
-      Copy the data as they are stored (uint8, int16), and convert and normalize them on the GPU: fewer bytes are
-        copied, and the CPU does nothing.
-      Data are converted on the CPU (most time in {}) before they are copied to the GPU
-""")
 
 
 @Rule

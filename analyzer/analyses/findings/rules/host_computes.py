@@ -34,6 +34,37 @@ from kanalyze.report import Report
 from kanalyze.units import moment, plural, time
 from kanalyze.window import located, of_iteration
 
+#: The words of the rules here.
+_WORKERS, _NO_WORKERS, _INDEXES, _IN_TORCH, _OWN_CODE = told_as("""
+    data-loading: culprits
+      The loop waits for DataLoader's workers
+      DataLoader(…, num_workers=more, prefetch_factor=4, persistent_workers=True)
+      More or faster workers: a higher num_workers, up to the CPU cores of this process, and prefetch_factor;
+        persistent_workers=True if the long waits are at the start of an epoch; less work in __getitem__.
+      waits in DataLoader for a batch of the loader's workers
+    data-loading: culprits
+      The loop reads its batches itself: DataLoader has no workers
+      DataLoader(…, num_workers=N, persistent_workers=True, pin_memory=True)
+      Give DataLoader workers, which read the next batches meanwhile: num_workers=N, up to the CPU cores of this
+        process, persistent_workers=True, and pin_memory=True for batches that are copied to the GPU.
+      reads batches itself: its DataLoader has no workers
+    loop-indexing
+      A Python loop indexes a tensor element by element
+      Index once: x[indices] in place of x[i] in a loop
+      Work on the whole tensor at once: a slice, an index tensor (gather, index_put_, scatter_), or arithmetic on
+        torch.arange.
+    host-computes: culprits
+      The GPU waits until the host copies the next data to it
+      DataLoader(…, num_workers=8, pin_memory=True, prefetch_factor=4)
+      If the host prepares that data, let workers of a DataLoader do so (num_workers, prefetch_factor, pin_memory=True)
+        while the GPU works; if it waits for them, it needs more of them.
+    own-code: code
+      The GPU waits for code that launches nothing
+      do it less often, on another thread, or on the GPU
+      Do it every N iterations, in another thread or process (workers of a DataLoader, a queue), before the loop, or on
+        the GPU.
+""")
+
 #: What DataLoader calls the range (in old versions the operator) in which it gets a batch, with the kind of loader.
 _NEXT: Final = r"enumerate\(DataLoader\)#\w*?(SingleProcess|MultiProcessing)\w*\.__next__"
 
@@ -48,21 +79,6 @@ _HANDOVER_NS: Final = {False: 250_000, True: 1_000_000}
 
 _NAMED_CULPRITS: Final = 2  # maximum number of culprits named in the sentence
 _NOTABLE: Final = 0.1  # what is named next in a sentence takes so large a part of the time at least
-
-_WORKERS, _NO_WORKERS = told_as("""
-    data-loading: culprits
-      The loop waits for DataLoader's workers
-      DataLoader(…, num_workers=more, prefetch_factor=4, persistent_workers=True)
-      More or faster workers: a higher num_workers, up to the CPU cores of this process, and prefetch_factor;
-        persistent_workers=True if the long waits are at the start of an epoch; less work in __getitem__.
-      waits in DataLoader for a batch of the loader's workers
-    data-loading: culprits
-      The loop reads its batches itself: DataLoader has no workers
-      DataLoader(…, num_workers=N, persistent_workers=True, pin_memory=True)
-      Give DataLoader workers, which read the next batches meanwhile: num_workers=N, up to the CPU cores of this
-        process, persistent_workers=True, and pin_memory=True for batches that are copied to the GPU.
-      reads batches itself: its DataLoader has no workers
-""")
 
 
 @Rule
@@ -146,14 +162,6 @@ _PASSES: Final = 10
 _LONGEST_PASS: Final = 6
 _KINDS: Final = 4
 
-(_INDEXES,) = told_as("""
-    loop-indexing
-      A Python loop indexes a tensor element by element
-      Index once: x[indices] in place of x[i] in a loop
-      Work on the whole tensor at once: a slice, an index tensor (gather, index_put_, scatter_), or arithmetic on
-        torch.arange.
-""")
-
 
 @Rule
 def loop_indexing(report: Report) -> Findings:
@@ -219,13 +227,6 @@ _SEVERAL: Final = 2
 _TOLD_LEAST: Final = 0.01  # the least part of the time at stake that other findings tell and that is worth a word
 _DATA_BYTES: Final = 1 << 16  # smaller copies are of single numbers and the like, which take no time to prepare
 
-(_IN_TORCH,) = told_as("""
-    host-computes: culprits
-      The GPU waits until the host copies the next data to it
-      DataLoader(…, num_workers=8, pin_memory=True, prefetch_factor=4)
-      If the host prepares that data, let workers of a DataLoader do so (num_workers, prefetch_factor, pin_memory=True)
-        while the GPU works; if it waits for them, it needs more of them.
-""")
 _PREFETCH: Final = _IN_TORCH._replace(
     action="prepare the next data in another thread, while the GPU works",
     remedy="If the host prepares that data, prepare the next ones in another thread while the GPU works, and copy them "
@@ -384,14 +385,6 @@ _LEAST: Final = 0.1  # the least part of the window that the device waits so
 #: A call in a line of Python, and what is no code in it.
 _CALL: Final = re.compile(r"([A-Za-z_][\w.]*)\(")
 _NO_CODE: Final = re.compile(r"""'[^']*'|"[^"]*"|#.*""")
-
-(_OWN_CODE,) = told_as("""
-    own-code: code
-      The GPU waits for code that launches nothing
-      do it less often, on another thread, or on the GPU
-      Do it every N iterations, in another thread or process (workers of a DataLoader, a queue), before the loop, or on
-        the GPU.
-""")
 
 
 @Rule

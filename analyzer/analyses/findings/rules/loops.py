@@ -26,6 +26,46 @@ from kanalyze.columns import gathered, nearest
 from kanalyze.report import Report
 from kanalyze.units import percent
 
+#: The words of the rules here.
+_RECURRENT, _SLICES, _READ, _MASKED, _OPTIMIZER, _SMALL = told_as("""
+    rnn-cells
+      A recurrent cell is run step by step in a Python loop
+      nn.LSTM(…)(x) in place of a loop over nn.LSTMCell (nn.GRU, nn.RNN alike)
+      Give the whole sequence to nn.LSTM, nn.GRU or nn.RNN, which run it as a few kernels of cuDNN; where each step
+        needs more, compile the loop.
+      A recurrent network is run cell by cell
+    repeated-work
+      The same operators run slice by slice in a Python loop
+      work on the whole tensor at once: a batch dimension, bmm, torch.vmap
+      Let the loop's index be a dimension of the tensors: torch.bmm, einsum, broadcasting, grouped convolutions, or
+        torch.vmap of the function; torch._foreach_ functions take lists of parameters of any shapes; what goes from
+        pass to pass can be compiled, or scanned.
+      The same operators run for one part of a tensor after the other
+    blocking-read
+      {passes:,} values are read one by one in a Python loop
+      stack the values on the GPU, and read them once: torch.stack(v).tolist()
+      Let the loop's values stay on the GPU (a list, then torch.stack; torch._foreach_norm, a comparison with all
+        classes at once), and read them together after it, or every so many steps.
+      A value is read by the host in each pass of a loop
+    boolean-masks
+      A boolean mask is taken in each pass of a Python loop
+      membership = (labels == arange(n)[:, None]).float(); membership @ x
+      Work on all masks at once: a comparison with all classes is a matrix, whose product with the data sums each class;
+        or sort once, and take slices (torch.segment_reduce, index_add_).
+      A boolean mask is taken in each pass of a loop
+    unfused-optimizer
+      An optimizer is written out and run parameter by parameter
+      torch.optim.AdamW(…, fused=True), or torch._foreach_ functions
+      Take PyTorch's optimizer with fused=True, which updates all parameters in a few kernels; what it does not have can
+        be written with torch._foreach_ functions on lists of tensors, or compiled.
+      An optimizer runs parameter by parameter
+    small-batches: kernels
+      The model is run for few samples at a time: {0} of the GPU
+      give the model all samples at once: model(x), not model(x[i:i + 2])
+      Give the model more samples at a time: larger batches in a loop over slices of data, requests put together in a
+        server; where memory or the method needs small ones, replay them as a CUDA graph.
+""")
+
 #: Fewest passes of a loop, and the most operators of one.
 _PASSES: Final = 8
 _LONGEST: Final = 40
@@ -72,40 +112,6 @@ _MARKS: Final = {
     ),
     "blocks": r"layer_norm|rms_norm|native_layer_norm|scaled_dot_product_attention",
 }
-
-_RECURRENT, _SLICES, _READ, _MASKED, _OPTIMIZER = told_as("""
-    rnn-cells
-      A recurrent cell is run step by step in a Python loop
-      nn.LSTM(…)(x) in place of a loop over nn.LSTMCell (nn.GRU, nn.RNN alike)
-      Give the whole sequence to nn.LSTM, nn.GRU or nn.RNN, which run it as a few kernels of cuDNN; where each step
-        needs more, compile the loop.
-      A recurrent network is run cell by cell
-    repeated-work
-      The same operators run slice by slice in a Python loop
-      work on the whole tensor at once: a batch dimension, bmm, torch.vmap
-      Let the loop's index be a dimension of the tensors: torch.bmm, einsum, broadcasting, grouped convolutions, or
-        torch.vmap of the function; torch._foreach_ functions take lists of parameters of any shapes; what goes from
-        pass to pass can be compiled, or scanned.
-      The same operators run for one part of a tensor after the other
-    blocking-read
-      {passes:,} values are read one by one in a Python loop
-      stack the values on the GPU, and read them once: torch.stack(v).tolist()
-      Let the loop's values stay on the GPU (a list, then torch.stack; torch._foreach_norm, a comparison with all
-        classes at once), and read them together after it, or every so many steps.
-      A value is read by the host in each pass of a loop
-    boolean-masks
-      A boolean mask is taken in each pass of a Python loop
-      membership = (labels == arange(n)[:, None]).float(); membership @ x
-      Work on all masks at once: a comparison with all classes is a matrix, whose product with the data sums each class;
-        or sort once, and take slices (torch.segment_reduce, index_add_).
-      A boolean mask is taken in each pass of a loop
-    unfused-optimizer
-      An optimizer is written out and run parameter by parameter
-      torch.optim.AdamW(…, fused=True), or torch._foreach_ functions
-      Take PyTorch's optimizer with fused=True, which updates all parameters in a few kernels; what it does not have can
-        be written with torch._foreach_ functions on lists of tensors, or compiled.
-      An optimizer runs parameter by parameter
-""")
 
 
 @Rule
@@ -300,14 +306,6 @@ _JOINS: Final = r"^aten::(?:cat|stack|hstack|vstack)$"
 
 #: The operator that makes the gradient of a loss, with which each backward pass begins.
 _BEGINS_BACKWARD: Final = "aten::ones_like"
-
-(_SMALL,) = told_as("""
-    small-batches: kernels
-      The model is run for few samples at a time: {0} of the GPU
-      give the model all samples at once: model(x), not model(x[i:i + 2])
-      Give the model more samples at a time: larger batches in a loop over slices of data, requests put together in a
-        server; where memory or the method needs small ones, replay them as a CUDA graph.
-""")
 
 
 @Rule

@@ -33,6 +33,18 @@ from kanalyze.columns import nearest, part
 from kanalyze.report import Report
 from kanalyze.units import plural, rate, size, time
 
+#: The words of the rules here.
+_PINS, _PAGE_BY_PAGE = told_as("""
+    pinned-allocation: memory --by call
+      Pinning memory of the host takes {}
+      one cudaHostAlloc for all buffers, reused
+      A cost of starting up: pin less, pin once, or pin while the GPU has work.
+    cpu-page-faults: faults
+      The CPU works on managed memory, page by page
+      prefetch it to the CPU before its loop, or do that on the GPU
+      Move what the CPU reads with one prefetch, or one copy, before its loop; or let a kernel do that work.
+""")
+
 _NAMED: Final = 3  # maximum number of calls named in the sentence
 
 _REMEDIES: Final = {
@@ -215,14 +227,6 @@ _PINNING: Final = re.compile(
 )
 
 
-(_PINS,) = told_as("""
-    pinned-allocation: memory --by call
-      Pinning memory of the host takes {}
-      one cudaHostAlloc for all buffers, reused
-      A cost of starting up: pin less, pin once, or pin while the GPU has work.
-""")
-
-
 @Rule
 def pinned_allocation(report: Report) -> Findings:
     """One finding per device that waited in calls that pin memory, other than in loops."""
@@ -248,12 +252,6 @@ def pinned_allocation(report: Report) -> Findings:
 
 _FEWEST_FAULTS: Final = 8  # fewer page faults are of what every program touches
 _MOST: Final = 0.5  # a function is named where it has this share of the time
-(_PAGE_BY_PAGE,) = told_as("""
-    cpu-page-faults: faults
-      The CPU works on managed memory, page by page
-      prefetch it to the CPU before its loop, or do that on the GPU
-      Move what the CPU reads with one prefetch, or one copy, before its loop; or let a kernel do that work.
-""")
 
 
 @Rule

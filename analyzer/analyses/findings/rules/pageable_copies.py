@@ -26,6 +26,24 @@ from kanalyze.columns import as_of, gathered, nearest
 from kanalyze.report import Report
 from kanalyze.units import count, plural, rate, size, time
 
+#: The words of the rules here.
+_ONCE, _MASKS, _DOWNLOADS = told_as("""
+    pageable-copy-once: copies
+      {} of pageable memory are copied once
+      leave it out of what you compare
+      If it is a cost of starting up, as the upload of a model is, leave it out of what you compare.
+    boolean-masks
+      A boolean mask or nonzero makes the host wait for a shape
+      torch.where(mask, x, 0) in place of x[mask]; sort by expert and slice
+      Compute on all and choose by where(), or multiply by the mask; where rows go to experts or buckets, sort them once
+        and take slices of known or padded sizes.
+    downloads: memory
+      Large data are copied to the host again and again
+      compute on the GPU what is reported, and copy that; or every N steps
+      Compute on the GPU what is logged (histograms, norms, means) and copy that, or do it every so many steps; copy
+        what is whole into pinned memory, asynchronously, and use it a step later.
+""")
+
 #: CUDA takes up to so much pageable memory with the call, and returns (CUDA C++ Programming Guide, "Concurrent
 #: execution between host and device").
 _STAGED_BYTES: Final = 1 << 16
@@ -179,13 +197,6 @@ _PINNED_COPY: Final = {
     (False, True): "cudaHostAlloc once, then cudaMemcpyAsync to there",
 }
 
-(_ONCE,) = told_as("""
-    pageable-copy-once: copies
-      {} of pageable memory are copied once
-      leave it out of what you compare
-      If it is a cost of starting up, as the upload of a model is, leave it out of what you compare.
-""")
-
 #: What copies of pinned memory reach at least, by compute capability (bytes per second): over 16 lanes of PCIe's fifth
 #: generation 49 to 55 GB/s, measured on H200; over those of the fourth half of that.
 _PINNED_RATES: Final = {"8.0": 20e9, "8.9": 20e9, "9.0": 45e9, "10.0": 45e9}
@@ -317,21 +328,7 @@ _LEAST_BYTES: Final = 1 << 12
 #: A call that waits returns so long after a copy's, at most (ns).
 _RETURN_NS: Final = 50_000
 
-(_MASKS,) = told_as("""
-    boolean-masks
-      A boolean mask or nonzero makes the host wait for a shape
-      torch.where(mask, x, 0) in place of x[mask]; sort by expert and slice
-      Compute on all and choose by where(), or multiply by the mask; where rows go to experts or buckets, sort them once
-        and take slices of known or padded sizes.
-""")
 _MASKS_OF_CUPY: Final = _MASKS._replace(action="cupy.where(mask, x, 0) in place of x[mask]")
-(_DOWNLOADS,) = told_as("""
-    downloads: memory
-      Large data are copied to the host again and again
-      compute on the GPU what is reported, and copy that; or every N steps
-      Compute on the GPU what is logged (histograms, norms, means) and copy that, or do it every so many steps; copy
-        what is whole into pinned memory, asynchronously, and use it a step later.
-""")
 
 
 @Rule

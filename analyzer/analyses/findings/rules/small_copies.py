@@ -33,6 +33,24 @@ from kanalyze.report import Report
 from kanalyze.units import percent, plural, rate, size
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
 
+#: The words of the rules here.
+_GROWN, _REPEATED = told_as("""
+    growing-copies: kernels --by operation
+      torch.cat copies a growing tensor for each piece: {share}
+      cache[:, :, at:at + 1] = new, in a tensor made once
+      Make the tensor once, as large as it gets, and write each piece into it: cache[:, :, at] = key, with a view of
+        what is filled for attention (transformers: StaticCache); or collect pieces in a list, and join them once.
+      {concatenation} (most {{0}}) take {ns}, {share} of kernel time, and longer and longer: the tensor that grows is
+        copied whole for each piece.
+    growing-copies: kernels --by operation
+      Tensors are repeated in memory ({written}): {share}
+      .expand() or broadcasting; enable_gqa=True in attention
+      Use .expand() or a dimension of 1, which operators broadcast; of keys and values of grouped queries,
+        scaled_dot_product_attention(…, enable_gqa=True).
+      {kernel} (most {{0}}) repeat tensors in memory ({written}): {ns}, {share} of kernel time. Operators broadcast what
+        is expanded without a copy.
+""")
+
 _STEP: Final = rf"^:?{STEP_PREFIX}\d+$"  # a profiler step's range, as `named_ranges` names it
 
 #: Upper limit of a small copy; below it, the duration hardly depends on the size.
@@ -309,28 +327,10 @@ _LEFT_NS: Final = 2000  # what is left of a copy: one of the new piece alone (ns
 #: What users write that repeats a tensor in memory, by the operators.
 _REPEATS: Final = {"aten::repeat": ".repeat()", "aten::repeat_interleave": "repeat_interleave", "aten::tile": "tile"}
 
-(_GROWN,) = told_as("""
-    growing-copies: kernels --by operation
-      torch.cat copies a growing tensor for each piece: {share}
-      cache[:, :, at:at + 1] = new, in a tensor made once
-      Make the tensor once, as large as it gets, and write each piece into it: cache[:, :, at] = key, with a view of
-        what is filled for attention (transformers: StaticCache); or collect pieces in a list, and join them once.
-      {concatenation} (most {{0}}) take {ns}, {share} of kernel time, and longer and longer: the tensor that grows is
-        copied whole for each piece.
-""")
 _KEPT: Final = _GROWN._replace(
     what="{concatenation} (most {{0}}) take {ns}, {share} of kernel time, and put what they join in the place of a "
     "part of it: a tensor that grows so is copied whole for each piece."
 )
-(_REPEATED,) = told_as("""
-    growing-copies: kernels --by operation
-      Tensors are repeated in memory ({written}): {share}
-      .expand() or broadcasting; enable_gqa=True in attention
-      Use .expand() or a dimension of 1, which operators broadcast; of keys and values of grouped queries,
-        scaled_dot_product_attention(…, enable_gqa=True).
-      {kernel} (most {{0}}) repeat tensors in memory ({written}): {ns}, {share} of kernel time. Operators broadcast what
-        is expanded without a copy.
-""")
 _COPIED: Final = _GROWN._replace(
     headline="A growing array is copied whole for each piece: {share}",
     table="copies",

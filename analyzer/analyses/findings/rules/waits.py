@@ -33,14 +33,24 @@ from kanalyze.columns import gathered, in_order, nearest, of_parts, positions, r
 from kanalyze.report import Report
 from kanalyze.units import percent, size
 
-_NAMED: Final = 3  # maximum number of calls or places named in the sentence
-
-(_BLOCKS,) = told_as("""
+#: The words of the rules here.
+_BLOCKS, _UNNEEDED, _READ = told_as("""
     host-blocks: syncs --by api
       The GPU idles while the host waits for it
       launch the next work before you wait for the last
       Launch the next work before waiting, or wait for less: an event instead of the device, later instead of now.
+    unneeded-sync: syncs --by api
+      {0} for the GPU that nothing is seen to need
+      order streams by cudaStreamWaitEvent; wait where a result is read
+      Leave them out, or order streams by events, so that the host launches ahead; wait where a result is read.
+    blocking-read: syncs --by api
+      Results that the host waits for stall the GPU
+      Launch the next work first; wait for an event behind the copy later
+      Launch the next work before waiting for a result: copy it asynchronously into pinned memory, record an event
+        behind the copy, and wait for that an iteration later.
 """)
+
+_NAMED: Final = 3  # maximum number of calls or places named in the sentence
 
 
 @Rule
@@ -76,13 +86,6 @@ def _blocks(report: Report, device: int, pieces: pl.DataFrame, left: pl.DataFram
 _SHARED_MEMORY: Final = re.compile(
     r"cudaMallocManaged|cuMemAllocManaged|cudaHostGetDevicePointer|cuMemHostGetDevicePointer"
 )
-
-(_UNNEEDED,) = told_as("""
-    unneeded-sync: syncs --by api
-      {0} for the GPU that nothing is seen to need
-      order streams by cudaStreamWaitEvent; wait where a result is read
-      Leave them out, or order streams by events, so that the host launches ahead; wait where a result is read.
-""")
 
 
 @Rule
@@ -197,14 +200,6 @@ def _host_copies(report: Report) -> pl.DataFrame:
 
 
 # Reads of results for which the host waits, and the idle time of the device that follows from each.
-
-(_READ,) = told_as("""
-    blocking-read: syncs --by api
-      Results that the host waits for stall the GPU
-      Launch the next work first; wait for an event behind the copy later
-      Launch the next work before waiting for a result: copy it asynchronously into pinned memory, record an event
-        behind the copy, and wait for that an iteration later.
-""")
 
 _PURE: Final = pl.col("scope").is_in(WAITING)  # calls that only wait
 
