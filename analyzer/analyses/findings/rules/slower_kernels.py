@@ -166,24 +166,11 @@ _OLDER: Final = 2
 
 #: Generations of tensor-core instructions by compute capability: consumer GPUs after Ampere keep its instructions.
 _GENERATIONS: Final = {
-    "70": 1,
-    "72": 1,
-    "75": 2,
-    "80": 3,
-    "86": 3,
-    "87": 3,
-    "89": 3,
-    "90": 4,
-    "100": 5,
-    "101": 5,
-    "103": 5,
-    "110": 5,
-    "volta": 1,
-    "turing": 2,
-    "ampere": 3,
-    "ada": 3,
-    "hopper": 4,
-    "blackwell": 5,
+    name: number
+    for number, names in enumerate(
+        ("70 72 volta", "75 turing", "80 86 87 89 ampere ada", "90 hopper", "100 101 103 110 blackwell"), 1
+    )
+    for name in names.split()
 }
 _NAMES: Final = {1: "Volta", 2: "Turing", 3: "Ampere", 4: "Hopper"}
 
