@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pkgutil
-import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Final
@@ -225,13 +224,13 @@ def findings(report: Report) -> pl.DataFrame:
 
 
 #: Action, in a line, and remedy, in a sentence, by rule and by world, of programs that are neither of PyTorch nor of
-#: CUDA's own calls: they take the place of a rule's own ones. A rule that is not here says what holds in any world.
+#: CUDA's own calls: they take the place of a rule's own ones. A rule that is not here says what holds in any world, and
+#: a world without a remedy of its own has that of the next one.
 _TEXT: Final = """
 serial-copy
   JAX: jax.device_put of the next batch before the step runs
     device_put does not block: call it for the next batch first, so that it copies while the step computes.
   CuPy: cp.cuda.Stream(non_blocking=True) and a second buffer: copy ahead
-    Copy in a stream of its own, into a second buffer, while kernels work on the first.
   Numba: cuda.stream() and a second buffer: copy ahead of the kernels
     Copy in a stream of its own, into a second buffer, while kernels work on the first.
   OpenMP: target update … nowait depend(…): copy a part while another computes
@@ -265,7 +264,6 @@ blocking-read
   Numba: copy_to_host() only every N steps
     Keep results on the GPU and read them every so many steps, or into pinned memory on a stream.
   OpenMP: target data around the loop; target update from(…) rarely
-    Keep arrays on the GPU, and update the host's copy only where the host reads it.
   OpenACC: a data region around the loop; update host(…) rarely
     Keep arrays on the GPU, and update the host's copy only where the host reads it.
 
@@ -277,7 +275,6 @@ cpu-operators
 
 downloads
   JAX: reduce on the GPU in the jitted step; np.asarray(x) every N steps
-    Compute on the GPU what is looked at (sums, norms, histograms) and read that, or all of it every N steps.
   Python: reduce on the GPU (x.max(axis=1)); x.get() every N steps
     Compute on the GPU what is looked at (sums, norms, histograms) and read that, or all of it every N steps.
 
@@ -347,30 +344,25 @@ old-architecture-gemm
 
 cpu-operators, downloads, small-copies, pageable-copy, allocation-in-loop
   OpenMP: target data around the loop, or target enter data before it
-    Map the arrays once around the loop and let its kernels find them there; update only what changes, and the host's
-    copy once at the end.
   OpenACC: a data region around the loop, or enter data before it
     Map the arrays once around the loop and let its kernels find them there; update only what changes, and the host's
-    copy once at the end.
+      copy once at the end.
 
 unified-memory-prefetch, unified-memory-thrash
   OpenMP: target data around the loop; no managed memory
-    Map the arrays once around the loop and let its kernels find them there; update only what changes, and the host's
-    copy once at the end.
   OpenACC: a data region around the loop; no managed memory
     Map the arrays once around the loop and let its kernels find them there; update only what changes, and the host's
-    copy once at the end.
+      copy once at the end.
 """
 
 
-def _words(text: str) -> dict[str, dict[str, tuple[str, str]]]:
+def _words(text: str) -> dict[str, dict[str, tuple[str, ...]]]:
     """Action and remedy by rule and world, as :data:`_TEXT` has them."""
-    words: dict[str, dict[str, tuple[str, str]]] = {}
+    words: dict[str, dict[str, tuple[str, ...]]] = {}
     for block in text.strip().split("\n\n"):
         names, _, rows = block.partition("\n")
-        for world, action, remedy in re.findall(r"^  (\w+): (.+)\n((?:    .+\n?)+)", rows, re.MULTILINE):
-            for rule in names.split(", "):
-                words.setdefault(rule, {})[world] = action, " ".join(remedy.split())
+        for rule in names.split(", "):
+            words.setdefault(rule, {}).update(rules.words_of(f"\n{rows}"))
     return words
 
 

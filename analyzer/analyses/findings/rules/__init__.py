@@ -162,13 +162,30 @@ def told_as(text: str) -> tuple[Told, ...]:
 
     What goes on in a further line is indented more deeply.
     """
+    found = []
+    for rule, table, (headline, action, remedy, *what) in _rows(text):
+        found.append(Told(rule, headline, action, remedy, table or "tree", *what))
+    return tuple(found)
+
+
+def words_of(text: str) -> dict[str, tuple[str, ...]]:
+    """Words by names: rows of names and the first words, below others, or else those of the next row."""
+    words: dict[str, tuple[str, ...]] = {}
+    others: list[str] = []
+    for names, first, fields in reversed(_rows(text)):
+        others = fields or others
+        words |= dict.fromkeys(names.split(", "), (first, *others))
+    return dict(reversed(words.items()))
+
+
+def _rows(text: str) -> list[tuple[str, str, list[str]]]:
+    """The rows of a table of words: what stands before and after the colon, and the fields below."""
     found, edge = [], text[: -len(text.lstrip())]
     for row in re.split(rf"{edge}(?=\S)", text.strip()):
         head, *fields = re.split(rf"{edge}  (?=\S)", row)
-        rule, _, table = head.partition(": ")
-        headline, action, remedy, *what = (" ".join(field.split()) for field in fields)
-        found.append(Told(rule, headline, action, remedy, table or "tree", *what))
-    return tuple(found)
+        name, _, rest = " ".join(head.split()).partition(": ")
+        found.append((name, rest, [" ".join(field.split()) for field in fields]))
+    return found
 
 
 def _fitted(headline: str) -> str:

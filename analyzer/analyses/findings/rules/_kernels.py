@@ -10,9 +10,9 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_rows, with_facts
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, words_of
 from kanalyze.analyses.findings.rules._telling import per_iteration, place_of
-from kanalyze.analyses.host._call_kinds import CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, spoken
+from kanalyze.analyses.host._call_kinds import PYTORCH, spoken
 from kanalyze.analyses.launches._launch_costs import graph_operations, has_graphs
 from kanalyze.analyses.operators._host_names import host_names
 from kanalyze.analyses.operators._host_tree import host_tree
@@ -371,71 +371,47 @@ class LaunchLess(NamedTuple):
 
     action: str  # a phrase
     remedy: str  # about short kernels
-    capture: str | None  # how to replay a sequence that repeats; None where that depends on its stream
     ahead: str  # about many short stretches of host time
-    ahead_action: str = ""  # the same as a phrase; empty where it is `action`
+    capture: str | None = None  # how to replay a sequence that repeats; None where that depends on its stream
+    ahead_action: str = ""  # the same as `ahead` as a phrase; empty where it is `action`
 
 
-def _of_arrays(action: str) -> LaunchLess:
-    """The remedy where operations on arrays are kernels."""
-    remedy = (
-        "Launch less often: fuse operations on one array into a kernel, and loops over parts into operations on all."
-    )
-    return LaunchLess(action, remedy, remedy, remedy)
-
-
-_OF_CUDA: Final = LaunchLess(
-    "fuse them, or use cudaStreamBeginCapture",
-    "Launch less often: fuse kernels, batch work, or replay it as a CUDA graph.",
-    None,
-    "Launch less often, so that the host keeps ahead: fuse kernels, or replay them as a CUDA graph.",
-)
-_OF_DIRECTIVES: Final = LaunchLess(
-    "one region for several loops: fuse them, collapse(2), nowait or async",
-    "Launch less often: fuse loops, collapse nested ones, and put what stays into one region.",
-    "Put the loop over these kernels into one: fuse loops, or collapse the outer one into them.",
-    "Launch less often: fuse loops, collapse nested ones, and let kernels follow each other by nowait or async.",
-)
-
-#: The remedy by world; elsewhere that of CUDA.
-_BY_WORLD: Final = {
-    PYTORCH: LaunchLess(
-        'torch.compile(…, mode="reduce-overhead")',
-        'Launch less often: torch.compile(mode="reduce-overhead") fuses kernels and replays CUDA graphs; larger '
-        "batches.",
-        'Let torch.compile(mode="reduce-overhead") capture and replay it as a CUDA graph, or do so with '
-        "torch.cuda.graph; shapes stay, and inputs are copied into the same tensors.",
-        "Launch less often, so that the host keeps ahead of the GPU: torch.compile fuses operators, and with "
-        'mode="reduce-overhead" replays them as CUDA graphs; larger batches give each launch more to do.',
-    ),
-    JAX: LaunchLess(
-        "jax.jit around the whole step, jax.lax.scan over several",
-        "Launch less often: one function under jax.jit for the whole step; XLA fuses what is in it.",
-        "Put the sequence under one jax.jit: XLA fuses it, and replays what is left as a CUDA graph.",
-        "Dispatch less often: one function under jax.jit for the whole step, and jax.lax.scan over several steps.",
-    ),
-    CUPY: _of_arrays("@cupy.fuse or one ElementwiseKernel; whole arrays, not rows in a loop"),
-    NUMBA: _of_arrays("one kernel that loops inside, in place of a loop around kernels"),
-    PYTHON: _of_arrays("one kernel for several operations; whole arrays, not parts in a loop"),
-    **dict.fromkeys((OPENMP, OPENACC), _OF_DIRECTIVES),
-}
-
-#: The same where some kernels are replayed as graphs already: in PyTorch, and elsewhere.
-_BESIDE_IN_TORCH: Final = LaunchLess(
-    "torch.compile what is in no CUDA graph yet",
-    "Some kernels are replayed as CUDA graphs already: compile or capture the rest of the step, too, such as the "
-    "optimizer.",
-    "Some kernels are replayed as CUDA graphs already: compile or capture this sequence, too, such as the step of "
-    "the optimizer; shapes stay, and inputs are copied into the same tensors.",
-    "Some kernels are replayed as CUDA graphs already: compile or capture the rest of the step, too, such as the "
-    "optimizer, so that the host keeps ahead of the GPU.",
-)
-_BESIDE: Final = LaunchLess(
-    "capture what is in no CUDA graph yet",
-    "Some kernels are replayed as CUDA graphs already: capture the rest, too, or fuse kernels.",
-    None,
-    "Some kernels are replayed as CUDA graphs already: capture the rest, too, so that the host keeps ahead.",
-)
+#: The remedy by world, of others that of CUDA, and `beside` where some kernels are replayed as graphs already.
+_LAUNCH_LESS: Final = words_of("""
+    PyTorch: torch.compile(…, mode="reduce-overhead")
+      Launch less often: torch.compile(mode="reduce-overhead") fuses kernels and replays CUDA graphs; larger batches.
+      Launch less often, so that the host keeps ahead of the GPU: torch.compile fuses operators, and with
+        mode="reduce-overhead" replays them as CUDA graphs; larger batches give each launch more to do.
+      Let torch.compile(mode="reduce-overhead") capture and replay it as a CUDA graph, or do so with torch.cuda.graph;
+        shapes stay, and inputs are copied into the same tensors.
+    JAX: jax.jit around the whole step, jax.lax.scan over several
+      Launch less often: one function under jax.jit for the whole step; XLA fuses what is in it.
+      Dispatch less often: one function under jax.jit for the whole step, and jax.lax.scan over several steps.
+      Put the sequence under one jax.jit: XLA fuses it, and replays what is left as a CUDA graph.
+    CuPy: @cupy.fuse or one ElementwiseKernel; whole arrays, not rows in a loop
+    Numba: one kernel that loops inside, in place of a loop around kernels
+    Python: one kernel for several operations; whole arrays, not parts in a loop
+      Launch less often: fuse operations on one array into a kernel, and loops over parts into operations on all.
+      Launch less often: fuse operations on one array into a kernel, and loops over parts into operations on all.
+      Launch less often: fuse operations on one array into a kernel, and loops over parts into operations on all.
+    OpenMP, OpenACC: one region for several loops: fuse them, collapse(2), nowait or async
+      Launch less often: fuse loops, collapse nested ones, and put what stays into one region.
+      Launch less often: fuse loops, collapse nested ones, and let kernels follow each other by nowait or async.
+      Put the loop over these kernels into one: fuse loops, or collapse the outer one into them.
+    others: fuse them, or use cudaStreamBeginCapture
+      Launch less often: fuse kernels, batch work, or replay it as a CUDA graph.
+      Launch less often, so that the host keeps ahead: fuse kernels, or replay them as a CUDA graph.
+    beside PyTorch: torch.compile what is in no CUDA graph yet
+      Some kernels are replayed as CUDA graphs already: compile or capture the rest of the step, too, such as the
+        optimizer.
+      Some kernels are replayed as CUDA graphs already: compile or capture the rest of the step, too, such as the
+        optimizer, so that the host keeps ahead of the GPU.
+      Some kernels are replayed as CUDA graphs already: compile or capture this sequence, too, such as the step of the
+        optimizer; shapes stay, and inputs are copied into the same tensors.
+    beside: capture what is in no CUDA graph yet
+      Some kernels are replayed as CUDA graphs already: capture the rest, too, or fuse kernels.
+      Some kernels are replayed as CUDA graphs already: capture the rest, too, so that the host keeps ahead.
+""")
 
 #: What to do where graphs run most of the time, and the host launches them too late.
 _MOSTLY_GRAPHS: Final = {
@@ -452,8 +428,9 @@ def launch_less(report: Report, device: int) -> LaunchLess:
     """The remedy for many short launches on a device in a report's window."""
     share = share_of_graphs(report).get(device, 0.0)
     if share < _SOME:
-        return spoken(report, _BY_WORLD, _OF_CUDA)
-    beside = spoken(report, _BY_WORLD | {PYTORCH: _BESIDE_IN_TORCH}, _BESIDE)
+        return LaunchLess(*spoken(report, _LAUNCH_LESS, _LAUNCH_LESS["others"]))
+    words = _LAUNCH_LESS | {PYTORCH: _LAUNCH_LESS[f"beside {PYTORCH}"]}
+    beside = LaunchLess(*spoken(report, words, _LAUNCH_LESS["beside"]))
     return beside._replace(**_MOSTLY_GRAPHS) if share > _MOST else beside
 
 

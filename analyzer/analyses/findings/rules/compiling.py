@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, launch_calls, operations, used_devices
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, told_as
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, told_as, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
@@ -312,21 +312,17 @@ def recompilation(report: Report) -> Findings:
 #: Calls that load kernels of Triton and torch.compile in a program of PyTorch, whose libraries are loaded as such.
 _MODULE_LOADS: Final = re.compile(r"cuModuleLoad(?:Data)?(?:Ex)?(?:_v\d+)?$")
 
-#: Action and remedy by what the kernels are written with.
-_HOW: Final = {
-    TRITON: (
-        "an ordinary argument in place of tl.constexpr; do_not_specialize",
-        "Give what changes as an ordinary argument; @triton.jit(do_not_specialize=[…]) for integers; few sizes.",
-    ),
-    COMPILED: (
-        "torch.compile(…, dynamic=True), or torch._dynamo.mark_dynamic(x, 0)",
-        "Let sizes be dynamic, or pad them to a few; numbers that change as tensors, not as Python's.",
-    ),
-    CUDA: (
-        "compile once: what changes as an argument, not in the source",
-        "Make the kernel once, outside the loop, and give it what changes as an argument, not in its source.",
-    ),
-}
+#: Action and remedy by what the kernels are written with; and where Triton tunes them.
+_HOW: Final = words_of("""
+    Triton: an ordinary argument in place of tl.constexpr; do_not_specialize
+      Give what changes as an ordinary argument; @triton.jit(do_not_specialize=[…]) for integers; few sizes.
+    torch.compile: torch.compile(…, dynamic=True), or torch._dynamo.mark_dynamic(x, 0)
+      Let sizes be dynamic, or pad them to a few; numbers that change as tensors, not as Python's.
+    CUDA: compile once: what changes as an argument, not in the source
+      Make the kernel once, outside the loop, and give it what changes as an argument, not in its source.
+    tuned: @triton.autotune(…, key=[…]) of few values: sizes in buckets
+      Give the key few values: sizes rounded up to a few, or none (key=[]); cache_results=True keeps them on disk.
+""")
 
 
 @Rule
@@ -382,12 +378,6 @@ def _loaded_again(report: Report) -> pl.DataFrame:
     return again.filter(pl.len().over("process_id", "name") >= FEWEST)
 
 
-_KEYS: Final = (
-    "@triton.autotune(…, key=[…]) of few values: sizes in buckets",
-    "Give the key few values: sizes rounded up to a few, or none (key=[]); cache_results=True keeps them on disk.",
-)
-
-
 @Rule
 def tuned_again(report: Report) -> Findings:
     """At most one finding per device, in a window of iterations in most of which kernels are timed."""
@@ -407,7 +397,7 @@ def _tuned(report: Report, device: int, own: pl.DataFrame, many: int) -> Finding
     per = say.per_iteration(report)
     sums = own.filter(~pl.col("fill")).group_by(name=pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
     name = str(sums.sort("exclusive_ns", "name").item(-1, "name")) if sums.height else ""
-    action, remedy = _HOW[COMPILED] if say.written_with(report, name) == COMPILED else _KEYS
+    action, remedy = _HOW[COMPILED if say.written_with(report, name) == COMPILED else "tuned"]
     claims = intervals.union(own.group_by("part").agg(pl.col("start").min(), pl.col("end").max()))
     told = Told("recompilation", f"Autotuned again in {many:,} of {per.all}: {{0}}", action, remedy, "kernels")
     # what is timed is not launched, and the host does nothing for it

@@ -28,7 +28,7 @@ from kanalyze.analyses.device.occupancy import (
     registers_for_one_more,
     shared_for_one_more,
 )
-from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, Told
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, Told, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
@@ -422,32 +422,23 @@ def _with_more_blocks(report: Report, top: dict[str, Any]) -> str:
     return f" With {count(many)} blocks it took {time(ns)} in this report, with these {time(here.item(0, 'dur_ns'))}."
 
 
-#: The remedy for small grids, as a sentence and in a line.
-_BLOCKS: Final = "Give it at least one block per SM, better several: more parallelism, or kernels side by side."
-_LARGER: Final = "more blocks: smaller tiles, a larger batch, or kernels side by side"
-
-#: The same for the program's own kernels, by world; and where one block does all the work.
-_OWN_BLOCKS: Final = {
-    NUMBA: ("kernel[blocks, threads] with a block for each SM at least", _BLOCKS),
-    OPENMP: (
-        "teams distribute parallel for, collapse(2) where the loop is short",
-        "Distribute the loop over teams, one for each SM at least: without teams distribute, one team runs it all.",
-    ),
-    OPENACC: (
-        "parallel loop gang vector, collapse(2) where the loop is short",
-        "Divide the loop among gangs, one for each SM at least: seq, or kernels without independent, leaves one.",
-    ),
-}
-_ALONE: Final = {
-    CUDA: (
-        "<<<(n + 255) / 256, 256>>>: a thread for each element",
-        "One block runs on one SM: launch as many as the data need, with a loop over the grid in each thread.",
-    ),
-    NUMBA: (
-        "kernel[(n + 255) // 256, 256]: a thread for each element",
-        "One block runs on one SM: launch as many as the data need; cuda.grid(1) says which element is whose.",
-    ),
-}
+#: The remedy for small grids, in a line and as a sentence: of the program's own kernels by world, also where one block
+#: does all the work.
+_BLOCKS: Final = words_of("""
+    OpenMP: teams distribute parallel for, collapse(2) where the loop is short
+      Distribute the loop over teams, one for each SM at least: without teams distribute, one team runs it all.
+    OpenACC: parallel loop gang vector, collapse(2) where the loop is short
+      Divide the loop among gangs, one for each SM at least: seq, or kernels without independent, leaves one.
+    Numba: kernel[blocks, threads] with a block for each SM at least
+    others: more blocks: smaller tiles, a larger batch, or kernels side by side
+      Give it at least one block per SM, better several: more parallelism, or kernels side by side.
+""")
+_ALONE: Final = words_of("""
+    CUDA: <<<(n + 255) / 256, 256>>>: a thread for each element
+      One block runs on one SM: launch as many as the data need, with a loop over the grid in each thread.
+    Numba: kernel[(n + 255) // 256, 256]: a thread for each element
+      One block runs on one SM: launch as many as the data need; cuda.grid(1) says which element is whose.
+""")
 
 #: Normalizations of images over each channel, which run a block per channel unless the layout is channels_last.
 _PER_CHANNEL: Final = re.compile(r"(?i)(?:batch_?norm_|\bbn_(?:fw|bw))(?!.*(?:channels_?last|nhwc))")
@@ -467,8 +458,9 @@ def _more_blocks(report: Report, name: str, *, alone: bool) -> tuple[str, str]:
             "model.to(memory_format=torch.channels_last), and the same for images."
         )
         return CHANNELS_LAST, remedy
-    words = {} if say.written_with(report, name) != CUDA else _OWN_BLOCKS | _ALONE if alone else _OWN_BLOCKS
-    return spoken(report, words, (_LARGER, _BLOCKS))
+    words = {} if say.written_with(report, name) != CUDA else _BLOCKS | _ALONE if alone else _BLOCKS
+    action, remedy = spoken(report, words, _BLOCKS["others"])
+    return action, remedy
 
 
 @Rule

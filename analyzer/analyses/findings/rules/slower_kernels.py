@@ -9,11 +9,11 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import exclusive_operations, launch_rows
 from kanalyze.analyses.device.occupancy import launch_occupancy
-from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._kernels import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, Work
-from kanalyze.analyses.host._call_kinds import JAX, PYTORCH, world
+from kanalyze.analyses.host._call_kinds import world
 from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
@@ -228,28 +228,20 @@ _TENSOR_LEFT: Final = {(8, 0): 78 / 312, (9, 0): 133.8 / 989.4}
 
 #: Kernels of products and convolutions in full float32, by family, with the words of the finding on them.
 _FLOAT32: Final = ~pl.col("tensor_core") & INPUTS.str.contains(r"^f32(?:/f32)*$")
-_NO_TF32: Final = {
-    "gemm": (
-        "matrix product",
-        (
-            ". TF32 (10 bits of mantissa; up to 8 times the rate on A100 and H100, less on others) saves at most that; "
-            "bfloat16 may save more."
-        ),
-        "Allow TF32 where its precision suffices: cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH).",
-        "float32 products without TF32: {} of kernel time",
-        "CUBLAS_TF32_TENSOR_OP_MATH",
-    ),
-    "conv": (
-        "convolution kernel",
-        (
-            ", and no convolution in TF32. PyTorch allows it by default: it was turned off, or cuDNN has no such "
-            "kernel for these (depthwise ones, few channels)."
-        ),
-        "Set torch.backends.cudnn.allow_tf32 = True where TF32's precision suffices, or use bfloat16 (autocast).",
-        "float32 convolutions without TF32: {} of kernels",
-        "torch.backends.cudnn.allow_tf32 = True",
-    ),
-}
+_NO_TF32: Final = words_of("""
+    gemm: matrix product
+      . TF32 (10 bits of mantissa; up to 8 times the rate on A100 and H100, less on others) saves at most that; bfloat16
+        may save more.
+      Allow TF32 where its precision suffices: cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH).
+      float32 products without TF32: {} of kernel time
+      CUBLAS_TF32_TENSOR_OP_MATH
+    conv: convolution kernel
+      , and no convolution in TF32. PyTorch allows it by default: it was turned off, or cuDNN has no such kernel for
+        these (depthwise ones, few channels).
+      Set torch.backends.cudnn.allow_tf32 = True where TF32's precision suffices, or use bfloat16 (autocast).
+      float32 convolutions without TF32: {} of kernels
+      torch.backends.cudnn.allow_tf32 = True
+""")
 
 #: What convolutions by transforms have besides: products of complex numbers, and kernels of cuDNN between these.
 _TRANSFORMS: Final = ((FAMILY == "gemm") & INPUTS.str.contains(r"^c64(?:/c64)*$")) | (
@@ -381,21 +373,15 @@ _CASTS: Final = (LIBRARY == "aten") & (OPERATION == "copy") & (INPUTS == "") & ~
 
 
 #: By what the program is written with: why tensors are of float64, the remedy, and what to write.
-_NARROWED: Final = {
-    PYTORCH: (
-        "NumPy's arrays are of float64 unless told otherwise, and what meets such a tensor becomes one.",
-        (
-            "Make tensors of float32 where they are made, torch.from_numpy(a).float() or dtype=torch.float32, and "
-            'allow TF32 for products, torch.set_float32_matmul_precision("high").'
-        ),
-        'x.float(), and torch.set_float32_matmul_precision("high")',
-    ),
-    JAX: (
-        "JAX computes in float32 unless 64-bit types are turned on, for all of the program.",
-        "Where float32 is exact enough, leave 64-bit types off, or make what is large of it: dtype=jnp.float32.",
-        'jax.config.update("jax_enable_x64", False), or dtype=jnp.float32',
-    ),
-}
+_NARROWED: Final = words_of("""
+    PyTorch: NumPy's arrays are of float64 unless told otherwise, and what meets such a tensor becomes one.
+      Make tensors of float32 where they are made, torch.from_numpy(a).float() or dtype=torch.float32, and allow TF32
+        for products, torch.set_float32_matmul_precision("high").
+      x.float(), and torch.set_float32_matmul_precision("high")
+    JAX: JAX computes in float32 unless 64-bit types are turned on, for all of the program.
+      Where float32 is exact enough, leave 64-bit types off, or make what is large of it: dtype=jnp.float32.
+      jax.config.update("jax_enable_x64", False), or dtype=jnp.float32
+""")
 
 
 @on_gpu.choosing(_DOUBLES, 0.03)  # sums for accuracy are in well-made programs, too

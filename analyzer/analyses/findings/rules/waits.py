@@ -11,7 +11,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import facts_of, launch_calls, operations, with_facts
 from kanalyze.analyses.device._windows import busy_spans, windows
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, told_as
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, told_as, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
@@ -203,32 +203,20 @@ def _host_copies(report: Report) -> pl.DataFrame:
 
 _PURE: Final = pl.col("scope").is_in(WAITING)  # calls that only wait
 
-#: Headline and action by the operator of PyTorch that reads, of others by how many bytes are read.
-_BY_OPERATOR: Final = {
-    **dict.fromkeys(
-        ("aten::nonzero", "aten::index", "aten::masked_select", "aten::index_put_"),
-        ("A shape that depends on data (x[mask], nonzero) stalls", "torch.where(mask, x, 0) in place of x[mask]"),
-    ),
-    "aten::is_nonzero": (
-        "A tensor as a condition (if x > 0) stalls the GPU",
-        "torch.where(x > 0, a, b) in place of if; or ask every N steps",
-    ),
-}
-_OF_NUMBERS: Final = dict.fromkeys(
-    ("aten::item", "aten::_local_scalar_dense"),
-    (
-        "A number read by the host (.item(), print) stalls the GPU",
-        "loss.detach() instead of .item(); read it every N steps",
-    ),
-)
-_OF_VALUES: Final = (
-    "A value read by the host (.item(), x[mask], if) stalls",
-    "read it every N steps; torch.where in place of masks and if",
-)
-_OF_TENSORS: Final = (
-    "Results read by the host (.cpu() and others) stall the GPU",
-    ".to('cpu', non_blocking=True) into pinned memory; read it a step later",
-)
+#: Headline and action by the operator of PyTorch that reads, or reads a number; of others by what is read.
+_BY_OPERATOR: Final = words_of("""
+    aten::nonzero, aten::index, aten::masked_select, aten::index_put_:
+        A shape that depends on data (x[mask], nonzero) stalls
+      torch.where(mask, x, 0) in place of x[mask]
+    aten::is_nonzero: A tensor as a condition (if x > 0) stalls the GPU
+      torch.where(x > 0, a, b) in place of if; or ask every N steps
+    number by aten::item, number by aten::_local_scalar_dense: A number read by the host (.item(), print) stalls the GPU
+      loss.detach() instead of .item(); read it every N steps
+    value: A value read by the host (.item(), x[mask], if) stalls
+      read it every N steps; torch.where in place of masks and if
+    tensors: Results read by the host (.cpu() and others) stall the GPU
+      .to('cpu', non_blocking=True) into pinned memory; read it a step later
+""")
 
 
 @Rule
@@ -299,7 +287,7 @@ def _read(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     if torch:
         operator = where.split(" ", maxsplit=1)[0]
         small = sizes.height and longest(sizes, "size_bytes") <= SCALAR_BYTES
-        others = _OF_NUMBERS.get(operator, _OF_VALUES) if small else _OF_TENSORS
+        others = _BY_OPERATOR.get(f"number by {operator}", _BY_OPERATOR["value"]) if small else _BY_OPERATOR["tensors"]
         headline, action = _BY_OPERATOR.get(operator, others)
         told = _READ._replace(
             headline=headline,
