@@ -121,31 +121,20 @@ class Where(TypedDict, total=False):
 
 
 class BareRun(NamedTuple):
-    """A run of a Python script without a profiler.
+    """A run of a Python script without a profiler."""
 
-    Attributes:
-        number: The number of the run, from 1.
-        rank: The rank that it is of; None for a program that is none.
-        starts_ns: When each occurrence of a recurring part began, in order, by name; on a clock of its own.
-    """
-
-    number: int
-    rank: int | None
+    number: int  # the number of the run, from 1
+    rank: int | None  # the rank that it is of; None for a program that is none
+    #: when each occurrence of a recurring part began, in order, by name; on a clock of its own
     starts_ns: dict[str, list[int]]
 
 
 class BareRuns(NamedTuple):
-    """Runs of a program without a profiler.
+    """Runs of a program without a profiler."""
 
-    Attributes:
-        programs_ns: How long each took, from start to end of the process.
-        marked: Those of which there are marks, in order.
-        damage: Why the marks cannot be read, where that is so.
-    """
-
-    programs_ns: tuple[int, ...] = ()
-    marked: tuple[BareRun, ...] = ()
-    damage: KanalyzeError | None = None
+    programs_ns: tuple[int, ...] = ()  # how long each took, from start to end of the process
+    marked: tuple[BareRun, ...] = ()  # those of which there are marks, in order
+    damage: KanalyzeError | None = None  # why the marks cannot be read, where that is so
 
 
 def _nothing() -> None:

@@ -74,40 +74,23 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table's schema: meaning of a row, columns in order, equivalent report of another tool.
+    """A table's schema: meaning of a row, columns in order, equivalent report of another tool."""
 
-    Attributes:
-        name: Name on the command line and in Python.
-        doc: Meaning of a row, one sentence.
-        columns: The columns, in the order of every frame and file.
-        equals: The equivalent report of another tool, with equal figures; empty if there is none.
-        groupings: Values of ``--by`` for this table.
-        options: Further keywords of the table's function, each an option of ``kanalyze show``.
-        when: For a variant of a table: the options that select it, such as ``--by launch-shape``.
-        together: Whether it joins reports of several tools.
-        sides: Whether it compares two sides, each of one report or more.
-        job: Whether it is of a job of several ranks, each in a report of its own or in one of all.
-        counted: Whether it is built from counters, and so from the ncu report of a capture.
-        purpose: What it answers, one clause that fits a line of the list of tables.
-        no_rows: Why there may be none, where that is not plain.
-        telling: Columns that a terminal shows first where not all fit, the most telling one first.
-        tools: The tools whose reports can have rows of it; ``capture`` for a folder of ``kanalyze collect``.
-    """
-
-    name: str
-    doc: str
-    columns: tuple[Column, ...]
-    equals: str = ""
-    groupings: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-    when: str = ""
-    together: bool = False
-    sides: bool = False
-    job: bool = False
-    counted: bool = False
-    purpose: str = ""
-    no_rows: str = ""
-    telling: tuple[str, ...] = ()
+    name: str  # name on the command line and in Python
+    doc: str  # meaning of a row, one sentence
+    columns: tuple[Column, ...]  # the columns, in the order of every frame and file
+    equals: str = ""  # the equivalent report of another tool, with equal figures; empty if there is none
+    groupings: tuple[str, ...] = ()  # values of ``--by`` for this table
+    options: tuple[str, ...] = ()  # further keywords of the table's function, each an option of ``kanalyze show``
+    when: str = ""  # for a variant of a table: the options that select it, such as ``--by launch-shape``
+    together: bool = False  # whether it joins reports of several tools
+    sides: bool = False  # whether it compares two sides, each of one report or more
+    job: bool = False  # whether it is of a job of several ranks, each in a report of its own or in one of all
+    counted: bool = False  # whether it is built from counters, and so from the ncu report of a capture
+    purpose: str = ""  # what it answers, one clause that fits a line of the list of tables
+    no_rows: str = ""  # why there may be none, where that is not plain
+    telling: tuple[str, ...] = ()  # columns that a terminal shows first where not all fit, the most telling one first
+    #: the tools whose reports can have rows of it; ``capture`` for a folder of ``kanalyze collect``
     tools: tuple[str, ...] = recorders()
 
     @property

@@ -14,41 +14,24 @@ from typing import Final, NamedTuple
 
 
 class Tool(NamedTuple):
-    """A tool, and what its reports are like.
+    """A tool, and what its reports are like."""
 
-    Attributes:
-        name: What reports and pages call it.
-        short: Its word on the command line, in names of columns and files, and in lists of tables.
-        timed: Whether it records when things ran.
-        counts: Whether it measures kernels one by one, each replayed alone: durations without time stamps.
-        alone: Kinds of events, and tables of them, that no other tool records.
-        ranked: Whether each rank writes a report of its own, with its number and its own numbers of GPUs.
-        other_clock: Whether its times begin elsewhere than with the recording: with the machine, or with Unix time.
-        mends_times: Whether its reader notes host events that end before they start.
-        every_launch: Whether it records each launch of the program, so that counts are complete.
-        one_trace: Whether calls and the GPU's work are recorded together, or neither.
-        nvtx: Whether its ranges are those of NVTX, in which NCCL says what it communicates.
-        fine_clock: Whether no two ranges of a thread start at one time; others may have whole microseconds.
-        notes_waits: Whether it has a record of each wait for a stream or an event.
-        names_memory: Whether it names the memory that each copy reads and writes.
-        warns: Whether its own warnings are among the notes on a report, with its name before them.
-    """
-
-    name: str
-    short: str
-    timed: bool = False
-    counts: bool = False
-    alone: tuple[str, ...] = ()
-    ranked: bool = False
+    name: str  # what reports and pages call it
+    short: str  # its word on the command line, in names of columns and files, and in lists of tables
+    timed: bool = False  # whether it records when things ran
+    counts: bool = False  # whether it measures kernels one by one, each replayed alone: durations without time stamps
+    alone: tuple[str, ...] = ()  # kinds of events, and tables of them, that no other tool records
+    ranked: bool = False  # whether each rank writes a report of its own, with its number and its own numbers of GPUs
+    #: whether its times begin elsewhere than with the recording: with the machine, or with Unix time
     other_clock: bool = False
-    mends_times: bool = False
-    every_launch: bool = False
-    one_trace: bool = False
-    nvtx: bool = False
-    fine_clock: bool = False
-    notes_waits: bool = False
-    names_memory: bool = False
-    warns: bool = False
+    mends_times: bool = False  # whether its reader notes host events that end before they start
+    every_launch: bool = False  # whether it records each launch of the program, so that counts are complete
+    one_trace: bool = False  # whether calls and the GPU's work are recorded together, or neither
+    nvtx: bool = False  # whether its ranges are those of NVTX, in which NCCL says what it communicates
+    fine_clock: bool = False  # whether no two ranges of a thread start at one time; others may have whole microseconds
+    notes_waits: bool = False  # whether it has a record of each wait for a stream or an event
+    names_memory: bool = False  # whether it names the memory that each copy reads and writes
+    warns: bool = False  # whether its own warnings are among the notes on a report, with its name before them
 
 
 _SAMPLED: Final = ("cpu_samples", "python_samples", "call_stacks", "stack_frames", "scheduling", "network_metrics")
@@ -219,17 +202,11 @@ SIDES: Final = tuple(_OTHER)
 
 
 class Turn(NamedTuple):
-    """The place of a run among the runs of an interleaved collection.
+    """The place of a run among the runs of an interleaved collection."""
 
-    Attributes:
-        collection: Identifies the collection.
-        side: ``base`` or ``new``.
-        number: The place, from 1; turns 1 and 2 are the first pair, 3 and 4 the second.
-    """
-
-    collection: str
-    side: str
-    number: int
+    collection: str  # identifies the collection
+    side: str  # ``base`` or ``new``
+    number: int  # the place, from 1; turns 1 and 2 are the first pair, 3 and 4 the second
 
     @property
     def pair(self) -> tuple[str, int]:

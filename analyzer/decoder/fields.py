@@ -27,22 +27,15 @@ _MANGLED: Final = r"L[a-z]n?(\d{1,9})E|D[FB]\d{1,4}[_bx]|S\d*_|T\d*_|(\d{1,4})(?
 
 
 class Spelled(NamedTuple):
-    """A parsed kernel name.
+    """A parsed kernel name."""
 
-    Attributes:
-        text: The whole name, normalised: without casts, anonymous namespaces and surrounding space. For a mangled name
-            its words, separated by spaces.
-        function: The qualified name of the function, such as at::native::reduce_kernel.
-        word: The last component of that.
-        args: The template arguments, as text.
-        mangled: Whether the name was mangled; then the arguments are only the words in it, in order.
-    """
-
+    #: the whole name, normalised: without casts, anonymous namespaces and surrounding space. For a mangled name its
+    #: words, separated by spaces
     text: str
-    function: str
-    word: str
-    args: tuple[str, ...]
-    mangled: bool = False
+    function: str  # the qualified name of the function, such as at::native::reduce_kernel
+    word: str  # the last component of that
+    args: tuple[str, ...]  # the template arguments, as text
+    mangled: bool = False  # whether the name was mangled; then the arguments are only the words in it, in order
 
     def arg(self, number: int) -> str:
         """Template argument by index, as text; empty if absent. Of a mangled name only the first one, if numeric."""
@@ -174,71 +167,41 @@ OTHER: Final = "other"
 
 
 class KernelName(NamedTuple):
-    """A decoded kernel name; fields that the name does not reveal are None or empty.
+    """A decoded kernel name; fields that the name does not reveal are None or empty."""
 
-    Attributes:
-        function: The function's qualified name, without parameters and template arguments.
-        family: What it does, such as gemm, of those in docs/subjects.md; ``other`` if the name does not reveal it.
-        library: The library, such as cublas, cutlass, cudnn, nccl, aten, inductor.
-        operation: What it computes, such as pow, sum, allreduce, fprop.
-        kind: Inductor's kind of kernel: pointwise, reduction, persistent_reduction, template, foreach, split_scan.
-        direction: ``forward`` or ``backward``.
-        fused: The fused operators, in the order of the name.
-        ordinal: Inductor's kernel number.
-        functor: The class or function applied to each element.
-        arch: The target architecture, such as sm80, or ampere if the name has only that.
-        input_types: Types of the inputs in order, such as f32, tf32, bf16, e4m3; of a GEMM the types of A and B.
-        output_type: Type of the output.
-        accumulator_type: Type in which it computes.
-        scale_type: Type of the scale factors alpha and beta.
-        layout: Layout of the inputs, such as tn (A transposed, B not, as in BLAS) or nhwc.
-        output_layout: Layout of the output.
-        tile: Output elements per block, m and n, then k if in the name.
-        stages: Pipeline stages of the main loop.
-        warps: Layout or number of the warps of a block.
-        warpgroups: Layout or number of its warpgroups (four warps each).
-        cluster: Blocks per cluster.
-        instruction: Shape m, n, k of the tensor-core instruction.
-        alignment: Alignment of the operands, in elements.
-        vector: Elements loaded at once per thread.
-        split_k: True if the sum over k is split across blocks.
-        tensor_core: Whether it uses tensor cores.
-        algorithm: Algorithm of a collective, such as ring or tree; of a convolution, such as winograd.
-        protocol: Protocol of a collective, such as ll, ll128, simple.
-        head_dim: Head dimension, of attention.
-        causal: Whether attention is causal.
-    """
-
-    function: str = ""
+    function: str = ""  # the function's qualified name, without parameters and template arguments
+    #: what it does, such as gemm, of those in docs/subjects.md; ``other`` if the name does not reveal it
     family: str = OTHER
-    library: str | None = None
-    operation: str | None = None
+    library: str | None = None  # the library, such as cublas, cutlass, cudnn, nccl, aten, inductor
+    operation: str | None = None  # what it computes, such as pow, sum, allreduce, fprop
+    #: Inductor's kind of kernel: pointwise, reduction, persistent_reduction, template, foreach, split_scan
     kind: str | None = None
-    direction: str | None = None
-    fused: tuple[str, ...] = ()
-    ordinal: int | None = None
-    functor: str | None = None
-    arch: str | None = None
+    direction: str | None = None  # ``forward`` or ``backward``
+    fused: tuple[str, ...] = ()  # the fused operators, in the order of the name
+    ordinal: int | None = None  # Inductor's kernel number
+    functor: str | None = None  # the class or function applied to each element
+    arch: str | None = None  # the target architecture, such as sm80, or ampere if the name has only that
+    #: types of the inputs in order, such as f32, tf32, bf16, e4m3; of a GEMM the types of A and B
     input_types: tuple[str, ...] = ()
-    output_type: str | None = None
-    accumulator_type: str | None = None
-    scale_type: str | None = None
-    layout: str | None = None
-    output_layout: str | None = None
-    tile: tuple[int, ...] = ()
-    stages: int | None = None
-    warps: tuple[int, ...] = ()
-    warpgroups: tuple[int, ...] = ()
-    cluster: tuple[int, ...] = ()
-    instruction: tuple[int, ...] = ()
-    alignment: int | None = None
-    vector: int | None = None
-    split_k: bool | None = None
-    tensor_core: bool | None = None
-    algorithm: str | None = None
-    protocol: str | None = None
-    head_dim: int | None = None
-    causal: bool | None = None
+    output_type: str | None = None  # type of the output
+    accumulator_type: str | None = None  # type in which it computes
+    scale_type: str | None = None  # type of the scale factors alpha and beta
+    layout: str | None = None  # layout of the inputs, such as tn (A transposed, B not, as in BLAS) or nhwc
+    output_layout: str | None = None  # layout of the output
+    tile: tuple[int, ...] = ()  # output elements per block, m and n, then k if in the name
+    stages: int | None = None  # pipeline stages of the main loop
+    warps: tuple[int, ...] = ()  # layout or number of the warps of a block
+    warpgroups: tuple[int, ...] = ()  # layout or number of its warpgroups (four warps each)
+    cluster: tuple[int, ...] = ()  # blocks per cluster
+    instruction: tuple[int, ...] = ()  # shape m, n, k of the tensor-core instruction
+    alignment: int | None = None  # alignment of the operands, in elements
+    vector: int | None = None  # elements loaded at once per thread
+    split_k: bool | None = None  # true if the sum over k is split across blocks
+    tensor_core: bool | None = None  # whether it uses tensor cores
+    algorithm: str | None = None  # algorithm of a collective, such as ring or tree; of a convolution, such as winograd
+    protocol: str | None = None  # protocol of a collective, such as ll, ll128, simple
+    head_dim: int | None = None  # head dimension, of attention
+    causal: bool | None = None  # whether attention is causal
 
     @property
     def dtype(self) -> str | None:

@@ -48,22 +48,14 @@ def several_tools(path: Path) -> bool:
 
 
 class Run(NamedTuple):
-    """A report of one run of a program, unopened.
+    """A report of one run of a program, unopened."""
 
-    Attributes:
-        tool: ``nsys``, :data:`SAMPLES`, ``torch`` or ``ncu``; empty where no reader opens the file.
-        file: The file or folder that is read.
-        opened: Opens the report; raises as :func:`kanalyze.readers.read` does.
-        common: What reports of one run have in common: a path, that of a report alone is its own.
-        turn: The place in an interleaved collection.
-        number: The number among the runs under that tool, from 1; traces of the ranks or cycles of one run share it.
-    """
-
-    tool: str
-    file: Path
-    opened: Callable[[], Report]
-    common: Path
-    turn: Turn | None = None
+    tool: str  # ``nsys``, :data:`SAMPLES`, ``torch`` or ``ncu``; empty where no reader opens the file
+    file: Path  # the file or folder that is read
+    opened: Callable[[], Report]  # opens the report; raises as :func:`kanalyze.readers.read` does
+    common: Path  # what reports of one run have in common: a path, that of a report alone is its own
+    turn: Turn | None = None  # the place in an interleaved collection
+    #: the number among the runs under that tool, from 1; traces of the ranks or cycles of one run share it
     number: int = 1
 
     @property

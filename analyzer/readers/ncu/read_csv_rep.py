@@ -330,19 +330,13 @@ _STARTS: Final = {"on": True, "yes": True, "1": True, "off": False, "no": False,
 
 
 class Selection(NamedTuple):
-    """The launches selected by one ncu run.
+    """The launches selected by one ncu run."""
 
-    Attributes:
-        numbers: The launch numbers, counted from 1 per function; None for the first launches.
-        skip: How many launches are skipped before the first ones; if any, the launches are of one function.
-        from_call: Whether launches are counted from the call of cudaProfilerStart on, not from program start.
-        symbols: Mangled names of the functions that pass the filter; empty if unknown.
-    """
-
-    numbers: tuple[int, ...] | None
-    skip: int = 0
+    numbers: tuple[int, ...] | None  # the launch numbers, counted from 1 per function; None for the first launches
+    skip: int = 0  # how many launches are skipped before the first ones; if any, the launches are of one function
+    #: whether launches are counted from the call of cudaProfilerStart on, not from program start
     from_call: bool = False
-    symbols: tuple[str, ...] = ()
+    symbols: tuple[str, ...] = ()  # mangled names of the functions that pass the filter; empty if unknown
 
     def numbers_of(self, names: Sequence[str | None]) -> list[int | None]:
         """The launch number (from 1, per function) of each profiled kernel; None where the report contradicts this."""

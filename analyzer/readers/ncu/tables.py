@@ -90,24 +90,17 @@ _ATTRIBUTES: Final = (
 
 @dataclass(frozen=True)
 class Measured:
-    """Content that a reader extracted from a report.
+    """Content that a reader extracted from a report."""
 
-    Attributes:
-        launches: A row per kernel, :data:`LAUNCHES`, in the order of the report; event_id counts them.
-        metrics: :data:`kanalyze.counter_model.METRICS`.
-        rules: :data:`kanalyze.counter_model.RULE_RESULTS`.
-        notes: Health notes, rows of :data:`kanalyze.model.NOTES`.
-        instructions: Reads :data:`kanalyze.counter_model.INSTRUCTIONS` on demand, as it is the slowest part.
-        files: Reads :data:`kanalyze.counter_model.SOURCE_FILES` on demand.
-        numbers: :data:`kanalyze.counter_model.LAUNCH_NUMBERS`; empty if unknown.
-    """
-
-    launches: pl.DataFrame
-    metrics: pl.DataFrame
-    rules: pl.DataFrame
-    notes: Sequence[Note] = field(default=())
+    launches: pl.DataFrame  # A row per kernel, :data:`LAUNCHES`, in the order of the report; event_id counts them
+    metrics: pl.DataFrame  # :data:`kanalyze.counter_model.METRICS`
+    rules: pl.DataFrame  # :data:`kanalyze.counter_model.RULE_RESULTS`
+    notes: Sequence[Note] = field(default=())  # health notes, rows of :data:`kanalyze.model.NOTES`
+    #: reads :data:`kanalyze.counter_model.INSTRUCTIONS` on demand, as it is the slowest part
     instructions: Callable[[], pl.DataFrame] = INSTRUCTIONS.empty
+    #: reads :data:`kanalyze.counter_model.SOURCE_FILES` on demand
     files: Callable[[], pl.DataFrame] = SOURCE_FILES.empty
+    #: :data:`kanalyze.counter_model.LAUNCH_NUMBERS`; empty if unknown
     numbers: pl.DataFrame = field(default_factory=LAUNCH_NUMBERS.empty)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +21,7 @@ from kanalyze.errors import UnknownFormatError
 from kanalyze.files import Payload
 from kanalyze.readers.nsys import tables as nsys
 from kanalyze.readers.nsys.samples import Samples, gpu_metrics, network_metrics
-from kanalyze.readers.nsys.tables import DETAILS, Details, Labels, Machine, Seen, notes, streams
+from kanalyze.readers.nsys.tables import DETAILS, Labels, Machine, Seen, notes, streams
 from kanalyze.readers.storage.table_files import FORMS, SqliteFile, TableFolder, tables_in
 from kanalyze.reduction.tables import is_reduction
 from kanalyze.report import Meta, Report
@@ -357,21 +357,20 @@ class NsysTables:
         return SYMBOLS.select(named.drop_nulls().unique()).sort(*SYMBOLS.schema)
 
     def _side_table(self, table: Table) -> pl.DataFrame:
-        present = (part for part in DETAILS[table.name] if part.source in self._database.tables)
-        return pl.concat([self._details(table, part) for part in present] or [table.empty()])
+        found = [table.empty()]
+        for part in (part for part in DETAILS[table.name] if part.source in self._database.tables):
+            labels = {name: self._labels.namer(named) for name, named in part.labels.items()}
+            made = [made.cast(table.schema[name]).alias(name) for name, made in part.columns.items()]
+            try:
+                frame = self._database.integers(part.source, part.wanted, partial(_detailed, made=made, labels=labels))
+            except pl.exceptions.PolarsError as error:
+                raise self._database.damaged(part.source, "a number is out of all bounds") from error
+            found.append(self._numbered(table, part.source, frame))
+        return pl.concat(found)
 
-    def _details(self, table: Table, part: Details) -> pl.DataFrame:
-        labels = {name: self._labels.namer(named) for name, named in part.labels.items()}
-        made = [made.cast(table.schema[name]).alias(name) for name, made in part.columns.items()]
 
-        def transform(raw: pl.DataFrame) -> pl.DataFrame:
-            return raw.with_columns(namer(raw).alias(name) for name, namer in labels.items()).select(*made, *labels)
-
-        try:
-            frame = self._database.integers(part.source, part.wanted, transform)
-        except pl.exceptions.PolarsError as error:
-            raise self._database.damaged(part.source, "a number is out of all bounds") from error
-        return self._numbered(table, part.source, frame)
+def _detailed(raw: pl.DataFrame, made: Sequence[pl.Expr], labels: Mapping[str, nsys.Namer]) -> pl.DataFrame:
+    return raw.with_columns(namer(raw).alias(name) for name, namer in labels.items()).select(*made, *labels)
 
 
 def _kind(kind: str) -> pl.Expr:
@@ -399,12 +398,15 @@ _LARGEST: Final = (1 << 63) - 1
 def communicator_calls(database: TableFile, first_id: int, undecoded: dict[str, int]) -> pl.DataFrame:
     """The calls of NCCL with a payload: :data:`kanalyze.model.COMMUNICATOR_CALLS`.
 
-    Args:
-        database: The export.
-        first_id: The event id of the first row of NVTX_EVENTS.
-        undecoded: Takes how many payloads cannot be decoded.
+    `first_id` is the event id of the first row of NVTX_EVENTS; `undecoded` takes how many payloads cannot be decoded.
     """
-    schemas = _schemas(database)
+    wanted = {"schemaId": pl.Int64, "type": pl.Int64, "name": pl.String, "offset": pl.Int64}
+    every: dict[int, dict[str, tuple[str, int]]] = {}  # of each schema the format and offset by column
+    for schema, _, name, offset in database.frame("NVTX_PAYLOAD_SCHEMA_ENTRIES", wanted).iter_rows():
+        if schema is not None and name in _FIELDS:
+            column, packed = _FIELDS[name]
+            every.setdefault(schema, {})[column] = packed, offset or 0
+    schemas = {schema: fields for schema, fields in every.items() if "communicator" in fields}
     if not schemas or "binaryData" not in database.columns(nsys.RANGES):
         return model.COMMUNICATOR_CALLS.empty()
     blobs = database.frame(nsys.RANGES, {"binaryData": pl.Object}).get_column("binaryData").to_list()
@@ -412,17 +414,6 @@ def communicator_calls(database: TableFile, first_id: int, undecoded: dict[str, 
     rows = [{"event_id": first_id + at, **found} for at, found in enumerate(made) if found]
     undecoded["payloads of ranges that cannot be decoded"] = made.count(None)
     return pl.DataFrame(rows, schema=model.COMMUNICATOR_CALLS.schema)
-
-
-def _schemas(database: TableFile) -> dict[int, dict[str, tuple[str, int]]]:
-    """The fields of each schema that has a communicator: format and offset by column."""
-    wanted = {"schemaId": pl.Int64, "type": pl.Int64, "name": pl.String, "offset": pl.Int64}
-    found: dict[int, dict[str, tuple[str, int]]] = {}
-    for schema, _, name, offset in database.frame("NVTX_PAYLOAD_SCHEMA_ENTRIES", wanted).iter_rows():
-        if schema is not None and name in _FIELDS:
-            column, packed = _FIELDS[name]
-            found.setdefault(schema, {})[column] = packed, offset or 0
-    return {schema: fields for schema, fields in found.items() if "communicator" in fields}
 
 
 def _fields(blob: object, schemas: dict[int, dict[str, tuple[str, int]]]) -> dict[str, Any] | None:

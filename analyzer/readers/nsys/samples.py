@@ -300,29 +300,19 @@ def _of_generic_events(database: TableFile, undecoded: dict[str, int]) -> tuple[
     numbers: dict[str, int] = {}
     rows, lost = [], 0
     for time, kind, text in database.frame(_GENERIC, columns).drop_nulls().iter_rows():
-        told = _counters(text)
-        lost += told is None
-        for name, value in (told or {}).items():
-            rows.append((time, kind, numbers.setdefault(name, len(numbers)), value))
+        try:
+            told = json.loads(text)
+        except ValueError:
+            lost += 1
+            continue
+        for name, value in told.items() if isinstance(told, dict) else ():
+            whole = isinstance(value, str) and value.removeprefix("-").isdecimal()  # texts of whole numbers are such
+            if (whole or type(value) is int) and name.lower() not in ("timestamp", "rawtimestamp"):
+                rows.append((time, kind, numbers.setdefault(name, len(numbers)), int(value)))
     undecoded["samples of counters that cannot be decoded"] = lost
     raw = pl.DataFrame(rows, schema=dict.fromkeys(("timestamp", *_KEYS, "value"), pl.Int64), orient="row")
     named = pl.DataFrame([*numbers.items()], schema={"metricName": pl.String, "metricId": pl.Int64}, orient="row")
     return _runs(raw), raw.select(_KEYS).unique().join(named, on="metricId")
-
-
-def _counters(text: str) -> dict[str, int] | None:
-    """The counters of one event: values that are numbers, or texts of whole numbers; None where it is no JSON."""
-    try:
-        told = json.loads(text)
-    except ValueError:
-        return None
-    found = {}
-    for name, value in told.items() if isinstance(told, dict) else ():
-        if isinstance(value, str) and value.removeprefix("-").isdecimal():
-            value = int(value)  # noqa: PLW2901 - the number that the text is
-        if isinstance(value, int) and not isinstance(value, bool) and name.lower() not in ("timestamp", "rawtimestamp"):
-            found[name] = value
-    return found
 
 
 #: Tables of network counters, and the source that each is.

@@ -212,17 +212,11 @@ _OF_GRAPH: Final = {"graph_exec_id": graph_of_node("graphNodeId"), "graph_node_i
 
 
 class Details(NamedTuple):
-    """Mapping of one nsys table to a side table.
+    """Mapping of one nsys table to a side table."""
 
-    Attributes:
-        source: nsys' table.
-        columns: Each column as an expression over that table's integer columns.
-        labels: Columns of text: the integer column and the table that spells it out.
-    """
-
-    source: str
-    columns: Mapping[str, pl.Expr]
-    labels: Mapping[str, Named] = {}
+    source: str  # nsys' table
+    columns: Mapping[str, pl.Expr]  # each column as an expression over that table's integer columns
+    labels: Mapping[str, Named] = {}  # columns of text: the integer column and the table that spells it out
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -496,17 +490,11 @@ _FEW_ROWS: Final = 1 << 16
 
 
 class Seen(NamedTuple):
-    """What reading tables showed of them.
+    """What reading tables showed of them."""
 
-    Args:
-        endless: Numbers of rows without an end, by table.
-        failed: Calls that returned an error: correlationId and pid.
-        undecoded: Numbers of payloads that cannot be decoded, by what they are.
-    """
-
-    endless: dict[str, int]
-    failed: list[pl.DataFrame]
-    undecoded: dict[str, int]
+    endless: dict[str, int]  # numbers of rows without an end, by table
+    failed: list[pl.DataFrame]  # calls that returned an error: correlationId and pid
+    undecoded: dict[str, int]  # numbers of payloads that cannot be decoded, by what they are
 
 
 def notes(database: TableFile, seen: Seen, *, of_read: bool = False) -> pl.DataFrame:

@@ -53,21 +53,18 @@ Arrow = tuple[Any, int, int, int, int]
 
 @dataclass
 class Columns:
-    """Columns decoded from one piece of a trace.
+    """Columns decoded from one piece of a trace."""
 
-    Attributes:
-        blocks: For each kind of event (:data:`.events.KINDS`) its columns: numbers as int64
-            (:data:`~.events.MISSING` where absent), times as µs in float64 or as ns in int64, texts as codes.
-        counts: Counters by name: events that no table holds, repairs; ``entries`` is the length of the list.
-        collectives: For each collective the kind of event, its index in that block, and its fields.
-        arrows: Ends of arrows, of a piece whose calls or device events have no correlation ids.
-        names: Names of processes and threads: process id, thread id or None, name.
-    """
-
+    #: for each kind of event (:data:`.events.KINDS`) its columns: numbers as int64 (:data:`~.events.MISSING` where
+    #: absent), times as µs in float64 or as ns in int64, texts as codes
     blocks: dict[str, Block] = field(default_factory=dict)
+    #: counters by name: events that no table holds, repairs; ``entries`` is the length of the list
     counts: Counter[str] = field(default_factory=Counter)
+    #: for each collective the kind of event, its index in that block, and its fields
     collectives: list[tuple[str, int, dict[str, Any]]] = field(default_factory=list)
+    #: ends of arrows, of a piece whose calls or device events have no correlation ids
     arrows: list[Arrow] = field(default_factory=list)
+    #: names of processes and threads: process id, thread id or None, name
     names: list[tuple[int, int | None, str]] = field(default_factory=list)
 
     @property

@@ -52,24 +52,18 @@ _COLLECTIVE: Final = {
 
 @dataclass
 class Frames:
-    """All frames of a trace.
+    """All frames of a trace."""
 
-    Attributes:
-        events: By the name of a kind (:data:`kanalyze.readers.torch.events.KINDS`) its events, sorted by `start_ns`;
-            columns: start_ns, dur_ns, pid, tid, name, and the arguments of the kind.
-        collectives: Kind, row in that frame, and fields of each collective.
-        properties: The trace's own properties.
-        names: Names of processes and threads: (process id, thread id or None, name).
-        counts: Counters by name: events that no frame holds, repairs.
-        damage: Problems of the text as a whole, a sentence each.
-    """
-
+    #: by the name of a kind (:data:`kanalyze.readers.torch.events.KINDS`) its events, sorted by `start_ns`; columns:
+    #: start_ns, dur_ns, pid, tid, name, and the arguments of the kind
     events: dict[str, pl.DataFrame] = field(default_factory=dict)
+    #: kind, row in that frame, and fields of each collective
     collectives: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=_COLLECTIVE))
-    properties: dict[str, Any] = field(default_factory=dict)
+    properties: dict[str, Any] = field(default_factory=dict)  # the trace's own properties
+    #: names of processes and threads: (process id, thread id or None, name)
     names: list[tuple[int, int | None, str]] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)
-    damage: list[str] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)  # counters by name: events that no frame holds, repairs
+    damage: list[str] = field(default_factory=list)  # problems of the text as a whole, a sentence each
 
     def frame(self, kind: str) -> pl.DataFrame:
         """The events of one kind: without rows, but with all columns, where there are none."""

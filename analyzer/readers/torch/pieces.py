@@ -306,17 +306,11 @@ _ENDS: Final = 3
 
 
 class Part(NamedTuple):
-    """Decoding result of one piece.
+    """Decoding result of one piece."""
 
-    Attributes:
-        columns: The columns; None if the piece could not be decoded.
-        texts: The interned texts by code; grows while the trace is read.
-        piece: The undecodable piece, or one without any event, which a repair may need; else empty.
-    """
-
-    columns: Columns | None
-    texts: list[str]
-    piece: bytes = b""
+    columns: Columns | None  # the columns; None if the piece could not be decoded
+    texts: list[str]  # the interned texts by code; grows while the trace is read
+    piece: bytes = b""  # the undecodable piece, or one without any event, which a repair may need; else empty
 
     @classmethod
     def of(cls, columns: Columns | None, texts: list[str], piece: bytes) -> Part:
