@@ -158,15 +158,14 @@ def _args(name: str, fields: Iterable[tuple[str, str, bool]]) -> Any:  # noqa: A
     return msgspec.defstruct(name, declared, gc=False)
 
 
+def _args_of(kind: str) -> Any:  # noqa: ANN401 - as above
+    """The type of the arguments of a kind, with the marker of collectives where it is linked to operators."""
+    keys = KINDS[kind] | (_MARK if "external_id" in KINDS[kind] else {})
+    return _args(kind, ((own, key, own in KEPT) for own, key in keys.items()))
+
+
 #: The type of the arguments of each kind that has some, and arguments without any value.
-ARGS: Final[dict[str, Any]] = {
-    kind: _args(
-        kind,
-        ((own, key, own in KEPT) for own, key in (keys | _MARK if keys.items() >= _LINKED.items() else keys).items()),
-    )
-    for kind, keys in KINDS.items()
-    if keys
-}
+ARGS: Final[dict[str, Any]] = {kind: _args_of(kind) for kind, keys in KINDS.items() if keys}
 NO_ARGS: Final = {kind: args() for kind, args in ARGS.items()}
 
 _KEPT_KEYS: Final = {key for keys in KINDS.values() for own, key in keys.items() if own in KEPT} | {"Input dims"}
@@ -178,35 +177,29 @@ AnyArgs: Final = _args("AnyArgs", ((attribute(key), key, key in _KEPT_KEYS) for 
 NO_ARGS_OF_ANY: Final = AnyArgs()
 
 
-def _event(name: str, times: Any, absent: Any, **options: Any) -> Any:  # noqa: ANN401 - as above
-    """The type of events of a kind, with times of a type, of which a length may be `absent`."""
-    start, number_of = (
-        ("ts", times, None if times is not Raw else NOTHING),
-        ((one, Any, MISSING) for one in ("pid", "tid")),
-    )
-    others = (
-        [("ph", Any, None), ("id", Any, MISSING)]
-        if name in (*LINKS, FLOW)
-        else [("dur", times, absent), ("name", Any, "")]
-    )
-    args = [("args", ARGS[name] | None, None)] if name in ARGS else []
-    return msgspec.defstruct(name, [start, *number_of, *others, *args], gc=False, **options)
+def _event(kind: str, times: Any, **options: Any) -> Any:  # noqa: ANN401 - as above
+    """The type of events of a kind, with times of a type."""
+    start, end = (NOTHING, NOTHING) if times is Raw else (None, NO_TIME)
+    fields: list[tuple[str, Any, Any]] = [("ts", times, start), ("pid", Any, MISSING), ("tid", Any, MISSING)]
+    if kind in (*LINKS, FLOW):
+        fields += [("ph", Any, None), ("id", Any, MISSING)]
+    else:
+        fields += [("dur", times, end), ("name", Any, "")]
+    if kind in ARGS:
+        fields.append(("args", ARGS[kind] | None, None))
+    return msgspec.defstruct(kind, fields, gc=False, **options)
 
 
-def _types(times: Any, absent: object) -> dict[Any, str]:  # noqa: ANN401 - as above
+def _types(times: Any) -> dict[Any, str]:  # noqa: ANN401 - as above
     """A type for each category, by which it is told: with its kind."""
-    return {
-        _event(kind, times, absent, tag=category, tag_field="cat"): kind
-        for kind, words in _CATEGORIES.items()
-        for category in words.split()
-    }
+    return {_event(kind, times, tag=category, tag_field="cat"): kind for category, kind in KIND_OF.items()}
 
 
 #: Kinds by types of events with times as numbers, and with times as text, where a float does not hold them.
-OF_NUMBERS: Final = _types(int | float | str | None, NO_TIME)
-OF_TEXTS: Final = _types(Raw, NOTHING)
+OF_NUMBERS: Final = _types(int | float | str | None)
+OF_TEXTS: Final = _types(Raw)
 #: A type of events by kind.
-TYPE_OF: Final = {kind: one for one, kind in OF_TEXTS.items()} | {"Counter": _event("Counter", Raw, NOTHING)}
+TYPE_OF: Final = {kind: one for one, kind in OF_TEXTS.items()} | {"Counter": _event("Counter", Raw)}
 MEANT: Final = {**OF_NUMBERS, **OF_TEXTS, TYPE_OF["Counter"]: "Counter"}
 #: An event of any kind or none, and an entry of the list of events.
 AnyEvent: Final[Any] = msgspec.defstruct(

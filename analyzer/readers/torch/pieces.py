@@ -113,17 +113,7 @@ _BLANKS: Final = 1 << 16
 
 
 class TraceText:
-    """The text of a trace, compressed or not, read once from its beginning to its end.
-
-    Attributes:
-        path: The file.
-        compressed: Whether it is compressed by gzip.
-        bare: Whether the file is only a list.
-        tail: The text after the assumed end of the list; None if no end was found. It may be the end of another list if
-            the last piece was not cut between two events.
-        properties: The trace's own properties, such as deviceProperties, complete after the last piece.
-        damage: Problems of the text as a whole, a sentence each.
-    """
+    """The text of a trace, compressed or not, read once from its beginning to its end."""
 
     def __init__(self, path: Path) -> None:
         """Find the events in the file at `path`.
@@ -132,9 +122,12 @@ class TraceText:
             UnknownFormatError: It holds no trace, or no text at all.
         """
         self.path = path
-        self.bare, self.tail = False, cast("bytes | None", None)
-        self.properties: dict[str, Any] = {}
-        self.damage: list[str] = []
+        self.bare = False  # whether the file is only a list
+        #: The text after the assumed end of the list; None if no end was found. It may be the end of another list if
+        #: the last piece was not cut between two events.
+        self.tail = cast("bytes | None", None)
+        self.properties: dict[str, Any] = {}  # the trace's own, such as deviceProperties, complete after the last piece
+        self.damage: list[str] = []  # problems of the text as a whole, a sentence each
         with open_regular(path) as file:
             self.compressed = file.read(len(GZIP)) == GZIP
         self._bytes, self._bytes_read = max(1, path.stat().st_size), 0
@@ -435,13 +428,7 @@ def decoded(text: TraceText, progress: Progress) -> list[Part]:
 
 
 class Worker:
-    """A process that decodes pieces, one at a time.
-
-    Attributes:
-        process: The process.
-        texts: The texts that it has interned so far, by code.
-        answered: Whether it has decoded a piece.
-    """
+    """A process that decodes pieces, one at a time."""
 
     def __init__(self) -> None:
         """Start the process.
@@ -460,8 +447,8 @@ class Worker:
         self.process = subprocess.Popen(  # noqa: S603 - ourselves
             command, stdin=PIPE, stdout=PIPE, stderr=subprocess.DEVNULL, env=os.environ | _KEEPING, pipesize=_PIPE_BYTES
         )
-        self.texts: list[str] = []
-        self.answered = False
+        self.texts: list[str] = []  # that it has interned so far, by code
+        self.answered = False  # whether it has decoded a piece
 
     def answer(self, piece: bytes) -> bytes | None:
         """Have a piece decoded: its columns, pickled; None if the process has exited."""

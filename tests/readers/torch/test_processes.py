@@ -14,7 +14,6 @@ import pytest
 import kanalyze
 from kanalyze.errors import DecoderEndedError
 from kanalyze.readers.torch import pieces as trace_pool
-from kanalyze.readers.torch import pieces as trace_text
 from kanalyze.readers.torch.pieces import TraceText, decoded
 from support.made_traces import trace, written_to, x
 
@@ -28,7 +27,7 @@ def pooled(monkeypatch):
     monkeypatch.setattr(trace_pool, "SMALL_PLAIN_BYTES", 0)
     monkeypatch.setattr(trace_pool, "SMALL_GZIP_BYTES", 0)
     monkeypatch.setattr(trace_pool, "processors", partial(int, 2))
-    monkeypatch.setattr(trace_text, "PIECE_BYTES", 2000)
+    monkeypatch.setattr(trace_pool, "PIECE_BYTES", 2000)
 
 
 def names_of(parts):
@@ -60,7 +59,7 @@ def test_columns_come_back_in_the_order_of_the_file_but_for_broken_ones(tmp_path
 def test_progress_is_told_where_it_takes_long(tmp_path, monkeypatch):
     monkeypatch.setattr(trace_pool, "_PATIENCE_S", 0)
     monkeypatch.setattr(trace_pool, "_AHEAD", 8)
-    monkeypatch.setattr(trace_text, "_READ_BYTES", 2000)
+    monkeypatch.setattr(trace_pool, "_READ_BYTES", 2000)
     path, told = written_to(tmp_path, trace(EVENTS)), []
     decoded(TraceText(path), lambda what, share: told.append((what, share)))
     assert {what for what, _ in told} == {f"reading {path.name}"}
@@ -138,13 +137,9 @@ SCRIPT = """
 import sys
 from functools import partial
 from pathlib import Path
-from kanalyze.readers.torch import pieces as trace_pool
-from kanalyze.readers.torch import pieces as trace_text
-from kanalyze.readers.torch.pieces import TraceText
-trace_pool.SMALL_PLAIN_BYTES = 0
-trace_pool.processors = partial(int, 2)
-trace_text.PIECE_BYTES = 2000
-print(len(trace_pool.decoded(TraceText(Path(sys.argv[1])), lambda *_: None)))
+from kanalyze.readers.torch import pieces
+pieces.SMALL_PLAIN_BYTES, pieces.PIECE_BYTES, pieces.processors = 0, 2000, partial(int, 2)
+print(len(pieces.decoded(pieces.TraceText(Path(sys.argv[1])), lambda *_: None)))
 """
 
 
@@ -182,7 +177,7 @@ def test_a_process_lets_the_user_interrupt_only_the_one_that_started_it():
 
 
 def test_a_piece_without_events_is_kept_until_it_is_known_what_it_is():
-    columns = trace_text.Decoder().columns
+    columns = trace_pool.Decoder().columns
     assert columns(b"").hollow
     assert columns(b'{"a": 1}, {"ph": "X"}').hollow
     assert not columns(b'{"ph": "M", "name": "process_name"}').hollow
