@@ -6,15 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.readers.ncu.csv import (
-    COMMA,
-    POINT,
-    AmbiguousError,
-    base_unit,
-    missing,
-    numbers,
-    separators,
-)
+from kanalyze.readers.ncu.csv import COMMA, POINT, AmbiguousError, base_unit, missing, numbers, separators
 from kanalyze.readers.ncu.read_csv_rep import names_of_sources, with_whole_names
 from support.command import SAMPLES
 
