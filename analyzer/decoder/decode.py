@@ -53,6 +53,12 @@ HINTS: Final = listed("hints of communication")
 _OLD: Final = (
     r"nccl(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)(Ring|Tree|CollNet)?(LL128|LL|Simple)?Kernel"
 )
+#: What words of NCCL's names tell.
+_NCCL: Final = {
+    "functor": r"_(sum|prod|max|min|premulsum|sumpostdiv|minmax)(?=_)",
+    "protocol": r"_(ll|ll128|simple)(?=_)",
+    "algorithm": r"_((?:ring|tree|collnet|nvls|pat)(?:_(?:tree|direct|chain))?)(?=_)",
+}
 #: Namespaces of expert-parallel dispatch and combine (DeepEP and its copies), and their kernels that communicate.
 _EXPERTS: Final = r"^(deep_ep|uccl)::|(?:^|::)ep::(?:internode(?:_ll)?|intranode)::"
 _COLLECTIVE: Final = r"(?:^|_)(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce)(?=_|$)"
@@ -84,22 +90,16 @@ def _nccl(name: Spelled) -> Fields | None:
     else:
         words = re.sub(r"^(?:nccl|rccl)(?:Sym[a-z]*)?(?:Dev)?Kernel_", "", name.word).split("_")
     lowered, collectives = [part.lower() for part in words], exact("collectives")
-
-    def first_of(*known: str) -> str | None:
-        return next((part for part in lowered if part in known), None)
-
-    algorithm = first_of("ring", "tree", "collnet", "nvls", "pat")
-    if algorithm is not None:
-        behind = lowered[lowered.index(algorithm) + 1 :][:1]
-        algorithm = "_".join([algorithm, *(part for part in behind if part in {"tree", "direct", "chain"})])
     short = next((short for part in lowered if (short := type_of(part))), None)
     return {
         "family": "communication",
         "library": start[0] if start else "nccl",
         "operation": next((collectives[part][0] for part in lowered if part in collectives), None),
-        "functor": first_of("sum", "prod", "max", "min", "premulsum", "sumpostdiv", "minmax"),
-        "protocol": first_of("ll", "ll128", "simple"),
-        "algorithm": algorithm,
+        **{
+            field: found[1]
+            for field, pattern in _NCCL.items()
+            if (found := re.search(pattern, f"_{'_'.join(lowered)}_"))
+        },
         "input_types": (short,) if short else (),
         "output_type": short,
     }
@@ -448,7 +448,8 @@ def flash(name: Spelled) -> Fields | None:
     own = re.match(r"flash_[fb]wd_|fmha_(fwd|bwd|fprop|dgrad)_|compute_attn_ws$", word)
     if not own and not name.function.startswith(("flash::", "pytorch_flash::")):
         return None
-    fields: Fields = {**_ATTENTION, "library": "flash_attention", "direction": _way(word)}
+    way = direction(word.replace("fprop", "_fwd_").replace("dgrad", "_bwd_"))
+    fields: Fields = {**_ATTENTION, "library": "flash_attention", "direction": way}
     fields |= _for_all_inputs(re.search(_TRAITS, text) or re.search(_TRAITS1, text))
     if fields.get("warps") and fields.get("input_types"):
         fields["tensor_core"] = fields["input_types"][0] in ("f16", "bf16") or None
@@ -457,17 +458,11 @@ def flash(name: Spelled) -> Fields | None:
     return fields | ({"operation": "combine"} if "combine" in word else {})
 
 
-def _way(word: str) -> str | None:
-    if re.search(r"_fwd|fprop|Fwd|Forward", word):
-        return "forward"
-    return "backward" if re.search(r"_bwd|dgrad|Bwd|Backward", word) else None
-
-
 def _flash3(text: str) -> Fields:
     """Decodes FlashAttention 3: ``cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<…>>>``."""
     own = re.search(r"FlashAtt(?:n|ention)(\w+?)(?:Sm(?P<arch>\d{1,6}))?(?![A-Za-z0-9])", text)
     called = own[1] if own else ""
-    fields: Fields = {**_ATTENTION, "library": "flash_attention", **in_groups(own), "direction": _way(f"_{called}")}
+    fields: Fields = {**_ATTENTION, "library": "flash_attention", **in_groups(own), "direction": direction(called)}
     if "Combine" in called:
         fields["operation"] = "combine"
     if found := re.search(_MAINLOOP, text):
