@@ -109,28 +109,17 @@ def test_of_ncu_alone_each_way_of_reading_tells_the_same(tmp_path):
 
 
 def test_without_a_torch_pass_nobody_knows_what_was_compiled(capture):
-    with pytest.raises(CannotTellError, match="cannot tell compiled"):
-        kanalyze.compiled(kanalyze.read(capture))
-    with pytest.raises(CannotTellError, match="cannot tell compiled"):
-        kanalyze.compiled(kanalyze.read(ADD))
-
-
-def test_with_one_that_saw_nothing_the_table_is_empty(capture):
-    (capture / "torch-run.json").write_text("{}")
+    for path in (capture, ADD):
+        with pytest.raises(CannotTellError, match="cannot tell compiled"):
+            kanalyze.compiled(kanalyze.read(path))
+    (capture / "torch-run.json").write_text("{}")  # one that saw nothing
     assert kanalyze.compiled(kanalyze.read(capture)).is_empty()
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        *(
-            "",
-            "[]",
-            '{"kernels": 1}',
-            '{"kernels": [1]}',
-            '{"kernels": [{"name": null}]}',
-            '{"kernels": [{"name": "a"}]}',
-        ),
+        *("", "[]", *(f'{{"kernels": {text}}}' for text in ("1", "[1]", '[{"name": null}]', '[{"name": "a"}]'))),
         '{"kernels": [{"name": "a", "source": "b", "hash": "c", "registers": "many"}]}',
     ],
 )
@@ -160,14 +149,8 @@ def sampled(capture):
         (capture / "nsys.sqlite").unlink()
         whole.execute("VACUUM INTO ?", [str(capture / "nsys.sqlite")])
     with closing(sqlite3.connect(capture / "nsys.sqlite")) as plain:
-        for table in [
-            "COMPOSITE_EVENTS",
-            "SAMPLING_CALLCHAINS",
-            "SCHED_EVENTS",
-            "OSRT_API",
-            "OSRT_CALLCHAINS",
-            "CUDA_CALLCHAINS",
-        ]:
+        chains = (f"{name}_CALLCHAINS" for name in ("SAMPLING", "OSRT", "CUDA"))
+        for table in ("COMPOSITE_EVENTS", "SCHED_EVENTS", "OSRT_API", *chains):
             plain.execute(f"DROP TABLE IF EXISTS {table}")
         plain.commit()
     return capture

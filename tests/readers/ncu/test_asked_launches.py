@@ -38,33 +38,23 @@ def selected(*flags):
         ([*BY_NAME, "regex:^(_Z1av)$", "-s", "4", "-c", "3"], Selection(None, skip=4, symbols=A)),
         ([*BY_NAME, "_Z1av", "--launch-skip=4"], Selection(None, skip=4, symbols=A)),
         ([], Selection(None)),
+        # what does not say which launches these are
+        (["--kernel-id", "::add:2"], None),  # by a name that templates share
+        ([*BY_ID, "1::_Z1av:2"], None),  # of one context
+        ([*BY_ID, "::_Z1av:[24]"], None),  # another expression
+        ([*BY_ID, "::_Z1av:0"], None),
+        ([*BY_ID, "::_Z1av:2", "--launch-count", "1"], None),
+        ([*BY_NAME, "regex:^(_Z1av|_Z1bv)$", "--launch-skip", "1"], None),  # the other one's were skipped, too
+        (["--kernel-name", "a", "--launch-skip", "1"], None),
+        ([*BY_NAME, "_Z1av", "--launch-count", "some"], None),
+        ([*BY_NAME, "regex:^k.$", "--launch-skip", "2", "--launch-count", "1"], None),  # of whatever functions
+        *((flags, None) for flags in (["--nvtx", "--nvtx-include", "step/"], ["-k", "a", "--kernel-name", "b"])),
+        *(([flag, of], None) for flag, of in (("--replay-mode", "range"), ("--profile-from-start", "maybe"))),
+        (["--some-flag-of-the-future"], None),
     ],
 )
 def test_what_a_command_selects(flags, expected):
     assert selected(*flags) == expected
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["--kernel-id", "::add:2"],  # by a name that templates share
-        [*BY_ID, "1::_Z1av:2"],  # of one context
-        [*BY_ID, "::_Z1av:[24]"],  # another expression
-        [*BY_ID, "::_Z1av:0"],
-        [*BY_ID, "::_Z1av:2", "--launch-count", "1"],
-        [*BY_NAME, "regex:^(_Z1av|_Z1bv)$", "--launch-skip", "1"],  # the other one's launches were skipped, too
-        ["--kernel-name", "a", "--launch-skip", "1"],
-        [*BY_NAME, "_Z1av", "--launch-count", "some"],
-        [*BY_NAME, "regex:^k.$", "--launch-skip", "2", "--launch-count", "1"],  # of whatever functions
-        ["--nvtx", "--nvtx-include", "step/"],
-        ["--replay-mode", "range"],
-        ["-k", "a", "--kernel-name", "b"],
-        ["--some-flag-of-the-future"],
-        ["--profile-from-start", "maybe"],
-    ],
-)
-def test_what_does_not_say_which_launches_these_are(flags):
-    assert selected(*flags) is None
 
 
 @pytest.mark.parametrize("command", [[], ["ncu"], ["ncu", "--set", "full"], ["nsys"], ["nsys", "profile"]])

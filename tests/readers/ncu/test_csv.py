@@ -131,14 +131,11 @@ def test_a_log_with_lines_of_others_is_the_same_as_its_page(tmp_path):
     ]
 
 
-def test_a_message_may_go_on_over_several_lines(details):
-    report = details(DURATION, rule("SpeedOfLight", "R", "WRN", "one\n==two==\n, three"))
+def test_a_message_may_go_on_over_several_lines_and_powershell_writes_utf_16(tmp_path):
+    text = page(DURATION, rule("SpeedOfLight", "R", "WRN", "one\n==two==\n, three"))
+    report = read(write(tmp_path / "k.csv", text, "utf-16"))
     assert report.table("rule_results").select("kind", "message").rows() == [("warning", "one\n==two==\n, three")]
-
-
-def test_powershell_writes_utf_16(tmp_path):
-    path = write(tmp_path / "k.csv", page(DURATION), "utf-16")
-    assert read(path).kind("kernel").get_column("dur_ns").to_list() == [5890]
+    assert report.kind("kernel").get_column("dur_ns").to_list() == [5890]
 
 
 @pytest.mark.parametrize("swapped", [",.", ".,"], ids=["English", "German"])
@@ -336,16 +333,18 @@ def test_pages_are_read_as_record_by_record(tmp_path_factory, text):
 # Pages that lack something
 
 
-@pytest.mark.parametrize("heading", ["Section Name", "Metric Unit", "Metric Value"])
-def test_a_page_without_a_heading_is_damaged(tmp_path, heading):
-    path = write(tmp_path / "k.csv", page(DURATION).replace(f'"{heading}"', '"Other"'))
-    with pytest.raises(DamagedReportError, match=f"its headings: no column '{heading}'"):
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        *((f'"{one}"', '"Other"', f"its headings: no column '{one}'") for one in ("Section Name", "Metric Unit")),
+        ('"Metric Value"', '"Other"', "its headings: no column 'Metric Value'"),
+        ('"0","1","app"', '"x","1","app"', "the column ID: no row has a number there"),
+    ],
+)
+def test_a_page_without_a_heading_or_numbers_of_rows_is_damaged(tmp_path, old, new, found):
+    path = write(tmp_path / "k.csv", page(DURATION).replace(old, new))
+    with pytest.raises(DamagedReportError, match=found):
         read(path)
-
-
-def test_a_page_whose_rows_have_no_number_is_damaged(details):
-    with pytest.raises(DamagedReportError, match="the column ID: no row has a number there"):
-        details(DURATION.replace('"0","1","app"', '"x","1","app"'))
 
 
 def test_a_page_without_the_columns_of_rules_has_metrics_and_no_results(tmp_path):

@@ -166,12 +166,6 @@ def test_network_counters_have_adapter_name_and_unit():
     assert found.row(-1, named=True)["adapter"] == "55"
 
 
-def test_what_was_not_recorded_is_empty():
-    report = kanalyze.read(REPORTS / "add.sqlite")
-    sampled = ("cpu_samples", "python_samples", "call_stacks", "stack_frames", "scheduling")
-    assert all(report.table(table).is_empty() for table in (*sampled, "gpu_metrics", "network_metrics"))
-
-
 def told(path):
     """What is made of samples: tables, and host time by function."""
     read = kanalyze.read(path)
