@@ -98,7 +98,7 @@ def test_what_the_doctor_says(whole, monkeypatch, gold, name):
     ]
     said += [f"to get {one.name}: {one.remedy}" for one in examined if one.remedy]
     text = "\n".join([*said, "complete" if complete(examined) else "not complete", ""])
-    gold(text.replace(str(whole.folder), "BIN"), f"doctor_{name.replace(' ', '_')}.txt")
+    gold(text.replace(str(whole.folder), "BIN"), f"doctor/{name.replace(' ', '_')}.txt")
 
 
 # What is permitted

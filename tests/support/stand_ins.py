@@ -220,6 +220,19 @@ def left(folder=Path()):
     return {entry.name for entry in folder.iterdir()}
 
 
+def told(folder):
+    """What the manifest of a capture says of its passes, and what is left in its folder."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert ".collecting" not in json.dumps(manifest)
+    lines = [f"## {folder.name}, {manifest['status']}", f"arguments: {manifest['workload']['args']}"]
+    for one in manifest["passes"]:
+        lines += [f"{one['name']} {one['status']}: {one['why']}", *(f"    {note}" for note in one["notes"])]
+        lines += [f"    chosen: {kernel}" for kernel in one["chosen"]]
+        lines += [f"    {step['name']}: {[Path(word).name for word in step['command']]}" for step in one["steps"]]
+    lines += [f"{check['step']} says: {check['line']}" for check in manifest["checks"]]
+    return [*lines, *sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())]
+
+
 @dataclass(frozen=True)
 class StandIns:
     folder: Path

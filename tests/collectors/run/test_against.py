@@ -10,7 +10,7 @@ from kanalyze.collectors import collect, collect_against
 from kanalyze.errors import KanalyzeError
 from kanalyze.readers.capture.reports import runs_of, sides_in
 from kanalyze.tools import interleaved
-from support.stand_ins import PROGRAM, left
+from support.stand_ins import PROGRAM, left, told
 
 #: A program that fails when it is called for the n-th time with these arguments, and counts that.
 FAILS = """#!/bin/sh
@@ -47,17 +47,11 @@ CASES = {
 }
 
 
-def told(capture):
-    """What is said of a capture, and what is left of it."""
-    manifest = json.loads((capture / "manifest.json").read_text())
-    assert ".collecting" not in json.dumps(manifest)
-    passes = [f"{one['name']} {one['status']}: {one['why']}" for one in manifest["passes"]]
-    notes = [f"{one['name']}: {note}" for one in manifest["passes"] for note in one["notes"]]
+def of_side(capture):
+    """What is left of a side, and the turns of its runs."""
+    against = json.loads((capture / "manifest.json").read_text())["against"]
     runs = [f"{run.tool} {run.number} is turn {run.turn.number} of {run.turn.side}" for run in runs_of(capture)]
-    files = sorted(str(path.relative_to(capture)) for path in capture.rglob("*") if path.is_file())
-    against = manifest["against"]
-    facts = [manifest["status"], f"side {against['side']}, turns {against['turns']}", *manifest["workload"]["args"]]
-    return [f"## {capture.name}", *facts, *passes, *notes, *runs, *files]
+    return [*told(capture), f"side {against['side']}, turns {against['turns']}", *runs]
 
 
 @pytest.mark.one_in(5)
@@ -93,8 +87,8 @@ def test_what_two_programs_leave(stand_ins, script, gold, title):
         lines += [str(error), error.remedy, *error.details]
     kept = sorted(Path("cap").iterdir()) if Path("cap").exists() else []
     assert left() - {"one.cu", "two.cu", "train.py"} == {"cap"} & {path.parent.name for path in kept}
-    lines += [f"step {step}" for step in begun] + [line for capture in kept for line in told(capture)]
-    gold("\n".join([*lines, ""]).replace(str(stand_ins.folder), "BIN"), f"against_{title.replace(' ', '_')}.txt")
+    lines += [f"step {step}" for step in begun] + [line for capture in kept for line in of_side(capture)]
+    gold("\n".join([*lines, ""]).replace(str(stand_ins.folder), "BIN"), f"runs/against_{title.replace(' ', '_')}.txt")
 
 
 @pytest.mark.slow

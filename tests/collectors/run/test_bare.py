@@ -17,44 +17,10 @@ from kanalyze.collectors.run.plan import Plan
 from kanalyze.collectors.tools import found
 from kanalyze.collectors.tools.found import find_tools
 from kanalyze.collectors.workload import resolve
-from support.stand_ins import WANTED, left
+from support.stand_ins import WANTED
 
 #: Headers of NVTX, of CUDA's toolkit.
 HEADERS = sorted(Path("/usr/local").glob("cuda*/include/nvtx3/nvToolsExt.h"))
-
-
-@pytest.fixture(autouse=True)
-def with_bare(stand_ins, monkeypatch):
-    """The run is made, as by default."""
-    for module in (found, planning):
-        monkeypatch.setattr(module, "wanted_passes", WANTED)
-    return stand_ins
-
-
-def statuses(capture):
-    return {one["name"]: one["status"] for one in capture.manifest["passes"]}
-
-
-def test_a_program_runs_without_a_profiler_first(program):
-    capture = collect(program, ["a b"], output=Path("cap"))
-    first = capture.manifest["passes"][0]
-    assert statuses(capture) == {"bare": "done", "nsys": "done", "ncu": "done"}
-    assert [step["command"] for step in first["steps"]] == [[str(program), "a b"]]
-    assert first["steps"][0]["duration_ns"] > 0
-    assert "bare.json" not in left(Path("cap"))
-
-
-def test_without_it_there_is_no_such_pass(program):
-    assert statuses(collect(program, output=Path("cap"), bare=False, passes=("nsys",))) == {"nsys": "done"}
-    # nothing would end a program of which nsys records a given time
-    assert WANTED(resolve(str(program), []), Options(duration_s=2.0)) == ("nsys", "ncu")
-
-
-def test_a_program_that_fails_without_a_profiler_alone_is_recorded(with_bare):
-    once = '#!/bin/sh\nif [ ! -e "$0.ran" ]; then touch "$0.ran"; echo "no luck"; exit 3; fi\necho "Max error: 0"\n'
-    capture = collect(with_bare.write("program", once), output=Path("cap"), passes=("nsys",))
-    assert capture.problems == ("bare failed: the program ended with exit status 3: no luck",)
-    assert statuses(capture) == {"bare": "failed", "nsys": "done"}
 
 
 @pytest.mark.parametrize(("version", "hooked"), [("3.8.10", False), ("2.7.18", False), ("3.9.0", True), (None, True)])
@@ -65,8 +31,10 @@ def test_an_old_python_runs_the_script_itself(stand_ins, version, hooked):
     assert ("--bare" in Plan(resolve("train.py", []), Options(), tools, Path()).runs("bare", 1)[0].argv) == hooked
 
 
-def test_the_marks_of_a_script_are_kept(stand_ins):
+def test_the_marks_of_a_script_are_kept(stand_ins, monkeypatch):
     del stand_ins
+    for module in (found, planning):
+        monkeypatch.setattr(module, "wanted_passes", WANTED)
     Path("train.py").write_text("import sys\nprint('check: ok', sys.argv[1:], 'torch' in sys.modules)\n")
     capture = collect("train.py", ["-m", "x"], output=Path("cap"), passes=("nsys",), python=sys.executable)
     assert capture.checks == ["check: ok ['-m', 'x'] False"]

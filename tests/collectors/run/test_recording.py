@@ -16,35 +16,6 @@ from kanalyze.errors import CollectError
 COUNTING = '#!/bin/sh\necho "$KANALYZE_TOOL" >> "$(dirname "$0")/runs"\necho "Max error: 0"\n'
 
 
-@pytest.mark.slow
-def test_it_runs_first_and_the_manifest_says_how_long_it_took(stand_ins):
-    program = stand_ins.write("program", COUNTING)
-    capture = collect(program, ["a b"], output=Path("cap"), prepare=True)
-    assert len((stand_ins.folder / "runs").read_text().splitlines()) == 3
-    told = capture.manifest["prepare"]
-    assert (told["command"], told["exit_status"]) == ([str(program), "a b"], 0)
-    assert told["duration_ns"] > 0
-    assert capture.manifest["checks"][0] == {"step": "prepare", "line": "Max error: 0", "passed": True}
-    assert Path("cap/logs/prepare.log").read_text() == "Max error: 0\n"
-    assert "prepare" not in collect(program, output=Path("without")).manifest
-
-
-def test_a_program_that_fails_without_a_profiler_is_not_run_under_one(stand_ins):
-    program = stand_ins.write("bad", "#!/bin/sh\necho no luck\nexit 3\n")
-    with pytest.raises(CollectError, match="bad: the program ended with exit status 3: no luck"):
-        collect(program, output=Path("cap"), prepare=True)
-    assert stand_ins.called("nsys") == []
-    assert [*Path().iterdir()] == []
-
-
-@pytest.mark.slow
-def test_one_that_takes_too_long_is_told(stand_ins):
-    program = stand_ins.write("slow", "#!/bin/sh\necho started\nexec sleep 900\n")
-    with pytest.raises(CollectError, match="without a profiler it took longer than 1 s, and was stopped") as caught:
-        collect(program, output=Path("cap"), prepare=True, timeout_s=1)
-    assert caught.value.details == ["started"]
-
-
 @pytest.mark.parametrize(
     ("chosen", "found"),
     [
@@ -134,15 +105,6 @@ def script(stand_ins, cache):
     return path.absolute(), stand_ins.make("python3")
 
 
-@pytest.mark.parametrize("passes", [("nsys",), ("ncu",), ("nsys", "ncu")])
-@pytest.mark.one_in(4)
-def test_a_run_without_the_torch_pass_keeps_what_it_compiled(script, passes):
-    path, python = script
-    capture = collect(path, output=Path("cap"), python=python, passes=passes)
-    assert rows(Path("cap")) == [("mine", False, None)]
-    assert "compiled.json" in capture.manifest["files"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["", "runner fails"])
 def test_where_the_torch_pass_is_done_its_word_counts_else_the_cache_is_looked_at(stand_ins, script, mode):
@@ -221,19 +183,6 @@ def test_what_does_not_compile_leaves_nothing_and_the_first_error_is_on_top(home
         collect("bad.cu", arch=("90",))
     assert {entry.name for entry in home.iterdir()} == {"value.h", "-x y.cu", "bad.cu"}
     assert list(nvcc.folder().glob(".*")) == []
-
-
-@pytest.mark.slow
-def test_an_nvcc_that_takes_too_long_is_told(stand_ins, monkeypatch):
-    monkeypatch.setattr("kanalyze.collectors.process._GRACE_S", 0.3)
-    stand_ins.make("nvcc")
-    stand_ins.mode("nvcc", "hangs")
-    Path("x.cu").write_text("int main() {}\n")
-    told = []
-    with pytest.raises(CompileError, match=r"does not compile: nvcc took longer than 1 s, and was stopped"):
-        collect("x.cu", output=Path("cap"), timeout_s=1, progress=told.append)
-    steps = [(event.kind, event.step, event.text) for event in told if event.kind != "tick"]
-    assert steps == [("begin", "compile", ""), ("end", "compile", "failed")]
 
 
 @pytest.mark.skipif(NVCC is not None, reason="nvcc is where every system has its programs")

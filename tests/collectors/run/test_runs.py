@@ -11,29 +11,21 @@ import pytest
 from kanalyze.collectors import collect, process
 from kanalyze.collectors.options import Options
 from kanalyze.collectors.process import Step
+from kanalyze.collectors.run import plan
 from kanalyze.collectors.run.passes import Passes, PassRecord, StepFailedError, last_words
 from kanalyze.collectors.run.plan import Plan
-from kanalyze.collectors.tools import machine, ncu
-from kanalyze.collectors.tools.machine import COUNTERS, Permission
-from kanalyze.collectors.tools.ncu import NONE_PROFILED
+from kanalyze.collectors.tools import found, machine, ncu
+from kanalyze.collectors.tools.machine import Permission
 from kanalyze.collectors.workload import Workload
-from kanalyze.errors import CollectError, OutputError
+from kanalyze.errors import CollectError, KanalyzeError, OutputError
 from support.command import ROOT
-from support.stand_ins import PROGRAM, left
+from support.stand_ins import LAUNCHES, PROGRAM, WANTED, left, told
 
-#: What each pass leaves that is done.
-NSYS, NCU = {"nsys.nsys-rep", "nsys.sqlite"}, {"ncu.ncu-rep", "ncu.details.csv", "ncu.raw.csv", "ncu.source.csv"}
-TORCH, SAMPLES = {"torch.json.gz", "torch-run.json"}, {"samples.nsys-rep", "samples.sqlite"}
-FILES = {"nsys": NSYS, "ncu": NCU, "torch": TORCH, "samples": SAMPLES}
-
-WRONG = "#!/bin/sh\necho 'check: FAILED max_error=2'\nexit 1\n"
-STARTS_PYTHON = "#!/bin/sh\nfalse && python train.py\necho 'Max error: 0'\n"
-
-
-def told(capture):
-    """What is said of each pass, and the notes."""
-    passes = [(one["name"], one["status"], one["why"]) for one in capture.manifest["passes"]]
-    return [*(f"{name} {status}{': ' * bool(why)}{why}" for name, status, why in passes), *capture.notes]
+#: What is left of a run under nsys and ncu.
+FILES = {
+    *("nsys.nsys-rep", "nsys.sqlite", "ncu.ncu-rep", "ncu.details.csv", "ncu.raw.csv", "ncu.source.csv"),
+    *("manifest.json", "logs"),
+}
 
 
 def test_a_program_is_run_under_every_tool_into_one_folder_and_the_manifest_says_so(stand_ins, program, monkeypatch):
@@ -42,7 +34,7 @@ def test_a_program_is_run_under_every_tool_into_one_folder_and_the_manifest_says
     given = ["a b", "it's", "$HOME", "--token", "secret"]
     capture = collect(program, given, output=Path("cap"))
     assert (capture.folder, left()) == (Path("cap"), {"cap"})
-    assert left(Path("cap")) == {*NSYS, *NCU, "manifest.json", "logs"}
+    assert left(Path("cap")) == FILES
     assert capture.reports == [Path("cap/nsys.sqlite")]
     assert (capture.problems, capture.checks) == ((), ["Max error: 0"])
     assert (stand_ins.folder / "arguments").read_text() == "".join(f"{word}\n" for word in given)
@@ -97,119 +89,100 @@ def test_an_existing_folder_is_never_overwritten(program):
 
 # What goes wrong, and what there is less of
 
-FIRST = "ncu: no nsys pass says which kernels are heavy: these are the program's first launches"
-NO_NCU = "ncu skipped: not found on PATH or where its installers put it"
-NOT_PYTHON = "torch skipped: torch.profiler records Python workloads only"
-UNTOLD = (
-    "torch skipped: the script that this program starts cannot be told, and torch.profiler runs in the script's own "
-    "process"
-)
-OF_NSYS = "torch skipped: the recipe nvtx is a part of the nsys pass"
-UNLOCKED = "the clocks cannot be locked here: profiled with --clock-control none"
-ANEW = "the launches that were chosen did not come again: profiled the first ones"
-LONG, NOT_WRITTEN = "took longer than 2 s, and was stopped", "and {0}.{0}-rep was not written"
-NO_BACKTRACE = "nsys 2025.3.2.474 has no --backtrace: without what that records"
-WARNED = "WARNING: CPU IP/backtrace sampling not supported, disabling."
-NO_METRICS = "without GPU metrics: nsys cannot sample them here; `kanalyze doctor` says what it says of that"
-HELP = "--trace=\n--cuda-graph-trace=\n--sample=\n--cpuctxsw=\n"
+WRONG = "#!/bin/sh\necho 'check: FAILED max_error=2'\nexit 1\n"
+ONCE = '#!/bin/sh\nif [ ! -e "$0.ran" ]; then touch "$0.ran"; echo "no luck"; exit 3; fi\necho "Max error: 0"\n'
+SLOW = "#!/bin/sh\necho started\nexec sleep 900\n"
+NO_TORCH = "#!/bin/sh\necho 'No module named torch'\nexit 1\n"
+LIMIT = {"timeout_s": 2}
+BOTH = {"samples": True, "metrics": True}
+NSYS = {"passes": ("nsys",)}
+TWICE = LAUNCHES + LAUNCHES.splitlines()[-1].replace("_Z3addiPfS_", "_Z4oncev").replace("6000", "7000")
 
-#: What is special of a run: modes of stand-ins, which are not there without one, or texts of files; the options; what
-#: is told of nsys, ncu and all else.
-CASES = [
-    # tools that are missing, fail, or do half
-    ({"ncu": ""}, {"passes": ("nsys", "torch", "ncu")}, ["nsys done", NOT_PYTHON, NO_NCU]),
-    ({"nsys": ""}, {}, [NO_NCU.replace("ncu", "nsys"), "ncu done", FIRST]),
-    *(
-        ({"nsys": mode}, {"timeout_s": 2} if mode == "hangs" else {}, [f"nsys failed: {why}", "ncu done", FIRST])
-        for mode, why in {
-            "fails": f"nsys ended with exit status 1, {NOT_WRITTEN.format('nsys')}",
-            "killed": f"nsys was killed by signal 9, {NOT_WRITTEN.format('nsys')}",
-            "hangs": LONG,
-            "no space": "there is no space left on the disk",
-            "empty report": "nsys.nsys-rep is empty",
-            "half export": "nsys-export: nsys.sqlite was written in part",
-        }.items()
-    ),
-    *(
-        ({"ncu": mode}, {"ncu_budget_s": 2} if mode == "hangs" else {}, ["nsys done", f"ncu failed: {why}"])
-        for mode, why in {
-            "fails": f"ncu ended with exit status 1, {NOT_WRITTEN.format('ncu')}",
-            "hangs": LONG,
-            "no permission": f"this user may not read the GPU's performance counters (ERR_NVGPUCTRPERM): {COUNTERS}",
-            "no kernels": NONE_PROFILED,
-        }.items()
-    ),
-    ({"ncu": "no clocks"}, {}, ["nsys done", "ncu done", f"ncu: {UNLOCKED}"]),
-    ({"ncu": "one launch"}, {}, ["nsys done", "ncu done", f"ncu: {ANEW}"]),  # as with two processes on one GPU
-    # programs
-    ({"program": WRONG}, {}, ["nsys done", "ncu done"]),
-    ({"program": "#!/bin/sh\nexit 143\n"}, {"passes": ("nsys",), "duration_s": 1}, ["nsys done"]),
-    ({"program": STARTS_PYTHON}, {}, ["nsys done", UNTOLD, "ncu done"]),
+#: By title what is special of a run: modes of stand-ins, which are not there without one, texts of files, and functions
+#: of the machine that deny; the options.
+CASES = {
+    "all of it": ({}, {}),
+    "without a profiler first": ({"bare": "wanted"}, {"args": ["a b"], **NSYS}),
+    "without a profiler first, unless asked": ({"bare": "wanted"}, {"bare": False, **NSYS}),
+    "without a profiler first, but for a time": ({"bare": "wanted"}, {"duration_s": 2.0, **NSYS}),
+    "fails without a profiler": ({"bare": "wanted", "program": ONCE}, NSYS),
+    "prepared": ({}, {"args": ["a b"], "prepare": True}),
+    "prepared, but fails": ({"program": "#!/bin/sh\necho no luck\nexit 3\n"}, {"prepare": True}),
+    "prepared, but slow": ({"program": SLOW}, {"prepare": True, **LIMIT}),
+    "compiled, but slow": ({"nvcc": "hangs"}, LIMIT),
+    "no ncu": ({"ncu": ""}, {"passes": ("nsys", "torch", "ncu")}),
+    "no nsys": ({"nsys": ""}, {"kernels": 2, "launches": 3}),
+    "both fail": ({"nsys": "fails", "ncu": "fails"}, {}),
+    **{f"nsys {mode}": ({"nsys": mode}, {}) for mode in ("fails", "killed", "no space", "empty report", "half export")},
+    "nsys hangs": ({"nsys": "hangs"}, LIMIT),
+    **{f"ncu {mode}": ({"ncu": mode}, {}) for mode in ("fails", "no permission", "no kernels", "no clocks")},
+    "ncu hangs": ({"ncu": "hangs"}, {"ncu_budget_s": 2}),
+    "ncu one launch": ({"ncu": "one launch"}, {}),  # as with two processes on one GPU, each of which launches once
+    "ncu in two runs": ({"ncu": "warns", "launches.csv": TWICE}, {}),
+    "no kernel": ({"launches.csv": "SKIPPED: does not contain CUDA trace data.\n"}, {}),
+    "a wrong result": ({"program": WRONG}, {}),
+    "ended by nsys": ({"program": "#!/bin/sh\nexit 143\n"}, {"duration_s": 1, **NSYS}),
+    "starts Python": ({"program": "#!/bin/sh\nfalse && python train.py\necho 'Max error: 0'\n"}, {}),
+    "a full disk": ({"ncu": "fails", "full": "_NOTHING_BYTES"}, {}),
+    "little space": ({"full": "ENOUGH_BYTES"}, NSYS),
+    "no space": ({"full": "_LEAST_BYTES"}, NSYS),
     # torch.profiler
-    ({"python3": "any"}, {}, ["nsys done", "torch done", "ncu done", "torch: a remark"]),
-    ({"python3": "any"}, {"recipe": "nvtx"}, ["nsys done", OF_NSYS, "ncu done", "nsys: a remark"]),
-    *(
-        (
-            {"python3": mode},
-            {"timeout_s": 2} if mode == "hangs" else {},
-            ["nsys done", f"torch failed: {why}", "ncu done"],
-        )
-        for mode, why in {
-            "runner fails": "the workload cannot be profiled: ImportError: no torch",
-            "killed": "python3 was killed by signal 9",
-            "hangs": LONG,
-            "fails": "the program ended with exit status 1: something went wrong",
-        }.items()
-    ),
+    "a script": ({"python3": "any"}, {"args": ["a b"]}),
+    "a script with ranges": ({"python3": "any"}, {"recipe": "nvtx"}),
+    "ranges without torch": ({"python3": NO_TORCH}, {"recipe": "nvtx", **NSYS}),
+    **{f"torch {mode}": ({"python3": mode}, {}) for mode in ("runner fails", "killed", "fails")},
+    "torch hangs": ({"python3": "hangs"}, LIMIT),
     # samples
-    ({}, {"passes": (), "samples": True}, ["samples done"]),
-    ({}, {"samples": True, "metrics": True, "repeat": 2}, ["nsys done", "samples done", "ncu done"]),
-    (
-        {"nsys": "no metrics"},
-        {"passes": ("nsys",), "samples": True, "metrics": True},
-        ["nsys done", "samples done", f"samples: {NO_METRICS}"],
-    ),
-    (
-        {"nsys": "no metrics"},
-        {"passes": ("nsys",), "metrics": True},
-        ["nsys done", "samples failed: nsys ended with exit status 1, and samples.nsys-rep was not written"],
-    ),
-    (
-        {"nsys": "warns", "nsys.help": HELP},
-        {"passes": ("nsys",), "samples": True},
-        ["nsys done", "samples done", f"samples: {NO_BACKTRACE}", f"samples: {WARNED}"],
-    ),
-]
+    "samples": ({}, {"passes": (), "samples": True}),
+    "samples and metrics": ({}, {"repeat": 2, **BOTH}),
+    "no metrics": ({"nsys": "no metrics"}, {**NSYS, **BOTH}),
+    "no metrics alone": ({"nsys": "no metrics"}, {"metrics": True, **NSYS}),
+    "an older nsys": ({"nsys": "warns", "nsys.help": "--trace=\n--cuda-graph-trace=\n--sample=\n"}, {**NSYS, **BOTH}),
+    "no CPU samples permitted": ({"denied": "cpu_samples"}, {**NSYS, **BOTH}),
+    "no metrics permitted": ({"denied": "counters"}, {**NSYS, **BOTH}),
+    "no metrics permitted alone": ({"denied": "counters"}, {"metrics": True, **NSYS}),
+}
 
 
-def odd(modes, options):
-    """What is left of a run beside the files of passes that were done."""
-    half = {"nsys.nsys-rep"} if modes.get("nsys") == "half export" else set()
-    second = {"nsys-2.nsys-rep", "nsys-2.sqlite"} if "repeat" in options else set()
-    return {"manifest.json", "logs", *half, *second, *(TORCH if "recipe" in options else ())}
-
-
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize(("modes", "options", "said"), CASES)
-def test_what_is_done_is_kept_and_the_rest_is_told(stand_ins, script, modes, options, said):
-    path, python = script
+def be(stand_ins, modes, monkeypatch):
+    """Let the machine be as a case has it."""
     for name, mode in {"program": PROGRAM, **modes}.items():
-        if not mode:
+        if name == "bare":
+            for module in (found, plan):
+                monkeypatch.setattr(module, "wanted_passes", WANTED)
+        elif name == "full":
+            monkeypatch.setattr(process, mode, 10**18)
+        elif name == "denied":
+            monkeypatch.setattr(machine, mode, lambda: Permission(ok=False, found="denied", remedy="ask"))
+        elif not mode:
             (stand_ins.folder / name).unlink()
-        elif name in ("nsys.help", "program"):
+        elif name == "program" or "." in name or mode.startswith("#!"):
             stand_ins.write(name, mode)
         else:
             stand_ins.mode(name, mode)
-    work = {"workload": path, "python": python} if "python3" in modes else {"workload": "program"}
-    capture = collect(**work, output=Path("cap"), **options)
-    assert told(capture) == said
-    wrong = (
-        {"the program says that its result is wrong: check: FAILED max_error=2"} if WRONG in modes.values() else set()
+
+
+@pytest.mark.one_in(3)
+@pytest.mark.parametrize("title", CASES)
+def test_what_is_done_is_kept_and_the_rest_is_told(stand_ins, script, monkeypatch, gold, title):
+    modes, options = CASES[title]
+    stand_ins.make("nvcc")
+    Path("x.cu").write_text("int main() {}\n")
+    be(stand_ins, modes, monkeypatch)
+    work = script[0] if "python3" in modes else "x.cu" if "nvcc" in modes else "program"
+    events, lines = [], []
+    try:
+        capture = collect(work, output=Path("cap"), python=script[1], progress=events.append, **options)
+        lines += [*capture.problems, *(path.name for path in capture.reports), *capture.notes, *told(Path("cap"))]
+    except KanalyzeError as error:
+        lines += [str(error), *error.details]
+    assert left() - {"x.cu", "train.py"} == ({"cap"} if any(line.startswith("## cap") for line in lines) else set())
+    begun = [f"{event.kind} {event.step}: {event.text}" for event in events if event.kind != "tick"]
+    text = re.sub(r"[\d.]+ [KMGT]?B are free", "SIZE are free", "\n".join([*lines, "", *begun, ""]))
+    gold(
+        text.replace(str(stand_ins.folder), "BIN").replace(str(Path.cwd()), "HOME"),
+        f"runs/{title.replace(' ', '_')}.txt",
     )
-    assert {*capture.problems} == {line for line in said if " failed: " in line} | wrong
-    assert capture.manifest["status"] == ("partial" if capture.problems else "complete")
-    done = [FILES[line.partition(" ")[0]] for line in said if line.endswith(" done")]
-    assert left(Path("cap")) == odd(modes, options).union(*done)
 
 
 def test_where_no_pass_can_run_nothing_is_begun(bare):
@@ -224,68 +197,6 @@ def test_where_no_pass_can_run_nothing_is_begun(bare):
     assert not (bare.folder / "arguments").exists()
 
 
-def test_where_every_pass_fails_nothing_is_kept(stand_ins, program):
-    stand_ins.mode("nsys", "fails")
-    stand_ins.mode("ncu", "fails")
-    with pytest.raises(CollectError, match="nothing was collected: nsys failed") as caught:
-        collect(program, output=Path("cap"))
-    assert caught.value.details == ["something went wrong"]
-    assert left() == set()
-
-
-def test_a_program_without_kernels_is_a_result(stand_ins, program):
-    (stand_ins.folder / "launches.csv").write_text("SKIPPED: does not contain CUDA trace data.\n")
-    capture = collect(program, output=Path("cap"))
-    no = "the program launched no kernel"
-    assert (told(capture), capture.problems) == (["nsys done", f"ncu skipped: {no}", f"nsys: {no}"], ())
-
-
-@pytest.mark.slow
-def test_launches_that_need_several_runs_of_ncu_have_a_report_each_and_warnings_are_said_once(stand_ins, program):
-    rows = (stand_ins.folder / "launches.csv").read_text()
-    once = rows.splitlines()[-1].replace("_Z3addiPfS_", "_Z4oncev").replace("6000", "7000")
-    (stand_ins.folder / "launches.csv").write_text(f"{rows}{once}\n")
-    stand_ins.mode("ncu", "warns")
-    capture = collect(program, output=Path("cap"))
-    assert left(Path("cap")) >= {"ncu.ncu-rep", "ncu-2.ncu-rep", "ncu-2.raw.csv"}
-    ran = next(one for one in capture.manifest["passes"] if one["name"] == "ncu")
-    assert ran["chosen"] == ["_Z3addiPfS_", "_Z4oncev"]
-    assert [note.partition(". ")[0] for note in capture.notes] == [
-        "ncu: No source files were imported",
-        "ncu: Something that nobody has heard of.",
-    ]
-
-
-def test_ranges_of_operators_need_torch(stand_ins, script):
-    path, python = script
-    stand_ins.write("python3", "#!/bin/sh\necho 'No module named torch'\nexit 1\n")
-    with pytest.raises(CollectError, match="cannot import it"):
-        collect(path, output=Path("cap"), python=python, recipe="nvtx", passes=("nsys",))
-
-
-# No space left
-
-
-def test_little_space_is_told_before_it_begins_and_without_any_nothing_is_begun(stand_ins, program, monkeypatch):
-    monkeypatch.setattr("kanalyze.collectors.process.ENOUGH_BYTES", 10**18)
-    told = []
-    collect(program, output=Path("cap"), passes=("nsys",), progress=told.append)
-    assert (told[0].kind, told[0].step) == ("note", "disk")
-    assert " are free; a longer program takes " in told[0].text
-    begun = stand_ins.called("nsys")
-    monkeypatch.setattr("kanalyze.collectors.process._LEAST_BYTES", 10**18)
-    with pytest.raises(OutputError, match="are free there"):
-        collect(program, output=Path("other"))
-    assert (left(), stand_ins.called("nsys")) == ({"cap"}, begun)
-
-
-def test_a_pass_that_ends_when_the_disk_is_full_is_told_so(stand_ins, program, monkeypatch):
-    stand_ins.mode("ncu", "fails")
-    monkeypatch.setattr("kanalyze.collectors.process._NOTHING_BYTES", 10**18)
-    capture = collect(program, output=Path("cap"))
-    assert told(capture) == ["nsys done", "ncu failed: there is no space left on the disk"]
-
-
 def test_when_the_space_ends_while_the_manifest_is_written_nothing_half_written_stays(program, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -294,31 +205,6 @@ def test_when_the_space_ends_while_the_manifest_is_written_nothing_half_written_
     with pytest.raises(OutputError, match="No space left on device"):
         collect(program, output=Path("cap"))
     assert left() == set()
-
-
-# What is permitted
-
-
-def sampled(stand_ins):
-    return [words for words in stand_ins.called("nsys") if words[0] == "profile" and "--duration=60" in words]
-
-
-@pytest.mark.parametrize(("name", "lost"), [("cpu_samples", "--sample=none"), ("counters", "--cpuctxsw=process-tree")])
-@pytest.mark.one_in(4)
-def test_what_is_not_permitted_is_left_out_with_the_way_to_get_it(stand_ins, program, monkeypatch, name, lost):
-    monkeypatch.setattr(machine, name, lambda: Permission(ok=False, found="denied", remedy="ask"))
-    capture = collect(program, output=Path("cap"), passes=("nsys",), samples=True, metrics=True)
-    what = "CPU samples" if name == "cpu_samples" else "GPU metrics"
-    assert capture.notes == (f"samples: without {what}: denied. To get them: ask",)
-    (words,) = sampled(stand_ins)
-    assert lost in words
-    assert ("--gpu-metrics-devices=cuda-visible" in words) == (name == "cpu_samples")
-
-
-def test_metrics_that_are_not_permitted_are_no_pass(program, monkeypatch):
-    monkeypatch.setattr(machine, "counters", lambda: Permission(ok=False, found="denied", remedy="ask"))
-    capture = collect(program, output=Path("cap"), passes=("nsys",), metrics=True)
-    assert told(capture) == ["nsys done", "samples skipped: this user may not read the GPU's counters"]
 
 
 # What is said of a run
@@ -381,8 +267,8 @@ KEPT = "logs/nsys.log keeps the first and the last 1 MiB of what was printed, an
 
 
 def begun(timeout_s, spent_s=0.0):
-    plan = Plan(Workload("x", "executable", Path("x")), Options(timeout_s=timeout_s), None, Path())
-    return Passes(plan, lambda _: None), PassRecord("nsys", duration_ns=int(spent_s * 1e9))
+    of_program = Plan(Workload("x", "executable", Path("x")), Options(timeout_s=timeout_s), None, Path())
+    return Passes(of_program, lambda _: None), PassRecord("nsys", duration_ns=int(spent_s * 1e9))
 
 
 @pytest.mark.parametrize(
