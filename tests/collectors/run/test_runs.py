@@ -181,7 +181,7 @@ def test_what_is_done_is_kept_and_the_rest_is_told(stand_ins, script, monkeypatc
     text = re.sub(r"[\d.]+ [KMGT]?B are free", "SIZE are free", "\n".join([*lines, "", *begun, ""]))
     gold(
         text.replace(str(stand_ins.folder), "BIN").replace(str(Path.cwd()), "HOME"),
-        f"runs/{title.replace(' ', '_')}.txt",
+        f"runs/{title.replace(',', '').replace(' ', '_')}.txt",
     )
 
 
