@@ -42,71 +42,37 @@ def put(cache, key, name, *, source="/home/me/square.py", took_ms=90, **metadata
     return folder
 
 
-def row(name, key, **changes):
-    """A row as `put` with no further words makes it."""
-    compiled_as = {"backend": "cuda", "arch": 90, "num_warps": 4, "num_stages": 3, "shared_memory_bytes": 1024}
-    unseen = {"registers": None, "spills": None, "ptx": None}
-    spent = {"compile_ns": 90 * MS, "compile_measured_by": "files", "cache_hit": False}
-    return {"name": name, "source": "triton", "hash": key * 32, **compiled_as, **unseen, **spent, **changes}
-
-
-def test_one_row_per_kernel_in_the_order_of_names_and_warps(tmp_path):
-    put(tmp_path, "cc", "square", num_warps=8)
-    put(tmp_path, "bb", "square", num_warps=4)
-    put(tmp_path, "aa", "triton_poi_fused_mul_0", source=INDUCTOR_FILE)
-    assert compiled.rows(compiled.entries([tmp_path])) == [
-        row("square", "bb"),
-        row("square", "cc", num_warps=8),
-        row("triton_poi_fused_mul_0", "aa", source="inductor"),
-    ]
-
-
-def test_what_is_no_kernel_is_passed_over(tmp_path):
-    put(tmp_path, "aa", "square")
+def test_rows_of_kernels(tmp_path, gold):
+    """Sorted by name and warps; what is no kernel is passed over, and without stages a name tells the generator."""
+    caches = {name: tmp_path / name for name in ("usual", "worker", "heard", "user", "bare", "none")}
+    put(caches["usual"], "cc", "square", num_warps=8)
+    put(caches["usual"], "bb", "square", num_warps=4)
+    put(caches["usual"], "aa", "triton_poi_fused_mul_0", source=INDUCTOR_FILE)
     for name, text in (("cut.json", '{"hash": "1'), ("list.json", "[]"), ("square.autotune.json", '{"key": []}')):
-        (tmp_path / "FOLDERaa" / name).write_text(text)
-    (tmp_path / "FOLDERbb").mkdir()
-    assert compiled.rows(compiled.entries([tmp_path, tmp_path / "none"])) == [row("square", "aa")]
-    assert (compiled.keep(tmp_path, [], []), compiled.merge_ranks(tmp_path)) == ([], None)
-
-
-def test_tritons_own_clock_wins_over_the_files_but_for_what_a_worker_of_inductor_compiled(tmp_path):
-    put(tmp_path / "worker", "bb", "triton_red_fused_sum_0", source=INDUCTOR_FILE, took_ms=25)
-    heard = {"bb" * 32: Compilation(cache_hit=True, compile_ns=50_000)}
-    assert compiled.rows(compiled.entries([tmp_path / "worker"]), heard=heard) == [
-        row("triton_red_fused_sum_0", "bb", source="inductor", compile_ns=25 * MS)
-    ]
-    put(tmp_path, "aa", "square")
-    said = {"aa" * 32: Compilation(cache_hit=False, compile_ns=123_000)}
-    assert compiled.rows(compiled.entries([tmp_path]), heard=said) == [
-        row("square", "aa", compile_ns=123_000, compile_measured_by="triton")
-    ]
-
-
-def test_in_the_users_cache_hits_are_seen_and_other_kernels_are_not_the_runs(tmp_path):
-    put(tmp_path, "aa", "of_another_run")
-    put(tmp_path, "bb", "from_the_cache")
-    before = frozenset(one.metadata["hash"] for one in compiled.entries([tmp_path]))
-    put(tmp_path, "cc", "new")
-    said = {
-        "bb" * 32: Compilation(cache_hit=True, compile_ns=40_000),
-        "cc" * 32: Compilation(cache_hit=False, compile_ns=123_000),
-    }
-    assert compiled.rows(compiled.entries([tmp_path]), before=before, heard=said, fresh=False) == [
-        row("from_the_cache", "bb", cache_hit=True, compile_ns=None, compile_measured_by=None),
-        row("new", "cc", compile_ns=123_000, compile_measured_by="triton"),
-    ]
-
-
-def test_a_kernel_of_triton_without_stages_is_told_by_its_name(tmp_path):
+        (caches["usual"] / "FOLDERbb" / name).write_text(text)
+    (caches["usual"] / "FOLDERdd").mkdir()
+    put(caches["worker"], "bb", "triton_red_fused_sum_0", source=INDUCTOR_FILE, took_ms=25)
+    put(caches["heard"], "aa", "square")
+    for key, name in (("aa", "of_another_run"), ("bb", "from_the_cache")):
+        put(caches["user"], key, name)
+    before = frozenset(one.metadata["hash"] for one in compiled.entries([caches["user"]]))
+    put(caches["user"], "cc", "new")
     for key, name in (("aa", "triton_poi_0"), ("bb", "square")):
-        folder = put(tmp_path, key, name)
+        folder = put(caches["bare"], key, name)
         for ending in ("source", "ttir", "ptx"):
             (folder / f"{name}.{ending}").unlink()
-    assert compiled.rows(compiled.entries([tmp_path])) == [
-        row("square", "bb", compile_ns=None, compile_measured_by=None),
-        row("triton_poi_0", "aa", source="inductor", compile_ns=None, compile_measured_by=None),
-    ]
+    hit, made = Compilation(cache_hit=True, compile_ns=50_000), Compilation(cache_hit=False, compile_ns=123_000)
+    heard = {"worker": {"bb" * 32: hit}, "heard": {"aa" * 32: made}, "user": {"bb" * 32: hit, "cc" * 32: made}}
+    lines = []
+    for name, folder in caches.items():
+        how = {"before": before, "fresh": False} if name == "user" else {}
+        rows = compiled.rows(compiled.entries([folder]), heard=heard.get(name), **how)
+        lines += [f"## {name}", *map(json.dumps, rows)]
+    gold("\n".join([*lines, ""]), "compiled.txt")
+
+
+def test_nothing_is_written_of_no_kernels(tmp_path):
+    assert (compiled.keep(tmp_path, [], []), compiled.merge_ranks(tmp_path)) == ([], None)
 
 
 def test_ptx_and_rows_are_kept_beside_the_reports(tmp_path):
@@ -115,29 +81,23 @@ def test_ptx_and_rows_are_kept_beside_the_reports(tmp_path):
     capture = tmp_path / "capture"
     capture.mkdir()
     found = compiled.entries([tmp_path / "cache"])
-    made = compiled.rows(found)
-    assert compiled.keep(capture, found, made) == [
-        capture / "compiled.json",
-        capture / "triton" / "square-aaaaaaaa.ptx",
-        capture / "triton" / "square-bbbbbbbb.ptx",
-    ]
-    assert json.loads((capture / "compiled.json").read_text()) == {
-        "schema": 1,
-        "kernels": [
-            row("square", "aa", ptx="triton/square-aaaaaaaa.ptx"),
-            row("square", "bb", ptx="triton/square-bbbbbbbb.ptx", num_warps=8),
-        ],
-    }
-    assert (capture / "triton" / "square-bbbbbbbb.ptx").read_text() == "// square"
+    made, names = compiled.rows(found), ["triton/square-aaaaaaaa.ptx", "triton/square-bbbbbbbb.ptx"]
+    assert compiled.keep(capture, found, made) == [capture / name for name in ("compiled.json", *names)]
+    assert json.loads((capture / "compiled.json").read_text()) == {"schema": 1, "kernels": made}
+    assert [row["ptx"] for row in made] == names
+    assert (capture / names[1]).read_text() == "// square"
 
 
 def test_ranks_become_one_table_with_the_longest_time_of_each_kernel(tmp_path):
-    for rank, spent in ((0, 10), (1, 30)):
-        kernels = [row("square", "aa", compile_ns=spent)] + ([row("gelu", "bb")] if rank else [])
+    put(tmp_path / "cache", "aa", "square")
+    put(tmp_path / "cache", "bb", "gelu")
+    gelu, square = compiled.rows(compiled.entries([tmp_path / "cache"]))
+    longest = square | {"compile_ns": 30}
+    for rank, kernels in enumerate(([square | {"compile_ns": 10}], [longest, gelu])):
         (tmp_path / f"compiled-rank{rank}.json").write_text(json.dumps({"schema": 1, "kernels": kernels}))
     assert compiled.merge_ranks(tmp_path) == tmp_path / "compiled.json"
     merged = json.loads((tmp_path / "compiled.json").read_text())
-    assert merged == {"schema": 1, "kernels": [row("gelu", "bb"), row("square", "aa", compile_ns=30)]}
+    assert merged == {"schema": 1, "kernels": [gelu, longest]}
 
 
 @pytest.mark.parametrize(
@@ -214,7 +174,7 @@ def test_caches_of_ones_own_are_gone_afterwards(tmp_path, monkeypatch):
     put(tmp_path / ".caches-rank1" / "triton", "aa", "square")
     files, made = caches.finish()
     assert [path.name for path in files] == ["compiled-rank1.json", "square-aaaaaaaa.ptx"]
-    assert made == [row("square", "aa", ptx="triton/square-aaaaaaaa.ptx")]
+    assert [(row["name"], row["ptx"]) for row in made] == [("square", "triton/square-aaaaaaaa.ptx")]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["compiled-rank1.json", "triton"]
 
 
