@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from kanalyze.analyses.page.file_page import FilePage
     from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.several import Asked
-    from kanalyze.window import Window
 
 _TWO: Final = 2
 
@@ -188,9 +187,9 @@ def _by_window(
 ) -> dict[str | None, dict[str, list[Digest]]]:
     """The same by the windows `names`; an empty list of them becomes those of the first report that are asked for."""
     seen = set()
-    for one in (one for one in given if isinstance(one, Path)):
-        if (place := os.path.realpath(one)) in seen:  # which raises nothing of a link to itself
-            raise IncomparableError(f"{one} is given twice.", "Give each run of a side once.")
+    for path in (one for one in given if isinstance(one, Path)):
+        if (place := os.path.realpath(path)) in seen:  # which raises nothing of a link to itself
+            raise IncomparableError(f"{path} is given twice.", "Give each run of a side once.")
         seen.add(place)
     found: dict[str | None, dict[str, list[Digest]]] = {}
     for one in given:
@@ -214,7 +213,7 @@ def _runs_of(
             yield from ((name, digest) for digest in _of_report(report, _in(asked, name), part))
 
 
-def _stored(path: Path, window: Window | str | None) -> list[Digest]:
+def _stored(path: Path, window: object) -> list[Digest]:
     """The runs in a baseline, which has to be of the window if one is asked for."""
     with readable(path), open_regular(path) as file:
         every = loaded(file.read(), path)

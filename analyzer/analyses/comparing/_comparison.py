@@ -26,8 +26,8 @@ from kanalyze.analyses.comparing._pair import (
     Side,
     doubts,
     in_pairs,
-    sides_of,
     slots_of,
+    warm,
 )
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.replay._host_time import LEAST_KEPT
@@ -69,9 +69,6 @@ _OF_ALL_RANKS: Final = "compare_ranks"
 #: Ranks whose iterations are shorter than the longest by less than this part are as long.
 _AS_LONG: Final = 0.01
 
-
-#: What may be measured; the last two by a name after the colon.
-METRICS: Final = ("step", "quick", "busy", "bucket:", "kernel:")
 
 #: What refuses a judgement unless it is allowed.
 KINDS: Final = ("runs", "cold", "gpu", "driver", "clocks", "tool", "flags", "profiler", "steps", "whole", "ranks")
@@ -164,8 +161,13 @@ class Comparison:
 
     @cached_property
     def quick(self) -> Verdict | None:
-        """The judgement of the quicker iterations, where it tells something and that of their mean does not."""
-        found = verdict_of_quick(self.timed) if self.verdict.word == "cannot tell" else None
+        """The judgement of the quicker iterations, where it tells something and that of their mean does not.
+
+        What holds up single steps, such as another program on the host, moves the mean of a run and not its quicker
+        steps: the lower quartile, of five at least.
+        """
+        values = quick_values(self.timed) if self.verdict.word == "cannot tell" and self.timed.repeated else None
+        found = None if values is None else _judged(self.timed, *values)
         return found if found is not None and found.word != "cannot tell" else None
 
     @cached_property
@@ -231,7 +233,7 @@ def compared(
     """
     ranks = sorted({one.about.rank for one in base} & {one.about.rank for one in new})
     before, after = ([[one for one in side if one.about.rank == rank] for rank in ranks] for side in (base, new))
-    found = [Pair(*sides_of(*sides), limits or Limits()) for sides in zip(before, after, strict=True)]
+    found = [Pair(*in_pairs(*map(warm, sides)), limits or Limits()) for sides in zip(before, after, strict=True)]
     first = telling_rank(found)
     pairs = (found[first], *found[:first], *found[first + 1 :])
     return Comparison(pairs, names, reason, job=job_of(before, after, found))
@@ -244,15 +246,6 @@ def verdict_of(pair: Pair) -> Verdict:
     two runs of one program differ by where that is known; where not, by 5 % and by how much steps vary.
     """
     return _judged(pair, pair.base.values_ns, pair.new.values_ns)
-
-
-def verdict_of_quick(pair: Pair) -> Verdict | None:
-    """The verdict of the lower quartile of each run's steps; None with one run a side, or fewer than five steps in one.
-
-    What holds up single steps, such as another program on the host, moves the mean of a run and not its quicker steps.
-    """
-    values = quick_values(pair)
-    return None if values is None or not pair.repeated else _judged(pair, *values)
 
 
 def quick_values(pair: Pair) -> tuple[list[float], list[float]] | None:
@@ -338,20 +331,16 @@ def job_of(base: Sequence[Rank], new: Sequence[Rank], ranks: Sequence[Pair]) -> 
     if len(ranks) == 1 or any(len(number) > 1 for number in numbers):
         return None
     runs = [[*zip(*side, strict=True)] for side in (base, new)]
-    if not all(_do_the_same(run) for side in runs for run in side):
-        return None
+    for run in (run for side in runs for run in side):  # the same iterations on all ranks, but for one at an edge
+        numbers_of_ranks = [one.about.recorded_iterations for one in run]
+        each = {(one.about.each, one.about.turn) for one in run}
+        if len(each) > 1 or not run[0].about.each or max(numbers_of_ranks) - min(numbers_of_ranks) > 1:
+            return None
     counted = {id(one) for pair in ranks for side in pair.sides for one in side.digests}
     first, second = (
         Side([_slowest(run) for run in side if all(id(one) in counted for one in run)], []) for side in runs
     )
     return Pair(*in_pairs(first, second), ranks[0].limits) if first.digests and second.digests else None
-
-
-def _do_the_same(run: Sequence[Digest]) -> bool:
-    """Whether all ranks of a run have the same iterations, as often but for one at an edge."""
-    numbers = [one.about.recorded_iterations for one in run]
-    same = len({(one.about.each, one.about.turn) for one in run}) == 1 and bool(run[0].about.each)
-    return same and max(numbers) - min(numbers) <= 1
 
 
 def _slowest(run: Sequence[Digest]) -> Digest:
@@ -384,7 +373,7 @@ def telling_rank(ranks: Sequence[Pair]) -> int:
 
 
 def gate_of(found: Comparison, limit: float, metric: str, allowed: Collection[str]) -> Gate:
-    """Judges whether one of :data:`METRICS` is longer in new by more than `limit`, whatever doubts are `allowed`.
+    """Judges whether a metric is longer in new by more than `limit`, whatever doubts are `allowed`.
 
     Raises:
         UnknownNameError: There is no such metric, bucket or kernel.

@@ -288,14 +288,6 @@ class Side(NamedTuple):
         return self.digests[0].about
 
 
-def sides_of(base: Sequence[Digest], new: Sequence[Digest]) -> tuple[Side, Side, bool]:
-    """The runs of one rank of both sides without those that began cold; and whether they were interleaved.
-
-    Interleaved runs are in the order of their pairs.
-    """
-    return in_pairs(_warm(base), _warm(new))
-
-
 def in_pairs(first: Side, second: Side) -> tuple[Side, Side, bool]:
     """Both sides in the order of their pairs, and True, where the runs were interleaved; else as they are."""
     turns = [
@@ -311,8 +303,8 @@ def in_pairs(first: Side, second: Side) -> tuple[Side, Side, bool]:
     return one, other, True
 
 
-def _warm(digests: Sequence[Digest]) -> Side:
-    """The runs without those that began cold."""
+def warm(digests: Sequence[Digest]) -> Side:
+    """The runs of one rank without those that began cold."""
     # of a whole recording the host takes longer, too
     loading = [
         one.ns_in("loading", *(() if one.about.scope == STEADY else ("host",))) / one.about.iterations

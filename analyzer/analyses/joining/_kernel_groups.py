@@ -18,7 +18,7 @@ from kanalyze.analyses.device._operations import (
 from kanalyze.analyses.findings._doubts import unused_launches
 from kanalyze.analyses.operators._host_tree import host_tree, labelled_paths, modules, operator_paths
 from kanalyze.analyses.operators._work import launched_work
-from kanalyze.analyses.shared.analysis import once_per_report, once_together
+from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.columns import gathered
 from kanalyze.decoder.fields import normalised, shortened
 from kanalyze.report import Report
@@ -205,7 +205,7 @@ _LAUNCHES: Final = {"right": pl.Int64, "number": pl.Int64, "left": pl.Int64}
 _SAME_FOR_ALL: Final = ("process_id", "thread_id", "context_id", "device")
 
 
-@once_together
+@once_per_report
 def same_launches(base: Report, ncu: Report) -> pl.DataFrame:
     """Matches the kernels that ncu measured with the launches of `base`, as far as ncu's command identifies them.
 
@@ -300,7 +300,7 @@ _BY_NAME: Final = pl.lit("name")
 _COLUMNS: Final = ("group", "name", "same_name", "loose_name", "device", *SHAPE, "count")
 
 
-@once_together
+@once_per_report
 def same_kernels(left: Report, right: Report) -> pl.DataFrame:
     """Matches the kernel groups of `left` with those of `right`.
 

@@ -18,7 +18,7 @@ import polars as pl
 from kanalyze import outlets
 from kanalyze.analyses.device._operations import SHAPE
 from kanalyze.analyses.joining._kernel_groups import kernels_in
-from kanalyze.analyses.shared.analysis import name_of, once_together
+from kanalyze.analyses.shared.analysis import name_of, once_per_report
 from kanalyze.counter_model import measured_some
 from kanalyze.decoder.fields import shortened
 from kanalyze.errors import CannotTellError
@@ -124,7 +124,7 @@ def pooled(reports: Sequence[Report]) -> Report | None:
     return _pool(*reports) if len(reports) > 1 else reports[0]
 
 
-@once_together
+@once_per_report
 def _pool(first: Report, *others: Report) -> Report:
     reports = (first, *others)
     selective = measured_some([one.meta.selective for one in reports])

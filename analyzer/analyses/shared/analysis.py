@@ -25,16 +25,17 @@ Others = TypeVarTuple("Others")
 Remembered = Callable[[Report], T]
 
 
-def once_per_report(compute: Callable[[Report], T]) -> Remembered[T]:
-    """Caches the result of `compute` per report, for the lifetime of the report."""
+def once_per_report(compute: Callable[[Report, *Others], T]) -> Callable[[Report, *Others], T]:
+    """Caches the result of `compute` per report, or tuple of them, for the lifetime of the first one."""
     lock = RLock()
 
     @wraps(compute)
-    def remembered(report: Report) -> T:
+    def remembered(first: Report, *others: *Others) -> T:
+        key = (remembered, *map(id, others))
         with lock:
-            if remembered not in report.answers:
-                report.answers[remembered] = compute(report)
-            result: T = report.answers[remembered]
+            if key not in first.answers:
+                first.answers[key] = others, compute(first, *others)  # the others are kept, so that ids stay unique
+            result: T = first.answers[key][1]
             return result
 
     return remembered
@@ -47,20 +48,6 @@ def once_per_process(compute: Callable[[Report], T]) -> Remembered[T]:
     @wraps(compute)
     def remembered(report: Report) -> T:
         return of_whole(report.whole)
-
-    return remembered
-
-
-def once_together(compute: Callable[[Report, *Others], T]) -> Callable[[Report, *Others], T]:
-    """Caches the result of `compute` for a tuple of reports, for the lifetime of the first one."""
-
-    @wraps(compute)
-    def remembered(first: Report, *others: *Others) -> T:
-        key = (remembered, *map(id, others))
-        if key not in first.answers:
-            first.answers[key] = others, compute(first, *others)  # the others are kept, so that ids stay unique
-        result: T = first.answers[key][1]
-        return result
 
     return remembered
 
