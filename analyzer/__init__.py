@@ -62,8 +62,8 @@ if TYPE_CHECKING:  # the public names, for type checkers and for the list of tab
     from kanalyze.analyses.operators.ops import ops as ops
     from kanalyze.analyses.operators.tree import tree as tree
     from kanalyze.analyses.page.overview_page import Overview as Overview
+    from kanalyze.analyses.page.overview_page import Summary as Summary
     from kanalyze.analyses.page.overview_page import overview as overview
-    from kanalyze.analyses.page.time_page import Summary as Summary
     from kanalyze.analyses.page.time_page import summarize as summarize
     from kanalyze.analyses.ranges.instances import steps as steps
     from kanalyze.analyses.ranges.ranges import range_gpu as range_gpu
@@ -95,7 +95,7 @@ _TYPES = {
     "KanalyzeError": "kanalyze.errors",
     "Overview": "kanalyze.analyses.page.overview_page",
     "Report": "kanalyze.report",
-    "Summary": "kanalyze.analyses.page.time_page",
+    "Summary": "kanalyze.analyses.page.overview_page",
     "Verdict": "kanalyze.analyses.comparing._comparison",
     "Window": "kanalyze.window",
 }

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import fields, replace
-from functools import partialmethod, wraps
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack
 
@@ -46,17 +46,18 @@ if TYPE_CHECKING:
     #: A side of a comparison: a report, a path, or several of these.
     Given: TypeAlias = Report | str | PathLike[str] | Iterable[Report | str | PathLike[str]]
 
-#: Rows per table on a page.
+#: Rows per table on a page that is not the first one.
 _TOP: Final = 8
 
-#: Pages that display themselves in notebooks, with the rows of their tables; None for all that a page shows.
-_PAGES: Final[dict[Any, int | None]] = {
-    overview_page.Overview: None,
-    _comparison.Comparison: None,
-    **dict.fromkeys((time_page.Summary, time_page.CounterSummary, time_page.JointSummary, _whatif.WhatIf), _TOP),
-}
-for _page, _rows in _PAGES.items():
-    _page._repr_html_ = partialmethod(document.page, _rows)
+
+def _page_html(found: overview_page.Summary | _comparison.Comparison | _whatif.WhatIf) -> str:
+    """A page as it displays itself in notebooks."""
+    return document.page(found, _TOP if found.kind in ("time", "joint", "counters", "whatif") else None)
+
+
+_kind: Any
+for _kind in (overview_page.Summary, _comparison.Comparison, _whatif.WhatIf):
+    _kind._repr_html_ = _page_html
 
 #: Events of a timeline in a cell, single ones and sums.
 _EVENTS: Final = 100_000
@@ -189,11 +190,12 @@ class NotebookReport(Report):
 
     def _repr_html_(self) -> str:
         missing: list[KanalyzeError] = []
-        page: overview_page.Overview | time_page.CounterSummary
         with ExitStack() as opened:
             try:
-                others = [*map(opened.enter_context, self._beside(missing))]
-                if others:
+                every: list[Report] = []
+                if self.meta.capture == self.meta.path and capture_reports.several_tools(self.meta.path):
+                    every = capture_reports.every_report(self.meta.path, left_out=missing.append)
+                if others := [opened.enter_context(one) for one in every if one.meta.tool != self.meta.tool]:
                     page = time_page.overviews_together(self, *others)[0]
                 elif self.meta.timeless:
                     page = time_page.summarize_counters(self)
@@ -201,14 +203,7 @@ class NotebookReport(Report):
                     page = overview_page.overview(self)
             except ClosedReportError as error:
                 return f"<p>{outlets.html(str(error))}</p>"
-        return document.page(page, _TOP if page.kind == "counters" else None) + _left_out(missing)
-
-    def _beside(self, missing: list[KanalyzeError]) -> list[Report]:
-        """The other reports in this report's capture folder; errors of unreadable ones are added to `missing`."""
-        if self.meta.capture != self.meta.path or not capture_reports.several_tools(self.meta.path):
-            return []
-        every = capture_reports.every_report(self.meta.path, left_out=missing.append)
-        return [one for one in every if one.meta.tool != self.meta.tool]
+        return _page_html(page) + _left_out(missing)
 
 
 def _left_out(errors: Iterable[KanalyzeError]) -> str:
@@ -253,7 +248,7 @@ def without_profiler(report: Report) -> Report:
     return _shown_well(_unprofiled.without(report))
 
 
-def summarize(*reports: Report) -> time_page.Summary | time_page.CounterSummary | time_page.JointSummary:
+def summarize(*reports: Report) -> overview_page.Summary:
     """Summarises a report as the data of its page; see :func:`kanalyze.analyses.page.time_page.summarize`.
 
     Of a report of ncu see :func:`kanalyze.analyses.page.time_page.summarize_counters`; of several, of one program
@@ -268,7 +263,7 @@ def summarize(*reports: Report) -> time_page.Summary | time_page.CounterSummary 
     return time_page.summarize_counters(report) if report.meta.timeless else time_page.summarize(report)
 
 
-def overview(report: Report, *, whole: bool = False) -> overview_page.Overview:
+def overview(report: Report, *, whole: bool = False) -> overview_page.Summary:
     """Makes the first page of a report; see :func:`kanalyze.analyses.page.overview_page.overview`."""
     _refuse_others("overview", (report,), several=False)
     return overview_page.overview(report, whole=whole)

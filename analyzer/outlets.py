@@ -42,9 +42,6 @@ _ODD_BUT_LINES: Final = r"[^ -~\n]"
 #: Our own ANSI colour codes, and all other non-printable sequences.
 _COLOUR_OR_ODD: Final = re.compile(r"\x1b\[[0-9;]{1,8}m|[^ -~\n]")
 
-#: Characters beyond the BMP, which JSON escapes as surrogate pairs.
-_FIRST_PLANE: Final = 0x10000
-
 #: Matches what GitHub-flavoured Markdown would interpret in a word: markup, URLs, issue and commit ids.
 _ACTIVE: Final = (
     r"(?i)[`*~>\[\]\\|@#$^]|<(?![\d=]|$)|&(?=\S)|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])|:/|www\.|:[\w+-]+:|\bGH-\d"
@@ -142,17 +139,17 @@ def paragraph(text: str) -> str:
 
 def _words(text: str) -> str:
     """Wraps each word that would be active in a code span."""
-    return re.sub(r"\S+", lambda found: _word(found[0]), text) if re.search(_ACTIVE, text) else text
 
+    def word(found: re.Match[str]) -> str:
+        text = found[0]
+        if re.search(_ACTIVE, text) is None:
+            return text
+        bare = text.strip(_AROUND)
+        before, _, after = text.partition(bare) if bare else ("", "", "")
+        active = not bare or re.search(_ACTIVE, before + after)
+        return code(text) if active else f"{before}{code(bare)}{after}"
 
-def _word(word: str) -> str:
-    if re.search(_ACTIVE, word) is None:
-        return word
-    bare = word.lstrip(_AROUND)
-    before, bare = word[: len(word) - len(bare)], bare.rstrip(_AROUND)
-    after = word[len(before) + len(bare) :]
-    inner = f"{before}{code(bare)}{after}" if bare else code(word)
-    return inner if re.search(_ACTIVE, before + after) is None else code(word)
+    return re.sub(r"\S+", word, text) if re.search(_ACTIVE, text) else text
 
 
 def html(text: str) -> str:
@@ -169,17 +166,13 @@ def json(value: object, indent: int | None = 2) -> str:
 
 def escaped_json(document: str) -> str:
     """Escapes every non-printable character in a JSON document."""
-    return document if document.isascii() and document.isprintable() else re.sub(_ODD_BUT_LINES, _escape, document)
 
+    def escape(found: re.Match[str]) -> str:
+        units = found[0].encode("utf-16-be", "surrogatepass")  # pairs of surrogates beyond the first plane
+        escaped = "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+        return found[0] if found[0].isprintable() else escaped
 
-def _escape(found: re.Match[str]) -> str:
-    if found[0].isprintable():
-        return found[0]
-    number = ord(found[0])
-    if number < _FIRST_PLANE:
-        return f"\\u{number:04x}"
-    number -= _FIRST_PLANE
-    return f"\\u{0xD800 + (number >> 10):04x}\\u{0xDC00 + (number & 0x3FF):04x}"
+    return document if document.isascii() and document.isprintable() else re.sub(_ODD_BUT_LINES, escape, document)
 
 
 def picture(text: str) -> str:
@@ -202,9 +195,9 @@ def spreadsheet(frame: pl.DataFrame) -> pl.DataFrame:
 def short_paths(paths: Sequence[str]) -> list[str]:
     """The ends of paths that tell them apart, of as many parts as that takes; equal paths stay equal."""
     parts = {path: PurePath(path).parts for path in paths}
-    found: dict[str, str] = {}
+    ends = {}
     for path, own in parts.items():
         others = [other for other in parts.values() if other != own]
         length = next((n for n in range(1, len(own)) if all(own[-n:] != other[-n:] for other in others)), len(own))
-        found[path] = str(PurePath(*own[-length:])) if own else path
-    return [found[path] for path in paths]
+        ends[path] = str(PurePath(*own[-length:])) if own else path
+    return [ends[path] for path in paths]

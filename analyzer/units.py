@@ -71,30 +71,31 @@ def parse_rate(text: str) -> float | None:
 
 def time(ns: float) -> str:
     """Formats a duration with a suitable unit and four digits: ``57.26 ms``, ``209.8 µs``, ``904 ns``."""
-    plain = f"{ns:.0f} ns" if ns == int(ns) else f"{ns:.1f} ns"
-    return _scaled(ns, _TIME_STEPS) or plain
+    return _scaled(ns, _TIME_STEPS) or f"{ns:.{int(ns != int(ns))}f} ns"
 
 
 def _scaled(value: float, steps: Sequence[tuple[int, str]], unit: str = "") -> str:
-    """A value in the largest unit of which it is about one; empty where it is less than all."""
-    whole = (
-        f"{_digits(value / step)} {name}{unit}" for step, name in steps if abs(value) >= step * (_ROUNDS_UP / 1000)
-    )
-    return next(whole, "")
+    """A value in the largest unit of which it is about one, with four digits; empty where it is less than all."""
+    for step, name in steps:
+        if abs(value) >= step * (_ROUNDS_UP / 1000):
+            size = abs(value / step)
+            places = 3 if size < 9.9995 else 2 if size < 99.995 else 1  # noqa: PLR2004 - where the fourth digit is
+            return f"{value / step:.{places}f} {name}{unit}"
+    return ""
 
 
 def instead(after_ns: float, before_ns: float) -> str:
     """Formats what a duration would become: ``1.6 ms instead of 5.9``, with as few digits as tell them apart."""
     step, unit = next(((step, unit) for step, unit in _TIME_STEPS if before_ns >= step), (1, "ns"))
-    pairs = ([_rounded(ns / step, digits) for ns in (after_ns, before_ns)] for digits in (2, 3, 4))
-    after, before = next((pair for pair in pairs if pair[0] != pair[1]), [""] * 2)
-    return f"{after} {unit} instead of {before}" if after else f"{time(after_ns)} instead of {time(before_ns)}"
-
-
-def _rounded(value: float, digits: int) -> str:
-    """A number with so many significant digits: ``0.16``, ``1.6``, ``160``."""
-    places = digits - 1 - int(f"{value:.{digits - 1}e}".partition("e")[2]) if value else 0
-    return f"{round(value, places):,.{max(places, 0)}f}"
+    for digits in (2, 3, 4):
+        texts = []
+        for value in (after_ns / step, before_ns / step):  # with so many significant digits
+            places = digits - 1 - int(f"{value:.{digits - 1}e}".partition("e")[2]) if value else 0
+            texts.append(f"{round(value, places):,.{max(places, 0)}f}")
+        after, before = texts
+        if after != before:
+            return f"{after} {unit} instead of {before}"
+    return f"{time(after_ns)} instead of {time(before_ns)}"
 
 
 def size(count_bytes: float) -> str:
@@ -184,10 +185,8 @@ def adding_up(parts_ns: Sequence[int], total_ns: int) -> list[str]:
 def least_to_most(least_ns: int, most_ns: int, total_ns: int) -> str:
     """Formats two times in the unit of a total, as :func:`adding_up` chooses it, without that: ``17.8 to 24.9``."""
     step = next((step for step, name in _TIME_STEPS if total_ns >= step * _LEAST[name]), 1)
-    least, most = (
-        f"{ns / step:.3g}" if ns < _THREE_DIGITS * step else f"{ns / step:,.0f}" for ns in (least_ns, most_ns)
-    )
-    return f"{least} to {most}"
+    ends = (f"{ns / step:.3g}" if ns < _THREE_DIGITS * step else f"{ns / step:,.0f}" for ns in (least_ns, most_ns))
+    return " to ".join(ends)
 
 
 def apportioned(parts: Sequence[int], whole: int) -> list[int]:
@@ -250,21 +249,11 @@ def checked(check: str, number: int) -> str:
     text = check.rstrip(".")
     if number != 1:
         return f"{count(number)} {text}"
-    return text if text.startswith(_SAID) else f"1 {_singular(text)}"
-
-
-def _singular(text: str) -> str:
-    """A check with its noun, which is among the first two words, in the singular."""
-    first, *rest = text.replace(" that overlap ", " that overlaps ").split(" ")
-    for place, word in enumerate((first, *rest[:1])):
+    if text.startswith(_SAID):
+        return text
+    words = text.replace(" that overlap ", " that overlaps ").split(" ")
+    for place, word in enumerate(words[:2]):  # of which one is the noun
         if re.fullmatch(_PLURAL, word):
-            bare = f"{word[:-3]}y" if word.endswith("ies") else word[: -2 if word.endswith(_ES) else -1]
-            return " ".join([*([first] if place else []), bare, *rest[place:]])
-    return " ".join([first, *rest])
-
-
-def _digits(value: float) -> str:
-    """Formats four significant digits, at least one before the point."""
-    size = abs(value)
-    places = 3 if size < 9.9995 else 2 if size < 99.995 else 1  # noqa: PLR2004 - where the fourth digit is
-    return f"{value:.{places}f}"
+            words[place] = f"{word[:-3]}y" if word.endswith("ies") else word[: -2 if word.endswith(_ES) else -1]
+            break
+    return f"1 {' '.join(words)}"

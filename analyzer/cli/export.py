@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from kanalyze.analyses.page.file_page import FilePage
     from kanalyze.analyses.timeline._slices import Slices
     from kanalyze.redact import Removed
-    from kanalyze.renderers.page import Shown
     from kanalyze.several.reducing import Reduced
 
 #: Forms that are a folder of tables, and those that are a file of one report.
@@ -159,7 +158,7 @@ def html(reports: Sequence[Path], base: Sequence[Path], where: Where, to: Out, *
     _process.refuse_overwriting(target)
     if base or (len(reports) == 1 and captures.sides_in(reports[0]) is not None):
         asked = _answers.request(where, done=_answers.doubted)
-        page: FilePage[Shown] = sides.file_page_of_sides(*sides.given(reports, base), asked, _EVENTS)
+        page: FilePage = sides.file_page_of_sides(*sides.given(reports, base), asked, _EVENTS)
     else:
         page = _file_page(reports, where)
     _process.emit(document.document(page).encode(), target)
@@ -170,7 +169,7 @@ def html(reports: Sequence[Path], base: Sequence[Path], where: Where, to: Out, *
         click.launch(str(target))
 
 
-def _file_page(reports: Sequence[Path], where: Where) -> FilePage[Shown]:
+def _file_page(reports: Sequence[Path], where: Where) -> FilePage:
     """The content: of the ranks of one job together, else of the report that gives the time."""
     each = _answers.of_each(
         _answers.different(_answers.expanded(reports)),

@@ -40,10 +40,9 @@ with late():
     from kanalyze.several import jobs, sides
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.page.overview_page import Overview
-    from kanalyze.analyses.page.time_page import CounterSummary, JointSummary, Summary
+    from kanalyze.analyses.page.overview_page import Summary
     from kanalyze.renderers.page import Shown
-    from kanalyze.report import Meta, Report
+    from kanalyze.report import Report
     from kanalyze.several import Asked
 
 #: What can be left out of a replay.
@@ -87,7 +86,8 @@ def shown(reports: Sequence[Path]) -> None:
 def _point_to_ranks(pages: Sequence[Shown], reports: Sequence[Path]) -> None:
     """Says which command looks at the ranks of one job together, where the reports are of several."""
     command_says = f"`{outlets.command('kanalyze', 'ranks', *reports)}` says who"
-    if _answers.several_ranks(meta for page in pages for meta in _metas(page)):
+    of_time = [page for page in pages if page.kind in ("overview", "time", "joint")]
+    if _answers.several_ranks(meta for page in of_time for meta in (page.meta, *page.others)):
         message = f"these are ranks of one job: {command_says} waits for whom, and why."
     elif sum(page.kind == "overview" and page.communicates for page in pages) > 1:
         message = f"if these are ranks of one job, {command_says} waits for whom, and why."
@@ -98,22 +98,14 @@ def _point_to_ranks(pages: Sequence[Shown], reports: Sequence[Path]) -> None:
     print_message(f"kanalyze: {message}")
 
 
-def _metas(page: Shown) -> Sequence[Meta]:
-    """Descriptions of the reports that a page of time is of."""
-    if page.kind == "overview":
-        return [page.meta, *page.others]
-    if page.kind == "joint":
-        return page.metas
-    return [page.meta] if page.kind == "time" else []
-
-
 def _pages(reports: Sequence[Path], where: Where, form: Form) -> Sequence[Shown]:
     """One page of reports of one program by different tools, or of a capture that has such; else a page for each.
 
     Where several reports give time, such as those of two captures, each has its page, and the others are on it.
     """
     reports = _answers.expanded(reports)
-    if not _several(reports) or where.several:
+    several = len(reports) > 1 or (_answers.folder_at(reports[0]) is not None and captures.several_tools(reports[0]))
+    if where.several or not several:
         return _answers.of_each(reports, lambda report: _page(report, where, form))
     opened = _answers.of_each(
         _answers.different(reports), lambda report: _answers.opened_together([report], where, runs=False)
@@ -126,28 +118,19 @@ def _pages(reports: Sequence[Path], where: Where, form: Form) -> Sequence[Shown]
         given.clear()  # each goes when its page is made
         return _answers.of_each(reports, lambda report: _page(report, where, form, open_at.pop(report, None)))
     if form.full:
-        return [_with_runs(page, where, form) for page in time_page.summarize_together(*given, **where.part)]
-    pages = time_page.overviews_together(*given, whole=form.whole, as_recorded=form.recorded, **where.part)
-    return [_with_runs(page, where, form) for page in pages]
+        pages = time_page.summarize_together(*given, **where.part)
+    else:
+        pages = time_page.overviews_together(*given, whole=form.whole, as_recorded=form.recorded, **where.part)
+    return [_apart(page, page.meta.path, where, form) for page in pages]
 
 
-def _several(reports: Sequence[Path]) -> bool:
-    """Whether several reports are asked for, or a capture that has some of several tools."""
-    if len(reports) > 1:
-        return True
-    return _answers.folder_at(reports[0]) is not None and captures.several_tools(reports[0])
+def _apart(page: Summary, report: Path, where: Where, form: Form) -> Summary:
+    """The page of a report that may have been recorded several times; it then says how far the runs are apart.
 
-
-def _with_runs(page: JointSummary | Overview | Summary | CounterSummary, where: Where, form: Form) -> Shown:
-    """The page of a report that may have been recorded several times; it then says how far the runs are apart."""
-    if page.kind == "joint":
-        answer = _apart(page.summary, page.metas[0].path, where, form).answer
-        return replace(page, summary=replace(page.summary, answer=answer))
-    return page if page.kind == "counters" else _apart(page, page.meta.path, where, form)
-
-
-def _apart(page: Summary | Overview, report: Path, where: Where, form: Form) -> Summary | Overview:
-    """The same of a page of one report; a run that cannot be read, or lacks that part, is left out with a word."""
+    A run that cannot be read, or lacks that part, is left out with a word.
+    """
+    if page.kind == "counters":
+        return page
     folder = _answers.folder_at(report)
     if folder is None or page.meta.slower is not None:
         return page  # other runs are as they were recorded
@@ -162,7 +145,7 @@ def _apart(page: Summary | Overview, report: Path, where: Where, form: Form) -> 
     return time_page.repeated(runs) if others else page
 
 
-def _timed(report: Report, form: Form) -> Summary | Overview:
+def _timed(report: Report, form: Form) -> Summary:
     if form.full:
         return time_page.summarize(report)
     return overview_page.overview(report, whole=form.whole, as_recorded=form.recorded)

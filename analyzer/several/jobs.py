@@ -240,7 +240,7 @@ def _is_trace(file: Path) -> bool:
 _MOST_DRAWN: Final = 16
 
 
-def file_page_of_job(given: Sequence[Report | Path], asked: Asked, most: int) -> FilePage[Job]:
+def file_page_of_job(given: Sequence[Report | Path], asked: Asked, most: int) -> FilePage:
     """The content of an HTML report of a job: its page, its tables, and a timeline with the ranks on one clock.
 
     Each report is opened once, unless there are more ranks than a timeline has room for: which of them are drawn is

@@ -296,7 +296,7 @@ def _paths(given: Sequence[Report | Path]) -> tuple[str, ...]:
 # What a file is of.
 
 
-def file_page_of_sides(base: Sequence[Path], new: Sequence[Path], asked: Asked, most: int) -> FilePage[Comparison]:
+def file_page_of_sides(base: Sequence[Path], new: Sequence[Path], asked: Asked, most: int) -> FilePage:
     """The content of an HTML report of two sides: the comparison, its tables, and a timeline of a run of each.
 
     Both begin their first steady iteration at the same place; without such, their first work on a device. The timeline

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar, Unpack
+from typing import Any, Final, Unpack
 
 import polars as pl
 
@@ -25,8 +26,8 @@ from kanalyze.analyses.iterations.phases import known_steady_part
 from kanalyze.analyses.joining._report_set import together
 from kanalyze.analyses.joining.joined import RoofPoints, counted_of, roof_points, timed_groups
 from kanalyze.analyses.operators.tree import tree
-from kanalyze.analyses.page.overview_page import Overview, overview, unprofiled_page
-from kanalyze.analyses.page.time_page import TABLES, CounterSummary, overviews_together, summarize_counters, tables_of
+from kanalyze.analyses.page.overview_page import Summary, overview, unprofiled_page
+from kanalyze.analyses.page.time_page import TABLES, overviews_together, summarize_counters, tables_of
 from kanalyze.analyses.replay._path import path
 from kanalyze.analyses.shared.analysis import side_by_side
 from kanalyze.analyses.timeline._tracks import Timeline, timeline
@@ -34,7 +35,6 @@ from kanalyze.columns import rate
 from kanalyze.errors import CannotTellError, KanalyzeError, UnknownNameError
 from kanalyze.report import Meta, Report, Where
 from kanalyze.schema import Table
-from kanalyze.window import Window
 
 #: The least size of a copy that shows what its link can do: below it, the start of a copy takes most of its time.
 LARGE_BYTES: Final = 1 << 20
@@ -117,9 +117,6 @@ def measured(reports: Sequence[Report]) -> Measured | None:
     return Measured(roofs if roofs.points.height else None, kernels, timed.time_from, reasons, most, shown)
 
 
-Pages: TypeAlias = Overview | CounterSummary
-Page_co = TypeVar("Page_co", covariant=True)
-
 #: Nodes of the call tree from this share of the time on.
 _TREE_SHARE: Final = 0.002
 
@@ -128,10 +125,10 @@ _BINS: Final = 40
 
 
 @dataclass(frozen=True)
-class FilePage(Generic[Page_co]):
+class FilePage:
     """Content of an HTML report."""
 
-    shown: Page_co  # the page that it begins with
+    shown: Any  # what the page that it begins with is made of
     metas: list[Meta]  # origin of all reports, the one that gives the time first
     tables: list[tuple[Table, pl.DataFrame]]  # tables with their declarations, complete
     timeline: Timeline | None = None  # the timeline; None where the report has no time
@@ -152,13 +149,13 @@ class FilePage(Generic[Page_co]):
     measured: Measured | None = None  # what ncu measured of the kernels; None where it measured none
     copies: CopyPoints | None = None  # copies by size and bandwidth; None without any
 
-    def measuring(self, reports: Sequence[Report]) -> FilePage[Page_co]:
+    def measuring(self, reports: Sequence[Report]) -> FilePage:
         """The same with what ncu measured in the reports of the program, if anything."""
         found = measured(reports)
         return self if found is None else replace(self, measured=found, tables=[*self.tables, *found.tables])
 
 
-def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[FilePage[Pages]]:
+def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[FilePage]:
     """Makes the content of HTML reports of one program's reports: one for each report that gives the time.
 
     Args:
@@ -182,9 +179,7 @@ def file_pages(*reports: Report, most: int, **where: Unpack[Where]) -> list[File
     return made
 
 
-def _timed(
-    report: Report, called: Report, others: Sequence[Meta], most: int, page: Pages | None = None
-) -> FilePage[Pages]:
+def _timed(report: Report, called: Report, others: Sequence[Meta], most: int, page: Summary | None = None) -> FilePage:
     """Content from a report that gives the time, with the call tree of `called`; makes the page unless it is given.
 
     Times are those without the profiler where the page's are.
@@ -201,6 +196,9 @@ def _timed(
     # the critical path is half of the timeline's work, and made beside the rest of it
     makers: list[Callable[[Report], Any]] = [lambda report: page or overview(report), path, drawn, tables_of]
     shown, _, (picture, reason), (tables, reasons) = side_by_side(report, makers)
+    trees = {}
+    with suppress(CannotTellError):
+        trees = {by: tree(called, by, min_share=_TREE_SHARE) for by in ("device", "host")}
     return FilePage(
         shown,
         [report.meta, *others],
@@ -209,7 +207,7 @@ def _timed(
         _iterations(report),
         durations(report) if picture else pl.DataFrame(),
         reasons | reason,
-        _trees(called),
+        {by: rows for by, rows in trees.items() if rows.get_column(f"{by}_ns").sum()},
         _waits(report) if picture else {},
         copies=copy_points(report) if picture else None,
     )
@@ -219,21 +217,10 @@ def _waits(report: Report) -> dict[str, pl.DataFrame]:
     """Host time while a device waited by stack; of a report without samples that of the run that has them beside it."""
     found = {f"GPU {device}": rows for device, rows in waiting_trees(report, _TREE_SHARE).items()}
     other = report.sampled() if not found and report.whole is report else None
-    if other is None:
-        return found
-    try:
-        return {f"GPU {device}, samples": rows for device, rows in waiting_trees(other, _TREE_SHARE).items()}
-    except KanalyzeError:  # which is noted
-        return {}
-
-
-def _trees(report: Report) -> dict[str, pl.DataFrame]:
-    """The call tree by each kind of time that there is some of; empty where the report does not tell it."""
-    try:
-        found = {by: tree(report, by, min_share=_TREE_SHARE) for by in ("device", "host")}
-    except CannotTellError:
-        return {}
-    return {by: rows for by, rows in found.items() if rows.get_column(f"{by}_ns").sum()}
+    with suppress(KanalyzeError):  # which is noted
+        if other is not None:
+            return {f"GPU {device}, samples": rows for device, rows in waiting_trees(other, _TREE_SHARE).items()}
+    return found
 
 
 def _iterations(report: Report) -> pl.DataFrame:
@@ -276,22 +263,7 @@ _LINES: Final = {"place": pl.String, "text": pl.String, "ns": pl.Int64}
 _WAITS: Final = {"reason": pl.String, "culprit": pl.String, "count": pl.Int64, "ns": pl.Int64}
 
 
-@dataclass(frozen=True, eq=False)
-class Evidence:
-    """A finding with what it is made of."""
-
-    #: Kind of page, by which renderers dispatch without importing the class.
-    kind: ClassVar[Literal["evidence"]] = "evidence"
-
-    meta: Meta  # where the report came from
-    finding: Finding  # the finding
-    window: Window | None  # the part that it is about; None for all of the report
-    lines: pl.DataFrame  # its time by line of the program: place, text, ns
-    kernels: pl.DataFrame  # the device's work in it, or the kernels that it names: name, count, ns
-    waits: pl.DataFrame  # the idle time in it: reason, culprit, count, ns
-
-
-def evidence(recorded: Report, rule: str) -> list[Evidence]:
+def evidence(recorded: Report, rule: str) -> list[Summary]:
     """What shows the findings of a rule in a report, one of each device: on its page's part, else in all of it.
 
     Raises:
@@ -310,44 +282,28 @@ def evidence(recorded: Report, rule: str) -> list[Evidence]:
     raise UnknownNameError.of(f"finding of {recorded.meta.path.name} called", rule, sorted(known))
 
 
-def _of(view: Report, finding: Finding) -> Evidence:
-    spans = intervals.union(finding.claims.select("start", "end")) if finding.claims is not None else None
-    return Evidence(
-        meta=view.meta,
-        finding=finding,
-        window=view.scope.window,
-        lines=_lines_of(view, finding),
-        kernels=_kernels_of(view, finding, spans),
-        waits=_waits_of(view, finding, spans),
-    )
-
-
-def _lines_of(view: Report, finding: Finding) -> pl.DataFrame:
-    if finding.claims is None or not has_lines(view):
-        return pl.DataFrame(schema=_LINES)
-    sums = claimed(view, finding).group_by("place").agg(pl.col("ns").sum())
-    return placed_with_text(view, sums).sort("ns", "place", descending=[True, False]).select(list(_LINES))
-
-
-def _kernels_of(view: Report, finding: Finding, spans: pl.DataFrame | None) -> pl.DataFrame:
-    """The device's work in the time that is claimed; without that the kernels that the finding names."""
+def _of(view: Report, finding: Finding) -> Summary:
+    """The finding with its time by line of the program, the device's work in it, and the idle time in it."""
+    lines, waits, claims = pl.DataFrame(schema=_LINES), pl.DataFrame(schema=_WAITS), finding.claims
     kind, name = pl.col("kind").is_in(["kernel", "graph"]), pl.col("name").cast(pl.String)
     work = exclusive_operations(view, "name").filter(kind, device=finding.device)
-    if spans is None:
-        inside = work.filter(name.is_in(finding.names)).with_columns(ns="exclusive_ns")
+    if claims is None:  # the kernels that it names, instead of the work in the time that is claimed
+        work = work.filter(name.is_in(finding.names)).with_columns(ns="exclusive_ns")
     else:
+        spans = intervals.union(claims.select("start", "end"))
         covered = intervals.overlap(work.get_column("start"), work.get_column("end"), spans)
-        inside = work.with_columns(covered.alias("ns")).filter(pl.col("ns") > 0)
-    sums = inside.group_by(name).agg(pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum())
-    return sums.sort("ns", "name", descending=[True, False])
-
-
-def _waits_of(view: Report, finding: Finding, spans: pl.DataFrame | None) -> pl.DataFrame:
-    """The idle time that is claimed by bucket, and by what held the device up."""
-    if spans is None:
-        return pl.DataFrame(schema=_WAITS)
-    pieces = intervals.cut(idle_pieces(view)[finding.device], spans)
-    named = pieces.select(bucket_of(view, pieces).alias("reason"), "culprit").cast(pl.String)
-    lengths = named.with_columns(ns=pieces.get_column("end") - pieces.get_column("start"))
-    sums = lengths.group_by("reason", "culprit").agg(pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum())
-    return sums.sort("ns", "reason", "culprit", descending=[True, False, False]).select(list(_WAITS))
+        work = work.with_columns(covered.alias("ns")).filter(pl.col("ns") > 0)
+        pieces = intervals.cut(idle_pieces(view)[finding.device], spans)
+        named = pieces.select(bucket_of(view, pieces).alias("reason"), "culprit").cast(pl.String)
+        waits = named.with_columns(ns=pieces.get_column("end") - pieces.get_column("start"))
+        waits = waits.group_by("reason", "culprit").agg(pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum())
+        if has_lines(view):
+            lines = placed_with_text(view, claimed(view, finding).group_by("place").agg(pl.col("ns").sum()))
+    kernels = work.group_by(name).agg(pl.len().cast(pl.Int64).alias("count"), pl.col("ns").sum())
+    tables = {
+        "lines": lines.sort("ns", "place", descending=[True, False]).select(list(_LINES)),
+        "kernels": kernels.sort("ns", "name", descending=[True, False]),
+        "waits": waits.sort("ns", "reason", "culprit", descending=[True, False, False]).select(list(_WAITS)),
+    }
+    scope = view.scope
+    return Summary("evidence", view.meta, scope, answer="", tables=tables, findings=[finding], window=scope.window)

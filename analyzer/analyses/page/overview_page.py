@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import polars as pl
 
@@ -95,51 +95,61 @@ _OF_START: Final = 0.05
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Overview:
-    """Content of the first page; a renderer decides how many rows to print.
+class Summary:
+    """What a page is made of, with complete tables; a renderer decides how many rows to print.
 
     Attributes:
-        kind: Kind of page, by which renderers dispatch without importing the class.
-        meta: Where the report came from.
+        kind: Kind of page: ``overview`` is the first page of a recording, ``time`` has all tables of one, ``joint``
+            those with what other tools tell, ``counters`` those of ncu's report, ``evidence`` what shows a finding.
+        meta: Where the report came from; of several reports the one that gives the time.
         scope: The part of the report that was asked for.
-        answer: Two to four sentences that answer.
-        window: The part that ledger, findings, kernels and ranges are of; None for all. With the number of
-            iterations, these are told per iteration.
-        steady: The iterations that it is made of; None if nothing repeats, or a window was asked for.
-        windows: The devices and their windows.
-        device: The GPU that ledger, findings and kernels are of; None without one.
-        process_count: Processes with device operations.
-        tables: ledger, spread, culprits, code, hot_kernels, parts (of an iteration), inner (of these), critical_path,
-            ops, phases and health, where known.
-        findings: The findings on that part without one-time costs, those with a cause first, what gains most first.
-        cannot_tell: Reason by table, for missing tables.
+        answer: One to four sentences that answer.
+        tables: The tables of the page by name, where known. An overview has ledger, spread, culprits, code,
+            hot_kernels, parts (of an iteration), inner (of these), critical_path, ops, phases and health.
+        findings: The findings, what gains most first; of an overview on its part, without one-time costs.
+        cannot_tell: Reason by table, for missing tables that every CUDA trace gives.
+        not_recorded: Reason by table, for missing tables of optional traces.
+        remarks: One-sentence summary by table, for some tables.
+        windows: The devices and their windows, :data:`WINDOWS`.
+        processes: The table of processes, as read.
+        process_count: Processes with device operations; where there are none, processes with CUDA calls.
         interface: Programming interface, CUDA or another of :mod:`kanalyze.tools`.
         zero_ns: Origin of displayed times.
+        window: The part that an overview, or a finding, is about; None for all. With the number of iterations, times
+            are told per iteration.
+        steady: The iterations that an overview is made of; None if nothing repeats, or a window was asked for.
+        device: The GPU that ledger, findings and kernels of an overview are of; None without one.
         named: What names host time beside the report itself, and how sure that is; empty for nothing.
         bare: Runs without a profiler; None without any.
         others: Reports of other tools of the same program.
         joined: The table `joined`, where there are such and the page is of the whole recording.
+        gains: The table `gains`; None where no report has counters.
+        outside: Number of kernel groups by other tool that have no time because they ran outside the window.
     """
 
-    kind: ClassVar[Literal["overview"]] = "overview"
-
+    kind: Literal["overview", "time", "joint", "counters", "evidence"]
     meta: Meta
     scope: Scope
     answer: str
-    window: Window | None
-    steady: SteadyPart | None
-    windows: pl.DataFrame
-    device: int | None
-    process_count: int
     tables: dict[str, pl.DataFrame]
-    findings: list[Finding]
-    cannot_tell: dict[str, str]
+    findings: list[Finding] = field(default_factory=list)
+    cannot_tell: dict[str, str] = field(default_factory=dict)
+    not_recorded: dict[str, str] = field(default_factory=dict)
+    remarks: dict[str, str] = field(default_factory=dict)
+    windows: pl.DataFrame = field(default_factory=WINDOWS.empty)
+    processes: pl.DataFrame = field(default_factory=pl.DataFrame)
+    process_count: int = 0
     interface: str = CUDA
     zero_ns: int = 0
+    window: Window | None = None
+    steady: SteadyPart | None = None
+    device: int | None = None
     named: str = ""
     bare: Bare | None = None
     others: list[Meta] = field(default_factory=list)
     joined: pl.DataFrame | None = None
+    gains: pl.DataFrame | None = None
+    outside: dict[str, int] = field(default_factory=dict)
 
     @property
     def tools(self) -> list[str]:
@@ -165,17 +175,30 @@ class Overview:
         return bool(before.select(others <= _OF_START * pl.col("ns").sum()).item())
 
 
+class PageKernels(NamedTuple):
+    """Kernels of a page, for what other reports tell of them."""
+
+    hot: pl.DataFrame  # the table `hot_kernels`
+    device: int  # the GPU that it is of
+    whole_ns: int  # time of its ledger, without what is apart
+    told: set[str]  # names of kernels that findings tell of already
+
+
+#: The public name of what a first page is made of.
+Overview = Summary
+
+
 def overview(
     recorded: Report,
     *,
     whole: bool = False,
     as_recorded: bool = False,
-    beside: Callable[[pl.DataFrame, int, int, set[str]], list[Finding]] | None = None,
-) -> Overview:
+    beside: Callable[[PageKernels], list[Finding]] | None = None,
+) -> Summary:
     """Makes the first page of a report: of its steady part, or of the window asked for; with `whole`, of all of it.
 
     Of a steady part, where a run without the profiler tells it, times are those without it, unless `as_recorded`.
-    `beside` gives further findings on its kernels, of what `PageKernels` in `time_page` has.
+    `beside` gives further findings on its kernels.
     """
     report = recorded if whole or as_recorded else unprofiled_page(recorded)
     steady = None if whole or report.scope.window is not None else known_steady_part(report)
@@ -202,7 +225,9 @@ def overview(
         sentences = [page_answer(view, spans, tables), unprofiled]
     else:
         first = first_sentence(view, steady, tables, findings)
-        sentences = [first, _length(steady), unprofiled, _slice(recorded, steady)]
+        (begin, end), (start, stop) = recorded.whole.recorded, recorded_of(recorded, steady.process_id)
+        part = f"The report shows {time(stop - start)} of the {time(end - begin)} of the session."
+        sentences = [first, _length(steady), unprofiled, part if stop - start != end - begin else ""]
     if spans.height and not {"op", "range"}.isdisjoint(report.kinds):
         from kanalyze.analyses.work.roofs import against_roofs  # noqa: PLC0415 - only of reports with shapes
 
@@ -213,7 +238,8 @@ def overview(
     if alone and all(one.vague for one in findings):
         sentences.append(_ALONE[beside is not None])
     sentences.append(sampled_beside(report, view) if "ledger" in tables else "")
-    return Overview(
+    return Summary(
+        kind="overview",
         meta=report.meta,
         scope=report.scope,
         answer=worded(" ".join(filter(None, sentences)), interface(report)),
@@ -237,7 +263,7 @@ def _worth_doing(
     shown: Report,
     main: int | None,
     tables: dict[str, pl.DataFrame],
-    beside: Callable[[pl.DataFrame, int, int, set[str]], list[Finding]] | None,
+    beside: Callable[[PageKernels], list[Finding]] | None,
 ) -> list[Finding]:
     """The findings on the device that the page is about, what gains most first.
 
@@ -250,7 +276,7 @@ def _worth_doing(
     times = dict(usual.group_by("device").agg(pl.col("ns").sum()).iter_rows())
     if beside is not None and main is not None and main in times and "hot_kernels" in tables:
         told = {name for one in found for name in one.names}
-        found += beside(tables["hot_kernels"], main, times[main], told)
+        found += beside(PageKernels(tables["hot_kernels"], main, times[main], told))
     replayed = with_replays(view, found, MOST_REPLAYED)
     return ordered(view, [one for one in replayed if one.gain_ns >= _WORTH_DOING * times.get(one.device, 0)])
 
@@ -316,14 +342,6 @@ def _length(steady: SteadyPart) -> str:
     return f"{text} (mean of {steady.number:,}{some}; median {middle}, {time(lengths[0])} to {time(lengths[-1])})."
 
 
-def _slice(report: Report, steady: SteadyPart) -> str:
-    """How much the report shows of a session that is far longer."""
-    (first, last), (start, end) = report.whole.recorded, recorded_of(report, steady.process_id)
-    if end - start == last - first:
-        return ""
-    return f"The report shows {time(end - start)} of the {time(last - first)} of the session."
-
-
 def made(report: Report, makers: Mapping[str, Maker]) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
     """The tables that `makers` make of a report by name, and the reason why for each that it cannot give."""
 
@@ -361,6 +379,10 @@ _ONLY: Final = {"memcpy": "copying", "communication": "communicating", "memset":
 #: What takes or gains a smaller part of the time is not mentioned, and is no cause of what limits an iteration.
 _NOTABLE: Final = 0.1
 
+#: What to do where launches were recorded, and nothing that they launched.
+_IN_WSL: Final = "In WSL2, nsys records the GPU's work only if driver and nsys support that: update both, or use Linux."
+_TRACED: Final = "The CUDA trace was on: see whether the program's calls failed, and whether nsys supports the driver."
+
 #: A function is told from that share of host time on, if so many samples tell it.
 _SAMPLES: Final = 20
 _OF: Final = "of the time in which the GPU waits for the program's own code"
@@ -369,31 +391,24 @@ _OF: Final = "of the time in which the GPU waits for the program's own code"
 def page_answer(report: Report, spans: pl.DataFrame, tables: dict[str, pl.DataFrame]) -> str:
     """One or two sentences that answer first: how busy each device was, and what most of the rest went to."""
     calls = report.kind("api").height
-    if "ledger" not in tables or spans.is_empty():
-        lost = unused_launches(report).filter(~pl.col("captured")).height
-        if lost:
-            return _without_device(lost, report.meta)
-        if "ledger" in tables:
-            return f"No GPU did anything in this report: it holds no kernel, copy or memset ({calls:,} CUDA calls)."
-        what = f"nothing that ran on a GPU ({plural(calls, 'CUDA call')})" if calls else "no CUDA activity"
-        remedy = "" if report.meta.recorder.one_trace else f" {again(DEVICE_KINDS, report.meta.tool)}"
-        remedy = remedy.replace("with them on", "with the GPU's side")
-        return f"The report records {what}, so there is no GPU time to account for.{remedy}"
-    sums = tables["ledger"].group_by("device", "bucket").agg(pl.col("ns").sum())
-    rows = [(row, sums.filter(device=row["device"]).drop("device")) for row in spans.iter_rows(named=True)]
-    return " ".join(_device_answer(report, row, dict(own.iter_rows()), spans.height) for row, own in rows)
-
-
-def _without_device(launches: int, meta: Meta) -> str:
-    counted = f"{plural(launches, 'launch')} {'was' if launches == 1 else 'were'} made"
-    missing = "what the GPU did is missing here, or every launch failed, so there is no GPU time to account for"
-    if not meta.recorder.one_trace:
-        remedy = again(DEVICE_KINDS, meta.tool)
-    elif meta.wsl:
-        remedy = "In WSL2, nsys records the GPU's work only if driver and nsys support that: update both, or use Linux."
-    else:  # it records calls and the GPU's work together
-        remedy = "The CUDA trace was on: see whether the program's calls failed, and whether nsys supports the driver."
-    return f"{counted}, but no device activity was recorded: {missing}. {remedy}"
+    if "ledger" in tables and not spans.is_empty():
+        sums = tables["ledger"].group_by("device", "bucket").agg(pl.col("ns").sum())
+        rows = [(row, sums.filter(device=row["device"]).drop("device")) for row in spans.iter_rows(named=True)]
+        return " ".join(_device_answer(report, row, dict(own.iter_rows()), spans.height) for row, own in rows)
+    meta = report.meta
+    if lost := unused_launches(report).filter(~pl.col("captured")).height:
+        counted = f"{plural(lost, 'launch')} {'was' if lost == 1 else 'were'} made"
+        missing = "what the GPU did is missing here, or every launch failed, so there is no GPU time to account for"
+        # a recorder of one trace records calls and the GPU's work together
+        together = _IN_WSL if meta.wsl else _TRACED
+        remedy = together if meta.recorder.one_trace else again(DEVICE_KINDS, meta.tool)
+        return f"{counted}, but no device activity was recorded: {missing}. {remedy}"
+    if "ledger" in tables:
+        return f"No GPU did anything in this report: it holds no kernel, copy or memset ({calls:,} CUDA calls)."
+    what = f"nothing that ran on a GPU ({plural(calls, 'CUDA call')})" if calls else "no CUDA activity"
+    remedy = "" if meta.recorder.one_trace else f" {again(DEVICE_KINDS, meta.tool)}"
+    remedy = remedy.replace("with them on", "with the GPU's side")
+    return f"The report records {what}, so there is no GPU time to account for.{remedy}"
 
 
 def _device_answer(report: Report, row: dict[str, Any], ledger_ns: dict[str, int], devices: int) -> str:
@@ -518,12 +533,18 @@ def first_sentence(view: Report, steady: SteadyPart, tables: dict[str, pl.DataFr
     `ledger` and `critical_path` tell the limit; findings are in order.
     """
     limit = limit_of(steady, tables) if "ledger" in tables else None
-    cause = _cause(view, steady, findings)
+    best = findings[0].brief if findings and not findings[0].vague else None
+    headline = cause = ""
+    if best is not None:  # without names of kernels, which are long
+        headline = best.headline.format(*("…" for _ in best.names)).removesuffix(": …")
+        where = best.line if best.headline.endswith(f" in {best.where}") else best.place
+        cause = f"{headline[0].lower()}{headline[1:]}" if _PLAIN.match(headline) else headline
+        cause = f"{cause}{f', in {where.format()}' if where else ''}{_promise(view, steady, best)}"
+    if not limit:
+        return f"First: {cause}." if cause else ""
     each = f"the {steady.each}" if steady.each in WORDS else f"each {steady.each!r}"
     if steady.found_by.startswith(BY_LOOPS):
         each = f"the {steady.found_by}"
-    if not limit:
-        return f"First: {cause}." if cause else ""
     limits = f"{limit.text[0].upper()}{limit.text[1:]} {'limit' if limit.many else 'limits'} {each}"
     busy, ns = pl.col("bucket").cast(pl.String).is_in(BUSY_BUCKETS), pl.col("ns")
     works = _of_device(tables, steady).select(ns.filter(busy).sum() / ns.sum().clip(1)).item() >= _MOST
@@ -532,9 +553,8 @@ def first_sentence(view: Report, steady: SteadyPart, tables: dict[str, pl.DataFr
     if not cause:
         return f"{limits}."
     small = max(findings[0].at_stake_ns, findings[0].replayed_ns or 0) < _NOTABLE * steady.ns
-    if small or ":" in _headline(findings[0].brief) or _busy_part(view, findings[0]) is not limit.first:
-        return f"{limits}. First: {cause}."
-    return f"{limits}: {cause}."
+    apart = small or ":" in headline or _busy_part(view, findings[0]) is not limit.first
+    return f"{limits}. First: {cause}." if apart else f"{limits}: {cause}."
 
 
 def _of_device(tables: dict[str, pl.DataFrame], steady: SteadyPart) -> pl.DataFrame:
@@ -558,23 +578,6 @@ def limit_of(steady: SteadyPart, tables: dict[str, pl.DataFrame]) -> Limit | Non
     chosen = largest.get_column("what").to_list()
     many = len(chosen) > 1 or chosen[0] not in _SINGULAR
     return Limit(" and ".join(chosen), many, working=bool(_WORK & {*chosen}), first=chosen[0] in _WORK)
-
-
-def _cause(view: Report, steady: SteadyPart, findings: list[Finding]) -> str:
-    """The first finding with its place, and what its remedy leaves of an iteration where that is told."""
-    if not findings or findings[0].vague:
-        return ""
-    best = findings[0].brief
-    headline = _headline(best)
-    headline = f"{headline[0].lower()}{headline[1:]}" if _PLAIN.match(headline) else headline
-    where = best.line if best.headline.endswith(f" in {best.where}") else best.place
-    there = f", in {where.format()}" if where else ""
-    return f"{headline}{there}{_promise(view, steady, best)}"
-
-
-def _headline(finding: Finding) -> str:
-    """The headline without names of kernels, which are long."""
-    return finding.headline.format(*("…" for _ in finding.names)).removesuffix(": …")
 
 
 def _promise(view: Report, steady: SteadyPart, best: Finding) -> str:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
+from importlib import import_module
 from statistics import median
-from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeVar, Unpack
+from typing import Any, Final, NamedTuple, Unpack
 
 import polars as pl
 
+from kanalyze.analyses import declarations, homes
 from kanalyze.analyses.counters.advice import (
     COMPUTE,
     FEW_BLOCKS,
@@ -23,26 +25,23 @@ from kanalyze.analyses.counters.advice import (
     paragraph,
 )
 from kanalyze.analyses.counters.counters import stalls
-from kanalyze.analyses.device import kernels as of_kernels
-from kanalyze.analyses.device import occupancy
 from kanalyze.analyses.device._operations import device_operations
-from kanalyze.analyses.findings import health
+from kanalyze.analyses.device.occupancy import BY_KERNEL
 from kanalyze.analyses.findings._claims import MOST_REPLAYED
 from kanalyze.analyses.findings._doubts import with_late
 from kanalyze.analyses.findings.findings import by_gain
+from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules import Finding, literal
-from kanalyze.analyses.host import calls
 from kanalyze.analyses.host._call_kinds import interface
-from kanalyze.analyses.idle import code, culprits, ledger
+from kanalyze.analyses.idle import code
 from kanalyze.analyses.joining._kernel_groups import same_kernels
 from kanalyze.analyses.joining._report_set import Together, together
 from kanalyze.analyses.joining.joined import gains_among, joined_of
-from kanalyze.analyses.launches import graphs, hot_kernels
-from kanalyze.analyses.memory import memory, migrations
-from kanalyze.analyses.operators import ops
+from kanalyze.analyses.memory import memory
 from kanalyze.analyses.operators._host_names import told
 from kanalyze.analyses.page.overview_page import (
-    Overview,
+    PageKernels,
+    Summary,
     made,
     overview,
     page_answer,
@@ -50,78 +49,31 @@ from kanalyze.analyses.page.overview_page import (
     sampled_beside,
     windows_of,
 )
-from kanalyze.analyses.ranges import instances, ranges
-from kanalyze.analyses.streams import concurrency
+from kanalyze.analyses.ranges import instances
+from kanalyze.analyses.ranges.ranges import BY_NAME
 from kanalyze.decoder.decode import decode
-from kanalyze.report import Meta, Report, Where
+from kanalyze.report import Report, Where
 from kanalyze.schema import Table
-from kanalyze.tools import CUDA, worded
+from kanalyze.tools import worded
 from kanalyze.units import percent, plural, time
-from kanalyze.window import Scope
 
-
-@dataclass(frozen=True)
-class Summary:
-    """Content of the time page, with complete tables; a renderer decides how many rows to print.
-
-    Attributes:
-        kind: Kind of page, by which renderers dispatch without importing the class.
-        meta: Where the report came from.
-        scope: The part of the report that was analysed.
-        answer: Headline, one or two sentences.
-        windows: The devices and their windows, :data:`WINDOWS`.
-        processes: The table of processes, as read.
-        process_count: Processes with device operations; where there are none, processes with CUDA calls.
-        tables: The other tables by name, without those that the report cannot give.
-        findings: The findings, what gains most first.
-        cannot_tell: Reason by table, for missing tables that every CUDA trace gives.
-        not_recorded: Reason by table, for missing tables of optional traces.
-        remarks: One-sentence summary by table, for some tables.
-        interface: Programming interface, CUDA or another of :mod:`kanalyze.tools`.
-        zero_ns: Origin of displayed times.
-    """
-
-    kind: ClassVar[Literal["time"]] = "time"
-
-    meta: Meta
-    scope: Scope
-    answer: str
-    windows: pl.DataFrame
-    processes: pl.DataFrame
-    process_count: int
-    tables: dict[str, pl.DataFrame]
-    findings: list[Finding]
-    cannot_tell: dict[str, str]
-    not_recorded: dict[str, str]
-    remarks: dict[str, str]
-    interface: str = CUDA
-    zero_ns: int = 0
-
-
-#: The tables that every CUDA trace gives, and those of optional traces, in the page's order, each with its module.
-_ALWAYS: Final = (
-    *((ledger, ledger.TABLE), (ledger, ledger.EXPOSURE), (hot_kernels, hot_kernels.TABLE)),
-    *((of_kernels, of_kernels.COPIES), (calls, calls.LAUNCH_SUMMARY), (calls, calls.API), (health, health.TABLE)),
-)
+#: The tables that every CUDA trace gives, and those of optional traces, in the page's order; what it asks of them.
+_ALWAYS: Final = ("ledger", "exposure", "hot_kernels", "copies", "launch_summary", "api", "health")
 _OPTIONAL: Final = (
-    *((culprits, culprits.TABLE), (ledger, ledger.UTILISATION), (instances, instances.STEPS_TABLE)),
-    *((ranges, ranges.RANGES), (ranges, ranges.RANGE_GPU), (occupancy, occupancy.BY_KERNEL), (ops, ops.TABLE)),
-    *((graphs, graphs.TABLE), (migrations, migrations.TOTALS), (memory, memory.TABLE)),
-    (concurrency, concurrency.TABLE),
+    *("culprits", "utilisation", "steps", "ranges", "range_gpu", "occupancy", "ops", "graphs"),
+    *("migration_totals", "memory", "concurrency"),
 )
-
-#: What the page asks of them beside the report.
 _ASKED: Final[dict[str, dict[str, Any]]] = {
     "utilisation": {"chunks": 60},
-    "ranges": {"by": ranges.BY_NAME},
-    "range_gpu": {"by": ranges.BY_NAME, "graphs": True},
+    "ranges": {"by": BY_NAME},
+    "range_gpu": {"by": BY_NAME, "graphs": True},
     "occupancy": {"by": "kernel"},
 }
 
 #: The declarations of all these tables.
-TABLES: Final[tuple[Table, ...]] = (*(table for _, table in (*_ALWAYS, *_OPTIONAL)), code.TABLE)
-
-_NAMES: Final = [table.name for _, table in _ALWAYS]
+TABLES: Final[tuple[Table, ...]] = tuple(
+    BY_KERNEL if name == "occupancy" else declarations(homes()[name])[name] for name in (*_ALWAYS, *_OPTIONAL, "code")
+)
 
 
 def summarize(report: Report) -> Summary:
@@ -140,6 +92,7 @@ def summarize(report: Report) -> Summary:
     }
     remarks = {name: tell(tables[name]) for name, tell in tellers.items() if name in tables}
     return Summary(
+        kind="time",
         meta=report.meta,
         scope=report.scope,
         answer=worded(answer, words),
@@ -148,8 +101,8 @@ def summarize(report: Report) -> Summary:
         process_count=process_count(report) if device_operations(report).height else processes.height,
         tables=tables,
         findings=by_gain(report, MOST_REPLAYED) if "ledger" in tables else [],
-        cannot_tell={name: reason for name, reason in reasons.items() if name in _NAMES},
-        not_recorded={name: reason for name, reason in reasons.items() if name not in _NAMES},
+        cannot_tell={name: reason for name, reason in reasons.items() if name in _ALWAYS},
+        not_recorded={name: reason for name, reason in reasons.items() if name not in _ALWAYS},
         remarks={name: worded(text, words) for name, text in remarks.items() if text},
         interface=words,
         zero_ns=report.zero_ns,
@@ -158,64 +111,43 @@ def summarize(report: Report) -> Summary:
 
 def tables_of(report: Report) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
     """The tables of the page that the report allows by name, and the reason why for each other one."""
-    makers = {
-        table.name: partial(getattr(module, table.name), **_ASKED.get(table.name, {}))
-        for module, table in (*_ALWAYS, *_OPTIONAL)
-    }
+    names = (*_ALWAYS, *_OPTIONAL)
+    makers = {name: partial(getattr(import_module(homes()[name]), name), **_ASKED.get(name, {})) for name in names}
     if code.has_lines(report):
-        makers[code.TABLE.name] = partial(code.code)
+        makers["code"] = partial(code.code)
     # idle time is attributed with names first, which serves the other tables, too
     first, reason = made(report, {"culprits": makers.pop("culprits")})
-    tables, reasons = made(report, dict(sorted(makers.items(), key=lambda one: one[0] in _NAMES)))
+    tables, reasons = made(report, dict(sorted(makers.items(), key=lambda one: one[0] in _ALWAYS)))
     return first | tables, reason | reasons
 
 
-def repeated(runs: Sequence[Summary | Overview]) -> Summary | Overview:
+def repeated(runs: Sequence[Summary]) -> Summary:
     """The page of the first of several runs, with the variation of all runs added to its headline."""
+
+    def spread(column: str) -> str:
+        values = [int(run.windows.get_column(column).sum()) for run in runs]
+        middle = median(values)
+        apart = f", {percent((max(values) - min(values)) / middle)} apart" if middle else ""
+        return f"{time(min(values))} to {time(max(values))} (median {time(middle)}{apart})"
+
     first = runs[0]
     if len(runs) == 1:
         return first
-    windows = [int(run.windows.get_column("window_ns").sum()) for run in runs]
-    busy = [int(run.windows.get_column("busy_ns").sum()) for run in runs]
-    told = f": their windows are {_spread(windows)}, and their busy times {_spread(busy)}."
-    if idle := windows.count(0):
-        told = f"; in {idle:,} of them nothing that a GPU did was recorded."
-    return replace(first, answer=f"{first.answer} This is the first of {plural(len(runs), 'run')}{told}")
-
-
-def _spread(values: Sequence[int]) -> str:
-    middle = median(values)
-    apart = f", {percent((max(values) - min(values)) / middle)} apart" if middle else ""
-    return f"{time(min(values))} to {time(max(values))} (median {time(middle)}{apart})"
+    text = f": their windows are {spread('window_ns')}, and their busy times {spread('busy_ns')}."
+    if idle := sum(not run.windows.get_column("window_ns").sum() for run in runs):
+        text = f"; in {idle:,} of them nothing that a GPU did was recorded."
+    return replace(first, answer=f"{first.answer} This is the first of {plural(len(runs), 'run')}{text}")
 
 
 # What ncu measured, of its own report.
 
 
-@dataclass(frozen=True)
-class CounterSummary:
-    """Content of the page of an ncu report, with complete tables; a renderer decides how many rows to print."""
-
-    #: Kind of page, by which renderers dispatch without importing the class.
-    kind: ClassVar[Literal["counters"]] = "counters"
-
-    meta: Meta  # where the report came from
-    scope: Scope  # the part of the report that was analysed
-    answer: str  # headline, one or two sentences
-    devices: pl.DataFrame  # the GPUs that kernels ran on, as in `devices`
-    #: A row per kernel: the columns of `counters` and `roofline`, blocks, family, product, and verdict and conclusion
-    #: (:mod:`kanalyze.analyses.counters.advice`).
-    kernels: pl.DataFrame
-    #: The kernels of one name and launch shape: first (event_id of the longest), count, total_ns; the longest total
-    #: first.
-    groups: pl.DataFrame
-    stalls: pl.DataFrame  # the table `stalls`
-    advice: pl.DataFrame  # the table `advice`
-    health: pl.DataFrame  # the table `health`
-
-
-def summarize_counters(report: Report) -> CounterSummary:
+def summarize_counters(report: Report) -> Summary:
     """Makes the page of an ncu report.
+
+    Its table `kernels` has a row per kernel: the columns of `counters` and `roofline`, blocks, family, product, and
+    verdict and conclusion (:mod:`kanalyze.analyses.counters.advice`); `groups` those of one name and launch shape:
+    first (event_id of the longest), count, total_ns, the longest total first.
 
     Raises:
         CannotTellError: The report has no counters, or a window is asked for: kernels of ncu have no place in time.
@@ -230,16 +162,20 @@ def summarize_counters(report: Report) -> CounterSummary:
         first=pl.col("event_id").first(), count=pl.len().cast(pl.Int64), total_ns=pl.col("dur_ns").sum()
     )
     groups = groups.select("first", "count", "total_ns").sort("total_ns", "first", descending=[True, False])
-    return CounterSummary(
+    shown = pl.col("device").is_in(kernels.get_column("device").unique().implode())
+    return Summary(
+        kind="counters",
         meta=report.meta,
         scope=report.scope,
         answer=_answer(kernels, groups),
-        devices=report.devices.filter(pl.col("device").is_in(kernels.get_column("device").unique().implode())),
-        kernels=kernels,
-        groups=groups,
-        stalls=stalls(report),
-        advice=advice(report),
-        health=health.health(report),
+        tables={
+            "devices": report.devices.filter(shown),
+            "kernels": kernels,
+            "groups": groups,
+            "stalls": stalls(report),
+            "advice": advice(report),
+            "health": health(report),
+        },
     )
 
 
@@ -284,29 +220,7 @@ _ACTIONS: Final = {
 }
 
 
-@dataclass(frozen=True)
-class JointSummary:
-    """Content of the page of several reports."""
-
-    kind: ClassVar[Literal["joint"]] = "joint"  # kind of page, by which renderers dispatch without importing the class
-
-    summary: Summary  # the page of the report that gives the time
-    metas: list[Meta]  # origin of all reports, that one first
-    joined: pl.DataFrame  # the table `joined`
-    gains: pl.DataFrame | None  # the table `gains`; None where no report has counters
-    #: Number of kernel groups by other tool that have no time because they ran outside the window.
-    outside: Mapping[str, int]
-
-    @property
-    def tools(self) -> list[str]:
-        """The distinct tools, the one that gives the time first."""
-        return list(dict.fromkeys(meta.tool for meta in self.metas))
-
-
-Page = TypeVar("Page")
-
-
-def summarize_together(*reports: Report, **where: Unpack[Where]) -> list[JointSummary | Summary | CounterSummary]:
+def summarize_together(*reports: Report, **where: Unpack[Where]) -> list[Summary]:
     """Makes the pages of reports of one program by different tools: one per report that gives the time.
 
     A report that no other belongs to, or without kernels to join with, has a plain page. Reports that are then on no
@@ -316,16 +230,47 @@ def summarize_together(*reports: Report, **where: Unpack[Where]) -> list[JointSu
         CannotTellError: No report gives the time.
     """
     found, others = _of_programs(reports, where)
-    return [*map(_page, found), *_alone(found, others, summarize)]
+    pages = []
+    for each in found:
+        page = summarize(each.base)
+        if _can_join(each):
+            rows = joined_of(each)
+            page = replace(
+                page,
+                kind="joint",
+                tables=with_late(page.tables, each.base, each.given[1:]),
+                others=[one.meta for one in each.given[1:]],
+                joined=rows,
+                gains=gains_among(rows, each.ncu) if each.ncu is not None else None,
+                outside={other.meta.tool: _outside(each.base, other) for other in each.reports[1:]},
+            )
+        pages.append(page)
+    return [*pages, *_alone(found, others, summarize)]
+
+
+def _outside(base: Report, other: Report) -> int:
+    """Number of kernel groups of another report that match the whole of `base`, but not its narrowed part."""
+    if base.whole is base:
+        return 0
+    return same_kernels(base.whole, other).join(same_kernels(base, other), on="right", how="anti").height
 
 
 def overviews_together(
     *reports: Report, whole: bool = False, as_recorded: bool = False, **where: Unpack[Where]
-) -> list[Overview | CounterSummary]:
+) -> list[Summary]:
     """Makes the first pages of reports of one program by different tools, as :func:`summarize_together` does."""
+    first_page = partial(overview, whole=whole, as_recorded=as_recorded)
     found, others = _of_programs(reports, where)
-    page = partial(overview, whole=whole, as_recorded=as_recorded)
-    return [*(_overview(each, page) for each in found), *_alone(found, others, page)]
+    return [*(_overview(each, first_page) for each in found), *_alone(found, others, first_page)]
+
+
+def _overview(found: Together, first_page: Callable[..., Summary]) -> Summary:
+    if not _can_join(found):
+        return first_page(found.base)
+    ncu, rows = found.ncu, cache(partial(joined_of, found))
+    page = first_page(found.base, beside=ncu and (lambda kernels: slow_kernels(rows(), ncu, kernels)))
+    others, joined = [one.meta for one in found.given[1:]], rows() if page.steady is None else None
+    return replace(page, others=others, joined=joined, tables=with_late(page.tables, found.base, found.given[1:]))
 
 
 def _of_programs(reports: Sequence[Report], where: Where) -> tuple[list[Together], list[Report]]:
@@ -350,53 +295,11 @@ def _can_join(found: Together) -> bool:
     return len(found.reports) > 1 and "kernel" in found.base.kinds
 
 
-def _alone(
-    found: Sequence[Together], others: Sequence[Report], page: Callable[[Report], Page]
-) -> list[Page | CounterSummary]:
+def _alone(found: Sequence[Together], others: Sequence[Report], page: Callable[[Report], Summary]) -> list[Summary]:
     """Pages of the reports that are on no page of others, in order; and of the `others`."""
     joint = {one for each in found if _can_join(each) for one in each.given}
     alone = dict.fromkeys([*(one for each in found for one in each.given[1:] if one not in joint), *others])
     return [summarize_counters(one) if one.meta.timeless else page(one) for one in alone]
-
-
-def _overview(found: Together, made: Callable[..., Overview]) -> Overview:
-    if not _can_join(found):
-        return made(found.base)
-    ncu, rows = found.ncu, cache(partial(joined_of, found))
-    beside = None if ncu is None else lambda *kernels: slow_kernels(rows(), ncu, PageKernels(*kernels))
-    page = made(found.base, beside=beside)
-    others = [one.meta for one in found.given[1:]]
-    joined = rows() if page.steady is None else None
-    return replace(page, others=others, joined=joined, tables=with_late(page.tables, found.base, found.given[1:]))
-
-
-def _page(found: Together) -> JointSummary | Summary:
-    if not _can_join(found):
-        return summarize(found.base)
-    rows, summary = joined_of(found), summarize(found.base)
-    return JointSummary(
-        summary=replace(summary, tables=with_late(summary.tables, found.base, found.given[1:])),
-        metas=[one.meta for one in found.given],
-        joined=rows,
-        gains=gains_among(rows, found.ncu) if found.ncu is not None else None,
-        outside={other.meta.tool: _outside(found.base, other) for other in found.reports[1:]},
-    )
-
-
-def _outside(base: Report, other: Report) -> int:
-    """Number of kernel groups of another report that match the whole of `base`, but not its narrowed part."""
-    if base.whole is base:
-        return 0
-    return same_kernels(base.whole, other).join(same_kernels(base, other), on="right", how="anti").height
-
-
-class PageKernels(NamedTuple):
-    """Kernels of a page, for what other reports tell of them."""
-
-    hot: pl.DataFrame  # the table `hot_kernels`
-    device: int  # the GPU that it is of
-    whole_ns: int  # time of its ledger, without what is apart
-    told: set[str]  # names of kernels that findings tell of already
 
 
 def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[Finding]:
@@ -409,27 +312,21 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
     much = page.hot.filter(pl.col("exclusive_ns") >= max(_MUCH * page.whole_ns, 1)).select("name", took)
     known = much.join(_roofs(joined), on="name", maintain_order="left").drop_nulls("roof_share")
     rows = [row for row in known.iter_rows() if page.whole_ns and row[0] not in page.told]
-    atomics = _atomics(ncu) if rows else {}
-    facts = {
-        row["event_id"]: row | {"atomics_share": atomics.get(row["event_id"], 0.0)}
-        for row in (kernel_facts(ncu).to_dicts() if rows else ())
-    }
-    found = []
-    for name, took_ns, event_id, roof in rows:
-        told = facts[event_id]
-        causes = (cause for cause in _CAUSES if cause.share(told) >= cause.least)
-        cause = None if decode(str(name)).library is not None else next(causes, None)  # of the program's own kernels
-        if roof < LOW or (cause is not None and cause.whatever_roof):
-            found.append(_finding(page, str(name), took_ns, roof, told, cause))
-    return found
-
-
-def _atomics(ncu: Report) -> dict[int, float]:
-    """Of the global accesses of each kernel's threads, the part that adds by atomics; none without instructions."""
+    if not rows:
+        return []
+    # of the global accesses of each kernel's threads, the part that adds by atomics
     sass, times = pl.col("sass").cast(pl.String), pl.col("thread_instructions")
     adds, accesses = (times.filter(sass.str.contains(names)).sum() for names in (_ADDS, _ACCESSES))
-    sums = ncu.table("instructions").group_by("event_id").agg(share=adds / accesses)
-    return dict(sums.drop_nulls().iter_rows())
+    atomics = dict(ncu.table("instructions").group_by("event_id").agg(adds / accesses).drop_nulls().iter_rows())
+    facts = {row["event_id"]: row for row in kernel_facts(ncu).to_dicts()}
+    found = []
+    for name, took_ns, event_id, roof in rows:
+        of_kernel = facts[event_id] | {"atomics_share": atomics.get(event_id, 0.0)}
+        causes = (cause for cause in _CAUSES if cause.share(of_kernel) >= cause.least)
+        cause = None if decode(str(name)).library is not None else next(causes, None)  # of the program's own kernels
+        if roof < LOW or (cause is not None and cause.whatever_roof):
+            found.append(_finding(page, str(name), took_ns, roof, of_kernel, cause))
+    return found
 
 
 def _roofs(joined: pl.DataFrame) -> pl.DataFrame:

@@ -87,7 +87,7 @@ _ITERATIONS: Final = 400
 _LATE: Final = 0.02
 
 
-def document(found: FilePage[Shown]) -> str:
+def document(found: FilePage) -> str:
     """The HTML report as text: one file, which needs nothing else, and is under 5 MB."""
     for rows in _ROWS:
         parts = _parts(found, rows)
@@ -169,7 +169,7 @@ def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode('ascii')}'"
 
 
-def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
+def _parts(found: FilePage, rows: int) -> dict[str, Any]:
     """Arguments of the template, without the data of the timeline."""
     page = page_of_any(found.shown, None)
     timeline, reason = found.timeline, found.reasons.get("timeline")
@@ -192,7 +192,11 @@ def _parts(found: FilePage[Shown], rows: int) -> dict[str, Any]:
         "window": f"{low}..{high}" if low >= 0 else "",  # a steady iteration, as times of the timeline
         "iterations": _iterations(found.iterations),
         "calls": {f"{by} time": _tree(tree, f"{by}_ns") for by, tree in found.trees.items()},
-        "waits": _waits(found.waiting_trees),
+        # the host time that each GPU waited for, by the time of all roots
+        "waits": {
+            f"{gpu}: {units.time(tree.filter(pl.col('parent').is_null()).get_column('ns').sum())}": _tree(tree, "ns")
+            for gpu, tree in found.waiting_trees.items()
+        },
         "waiting": _waiting(found.rank_steps),
         "roofline": roofline_chart(found.measured.roofs) if found.measured and found.measured.roofs else None,
         "measured": measured_kernels(found.measured) if found.measured else [],
@@ -258,12 +262,6 @@ def _iterations(rows: pl.DataFrame) -> dict[str, Any] | None:
     return {"remark": remark, "rows": rows.head(_ITERATIONS).to_dicts(), "longest": high, "width": width}
 
 
-def _waits(trees: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
-    """The host time that each GPU waited for as trees, by the time of all their roots."""
-    roots = pl.col("ns").filter(pl.col("parent").is_null()).sum()
-    return {f"{gpu}: {units.time(tree.select(roots).item())}": _tree(tree, "ns") for gpu, tree in trees.items()}
-
-
 def _tree(tree: pl.DataFrame, time: str) -> list[tuple[int | None, str, str, int, int]]:
     """The nodes of a tree by one kind of time: parent, name, kind, count, ns."""
     rows = tree.select("parent", "name", pl.col("kind").cast(pl.String), "count", time, "nodes").iter_rows()
@@ -298,7 +296,7 @@ def _part(shown: int, all_of_them: int, noun: str, which: str) -> str:
     return f"{'' if shown == all_of_them else f'{which} {units.count(shown)} of '}{units.count(all_of_them)} {noun}"
 
 
-def _tables(found: FilePage[Shown], most: int) -> Iterator[dict[str, Any]]:
+def _tables(found: FilePage, most: int) -> Iterator[dict[str, Any]]:
     """The tables that have rows, those with a title first, in the order of titles."""
     order = [*_TITLES]
     for table, frame in sorted(found.tables, key=lambda one: order.index(one[0].name) if one[0].name in order else 99):
@@ -314,7 +312,7 @@ def _listed(table: Table, rows: pl.DataFrame, most: int, durations: pl.DataFrame
     first = dict.fromkeys([*([last] if last else []), *table.telling, *shown.columns])
     order = [name for name in first if name in shown.columns and shown.get_column(name).null_count() < shown.height]
     docs, kinds = {column.name: column.doc for column in table.columns}, shown.schema
-    heads: list[dict[str, Any]] = [
+    heads = [
         {
             "text": name,
             "meaning": outlets.short(docs.get(name, "")),
@@ -327,9 +325,7 @@ def _listed(table: Table, rows: pl.DataFrame, most: int, durations: pl.DataFrame
     columns = [shown.get_column(name).to_list() for name in order]
     if durations.height:
         meaning = "Distribution of its durations, from the shortest to the longest."
-        heads.insert(
-            1, dict.fromkeys(("numeric", "name"), False) | {"text": "durations", "meaning": meaning, "left": True}
-        )
+        heads.insert(1, {"text": "durations", "meaning": meaning, "left": True, "numeric": False, "name": False})
         bars = {row["name"]: row for row in durations.iter_rows(named=True)}
         columns.insert(1, [bars.get(name) for name in shown.get_column("name")])
     rest = f"the first {units.count(most)} of {units.count(rows.height)} rows; " if rows.height > most else ""
@@ -401,7 +397,17 @@ def roofline_chart(found: RoofPoints) -> dict[str, Any]:
         dots.append((place, row["time_ns"], row["bound"] or "unbound", text))
     left = f"; without {units.plural(found.left_out, 'kernel')} that did no such work" if found.left_out else ""
     kernels = units.plural(len(rows), "kernel")
-    lines = _roofs(axes, speed, peaks)
+    # the memory's roof up to the highest peak, and that of each precision from there on
+    lines: list[Line] = []
+    (left_end, right_end), (bottom, top) = axes.across, axes.up
+    if speed:
+        low, high = max(left_end, bottom / speed), min(right_end, max(peaks.values(), default=top) / speed)
+        if low < high:
+            lines.append(((low, low * speed), (high, high * speed), f"DRAM {units.rate(speed)}"))
+    for precision, peak in peaks.items():
+        start = max(left_end, peak / speed) if speed else left_end
+        label = outlets.short(f"{precision} {units.flop(peak, units.operations(precision))}/s")
+        lines.append(((right_end, peak), (min(start, right_end), peak), label))
     return {
         **_scatter(axes, dots, lines, partial(text_of, "flop_per_s"), "{:g}".format, listed=_LISTED),
         "remark": f"{kernels}{left}; area: time by {found.time_from}; at the clocks of ncu's runs",
@@ -410,21 +416,6 @@ def roofline_chart(found: RoofPoints) -> dict[str, Any]:
         "title": "Roofline",
         "key": [("memory", "bound by memory"), ("compute", "bound by compute"), ("unbound", "not known")],
     }
-
-
-def _roofs(axes: _Axes, speed: float, peaks: Mapping[str, float]) -> list[Line]:
-    """The memory's roof up to the highest peak, and that of each precision from there on."""
-    lines: list[Line] = []
-    (left, right), (bottom, top) = axes.across, axes.up
-    if speed:
-        low, high = max(left, bottom / speed), min(right, max(peaks.values(), default=top) / speed)
-        if low < high:
-            lines.append(((low, low * speed), (high, high * speed), f"DRAM {units.rate(speed)}"))
-    for precision, peak in peaks.items():
-        start = max(left, peak / speed) if speed else left
-        text = outlets.short(f"{precision} {units.flop(peak, units.operations(precision))}/s")
-        lines.append(((right, peak), (min(start, right), peak), text))
-    return lines
 
 
 def copies_chart(found: CopyPoints) -> dict[str, Any]:

@@ -11,7 +11,7 @@ largest one. Numbers that are padded so are within the format: a byte says that 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, cast
@@ -66,34 +66,26 @@ def write_perfetto(trace: Slices, file: BinaryIO) -> None:
     """Writes a trace; times before 0 are not in the format, so with such ones the first becomes 0."""
     tracks = _Tracks(trace)
     file.writelines(_packet(_OURS + sized(_TRACK, descriptor)) for descriptor in tracks.descriptors)
-    names = trace.slices.get_column("name").cast(pl.String)
-    known, kinds = names.unique(maintain_order=True), trace.slices.get_column("kind").cast(pl.String)
-    categories = kinds.unique(maintain_order=True)
-    file.writelines(_interned(known, categories))
-    events = _Events.of(trace, _places(names, known), _places(kinds, categories))
-    line = _line(trace, tracks)
+    names, kinds = (trace.slices.get_column(name).cast(pl.String) for name in ("name", "kind"))
+    known, categories = names.unique(maintain_order=True), kinds.unique(maintain_order=True)
+    # texts that others name by their numbers, from 1
+    first = [sized(1, number(1, at) + sized(2, text)) for at, text in enumerate(categories, 1)]
+    annotation = sized(3, number(1, _EVENT_ID) + sized(2, "event_id"))
+    file.write(_packet(_OURS + number(_FLAGS, 1) + sized(_INTERNED, b"".join(first) + annotation)))
+    for at in range(0, len(known), _NAMES):
+        texts = enumerate(known.slice(at, _NAMES), at + 1)
+        found = b"".join(sized(2, number(1, key) + sized(2, text)) for key, text in texts)
+        file.write(_packet(_OURS + _NEEDS + sized(_INTERNED, found)))
+    places = []
+    for values, every in ((names, known), (kinds, categories)):
+        numbers = pl.int_range(1, len(every) + 1, dtype=pl.UInt64, eager=True)
+        places.append(values.replace_strict(every, numbers, return_dtype=pl.UInt64))
+    events, line = _Events.of(trace, *places), _line(trace, tracks)
     file.writelines(events.packets(line.slice(at, _CHUNK)) for at in range(0, line.height, _CHUNK))
 
 
 def _packet(body: bytes) -> bytes:
     return sized(_PACKET, body)
-
-
-def _places(values: pl.Series, known: pl.Series) -> pl.Series:
-    """The number of each value among the known ones, from 1."""
-    numbers = pl.int_range(1, len(known) + 1, dtype=pl.UInt64, eager=True)
-    return values.replace_strict(known, numbers, return_dtype=pl.UInt64)
-
-
-def _interned(names: pl.Series, categories: pl.Series) -> Iterator[bytes]:
-    """Packets with the texts that others name by their numbers."""
-    first = [sized(1, number(1, at) + sized(2, text)) for at, text in enumerate(categories, 1)]
-    annotation = sized(3, number(1, _EVENT_ID) + sized(2, "event_id"))
-    yield _packet(_OURS + number(_FLAGS, 1) + sized(_INTERNED, b"".join(first) + annotation))
-    for at in range(0, len(names), _NAMES):
-        texts = enumerate(names.slice(at, _NAMES), at + 1)
-        found = b"".join(sized(2, number(1, key) + sized(2, text)) for key, text in texts)
-        yield _packet(_OURS + _NEEDS + sized(_INTERNED, found))
 
 
 class _Tracks:
@@ -134,20 +126,16 @@ class _Tracks:
         return self._uuids.get(key) or self._new(key, sized(2, f"{_of_rank(rank)}GPU {device}") + _BY_RANK)
 
     def _of_track(self, track: Track, rank: int) -> int:
-        if track.of == "thread":
-            return self._thread(track)
-        label = track.label
-        if track.device is not None and self._several and track.process is not None:
-            label = f"{label}, process {track.process}"
-        parent = self._parent(track.device, track.process, track.rank)
-        return self._new(track, sized(2, label) + number(12, rank + 1), parent)
-
-    def _thread(self, track: Track) -> int:
-        """The track of a thread; further lanes of it lie below the first."""
-        parent = self._process(track.process, track.rank)
+        """The track of slices; further lanes of a thread lie below the first."""
+        if track.of != "thread":
+            label = track.label
+            if track.device is not None and self._several and track.process is not None:
+                label = f"{label}, process {track.process}"
+            parent = self._parent(track.device, track.process, track.rank)
+            return self._new(track, sized(2, label) + number(12, rank + 1), parent)
+        parent, pid, tid = self._process(track.process, track.rank), track.process, track.thread
         if track.lane:
             return self._new(track, sized(2, track.label), self._uuids[track._replace(lane=0)])
-        pid, tid = track.process, track.thread
         if pid is None or tid is None or track.rank is not None or not (0 <= pid < _MOST_PID and 0 <= tid < _MOST_TID):
             return self._new(track, sized(2, track.label), parent)
         return self._new(track, sized(4, number(1, pid) + number(2, tid) + sized(5, track.label)))
@@ -170,8 +158,7 @@ def _line(trace: Slices, tracks: _Tracks) -> pl.DataFrame:
     parts = [found.select("t", "slice", "begins", uuid=uuids.gather(found.get_column("track")))]
     for uuid, counter in zip(tracks.of_counters, trace.counters, strict=True):
         value = pl.col("value").cast(pl.Int64)
-        point = counter.points.select(t="t_ns", begins=False, uuid=pl.lit(uuid, dtype=pl.UInt64), value=value)
-        parts.append(point)
+        parts.append(counter.points.select(t="t_ns", begins=False, uuid=pl.lit(uuid, dtype=pl.UInt64), value=value))
     parts.append(pl.DataFrame(schema={"value": pl.Int64}))
     line = pl.concat(parts, how="diagonal").sort("t", maintain_order=True)
     first = line.item(0, "t") if line.height else 0
@@ -313,20 +300,15 @@ def write_speedscope(trace: Slices, file: BinaryIO, name: str) -> None:
     }
     file.write(json.dumps(head).removesuffix("}").encode() + b', "profiles": [')
     busiest = line.group_by("track").len().sort("len", "track", descending=[True, False]).get_column("track")
-    for at, track in enumerate(busiest):
+    for at, number_of_track in enumerate(busiest):
+        track = trace.tracks[number_of_track]
+        title = [track.label, *([] if track.device is None else [f"GPU {track.device}"])]
+        if track.process is not None:
+            title.append(f"{trace.processes.get((track.rank, track.process), 'process')} {track.process}")
+        title += [] if track.rank is None else [f"rank {track.rank}"]
         file.write(b",\n" if at else b"\n")
-        _write_profile(file, _title(trace, trace.tracks[track]), line.filter(pl.col("track") == track))
+        _write_profile(file, ", ".join(title), line.filter(pl.col("track") == number_of_track))
     file.write(b"\n]}\n")
-
-
-def _title(trace: Slices, track: Track) -> str:
-    """A track in words, with its device and process."""
-    where = [] if track.device is None else [f"GPU {track.device}"]
-    if track.process is not None:
-        where.append(f"{trace.processes.get((track.rank, track.process), 'process')} {track.process}")
-    if track.rank is not None:
-        where.append(f"rank {track.rank}")
-    return ", ".join([track.label, *where])
 
 
 def _write_profile(file: BinaryIO, title: str, line: pl.DataFrame) -> None:
@@ -397,38 +379,33 @@ class PartWriter:
         """Writes further rows; the first ones, none perhaps, give the columns."""
         if self._form == "csv":
             part.write_csv(self._file, include_header=not self._begun)
-        else:
-            rows = _arrow(self._table._replace(frame=part))
-            self._writer = self._writer or self._opened(rows.schema)
-            self._writer.write_table(rows)
-        self._begun = True
+            self._begun = True
+            return
+        import pyarrow as pa  # noqa: PLC0415 - takes long to import
+        from pyarrow import ipc, parquet  # noqa: PLC0415 - as above
+
+        rows = pl.DataFrame(part).to_arrow(compat_level=pl.CompatLevel.oldest())
+        told, fields = self._table._replace(frame=part).described(), []
+        for field in rows.schema:
+            unit, meaning = told[field.name]
+            words: dict[bytes | str, bytes | str] = {"description": meaning}
+            fields.append(field.with_metadata(words | {"unit": unit} if unit else words))
+        about: dict[bytes | str, bytes | str] = {
+            "table": self._table.name,
+            "description": self._table.forms[0].doc,
+        }
+        rows = rows.cast(pa.schema(fields, metadata=about))
+        if self._writer is None and self._form == "parquet":
+            self._writer = parquet.ParquetWriter(self._file, rows.schema, compression="zstd")
+        elif self._writer is None:
+            options = ipc.IpcWriteOptions(compression="zstd")
+            self._writer = ipc.new_file(cast("IOBase", self._file), rows.schema, options=options)
+        self._writer.write_table(rows)
 
     def close(self) -> None:
         """Writes the end of the file."""
         if self._writer is not None:
             self._writer.close()
-
-    def _opened(self, schema: pa.Schema) -> ParquetWriter | pa.RecordBatchFileWriter:
-        from pyarrow import ipc, parquet  # noqa: PLC0415 - takes long to import
-
-        if self._form == "parquet":
-            return parquet.ParquetWriter(self._file, schema, compression="zstd")
-        return ipc.new_file(cast("IOBase", self._file), schema, options=ipc.IpcWriteOptions(compression="zstd"))
-
-
-def _arrow(table: Exported) -> pa.Table:
-    """A table as Arrow, with its meaning and that of each field."""
-    import pyarrow as pa  # noqa: PLC0415 - as above
-
-    found = pl.DataFrame(table.frame).to_arrow(compat_level=pl.CompatLevel.oldest())
-    told = table.described()
-    fields = []
-    for field in found.schema:
-        unit, meaning = told[field.name]
-        words: dict[bytes | str, bytes | str] = {"description": meaning}
-        fields.append(field.with_metadata(words | {"unit": unit} if unit else words))
-    about: dict[bytes | str, bytes | str] = {"table": table.name, "description": table.forms[0].doc}
-    return found.cast(pa.schema(fields, metadata=about))
 
 
 class Contents:

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from kanalyze.analyses.comparing._comparison import Comparison, Verdict
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.iterations.phases import SteadyPart
-    from kanalyze.analyses.page.file_page import Evidence
-    from kanalyze.analyses.page.overview_page import Overview
-    from kanalyze.analyses.page.time_page import JointSummary, Summary
+    from kanalyze.analyses.page.overview_page import Summary
+    from kanalyze.analyses.ranges.instances import Instances
     from kanalyze.analyses.ranks._job import Job
     from kanalyze.analyses.replay._whatif import WhatIf
     from kanalyze.renderers.page import Shown
@@ -64,12 +63,12 @@ def content(shown: Shown) -> Object:
     return made if shown.kind == "noise" else {"schema_version": SCHEMA_VERSION, **made}
 
 
-def _tables(found: object, *names: str) -> Object:
-    """These tables of a page by name."""
-    return {name: getattr(found, name).to_dicts() for name in names}
+def _rows(tables: dict[str, pl.DataFrame]) -> Object:
+    """The rows of each table by name."""
+    return {name: frame.to_dicts() for name, frame in tables.items()}
 
 
-def _of_time(shown: Any, more: Object) -> Object:  # noqa: ANN401 - any page of a part of a report
+def _of_time(shown: Summary | Instances, more: Object) -> Object:
     """What pages of a report begin with, and what this one has beside it."""
     window = shown.scope.window
     return {
@@ -82,22 +81,31 @@ def _of_time(shown: Any, more: Object) -> Object:  # noqa: ANN401 - any page of 
             "process": shown.scope.process,
         },
         "answer": shown.answer,
-    } | more
-
-
-def _joint(shown: JointSummary) -> Object:
-    return _summary(shown.summary) | {
-        "joined_with": [_path(meta.path) for meta in shown.metas[1:]],
-        "joined_reports": [_meta(meta) for meta in shown.metas[1:]],
-        "joined": shown.joined.to_dicts(),
-        "gains": [] if shown.gains is None else shown.gains.to_dicts(),
+        **more,
     }
 
 
-def _evidence(shown: Evidence) -> Object:
+def _summary(shown: Summary) -> Object:
+    """The page with all tables; of several reports with what is joined."""
+    parts = {
+        **_rows({"windows": shown.windows, "processes": shown.processes, **shown.tables}),
+        "findings": [*map(_finding, shown.findings)],
+        "cannot_tell": _reasons(shown.cannot_tell),
+        "not_recorded": shown.not_recorded,
+    }
+    if shown.joined is not None:
+        parts |= {
+            "joined_with": [_path(meta.path) for meta in shown.others],
+            "joined_reports": [*map(_meta, shown.others)],
+            "joined": shown.joined.to_dicts(),
+            "gains": [] if shown.gains is None else shown.gains.to_dicts(),
+        }
+    return _of_time(shown, parts)
+
+
+def _evidence(shown: Summary) -> Object:
     window = shown.window and shown.window.name
-    head = {"report": _meta(shown.meta), "window": window, "finding": _finding(shown.finding)}
-    return head | _tables(shown, "lines", "kernels", "waits")
+    return {"report": _meta(shown.meta), "window": window, "finding": _finding(shown.findings[0])} | _rows(shown.tables)
 
 
 def _whatif(found: WhatIf) -> Object:
@@ -117,7 +125,7 @@ def _job(job: Job) -> Object:
         "late_ranks": [one._asdict() | {"causes": dict(one.causes)} for one in late_ranks(job)],
         "findings": [one._asdict() for one in job_findings(job)],
         "doubts": [dict(zip(("check", "count", "effect"), doubt, strict=True)) for doubt in job.doubts],
-        **{name: frame.to_dicts() for name, frame in job.tables.items()},
+        **_rows(job.tables),
     }
 
 
@@ -131,20 +139,7 @@ def _path(path: Path) -> str:
     return outlets.line(str(path))
 
 
-def _summary(summary: Summary) -> Object:
-    return _of_time(
-        summary,
-        {
-            **_tables(summary, "windows", "processes"),
-            **{name: frame.to_dicts() for name, frame in summary.tables.items()},
-            "findings": [*map(_finding, summary.findings)],
-            "cannot_tell": _reasons(summary.cannot_tell),
-            "not_recorded": summary.not_recorded,
-        },
-    )
-
-
-def _overview(found: Overview) -> Object:
+def _overview(found: Summary) -> Object:
     """The first page: the largest rows of each table, with names cut, so that it stays small."""
     shown = {name: found.tables[name].head(most) for name, most in _OVERVIEW.items() if name in found.tables}
     doubts = found.tables["health"].filter("doubt").select("check", "count") if "health" in found.tables else None
@@ -255,20 +250,20 @@ def _comparison(found: Comparison) -> Object:
         },
         "differs": [{"kind": one.kind, "text": outlets.line(one.text)} for one in found.doubts],
         "buckets": buckets.to_dicts(),
-        **{name: frame.to_dicts() for name, frame in found.tables.items() if name != "compare"},
+        **_rows({name: frame for name, frame in found.tables.items() if name != "compare"}),
     }
 
 
 #: What the object of a kind of page has beside the version.
 _CONTENTS: Final[dict[str, Callable[[Any], Object]]] = {
     "comparison": _comparison,
-    "counters": lambda found: _of_time(
-        found, _tables(found, "devices", "kernels", "groups", "stalls", "advice", "health")
-    ),
+    "counters": lambda found: _of_time(found, _rows(found.tables)),
     "evidence": _evidence,
-    "instances": lambda found: _of_time(found, {"range": found.name, **_tables(found, "instances", "spread")}),
+    "instances": lambda found: _of_time(
+        found, {"range": found.name, **_rows({"instances": found.instances, "spread": found.spread})}
+    ),
     "job": _job,
-    "joint": _joint,
+    "joint": _summary,
     "noise": asdict,
     "overview": _overview,
     "time": _summary,

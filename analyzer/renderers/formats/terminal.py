@@ -40,30 +40,38 @@ _WIDE: Final = 80
 
 
 def render(shown: Sequence[Shown], look: Look, top: int | None) -> str:
-    """Renders a page per report as text, ending with a newline."""
-    look = Look(max(60, min(look.width, 160)), look.colour)
-    return f"\n{look.paint('─' * look.width, _DIM)}\n\n".join([_fitting(one, look, top) for one in shown])
+    """Renders a page per report as text, ending with a newline.
 
-
-def _fitting(shown: Shown, look: Look, top: int | None) -> str:
-    """A page; without `top`, the first page has as many rows as make it no longer than :data:`_LINES`."""
-    page = page_of_any(shown, top)
-    text = _page(page, look)
-    for rows in _ROWS if page.overview and not top else ():
-        if text.count("\n") <= _LINES:
-            break
-        text = _page(page_of_any(shown, rows), look)
-    return text
+    Without `top`, a first page has as many rows as make it no longer than :data:`_LINES`.
+    """
+    look, pages = Look(max(60, min(look.width, 160)), look.colour), []
+    for one in shown:
+        page = page_of_any(one, top)
+        text = _page(page, look)
+        for rows in _ROWS if page.overview and not top else ():
+            if text.count("\n") <= _LINES:
+                break
+            text = _page(page_of_any(one, rows), look)
+        pages.append(text)
+    return f"\n{look.paint('─' * look.width, _DIM)}\n\n".join(pages)
 
 
 def _page(page: Page, look: Look) -> str:
     room = [part.grid.room_for_names(look.width - len(_INDENT)) for part in page.sections if part.grid.named]
     names = short_names(page, max(LEAST_NAME, min([*room, 72, look.width])))
+    name, *parts = page.heading
+    heading = [name]
+    for part in parts:
+        joined = f"{heading[-1]}   {part}"
+        heading[-1:] = [joined] if len(joined) <= look.width else [heading[-1], part]
+    first, *rest = [*heading, page.health] if page.health else heading
     points = _points(page, look, names) if page.ledgers else []
     sections = [line for section in page.sections for line in _section(section, look, names)]
     body = [*points, *sections] if page.overview else [*sections, *points]
     lines = [
-        *_heading(page, look),
+        first.replace(name, look.paint(name, _BOLD), 1),
+        *(line for text in rest for line in wrapped(text, look.width)),
+        "",
         *wrapped(page.answer, look.width),
         *(line for ledger in page.ledgers for line in _ledger(ledger, look)),
         *body,
@@ -91,17 +99,6 @@ def _commands(more: str, width: int) -> list[str]:
             line += space + word
         lines.append(line)
     return lines
-
-
-def _heading(page: Page, look: Look) -> list[str]:
-    name, *parts = page.heading
-    lines = [name]
-    for part in parts:
-        joined = f"{lines[-1]}   {part}"
-        lines[-1:] = [joined] if len(joined) <= look.width else [lines[-1], part]
-    first, *rest = [*lines, page.health] if page.health else lines
-    below = [line for text in rest for line in wrapped(text, look.width)]
-    return [first.replace(name, look.paint(name, _BOLD), 1), *below, ""]
 
 
 def _title(title: str, right: str, look: Look, rows: Sequence[str] | None = None) -> str:
@@ -134,17 +131,15 @@ def _ledger(ledger: Ledger, look: Look) -> list[str]:
         detail = _fitted(share.detail, room) or _fitted(share.plain, room) or cut
         lines.append(f"{look.paint(glyph, CODES[share.bucket])} {start}    {look.paint(detail, _DIM)}".rstrip())
     lines.append(f"  {'total'.ljust(names)}  {ledger.total}  100.0 %")
-    return [*lines, *_over_time(ledger, look)] if ledger.busy else lines
-
-
-def _over_time(ledger: Ledger, look: Look) -> list[str]:
-    """The busy share over time as a sparkline as wide as the bar above it, with the times of its ends."""
+    if not ledger.busy:
+        return lines
+    # the busy share over time as a sparkline as wide as the bar above it, with the times of its ends
     parts = len(ledger.busy)
     levels = (_LEVELS[ceil(ledger.busy[at * parts // look.width] * (len(_LEVELS) - 1))] for at in range(look.width))
     start, end = ledger.span
     remark = f"{units.plural(parts, 'part')} of {units.time(ledger.window_ns / parts)}; full height is 100 %"
     axis = look.paint(start + end.rjust(look.width - len(start)), _DIM)
-    return ["", _title("BUSY OVER TIME", remark, look), "".join(levels).rstrip(), axis]
+    return [*lines, "", _title("BUSY OVER TIME", remark, look), "".join(levels).rstrip(), axis]
 
 
 def _fitted(detail: str, width: int) -> str:
@@ -178,12 +173,9 @@ def _points(page: Page, look: Look, names: dict[str, str]) -> list[str]:
     for point in page.points:
         remedy = wrapped(f"{point.action} → {point.more}", space)
         body = [*wrapped(point.said(names), space), *(look.paint(text, _DIM) for text in remedy)]
-        lines += _beside([look.paint(point.worth.rjust(_STAKE), _BOLD), _saved(point).rjust(_STAKE)], body, _STAKE)
+        saved = f"→ {point.saved}" if point.saved else ""
+        lines += _beside([look.paint(point.worth.rjust(_STAKE), _BOLD), saved.rjust(_STAKE)], body, _STAKE)
     return lines
-
-
-def _saved(point: Point) -> str:
-    return f"→ {point.saved}" if point.saved else ""
 
 
 def _to_do(points: Sequence[Point], look: Look, names: dict[str, str]) -> list[str]:
@@ -199,7 +191,8 @@ def _to_do(points: Sequence[Point], look: Look, names: dict[str, str]) -> list[s
         room = min(space, max(_WIDE - wide - len(_INDENT), len(one.action) + 4 + len(one.more))) - len(one.action)
         texts = [one.action, one.more] if len(one.more) + 2 > room else [f"{one.action}{one.more.rjust(room)}"]
         body = [line for text in texts for line in (wrapped(text, space) if len(text) > space else [text])]
-        lines += _beside([_saved(one).rjust(wide)], [look.paint(line, _DIM) for line in body], wide)
+        saved = f"→ {one.saved}" if one.saved else ""
+        lines += _beside([saved.rjust(wide)], [look.paint(line, _DIM) for line in body], wide)
     return lines
 
 

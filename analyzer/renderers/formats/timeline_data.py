@@ -122,17 +122,15 @@ class _Texts:
     def numbers(self, names: pl.Series) -> pl.Series:
         """The number of each name."""
         known = names.unique(maintain_order=True).drop_nulls()
-        numbers = [self._number(name) for name in known.cast(pl.String)]
+        numbers = []
+        for text in map(drawn_name, known.cast(pl.String)):
+            room = text in self.all or self._room >= len(text)
+            shown = text if room else "(name left out of this file)"
+            if shown not in self.all:
+                self._room -= len(shown)
+                self.all[shown] = len(self.all)
+            numbers.append(self.all[shown])
         return names.replace_strict(known, numbers, default=0, return_dtype=pl.Int64)
-
-    def _number(self, name: str) -> int:
-        text = drawn_name(name)
-        if text not in self.all and self._room < len(text):
-            text = "(name left out of this file)"
-        if text not in self.all:
-            self._room -= len(text)
-            self.all[text] = len(self.all)
-        return self.all[text]
 
 
 def _packed(head: dict[str, Any], columns: dict[str, pl.Series], texts: _Texts) -> str:

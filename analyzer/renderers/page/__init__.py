@@ -23,18 +23,14 @@ from kanalyze.window import located
 if TYPE_CHECKING:
     from kanalyze.analyses.comparing._comparison import Comparison, Noise
     from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.analyses.page.file_page import Evidence
-    from kanalyze.analyses.page.overview_page import Overview
-    from kanalyze.analyses.page.time_page import CounterSummary, JointSummary, Summary
+    from kanalyze.analyses.page.overview_page import Summary
     from kanalyze.analyses.ranges.instances import Instances
     from kanalyze.analyses.ranks._job import Job
     from kanalyze.analyses.replay._whatif import WhatIf
     from kanalyze.report import Meta
     from kanalyze.window import Scope
 
-    Shown: TypeAlias = (
-        Overview | Summary | Instances | CounterSummary | JointSummary | Comparison | Noise | Job | WhatIf | Evidence
-    )
+    Shown: TypeAlias = Summary | Instances | Comparison | Noise | Job | WhatIf
 
     #: Description of a part of a bucket, and its duration.
     Part: TypeAlias = tuple[str | None, int]
@@ -570,25 +566,17 @@ def ledger(
     parts: dict[str, list[Part]] = {}
     for bucket, part, ns in rows.select("bucket", "detail", "ns").iter_rows():
         parts.setdefault(bucket, []).append((part, ns))
-    shares = [
-        Share(
-            bucket,
-            ns,
-            each,
-            text,
-            units.percent(ns / max(length, 1)),
-            _waits(bucket, parts[bucket]) or detail(bucket, parts[bucket]),
-            worded(_NO_DETAIL.get(bucket, ""), interface),
-        )
-        for (bucket, ns), each, text in zip(sums.iter_rows(), each_ns, units.adding_up(each_ns, shown_ns), strict=True)
-    ]
+    shares = []
+    for (bucket, ns), each, text in zip(sums.iter_rows(), each_ns, units.adding_up(each_ns, shown_ns), strict=True):
+        told = ""
+        if bucket == "communication":  # by whom it waited for and what it transferred, where the report tells
+            worth = [
+                (name, part) for name, part in parts[bucket] if name is not None and part >= WORTH_NAMING * max(ns, 1)
+            ]
+            # waiting first, where there is no room for all: the rest of it is what is transferred
+            by_wait = sorted(sorted(worth, key=lambda part: -part[1])[:3], key=lambda part: part[0] == "transfer")
+            told = shares_of(by_wait, ns)
+        told = told or detail(bucket, parts[bucket])
+        plain = worded(_NO_DETAIL.get(bucket, ""), interface)
+        shares.append(Share(bucket, ns, each, text, units.percent(ns / max(length, 1)), told, plain))
     return Ledger(heading, length, shares, units.adding_up([shown_ns], shown_ns)[0], [])
-
-
-def _waits(bucket: str, parts: list[Part]) -> str:
-    """Communication by whom it waited for and what it transferred, as shares; empty where the report does not tell."""
-    whole = sum(ns for _, ns in parts)
-    worth = [(name, ns) for name, ns in parts if name is not None and ns >= WORTH_NAMING * max(whole, 1)]
-    # waiting first, where there is no room for all: the rest of it is what is transferred
-    by_wait = sorted(sorted(worth, key=lambda part: -part[1])[:3], key=lambda part: part[0] == "transfer")
-    return shares_of(by_wait, whole) if bucket == "communication" else ""

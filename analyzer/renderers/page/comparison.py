@@ -32,6 +32,9 @@ _BAR: Final = 12
 _CLOSE: Final = 1.2
 _LARGE: Final = 100
 
+#: What is said of two sides without a kernel in common.
+_APART: Final = "No kernel is on both sides: these are different programs, or one whose kernels were all replaced."
+
 #: Of the gain of a change, what Amdahl's differs by for the page to say so.
 _NOTABLE: Final = 0.1
 
@@ -53,7 +56,10 @@ _COUNTED: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
 
 
 def comparison_page(found: Comparison, top: int) -> Page:
-    """Builds the page of a comparison, at most `top` rows per table."""
+    """Builds the page of a comparison, at most `top` rows per table.
+
+    Sections have fewer rows each than the usual number where all together would be too long.
+    """
     about, (base, new) = found.base.about, found.paths
     parts = [f"base {found.names[0]}", f"new {found.names[1]}", about.tool, *([about.gpu] if about.gpu else [])]
     parts += ["without the profiler"] if about.unprofiled else []
@@ -61,22 +67,19 @@ def comparison_page(found: Comparison, top: int) -> Page:
     single = len(base) == len(new) == 1
     sides = [*base, *new] if single else [*(word for path in base for word in ("--base", path)), *new]
     more = [command("kanalyze", "show", "compare_kernels", *sides)] if single else []
+    for rows in range(top, 0, -1):
+        sections = [one for one in (_waterfall(found, rows), *_tables(found, rows)) if one.grid.rows]
+        if top > ROWS or sum(len(one.grid.rows) + _AROUND for one in sections) <= _LINES:
+            break
+    else:
+        sections = [_waterfall(found, top)]
     return Page(
         heading=["kanalyze compare", *parts],
         answer=answer(found),
-        sections=_sections(found, top),
+        sections=sections,
         more="\n".join([*more, command("kanalyze", "compare", *sides, "--format", "markdown")]),
         blocks=[] if found.gate is None else [Block("GATE", found.gate.sentence)],
     )
-
-
-def _sections(found: Comparison, top: int) -> list[Section]:
-    """The sections, with fewer rows each than the usual number where all together would be too long."""
-    for rows in range(top, 0, -1):
-        sections = [section for section in [_waterfall(found, rows), *_tables(found, rows)] if section.grid.rows]
-        if top > ROWS or sum(len(section.grid.rows) + _AROUND for section in sections) <= _LINES:
-            return sections
-    return [_waterfall(found, top)]
 
 
 # The sentences.
@@ -84,25 +87,55 @@ def _sections(found: Comparison, top: int) -> list[Section]:
 
 def answer(found: Comparison) -> str:
     """The verdict in a sentence with its interval, and where the difference went."""
+    each, verdict = found.base.about.each, found.verdict
     told = [
         f"Not the same on both sides: {'; '.join(one.text for one in found.doubts)}." if found.doubts else "",
         f"The whole recordings are compared, since {found.reason}." if found.reason else "",
         f"{found.note[0].upper()}{found.note[1:]}." if found.note else "",
         f"{_verdict(found)}{_where(found)}.",
-        *_sure(found),
-        _quick(found),
-        _profiler_cost(found),
-        "No kernel is on both sides: these are different programs, or one whose kernels were all replaced."
-        if found.apart
-        else "",
     ]
+    if verdict.basis == "steps":
+        told.append("One run a side does not show how much runs vary: repeat both to be sure.")
+    elif verdict.low is None:
+        told.append(f"{_no_interval(found.timed.base, found.timed.new)}: repeat both.")
+    else:
+        if varying := found.varying:
+            told.append(f"Runs of {varying[0]} differ among themselves by {units.percent(varying[1])}.")
+        if verdict.repeats:
+            told.append(f"{units.plural(verdict.repeats, 'run')} of each side would tell.")
+    if found.quick is not None:
+        those = units.plural_of(each) if each in WORDS else f"of each {each!r}"
+        quick = _judged(found, found.quick, "are", "take")
+        told.append(f"The quicker {those} (the lower quartile of each run) {quick}.")
+    # what a difference in the profilers' cost would explain, where that is told only of recorded times
+    apart, cost_ns = abs(verdict.new_ns - verdict.base_ns), found.profiler_ns
+    differs = verdict.word != "same" and not (verdict.low or 0) <= 1 <= (verdict.high or 0)
+    if differs and cost_ns >= found.pair.limits.least_effect * max(verdict.base_ns, verdict.new_ns):
+        tool, of = found.base.about.tool.partition(" ")[0], "all" if cost_ns >= apart else units.time(cost_ns)
+        told.append(f"Times are as recorded: up to {of} of the difference may be what {tool} costs the slower side.")
+    told.append(_APART if found.apart else "")
     return " ".join(filter(None, told))
 
 
 def _verdict(found: Comparison) -> str:
     """``A step is 1.61 × faster (1.58 to 1.64, 4 against 4 runs): 12.4 ms less``."""
-    verdict, what = found.verdict, _what(found)
-    runs = _runs(found.timed.base, found.timed.new, verdict)
+    verdict, about, each = found.verdict, found.base.about, found.base.about.each
+    if about.scope == "kernels":
+        what = "The sum of all kernels"
+    elif not each:
+        what = f"The {'whole recording' if about.scope == 'whole' else about.scope}"
+    else:
+        what = f"A {each}" if each in WORDS else f"Each {each!r}"
+    if len(found.pairs) > 1:
+        what += f" of {f'rank {about.rank}' if found.job is None else f'{len(found.pairs):,} ranks'}"
+    base, new = (side.digests for side in (found.timed.base, found.timed.new))
+    if verdict.basis == "steps":
+        runs = f"1 run a side, by {base[0].steps.height:,} and {new[0].steps.height:,} of it"
+    elif len(base) == len(new) == 1:
+        runs = "1 run a side"
+    else:
+        paired = ", interleaved" if verdict.basis == "paired runs" else ""
+        runs = f"{len(base)} against {len(new)} runs{paired}"
     if verdict.ratio is None:
         return f"{what} took no time in base and {units.time(verdict.new_ns)} in new"
     if verdict.low is None or verdict.high is None:
@@ -136,40 +169,6 @@ def _factor(ratio: float) -> str:
     return f"{ratio:,.3f}" if ratio < _CLOSE else f"{ratio:,.2f}" if ratio < _LARGE else f"{ratio:,.0f}"
 
 
-def _quick(found: Comparison) -> str:
-    """The quicker iterations in a sentence, where these tell something and the mean does not."""
-    if found.quick is None:
-        return ""
-    each = found.base.about.each
-    those = units.plural_of(each) if each in WORDS else f"of each {each!r}"
-    told = _judged(found, found.quick, "are", "take")
-    return f"The quicker {those} (the lower quartile of each run) {told}."
-
-
-def _what(found: Comparison) -> str:
-    """Scope of the comparison, with its ranks where there are several."""
-    about = found.base.about
-    if about.scope == "kernels":
-        one = "The sum of all kernels"
-    elif not about.each:
-        one = f"The {'whole recording' if about.scope == 'whole' else about.scope}"
-    else:
-        one = f"A {about.each}" if about.each in WORDS else f"Each {about.each!r}"
-    if len(found.pairs) == 1:
-        return one
-    return f"{one} of {f'rank {about.rank}' if found.job is None else f'{len(found.pairs):,} ranks'}"
-
-
-def _runs(base: Side, new: Side, verdict: Verdict) -> str:
-    if verdict.basis == "steps":
-        steps = [one.digests[0].steps.height for one in (base, new)]
-        return f"1 run a side, by {steps[0]:,} and {steps[1]:,} of it"
-    if len(base.digests) == len(new.digests) == 1:
-        return "1 run a side"
-    paired = ", interleaved" if verdict.basis == "paired runs" else ""
-    return f"{len(base.digests)} against {len(new.digests)} runs{paired}"
-
-
 def _where(found: Comparison) -> str:
     """``: 12.4 ms less: launch −9.1 ms, kernel −1.8 ms``."""
     verdict = found.verdict
@@ -181,30 +180,6 @@ def _where(found: Comparison) -> str:
     named = [f"{bucket} {signed(ns)}" for bucket, ns in sums if abs(ns) >= max(least, 1)]
     rank = f" in rank {found.base.about.rank}" if found.job is not None else ""
     return f": {units.time(abs(delta))} {'less' if delta < 0 else 'more'}{rank}: {', '.join(named[:3])}"
-
-
-def _sure(found: Comparison) -> list[str]:
-    """Advice on the repeats that would tell more, and why there is no interval where there is none."""
-    verdict = found.verdict
-    if verdict.basis == "steps":
-        return ["One run a side does not show how much runs vary: repeat both to be sure."]
-    if verdict.low is None:
-        return [f"{_no_interval(found.timed.base, found.timed.new)}: repeat both."]
-    varying = found.varying
-    told = [f"Runs of {varying[0]} differ among themselves by {units.percent(varying[1])}."] if varying else []
-    return [*told, *([f"{units.plural(verdict.repeats, 'run')} of each side would tell."] if verdict.repeats else [])]
-
-
-def _profiler_cost(found: Comparison) -> str:
-    """What a difference in the profilers' cost would explain, where that is told only of recorded times."""
-    verdict, cost_ns = found.verdict, found.profiler_ns
-    apart = abs(verdict.new_ns - verdict.base_ns)
-    untold = verdict.word == "same" or (verdict.low or 0) <= 1 <= (verdict.high or 0)
-    if untold or cost_ns < found.pair.limits.least_effect * max(verdict.base_ns, verdict.new_ns):
-        return ""
-    tool = found.base.about.tool.partition(" ")[0]
-    of = "all" if cost_ns >= apart else units.time(cost_ns)
-    return f"Times are as recorded: up to {of} of the difference may be what {tool} costs the slower side."
 
 
 def _no_interval(base: Side, new: Side) -> str:
@@ -246,11 +221,18 @@ def _waterfall(found: Comparison, top: int) -> Section:
     base_ns, new_ns = found.verdict.base_ns, found.verdict.new_ns
     together = {"bucket": "together", "base_ns": base_ns, "new_ns": new_ns, "delta_ns": new_ns - base_ns}
     lines = [*rows.head(top + 2).to_dicts(), *(rest.to_dicts() if rows.height > top + 2 else []), together]
+
+    def bar(row: Row) -> str:
+        """A bar to the left of a middle for less, to the right for more."""
+        part = row["delta_ns"] / largest
+        bar = "█" * round(abs(part) * _BAR)
+        return "" if row is together else f"{bar:>{_BAR}}|" if part < 0 else f"{'':>{_BAR}}|{bar}"
+
     columns = (
         Column("bucket", "bucket", left=True),
         *numbers(base="base_ns", new="new_ns"),
         Column("difference", "delta_ns", signed),
-        Column("", lambda row: "" if row is together else _bar(row["delta_ns"] / largest), left=True),
+        Column("", bar, left=True),
     )
     runs = f"{units.plural(len(found.base.digests), 'run')} and {len(found.new.digests)}"
     remark = f"per {found.each}, mean of {runs}" if found.base.about.each else ""
@@ -261,12 +243,6 @@ def _waterfall(found: Comparison, top: int) -> Section:
     told = [f"{title} ({one.height:,})" for title, one in same.items() if one.height and not one["changed"].any()]
     foot = f"Within noise: {', '.join(told)}." if told else ""
     return section("WHERE THE DIFFERENCE WENT", lines, columns, remark=remark, foot=foot)
-
-
-def _bar(part: float) -> str:
-    """A bar to the left of a middle for less, to the right for more."""
-    length = round(abs(part) * _BAR)
-    return f"{'█' * length:>{_BAR}}|" if part < 0 else f"{'':>{_BAR}}|{'█' * length}"
 
 
 def _tables(found: Comparison, top: int) -> Iterator[Section]:
@@ -383,10 +359,12 @@ def _counters(found: Comparison, top: int) -> Section:
 
 def noise_page(found: Noise, top: int) -> Page:
     """Builds the page of a noise floor, at most `top` rows per table."""
+
+    def repeats(number: int | None) -> str:
+        return "more than 1,000" if number is None else str(number)
+
     step = found.step
-    needed = ", ".join(
-        f"{effect:.0%}: {_repeats(number)}".replace("%", " %") for effect, number in step.repeats.items()
-    )
+    needed = ", ".join(f"{effect:.0%}: {repeats(runs)}".replace("%", " %") for effect, runs in step.repeats.items())
     answer = (
         f"Between {units.plural(step.runs, 'run')} an iteration ({found.each}) of {units.time(found.mean_ns)} varies "
         f"by {units.percent(step.spread)} (standard deviation; at most {units.percent(step.spread_high)} in 95 of 100 "
@@ -397,7 +375,7 @@ def noise_page(found: Noise, top: int) -> Page:
         Column("mean", lambda row: units.time(row[1][0])),
         Column("varies by", lambda row: units.percent(row[1][1].spread)),
         Column("two runs within", lambda row: units.percent(row[1][1].least_ratio - 1)),
-        Column("2 % needs", lambda row: _repeats(row[1][1].repeats.get(0.02)), spare=True),
+        Column("2 % needs", lambda row: repeats(row[1][1].repeats.get(0.02)), spare=True),
     )
     sections = []
     for title, what, rows in (("BUCKETS", "bucket", found.buckets), ("KERNELS AND COPIES", "kernel", found.kernels)):
@@ -406,10 +384,6 @@ def noise_page(found: Noise, top: int) -> Page:
             sections.append(section(title, [*rows.items()], named, top, "between runs", named=what == "kernel"))
     more = "kanalyze compare --noise RUN… -o floor.json\nkanalyze compare BASE NEW --floor floor.json"
     return Page([f"noise of {found.name}"], answer, sections, more)
-
-
-def _repeats(number: int | None) -> str:
-    return "more than 1,000" if number is None else str(number)
 
 
 def whatif_page(found: WhatIf, top: int) -> Page:
@@ -446,7 +420,15 @@ def whatif_page(found: WhatIf, top: int) -> Page:
 
 def _replayed(found: WhatIf, per: PerIteration) -> str:
     """Time now and then, the bounds, what Amdahl's law would have promised, and what was measured."""
-    measured = "" if found.measured_ns is None else f" {_profiler(found)}"
+    measured = ""
+    if found.measured_ns is not None:  # how much of the host's time is left without the profiler, how well known
+        low, usual, high = map(units.percent, (found.host_kept_low, found.host_kept, found.host_kept_high))
+        measured = " No shorter time of the host explains the measured time."
+        if found.host_kept < 1:
+            measured = f" Without the profiler {usual} ({low} to {high}) of the host's time is taken to be left."
+        elif found.host_kept_low < 1:
+            untold = "How much shorter the host's time is without the profiler cannot be told from the measured time"
+            measured = f" {untold}: the bounds take {low} to {high} of it."
     if not found.changes:
         return f"The recording takes {per.time(found.now_ns)}.{measured}"
     then, low, high = map(per.mean_time, (found.then_ns, found.low_ns, found.high_ns))
@@ -459,14 +441,3 @@ def _replayed(found: WhatIf, per: PerIteration) -> str:
     less = "less" if promised >= 0 else "more"
     amdahl = f" By Amdahl's law it would be {per.mean_time(abs(promised))} {less}." if apart else ""
     return f"Now {per.time(found.now_ns)}, then {then} ({low} to {high}): {gained}.{amdahl}{measured}"
-
-
-def _profiler(found: WhatIf) -> str:
-    """How much of the host's time is left without the profiler, and how well that is known."""
-    low, usual, high = map(units.percent, (found.host_kept_low, found.host_kept, found.host_kept_high))
-    if found.host_kept < 1:
-        return f"Without the profiler {usual} ({low} to {high}) of the host's time is taken to be left."
-    if found.host_kept_low < 1:
-        untold = "How much shorter the host's time is without the profiler cannot be told from the measured time"
-        return f"{untold}: the bounds take {low} to {high} of it."
-    return "No shorter time of the host explains the measured time."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,13 +11,12 @@ import polars as pl
 
 from kanalyze import units
 from kanalyze.renderers import page
-from kanalyze.renderers.page import Column, Page, Section, numbers, section, words
+from kanalyze.renderers.page import Column, Page, Section, numbers, section, text_of, words
 from kanalyze.renderers.page.time import gpu, launch_shape, page_of, show
-from kanalyze.report import Meta
 from kanalyze.tools import TOOLS, tool_of
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.page.time_page import CounterSummary, JointSummary
+    from kanalyze.analyses.page.overview_page import Summary
 
     Row = dict[str, Any]
 
@@ -34,6 +33,19 @@ _WORTH: Final = 0.01
 #: Share of the duration from which tensor pipe activity above its useful work is mentioned.
 _BUSIER: Final = 0.05
 
+#: Facts of a kernel that are its columns, each part as far as its columns are known (:func:`_told`).
+_LIGHT: Final = ("compute {compute_share}", "memory {memory_share}")
+_MEMORY: Final = (
+    "DRAM {dram_share}[ ({dram_bytes_per_s})]",
+    "L2 {l2_share}[ (hits {l2_hit_share})]",
+    "L1 {l1_share}[ (hits {l1_hit_share})]",
+)
+_COUNTERS: Final = (
+    "{ncu_dur_ns} alone under ncu",
+    *_LIGHT,
+    "{roof_share} of the {bound} roof",
+    "waits for {top_stall}",
+)
 
 #: Explanations of uncertain matches.
 _MEANINGS: Final = {
@@ -42,19 +54,28 @@ _MEANINGS: Final = {
 }
 
 
-def counters_page(found: CounterSummary, top: int) -> Page:
+def counters_page(found: Summary, top: int) -> Page:
     """Builds the page of an ncu report, with at most `top` kernels."""
-    rows = found.groups.join(found.kernels, left_on="first", right_on="event_id", how="left", maintain_order="left")
-    devices = found.devices.select("name", "compute_capability", "sm_count")
-    checks = found.health.group_by("check", "doubt", maintain_order=True).agg(pl.col("count").sum())
-    several = found.kernels.height > 1  # of a single one, the conclusion is the page's answer
+    kernels, health = found.tables["kernels"], found.tables["health"]
+    rows = found.tables["groups"].join(kernels, left_on="first", right_on="event_id", how="left", maintain_order="left")
+    devices = found.tables["devices"].select("name", "compute_capability", "sm_count")
+    checks = health.group_by("check", "doubt", maintain_order=True).agg(pl.col("count").sum())
+    several = kernels.height > 1  # of a single one, the conclusion is the page's answer
+    limit = pl.col("verdict").str.strip_suffix("-bound").replace("too few blocks", "grid")
+    columns = (
+        *_or_dash(time="dur_ns", count="count spare", compute="compute_share", memory="memory_share"),
+        *_or_dash(occupancy="achieved_occupancy_share wide", of_roof="roof_share spare"),
+        Column("bound", "verdict", left=True),
+        words("kernel", "name"),
+    )
+    remark = "of the peaks; time of the longest"
     return Page(
         heading=[found.meta.path.name, found.meta.recorded_by, *(gpu(*one) for one in devices.iter_rows())],
         health=page.health_line(checks),
         answer=found.answer,
-        sections=[_kernels(rows, top)] if several else [],
+        sections=[section("KERNELS", rows.with_columns(limit), columns, top, remark, named=True)] if several else [],
         more=f"counters, or stalls, roofline, advice, metrics: {show('counters', found.meta.path, scope=found.scope)}",
-        chapters=[_chapter(row, found, several=several) for row in rows.head(top).iter_rows(named=True)],
+        chapters=[_chapter(row, found.tables, several=several) for row in rows.head(top).iter_rows(named=True)],
     )
 
 
@@ -63,36 +84,23 @@ def _or_dash(**columns: str) -> list[Column]:
     return [one._replace(missing="-") for one in numbers(**columns)]
 
 
-def _kernels(rows: pl.DataFrame, top: int) -> Section:
-    bound = pl.col("verdict").str.strip_suffix("-bound").replace("too few blocks", "grid")
-    columns = (
-        *_or_dash(time="dur_ns", count="count spare", compute="compute_share", memory="memory_share"),
-        *_or_dash(occupancy="achieved_occupancy_share wide", of_roof="roof_share spare"),
-        Column("bound", "verdict", left=True),
-        words("kernel", "name"),
-    )
-    return section("KERNELS", rows.with_columns(bound), columns, top, "of the peaks; time of the longest", named=True)
-
-
-def _chapter(row: Row, found: CounterSummary, *, several: bool) -> page.Chapter:
-    stalls, advice = (rows.filter(pl.col("event_id") == row["first"]) for rows in (found.stalls, found.advice))
+def _chapter(row: Row, tables: Mapping[str, pl.DataFrame], *, several: bool) -> page.Chapter:
+    stalls, advice = (tables[name].filter(pl.col("event_id") == row["first"]) for name in ("stalls", "advice"))
     waits = ~pl.col("reason").is_in(["selected", "not_selected"]) & pl.col("share").is_not_null()
     most = stalls.filter(waits).head(_MOST).select("reason", "share")
-    share = partial(_share, row)
     facts = {
-        "speed of light": _joined(share("compute_share", "compute {}"), share("memory_share", "memory {}")),
-        "memory": _memory(row),
+        "speed of light": _told(row, *_LIGHT),
+        "memory": _told(row, *_MEMORY),
         "roofline": _roofline(row),
         "occupancy": _occupancy(row),
         "warps": _warps(row),
         "waits": ", ".join(f"{reason} {units.percent(part)}" for reason, part in most.iter_rows()),
         "accesses": _accesses(row),
     }
-    took = "" if row["dur_ns"] is None else units.time(row["dur_ns"])
     times = f", longest of {units.plural(row['count'], 'launch')}" if row["count"] > 1 else ""
     return page.Chapter(
         row["name"] or "(no name)",
-        f"{_joined(took, launch_shape(row, 'grid {} × block {}'))}{times}",
+        f"{_joined(_told(row, '{dur_ns}'), launch_shape(row, 'grid {} × block {}'))}{times}",
         row["conclusion"] if several else "",
         [(label, text) for label, text in facts.items() if text],
         *_advice(advice),
@@ -104,19 +112,19 @@ def _joined(*parts: str) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _share(row: Row, column: str, text: str) -> str:
-    """Formats a share into `text`; empty if unknown."""
-    return "" if row[column] is None else text.format(units.percent(row[column]))
+def _told(row: Row, *parts: str) -> str:
+    """Templates filled with a row's columns, each in the unit of its name; without those of which one is not known.
+
+    What is in brackets is left out alone.
+    """
+    return _joined(*(_filled(row, re.sub(r"\[(.*?)\]", lambda found: _filled(row, found[1]), one)) for one in parts))
 
 
-def _memory(row: Row) -> str:
-    rate = row["dram_bytes_per_s"]
-    moved = f" ({units.rate(rate)})" if rate is not None else ""
-    hits = {level: _share(row, f"{level}_hit_share", " (hits {})") for level in ("l2", "l1")}
-    return _joined(
-        _share(row, "dram_share", f"DRAM {{}}{moved}"),
-        *(_share(row, f"{level}_share", f"{level.upper()} {{}}{told}") for level, told in hits.items()),
-    )
+def _filled(row: Row, template: str) -> str:
+    values = {name: row[name] for name in re.findall(r"\{(\w+)\}", template)}
+    if None in values.values():
+        return ""
+    return template.format(**{name: text_of(name, value) for name, value in values.items()})
 
 
 def _roofline(row: Row) -> str:
@@ -141,23 +149,22 @@ def _tensor(row: Row) -> str:
     """Describes tensor core use, and how far the pipe's activity exceeds the useful work."""
     if row["bound"] != "compute" or not (row["precision"] or "").startswith("tensor") or not row["peak_flop_per_s"]:
         return ""
-    told = f" ({row['precision']}{', ' + row['instruction'] if row['instruction'] else ''})"
+    text = f" ({row['precision']}{', ' + row['instruction'] if row['instruction'] else ''})"
     part = row["achieved_flop_per_s"] / row["peak_flop_per_s"]
     busier = row["roof_share"] - part > _BUSIER
-    return f"{told}; their pipe is busy so long for {units.percent(part)} of their peak" if busier else told
+    return f"{text}; their pipe is busy so long for {units.percent(part)} of their peak" if busier else text
 
 
 def _occupancy(row: Row) -> str:
-    shared = (row["static_shared_bytes"], row["dynamic_shared_bytes"])
-    achieved = _share(row, "achieved_occupancy_share", "{} achieved")
-    waves = row["waves"]
+    shared, waves = (row["static_shared_bytes"], row["dynamic_shared_bytes"]), row["waves"]
+    achieved = _told(row, "{achieved_occupancy_share} achieved")
     return _joined(
-        achieved + _share(row, "occupancy_share", (" of " if achieved else "") + "{} possible"),
+        achieved + _told(row, f"{' of ' if achieved else ''}{{occupancy_share}} possible"),
         f"limited by {row['limiter']}" if row["limiter"] else "",
-        f"{row['registers_per_thread']} registers" if row["registers_per_thread"] is not None else "",
+        _told(row, "{registers_per_thread} registers"),
         f"{units.size(sum(shared))} shared" if None not in shared else "",
         "" if waves is None else f"{waves:,.2f} waves" if waves < _MANY_WAVES else f"{waves:,.0f} waves",
-        _share(row, "tail_share", "tail {}") if row["tail_share"] else "",
+        _told(row, "tail {tail_share}") if row["tail_share"] else "",
     )
 
 
@@ -167,19 +174,19 @@ def _warps(row: Row) -> str:
     only_moves = {row["tensor_flop"], row["tensor_int_op"]} == {0}  # of registers, which the tensor pipe executes, too
     return _joined(
         f"{row['active_warps']:.1f} active and {row['eligible_warps']:.2f} eligible per scheduler",
-        _share(row, "issue_share", "issues in {} of cycles"),
+        _told(row, "issues in {issue_share} of cycles"),
         f"{row['threads_per_instruction']:.1f} threads per instruction" if row["threads_per_instruction"] else "",
-        _share(row, "tensor_share", "tensor pipe {}") if row["tensor_share"] and not only_moves else "",
+        _told(row, "tensor pipe {tensor_share}") if row["tensor_share"] and not only_moves else "",
     )
 
 
 def _accesses(row: Row) -> str:
     parts = [
-        f"{row[f'{what}_sectors_per_request']:.1f} sectors per {what}{_share(row, f'{what}_used_share', ' ({} used)')}"
+        f"{row[f'{what}_sectors_per_request']:.1f} sectors per {what}" + _told(row, f"[ ({{{what}_used_share}} used)]")
         for what in ("load", "store")
         if row[f"{what}_sectors_per_request"] is not None
     ]
-    conflicts = _share(row, "bank_conflict_share", "bank conflicts {}") if row["bank_conflicts"] else ""
+    conflicts = _told(row, "bank conflicts {bank_conflict_share}") if row["bank_conflicts"] else ""
     local = (row["local_loads"] or 0) + (row["local_stores"] or 0)
     return _joined(*parts, conflicts, f"{units.plural(local, 'access')} to local memory" if local else "")
 
@@ -207,7 +214,8 @@ def _advised(row: Row, gain: str, sentence: str, remedy: str = "") -> page.Advic
     estimate, possible, capped = row["speedup_share"], row["possible_share"], ""
     if estimate is not None and possible is not None and row["possible_from"] == "roof":
         capped = f" The estimate is {units.percent(estimate)} of the kernel, its roof leaves {units.percent(possible)}."
-    return page.Advice(_share(row, gain, "{}") or _share(row, "speedup_share", "({})"), f"{sentence}{capped}", remedy)
+    gained = _told(row, f"{{{gain}}}") or _told(row, "({speedup_share})")
+    return page.Advice(gained, f"{sentence}{capped}", remedy)
 
 
 def _key(text: str) -> str:
@@ -216,36 +224,38 @@ def _key(text: str) -> str:
     return next((sentence for sentence in sentences if re.search(r"\d", sentence)), sentences[0])
 
 
-def joint_page(found: JointSummary, top: int) -> Page:
+def joint_page(found: Summary, top: int) -> Page:
     """Builds the page of the timeline report, with counters and operators of the other tools."""
-    timed = page_of(found.summary, top)
-    base, *others = found.metas
+    timed, joined = page_of(found, top), found.joined
+    assert joined is not None, "the page of several"  # noqa: S101 - for type checkers
+    kernels = joined_kernels(found, joined, top)
     # reports in a capture's folder are that folder
-    given = dict.fromkeys(meta.path for meta in found.metas if meta.path.parent != base.path)
-    kernels = joined_kernels(found.joined, found.tools, top, (_left_over(found), _little(found)))
+    given = dict.fromkeys(one.path for one in (found.meta, *found.others) if one.path.parent != found.meta.path)
     return timed._replace(
-        heading=[*timed.heading, *joined_with(others, found.tools, base)],
+        heading=[*timed.heading, *joined_with(found)],
         sections=[kernels if one.title == "KERNELS" else one for one in timed.sections],
-        chapters=_chapters(found, top),
-        more=f"joined, or gains: {show('joined', *given, scope=found.summary.scope)}\n{timed.more}",
+        chapters=_chapters_of_gains(found, joined, top),
+        more=f"joined, or gains: {show('joined', *given, scope=found.scope)}\n{timed.more}",
     )
 
 
-def joined_with(others: Sequence[Meta], tools: Sequence[str], base: Meta) -> list[str]:
+def joined_with(found: Summary) -> list[str]:
     """The other reports, those of each tool that has some."""
     told = []
-    for first, *more in filter(None, ([meta for meta in others if meta.tool == tool] for tool in tools[1:])):
-        if more:
-            told.append(f"with {units.plural(1 + len(more), 'report')} of {first.tool}")
-        else:
-            captured = first.path == first.capture == base.capture
-            told.append(f"with {first.tool if captured else f'{first.path.name} ({first.tool})'}")
+    by_tool = ([meta for meta in found.others if meta.tool == tool] for tool in found.tools[1:])
+    for first, *more in filter(None, by_tool):
+        captured = first.path == first.capture == found.meta.capture
+        alone = first.tool if captured else f"{first.path.name} ({first.tool})"
+        told.append(f"with {units.plural(1 + len(more), 'report')} of {first.tool}" if more else f"with {alone}")
     return told
 
 
-def joined_kernels(joined: pl.DataFrame, tools: Sequence[str], top: int, remarks: Sequence[str] = ()) -> Section:
-    """Section of the heaviest kernels by launch shape, with counters and operators where known."""
-    measured = any(tool_of(name).counts for name in tools)
+def joined_kernels(found: Summary, joined: pl.DataFrame, top: int) -> Section:
+    """Section of the heaviest kernels by launch shape, with counters and operators where known.
+
+    On a page of all tables a line below says what is left over, and that no advice saves much where that is so.
+    """
+    measured = any(tool_of(name).counts for name in found.tools)
     traced = joined.get_column("operator").null_count() < joined.height
     timed = joined.drop_nulls("count")
     axes = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
@@ -264,10 +274,11 @@ def joined_kernels(joined: pl.DataFrame, tools: Sequence[str], top: int, remarks
         words("kernel", "name"),
     )
     remark = "by launch shape; counters are ncu's" if measured else "by launch shape"
-    return section("KERNELS", timed, columns, top, remark, "; ".join(filter(None, remarks)), named=True)
+    foot = "; ".join(filter(None, (_left_over(found, joined), _little(found)))) if found.kind == "joint" else ""
+    return section("KERNELS", timed, columns, top, remark, foot, named=True)
 
 
-def _little(found: JointSummary) -> str:
+def _little(found: Summary) -> str:
     """The largest potential gain, if too small for a chapter."""
     most = None if found.gains is None else found.gains.get_column("gain_share").max()
     if not isinstance(most, float) or most >= _WORTH:
@@ -277,32 +288,29 @@ def _little(found: JointSummary) -> str:
     return f"no advice about a kernel saves {least} of the window (table gains)"
 
 
-def _left_over(found: JointSummary) -> str:
+def _left_over(found: Summary, rows: pl.DataFrame) -> str:
     """Lists what only one tool recorded."""
-    rows, texts = found.joined, []
-    timed = pl.col("count").is_not_null()
+    texts, timed = [], pl.col("count").is_not_null()
     for tool in reversed(TOOLS):
         match = f"{tool.short}_match"
         if match not in rows.columns or rows.get_column(match).null_count() == rows.height:
             continue
         outside = found.outside[tool.name]
-        only = rows.filter(~timed & pl.col(f"{tool.short}_count").is_not_null()).height - outside
-        numbers_of = {
-            f"that {tool.short} did not {'measure' if tool.counts else 'see'}": rows.filter(
-                timed & (pl.col(match) == "none")
-            ).height,
-            f"that only {tool.short} saw": only,
+        unmatched, only = timed & (pl.col(match) == "none"), ~timed & pl.col(f"{tool.short}_count").is_not_null()
+        counts = {
+            f"that {tool.short} did not {'measure' if tool.counts else 'see'}": rows.filter(unmatched).height,
+            f"that only {tool.short} saw": rows.filter(only).height - outside,
             f"of {tool.short} outside of the window": outside,
         }
-        texts += [f"{units.plural(number, 'row')} {told}" for told, number in numbers_of.items() if number]
+        texts += [f"{units.plural(number, 'row')} {told}" for told, number in counts.items() if number]
     return f"left over: {'; '.join(texts)}" if texts else ""
 
 
-def _chapters(found: JointSummary, top: int) -> list[page.Chapter]:
+def _chapters_of_gains(found: Summary, joined: pl.DataFrame, top: int) -> list[page.Chapter]:
     """Chapters of the kernels with the largest potential gain, descending."""
     if found.gains is None or found.gains.is_empty():
         return []
-    kernels = {row["event_id"]: row for row in found.joined.to_dicts() if row["event_id"] is not None}
+    kernels = {row["event_id"]: row for row in joined.to_dicts() if row["event_id"] is not None}
     worth = found.gains.filter(pl.col("gain_share").max().over("event_id") >= _WORTH)
     parts = worth.partition_by("event_id", maintain_order=True, as_dict=True)
     return [_joint_chapter(kernels[number], rows.to_dicts()) for (number,), rows in [*parts.items()][:top]]
@@ -311,18 +319,10 @@ def _chapters(found: JointSummary, top: int) -> list[page.Chapter]:
 def _joint_chapter(row: Row, advice: Sequence[Row]) -> page.Chapter:
     telling = [one for one in advice if one["gain_share"] is not None or one["source"] == "kanalyze"]
     shown = (telling or [*advice])[:3]
-    took = "no time known"
-    if row["count"]:
-        took = f"{units.time(row['exclusive_ns'])}, {units.percent(row['window_share'])} of the window"
+    took = _told(row, "{exclusive_ns}, {window_share} of the window") if row["count"] else "no time known"
     facts = {
         "launched by": _joined(row["module"] or "", row["path"] or row["operator"] or ""),
-        "counters": _joined(
-            f"{units.time(row['ncu_dur_ns'])} alone under ncu" if row["ncu_dur_ns"] is not None else "",
-            _share(row, "compute_share", "compute {}"),
-            _share(row, "memory_share", "memory {}"),
-            _share(row, "roof_share", f"{{}} of the {row['bound']} roof"),
-            f"waits for {row['top_stall']}" if row["top_stall"] else "",
-        ),
+        "counters": _told(row, *_COUNTERS),
         "match": _match(row),
     }
     more = len(advice) - len(shown)

@@ -57,7 +57,12 @@ def answer(job: Job) -> str:
     if ranks.height == 1:
         return "Only one rank was read: nobody is there to wait for. Give the reports of all ranks."
     if rows.is_empty():
-        return _of_collectives(job)
+        if job.matches.is_empty():
+            return "No collective of one rank could be found on another one."
+        waits, whole = (int(job.matches.get_column(name).sum()) for name in ("wait_ns", "rank_ns"))
+        counts = f"{units.plural(job.ranks.height, 'rank')} run {units.plural(job.matches.height, 'collective')}"
+        part = f"{units.percent(waits / max(whole, 1))} of their time is waiting for the last rank"
+        return f"{counts}; {part}. No steps were found."
     slowest = rows.group_by("step").agg(pl.col("ns").max()).get_column("ns")
     whole, waiting = (int(ranks.get_column(name).sum()) for name in ("ns", "wait_ns"))
     unsteady = "" if (rows.get_column("kind") == "steady").all() else ", not all of them steady"
@@ -82,23 +87,9 @@ def _steps_of(one: Late) -> str:
 
 
 def _causes(one: Late) -> str:
-    of_first = one.causes[0][0] if one.causes and one.detail else None
-    named = [
-        f"{bucket} {signed(ns)}" + (f" in {one.detail}" if bucket == of_first else "")
-        for bucket, ns in notable_causes(one)
-    ]
+    within = {one.causes[0][0]: f" in {one.detail}"} if one.causes and one.detail else {}
+    named = [f"{bucket} {signed(ns)}{within.get(bucket, '')}" for bucket, ns in notable_causes(one)]
     return ", ".join(named) or "many small parts"
-
-
-def _of_collectives(job: Job) -> str:
-    """Lines for a job in which nothing repeats."""
-    if job.matches.is_empty():
-        return "No collective of one rank could be found on another one."
-    waits, whole = (int(job.matches.get_column(name).sum()) for name in ("wait_ns", "rank_ns"))
-    return (
-        f"{units.plural(job.ranks.height, 'rank')} run {units.plural(job.matches.height, 'collective')}; "
-        f"{units.percent(waits / max(whole, 1))} of their time is waiting for the last rank. No steps were found."
-    )
 
 
 def _sections(job: Job, top: int) -> Iterator[Section]:
@@ -121,8 +112,18 @@ def _sections(job: Job, top: int) -> Iterator[Section]:
     )
     yield section("COLLECTIVES", collectives, [one._replace(missing="?") for one in columns], top, cut=True)
     rows = common_steps(job.table("rank_steps"))
-    if rows.height and top:
-        yield _steps(rows)
+    if rows.height and top:  # how steps vary, and how unevenly ranks are loaded
+        ns, compute, uneven = pl.col("ns"), pl.col("compute_ns"), pl.col("uneven")
+        by_step = rows.group_by("step").agg(ns.max(), uneven=(compute.max() / compute.mean() - 1).fill_nan(0))
+        ends = {"least_ns": ns.min(), "median_ns": ns.median(), "most_ns": ns.max()}
+        sums = by_step.select(**ends, mean_share=uneven.mean(), most_share=uneven.max())
+        columns = (
+            *numbers(shortest="least_ns", median="median_ns", longest="most_ns"),
+            *numbers(imbalance="mean_share", at_most="most_share"),
+        )
+        foot = "imbalance: computing of the busiest rank against the mean of all"
+        remark = units.plural(by_step.height, "step")
+        yield section("STEPS, THE SLOWEST RANK OF EACH", sums, columns, remark=remark, foot=foot)
     clocks = job.table("clocks").drop_nulls("offset_ns").filter((pl.col("low_ns") != 0) | (pl.col("high_ns") != 0))
     offsets = clocks.group_by("rank", maintain_order=True).agg(
         pl.col("host").first(), pl.col("offset_ns").median(), pl.col("low_ns").min(), pl.col("high_ns").max()
@@ -173,23 +174,6 @@ def _bar(parts: dict[str, int], whole: int) -> str:
         total += ns
         text += _PARTS[name] * (round(total / max(whole, 1) * _BAR) - len(text))
     return text
-
-
-def _steps(rows: pl.DataFrame) -> Section:
-    """How steps vary, and how unevenly ranks are loaded."""
-    ns, compute = pl.col("ns"), pl.col("compute_ns")
-    by_step = rows.group_by("step").agg(ns.max(), uneven=(compute.max() / compute.mean() - 1).fill_nan(0))
-    uneven = pl.col("uneven")
-    sums = by_step.select(
-        least_ns=ns.min(), median_ns=ns.median(), most_ns=ns.max(), mean_share=uneven.mean(), most_share=uneven.max()
-    )
-    columns = (
-        *numbers(shortest="least_ns", median="median_ns", longest="most_ns"),
-        *numbers(imbalance="mean_share", at_most="most_share"),
-    )
-    remark = units.plural(by_step.height, "step")
-    foot = "imbalance: computing of the busiest rank against the mean of all"
-    return section("STEPS, THE SLOWEST RANK OF EACH", sums, columns, remark=remark, foot=foot)
 
 
 def timeline(rows: pl.DataFrame, width: int) -> str:

@@ -17,8 +17,8 @@ from kanalyze.window import WORDS, PerIteration, Window, of_iteration
 
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.analyses.page.file_page import Evidence
-    from kanalyze.analyses.page.overview_page import Overview
+    from kanalyze.analyses.page.overview_page import Summary
+    from kanalyze.renderers.page import Part
 
 #: Rows of the page's tables where it has few lines.
 _FEW_ROWS: Final = 2
@@ -43,7 +43,7 @@ _LEAST_SHARE: Final = 0.005
 _OF_LINE: Final = {"host": "host_ns", "GPU work": "work_ns", "launch": "launch_ns", "wait": "wait_ns"}
 
 
-def overview_page(found: Overview, top: int) -> Page:
+def overview_page(found: Summary, top: int) -> Page:
     """Builds the first page of a report, at most `top` rows per table.
 
     0 is for fewer findings, -1 for no table but that of lines, -2 for none.
@@ -90,14 +90,14 @@ def _each(per: PerIteration, **columns: str) -> list[Column]:
     return [one._replace(say=says.get(unit_of(str(one.value)))) for one in numbers(**columns)]
 
 
-def _heading(found: Overview) -> list[str]:
+def _heading(found: Summary) -> list[str]:
     models = found.windows.group_by("name", maintain_order=True).len()
     parts = [f"{count} × {name or 'GPU'}" if count > 1 else name or "GPU" for name, count in models.iter_rows()]
     parts += [units.plural(found.process_count, "process")] if found.process_count > 1 else []
     if found.others:
         from kanalyze.renderers.page.counters import joined_with  # noqa: PLC0415 - most pages are of one report
 
-        parts += joined_with(found.others, found.tools, found.meta)
+        parts += joined_with(found)
     parts += page.rank_of(found.meta)
     if found.steady is not None:
         number = found.steady.rows.filter(pl.col("name") == found.steady.each).height
@@ -108,7 +108,7 @@ def _heading(found: Overview) -> list[str]:
     return [found.meta.path.name, found.meta.recorded_by, *parts, *([found.named] if found.named else [])]
 
 
-def _ledger(found: Overview, per: PerIteration, window: dict[str, Any], most: int) -> page.Ledger:
+def _ledger(found: Summary, per: PerIteration, window: dict[str, Any], most: int) -> page.Ledger:
     """The ledger of a device, of at most so many buckets; the others become one."""
     rows = found.tables["ledger"].filter(pl.col("device") == window["device"])
     if found.window is None:
@@ -151,12 +151,12 @@ def _with_rest(shares: list[page.Share], length: int, most: int) -> list[page.Sh
     return [*named, page.Share("rest", ns, each_ns, last, units.percent(ns / max(length, 1)), names, names)]
 
 
-def _detail(found: Overview, per: PerIteration, bucket: str, device: int, details: list[tuple[str | None, int]]) -> str:
+def _detail(found: Summary, per: PerIteration, bucket: str, device: int, parts: list[Part]) -> str:
     """Largest parts of a bucket: kernel families, ranges, or what held the device up."""
     if bucket == "kernel":
         return _families(found.tables.get("hot_kernels"))
-    named = _by_range(found, bucket, device) or _by_culprit(found, bucket, device, details)
-    whole = sum(ns for _, ns in details)
+    named = _by_range(found, bucket, device) or _by_culprit(found, bucket, device, parts)
+    whole = sum(ns for _, ns in parts)
     worth = [(name, ns) for name, ns in named if ns >= page.WORTH_NAMING * whole][:3]
     return ", ".join(f"{page.unversioned(name)} {per.mean_time(ns)}" for name, ns in worth)
 
@@ -172,20 +172,20 @@ def _families(table: pl.DataFrame | None) -> str:
     return page.shares_of(largest.iter_rows(), whole)
 
 
-def _by_range(found: Overview, bucket: str, device: int) -> list[tuple[str, int]]:
+def _by_range(found: Summary, bucket: str, device: int) -> list[tuple[str, int]]:
     """A bucket by ranges of iterations of the main device; of one mostly inside another, that and the rest are told."""
     parts = found.tables.get("parts")
     if parts is None or parts.is_empty() or found.steady is None or device != found.steady.device:
         return []
-    largest = parts.select("range", f"{bucket}_ns").sort(f"{bucket}_ns", descending=True, maintain_order=True).rows()
-    if largest[0][0].startswith("("):  # most of it lies in none of them
+    rows = parts.select("range", f"{bucket}_ns").sort(f"{bucket}_ns", descending=True, maintain_order=True).rows()
+    if rows[0][0].startswith("("):  # most of it lies in none of them
         return []
     inner = {name: rest for name, *rest in found.tables["inner"].filter(bucket=bucket).drop("bucket").iter_rows()}
-    told = []
-    for name, whole_ns in largest:
+    named = []
+    for name, whole_ns in rows:
         within, ns = inner.get(name, (name, whole_ns))
-        told += [(_in(within), ns), (f"elsewhere {_in(name)}", whole_ns - ns)]
-    return sorted((part for part in told if part[1]), key=lambda part: -part[1])
+        named += [(_in(within), ns), (f"elsewhere {_in(name)}", whole_ns - ns)]
+    return sorted((part for part in named if part[1]), key=lambda part: -part[1])
 
 
 def _in(name: str) -> str:
@@ -195,21 +195,19 @@ def _in(name: str) -> str:
     return f"in {name if len(name) <= _LONGEST_IN else f'{name[: _LONGEST_IN - 1]}…'}"
 
 
-def _by_culprit(
-    found: Overview, bucket: str, device: int, details: list[tuple[str | None, int]]
-) -> list[tuple[str, int]]:
+def _by_culprit(found: Summary, bucket: str, device: int, parts: list[Part]) -> list[tuple[str, int]]:
     """A bucket by what held the device up: host time by culprit, others by the ledger's own details."""
     sums: dict[str | None, int] = {}
     if bucket == "host" and "culprits" in found.tables:
         each = found.steady.each if found.steady else ""
         for name, ns in page.culprits_of(bucket, found.tables["culprits"].filter(pl.col("device") == device)):
-            told = name and of_iteration(name, each)
-            sums[told] = sums.get(told, 0) + ns
-    named = sorted(sums.items() or details, key=lambda part: -part[1])
+            culprit = name and of_iteration(name, each)
+            sums[culprit] = sums.get(culprit, 0) + ns
+    named = sorted(sums.items() or parts, key=lambda part: -part[1])
     return [(page.UNNAMED.get(name, name), ns) for name, ns in named if name is not None]
 
 
-def _code(found: Overview, per: PerIteration, top: int) -> Section | None:
+def _code(found: Summary, per: PerIteration, top: int) -> Section | None:
     """The lines of the program with most of the time, and all else as one row, so that they sum to it."""
     table = found.tables.get("code")
     if table is None or found.device is None:
@@ -230,8 +228,10 @@ def _code(found: Overview, per: PerIteration, top: int) -> Section | None:
     # each column in the unit of the sum of all rows, without it, and adding up
     whole_ns = round(rows.get_column("ns").sum() / iterations)
     unit = units.adding_up([whole_ns], whole_ns)[0].split()[1]
-    each_ns = {name: [round(ns / iterations) for ns in rows.get_column(name)] for name in parts}
-    told = {name: [text.split()[0] for text in units.adding_up(ns, whole_ns)] for name, ns in each_ns.items()}
+    texts = {}
+    for part in parts:
+        times = units.adding_up([round(ns / iterations) for ns in rows.get_column(part)], whole_ns)
+        texts[part] = pl.Series([time.split()[0] for time in times])
     columns = (
         Column("time", "ns"),
         *(Column(title, part, spare=True) for title, part in kept.items()),
@@ -242,7 +242,7 @@ def _code(found: Overview, per: PerIteration, top: int) -> Section | None:
     some = f"{shown.height} of {units.plural(lines.height, 'line')}; " if shown.height < lines.height else ""
     return section(
         "WHERE IN YOUR CODE",
-        rows.with_columns(pl.Series(*one) for one in told.items()),
+        rows.with_columns(**texts),
         columns,
         remark=(f"{some}{unit}{f' per {per.each}' if per.each else ''}"),
         cut=True,
@@ -254,25 +254,39 @@ def _worth_a_row(shares: pl.Series) -> int:
     return max(shares.filter(shares >= _LEAST_SHARE).len(), min(len(shares), 1))
 
 
-def _kernels(found: Overview, per: PerIteration, top: int) -> Section | None:
-    table = found.tables.get("hot_kernels")
+def _largest(  # noqa: PLR0913 - of the table, and of the section
+    title: str,
+    table: pl.DataFrame | None,
+    columns: Sequence[Column],
+    share: str,
+    top: int,
+    remark: str,
+    *,
+    named: bool = False,
+) -> Section | None:
+    """The section of the rows with a share that is worth a row; None without any."""
     if table is None or table.is_empty() or not top:
         return None
-    if found.joined is not None:
+    rows = min(top, _worth_a_row(table.get_column(share)))
+    return section(title, table, columns, rows, remark, named=named, cut=not named)
+
+
+def _kernels(found: Summary, per: PerIteration, top: int) -> Section | None:
+    table = found.tables.get("hot_kernels")
+    if found.joined is not None and table is not None and table.height and top:
         from kanalyze.renderers.page.counters import joined_kernels  # noqa: PLC0415 - as above
 
-        return joined_kernels(found.joined, found.tools, top)
+        return joined_kernels(found, found.joined, top)
     columns = (
         *_each(per, time="exclusive_ns", of_GPU="busy_share", count="count"),
         *numbers(average="avg_ns spare"),
         words("kernel", "name"),
     )
     remark = f"{f'per {per.each}; ' if per.each else ''}share of the GPU's busy time"
-    top = min(top, _worth_a_row(table.get_column("busy_share")))
-    return section("KERNELS", table, columns, top, remark, named=True)
+    return _largest("KERNELS", table, columns, "busy_share", top, remark, named=True)
 
 
-def _ranges(found: Overview, per: PerIteration, top: int) -> Section | None:
+def _ranges(found: Summary, per: PerIteration, top: int) -> Section | None:
     """The parts of an iteration by the program's ranges, which add up to it."""
     parts = found.tables.get("parts")
     if parts is None or parts.height < 2:  # noqa: PLR2004 - a single one tells nothing
@@ -286,20 +300,19 @@ def _ranges(found: Overview, per: PerIteration, top: int) -> Section | None:
         *_each(per, launch="launch_ns spare", host="host_ns spare", sync="sync_ns spare"),
         Column("range", "range", left=True),
     )
-    top = min(top, _worth_a_row(parts.get_column("share")))
-    return section("RANGES", parts, columns, top, f"per {per.each}; what the host was in", cut=True)
+    return _largest("RANGES", parts, columns, "share", top, f"per {per.each}; what the host was in")
 
 
-def _operators(found: Overview, per: PerIteration, top: int) -> Section | None:
+def _operators(found: Summary, per: PerIteration, top: int) -> Section | None:
     table = found.tables.get("ops")
-    if table is None or table.is_empty() or not table.get_column("exclusive_device_ns").sum():
+    if table is None or not table.get_column("exclusive_device_ns").sum():
         return None
     columns = (
         *_each(per, device="exclusive_device_ns", share="exclusive_share", own_host="self_cpu_ns", count="count"),
         words("operator", "name", missing="(no operator)"),
     )
-    top = min(top, _worth_a_row(table.get_column("exclusive_share")))
-    return section("OPERATORS", table, columns, top, f"per {per.each}" if per.each else "share of busy time", cut=True)
+    remark = f"per {per.each}" if per.each else "share of busy time"
+    return _largest("OPERATORS", table, columns, "exclusive_share", top, remark)
 
 
 def _to_do(findings: Sequence[Finding]) -> list[tuple[Finding, Finding | None]]:
@@ -338,20 +351,18 @@ def _points_remark(per: PerIteration, points: Sequence[page.Point]) -> str:
     return next((text for one in told if len(text := f"{one}{saved}") <= _REMARK), f"{takes}{saved}")
 
 
-def _once(found: Overview) -> str:
+def _once(found: Summary) -> str:
     """Contexts and loading of the main device, the largest first; empty without any."""
     main = pl.col("device").eq_missing(pl.lit(found.device, dtype=pl.Int64))
     rows = found.tables["ledger"].filter(main, bucket="loading").sort("ns", "detail", descending=[True, False])
     whole = int(rows.get_column("ns").sum())
-    told = [
-        f"{page.unversioned(detail)} {units.time(ns)}"
-        for place, (detail, ns) in enumerate(rows.select("detail", "ns").head(5).iter_rows())
-        if not place or ns >= page.WORTH_NAMING * whole
-    ]
-    return f"{units.time(whole)}: {', '.join(told)}" if whole else ""
+    least = min(page.WORTH_NAMING * whole, rows.get_column("ns").max() or 0)
+    worth = rows.head(5).filter(pl.col("ns") >= least).select("detail", "ns").iter_rows()
+    named = ", ".join(f"{page.unversioned(detail)} {units.time(ns)}" for detail, ns in worth)
+    return f"{units.time(whole)}: {named}" if whole else ""
 
 
-def _blocks(found: Overview) -> list[page.Block]:
+def _blocks(found: Summary) -> list[page.Block]:
     """Time outside of the ledger: before, between and after the steady part, or what was paid once."""
     table = found.tables.get("phases")
     if found.window is None and "ledger" in found.tables and (once := _once(found)):
@@ -359,21 +370,19 @@ def _blocks(found: Overview) -> list[page.Block]:
     if table is None or table.is_empty() or found.steady is None:
         return []
     whole_ns = int(table.get_column("ns").sum())
-    told = {}
+    texts = {}
     for phase, most in {"before": 5, "between": 2, "after": 2}.items():
         rows = table.filter(pl.col("phase") == phase)
         ns = int(rows.get_column("ns").sum())
         if ns and ns >= page.WORTH_NAMING * whole_ns:
             of_all = f" of {units.time(whole_ns)} recorded" if phase == "before" else ""
-            largest = (
-                rows.filter(pl.col("ns") >= page.WORTH_NAMING * ns).head(most).select("part", "count", "ns").iter_rows()
-            )
-            parts = (
-                f"{_part(part, count, found.steady.each)} {units.time(part_ns)}" for part, count, part_ns in largest
-            )
-            told[phase] = f"{units.time(ns)}{of_all}: {', '.join(parts)}"
-    before = told.pop("before", "")
-    rest = "; ".join(f"{phase} {text}" for phase, text in told.items())
+            largest = rows.filter(pl.col("ns") >= page.WORTH_NAMING * ns).head(most).select("part", "count", "ns")
+            parts = [
+                f"{_part(part, count, found.steady.each)} {units.time(own)}" for part, count, own in largest.rows()
+            ]
+            texts[phase] = f"{units.time(ns)}{of_all}: {', '.join(parts)}"
+    before = texts.pop("before", "")
+    rest = "; ".join(f"{phase} {text}" for phase, text in texts.items())
     named = {"START-UP" if found.starts else "BEFORE": before, "BESIDE": rest}
     return [page.Block(title, text) for title, text in named.items() if text]
 
@@ -392,48 +401,31 @@ def _part(name: str, count: int, each: str) -> str:
     return f"{units.count(count)} {first} {units.plural_of(other) if count > 1 else other}"
 
 
-def evidence_page(found: Evidence, top: int) -> Page:
+def evidence_page(found: Summary, top: int) -> Page:
     """Builds the page of a finding: what it says, where, what its remedy gains, and what its time is made of."""
-    finding, per = found.finding, _per(found.window)
-    tables = {
-        "LINES": (
-            found.lines,
-            (Column("line", "place", left=True, missing="elsewhere"), words("source", "text", missing="")),
-            "of its time",
-        ),
-        "KERNELS": (found.kernels, (*_each(per, count="count"), words("kernel", "name")), "that run in its time"),
-        "WAITS": (
-            found.waits,
-            (
-                *_each(per, times="count"),
-                Column("bucket", "reason", left=True),
-                words("culprit", "culprit", lambda name: page.UNNAMED.get(name, name), missing=""),
-            ),
-            "idle time in it, by what held the GPU up",
-        ),
+    (finding,), per = found.findings, _per(found.window)
+    each, time = f"; per {per.each}" if per.each else "", _each(per, time="ns")
+    culprit = words("culprit", "culprit", lambda name: page.UNNAMED.get(name, name), missing="")
+    place = Column("line", "place", left=True, missing="elsewhere")
+    waits = (*time, *_each(per, times="count"), Column("bucket", "reason", left=True), culprit)
+    kernels = (*time, *_each(per, count="count"), words("kernel", "name"))
+    lines = (*time, place, words("source", "text", missing=""))
+    made_of = {
+        "lines": (lines, "of its time"),
+        "kernels": (kernels, "that run in its time"),
+        "waits": (waits, "idle time in it, by what held the GPU up"),
     }
-    each = f"; per {per.each}" if per.each else ""
-    told = [found.meta.path.name, *([f"GPU {finding.device}"] if finding.device else [])]
-    more = [
-        command("kanalyze", "explain", finding.rule),
-        command("kanalyze", "show", *finding.table.split(), found.meta.path),
-    ]
+    sections = []
+    for name, (columns, remark) in made_of.items():
+        named, rows = name == "kernels", found.tables[name]
+        sections.append(section(name.upper(), rows, columns, top, f"{remark}{each}", named=named, cut=not named))
+    heading = [finding.rule, found.meta.path.name, *([f"GPU {finding.device}"] if finding.device else [])]
+    more = [command("kanalyze", "explain", finding.rule)]
+    more.append(command("kanalyze", "show", *finding.table.split(), found.meta.path))
     return Page(
-        heading=[finding.rule, *told, *([per.all] if per.iterations else [])],
+        heading=[*heading, *([per.all] if per.iterations else [])],
         answer=_answer(finding, per),
-        sections=[
-            section(
-                title,
-                rows,
-                (*_each(per, time="ns"), *columns),
-                top,
-                f"{remark}{each}",
-                named=title == "KERNELS",
-                cut=title != "KERNELS",
-            )
-            for title, (rows, columns, remark) in tables.items()
-            if not rows.is_empty()
-        ],
+        sections=[one for one in sections if one.grid.rows],
         more="\n".join(more),
     )
 

@@ -20,7 +20,7 @@ from kanalyze.window import ALL_STEPS, STEP_PREFIX, Scope, Window, located, plai
 
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.analyses.page.time_page import Summary
+    from kanalyze.analyses.page.overview_page import Summary
     from kanalyze.analyses.ranges.instances import Instances
     from kanalyze.renderers.page import Part, Row
 
@@ -76,10 +76,16 @@ def exposure(tables: Tables, _: int) -> Section:
 
 def kernels(tables: Tables, top: int) -> Section:
     """Section of the heaviest kernels."""
+
+    def shape(row: Row) -> str:
+        if not row["shapes"] or not row["grid_x"] or not row["block_x"]:  # 0 if the tool does not record it
+            return ""
+        return launch_shape(row) + (f" +{row['shapes'] - 1}" if row["shapes"] > 1 else "")
+
     table = tables["hot_kernels"]
     columns = (
         *numbers(time="exclusive_ns wide", window="window_share", busy="busy_share", count="count", average="avg_ns"),
-        Column("grid × block", _shape, left=True, spare=True),
+        Column("grid × block", shape, left=True, spare=True),
         words("kernel", "name"),
     )
     return section("KERNELS", table, columns, top, "share of window and of busy time", _families(table), named=True)
@@ -101,12 +107,6 @@ def _families(table: pl.DataFrame) -> str:
         if len(text) <= _FOOT:
             break
     return text
-
-
-def _shape(row: Row) -> str:
-    if not row["shapes"] or not row["grid_x"] or not row["block_x"]:  # 0 if the tool does not record it
-        return ""
-    return launch_shape(row) + (f" +{row['shapes'] - 1}" if row["shapes"] > 1 else "")
 
 
 def launch_shape(row: Row, told: str = "{} × {}") -> str:
@@ -175,7 +175,14 @@ def ranges(tables: Tables, top: int) -> Section:
         table = table.join(work, on=keys, how="left", maintain_order="left")
     else:
         table = table.with_columns(projected_ns=None, busy_ns=None, gpu_ops=None)
-    table = _steps_together(table)
+    # profiler steps, which have unique names in the default domain, are one row
+    steps = pl.col("range").str.starts_with(f":{STEP_PREFIX}").fill_null(value=False)
+    if table.select(steps.any()).item():
+        sums = ("total_ns", "count", "projected_ns", "busy_ns", "gpu_ops", "process_busy_ns")
+        known = [pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name) for name in sums]
+        together = table.filter(steps).select(pl.lit(f":{ALL_STEPS}").alias("range"), *known)
+        rows = pl.concat([together, table.filter(~steps).select("range", "median_ns", *sums)], how="diagonal_relaxed")
+        table = rows.sort("total_ns", descending=True, maintain_order=True)
     others = bool(table.select((pl.col("process_busy_ns") > pl.col("busy_ns").fill_null(0)).any()).item())
     columns = (
         *numbers(host_time="total_ns", count=f"count{' spare' if others else ''}", median="median_ns spare"),
@@ -187,18 +194,6 @@ def ranges(tables: Tables, top: int) -> Section:
     )
     foot = "any thread: GPU busy with what any thread of the process launched meanwhile" if others else ""
     return section("NVTX RANGES", table, columns, top, "on GPU: first to last operation", foot, cut=True)
-
-
-def _steps_together(table: pl.DataFrame) -> pl.DataFrame:
-    """Merges the ranges of profiler steps, which have unique names, into one row."""
-    steps = pl.col("range").str.starts_with(f":{STEP_PREFIX}").fill_null(value=False)  # in the default domain
-    if not table.select(steps.any()).item():
-        return table
-    sums = ("total_ns", "count", "projected_ns", "busy_ns", "gpu_ops", "process_busy_ns")
-    known = [pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name) for name in sums]
-    together = table.filter(steps).select(pl.lit(f":{ALL_STEPS}").alias("range"), *known)
-    rows = pl.concat([together, table.filter(~steps).select("range", "median_ns", *sums)], how="diagonal_relaxed")
-    return rows.sort("total_ns", descending=True, maintain_order=True)
 
 
 def graphs(tables: Tables, top: int) -> Section:
@@ -352,6 +347,11 @@ def page_of(summary: Summary, top: int) -> Page:
     rest = units.plural(len(points) - top, "further kind")
     further = [f"{rest} of findings: {show('findings', meta.path, scope=summary.scope)}"] if len(points) > top else []
     table = show("ledger" if "ledger" in tables else "health", meta.path, scope=summary.scope)
+    missing = list(summary.cannot_tell.values())
+    if "ledger" in summary.cannot_tell:  # a single sentence for all tables of GPU activity
+        *names, last = (name for name in _OF_GPU if name in summary.cannot_tell)
+        others = [reason for name, reason in summary.cannot_tell.items() if name not in _OF_GPU]
+        missing = [f"Without what the GPU did there is no table {', '.join(names)} or {last}.", *others]
     return Page(
         heading=_heading(summary),
         health=page.health_line(tables["health"]),
@@ -360,7 +360,7 @@ def page_of(summary: Summary, top: int) -> Page:
         sections=shown,
         points=points[:top],
         points_remark=f"time at stake: the GPU's time that each takes{saved}",
-        cannot_tell=_cannot_tell(summary.cannot_tell),
+        cannot_tell=missing,
         more="\n".join([*further, f"any table, such as: {table}", "all tables: kanalyze show"]),
     )
 
@@ -368,15 +368,6 @@ def page_of(summary: Summary, top: int) -> Page:
 def show(table: str, *paths: Path, scope: Scope) -> str:
     """The command that shows `table` of the part in `scope` of the reports at `paths`."""
     return outlets.command("kanalyze", "show", table, *paths, *page.options(scope))
-
-
-def _cannot_tell(reasons: Mapping[str, str]) -> list[str]:
-    """Reasons for missing tables; a single sentence for all GPU tables if there was no GPU activity."""
-    if "ledger" not in reasons:
-        return list(reasons.values())
-    *missing, last = (name for name in _OF_GPU if name in reasons)
-    others = [reason for name, reason in reasons.items() if name not in _OF_GPU]
-    return [f"Without what the GPU did there is no table {', '.join(missing)} or {last}.", *others]
 
 
 def _heading(summary: Summary) -> list[str]:
@@ -442,12 +433,13 @@ def instances_page(found: Instances, top: int) -> Page:
     for process, device in keys.iter_rows():
         here = pl.col("process_id").eq_missing(process) & (pl.col("device") == device)
         rows = found.instances.filter(here)
-        usual = rows.filter(_USUAL).height
-        which = units.plural(usual, "instance") if usual == rows.height else f"{usual} usual instances"
+        usual = rows.filter(_USUAL)
+        which = units.plural(usual.height, "instance")
+        which = which if usual.height == rows.height else f"{usual.height} usual instances"
         whose = f", process {process}" if many else ""
         remark = f"GPU {device}{whose}, {which}"
         sections += [section("WHERE THE TIME WENT", found.spread.filter(here), _SPREAD, remark=remark)]
-        sections += [_slowest(rows, top, found.zero_ns)]
+        sections += [_slowest(rows, usual, top, found.zero_ns)]
     first = found.instances.item(0, "window") if found.instances.height else ""
     scope, window = replace(found.scope, window=Window(name=first)), found.scope.window
     return Page(
@@ -464,24 +456,21 @@ _SPREAD: Final = (
 )
 
 
-def _slowest(rows: pl.DataFrame, top: int, zero_ns: int) -> Section:
+def _slowest(rows: pl.DataFrame, usual: pl.DataFrame, top: int, zero_ns: int) -> Section:
     """Section of instances: outliers first, then longest."""
-    median = float(rows.filter(_USUAL).select(pl.col("dur_ns").median()).item())
+    median = float(usual.select(pl.col("dur_ns").median()).item())
     order = rows.sort("odd", (pl.col("dur_ns") - median).abs(), "instance", descending=[True, True, False])
-
+    # the window, or the number that every window ends in, where all are of one name
+    window, number = pl.col("window"), pl.format("#{}", "instance")
     one = order.get_column("window").str.replace(r"#\d+$", "").n_unique() == 1
-
-    def name(row: Row) -> str:
-        """The window, or the number that every window ends in, where all are of one name."""
-        numbered = f"#{row['instance']}"
-        return numbered if one and row["window"].endswith(numbered) else row["window"] or numbered
-
+    numbered = (window.str.ends_with(number) & one) | (window.fill_null("") == "")
     columns = (
-        Column("instance", name),
+        Column("instance", "called"),
         Column("start", "start_ns", partial(units.instant, zero_ns=zero_ns)),
         Column("time", "dur_ns"),
         Column("of median", "dur_ns", lambda ns: units.times(ns / max(median, 1))),
         Column("", lambda row: "warm-up" if row["warm_up"] else "odd" if row["odd"] else "", left=True),
         Column("most in", "cause", left=True),
     )
-    return section("INSTANCES", order, columns, top, "furthest from the median first")
+    table = order.with_columns(called=pl.when(numbered).then(number).otherwise(window))
+    return section("INSTANCES", table, columns, top, "furthest from the median first")

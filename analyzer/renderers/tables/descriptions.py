@@ -64,18 +64,17 @@ def listing(subjects: Mapping[str, Sequence[Table]], width: int) -> str:
 
 def terminal(tables: Sequence[Described], width: int) -> str:
     """Renders every table with its columns as terminal text."""
-    return "\n".join(_table(table, forms, width) for table, forms in tables)
-
-
-def _table(table: Table, forms: Sequence[Table], width: int) -> str:
-    lines = [table.name, *_wrapped(table.doc, width - 2)]
-    lines += _wrapped(f"Equals {table.equals}.", width - 2) if table.equals else []
-    lines += [f"  --by {', '.join(table.groupings)}"] if table.groupings else []
-    lines += [f"  {', '.join(table.flags)}"] if table.options else []
-    lines += _columns(table.columns, width)
-    for form in forms:
-        lines += [*_wrapped(f"{form.when}: {form.doc}", width - 2), *_columns(_further(form, table), width)]
-    return _ended(lines)
+    parts = []
+    for table, forms in tables:
+        lines = [table.name, *_wrapped(table.doc, width - 2)]
+        lines += _wrapped(f"Equals {table.equals}.", width - 2) if table.equals else []
+        lines += [f"  --by {', '.join(table.groupings)}"] if table.groupings else []
+        lines += [f"  {', '.join(table.flags)}"] if table.options else []
+        lines += _columns(table.columns, width)
+        for form in forms:
+            lines += [*_wrapped(f"{form.when}: {form.doc}", width - 2), *_columns(_further(form, table), width)]
+        parts.append(_ended(lines))
+    return "\n".join(parts)
 
 
 def _columns(columns: Sequence[Column], width: int) -> list[str]:
@@ -121,6 +120,14 @@ def _markdown_columns(columns: Sequence[Column]) -> list[str]:
 
 def _json(tables: Sequence[Described]) -> str:
     """Renders the declarations as a JSON list."""
+
+    def columns(table: Table) -> list[dict[str, object]]:
+        told = ("unit", "doc", "nullable")
+        return [
+            {"name": one.name, "type": _type(one)} | {name: getattr(one, name) for name in told}
+            for one in table.columns
+        ]
+
     return outlets.json(
         [
             {
@@ -129,19 +136,12 @@ def _json(tables: Sequence[Described]) -> str:
                 "equals": table.equals,
                 "by": list(table.groupings),
                 "options": table.flags,
-                "columns": [*map(_object, table.columns)],
-                "forms": [
-                    {"when": form.when, "doc": form.doc, "columns": [*map(_object, form.columns)]} for form in forms
-                ],
+                "columns": columns(table),
+                "forms": [{"when": form.when, "doc": form.doc, "columns": columns(form)} for form in forms],
             }
             for table, forms in tables
         ]
     )
-
-
-def _object(column: Column) -> dict[str, object]:
-    told = {"unit": column.unit, "doc": column.doc, "nullable": column.nullable}
-    return {"name": column.name, "type": _type(column), **told}
 
 
 # Findings, and words of pages.
@@ -228,19 +228,18 @@ _SIZES: Final = ("tile", "warps", "warpgroups", "cluster", "instruction")
 
 def decoded(names: Sequence[tuple[str, KernelName]], width: int) -> str:
     """Renders each name in full with its known fields below."""
-    return "\n".join(_name(name, fields, width) for name, fields in names)
-
-
-def _name(name: str, said: KernelName, width: int) -> str:
-    lines = textwrap.wrap(outlets.line(name), width, break_on_hyphens=False) or ["(no name)"]
-    fields = {field: _text(field, value) for field, value in said._asdict().items() if value not in (None, ())}
-    if fields["function"] in {"", name}:
-        del fields["function"]
-    column = max(map(len, fields)) + 2
-    for field, text in fields.items():
-        first, *rest = textwrap.wrap(text, max(width - column - 2, 20), break_on_hyphens=False) or [""]
-        lines += [f"  {field.replace('_', ' '):<{column}}{first}", *(f"{'':{column + 2}}{line}" for line in rest)]
-    return _ended(lines)
+    parts = []
+    for name, said in names:
+        lines = textwrap.wrap(outlets.line(name), width, break_on_hyphens=False) or ["(no name)"]
+        fields = {field: _text(field, value) for field, value in said._asdict().items() if value not in (None, ())}
+        if fields["function"] in {"", name}:
+            del fields["function"]
+        column = max(map(len, fields)) + 2
+        for field, text in fields.items():
+            first, *rest = textwrap.wrap(text, max(width - column - 2, 20), break_on_hyphens=False) or [""]
+            lines += [f"  {field.replace('_', ' '):<{column}}{first}", *(f"{'':{column + 2}}{line}" for line in rest)]
+        parts.append(_ended(lines))
+    return "\n".join(parts)
 
 
 def _text(field: str, value: object) -> str:

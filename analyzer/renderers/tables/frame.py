@@ -119,13 +119,6 @@ def on_phrases(texts: Sequence[str], width: int) -> list[str]:
     return [f"{before}{short.get(name, name)}{after}" for before, name, after in parts]
 
 
-def _parquet(frame: pl.DataFrame) -> bytes:
-    """Parquet file with the table's types."""
-    buffer = io.BytesIO()
-    frame.write_parquet(buffer)
-    return buffer.getvalue()
-
-
 def _markdown(frame: pl.DataFrame) -> bytes:
     """Markdown table with units, numbers right-aligned, names of kernels shortened."""
     cells = []
@@ -135,6 +128,12 @@ def _markdown(frame: pl.DataFrame) -> bytes:
         cells.append([*map(outlets.code, shorten(texts, _NAME_MOST))] if named else [*map(outlets.markdown, texts)])
     rules = [":--" if is_text(kind) else "--:" for kind in frame.schema.values()]
     return "".join(f"| {' | '.join(row)} |\n" for row in (frame.columns, rules, *zip(*cells, strict=True))).encode()
+
+
+def _parquet(frame: pl.DataFrame) -> bytes:
+    """Parquet file with the table's types."""
+    frame.write_parquet(buffer := io.BytesIO())
+    return buffer.getvalue()
 
 
 #: CSV with a header, numbers and texts unformatted, nulls empty; JSON as a list of objects, one per row.
@@ -214,7 +213,10 @@ def terminal(frame: pl.DataFrame, width: int, choice: Choice = _DECLARED) -> str
         names.sort(key=lambda name: name == fitting.last)
     lines = _lines(fitting.widest(names), [fitting.cells(name, outlets.LONGEST) for name in told], width)
     hidden = [name for name in frame.columns if name not in {*names, *told}]
-    lines += [_hint(hidden, choice.how, width)] if hidden else []
+    if hidden:  # how many, how to see them, and as many of their names as fit
+        said = f"{units.plural(len(hidden), 'column')} hidden{choice.how and f' ({choice.how})'}"
+        named = (", ".join([*hidden[:count], *["…"] * (count < len(hidden))]) for count in range(len(hidden), 0, -1))
+        lines.append(next((line for text in named if len(line := f"{said}: {text}") <= width), said))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -230,7 +232,14 @@ class _Fitting:
 
     def chosen(self, names: Sequence[str], first: Sequence[str]) -> list[str]:
         """The columns that fit: the one that may be long, those of `first`, those that tell rows apart, others."""
-        rank = {name: self._rank(name, first) for name in names}
+        rank = {}  # the one that stands last, those of `first`, those with different values, those with equal ones
+        for name in names:
+            values = self._frame.get_column(name)
+            different = values.n_unique() > (1 if values.len() > 1 else values.null_count())
+            known = name in first and values.null_count() < max(values.len(), 1)
+            rank[name] = first.index(name) if known else len(first) + (not different)
+        if self.last in rank:
+            rank[self.last] = -1
         taken: dict[str, int] = {}
         full = False
         for name in sorted(names, key=rank.__getitem__):
@@ -265,16 +274,6 @@ class _Fitting:
         elastic = name == self.last and name in KERNELS
         texts = self._texts[name]
         return _Cells(name, _shortened(name, texts, room) if left and not elastic else texts, left, elastic)
-
-    def _rank(self, name: str, first: Sequence[str]) -> int:
-        """The order in which columns are tried: the one that stands last, `first`, differing values, equal ones."""
-        if name == self.last:
-            return -1
-        values = self._frame.get_column(name)
-        if name in first and values.null_count() < max(values.len(), 1):
-            return first.index(name)
-        different = values.n_unique() > (1 if values.len() > 1 else values.null_count())
-        return len(first) + (not different)
 
     def _least(self, cells: _Cells) -> int:
         """The width that a column needs: of names that of what they are when shortened."""
@@ -313,13 +312,3 @@ def _lines(shown: Sequence[_Cells], prose: Sequence[_Cells], width: int) -> list
             label = "" if one is prose[0] else f"{one.name}: "
             lines += wrapped(label + one.texts[number], width, "    ") if one.texts[number] else []
     return lines if rows else [head, "(no rows)"]
-
-
-def _hint(hidden: Sequence[str], how: str, width: int) -> str:
-    """A line that says how many columns are hidden, `how` to see them, and as many of their names as fit."""
-    said = f"{units.plural(len(hidden), 'column')} hidden{how and f' ({how})'}"
-    for count in range(len(hidden), 0, -1):
-        line = f"{said}: {', '.join(hidden[:count])}{', …' * (count < len(hidden))}"
-        if len(line) <= width:
-            return line
-    return said

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import groupby
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,9 +41,20 @@ def call_tree(tree: pl.DataFrame, by: str, look: Look, heading: str = "") -> str
     room = look.width - sum(widths) - len(_GAP) * len(widths)
     titles = [*(text.rjust(width) for text, width in zip(heads.values(), widths, strict=True)), "called"]
     lines = [look.paint(f"CALL TREE{f'  {heading}' if heading else ''}", _BOLD), look.paint(_GAP.join(titles), _DIM)]
-    for row, texts, (guide, name) in zip(rows, cells, _names(rows, _guides(rows), room), strict=True):
-        left = _GAP.join(text.rjust(width) for text, width in zip(texts, widths, strict=True))
-        lines.append(f"{left}{_GAP}{look.paint(guide, _DIM)}{look.paint(name, _COLOURS.get(row['kind'], ''))}".rstrip())
+    guides = _guides(rows)
+    texts: dict[
+        int, str
+    ] = {}  # the names, shortened to the remaining width, those behind guides of one length together
+    for length in {*map(len, guides)}:
+        width = max(room - length, NARROWEST)
+        places = [at for at, guide in enumerate(guides) if len(guide) == length]
+        kernels = [at for at in places if rows[at]["kind"] in _DEVICE]
+        texts |= {at: _name(rows[at], width) for at in places}
+        texts |= zip(kernels, shorten([rows[at]["name"] or "(no name)" for at in kernels], width), strict=True)
+    for at, (row, numbers) in enumerate(zip(rows, cells, strict=True)):
+        left = _GAP.join(text.rjust(width) for text, width in zip(numbers, widths, strict=True))
+        name = look.paint(texts[at], _COLOURS.get(row["kind"], ""))
+        lines.append(f"{left}{_GAP}{look.paint(guides[at], _DIM)}{name}".rstrip())
     return "\n".join(lines) + "\n"
 
 
@@ -71,18 +81,6 @@ def _guides(rows: Sequence[Row]) -> list[str]:
     return guides[::-1]
 
 
-def _names(rows: Sequence[Row], guides: Sequence[str], room: int) -> list[tuple[str, str]]:
-    """Each node's guide and name, the name shortened to the remaining width."""
-    texts: dict[int, str] = {}
-    order = sorted(range(len(rows)), key=lambda at: len(guides[at]))
-    for length, group in groupby(order, key=lambda at: len(guides[at])):
-        places, width = [*group], max(room - length, NARROWEST)
-        kernels = [at for at in places if rows[at]["kind"] in _DEVICE]
-        texts |= {at: _name(rows[at], width) for at in places}
-        texts |= zip(kernels, shorten([rows[at]["name"] or "(no name)" for at in kernels], width), strict=True)
-    return [(guide, texts[at]) for at, guide in enumerate(guides)]
-
-
 def _name(row: Row, width: int) -> str:
     if row["kind"] == "rest":
         noun = "smaller node" if row["parent"] is None else "more node"
@@ -91,24 +89,21 @@ def _name(row: Row, width: int) -> str:
     text = text.replace("autograd::engine::evaluate_function: ", "autograd: ")  # of backward operators
     if len(text) <= width:
         return text
-    if row["kind"] == "python":  # the end of a path and the function are more informative than its beginning
-        return f"…{text[len(text) - width + 1 :]}"
-    return f"{text[: width - 1]}…"
+    # the end of a path and the function are more informative than its beginning
+    return f"…{text[len(text) - width + 1 :]}" if row["kind"] == "python" else f"{text[: width - 1]}…"
 
 
 def tree_json(trees: dict[str | None, pl.DataFrame]) -> str:
     """Renders the tree as nested JSON objects, of one window or of several by name."""
-    nested = {name: _nested(tree.to_dicts()) for name, tree in trees.items()}
+    nested = {}
+    for name, tree in trees.items():
+        nodes: dict[int | None, list[Row]] = {None: []}
+        for row in tree.iter_rows(named=True):
+            children = nodes[row["node"]] = []
+            made = {key: value for key, value in row.items() if key not in ("parent", "depth")}
+            nodes[row["parent"]].append(made | {"children": children})
+        nested[name] = nodes[None]
     return outlets.json(nested.get(None, nested))
-
-
-def _nested(rows: Sequence[Row]) -> list[Row]:
-    nodes: dict[int | None, list[Row]] = {None: []}
-    for row in rows:
-        children = nodes[row["node"]] = []
-        made = {name: value for name, value in row.items() if name not in ("parent", "depth")}
-        nodes[row["parent"]].append(made | {"children": children})
-    return nodes[None]
 
 
 # A kernel's source or assembly.
@@ -145,25 +140,25 @@ def source_lines(kernel: str, rows: pl.DataFrame, texts: dict[str, list[str]], l
 
 def instructions(kernel: str, rows: pl.DataFrame, column: str, look: Look) -> str:
     """Renders a kernel's SASS or PTX (`column`), annotated per instruction."""
+
+    def per(part: str, whole: str) -> pl.Expr:
+        """A ratio; null without a whole."""
+        return pl.when(pl.col(whole) != 0).then(pl.col(part).fill_null(0) / pl.col(whole))
+
     samples, head = max(int(rows.get_column("samples").sum()), 1), _frame(rows)
     told = rows.select(
         column,
         "instructions",
         "live_registers",
         share=pl.col("samples").fill_null(0) / samples,
-        threads_per_instruction=_per("thread_instructions", "instructions"),
-        ideal_share=_per("ideal_sectors", "sectors"),
+        threads_per_instruction=per("thread_instructions", "instructions"),
+        ideal_share=per("ideal_sectors", "sectors"),
     )
     lines = [
         _line(row, f"  {outlets.line((row[column] or '').expandtabs(1))}", head, look)
         for row in told.iter_rows(named=True)
     ]
     return _page(kernel, [look.paint(f"{head}  {column}", _DIM), *lines], head, look)
-
-
-def _per(part: str, whole: str) -> pl.Expr:
-    """A ratio; null without a whole."""
-    return pl.when(pl.col(whole) != 0).then(pl.col(part).fill_null(0) / pl.col(whole))
 
 
 def _page(kernel: str, blocks: list[str], head: str, look: Look) -> str:

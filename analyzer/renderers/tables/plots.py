@@ -202,7 +202,13 @@ _BY_NAME: Final = ("#a6cee3", "#b2df8a", "#fdbf6f", "#cab2d6", "#fb9a99", "#e3d1
 
 def timeline(found: Timeline, form: str) -> bytes:
     """Timeline: a row for each track and lane; a box of several short events is as high as they cover of it."""
-    rows = _rows(found)
+    # label and events of each row: the tracks in order, each with its outermost lanes
+    parts = found.events.filter(pl.col("lane") < _LANES).partition_by("track", "lane", as_dict=True)
+    rows = []
+    for (number, lane), events in sorted(parts.items(), key=lambda one: one[0]):
+        track = found.tracks[int(number)]
+        label = track.label if track.kind in ("iteration", "path") else f"{track.group}, {track.label}"
+        rows.append((label if lane == 0 else "", events))
     shown, left = rows[:_ROWS], max(len(rows) - _ROWS, 0)
     counters = [one for one in found.counters if one.points.height][: max(_ROWS - len(shown), 4)]
     labels = [label for label, _ in shown] + [f"{counter.group}, {counter.label}" for counter in counters]
@@ -225,17 +231,6 @@ def timeline(found: Timeline, form: str) -> bytes:
         tones = {str(tone) for _, events in shown for tone in events.get_column("tone").unique()}
         _legend(axes, (bucket for bucket in BUCKETS if bucket in tones), 1.07)
     return out.getvalue()
-
-
-def _rows(found: Timeline) -> list[tuple[str, pl.DataFrame]]:
-    """Label and events of each row: the tracks in order, each with its outermost lanes."""
-    parts = found.events.filter(pl.col("lane") < _LANES).partition_by("track", "lane", as_dict=True)
-    rows = []
-    for (number, lane), events in sorted(parts.items(), key=lambda one: one[0]):
-        track = found.tracks[int(number)]
-        label = track.label if track.kind in ("iteration", "path") else f"{track.group}, {track.label}"
-        rows.append((label if lane == 0 else "", events))
-    return rows
 
 
 def _boxes(axes: Axes, at: int, events: pl.DataFrame, found: Timeline) -> None:

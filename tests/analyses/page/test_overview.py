@@ -14,7 +14,7 @@ from kanalyze.analyses.page.overview_page import overview
 from kanalyze.analyses.page.time_page import repeated, summarize
 from kanalyze.readers import read
 from kanalyze.renderers.page.overview import overview_page
-from support.build import call, graph, kernel, nvtx, report
+from support.build import call, kernel, nvtx, report
 from support.command import SAMPLES
 
 # What comes first on the first page.
@@ -54,20 +54,13 @@ def test_processes_that_take_turns_are_said_first_of_the_steady_part():
     )
 
 
-def loop(lengths, kernels, *, between=10, many=1, kind=kernel):
+def loop(lengths, kernels, *, between=10):
     """Ranges called step, one after the other, in each of which one kernel runs from its start on."""
-    events, at, number = [], 1_000, 1
-    for length, ns in zip(lengths, kernels, strict=True):
+    events, at = [], 1_000
+    for number, (length, ns) in enumerate(zip(lengths, kernels, strict=True), 1):
         events.append(nvtx("step", at, at + length))
-        for part in range(many):
-            begin = at + part * (length // many)
-            events.append(
-                call(
-                    "cudaGraphLaunch" if kind is graph else "cudaLaunchKernel", begin + 1, begin + 3, correlation=number
-                )
-            )
-            events.append(kind(begin + 4, begin + 4 + ns // many, correlation=number))
-            number += 1
+        events.append(call("cudaLaunchKernel", at + 1, at + 3, correlation=number))
+        events.append(kernel(at + 4, at + 4 + ns, correlation=number))
         at += length + between
     return events
 
@@ -79,21 +72,12 @@ def test_time_and_shares_are_of_the_steps_of_the_ledger():
         "The host limits the step, though the GPU works for most of it. A step takes 10.01 µs"
     )
     events = loop([90_000] * 4, [80_000] * 4)
-    for later in (10**6, 2 * 10**6):
-        events += [
-            replace(one, start=one.start + later, end=one.end + later) for one in loop([10_000] * 3, [9_000] * 3)
-        ]
-    found = overview(report(_numbered(events)))
+    for later, first in ((10**6, 10), (2 * 10**6, 20)):
+        for one in loop([10_000] * 3, [9_000] * 3):
+            moved = replace(one, start=one.start + later, end=one.end + later)
+            events.append(moved if one.kind == "range" else replace(moved, correlation=first + one.correlation))
+    found = overview(report(events))
     assert "A step takes 90.01 µs (mean of 4 in a row; median 90.01 µs, " in found.answer
-
-
-def _numbered(events):
-    """The events with correlations of their own: a call and what it launched follow each other."""
-    number, told = 0, []
-    for one in events:
-        number += one.kind == "api"
-        told.append(one if one.kind == "range" else replace(one, correlation=number))
-    return told
 
 
 def test_what_gains_less_than_a_hundredth_of_a_step_is_no_thing_to_do_first():
@@ -113,12 +97,13 @@ def test_shorter_kernels_count_little_while_the_gpu_waits_for_the_host():
     ("name", "told"),
     [
         ("functions", "By samples, augment_images(long) is 59.4 % of the time in which the GPU waits"),
-        ("lock", "By samples, update_table() is 98.7 %"),
-        ("lock", "the program's own code (most of it waiting: lock)."),
-        ("loader", "the program's own code (most of it waiting: DataLoader worker)."),
+        (
+            "lock",
+            "By samples, update_table() is 98.7 % of the time in which the GPU waits for the program's own code (most",
+        ),
     ],
 )
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(2)
 def test_the_page_of_a_report_with_samples_names_the_function_that_the_gpu_waits_for(name, told):
     assert told in overview(read(SAMPLES / "sampled" / f"{name}.sqlite", cache=False)).answer
 
@@ -128,12 +113,6 @@ def test_a_page_without_rows_has_two_things_to_do():
     findings = [Finding(f"rule {number}", 0, 100, "text", f"remedy {number}", "hot_kernels") for number in range(7)]
     found = replace(found, findings=findings)
     assert [len(overview_page(found, top).points) for top in (0, 1, 6, 7)] == [2, 3, 3, 7]
-
-
-def test_without_cuda_the_page_says_so_once():
-    found = overview(report([nvtx("load", 0, 5)], kinds=()))
-    assert found.answer.startswith("The report records no CUDA activity, so there is no GPU time to account for. ")
-    assert not overview_page(found, 5).cannot_tell
 
 
 @pytest.mark.parametrize(("others", "told"), [(2, "all"), (8, "")])
@@ -158,12 +137,10 @@ def test_kernels_that_take_long_to_launch_are_told_with_a_place_where_most_of_th
 
 
 def test_host_time_in_numbered_steps_is_in_the_step():
-    events = loop([200_000] * 8, [20_000] * 8)
-    number, told = 100, []
-    for one in events:
-        number += one.kind == "range"
-        told.append(replace(one, name=f"step {number}") if one.kind == "range" else one)
-    found = overview(report(told))
+    events, steps = loop([200_000] * 8, [20_000] * 8), iter(range(101, 200))
+    found = overview(
+        report([replace(one, name=f"step {next(steps)}") if one.kind == "range" else one for one in events])
+    )
     assert found.steady.each == "step"
     assert overview_page(found, 5).ledgers[0].shares[0].detail.startswith("in step 1")
     assert next(one for one in found.findings if one.rule == "host-computes").brief.where == "step"
@@ -182,12 +159,11 @@ def gpus(number, *, apart=3):
     return report(events)
 
 
-@pytest.mark.parametrize("number", [2, 3])
-def test_of_other_gpus_is_told_only_how_busy_they_were(number):
+def test_of_other_gpus_is_told_only_how_busy_they_were():
     """The page of what repeats is about one GPU: the findings and the waits of others are not looked for."""
-    found, alone = overview(gpus(number)), gpus(number)
+    found, alone = overview(gpus(3)), gpus(3)
     assert found.steady is not None
-    assert found.windows.get_column("device").to_list() == [*range(number)]
+    assert found.windows.get_column("device").to_list() == [0, 1, 2]
     narrow = ledger(alone.narrow(window=found.steady.window))
     busy = narrow.filter(pl.col("bucket") == "kernel").get_column("ns").to_list()
     assert found.windows.get_column("busy_ns").to_list() == busy

@@ -18,7 +18,6 @@ from kanalyze.renderers.formats.document import (
     _rendered,
     _timeline,
     _waiting,
-    _waits,
     environment,
 )
 from kanalyze.report import Meta
@@ -78,14 +77,6 @@ def test_the_heading_of_iterations_says_what_is_cut():
     assert len(drawn) == 3
 
 
-def test_a_tree_of_waiting_is_chosen_by_the_time_of_all_its_roots():
-    columns = {"parent": [None, None, 1], "name": ["main", "load", "read"], "kind": "function", "count": [1, 2, 1]}
-    tree = pl.DataFrame({**columns, "ns": [10_000, 20_000, 15_000], "nodes": 1})
-    ((chosen, nodes),) = _waits({"GPU 0": tree}).items()
-    assert chosen == "GPU 0: 30.00 µs"
-    assert nodes[2] == (1, "read", "function", 1, 15_000)
-
-
 @pytest.mark.parametrize("text", [text for text in ALL if len(text) < 1000])
 def test_every_text_that_the_template_takes_is_printable(text):
     template = environment().from_string('<a title="{{ text }}">{{ text }}</a>{{ ours }}')
@@ -132,7 +123,6 @@ def drawn(*rows):
 def test_points_are_where_their_logarithms_are():
     chart = drawn(*KERNELS)
     (first, second) = chart["points"]
-    ticks = dict(chart["columns"])
     assert first["text"].startswith("a<1>: 90.0 % of the time, 100.0 GFLOP/s, 25.0 % of its roof")
     assert [point["kind"] for point in chart["points"]] == ["memory", "compute"]
     places = {text: float(x) for x, text in chart["columns"]}
@@ -140,26 +130,17 @@ def test_points_are_where_their_logarithms_are():
     assert float(first["x"]) == pytest.approx(places["0.1"], abs=0.1)
     assert float(second["x"]) == pytest.approx(places["10"], abs=0.1)
     assert float(first["y"]) > float(second["y"])
-    assert ticks
     assert "without 2 kernels" in chart["remark"]
 
 
-def test_the_roofs_meet_at_the_ridge():
-    (compute, *_), (memory, *_) = drawn(*KERNELS)["lines"]
-    assert memory["text"] == "DRAM 4.000 TB/s"
-    assert compute["text"] == "fp32 60.00 TFLOP/s"
-    assert memory["points"][-1] == pytest.approx(compute["points"][-1])
-
-
-def test_everything_is_inside_the_picture():
+def test_the_roofs_meet_at_the_ridge_and_everything_is_inside_the_picture():
     chart = drawn(*KERNELS)
-    for point in chart["points"]:
-        assert chart["axes"].left <= float(point["x"]) <= chart["axes"].right
-        assert chart["axes"].top <= float(point["y"]) <= chart["axes"].bottom
-    for line, *_ in chart["lines"]:
-        for x, y in line["points"]:
-            assert chart["axes"].left - 0.1 <= x <= chart["axes"].right + 0.1
-            assert chart["axes"].top - 0.1 <= y <= chart["axes"].bottom + 0.1
+    axes, ((compute, *_), (memory, *_)) = chart["axes"], chart["lines"]
+    assert [memory["text"], compute["text"]] == ["DRAM 4.000 TB/s", "fp32 60.00 TFLOP/s"]
+    assert memory["points"][-1] == pytest.approx(compute["points"][-1])
+    for x, y in [(one["x"], one["y"]) for one in chart["points"]] + memory["points"] + compute["points"]:
+        assert axes.left - 0.1 <= x <= axes.right + 0.1
+        assert axes.top - 0.1 <= y <= axes.bottom + 0.1
 
 
 COPIES = ["direction", "source_memory", "target_memory", "size_bytes", "count", "total_ns", "bandwidth_bytes_per_s"]

@@ -78,10 +78,8 @@ class Played:
             self.flows.setdefault(flow, set()).add(notes["event_id"])
 
 
-@pytest.mark.parametrize(
-    "path", [REPORTS / "graph_node.sqlite", REPORTS / "add_um.sqlite", SAMPLES / "gelu" / "torch.json.gz"]
-)
-@pytest.mark.one_in(4)
+@pytest.mark.parametrize("path", [REPORTS / "graph_node.sqlite", SAMPLES / "gelu" / "torch.json.gz"])
+@pytest.mark.one_in(2)
 def test_a_trace_has_all_events_of_the_report_to_the_nanosecond(path):
     report = kanalyze.read(path)
     trace = slices(report)

@@ -66,8 +66,7 @@ def expected(found):
     return told.rows()
 
 
-@pytest.mark.parametrize("most", [300, 100_000])
-@pytest.mark.parametrize("name", ["mlp_train", "streams"])
+@pytest.mark.parametrize(("name", "most"), [("mlp_train", 300), ("streams", 100_000)])
 def test_real_timelines_come_back(name, most):
     found = timeline(real_report(SAMPLES / name / "nsys.sqlite"), most)
     assert events_of(encoded(found)) == expected(found)

@@ -36,18 +36,16 @@ def test_the_page_for_issues(gold):
 def test_json_holds_every_table():
     found = summarize_counters(real_report(ADD))
     told = json.loads(summary_json.render([found]))
-    assert told["answer"] == found.answer
-    assert told["report"]["tool"] == "ncu"
+    assert (told["answer"], told["report"]["tool"]) == (found.answer, "ncu")
     (kernel,) = told["kernels"]
     assert (kernel["verdict"], kernel["dur_ns"], kernel["family"]) == ("latency-bound", 5888, "other")
-    assert len(told["advice"]) == found.advice.height
-    assert set(told) >= {"devices", "kernels", "groups", "stalls", "advice", "health"}
+    assert {name: len(told[name]) for name in found.tables} == {name: one.height for name, one in found.tables.items()}
 
 
 def test_launches_of_one_kernel_are_one_line():
     one = {"gpu__time_duration.sum": 10}
     found = summarize_counters(measured(one, {"gpu__time_duration.sum": 30}, one, names=["a", "b", "a"]))
-    assert found.groups.rows() == [(1, 1, 30), (0, 2, 20)]
+    assert found.tables["groups"].rows() == [(1, 1, 30), (0, 2, 20)]
     assert found.answer.startswith("3 kernels, 2 different, 50 ns in all, each measured alone.")
 
 
@@ -64,7 +62,6 @@ def utilised(compute, memory, ns):
     ("times", "told"),
     [
         ((10, 30, 20), "memory-bound 1 (30 ns), latency-bound 1 (20 ns), compute-bound 1 (10 ns)"),
-        ((30, 10, 20), "compute-bound 1 (30 ns), latency-bound 1 (20 ns), memory-bound 1 (10 ns)"),
         ((20, 20, 20), "compute-bound 1 (20 ns), latency-bound 1 (20 ns), memory-bound 1 (20 ns)"),
     ],
 )
@@ -74,7 +71,7 @@ def test_what_holds_kernels_back_is_told_by_time_then_by_name(times, told):
     found = summarize_counters(measured(*kernels, names=["a", "b", "c"]))
     assert found.answer.endswith(f"By what holds them back: {told}.")
     by_time = sorted(range(3), key=lambda number: -times[number])  # of equal times the first comes first
-    assert found.groups.rows() == [(number, 1, times[number]) for number in by_time]
+    assert found.tables["groups"].rows() == [(number, 1, times[number]) for number in by_time]
 
 
 MOVES = {

@@ -31,7 +31,6 @@ SUM = (
     " at::native::sum_functor<float, float, float>::operator()(at::TensorIterator&)::{lambda(float, float)#1}>,"
     " unsigned int, float, 4, 4> >(at::native::ReduceOp<float>)"
 )
-MEAN = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, float> > >(T3)"
 FOREACH = (
     "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)"
     "::TensorListMetadata<1>, at::native::(anonymous namespace)::BinaryOpScalarFunctor<float, 1, 1, 0>,"
@@ -45,14 +44,6 @@ FLASH = (
     "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 64, 64, 4, false, false, cutlass::bfloat16_t,"
     " Flash_kernel_traits<128, 64, 64, 4, cutlass::bfloat16_t> >, false, true>(flash::Flash_fwd_params)"
 )
-FLASH_SM90 = (
-    "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloop"
-    "FwdSm90<2, cute::tuple<cute::C<1>, cute::C<1>>, 128>, flash::Scheduler>>>(flash::FlashAttnFwdSm90::Params)"
-)
-GEMV = (
-    "std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, float, float, false, true, 7,"
-    " cublasGemvParamsEx<int, cublasGemvTensorStridedBatched<float const>, float> >(cublasGemvParamsEx<int, float>)"
-)
 RMS_NORM = (
     "std::enable_if<T2>(int)0&&vllm::_typeConvert<T1>::exists, void>::type"
     " vllm::fused_add_rms_norm_kernel<c10::BFloat16, (int)8>(T1 *, T1 *, const T1 *, float, int, int)"
@@ -65,44 +56,32 @@ CUTLASS = "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_tn_align1>(T1:
 NVJET = "nvjet_tst_256x128_64x4_1x2_h_bz_coopA_NNT"
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 TRITON = "triton_red_fused__to_copy__unsafe_view_add_mean_pow_rsqrt_3"
-CUT_BY_A_TOOL = "void at::native::reduce_kernel<512, 1, at::native::R..."
 
 
 @pytest.mark.parametrize(
     ("name", "width", "expected"),
     [
         (MUL, 100, "vectorized_elementwise_kernel<4, BinaryFunctor<float, float, float, MulFunctor<float>>, …>"),
-        (MUL, 60, "vectorized_elementwise_kernel<4, BinaryFunctor<MulFunctor>>"),
         (MUL, 48, "vectorized_elementwise_kernel<4, Binary<Mul>>"),
         (MUL, 32, "vectorized_elementwise<Mul>"),
         (TANH, 80, "vectorized_elementwise_kernel<4, tanh_kernel_cuda::λ2::λ2::λ1(float), …>"),
         (TANH, 32, "vectorized_elementwise<4, tanh>"),
-        (TANH, 12, "tanh"),
         (GELU, 32, "vectorized_elementwise<4, Gelu>"),
         (POW, 24, "pow_tensor_scalar"),
         (SUM, 32, "reduce_kernel<512, 1, sum>"),
-        (MEAN, 16, "reduce<MeanOps>"),
-        (FOREACH, 60, "multi_tensor_apply_kernel<BinaryOpScalar, multiplies, float>"),
         (FOREACH, 32, "multi_tensor_apply<multiplies>"),
         (CAT, 32, "CatArrayBatchedCopy…contig"),
         (FLASH, 32, "flash_fwd_kernel<128, 64, 64, 4>"),
-        (FLASH_SM90, 32, "FlashAttnFwdSm90"),
-        (GEMV, 24, "gemvx<int, int, 7>"),
         (RMS_NORM, 24, "fused_add_rms_norm<8>"),
-        (XMMA, 48, "sm80_xmma_gemm_f32f32_f32f32_f32_tn_n…64x64x8…"),
-        (CUTLASS, 60, "cutlass::Kernel2<cutlass_80_simt_sgemm_128x64_8x5_tn_align1>"),
         (CUTLASS, 24, "cutlass…sgemm_128x64…"),
         (NVJET, 32, "nvjet_tst_256x128_64x4_1x2_h…NNT"),
         (NCCL, 32, "nccl…AllReduce_Sum_bf16_RING_LL"),
         (TRITON, 32, "triton_red…to_copy__unsafe…3"),
-        (CUT_BY_A_TOOL, 32, "reduce_kernel<512, 1, R...>"),
         ("void elementwise_kernel<OneFunctor<float>, TwoFunctor<float>>(int, int)", 32, "elementwise_kernel<One, Two>"),
         ("void cub::DeviceScanKernel<int *, thrust::plus<void>, SomeInput<int>, long>(T1)", 20, "DeviceScan<plus>"),
-        ("void apply_kernel<AddFunctor<float>, SomeClass, 4>(int)", 16, "apply<Add, 4>"),
         ("smem_transpose(float *, const float *, int)", 24, "smem_transpose"),
         ("void axpy<double, (int)64>(T1 *, const T1 *, T1, unsigned long)", 24, "axpy<double, 64>"),
         ("void f<(bool)1, (int)-2, 3ul, unsigned long, T1 *>(T1 *)", 36, "f<true, -2, 3, unsigned long, T1*>"),
-        ("void act<c10::Half, &vllm::silu_kernel<c10::Half>, (bool)1>(T1 *)", 20, "act<Half, silu>"),
         ("void my::ns::Conv<float>::operator()<3>(int, int, float *) const", 24, "my::ns::Conv<3>"),
         ("Memcpy DtoD (Device -> Device)", 24, "Memcpy DtoD (Device ->…)"),
     ],

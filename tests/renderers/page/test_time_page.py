@@ -37,16 +37,12 @@ def table(section):
 @pytest.mark.parametrize(
     ("name", "titles"),
     [
-        ("add", ()),
         ("graph_node", ("NVTX RANGES", "CUDA GRAPHS")),
-        ("graph_graph", ("NVTX RANGES", "CUDA GRAPHS")),
         ("memory", ("NVTX RANGES", "UNIFIED MEMORY", "MEMORY")),
-        ("thrash", ("NVTX RANGES", "UNIFIED MEMORY")),
         ("two_gpus", ("NVTX RANGES",)),
-        ("nvtx", ("NVTX RANGES", "CUDA GRAPHS")),
     ],
 )
-@pytest.mark.one_in(4)
+@pytest.mark.one_in(2)
 def test_what_a_report_holds_has_a_section_and_nothing_else_has(name, titles):
     found = real_sections(name)
     assert tuple(title for title in found if title in OPTIONAL) == titles
@@ -71,12 +67,9 @@ WAITING = [
 ]
 
 
-def waiting(top=8):
-    return sections.culprits(summarize(report(WAITING)).tables, top)
-
-
 def test_culprits_are_named_as_the_page_names_them():
-    rows = [(row["time"], row["bucket"], row["in range"], row["culprit"]) for row in table(waiting())]
+    found = table(sections.culprits(summarize(report(WAITING)).tables, 8))
+    rows = [(row["time"], row["bucket"], row["in range"], row["culprit"]) for row in found]
     assert rows == [
         ("40 ns", "host", "prepare", "in prepare"),
         ("20 ns", "launch", "", "gemm"),
@@ -104,15 +97,9 @@ def test_the_same_culprit_on_several_gpus_is_one_row_and_a_part_of_all_windows()
 def test_ranges_without_gpu_work_have_a_section_too():
     found = summarize(report([nvtx("load", 0, 10)], kinds=["range", "api"]))
     tables = {name: frame for name, frame in found.tables.items() if name != "range_gpu"}
-    assert table(sections.ranges(tables, 8)) == [
-        dict(
-            zip(
-                ("host time", "count", "median", "on GPU", "GPU busy", "GPU ops", "range"),
-                ("10 ns", "1", "10 ns", "", "", "", "load"),
-                strict=True,
-            )
-        )
-    ]
+    heads = ("host time", "count", "median", "on GPU", "GPU busy", "GPU ops", "range")
+    texts = ("10 ns", "1", "10 ns", "", "", "", "load")
+    assert table(sections.ranges(tables, 8)) == [dict(zip(heads, texts, strict=True))]
 
 
 # A trace of torch.profiler: times since its first event, its own words, and its steps
@@ -197,18 +184,11 @@ def test_steps_of_several_gpus_say_which():
     ("culprit", "shown", "alone"),
     [
         ("aten::to in mine/train.py(31): step", "aten::to in train.py(31): step", "aten::to"),
-        ("/a/b/train.py(31): step", "train.py(31): step", "train.py(31): step"),
         (
             "torch/_tensor.py(5): backward in mine/train.py(31): step",
             "_tensor.py(5): backward in train.py(31): step",
             "_tensor.py(5): backward",
         ),
-        (
-            "<built-in function sleep> in train.py(3): f",
-            "<built-in function sleep> in train.py(3): f",
-            "<built-in function sleep>",
-        ),
-        ("between a and b", "between a and b", "between a and b"),
         ("data in epoch", "data in epoch", "data in epoch"),
     ],
 )
@@ -229,10 +209,10 @@ def test_all_steps_beside_each_other():
 # Rows of one name say whose they are; graphs have one number
 
 
-def launched(number, *, process=1, thread=1, api="cudaLaunchKernel", **of_kernel):
+def launched(number, *, process=1, thread=1, **of_kernel):
     at, keys = 100 * number, {"process": process, "correlation": number}
     of_kernel = {"name": "gemm", "context": process, **of_kernel}
-    return [call(api, at, at + 5, thread=thread, **keys), kernel(at + 10, at + 60, **of_kernel, **keys)]
+    return [call("cudaLaunchKernel", at, at + 5, thread=thread, **keys), kernel(at + 10, at + 60, **of_kernel, **keys)]
 
 
 def section(events, title):
@@ -252,7 +232,7 @@ CONTEXTS = [
         ("LAUNCHES", [*launched(1), *launched(2, process=2)], {"process": ["1", "2"]}),
         ("LAUNCHES", [*launched(1), *launched(2, thread=5)], {"thread": ["1", "5"]}),
         ("LAUNCHES", [*launched(1), *launched(2, device=1)], {"GPU": ["0", "1"]}),
-        ("LAUNCHES", [*launched(1), *launched(2, name="relu", process=2), *launched(3, api="cuLaunchKernelEx")], {}),
+        ("LAUNCHES", [*launched(1), *launched(2, name="relu", process=2)], {}),
         ("STREAMS", [*launched(1), *launched(2, process=2)], {"process": ["1", "2"]}),
         ("STREAMS", CONTEXTS, {"context": ["1", "2"]}),
         ("STREAMS", [*launched(1), *launched(2, process=2, device=1)], {}),
@@ -303,19 +283,12 @@ def test_graphs_of_two_processes_are_two_and_numbered_alike_in_both_sections():
 # The line below the kernels: what they do by their names, with the share of those that do not say
 
 
-def line(**ns):
-    """The line for so many nanoseconds of each family; `graph` stands for whole graphs, which have none."""
-    families = [None if family == "graph" else family for family in ns]
-    return sections._families(pl.DataFrame({"family": families, "exclusive_ns": [*ns.values()]}))  # noqa: SLF001
-
-
 @pytest.mark.parametrize(
     ("ns", "told"),
     [
         ({"gemm": 3, "other": 1}, "families: gemm 75.0 %, other 25.0 %"),
-        ({"gemm": 1, "graph": 9}, "families: gemm 100.0 %, other 0.0 %"),
-        ({"other": 5}, "families: other 100.0 %"),
-        ({"graph": 5}, ""),
+        ({"gemm": 1, None: 9}, "families: gemm 100.0 %, other 0.0 %"),  # whole graphs have none
+        ({None: 5}, ""),
         ({"gemm": 0}, ""),
         ({"sort": 1, "scan": 2, "fill": 1}, "families: scan 50.0 %, sort 25.0 %, fill 25.0 %, other 0.0 %"),
         (
@@ -325,4 +298,5 @@ def line(**ns):
     ],
 )
 def test_the_heaviest_come_first_and_other_always_last(ns, told):
-    assert line(**ns) == told
+    families = pl.DataFrame({"family": [*ns], "exclusive_ns": [*ns.values()]})
+    assert sections._families(families) == told  # noqa: SLF001
