@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -130,7 +130,9 @@ def _write_trace(reports: Sequence[Path], where: Where, form: str, output: Path)
 
 def _slices(reports: Sequence[Path], where: Where) -> Slices:
     if (given := len(_answers.expanded(reports))) == 1:
-        return slices.slices(_answers.open_report(reports[0], where).narrow(**where.part))
+        parts = _answers.opened_parts(reports[0], where)
+        _refuse_several(parts, "a trace")
+        return slices.slices(next(iter(parts.values())))
     where.refuse_part("the ranks of a job are written whole; give one of their reports for a part of it.")
     found = jobs.slices_of_job(reports, _answers.request(where))
     if found is None:
@@ -157,8 +159,10 @@ def html(reports: Sequence[Path], base: Sequence[Path], where: Where, to: Out, *
     target = to.output or Path(f"{Path(os.path.realpath(reports[0])).name.split('.')[0]}.html")
     _process.refuse_overwriting(target)
     if base or (len(reports) == 1 and captures.sides_in(reports[0]) is not None):
-        asked = _answers.request(where, done=_answers.doubted)
-        page: FilePage = sides.file_page_of_sides(*sides.given(reports, base), asked, _EVENTS)
+        asked, given = _answers.request(where, done=_answers.doubted), sides.given(reports, base)
+        if where.several:
+            _refuse_several(_answers.opened_parts(given[0][0], where), "an HTML page")
+        page: FilePage = sides.file_page_of_sides(*given, asked, _EVENTS)
     else:
         page = _file_page(reports, where)
     _process.emit(document.document(page).encode(), target)
@@ -167,6 +171,12 @@ def html(reports: Sequence[Path], base: Sequence[Path], where: Where, to: Out, *
     _process.print_message(f"kanalyze: {outlets.line(str(target))}, {size}; open it in any browser.")
     if opens:
         click.launch(str(target))
+
+
+def _refuse_several(windows: Sized, what: str) -> None:
+    """Refuses a window that is each of several, such as ``step#*``, of what draws one."""
+    if len(windows) > 1:
+        raise click.UsageError(f"{what} is of one window; name one of them, such as step#3.")
 
 
 def _file_page(reports: Sequence[Path], where: Where) -> FilePage:
@@ -179,6 +189,7 @@ def _file_page(reports: Sequence[Path], where: Where) -> FilePage:
     if _answers.several_ranks(one.meta for one in opened) or (len(opened) > 1 and jobs.of_ranks(opened)):
         where.refuse_part("the ranks of a job are shown whole; give one of their reports for a part of it.")
         return jobs.file_page_of_job(jobs.reports_of_one_tool(opened), _answers.request(where), _EVENTS)
+    _refuse_several(_answers.per_window(opened, where, lambda at: at), "an HTML page")
     pages = file_page.file_pages(*opened, most=_EVENTS, **where.part)
     if len(pages) > 1:
         names = ", ".join(outlets.line(page.metas[0].path.name) for page in pages)

@@ -184,3 +184,11 @@ def test_the_table_is_not_made_where_parts_are_in_order(tmp_path, monkeypatch):
     assert run("show", "cpu_samples", source, "--format", "csv", "-o", written).status == 0
     assert run("show", "cpu_samples", source, "--top", "3").status == 0
     assert "cpu_samples" not in asked
+
+
+@pytest.mark.parametrize(("command", "what"), [(["html"], "an HTML page"), (["export", "--to", "perfetto"], "a trace")])
+def test_what_draws_one_window_refuses_several(command, what, tmp_path):
+    ran = run(*command, REPORTS / "nvtx.sqlite", "--window", "step#*", "-o", tmp_path / "made")
+    assert ran.status == 2
+    assert f"{what} is of one window; name one of them, such as step#3." in ran.error
+    assert not (tmp_path / "made").exists()

@@ -176,6 +176,7 @@ def _parts(found: FilePage, rows: int) -> dict[str, Any]:
     drawn = set[str]() if timeline is None else {*timeline.events.get_column("name").unique().cast(pl.String)}
     names = [next(iter(point.finding.names), "") for point in page.points]
     low, high = (at - timeline.start_ns for at in timeline.whole) if timeline and timeline.whole else (-1, -1)
+    roots = pl.col("ns").filter(pl.col("parent").is_null()).sum()  # the host time that a GPU waited for
     return {
         "title": page.heading[0],
         "beside": page.beside,
@@ -192,9 +193,8 @@ def _parts(found: FilePage, rows: int) -> dict[str, Any]:
         "window": f"{low}..{high}" if low >= 0 else "",  # a steady iteration, as times of the timeline
         "iterations": _iterations(found.iterations),
         "calls": {f"{by} time": _tree(tree, f"{by}_ns") for by, tree in found.trees.items()},
-        # the host time that each GPU waited for, by the time of all roots
         "waits": {
-            f"{gpu}: {units.time(tree.filter(pl.col('parent').is_null()).get_column('ns').sum())}": _tree(tree, "ns")
+            f"{gpu}: {units.time(tree.select(roots).item())}": _tree(tree, "ns")
             for gpu, tree in found.waiting_trees.items()
         },
         "waiting": _waiting(found.rank_steps),

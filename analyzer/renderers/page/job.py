@@ -76,10 +76,10 @@ def answer(job: Job) -> str:
     one = next((one for one in late_ranks(job) if one.named), None)
     if one is None:
         return f"{first}: none is late for long."
-    waits = units.time(one.cost_ns / one.steps / max(ranks.height - 1, 1))  # the mean in each of these steps
+    cost = units.time(one.cost_ns / one.steps / max(ranks.height - 1, 1))  # the mean in each of these steps
     steps = "step" if one.steps == 1 else "steps"
     told = f"Rank {one.rank} is {units.time(one.late_ns)} late in {steps} {_steps_of(one)}: {_causes(one)}"
-    return f"{first}. {told}; another rank waits {waits} for it."
+    return f"{first}. {told}; another rank waits {cost} for it."
 
 
 def _steps_of(one: Late) -> str:
