@@ -168,22 +168,15 @@ def _mean_of_steps(steps: Sequence[float]) -> tuple[float, float, float]:
     count, mean = len(values), float(values.mean())
     deviations = values - mean
     squares = float(deviations @ deviations)
-    worth = _independent_steps(deviations, squares)
+    worth = 2.0  # independent steps
+    if count >= _STEPS_IN_A_ROW:
+        correlation = float(deviations[1:] @ deviations[:-1]) / squares if squares else 0.0
+        # short series look less correlated than they are (Kendall 1954)
+        clipped = min(max((count * correlation + 1) / (count - 4), 0.0), 1.0)
+        worth = max(count * (1 - clipped) / (1 + clipped), 2.0)
     # deviations from the mean of steps that follow one another are too small: n - n / worth in place of n - 1
     variance = max(squares / (count - count / worth), _ROUNDING_NS2) / worth
     return mean, variance / mean**2 if mean else math.inf, worth - 1
-
-
-def _independent_steps(deviations: Floats, squares: float) -> float:
-    """The number of independent steps that as many correlated ones are worth, two at least."""
-    count = len(deviations)
-    if count < _STEPS_IN_A_ROW:
-        return 2.0
-    correlation = float(deviations[1:] @ deviations[:-1]) / squares if squares else 0.0
-    # short series look less correlated than they are (Kendall 1954)
-    unbiased = (count * correlation + 1) / (count - 4)
-    clipped = min(max(unbiased, 0.0), 1.0)
-    return max(count * (1 - clipped) / (1 + clipped), 2.0)
 
 
 def judged(estimate: Estimate, least_effect: float = LEAST_EFFECT) -> Judgement:

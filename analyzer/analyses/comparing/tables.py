@@ -405,18 +405,27 @@ def compare_ops(pair: Pair) -> pl.DataFrame:
         return COMPARE_OPS.empty()
     paths = keys.get_column("path").to_list()
     had = [np.logical_or.reduce([both[side].any(axis=1) for both in values.values()]) for side in (0, 1)]
-    groups = _path_groups(paths, {path for path, *sides in zip(paths, *had, strict=True) if all(sides)})
+    both = {path for path, *sides in zip(paths, *had, strict=True) if all(sides)}
+    # paths of both sides one by one, the others by the nearest one around them that both have; empty at the outermost
+    groups: dict[tuple[str, bool], list[int]] = {}
+    for row, path in sorted(enumerate(paths), key=lambda one: one[1] not in both):
+        groups.setdefault((path, True) if path in both else (_nearest(path, both), False), []).append(row)
+    # of these others, calls are those of paths that no other one of them is around
+    edges, every = {"", *both}, {*paths}
+    called = [
+        rows if same else [row for row in rows if _nearest(paths[row], every) in edges]
+        for (_, same), rows in groups.items()
+    ]
     changes = {(True, True): _REPLACED, (True, False): GONE, (False, True): NEW}
     head = []
-    for (path, same), (rows, outer) in groups.items():
+    for ((path, same), rows), outer in zip(groups.items(), called, strict=True):
         base, new = (bool(side[rows].any()) for side in had)
         named = (None if same else _named(paths, path, outer, side.mean(axis=1)) for side in values["count"])
         head.append((path or None, SAME if same else changes[base, new], *named))
     names = pl.DataFrame(head, schema=dict([*COMPARE_OPS.schema.items()][:4]), orient="row")
-    every, outermost = zip(*groups.values(), strict=True)
     sums = {}
     for name, (before, after) in values.items():
-        chosen = outermost if name == "count" else every
+        chosen = called if name == "count" else [*groups.values()]
         sums[name] = summed(before, chosen), summed(after, chosen)
     # busy time as `compare` tells it, without what no recorded operator launched
     busy = pl.col("bucket").is_in(BUSY_BUCKETS)
@@ -427,23 +436,6 @@ def compare_ops(pair: Pair) -> pl.DataFrame:
     )
     whole = (pair.busy_ns[0] - others[0], pair.busy_ns[1] - others[1])
     return by_size(COMPARE_OPS.select(with_differences(pair, names, sums, "device_ns", whole)), "path")
-
-
-def _path_groups(paths: Sequence[str], both: set[str]) -> dict[tuple[str, bool], tuple[list[int], list[int]]]:
-    """The paths of `both` sides one by one, and the others by the nearest path around them that both have.
-
-    By that path (empty at the outermost) and whether it is its own: the rows of all of its paths, and of those that no
-    other one of them is around, whose calls are counted.
-    """
-    found: dict[tuple[str, bool], tuple[list[int], list[int]]] = {}
-    every = {*paths}
-    for row, path in sorted(enumerate(paths), key=lambda one: one[1] not in both):
-        same = path in both
-        rows, outer = found.setdefault((path if same else _nearest(path, both), same), ([], []))
-        rows.append(row)
-        if same or (above := _nearest(path, every)) in both or not above:
-            outer.append(row)
-    return found
 
 
 def _nearest(path: str, known: set[str]) -> str:

@@ -191,13 +191,6 @@ def test_single_runs_are_said_to_differ_and_get_no_verdict_without_the_noise_of_
     assert answer(found).startswith("These two runs differ, a step by +") == (differs and word == "cannot tell")
 
 
-def test_few_steps_give_a_wide_interval():
-    few, more = (alone([10, 10.1] * often, [20, 20.2] * often).verdict for often in (1, 4))
-    assert few.basis == more.basis == "steps"
-    assert few.high / few.low > more.high / more.low > 1.05**2
-    assert min(few.low, more.low) > 1
-
-
 @pytest.mark.parametrize(
     ("base", "new", "told"),
     [

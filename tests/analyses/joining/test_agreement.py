@@ -275,14 +275,6 @@ def test_tools_agree_on_the_samples(name):
     assert rows.filter(figure="registers")["verdict"].unique().to_list() == ["equal"]
 
 
-@pytest.mark.one_in(6)
-@pytest.mark.parametrize("again", ["", "torch.json.gz", "nsys.sqlite", "ncu.raw.csv"])
-def test_what_is_given_twice_counts_once(again):
-    ran = run("verify", SAMPLES / "cdist", SAMPLES / "cdist" / again)
-    assert (ran.status, ran.text) == (0, run("verify", SAMPLES / "cdist").text)
-    assert run("verify", SAMPLES / "cdist", "--window", "timed#1").status == 0
-
-
 def test_the_command_fails_where_nothing_explains_it():
     """Reports of two different programs."""
     files = (SAMPLES / "square" / "nsys.sqlite", SAMPLES / "cdist" / "torch.json.gz")

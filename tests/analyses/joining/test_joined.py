@@ -186,37 +186,6 @@ def test_a_capture_has_the_times_of_its_report_and_every_kernel_that_ncu_measure
     assert (both["own"] == both["registers_per_thread"]).all()
 
 
-@pytest.mark.parametrize("name", ["cdist", "launch_bound_graph", "square", "streams"])
-def test_torch_and_nsys_saw_the_same_launches(name):
-    rows = kanalyze.joined(*real_capture(SAMPLES / name))
-    assert rows["torch_match"].unique().to_list() == ["exact"]
-    assert (rows["count"] == rows["torch_count"]).all()
-    if name == "cdist":
-        operator, path = "aten::_cdist_forward", "aten::cdist → aten::_cdist_forward"
-        assert rows.select("operator", "path").row(0) == (operator, path)
-
-
-@pytest.fixture
-def repeated(tmp_path):
-    """A capture with two runs of the nsys pass, and traces of two ranks."""
-    folder = tmp_path / "run"
-    shutil.copytree(SAMPLES / "square", folder)
-    shutil.copy(folder / "nsys.sqlite", folder / "nsys-2.sqlite")
-    shutil.copy(folder / "torch.json.gz", folder / "torch-rank1.json.gz")
-    (folder / "torch.json.gz").rename(folder / "torch-rank0.json.gz")
-    return folder
-
-
-def test_a_capture_with_runs_and_ranks_leaves_nothing_out(repeated):
-    once = kanalyze.joined(*real_capture(SAMPLES / "square"))
-    rows = kanalyze.joined(*every_report(repeated, runs=True))
-    assert rows["operator"].unique().sort().to_list() == once["operator"].unique().sort().to_list()
-    assert rows["report"].unique(maintain_order=True).to_list() == [str(repeated), str(repeated / "nsys-2.sqlite")]
-    for _, own in rows.group_by("report"):
-        assert own["ncu_match"].to_list() == once["ncu_match"].to_list()  # exact in each run
-        assert own["torch_count"].to_list() == (2 * once["torch_count"]).to_list()
-
-
 # What the program gains by each piece of advice: worked out by hand, and within the roofs on captures.
 
 DRAM = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"

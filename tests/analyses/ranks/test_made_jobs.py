@@ -156,16 +156,6 @@ def test_all_that_was_recorded_is_matched_on_one_host(plan):
         assert shared.get_column("match").null_count() == 0
 
 
-@pytest.mark.slow
-@FEWER
-@given(damaged(recorded=("id", "seq")))
-def test_what_is_told_by_name_is_matched(plan):
-    made = play(plan)
-    rows = known(made, job_of([*made.reductions()])).filter(pl.len().over("true") > 1)
-    by_name = rows if plan.recorded == "id" else rows.filter(plan_kinds(plan, rows) != PAIR)
-    assert by_name.get_column("match").null_count() == 0
-
-
 def plan_kinds(plan, rows):
     return pl.Series([plan.ops[at % len(plan.ops)].kind for at in rows.get_column("op")], dtype=pl.String)
 

@@ -19,7 +19,6 @@ from kanalyze.several import Asked
 from kanalyze.several.jobs import job, path_of_ranks
 from kanalyze.window import Window
 from support.build import call, kernel, report
-from support.command import run
 
 SAMPLES = Path(__file__).parents[3] / "sample_reports"
 REPORT = Path(__file__).parents[2] / "reports" / "nccl.sqlite"
@@ -107,14 +106,6 @@ def test_late_ranks_their_steps_causes_and_sizes_are_told(four):
     rows = four.table("collectives")
     assert rows.get_column("id").null_count() == 0
     assert rows.group_by("id").len().get_column("len").unique().to_list() == [4]
-
-
-@pytest.mark.slow
-def test_clocks_of_one_host_are_one_within_their_bounds(four, pipeline):
-    for one in (four, pipeline):
-        rows = one.table("clocks")
-        assert rows.height == 4
-        assert rows.select(((pl.col("low_ns") <= 0) & (pl.col("high_ns") >= 0)).all()).item()
 
 
 @pytest.mark.slow
@@ -209,12 +200,8 @@ def test_every_collective_is_on_both_ranks_with_the_same_kind_and_size(rows):
     assert rows.get_column("id").null_count() == 0
     assert pairs.select(pl.col("len").unique()).to_series().to_list() == [2]
     assert pairs.select((pl.col("bytes") == 1) & (pl.col("group") == 1)).to_series().all()
-
-
-def test_a_send_is_matched_with_its_receive(rows):
-    pairs = rows.filter(pl.col("kind").is_in(["send", "recv"])).group_by("id").agg(pl.col("kind").sort())
-    assert pairs.get_column("kind").to_list()
-    assert all(kinds == ["recv", "send"] for kinds in pairs.get_column("kind").to_list())
+    sends = rows.filter(pl.col("kind").is_in(["send", "recv"])).group_by("id").agg(pl.col("kind").sort())
+    assert {tuple(kinds) for kinds in sends.get_column("kind")} == {("recv", "send")}
 
 
 def test_communicators_on_two_streams_are_two_groups(rows):
@@ -325,11 +312,3 @@ def test_the_ranks_of_a_sample():
     talks = alone.filter(pl.col("cause") == "communication")["ns"].sum()
     assert talks > 26_000_000
     assert rows.filter(pl.col("rank") == 1)["ns"].item() > 29_000_000
-
-
-@pytest.mark.slow
-def test_the_command():
-    ran = run("show", "critical_path", ROOT / "sample_reports" / "ddp_late", "--by", "rank", "--format", "csv")
-    assert ran.status == 0
-    assert ran.lines[0].startswith("rank,process_id,ns,share")
-    assert len(ran.lines) == 3
