@@ -1,6 +1,5 @@
 """Programs of which one thing was changed, or nothing, and reports compared with themselves and each other."""
 
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import polars as pl
 import polars.selectors as cs
 import pytest
 
-from kanalyze.analyses.comparing._comparison import KINDS, compared, gate_of, verdict_of
+from kanalyze.analyses.comparing._comparison import compared, verdict_of
 from kanalyze.reduction.baselines import dumped, loaded
 from kanalyze.renderers.formats.markdown import render
 from kanalyze.renderers.page import page_of_any
@@ -119,27 +118,6 @@ def assert_baseline_is_its_runs(runs):
     again = loaded(dumped(runs), Path("base.kz"))
     assert [one.about for one in again] == [one.about for one in runs]
     assert all(one.slots.equals(other.slots) for one, other in zip(again, runs, strict=True))
-
-
-PAIRS = [
-    ("sample_reports/launch_bound_plain", "sample_reports/square"),
-    ("tests/reports/torch/sync_events.json.gz", "tests/reports/torch/cuda_graph.json.gz"),
-    ("tests/reports/findings.sqlite", "tests/reports/prefetch.sqlite"),
-    ("tests/reports/add_um.sqlite", "tests/reports/two_processes.sqlite"),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("base", "new"), PAIRS)
-def test_a_page_for_a_pull_request_has_under_40_lines(base, new):
-    found = replace(comparison([ROOT / base], [ROOT / new], Asked({})), names=("base", "new"))
-    gated = replace(found, gate=gate_of(found, 0.03, "step", KINDS))
-    for one in (found, gated):
-        lines = render([one], None).splitlines()
-        assert len(lines) < 40
-        told = page_of_any(one, None).sections
-        assert all(any(section.plain_title.lower() in line.lower() for line in lines) for section in told)
-    assert len(render([found], 20).splitlines()) >= len(render([found], None).splitlines())  # as many as are asked for
 
 
 def test_of_a_page_that_is_too_long_the_last_sections_are_named_alone(monkeypatch):
