@@ -15,15 +15,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from kanalyze.collectors.in_workload import torch_sessions as recipes
 from kanalyze.collectors.in_workload.torch_script import write_json
-from kanalyze.collectors.in_workload.torch_sessions import (
-    SCHEMA,
-    Outcome,
-    ProfilerBusyError,
-    Session,
-    Settings,
-    facts,
-    session,
-)
+from kanalyze.collectors.in_workload.torch_sessions import SCHEMA, ProfilerBusyError, Session, Settings, session
 from kanalyze.collectors.process import vacant
 from kanalyze.errors import CollectError, OutputError, UnknownNameError
 
@@ -114,7 +106,7 @@ class TorchProfile:
         settings = Settings(hidden, self._recipe, **self._options)
         try:
             import_module("torch")
-            running = session(settings, Outcome())
+            running = session(settings)
             hidden.mkdir(parents=True)
             with ExitStack() as failed:
                 failed.callback(hidden.rmdir)
@@ -144,21 +136,21 @@ class TorchProfile:
             return
         (capture, running), self._open = self._open, None
         running.stop()
-        outcome, folder = running.outcome, running.settings.out
-        is_complete = error is None and not outcome.failures
-        capture.notes = outcome.notes
+        folder = running.settings.out
+        is_complete = error is None and not running.failures
+        capture.notes = running.notes
         target = capture.folder if is_complete else vacant(Path(f"{capture.folder}-partial"))
-        document = {"schema": SCHEMA, **facts(running.settings, outcome), "complete": is_complete}
-        outcome.attempt("torch-run.json", lambda: write_json(folder / "torch-run.json", document))
+        document = {"schema": SCHEMA, **running.facts(), "complete": is_complete}
+        running.attempt("torch-run.json", lambda: write_json(folder / "torch-run.json", document))
         if target.exists():
             raise OutputError.exists(target)
         folder.rename(target)
         capture.folder = target
-        capture.traces = [target / path.relative_to(folder) for path in outcome.traces]
-        if error is None and outcome.failures:
-            raise CollectError.not_all_written(target, outcome.failures)
+        capture.traces = [target / path.relative_to(folder) for path in running.traces]
+        if error is None and running.failures:
+            raise CollectError.not_all_written(target, running.failures)
         if error is None and self._recipe.cycle and not capture.traces and self._recipe.makes != recipes.TIMES:
-            warnings.warn(f"kanalyze: {'; '.join(outcome.notes)}; call capture.step() at each step's end", stacklevel=2)
+            warnings.warn(f"kanalyze: {'; '.join(running.notes)}; call capture.step() at each step's end", stacklevel=2)
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
         """Wraps `function`: its first calls (`calls` of them) are profiled, each into a folder of its own.

@@ -94,12 +94,18 @@ def open_report(report: Path, where: Where) -> Report:
     return closed_at_end(readers.read(report, progress_shown(), cache=not where.no_cache))
 
 
-def opened_parts(report: Path, where: Where) -> dict[str | None, Report]:
-    """The report at a path for each window that the user asked for, by its name.
+def opened_parts(report: Path, where: Where, *, counters: bool = False) -> dict[str | None, Report]:
+    """The report at a path for each window that the user asked for, by its name; of a capture for counters ncu's.
 
     One without a name, unless the window is a range that occurs several times.
     """
-    return parts_of(open_report(report, where), where)
+    if not counters:
+        return parts_of(open_report(report, where), where)
+    whole = closed_at_end(captures.counters_at(report, progress_shown(), cache=not where.no_cache))
+    if whole.meta.timeless and where.window is not None:
+        # whatever it is, no table is of a part of that
+        return {None: whole.narrow(window=window.Window(), device=where.device, process=where.process)}
+    return parts_of(whole, where)
 
 
 def per_window(reports: Sequence[Report], where: Where, make: Callable[[Where], T]) -> dict[str | None, T]:
@@ -109,15 +115,6 @@ def per_window(reports: Sequence[Report], where: Where, make: Callable[[Where], 
         return {None: make(where)}
     windows = timed.narrow(device=where.device, process=where.process).windows(where.window)
     return {window.name: make(where._replace(window=window.name)) for window in windows}
-
-
-def opened_counters(report: Path, where: Where) -> dict[str | None, Report]:
-    """Parts as of :func:`opened_parts`, for commands about counters: of a capture, the reports of ncu."""
-    whole = closed_at_end(captures.counters_at(report, progress_shown(), cache=not where.no_cache))
-    if whole.meta.timeless and where.window is not None:
-        # whatever it is, no table is of a part of that
-        return {None: whole.narrow(window=window.Window(), device=where.device, process=where.process)}
-    return parts_of(whole, where)
 
 
 def parts_of(whole: Report, where: Where) -> dict[str | None, Report]:
@@ -351,10 +348,12 @@ def answered(
     held = opened or Opened()
     ways = held.once((path, "ways"), lambda: _ways(path, where))
     if table.counted or len(ways) < 2:  # noqa: PLR2004 - one report has no other
-        source = opened_counters if table.counted else opened_parts
-        parts = held.once((path, table.counted), lambda: source(path, where))
+        parts = held.once((path, table.counted), lambda: opened_parts(path, where, counters=table.counted))
         return {name: make(part) for name, part in parts.items()}
     suited = [way for way in ways if way.recorder.short in table.tools] or ways[:1]
+    sampled = any(
+        table.name == one.name for one in counter_model.SAMPLE_TABLES
+    )  # none where nsys was not asked for them
     failed: CannotTellError | None = None
     for way in suited:
         whole = held.once((path, way), way.opened)
@@ -366,7 +365,8 @@ def answered(
         except CannotTellError as error:
             failed = failed or error
         else:
-            if way is suited[-1] or not _unsampled(table, results):
+            has_rows = any(len(rows) for rows in results.values() if isinstance(rows, Sized))
+            if way is suited[-1] or has_rows or not sampled:
                 closed_at_end(whole)
                 if way is not ways[0]:
                     held.origins[table.name] = _origin(table.name, way, ways, held, whole)
@@ -396,12 +396,6 @@ def _try_others(path: Path, report: Report, ways: Sequence[Run], held: Opened) -
                 closed_at_end(held.once((path, way), way.opened))
         except KanalyzeError as error:
             report.go_without(way.name, error)
-
-
-def _unsampled(table: Table, results: dict[str | None, T]) -> bool:
-    """Whether this is a table of samples that a report has none of, as nsys was not asked for them."""
-    sampled = any(table.name == one.name for one in counter_model.SAMPLE_TABLES)
-    return sampled and not any(len(rows) for rows in results.values() if isinstance(rows, Sized))
 
 
 def _origin(table: str, way: Run, ways: Sequence[Run], held: Opened, whole: Report) -> str:

@@ -22,7 +22,7 @@ from .compiled import Caches
 from .hooks import AUTO, OPTIMIZER, Foreign, Part, Watched
 from .notes import Lines
 from .torch_script import write_json
-from .torch_sessions import NO_STEP, SCHEMA, Outcome, ProfilerBusyError, Session, Settings, facts, session
+from .torch_sessions import NO_STEP, SCHEMA, ProfilerBusyError, Settings, session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -126,7 +126,7 @@ def _part(text: str) -> Part:
 class Run:
     """A run of a workload."""
 
-    session: Session | None = None
+    is_recording = False
     foreign: Foreign | None = None
     stepping: Watched | None = None
     leaving_out: Watched | None = None
@@ -135,7 +135,7 @@ class Run:
 
     def __init__(self, settings: Settings) -> None:
         """Prepare a run with `settings`."""
-        self.settings, self.outcome = settings, Outcome()
+        self.settings, self.session = settings, session(settings)
         self.first_files: list[Path] = []
         self.last_files: list[Path] = []
         self.caches = Caches(settings.out, settings.suffix, fresh=settings.fresh)
@@ -189,14 +189,12 @@ class Run:
             import_module("torch")
             self._start()
         except (ImportError, ProfilerBusyError, OSError, RuntimeError, AttributeError) as error:
-            self.outcome.failures.append(f"the workload cannot be profiled: {type(error).__name__}: {error}")
-            sys.stderr.write(f"kanalyze: {self.outcome.failures[-1]} ({sys.executable})\n")
-            self.session = None
-        return self.session is not None
+            self.session.failures.append(f"the workload cannot be profiled: {type(error).__name__}: {error}")
+            sys.stderr.write(f"kanalyze: {self.session.failures[-1]} ({sys.executable})\n")
+        return self.is_recording
 
     def _start(self) -> None:
-        settings = self.settings
-        running = self.session = session(settings, self.outcome)
+        settings, running = self.settings, self.session
         if settings.recipe.cycle:
             self.stepping = hooks.watch(settings.step, lambda: None, running.step)  # it begins where the last one ends
         if settings.recipe.leaves_out is not None:
@@ -205,15 +203,16 @@ class Run:
         self.foreign = Foreign(settings.out, settings.suffix, self._give_way)
         follow(settings)
         running.start()
+        self.is_recording = True
 
     def _give_way(self) -> None:
         """Stop our profiler, since the workload starts its own."""
-        if self.session is not None and self.settings.recipe.makes in (recipes.TRACE, recipes.TENSORBOARD):
+        if self.is_recording and self.settings.recipe.makes in (recipes.TRACE, recipes.TENSORBOARD):
             self.session.stop()
             note = (
                 "the workload started a torch profiler of its own, and torch can have only one: recording ended there"
             )
-            self.outcome.notes.insert(0, f"{note}; recipe own leaves the profiler to the workload")
+            self.session.notes.insert(0, f"{note}; recipe own leaves the profiler to the workload")
 
     def _workload(self) -> Callable[[], None]:
         """Run the workload; returns a function that exits as the workload did."""
@@ -248,28 +247,28 @@ class Run:
 
     def _exit(self, code: object) -> None:
         """Exit with the workload's status, or with our own if that is 0 and profiling failed."""
-        if self.outcome.failures and code in (None, 0):
-            sys.stderr.write("".join(f"kanalyze: {failure}\n" for failure in self.outcome.failures))
+        if self.session.failures and code in (None, 0):
+            sys.stderr.write("".join(f"kanalyze: {failure}\n" for failure in self.session.failures))
             sys.exit(recipes.FAILED)
         sys.exit(code)  # type: ignore[arg-type]
 
     def _finish(self) -> None:
         """Stop recording and write the remaining files."""
-        outcome = self.outcome
+        ran = self.session
         if self.lines is not None and self.lines.write():
             self.first_files.append(self.settings.lines_file)
-        if self.session is not None:
-            self.session.stop()
+        if self.is_recording:
+            ran.stop()
         if self.foreign is not None:
-            outcome.failures += self.foreign.failures
+            ran.failures += self.foreign.failures
             if self.settings.recipe.makes == recipes.NOTHING and not self.foreign.started:
-                outcome.notes.append("the workload started no torch profiler of its own")
+                ran.notes.append("the workload started no torch profiler of its own")
         try:
             self.last_files, rows = self.caches.finish()
             self.kernels = len(rows)
         except OSError as error:
-            outcome.failures.append(f"compiled kernels: {error}")
-        self._explain_parts(outcome.notes)
+            ran.failures.append(f"compiled kernels: {error}")
+        self._explain_parts(ran.notes)
 
     def _explain_parts(self, notes: list[str]) -> None:
         """Note which steps were found, and which part was left out."""
@@ -289,12 +288,12 @@ class Run:
             )
 
     def _report(self) -> None:
-        settings, outcome = self.settings, self.outcome
+        settings, ran = self.settings, self.session
         own = self.foreign.files if self.foreign else []
-        files = (*self.first_files, *outcome.files, *own, *self.last_files)
+        files = (*self.first_files, *ran.files, *own, *self.last_files)
         document = {
             "schema": SCHEMA,
-            **(facts(settings, outcome) if sys.modules.get("torch") else {"recipe": settings.recipe.name}),
+            **(ran.facts() if sys.modules.get("torch") else {"recipe": settings.recipe.name}),
             "caches": "fresh" if settings.fresh else "user",
             "python": sys.version.split()[0],
             "executable": sys.executable,
@@ -304,14 +303,12 @@ class Run:
             "left_out": _told(self.leaving_out),
             "kernels_compiled": self.kernels,
             "files": [str(path.relative_to(settings.out)) for path in files],
-            "traces": [str(path.relative_to(settings.out)) for path in (*outcome.traces, *own)],
-            "notes": outcome.notes,
-            "failures": outcome.failures,
+            "traces": [str(path.relative_to(settings.out)) for path in (*ran.traces, *own)],
+            "notes": ran.notes,
+            "failures": ran.failures,
             "workload": self.workload,
         }
-        outcome.attempt(
-            "torch-run.json", lambda: write_json(settings.out / f"torch-run{settings.suffix}.json", document)
-        )
+        ran.attempt("torch-run.json", lambda: write_json(settings.out / f"torch-run{settings.suffix}.json", document))
 
 
 def _told(watched: Watched | None) -> dict[str, Any] | None:

@@ -172,17 +172,24 @@ class Settings:
         return "" if self.rank is None else f"-rank{self.rank}"
 
 
-@dataclass
-class Outcome:
-    """Results of a session: `files` in order of writing, the `traces` among them, and `notes`."""
+class Session:
+    """A session that only counts steps, and its results; base of the recording sessions.
 
-    activities: tuple[str, ...] = ()
-    steps: int = 0
-    cycles: int = 0
-    files: list[Path] = field(default_factory=list)
-    traces: list[Path] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
+    `start` and `stop` are called once each, the other methods in between, from any one thread. `files` are in order of
+    writing, the `traces` among them; `last` is the last profiler of torch that recorded something.
+    """
+
+    last: Any = None
+
+    def __init__(self, settings: Settings) -> None:
+        """Prepare a session by `settings`."""
+        self.settings = settings
+        self.activities: tuple[str, ...] = ()
+        self.steps = self.cycles = 0
+        self.files: list[Path] = []
+        self.traces: list[Path] = []
+        self.notes: list[str] = []
+        self.failures: list[str] = []
 
     def attempt(self, what: str, action: Callable[[], object]) -> None:
         """Run `action`; an exception is recorded in `failures` and not raised into the workload."""
@@ -191,45 +198,31 @@ class Outcome:
         except Exception as error:  # noqa: BLE001 - whatever torch or the disk does, the workload goes on
             self.failures.append(f"{what}: {type(error).__name__}: {error}".rstrip(": "))
 
-
-def facts(settings: Settings, outcome: Outcome) -> dict[str, Any]:
-    """The entry of a session in torch-run.json."""
-    torch: Any = import_module("torch")
-    return {
-        "recipe": settings.recipe.name,
-        "switches": asdict(settings.recipe.switches),
-        "cycle": asdict(settings.recipe.cycle) if settings.recipe.cycle else None,
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "activities": list(outcome.activities),
-        "steps": outcome.steps,
-        "cycles": outcome.cycles,
-        "files": [str(path.relative_to(settings.out)) for path in outcome.files],
-        "traces": [str(path.relative_to(settings.out)) for path in outcome.traces],
-        "notes": outcome.notes,
-        "failures": outcome.failures,
-    }
-
-
-class Session:
-    """A session that only counts steps; base of the recording sessions.
-
-    `start` and `stop` are called once each, the other methods in between, from any one thread.
-    """
-
-    #: The last profiler of torch that recorded something.
-    last: Any = None
-
-    def __init__(self, settings: Settings, outcome: Outcome) -> None:
-        """Prepare a session by `settings`, whose results go into `outcome`."""
-        self.settings, self.outcome = settings, outcome
+    def facts(self) -> dict[str, Any]:
+        """The entry of the session in torch-run.json."""
+        torch: Any = import_module("torch")
+        out, recipe = self.settings.out, self.settings.recipe
+        return {
+            "recipe": recipe.name,
+            "switches": asdict(recipe.switches),
+            "cycle": asdict(recipe.cycle) if recipe.cycle else None,
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "activities": list(self.activities),
+            "steps": self.steps,
+            "cycles": self.cycles,
+            "files": [str(path.relative_to(out)) for path in self.files],
+            "traces": [str(path.relative_to(out)) for path in self.traces],
+            "notes": self.notes,
+            "failures": self.failures,
+        }
 
     def start(self) -> None:
         """Start; raises :class:`ProfilerBusyError` if another profiler is active."""
 
     def step(self) -> None:
         """Count a step."""
-        self.outcome.steps += 1
+        self.steps += 1
 
     def toggle(self, *, on: bool) -> None:
         """End a part that the recipe leaves out, or begin it."""
@@ -247,9 +240,9 @@ class Session:
         """Take the requested activities that this machine supports; notes the others."""
         asked = self.settings.activities
         has_gpu = import_module("torch").cuda.is_available()
-        self.outcome.activities = (asked or ("cpu", "cuda")) if has_gpu else ("cpu",)
+        self.activities = (asked or ("cpu", "cuda")) if has_gpu else ("cpu",)
         if not has_gpu and asked != ("cpu",):
-            self.outcome.notes.append("torch finds no GPU here: only CPU activities are recorded")
+            self.notes.append("torch finds no GPU here: only CPU activities are recorded")
 
     def path(self, name: str, ending: str) -> Path:
         """The path of the output file `name` with suffix `ending`."""
@@ -277,7 +270,7 @@ class TraceSession(Session):
         self.choose_activities()
         # torch asks to choose between events per cycle and of all cycles, which the recipe does
         warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
-        kinds = {name: getattr(torch.ProfilerActivity, name.upper()) for name in self.outcome.activities}
+        kinds = {name: getattr(torch.ProfilerActivity, name.upper()) for name in self.activities}
         self._left_out = tuple(kinds[name] for name in recipe.leaves_out or () if name in kinds)
         self._profiler = torch.profile(
             activities=[*kinds.values()],
@@ -290,39 +283,38 @@ class TraceSession(Session):
 
     def step(self) -> None:
         """Step the profiler, if the recipe has steps."""
-        self.outcome.steps += 1
+        self.steps += 1
         if self.settings.recipe.cycle and self._profiler is not None:
-            self.outcome.attempt(f"step {self.outcome.steps}", self._profiler.step)
+            self.attempt(f"step {self.steps}", self._profiler.step)
 
     def toggle(self, *, on: bool) -> None:
         """Enable what the recipe leaves out again, or disable it."""
         if self._left_out and self._profiler is not None:
-            self.outcome.attempt("toggle", lambda: self._profiler.toggle_collection_dynamic(on, [*self._left_out]))
+            self.attempt("toggle", lambda: self._profiler.toggle_collection_dynamic(on, [*self._left_out]))
 
     def stop(self) -> None:
         """Stop the profiler; an incomplete cycle is written as far as recorded."""
         profiler, self._profiler = self._profiler, None
         if profiler is None:
             return
-        outcome, action = self.outcome, profiler.current_action
-        before = len(outcome.traces)
-        outcome.attempt("stop", profiler.stop)
+        action, before = profiler.current_action, len(self.traces)
+        self.attempt("stop", profiler.stop)
         if not self.settings.recipe.cycle:
             return
-        if len(outcome.traces) > before and action.name == "RECORD":
-            outcome.notes.append(f"cycle {outcome.cycles} ended with the program, before its last step")
-        if not outcome.traces and not outcome.failures:
-            few = f"no trace: too few steps ({outcome.steps}): the recipe skips the first {self.cold}"
-            outcome.notes.append(few if outcome.steps else NO_STEP)
+        if len(self.traces) > before and action.name == "RECORD":
+            self.notes.append(f"cycle {self.cycles} ended with the program, before its last step")
+        if not self.traces and not self.failures:
+            few = f"no trace: too few steps ({self.steps}): the recipe skips the first {self.cold}"
+            self.notes.append(few if self.steps else NO_STEP)
 
     def _ready(self, profiler: Any) -> None:  # noqa: ANN401
-        self.outcome.cycles += 1
+        self.cycles += 1
         self.last = profiler
         cycle = self.settings.recipe.cycle
-        name = f"torch-cycle{self.outcome.cycles}" if cycle and cycle.repeat != 1 else "torch"
-        self.outcome.attempt("trace", lambda: self._export(profiler, name))
+        name = f"torch-cycle{self.cycles}" if cycle and cycle.repeat != 1 else "torch"
+        self.attempt("trace", lambda: self._export(profiler, name))
         if self.settings.key_averages:
-            self.outcome.attempt("key averages", lambda: self._tabulate(profiler, name))
+            self.attempt("key averages", lambda: self._tabulate(profiler, name))
 
     def _export(self, profiler: Any, name: str) -> None:  # noqa: ANN401
         path = self.path(name, ".json.gz")
@@ -337,13 +329,13 @@ class TraceSession(Session):
             packed_copy(plain, path)
         finally:
             plain.unlink(missing_ok=True)
-        self.outcome.traces.append(path)
-        self.outcome.files.append(path)
+        self.traces.append(path)
+        self.files.append(path)
 
     def _tabulate(self, profiler: Any, name: str) -> None:  # noqa: ANN401
-        by = "self_cuda_time_total" if "cuda" in self.outcome.activities else "self_cpu_time_total"
+        by = "self_cuda_time_total" if "cuda" in self.activities else "self_cpu_time_total"
         table: str = profiler.key_averages().table(sort_by=by, row_limit=-1)
-        self.outcome.files.append(write_bytes(self.path(name, ".key_averages.txt"), table.encode()))
+        self.files.append(write_bytes(self.path(name, ".key_averages.txt"), table.encode()))
 
 
 class RangesSession(Session):
@@ -354,8 +346,8 @@ class RangesSession(Session):
     def start(self) -> None:
         """Start emitting NVTX ranges."""
         self.choose_activities()
-        if "cuda" not in self.outcome.activities:
-            self.outcome.notes.append("no NVTX ranges: this torch has no CUDA, or finds no GPU")
+        if "cuda" not in self.activities:
+            self.notes.append("no NVTX ranges: this torch has no CUDA, or finds no GPU")
             return
         refuse_second()
         profiler: Any = import_module("torch.autograd.profiler")
@@ -365,7 +357,7 @@ class RangesSession(Session):
     def stop(self) -> None:
         """Stop emitting NVTX ranges."""
         if self._ranges is not None:
-            self.outcome.attempt("stop", lambda: self._ranges.__exit__(None, None, None))
+            self.attempt("stop", lambda: self._ranges.__exit__(None, None, None))
 
 
 class TimesSession(Session):
@@ -385,13 +377,13 @@ class TimesSession(Session):
 
     def step(self) -> None:
         """Record a time stamp, until the recipe has enough."""
-        self.outcome.steps += 1
+        self.steps += 1
         if len(self._marks) <= self.cold + (self.settings.recipe.cycle or Cycle()).active:
             self._mark()
 
     def _mark(self) -> None:
         # A script that forks before it uses the GPU must not find a CUDA context created by us.
-        if "cuda" in self.outcome.activities and self._torch.cuda.is_initialized():
+        if "cuda" in self.activities and self._torch.cuda.is_initialized():
             event = self._torch.cuda.Event(enable_timing=True)
             event.record()
             self._marks.append(event)
@@ -401,7 +393,7 @@ class TimesSession(Session):
     def stop(self) -> None:
         """Synchronise once, and write the times."""
         whole_ns = time.perf_counter_ns() - self._began_ns
-        self.outcome.attempt("times", lambda: self._write(whole_ns))
+        self.attempt("times", lambda: self._write(whole_ns))
 
     def _write(self, whole_ns: int) -> None:
         has_events = any(not isinstance(mark, int) for mark in self._marks)
@@ -414,19 +406,19 @@ class TimesSession(Session):
             for before, after in zip(self._marks, self._marks[1:])
         ]
         if len(times_ns) <= self.cold:
-            self.outcome.notes.append(f"no step's time: {len(times_ns)} steps were seen, of which {self.cold} warm up")
+            self.notes.append(f"no step's time: {len(times_ns)} steps were seen, of which {self.cold} warm up")
         document = {
             "clock": "cuda events" if has_events else "host",
             "warmup_ns": times_ns[: self.cold],
             "times_ns": times_ns[self.cold :],
             "whole_ns": whole_ns,
         }
-        self.outcome.files.append(write_json(self.path("torch", ".times.json"), document))
+        self.files.append(write_json(self.path("torch", ".times.json"), document))
 
 
 _KINDS = {TRACE: TraceSession, TENSORBOARD: TraceSession, TIMES: TimesSession, RANGES: RangesSession}
 
 
-def session(settings: Settings, outcome: Outcome) -> Session:
+def session(settings: Settings) -> Session:
     """Creates the session for a recipe."""
-    return _KINDS.get(settings.recipe.makes, Session)(settings, outcome)
+    return _KINDS.get(settings.recipe.makes, Session)(settings)

@@ -162,8 +162,25 @@ def be(stand_ins, modes, monkeypatch):
             stand_ins.mode(name, mode)
 
 
-@pytest.mark.one_in(3)
-@pytest.mark.parametrize("title", CASES)
+#: Cases that wait for a limit, or tell little beside others.
+LATER = (
+    "hangs",
+    "slow",
+    "two runs",
+    "and metrics",
+    "ranges",
+    "older",
+    "no metrics",
+    "killed",
+    "clocks",
+    "one launch",
+    "all",
+)
+
+
+@pytest.mark.parametrize(
+    "title", [pytest.param(title, marks=[pytest.mark.slow] * any(word in title for word in LATER)) for title in CASES]
+)
 def test_what_is_done_is_kept_and_the_rest_is_told(stand_ins, script, monkeypatch, gold, title):
     modes, options = CASES[title]
     stand_ins.make("nvcc")
