@@ -63,16 +63,15 @@ def _either_way(request, monkeypatch):
 
 
 def test_a_missing_file_is_told_with_the_nearest_beside_it(tmp_path):
-    (tmp_path / "run_12.sqlite").touch()
-    remedy = f"Did you mean {tmp_path / 'run_12.sqlite'}?"
-    assert message(tmp_path / "run12.sqlite", slug="report-not-found") == (": no such file.", remedy)
-    assert message(tmp_path / "x", slug="report-not-found") == (": no such file.", "Check the path.")
-    assert message(tmp_path / "x" / "y.sqlite", slug="report-not-found") == (": no such file.", "Check the path.")
-
-
-def test_a_path_below_a_file_is_unreadable(tmp_path):
-    (tmp_path / "file").touch()
-    assert message(tmp_path / "file" / "x", slug="report-unreadable")[0] == ": cannot be read (Not a directory)."
+    near = tmp_path / "run_12.sqlite"
+    near.touch()
+    for name, remedy in (
+        ("run12.sqlite", f"Did you mean {near}?"),
+        ("x", "Check the path."),
+        ("x/y", "Check the path."),
+    ):
+        assert message(tmp_path / name, slug="report-not-found") == (": no such file.", remedy)
+    assert message(near / "x", slug="report-unreadable")[0] == ": cannot be read (Not a directory)."
 
 
 @pytest.mark.parametrize("number", [5, 13], ids=["input/output error", "permission denied"])
@@ -87,12 +86,11 @@ def test_a_file_that_the_system_does_not_give_is_refused(monkeypatch, number):
 @pytest.mark.parametrize(
     ("name", "content", "found", "remedy"),
     [
-        ("a.sqlite", b"", "an empty file", "Give a .nsys-rep file, or"),
-        ("a.nsys-rep", b"", "an empty file", "Give a .nsys-rep file, or"),
-        ("notes.txt", b"Where did the time go?\n", "a file in an unknown format", "Give a .nsys-rep file, or"),
-        ("a.sqlite", b"\0", "a file in an unknown format", "Give a .nsys-rep file, or"),
-        ("a.sqlite", b"SQLite format 3", "a file in an unknown format", "Give a .nsys-rep file, or"),
-        ("a.sqlite", bytes(range(256)) * 64, "a file in an unknown format", "Give a .nsys-rep file, or"),
+        *((f"a.{kind}", b"", "an empty file", "Give a .nsys-rep file, or") for kind in ("sqlite", "nsys-rep")),
+        *(
+            ("a.sqlite", content, "a file in an unknown format", "Give a .nsys-rep file, or")
+            for content in (b"\0", b"SQLite format 3", bytes(range(256)) * 64, b"Where did the time go?\n")
+        ),
         ("a.qdstrm", b"NVIDIA", "an unfinished Nsight Systems recording", "Finish it with `QdstrmImporter -i"),
         ("a.kz", b"a zip", "a baseline, which has figures of a run and no events", "Compare a run with it: `kanalyze"),
     ],
@@ -161,10 +159,8 @@ OLD = [
 
 def test_an_old_export_without_enumerations_and_machine_gives_the_same_times(tmp_path):
     old, new = kanalyze.read(altered(tmp_path, GRAPH_NODE, *OLD)), kanalyze.read(GRAPH_NODE)
-    assert kanalyze.kernels(old).equals(kanalyze.kernels(new))
-    assert kanalyze.copies(old).equals(kanalyze.copies(new))
-    assert kanalyze.ledger(old).equals(kanalyze.ledger(new))
-    assert kanalyze.launches(old).equals(kanalyze.launches(new))
+    for table in (kanalyze.kernels, kanalyze.copies, kanalyze.ledger, kanalyze.launches):
+        assert table(old).equals(table(new))
     assert old.devices.select("device", "name", "sm_count").rows() == [(0, None, None)]
     assert old.copy_detail["source_memory"].to_list() == new.copy_detail["source_memory"].to_list()
     assert "GPU" in page(old.meta.path).splitlines()[0]
