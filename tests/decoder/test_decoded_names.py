@@ -118,12 +118,9 @@ def test_kernels_between_gpus_are_communication_and_words_of_it_alone_are_not():
     assert [name for name in alone if decode(name).family == "communication"] == []
 
 
-def test_a_name_that_only_gets_ready_for_something_is_not_what_it_gets_ready_for():
+def test_what_only_gets_ready_is_not_what_it_gets_ready_for_and_rocms_suffix_is_no_part_of_a_name():
     names = ("attention_mask_kernel", "my_attention_setup", "init_matmul_data", "fused_moe_zero_kernel", "rope_init")
     assert {decode(name).family for name in names} == {"other"}
-
-
-def test_rocms_suffix_of_descriptors_is_no_part_of_a_name():
     assert decode("attn_fwd.kd") == decode("attn_fwd") == decode("attn_fwd [clone .kd]")
 
 

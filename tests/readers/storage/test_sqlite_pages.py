@@ -132,11 +132,8 @@ def test_odd_names_are_found(tmp_path):
 @pytest.mark.parametrize(
     "columns",
     [
-        "a INTEGER PRIMARY KEY, b",
-        "b, a INTEGER, PRIMARY KEY (a DESC)",
-        "a INTEGER PRIMARY KEY DESC, b",
-        "a INTEGER UNIQUE, b, PRIMARY KEY (a, b)",
-        "a INTEGER UNIQUE PRIMARY KEY, b INTEGER UNIQUE",
+        *("a INTEGER PRIMARY KEY, b", "b, a INTEGER, PRIMARY KEY (a DESC)", "a INTEGER PRIMARY KEY DESC, b"),
+        *("a INTEGER UNIQUE, b, PRIMARY KEY (a, b)", "a INTEGER UNIQUE PRIMARY KEY, b INTEGER UNIQUE"),
     ],
 )
 def test_keys_that_are_the_rowid_and_keys_that_are_not(tmp_path, columns):
@@ -213,14 +210,13 @@ TOO_MANY = ", ".join(f"c{index}" for index in range(127))
     [
         ("write-ahead log", ["CREATE TABLE t (a)", "PRAGMA journal_mode=wal"]),
         ("WITHOUT ROWID", ["CREATE TABLE t (a PRIMARY KEY) WITHOUT ROWID", "INSERT INTO t VALUES (1)"]),
-        ("longer than a page", ["CREATE TABLE t (a, b)", "INSERT INTO t VALUES (1, zeroblob(9999))"]),
-        ("longer than a page", ["CREATE TABLE t (a, b)", "INSERT INTO t VALUES (1, zeroblob(480))"]),
-        ("no table t", ["CREATE TABLE u (a)"]),
+        *(
+            ("longer than a page", ["CREATE TABLE t (a, b)", f"INSERT INTO t VALUES (1, zeroblob({size}))"])
+            for size in (9999, 480)
+        ),
         ("no table t", ["CREATE TABLE u (a)", "CREATE VIEW t AS SELECT a FROM u"]),
-        ("no table t", ["CREATE TABLE t (b, a AS (b + 1))"]),
-        ("no table t", [f"CREATE TABLE t (a, {TOO_MANY})"]),
-        ("no column a", ["CREATE TABLE t (b)"]),
-        ("no column a", ["CREATE TABLE t (a DOUBLE)"]),
+        *(("no table t", [f"CREATE TABLE {of}"]) for of in ("u (a)", "t (b, a AS (b + 1))", f"t (a, {TOO_MANY})")),
+        *(("no column a", [f"CREATE TABLE t ({column})"]) for column in ("b", "a DOUBLE")),
         ("column a holds more", ["CREATE TABLE t (a INTEGER)", "INSERT INTO t VALUES (1), (2.5)"]),
         ("column a holds more", ["CREATE TABLE t (a INTEGER)", "INSERT INTO t VALUES ('x')"]),
         ("column a holds more", ["CREATE TABLE t (a)", "INSERT INTO t VALUES (1), (zeroblob(100))"]),
@@ -264,8 +260,7 @@ def small(tmp_path):
         ("root", 0, [7], "not a page of type 13"),
         ("root", 8, [0, 0, 0, 0], "page 0: a table's page that is not in the file"),
         ("root", 8, [255, 255, 255, 255], "page 4294967295: a table's page that is not in the file"),
-        ("root", 8, [0, 0, 0, "root"], "twice"),
-        ("root", 8, [0, 0, 0, "first"], "twice"),
+        *(("root", 8, [0, 0, 0, page], "twice") for page in ("root", "first")),
         ("root", 8, [0, 0, 0, "free"], "not a page of type 13"),
         ("root", 3, [0, 0], "an empty page"),
         ("root", 12, [1, 255], "outside of the page"),
@@ -278,17 +273,17 @@ def small(tmp_path):
         ("last", 7, [1], "do not fill the page|overlap"),
         ("last", 8, [0, 0], "outside of the cell area"),
         ("last", 8, [1, 255], "outside of the page"),
-        ("root", 12, ["two", "one"], "rowids do not increase"),
         ("first", 0, [13, 0, 0, 0, 0, 2, 0, 0], "an empty page"),
-        ("last", 8, ["two", "one"], "rowids do not increase"),
-        ("last", 8, ["one", "one"], "rowids do not increase"),
+        *(
+            (where, at, [cell, "one"], "rowids do not increase")
+            for where, at, cell in (("root", 12, "two"), ("last", 8, "two"), ("last", 8, "one"))
+        ),
         ("cell", 0, [19], "do not fill the page|overlap|outside of the page"),
         ("cell", 0, [255] * 9, "negative"),
         ("cell", 1, [255] * 9, "outside of the page|overlap"),
         ("cell", 3, [0], "longer than its record"),
         ("cell", 3, [6], "columns do not fill it|does not end"),
-        ("cell", 4, [10], "serial type that does not exist"),
-        ("cell", 5, [11], "serial type that does not exist"),
+        *(("cell", at, [kind], "serial type that does not exist") for at, kind in ((4, 10), (5, 11))),
         ("cell", 5, [1], "columns do not fill it"),
         ("cell", 4, [255] * 4, "does not end"),
     ],
