@@ -65,6 +65,7 @@ if TYPE_CHECKING:  # the public names, for type checkers and for the list of tab
     from kanalyze.analyses.page.overview_page import Summary as Summary
     from kanalyze.analyses.page.overview_page import overview as overview
     from kanalyze.analyses.page.time_page import summarize as summarize
+    from kanalyze.analyses.ranges.captured import captured as captured
     from kanalyze.analyses.ranges.instances import steps as steps
     from kanalyze.analyses.ranges.ranges import range_gpu as range_gpu
     from kanalyze.analyses.ranges.ranges import range_kernels as range_kernels

@@ -300,13 +300,20 @@ GRAPH_DETAIL = Table(
 
 GRAPH_NODES = Table(
     "graph_nodes",
-    "One node of an executable CUDA graph, where graphs were traced node by node.",
+    "One node of a CUDA graph, each time that it was made, where graphs were traced node by node.",
     (
         Column("process_id", pl.Int64, "Process; null where the tool does not say.", nullable=True),
-        Column("graph_exec_id", pl.Int64, "The executable graph, as in `kernel_config`."),
-        Column("graph_node_id", pl.Int64, "The node, as in `kernel_config`."),
-        Column("graph_id", pl.Int64, "The graph that it was instantiated from.", nullable=True),
+        Column("graph_exec_id", pl.Int64, "The graph, by the number that executable ones have in `kernel_config`."),
+        Column("graph_node_id", pl.Int64, "The node, as in `kernel_config`: the graph's number × 2³² and its own."),
+        Column("graph_id", pl.Int64, "The graph that it was made from; null for a captured one.", nullable=True),
         Column("original_node_id", pl.Int64, "The node of that graph.", nullable=True),
+        *columns("""
+            made_ns int?: When it was made, in the trace's own origin: of several rows of one node the last one before a
+                launch counts.
+            captured_ns int?: When the node that it goes back to was captured, or added by a call; null where the
+                recording began later.
+            captured_thread_id int?: The thread that did so.
+        """),
     ),
     purpose="nodes of CUDA graphs, and what made them",
     tools=recorders("graphs"),

@@ -387,6 +387,23 @@ def of_module(name: str) -> tuple[str, str] | None:
     return None if found is None else (found[1], found[2])
 
 
+#: Ranges of XLA about one operation: ``TSL:Thunk:#name=jit(step)/dot_general,hlo_op=gemm_fusion.3,…#``; and names of
+#: operators of PyTorch.
+_OF_THUNK: Final = re.compile(r"TSL:Thunk:#(?:name=([^,#]*),)?hlo_op=([^,#]+)[^#]*#")
+_OPERATOR: Final = re.compile(r"(?:.*[: ])?(\w+::\w+|\w+Backward\d*)")
+_SIZES: Final = re.compile(r"sizes = (\[[\d\[\], -]*\])")
+
+
+def operator_of(name: str) -> tuple[str, str | None] | None:
+    """The operator that a range is of, by emit_nvtx or XLA, and the shapes of its inputs; None of any other range."""
+    if thunk := _OF_THUNK.fullmatch(name):
+        return (f"{thunk[1]} {thunk[2]}" if thunk[1] else thunk[2]), None
+    alone = re.sub(_IDS, "", name)
+    operator = None if alone == name else _OPERATOR.fullmatch(alone)
+    sizes = _SIZES.search(name)
+    return operator and (operator[1], sizes and sizes[1])
+
+
 def plain(name: str) -> str:
     """A range's display name: without the colon of the default domain, of XLA's ranges what it is and the module."""
     return " ".join(of_module(name) or [name.removeprefix(_DOMAIN)])

@@ -154,10 +154,11 @@ BY_KERNEL = {
 OF_RANGES = {
     "nvtx_sum": (ranges, {"Time (%)": "percent", "Instances": "count", **STYLED, **TIMES},
                  ["-Total Time (ns)", "Range", "Style"]),
-    "nvtx_gpu_proj_sum": (range_gpu, {**STYLED, **PROJECTED}, ["-Total Proj Time (ns)", "Range", "Style"]),
+    "nvtx_gpu_proj_sum": (lambda report: range_gpu(report).filter(pl.col("count") > 0), {**STYLED, **PROJECTED},
+                          ["-Total Proj Time (ns)", "Range", "Style"]),
     "nvtx_gpu_proj_trace": (lambda report: range_gpu(report, trace=True), TRACED,
                             ["Projected Start (ns)", "-Projected Duration (ns)", "RangeId"]),
-    "nvtx_kern_sum": (range_kernels, BY_KERNEL,
+    "nvtx_kern_sum": (lambda report: range_kernels(report).filter(via="launch"), BY_KERNEL,
                       ["NVTX Range", "PID", "TID", "-Total Time (ns)", "Style", "Kernel Name"]),
 }  # fmt: skip
 

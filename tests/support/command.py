@@ -33,7 +33,7 @@ _HOLDING = {
     REPORTS / "communicators.sqlite": ("communicator_calls",),
     REPORTS / "nvtx.sqlite": ("ranges", "range_gpu", "range_kernels", "range_detail"),
     REPORTS / "libraries.sqlite": ("libraries",),
-    REPORTS / "graph_node.sqlite": ("graphs", "graph_nodes"),
+    REPORTS / "graph_node.sqlite": ("graphs", "graph_nodes", "captured"),
     REPORTS / "graph_graph.sqlite": ("graph_detail",),
     REPORTS / "two_gpus.sqlite": ("sync_detail", "event_records"),
     REPORTS / "sampled_host.sqlite": ("cpu_samples", "stack_frames", "scheduling"),

@@ -26,7 +26,7 @@ _TYPES = {"list of objects": "array", "list of strings": "array"}
 _ITEMS = {"list of objects": {"type": "object"}, "list of strings": {"type": "string"}}
 
 #: Tables of the first page; the row of `spread` there has no device.
-_FIRST = ("ledger", "code", "hot_kernels", "ops", "phases", "culprits", "critical_path")
+_FIRST = ("ledger", "code", "hot_kernels", "ops", "captured", "phases", "culprits", "critical_path")
 
 _SAYS_NOTHING = (
     "An empty list: looked for, and there is nothing. Where it cannot be told, `cannot_tell` has the reason."

@@ -9,6 +9,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of
 from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.host._captures import capture_rows, captures
 from kanalyze.analyses.host._range_lines import on_line, program_functions
 from kanalyze.analyses.idle._attribution import bucket_of, by_thread, idle_pieces
 from kanalyze.analyses.shared.analysis import analysis, once_per_process, once_per_report, require, source_lines
@@ -39,6 +40,8 @@ TABLE: Final = Table(
         launch_ns int: Idle time for launches that it made.
         wait_ns int: Idle time in which it waited for the device, or work that it submitted did.
         work_ns int: What the device did of what it launched.
+        captured_ns int: What the device did of CUDA graphs that the line captured; it is part of the work_ns of the
+            lines that launched them, and not of the sum.
         share float: The sum of these as a part of the device's window.
         text category?: What stands in that line.
     """),
@@ -67,7 +70,14 @@ def code(report: Report) -> pl.DataFrame:
     lengths = windows(report).select("device", window=pl.col("end") - pl.col("start"))
     sums = [pl.col("ns").filter(pl.col("part") == part).sum().alias(f"{part}_ns") for part in PARTS]
     by_place = placed_pieces(report).group_by("device", "place").agg(*sums, ns=pl.col("ns").sum())
-    known = by_place.sort("device", "ns", "place", descending=[False, True, False]).join(lengths, on="device")
+    inside = captured_places(report)
+    if inside.height:
+        by_place = by_place.join(inside, on=["device", "place"], how="full", coalesce=True, nulls_equal=True)
+    else:
+        by_place = by_place.with_columns(captured_ns=0)
+    by_place = by_place.with_columns(pl.exclude("device", "place").fill_null(0))
+    order = by_place.sort("device", "ns", "captured_ns", "place", descending=[False, True, True, False])
+    known = order.join(lengths, on="device")
     return TABLE.select(placed_with_text(report, known).with_columns(share=pl.col("ns") / pl.col("window")))
 
 
@@ -91,6 +101,15 @@ def placed_pieces(report: Report) -> pl.DataFrame:
         parts = _of_idle(report, pieces).with_columns(pl.lit(device, dtype=pl.Int64).alias("device"))
         found.append(parts.select(found[0].columns))
     return pl.concat(found)
+
+
+def captured_places(report: Report) -> pl.DataFrame:
+    """The time of CUDA graphs' operations by the place that captured them: device, place and captured_ns."""
+    work = exclusive_operations(report)
+    row = gathered(capture_rows(report), work.get_column("row"))
+    places = place_at(report, captures(report).select(*THREAD, at="since"))
+    inside = work.select("device", "exclusive_ns", gathered(places, row).alias("place")).drop_nulls("place")
+    return inside.group_by("device", "place").agg(captured_ns=pl.col("exclusive_ns").sum())
 
 
 def _of_idle(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:

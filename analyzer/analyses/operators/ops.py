@@ -29,6 +29,7 @@ from kanalyze.analyses.operators._work import (
     MEMORY,
     OPERATOR_KINDS,
     allocations,
+    captured_work,
     device_annotations,
     host_work,
     launched_work,
@@ -36,7 +37,7 @@ from kanalyze.analyses.operators._work import (
 )
 from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.analyses.shared.statistics import duration_statistics
-from kanalyze.columns import beside, gathered
+from kanalyze.columns import beside, gathered, rows_at
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
@@ -45,7 +46,8 @@ from kanalyze.tools import recorders
 
 #: The columns that tables of operators sum.
 _TIMES: Final = ("self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns")
-_SUMMED: Final = ("count", *_TIMES, *MEMORY, "exclusive_device_ns", "operations")
+_CAPTURED: Final = ("captured_device_ns", "captured_operations")
+_SUMMED: Final = ("count", *_TIMES, *MEMORY, "exclusive_device_ns", "operations", *_CAPTURED)
 
 
 def _by_operator(report: Report, further: pl.DataFrame | None = None) -> pl.DataFrame:
@@ -54,21 +56,26 @@ def _by_operator(report: Report, further: pl.DataFrame | None = None) -> pl.Data
     Operations launched by no operator have a null name.
     """
     tree, one = host_tree(report), pl.lit(1, dtype=pl.Int64)
-    work, ran = operator_work(report).filter(pl.col("kind").is_in(OPERATOR_KINDS)), launched_work(report)
+    work = operator_work(report).filter(pl.col("kind").is_in(OPERATOR_KINDS))
     host = work.with_columns(one.alias("count"), self_cpu_ns="self_ns", cpu_ns="dur_ns")
-    at, by = tree.row_of(work.get_column("event_id")), ran.get_column("operator")
-    device = ran.select(exclusive_device_ns="exclusive_ns", operations=one).with_columns(
-        gathered(tree.rows.get_column(name), by) for name in ("name", "kind")
-    )
-    keys = ["name", "kind"]
-    for column in [] if further is None else further.get_columns():
-        host, device = (side.with_columns(gathered(column, rows)) for side, rows in ((host, at), (device, by)))
-        keys.append(column.name)
-    parts = [
-        part.group_by(keys).agg(pl.col(name).sum() for name in _SUMMED if name in part.columns)
-        for part in (host, device)
+    ran, replayed = launched_work(report), captured_work(report).drop_nulls("operator")
+    sides = [
+        (host, tree.row_of(work.get_column("event_id"))),
+        (ran.select(exclusive_device_ns="exclusive_ns", operations=one), ran.get_column("operator")),
+        (
+            replayed.select(captured_device_ns="exclusive_ns", captured_operations=one),
+            replayed.get_column("operator"),
+        ),
     ]
-    sums = pl.concat(parts, how="diagonal").group_by(keys).agg(pl.col(_SUMMED).sum())
+    names = tree.rows.select("name", "kind").hstack([] if further is None else further.get_columns())
+    parts = [
+        # asynchronous events have names of their own, and no row
+        part.with_columns(rows_at(names.drop(part.columns, strict=False), rows.cast(pl.UInt32)))
+        .group_by(names.columns)
+        .agg(pl.col(name).sum() for name in _SUMMED if name in part.columns)
+        for part, rows in sides
+    ]
+    sums = pl.concat(parts, how="diagonal").group_by(names.columns).agg(pl.col(_SUMMED).sum())
     return sums.with_columns(pl.col("kind").cast(pl.String))
 
 
@@ -256,6 +263,9 @@ _MORE: Final = columns("""
     avg_cpu_ns float?: Mean of cpu_ns; null for no call.
     avg_device_ns float?: Mean of device_ns; null for no call.
     operations int: Device operations that it launched itself.
+    captured_device_ns int: Device time of the operations that it captured into CUDA graphs, each instant counted once;
+        it belongs to what launched the graphs: add it to no other column.
+    captured_operations int: How many operations these are.
 """)
 _MEMORY: Final = columns("""
     self_cpu_bytes int?: Host memory taken less given back while it ran, less that of what it called.
@@ -423,6 +433,8 @@ OP_KERNELS: Final = Table(
                 the call (that of a CUDA graph's kernels launched the graph); an annotation where there was no operator;
                 null: neither.
             path text?: The operators around that one, outermost first, and itself, such as aten::square → aten::pow.
+            captured_name text?: Of a CUDA graph's operation the operator around the call that captured it.
+            captured_path text?: The operators around that one, and itself.
             kernel text?: The kernel, copy or memset.
         """),
         Column("kind", pl.Enum(DEVICE_KINDS), "What it is: " + ", ".join(DEVICE_KINDS) + "."),
@@ -441,7 +453,7 @@ OP_KERNELS: Final = Table(
     tools=recorders("op"),
 )
 
-_OF_KERNELS: Final = ("name", "path", "kernel", "kind", "forward", "forward_path")
+_OF_KERNELS: Final = ("name", "path", "captured_name", "captured_path", "kernel", "kind", "forward", "forward_path")
 
 
 @analysis
@@ -461,22 +473,21 @@ def op_kernels(report: Report) -> pl.DataFrame:
     rows, ran = host_tree(report).rows, launched_work(report)
     numbers, texts = operator_paths(rows)
     operator = ran.get_column("operator")
+    made_by = captured_work(report).select("row", "operator")
+    captured = ran.select("row").join(made_by, on="row", how="left", maintain_order="left").get_column("operator")
     cause = gathered(inherited(rows, forward_rows(report)), operator)
-    made = ran.select(
-        "kind",
-        "dur_ns",
-        "exclusive_ns",
-        gathered(rows.get_column("name"), operator).alias("name"),
-        gathered(numbers, operator).alias("number"),
-        gathered(rows.get_column("name"), cause).alias("forward"),
-        gathered(numbers, cause).alias("forward_number"),
-        kernel="name",
-    )
-    sums = made.group_by("name", "number", "kernel", "kind", "forward", "forward_number").agg(
-        *duration_statistics(), pl.col("exclusive_ns").sum()
-    )
-    for number, text in (("number", "path"), ("forward_number", "forward_path")):
-        sums = sums.join(texts.rename({"path": number, "text": text}), on=number, how="left")
+    made = ran.select("kind", "dur_ns", "exclusive_ns", kernel="name")
+    sides = {"": operator, "captured_": captured, "forward_": cause}
+    for side, at in sides.items():
+        made = made.with_columns(
+            gathered(rows.get_column("name"), at).alias(f"{side}name"), gathered(numbers, at).alias(f"{side}number")
+        )
+    keys = [f"{side}{key}" for side in sides for key in ("name", "number")]
+    sums = made.group_by("kernel", "kind", *keys).agg(*duration_statistics(), pl.col("exclusive_ns").sum())
+    for side in sides:
+        text = texts.rename({"path": f"{side}number", "text": f"{side}path"})
+        sums = sums.join(text, on=f"{side}number", how="left")
+    sums = sums.rename({"forward_name": "forward"})
     whole = pl.col("exclusive_ns").sum()
     share = pl.when(whole > 0).then(pl.col("exclusive_ns") / whole).otherwise(0.0)
     order = [True, True, *(False for _ in _OF_KERNELS)]

@@ -21,6 +21,7 @@ from kanalyze.analyses.findings.findings import ordered, ranked_with_samples
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules.compiling import ONE_TIME
 from kanalyze.analyses.host._call_kinds import interface
+from kanalyze.analyses.host._captures import has_captures
 from kanalyze.analyses.idle import culprits
 from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.code import code, has_lines
@@ -42,6 +43,7 @@ from kanalyze.analyses.iterations.phases import TABLE as PHASES
 from kanalyze.analyses.launches._launch_costs import steady_parts
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.operators._host_names import told_briefly
+from kanalyze.analyses.ranges.captured import captured
 from kanalyze.analyses.replay._unprofiled import Bare, bare_of, bare_sentence, corrected, corrected_sentence
 from kanalyze.analyses.shared.analysis import side_by_side
 from kanalyze.analyses.shared.statistics import MEANINGS
@@ -105,7 +107,8 @@ class Summary:
         scope: The part of the report that was asked for.
         answer: One to four sentences that answer.
         tables: The tables of the page by name, where known. An overview has ledger, spread, culprits, code,
-            hot_kernels, parts (of an iteration), inner (of these), critical_path, ops, phases and health.
+            hot_kernels, parts (of an iteration), inner (of these), critical_path, ops, captured, phases and
+            health.
         findings: The findings, what gains most first; of an overview on its part, without one-time costs.
         cannot_tell: Reason by table, for missing tables that every CUDA trace gives.
         not_recorded: Reason by table, for missing tables of optional traces.
@@ -322,6 +325,8 @@ def _makers(recorded: Report, of_device: Report, steady: SteadyPart | None) -> d
         from kanalyze.analyses.operators.ops import ops  # noqa: PLC0415 - reports of nsys have none
 
         makers["ops"] = lambda _: ops(of_device)
+    if has_captures(of_device):
+        makers["captured"] = lambda _: captured(of_device, by="place")
     if has_lines(of_device):
         makers["code"] = lambda _: code(of_device)
     return makers

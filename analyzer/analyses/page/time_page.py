@@ -60,7 +60,7 @@ from kanalyze.units import percent, plural, time
 #: The tables that every CUDA trace gives, and those of optional traces, in the page's order; what it asks of them.
 _ALWAYS: Final = ("ledger", "exposure", "hot_kernels", "copies", "launch_summary", "api", "health")
 _OPTIONAL: Final = (
-    *("culprits", "utilisation", "steps", "ranges", "range_gpu", "occupancy", "ops", "graphs"),
+    *("culprits", "utilisation", "steps", "ranges", "range_gpu", "occupancy", "ops", "graphs", "captured"),
     *("migration_totals", "memory", "concurrency"),
 )
 _ASKED: Final[dict[str, dict[str, Any]]] = {
@@ -68,6 +68,7 @@ _ASKED: Final[dict[str, dict[str, Any]]] = {
     "ranges": {"by": BY_NAME},
     "range_gpu": {"by": BY_NAME, "graphs": True},
     "occupancy": {"by": "kernel"},
+    "captured": {"by": "place"},
 }
 
 #: The declarations of all these tables.

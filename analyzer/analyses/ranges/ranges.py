@@ -11,6 +11,8 @@ from kanalyze.analyses.device._operations import device_operations, exclusive_op
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.ranges._projection import (
     ThreadRanges,
+    captured_in,
+    captured_work,
     launched,
     process_work,
     projection,
@@ -20,6 +22,7 @@ from kanalyze.analyses.ranges._projection import (
 from kanalyze.analyses.shared.analysis import analysis, check_grouping, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, known_sum, share_of_total, spread
 from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import rows_at
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
@@ -49,32 +52,39 @@ _WHOLE_GRAPHS: Final = Column(
 
 RANGE_GPU: Final = Table(
     "range_gpu",
-    "One NVTX range by name and style: what its instances that launched GPU operations look like on the GPU.",
+    "One NVTX range by name and style: what its instances that launched GPU operations, or captured them into CUDA "
+    "graphs, look like on the GPU.",
     (
         *_NAMED,
         *columns("""
             count int: Instances that launched any operation.
             total_ns int: Sum of their durations on the host.
             projected_ns int: Sum of their projections: from the first operation's start to the last end.
-            avg_ns float: Mean projection.
-            median_ns float: Median projection.
-            min_ns int: Shortest projection.
-            max_ns int: Longest projection.
-            stddev_ns float: Sample standard deviation of the projections; 0 for a single one.
+            avg_ns float?: Mean projection; this and the next ones are null where no instance launched any operation.
+            median_ns float?: Median projection.
+            min_ns int?: Shortest projection.
+            max_ns int?: Longest projection.
+            stddev_ns float?: Sample standard deviation of the projections; 0 for a single one.
             gpu_ops int: Calls that launched operations, which nsys counts as GPU operations.
-            avg_gpu_ops float: Mean of that per instance.
-            avg_level float: Mean number of ranges around an instance on its thread.
-            avg_children float: Mean number of ranges directly inside that launched operations, too.
+            avg_gpu_ops float?: Mean of that per instance.
+            avg_level float?: Mean number of ranges around an instance on its thread.
+            avg_children float?: Mean number of ranges directly inside that launched operations, too.
             busy_ns int: Time in which at least one operation of the instance ran (on any GPU), summed over instances;
                 the rest of projected_ns the GPU did other things, or waited.
             operations int: Operations: each kernel of a CUDA graph counts, too.
         """),
         _WHOLE_GRAPHS,
         *OF_PROCESS,
+        *columns("""
+            captured_busy_ns int: Time in which at least one operation ran that a call in the range captured into a CUDA
+                graph, whatever launched the graph; summed over instances. It belongs to the launches of the graph: add
+                it to no other column.
+            captured_operations int: How many operations these are.
+        """),
     ),
     purpose="NVTX ranges by the GPU time of their work",
     telling=("range", "count", "projected_ns", "busy_ns", "operations"),
-    equals="nsys stats nvtx_gpu_proj_sum; with --trace nvtx_gpu_proj_trace",
+    equals="nsys stats nvtx_gpu_proj_sum, where count is above 0; with --trace nvtx_gpu_proj_trace",
     groupings=(BY_NAME,),
     options=("trace", "graphs"),
 )
@@ -135,15 +145,18 @@ def range_gpu(
     require(report, RANGE_GPU, *kinds)
     launching = _launching(report, kinds)
     if not trace:
-        named = launching if by is None else by_name(report, launching)
+        capturing = _capturing(report, kinds)
+        named = pl.concat([launching, capturing], how="diagonal")
+        named = named if by is None else by_name(report, named)
         sums = named.group_by("range", pl.col("style").cast(pl.String)).agg(
             *spread("projected_ns", "", "_ns"),
             pl.col("gpu_ops", "level", "children").mean().name.prefix("avg_"),
-            pl.col("projected_ns", "gpu_ops", "busy_ns", "operations", "whole_graphs", *_OF_PROCESS).sum(),
-            count=pl.len(),
+            pl.col("projected_ns", "gpu_ops", "busy_ns", "operations", "whole_graphs", *_OF_PROCESS, *_CAPTURED).sum(),
+            count=pl.col("projected_ns").count(),
             total_ns=pl.col("dur_ns").sum(),
         )
-        return RANGE_GPU.select(sums.sort("projected_ns", "range", "style", descending=[True, False, False]))
+        order = ["projected_ns", "captured_busy_ns", "range", "style"]
+        return RANGE_GPU.select(sums.sort(order, descending=[True, True, False, False]))
     parent = named_ranges(report).get_column("event_id").gather(launching.get_column("parent")).alias("parent_id")
     launching = launching.with_columns(parent, start_ns="start").join(_stacks(report), on="row", how="left")
     order = ["projected_start_ns", "projected_ns", "event_id"]
@@ -182,6 +195,14 @@ def _launching(report: Report, kinds: tuple[str, ...]) -> pl.DataFrame:
 
 
 _OF_PROCESS: Final = tuple(column.name for column in OF_PROCESS)
+_CAPTURED: Final = ("captured_busy_ns", "captured_operations")
+
+
+def _capturing(report: Report, kinds: tuple[str, ...]) -> pl.DataFrame:
+    """The ranges that captured operations of `kinds` in scope into CUDA graphs: row, range, style and sums."""
+    work = exclusive_operations(report).filter(pl.col("kind").is_in(kinds))
+    found = captured_in(report, work.select("row", "process_id", "start", "end"))
+    return found.hstack(rows_at(named_ranges(report).select("range", "style"), found.get_column("row")))
 
 
 def _stacks(report: Report) -> pl.DataFrame:
@@ -200,12 +221,15 @@ def _stacks(report: Report) -> pl.DataFrame:
 
 RANGE_KERNELS: Final = Table(
     "range_kernels",
-    "One kernel in one NVTX range, by range name, style and thread; a kernel counts in every range around its launch.",
+    "One kernel in one NVTX range, by range name, style and thread; a kernel counts in every range around its launch, "
+    "and, as a row of its own, in every range around the call that captured it into a CUDA graph.",
     columns("""
         range text?: Domain, colon and name, as nsys 2025 prints it; null for kernels that no range launched.
         style text?: PushPop (nests on its thread) or StartEnd.
+        via text: `launch`, or `capture`: the range was open when the kernel was captured; its time is that of the rows
+            of the launch once more.
         process_id int?: Process that launched it; null where no launch is known.
-        thread_id int?: Thread that launched it; null where no launch is known.
+        thread_id int?: Thread that launched it, or captured it; null where that is not known.
         kernel text?: Demangled name of the kernel.
         range_count int: Instances of the range that launched it.
         count int: How often it ran.
@@ -219,7 +243,7 @@ RANGE_KERNELS: Final = Table(
     """),
     purpose="the kernels of each NVTX range",
     telling=("range", "count", "total_ns", "avg_ns"),
-    equals="nsys stats nvtx_kern_sum",
+    equals="nsys stats nvtx_kern_sum, where via is launch",
 )
 
 #: Batch size in pairs of kernel and range; about 500 MB.
@@ -245,12 +269,13 @@ def range_kernels(report: Report) -> pl.DataFrame:
     work = work.select("row", "process_id", "dur_ns", start="began", kernel="name")
     names = named_ranges(report).select(pl.col("range").cast(pl.Categorical), "style")
     sums = [RANGE_KERNELS.empty()]
-    for thread, kernels in launched(report, work).items():
-        of_thread = [pl.lit(key, pl.Int64).alias(name) for key, name in zip(thread, THREAD, strict=True)]
-        ranges = thread_ranges(report).get(thread, ThreadRanges.none())
-        parts = _parts(kernels, ranges.deepest)
-        sums += [RANGE_KERNELS.select(_sums(names, _in_ranges(ranges, part)).with_columns(of_thread)) for part in parts]
-    by = ["range", "process_id", "thread_id", "total_ns", "style", "kernel"]
+    for via, threads in (("launch", launched(report, work)), ("capture", captured_work(report, work))):
+        for thread, kernels in threads.items():
+            of_thread = [pl.lit(key, pl.Int64).alias(name) for key, name in zip(thread, THREAD, strict=True)]
+            ranges = thread_ranges(report).get(thread, ThreadRanges.none())
+            found = (_sums(names, _in_ranges(ranges, part)) for part in _parts(kernels, ranges.deepest))
+            sums += [RANGE_KERNELS.select(rows.with_columns(*of_thread, via=pl.lit(via))) for rows in found]
+    by = ["range", "process_id", "thread_id", "total_ns", "style", "kernel", "via"]
     return pl.concat(sums).sort(by, descending=[name == "total_ns" for name in by])
 
 

@@ -20,6 +20,7 @@ from kanalyze.counter_model import CPU_SAMPLES, SYMBOLS
 from kanalyze.errors import UnknownFormatError
 from kanalyze.files import Payload
 from kanalyze.readers.nsys import tables as nsys
+from kanalyze.readers.nsys.graph_nodes import graph_nodes
 from kanalyze.readers.nsys.samples import Samples, gpu_metrics, network_metrics
 from kanalyze.readers.nsys.tables import DETAILS, Labels, Machine, Seen, notes, streams
 from kanalyze.readers.storage.table_files import FORMS, SqliteFile, TableFolder, tables_in
@@ -329,21 +330,13 @@ class NsysTables:
         return self._as_declared(model.EVENT_RECORDS, source, made)
 
     def _graph_nodes(self) -> pl.DataFrame:
-        """Nodes of executable graphs, joined with the nodes that they were instantiated from."""
+        """Nodes of graphs, those of executable ones joined with the nodes that they were instantiated from."""
         source = next((table for table in nsys.GRAPH_NODES if "graphNodeId" in self._database.columns(table)), None)
         if source is None:
             return model.GRAPH_NODES.empty()
-        raw = self._database.integers(source, ("globalTid", "graphNodeId", "originalGraphNodeId"), lambda part: part)
-        nodes = raw.drop_nulls().select(
-            process_id=nsys.process_of("globalTid"),
-            graph_exec_id=nsys.graph_of_node("graphNodeId"),
-            graph_node_id="graphNodeId",
-            graph_id=nsys.graph_of_node("originalGraphNodeId"),
-            original_node_id="originalGraphNodeId",
-        )
-        return self._as_declared(
-            model.GRAPH_NODES, source, nodes.drop_nulls("graph_exec_id").unique(maintain_order=True)
-        )
+        raw = self._database.integers(source, nsys.OF_GRAPH_NODES, lambda part: part).drop_nulls("graphNodeId")
+        found = graph_nodes(raw.drop_nulls("start").sort("start", maintain_order=True))
+        return self._as_declared(model.GRAPH_NODES, source, found)
 
     def _symbols(self) -> pl.DataFrame:
         """Kernel functions by symbol name."""

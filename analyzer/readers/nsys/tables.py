@@ -108,6 +108,7 @@ EVENT_RECORDS: Final = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 EVENT_RECORD_COLUMNS: Final = (*_PLACED, "eventId", "eventSyncId")
 #: Tables that name graph nodes; exports before 2024 use the table of graphs.
 GRAPH_NODES: Final = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
+OF_GRAPH_NODES: Final = ("start", "globalTid", "graphNodeId", "originalGraphNodeId")
 
 #: Kinds recorded together: the nsys setting, and the kinds that it enables.
 TRACES: Final = {
@@ -205,6 +206,11 @@ def graph_of_node(column: str) -> pl.Expr:
     """The graph id in a graph node id; null if there is none."""
     found = pl.col(column) // _NODES_OF_A_GRAPH
     return pl.when(found != 0).then(found)
+
+
+def first_node(graph: pl.Expr) -> pl.Expr:
+    """The first graph node id of a graph."""
+    return graph * _NODES_OF_A_GRAPH
 
 
 #: Graph id of a kernel, copy or memset.

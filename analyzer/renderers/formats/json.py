@@ -37,6 +37,7 @@ _OVERVIEW: Final = {
     "hot_kernels": 6,
     "parts": 6,
     "ops": 6,
+    "captured": 6,
     "phases": 12,
     "culprits": 8,
 }

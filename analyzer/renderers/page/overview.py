@@ -41,6 +41,7 @@ _LEAST_SHARE: Final = 0.005
 
 #: The parts of a line's time by their headings.
 _OF_LINE: Final = {"host": "host_ns", "GPU work": "work_ns", "launch": "launch_ns", "wait": "wait_ns"}
+_IN_GRAPHS: Final = {"in graphs": "captured_ns"}
 
 
 def overview_page(found: Summary, top: int) -> Page:
@@ -51,10 +52,16 @@ def overview_page(found: Summary, top: int) -> Page:
     per, rows = _per(found.window, 24), top if top > 0 else _FEW_ROWS
     main = pl.col("device").eq_missing(pl.lit(found.device, dtype=pl.Int64))
     shown, others = (found.windows.filter(these).sort("device").to_dicts() for these in (main, ~main))
-    code = _code(found, per, rows + 1)
+    code, blocks = _code(found, per, rows + 1), _blocks(found)
     tables = [code, _kernels(found, per, rows)][: max(top + 2, 0)]
     if top > _FEW_ROWS or (code is None and top >= 0):  # lines tell more than ranges and operators
         tables.append(_ranges(found, per, rows + 1) or _operators(found, per, rows))
+    inside = found.tables.get("captured", pl.DataFrame({"place": []}))
+    if top >= 0 and inside.get_column("place").count():
+        times = _each(per, time="exclusive_ns", share="share", count="count")
+        tables.append(page.captured_section(inside, times, rows + 1))
+    elif inside.height:
+        blocks = [*blocks, page.Block("INSIDE GRAPHS", page.nameless(inside))]
     to_do = _to_do(found.findings)[: 3 if top > 0 else 2]
     findings = [(one, None) for one in found.findings[:top]] if top > page.ROWS else to_do
     points = [_point(one, per, beside) for one, beside in findings]
@@ -70,7 +77,7 @@ def overview_page(found: Summary, top: int) -> Page:
         more="\n".join([*more, *(command("kanalyze", "explain", one.rule) for one in found.findings[:1])]),
         points=points,
         points_remark=_points_remark(per, points),
-        blocks=[*([page.Block("OTHER GPUS", f"busy {busy}; --device N shows one")] if busy else []), *_blocks(found)],
+        blocks=[*([page.Block("OTHER GPUS", f"busy {busy}; --device N shows one")] if busy else []), *blocks],
         overview=True,
         nothing="Nothing that gains a hundredth of it.",
     )
@@ -213,18 +220,22 @@ def _code(found: Summary, per: PerIteration, top: int) -> Section | None:
     if table is None or found.device is None:
         return None
     of_device = table.filter(pl.col("device") == found.device).with_columns(ns=pl.sum_horizontal(*_OF_LINE.values()))
+    of_device, inside = page.by_either(of_device, "ns", "captured_ns")
     lines = of_device.drop_nulls("place").with_columns(pl.col("text").fill_null(pl.col("function")).cast(pl.String))
-    shown = lines.head(min(_worth_a_row(lines.get_column("share")), top, page.ROWS - 1))
+    whole_ns = max(of_device.get_column("ns").sum(), 1)
+    worth = lines.select(pl.max_horizontal("ns", "captured_ns") / whole_ns).to_series()
+    shown = lines.head(min(_worth_a_row(worth), top, page.ROWS - 1))
     if shown.is_empty():
         return None
-    parts = ["ns", *_OF_LINE.values()]
+    headings = _OF_LINE | (_IN_GRAPHS if inside else {})
+    parts = ["ns", *headings.values()]
     left = [pl.col(part).sum() - shown.get_column(part).sum() for part in parts]
     rest = of_device.select(*left, place=pl.lit("elsewhere"), text=pl.lit(None, dtype=pl.String)).filter(
         pl.col("ns") > 0
     )
     rows = pl.concat([shown.select(*parts, "place", "text"), rest])
     sums, iterations = of_device.select(pl.col(parts).sum()).row(0, named=True), per.iterations or 1
-    kept = {title: part for title, part in _OF_LINE.items() if sums[part] >= _LEAST_SHARE * sums["ns"]}
+    kept = {title: part for title, part in headings.items() if sums[part] >= _LEAST_SHARE * sums["ns"]}
     # each column in the unit of the sum of all rows, without it, and adding up
     whole_ns = round(rows.get_column("ns").sum() / iterations)
     unit = units.adding_up([whole_ns], whole_ns)[0].split()[1]
@@ -307,8 +318,12 @@ def _operators(found: Summary, per: PerIteration, top: int) -> Section | None:
     table = found.tables.get("ops")
     if table is None or not table.get_column("exclusive_device_ns").sum():
         return None
+    table, inside = page.by_either(table, "exclusive_device_ns", "captured_device_ns")
+    graphs = _each(per, in_graphs="captured_device_ns") if inside else []
     columns = (
-        *_each(per, device="exclusive_device_ns", share="exclusive_share", own_host="self_cpu_ns", count="count"),
+        *_each(per, device="exclusive_device_ns", share="exclusive_share"),
+        *graphs,
+        *_each(per, own_host="self_cpu_ns", count="count"),
         words("operator", "name", missing="(no operator)"),
     )
     remark = f"per {per.each}" if per.each else "share of busy time"

@@ -171,28 +171,31 @@ def ranges(tables: Tables, top: int) -> Section:
     """Section of NVTX ranges: host time, and the GPU work launched in them."""
     table, keys = tables["ranges"], ["range", "style"]
     if "range_gpu" in tables:
-        work = tables["range_gpu"].select(*keys, "projected_ns", "busy_ns", "gpu_ops")
+        work = tables["range_gpu"].select(*keys, "projected_ns", "busy_ns", "gpu_ops", "captured_busy_ns")
         table = table.join(work, on=keys, how="left", maintain_order="left")
     else:
-        table = table.with_columns(projected_ns=None, busy_ns=None, gpu_ops=None)
+        table = table.with_columns(projected_ns=None, busy_ns=None, gpu_ops=None, captured_busy_ns=0)
     # profiler steps, which have unique names in the default domain, are one row
     steps = pl.col("range").str.starts_with(f":{STEP_PREFIX}").fill_null(value=False)
     if table.select(steps.any()).item():
-        sums = ("total_ns", "count", "projected_ns", "busy_ns", "gpu_ops", "process_busy_ns")
+        sums = ("total_ns", "count", "projected_ns", "busy_ns", "gpu_ops", "process_busy_ns", "captured_busy_ns")
         known = [pl.when(pl.col(name).is_not_null().any()).then(pl.col(name).sum()).alias(name) for name in sums]
         together = table.filter(steps).select(pl.lit(f":{ALL_STEPS}").alias("range"), *known)
         rows = pl.concat([together, table.filter(~steps).select("range", "median_ns", *sums)], how="diagonal_relaxed")
         table = rows.sort("total_ns", descending=True, maintain_order=True)
+    inside = bool(table.get_column("captured_busy_ns").sum())
     others = bool(table.select((pl.col("process_busy_ns") > pl.col("busy_ns").fill_null(0)).any()).item())
     columns = (
         *numbers(host_time="total_ns", count=f"count{' spare' if others else ''}", median="median_ns spare"),
         Column("on GPU", "projected_ns", _or_nothing),
         Column("GPU busy", "busy_ns", _or_nothing),
+        *([Column("in graphs", "captured_busy_ns", _or_nothing)] if inside else []),
         *([Column("any thread", "process_busy_ns", _or_nothing)] if others else []),
         *numbers(GPU_ops="gpu_ops wide"),
         Column("range", lambda row: plain(row["range"]) or "(no name)", left=True),
     )
     foot = "any thread: GPU busy with what any thread of the process launched meanwhile" if others else ""
+    foot = foot or ("in graphs: GPU busy with what was captured in it" if inside else "")
     return section("NVTX RANGES", table, columns, top, "on GPU: first to last operation", foot, cut=True)
 
 
@@ -210,6 +213,11 @@ def graphs(tables: Tables, top: int) -> Section:
         Column("graph", numbered, "graph {}".format, left=True, missing="graph None"),
     )
     return section("CUDA GRAPHS", table, columns, min(top, _FEWER), "medians of call and span; busy and idle in all")
+
+
+def captured(tables: Tables, top: int) -> Section:
+    """Section of what runs inside CUDA graphs by the places that captured it."""
+    return page.captured_section(tables["captured"], numbers(time="exclusive_ns", share="share", count="count"), top)
 
 
 def memory(tables: Tables, top: int, zero_ns: int = 0) -> Section:
@@ -245,11 +253,12 @@ def streams(tables: Tables, top: int) -> Section:
 
 def operators(tables: Tables, top: int) -> Section:
     """Section of operators by device time; by host time if there is none."""
-    table = tables["ops"]
+    table, inside = page.by_either(tables["ops"], "exclusive_device_ns", "captured_device_ns")
     on_device = bool(table.get_column("exclusive_device_ns").sum())
     device = numbers(device="exclusive_device_ns", share="exclusive_share", launched="operations spare")
     columns = (
         *(device if on_device else ()),
+        *([Column("in graphs", "captured_device_ns", _or_nothing)] if inside else []),
         *numbers(own_host="self_cpu_ns", host="cpu_ns wide", count="count"),
         words("operator", "name", missing="(no operator)"),
     )
@@ -304,6 +313,7 @@ _SECTIONS: Final[dict[str, Make]] = {
     "hot_kernels": kernels,
     "ops": operators,
     "graphs": graphs,
+    "captured": captured,
     "copies": _whole(
         "COPIES",
         "copies",

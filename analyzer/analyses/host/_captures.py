@@ -1,0 +1,131 @@
+"""Where the operations of CUDA graphs come from: the call that captured each, or added its node, before any launch.
+
+An operation of a graph runs when the graph is launched, and its time belongs to that launch. What it is was said once,
+when the graph was captured: the ranges, operators and lines of the program around the capturing call are its names.
+Both are facts of the operation; neither takes the other's place. :func:`captures` has a row for each node whose making
+the report records, with the call and its thread; :func:`capture_rows` says which of them each operation goes back to.
+Rooms above add their own names to these rows, once a node instead of once a kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import as_of, gathered, rows_at
+from kanalyze.model import GRAPH_NODES
+from kanalyze.report import Report
+
+#: How a node came to be: a launch in a stream's capture, a call that adds nodes, or before the recording began.
+CAPTURED, ADDED, OLDER = "captured", "added by a call", "not recorded"
+HOW: Final = pl.Enum([CAPTURED, ADDED, OLDER])
+
+#: Calls that add a node, such as cudaGraphAddKernelNode and hipGraphAddNode.
+_ADDS: Final = "GraphAdd"
+
+#: Calls that give an executable graph the nodes of another one, as cudaGraphExecUpdate; no graph has the number 0.
+_UPDATES: Final = r"GraphExecUpdate"
+_NOTHING: Final = 0
+
+#: A node's number is that of its graph times so many, and its own.
+_OF_GRAPH: Final = 1 << 32
+
+_NODE: Final = ["process_id", "graph_node_id"]
+
+
+@once_per_process
+def captures(report: Report) -> pl.DataFrame:
+    """The calls that made nodes of graphs: process_id, thread_id, since and until, call_row (of the api events), how.
+
+    All but how are null where no call is recorded: nsys lists nodes that are older than its recording. The last row is
+    that of all nodes which are not listed.
+    """
+    nodes, calls = _nodes(report), report.kind("api")
+    points = nodes.select("process_id", thread_id="captured_thread_id", at="captured_ns")
+    spans = calls.select(*THREAD, at="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
+    row = as_of(points, spans.select(*THREAD, "at"))
+    around = _containing(points, spans, row)
+    own = rows_at(spans.select(*THREAD, since="at", until="end"), around)
+    adds = gathered(calls.get_column("name"), around).cast(pl.String).str.contains(_ADDS)
+    how = pl.when(adds.is_null()).then(pl.lit(OLDER)).when(adds).then(pl.lit(ADDED)).otherwise(pl.lit(CAPTURED))
+    known = own.with_columns(around.alias("call_row"), how=how.cast(HOW))
+    unknown = known.clear(1).with_columns(how=pl.lit(OLDER, dtype=HOW))
+    return pl.concat([known, unknown])
+
+
+def _containing(points: pl.DataFrame, spans: pl.DataFrame, row: pl.Series) -> pl.Series:
+    """The outermost call around each point; `row` is the last one that had begun by then."""
+    at, found = points.get_column("at"), pl.Series([None], dtype=pl.UInt32).new_from_index(0, points.height)
+    for _ in range(_NESTED):
+        inside = (gathered(spans.get_column("end"), row) >= at).fill_null(value=False)
+        found = row.zip_with(inside, found)
+        before = points.select(*THREAD, gathered(spans.get_column("at"), row).alias("at"))
+        row = as_of(before, spans.select(*THREAD, "at"), equal=False)
+    return found
+
+
+#: Calls that nest: a driver's call inside a runtime's, inside a library's own.
+_NESTED: Final = 3
+
+
+@once_per_process
+def capture_rows(report: Report) -> pl.Series:
+    """Row of :func:`captures` that each row of `operations` goes back to; null for those of no graph."""
+    work = operations(report, "graph_node_id", "call_start", "thread_id").select(
+        *_NODE, "thread_id", at=pl.coalesce("call_start", "start")
+    )
+    inside = work.get_column("graph_node_id").is_not_null()
+    found = pl.Series("capture", [None], dtype=pl.UInt32).new_from_index(0, work.height)
+    if not inside.any():
+        return found
+    nodes, work = _nodes(report), _updated(report, work.filter(inside))
+    # of several rows of a node the last one before the launch
+    rows = as_of(work.select(*_NODE, "at"), nodes.select(*_NODE, at="made_ns"))
+    return found.scatter(inside.arg_true(), rows.fill_null(nodes.height))
+
+
+def _updated(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """`work` (process_id, graph_node_id, at) of graphs that another one updated, with the nodes of that.
+
+    An update says neither what it updates nor by what. That is the graph which is launched next on its thread, by the
+    graph captured last before it: if they have as many nodes; else nothing is known of it any more.
+    """
+    calls = report.kind("api")
+    names = calls.get_column("name").unique().cast(pl.String).drop_nulls()
+    updating = pl.col("name").cast(pl.String).is_in(names.filter(names.str.contains(_UPDATES)).implode())
+    updates = calls.filter(updating).select(*THREAD, at="start_ns")
+    if updates.is_empty():
+        return work
+    nodes, graph = _nodes(report), pl.col("graph_node_id") // _OF_GRAPH
+    sizes = nodes.group_by("process_id", graph="graph_exec_id").agg(
+        pl.col("captured_thread_id").first().alias("thread_id"),
+        pl.col("original_node_id").is_null().all().alias("template"),
+        nodes=pl.col("graph_node_id").n_unique(),
+        at=pl.col("made_ns").max(),
+    )
+    templates, launched = sizes.filter("template"), work.select("process_id", "thread_id", "at", graph=graph)
+    by = rows_at(templates, as_of(updates, templates.select(*THREAD, "at")))
+    target = rows_at(launched, as_of(updates, launched.select(*THREAD, "at"), later=True))
+    known = updates.with_columns(target.get_column("graph"), by=by.get_column("graph"), size=by.get_column("nodes"))
+    known = known.drop_nulls("graph").join(sizes.select("process_id", "graph", "nodes"), on=["process_id", "graph"])
+    # a copy that was already updated has the nodes of its own template
+    source = known.with_columns(by=pl.when(pl.col("size") == pl.col("nodes")).then("by").otherwise(_NOTHING))
+    asked = work.select("process_id", "at", graph=graph)
+    of_row = as_of(asked.select("process_id", "graph", "at"), source.select("process_id", "graph", "at"))
+    by_graph = gathered(source.get_column("by"), of_row).alias("by")
+    node = pl.col("by") * _OF_GRAPH + pl.col("graph_node_id") % _OF_GRAPH
+    return work.with_columns(by_graph).with_columns(graph_node_id=pl.coalesce(node, "graph_node_id"))
+
+
+@once_per_process
+def _nodes(report: Report) -> pl.DataFrame:
+    return report.table(GRAPH_NODES.name)
+
+
+def has_captures(report: Report) -> bool:
+    """Whether any operation is one of a graph whose nodes were traced."""
+    return not capture_rows(report).is_null().all()

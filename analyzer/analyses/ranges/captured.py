@@ -1,0 +1,205 @@
+"""The operations of CUDA graphs by where they were captured: range, operator, shapes and call, beside the replay's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Unpack
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import exclusive_operations, facts_of
+from kanalyze.analyses.host._captures import ADDED, CAPTURED, HOW, OLDER, capture_rows, captures
+from kanalyze.analyses.host._range_lines import named_ranges
+from kanalyze.analyses.operators._host_tree import ARROW, MODULE, host_tree
+from kanalyze.analyses.ranges._projection import range_tree, thread_ranges
+from kanalyze.analyses.shared.analysis import check_grouping, once_per_process, require
+from kanalyze.analyses.shared.statistics import duration_statistics
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import beside, gathered, parts_by, rows_at
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report, Where
+from kanalyze.schema import Column, Table, columns
+from kanalyze.window import NUMBER, operator_of, plain, without_ids
+
+TABLE: Final = Table(
+    "captured",
+    "One kernel, copy or memset of CUDA graphs by name, as one call captured it and one place launched it; the names "
+    "are those of the capture, the times those of the launches.",
+    (
+        *columns("""
+            range text?: The innermost range of the program around the call that captured it; null for none.
+            path text?: All ranges around that call, outermost first.
+            operator text?: The innermost operator around that call: of the framework, of emit_nvtx, or of XLA.
+            shapes text?: Shapes of the operator's inputs, where they were recorded.
+            module text?: The nn.Module around that call, where Python functions were recorded.
+            call text?: The call that captured it, or that added its node.
+        """),
+        Column("how", HOW, f"{CAPTURED}; {ADDED}: the names are those around the call; {OLDER}: captured before the "
+               "recording began, or by what this tool does not record; it has no names."),
+        *columns("""
+            launched_in text?: The ranges around the launch of the graph, outermost first; null for none.
+            kernel text?: The kernel, copy or memset.
+        """),
+        Column("kind", pl.Enum(DEVICE_KINDS), "What it is: " + ", ".join(DEVICE_KINDS) + "."),
+        *columns("""
+            count int: How often it ran.
+            total_ns int: Sum of its durations, overlaps counted as often as they occur.
+            avg_ns float: Mean duration.
+            exclusive_ns int: Device time, each instant counted once; all rows sum to that of the graphs' operations.
+            share float: Part of the sum of exclusive_ns.
+        """),
+    ),
+    purpose="kernels of CUDA graphs by their capture",
+    no_rows="no operation belongs to a CUDA graph whose nodes were traced",
+    telling=("range", "operator", "kernel", "count", "total_ns", "share"),
+    groupings=("place",),
+)  # fmt: skip
+
+#: The table that ``by="place"`` gives.
+BY_PLACE: Final = Table(
+    "captured",
+    "One place of the program in which operations of CUDA graphs were captured.",
+    (
+        *columns("""
+            place text?: The innermost range around the capturing calls, else the nn.Module or the operator, `#` for
+                numbers in which several differ; null where none was recorded.
+        """),
+        *TABLE.columns[6:7],
+        *columns("""
+            operators text?: The operators in it with most time, at most three.
+            count int: How often its operations ran.
+            total_ns int: Sum of their durations, overlaps counted as often as they occur.
+            exclusive_ns int: Device time, each instant counted once; all rows sum to that of the graphs' operations.
+            share float: Part of the sum of exclusive_ns.
+        """),
+    ),
+    when="--by place",
+)
+
+#: Operators that are told of a place, at most.
+_MOST: Final = 3
+
+_NAMES: Final = ("range", "path", "operator", "shapes", "module", "call", "how")
+_OF_TRACE: Final = ("op_operator", "op_shapes", "module")
+_OPERATOR: Final = {"operator": pl.String, "shapes": pl.String}
+_KEYS: Final = (*_NAMES, "launched_in", "kernel", "kind")
+
+
+def captured(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
+    """The operations of CUDA graphs in scope by the names of their capture, the longest first.
+
+    Args:
+        report: Where to look; operations that overlap its window count in full, whenever they were captured.
+        by: ``place`` sums them by the innermost place of the program.
+        where: A window, device or process to look at alone.
+
+    Returns:
+        :data:`TABLE` or :data:`BY_PLACE`; empty where no operation is a graph's.
+
+    Raises:
+        CannotTellError: The report records no device operations.
+        UnknownNameError: There is no such grouping.
+    """
+    report = report.narrow(**where)
+    check_grouping(TABLE, by)
+    require(report, TABLE, *DEVICE_KINDS)
+    named = _named(report)
+    if by is None:
+        return _summed(TABLE, named, _KEYS)
+    xla = pl.col("range").str.starts_with("Xla").fill_null(value=False)  # a whole module
+    places = pl.when(xla).then(pl.coalesce("operator", "range")).otherwise(pl.coalesce("range", "module", "operator"))
+    placed = named.with_columns(places.alias("place"))
+    alike = pl.col("place").str.replace_all(NUMBER.pattern, "#")
+    one = pl.col("place").n_unique().over(alike) == 1
+    placed = placed.with_columns(place=pl.when(one).then("place").otherwise(alike))
+    ns = pl.col("exclusive_ns").sum()
+    most = placed.drop_nulls("operator").group_by("place", "operator").agg(ns).sort("exclusive_ns", "operator")
+    names = most.group_by("place", maintain_order=True).agg(pl.col("operator").tail(_MOST).reverse())
+    told = names.select("place", operators=pl.col("operator").list.join(", "))
+    return _summed(BY_PLACE, placed.join(told, on="place", how="left"), ("place", "how", "operators"))
+
+
+def _summed(table: Table, named: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Sums of operations by `keys`, the longest first."""
+    sums = named.group_by(keys).agg(*duration_statistics(), pl.col("exclusive_ns").sum())
+    whole = pl.col("exclusive_ns").sum()
+    share = pl.when(whole > 0).then(pl.col("exclusive_ns") / whole).otherwise(0.0)
+    order = [True, True, *(False for _ in keys)]
+    return table.select(sums.with_columns(share=share)).sort("exclusive_ns", "total_ns", *keys, descending=order)
+
+
+def _named(report: Report) -> pl.DataFrame:
+    """The operations of graphs in scope with :data:`_KEYS`, dur_ns and exclusive_ns."""
+    work = exclusive_operations(report)
+    rows = gathered(capture_rows(report), work.get_column("row"))
+    work, rows = work.filter(rows.is_not_null()), rows.drop_nulls()
+    calls = facts_of(report, work.get_column("row"), "call_row", "process_id", "thread_id", "call_start", "call_end")
+    calls = calls.rename({"call_start": "since", "call_end": "until"})
+    launches = calls.unique("call_row", maintain_order=True)
+    paths = launches.select("call_row", names_around(report, launches).get_column("path").alias("launched_in"))
+    launched = calls.join(paths, on="call_row", how="left", maintain_order="left", nulls_equal=True)
+    named = work.select("kind", "dur_ns", "exclusive_ns", kernel="name")
+    return named.hstack([launched.get_column("launched_in"), *rows_at(captured_names(report), rows)])
+
+
+@once_per_process
+def captured_names(report: Report) -> pl.DataFrame:
+    """The names of each row of :func:`captures`: the columns of the table from range to how."""
+    made, calls = captures(report), report.kind("api").get_column("name")
+    found = made.select("how", call=gathered(calls, made.get_column("call_row")).cast(pl.String))
+    names = found.hstack(names_around(report, made).hstack(_of_operators(report, made)))
+    either = [pl.coalesce(f"op_{name}", name).alias(name) for name in _OPERATOR]
+    return names.with_columns(either).select(_NAMES)
+
+
+def names_around(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """Names by the ranges around each of `calls` (process_id, thread_id, since, until): range, path, operator, shapes.
+
+    Operators are ranges that emit_nvtx or XLA makes.
+    """
+    names = named_ranges(report).select("row", name="range").unique("row").sort("row").get_column("name")
+    inside = [pl.DataFrame(schema={"call": pl.UInt32, "range_row": pl.UInt32})]
+    asked = calls.with_row_index("call").drop_nulls(THREAD).select("call", *THREAD, "since", "until")
+    for thread, part in parts_by(asked, THREAD).items():
+        if thread in thread_ranges(report):
+            pairs = thread_ranges(report)[thread].pairs(part.drop(THREAD))
+            inside += [found.select("call", "range_row") for found in pairs]
+    every = pl.concat(inside)
+    texts = gathered(names, every.get_column("range_row"))
+    told = texts.unique().drop_nulls()
+    different = pl.DataFrame([operator_of(text) or (None, None) for text in told], _OPERATOR, orient="row")
+    different = different.with_columns(told.alias("text"), range=_plain(told))
+    level = range_tree(report).select(range_row="row", level="level")
+    every = every.with_columns(texts.alias("text")).join(level, on="range_row").join(different, on="text", how="left")
+    every = every.sort("call", "level", maintain_order=True)
+    own = every.filter(pl.col("operator").is_null())
+    again = (pl.col("range") == pl.col("range").shift(1)) & (pl.col("call") == pl.col("call").shift(1))
+    own = own.filter(~again.fill_null(value=False))
+    paths = own.group_by("call").agg(pl.col("range").last(), path=pl.col("range").str.join(ARROW))
+    last = every.drop_nulls("operator").group_by("call").agg(pl.col("operator", "shapes").last())
+    rows = pl.DataFrame({"call": pl.int_range(calls.height, dtype=pl.UInt32, eager=True)})
+    for side in (paths, last):
+        rows = rows.join(side, on="call", how="left", maintain_order="left")
+    return rows.select("range", "path", "operator", "shapes")
+
+
+def _plain(ranges: pl.Series) -> pl.Series:
+    """Names of ranges as pages show them, without ids of emit_nvtx."""
+    different = ranges.unique().drop_nulls()
+    shown = different.to_frame("text").select(without_ids(pl.col("text"))).to_series()
+    return ranges.replace_strict(different, [plain(text) for text in shown], default=None, return_dtype=pl.String)
+
+
+def _of_operators(report: Report, made: pl.DataFrame) -> pl.DataFrame:
+    """Names by operators of a trace: op_operator, op_shapes and module of each row of captures."""
+    if "op" not in report.kinds:
+        return pl.DataFrame(schema=dict.fromkeys(_OF_TRACE, pl.String)).clear(made.height)
+    tree, points = host_tree(report), made.select(*THREAD, at="since")
+    op = tree.innermost(points, tree.of_kinds("op"))
+    names = tree.rows.get_column("name").cast(pl.String)
+    shapes = beside(tree.rows.select("event_id"), report.table("op_detail"), "input_shapes").get_column("input_shapes")
+    is_module = tree.of_kinds("python") & names.str.starts_with(MODULE).fill_null(value=False)
+    module = gathered(names, tree.innermost(points, is_module)).str.strip_prefix(MODULE)
+    return pl.DataFrame(
+        [gathered(names, op).alias("op_operator"), gathered(shapes, op).alias("op_shapes"), module.alias("module")]
+    )

@@ -1,0 +1,292 @@
+"""Names for what runs inside CUDA graphs: by hand, and against the eager twins of recorded programs."""
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze.analyses.device._operations import exclusive_operations, operations
+from kanalyze.analyses.host._captures import ADDED, CAPTURED, OLDER, capture_rows
+from kanalyze.analyses.ranges.captured import captured, captured_names, names_around
+from kanalyze.analyses.ranges.ranges import range_gpu, range_kernels
+from kanalyze.columns import gathered
+from kanalyze.readers.nsys.graph_nodes import graph_nodes
+from kanalyze.window import operator_of
+from support.build import call, kernel, nvtx, report
+from support.command import SAMPLES
+from support.real_reports import real_report
+
+DECODER, NATIVE = (SAMPLES / "inside_graphs" / f"{name}.sqlite" for name in ("decoder", "native"))
+
+#: Ranges that say how a pass of the program ran, and not in which part of the model it was.
+VARIANT = r"^(?:eager|graph|capture) b=\d+$|^iteration$"
+
+
+def node(process, exec_id, number, made, captured_at, thread):  # noqa: PLR0913 - what a node has
+    return {
+        "process_id": process,
+        "graph_exec_id": exec_id,
+        "graph_node_id": (exec_id << 32) + number,
+        "original_node_id": (1 << 32) + number,
+        "made_ns": made,
+        "captured_ns": captured_at,
+        "captured_thread_id": thread,
+    }
+
+
+def of_graph(start, end, correlation, exec_id, number, **keys):
+    side = {"graph_exec_id": exec_id, "graph_node_id": (exec_id << 32) + number}
+    return kernel(start, end, correlation=correlation, side=side, **keys)
+
+
+def launch(start, end, correlation, **keys):
+    return call("cudaGraphLaunch_v10000", start, end, correlation=correlation, **keys)
+
+
+def picked(of, *names, **where):
+    return captured(of, **where).sort(names, nulls_last=True).select(names).rows()
+
+
+#: A capture of two kernels, of which one is launched by a call inside a call, and two launches of their graph.
+ONCE = [
+    nvtx("capture", 0, 50),
+    nvtx("layer", 5, 40),
+    nvtx("aten::mm, op_id = 7, sizes = [[2, 3], [3, 4]]", 8, 20),
+    call("cudaLaunchKernel_v7000", 10, 14),
+    call("cudaLaunchKernel_v7000", 22, 30),
+    call("cuLaunchKernel", 24, 28),
+    nvtx("decode", 100, 200),
+    launch(110, 120, 1),
+    of_graph(130, 140, 1, 2, 0, name="a"),
+    of_graph(140, 145, 1, 2, 1, name="b"),
+    launch(150, 160, 2),
+    of_graph(170, 180, 2, 2, 0, name="a"),
+    of_graph(180, 185, 2, 2, 1, name="b"),
+]
+NODES = [node(1, 2, 0, 60, 12, 1), node(1, 2, 1, 61, 26, 1)]
+
+
+def test_names_come_from_the_capture_and_times_from_the_launches():
+    of = report(ONCE, graph_nodes=NODES)
+    names = ("kernel", "path", "operator", "shapes", "call", "how", "launched_in", "count", "total_ns", "share")
+    path, by = "capture → layer", "cudaLaunchKernel_v7000"
+    assert picked(of, *names) == [
+        ("a", path, "aten::mm", "[[2, 3], [3, 4]]", by, CAPTURED, "decode", 2, 20, 2 / 3),
+        ("b", path, None, None, by, CAPTURED, "decode", 2, 10, 1 / 3),
+    ]
+    assert captured(of, by="place").select("place", "operators", "count", "exclusive_ns").rows() == [
+        ("layer", "aten::mm", 4, 30)
+    ]
+    assert picked(of, "kernel", "count", "exclusive_ns", window="135ns..175ns") == [("a", 2, 10), ("b", 1, 5)]
+    rows = {row["range"]: row for row in range_gpu(of).to_dicts()}
+    assert {name: row["captured_busy_ns"] for name, row in rows.items()} == {
+        ":decode": 0, ":capture": 30, ":layer": 30, ":aten::mm, op_id = 7, sizes = [[2, 3], [3, 4]]": 20,
+    }  # fmt: skip
+    assert (rows[":layer"]["count"], rows[":layer"]["avg_ns"], rows[":decode"]["operations"]) == (0, None, 4)
+    kernels = range_kernels(of).filter(kernel="b").select("range", "via", "count", "kernel_ns").rows()
+    assert sorted(kernels) == [
+        (":capture", "capture", 2, 10),
+        (":decode", "launch", 2, 10),
+        (":layer", "capture", 2, 10),
+    ]
+
+
+def test_of_several_rows_of_a_node_the_last_one_before_the_launch_counts():
+    again = [nvtx("other", 62, 80), call("cudaLaunchKernel_v7000", 65, 70)]
+    nodes = [*NODES, node(1, 2, 0, 125, 66, 1)]
+    assert picked(report([*ONCE, *again], graph_nodes=nodes), "kernel", "range", "count") == [
+        ("a", "layer", 1),
+        ("a", "other", 1),
+        ("b", "layer", 2),
+    ]
+
+
+def test_processes_that_number_alike_have_their_own_captures():
+    second = [
+        nvtx("elsewhere", 0, 50, process=5, thread=9),
+        call("cudaGraphAddKernelNode_v10000", 10, 14, process=5, thread=9),
+        launch(110, 120, 1, process=5, thread=9),
+        of_graph(130, 140, 1, 2, 0, name="c", process=5, device=1),
+    ]
+    of = report([*ONCE, *second], graph_nodes=[*NODES, node(5, 2, 0, 60, 12, 9)])
+    assert picked(of, "kernel", "range", "how") == [
+        ("a", "layer", CAPTURED),
+        ("b", "layer", CAPTURED),
+        ("c", "elsewhere", ADDED),
+    ]
+
+
+@pytest.mark.parametrize("nodes", [[], [node(1, 2, 0, -50, -60, 1), node(1, 2, 1, -50, -60, 1)]])
+def test_what_was_captured_before_the_recording_has_no_names(nodes):
+    of = report(ONCE, graph_nodes=nodes)
+    assert picked(of, "kernel", "path", "call", "how") == [("a", None, None, OLDER), ("b", None, None, OLDER)]
+    assert captured(of, by="place").select("place", "share").rows() == [(None, 1.0)]
+
+
+def updated(nodes):
+    """A launch, an update by a graph of so many nodes, and another launch."""
+    events = [
+        *ONCE[:10],
+        nvtx("anew", 121, 129),
+        *(call("cudaLaunchKernel_v7000", at, at + 1) for at in (122, 124, 126)[:nodes]),
+        call("cudaGraphExecUpdate_v10020", 130, 131),
+        *ONCE[10:],
+    ]
+    template = [
+        {**node(1, 7, number, 122 + 2 * number, 122 + 2 * number, 1), "original_node_id": None}
+        for number in range(nodes)
+    ]
+    return report(events, graph_nodes=[*NODES, *template])
+
+
+def test_an_updated_graph_has_the_names_of_what_updated_it():
+    columns = ("kernel", "range", "count")
+    assert picked(updated(2), *columns) == [("a", "anew", 1), ("a", "layer", 1), ("b", "anew", 1), ("b", "layer", 1)]
+    # of other nodes: nobody can tell
+    assert picked(updated(3), *columns) == [("a", "layer", 1), ("a", None, 1), ("b", "layer", 1), ("b", None, 1)]
+
+
+# nsys' rows of nodes.
+
+
+def rows(*made):
+    """Rows (node, origin) of one thread, a nanosecond apart; a node is a pair of graph and number."""
+    number = {None: None} | {(graph, place): (graph << 32) + place for graph in range(20) for place in range(20)}
+    table = [(at, 0x1000005000005, number[one], number[origin]) for at, (one, origin) in enumerate(made)]
+    return pl.DataFrame(table, schema=["start", "globalTid", "graphNodeId", "originalGraphNodeId"], orient="row")
+
+
+def captured_at(*made):
+    """When what each node of an executable graph goes back to was captured."""
+    found = graph_nodes(rows(*made).cast(pl.Int64)).filter(pl.col("original_node_id").is_not_null())
+    return {divmod(node, 1 << 32): at for node, at in found.select("graph_node_id", "captured_ns").iter_rows()}
+
+
+def copied(graph, origin, count):
+    """The rows of copies of the nodes of another graph."""
+    return [row for place in range(count) for row in (((graph, place), None), ((graph, place), (origin, place)))]
+
+
+def test_a_copy_goes_back_to_what_was_captured_also_through_a_child():
+    captures = [((1, 0), None), ((1, 1), None)]
+    assert captured_at(*captures, *copied(2, 1, 2)) == {(2, 0): 0, (2, 1): 1}
+    assert captured_at(*copied(2, 1, 2)) == {(2, 0): None, (2, 1): None}
+    # a graph with a kernel and a child, made of the first one; the child's nodes come behind its own
+    parent = [((3, 0), None), *copied(4, 1, 2), ((3, 1), None)]
+    copies = [*copied(5, 3, 1), *copied(6, 4, 2), ((5, 1), None), ((5, 1), (3, 1))]
+    found = captured_at(*captures, *parent, *copies, ((5, 4), None))
+    assert {place: at for place, at in found.items() if place[0] == 5} == {(5, 0): 2, (5, 1): 7, (5, 2): 0, (5, 3): 1}
+    # with two children nobody has seen their order
+    second = [*copies[:2], *copied(6, 4, 1), *copied(7, 4, 1), *copies[-2:]]
+    assert {*captured_at(*captures, *parent, *second, ((5, 4), None))} >= {(5, 0), (5, 1)}
+    assert (5, 2) not in captured_at(*captures, *parent, *second, ((5, 4), None))
+
+
+@pytest.mark.parametrize(
+    ("name", "operator"),
+    [
+        (":aten::addmm, seq = 3, op_id = 5, sizes = [[2], [3, 4]]", ("aten::addmm", "[[2], [3, 4]]")),
+        (":AddmmBackward0, seq = 3, op_id = 5", ("AddmmBackward0", None)),
+        (":layers.0, op_id = 5", None),
+        (":aten::addmm", None),
+        ("TSL:Thunk:#name=jit(f)/dot,hlo_op=fusion.3,unique_hlo_op_id=7#", ("jit(f)/dot fusion.3", None)),
+        ("TSL:Thunk:#hlo_op=fusion.3,unique_hlo_op_id=7#", ("fusion.3", None)),
+        ("TSL:XlaModule:#hlo_module=jit_f#", None),
+    ],
+)
+def test_operators_in_the_names_of_ranges(name, operator):
+    assert operator_of(name) == operator
+
+
+# Real programs.
+
+
+def test_a_program_of_cuda_with_child_updated_and_twice_instantiated_graphs():
+    found = captured(real_report(NATIVE)).filter(kind="kernel")
+    counts = found.group_by("path", "launched_in").agg(pl.col("count").sum())
+    told = {(path, launched.split(" → ")[0]): count for path, launched, count in counts.iter_rows()}
+    layers = {
+        f"layer {layer} → {part}": 2 if part == "attention" else 1 for layer in (0, 1) for part in ("attention", "mlp")
+    }
+    expected = {
+        **{(f"capture two layers → {path}", graph): 3 * kernels
+           for graph in ("captured", "second instance", "first instance") for path, kernels in layers.items()},
+        **{(f"capture for update → {path}", "updated"): 3 * kernels for path, kernels in layers.items()},
+        **{(f"nodes by hand → capture child → layer 0 → {part}", graph): times * kernels
+           for graph, times in (("with child", 3), ("with set parameters", 2))
+           for part, kernels in (("attention", 2), ("mlp", 1))},
+        ("nodes by hand", "with child"): 6, ("nodes by hand", "with set parameters"): 4,
+        ("left", "forked"): 3, ("right", "forked"): 3, ("joined", "forked"): 3,
+        **{(f"other thread → layer 0 → {part}", "captured elsewhere"): 3 * kernels
+           for part, kernels in (("attention", 2), ("mlp", 1))},
+        **{(f"short {number} → layer 0 → {part}", "short"): kernels
+           for number in range(3) for part, kernels in (("attention", 2), ("mlp", 1))},
+    }  # fmt: skip
+    assert told == expected
+    assert {*found.filter(path="nodes by hand")["how"]} == {ADDED}
+
+
+def twins(of):
+    """Pairs of operations of a graph and of the eager pass before it, by order: dur_ns, and name and place of both."""
+    work = operations(of, "call_row", "thread_id", "call_start", "call_end").sort("call_start", "start")
+    calls = work.select("process_id", "thread_id", since="call_start", until="call_end")
+    of_capture = captured_names(of)[gathered(capture_rows(of), work["row"]).fill_null(0)]
+    launched = names_around(of, calls)
+    both = work.select(
+        "kind", "name", "dur_ns", "call_row", graph=gathered(capture_rows(of), work["row"]).is_not_null()
+    )
+    both = both.hstack([part["path"].alias(name) for part, name in ((launched, "path"), (of_capture, "captured"))])
+    both = both.with_columns(batch=pl.col("path").str.extract(r"^(?:eager|graph) b=(\d+)")).drop_nulls("batch")
+    for (_, _), graph in both.filter("graph").group_by("batch", "call_row"):
+        eager = both.filter(~pl.col("graph"), batch=graph["batch"][0]).head(graph.height)
+        yield pl.DataFrame(
+            {
+                "dur_ns": graph["dur_ns"],
+                "eager_name": eager["name"],
+                "name": graph["name"],
+                "eager": place(eager["path"]),
+                "captured": place(graph["captured"]),
+            }
+        )
+
+
+def place(paths):
+    """The modules in the path of each row."""
+    parts = paths.str.split(" → ").list.eval(pl.element().filter(~pl.element().str.contains(VARIANT)))
+    return parts.list.join(" → ")
+
+
+def test_replayed_kernels_have_the_names_of_their_eager_twins():
+    found = [*twins(real_report(DECODER))]
+    every = pl.concat(found)
+    assert (len(found), every.height) == (4 * 3, 4 * 3 * 52)
+    assert (every["name"].cast(pl.String) == every["eager_name"].cast(pl.String)).all()
+    assert (every["eager"] == every["captured"]).all()
+
+
+@pytest.mark.parametrize("path", [DECODER, NATIVE])
+def test_all_rows_sum_to_the_time_of_the_graphs(path):
+    of = real_report(path)
+    work = exclusive_operations(of)
+    inside = gathered(capture_rows(of), work["row"]).is_not_null()
+    for by in (None, "place"):
+        assert captured(of, by)["exclusive_ns"].sum() == work.filter(inside)["exclusive_ns"].sum()
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 40), st.integers(0, 90)), max_size=8))
+def test_captures_against_a_model_that_looks_at_every_row(made):
+    """Nodes made at any time: a kernel has the last one made by its launch, if its capture is in a call."""
+    nodes = [node(1, 2, number, at, captured_at, 1) for number, at, captured_at, _ in made]
+    calls = [call("cudaLaunchKernel_v7000", at, at + 3) for at in range(0, 40, 5)]
+    ran = [
+        one
+        for number, (place, _, _, at) in enumerate(made, 1)
+        for one in (launch(at, at + 1, number, thread=2), of_graph(200, 210, number, 2, place, name=str(number)))
+    ]
+    found = dict(captured(report([*calls, *ran], graph_nodes=nodes)).select("kernel", "how").iter_rows())
+    for number, (place, _, _, at) in enumerate(made, 1):
+        before = [one for one in made if one[0] == place and one[1] <= at]
+        last = max(before, key=lambda one: one[1], default=None)
+        same = [one for one in before if one[1] == last[1]]
+        expected = {CAPTURED if one[2] % 5 <= 3 and one[2] < 40 else OLDER for one in same} or {OLDER}
+        assert found[str(number)] in expected
