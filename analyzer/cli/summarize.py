@@ -188,7 +188,7 @@ def ranks(reports: Sequence[Path], where: Where, to: Out, *, one_host: bool) -> 
     cli.REPORT,
     cli.option(
         "--faster",
-        "So many times as fast: kernels by name ('gemm*'), copies, host (code), host:RANGE, or calls (of CUDA).",
+        "So many times as fast: kernels by name ('gemm*') or range:RANGE, copies, host (code), host:RANGE, or calls.",
         "WHAT=FACTOR",
         multiple=True,
     ),

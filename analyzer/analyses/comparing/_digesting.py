@@ -27,8 +27,9 @@ from kanalyze.analyses.iterations.phases import (
 )
 from kanalyze.analyses.memory.memory import memory
 from kanalyze.analyses.operators._host_tree import ARROW, host_tree, operator_paths, path_texts
-from kanalyze.analyses.operators._work import launched_work
+from kanalyze.analyses.operators._work import captured_work, launched_work
 from kanalyze.analyses.operators.tree import nodes
+from kanalyze.analyses.ranges.captured import captured_as
 from kanalyze.analyses.replay._unprofiled import SAME, bare_of, corrected
 from kanalyze.analyses.shared.analysis import require
 from kanalyze.columns import gathered
@@ -241,6 +242,7 @@ def _slots(view: _View) -> pl.DataFrame:
     shapes = launch_shapes(report).select(shape=_shape_text().cast(pl.Categorical)).to_series()
     told = work.select(
         *("kind", "bucket", "name", "start", "exclusive_ns", "context_id", "stream", "at"),
+        # of what a CUDA graph ran those of its capture, which an eager program has, too
         _range_names(report, work, each),
         _operator_paths(report, work),
         gathered(shapes, work.get_column("shape")),
@@ -268,7 +270,11 @@ def _range_names(report: Report, points: pl.DataFrame, each: str | None) -> pl.S
     names = named_ranges(report).get_column("range")
     texts = {text: None if (name := _masked(text)) in (_STEP, each) else name for text in names.unique().drop_nulls()}
     known = names.replace_strict(list(texts), list(texts.values()), default=None, return_dtype=pl.Categorical)
-    return gathered(known, ranges_at(report, points)).alias("range")
+    launched = gathered(known, ranges_at(report, points)).alias("range")
+    captured = captured_as(report, points.get_column("row"), "range")
+    masked = {text: _masked(text) for text in captured.unique().drop_nulls()}
+    captured = captured.replace_strict(list(masked), list(masked.values()), default=None, return_dtype=pl.Categorical)
+    return captured.zip_with(captured.is_not_null(), launched).alias("range")
 
 
 def _masked(name: str) -> str:
@@ -282,8 +288,10 @@ def _operator_paths(report: Report, work: pl.DataFrame) -> pl.Series:
     if "op" not in report.kinds:
         return pl.repeat(None, work.height, dtype=pl.String, eager=True).alias("op")
     numbers, texts = operator_paths(host_tree(report).rows)
-    ran = launched_work(report)
-    known = ran.select("event_id", path=gathered(numbers, ran.get_column("operator")))
+    ran, captured = launched_work(report), captured_work(report).select("event_id", captured="operator")
+    ran = ran.join(captured, on="event_id", how="left", maintain_order="left")
+    operator = ran.select(pl.coalesce("captured", "operator")).to_series()
+    known = ran.select("event_id", path=gathered(numbers, operator))
     told = work.select("event_id").join(known, on="event_id", how="left", maintain_order="left")
     told = told.join(texts, on="path", how="left", maintain_order="left")
     return told.get_column("text").cast(pl.Categorical).alias("op")

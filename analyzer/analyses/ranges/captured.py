@@ -8,7 +8,7 @@ from typing import Final, Unpack
 import polars as pl
 
 from kanalyze.analyses.device._operations import exclusive_operations, facts_of
-from kanalyze.analyses.host._captures import ADDED, CAPTURED, HOW, OLDER, capture_rows, captures
+from kanalyze.analyses.host._captures import ADDED, CAPTURED, HOW, OLDER, capture_rows, captures, has_captures
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.operators._host_tree import ARROW, MODULE, host_tree
 from kanalyze.analyses.ranges._projection import range_tree, thread_ranges
@@ -133,13 +133,25 @@ def _named(report: Report) -> pl.DataFrame:
     work = exclusive_operations(report)
     rows = gathered(capture_rows(report), work.get_column("row"))
     work, rows = work.filter(rows.is_not_null()), rows.drop_nulls()
-    calls = facts_of(report, work.get_column("row"), "call_row", "process_id", "thread_id", "call_start", "call_end")
+    named = work.select("kind", "dur_ns", "exclusive_ns", kernel="name")
+    return named.hstack([launch_paths(report, work.get_column("row")), *rows_at(captured_names(report), rows)])
+
+
+def launch_paths(report: Report, rows: pl.Series) -> pl.Series:
+    """All ranges around the launch of each of the operations in `rows`, outermost first, as `launched_in`."""
+    calls = facts_of(report, rows, "call_row", "process_id", "thread_id", "call_start", "call_end")
     calls = calls.rename({"call_start": "since", "call_end": "until"})
     launches = calls.unique("call_row", maintain_order=True)
     paths = launches.select("call_row", names_around(report, launches).get_column("path").alias("launched_in"))
-    launched = calls.join(paths, on="call_row", how="left", maintain_order="left", nulls_equal=True)
-    named = work.select("kind", "dur_ns", "exclusive_ns", kernel="name")
-    return named.hstack([launched.get_column("launched_in"), *rows_at(captured_names(report), rows)])
+    named = calls.join(paths, on="call_row", how="left", maintain_order="left", nulls_equal=True)
+    return named.get_column("launched_in")
+
+
+def captured_as(report: Report, rows: pl.Series, name: str) -> pl.Series:
+    """A column of :func:`captured_names` of each of the operations in `rows`; null for those of no graph."""
+    if not has_captures(report):
+        return pl.repeat(None, len(rows), dtype=pl.String, eager=True).alias(name)
+    return gathered(captured_names(report).get_column(name), gathered(capture_rows(report), rows))
 
 
 @once_per_process

@@ -17,6 +17,8 @@ from kanalyze.analyses.device._operations import families, launching_rows, opera
 from kanalyze.analyses.host._call_kinds import LOADING_WORDS
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
 from kanalyze.analyses.launches._graph_candidates import graph_costs, repetitions
+from kanalyze.analyses.operators._host_tree import ARROW
+from kanalyze.analyses.ranges.captured import captured_as, launch_paths
 from kanalyze.analyses.replay._host_time import AS_RECORDED, HostTime
 from kanalyze.analyses.replay._network import HOST_EDGES, Changed, Network, as_recorded, recorded_values
 from kanalyze.analyses.shared.analysis import once_per_report
@@ -199,6 +201,7 @@ HOST: Final = "host"
 COPIES: Final = "copies"
 CALLS: Final = "calls"
 _RANGE: Final = "host:"
+_IN_RANGE: Final = "range:"
 
 #: What can be left out.
 WITHOUT: Final = ("launch-gaps", "sync", "startup")
@@ -220,7 +223,7 @@ _OF_DURATIONS: Final = ("cut", "transfer")
 class Changes(NamedTuple):
     """Changes that are made together."""
 
-    #: Pattern of kernels (or ``host``, ``host:RANGE``, ``copies``, ``calls``) with its factor.
+    #: Pattern of kernels (or ``range:RANGE``, ``host``, ``host:RANGE``, ``copies``, ``calls``) with its factor.
     faster: tuple[tuple[str, float], ...] = ()
     without: tuple[str, ...] = ()  # of :data:`WITHOUT`
     graph: bool = False  # whether repeated launches become one launch each
@@ -267,7 +270,10 @@ def _faster(report: Report, network: Network, state: Changed, what: str, factor:
         calls = network.line.calls
         own = _less(state.values.own, recorded.own, inside_window(network, calls), share)
         return state.less(_sum((state.values.own - own).filter(~calls.get_column("blocks"))), own=own)
-    chosen = _copies(report) if what == COPIES else _kernels(report, what)
+    if what.startswith(_IN_RANGE):
+        chosen = _in_ranges(report, what.removeprefix(_IN_RANGE))
+    else:
+        chosen = _copies(report) if what == COPIES else _kernels(report, what)
     inside = inside_window(network, network.graph.operations).zip_with(chosen, pl.zeros(len(chosen), eager=True))
     return with_durations(network, state, _less(state.values.durations, recorded.durations, inside, share))
 
@@ -321,6 +327,17 @@ def _kernels(report: Report, pattern: str) -> pl.Series:
         known = [HOST, COPIES, CALLS, *families(names).unique().sort(), *plain_names(names)]
         raise UnknownNameError.of("kernel", pattern, dict.fromkeys(map(short, known)))
     return kernel & work.get_column("name").cast(pl.String).is_in(found).fill_null(value=False)
+
+
+def _in_ranges(report: Report, pattern: str) -> pl.Series:
+    """Whether each operation was launched, or captured into a CUDA graph, in a range that `pattern` matches."""
+    rows = operations(report).get_column("row")
+    paths = launch_paths(report, rows).to_frame().with_columns(captured_as(report, rows, "path"))
+    known = {text: text.split(ARROW) for path in paths for text in path.unique().drop_nulls()}
+    found = [text for text, parts in known.items() if any(fnmatchcase(part, pattern) for part in parts)]
+    if not found:
+        raise UnknownNameError.of("range", pattern, sorted({part for parts in known.values() for part in parts}))
+    return paths.select(pl.any_horizontal(pl.all().is_in(found).fill_null(value=False))).to_series()
 
 
 def matching(names: pl.Series, pattern: str) -> list[str]:

@@ -22,11 +22,13 @@ from kanalyze.analyses.device._operations import (
     with_facts,
 )
 from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.host._captures import has_captures
 from kanalyze.analyses.host._thread_timeline import call_labels, labels, shown_calls
 from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.idle.ledger import utilisation
 from kanalyze.analyses.iterations.phases import known_steady_part
 from kanalyze.analyses.memory.memory import in_use
+from kanalyze.analyses.ranges.captured import captured_as
 from kanalyze.analyses.replay._path import CAUSES, path, with_names
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey
@@ -325,7 +327,12 @@ def _of_operations(report: Report, at: pl.Series, rows: pl.Series) -> pl.DataFra
         for what in ("grid", "block")
     ]
     shapes = launch_shapes(report).select(pl.format("grid {} × block {}", *sides).cast(pl.Categorical)).to_series()
-    notes = pl.coalesce(gathered(shapes, line.get_column("shape")), size_notes)
+    notes = line.select(pl.coalesce(gathered(shapes, line.get_column("shape")), size_notes).alias("note")).to_series()
+    if has_captures(report):
+        place = captured_as(report, line.get_column("row"), "path").alias("place")
+        noted = line.with_columns(place, notes.cast(pl.String).fill_null("").alias("note"))
+        both = pl.when(place.is_null()).then("note").otherwise(pl.format("{} captured in {}", "note", "place"))
+        notes = noted.select(both.replace("", None).cast(pl.Categorical).alias("note")).to_series()
     return line.select("row", "event_id", "name", launch_id="call_id", note=notes)
 
 

@@ -5,11 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kanalyze.analyses.comparing._digesting import digests_of
 from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.host._captures import ADDED, CAPTURED, OLDER, capture_rows
 from kanalyze.analyses.ranges.captured import captured, captured_names, names_around
 from kanalyze.analyses.ranges.ranges import range_gpu, range_kernels
+from kanalyze.analyses.replay._changes import _in_ranges
+from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.columns import gathered
+from kanalyze.errors import UnknownNameError
 from kanalyze.readers.nsys.graph_nodes import graph_nodes
 from kanalyze.window import operator_of
 from support.build import call, kernel, nvtx, report
@@ -144,6 +148,22 @@ def test_an_updated_graph_has_the_names_of_what_updated_it():
     assert picked(updated(2), *columns) == [("a", "anew", 1), ("a", "layer", 1), ("b", "anew", 1), ("b", "layer", 1)]
     # of other nodes: nobody can tell
     assert picked(updated(3), *columns) == [("a", "layer", 1), ("a", None, 1), ("b", "layer", 1), ("b", None, 1)]
+
+
+def test_pictures_and_comparisons_have_the_names_of_the_capture():
+    of = report(ONCE, graph_nodes=NODES)
+    events = timeline(of, 1000).events.filter(pl.col("name").cast(pl.String) == "a")
+    assert "grid 1,1,1 × block 32,1,1 captured in capture → layer" in {*events["note"].cast(pl.String)}
+    (digest,) = digests_of(of)
+    assert {*digest.slots.filter(pl.col("name").cast(pl.String) == "a")["range"].cast(pl.String)} == {"layer"}
+
+
+def test_what_if_takes_what_was_captured_in_a_range():
+    inside = _in_ranges(report(ONCE, graph_nodes=NODES), "lay*")
+    assert inside.to_list() == [True] * 4
+    with pytest.raises(UnknownNameError, match="nothing"):
+        _in_ranges(report(ONCE, graph_nodes=NODES), "nothing")
+    assert _in_ranges(report(ONCE, graph_nodes=NODES), "decode").all()
 
 
 # nsys' rows of nodes.
