@@ -356,6 +356,16 @@ class BadWindowError(KanalyzeError, slug="bad-window"):
         return cls.of(text, none, "Choose a range that takes time, or write start..end with units.")
 
 
+class OtherCaptureError(KanalyzeError, slug="other-capture"):
+    """What captured the CUDA graphs of a report is not in the one given for that."""
+
+    of = Case(
+        "path capture",
+        "{path}: none of the CUDA graphs that it launches was captured in {capture}: numbers, kinds or kernels differ.",
+        "Give the trace in which the same program captured its graphs, with inputs of the same shapes.",
+    )
+
+
 class BadThresholdError(KanalyzeError, slug="bad-threshold"):
     """An option has no time or share with its unit: not `what` it takes."""
 

@@ -411,6 +411,9 @@ SCOPE: Final = (
     option("--process", "Only this process.", "PID", type=int),
     NO_CACHE,
 )
+CAPTURE: Final = option(
+    "--capture", "The trace in which CUDA graphs were captured: names for what they run.", "TRACE", type=READ
+)
 WITHOUT_PROFILER: Final = flag(
     "--without-profiler", "Times as without the profiler, by the run without one of a capture."
 )

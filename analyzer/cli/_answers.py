@@ -24,6 +24,7 @@ from kanalyze.machinery import late
 with late():
     from kanalyze import catalog, counter_model, readers, several, window
     from kanalyze.analyses.findings import _doubts
+    from kanalyze.analyses.host import _captures
     from kanalyze.analyses.iterations import phases
     from kanalyze.analyses.replay import _unprofiled
     from kanalyze.readers.capture import read_capture
@@ -72,6 +73,7 @@ class Where(NamedTuple):
     process: int | None = None
     no_cache: bool = False
     without_profiler: bool = False
+    capture: Path | None = None
 
     @property
     def part(self) -> Part:
@@ -121,6 +123,9 @@ def parts_of(whole: Report, where: Where) -> dict[str | None, Report]:
     """Parts as of :func:`opened_parts`, of a report that is open."""
     if where.without_profiler:
         whole = _unprofiled.without(whole)
+    if where.capture is not None:
+        other = readers.read(where.capture, progress_shown(), cache=not where.no_cache)
+        whole = _captures.with_captures(whole, closed_at_end(other))
     whole, text = whole.narrow(device=where.device, process=where.process), where.window
     windows = [None] if text is None else whole.windows(text)
     if text is not None and (left_out := len(whole.instances(text)) - len(windows)):

@@ -61,6 +61,7 @@ class Form(NamedTuple):
     cli.REPORTS,
     *cli.SCOPE,
     cli.top("Rows in each table of the page; as many as suit it unless told."),
+    cli.CAPTURE,
     cli.flag("--full", "All sections, of the whole recording or the window."),
     cli.flag("--whole", "The page of the whole recording, not of what the program repeats."),
     cli.flag("--recorded", "Times as recorded, where a run without the profiler tells others."),

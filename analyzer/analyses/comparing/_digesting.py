@@ -12,6 +12,7 @@ from kanalyze.analyses.counters.roofline import roofline
 from kanalyze.analyses.device._operations import exclusive_operations, launch_shapes
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.compiling import ONE_TIME
+from kanalyze.analyses.host._captures import capture_source
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
 from kanalyze.analyses.host.calls import api
 from kanalyze.analyses.idle.ledger import ledger
@@ -290,7 +291,8 @@ def _operator_paths(report: Report, work: pl.DataFrame) -> pl.Series:
     numbers, texts = operator_paths(host_tree(report).rows)
     ran, captured = launched_work(report), captured_work(report).select("event_id", captured="operator")
     ran = ran.join(captured, on="event_id", how="left", maintain_order="left")
-    operator = ran.select(pl.coalesce("captured", "operator")).to_series()
+    same = capture_source(report) is report  # another report has other operators
+    operator = ran.select(pl.coalesce("captured", "operator") if same else "operator").to_series()
     known = ran.select("event_id", path=gathered(numbers, operator))
     told = work.select("event_id").join(known, on="event_id", how="left", maintain_order="left")
     told = told.join(texts, on="path", how="left", maintain_order="left")

@@ -9,14 +9,17 @@ Rooms above add their own names to these rows, once a node instead of once a ker
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import polars as pl
 
 from kanalyze.analyses.device._operations import operations
+from kanalyze.analyses.host._capture_order import LAUNCHES, captured_by_order
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import as_of, gathered, rows_at
+from kanalyze.errors import OtherCaptureError
 from kanalyze.model import GRAPH_NODES
 from kanalyze.report import Report
 
@@ -37,24 +40,52 @@ _OF_GRAPH: Final = 1 << 32
 _NODE: Final = ["process_id", "graph_node_id"]
 
 
+def with_captures(report: Report, other: Report) -> Report:
+    """The report with the captures of its CUDA graphs in another one, of the same program.
+
+    Raises:
+        OtherCaptureError: None of its graphs is in that.
+    """
+    found = replace(report, captured_in=lambda: other.whole)
+    if _by_order(found).is_empty():
+        raise OtherCaptureError.of(report.meta.path, other.meta.path)
+    return found
+
+
+def capture_source(report: Report) -> Report:
+    """The report that recorded the captures: another one of the same program where that was given, else itself."""
+    return report.whole.captured_in() or report
+
+
 @once_per_process
 def captures(report: Report) -> pl.DataFrame:
     """The calls that made nodes of graphs: process_id, thread_id, since and until, call_row (of the api events), how.
 
-    All but how are null where no call is recorded: nsys lists nodes that are older than its recording. The last row is
-    that of all nodes which are not listed.
+    All of them are of :func:`capture_source`. All but how are null where no call is recorded: nsys lists nodes that are
+    older than its recording. The last row is that of all nodes which are not listed.
     """
-    nodes, calls = _nodes(report), report.kind("api")
-    points = nodes.select("process_id", thread_id="captured_thread_id", at="captured_ns")
-    spans = calls.select(*THREAD, at="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
-    row = as_of(points, spans.select(*THREAD, "at"))
-    around = _containing(points, spans, row)
-    own = rows_at(spans.select(*THREAD, since="at", until="end"), around)
+    calls = capture_source(report).kind("api")
+    spans = calls.select(*THREAD, since="start_ns", until=pl.col("start_ns") + pl.col("dur_ns"))
+    numbered = _numbered_calls(report, spans)
+    around = numbered if len(numbered) else _by_order(report).get_column("call_row")
     adds = gathered(calls.get_column("name"), around).cast(pl.String).str.contains(_ADDS)
     how = pl.when(adds.is_null()).then(pl.lit(OLDER)).when(adds).then(pl.lit(ADDED)).otherwise(pl.lit(CAPTURED))
-    known = own.with_columns(around.alias("call_row"), how=how.cast(HOW))
+    known = rows_at(spans, around).with_columns(around.alias("call_row"), how=how.cast(HOW))
     unknown = known.clear(1).with_columns(how=pl.lit(OLDER, dtype=HOW))
     return pl.concat([known, unknown])
+
+
+@once_per_process
+def _by_order(report: Report) -> pl.DataFrame:
+    """The operations of a trace's graphs with the call that captured each: row and call_row."""
+    return captured_by_order(report, capture_source(report)).sort("row")
+
+
+def _numbered_calls(report: Report, spans: pl.DataFrame) -> pl.Series:
+    """Row of the call that made each of the nodes whose making is recorded."""
+    points = _nodes(report).select("process_id", thread_id="captured_thread_id", at="captured_ns")
+    begun = spans.select(*THREAD, at="since", end="until")
+    return _containing(points, begun, as_of(points, begun.select(*THREAD, "at")))
 
 
 def _containing(points: pl.DataFrame, spans: pl.DataFrame, row: pl.Series) -> pl.Series:
@@ -75,14 +106,19 @@ _NESTED: Final = 3
 @once_per_process
 def capture_rows(report: Report) -> pl.Series:
     """Row of :func:`captures` that each row of `operations` goes back to; null for those of no graph."""
-    work = operations(report, "graph_node_id", "call_start", "thread_id").select(
-        *_NODE, "thread_id", at=pl.coalesce("call_start", "start")
+    work = operations(report, "graph_node_id", "call_start", "call_name", "thread_id").select(
+        *_NODE, "thread_id", "call_name", at=pl.coalesce("call_start", "start")
     )
-    inside = work.get_column("graph_node_id").is_not_null()
     found = pl.Series("capture", [None], dtype=pl.UInt32).new_from_index(0, work.height)
-    if not inside.any():
+    inside = work.get_column("graph_node_id").is_not_null()
+    if not inside.any() and not report.meta.recorder.ranked:
         return found
-    nodes, work = _nodes(report), _updated(report, work.filter(inside))
+    nodes = _nodes(report)
+    if nodes.is_empty():  # of a trace
+        launches = work.get_column("call_name").cast(pl.String).str.contains(LAUNCHES).fill_null(value=False)
+        found = found.scatter((inside | launches).arg_true(), captures(report).height - 1)
+        return found.scatter(_by_order(report).get_column("row"), pl.int_range(captures(report).height - 1, eager=True))
+    work = _updated(report, work.filter(inside))
     # of several rows of a node the last one before the launch
     rows = as_of(work.select(*_NODE, "at"), nodes.select(*_NODE, at="made_ns"))
     return found.scatter(inside.arg_true(), rows.fill_null(nodes.height))

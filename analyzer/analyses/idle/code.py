@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.host._captures import capture_rows, captures
+from kanalyze.analyses.host._captures import capture_rows, capture_source, captures
 from kanalyze.analyses.host._range_lines import on_line, program_functions
 from kanalyze.analyses.idle._attribution import bucket_of, by_thread, idle_pieces
 from kanalyze.analyses.shared.analysis import analysis, once_per_process, once_per_report, require, source_lines
@@ -107,7 +107,10 @@ def captured_places(report: Report) -> pl.DataFrame:
     """The time of CUDA graphs' operations by the place that captured them: device, place and captured_ns."""
     work = exclusive_operations(report)
     row = gathered(capture_rows(report), work.get_column("row"))
-    places = place_at(report, captures(report).select(*THREAD, at="since"))
+    calls = captures(report)
+    if capture_source(report) is not report:  # whose lines are others
+        calls = calls.clear(calls.height)
+    places = place_at(report, calls.select(*THREAD, at="since"))
     inside = work.select("device", "exclusive_ns", gathered(places, row).alias("place")).drop_nulls("place")
     return inside.group_by("device", "place").agg(captured_ns=pl.col("exclusive_ns").sum())
 

@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, facts_of, operations
-from kanalyze.analyses.host._captures import capture_rows, captures
+from kanalyze.analyses.host._captures import capture_rows, capture_source, captures
 from kanalyze.analyses.operators._host_tree import (
     FRAMEWORK_KINDS,
     annotation_events,
@@ -238,21 +238,16 @@ def launched_work(report: Report) -> pl.DataFrame:
     return work.with_columns(maker, tree.nearest(maker, tree.of_kinds(*OPERATOR_KINDS)).alias("operator"))
 
 
-@once_per_process
-def capturers(report: Report) -> pl.Series:
-    """Row of the host tree around the call that captured each row of :func:`captures`; null if unknown."""
-    tree = host_tree(report)
-    return tree.innermost(captures(report).select(*THREAD, at="since"), tree.of_kinds(*FRAMEWORK_KINDS))
-
-
 @once_per_report
 def captured_work(report: Report) -> pl.DataFrame:
-    """The operations of CUDA graphs in scope, with the events that captured them.
+    """The operations of CUDA graphs in scope, with the events of :func:`capture_source` that captured them.
 
     Columns: those of `exclusive_operations`; maker and operator as in :func:`launched_work`, of the capture.
     """
-    tree, work = host_tree(report), exclusive_operations(report)
+    source = capture_source(report)
+    tree, work = host_tree(source), exclusive_operations(report)
     row = gathered(capture_rows(report), work.get_column("row"))
     work, row = work.filter(row.is_not_null()), row.drop_nulls()
-    maker = gathered(capturers(report), row).alias("maker")
+    makers = tree.innermost(captures(report).select(*THREAD, at="since"), tree.of_kinds(*FRAMEWORK_KINDS))
+    maker = gathered(makers, row).alias("maker")
     return work.with_columns(maker, tree.nearest(maker, tree.of_kinds(*OPERATOR_KINDS)).alias("operator"))

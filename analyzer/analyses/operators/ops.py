@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Unpack
 
 import polars as pl
 
 from kanalyze import intervals
+from kanalyze.analyses.host._captures import capture_source
 from kanalyze.analyses.operators._host_tree import (
     PHASE,
     PHASES,
@@ -50,8 +52,8 @@ _CAPTURED: Final = ("captured_device_ns", "captured_operations")
 _SUMMED: Final = ("count", *_TIMES, *MEMORY, "exclusive_device_ns", "operations", *_CAPTURED)
 
 
-def _by_operator(report: Report, further: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Sums by name and kind of operators and annotations, and by the columns `further` of the host tree's rows.
+def _by_operator(report: Report, further: Callable[[Report], pl.DataFrame] | None = None) -> pl.DataFrame:
+    """Sums by name and kind of operators and annotations, and by columns of the host tree's rows that `further` gives.
 
     Operations launched by no operator have a null name.
     """
@@ -67,29 +69,43 @@ def _by_operator(report: Report, further: pl.DataFrame | None = None) -> pl.Data
             replayed.get_column("operator"),
         ),
     ]
-    names = tree.rows.select("name", "kind").hstack([] if further is None else further.get_columns())
+    own, of_captures = (
+        host_tree(of).rows.select("name", "kind").hstack([] if further is None else further(of))
+        for of in (report, capture_source(report))
+    )
     parts = [
         # asynchronous events have names of their own, and no row
         part.with_columns(rows_at(names.drop(part.columns, strict=False), rows.cast(pl.UInt32)))
         .group_by(names.columns)
         .agg(pl.col(name).sum() for name in _SUMMED if name in part.columns)
-        for part, rows in sides
+        for (part, rows), names in zip(sides, (own, own, of_captures), strict=True)
     ]
-    sums = pl.concat(parts, how="diagonal").group_by(names.columns).agg(pl.col(_SUMMED).sum())
+    sums = pl.concat(parts, how="diagonal").group_by(own.columns).agg(pl.col(_SUMMED).sum())
     return sums.with_columns(pl.col("kind").cast(pl.String))
 
 
 def _by_shape(report: Report) -> pl.DataFrame:
     """Sums by name, kind, input_shapes and input_types."""
-    rows, shapes = host_tree(report).rows.select("event_id"), ("input_shapes", "input_types")
-    return _by_operator(report, beside(rows, report.table("op_detail"), *shapes).select(shapes))
+    shapes = ("input_shapes", "input_types")
+
+    def of_rows(of: Report) -> pl.DataFrame:
+        return beside(host_tree(of).rows.select("event_id"), of.table("op_detail"), *shapes).select(shapes)
+
+    return _by_operator(report, of_rows)
 
 
 def _by_stack(report: Report) -> pl.DataFrame:
     """Sums by name, kind and Python stack, outermost function first, separated by semicolons."""
-    tree = host_tree(report)
-    numbers, texts = labelled_paths(tree.rows, tree.of_kinds("python"), plain_names(tree.rows), ";")
-    return _by_operator(report, numbers.to_frame()).join(texts, on="path", how="left").rename({"text": "stack"})
+    found = []
+
+    def of_rows(of: Report) -> pl.DataFrame:
+        tree = host_tree(of)
+        numbers, texts = labelled_paths(tree.rows, tree.of_kinds("python"), plain_names(tree.rows), ";")
+        found.append(texts)
+        return numbers.to_frame()
+
+    sums = _by_operator(report, of_rows)
+    return sums.join(pl.concat(found).unique("path"), on="path", how="left").rename({"text": "stack"})
 
 
 def _by_phase(report: Report) -> pl.DataFrame:
@@ -419,8 +435,9 @@ def ops(report: Report, by: str | None = None, *, as_torch: bool = False, **wher
     calls = pl.when(pl.col("count") > 0)
     means = {f"avg_{name}": calls.then(pl.col(name) / pl.col("count")) for name in ("cpu_ns", "device_ns")}
     order = ["self_device_ns" if as_torch else "exclusive_device_ns", "self_cpu_ns"]
+    order[1:1] = ["captured_device_ns"] if "captured_device_ns" in form.schema else []
     keys = [column.name for column in form.columns if column.dtype in (pl.String, pl.Enum, pl.Boolean)]
-    descending = [True, True, *(False for _ in keys)]
+    descending = [*(True for _ in order), *(False for _ in keys)]
     return form.select(found.with_columns(**shares, **means)).sort(*order, *keys, descending=descending)
 
 
@@ -470,18 +487,22 @@ def op_kernels(report: Report) -> pl.DataFrame:
     """
     require(report, OP_KERNELS.name, "op")
     require(report, OP_KERNELS, *DEVICE_KINDS)
-    rows, ran = host_tree(report).rows, launched_work(report)
-    numbers, texts = operator_paths(rows)
+    rows, ran, captures = host_tree(report).rows, launched_work(report), host_tree(capture_source(report)).rows
+    (numbers, texts), (of_captures, more) = operator_paths(rows), operator_paths(captures)
+    texts = pl.concat([texts, more]).unique("path")
     operator = ran.get_column("operator")
     made_by = captured_work(report).select("row", "operator")
     captured = ran.select("row").join(made_by, on="row", how="left", maintain_order="left").get_column("operator")
     cause = gathered(inherited(rows, forward_rows(report)), operator)
     made = ran.select("kind", "dur_ns", "exclusive_ns", kernel="name")
-    sides = {"": operator, "captured_": captured, "forward_": cause}
-    for side, at in sides.items():
-        made = made.with_columns(
-            gathered(rows.get_column("name"), at).alias(f"{side}name"), gathered(numbers, at).alias(f"{side}number")
-        )
+    names, own = captures.get_column("name"), rows.get_column("name")
+    sides = {
+        "": (operator, own, numbers),
+        "captured_": (captured, names, of_captures),
+        "forward_": (cause, own, numbers),
+    }
+    for side, (at, called, paths) in sides.items():
+        made = made.with_columns(gathered(called, at).alias(f"{side}name"), gathered(paths, at).alias(f"{side}number"))
     keys = [f"{side}{key}" for side in sides for key in ("name", "number")]
     sums = made.group_by("kernel", "kind", *keys).agg(*duration_statistics(), pl.col("exclusive_ns").sum())
     for side in sides:

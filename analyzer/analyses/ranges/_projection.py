@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.device._operations import with_facts
-from kanalyze.analyses.host._captures import capture_rows, captures
+from kanalyze.analyses.host._captures import capture_rows, capture_source, captures
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import longest
@@ -384,17 +384,23 @@ def launched(
 
 
 def captured_work(report: Report, work: pl.DataFrame) -> dict[tuple[object, ...], pl.DataFrame]:
-    """As :func:`launched`, of operations of CUDA graphs by the process and thread of the call that captured each."""
+    """As :func:`launched`, of operations of CUDA graphs by the process and thread of the call that captured each.
+
+    Threads and calls are those of :func:`capture_source`.
+    """
     rows = gathered(capture_rows(report), work.get_column("row"))
     inside = rows.is_not_null()
-    made = rows_at(captures(report).select("thread_id", "since", "until", "call_row"), rows.filter(inside))
-    found = in_order(work.filter(inside).hstack(made), "start").drop_nulls("thread_id")
+    made = rows_at(captures(report).select(*THREAD, "since", "until", "call_row"), rows.filter(inside))
+    found = in_order(work.filter(inside).drop("process_id").hstack(made), "start").drop_nulls("thread_id")
     return {key: part.drop(THREAD) for key, part in parts_by(found, THREAD).items()}
 
 
 def captured_in(report: Report, work: pl.DataFrame) -> pl.DataFrame:
-    """The ranges in which any of `work` was captured into CUDA graphs: row, captured_busy_ns, captured_operations."""
-    found = _projected(thread_ranges(report), captured_work(report, work))
+    """The ranges of :func:`capture_source` in which any of `work` was captured into CUDA graphs.
+
+    Columns: row, captured_busy_ns and captured_operations.
+    """
+    found = _projected(thread_ranges(capture_source(report)), captured_work(report, work))
     return found.select("row", captured_busy_ns="busy_ns", captured_operations="operations")
 
 

@@ -8,7 +8,16 @@ from typing import Final, Unpack
 import polars as pl
 
 from kanalyze.analyses.device._operations import exclusive_operations, facts_of
-from kanalyze.analyses.host._captures import ADDED, CAPTURED, HOW, OLDER, capture_rows, captures, has_captures
+from kanalyze.analyses.host._captures import (
+    ADDED,
+    CAPTURED,
+    HOW,
+    OLDER,
+    capture_rows,
+    capture_source,
+    captures,
+    has_captures,
+)
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.operators._host_tree import ARROW, MODULE, host_tree
 from kanalyze.analyses.ranges._projection import range_tree, thread_ranges
@@ -157,9 +166,10 @@ def captured_as(report: Report, rows: pl.Series, name: str) -> pl.Series:
 @once_per_process
 def captured_names(report: Report) -> pl.DataFrame:
     """The names of each row of :func:`captures`: the columns of the table from range to how."""
-    made, calls = captures(report), report.kind("api").get_column("name")
+    made, source = captures(report), capture_source(report)
+    calls = source.kind("api").get_column("name")
     found = made.select("how", call=gathered(calls, made.get_column("call_row")).cast(pl.String))
-    names = found.hstack(names_around(report, made).hstack(_of_operators(report, made)))
+    names = found.hstack(names_around(source, made).hstack(_of_operators(source, made)))
     either = [pl.coalesce(f"op_{name}", name).alias(name) for name in _OPERATOR]
     return names.with_columns(either).select(_NAMES)
 

@@ -8,6 +8,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations, of_used_processes
+from kanalyze.analyses.host._captures import capture_source
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.ranges._projection import (
     ThreadRanges,
@@ -145,9 +146,10 @@ def range_gpu(
     require(report, RANGE_GPU, *kinds)
     launching = _launching(report, kinds)
     if not trace:
-        capturing = _capturing(report, kinds)
-        named = pl.concat([launching, capturing], how="diagonal")
-        named = named if by is None else by_name(report, named)
+        parts = {report: launching, capture_source(report): _capturing(report, kinds)}
+        if len(parts) == 1:
+            parts = {report: pl.concat([launching, parts[report]], how="diagonal")}
+        named = pl.concat([part if by is None else by_name(of, part) for of, part in parts.items()], how="diagonal")
         sums = named.group_by("range", pl.col("style").cast(pl.String)).agg(
             *spread("projected_ns", "", "_ns"),
             pl.col("gpu_ops", "level", "children").mean().name.prefix("avg_"),
@@ -202,7 +204,8 @@ def _capturing(report: Report, kinds: tuple[str, ...]) -> pl.DataFrame:
     """The ranges that captured operations of `kinds` in scope into CUDA graphs: row, range, style and sums."""
     work = exclusive_operations(report).filter(pl.col("kind").is_in(kinds))
     found = captured_in(report, work.select("row", "process_id", "start", "end"))
-    return found.hstack(rows_at(named_ranges(report).select("range", "style"), found.get_column("row")))
+    names = named_ranges(capture_source(report)).select("range", "style")
+    return found.hstack(rows_at(names, found.get_column("row")))
 
 
 def _stacks(report: Report) -> pl.DataFrame:
@@ -267,12 +270,13 @@ def range_kernels(report: Report) -> pl.DataFrame:
     require(report, RANGE_KERNELS, "kernel")
     work = exclusive_operations(report).filter(pl.col("kind") == "kernel")
     work = work.select("row", "process_id", "dur_ns", start="began", kernel="name")
-    names = named_ranges(report).select(pl.col("range").cast(pl.Categorical), "style")
-    sums = [RANGE_KERNELS.empty()]
-    for via, threads in (("launch", launched(report, work)), ("capture", captured_work(report, work))):
+    sums, source = [RANGE_KERNELS.empty()], capture_source(report)
+    sides = (("launch", report, launched(report, work)), ("capture", source, captured_work(report, work)))
+    for via, of, threads in sides:
+        names = named_ranges(of).select(pl.col("range").cast(pl.Categorical), "style")
         for thread, kernels in threads.items():
             of_thread = [pl.lit(key, pl.Int64).alias(name) for key, name in zip(thread, THREAD, strict=True)]
-            ranges = thread_ranges(report).get(thread, ThreadRanges.none())
+            ranges = thread_ranges(of).get(thread, ThreadRanges.none())
             found = (_sums(names, _in_ranges(ranges, part)) for part in _parts(kernels, ranges.deepest))
             sums += [RANGE_KERNELS.select(rows.with_columns(*of_thread, via=pl.lit(via))) for rows in found]
     by = ["range", "process_id", "thread_id", "total_ns", "style", "kernel", "via"]

@@ -326,8 +326,10 @@ def _operators(found: Summary, per: PerIteration, top: int) -> Section | None:
         *_each(per, own_host="self_cpu_ns", count="count"),
         words("operator", "name", missing="(no operator)"),
     )
+    whole = pl.col("exclusive_device_ns").sum()
+    table = table.with_columns(worth=pl.max_horizontal("exclusive_device_ns", "captured_device_ns") / whole)
     remark = f"per {per.each}" if per.each else "share of busy time"
-    return _largest("OPERATORS", table, columns, "exclusive_share", top, remark)
+    return _largest("OPERATORS", table, columns, "worth", top, remark)
 
 
 def _to_do(findings: Sequence[Finding]) -> list[tuple[Finding, Finding | None]]:

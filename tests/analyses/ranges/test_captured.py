@@ -1,5 +1,7 @@
 """Names for what runs inside CUDA graphs: by hand, and against the eager twins of recorded programs."""
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 from hypothesis import given
@@ -7,20 +9,23 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.comparing._digesting import digests_of
 from kanalyze.analyses.device._operations import exclusive_operations, operations
-from kanalyze.analyses.host._captures import ADDED, CAPTURED, OLDER, capture_rows
+from kanalyze.analyses.host._captures import ADDED, CAPTURED, OLDER, capture_rows, with_captures
+from kanalyze.analyses.operators.ops import op_kernels, ops
 from kanalyze.analyses.ranges.captured import captured, captured_names, names_around
 from kanalyze.analyses.ranges.ranges import range_gpu, range_kernels
 from kanalyze.analyses.replay._changes import _in_ranges
 from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.columns import gathered
-from kanalyze.errors import UnknownNameError
+from kanalyze.errors import OtherCaptureError, UnknownNameError
 from kanalyze.readers.nsys.graph_nodes import graph_nodes
 from kanalyze.window import operator_of
-from support.build import call, kernel, nvtx, report
+from support.build import call, host, kernel, nvtx, report
 from support.command import SAMPLES
 from support.real_reports import real_report
 
-DECODER, NATIVE = (SAMPLES / "inside_graphs" / f"{name}.sqlite" for name in ("decoder", "native"))
+FOLDER = SAMPLES / "inside_graphs"
+DECODER, NATIVE = FOLDER / "decoder.sqlite", FOLDER / "native.sqlite"
+CAPTURE, DECODE = FOLDER / "capture.json.gz", FOLDER / "decode.json.gz"
 
 #: Ranges that say how a pass of the program ran, and not in which part of the model it was.
 VARIANT = r"^(?:eager|graph|capture) b=\d+$|^iteration$"
@@ -282,6 +287,74 @@ def test_replayed_kernels_have_the_names_of_their_eager_twins():
     assert (len(found), every.height) == (4 * 3, 4 * 3 * 52)
     assert (every["name"].cast(pl.String) == every["eager_name"].cast(pl.String)).all()
     assert (every["eager"] == every["captured"]).all()
+
+
+def test_a_trace_has_the_names_of_captures_in_another_one_of_the_same_program():
+    of = with_captures(real_report(DECODE), real_report(CAPTURE))
+    (_, _, expected), *_ = (one.select("name", "eager_name", "eager") for one in twins(real_report(DECODER)))
+    found = operations(of, "call_row").sort("call_row", "start")
+    names = captured_names(of)[gathered(capture_rows(of), found["row"])]
+    paths = found.select("call_row", "name").hstack([names["path"], names["operator"], names["shapes"]])
+    launches = paths.partition_by("call_row")
+    assert [one.height for one in launches] == [52] * 12
+    for number, one in enumerate(launches):
+        assert place(one["path"]).to_list() == expected.to_list()
+        batch = 2 ** (number // 3)
+        assert {*one["path"].str.extract("^capture b=([0-9]+)")} == {str(batch)}
+        assert f"[[{batch}, 64, 2048], []]" in one.filter(operator="aten::gelu")["shapes"]
+    table = ops(of).filter(name="aten::gelu").select("count", "operations", "captured_operations").row(0)
+    assert table == (0, 0, 4 * 12)
+    inside = op_kernels(of).filter(captured_name="aten::gelu")
+    assert ({*inside["name"]}, inside["count"].sum()) == ({"iteration"}, 48)
+    assert range_gpu(of).filter(range=":layers.0.mlp")["captured_operations"].sum() == 3 * 12
+    assert range_kernels(of).filter(range=":layers.0.mlp.up", via="capture")["count"].sum() == 12
+    assert ops(of, by="shape").filter(name="aten::gelu")["captured_operations"].to_list() == [12] * 4
+
+
+def test_captures_of_other_shapes_are_refused():
+    with pytest.raises(OtherCaptureError, match="numbers, kinds or kernels differ"):
+        with_captures(real_report(DECODE), real_report(SAMPLES / "mlp_train" / "torch.json.gz"))
+
+
+#: A trace: an operator that launches one kernel, a capture of it, and a launch of the graph.
+def trace(*, warm_up="gemm", shapes=("[[2]]", "[[2]]"), captures=1, end=30):
+    events = [
+        host("op", "aten::mm", 0, 5),
+        call("cudaLaunchKernel", 1, 2, correlation=1, parent=0),
+        kernel(6, 7, correlation=1, name=warm_up),
+        *(call("cudaStreamBeginCapture", 10, 11), host("op", "aten::mm", 12, 15)),
+        call("cudaLaunchKernel", 13, 14, correlation=2, parent=4),
+        call("cudaStreamEndCapture", end, end + 1),
+        launch(40, 41, 3),
+        kernel(42, 50, correlation=3, name="gemm"),
+    ]
+    events += [
+        event
+        for number in range(1, captures)
+        for event in (
+            call("cudaStreamBeginCapture", 31, 32),
+            call("cudaLaunchKernel", 33, 34, correlation=9 + number),
+            call("cudaStreamEndCapture", 35, 36),
+        )
+    ]
+    details = [{"event_id": number, "input_shapes": shape} for number, shape in zip((0, 4), shapes, strict=True)]
+    made = report(events, op_detail=details)
+    return replace(made, meta=replace(made.meta, tool="torch.profiler"))
+
+
+@pytest.mark.parametrize(
+    ("of", "how"),
+    [
+        (trace(), CAPTURED),
+        (trace(warm_up="other"), OLDER),  # what the operator launched outside of the capture is another kernel
+        (trace(warm_up="other", shapes=("[[2]]", "[[3]]")), CAPTURED),  # of other shapes: nothing is known
+        (trace(captures=2), CAPTURED),
+        (trace(warm_up="other", shapes=("[[2]]", "[[3]]"), captures=2), OLDER),  # which of the two is not
+        (trace(end=45), OLDER),  # it ended after the launch
+    ],
+)
+def test_by_order_and_identity(of, how):
+    assert captured(of).select("operator", "how").rows() == [("aten::mm" if how == CAPTURED else None, how)]
 
 
 @pytest.mark.parametrize("path", [DECODER, NATIVE])
