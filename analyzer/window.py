@@ -404,9 +404,14 @@ def operator_of(name: str) -> tuple[str, str | None] | None:
     return operator and (operator[1], sizes and sizes[1])
 
 
+#: Ranges that vLLM, SGLang and TensorRT-LLM make of each layer: a module with the shapes of its parameters and inputs.
+_OF_LAYER: Final = re.compile(r":?\{'Module': '([^']+)'.*\}", re.DOTALL)
+
+
 def plain(name: str) -> str:
-    """A range's display name: without the colon of the default domain, of XLA's ranges what it is and the module."""
-    return " ".join(of_module(name) or [name.removeprefix(_DOMAIN)])
+    """A range's display name: without the colon of the default domain, of XLA's ranges and of layers the module."""
+    layer = _OF_LAYER.fullmatch(name)
+    return layer[1] if layer else " ".join(of_module(name) or [name.removeprefix(_DOMAIN)])
 
 
 def located(culprit: str, range_name: str | None) -> str:

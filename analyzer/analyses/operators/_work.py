@@ -25,6 +25,8 @@ from kanalyze.analyses.operators._host_tree import (
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import beside, gathered, of_parts
+from kanalyze.decoder.decode import decode
+from kanalyze.decoder.fields import OTHER
 from kanalyze.report import Report
 
 # Memory allocated minus freed during each host event, as torch's own profiler counts it.
@@ -251,3 +253,15 @@ def captured_work(report: Report) -> pl.DataFrame:
     makers = tree.innermost(captures(report).select(*THREAD, at="since"), tree.of_kinds(*FRAMEWORK_KINDS))
     maker = gathered(makers, row).alias("maker")
     return work.with_columns(maker, tree.nearest(maker, tree.of_kinds(*OPERATOR_KINDS)).alias("operator"))
+
+
+#: Operators and ranges of compilers and XLA, which say nothing of what they run.
+SHELL: Final = r"^:?(?:CompiledFunction|## Call CompiledFxGraph|Torch-Compiled Region|XlaModule|.*: CompiledFunction)"
+
+
+def said_by_kernels(names: pl.Series) -> pl.Series:
+    """The operators that a kernel's name says: what Triton fused, or the kind of work; null where it says none."""
+    said = {name: decode(name) for name in names.unique().cast(pl.String).drop_nulls()}
+    fused = {name: one.fused if one.library == "inductor" else () for name, one in said.items()}
+    texts = [", ".join(fused[name]) or (None if one.family == OTHER else one.family) for name, one in said.items()]
+    return names.cast(pl.String).replace_strict([*said], texts, default=None, return_dtype=pl.String)

@@ -30,12 +30,14 @@ from kanalyze.analyses.operators._host_tree import (
 from kanalyze.analyses.operators._work import (
     MEMORY,
     OPERATOR_KINDS,
+    SHELL,
     allocations,
     captured_work,
     device_annotations,
     host_work,
     launched_work,
     operator_work,
+    said_by_kernels,
 )
 from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.analyses.shared.statistics import duration_statistics
@@ -61,9 +63,16 @@ def _by_operator(report: Report, further: Callable[[Report], pl.DataFrame] | Non
     work = operator_work(report).filter(pl.col("kind").is_in(OPERATOR_KINDS))
     host = work.with_columns(one.alias("count"), self_cpu_ns="self_ns", cpu_ns="dur_ns")
     ran, replayed = launched_work(report), captured_work(report).drop_nulls("operator")
+    # of what a compiler's own operator launched, kernels tell the operators
+    shells = tree.rows.select(pl.col("name").cast(pl.String).str.contains(SHELL).fill_null(value=False)).to_series()
+    told = said_by_kernels(ran.get_column("name")).cast(pl.Categorical).alias("name")
+    inside = gathered(shells, ran.get_column("operator")).fill_null(value=False) & told.is_not_null()
+    device = ran.select("operator", told, exclusive_device_ns="exclusive_ns", operations=one)
+    known, hidden = device.filter(~inside).drop("name"), device.filter(inside).with_columns(kind=pl.lit("op"))
     sides = [
         (host, tree.row_of(work.get_column("event_id"))),
-        (ran.select(exclusive_device_ns="exclusive_ns", operations=one), ran.get_column("operator")),
+        (known, known.get_column("operator")),
+        (hidden.with_columns(pl.col("kind").cast(tree.rows.schema["kind"])), hidden.get_column("operator")),
         (
             replayed.select(captured_device_ns="exclusive_ns", captured_operations=one),
             replayed.get_column("operator"),
@@ -78,7 +87,7 @@ def _by_operator(report: Report, further: Callable[[Report], pl.DataFrame] | Non
         part.with_columns(rows_at(names.drop(part.columns, strict=False), rows.cast(pl.UInt32)))
         .group_by(names.columns)
         .agg(pl.col(name).sum() for name in _SUMMED if name in part.columns)
-        for (part, rows), names in zip(sides, (own, own, of_captures), strict=True)
+        for (part, rows), names in zip(sides, (own, own, own, of_captures), strict=True)
     ]
     sums = pl.concat(parts, how="diagonal").group_by(own.columns).agg(pl.col(_SUMMED).sum())
     return sums.with_columns(pl.col("kind").cast(pl.String))

@@ -20,6 +20,7 @@ from kanalyze.analyses.host._captures import (
 )
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.operators._host_tree import ARROW, MODULE, host_tree
+from kanalyze.analyses.operators._work import SHELL, said_by_kernels
 from kanalyze.analyses.ranges._projection import range_tree, thread_ranges
 from kanalyze.analyses.shared.analysis import check_grouping, once_per_process, require
 from kanalyze.analyses.shared.statistics import duration_statistics
@@ -38,7 +39,8 @@ TABLE: Final = Table(
         *columns("""
             range text?: The innermost range of the program around the call that captured it; null for none.
             path text?: All ranges around that call, outermost first.
-            operator text?: The innermost operator around that call: of the framework, of emit_nvtx, or of XLA.
+            operator text?: The innermost operator around that call: of the framework, of emit_nvtx, or of XLA; else
+                what the kernel's name says, such as what Triton fused.
             shapes text?: Shapes of the operator's inputs, where they were recorded.
             module text?: The nn.Module around that call, where Python functions were recorded.
             call text?: The call that captured it, or that added its node.
@@ -115,8 +117,8 @@ def captured(report: Report, by: str | None = None, **where: Unpack[Where]) -> p
     named = _named(report)
     if by is None:
         return _summed(TABLE, named, _KEYS)
-    xla = pl.col("range").str.starts_with("Xla").fill_null(value=False)  # a whole module
-    places = pl.when(xla).then(pl.coalesce("operator", "range")).otherwise(pl.coalesce("range", "module", "operator"))
+    shell = pl.col("range").str.contains(SHELL).fill_null(value=False)
+    places = pl.when(shell).then(pl.coalesce("operator", "range")).otherwise(pl.coalesce("range", "module", "operator"))
     placed = named.with_columns(places.alias("place"))
     alike = pl.col("place").str.replace_all(NUMBER.pattern, "#")
     one = pl.col("place").n_unique().over(alike) == 1
@@ -143,7 +145,10 @@ def _named(report: Report) -> pl.DataFrame:
     rows = gathered(capture_rows(report), work.get_column("row"))
     work, rows = work.filter(rows.is_not_null()), rows.drop_nulls()
     named = work.select("kind", "dur_ns", "exclusive_ns", kernel="name")
-    return named.hstack([launch_paths(report, work.get_column("row")), *rows_at(captured_names(report), rows)])
+    named = named.hstack([launch_paths(report, work.get_column("row")), *rows_at(captured_names(report), rows)])
+    said = said_by_kernels(named.get_column("kernel")).alias("said")
+    known = pl.when(~pl.col("operator").str.contains(SHELL)).then("operator")
+    return named.with_columns(pl.coalesce(known, said, "operator").alias("operator"))
 
 
 def launch_paths(report: Report, rows: pl.Series) -> pl.Series:

@@ -238,8 +238,12 @@ _NAMELESS: Final = {"not recorded": "its capture is not recorded", "": "no range
 
 def nameless(table: pl.DataFrame) -> str:
     """What is said of the time of CUDA graphs without names; empty where all of it has some."""
-    rows = table.filter(pl.col("place").is_null()).select(pl.col("how").cast(pl.String), "share").iter_rows()
-    told = [f"{units.percent(share)} of the graphs' time: {_NAMELESS.get(how, _NAMELESS[''])}" for how, share in rows]
+    how = pl.col("how").cast(pl.String)
+    rows = table.filter(pl.col("place").is_null() | how.is_in(_NAMELESS)).group_by(how).agg(pl.col("share").sum())
+    told = [
+        f"{units.percent(share)} of the graphs' time: {_NAMELESS.get(how, _NAMELESS[''])}"
+        for how, share in rows.sort("how").iter_rows()
+    ]
     return "; ".join(told)
 
 

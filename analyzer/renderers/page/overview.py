@@ -57,11 +57,11 @@ def overview_page(found: Summary, top: int) -> Page:
     if top > _FEW_ROWS or (code is None and top >= 0):  # lines tell more than ranges and operators
         tables.append(_ranges(found, per, rows + 1) or _operators(found, per, rows))
     inside = found.tables.get("captured", pl.DataFrame({"place": []}))
-    if top >= 0 and inside.get_column("place").count():
+    if inside.height and not inside.get_column("place").count():
+        blocks = [*blocks, page.Block("INSIDE GRAPHS", page.nameless(inside))]
+    elif inside.height and top >= 0:
         times = _each(per, time="exclusive_ns", share="share", count="count")
         tables.append(page.captured_section(inside, times, rows + 1))
-    elif inside.height:
-        blocks = [*blocks, page.Block("INSIDE GRAPHS", page.nameless(inside))]
     to_do = _to_do(found.findings)[: 3 if top > 0 else 2]
     findings = [(one, None) for one in found.findings[:top]] if top > page.ROWS else to_do
     points = [_point(one, per, beside) for one, beside in findings]

@@ -18,9 +18,9 @@ from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.columns import gathered
 from kanalyze.errors import OtherCaptureError, UnknownNameError
 from kanalyze.readers.nsys.graph_nodes import graph_nodes
-from kanalyze.window import operator_of
+from kanalyze.window import operator_of, plain
 from support.build import call, host, kernel, nvtx, report
-from support.command import SAMPLES
+from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report
 
 FOLDER = SAMPLES / "inside_graphs"
@@ -354,7 +354,30 @@ def trace(*, warm_up="gemm", shapes=("[[2]]", "[[2]]"), captures=1, end=30):
     ],
 )
 def test_by_order_and_identity(of, how):
-    assert captured(of).select("operator", "how").rows() == [("aten::mm" if how == CAPTURED else None, how)]
+    # else what the kernel's name says
+    assert captured(of).select("operator", "how").rows() == [("aten::mm" if how == CAPTURED else "gemm", how)]
+
+
+def test_a_compilers_own_operator_is_no_answer_where_kernels_say_more():
+    of = real_report(REPORTS / "torch" / "compile_reduce_overhead.json.gz")
+    table = ops(of)
+    busy = table.filter(pl.col("exclusive_device_ns") > 0)
+    assert not busy["name"].str.contains("CompiledFunction").any()
+    assert busy.filter(name="gelu, gelu_backward, sum")["operations"].to_list() == [6]
+    assert table["exclusive_device_ns"].sum() == exclusive_operations(of)["exclusive_ns"].sum()
+    assert captured(of, by="place").filter(place="gemm")["count"].to_list() == [102]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        (":{'Module': 'model.layers.3.mlp', 'TrainableParams': {}, 'Inputs': [[4, 64]]}", "model.layers.3.mlp"),
+        (":{'Module': 3}", "{'Module': 3}"),
+        (":step", "step"),
+    ],
+)
+def test_ranges_that_engines_make_of_layers(name, shown):
+    assert plain(name) == shown
 
 
 @pytest.mark.parametrize("path", [DECODER, NATIVE])
