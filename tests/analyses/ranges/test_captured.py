@@ -362,7 +362,8 @@ def test_a_compilers_own_operator_is_no_answer_where_kernels_say_more():
     of = real_report(REPORTS / "torch" / "compile_reduce_overhead.json.gz")
     table = ops(of)
     busy = table.filter(pl.col("exclusive_device_ns") > 0)
-    assert not busy["name"].str.contains("CompiledFunction").any()
+    # but of kernels that say nothing
+    assert busy.filter(pl.col("name").str.contains("CompiledFunction"))["exclusive_share"].sum() < 0.01
     assert busy.filter(name="gelu, gelu_backward, sum")["operations"].to_list() == [6]
     assert table["exclusive_device_ns"].sum() == exclusive_operations(of)["exclusive_ns"].sum()
     assert captured(of, by="place").filter(place="gemm")["count"].to_list() == [102]
