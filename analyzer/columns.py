@@ -80,6 +80,14 @@ def as_of(points: pl.DataFrame, times: pl.DataFrame, *, later: bool = False, equ
     return found
 
 
+def last_of(points: pl.DataFrame, times: pl.DataFrame) -> pl.Series:
+    """Row of `times` that is the last one not after each of `points`, as :func:`as_of`, of many keys with few rows."""
+    keys = [name for name in points.columns if name != "at"]
+    left, right = (side.with_row_index(name) for side, name in ((points, "point"), (times, "found")))
+    joined = left.sort("at").join_asof(right.sort("at"), on="at", by=keys, check_sortedness=False)
+    return joined.sort("point").get_column("found")
+
+
 def rows_at(frame: pl.DataFrame, at: pl.Series) -> pl.DataFrame:
     """The rows of `frame` at the positions `at` (UInt32), all null where that is null, also when there are no rows.
 

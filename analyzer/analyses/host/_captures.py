@@ -18,7 +18,7 @@ from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.host._capture_order import LAUNCHES, captured_by_order
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import as_of, gathered, rows_at
+from kanalyze.columns import as_of, gathered, last_of, rows_at
 from kanalyze.errors import OtherCaptureError
 from kanalyze.model import GRAPH_NODES
 from kanalyze.report import Report
@@ -120,7 +120,7 @@ def capture_rows(report: Report) -> pl.Series:
         return found.scatter(_by_order(report).get_column("row"), pl.int_range(captures(report).height - 1, eager=True))
     work = _updated(report, work.filter(inside))
     # of several rows of a node the last one before the launch
-    rows = as_of(work.select(*_NODE, "at"), nodes.select(*_NODE, at="made_ns"))
+    rows = last_of(work.select(*_NODE, "at"), nodes.select(*_NODE, at="made_ns"))
     return found.scatter(inside.arg_true(), rows.fill_null(nodes.height))
 
 

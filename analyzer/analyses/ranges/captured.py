@@ -21,7 +21,7 @@ from kanalyze.analyses.host._captures import (
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.operators._host_tree import ARROW, MODULE, host_tree
 from kanalyze.analyses.operators._work import SHELL, said_by_kernels
-from kanalyze.analyses.ranges._projection import range_tree, thread_ranges
+from kanalyze.analyses.ranges._projection import thread_ranges
 from kanalyze.analyses.shared.analysis import check_grouping, once_per_process, require
 from kanalyze.analyses.shared.statistics import duration_statistics
 from kanalyze.analyses.shared.threads import THREAD
@@ -184,7 +184,6 @@ def names_around(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
 
     Operators are ranges that emit_nvtx or XLA makes.
     """
-    names = named_ranges(report).select("row", name="range").unique("row").sort("row").get_column("name")
     inside = [pl.DataFrame(schema={"call": pl.UInt32, "range_row": pl.UInt32})]
     asked = calls.with_row_index("call").drop_nulls(THREAD).select("call", *THREAD, "since", "until")
     for thread, part in parts_by(asked, THREAD).items():
@@ -192,13 +191,12 @@ def names_around(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
             pairs = thread_ranges(report)[thread].pairs(part.drop(THREAD))
             inside += [found.select("call", "range_row") for found in pairs]
     every = pl.concat(inside)
-    texts = gathered(names, every.get_column("range_row"))
-    told = texts.unique().drop_nulls()
+    ranges = named_ranges(report).select("start", "end", text="range")  # by row
+    every = every.hstack(rows_at(ranges, every.get_column("range_row")))
+    told = every.get_column("text").unique().drop_nulls()
     different = pl.DataFrame([operator_of(text) or (None, None) for text in told], _OPERATOR, orient="row")
-    different = different.with_columns(told.alias("text"), range=_plain(told))
-    level = range_tree(report).select(range_row="row", level="level")
-    every = every.with_columns(texts.alias("text")).join(level, on="range_row").join(different, on="text", how="left")
-    every = every.sort("call", "level", maintain_order=True)
+    every = every.join(different.with_columns(told.alias("text"), range=_plain(told)), on="text", how="left")
+    every = every.sort("call", "start", "end", "range_row", descending=[False, False, True, False])
     own = every.filter(pl.col("operator").is_null())
     again = (pl.col("range") == pl.col("range").shift(1)) & (pl.col("call") == pl.col("call").shift(1))
     own = own.filter(~again.fill_null(value=False))

@@ -12,7 +12,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.columns import as_of, gathered, rows_at
+from kanalyze.columns import gathered, last_of, rows_at
 from kanalyze.readers.nsys import tables as nsys
 
 #: Graphs that are made of graphs, at most.
@@ -53,7 +53,7 @@ def _captured_rows(rows: pl.DataFrame) -> pl.Series:
     copied = rows.get_column("origin").is_not_null()
     asked = rows.filter(copied).select("process_id", "at", node="origin")
     origins = pl.int_range(rows.height, dtype=pl.UInt32, eager=True)
-    of_row = origins.scatter(copied.arg_true(), as_of(asked, rows.select("process_id", "at", "node")))
+    of_row = origins.scatter(copied.arg_true(), last_of(asked, rows.select("process_id", "at", "node")))
     for _ in range(_DEEPEST):
         if (further := gathered(of_row, origins)).equals(origins):
             break
