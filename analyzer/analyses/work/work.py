@@ -7,8 +7,10 @@ from typing import Final
 
 import polars as pl
 
+from kanalyze.analyses.device._operations import facts_of, operations
+from kanalyze.analyses.host._captures import capture_source, has_captures
 from kanalyze.analyses.operators._host_tree import host_tree
-from kanalyze.analyses.operators._work import launched_work
+from kanalyze.analyses.operators._work import captured_work, launched_work
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.work._models import Work, executed_flop, work_of
 from kanalyze.analyses.work._peaks import TYPES, memory_ns, memory_roofs, peaks
@@ -97,7 +99,7 @@ def work(report: Report) -> pl.DataFrame:
     """Work and roof of each call of an operator whose kernels are in scope, by start.
 
     Source: the roofline model (Williams, Waterman, Patterson, 2009), of work and bytes that an operator's definition
-    requires. Kernels of a CUDA graph count for what launched the graph, whose shapes are not theirs: no model.
+    requires. Kernels of CUDA graphs have the work of the operators that captured them.
 
     Returns:
         :data:`TABLE`.
@@ -160,7 +162,7 @@ def factors_on(report: Report, gpu: str) -> pl.DataFrame:
     )
     there = with_roofs(calls.drop("roof_ns", "bound"), moved).get_column("roof_ns").alias("there")
     slower = devices.select("device", slower=pl.col("memory_bandwidth_bytes_per_s") / other)
-    work = with_calls(launched_work(report)).join(slower, on="device", how="left", maintain_order="left")
+    work = operations_by_call(report).join(slower, on="device", how="left", maintain_order="left")
     if work.get_column("slower").has_nulls():
         raise CannotTellError.without_bandwidth(report.meta.path)
     share = (pl.col("roof_ns") / pl.col("dur_ns").clip(lower_bound=1)).clip(upper_bound=1.0)
@@ -178,31 +180,55 @@ def factors_on(report: Report, gpu: str) -> pl.DataFrame:
     return sides.select("row", usual=half, low=low, high=high)
 
 
-def with_calls(ran: pl.DataFrame) -> pl.DataFrame:
-    """Adds call to launched operations: the operator's row, or a number of its own for what none launched."""
-    return ran.with_columns(call=pl.coalesce(pl.col("operator").cast(pl.Int64), -1 - pl.col("row").cast(pl.Int64)))
+def operations_by_call(report: Report) -> pl.DataFrame:
+    """The launched operations with call, which those of one call of an operator share, and replayed.
+
+    Operations of CUDA graphs whose capture is recorded are replayed: what they do was told there, by the operator that
+    captured them, whose row is then that of the capture; each launch of the graph is a call of its own. Operations that
+    no operator launched are calls of their own.
+    """
+    alone = -1 - pl.col("row").cast(pl.Int64)
+    ran = launched_work(report).with_columns(call=pl.coalesce(pl.col("operator").cast(pl.Int64), alone), replayed=False)
+    if not has_captures(report):
+        return ran
+    inside = captured_work(report).drop_nulls("operator").select("row", "operator")
+    launch = facts_of(report, inside.get_column("row"), "call_id").get_column("call_id")
+    first = -1 - operations(report).height
+    numbers = inside.select(
+        "row", captured="operator", number=first - pl.struct("operator", launch).rank("dense").cast(pl.Int64)
+    )
+    known = ran.join(numbers, on="row", how="left", maintain_order="left")
+    return known.with_columns(
+        operator=pl.coalesce("captured", "operator"),
+        call=pl.coalesce("number", "call"),
+        replayed=pl.col("captured").is_not_null(),
+    ).drop("captured", "number")
 
 
 def _calls(report: Report) -> pl.DataFrame:
     """One row per call of an operator that launched kernels, and per kernel that none launched, with its inputs."""
-    rows = host_tree(report).rows
-    each = with_calls(launched_work(report).filter(pl.col("bucket") == "kernel"))
     first = pl.col("dur_ns").arg_max()
-    calls = each.group_by("device", "call", maintain_order=True).agg(
+    work = operations_by_call(report).filter(pl.col("bucket") == "kernel")
+    calls = work.group_by("device", "call", "replayed", maintain_order=True).agg(
         pl.col("event_id", "operator").first(),
         pl.col("name").cast(pl.String).get(first).alias("kernel"),
         pl.col("start").min().alias("start_ns"),
         pl.len().cast(pl.Int64).alias("kernels"),
         pl.col("dur_ns", "exclusive_ns").sum(),
     )
-    by = calls.get_column("operator")
-    named = calls.with_columns(
+    here, there = calls.filter(~pl.col("replayed")), calls.filter("replayed")
+    return pl.concat([_described(here, report), *([_described(there, capture_source(report))] if len(there) else [])])
+
+
+def _described(calls: pl.DataFrame, source: Report) -> pl.DataFrame:
+    """Adds the name of each call's operator and its inputs, as `source` recorded them."""
+    rows, by = host_tree(source).rows, calls.get_column("operator")
+    named = calls.rename({"event_id": "kernel_id"}).with_columns(
         gathered(rows.get_column("name"), by).cast(pl.String).alias("name"),
-        gathered(rows.get_column("event_id"), by).alias("op_id"),
+        gathered(rows.get_column("event_id"), by).alias("event_id"),
     )
     inputs = ("input_shapes", "input_types", "input_strides", "input_values")
-    kept = named.rename({"event_id": "kernel_id", "op_id": "event_id"})
-    described = beside(kept, report.table("op_detail"), *inputs).with_columns(pl.col(*inputs).cast(pl.String))
+    described = beside(named, source.table("op_detail"), *inputs).with_columns(pl.col(*inputs).cast(pl.String))
     sized = pl.col("name").str.extract_groups(_SIZED)
     return described.with_columns(
         name=pl.coalesce(sized.struct.field("name"), "name"),

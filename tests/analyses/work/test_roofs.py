@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
+from kanalyze.analyses.host._captures import with_captures
 from kanalyze.analyses.work._peaks import gpu_called
 from kanalyze.analyses.work.work import factors_on
 from kanalyze.errors import CannotTellError, UnknownNameError
@@ -179,3 +180,14 @@ def test_of_an_unknown_gpu_nothing_is_told_of_another():
     made = program([(BIG, GEMM, 200_000)], name="Some GPU", memory_bandwidth_bytes_per_s=None)
     with pytest.raises(CannotTellError, match="bandwidth of the recorded one"):
         factors_on(made, "NVIDIA H200")
+
+
+def test_kernels_of_graphs_have_the_work_of_their_capture():
+    """The same batches ran once in each, while they were captured and from the graphs."""
+    folder = REPORTS.parents[1] / "sample_reports/inside_graphs"
+    decode, capture = (real_report(folder / f"{name}.json.gz") for name in ("decode", "capture"))
+    assert kanalyze.mfu(decode).get_column("known_share").to_list() == [0.0]
+    replayed, captured = kanalyze.mfu(with_captures(decode, capture)), kanalyze.mfu(capture)
+    sums = ("flop", "executed_flop")
+    assert replayed.select(sums).rows() == captured.select(sums).rows() == [(73_433_088_000, 82_644_566_016)]
+    assert replayed.get_column("known_share").to_list() == [1.0]
