@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import kanalyze
@@ -154,6 +154,8 @@ def test_products_and_sums_are_those_of_whole_numbers_or_none(left, right, sides
 
 
 @given(st.lists(st.tuples(SIZES, st.sampled_from([-1, 1])), max_size=6))
+@example([(LARGEST, -1)])
+@example([(LARGEST // 2, 1), (LARGEST // 2, -1)])
 def test_what_could_overflow_is_told(signed):
     values = [value * sign for value, sign in signed]
     frame = pl.DataFrame({"at": values}, schema={"at": pl.Int64})

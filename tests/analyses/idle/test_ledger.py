@@ -82,6 +82,10 @@ LEDGERS = """
     0-30 cudaMemcpy #1; 10-20 memcpy Host-to-Device #1
     = memcpy Host-to-Device 10; launch call 10; sync cudaMemcpy 10
 
+8 of operations that start together the one with the first bucket ends the wait
+    0-2 cudaMemcpyAsync #1; 12-20 cudaLaunchKernel #2; 0-10 kernel; 30-40 memcpy Host-to-Device #1; 30-40 kernel #2
+    = kernel 20; launch latency 10; launch call 8; host 2
+
 9 queued when the call had begun before the device fell idle
     0-2 cudaLaunchKernel #1; 3-12 cudaLaunchKernel #2; 12-30 cudaStreamSynchronize; 2-10 kernel #1; 20-30 kernel #2
     = kernel 18; launch call 4; queued 8
