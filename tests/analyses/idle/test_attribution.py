@@ -2,7 +2,7 @@
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.device._windows import windows
@@ -98,6 +98,9 @@ def unknown_by_ledger(of):
 
 @FEWER
 @given(EVENTS, st.booleans())
+@example(
+    events=launched(0, 5_000, kernel(500_000_000, 10**9, correlation=1)), known=False
+)  # it began before the recording
 def test_idle_time_of_unknown_cause_is_that_of_the_ledger(events, known):
     of = report(events)
     if known:
