@@ -159,6 +159,12 @@ def test_many_that_launch_more_are_odd():
     assert odd_ones(kanalyze.iterations(report(events))) == [4, 8]
 
 
+def test_a_range_that_repeats_beside_steps_without_work_of_its_own_is_no_iteration():
+    logs = [nvtx("log", 1_000 + 110 * number + 102, 1_000 + 110 * number + 108) for number in (2, 5, 7, 10)]
+    rows = kanalyze.iterations(report([*loop([100] * 12), *logs]))
+    assert rows.get_column("name").to_list() == ["step"] * 12
+
+
 def test_a_range_that_occurs_twice_is_no_iteration():
     assert kinds([100, 100], name="work").is_empty()
 
