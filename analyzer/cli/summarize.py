@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -49,14 +49,6 @@ if TYPE_CHECKING:
 _WITHOUT: Final = ("launch-gaps", "sync", "startup")
 
 
-class Form(NamedTuple):
-    """Form of the page: with all sections, of the whole recording, or with times as they were recorded."""
-
-    full: bool = False
-    whole: bool = False
-    recorded: bool = False
-
-
 @cli.command(
     cli.REPORTS,
     *cli.SCOPE,
@@ -73,14 +65,14 @@ class Form(NamedTuple):
 )
 def summarize(reports: Sequence[Path], where: Where, to: Out, **form: bool) -> None:
     """Show one page that says where the time of each REPORT went, or each report in a folder of them."""
-    pages = _pages(reports, where, Form(**form))
+    pages = _pages(reports, where, **form)
     _point_to_ranks(pages, reports)
     to.emit_pages(pages)
 
 
 def shown(reports: Sequence[Path]) -> None:
     """Print the pages of `reports`, whole, as the command does that is given no option."""
-    Out().emit_pages(_pages(reports, Where(), Form()))
+    Out().emit_pages(_pages(reports, Where()))
     _answers.print_doubts(everything=True)
 
 
@@ -99,15 +91,23 @@ def _point_to_ranks(pages: Sequence[Shown], reports: Sequence[Path]) -> None:
     print_message(f"kanalyze: {message}")
 
 
-def _pages(reports: Sequence[Path], where: Where, form: Form) -> Sequence[Shown]:
+def _pages(
+    reports: Sequence[Path], where: Where, *, full: bool = False, whole: bool = False, recorded: bool = False
+) -> Sequence[Shown]:
     """One page of reports of one program by different tools, or of a capture that has such; else a page for each.
 
     Where several reports give time, such as those of two captures, each has its page, and the others are on it.
     """
+
+    def make(report: Report) -> Summary:
+        if full:
+            return time_page.summarize(report)
+        return overview_page.overview(report, whole=whole, as_recorded=recorded)
+
     reports = _answers.expanded(reports)
     several = len(reports) > 1 or (_answers.folder_at(reports[0]) is not None and captures.several_tools(reports[0]))
     if where.several or not several:
-        return _answers.of_each(reports, lambda report: _page(report, where, form))
+        return _answers.of_each(reports, lambda report: _page(report, where, make))
     opened = _answers.of_each(
         _answers.different(reports), lambda report: _answers.opened_together([report], where, runs=False)
     )
@@ -117,42 +117,34 @@ def _pages(reports: Sequence[Path], where: Where, form: Form) -> Sequence[Shown]
         open_at = {one.meta.path: one for one in given}
         _answers.drop_registered()  # as long as none is held for that
         given.clear()  # each goes when its page is made
-        return _answers.of_each(reports, lambda report: _page(report, where, form, open_at.pop(report, None)))
-    if form.full:
+        return _answers.of_each(reports, lambda report: _page(report, where, make, open_at.pop(report, None)))
+    if full:
         pages = time_page.summarize_together(*given, **where.part)
     else:
-        pages = time_page.overviews_together(*given, whole=form.whole, as_recorded=form.recorded, **where.part)
-    return [_apart(page, page.meta.path, where, form) for page in pages]
+        pages = time_page.overviews_together(*given, whole=whole, as_recorded=recorded, **where.part)
+    return [_apart(page, page.meta.path, where, make) for page in pages]
 
 
-def _apart(page: Summary, report: Path, where: Where, form: Form) -> Summary:
+def _apart(page: Summary, report: Path, where: Where, make: Callable[[Report], Summary]) -> Summary:
     """The page of a report that may have been recorded several times; it then says how far the runs are apart.
 
     A run that cannot be read, or lacks that part, is left out with a word.
     """
-    if page.kind == "counters":
-        return page
     folder = _answers.folder_at(report)
-    if folder is None or page.meta.slower is not None:
+    if page.kind == "counters" or folder is None or page.meta.slower is not None:
         return page  # other runs are as they were recorded
     others = read_capture.reports_in(folder)[1:] if read_capture.accepts(folder, b"") else []
     runs = [page]
     for run in others:
         try:
             parts = _answers.opened_parts(run, where)
-            runs += [_timed(parts[None], form)] if None in parts else []
+            runs += [make(parts[None])] if None in parts else []
         except errors.KanalyzeError as error:
             _answers.print_left_out(error)
     return time_page.repeated(runs) if others else page
 
 
-def _timed(report: Report, form: Form) -> Summary:
-    if form.full:
-        return time_page.summarize(report)
-    return overview_page.overview(report, whole=form.whole, as_recorded=form.recorded)
-
-
-def _page(report: Path, where: Where, form: Form, whole: Report | None = None) -> Shown:
+def _page(report: Path, where: Where, make: Callable[[Report], Summary], whole: Report | None = None) -> Shown:
     """The page of a report, of counters or of time, or the comparison of instances where the window names several.
 
     Of a report that was recorded several times, the page says how far the runs are apart. `whole` is the report where
@@ -167,7 +159,7 @@ def _page(report: Path, where: Where, form: Form, whole: Report | None = None) -
     elif parts[None].meta.timeless:
         page = time_page.summarize_counters(parts[None])
     else:
-        page = _apart(_timed(parts[None], form), report, where, form)
+        page = _apart(make(parts[None]), report, where, make)
     _answers.print_doubts(everything=True)  # the page looked at all of it
     return page
 
@@ -291,15 +283,10 @@ def explain(name: str | None, reports: Sequence[Path], where: Where, to: Out) ->
 
 def _explanation(name: str) -> descriptions.Explanation:
     """The explanation of a finding; an UnknownNameError for what is no word of a page either."""
-    try:
-        return descriptions.explanation(name)
-    except errors.UnknownNameError:
-        if (
-            errors.nearest(name, descriptions.names()) is None
-            and errors.nearest(name, [*descriptions.words()]) is not None
-        ):
-            raise errors.UnknownNameError.of("word of a page", name, descriptions.words()) from None
-        raise
+    words = [*descriptions.words()]
+    if errors.nearest(name, descriptions.names()) is None and errors.nearest(name, words) is not None:
+        raise errors.UnknownNameError.of("word of a page", name, words)
+    return descriptions.explanation(name)
 
 
 # Two sides of runs, and what several tools tell of one program.

@@ -260,17 +260,20 @@ def trace_of(tmp_path, events, **gpu):
     return tmp_path / "report.html"
 
 
-def annotation(name, start_us, dur_us):
-    return {"ph": "X", "cat": "user_annotation", "name": name, "ts": start_us, "dur": dur_us, "pid": 1, "tid": 1,
-            "args": {}}  # fmt: skip
+def annotation(name, start_us, dur_us, cat="user_annotation", **args):
+    return {"ph": "X", "cat": cat, "name": name, "ts": start_us, "dur": dur_us, "pid": 1, "tid": 1, "args": args}
+
+
+def device_kernel(at, name, start_us, dur_us):
+    args = {"device": 0, "stream": 7, "correlation": at}
+    return annotation(name, start_us, dur_us, "kernel") | {"pid": 0, "tid": 7, "args": args}
 
 
 def test_hostile_names_are_text(opened, tmp_path):
-    events = [{"ph": "X", "cat": "kernel", "name": text, "ts": 10 * at, "dur": 5, "pid": 0, "tid": 7,
-               "args": {"device": 0, "stream": 7, "correlation": at}} for at, text in enumerate(WHOLE)]  # fmt: skip
+    events = [device_kernel(at, text, 10 * at, 5) for at, text in enumerate(WHOLE)]
     events += [annotation(text, 10 * at, 9) for at, text in enumerate(WHOLE)]
-    events += [annotation("cudaLaunchKernel", 10 * at, 1) | {"cat": "cuda_runtime", "args": {"correlation": at}}
-               for at in range(len(WHOLE))]  # fmt: skip
+    calls = range(len(WHOLE))
+    events += [annotation("cudaLaunchKernel", 10 * at, 1, "cuda_runtime", correlation=at) for at in calls]
     found = opened(trace_of(tmp_path, events, name=WHOLE[4]))
     found.page.locator("#timeline canvas").focus()
     for _ in range(len(WHOLE)):
@@ -301,8 +304,7 @@ def test_what_is_chosen_is_scrolled_to_and_far_times_are_drawn(opened, tmp_path)
 
 def test_blocks_of_events_are_drawn_as_the_events_are(opened, tmp_path):
     events = [annotation(f"short {at % 7}", 3 * at + at % 5 / 10, 1 + at % 3 / 2) for at in range(20_000)]
-    kernels = [{"ph": "X", "cat": "kernel", "name": f"k{at % 3}", "ts": 7 * at, "dur": 2 + at % 4, "pid": 0, "tid": 7,
-                "args": {"device": 0, "stream": 7, "correlation": at}} for at in range(9_000)]  # fmt: skip
+    kernels = [device_kernel(at, f"k{at % 3}", 7 * at, 2 + at % 4) for at in range(9_000)]
     found = opened(trace_of(tmp_path, events + kernels), viewport={"width": 400, "height": 900})
     skipped, most = found.tell(
         """(() => {

@@ -17,7 +17,7 @@ from kanalyze import outlets, units
 from kanalyze.analyses.iterations.iterations import STEADY
 from kanalyze.analyses.shared.statistics import BUCKETS, MEANINGS
 from kanalyze.renderers.formats.timeline_data import drawn_name, fitted
-from kanalyze.renderers.page import COLOURS, page_of_any, short_names, text_of
+from kanalyze.renderers.page import COLOURS, Page, page_of_any, short_names, text_of
 from kanalyze.renderers.page.kernel_names import short_forms, shorten
 from kanalyze.renderers.tables.frame import is_text, laid_out, last_of
 from kanalyze.renderers.tables.plots import roofs
@@ -109,9 +109,9 @@ def cell(timeline: Timeline, title: str) -> str:
     The frame may run its script and nothing else: it is of another origin than the notebook.
     """
     told = outlets.short(title)
-    texts = {"title": told, "beside": "", "answer": "", "first_remark": ""}
     drawn, data = fitted(timeline, 1_500_000)
-    page = _rendered(dict.fromkeys(_SECTIONS, ()) | texts | {"timeline": _timeline(drawn, data, 0)})
+    parts = {"page": Page([told], "", [], ""), "timeline": _timeline(drawn, data, 0)}
+    page = _rendered(dict.fromkeys(_SECTIONS, ()) | parts)
     frame = f'<iframe sandbox="allow-scripts" title="{outlets.html(told)}" width="100%" height="640" '
     return f'{frame}frameborder="0" srcdoc="{escape(page)}"></iframe>'
 
@@ -141,8 +141,8 @@ def _fragment(**parts: Any) -> str:  # noqa: ANN401 - whatever a page consists o
 
 #: Sections for the template, each of which may be empty.
 _SECTIONS: Final = (
-    "ledgers", "first", "blocks", "cannot_tell", "iterations", "calls", "waits", "waiting", "roofline",
-    "measured", "copies", "sections", "tables", "chapters", "recorded",
+    "first", "cannot_tell", "iterations", "calls", "waits", "waiting", "roofline", "measured", "copies", "sections",
+    "tables", "recorded",
 )  # fmt: skip
 
 
@@ -178,16 +178,11 @@ def _parts(found: FilePage, rows: int) -> dict[str, Any]:
     low, high = (at - timeline.start_ns for at in timeline.whole) if timeline and timeline.whole else (-1, -1)
     roots = pl.col("ns").filter(pl.col("parent").is_null()).sum()  # the host time that a GPU waited for
     return {
-        "title": page.heading[0],
-        "beside": page.beside,
-        "answer": page.answer,
-        "ledgers": page.ledgers,
+        "page": page,
         "first": [
             (point, drawn_name(name) if name in drawn and point.finding.names else "")
             for point, name in zip(page.points, names, strict=True)
         ],
-        "first_remark": page.points_remark,
-        "blocks": page.blocks,
         "cannot_tell": [*page.cannot_tell, *([] if reason is None else [outlets.short(reason)])],
         "timeline": _timeline(timeline, "", found.ranks_left_out) if timeline else None,
         "window": f"{low}..{high}" if low >= 0 else "",  # a steady iteration, as times of the timeline
@@ -204,7 +199,6 @@ def _parts(found: FilePage, rows: int) -> dict[str, Any]:
         "sections": [] if found.shown.kind == "overview" else page.sections,
         "names": short_names(page, 90),
         "tables": [*_tables(found, rows)],
-        "chapters": page.chapters,
         "recorded": found.metas,
     }
 

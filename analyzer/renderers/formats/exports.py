@@ -11,7 +11,7 @@ largest one. Numbers that are padded so are within the format: a byte says that 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, cast
@@ -76,12 +76,12 @@ def write_perfetto(trace: Slices, file: BinaryIO) -> None:
         texts = enumerate(known.slice(at, _NAMES), at + 1)
         found = b"".join(sized(2, number(1, key) + sized(2, text)) for key, text in texts)
         file.write(_packet(_OURS + _NEEDS + sized(_INTERNED, found)))
-    places = []
-    for values, every in ((names, known), (kinds, categories)):
+
+    def numbered(values: pl.Series, every: pl.Series) -> pl.Series:
         numbers = pl.int_range(1, len(every) + 1, dtype=pl.UInt64, eager=True)
-        places.append(values.replace_strict(every, numbers, return_dtype=pl.UInt64))
-    events, line = _Events.of(trace, *places), _line(trace, tracks)
-    file.writelines(events.packets(line.slice(at, _CHUNK)) for at in range(0, line.height, _CHUNK))
+        return values.replace_strict(every, numbers, return_dtype=pl.UInt64)
+
+    file.writelines(_packets(trace, numbered(names, known), numbered(kinds, categories), _line(trace, tracks)))
 
 
 def _packet(body: bytes) -> bytes:
@@ -165,63 +165,50 @@ def _line(trace: Slices, tracks: _Tracks) -> pl.DataFrame:
     return line.with_columns(pl.col("t") - first) if first < 0 else line
 
 
-class _Events(NamedTuple):
-    """Slices as packets have them, a row each and one more for points of counters, which are of no slice.
+def _packets(trace: Slices, names: pl.Series, kinds: pl.Series, line: pl.DataFrame) -> Iterator[bytes]:
+    """The packets of the rows of :func:`_line`; a slice has the numbers of its name and of its kind.
 
-    Flows from calls to what they launched are in the order of the calls; of each slice there are so many, from a place.
+    Flows go from calls to what they launched: each has the row of an operation as number, from 1 on. Points of
+    counters, which are of no slice, have a row behind those of all slices.
     """
-
-    name: NDArray[np.uint64]
-    category: NDArray[np.uint64]
-    event: NDArray[np.uint64]
-    flows: NDArray[np.uint64]
-    flow_count: NDArray[np.int64]
-    first_flow: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, trace: Slices, names: pl.Series, kinds: pl.Series) -> _Events:
-        """Slices of a trace; a flow goes from a call to one operation, and has its row as number, from 1 on."""
-        row = pl.int_range(pl.len(), dtype=pl.UInt64)
-        calls = trace.slices.select(slice="launch", flow=row + 1).drop_nulls()
-        operations = calls.with_columns(slice=(pl.col("flow") - 1).cast(pl.UInt32))
-        launched = pl.concat([calls, operations]).sort("slice", "flow")
-        count = np.bincount(launched.get_column("slice").to_numpy(), minlength=len(names) + 1)
-        events = trace.slices.get_column("event_id").fill_null(_NONE).to_numpy().astype(np.uint64)
-        columns = (names.to_numpy(), kinds.to_numpy(), events)
-        name, category, event = (np.append(column, np.uint64(0)) for column in columns)
-        return cls(name, category, event, launched.get_column("flow").to_numpy(), count, np.cumsum(count) - count)
-
-    def packets(self, line: pl.DataFrame) -> bytes:
-        """The packets of some rows of :func:`_line`."""
-        rows = line.get_column("slice").fill_null(len(self.name) - 1).to_numpy()
-        begins, counts = line.get_column("begins").to_numpy(), line.get_column("value").is_not_null().to_numpy()
-        t, uuid = line.get_column("t").to_numpy().astype(np.uint64), line.get_column("uuid").to_numpy()
+    row = pl.int_range(pl.len(), dtype=pl.UInt64)
+    calls = trace.slices.select(slice="launch", flow=row + 1).drop_nulls()
+    operations = calls.with_columns(slice=(pl.col("flow") - 1).cast(pl.UInt32))
+    launched = pl.concat([calls, operations]).sort("slice", "flow")
+    flows = launched.get_column("flow").to_numpy()  # of each slice there are so many, from a place
+    flow_count = np.bincount(launched.get_column("slice").to_numpy(), minlength=len(names) + 1)
+    first_flow = np.cumsum(flow_count) - flow_count
+    ids = trace.slices.get_column("event_id").fill_null(_NONE).to_numpy().astype(np.uint64)
+    name, category, event_id = (np.append(one, np.uint64(0)) for one in (names.to_numpy(), kinds.to_numpy(), ids))
+    note = number(1, _EVENT_ID) + _tag(4)
+    for part in line.iter_slices(_CHUNK):
+        rows = part.get_column("slice").fill_null(len(names)).to_numpy()
+        begins, counts = part.get_column("begins").to_numpy(), part.get_column("value").is_not_null().to_numpy()
         every, begun, others = np.arange(len(rows)), np.flatnonzero(begins), np.flatnonzero(~begins)
         kind = np.where(begins, _BEGIN, np.where(counts, _COUNTER, _END)).astype(np.uint64)
-        noted = begun[self.event[rows[begun]] != _NONE]
-        event = _padded(self.event[rows[noted]])
-        flowing = np.repeat(begun, self.flow_count[rows[begun]])
+        noted = begun[event_id[rows[begun]] != _NONE]
+        event = _padded(event_id[rows[noted]])
+        flowing = np.repeat(begun, flow_count[rows[begun]])
         nth = np.arange(len(flowing)) - np.searchsorted(flowing, flowing)
-        flow = self.flows[self.first_flow[rows[flowing]] + nth]
-        points, value = np.flatnonzero(counts), line.get_column("value").drop_nulls().to_numpy()
-        note = number(1, _EVENT_ID) + _tag(4)
+        flow = flows[first_flow[rows[flowing]] + nth]
+        points, value = np.flatnonzero(counts), part.get_column("value").drop_nulls().to_numpy()
         told = [
             _Field(every, _tag(_TYPE), _padded(kind)),
-            _Field(every, _tag(_UUID), _padded(uuid)),
-            _Field(begun, _tag(_NAME), _padded(self.name[rows[begun]])),
-            _Field(begun, _tag(_CATEGORIES), _padded(self.category[rows[begun]])),
+            _Field(every, _tag(_UUID), _padded(part.get_column("uuid").to_numpy())),
+            _Field(begun, _tag(_NAME), _padded(name[rows[begun]])),
+            _Field(begun, _tag(_CATEGORIES), _padded(category[rows[begun]])),
             _Field(flowing, _tag(_FLOWS, 1), flow.astype("<u8").view(np.uint8).reshape(-1, 8)),
             _Field(noted, sized(_ANNOTATIONS, note + bytes(event.shape[1]))[: -event.shape[1]], event),
             _Field(points, _tag(_VALUE), _padded(value.astype(np.int64).view(np.uint64))),
         ]
         size = _sizes(told, len(rows))
         packet = [
-            _Field(every, _tag(_TIMESTAMP), _padded(t)),
+            _Field(every, _tag(_TIMESTAMP), _padded(part.get_column("t").to_numpy().astype(np.uint64))),
             _Field(begun, _OURS + _NEEDS + _tag(_EVENT, 2), _padded(size[begun])),
             _Field(others, _OURS + _tag(_EVENT, 2), _padded(size[others])),
             *told,
         ]
-        return _joined([_Field(every, _tag(_PACKET, 2), _padded(_sizes(packet, len(rows)))), *packet], len(rows))
+        yield _joined([_Field(every, _tag(_PACKET, 2), _padded(_sizes(packet, len(rows)))), *packet], len(rows))
 
 
 class _Field(NamedTuple):

@@ -142,17 +142,13 @@ def _roofline(row: Row) -> str:
     per_byte = f"{intensity:.3g}" if intensity < _MANY else f"{intensity:,.0f}"
     achieved, attainable = (units.flop(row[f"{what}_flop_per_s"], unit) for what in ("achieved", "attainable"))
     work = f"{_joined(floats, integers)} and {moved} of DRAM traffic, {per_byte} {unit}/byte"
-    return f"{work}; {achieved}/s of {attainable}/s attainable: {roof}{_tensor(row)}"
-
-
-def _tensor(row: Row) -> str:
-    """Describes tensor core use, and how far the pipe's activity exceeds the useful work."""
-    if row["bound"] != "compute" or not (row["precision"] or "").startswith("tensor") or not row["peak_flop_per_s"]:
-        return ""
-    text = f" ({row['precision']}{', ' + row['instruction'] if row['instruction'] else ''})"
-    part = row["achieved_flop_per_s"] / row["peak_flop_per_s"]
-    busier = row["roof_share"] - part > _BUSIER
-    return f"{text}; their pipe is busy so long for {units.percent(part)} of their peak" if busier else text
+    tensor, peak = "", row["peak_flop_per_s"]  # use of tensor cores, and how far their pipe is busier than that
+    if row["bound"] == "compute" and (row["precision"] or "").startswith("tensor") and peak:
+        part = row["achieved_flop_per_s"] / peak
+        tensor = f" ({row['precision']}{', ' + row['instruction'] if row['instruction'] else ''})"
+        if row["roof_share"] - part > _BUSIER:
+            tensor += f"; their pipe is busy so long for {units.percent(part)} of their peak"
+    return f"{work}; {achieved}/s of {attainable}/s attainable: {roof}{tensor}"
 
 
 def _occupancy(row: Row) -> str:

@@ -181,6 +181,13 @@ def _families(table: pl.DataFrame | None) -> str:
 
 def _by_range(found: Summary, bucket: str, device: int) -> list[tuple[str, int]]:
     """A bucket by ranges of iterations of the main device; of one mostly inside another, that and the rest are told."""
+
+    def within(name: str) -> str:
+        """A part of an iteration in the detail of a bucket, with room for its time."""
+        if name.startswith("("):
+            return name.strip("()")
+        return f"in {name if len(name) <= _LONGEST_IN else f'{name[: _LONGEST_IN - 1]}…'}"
+
     parts = found.tables.get("parts")
     if parts is None or parts.is_empty() or found.steady is None or device != found.steady.device:
         return []
@@ -190,16 +197,9 @@ def _by_range(found: Summary, bucket: str, device: int) -> list[tuple[str, int]]
     inner = {name: rest for name, *rest in found.tables["inner"].filter(bucket=bucket).drop("bucket").iter_rows()}
     named = []
     for name, whole_ns in rows:
-        within, ns = inner.get(name, (name, whole_ns))
-        named += [(_in(within), ns), (f"elsewhere {_in(name)}", whole_ns - ns)]
+        innermost, ns = inner.get(name, (name, whole_ns))
+        named += [(within(innermost), ns), (f"elsewhere {within(name)}", whole_ns - ns)]
     return sorted((part for part in named if part[1]), key=lambda part: -part[1])
-
-
-def _in(name: str) -> str:
-    """A part of an iteration in the detail of a bucket, with room for its time."""
-    if name.startswith("("):
-        return name.strip("()")
-    return f"in {name if len(name) <= _LONGEST_IN else f'{name[: _LONGEST_IN - 1]}…'}"
 
 
 def _by_culprit(found: Summary, bucket: str, device: int, parts: list[Part]) -> list[tuple[str, int]]:

@@ -20,6 +20,7 @@ from kanalyze.renderers.formats.document import (
     _waiting,
     environment,
 )
+from kanalyze.renderers.page import Page
 from kanalyze.report import Meta
 from support.hostile import ALL, obeyed_by_terminal
 
@@ -27,7 +28,7 @@ from support.hostile import ALL, obeyed_by_terminal
 
 
 def rendered(**parts):
-    texts = {"title": "t", "beside": "", "answer": "", "first_remark": "", "timeline": None}
+    texts = {"page": Page(["t"], "", [], ""), "timeline": None}
     meta = Meta(Path("a"), "nsys", "2026.1", rank=2, world_size=8)
     recorded = {"recorded": [meta]}
     return _rendered(dict.fromkeys(_SECTIONS, ()) | texts | recorded | parts)

@@ -1,6 +1,7 @@
 """Pictures of tables, the roofline among them: what their texts say, in each format."""
 
 import re
+import sys
 
 import polars as pl
 import pytest
@@ -58,7 +59,7 @@ def test_the_time_is_that_of_the_report_that_the_counters_belong_to():
 
 
 def test_without_matplotlib_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(OutputError, match="needs matplotlib") as raised:
         plots.roofline(roof_points(real_capture(CDIST)), "svg")
     assert "kanalyze[plot]" in raised.value.remedy
