@@ -267,6 +267,10 @@ def _tree(tree: pl.DataFrame, time: str) -> list[tuple[int | None, str, str, int
 
 def _waiting(steps: pl.DataFrame) -> dict[str, Any] | None:
     """The steps of each rank as a grid: the share of each that the rank waited for others."""
+
+    def part(shown: int, every: int, noun: str, which: str) -> str:
+        return f"{'' if shown == every else f'{which} {units.count(shown)} of '}{units.count(every)} {noun}"
+
     if steps.is_empty():
         return None
     all_ranks, all_numbers = (steps.get_column(name).unique().sort().to_list() for name in ("rank", "step"))
@@ -279,15 +283,11 @@ def _waiting(steps: pl.DataFrame) -> dict[str, Any] | None:
         y=pl.col("rank").replace_strict(ranks, [at * 10 for at in range(len(ranks))], default=None),
         late=pl.col("late_ns") > _LATE * pl.col("ns"),
     )
-    shown_ranks = _part(len(ranks), len(all_ranks), "ranks", "the latest")
-    shown_steps = _part(len(numbers), len(all_numbers), "steps", "the first")
+    shown_ranks = part(len(ranks), len(all_ranks), "ranks", "the latest")
+    shown_steps = part(len(numbers), len(all_numbers), "steps", "the first")
     remark = f"{shown_ranks} by {shown_steps}; the fuller, the longer it waits in the step; framed: late"
     size = {"width": len(numbers) * 10, "height": len(ranks) * 10}
     return {"cells": cells.to_dicts(), **size, "remark": remark, "ranks": ranks}
-
-
-def _part(shown: int, all_of_them: int, noun: str, which: str) -> str:
-    return f"{'' if shown == all_of_them else f'{which} {units.count(shown)} of '}{units.count(all_of_them)} {noun}"
 
 
 def _tables(found: FilePage, most: int) -> Iterator[dict[str, Any]]:

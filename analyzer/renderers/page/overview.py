@@ -436,26 +436,20 @@ def evidence_page(found: Summary, top: int) -> Page:
     for name, (columns, remark) in made_of.items():
         named, rows = name == "kernels", found.tables[name]
         sections.append(section(name.upper(), rows, columns, top, f"{remark}{each}", named=named, cut=not named))
+    # the finding's sentence, its place, what it takes and what its remedy gains
+    text = finding.text.format(*map(short_forms(finding.names, 60).__getitem__, finding.names))
+    where = f" It lies in {finding.place.format()}." if finding.place else ""
+    took = f" It takes {per.mean_time(finding.at_stake_ns)} of the GPU's time{f' {per.of}' if per.iterations else ''}"
+    gain, (usual, low, high) = "", finding.replayed
+    if usual is not None:
+        between = "" if low == high else f" ({' to '.join(per.mean_time(ns or 0) for ns in (low, high))})"
+        gain = f"; by a replay the remedy saves {per.mean_time(usual)}{between}"
     heading = [finding.rule, found.meta.path.name, *([f"GPU {finding.device}"] if finding.device else [])]
     more = [command("kanalyze", "explain", finding.rule)]
     more.append(command("kanalyze", "show", *finding.table.split(), found.meta.path))
     return Page(
         heading=[*heading, *([per.all] if per.iterations else [])],
-        answer=_answer(finding, per),
+        answer=f"{text}{where}{took}{gain}. {finding.remedy}",
         sections=[one for one in sections if one.grid.rows],
         more="\n".join(more),
     )
-
-
-def _answer(finding: Finding, per: PerIteration) -> str:
-    """The finding's sentence, its place, what it takes and what its remedy gains."""
-    names = short_forms(finding.names, 60)
-    place = f" It lies in {finding.place.format()}." if finding.place else ""
-    took = f" It takes {per.mean_time(finding.at_stake_ns)} of the GPU's time{f' {per.of}' if per.iterations else ''}"
-    usual, low, high = finding.replayed
-    gain = ""
-    if usual is not None:
-        between = "" if low == high else f" ({' to '.join(per.mean_time(ns or 0) for ns in (low, high))})"
-        gain = f"; by a replay the remedy saves {per.mean_time(usual)}{between}"
-    text = finding.text.format(*map(names.__getitem__, finding.names))
-    return f"{text}{place}{took}{gain}. {finding.remedy}"

@@ -346,7 +346,13 @@ _OF_GPU: Final = ("ledger", "exposure", "hot_kernels", "copies", "launch_summary
 
 def page_of(summary: Summary, top: int) -> Page:
     """Builds the page of a summary, at most `top` rows per table."""
-    meta, tables = summary.meta, summary.tables
+    meta, tables, window = summary.meta, summary.tables, summary.scope.window
+    models = summary.windows.group_by("name", "compute_capability", "sm_count", maintain_order=True).len()
+    heading = [meta.path.name, meta.recorded_by]
+    heading += [f"{f'{count} × ' if count > 1 else ''}{gpu(*model)}" for *model, count in models.iter_rows()]
+    heading += [f"driver {meta.driver_version}"] if meta.driver_version else []
+    heading += [units.plural(summary.process_count, "process"), *page.rank_of(meta)]
+    heading += [f"window {window.name}"] if window is not None and window.name else []
     makers = _SECTIONS | {"memory": partial(memory, zero_ns=summary.zero_ns)}
     shown = []
     for name, made in ((name, make(tables, top)) for name, make in makers.items() if len(tables.get(name, ()))):
@@ -363,7 +369,7 @@ def page_of(summary: Summary, top: int) -> Page:
         others = [reason for name, reason in summary.cannot_tell.items() if name not in _OF_GPU]
         missing = [f"Without what the GPU did there is no table {', '.join(names)} or {last}.", *others]
     return Page(
-        heading=_heading(summary),
+        heading=heading,
         health=page.health_line(tables["health"]),
         answer=summary.answer,
         ledgers=[_ledger(summary, row) for row in summary.windows.iter_rows(named=True)],
@@ -378,16 +384,6 @@ def page_of(summary: Summary, top: int) -> Page:
 def show(table: str, *paths: Path, scope: Scope) -> str:
     """The command that shows `table` of the part in `scope` of the reports at `paths`."""
     return outlets.command("kanalyze", "show", table, *paths, *page.options(scope))
-
-
-def _heading(summary: Summary) -> list[str]:
-    models = summary.windows.group_by("name", "compute_capability", "sm_count", maintain_order=True).len()
-    parts = [f"{f'{count} × ' if count > 1 else ''}{gpu(*model)}" for *model, count in models.iter_rows()]
-    parts += [f"driver {summary.meta.driver_version}"] if summary.meta.driver_version else []
-    parts += [units.plural(summary.process_count, "process"), *page.rank_of(summary.meta)]
-    window = summary.scope.window
-    parts += [f"window {window.name}"] if window is not None and window.name else []
-    return [summary.meta.path.name, summary.meta.recorded_by, *parts]
 
 
 def gpu(name: str | None, capability: str | None, sms: int | None) -> str:

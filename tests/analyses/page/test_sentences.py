@@ -21,20 +21,25 @@ from support.build import CUDA_KINDS, Listed, call, kernel, memcpy, memset, nvtx
 MS = 1_000_000
 
 
+def ranged(starts, end, launch, run, name="step", **keys):
+    """A range at each start, with a launch in it and its kernel, whose ends are so far from there."""
+    return [
+        one
+        for number, at in enumerate(starts, 1)
+        for one in (
+            nvtx(name, at, at + end, **keys),
+            call("cudaLaunchKernel", at + launch[0], at + launch[1], correlation=number),
+            kernel(at + run[0], at + run[1], correlation=number),
+        )
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "domain"),
     [("ncclGroupEnd", None), ("ncclGroupEnd", "NCCL"), ("cub::DeviceReduce::Sum", "CCCL"), ("gemm", "libcublas")],
 )
 def test_ranges_of_libraries_are_no_iterations(name, domain):
-    events = [
-        one
-        for at in range(0, 60, 10)
-        for one in (
-            nvtx(name, at, at + 5, domain=domain),
-            call("cudaLaunchKernel", at + 1, at + 2, correlation=at + 1),
-            kernel(at + 3, at + 8, correlation=at + 1),
-        )
-    ]
+    events = ranged(range(0, 60, 10), 5, (1, 2), (3, 8), name, domain=domain)
     assert marked_iterations(report(events)).is_empty()
     own = [replace(one, name="train") if one.kind == "range" else one for one in events]
     assert domain is not None or marked_iterations(report(own)).height == 6
@@ -65,20 +70,8 @@ def of_tool(events, **meta):
 
 
 def looped(end, *before):
-    events = [
-        *before,
-        *(
-            one
-            for at in range(1, 40)
-            for begin in ((15_540 + at) * MS,)
-            for one in (
-                nvtx("step", begin, begin + MS - 9),
-                call("cudaLaunchKernel", begin + 9, begin + 10_009, correlation=at),
-                kernel(begin + 15_009, begin + 110_009, correlation=at),
-            )
-        ),
-    ]
-    return of_tool(events, tool="nsys", end_ns=end)
+    events = ranged([(15_540 + at) * MS for at in range(1, 40)], MS - 9, (9, 10_009), (15_009, 110_009))
+    return of_tool([*before, *events], tool="nsys", end_ns=end)
 
 
 @pytest.mark.parametrize(
@@ -110,17 +103,7 @@ def answer(*events, **options):
 
 #: Ten steps of 10 µs with a kernel of 2 µs each.
 STEP_NS = 10_000
-LOOP = report(
-    [
-        event
-        for at in range(0, 10 * STEP_NS, STEP_NS)
-        for event in (
-            nvtx("step", at, at + STEP_NS - 10),
-            call("cudaLaunchKernel", at + 100, at + 200, correlation=at + 1),
-            kernel(at + 300, at + 2_300, correlation=at + 1),
-        )
-    ]
-)
+LOOP = report(ranged(range(0, 10 * STEP_NS, STEP_NS), STEP_NS - 10, (100, 200), (300, 2_300)))
 STEADY = known_steady_part(LOOP)
 VIEW = LOOP.narrow(window=STEADY.window)
 BUSY, IDLE = [(at, at + 2_000) for at in range(300, 90_000, STEP_NS)], [(3_000, 9_000)]
