@@ -65,38 +65,26 @@ def comparisons(
 
     One without a name, where there is but one window.
     """
-    names: list[str | None] = [] if several else [None]
-    before, after = (_by_window(side, asked, STEADY, names) for side in (base, new))
-    return {name: _compared(base, new, before[name], after.get(name, {}), _in(asked, name)) for name in before}
-
-
-def _in(asked: Asked, name: str | None) -> Asked:
-    """The same of a window, where it has a name."""
-    return asked if name is None else asked._replace(where=asked.where | {"window": name})
-
-
-def _compared(
-    base: Sequence[Report | Path],
-    new: Sequence[Report | Path],
-    before: dict[str, list[Digest]],
-    after: dict[str, list[Digest]],
-    asked: Asked,
-) -> Comparison:
-    """The comparison of the runs of both sides by tool."""
-    for name, side in (("base", before), ("new", after)):
-        if not any(side.values()):
-            raise IncomparableError.empty(name)
-    common = [one.name for one in TOOLS if before.get(one.name) and after.get(one.name)]
-    if not common:
-        raise IncomparableError.tools([*before], [*after])
+    windows: list[str | None] = [] if several else [None]
+    before, after = (_by_window(side, asked, STEADY, windows) for side in (base, new))
     paths = (_paths(base), _paths(new))
     names = (_called(paths[0]), _called(paths[1]))
-    found = []
-    for tool in common:
-        runs = zip(_alike(before[tool], after[tool]), (base, new), strict=True)
-        first, second = (_Runs(*one, tool, asked) for one in runs)
-        found.append(_of_tool(first, second, names))
-    return replace(found[0], paths=paths, others=dict(zip(common[1:], found[1:], strict=True)))
+    found = {}
+    for window in before:
+        sides = before[window], after.get(window, {})
+        for name, side in zip(("base", "new"), sides, strict=True):
+            if not any(side.values()):
+                raise IncomparableError.empty(name)
+        common = [one.name for one in TOOLS if all(side.get(one.name) for side in sides)]
+        if not common:
+            raise IncomparableError.tools(*([*side] for side in sides))
+        tools = []
+        for tool in common:
+            runs = zip(_alike(sides[0][tool], sides[1][tool]), (base, new), strict=True)
+            first, second = (_Runs(*one, tool, asked) for one in runs)
+            tools.append(_of_tool(first, second, names))
+        found[window] = replace(tools[0], paths=paths, others=dict(zip(common[1:], tools[1:], strict=True)))
+    return found
 
 
 def _alike(*sides: Sequence[Digest]) -> list[list[Digest]]:
@@ -208,9 +196,12 @@ def _runs_of(
         yield from product(names or [None], _stored(one, asked.where.get("window")))
         return
     for report in opened_of(one, asked):
-        names += [] if names or report.meta.timeless else _windows(report, asked)
+        if not (names or report.meta.timeless):
+            windows = report.narrow(**(asked.where | {"window": None})).windows(str(asked.where.get("window")))
+            names += [str(at) for at in windows] if len(windows) > 1 else [None]
         for name in names or [None]:
-            yield from ((name, digest) for digest in _of_report(report, _in(asked, name), part))
+            at = asked if name is None else asked._replace(where=asked.where | {"window": name})
+            yield from ((name, digest) for digest in _of_report(report, at, part))
 
 
 def _stored(path: Path, window: object) -> list[Digest]:
@@ -220,13 +211,6 @@ def _stored(path: Path, window: object) -> list[Digest]:
     if window is not None and str(window) != STEADY and any(run.about.scope in (STEADY, WHOLE) for run in every):
         raise IncomparableError.steps(f"{path} was made without --window {str(window)!r}")
     return every
-
-
-def _windows(report: Report, asked: Asked) -> list[str | None]:
-    """The names of the windows that are asked for; None where it is one."""
-    part = report.narrow(device=asked.where.get("device"), process=asked.where.get("process"))
-    windows = part.windows(str(asked.where.get("window")))
-    return [str(one) for one in windows] if len(windows) > 1 else [None]
 
 
 def runs_of_one_tool(given: Sequence[Report | Path], asked: Asked) -> list[Digest]:
