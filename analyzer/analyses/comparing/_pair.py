@@ -479,10 +479,12 @@ class Pair:
 
     def by_block(self, what: str) -> tuple[Floats, Floats]:
         """Sums of the operations of base and of new in each run, by block."""
-        blocks = [self.operations.filter(side=at).get_column("block").to_numpy() for at in (0, 1)]
-        sums = [np.zeros((self.operations["block"].n_unique(), len(side.digests))) for side in self.sides]
-        for at, (own, side) in enumerate(zip(blocks, self.slots, strict=True)):
-            np.add.at(sums[at], own, side.ns if what == "ns" else side.counts)
+        number, sums = self.operations.get_column("block").n_unique(), []
+        for at, side in enumerate(self.slots):
+            blocks = self.operations.filter(side=at).get_column("block").to_numpy()
+            ends = np.cumsum(np.bincount(blocks, minlength=number))
+            groups = np.split(np.argsort(blocks, kind="stable"), ends[:-1])
+            sums.append(summed(side.ns if what == "ns" else side.counts, groups))
         return sums[0], sums[1]
 
     def per_iteration(
@@ -547,7 +549,7 @@ COUNTS: Final = (
 )
 
 
-def summed(values: Floats, groups: Iterable[Sequence[int]]) -> Floats:
+def summed(values: Floats, groups: Iterable[Sequence[int] | Numbers]) -> Floats:
     """The sums of `values` [rows, runs] over the rows of each group: [groups, runs]."""
     return np.array([values[list(rows)].sum(axis=0) for rows in groups])
 
