@@ -68,7 +68,6 @@ def comparisons(
     windows: list[str | None] = [] if several else [None]
     before, after = (_by_window(side, asked, STEADY, windows) for side in (base, new))
     paths = (_paths(base), _paths(new))
-    names = (_called(paths[0]), _called(paths[1]))
     found = {}
     for window in before:
         sides = before[window], after.get(window, {})
@@ -82,7 +81,7 @@ def comparisons(
         for tool in common:
             runs = zip(_alike(sides[0][tool], sides[1][tool]), (base, new), strict=True)
             first, second = (_Runs(*one, tool, asked) for one in runs)
-            tools.append(_of_tool(first, second, names))
+            tools.append(_of_tool(first, second, (_called(paths[0]), _called(paths[1]))))
         found[window] = replace(tools[0], paths=paths, others=dict(zip(common[1:], tools[1:], strict=True)))
     return found
 
