@@ -17,7 +17,7 @@ from functools import cache, partial
 from itertools import takewhile
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import polars as pl
 
@@ -28,10 +28,10 @@ from kanalyze.model import COMPILED_KERNELS, LOOP_PASSES, READER_TABLES, SOURCE_
 from kanalyze.readers import read
 from kanalyze.readers.ncu.read_csv_rep import MANIFEST, Run, Selection, chooses, counts_from_call, runs_in, selection
 from kanalyze.readers.ncu.read_csv_rep import report_of as report_of_ncu
-from kanalyze.readers.nsys.read_sqlite_folder import NsysTables, report_of
+from kanalyze.readers.nsys.read_sqlite_folder import report_of
 from kanalyze.readers.storage.table_files import SqliteFile
 from kanalyze.report import BareRun, BareRuns, Report
-from kanalyze.schema import Source
+from kanalyze.schema import PartedSource, Source
 
 if TYPE_CHECKING:
     from kanalyze.readers import Progress
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     Commands = Mapping[str, Sequence[str]]
 
 
+T = TypeVar("T")
 _BOARD: Final = "tensorboard/*.pt.trace.json*"
 _TRACE: Final = re.compile(r"torch(?!-run)(-\w+)*\.json(\.gz)?")
 
@@ -82,18 +83,19 @@ def run_of(folder: Path, run: Path, *, cache: bool = True) -> Report:
     Raises:
         DamagedReportError: It is truncated, or its list of tables cannot be read.
     """
-    database = SqliteFile(run)
-    report = report_of(database)
+    report = report_of(SqliteFile(run))
     beside = Beside(report, traces_in(folder), partial(trace_of, folder, cache=cache))
     sampled = Beside(report, [one for one in samples_in(folder) if one != run], partial(run_of, folder))
-    source = CaptureTables(folder, database, (beside, sampled), _lines_of(run, report.meta.origin_unix_ns))
+    added = _lines_of(run, report.meta.origin_unix_ns) | {COMPILED_KERNELS.name: partial(_compiled, folder)}
+    source = CaptureTables(report.source, added, beside, sampled)
     meta = replace(report.meta, capture=folder, partial=not recorded_all(commands(folder)))
     return replace(report, meta=meta, source=source, beside=beside, sampled=sampled, bare=partial(bare_runs, folder))
 
 
-def _lines_of(recording: Path, origin_unix_ns: int | None) -> Callable[[], dict[str, pl.DataFrame]]:
+def _lines_of(recording: Path, origin_unix_ns: int | None) -> dict[str, Callable[[], pl.DataFrame]]:
     """The tables of the program's lines, of which one file is read once for both."""
-    return cache(partial(lines_tables, recording, origin_unix_ns))
+    tables = cache(partial(lines_tables, recording, origin_unix_ns))
+    return {name: partial(lambda name: tables()[name], name) for name in LINES}
 
 
 def trace_of(folder: Path, trace: Path, progress: Progress | None = None, *, cache: bool = True) -> Report:
@@ -102,7 +104,7 @@ def trace_of(folder: Path, trace: Path, progress: Progress | None = None, *, cac
     Raises as :func:`kanalyze.readers.read` does.
     """
     opened = read(regular(trace), progress, cache=cache)
-    source = _TraceTables(opened.source, _lines_of(trace, opened.meta.origin_unix_ns))
+    source = CaptureTables(opened.source, _lines_of(trace, opened.meta.origin_unix_ns))
     return replace(opened, source=source, meta=replace(opened.meta, capture=folder), bare=partial(bare_runs, folder))
 
 
@@ -185,64 +187,52 @@ class Beside:
             self._asked = True
 
 
-class CaptureTables(NsysTables):
-    """Tables of a capture's nsys report plus its compiled kernels."""
+class CaptureTables:
+    """Tables of a report in a capture, and those that the capture adds; see :class:`kanalyze.schema.Source`."""
 
-    def __init__(
-        self, folder: Path, database: SqliteFile, beside: Sequence[Beside], lines: Callable[[], dict[str, pl.DataFrame]]
-    ) -> None:
-        """Read compiled kernels from `folder`, the program's `lines`, and all else from `database`, the export."""
-        super().__init__(database)
-        self._folder, self._beside = folder, beside
-        self._lines = lines
+    def __init__(self, source: Source, added: Mapping[str, Callable[[], pl.DataFrame]], *beside: Beside) -> None:
+        """The tables of `source` and those `added`, by name; closed with the reports `beside`."""
+        self._source, self._added, self._beside = source, added, beside
+        self.events, self.notes_of_read = source.events, source.notes_of_read
+        if isinstance(source, PartedSource):
+            self.mapped = source.mapped
+
+    @property
+    def kinds(self) -> Iterable[str]:
+        """The kinds of events that were recorded."""
+        return self._source.kinds
 
     def table(self, name: str) -> pl.DataFrame:
         """One of the other tables of :data:`kanalyze.model.READER_TABLES`."""
-        if name in LINES:
-            return self._lines()[name]
-        return self._compiled() if name == COMPILED_KERNELS.name else super().table(name)
+        return self._added[name]() if name in self._added else self._source.table(name)
 
     def close(self) -> None:
-        """Close the export, and the reports beside it."""
-        super().close()
+        """Close the report, and those beside it."""
+        self._source.close()
         for beside in self._beside:
             beside.close()
 
-    def _compiled(self) -> pl.DataFrame:
-        """The table of compiled kernels; empty without a file of them if compilation was observed."""
-        path = self._folder / _COMPILED
-        if not os.path.lexists(path):
-            if any(self._folder.glob(_LOOKED)):
-                return COMPILED_KERNELS.empty()
-            raise CannotTellError.without_capture("compiled", self._folder)
-        with readable(path):
-            content = regular(path).read_bytes()
-        try:
-            rows = json.loads(content.decode())["kernels"]
-            found = [
-                {name: row.get(name) for name in COMPILED_KERNELS.schema}
-                # backend and architecture become one text
-                | {
-                    "arch": ":".join(str(row[part]) for part in ("backend", "arch") if row.get(part) is not None)
-                    or None
-                }
-                for row in rows
-            ]
-            return COMPILED_KERNELS.check(pl.DataFrame(found, schema=COMPILED_KERNELS.schema))
-        except (*MISSHAPEN, pl.exceptions.PolarsError) as error:
-            raise DamagedReportError.at(path, "the rows of kernels", "not what the collector writes") from error
 
-
-class _TraceTables:
-    """Tables of a capture's trace, and the program's lines."""
-
-    def __init__(self, trace: Source, lines: Callable[[], dict[str, pl.DataFrame]]) -> None:
-        self._trace, self._lines = trace, lines
-        self.kinds, self.events = trace.kinds, trace.events
-        self.notes_of_read, self.close = trace.notes_of_read, trace.close
-
-    def table(self, name: str) -> pl.DataFrame:
-        return self._lines()[name] if name in LINES else self._trace.table(name)
+def _compiled(folder: Path) -> pl.DataFrame:
+    """The table of compiled kernels; empty without a file of them if compilation was observed."""
+    path = folder / _COMPILED
+    if not os.path.lexists(path):
+        if any(folder.glob(_LOOKED)):
+            return COMPILED_KERNELS.empty()
+        raise CannotTellError.without_capture("compiled", folder)
+    with readable(path):
+        content = regular(path).read_bytes()
+    try:
+        rows = json.loads(content.decode())["kernels"]
+        # backend and architecture become one text
+        parts = ([str(row[one]) for one in ("backend", "arch") if row.get(one) is not None] for row in rows)
+        found = [
+            {name: row.get(name) for name in COMPILED_KERNELS.schema} | {"arch": ":".join(part) or None}
+            for row, part in zip(rows, parts, strict=True)
+        ]
+        return COMPILED_KERNELS.check(pl.DataFrame(found, schema=COMPILED_KERNELS.schema))
+    except (*MISSHAPEN, pl.exceptions.PolarsError) as error:
+        raise DamagedReportError.at(path, "the rows of kernels", "not what the collector writes") from error
 
 
 #: What another form of a file makes its readers raise.
@@ -276,12 +266,12 @@ def _marked(folder: Path) -> Iterator[BareRun]:
 
 def _durations_ns(folder: Path) -> tuple[int, ...]:
     """How long each run of the program took, from start to end of the process, by the manifest."""
-    try:
-        passes = read_manifest(folder)["passes"]
-        steps = [step for one in passes if one["name"] == "bare" for step in one["steps"] if step["exit_status"] == 0]
-        return tuple(_time_ns(step["duration_ns"]) for step in steps)
-    except (OSError, *MISSHAPEN):
-        return ()
+
+    def durations(passes: Any) -> tuple[int, ...]:  # noqa: ANN401 - whatever is in a manifest
+        steps = [step for one in passes if one["name"] == "bare" for step in one["steps"]]
+        return tuple(_time_ns(step["duration_ns"]) for step in steps if step["exit_status"] == 0)
+
+    return from_manifest(folder, "passes", durations, ())
 
 
 def _starts(path: Path) -> dict[str, list[int]]:
@@ -388,15 +378,13 @@ def _times(content: dict[str, Any], part: str, origin_unix_ns: int) -> pl.DataFr
 # The commands of a capture's passes, read from its manifest.
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of the capture in `folder`, whatever is in it.
-
-    Raises:
-        OSError, ValueError, RecursionError: There is none, or it is no JSON.
-    """
-    with open_regular(folder / MANIFEST) as file:
-        content: dict[str, Any] = json.loads(file.read())
-    return content
+def from_manifest(folder: Path, part: str, made: Callable[[Any], T], otherwise: T) -> T:
+    """What is made of a part of the manifest of the capture in `folder`; else where it lacks that, or is damaged."""
+    try:
+        with open_regular(folder / MANIFEST) as file:
+            return made(json.loads(file.read())[part])
+    except (OSError, *MISSHAPEN):
+        return otherwise
 
 
 def commands(folder: Path) -> dict[str, list[str]]:
@@ -404,13 +392,12 @@ def commands(folder: Path) -> dict[str, list[str]]:
 
     Empty if the manifest is missing or lacks commands, which only makes matches less certain.
     """
-    try:
-        passes = read_manifest(folder)["passes"]
+
+    def found(passes: Any) -> dict[str, list[str]]:  # noqa: ANN401 - as above
         steps = [step for done in passes for step in done["steps"] if step["exit_status"] == 0]
-        found = {step["name"]: [*map(str, step["command"])] for step in steps}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return {}
-    return {name: command for name, command in found.items() if isinstance(name, str)}
+        return {step["name"]: [*map(str, step["command"])] for step in steps if isinstance(step["name"], str)}
+
+    return from_manifest(folder, "passes", found, {})
 
 
 def recorded_all(told: Commands) -> bool:

@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from kanalyze.errors import KanalyzeError
 from kanalyze.files import readable
 from kanalyze.readers import Progress, read, room_at, unpacked
 from kanalyze.readers.capture import read_capture
 from kanalyze.readers.capture.read_capture import (
-    MISSHAPEN,
     Beside,
     counters_of,
-    read_manifest,
+    from_manifest,
     samples_in,
     trace_of,
     traces_in,
@@ -263,11 +262,11 @@ def _in_capture(folder: Path, progress: Progress | None, *, cache: bool) -> list
 
 def _turns(folder: Path) -> dict[str, Turn]:
     """The turn of each run of a capture, by the name of its files; empty where it was not interleaved with another."""
-    try:
-        told = read_manifest(folder)["against"]
-        collection, side, turns = told["collection"], told["side"], told["turns"].items()
-    except (OSError, *MISSHAPEN):
-        return {}
-    if side not in SIDES or not isinstance(collection, str):
-        return {}
-    return {name: Turn(collection, side, turn) for name, turn in turns if type(turn) is int}
+
+    def turns(told: Any) -> dict[str, Turn]:  # noqa: ANN401 - whatever is in a manifest
+        collection, side = told["collection"], told["side"]
+        known = side in SIDES and isinstance(collection, str)
+        numbers = told["turns"].items() if known else ()
+        return {name: Turn(collection, side, number) for name, number in numbers if type(number) is int}
+
+    return from_manifest(folder, "against", turns, {})
