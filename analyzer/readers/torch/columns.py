@@ -48,7 +48,7 @@ _AROUND: Final = b", \t\r\n"
 
 Block = dict[str, "array[Any]"]
 #: Phase, id, process, thread and time in ns of one end of an arrow.
-Arrow = tuple[Any, int, int, int, int]
+Arrow = tuple[str, int, int, int, int | None]
 
 
 @dataclass
@@ -177,8 +177,10 @@ class Decoder:
         if flows:
             found.counts["flow"] += len(flows)
             if not _correlated(found.blocks):
-                ends = ((one.ph, *map(of.number, (one.id, one.pid, one.tid)), of.in_ns(one.ts)) for one in flows)
-                found.arrows += (end for end in ends if end[-1] is not None and end[0] in ("s", "f"))
+                found.arrows += (
+                    (str(one.ph), of.number(one.id), of.number(one.pid), of.number(one.tid), of.in_ns(one.ts))
+                    for one in flows
+                )
         return found
 
     def _column(self, name: str, values: Sequence[Any]) -> array[Any]:

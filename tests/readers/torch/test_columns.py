@@ -25,8 +25,9 @@ LATER = (
 )
 
 
-def nanoseconds(text: str, decoder: Decoder = DECODER) -> list[tuple[int, int | None]]:
-    """Start and duration of the operators in a piece."""
+def nanoseconds(text: str) -> list[tuple[int, int | None]]:
+    """Start and duration of the operators in a piece, the first one of its decoder."""
+    decoder = Decoder()
     frames = frames_of([Part(decoder.columns(text.encode()), decoder.texts.known, b"")])
     return frames.events["Op"].select("start_ns", "dur_ns").rows()
 
@@ -71,7 +72,19 @@ def test_times_are_read_however_they_are_written(written, expected):
 
 
 @pytest.mark.parametrize(
-    "written", ["1e400", "1e300", "-1e300", "4611686018427387.904", '"NaN"', '"inf"', "true", "[]", '"9e99999999"']
+    "written",
+    [
+        "1e400",
+        "1e300",
+        "-1e300",
+        "4611686018427387.904",
+        "4611686018427388",
+        '"NaN"',
+        '"inf"',
+        "true",
+        "[]",
+        '"9e99999999"',
+    ],
 )
 def test_what_is_no_time_is_counted(written):
     found = DECODER.columns(f'{{"cat": "cpu_op", "ts": {written}}}, {{"cat": "cpu_op", "ts": 5}}'.encode())
