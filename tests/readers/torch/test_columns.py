@@ -14,8 +14,6 @@ from kanalyze.readers.torch.frames import frames_of
 from kanalyze.readers.torch.pieces import Part
 from support.made_traces import decimals, dumps, x
 
-DECODER = Decoder()
-
 #: An event as Kineto wrote it until 2026.
 KINETO = b'[\n  {\n    "ph": "X", "cat": "cpu_op", "name": "%s", "pid": 1, "tid": 2,\n    "ts": 1\n  }]'
 
@@ -87,7 +85,7 @@ def test_times_are_read_however_they_are_written(written, expected):
     ],
 )
 def test_what_is_no_time_is_counted(written):
-    found = DECODER.columns(f'{{"cat": "cpu_op", "ts": {written}}}, {{"cat": "cpu_op", "ts": 5}}'.encode())
+    found = Decoder().columns(f'{{"cat": "cpu_op", "ts": {written}}}, {{"cat": "cpu_op", "ts": 5}}'.encode())
     assert dict(found.counts) == {"entries": 2, "no time": 1}
 
 
