@@ -91,6 +91,7 @@ KERNEL_CONFIG = Table(
             shared_config_bytes int?: Shared memory that the SM was set up with for this launch; the rest of that memory
                 is L1 cache.
             local_per_thread_bytes int?: Local memory (spills, arrays) of a thread.
+            mark text?: What the program says of a CUDA graph's kernel by torch.cuda's mark_kernels.
         """),
         *_OF_GRAPH,
     ),

@@ -148,7 +148,10 @@ def _named(report: Report) -> pl.DataFrame:
     named = named.hstack([launch_paths(report, work.get_column("row")), *rows_at(captured_names(report), rows)])
     said = said_by_kernels(named.get_column("kernel")).alias("said")
     known = pl.when(~pl.col("operator").str.contains(SHELL)).then("operator")
-    return named.with_columns(pl.coalesce(known, said, "operator").alias("operator"))
+    marks = facts_of(report, work.get_column("row"), "mark").to_series()
+    return named.with_columns(marks, said).with_columns(
+        pl.coalesce(known, "said", "operator").alias("operator"), pl.coalesce("mark", "range").alias("range")
+    )
 
 
 def launch_paths(report: Report, rows: pl.Series) -> pl.Series:
@@ -157,8 +160,9 @@ def launch_paths(report: Report, rows: pl.Series) -> pl.Series:
     calls = calls.rename({"call_start": "since", "call_end": "until"})
     launches = calls.unique("call_row", maintain_order=True)
     paths = launches.select("call_row", names_around(report, launches).get_column("path").alias("launched_in"))
-    named = calls.join(paths, on="call_row", how="left", maintain_order="left", nulls_equal=True)
-    return named.get_column("launched_in")
+    return calls.join(paths, on="call_row", how="left", maintain_order="left", nulls_equal=True).get_column(
+        "launched_in"
+    )
 
 
 def captured_as(report: Report, rows: pl.Series, name: str) -> pl.Series:
@@ -225,6 +229,4 @@ def _of_operators(report: Report, made: pl.DataFrame) -> pl.DataFrame:
     shapes = beside(tree.rows.select("event_id"), report.table("op_detail"), "input_shapes").get_column("input_shapes")
     is_module = tree.of_kinds("python") & names.str.starts_with(MODULE).fill_null(value=False)
     module = gathered(names, tree.innermost(points, is_module)).str.strip_prefix(MODULE)
-    return pl.DataFrame(
-        [gathered(names, op).alias("op_operator"), gathered(shapes, op).alias("op_shapes"), module.alias("module")]
-    )
+    return pl.DataFrame(dict(zip(_OF_TRACE, (gathered(names, op), gathered(shapes, op), module), strict=True)))

@@ -24,7 +24,7 @@ NOTHING: Final = Raw(b"")
 
 #: Arguments that are kept as they stand, as codes of texts; all others are numbers.
 KEPT: Final = frozenset(
-    {"grid", "block", "input_shapes", "input_types", "input_strides", "input_values"}
+    {"grid", "block", "input_shapes", "input_types", "input_strides", "input_values", "mark"}
     | {"copy_kind", "source_kind", "target_kind"}
 )
 
@@ -76,7 +76,9 @@ KINDS: Final[dict[str, dict[str, str]]] = {
     # or a profiler step; the framework's own annotations, such as those of collectives on the CPU, have inputs
     "Annotation": _LINKED | _INPUTS,
     "Call": _CALL,
-    "Kernel": _DEVICE | _keys("registers: registers per thread, shared_bytes: shared memory, grid: grid, block: block"),
+    # the mark is that of torch.cuda's mark_kernels on kernels of CUDA graphs, from PyTorch 2.12 on
+    "Kernel": _DEVICE
+    | _keys("registers: registers per thread, shared_bytes: shared memory, grid: grid, block: block, mark: str"),
     "Copy": _COPY,
     "Memset": _COPY,
     # as reported by the driver; -1 is absent

@@ -70,7 +70,7 @@ def _decoded(path: Path, progress: Progress) -> Frames:
 
 
 #: Version of the cache format: raise it when frames change, to invalidate what older versions cached.
-_SCHEMA: Final = 7
+_SCHEMA: Final = 8
 #: Traces below this size, in bytes, decode as fast as the cache loads.
 _LEAST_BYTES: Final = 2 << 20
 #: File names of a cache entry.

@@ -205,6 +205,7 @@ class TorchTables:
             registers_per_thread="registers",
             static_shared_bytes=pl.when(pl.col("shared_bytes").is_not_null()).then(0),
             dynamic_shared_bytes="shared_bytes",
+            mark=pl.col("mark").cast(pl.String).str.strip_chars('"'),
             **_OF_GRAPH,
         )
 

@@ -1,5 +1,7 @@
 """Names for what runs inside CUDA graphs: by hand, and against the eager twins of recorded programs."""
 
+import gzip
+import json
 from dataclasses import replace
 
 import polars as pl
@@ -7,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kanalyze
 from kanalyze.analyses.comparing._digesting import digests_of
 from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.host._captures import ADDED, CAPTURED, OLDER, capture_rows, with_captures
@@ -407,3 +410,16 @@ def test_captures_against_a_model_that_looks_at_every_row(made):
         same = [one for one in before if one[1] == last[1]]
         expected = {CAPTURED if one[2] % 5 <= 3 and one[2] < 40 else OLDER for one in same} or {OLDER}
         assert found[str(number)] in expected
+
+
+def test_kernels_that_the_program_marked_have_their_marks(tmp_path):
+    """As torch.cuda._annotate_cuda_graph_trace of PyTorch 2.13 writes them into a trace."""
+    trace = json.loads(gzip.decompress(DECODE.read_bytes()))
+    marked = [event for event in trace["traceEvents"] if event.get("cat") == "kernel"][::2]
+    for event in marked:
+        event["args"]["str"] = "phase_A"
+    path = tmp_path / "marked.json"
+    path.write_text(json.dumps(trace))
+    table = captured(kanalyze.read(path))
+    assert table.filter(range="phase_A")["count"].sum() == len(marked)
+    assert captured(kanalyze.read(path), by="place").filter(place="phase_A")["count"].sum() == len(marked)
