@@ -136,8 +136,9 @@ def _updated(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     updates = calls.filter(updating).select(*THREAD, at="start_ns")
     if updates.is_empty():
         return work
-    nodes, graph = _nodes(report), pl.col("graph_node_id") // _OF_GRAPH
-    sizes = nodes.group_by("process_id", graph="graph_exec_id").agg(
+    graph = pl.col("graph_node_id") // _OF_GRAPH
+    by_number = _nodes(report).group_by("process_id", graph="graph_exec_id")
+    sizes = by_number.agg(
         pl.col("captured_thread_id").first().alias("thread_id"),
         pl.col("original_node_id").is_null().all().alias("template"),
         nodes=pl.col("graph_node_id").n_unique(),
@@ -150,9 +151,8 @@ def _updated(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     known = known.drop_nulls("graph").join(sizes.select("process_id", "graph", "nodes"), on=["process_id", "graph"])
     # a copy that was already updated has the nodes of its own template
     source = known.with_columns(by=pl.when(pl.col("size") == pl.col("nodes")).then("by").otherwise(_NOTHING))
-    asked = work.select("process_id", "at", graph=graph)
-    of_row = as_of(asked.select("process_id", "graph", "at"), source.select("process_id", "graph", "at"))
-    by_graph = gathered(source.get_column("by"), of_row).alias("by")
+    last = as_of(work.select("process_id", "at", graph=graph), source.select("process_id", "at", "graph"))
+    by_graph = gathered(source.get_column("by"), last).alias("by")
     node = pl.col("by") * _OF_GRAPH + pl.col("graph_node_id") % _OF_GRAPH
     return work.with_columns(by_graph).with_columns(graph_node_id=pl.coalesce(node, "graph_node_id"))
 

@@ -153,7 +153,8 @@ def range_gpu(
         sums = named.group_by("range", pl.col("style").cast(pl.String)).agg(
             *spread("projected_ns", "", "_ns"),
             pl.col("gpu_ops", "level", "children").mean().name.prefix("avg_"),
-            pl.col("projected_ns", "gpu_ops", "busy_ns", "operations", "whole_graphs", *_OF_PROCESS, *_CAPTURED).sum(),
+            pl.col("projected_ns", "gpu_ops", "busy_ns", "operations", "whole_graphs", *_OF_PROCESS).sum(),
+            pl.col("captured_busy_ns", "captured_operations").sum(),
             count=pl.col("projected_ns").count(),
             total_ns=pl.col("dur_ns").sum(),
         )
@@ -197,7 +198,6 @@ def _launching(report: Report, kinds: tuple[str, ...]) -> pl.DataFrame:
 
 
 _OF_PROCESS: Final = tuple(column.name for column in OF_PROCESS)
-_CAPTURED: Final = ("captured_busy_ns", "captured_operations")
 
 
 def _capturing(report: Report, kinds: tuple[str, ...]) -> pl.DataFrame:

@@ -41,7 +41,6 @@ _LEAST_SHARE: Final = 0.005
 
 #: The parts of a line's time by their headings.
 _OF_LINE: Final = {"host": "host_ns", "GPU work": "work_ns", "launch": "launch_ns", "wait": "wait_ns"}
-_IN_GRAPHS: Final = {"in graphs": "captured_ns"}
 
 
 def overview_page(found: Summary, top: int) -> Page:
@@ -227,7 +226,7 @@ def _code(found: Summary, per: PerIteration, top: int) -> Section | None:
     shown = lines.head(min(_worth_a_row(worth), top, page.ROWS - 1))
     if shown.is_empty():
         return None
-    headings = _OF_LINE | (_IN_GRAPHS if inside else {})
+    headings = _OF_LINE | ({"in graphs": "captured_ns"} if inside else {})
     parts = ["ns", *headings.values()]
     left = [pl.col(part).sum() - shown.get_column(part).sum() for part in parts]
     rest = of_device.select(*left, place=pl.lit("elsewhere"), text=pl.lit(None, dtype=pl.String)).filter(
