@@ -113,9 +113,10 @@ def test_help_does_not_wait_for_polars():
 #: Ends with 40 when polars is imported, and with 41 if the options of its allocator are not set then.
 WATCHED = """
 import os, sys
-from types import SimpleNamespace
+from pathlib import Path
+from click import Command, Context
 from kanalyze import cli
-from kanalyze.cli import collect, main
+from kanalyze.cli import main, summarize
 class Watch:
     def find_spec(self, name, *_):
         if name == "polars":
@@ -140,7 +141,7 @@ def test_what_reads_a_large_report_tells_the_allocator_before_it_is_loaded(argum
 
 
 def test_so_does_the_page_of_what_was_collected():
-    assert watched("collect._summarize(SimpleNamespace(folder=sys.argv[1]))", SQUARE) == 40
+    assert watched("with Context(Command('collect')): summarize.shown([Path(sys.argv[1])])", SQUARE) == 40
 
 
 def watched(call, *arguments):

@@ -106,7 +106,7 @@ BUDGET: Final = Table(
         ns int: Time; the rows of a device sum to its window.
         share float: Part of the window.
     """),
-    purpose="where a device's time goes, against what it could do",
+    purpose="a GPU's time, against what it could do",
 )  # fmt: skip
 
 
