@@ -429,9 +429,8 @@ def adjoined(process: object, rows: pl.DataFrame, work: pl.DataFrame) -> pl.Data
     told = rows.join(ended, on="place", how="left").sort("place")
     following, done = pl.col("start").shift(-1), pl.max_horizontal("own_end", "done")
     distance, period = (following - pl.col("own_end")).clip(lower_bound=0), following - pl.col("start")
-    alike = pl.when(pl.col("name") == pl.col("name").shift(-1))  # a loop after another one is told by its own times
-    own = alike.then(distance).median().over("name") + HALF * alike.then(period).median().over("name")
-    limit = pl.coalesce(own, distance.median() + HALF * period.median())
+    usual = distance.median() + HALF * period.median()
+    limit = pl.coalesce(usual.over("name"), usual)  # a loop after another one is told by its own times
     follows = (following - done <= limit).fill_null(value=False)
     told = told.with_columns(follows=follows, process_id=pl.lit(process, pl.Int64))
     return told.with_columns(end=pl.when("follows").then(following).otherwise(done)).select(list(SPANS))
