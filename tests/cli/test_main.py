@@ -116,7 +116,7 @@ import os, sys
 from pathlib import Path
 from click import Command, Context
 from kanalyze import cli
-from kanalyze.cli import main, summarize
+from kanalyze.cli import collect, main
 class Watch:
     def find_spec(self, name, *_):
         if name == "polars":
@@ -141,7 +141,7 @@ def test_what_reads_a_large_report_tells_the_allocator_before_it_is_loaded(argum
 
 
 def test_so_does_the_page_of_what_was_collected():
-    assert watched("with Context(Command('collect')): summarize.shown([Path(sys.argv[1])])", SQUARE) == 40
+    assert watched("with Context(Command('collect')): collect.summarize.shown([Path(sys.argv[1])])", SQUARE) == 40
 
 
 def watched(call, *arguments):

@@ -78,6 +78,7 @@ OPTIONAL = {
     "steps": "range, op",
     "tree": "op, python",
     "variants": "range",
+    **dict.fromkeys(("work", "roofs", "budget", "mfu"), "op, range"),
 }
 
 

@@ -159,6 +159,17 @@ def test_many_that_launch_more_are_odd():
     assert odd_ones(kanalyze.iterations(report(events))) == [4, 8]
 
 
+@pytest.mark.parametrize(("counts", "name"), [((3, 3), "request"), ((3, 4), "request"), ((3, 4, 5), "token")])
+def test_ranges_in_varying_number_inside_others_are_the_loop(counts, name):
+    """Of two numbers one may be that of an outer range that is cut."""
+    events, at = [], 1_000
+    for count in counts * 10:
+        events.append(nvtx("request", at, at + 110 * count + 10))
+        events += loop([100] * count, name="token", start=at + 5, number=len(events))
+        at += 110 * count + 20
+    assert kanalyze.iterations(report(events)).get_column("name").unique().to_list() == [name]
+
+
 def test_a_range_that_repeats_beside_steps_without_work_of_its_own_is_no_iteration():
     logs = [nvtx("log", 1_000 + 110 * number + 102, 1_000 + 110 * number + 108) for number in (2, 5, 7, 10)]
     rows = kanalyze.iterations(report([*loop([100] * 12), *logs]))
