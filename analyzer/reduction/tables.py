@@ -41,6 +41,9 @@ _UNFINISHED: Final = "reducing"
 #: So many bytes of both ends of a file tell it from another of its name, size and time.
 _END_BYTES: Final = 1 << 16
 
+#: So many reductions are read at once.
+_AT_ONCE: Final = 64
+
 #: Tables that earlier versions kept of a rank, and no page of a job tells.
 _FORMER: Final = ("findings", "health")
 
@@ -320,24 +323,51 @@ def load_each(
     """The reduction in each folder, or what is wrong with it; of its tables `names` only.
 
     The files of the others are looked at as well, unless all were `seen` before.
+
+    Of many folders each table is read at once, which takes half of the time; where that fails, one after the other.
     """
-    for folder in folders:
+    for at in range(0, len(folders), _AT_ONCE):
+        some = folders[at : at + _AT_ONCE]
         try:
-            yield folder, _loaded(folder, names, seen=seen)
+            yield from [*_at_once(some, names, seen=seen)]
         except BadReductionError as error:
-            yield folder, error
+            if len(some) == 1:
+                yield some[0], error
+            else:
+                for folder in some:
+                    yield from load_each([folder], names, seen=seen)
 
 
-def _loaded(folder: Path, names: Collection[str], *, seen: bool) -> Reduction:
-    told = {name: one for name, one in _tables(folder).items() if not seen or name in names}
-    frames = {}
-    for name, content in _contents(folder, told):
-        if name in names:
-            try:
-                frames[name] = TABLES[name].check(pl.read_parquet(content))
-            except (pl.exceptions.PolarsError, OSError, ValueError, TypeError) as why:
-                raise BadReductionError.damaged(folder, f"{name}.parquet: {str(why).partition(chr(10))[0]}") from None
-    made = Reduction(**frames)
+def _at_once(folders: Sequence[Path], names: Collection[str], *, seen: bool) -> Iterator[tuple[Path, Reduction]]:
+    """The reductions in folders, each table of all of them read by one call."""
+    told = {
+        folder: {name: one for name, one in _tables(folder).items() if not seen or name in names} for folder in folders
+    }
+    files: dict[str, dict[Path, bytes]] = {name: {} for name in TABLES}
+    for folder, tables in told.items():
+        for name, content in _contents(folder, tables):
+            if name in names:
+                files[name][folder] = content
+    found: dict[Path, dict[str, pl.DataFrame]] = {folder: {} for folder in folders}
+    for name, contents in files.items():
+        if not contents:
+            continue
+        try:
+            frame = TABLES[name].check(pl.read_parquet([*contents.values()]))
+        except (pl.exceptions.PolarsError, OSError, ValueError, TypeError) as why:
+            raise BadReductionError.damaged(folders[0], f"{name}.parquet: {str(why).partition(chr(10))[0]}") from None
+        if frame.height != sum(told[folder][name]["rows"] for folder in contents):
+            raise BadReductionError.damaged(folders[0], f"{name}.parquet has not as many rows as were written")
+        at = 0
+        for folder in contents:
+            found[folder][name] = frame.slice(at, told[folder][name]["rows"])
+            at += told[folder][name]["rows"]
+    for folder, frames in found.items():
+        yield folder, _checked(folder, Reduction(**frames))
+
+
+def _checked(folder: Path, made: Reduction) -> Reduction:
+    """The reduction, each of whose rows is of one of its ranks."""
     for name, frame in made.tables():
         if "member" in frame.columns and not frame.get_column("member").is_between(0, made.ranks.height - 1).all():
             raise BadReductionError.damaged(folder, f"{name}.parquet has rows of no rank")

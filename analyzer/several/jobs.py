@@ -44,7 +44,7 @@ def job(given: Sequence[Report | Path], asked: Asked) -> Job:
         NoJobError: No report has a rank.
         KanalyzeError: A report cannot be read; with `left_out` none of them, and the first reason.
     """
-    stored: list[Path] = []
+    stored: dict[Path, Reduction] = {}  # with their ranks alone
     made: list[Reduction] = []
     failed: list[KanalyzeError] = []
     for found in _reductions(given, asked, stored):
@@ -57,7 +57,7 @@ def job(given: Sequence[Report | Path], asked: Asked) -> Job:
             asked.left_out(found)
 
     def turn(names: Collection[str]) -> Iterator[Reduction]:
-        for _, found in load_each(stored, names, seen=True):
+        for _, found in stored.items() if [*names] == ["ranks"] else load_each([*stored], names, seen=True):
             if isinstance(found, KanalyzeError):
                 raise found
             yield found
@@ -77,7 +77,7 @@ _BESIDE: Final = "they are left out: of a job the reports of the tool with most 
 
 
 def _reductions(
-    given: Sequence[Report | Path], asked: Asked, stored: list[Path]
+    given: Sequence[Report | Path], asked: Asked, stored: dict[Path, Reduction]
 ) -> Iterator[Reduction | KanalyzeError]:
     """The reduction of each report, closed before the next, and what cannot be read; those in folders are `stored`."""
     folders = {folder.name: folder for one in given if isinstance(one, Path) for folder in reductions_at(one)}
@@ -85,7 +85,7 @@ def _reductions(
         if isinstance(found, KanalyzeError):
             yield found
         else:
-            stored.append(folder)
+            stored[folder] = found
     known = {folder.name for folder in stored}
     for one in given:
         for run in [one] if isinstance(one, Report) else runs_at(one, asked):
