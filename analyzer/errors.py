@@ -356,16 +356,6 @@ class BadWindowError(KanalyzeError, slug="bad-window"):
         return cls.of(text, none, "Choose a range that takes time, or write start..end with units.")
 
 
-class OtherCaptureError(KanalyzeError, slug="other-capture"):
-    """What captured the CUDA graphs of a report is not in the one given for that."""
-
-    of = Case(
-        "path capture",
-        "{path}: none of the CUDA graphs that it launches was captured in {capture}: numbers, kinds or kernels differ.",
-        "Give the trace in which the same program captured its graphs, with inputs of the same shapes.",
-    )
-
-
 class BadThresholdError(KanalyzeError, slug="bad-threshold"):
     """An option has no time or share with its unit: not `what` it takes."""
 
@@ -395,6 +385,16 @@ class UnknownNameError(KanalyzeError, slug="unknown-name"):
     def number(cls, what: str, number: str, count: int) -> UnknownNameError:
         """Error: there is no `what` of that `number`; they are numbered from 1 to `count`."""
         return cls(f"no {what} {number!r}.", f"There are: 1 to {count:,}." if count > 1 else "There is: 1.")
+
+
+class OtherCaptureError(KanalyzeError, slug="other-capture"):
+    """What captured the CUDA graphs of a report is not in the one given for that."""
+
+    of = Case(
+        "path capture",
+        "{path}: none of the CUDA graphs that it launches was captured in {capture}: numbers, kinds or kernels differ.",
+        "Give the trace in which the same program captured its graphs, with inputs of the same shapes.",
+    )
 
 
 class SqlError(KanalyzeError, slug="bad-sql"):

@@ -78,8 +78,7 @@ _FORMS: Final = (
 @cli.command(
     cli.TABLE,
     cli.argument("reports", nargs=-1, type=cli.READ),
-    *cli.SCOPE,
-    cli.CAPTURE,
+    *(*cli.SCOPE, cli.CAPTURE),
     cli.option(
         "--by",
         "Group it differently; `kanalyze show TABLE` says how.",

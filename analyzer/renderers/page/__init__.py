@@ -216,37 +216,6 @@ def section(  # noqa: PLR0913 - as many as a section has parts
     return Section(title, of(len(rows), len(table), remark), grid, foot)
 
 
-def by_either(table: pl.DataFrame, own: str, inside: str) -> tuple[pl.DataFrame, bool]:
-    """A table sorted by `own` time, or that `inside` of CUDA graphs where it is more; and whether any row has such."""
-    if not table.get_column(inside).sum():
-        return table, False
-    return table.sort(pl.max_horizontal(own, inside), descending=True, maintain_order=True), True
-
-
-def captured_section(table: pl.DataFrame, times: Sequence[Column], top: int) -> Section:
-    """Section of what ran inside CUDA graphs by the places that captured it; what has no name is told below."""
-    known = table.drop_nulls("place")
-    operators = [words("operators", "operators", missing="")._replace(wide=True)]
-    columns = (*times, *operators * (known.get_column("operators").count() > 0), words("captured in", "place"))
-    remark = "times of replays, names of captures"
-    return section("INSIDE CUDA GRAPHS", known, columns, top, remark, nameless(table), cut=True)
-
-
-#: Why operations of CUDA graphs have no names, by how they were captured.
-_NAMELESS: Final = {"not recorded": "its capture is not recorded", "": "no range or operator was open at its capture"}
-
-
-def nameless(table: pl.DataFrame) -> str:
-    """What is said of the time of CUDA graphs without names; empty where all of it has some."""
-    how = pl.col("how").cast(pl.String)
-    rows = table.filter(pl.col("place").is_null() | how.is_in(_NAMELESS)).group_by(how).agg(pl.col("share").sum())
-    told = [
-        f"{units.percent(share)} of the graphs' time: {_NAMELESS.get(how, _NAMELESS[''])}"
-        for how, share in rows.sort("how").iter_rows()
-    ]
-    return "; ".join(told)
-
-
 def text_of(name: str, value: object) -> str:
     """Formats a value in the unit in its column's name."""
     if isinstance(value, bool):

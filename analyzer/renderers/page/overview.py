@@ -12,6 +12,7 @@ from kanalyze.outlets import command
 from kanalyze.renderers import page
 from kanalyze.renderers.page import Column, Page, Section, numbers, section, words
 from kanalyze.renderers.page.kernel_names import short_forms
+from kanalyze.renderers.page.time import by_either, captured_section, nameless
 from kanalyze.schema import unit_of
 from kanalyze.window import WORDS, PerIteration, Window, of_iteration
 
@@ -57,10 +58,10 @@ def overview_page(found: Summary, top: int) -> Page:
         tables.append(_ranges(found, per, rows + 1) or _operators(found, per, rows))
     inside = found.tables.get("captured", pl.DataFrame({"place": []}))
     if inside.height and not inside.get_column("place").count():
-        blocks = [*blocks, page.Block("INSIDE GRAPHS", page.nameless(inside))]
+        blocks = [*blocks, page.Block("INSIDE GRAPHS", nameless(inside))]
     elif inside.height and top >= 0:
         times = _each(per, time="exclusive_ns", share="share", count="count")
-        tables.append(page.captured_section(inside, times, rows + 1))
+        tables.append(captured_section(inside, times, rows + 1))
     to_do = _to_do(found.findings)[: 3 if top > 0 else 2]
     findings = [(one, None) for one in found.findings[:top]] if top > page.ROWS else to_do
     points = [_point(one, per, beside) for one, beside in findings]
@@ -219,7 +220,7 @@ def _code(found: Summary, per: PerIteration, top: int) -> Section | None:
     if table is None or found.device is None:
         return None
     of_device = table.filter(pl.col("device") == found.device).with_columns(ns=pl.sum_horizontal(*_OF_LINE.values()))
-    of_device, inside = page.by_either(of_device, "ns", "captured_ns")
+    of_device, inside = by_either(of_device, "ns", "captured_ns")
     lines = of_device.drop_nulls("place").with_columns(pl.col("text").fill_null(pl.col("function")).cast(pl.String))
     whole_ns = max(of_device.get_column("ns").sum(), 1)
     worth = lines.select(pl.max_horizontal("ns", "captured_ns") / whole_ns).to_series()
@@ -317,7 +318,7 @@ def _operators(found: Summary, per: PerIteration, top: int) -> Section | None:
     table = found.tables.get("ops")
     if table is None or not table.get_column("exclusive_device_ns").sum():
         return None
-    table, inside = page.by_either(table, "exclusive_device_ns", "captured_device_ns")
+    table, inside = by_either(table, "exclusive_device_ns", "captured_device_ns")
     graphs = _each(per, in_graphs="captured_device_ns") if inside else []
     columns = (
         *_each(per, device="exclusive_device_ns", share="exclusive_share"),

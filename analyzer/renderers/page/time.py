@@ -215,9 +215,40 @@ def graphs(tables: Tables, top: int) -> Section:
     return section("CUDA GRAPHS", table, columns, min(top, _FEWER), "medians of call and span; busy and idle in all")
 
 
+def by_either(table: pl.DataFrame, own: str, inside: str) -> tuple[pl.DataFrame, bool]:
+    """A table sorted by `own` time, or that `inside` of CUDA graphs where it is more; and whether any row has such."""
+    if not table.get_column(inside).sum():
+        return table, False
+    return table.sort(pl.max_horizontal(own, inside), descending=True, maintain_order=True), True
+
+
+def captured_section(table: pl.DataFrame, times: Sequence[Column], top: int) -> Section:
+    """Section of what ran inside CUDA graphs by the places that captured it; what has no name is told below."""
+    known = table.drop_nulls("place")
+    operators = [words("operators", "operators", missing="")._replace(wide=True)]
+    columns = (*times, *operators * (known.get_column("operators").count() > 0), words("captured in", "place"))
+    remark = "times of replays, names of captures"
+    return section("INSIDE CUDA GRAPHS", known, columns, top, remark, nameless(table), cut=True)
+
+
+#: Why operations of CUDA graphs have no names, by how they were captured.
+_NAMELESS: Final = {"not recorded": "its capture is not recorded", "": "no range or operator was open at its capture"}
+
+
+def nameless(table: pl.DataFrame) -> str:
+    """What is said of the time of CUDA graphs without names; empty where all of it has some."""
+    how = pl.col("how").cast(pl.String)
+    rows = table.filter(pl.col("place").is_null() | how.is_in(_NAMELESS)).group_by(how).agg(pl.col("share").sum())
+    told = [
+        f"{units.percent(share)} of the graphs' time: {_NAMELESS.get(how, _NAMELESS[''])}"
+        for how, share in rows.sort("how").iter_rows()
+    ]
+    return "; ".join(told)
+
+
 def captured(tables: Tables, top: int) -> Section:
     """Section of what runs inside CUDA graphs by the places that captured it."""
-    return page.captured_section(tables["captured"], numbers(time="exclusive_ns", share="share", count="count"), top)
+    return captured_section(tables["captured"], numbers(time="exclusive_ns", share="share", count="count"), top)
 
 
 def memory(tables: Tables, top: int, zero_ns: int = 0) -> Section:
@@ -253,7 +284,7 @@ def streams(tables: Tables, top: int) -> Section:
 
 def operators(tables: Tables, top: int) -> Section:
     """Section of operators by device time; by host time if there is none."""
-    table, inside = page.by_either(tables["ops"], "exclusive_device_ns", "captured_device_ns")
+    table, inside = by_either(tables["ops"], "exclusive_device_ns", "captured_device_ns")
     on_device = bool(table.get_column("exclusive_device_ns").sum())
     device = numbers(device="exclusive_device_ns", share="exclusive_share", launched="operations spare")
     columns = (
