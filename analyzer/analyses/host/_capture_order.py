@@ -39,7 +39,7 @@ def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
     # launches of the same operations in the same order are of one graph
     one = [pl.col("kind").str.join(","), pl.col("what").cast(pl.String).str.join(",").alias("operations")]
     launches = ran.group_by("call_row", "at", maintain_order=True).agg(one)
-    found = [pl.DataFrame(schema=_FOUND)]
+    fits, made = [], []
     for (kind, _), same in launches.group_by("kind", "operations", maintain_order=True):
         fitting = kinds.filter(pl.col("kind") == kind)
         if report is source:
@@ -49,11 +49,25 @@ def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
         sure = pl.col("ran").is_in(pl.col("what"))
         judged = both.group_by("capture").agg(sure=sure.sum(), differ=(~sure).sum())
         alike = judged.filter(pl.col("differ") == 0).sort("sure", "capture")
-        best = alike.filter((pl.col("sure") > 0) | (pl.len() == 1)).get_column("capture").tail(1)
-        captured = calls.filter(pl.col("capture").is_in(best.implode())).select("place", captured="call_row")
-        every = ran.join(same, on="call_row", how="semi").join(captured, on="place")
+        best = alike.filter((pl.col("sure") > 0) | (pl.len() == 1)).tail(1)
+        fits.append(best.select("capture", "sure", graph=pl.lit(len(made), dtype=pl.UInt32)))
+        made.append(same)
+    found = [pl.DataFrame(schema=_FOUND)]
+    for graph, capture in _of_one_graph(pl.concat(fits)).select("graph", "capture").iter_rows():
+        captured = calls.filter(pl.col("capture") == capture).select("place", captured="call_row")
+        every = ran.join(made[graph], on="call_row", how="semi").join(captured, on="place")
         found.append(every.select("row", call_row="captured"))
     return pl.concat(found)
+
+
+def _of_one_graph(fits: pl.DataFrame) -> pl.DataFrame:
+    """Of graphs that one capture fits (capture, sure, graph) the one with most operations confirmed; of equal ones none.
+
+    What a capture recorded is one graph: it cannot have launched the other operations of another one.
+    """
+    most = pl.col("sure").max().over("capture")
+    first = fits.filter(pl.col("sure") == most)
+    return first.filter(pl.len().over("capture") == 1)
 
 
 def _captured_calls(report: Report) -> pl.DataFrame:

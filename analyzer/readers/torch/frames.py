@@ -106,7 +106,7 @@ def frames_of(parts: list[Part]) -> Frames:
             moved = collectives.join(order, on=["kind", "row"], how="left", maintain_order="left")
             now = pl.coalesce(pl.col("now").cast(pl.Int64), "row").alias("row")
             collectives, frame = moved.select(*(name for name in _COLLECTIVE if name != "row"), now), frame.drop("row")
-        found.events[kind] = frame
+        found.events[kind] = frame.select(*_SCHEMAS[kind])  # in one order, as where there are none
     found.collectives = collectives.select(*_COLLECTIVE).sort("kind", "row")
     if arrows := [arrow for columns, _ in pieces for arrow in columns.arrows]:
         _correlate(found.events, arrows)
