@@ -8,6 +8,7 @@ shared memory are handed out are those of cuda_occupancy.h in the CUDA toolkit 1
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 import polars as pl
@@ -96,6 +97,7 @@ _BANDWIDTHS: Final = {
     "NVIDIA H100 PCIe": 2000,
     "NVIDIA H100 NVL": 3900,
     "NVIDIA H800": 3350,
+    "NVIDIA H800 PCIe": 2000,
     "NVIDIA GH200 480GB": 4000,
     "NVIDIA GH200 144G HBM3e": 4900,
     "NVIDIA H200": 4800,
@@ -105,8 +107,8 @@ _BANDWIDTHS: Final = {
     "NVIDIA B300": 8000,
     "NVIDIA GB300": 8000,
     "AMD Instinct MI210": 1638,
-    "AMD Instinct MI250": 3277,
-    "AMD Instinct MI250X": 3277,
+    "AMD Instinct MI250": 1638,  # of one of its two devices
+    "AMD Instinct MI250X": 1638,
     "AMD Instinct MI300A": 5300,
     "AMD Instinct MI300X": 5300,
     "AMD Instinct MI325X": 6000,
@@ -117,8 +119,15 @@ _BANDWIDTHS: Final = {
 
 def memory_bandwidth_bytes_per_s(name: str | None) -> int | None:
     """Peak memory bandwidth of the GPU `name` in bytes/s; None if unknown."""
-    fitting = [known for known in _BANDWIDTHS if name == known or (name or "").startswith((f"{known} ", f"{known}-"))]
-    return _BANDWIDTHS[max(fitting, key=len)] * 1_000_000_000 if fitting else None
+    known = _longest_of(_BANDWIDTHS, name)
+    return None if known is None else _BANDWIDTHS[known] * 1_000_000_000
+
+
+def _longest_of(names: Iterable[str], name: str | None) -> str | None:
+    """The longest of `names` that a GPU's name begins with; None also for parts of a GPU, and for those of laptops."""
+    if name is None or "Laptop" in name or "MIG" in name:
+        return None
+    return max((one for one in names if name == one or name.startswith((f"{one} ", f"{one}-"))), key=len, default=None)
 
 
 class Peaks(NamedTuple):
@@ -139,6 +148,7 @@ class Peaks(NamedTuple):
 #: Sources: NVIDIA's and AMD's datasheets and architecture whitepapers of these products; the longest prefix wins.
 _PEAKS: Final = {
     "Tesla V100": Peaks(125, 0, 15.7, 7.8, 0, 0, 6),
+    "Tesla V100-PCIE": Peaks(112, 0, 14, 7, 0, 0, 6),
     "Tesla T4": Peaks(65, 0, 8.1, 0.25, 0, 130, 4),
     "NVIDIA A10": Peaks(125, 62.5, 31.2, 0.98, 0, 250, 6),
     "NVIDIA A10G": Peaks(70, 35, 31.5, 0.98, 0, 140, 6),
@@ -156,8 +166,10 @@ _PEAKS: Final = {
     "NVIDIA H100 PCIe": Peaks(756, 378, 51, 51, 1513, 1513, 50),
     "NVIDIA H100 NVL": Peaks(835, 417, 60, 60, 1671, 1671, 50),
     "NVIDIA H800": Peaks(989.4, 494.7, 66.9, 1, 1978.9, 1978.9, 50),
+    "NVIDIA H800 PCIe": Peaks(756, 378, 51, 0.8, 1513, 1513, 50),
     "NVIDIA GH200": Peaks(989.4, 494.7, 66.9, 66.9, 1978.9, 1978.9, 60),
     "NVIDIA H200": Peaks(989.4, 494.7, 66.9, 66.9, 1978.9, 1978.9, 60),
+    "NVIDIA H200 NVL": Peaks(835, 417, 60, 60, 1671, 1671, 60),
     "NVIDIA H20": Peaks(148, 74, 44, 1, 296, 296, 60),
     "NVIDIA B200": Peaks(2250, 1125, 75, 37, 4500, 4500, 126),
     "NVIDIA GB200": Peaks(2500, 1250, 80, 40, 5000, 5000, 126),
@@ -171,8 +183,8 @@ _PEAKS: Final = {
 
 def peaks_of(name: str | None) -> Peaks | None:
     """The peaks of a GPU by the name that its driver gives; None if unknown."""
-    fitting = [one for one in _PEAKS if name == one or (name or "").startswith((f"{one} ", f"{one}-"))]
-    return _PEAKS[max(fitting, key=len)] if fitting else None
+    known = _longest_of(_PEAKS, name)
+    return None if known is None else _PEAKS[known]
 
 
 def gpus_with_peaks() -> list[str]:

@@ -39,7 +39,7 @@ def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
     # launches of the same operations in the same order are of one graph
     one = [pl.col("kind").str.join(","), pl.col("what").cast(pl.String).str.join(",").alias("operations")]
     launches = ran.group_by("call_row", "at", maintain_order=True).agg(one)
-    fits, made = [], []
+    fits, made = list[pl.DataFrame](), list[pl.DataFrame]()
     for (kind, _), same in launches.group_by("kind", "operations", maintain_order=True):
         fitting = kinds.filter(pl.col("kind") == kind)
         if report is source:
@@ -61,7 +61,7 @@ def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
 
 
 def _of_one_graph(fits: pl.DataFrame) -> pl.DataFrame:
-    """Of graphs that one capture fits (capture, sure, graph) the one with most operations confirmed; of equal ones none.
+    """Of graphs that one capture fits (capture, sure, graph) the one with most operations confirmed; of equals none.
 
     What a capture recorded is one graph: it cannot have launched the other operations of another one.
     """

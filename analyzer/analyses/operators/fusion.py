@@ -189,7 +189,7 @@ _ELEMENT_BYTES: Final = {
 }
 
 #: Operators that only write their first input.
-_OVERWRITES: Final = ("aten::copy_", "aten::fill_", "aten::zero_", "aten::_foreach_copy_", "aten::_foreach_zero_")
+OVERWRITES: Final = ("aten::copy_", "aten::fill_", "aten::zero_", "aten::_foreach_copy_", "aten::_foreach_zero_")
 
 
 #: The type of an input that is a list of tensors.
@@ -233,7 +233,7 @@ def sizes_of(name: str, inputs: list[list[Tensor]]) -> tuple[int, int, int] | No
     widest = max(tensor.element_bytes for tensor in shaped)
     longest = max(inputs, key=len)
     written = [math.prod(tensor.shape) for tensor in longest] if len(longest) > 1 else [_broadcast(tensors)]
-    if name in _OVERWRITES:
+    if name in OVERWRITES:
         tensors = [tensor for one in inputs[1:] for tensor in one]
         if inputs[0]:
             written, widest = [math.prod(tensor.shape) for tensor in inputs[0]], inputs[0][0].element_bytes
@@ -255,7 +255,7 @@ def inputs_of(
     """The tensors of each input; empty for inputs that are no tensors. No inputs where they are unknown."""
     dims, steps = parsed(shapes), parsed(strides)
     # ranges of nsys have no types: all of one that the kernel's name tells
-    names = parsed(types) if types else [_LISTED if dim and isinstance(dim[0], list) else None for dim in dims]
+    names = parsed(types) if types else [_LISTED if _nested(dim) else None for dim in dims]
     if len(dims) != len(names):
         return []
     found: list[list[Tensor]] = []
@@ -268,6 +268,10 @@ def inputs_of(
         # a number, a list of numbers, nothing
         found.append([] if size is None else [*_tensors(dims_of, steps_of, size)])
     return found
+
+
+def _nested(dim: object) -> bool:
+    return isinstance(dim, list) and bool(dim) and isinstance(dim[0], list)
 
 
 def _tensors(dims: list[Any], steps: Any, size: int) -> Iterator[Tensor]:  # noqa: ANN401 - what a file says
@@ -291,7 +295,7 @@ def parsed(text: str | None) -> list[Any]:
     """The list that a text of JSON is; empty for none."""
     try:
         found = json.loads(text) if text else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     return found if isinstance(found, list) else []
 

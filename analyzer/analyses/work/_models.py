@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from kanalyze.analyses.operators.fusion import Tensor, inputs_of, is_elementwise, parsed, sizes_of
+from kanalyze.analyses.operators.fusion import OVERWRITES, Tensor, inputs_of, is_elementwise, parsed, sizes_of
 from kanalyze.columns import LARGEST
 from kanalyze.decoder.fields import KernelName
 
@@ -40,20 +40,28 @@ class Product(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Queries and keys of attention, the FLOPs of a pair over all heads, and whether a causal mask leaves pairs out."""
+    """Queries and keys of attention, the FLOPs of a pair over all heads, and which pairs a mask keeps.
+
+    A query at i sees keys up to i of a causal mask; of one whose end is aligned, up to i + keys - queries.
+    """
 
     queries: int
     keys: int
     flop: int
     causal: bool
+    at_end: bool = False
 
     @property
     def kept(self) -> int:
-        """Pairs that the mask keeps: a query at i sees keys up to i."""
+        """Pairs that the mask keeps."""
         if not self.causal:
             return self.queries * self.keys
-        seen = min(self.queries, self.keys)
-        return seen * (seen + 1) // 2 + (self.queries - seen) * self.keys
+        queries, first = self.queries, 0
+        if self.at_end:
+            first = max(self.keys - queries, 0)
+            queries = min(queries, self.keys)
+        seen = min(queries, self.keys - first)
+        return seen * (2 * first + seen + 1) // 2 + (queries - seen) * self.keys
 
 
 class Work(NamedTuple):
@@ -94,7 +102,7 @@ class Call(NamedTuple):
 
     def numbers(self, place: int) -> list[int] | None:
         """An input that is a list of integers, such as a stride."""
-        return [int(one) for one in re.findall(r"-?\d+", self.values[place])] if self.value(place) else None
+        return [int(one) for one in re.findall(r"-?\d{1,18}(?!\d)", self.value(place))] if self.value(place) else None
 
     def true(self, place: int) -> bool:
         """Whether an input is True, or the number of a mask's kind that is causal."""
@@ -134,6 +142,8 @@ def _product(call: Call) -> Work | None:
         return None
     if call.name.endswith("grouped_mm"):
         return _grouped(first, second)
+    if not second.shape:
+        return None
     b = second.shape[::-1] if call.name == "aten::linear" else second.shape
     k = first.shape[-1]
     m = first.shape[-2] if len(first.shape) > 1 else 1
@@ -143,9 +153,10 @@ def _product(call: Call) -> Work | None:
         m, batch = m * batch, 1
     if (b[-2] if len(b) > 1 else b[0]) != k:
         return None
+    added = _bytes(call.tensor(0)) if _FACTORS[call.name] == (1, 2) and call.value(3) in {"0", "0."} else 0
     product = Product(n, m, k, batch) if len(b) > 1 else Product(m, n, k, batch)
     out = m * n * batch * max(first.element_bytes, _OUT_BYTES.get(call.values[6] if len(call.values) > 6 else "", 0))  # noqa: PLR2004
-    return Work(product.flop, _read(call) + out, product)
+    return Work(product.flop, _read(call) - added + out, product)
 
 
 def _grouped(rows: Tensor, weights: Tensor) -> Work | None:
@@ -195,10 +206,12 @@ _CONVOLUTIONS: Final = {
 def _convolution(call: Call) -> Work | None:
     places = _CONVOLUTIONS[call.name]
     data, weight = call.tensor(places.data), call.tensor(places.weight)
-    if data is None or weight is None or len(data.shape) != len(weight.shape):
+    if data is None or weight is None or len(data.shape) != len(weight.shape) or len(data.shape) < 3:  # noqa: PLR2004
         return None
     turned = places.transposed if isinstance(places.transposed, bool) else call.true(places.transposed)
     gradient = None if places.gradient is None else call.tensor(places.gradient)
+    if gradient is not None and len(gradient.shape) != len(data.shape):
+        return None
     if gradient is None and not call.values:
         return None  # by stride and padding the result could be of any size
     over: Tensor | None
@@ -214,15 +227,26 @@ def _convolution(call: Call) -> Work | None:
     spatial, filters = math.prod(over.shape[2:]), math.prod(weight.shape[2:])
     # the weights are K × C/groups × R × S; of a transposed one C × K/groups × R × S
     product = Product(over.shape[0] * spatial, weight.shape[0], weight.shape[1] * filters)
-    wrote = _bytes(data, weight) if gradient is not None else _bytes(_result(call, places, data, weight, turned=turned))
+    if gradient is None:
+        moved = _bytes(data, weight, _result(call, places, data, weight, turned=turned))
+    else:  # the data's gradient takes the weights and is as large as the data; the weights' one the other way round
+        both = [_bytes(data, weight)] * 2
+        wanted = _wanted(call, places)
+        moved = _bytes(gradient) + (sum(size for size, one in zip(both, wanted, strict=True) if one) or min(both))
     single = gradient is None and not turned and weight.shape[1] == data.shape[1]
     known = MODEL if call.values else BOUND
-    return Work(factor * product.flop, _bytes(data, weight, gradient) + wrote, product if single else None, known)
+    return Work(factor * product.flop, moved, product if single else None, known)
+
+
+def _wanted(call: Call, places: _Convolution) -> list[bool]:
+    """Whether the data's and the weights' gradient are computed."""
+    mask = re.findall("True|False", call.value(places.mask or 0))
+    return [one == "True" for one in (*mask, "False", "False")[:2]]
 
 
 def _gradients(call: Call, places: _Convolution) -> int:
     """Products of a backward convolution: of the data's gradient, and of the weights'; at least one of them."""
-    return max(re.findall("True|False", call.value(places.mask or 0))[:2].count("True"), 1)
+    return max(_wanted(call, places).count(True), 1)
 
 
 def _result(call: Call, places: _Convolution, data: Tensor, weight: Tensor, *, turned: bool) -> Tensor | None:
@@ -246,24 +270,33 @@ def _result(call: Call, places: _Convolution, data: Tensor, weight: Tensor, *, t
     return Tensor(shape, math.prod(shape), data.element_bytes) if min(spatial) > 0 else None
 
 
+#: A place that no operator has.
+_NOWHERE: Final = 99
+
 # Attention: two products forward, five backward (Dao, FlashAttention-2, 2023, section 3); of a causal mask the pairs
 # that it keeps alone count.
 
 
 class _Attention(NamedTuple):
-    """Place of the queries (keys and values follow), whether heads come before positions, place of the causal flag."""
+    """Place of the queries (keys and values follow), whether heads come before positions, place of the causal flag.
+
+    What of a call makes it another one, of unknown pairs: places of tensors of lengths, and of the sides of a window.
+    """
 
     query: int
     heads_first: bool
     causal: int
     backward: bool = False
+    lengths: int = _NOWHERE
+    window: int = _NOWHERE
+    at_end: bool = False
 
 
 _ATTENTIONS: Final = {
-    "aten::_flash_attention_forward": _Attention(0, heads_first=False, causal=8),
-    "aten::_flash_attention_backward": _Attention(1, heads_first=False, causal=11, backward=True),
-    "aten::_efficient_attention_forward": _Attention(0, heads_first=False, causal=9),
-    "aten::_efficient_attention_backward": _Attention(1, heads_first=False, causal=14, backward=True),
+    "aten::_flash_attention_forward": _Attention(0, heads_first=False, causal=8, lengths=3, window=11),
+    "aten::_flash_attention_backward": _Attention(1, False, 11, True, lengths=6, window=15),  # noqa: FBT003
+    "aten::_efficient_attention_forward": _Attention(0, heads_first=False, causal=9, lengths=4),
+    "aten::_efficient_attention_backward": _Attention(1, False, 14, True, lengths=6),  # noqa: FBT003
     "aten::_cudnn_attention_forward": _Attention(0, heads_first=True, causal=10),
     "aten::_cudnn_attention_backward": _Attention(1, heads_first=True, causal=14, backward=True),
     "aten::_scaled_dot_product_flash_attention": _Attention(0, heads_first=True, causal=4),
@@ -271,25 +304,36 @@ _ATTENTIONS: Final = {
     "aten::_scaled_dot_product_efficient_attention": _Attention(0, heads_first=True, causal=6),
     "aten::_scaled_dot_product_cudnn_attention": _Attention(0, heads_first=True, causal=6),
     "aten::_scaled_dot_product_cudnn_attention_backward": _Attention(1, heads_first=True, causal=14, backward=True),
-    "flash_attn::_flash_attn_forward": _Attention(0, heads_first=False, causal=5),
-    "flash_attn::_flash_attn_backward": _Attention(1, heads_first=False, causal=11, backward=True),
+    "flash_attn::_flash_attn_forward": _Attention(0, heads_first=False, causal=5, window=6, at_end=True),
+    "flash_attn::_flash_attn_backward": _Attention(1, False, 11, True, window=12, at_end=True),  # noqa: FBT003
 }
+
+
+#: The kind of a mask that is aligned at its end, of efficient attention.
+_LOWER_RIGHT: Final = "2"
 
 
 def _attention(call: Call) -> Work | None:
     places = _ATTENTIONS[call.name]
     query, key, value = (call.tensor(places.query + step) for step in range(3))
-    if query is None or key is None or value is None or len(query.shape) != 4:  # noqa: PLR2004 - packed: unknown lengths
+    if query is None or key is None or value is None:
+        return None
+    if not len(query.shape) == len(key.shape) == len(value.shape) == 4:  # noqa: PLR2004 - packed: unknown lengths
+        return None
+    sides = {call.value(places.window + step) for step in range(2)} - {"", "-1", "None"}
+    if call.tensor(places.lengths) is not None or sides:
         return None
     position = 2 if places.heads_first else 1
     heads, queries, keys = query.shape[3 - position], query.shape[position], key.shape[position]
     of_keys, of_values = (3, 2) if places.backward else (1, 1)
     depth = of_keys * query.shape[3] + of_values * value.shape[3]
     causal = call.true(places.causal) if call.values else call.causal
-    pairs = Pairs(queries, keys, 2 * query.shape[0] * heads * depth, causal is not False)
+    at_end = places.at_end or ("efficient" in call.name and call.value(places.causal) == _LOWER_RIGHT)
+    pairs = Pairs(queries, keys, 2 * query.shape[0] * heads * depth, causal is not False, at_end)
     known = BOUND if causal is None else MODEL
     out = math.prod(query.shape[:3]) * value.shape[3] * query.element_bytes
-    wrote = _bytes(query, key, value) if places.backward else out
+    wrote = 0 if places.backward and call.name.startswith("flash_attn") else out  # it is given what it writes
+    wrote = _bytes(query, key, value) if places.backward and wrote else wrote
     return Work(pairs.kept * pairs.flop, _read(call) + wrote, None if causal is None else pairs, known)
 
 
@@ -313,7 +357,7 @@ _ROWS: Final = {
     **dict.fromkeys(("aten::native_layer_norm_backward", "aten::_fused_rms_norm_backward"), _Moves(1)),
     **dict.fromkeys(("aten::native_group_norm_backward", "aten::native_batch_norm_backward"), _Moves(1)),
     **dict.fromkeys(("aten::cudnn_batch_norm_backward", "aten::miopen_batch_norm_backward"), _Moves(1)),
-    **dict.fromkeys(("aten::cat", "aten::_foreach_copy_", "aten::cumsum", "aten::cumprod"), _Moves(1)),
+    **dict.fromkeys(("aten::cat", "aten::cumsum", "aten::cumprod"), _Moves(1)),
     **dict.fromkeys(("aten::flip", "aten::roll", "aten::sort", "aten::tril", "aten::triu"), _Moves(1)),
     # reductions write little, and at least their input is read
     **dict.fromkeys(
@@ -322,10 +366,6 @@ _ROWS: Final = {
         + ["aten::_foreach_norm", "aten::batch_norm_stats", "aten::topk", "aten::bincount", "aten::histc"],
         _Moves(0),
     ),
-    **dict.fromkeys(
-        ("aten::max_pool2d_with_indices", "aten::avg_pool2d", "aten::adaptive_avg_pool2d"), _Moves(0, BOUND)
-    ),
-    **dict.fromkeys(("aten::upsample_nearest2d", "aten::upsample_bilinear2d"), _Moves(0, BOUND)),
 }
 
 
@@ -348,7 +388,10 @@ def _gather(call: Call) -> Work | None:
         return None
     chosen = math.prod(index.shape)
     if call.name in {"aten::embedding", "aten::index_select"}:
-        chosen *= math.prod(table.shape) // max(table.shape[0], 1)
+        across = call.numbers(1) if call.name == "aten::index_select" else [0]
+        if not table.shape or not across or not -len(table.shape) <= across[0] < len(table.shape):
+            return None
+        chosen *= math.prod(table.shape) // max(table.shape[across[0]], 1)
     return Work(0, _bytes(index) + chosen * table.element_bytes, None, BOUND)
 
 
@@ -378,13 +421,21 @@ def _elementwise(call: Call) -> Work | None:
     if sizes is None:
         return None
     elements, read, written = sizes
+    if call.name.endswith("_") and inputs[0] and call.name not in OVERWRITES:
+        written = sum(math.prod(one.shape) * one.element_bytes for one in inputs[0])
     single = call.name.rstrip("_") in _COMPARISONS and not call.name.endswith("_")
     return Work(0, read + (elements if single else written))
 
 
+#: Words of fused kernels that may leave parts of their tensors alone.
+_PARTLY: Final = re.compile(r"embedding|index|gather|scatter|slice|split|select|pool|upsample|cat|pad|unfold|nll")
+
+
 def _compiled(call: Call) -> Work | None:
-    """A fused kernel of inductor, whose tensors are all read or written."""
-    return Work(0, _read(call), None, BOUND) if any(call.inputs) else None
+    """A fused kernel of inductor, whose tensors are all read or written, but where it may choose parts of them."""
+    if not call.name.startswith("triton_") or _PARTLY.search(call.name) or not any(call.inputs):
+        return None
+    return Work(0, _read(call), None, BOUND)
 
 
 #: Operators that fill their first input with numbers.

@@ -57,7 +57,7 @@ def roofs(report: Report) -> pl.DataFrame:
     """Operators by shape and kernel, the largest distance to the roof first; those without a model last.
 
     Source: the roofline model (Williams, Waterman, Patterson, 2009), with dense peaks of the datasheet, and FLOPs and
-    bytes of :func:`kanalyze.work`. A call that its GPU's cache serves is held against three times the bandwidth.
+    bytes of :func:`kanalyze.work`. A call that its GPU's cache serves is held against five times the bandwidth.
 
     Returns:
         :data:`TABLE`.
@@ -72,9 +72,10 @@ def roofs(report: Report) -> pl.DataFrame:
         .group_by(_KEYS)
         .agg(
             _COUNT.alias("count"),
-            pl.col("exclusive_ns", "at_roof_ns", "distance_ns", "flop", "bytes").sum(),
-            executed=pl.when(pl.col("executed_flop").is_not_null()).then("executed_flop").sum(),
-            tiled=pl.when(pl.col("executed_flop").is_not_null()).then("flop").sum(),
+            pl.col("exclusive_ns", "at_roof_ns", "distance_ns").sum(),
+            pl.col("flop", "bytes").cast(pl.Float64).sum(),
+            executed=pl.col("executed_flop").cast(pl.Float64).sum(),
+            tiled=pl.when(pl.col("executed_flop").is_not_null()).then(pl.col("flop").cast(pl.Float64)).sum(),
         )
     )
     seconds, modelled = pl.col("exclusive_ns").clip(lower_bound=1) / 1e9, pl.col("known").is_not_null()
@@ -136,19 +137,22 @@ def budget(report: Report) -> pl.DataFrame:
     return BUDGET.select(sums.filter(pl.col("ns") > 0).with_columns(share_of_window(report)))
 
 
+#: So much of the FLOPs are of types whose peak is known, or what they are of the peak is not told.
+_NEARLY_ALL: Final = 0.99
+
 MFU: Final = Table(
     "mfu",
     "What a device did of what its peaks allow, over the whole window.",
     columns("""
         device int: The GPU, as in `devices`.
         window_ns int: The window.
-        flop int: FLOPs of products, convolutions and attention by their shapes, forward and backward, as executed:
-            what is computed anew in a backward pass counts again.
-        flop_per_s float: By the window.
+        flop int?: FLOPs of products, convolutions and attention by their shapes, forward and backward, as executed:
+            what is computed anew in a backward pass counts again; null where no number holds them.
+        flop_per_s float?: By the window.
         flop_share float?: The time that they take at the dense peak of each one's type, of the window: the utilisation
             of the hardware (HFU), and where nothing is computed anew that of the model (MFU); null where no peak is
             known.
-        executed_flop int: With the tiles of products filled up, where the kernel's name tells them.
+        executed_flop int?: With the tiles of products filled up, where the kernel's name tells them.
         known_share float?: Kernel time of operators with a model, of all kernel time; the rest could hold more.
     """),
     purpose="FLOPs against the GPU's peak (MFU)",
@@ -171,21 +175,18 @@ def mfu(report: Report) -> pl.DataFrame:
     require(report, MFU.name, "op", "range")
     calls = calls_with_work(report).with_columns(pl.col("type").cast(pl.String))
     peaked = calls.join(peaks(report.devices), on=["device", "type"], how="left")
-    flop, executed = (pl.col(name).fill_null(0) for name in ("flop", "executed"))
-    at_peak = pl.when(flop > 0).then(pl.col("flop") * 1e9 / pl.col("flop_per_s")).otherwise(0.0)
+    part = pl.col("inside_ns") / pl.col("dur_ns").clip(lower_bound=1)  # of what overlaps the window
+    flop, executed = (one.fill_null(0) * part for one in (pl.col("flop"), pl.coalesce("executed_flop", "flop")))
+    at_peak, peak = flop * 1e9 / pl.col("flop_per_s"), pl.col("flop_per_s").is_not_null()
     known, whole = pl.col("exclusive_ns").filter(pl.col("known").is_not_null()).sum(), pl.col("exclusive_ns").sum()
-    sums = (
-        peaked.with_columns(executed=pl.coalesce("executed_flop", "flop"))
-        .group_by("device")
-        .agg(
-            flop=flop.sum(),
-            executed_flop=executed.sum(),
-            at_peak_ns=pl.when(at_peak.is_not_null().all()).then(at_peak.sum()),
-            known_share=pl.when(whole > 0).then(known / whole),
-        )
+    sums = peaked.group_by("device").agg(
+        flop=flop.sum().cast(pl.Int64, strict=False),
+        executed_flop=executed.sum().cast(pl.Int64, strict=False),
+        at_peak_ns=pl.when(flop.filter(peak).sum() >= _NEARLY_ALL * flop.sum()).then(at_peak.sum()),
+        known_share=pl.when(whole > 0).then(known / whole),
     )
     spans = windows(report).select("device", window_ns=pl.col("end") - pl.col("start"))
-    found = spans.join(sums, on="device", how="left").with_columns(pl.col("flop", "executed_flop").fill_null(0))
+    found = spans.join(sums, on="device", how="left")
     window = pl.col("window_ns").clip(lower_bound=1)
     timed = found.with_columns(flop_per_s=pl.col("flop") * 1e9 / window, flop_share=pl.col("at_peak_ns") / window)
     return MFU.select(timed).sort("device")

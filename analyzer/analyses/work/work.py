@@ -8,13 +8,14 @@ from typing import Final
 import polars as pl
 
 from kanalyze.analyses.device._operations import facts_of, operations
+from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._captures import capture_source, has_captures
 from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.operators._work import captured_work, launched_work
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.work._models import Work, executed_flop, work_of
 from kanalyze.analyses.work._peaks import TYPES, memory_ns, memory_roofs, peaks
-from kanalyze.columns import beside, gathered
+from kanalyze.columns import LARGEST, beside, gathered
 from kanalyze.decoder.decode import decode
 from kanalyze.device_limits import memory_bandwidth_bytes_per_s
 from kanalyze.errors import CannotTellError
@@ -49,7 +50,7 @@ TABLE: Final = Table(
             executed_flop int?: Those of a product with its tiles filled up; null where the kernel's name tells no tile.
             bytes int?: The least that is read and written.
             roof_ns int?: The least time for both at the dense peak and the bandwidth of the GPU; what its cache may
-                hold is read from that at three times the bandwidth.
+                hold is read from that at five times the bandwidth.
             bound text?: What takes longer at its peak: compute or memory.
             at_roof_ns int?: roof_ns within exclusive_ns.
             distance_ns int?: exclusive_ns without at_roof_ns.
@@ -88,8 +89,7 @@ _BY_TENSOR: Final = {
     "double": "fp64",
     "signed char": "int8",
     "char": "int8",
-    "c10::Float8_e4m3fn": "fp8",
-    "c10::Float8_e5m2": "fp8",
+    "c10::Float8": "fp8",
 }
 _GROUP_WORDS: Final = (("conv", "convolutions"), ("attention", "attention"), ("flash_attn", "attention"))
 
@@ -114,7 +114,10 @@ def work(report: Report) -> pl.DataFrame:
 
 @once_per_report
 def calls_with_work(report: Report) -> pl.DataFrame:
-    """The rows of :data:`TABLE`, unordered, with call: what the operations of a device that are one row share."""
+    """The rows of :data:`TABLE`, unordered, with call and inside_ns.
+
+    The operations of a device that are one row share their call; inside_ns is the part of dur_ns that is in the window.
+    """
     timed = with_roofs(_with_models(_calls(report)), report.devices)
     part = pl.col("exclusive_ns") / pl.col("dur_ns").clip(lower_bound=1)
     at_roof = pl.min_horizontal(pl.col("roof_ns") * part, "exclusive_ns").cast(pl.Int64)
@@ -208,13 +211,16 @@ def operations_by_call(report: Report) -> pl.DataFrame:
 def _calls(report: Report) -> pl.DataFrame:
     """One row per call of an operator that launched kernels, and per kernel that none launched, with its inputs."""
     first = pl.col("dur_ns").arg_max()
-    work = operations_by_call(report).filter(pl.col("bucket") == "kernel")
+    sides = windows(report).select("device", low="start", high="end")
+    work = operations_by_call(report).filter(pl.col("bucket") == "kernel").join(sides, on="device", how="left")
+    inside = pl.min_horizontal("end", "high") - pl.max_horizontal("start", "low")
+    work = work.sort("row").with_columns(inside_ns=inside.clip(lower_bound=0))
     calls = work.group_by("device", "call", "replayed", maintain_order=True).agg(
         pl.col("event_id", "operator").first(),
         pl.col("name").cast(pl.String).get(first).alias("kernel"),
         pl.col("start").min().alias("start_ns"),
         pl.len().cast(pl.Int64).alias("kernels"),
-        pl.col("dur_ns", "exclusive_ns").sum(),
+        pl.col("dur_ns", "exclusive_ns", "inside_ns").sum(),
     )
     here, there = calls.filter(~pl.col("replayed")), calls.filter("replayed")
     return pl.concat([_described(here, report), *([_described(there, capture_source(report))] if len(there) else [])])
@@ -264,7 +270,10 @@ def _modelled(name: str, kernel: str, inputs: tuple[str | None, ...]) -> tuple[o
     work = work_of(name, inputs, said, int(opaque[1]) if opaque else _BYTES.get(in_name))
     if work is None:
         return (None,) * len(_WORK)
+    if work.flop and "complex" in (inputs[1] or ""):  # a product of four real ones, of types that no peak is of
+        return (None,) * len(_WORK)
     executed = None if work.tiled is None else executed_flop(work.tiled, said)
+    executed = None if executed is None or executed > LARGEST else executed
     kind = _type_of(in_name, inputs[1], tensor_core=bool(said.tensor_core))
     return (kind, _group_of(name, work), work.flop, executed, work.bytes, work.known)
 
@@ -273,7 +282,8 @@ def _type_of(in_name: str, types: str | None, *, tensor_core: bool) -> str | Non
     """The type of the arithmetic: as the kernel's name says, which alone tells TF32 from FP32, or as the inputs."""
     if in_name in _ARITHMETIC:
         return _ARITHMETIC[in_name]
-    by_input = next((_BY_TENSOR[one] for one in re.findall(r'"([^"]+)"', types or "") if one in _BY_TENSOR), None)
+    kinds = (_BY_TENSOR.get(one.split("_")[0], None) for one in re.findall(r'"([^"]+)"', types or ""))
+    by_input = next(filter(None, kinds), None)
     if by_input is None:
         return "fp32" if in_name == "f32" else None
     return "tf32" if by_input == "fp32" and tensor_core else by_input

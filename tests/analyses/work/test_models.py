@@ -5,9 +5,12 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.work._models import Pairs, Product, executed_flop, work_of
+from kanalyze.analyses.work._models import _MODELS, Pairs, Product, executed_flop, work_of
+from kanalyze.columns import LARGEST
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import KernelName
 from support.real_reports import real_report
@@ -24,6 +27,7 @@ BY_HAND = [
     ("aten::mm", [[3, 4], [4, 5]], [FLOAT] * 2, ["", ""], 2 * 3 * 4 * 5, 4 * (12 + 20 + 15)),
     ("aten::mm", [[3, 4], [4, 5]], [HALF] * 2, ["", ""], 120, 2 * 47),
     ("aten::addmm", [[5], [3, 4], [4, 5], [], []], [FLOAT] * 3 + ["Scalar"] * 2, [""] * 5, 120, 4 * (5 + 47)),
+    ("aten::addmm", [[5], [3, 4], [4, 5], [], []], [FLOAT] * 3 + ["Scalar"] * 2, ["", "", "", "0", "1"], 120, 4 * 47),
     ("aten::bmm", [[7, 3, 4], [7, 4, 5]], [FLOAT] * 2, ["", ""], 7 * 120, 7 * 4 * 47),
     ("aten::linear", [[2, 3, 4], [5, 4], []], [FLOAT] * 2 + [""], [""] * 3, 2 * 120, 4 * (24 + 20 + 30)),
     ("aten::mv", [[3, 4], [4]], [FLOAT] * 2, ["", ""], 24, 4 * (12 + 4 + 3)),
@@ -41,7 +45,7 @@ BY_HAND = [
         [FLOAT] * 3 + ["ScalarList"] * 4 + ["Scalar", "ScalarList", "Scalar", "ScalarList"],
         ["", "", "", "[0]", "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1", "[True, False, False]"],
         2 * (2 * 9) * 8 * (4 * 9),
-        4 * (2 * 8 * 9 + 2 * (2 * 4 * 36 + 8 * 4 * 9)),
+        4 * (2 * 8 * 9 + 2 * 4 * 36 + 8 * 4 * 9),
     ),
     (
         "aten::_flash_attention_forward",  # four queries of a causal mask see 1 + 2 + 3 + 4 keys
@@ -57,6 +61,9 @@ BY_HAND = [
     ("aten::add", [[3, 4], [4], []], [FLOAT, FLOAT, "Scalar"], ["", "", "1"], 0, 4 * (12 + 4 + 12)),
     ("aten::gt", [[3, 4], []], [FLOAT, "Scalar"], ["", "0"], 0, 4 * 12 + 12),
     ("aten::embedding", [[9, 4], [5], []], [FLOAT, "long int", "Scalar"], ["", "", "-1"], 0, 8 * 5 + 4 * 20),
+    ("aten::index_select", [[9, 4], [], [2]], [FLOAT, "Scalar", "long int"], ["", "1", ""], 0, 8 * 2 + 4 * 18),
+    ("aten::_foreach_copy_", [[[3, 4]], [[3, 4]], []], ["TensorList"] * 2 + ["Scalar"], ["", "", ""], 0, 4 * 24),
+    ("aten::add_", [[3, 4], [3, 4], []], [HALF, FLOAT, "Scalar"], ["", "", "1"], 0, 12 * (2 + 4 + 2)),
     ("aten::cat", [[[3, 4], [3, 4]], []], ["TensorList", "Scalar"], ["", "0"], 0, 4 * 48),
 ]
 
@@ -77,9 +84,15 @@ def test_an_operator_has_the_work_of_its_definition(name, shapes, types, values,
         ("aten::convolution", [[2, 4, 6, 6], [8, 4, 3, 3]], None),
         ("aten::convolution", [[2, 4, 6, 6], [8, 4, 9, 9]], ["", "", "", "[2, 2]", "[0, 0]", "[1, 1]", "False"]),
         ("aten::_flash_attention_forward", [[4, 2, 8]] * 3, None),
+        ("aten::_flash_attention_forward", [[1, 4, 2, 8]] * 3 + [[]] * 9, [""] * 8 + ["True", "", "", "2", "0"]),
+        ("aten::_efficient_attention_forward", [[1, 4, 2, 8]] * 3 + [[], [3], [3]], [""] * 6),
+        ("triton_poi_fused_embedding_0", [[9, 4], [3]], ["", ""]),
         ("aten::mm", [[1 << 40, 1 << 40], [1 << 40, 4]], ["", ""]),
     ],
-    ids=["no model", "no shapes", "no product", "no strides", "no room", "packed", "beyond any memory"],
+    ids=[
+        *("no model", "no shapes", "no product", "no strides", "no room", "packed", "a window", "packed in one"),
+        *("chosen rows", "beyond any memory"),
+    ],
 )
 def test_what_cannot_be_told_is_no_work(name, shapes, values):
     inputs = (
@@ -97,6 +110,29 @@ def test_without_values_attention_has_at_least_the_work_of_a_causal_mask():
     assert (work.flop, work.known) == (2 * 2 * 2 * 10 * 8, "bound")
     full = work_of("aten::_flash_attention_forward", inputs, PLAIN._replace(causal=False), 2)
     assert (full.flop, full.known) == (2 * 2 * 2 * 16 * 8, "model")
+
+
+def test_a_mask_whose_end_is_aligned_keeps_all_keys_of_the_last_query():
+    assert [Pairs(2, 5, 1, causal=True, at_end=at_end).kept for at_end in (False, True)] == [1 + 2, 4 + 5]
+    assert [Pairs(1, 4096, 1, causal=True, at_end=at_end).kept for at_end in (False, True)] == [1, 4096]
+
+
+#: What a damaged or hostile trace may have in the place of shapes, types or values.
+ANYTHING = st.recursive(
+    st.none() | st.integers(-3, 1 << 62) | st.sampled_from(["", "True", "[1, 1]", "9" * 5000, FLOAT, "TensorList"]),
+    lambda inner: st.lists(inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.sampled_from(sorted(_MODELS)), st.lists(st.lists(ANYTHING, max_size=12), min_size=4, max_size=4))
+def test_whatever_stands_in_a_trace_is_no_crash(name, inputs):
+    work = work_of(name, tuple(map(json.dumps, inputs)), PLAIN, 2)
+    assert work is None or (0 <= work.flop <= LARGEST and 0 <= work.bytes <= LARGEST)
+
+
+def test_nesting_without_end_is_no_crash():
+    assert work_of("aten::mm", ("[" * 50_000, None, None, None), PLAIN, 2) is None
 
 
 def test_tiles_are_filled_up_and_clusters_have_whole_tiles():

@@ -52,7 +52,7 @@ def test_a_product_that_the_bytes_of_its_weights_bound():
     row = kanalyze.work(program([([[1, 16384], [16384, 16384]], GEMM, 300_000)])).row(0, named=True)
     moved, cache = 2 * (16384 + 16384**2 + 16384), 50 << 20
     assert (row["bound"], row["bytes"]) == ("memory", moved)
-    assert row["roof_ns"] == ceil(((moved - cache) + cache / 3) / BANDWIDTH * 1e9)
+    assert row["roof_ns"] == ceil(((moved - cache) + cache / 5) / BANDWIDTH * 1e9)
     assert row["executed_flop"] == 8 * row["flop"]
 
 
@@ -152,7 +152,7 @@ def test_more_bandwidth_shortens_what_bytes_bound_by_the_part_at_the_roof():
     compute, memory, unknown = factors_on(made, "NVIDIA H200").rows(named=True)
     assert compute["usual"] == compute["low"] == compute["high"] == 1.0
     moved, cache = 2 * (16384 + 16384**2 + 16384), 60 << 20
-    ratio = ceil(((moved - cache) + cache / 3) / 4.8e12 * 1e9) / roof
+    ratio = ceil(((moved - cache) + cache / 5) / 4.8e12 * 1e9) / roof
     assert memory["low"] == pytest.approx(ratio)
     assert memory["usual"] == memory["high"] == pytest.approx(1 - roof / 300_000 * (1 - ratio))
     slower = BANDWIDTH / 4.8e12
@@ -191,3 +191,21 @@ def test_kernels_of_graphs_have_the_work_of_their_capture():
     sums = ("flop", "executed_flop")
     assert replayed.select(sums).rows() == captured.select(sums).rows() == [(73_433_088_000, 82_644_566_016)]
     assert replayed.get_column("known_share").to_list() == [1.0]
+
+
+def test_of_a_kernel_that_a_window_cuts_the_part_inside_counts():
+    made = program([(BIG, GEMM, 200_000)])
+    start = kanalyze.work(made).row(0, named=True)["start_ns"]
+    row = kanalyze.mfu(made, window=f"{start + 50_000}ns..{start + 150_000}ns").row(0, named=True)
+    assert row["flop"] == 4096**3
+    assert row["flop_share"] < 1.0
+
+
+def test_sums_that_no_number_holds_are_not_told():
+    made = program([([[1 << 20, 1 << 20], [1 << 20, 1 << 20]], GEMM, 200_000)] * 5)
+    assert kanalyze.mfu(made).get_column("flop").to_list() == [None]
+
+
+def test_a_type_without_a_peak_is_left_out_where_it_is_little():
+    made = program([(BIG, GEMM, 200_000), ([[2, 2], [2, 2]], OTHER, 1_000)], name="Tesla T4")
+    assert kanalyze.mfu(made).get_column("flop_share").to_list()[0] > 0
