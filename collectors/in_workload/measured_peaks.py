@@ -8,14 +8,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from typing import Any
-
-torch: Any = import_module("torch")
 
 SIDE = 8192
 COPIED_BYTES = 1 << 30
 ROUNDS = 10
+
+
+@cache
+def torch() -> Any:  # noqa: ANN401 - a module
+    """The package of that name."""
+    return import_module("torch")
 
 
 def seconds(work: Callable[[], object]) -> float:
@@ -23,26 +28,26 @@ def seconds(work: Callable[[], object]) -> float:
     work()
     times = []
     for _ in range(ROUNDS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (torch().cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         work()
         end.record()
-        torch.cuda.synchronize()
+        torch().cuda.synchronize()
         times.append(float(begin.elapsed_time(end)) / 1e3)
     return min(times)
 
 
 def product(dtype: Any, side: int = SIDE) -> float:  # noqa: ANN401 - torch's own type
     """FLOP/s of a product of two square matrices of random numbers, which take more power than zeros."""
-    a, b = (torch.randn(side, side, device="cuda").to(dtype) for _ in range(2))
+    a, b = (torch().randn(side, side, device="cuda").to(dtype) for _ in range(2))
     if dtype.itemsize > 1:
-        return 2 * side**3 / seconds(lambda: torch.mm(a, b))
-    one, turned = torch.ones((), device="cuda"), b.t()
+        return 2 * side**3 / seconds(lambda: torch().mm(a, b))
+    one, turned = torch().ones((), device="cuda"), b.t()
     return (
         2
         * side**3
         / seconds(
-            lambda: torch._scaled_mm(a, turned, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)  # noqa: SLF001
+            lambda: torch()._scaled_mm(a, turned, scale_a=one, scale_b=one, out_dtype=torch().bfloat16)  # noqa: SLF001
         )
     )
 
@@ -50,18 +55,18 @@ def product(dtype: Any, side: int = SIDE) -> float:  # noqa: ANN401 - torch's ow
 def rates() -> dict[str, float]:
     """FLOP/s by type, and bytes/s of a copy within the device, read and written."""
     found: dict[str, float] = {}
-    types = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64, "fp8": torch.float8_e4m3fn}
+    types = {"bf16": torch().bfloat16, "fp32": torch().float32, "fp64": torch().float64, "fp8": torch().float8_e4m3fn}
     for name, dtype in types.items():
         with suppress(RuntimeError, NotImplementedError):
             found[name] = product(dtype, SIDE // 2 if name in {"fp32", "fp64"} else SIDE)
     with suppress(RuntimeError):
-        torch.backends.cuda.matmul.allow_tf32 = True
-        found["tf32"] = product(torch.float32)
-    source = torch.empty(COPIED_BYTES, dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
+        torch().backends.cuda.matmul.allow_tf32 = True
+        found["tf32"] = product(torch().float32)
+    source = torch().empty(COPIED_BYTES, dtype=torch().uint8, device="cuda")
+    target = torch().empty_like(source)
     found["copy"] = 2 * COPIED_BYTES / seconds(lambda: target.copy_(source))
     return found
 
 
 if __name__ == "__main__":
-    print(json.dumps({"name": torch.cuda.get_device_name(), "rates": rates()}))  # noqa: T201 - what its caller reads
+    print(json.dumps({"name": torch().cuda.get_device_name(), "rates": rates()}))  # noqa: T201 - what its caller reads

@@ -79,8 +79,7 @@ WINDOWS: Final = Table(
 _WORTH_DOING: Final = 0.01
 _APART: Final = "loading"
 
-#: So many launches are a program of one kernel: what is told of the time around it is no thing to do, and what is, by
-#: whether counters were recorded.
+#: So many launches are a program of one kernel: what is told of it instead, by whether counters were recorded.
 _ONE: Final = 2
 _NEARLY_ALL: Final = 0.9
 _AROUND: Final = ("host-computes", "host-blocks", "launch-bound", "pageable-copy-once")
@@ -101,14 +100,13 @@ class Summary:
     """What a page is made of, with complete tables; a renderer decides how many rows to print.
 
     Attributes:
-        kind: Kind of page: ``overview`` is the first page of a recording, ``time`` has all tables of one, ``joint``
-            those with what other tools tell, ``counters`` those of ncu's report, ``evidence`` what shows a finding.
+        kind: ``overview``: the first page of a recording; ``time``: all tables of one; ``joint``: with what other
+            tools tell; ``counters``: of ncu's report; ``evidence``: what shows a finding.
         meta: Where the report came from; of several reports the one that gives the time.
         scope: The part of the report that was asked for.
         answer: One to four sentences that answer.
         tables: The tables of the page by name, where known. An overview has ledger, spread, culprits, code,
-            hot_kernels, parts (of an iteration), inner (of these), critical_path, ops, captured, phases and
-            health.
+            hot_kernels, parts (of an iteration), inner (of these), critical_path, ops, captured, phases, health.
         findings: The findings, what gains most first; of an overview on its part, without one-time costs.
         cannot_tell: Reason by table, for missing tables that every CUDA trace gives.
         not_recorded: Reason by table, for missing tables of optional traces.
@@ -118,8 +116,7 @@ class Summary:
         process_count: Processes with device operations; where there are none, processes with CUDA calls.
         interface: Programming interface, CUDA or another of :mod:`kanalyze.tools`.
         zero_ns: Origin of displayed times.
-        window: The part that an overview, or a finding, is about; None for all. With the number of iterations, times
-            are told per iteration.
+        window: The part that an overview, or a finding, is about; None for all. Of iterations times are means.
         steady: The iterations that an overview is made of; None if nothing repeats, or a window was asked for.
         device: The GPU that ledger, findings and kernels of an overview are of; None without one.
         named: What names host time beside the report itself, and how sure that is; empty for nothing.
@@ -220,8 +217,7 @@ def overview(
     kernels = device_operations(of_device).filter(pl.col("kind").is_in(["kernel", "graph"])).height
     alone = steady is None and 0 < kernels <= _ONE  # the host's time around it is that of starting up and checking
     findings = [one for one in findings if not (alone and one.rule in _AROUND)]
-    bare = bare_of(recorded)
-    if bare is not None and steady is None:
+    if (bare := bare_of(recorded)) is not None and steady is None:
         bare = bare._replace(iteration=None)
     unprofiled = _unprofiled(report, shown, steady, bare)
     if steady is None:
@@ -234,10 +230,9 @@ def overview(
     if spans.height and not {"op", "range"}.isdisjoint(report.kinds):
         from kanalyze.analyses.work.roofs import against_roofs  # noqa: PLC0415 - only of reports with shapes
 
-        per = (1, "") if steady is None else (steady.number, f"of {with_article(steady.each)}")
-        sentences.append(against_roofs(of_device, *per))
-    hot = tables.get("hot_kernels")
-    alone |= hot is not None and bool((hot.get_column("window_share") >= _NEARLY_ALL).any())
+        sentences.append(against_roofs(of_device))
+    if (hot := tables.get("hot_kernels")) is not None:
+        alone |= bool((hot.get_column("window_share") >= _NEARLY_ALL).any())
     if alone and all(one.vague for one in findings):
         sentences.append(_ALONE[beside is not None])
     sentences.append(sampled_beside(report, view) if "ledger" in tables else "")
@@ -268,15 +263,14 @@ def _worth_doing(
     tables: dict[str, pl.DataFrame],
     beside: Callable[[PageKernels], list[Finding]] | None,
 ) -> list[Finding]:
-    """The findings on the device that the page is about, what gains most first.
+    """The findings on the device that the page is about without one-time costs, what gains most first.
 
-    Without one-time costs, and what gains less than a hundredth of the time: modules and contexts are apart from it.
+    What gains less than a hundredth of the time is left out: modules and contexts are apart from it.
     """
     rows = tables.get("ledger", pl.DataFrame(schema={"device": pl.Int64, "bucket": pl.String, "ns": pl.Int64}))
     found = ranked_with_samples(shown) if rows.height else []
     found = [one for one in found if one.device == main and one.rule not in ONE_TIME]
-    usual = rows.filter(pl.col("bucket") != _APART)
-    times = dict(usual.group_by("device").agg(pl.col("ns").sum()).iter_rows())
+    times = dict(rows.filter(pl.col("bucket") != _APART).group_by("device").agg(pl.col("ns").sum()).iter_rows())
     if beside is not None and main is not None and main in times and "hot_kernels" in tables:
         told = {name for one in found for name in one.names}
         found += beside(PageKernels(tables["hot_kernels"], main, times[main], told))
@@ -534,8 +528,7 @@ class Limit(NamedTuple):
 def first_sentence(view: Report, steady: SteadyPart, tables: dict[str, pl.DataFrame], findings: list[Finding]) -> str:
     """The sentence on a steady part: what limits it, the first finding with its place, and what its remedy leaves.
 
-    Empty where nothing takes most of an iteration and there is no finding. Tables are those of the part, of which
-    `ledger` and `critical_path` tell the limit; findings are in order.
+    Empty where nothing takes most of an iteration and there is no finding. Tables are those of the part.
     """
     limit = limit_of(steady, tables) if "ledger" in tables else None
     best = findings[0].brief if findings and not findings[0].vague else None

@@ -15,6 +15,7 @@ from kanalyze.analyses.work.work import GROUPS, calls_with_work
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table, columns
 from kanalyze.units import percent, time
+from kanalyze.window import with_article
 
 _COUNT: Final = pl.len().cast(pl.Int64)
 
@@ -195,8 +196,8 @@ def mfu(report: Report) -> pl.DataFrame:
 #: Groups of operators as a sentence names them, and what they are held against.
 _SAID: Final = {
     "products": "products run at {} of their roof",
-    "convolutions": "convolutions at {} of theirs",
-    "attention": "attention at {} of its",
+    "convolutions": "convolutions at {} of their roof",
+    "attention": "attention at {} of its roof",
     "memory": "what moves data at {} of the bandwidth",
 }
 #: A group is named if it takes this part of the kernels' time; and the sentence told if so much of that has a model.
@@ -211,7 +212,7 @@ def has_shapes(report: Report) -> bool:
     return bool(names.str.contains(", sizes = [", literal=True).any())
 
 
-def against_roofs(report: Report, iterations: int, each: str) -> str:
+def against_roofs(report: Report) -> str:
     """Sentence on MFU, how near operators of a device come to their roofs, and what the distance costs an iteration.
 
     Empty where shapes were not recorded, no peak of the device is known, or most kernel time has no model.
@@ -235,6 +236,9 @@ def against_roofs(report: Report, iterations: int, each: str) -> str:
     ]
     used = float(mfu(report).get_column("flop_share").sum())
     share = [f"{percent(used)} of the dense peak (MFU)"] if used else []
+    window = report.scope.window
+    iterations = (window.count if window else None) or 1
+    each = f" of {with_article(window.each)}" if window and window.each else ""
     lost, taken = (time(ns / iterations) for ns in (total(sums, "distance_ns"), kernels))
     text = ", ".join([*share, *parts])
-    return f"By the shapes of its operators: {text}; {lost} of {taken} of kernels {each} are the distance to it."
+    return f"By the shapes of its operators: {text}; {lost} of {taken} of kernels{each} are the distance to it."
