@@ -15,7 +15,6 @@ from kanalyze.analyses.work.work import GROUPS, calls_with_work
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table, columns
 from kanalyze.units import percent, time
-from kanalyze.window import with_article
 
 _COUNT: Final = pl.len().cast(pl.Int64)
 
@@ -193,14 +192,10 @@ def mfu(report: Report) -> pl.DataFrame:
     return MFU.select(timed).sort("device")
 
 
-#: Groups of operators as a sentence names them, and what they are held against.
-_SAID: Final = {
-    "products": "products run at {} of their roof",
-    "convolutions": "convolutions at {} of their roof",
-    "attention": "attention at {} of its roof",
-    "memory": "what moves data at {} of the bandwidth",
-}
-#: A group is named if it takes this part of the kernels' time; and the sentence told if so much of that has a model.
+#: Groups of operators as a sentence names them.
+_NAMES: Final = {"products": "products", "convolutions": "convolutions", "attention": "attention"}
+#: A group is named if it takes this part of the time of kernels; the sentence is told if so much of that has a model,
+#: and if kernels take so much of the window.
 _WORTH_NAMING, _WORTH_TELLING = 0.05, 0.5
 
 
@@ -228,17 +223,21 @@ def against_roofs(report: Report) -> str:
     )
     if not kernels or total(sums, "exclusive_ns") < _WORTH_TELLING * kernels:
         return ""
+    spans = windows(report)
+    if kernels < _WORTH_TELLING * (total(spans, "end") - total(spans, "start")):
+        return ""
     rows = {row["group"]: row for row in sums.iter_rows(named=True)}
-    parts = [
-        said.format(percent(rows[group]["at_roof_ns"] / rows[group]["exclusive_ns"]))
-        for group, said in _SAID.items()
-        if group in rows and rows[group]["exclusive_ns"] >= _WORTH_NAMING * kernels
-    ]
+    shares = {
+        group: percent(row["at_roof_ns"] / row["exclusive_ns"])
+        for group, row in rows.items()
+        if row["exclusive_ns"] >= _WORTH_NAMING * kernels
+    }
+    at_roof = ", ".join(f"{name} at {shares[group]}" for group, name in _NAMES.items() if group in shares)
+    parts = [f"{at_roof} of their roof"] if at_roof else []
+    parts += [f"{'the rest' if parts else 'its kernels'} at {shares['memory']} of the bandwidth"] * ("memory" in shares)
     used = float(mfu(report).get_column("flop_share").sum())
-    share = [f"{percent(used)} of the dense peak (MFU)"] if used else []
     window = report.scope.window
     iterations = (window.count if window else None) or 1
-    each = f" of {with_article(window.each)}" if window and window.each else ""
     lost, taken = (time(ns / iterations) for ns in (total(sums, "distance_ns"), kernels))
-    text = ", ".join([*share, *parts])
-    return f"By the shapes of its operators: {text}; {lost} of {taken} of kernels{each} are the distance to it."
+    share = f"{percent(used)} MFU: " if used else ""
+    return f"{share}{', '.join(parts)}; {lost} of {taken} of kernels are the distance to it."

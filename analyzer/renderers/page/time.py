@@ -189,7 +189,7 @@ def ranges(tables: Tables, top: int) -> Section:
         *numbers(host_time="total_ns", count=f"count{' spare' if others else ''}", median="median_ns spare"),
         Column("on GPU", "projected_ns", _or_nothing),
         Column("GPU busy", "busy_ns", _or_nothing),
-        *([Column("in graphs", "captured_busy_ns", _or_nothing)] if inside else []),
+        *([Column("in graphs", "captured_busy_ns", _or_nothing, spare=True)] if inside else []),
         *([Column("any thread", "process_busy_ns", _or_nothing)] if others else []),
         *numbers(GPU_ops="gpu_ops wide"),
         Column("range", lambda row: plain(row["range"]) or "(no name)", left=True),
@@ -289,7 +289,7 @@ def operators(tables: Tables, top: int) -> Section:
     device = numbers(device="exclusive_device_ns", share="exclusive_share", launched="operations spare")
     columns = (
         *(device if on_device else ()),
-        *([Column("in graphs", "captured_device_ns", _or_nothing)] if inside else []),
+        *([Column("in graphs", "captured_device_ns", _or_nothing, spare=True)] if inside else []),
         *numbers(own_host="self_cpu_ns", host="cpu_ns wide", count="count"),
         words("operator", "name", missing="(no operator)"),
     )

@@ -119,7 +119,7 @@ def test_the_flops_of_a_training_step_are_those_of_flop_counter():
 
 def test_the_page_tells_how_far_operators_are_from_their_roofs():
     answer = kanalyze.overview(real_report(GPT)).answer
-    assert "of the dense peak (MFU), products run at 73.1 % of their roof, attention at 23" in answer
+    assert "19.7 % MFU: products at 73.1 %, attention at 23.0 % of their roof, the rest at" in answer
 
 
 @pytest.mark.parametrize(
