@@ -203,6 +203,12 @@ def _shared(device: int, work: pl.DataFrame) -> Shared | None:
     return Shared(device, known, together_ns, turns, side_by_side, slowed)
 
 
+def process_count(report: Report) -> int:
+    """Processes with device operations; where there are none, the processes in scope."""
+    ran = device_operations(report).select(pl.col("process_id").n_unique()).item()
+    return int(ran) or report.processes.height
+
+
 def overlapping(work: pl.DataFrame) -> pl.DataFrame:
     """The span set in which kernels (process_id, start, end) of two or more processes overlap."""
     parts = (intervals.union(part) for part in work.partition_by("process_id"))

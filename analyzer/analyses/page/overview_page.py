@@ -14,7 +14,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.communication._recorded import WAITING, has_partners
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, exclusive_operations
-from kanalyze.analyses.device._windows import busy_spans, windows
+from kanalyze.analyses.device._windows import busy_spans, process_count, windows
 from kanalyze.analyses.findings._claims import MOST_REPLAYED, with_replays
 from kanalyze.analyses.findings._doubts import unused_launches, with_late
 from kanalyze.analyses.findings.findings import ordered, ranked_with_samples
@@ -355,12 +355,6 @@ def made(report: Report, makers: Mapping[str, Maker]) -> tuple[dict[str, pl.Data
     return tables, {name: reason for name, reason in zip(makers, found, strict=True) if isinstance(reason, str)}
 
 
-def process_count(report: Report) -> int:
-    """Processes with device operations; where there are none, the processes in scope."""
-    ran = device_operations(report).select(pl.col("process_id").n_unique()).item()
-    return int(ran) or report.processes.height
-
-
 def windows_of(report: Report) -> pl.DataFrame:
     """The devices and their windows, :data:`WINDOWS`."""
     busy = exclusive_operations(report).group_by("device").agg(busy_ns=pl.col("exclusive_ns").sum())
@@ -593,8 +587,7 @@ def _busy_part(view: Report, finding: Finding) -> bool | None:
     """Whether a finding is about work of its device, not about idle time; None where that is not known."""
     if finding.claims is None or finding.claims.is_empty():
         return True if finding.shortens else None
-    claimed = intervals.union(finding.claims.select("start", "end"))
-    busy = busy_spans(view).get(finding.device)
+    claimed, busy = intervals.union(finding.claims.select("start", "end")), busy_spans(view).get(finding.device)
     if busy is None:
         return None
     return 2 * intervals.length(intervals.intersect(claimed, busy)) > intervals.length(claimed)

@@ -26,6 +26,7 @@ from kanalyze.analyses.counters.advice import (
 )
 from kanalyze.analyses.counters.counters import stalls
 from kanalyze.analyses.device._operations import device_operations
+from kanalyze.analyses.device._windows import process_count
 from kanalyze.analyses.device.occupancy import BY_KERNEL
 from kanalyze.analyses.findings._claims import MOST_REPLAYED
 from kanalyze.analyses.findings._doubts import with_late
@@ -45,7 +46,6 @@ from kanalyze.analyses.page.overview_page import (
     made,
     overview,
     page_answer,
-    process_count,
     sampled_beside,
     windows_of,
 )
