@@ -378,7 +378,7 @@ class UnknownNameError(KanalyzeError, slug="unknown-name"):
         choices = [f"{one[: _LONG - 20]}…{one[-19:]}" if len(one) > _LONG else one for one in choices]
         listed = "There are: " + (", ".join(choices) or "none")
         if len(choices) > _ALL:
-            listed = f"Nearest of {len(choices):,}: {', '.join(_similar(str(name), choices))}"
+            listed = f"Nearest: {', '.join(_similar(str(name), choices))}"
         return cls(f"no {what} {str(name)!r}.", f"{f'Did you mean {hint}? ' if hint else ''}{listed}.")
 
     @classmethod

@@ -93,7 +93,7 @@ def test_a_device_narrows_what_runs_on_devices_and_a_process_everything(where, s
         (lambda: report(EVENTS).narrow(device=7), "no device '7'", "There are: 0, 1."),
         (lambda: report([]).narrow(device=0), "no device '0'", "There are: none."),
         (lambda: report(EVENTS).narrow(process=7), "no process '7'", "There are: 1, 2."),
-        (lambda: report([]).table("device"), "no table 'device'", "Did you mean devices? Nearest of "),
+        (lambda: report([]).table("device"), "no table 'device'", "Did you mean devices? Nearest: "),
     ],
 )
 def test_what_is_not_there_names_what_is(look, error, remedy):

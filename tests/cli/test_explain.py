@@ -49,7 +49,7 @@ def test_paragraphs_fit_the_width_and_code_stays(name):
 
 @pytest.mark.parametrize(
     ("word", "kind", "meant"),
-    [("host-computs", "finding", "host-computes? Nearest of "), ("queud", "word of a page", "queued? ")],
+    [("host-computs", "finding", "host-computes? Nearest: "), ("queud", "word of a page", "queued? ")],
 )
 def test_a_word_nearly_right_is_told_with_the_nearest(word, kind, meant):
     message, remedy = refused(run("explain", word))
