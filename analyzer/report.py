@@ -206,9 +206,12 @@ class Report:
         return frame
 
     def _events(self, kind: str) -> pl.DataFrame:
-        """All events of one kind, of all processes."""
-        name = _EVENTS_OF.format(kind)
-        return self._kept.value(name, lambda: self._checked(EVENTS, self.source.events(kind)), self.meta.path)
+        """All events of one kind, of all processes; a source is asked for the kinds that it recorded."""
+
+        def read() -> pl.DataFrame:
+            return self._checked(EVENTS, self.source.events(kind)) if kind in self.kinds else EVENTS.empty()
+
+        return self._kept.value(_EVENTS_OF.format(kind), read, self.meta.path)
 
     def of_kinds(self, kinds: Sequence[str], *columns: str) -> pl.DataFrame:
         """Columns of all events of several kinds, concatenated, in the processes in scope."""

@@ -3,6 +3,7 @@
 import pytest
 
 from kanalyze.errors import BadWindowError, UnknownNameError
+from kanalyze.model import KINDS
 from kanalyze.window import Scope, Window, parsed, plain
 from support.build import call, graph, kernel, memcpy, nvtx, report
 
@@ -40,6 +41,15 @@ def test_what_is_no_window_says_why(text, reason):
         Window.parse(text)
     assert str(caught.value) == f"--window {text!r}: {reason}."
     assert "120ms..250ms" in caught.value.remedy
+
+
+def test_a_source_is_asked_for_the_kinds_that_it_recorded_alone():
+    """One that gives its kernels whatever it is asked for, as a reader of kernels alone may, gives kernels alone."""
+    made = report([kernel(0, 10), kernel(10, 20)], kinds=("kernel",))
+    kernels = made.source.events("kernel")
+    made.source.events = lambda _: kernels
+    assert made.events.height == made.of_kinds(KINDS, "kind").height == 2
+    assert made.kind("api").is_empty()
 
 
 # Narrowing
