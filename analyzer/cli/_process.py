@@ -26,12 +26,12 @@ import click
 from kanalyze import outlets
 from kanalyze.errors import KanalyzeError, OutOfMemoryError, OutputError, SqlError
 from kanalyze.machinery import end_with, late, unfinished
+from kanalyze.renderers.tables.rows import FORMATS
 
 with late():
     from kanalyze.renderers import page as pages
     from kanalyze.renderers.formats import json as json_pages
     from kanalyze.renderers.formats import markdown, terminal
-    from kanalyze.renderers.tables import frame
 
 if TYPE_CHECKING:
     import polars as pl
@@ -72,16 +72,19 @@ class Out(NamedTuple):
     def emit_rows(self, rows: pl.DataFrame) -> None:
         """Prints or writes a table for programs."""
         safe = outlets.spreadsheet(rows) if self.no_formulas and self.form == "csv" else rows
-        self.emit(frame.FORMATS[self.form](safe))
+        self.emit(FORMATS[self.form](safe))
 
     def emit_pages(self, pages: Sequence[Shown]) -> None:
-        """Prints or writes pages, as JSON, Markdown or for the terminal."""
-        if self.form == "json":
-            self.emit(json_pages.render(pages).encode())
-        elif self.form == "markdown":
-            self.emit(markdown.render(pages, self.top).encode())
-        else:
-            self.emit(terminal.render(pages, self.look(), self.top))
+        """Prints or writes pages, in one of :data:`PAGES` or for the terminal."""
+        render = PAGES.get(self.form)
+        self.emit(render(pages, self.top).encode() if render else terminal.render(pages, self.look(), self.top))
+
+
+#: What renders pages for programs and pull requests, each a ``--format`` of the commands that print pages.
+PAGES: Final[dict[str, Callable[[Sequence[Shown], int | None], str]]] = {
+    "markdown": lambda pages, top: markdown.render(pages, top=top),
+    "json": lambda pages, _: json_pages.render(pages),
+}
 
 
 def emit(data: bytes | str, output: Path | None = None) -> None:

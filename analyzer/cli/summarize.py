@@ -17,7 +17,7 @@ from kanalyze.cli import (
     _answers,
 )
 from kanalyze.cli._answers import Where
-from kanalyze.cli._process import InputPath, Out, emit, print_message, width
+from kanalyze.cli._process import PAGES, InputPath, Out, emit, print_message, width
 from kanalyze.decoder.fields import OTHER
 from kanalyze.files import open_regular, readable
 from kanalyze.machinery import late
@@ -57,7 +57,7 @@ _WITHOUT: Final = ("launch-gaps", "sync", "startup")
     cli.flag("--full", "All sections, of the whole recording or the window."),
     cli.flag("--whole", "The page of the whole recording, not of what the program repeats."),
     cli.flag("--recorded", "Times as recorded, where a run without the profiler tells others."),
-    cli.formats("markdown", "json"),
+    cli.formats(*PAGES),
     cli.answering(
         "--schema", "Print the JSON Schema of --format json, and stop.", lambda: json.SCHEMA.read_text(encoding="utf-8")
     ),
@@ -169,7 +169,7 @@ def _page(report: Path, where: Where, make: Callable[[Report], Summary], whole: 
     cli.flag("--one-host", "All ranks ran on one host: their clocks are one."),
     cli.NO_CACHE,
     cli.top(),
-    cli.formats("markdown", "json"),
+    cli.formats(*PAGES),
     cli.OUTPUT,
 )
 def ranks(reports: Sequence[Path], where: Where, to: Out, *, one_host: bool) -> None:
@@ -195,7 +195,7 @@ def ranks(reports: Sequence[Path], where: Where, to: Out, *, one_host: bool) -> 
     cli.WITHOUT_PROFILER,
     *cli.SCOPE,
     cli.top(),
-    cli.formats("markdown", "json"),
+    cli.formats(*PAGES),
     cli.OUTPUT,
 )
 def whatif(  # noqa: PLR0913 - a click command has a parameter per option
@@ -248,7 +248,7 @@ def _faster(text: str) -> tuple[str, float]:
     cli.argument("reports", nargs=-1, type=cli.READ, metavar="[REPORT]..."),
     *cli.SCOPE,
     cli.top("Rows in each table of the page of a REPORT."),
-    cli.formats("markdown", "json"),
+    cli.formats(*PAGES),
     cli.OUTPUT,
 )
 def explain(name: str | None, reports: Sequence[Path], where: Where, to: Out) -> None:
@@ -313,7 +313,7 @@ _FILE: Final = InputPath(path_type=Path, dir_okay=False)
     cli.option("--fail-above", "End with 1 if new takes more than that longer, 3 if unsure.", "SHARE"),
     cli.option("--metric", "What the gate measures.", "step|quick|busy|bucket:NAME|kernel:NAME", default="step"),
     cli.option("--allow", "Judge even so: runs, cold, gpu, driver, clocks, tool, …", "KIND", multiple=True),
-    cli.formats("markdown", "json", "csv", "junit"),
+    cli.formats(*PAGES, "csv", "junit"),
     cli.NO_FORMULAS,
     cli.OUTPUT,
 )

@@ -18,6 +18,7 @@ from kanalyze.cli._answers import Where
 from kanalyze.cli._process import Out, apart, limits_of_process, noted, print_message, width
 from kanalyze.errors import BadThresholdError, CannotTellError, OutputError, SqlError, UnknownNameError
 from kanalyze.machinery import late
+from kanalyze.renderers.tables.rows import FORMATS
 from kanalyze.units import parse_percent, parse_time_ns, time
 
 with late():
@@ -102,7 +103,7 @@ _FORMS: Final = (
     *_PRUNED,
     cli.WITHOUT_PROFILER,
     cli.top("Only the first N rows: of each report, or with --sort of all."),
-    cli.formats("csv", "json", "markdown", "parquet"),
+    cli.formats(*FORMATS),
     cli.NO_FORMULAS,
     cli.OUTPUT,
 )
@@ -193,7 +194,7 @@ def _keywords(options: dict[str, Any], text: str | None, accepted: Sequence[str]
     cli.REPORTS,
     cli.argument("statement"),
     *cli.SCOPE,
-    cli.formats("csv", "json", "markdown", "parquet"),
+    cli.formats(*FORMATS),
     cli.NO_FORMULAS,
     cli.OUTPUT,
 )

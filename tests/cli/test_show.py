@@ -12,7 +12,8 @@ import pytest
 import kanalyze
 from kanalyze import catalog
 from kanalyze.errors import CannotTellError
-from kanalyze.renderers.tables.frame import FORMATS, PROSE, terminal
+from kanalyze.renderers.tables.frame import PROSE, terminal
+from kanalyze.renderers.tables.rows import FORMATS
 from support.command import ADD, REPORTS, SAMPLES, TORCH, printed, refused, run
 from support.exports import only
 from support.real_reports import real_report

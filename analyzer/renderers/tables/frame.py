@@ -1,10 +1,9 @@
-"""Renders one table: as much as fits the terminal, its cells as text with units, and all of it for programs."""
+"""Renders one table: as much as fits the terminal, and its cells as text with units."""
 
 from __future__ import annotations
 
-import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import polars as pl
@@ -119,32 +118,6 @@ def on_phrases(texts: Sequence[str], width: int) -> list[str]:
     return [f"{before}{short.get(name, name)}{after}" for before, name, after in parts]
 
 
-def _markdown(frame: pl.DataFrame) -> bytes:
-    """Markdown table with units, numbers right-aligned, names of kernels shortened."""
-    cells = []
-    for name in frame.columns:
-        texts = [text_of(name, value) for value in frame.get_column(name)]
-        named = name in KERNELS and name not in PHRASES
-        cells.append([*map(outlets.code, shorten(texts, _NAME_MOST))] if named else [*map(outlets.markdown, texts)])
-    rules = [":--" if is_text(kind) else "--:" for kind in frame.schema.values()]
-    return "".join(f"| {' | '.join(row)} |\n" for row in (frame.columns, rules, *zip(*cells, strict=True))).encode()
-
-
-def _parquet(frame: pl.DataFrame) -> bytes:
-    """Parquet file with the table's types."""
-    frame.write_parquet(buffer := io.BytesIO())
-    return buffer.getvalue()
-
-
-#: CSV with a header, numbers and texts unformatted, nulls empty; JSON as a list of objects, one per row.
-FORMATS: Final[dict[str, Callable[[pl.DataFrame], bytes]]] = {
-    "csv": lambda frame: frame.write_csv().encode(),
-    "json": lambda frame: outlets.escaped_json(frame.write_json()).encode() + b"\n",
-    "markdown": _markdown,
-    "parquet": _parquet,
-}
-
-
 # The table for a terminal: the columns that fit, names that differ, sentences wrapped below their row.
 
 #: Columns of sentences, which are wrapped; of several, the label of all but the first stands before it.
@@ -160,7 +133,7 @@ _REPORT: Final = "report"
 _TEXT_WIDTHS: Final = (24, 48)
 
 #: Most width that the column of names gets before others are shown: else 0.4 of the line.
-_NAME_MOST: Final = 60
+NAME_MOST: Final = 60
 
 
 _GAP: Final = 2
@@ -262,7 +235,7 @@ class _Fitting:
             if sum(map(self._least, shown)) + _GAP * (len(shown) - 1) <= self._width:
                 break
         left = self._width - sum(one.width + _GAP for one in shown if not one.elastic)
-        left = left if left >= LEAST_NAME else _NAME_MOST
+        left = left if left >= LEAST_NAME else NAME_MOST
         return [one._replace(texts=_shortened(one.name, one.texts, left)) if one.elastic else one for one in shown]
 
     def cells(self, name: str, room: int) -> _Cells:
@@ -280,7 +253,7 @@ class _Fitting:
         if not cells.elastic:
             return cells.width
         if not self._name_width:
-            least = min(max(int(self._width * 0.4), LEAST_NAME), _NAME_MOST)
+            least = min(max(int(self._width * 0.4), LEAST_NAME), NAME_MOST)
             self._name_width = cells._replace(texts=_shortened(cells.name, cells.texts, least)).width
         return self._name_width
 
