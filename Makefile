@@ -3,10 +3,14 @@ BIN ?= .venv/bin/
 COVERED ?= tests/readers tests/cli tests/test_errors.py
 BIG ?= build/big.sqlite
 
-.PHONY: help check test docs coverage bench
+.PHONY: help links check test docs coverage bench
 
 help:
-	@echo 'make check|test|docs|coverage|bench: CONTRIBUTING.md says what each does'
+	@echo 'make links|check|test|docs|coverage|bench: CONTRIBUTING.md says what each does'
+
+# the folder of links that CONTRIBUTING.md sets up, with the files that are there now
+links:
+	$(BIN)pip install --quiet --no-deps --config-settings editable_mode=strict -e .
 
 check:
 	$(BIN)ruff check .

@@ -83,7 +83,7 @@ def test_every_file_of_data_in_a_package_is_installed():
 
 def test_every_module_is_installed():
     missing = [name for name in every_module() if importlib.util.find_spec(name) is None]
-    assert missing == []
+    assert missing == [], "run `make links`"
 
 
 def test_every_table_has_tests_in_its_room():

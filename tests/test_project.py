@@ -19,7 +19,7 @@ WORKFLOWS = ROOT / ".github/workflows"
 WORKFLOW = (WORKFLOWS / "ci.yml").read_text()
 FORM = (ROOT / ".github/ISSUE_TEMPLATE/report.yml").read_text()
 
-TARGETS = ("check", "test", "docs", "coverage", "bench")
+TARGETS = re.search(r"^\.PHONY: help (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split()
 
 
 def recipe(target):
