@@ -11,7 +11,7 @@ import math
 import re
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -23,16 +23,17 @@ from kanalyze.units import plural
 if TYPE_CHECKING:
     from os import PathLike
 
-#: The passes that `passes` chooses among, one by each tool; that of samples, by nsys, too, has options of its own.
+#: The passes that `passes` chooses among, one by each tool; those of samples and names, by nsys, too, have own options.
 CHOICES: Final = NAMES
 NSYS, TORCH, NCU = CHOICES
 SAMPLES: Final = "samples"
+NAMING: Final = "names"
 
 #: The pass without a profiler, which tells what the others cost.
 BARE: Final = "bare"
 
 #: All passes, in the order of execution.
-PASSES: Final = (BARE, NSYS, SAMPLES, TORCH, NCU)
+PASSES: Final = (BARE, NSYS, SAMPLES, NAMING, TORCH, NCU)
 
 #: A GPU architecture, as nvcc or a user writes it.
 _ARCH: Final = re.compile(r"(sm_|compute_)?(\d{2,3}|\d{1,2}\.\d)[af]?")
@@ -82,6 +83,9 @@ class Options:
         _TIME,
         default=60.0,
     )
+    names: bool = _option(
+        "--names", "Also record operators with shapes, in a run of its own: names inside CUDA graphs.", default=False
+    )
     prepare: bool = _option(
         "--prepare", "Run it once without a profiler first, so that what it builds is there.", default=False
     )
@@ -119,6 +123,12 @@ class Options:
         """Whether the nsys pass records only a part of the run, so that its launches are not all of the program's."""
         recorded_in_part = (self.range_name, self.delay_s, self.duration_s)
         return self.cuda_profiler_api or any(value is not None for value in recorded_in_part)
+
+    @property
+    def of_all(self) -> Options:
+        """The same with all of the run recorded: graphs are captured before the part that was asked for."""
+        end_s = None if self.duration_s is None else self.duration_s + (self.delay_s or 0)
+        return replace(self, range_name=None, cuda_profiler_api=False, delay_s=None, duration_s=end_s)
 
 
 def checked(options: Options) -> Options:

@@ -22,6 +22,7 @@ from kanalyze.collectors.in_workload import compiled
 from kanalyze.collectors.in_workload.torch_script import write_bytes
 from kanalyze.collectors.options import (
     BARE,
+    NAMING,
     NCU,
     NSYS,
     PASSES,
@@ -341,7 +342,7 @@ class Recording(Passes):
         """Write the manifest, with paths as they will be in the folder `final`; the capture that will be there."""
         folder = self.plan.folder
         recorded = [record for record in self.records if record.name in self.recorded]
-        if self.plan.workload.kind != "cuda" and not any(record.torch for record in recorded):
+        if self.plan.workload.kind != "cuda" and not any(record.torch for record in recorded if record.name != NAMING):
             launched = {launch.kernel for launch in self.launches or ()}
             recorded[0].notes += keep_compiled(folder, cached_kernels() - self._compiled, launched)
         self.records.sort(key=lambda record: PASSES.index(record.name))

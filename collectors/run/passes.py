@@ -19,7 +19,7 @@ from kanalyze import outlets
 from kanalyze.collectors import process
 from kanalyze.collectors.in_workload import compiled
 from kanalyze.collectors.in_workload.torch_sessions import FAILED
-from kanalyze.collectors.options import NSYS, SAMPLES
+from kanalyze.collectors.options import NAMING, NSYS, SAMPLES
 from kanalyze.collectors.process import Check, Ended, Event, Progress, Starter, Step, checks, end_of
 from kanalyze.collectors.tools import machine, ncu, nsys
 from kanalyze.collectors.tools.ncu import Launch, Selection, first_launch, parse, select, unselected
@@ -44,7 +44,7 @@ _LINES: Final = 12
 _LOOKED_AT: Final = 200
 
 #: The tool whose messages stand in a step's log, by the first word of its name.
-_TOOLS: Final = {"nsys": nsys, "samples": nsys, "ncu": ncu}
+_TOOLS: Final = {"nsys": nsys, "samples": nsys, "names": nsys, "ncu": ncu}
 
 #: The library that times NVTX ranges without a profiler: its source, how it is compiled, the variable by which NVTX
 #: loads one library (the program or the user may have another one), and that of the file that it writes.
@@ -182,7 +182,7 @@ class Passes:
         tool_how = f"{Path(step.argv[0]).name} {how}"
         missing = [f"{path.name} {flaw}" for path in step.outputs if (flaw := process.incomplete(path))]
         # where the tool stops the program at the end, its exit status is meaningless
-        is_stopped = record.name == SAMPLES or (record.name == NSYS and options.duration_s is not None)
+        is_stopped = record.name == SAMPLES or (record.name in (NSYS, NAMING) and options.duration_s is not None)
         of_program, why = False, ""
         if missing:
             why = _meaning(step) or ", and ".join([*([tool_how] if status else []), *missing])
@@ -255,6 +255,17 @@ class Passes:
         for line in nsys.warnings(end_of(step.log)):
             self.note(record, line)
         self.step(record, export)
+
+    def names(self, record: PassRecord, number: int) -> None:
+        """Record the run with a range with shapes for each operator, and export it: nothing is asked of its times."""
+        plan, out = self.plan, self.plan.named_folder
+        for step in plan.runs(record.name, number):
+            self.step(record, step)
+        if not self._take_up(record, out):
+            self.note(record, "torch did not come to its end: ranges of operators may be missing")
+        for lines in out.glob("lines-nsys*"):
+            lines.rename(plan.folder / lines.name.replace(NSYS, NAMING))
+        process.discard({out})
 
     def torch(self, record: PassRecord, number: int) -> None:
         """Run the script under torch.profiler."""

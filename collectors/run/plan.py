@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from kanalyze.collectors.options import BARE, NCU, NSYS, PASSES, SAMPLES, TORCH, Options
+from kanalyze.collectors.options import BARE, NAMING, NCU, NSYS, PASSES, SAMPLES, TORCH, Options
 from kanalyze.collectors.process import Step
 from kanalyze.collectors.tools import found, ncu, nsys, nvcc
 from kanalyze.collectors.tools.found import Tools, wanted_passes
@@ -113,13 +113,14 @@ class Plan:
             return self.command
         return self._script(str(self.runner), option, str(self.folder / file), "--")
 
-    def _under_torch(self, out: Path) -> tuple[str, ...]:
-        """The command that runs the workload under torch.profiler and writes into the folder `out`."""
+    def _under_torch(self, out: Path, *, naming: bool = False) -> tuple[str, ...]:
+        """The command that runs the workload under torch.profiler, or `naming` operators, and writes into `out`."""
         options = self.options
+        recipe, more = ("nvtx", ("--record-shapes",)) if naming else (options.recipe, options.recipe_flags)
         # under nsys, fresh compiler caches would dominate the recording
-        caches = ("--caches", "user") if self.makes_ranges else ()
+        caches = ("--caches", "user") if naming or self.makes_ranges else ()
         lines = () if options.lines else ("--no-lines",)
-        flags = ("--out", str(out), "--recipe", options.recipe, *caches, *options.recipe_flags, *lines)
+        flags = ("--out", str(out), "--recipe", recipe, *caches, *more, *lines)
         return self._script(str(self.runner), *flags, "--")
 
     def repetitions(self, name: str) -> int:
@@ -142,12 +143,14 @@ class Plan:
         return Step(name, tuple(argv), log, {}, outputs, result, runs_workload=program, has_runner=runner)
 
     def runs(self, name: str, number: int) -> list[Step]:
-        """The steps of the pass `name` (bare, nsys or torch); `number` is the repetition, from 1."""
+        """The steps of the pass `name` (bare, nsys, names or torch); `number` is the repetition, from 1."""
         run = numbered(name, number)
         if name == BARE:
             return [self.step(run, self._hooked("--bare", f"{run}.json"), program=True)]
         if name == TORCH:
             return [self.step(run, self._under_torch(self.torch_folder(number)), program=True, runner=True)]
+        if name == NAMING:
+            return self._recorded(run, self._under_torch(self.named_folder, naming=True))
         command = self.command
         if self.makes_ranges:
             command = self._under_torch(self.folder)
@@ -164,8 +167,9 @@ class Plan:
 
     def _recorded(self, run: str, command: Sequence[str], what: nsys.Sampled | None = None) -> list[Step]:
         """The steps of a run of nsys: recording and export."""
-        tool, report, runner = self.tools.nsys.command, self.folder / run, self.makes_ranges and what is None
-        profile = nsys.profile(tool, report, self.options, command, what)
+        tool, report = self.tools.nsys.command, self.folder / run
+        runner = run == NAMING or (self.makes_ranges and what is None)
+        profile = nsys.profile(tool, report, self.options.of_all if run == NAMING else self.options, command, what)
         return [
             self.step(run, profile, f"{run}.nsys-rep", program=True, runner=runner),
             self.step(f"{run}-export", nsys.export(tool, report), f"{run}.sqlite"),
@@ -175,6 +179,11 @@ class Plan:
         """The step that lists the kernel launches of the first nsys run."""
         command = nsys.launches(self.tools.nsys.command, self.folder / "nsys")
         return self.step("nsys-launches", command, "logs/launches.csv", stdout=True)
+
+    @property
+    def named_folder(self) -> Path:
+        """Folder of what the runner writes in the pass of names."""
+        return self.folder / NAMING
 
     def torch_folder(self, number: int) -> Path:
         """Folder of the torch pass; a repetition has its own, as its files are called the same."""
@@ -236,6 +245,8 @@ def _run_lines(plan: Plan, name: str, number: int) -> list[str]:
         return _titled(plan, name, _ncu_lines(plan))
     if name == SAMPLES:
         return _titled(plan, "samples, by nsys", [step.shell for step in plan.samples()[1]])
+    if name == NAMING:
+        return _titled(plan, "names of operators, by nsys", [step.shell for step in plan.runs(name, number)])
     count = plan.repetitions(name)
     title = "without a profiler" if name == BARE else tool_of(name).name
     again = f", {number} of {count}" if count > 1 else ""

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from kanalyze.collectors import process
 from kanalyze.collectors.in_workload.torch_sessions import RANGES, RECIPES
-from kanalyze.collectors.options import BARE, NCU, NSYS, PASSES, SAMPLES, TORCH, Options
+from kanalyze.collectors.options import BARE, NAMING, NCU, NSYS, PASSES, SAMPLES, TORCH, Options
 from kanalyze.collectors.process import Program, answer, find, runnable, version_of
 from kanalyze.collectors.tools import machine, ncu, nsys, nvcc
 from kanalyze.collectors.tools.machine import Permission
@@ -120,7 +120,7 @@ def makes_ranges(workload: Workload, options: Options) -> bool:
 
 def wants_torch(workload: Workload, options: Options) -> bool:
     """Whether the run uses torch: in its own pass, or for ranges in the nsys pass."""
-    wanted = TORCH in wanted_passes(workload, options)
+    wanted = not {TORCH, NAMING}.isdisjoint(wanted_passes(workload, options))
     return workload.kind == "python" and (wanted or makes_ranges(workload, options))
 
 
@@ -132,6 +132,7 @@ def wanted_passes(workload: Workload, options: Options) -> tuple[str, ...]:
     usual = {NSYS, NCU} | ({TORCH} if workload.kind == "python" or workload.starts_python else set())
     wanted = usual if options.passes is None else {*options.passes}
     wanted |= {SAMPLES} if options.samples or options.metrics else set()
+    wanted |= {NAMING} if options.names else set()
     wanted |= {BARE} if options.bare and options.duration_s is None else set()
     return tuple(name for name in PASSES if name in wanted)
 
@@ -162,12 +163,14 @@ def obstacles(workload: Workload, options: Options, tools: Tools) -> dict[str, O
     elif workload.kind != "python":
         remedy = "give the script, or leave torch out of --with"
         not_torch = Obstacle("torch.profiler records Python workloads only", remedy)
-    elif ranges:
+    no_names = not_torch and Obstacle("only a Python script of torch has operators to name", "give the script")
+    if ranges:
         remedy = "choose another recipe for a trace of torch's own"
         not_torch = Obstacle("the recipe nvtx is a part of the nsys pass", remedy)
     of_passes = {
         NSYS: no_gpu or missing(tools.nsys) or (missing(tools.torch) if ranges else None),
         SAMPLES: no_gpu or missing(tools.nsys) or (None if options.samples else denied),
+        NAMING: no_gpu or missing(tools.nsys) or no_names or missing(tools.torch),
         TORCH: not_torch or missing(tools.torch),
         NCU: no_gpu or missing(tools.ncu) or denied,
     }

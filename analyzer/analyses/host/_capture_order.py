@@ -5,6 +5,8 @@ A launch ran what a capture recorded if it is as long and of the same kinds in t
 another than what the same call of the same operator, with inputs of the same shapes, launched outside of captures, as
 in the passes that warm up: by name and launch shape. Of several captures the one with most operations so confirmed is
 taken, then the last; of several without any, none. What differs has no names.
+
+Where another report saw the program's graphs run, too, a graph is the one of the same operations in the same order.
 """
 
 from __future__ import annotations
@@ -25,6 +27,9 @@ _MAKES: Final = {
     "memset": r"Memset.*Async",
 }
 LAUNCHES: Final = "GraphLaunch"
+
+#: A node's number is that of its graph times so many, and its own.
+OF_GRAPH: Final = 1 << 32
 
 _FOUND: Final = {"row": pl.UInt32, "call_row": pl.UInt32}
 
@@ -70,6 +75,35 @@ def _of_one_graph(fits: pl.DataFrame) -> pl.DataFrame:
     return first.filter(pl.len().over("capture") == 1)
 
 
+def replayed_alike(report: Report, source: Report) -> pl.DataFrame:
+    """The operations of graphs with those of `source` that are the same: row, other (row of `source`'s operations).
+
+    Graphs are the same if they launch the same operations in the same order, by name and launch shape; several such
+    ones in the order of their first launches, if both reports have as many.
+    """
+    of_graph, alike = ["process_id", "exec", "same"], ["same", "turn", "of"]
+    (ran, launches), (other_ran, other_launches) = _launches(report), _launches(source)
+    graphs, others = (
+        every.sort("process_id", "at")
+        .unique(of_graph, keep="first", maintain_order=True)
+        .with_columns(turn=pl.int_range(pl.len()).over("same"), of=pl.len().over("same"))
+        for every in (launches, other_launches)
+    )
+    known = graphs.join(others.select(*alike, other_call="call_row"), on=alike).select(*of_graph, "other_call")
+    every = launches.join(known, on=of_graph, nulls_equal=True).select("call_row", "other_call")
+    rows = ran.select("row", "call_row", "place").join(every, on="call_row")
+    other_rows = other_ran.select("place", other="row", other_call="call_row")
+    return rows.join(other_rows, on=["other_call", "place"]).select("row", "other")
+
+
+def _launches(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The operations of graphs, and their launches: call_row, at, process_id, exec, and same, a number of what ran."""
+    ran = _operations(report).filter("graph")
+    same = pl.col("what").cast(pl.String).str.join(",").hash().alias("same")
+    first = pl.col("at", "process_id", "exec").first()
+    return ran, ran.group_by("call_row", maintain_order=True).agg(first, same)
+
+
 def _captured_calls(report: Report) -> pl.DataFrame:
     """Calls in captures that made a node: capture and its end, place in it, call_row, kind, and by, of :func:`_by`."""
     spans = captures(report).sort("start").with_row_index("capture")
@@ -100,9 +134,9 @@ def _by(report: Report, calls: pl.DataFrame) -> pl.Series:
 
 
 def _operations(report: Report) -> pl.DataFrame:
-    """Operations with their launch: row, call_row, at, graph (whether one launched it), place in it, kind, and what.
+    """Operations with their launch: row, call_row, at, graph (whether one launched it), place in it, and more.
 
-    What is a number of name and launch shape.
+    Those are process_id, kind, what (a number of name and launch shape), and exec (that of the executable graph).
     """
     work = operations(report, "call_row", "call_name", "call_start", "graph_node_id", *SHAPE).drop_nulls("call_row")
     work = work.with_columns(pl.col("kind", "name", "call_name").cast(pl.String))
@@ -111,7 +145,9 @@ def _operations(report: Report) -> pl.DataFrame:
         "row",
         "call_row",
         "kind",
+        "process_id",
         mixed(["kind", "name", *SHAPE]).alias("what"),
+        exec=pl.col("graph_node_id") // OF_GRAPH,
         graph=pl.col("call_name").str.contains(LAUNCHES).fill_null(value=False),
         place=pl.int_range(pl.len()).over("call_row"),
         at="call_start",

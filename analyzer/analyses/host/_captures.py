@@ -15,7 +15,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.host._capture_order import LAUNCHES, captured_by_order
+from kanalyze.analyses.host._capture_order import LAUNCHES, OF_GRAPH, captured_by_order, replayed_alike
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import as_of, gathered, last_of, rows_at
@@ -34,9 +34,6 @@ _ADDS: Final = "GraphAdd"
 _UPDATES: Final = r"GraphExecUpdate"
 _NOTHING: Final = 0
 
-#: A node's number is that of its graph times so many, and its own.
-_OF_GRAPH: Final = 1 << 32
-
 _NODE: Final = ["process_id", "graph_node_id"]
 
 
@@ -47,14 +44,39 @@ def with_captures(report: Report, other: Report) -> Report:
         OtherCaptureError: None of its graphs is in that.
     """
     found = replace(report, captured_in=lambda: other.whole)
-    if _by_order(found).is_empty():
+    if _other(found) is None or (_nodes(other).is_empty() and _by_order(found).is_empty()):
         raise OtherCaptureError.of(report.meta.path, other.meta.path)
     return found
 
 
 def capture_source(report: Report) -> Report:
     """The report that recorded the captures: another one of the same program where that was given, else itself."""
-    return report.whole.captured_in() or report
+    return _other(report) or report
+
+
+@once_per_process
+def _other(report: Report) -> Report | None:
+    """Another report in which the graphs were captured; None without one, or if it names fewer operations."""
+    other = report.captured_in()
+    if other is None or _nodes(other).is_empty():
+        return other
+    own = _named(replace(report, captured_in=lambda: None))
+    return other if 0 < _replayed(report).height >= own.is_not_null().sum() else None
+
+
+def _named(report: Report) -> pl.Series:
+    """:func:`capture_rows` without those of which no call is recorded."""
+    rows, how = capture_rows(report), captures(report).get_column("how")
+    return rows.to_frame().select(pl.when(gathered(how, rows) != OLDER).then(rows)).to_series()
+
+
+@once_per_process
+def _replayed(report: Report) -> pl.DataFrame:
+    """The operations that another report of nsys ran, too, with the capture there: row and capture."""
+    other = report.captured_in() or report
+    found = replayed_alike(report, other)
+    rows = found.select("row", gathered(_named(other), found.get_column("other")).alias("capture"))
+    return rows.drop_nulls().sort("row")
 
 
 @once_per_process
@@ -64,10 +86,13 @@ def captures(report: Report) -> pl.DataFrame:
     All of them are of :func:`capture_source`. All but how are null where no call is recorded: nsys lists nodes that are
     older than its recording. The last row is that of all nodes which are not listed.
     """
+    other = _other(report)
+    if other is not None and len(_nodes(other)):
+        return captures(other)
     calls = capture_source(report).kind("api")
     spans = calls.select(*THREAD, since="start_ns", until=pl.col("start_ns") + pl.col("dur_ns"))
     numbered = _numbered_calls(report, spans)
-    around = numbered if len(numbered) else _by_order(report).get_column("call_row")
+    around = numbered if other is None and len(numbered) else _by_order(report).get_column("call_row")
     adds = gathered(calls.get_column("name"), around).cast(pl.String).str.contains(_ADDS)
     how = pl.when(adds.is_null()).then(pl.lit(OLDER)).when(adds).then(pl.lit(ADDED)).otherwise(pl.lit(CAPTURED))
     known = rows_at(spans, around).with_columns(around.alias("call_row"), how=how.cast(HOW))
@@ -113,10 +138,13 @@ def capture_rows(report: Report) -> pl.Series:
     inside = work.get_column("graph_node_id").is_not_null()
     if not inside.any() and not report.meta.recorder.ranked:
         return found
-    nodes = _nodes(report)
-    if nodes.is_empty():  # of a trace
+    nodes, other = _nodes(report), _other(report)
+    known = _replayed(report) if other is not None and len(_nodes(other)) else None
+    if known is not None or other is not None or nodes.is_empty():  # of a trace
         launches = work.get_column("call_name").cast(pl.String).str.contains(LAUNCHES).fill_null(value=False)
         found = found.scatter((inside | launches).arg_true(), captures(report).height - 1)
+        if known is not None:
+            return found.scatter(known.get_column("row"), known.get_column("capture"))
         return found.scatter(_by_order(report).get_column("row"), pl.int_range(captures(report).height - 1, eager=True))
     work = _updated(report, work.filter(inside))
     # of several rows of a node the last one before the launch
@@ -136,7 +164,7 @@ def _updated(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     updates = calls.filter(updating).select(*THREAD, at="start_ns")
     if updates.is_empty():
         return work
-    graph = pl.col("graph_node_id") // _OF_GRAPH
+    graph = pl.col("graph_node_id") // OF_GRAPH
     by_number = _nodes(report).group_by("process_id", graph="graph_exec_id")
     sizes = by_number.agg(
         pl.col("captured_thread_id").first().alias("thread_id"),
@@ -153,7 +181,7 @@ def _updated(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     source = known.with_columns(by=pl.when(pl.col("size") == pl.col("nodes")).then("by").otherwise(_NOTHING))
     last = as_of(work.select("process_id", "at", graph=graph), source.select("process_id", "at", "graph"))
     by_graph = gathered(source.get_column("by"), last).alias("by")
-    node = pl.col("by") * _OF_GRAPH + pl.col("graph_node_id") % _OF_GRAPH
+    node = pl.col("by") * OF_GRAPH + pl.col("graph_node_id") % OF_GRAPH
     return work.with_columns(by_graph).with_columns(graph_node_id=pl.coalesce(node, "graph_node_id"))
 
 

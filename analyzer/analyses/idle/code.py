@@ -105,12 +105,13 @@ def placed_pieces(report: Report) -> pl.DataFrame:
 
 def captured_places(report: Report) -> pl.DataFrame:
     """The time of CUDA graphs' operations by the place that captured them: device, place and captured_ns."""
-    work = exclusive_operations(report)
+    work, source = exclusive_operations(report), capture_source(report)
     row = gathered(capture_rows(report), work.get_column("row"))
-    calls = captures(report)
-    if capture_source(report) is not report:  # whose lines are others
-        calls = calls.clear(calls.height)
-    places = place_at(report, calls.select(*THREAD, at="since"))
+    places = place_at(source, captures(report).select(*THREAD, at="since"))
+    if source is not report:  # whose places have other numbers
+        own, others = (_places(of).with_columns(pl.col("file", "function").cast(pl.String)) for of in (report, source))
+        numbers = others.select(PLACE).join(own, on=PLACE, how="left", maintain_order="left").get_column("place")
+        places = gathered(numbers, places)
     inside = work.select("device", "exclusive_ns", gathered(places, row).alias("place")).drop_nulls("place")
     return inside.group_by("device", "place").agg(captured_ns=pl.col("exclusive_ns").sum())
 

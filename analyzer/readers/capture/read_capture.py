@@ -86,10 +86,12 @@ def run_of(folder: Path, run: Path, *, cache: bool = True) -> Report:
     report = report_of(SqliteFile(run))
     beside = Beside(report, traces_in(folder), partial(trace_of, folder, cache=cache))
     sampled = Beside(report, [one for one in samples_in(folder) if one != run], partial(run_of, folder))
+    named = Beside(report, [one for one in names_in(folder) if one != run], partial(run_of, folder))
     added = _lines_of(run, report.meta.origin_unix_ns) | {COMPILED_KERNELS.name: partial(_compiled, folder)}
-    source = CaptureTables(report.source, added, beside, sampled)
+    source = CaptureTables(report.source, added, beside, sampled, named)
     meta = replace(report.meta, capture=folder, partial=not recorded_all(commands(folder)))
-    return replace(report, meta=meta, source=source, beside=beside, sampled=sampled, bare=partial(bare_runs, folder))
+    report = replace(report, meta=meta, source=source, beside=beside, sampled=sampled, captured_in=named)
+    return replace(report, bare=partial(bare_runs, folder))
 
 
 def _lines_of(recording: Path, origin_unix_ns: int | None) -> dict[str, Callable[[], pl.DataFrame]]:
@@ -139,6 +141,11 @@ def reports_in(folder: Path) -> list[Path]:
 def samples_in(folder: Path) -> list[Path]:
     """The report of the pass of samples in a capture; none without one."""
     return [path for path in [folder / "samples.sqlite"] if path.is_file()]
+
+
+def names_in(folder: Path) -> list[Path]:
+    """The report of the pass of names in a capture, in which only names count; none without one."""
+    return [path for path in [folder / "names.sqlite"] if path.is_file()]
 
 
 # Tables that a capture adds to its nsys report: the kernels compiled by Triton and inductor.

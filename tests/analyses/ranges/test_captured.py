@@ -319,6 +319,51 @@ def test_captures_of_other_shapes_are_refused():
         with_captures(real_report(DECODE), real_report(SAMPLES / "mlp_train" / "torch.json.gz"))
 
 
+def graphs(*launched, names=True, kernels=("a", "b")):
+    """Executable graphs of two kernels each, captured in a range of its number, and launched in this order."""
+    events, nodes = [], []
+    for number in sorted({*launched}):
+        at = 10 * number
+        events += [nvtx(f"layer {number}", at, at + 9)] * names
+        events += [call("cudaLaunchKernel_v7000", at + 2 * side + 1, at + 2 * side + 2) for side in (0, 1)] * names
+        captured_at = at if names else -1000
+        nodes += [node(1, number, side, at + 8, captured_at + 2 * side + 1, 1) for side in (0, 1)]
+    for turn, number in enumerate(launched):
+        at, correlation = 1000 + 100 * turn, turn + 1
+        events += [launch(at, at + 10, correlation)]
+        events += [
+            of_graph(at + 20 + 10 * side, at + 25 + 10 * side, correlation, number, side, name=kernels[side])
+            for side in (0, 1)
+        ]
+    return report(events, graph_nodes=nodes)
+
+
+def test_a_run_for_names_alone_has_the_names_of_the_same_graphs():
+    # graphs alike are told apart by the order of their first launches, whatever their numbers are
+    of = with_captures(graphs(3, 4, 3, names=False), graphs(8, 6))
+    assert picked(of, "range", "kernel", "count", "how") == [
+        ("layer 6", "a", 1, CAPTURED),
+        ("layer 6", "b", 1, CAPTURED),
+        ("layer 8", "a", 2, CAPTURED),
+        ("layer 8", "b", 2, CAPTURED),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("of", "names"),
+    [
+        (graphs(3, names=False), graphs(3, kernels=("a", "other"))),
+        (graphs(3, names=False), graphs(3, 4)),  # which of the two it is, nobody can tell
+        (graphs(3, 4), graphs(3)),  # its own captures tell more
+    ],
+)
+def test_a_run_of_other_graphs_is_refused_and_own_captures_stay(of, names):
+    with pytest.raises(OtherCaptureError):
+        with_captures(of, names)
+    beside = replace(of, captured_in=lambda: names)
+    assert captured(beside).equals(captured(of))
+
+
 #: A trace: an operator that launches one kernel, a capture of it, and a launch of the graph.
 def trace(*, warm_up="gemm", shapes=("[[2]]", "[[2]]"), captures=1, end=30):
     events = [

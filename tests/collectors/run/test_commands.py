@@ -36,6 +36,10 @@ RUNS = {
     "a time": (["./program"], {"delay_s": 1.5, "duration_s": 0.5, "passes": ("nsys",), "samples": True}),
     "longer than samples": (["./program"], {"duration_s": 100.0, "passes": (), "samples": True}),
     "ranges of operators": (["train.py"], {"recipe": "nvtx", "passes": ("nsys", "torch")}),
+    "names of operators": (
+        ["train.py"],
+        {"passes": ("nsys",), "names": True, "delay_s": 2.0, "duration_s": 3.0, "recipe": "schedule"},
+    ),
     "samples of a script": (["train.py"], {"passes": (), "samples": True, "samples_for_s": 7.5}),
     "samples and metrics": (["./program"], {"passes": ("ncu",), "samples": True, "metrics": True}),
     "metrics": (["./program"], {"passes": (), "metrics": True}),

@@ -132,6 +132,9 @@ CASES = {
     "ranges without torch": ({"python3": NO_TORCH}, {"recipe": "nvtx", **NSYS}),
     **{f"torch {mode}": ({"python3": mode}, {}) for mode in ("runner fails", "killed", "fails")},
     "torch hangs": ({"python3": "hangs"}, LIMIT),
+    # names
+    "names of operators": ({"python3": "any"}, {"names": True, **NSYS}),
+    "names of no script": ({}, {"names": True, **NSYS}),
     # samples
     "samples": ({}, {"passes": (), "samples": True}),
     "samples and metrics": ({}, {"repeat": 2, **BOTH}),

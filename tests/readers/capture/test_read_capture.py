@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import kanalyze
+from kanalyze.analyses.host._captures import capture_source
 from kanalyze.analyses.replay import _unprofiled
 from kanalyze.collectors.in_workload import notes
 from kanalyze.errors import CannotTellError, KanalyzeError
@@ -267,6 +268,25 @@ def test_the_page_says_what_the_gpu_waits_for_in_the_run_with_samples(sampled, n
         shutil.copyfile(SAMPLES / "sampled" / f"{name}.sqlite", sampled / f"{run_of}.sqlite")
     page = " ".join(run("summarize", sampled).text.partition("WHERE")[0].split())
     assert [float(found) for found in re.findall(told, page)] == [pytest.approx(share, abs=5)], page
+
+
+# The run for names alone
+
+
+def test_of_the_run_for_names_only_names_count(tmp_path):
+    folder = captured(tmp_path / "capture", "nsys.sqlite", "names.sqlite")
+    for name in ("nsys", "names"):
+        shutil.copyfile(SAMPLES / "inside_graphs" / "decoder.sqlite", folder / f"{name}.sqlite")
+    of = kanalyze.read(folder)
+    assert of.captured_in().meta.path.name == "names.sqlite"
+    assert of.captured_in().captured_in() is None
+    assert [one.meta.read_from.name for one in every_report(folder, runs=True)] == ["nsys.sqlite"]
+    assert [run.file.name for run in runs_of(folder)] == ["nsys.sqlite"]
+    own = kanalyze.read(SAMPLES / "inside_graphs" / "decoder.sqlite")
+    assert capture_source(of) is of.captured_in()
+    assert kanalyze.captured(of).equals(kanalyze.captured(own))
+    assert kanalyze.range_gpu(of).equals(kanalyze.range_gpu(own))
+    assert kanalyze.findings(of).equals(kanalyze.findings(own))
 
 
 # What writes marks and what reads them agree: neither imports the other
