@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence, Sized
+from contextlib import suppress
 from functools import partial
+from itertools import permutations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, TypeVar
 from weakref import ref
@@ -18,7 +20,7 @@ import click
 
 from kanalyze import outlets, units
 from kanalyze.cli._process import Out, emit_file, print_message, stderr_is_terminal
-from kanalyze.errors import CannotTellError, KanalyzeError
+from kanalyze.errors import CannotTellError, KanalyzeError, OtherCaptureError
 from kanalyze.machinery import late
 
 with late():
@@ -52,12 +54,17 @@ _SAYS_ITSELF: Final = "health"
 _LARGE: Final = ("cpu_samples",)
 _TIME: Final = "time_ns"
 
+#: A trace and that of the captures of its CUDA graphs; how files of traces end.
+_TWO: Final = 2
+_TRACES: Final = (".json", ".json.gz")
+
 #: Keys in the command's context: whether doubts are looked for in all of a report, reports that it printed no doubts
 #: about yet, files whose doubts it printed, paths that were found in a folder, and those of them that cannot be read.
 EVERYTHING: Final = "kanalyze.everything"
 _OPENED: Final = "kanalyze.opened"
 _SPOKEN_OF: Final = "kanalyze.spoken_of"
 _FOUND: Final = "kanalyze.found"
+_CAPTURES: Final = "kanalyze.captures"  # and reports of which captures are taken, by path
 _FAILED: Final = "kanalyze.failed"
 
 #: Most doubts listed, and characters of each.
@@ -124,8 +131,9 @@ def parts_of(whole: Report, where: Where) -> dict[str | None, Report]:
     if where.without_profiler:
         whole = _unprofiled.without(whole)
     if where.capture is not None:
-        other = readers.read(where.capture, progress_shown(), cache=not where.no_cache)
-        whole = _captures.with_captures(whole, closed_at_end(other))
+        whole = _captures.with_captures(whole, _capture_of(where, where.capture))
+    elif (beside := _beside(whole)) is not None and _captures.lacks_captures(whole):
+        whole = _with_some(whole, beside, where)
     whole, text = whole.narrow(device=where.device, process=where.process), where.window
     windows = [None] if text is None else whole.windows(text)
     if text is not None and (left_out := len(whole.instances(text)) - len(windows)):
@@ -136,6 +144,39 @@ def parts_of(whole: Report, where: Where) -> dict[str | None, Report]:
     return {window.name: whole.narrow(window=window) for window in windows if window}
 
 
+def _capture_of(where: Where, path: Path) -> Report:
+    """The report at `path`, of which captures are taken; opened once."""
+    kept: dict[Path, Report] = click.get_current_context().meta.setdefault(_CAPTURES, {})
+    if path not in kept:
+        kept[path] = closed_at_end(readers.read(path, progress_shown(), cache=not where.no_cache))
+    return kept[path]
+
+
+def _beside(report: Report) -> Path | None:
+    """The other one of the two reports of a folder, where both are traces of one rank."""
+    inside: set[Path] = click.get_current_context().meta.get(_FOUND, set())
+    others = [path for path in inside - {report.meta.path} if path.name.endswith(_TRACES)]
+    return others[0] if len(inside) == _TWO and len(others) == 1 and report.meta.recorder.ranked else None
+
+
+def _with_some(report: Report, path: Path, where: Where) -> Report:
+    """The report with captures that the one at `path` has; itself where that has none of them, or cannot be read."""
+    try:
+        other = _capture_of(where, path)
+        return _captures.with_captures(report, other) if other.meta.rank == report.meta.rank else report
+    except KanalyzeError:
+        return report
+
+
+def _named(report: Report, where: Where) -> Report:
+    """The report with captures that were given for several ones, of which it may be another one: said with a word."""
+    try:
+        return _captures.with_captures(report, _capture_of(where, where.capture)) if where.capture else report
+    except OtherCaptureError as error:
+        print_message(f"kanalyze: without names of captures: {outlets.line(str(error))}")
+        return report
+
+
 def opened_together(reports: Sequence[Path], where: Where, *, runs: bool = True) -> list[Report]:
     """The reports of one program: all that are given, each path once, and of a capture those of each tool; whole.
 
@@ -143,7 +184,24 @@ def opened_together(reports: Sequence[Path], where: Where, *, runs: bool = True)
     """
     how: dict[str, Any] = {"cache": not where.no_cache, "runs": runs, "left_out": print_left_out}
     every = captures.every_report
-    return [closed_at_end(one) for path in different(reports) for one in every(path, progress_shown(), **how)]
+    found = [closed_at_end(one) for path in different(reports) for one in every(path, progress_shown(), **how)]
+    if where.capture is None:
+        return found
+    timed = [one for one in found if not one.meta.timeless]
+    if len(timed) == 1:
+        timed = [_captures.with_captures(timed[0], _capture_of(where, where.capture))]
+    else:
+        timed = [_named(one, where) for one in timed]
+    return [*timed, *(one for one in found if one.meta.timeless)]
+
+
+def without_captures(reports: Sequence[Report]) -> Sequence[Report]:
+    """Of two reports of which one has the captures of the other's CUDA graphs, that other one with them; else all."""
+    for one, other in permutations(reports) if len(reports) == _TWO else ():
+        if one.meta.rank == other.meta.rank and _captures.lacks_captures(one):
+            with suppress(KanalyzeError):
+                return [_captures.with_captures(one, other)]
+    return reports
 
 
 def different(reports: Sequence[Path]) -> list[Path]:
@@ -182,7 +240,8 @@ def several_ranks(metas: Iterable[Meta]) -> bool:
 
 def request(where: Where, **more: Any) -> Asked:  # noqa: ANN401 - of Asked
     """How several reports are read: what cannot be read is left out with a word."""
-    return several.Asked(where.part, not where.no_cache, progress_shown(), left_out=print_left_out, **more)
+    named = None if where.capture is None else partial(_named, where=where)
+    return several.Asked(where.part, named, not where.no_cache, progress_shown(), left_out=print_left_out, **more)
 
 
 def progress_shown() -> Progress | None:

@@ -147,6 +147,7 @@ def _slices(reports: Sequence[Path], where: Where) -> Slices:
     cli.REPORTS,
     cli.option("--base", "A run of the side to compare with.", "RUN", multiple=True, type=cli.READ),
     *cli.SCOPE,
+    cli.CAPTURE,
     cli.output("The file; the report's name with .html unless told."),
     cli.flag("--open opens", "Show it in the browser."),
     small=False,
@@ -189,6 +190,7 @@ def _file_page(reports: Sequence[Path], where: Where) -> FilePage:
     if _answers.several_ranks(one.meta for one in opened) or (len(opened) > 1 and jobs.of_ranks(opened)):
         where.refuse_part("the ranks of a job are shown whole; give one of their reports for a part of it.")
         return jobs.file_page_of_job(jobs.reports_of_one_tool(opened), _answers.request(where), _EVENTS)
+    opened = [*_answers.without_captures(opened)]
     _refuse_several(_answers.per_window(opened, where, lambda at: at), "an HTML page")
     pages = file_page.file_pages(*opened, most=_EVENTS, **where.part)
     if len(pages) > 1:

@@ -262,7 +262,8 @@ def opened_of(one: Report | Path, asked: Asked) -> Iterator[Report]:
             asked.left_out(error)
             continue
         with opened as report:
-            yield replace(report, bare=partial(_of_run, report.bare, run.number))
+            named = report if asked.named is None or report.meta.timeless else asked.named(report)
+            yield replace(named, bare=partial(_of_run, report.bare, run.number))
             if asked.done is not None:
                 asked.done(report)
 

@@ -11,7 +11,7 @@ import pytest
 
 import kanalyze
 from kanalyze.readers.capture.reports import reports_in_folder
-from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH, capture, printed, refused, run
+from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH, capture, html_of, printed, refused, run
 
 NVTX, EMPTY = REPORTS / "nvtx.sqlite", REPORTS / "empty.sqlite"
 
@@ -200,3 +200,37 @@ def test_a_table_that_nsys_was_not_asked_for_is_from_the_trace(tmp_path):
     shutil.copyfile(TRACE, made / "torch.json.gz")
     said = [f"ranges is from {made}/torch.json.gz; nsys.sqlite does not record it."]
     assert rows("ranges", made, said=said) == rows("ranges", TRACE)
+
+
+# A trace that runs CUDA graphs, and that of their captures
+
+
+DECODE, CAPTURE = (SAMPLES / "inside_graphs" / f"{name}.json.gz" for name in ("decode", "capture"))
+NONE_OF_THEM = SAMPLES / "mlp_train" / "torch.json.gz"
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """A folder with both."""
+    for path in (DECODE, CAPTURE):
+        shutil.copy(path, tmp_path)
+    return tmp_path
+
+
+def test_a_folder_of_both_has_the_names(pair):
+    words = ("captured", "--columns", "range,operator,count")
+    assert run("show", *words, pair).lines == run("show", *words, DECODE, "--capture", CAPTURE).lines
+    assert "layers.#.mlp.down" in run("summarize", pair).text
+    assert html_of(pair, pair) == html_of(pair, DECODE, "--capture", CAPTURE)
+
+
+def test_what_if_knows_the_ranges_of_another_trace(pair):
+    words = ("whatif", DECODE, "--faster", "range:layers.0.mlp.up=2")
+    assert "no range 'layers.0.mlp.up'" in refused(run(*words))[0]
+    assert "less" in printed(*words, "--capture", pair / CAPTURE.name)
+
+
+def test_of_two_sides_those_without_such_captures_are_named(pair):
+    words = ("compare", DECODE, pair / DECODE.name, "--capture")
+    told = [run(*words, path).error.count("without names of captures: ") for path in (CAPTURE, NONE_OF_THEM)]
+    assert told == [0, 2]

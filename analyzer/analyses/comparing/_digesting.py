@@ -286,17 +286,21 @@ def _masked(name: str) -> str:
 
 def _operator_paths(report: Report, work: pl.DataFrame) -> pl.Series:
     """The operators around the launch of each operation, outermost first; null where no operators are recorded."""
-    if "op" not in report.kinds:
+    source = capture_source(report)
+    if "op" not in {*report.kinds, *source.kinds}:
         return pl.repeat(None, work.height, dtype=pl.String, eager=True).alias("op")
-    numbers, texts = operator_paths(host_tree(report).rows)
     ran, captured = launched_work(report), captured_work(report).select("event_id", captured="operator")
     ran = ran.join(captured, on="event_id", how="left", maintain_order="left")
-    same = capture_source(report) is report  # another report has other operators
-    operator = ran.select(pl.coalesce("captured", "operator") if same else "operator").to_series()
-    known = ran.select("event_id", path=gathered(numbers, operator))
-    told = work.select("event_id").join(known, on="event_id", how="left", maintain_order="left")
-    told = told.join(texts, on="path", how="left", maintain_order="left")
-    return told.get_column("text").cast(pl.Categorical).alias("op")
+    told = work.select("event_id").join(ran, on="event_id", how="left", maintain_order="left")
+    texts = [_path_texts(source, told.get_column("captured")), _path_texts(report, told.get_column("operator"))]
+    return pl.select(pl.coalesce(texts).cast(pl.Categorical).alias("op")).to_series()
+
+
+def _path_texts(report: Report, operators: pl.Series) -> pl.Series:
+    """The path of each of `operators`, rows of the host tree of `report`, as text."""
+    numbers, texts = operator_paths(host_tree(report).rows)
+    paths = gathered(numbers, operators).alias("path").to_frame()
+    return paths.join(texts, on="path", how="left", maintain_order="left").get_column("text")
 
 
 def _shape_text() -> pl.Expr:

@@ -49,6 +49,11 @@ def with_captures(report: Report, other: Report) -> Report:
     return found
 
 
+def lacks_captures(report: Report) -> bool:
+    """Whether the report runs CUDA graphs, and records the capture of none."""
+    return has_captures(report) and _named(report).is_null().all()
+
+
 def capture_source(report: Report) -> Report:
     """The report that recorded the captures: another one of the same program where that was given, else itself."""
     return _other(report) or report

@@ -312,6 +312,8 @@ def test_a_trace_has_the_names_of_captures_in_another_one_of_the_same_program():
     assert range_gpu(of).filter(range=":layers.0.mlp")["captured_operations"].sum() == 3 * 12
     assert range_kernels(of).filter(range=":layers.0.mlp.up", via="capture")["count"].sum() == 12
     assert ops(of, by="shape").filter(name="aten::gelu")["captured_operations"].to_list() == [12] * 4
+    (digest,) = digests_of(of)
+    assert "aten::gelu" in {*digest.slots["op"].cast(pl.String)}
 
 
 def test_captures_of_other_shapes_are_refused():
