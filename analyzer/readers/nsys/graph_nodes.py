@@ -2,8 +2,10 @@
 
 A node that is captured, or added by a call, has one row without an origin. Copies of it, in an executable graph or as
 the child of another graph, have two, the second with the node that they are copies of. A graph's number is in the high
-bits of its nodes' numbers, in the order in which they were made. An executable graph has no children: CUDA puts a
-child's nodes behind its own, which nsys shows by a row for the next one alone (nsys 2025.3, CUDA 13).
+bits of its nodes' numbers, in the order in which they were begun. An executable graph has no children: CUDA puts their
+nodes behind its own, of each child and then of what is inside it, as the copies of these graphs are numbered. nsys has
+no rows for them, but at times one for the next node. So it was in eight graphs of kernels that tell themselves apart:
+two and three children, one of them twice, nested ones, made in one order and run in another (nsys 2025.3, CUDA 13).
 """
 
 from __future__ import annotations
@@ -62,23 +64,28 @@ def _captured_rows(rows: pl.DataFrame) -> pl.Series:
 
 
 def _of_children(copies: pl.DataFrame) -> pl.DataFrame:
-    """Rows for the nodes that executable graphs have of a child: `copies` are the rows of graphs made of graphs.
+    """Rows for the nodes that executable graphs have of children: `copies` are the rows of graphs made of graphs.
 
-    Of a graph with several children, or a child with children, nobody has seen the order.
+    A graph that was begun after another and ended before it, on one thread, is inside it.
     """
-    made, keys = copies.filter(pl.col("origin").is_not_null()), ["process_id", "graph"]
-    last = copies.join(made, on=["process_id", "node"], how="anti").join(
-        made.group_by(keys).agg(own=pl.col("node").n_unique()), on=keys
-    )
-    further = last.with_columns(
-        children=pl.col("node") - nsys.first_node(pl.col("graph")) - pl.col("own").cast(pl.Int64)
-    )
-    found = [copies.clear()]
-    for row in further.filter(pl.col("children") > 0).iter_rows(named=True):
-        same = pl.all_horizontal(pl.col(name) == row[name] for name in ("process_id", "thread_id"))
-        block = made.filter(same & (pl.col("at") < row["at"])).tail(row["own"] + row["children"])
-        child = block.filter(pl.col("graph") != row["graph"])
-        if child.height == row["children"] and child.get_column("graph").n_unique() == 1:
-            node = row["node"] - row["children"] + pl.int_range(child.height, dtype=pl.Int64)
-            found.append(child.with_columns(origin="node", graph=pl.lit(row["graph"], dtype=pl.Int64), node=node))
-    return pl.concat(found)
+    key, made = ["process_id", "graph"], copies.filter(pl.col("origin").is_not_null())
+    made = made.unique([*key, "node"], keep="last").sort(*key, "node")
+    graphs = made.group_by(key).agg(pl.col("thread_id").first(), pl.len().alias("own"), ended=pl.col("at").max())
+    pairs, around = [], list[tuple[int, int, int, int]]()
+    for process, thread, graph, ended in (
+        graphs.select("process_id", "thread_id", "graph", "ended").sort("process_id", "thread_id", "graph").iter_rows()
+    ):
+        while around and (around[-1][:2] != (process, thread) or around[-1][3] < ended):
+            around.pop()
+        pairs += [(process, outer[2], graph) for outer in around]
+        around.append((process, thread, graph, ended))
+    inside = pl.DataFrame(pairs, {"process_id": pl.Int64, "outer": pl.Int64, "graph": pl.Int64}, orient="row")
+    inside = inside.join(made, on=key).join(graphs.select(key[0], "own", outer="graph"), on=["process_id", "outer"])
+    inside = inside.sort("process_id", "outer", "graph", "node")
+    place = pl.int_range(pl.len()).over("process_id", "outer") + pl.col("own")
+    found = inside.with_columns(origin="node", graph="outer", node=nsys.first_node(pl.col("outer")) + place)
+    # the row of the next node, where there is one, says how many there are
+    further = copies.join(made, on=["process_id", "node"], how="anti").select(*key, "node")
+    counts = found.group_by(key).agg(pl.col("node").max() + 1)
+    other = further.join(counts, on=key, suffix="_after").filter(pl.col("node") != pl.col("node_after"))
+    return found.join(other, on=key, how="anti").select(copies.columns)
