@@ -22,7 +22,6 @@ from kanalyze.collectors.process import Program, answer, find, runnable, version
 from kanalyze.collectors.tools import machine, ncu, nsys, nvcc
 from kanalyze.collectors.tools.machine import Permission
 from kanalyze.collectors.workload import LAUNCHERS, SPREADERS, Workload, is_python
-from kanalyze.device_limits import memory_bandwidth_bytes_per_s, peaks_of
 from kanalyze.units import size
 
 #: Remedy for a missing GPU.
@@ -327,6 +326,8 @@ def measured(options: Options | None = None) -> list[Examined]:
 
     Takes some seconds of the GPU, and a Python that has torch for CUDA; one line says so where there is none.
     """
+    from kanalyze.device_limits import memory_bandwidth_bytes_per_s, peaks_of  # noqa: PLC0415 - imports polars
+
     program = Path(__file__).parents[1] / "in_workload" / "measured_peaks.py"
     ran = answer(*python_of(None, options or Options()), program, patience_s=_PATIENCE_S)
     line = re.search(r'^\{"name": .*\}$', ran[1], re.MULTILINE) if ran and not ran[0] else None
