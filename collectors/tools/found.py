@@ -22,7 +22,11 @@ from kanalyze.collectors.process import Program, answer, find, runnable, version
 from kanalyze.collectors.tools import machine, ncu, nsys, nvcc
 from kanalyze.collectors.tools.machine import Permission
 from kanalyze.collectors.workload import LAUNCHERS, SPREADERS, Workload, is_python
+from kanalyze.machinery import late
 from kanalyze.units import size
+
+with late():  # imports polars
+    from kanalyze import device_limits
 
 #: Remedy for a missing GPU.
 NO_GPU: Final = (
@@ -326,8 +330,6 @@ def measured(options: Options | None = None) -> list[Examined]:
 
     Takes some seconds of the GPU, and a Python that has torch for CUDA; one line says so where there is none.
     """
-    from kanalyze.device_limits import memory_bandwidth_bytes_per_s, peaks_of  # noqa: PLC0415 - imports polars
-
     program = Path(__file__).parents[1] / "in_workload" / "measured_peaks.py"
     ran = answer(*python_of(None, options or Options()), program, patience_s=_PATIENCE_S)
     line = re.search(r'^\{"name": .*\}$', ran[1], re.MULTILINE) if ran and not ran[0] else None
@@ -336,7 +338,8 @@ def measured(options: Options | None = None) -> list[Examined]:
         remedy = "name a Python that has torch for CUDA: --python"
         return [Examined("roofs", ok=False, found=why, means="what the GPU reaches", remedy=remedy, optional=True)]
     told = json.loads(line[0])
-    peaks, bandwidth = peaks_of(told["name"]), memory_bandwidth_bytes_per_s(told["name"])
+    peaks = device_limits.peaks_of(told["name"])
+    bandwidth = device_limits.memory_bandwidth_bytes_per_s(told["name"])
     lines = []
     for name, (scale, unit, means) in _MEASURED.items():
         if name in told["rates"]:
