@@ -16,6 +16,8 @@ Triton keeps each kernel that it compiles in a folder of its cache, named by a h
                             worker of inductor, which leaves Triton's front end out); null where there is no time
     cache_hit               whether it came from the cache; null where nobody saw
     ptx                     the file in the capture; null where Triton kept none
+    operators, lines        what inductor made it of, by its own comments: operators, and lines of the program; null of
+                            any other kernel, and where its code came from a cache
 
 Compilations are heard of in the workload's process: Triton is met when the program imports it, and inductor's code by
 its logger.
@@ -53,6 +55,16 @@ OWN_CACHES = ".caches"
 #: Logger behind TORCH_LOGS=output_code.
 _OUTPUT_CODE = "torch._inductor.codecache.__output_code"
 _CODE_BEGINS = "Output code: \n"
+#: Logger behind TORCH_LOGS=post_grad_graphs, on if any of inductor's is at its level: the graph that code is made of.
+_GRAPHS, _GRAPHS_ON = "torch._inductor.compile_fx.__post_grad_graphs", "post_grad_graphs"
+
+#: In a graph the line that the next nodes are of, or none, and nodes; in code the file of a kernel and the comments on
+#: it, its operators and its nodes.
+_LINE = re.compile(r"\s*# (?:File: (.+?):(\d+) in |No stacktrace)")
+_NODE = re.compile(r'\s*(\w+)(?:: "[^"]*")? = ')
+_KERNEL = re.compile(r"^# kernel path: (\S+)\n((?:#.*\n)+)", re.MULTILINE)
+_OPERATORS = re.compile(r"Original ATen: \[(.*?)\]")
+_OF_KERNEL = re.compile(r"^#   %(\w+) :.*= call_function", re.MULTILINE)
 
 _WORD_BYTES = 4
 #: File names of inductor's generated code: c and the hash of the content.
@@ -90,6 +102,36 @@ class Entry(NamedTuple):
         return self.path.with_suffix(ending)
 
 
+class Origin(NamedTuple):
+    """What inductor made a kernel of: operators and lines, with commas between them."""
+
+    operators: str
+    lines: str
+
+
+def node_lines(graph: str, root: str) -> dict[str, str]:
+    """The line of the program that each node of a graph is of, as torch prints it; files from the folder `root` on."""
+    lines, line = dict[str, str](), ""
+    for text in re.sub(r"\x1b\[[\d;]*m", "", graph).splitlines():
+        if found := _LINE.match(text):
+            inside = (found[1] or "").startswith(root + os.sep)
+            line = f"{found[1][len(root) + 1 :] if inside else found[1]}:{found[2]}" if found[1] else ""
+        elif (node := _NODE.match(text)) and line:
+            lines[node[1]] = line
+    return lines
+
+
+def origins(code: str, lines: Mapping[str, str]) -> dict[str, Origin]:
+    """What each kernel in inductor's code is of, by the name of its file, given the line of each node."""
+    made = {}
+    for path, comments in _KERNEL.findall(code):
+        told = _OPERATORS.search(comments)
+        operators = [] if told is None else [name.replace(".", "::", 1) for name in told[1].split(", ") if name]
+        places = (lines[node] for node in _OF_KERNEL.findall(comments) if node in lines)
+        made[Path(path).name] = Origin(", ".join(operators), ", ".join(dict.fromkeys(places)))
+    return made
+
+
 def caches(environ: Mapping[str, str]) -> list[Path]:
     """Triton's cache folders in a process with this environment, including inductor's."""
     if TRITON_CACHE in environ:
@@ -122,11 +164,12 @@ def rows(
     before: frozenset[str] = frozenset(),
     heard: Mapping[str, Compilation] | None = None,
     fresh: bool = True,
+    made_of: Mapping[str, Origin] | None = None,
 ) -> list[dict[str, Any]]:
     """One row per kernel that the run compiled or loaded from the cache, without its PTX, from the entries after it.
 
-    Given are the hashes that were there before, Triton's reports by hash (None without a listener), and whether the run
-    had fresh caches, so that every entry is its own.
+    Given are the hashes that were there before, Triton's reports by hash (None without a listener), whether the run
+    had fresh caches, so that every entry is its own, and what :func:`origins` tells.
     """
     made = {}
     for entry in found:
@@ -134,6 +177,8 @@ def rows(
         report = (heard or {}).get(key)
         if fresh or report or key not in before:
             made[key] = _row(entry, report, compiled_here=key not in before, fresh=fresh)
+            origin = (made_of or {}).get(_file(entry)) or Origin("", "")
+            made[key].update({name: value or None for name, value in origin._asdict().items()})
     return _ordered(made)
 
 
@@ -159,7 +204,7 @@ def _row(entry: Entry, report: Compilation | None, *, compiled_here: bool, fresh
         compile_ns, measured = (spent_ns, "files") if spent_ns > 0 else (None, None)
     return {
         "name": name,
-        "source": _source(entry, name),
+        "source": _source(_file(entry), name),
         "hash": metadata["hash"],
         "backend": target.get("backend"),
         "arch": target.get("arch"),
@@ -175,15 +220,21 @@ def _row(entry: Entry, report: Compilation | None, *, compiled_here: bool, fresh
     }
 
 
-def _source(entry: Entry, name: str) -> str:
-    """The generator of the kernel, by the source file named in its first stage."""
+def _file(entry: Entry) -> str:
+    """The name of the kernel's source file, as its first stage says it; empty where none does."""
     for path in map(entry.beside, (".ttir", ".source", ".ttgir")):
         if path.is_file():
             with path.open(encoding="utf-8", errors="replace") as stage:
                 place = _PLACE.search(stage.read(_HEAD))
             if place:
-                return "inductor" if _INDUCTOR_FILE.fullmatch(Path(place[1]).name) else "triton"
-    return "inductor" if name.startswith("triton_") else "triton"
+                return Path(place[1]).name
+    return ""
+
+
+def _source(file: str, name: str) -> str:
+    """The generator of the kernel in a source file."""
+    of_inductor = _INDUCTOR_FILE.fullmatch(file) if file else name.startswith("triton_")
+    return "inductor" if of_inductor else "triton"
 
 
 def keep(folder: Path, found: Iterable[Entry], made: list[dict[str, Any]], *, suffix: str = "") -> list[Path]:
@@ -268,19 +319,36 @@ def _text(binary: bytes, at: int) -> str:
 
 
 class OutputCode(logging.Handler):
-    """Log handler that saves what TORCH_LOGS=output_code prints: inductor's generated code of each graph."""
+    """Log handler that saves what TORCH_LOGS=output_code prints: inductor's generated code of each graph.
+
+    Attributes:
+        origins: What the kernels in it are of, by the names of their files.
+    """
 
     def __init__(self, path: Path) -> None:
         """Write to `path`, created at the first record; the program's own output is unchanged."""
         super().__init__(logging.DEBUG)
         self._path, self._graphs = path, 0
         self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        self._logger = logging.getLogger(_OUTPUT_CODE)
+        self._logger, self._graph_logger = logging.getLogger(_OUTPUT_CODE), logging.getLogger(_GRAPHS)
+        self._lines: dict[str, str] = {}
+        self.origins: dict[str, Origin] = {}
 
     def listen(self) -> None:
-        """Enable the logger for this handler only."""
+        """Enable the loggers for this handler only."""
         self._logger.setLevel(logging.DEBUG)
         self._logger.addHandler(self)
+        self._graph_logger.setLevel(logging.DEBUG)
+        self._graph_logger.addFilter(self._hear_graph)
+
+    def _hear_graph(self, record: logging.LogRecord) -> bool:
+        """Takes the lines of the graph that is compiled next; whether the program has it printed."""
+        try:
+            self._lines = node_lines(record.getMessage(), str(Path.cwd()))
+        except Exception:  # noqa: BLE001 - whatever torch's printing does, the workload goes on
+            self._lines = {}
+        inherited = logging.getLogger("torch._inductor").getEffectiveLevel() <= logging.DEBUG
+        return inherited or _GRAPHS_ON in os.environ.get("TORCH_LOGS", "")
 
     def emit(self, record: logging.LogRecord) -> None:
         """Append a graph's generated code."""
@@ -288,6 +356,8 @@ class OutputCode(logging.Handler):
         if not text.startswith(_CODE_BEGINS):
             return
         self._graphs += 1
+        self.origins.update(origins(text, self._lines))
+        self._lines = {}  # code that comes from a cache has no graph before it
         try:
             self._part.parent.mkdir(parents=True, exist_ok=True)
             with self._part.open("a", encoding="utf-8") as file:
@@ -298,6 +368,7 @@ class OutputCode(logging.Handler):
     def finish(self) -> list[Path]:
         """Rename the file to its final name; returns the files written."""
         self._logger.removeHandler(self)
+        self._graph_logger.removeFilter(self._hear_graph)
         return [self._part.replace(self._path)] if self._part.is_file() else []
 
 
@@ -348,7 +419,7 @@ class Caches:
     def finish(self) -> tuple[list[Path], list[dict[str, Any]]]:
         """Save results and remove our own caches; returns the files and the rows of ``compiled.json``."""
         found = entries(caches(os.environ))
-        made = rows(found, before=self.before, heard=self.heard, fresh=self.fresh)
+        made = rows(found, before=self.before, heard=self.heard, fresh=self.fresh, made_of=self.output_code.origins)
         files = [*keep(self.folder, found, made, suffix=self.suffix), *self.output_code.finish()]
         self._remove(os.getpid() if self.fresh else 0)
         return files, made

@@ -7,7 +7,7 @@ from typing import Final, Unpack
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import exclusive_operations, facts_of
+from kanalyze.analyses.device._operations import compiled_kernels, exclusive_operations, facts_of
 from kanalyze.analyses.host._captures import (
     ADDED,
     CAPTURED,
@@ -40,7 +40,7 @@ TABLE: Final = Table(
             range text?: The innermost range of the program around the call that captured it; null for none.
             path text?: All ranges around that call, outermost first.
             operator text?: The innermost operator around that call: of the framework, of emit_nvtx, or of XLA; else
-                what the kernel's name says, such as what Triton fused.
+                what inductor's code or the kernel's name says, such as what Triton fused.
             shapes text?: Shapes of the operator's inputs, where they were recorded.
             module text?: The nn.Module around that call, where Python functions were recorded.
             call text?: The call that captured it, or that added its node.
@@ -50,6 +50,7 @@ TABLE: Final = Table(
         *columns("""
             launched_in text?: The ranges around the launch of the graph, outermost first; null for none.
             kernel text?: The kernel, copy or memset.
+            lines text?: The lines of the program that a kernel of torch.compile is of, where `collect` saw its code.
         """),
         Column("kind", pl.Enum(DEVICE_KINDS), "What it is: " + ", ".join(DEVICE_KINDS) + "."),
         *columns("""
@@ -93,7 +94,7 @@ _MOST: Final = 3
 _NAMES: Final = ("range", "path", "operator", "shapes", "module", "call", "how")
 _OF_TRACE: Final = ("op_operator", "op_shapes", "module")
 _OPERATOR: Final = {"operator": pl.String, "shapes": pl.String}
-_KEYS: Final = (*_NAMES, "launched_in", "kernel", "kind")
+_KEYS: Final = (*_NAMES, "launched_in", "kernel", "lines", "kind")
 
 
 def captured(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.DataFrame:
@@ -146,7 +147,13 @@ def _named(report: Report) -> pl.DataFrame:
     work, rows = work.filter(rows.is_not_null()), rows.drop_nulls()
     named = work.select("kind", "dur_ns", "exclusive_ns", kernel="name")
     named = named.hstack([launch_paths(report, work.get_column("row")), *rows_at(captured_names(report), rows)])
-    said = said_by_kernels(named.get_column("kernel")).alias("said")
+    kernels = compiled_kernels(report).select("lines", kernel="name", made_of="operators")
+    kernels = kernels.group_by("kernel").agg(pl.col("made_of", "lines").unique())
+    # of several kernels of one name nobody can tell which ran
+    one = [pl.when(pl.col(name).list.len() == 1).then(pl.col(name).list.first()) for name in ("made_of", "lines")]
+    named = named.with_columns(pl.col("kernel").cast(pl.String))
+    named = named.join(kernels.with_columns(one), on="kernel", how="left", maintain_order="left")
+    said = pl.coalesce("made_of", said_by_kernels(named.get_column("kernel"))).alias("said")
     known = pl.when(~pl.col("operator").str.contains(SHELL)).then("operator")
     marks = facts_of(report, work.get_column("row"), "mark").to_series()
     return named.with_columns(marks, said).with_columns(

@@ -103,6 +103,21 @@ def test_names_come_from_the_capture_and_times_from_the_launches():
     ]
 
 
+def test_compiled_kernels_lead_to_operators_and_lines():
+    def made(name, operators, lines, key):
+        return {"name": name, "source": "inductor", "hash": key, "operators": operators, "lines": lines}
+
+    rows_of = [made("a", "aten::relu", "model.py:3", "1"), made("b", "aten::mul", "model.py:4", "2")]
+    of = report(ONCE, graph_nodes=NODES, compiled_kernels=rows_of)
+    # the operator around the call that captured it is better known
+    assert picked(of, "kernel", "operator", "lines") == [
+        ("a", "aten::mm", "model.py:3"),
+        ("b", "aten::mul", "model.py:4"),
+    ]
+    several = report(ONCE, graph_nodes=NODES, compiled_kernels=[*rows_of, made("b", "aten::add", "model.py:4", "3")])
+    assert picked(several, "kernel", "operator", "lines")[1] == ("b", None, "model.py:4")
+
+
 def test_of_several_rows_of_a_node_the_last_one_before_the_launch_counts():
     again = [nvtx("other", 62, 80), call("cudaLaunchKernel_v7000", 65, 70)]
     nodes = [*NODES, node(1, 2, 0, 125, 66, 1)]

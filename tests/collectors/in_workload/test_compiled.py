@@ -166,6 +166,67 @@ def test_output_code_is_kept_and_nothing_else(tmp_path):
     assert [path.name for path in (tmp_path / "inductor").iterdir()] == ["output_code.py"]
 
 
+GRAPH = """TRACED GRAPH
+ ===== AFTER POST GRAD =====
+    def forward(self, arg0_1: "f32[4, 8]"):
+        \x1b[2m# File: /home/me/model.py:10 in forward, code: y = torch.relu(x) * 2\x1b[0m
+        relu: "f32[4, 8][8, 1]cuda:0" = torch.ops.aten.relu.default(arg0_1);  arg0_1 = None
+        mul = torch.ops.aten.mul.Tensor(relu, 2);  relu = None
+
+        # File: /opt/other.py:11 in f, code: return gelu(y)
+        gelu: "f32[4, 8]" = torch.ops.aten.gelu.default(mul)
+
+        # No stacktrace found for following nodes
+        copy: "f32[4, 8]" = torch.ops.aten.copy_.default(gelu)
+"""
+
+CODE = """async_compile = AsyncCompile()
+
+
+# kernel path: /tmp/inductor/7b/c7b.py
+# Topologically Sorted Source Nodes: [relu, y], Original ATen: [aten.relu, aten.mul]
+# Graph fragment:
+#   %arg0_1 : Tensor "f32[4, 8][8, 1]cuda:0" = PlaceHolder[target=arg0_1]
+#   %relu : Tensor "f32[4, 8]"[num_users=1] = call_function[target=torch.ops.aten.relu.default](args = (%arg0_1,))
+#   %mul : [num_users=1] = call_function[target=torch.ops.aten.mul.Tensor](args = (%relu, 2), kwargs = {})
+#   return %mul
+triton_poi_fused_mul_relu_0 = async_compile.triton('triton_poi_fused_mul_relu_0', '''
+''')
+
+# kernel path: /tmp/inductor/ab/cab.py
+# Topologically Sorted Source Nodes: [], Original ATen: []
+# Graph fragment:
+#   %copy : [num_users=1] = call_function[target=torch.ops.aten.copy_.default](args = (%gelu,), kwargs = {})
+triton_poi_fused_1 = async_compile.triton('triton_poi_fused_1', '''
+"""
+
+
+def test_kernels_lead_to_the_operators_and_lines_that_they_were_made_of(tmp_path, monkeypatch, capsys):
+    lines = {"relu": "model.py:10", "mul": "model.py:10", "gelu": "/opt/other.py:11"}
+    assert compiled.node_lines(GRAPH, "/home/me") == lines
+    monkeypatch.setattr(Path, "cwd", lambda: Path("/home/me"))
+    monkeypatch.delenv("TORCH_LOGS", raising=False)
+    code = OutputCode(tmp_path / "output_code.py")
+    code.listen()
+    logging.getLogger("torch._inductor.compile_fx.__post_grad_graphs").debug("%s", GRAPH)
+    logging.getLogger("torch._inductor.codecache.__output_code").debug("Output code: \n%s", CODE)
+    told = {"c7b.py": ("aten::relu, aten::mul", "model.py:10"), "cab.py": ("", "")}
+    assert code.origins == told
+    # code from a cache has no graph before it
+    logging.getLogger("torch._inductor.codecache.__output_code").debug("Output code: \n%s", CODE)
+    assert code.origins["c7b.py"] == ("aten::relu, aten::mul", "")
+    code.finish()
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_row_has_what_the_code_of_its_file_says(tmp_path):
+    put(tmp_path / "cache", "aa", "triton_poi")
+    (entry,) = compiled.entries([tmp_path / "cache"])
+    entry.beside(".ttir").write_text('#loc = loc("/tmp/inductor/7b/c7b.py":18:0)')
+    (row,) = compiled.rows([entry], made_of={"c7b.py": compiled.Origin("aten::mul", "")})
+    assert (row["operators"], row["lines"]) == ("aten::mul", None)
+
+
 def test_caches_of_ones_own_are_gone_afterwards(tmp_path, monkeypatch):
     monkeypatch.setenv("TRITON_CACHE_DIR", "/users/own")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/users/own")
