@@ -88,6 +88,9 @@ BY_PLACE: Final = Table(
     when="--by place",
 )
 
+#: What is called an operator, and is the kernel itself.
+_KERNEL: Final = "^triton_"
+
 #: Operators that are told of a place, at most.
 _MOST: Final = 3
 
@@ -154,7 +157,7 @@ def _named(report: Report) -> pl.DataFrame:
     named = named.with_columns(pl.col("kernel").cast(pl.String))
     named = named.join(kernels.with_columns(one), on="kernel", how="left", maintain_order="left")
     said = pl.coalesce("made_of", said_by_kernels(named.get_column("kernel"))).alias("said")
-    known = pl.when(~pl.col("operator").str.contains(SHELL)).then("operator")
+    known = pl.when(~pl.col("operator").str.contains(f"{SHELL}|{_KERNEL}")).then("operator")
     marks = facts_of(report, work.get_column("row"), "mark").to_series()
     return named.with_columns(marks, said).with_columns(
         pl.coalesce(known, "said", "operator").alias("operator"), pl.coalesce("mark", "range").alias("range")

@@ -242,6 +242,7 @@ def test_nodes_of_several_and_nested_children_have_the_names_of_their_captures()
         (":aten::addmm, seq = 3, op_id = 5, sizes = [[2], [3, 4]]", ("aten::addmm", "[[2], [3, 4]]")),
         (":AddmmBackward0, seq = 3, op_id = 5", ("AddmmBackward0", None)),
         (":layers.0, op_id = 5", None),
+        (":triton_poi_fused_add_mul_0, op_id = 5", ("triton_poi_fused_add_mul_0", None)),
         (":aten::addmm", None),
         ("TSL:Thunk:#name=jit(f)/dot,hlo_op=fusion.3,unique_hlo_op_id=7#", ("jit(f)/dot fusion.3", None)),
         ("TSL:Thunk:#hlo_op=fusion.3,unique_hlo_op_id=7#", ("fusion.3", None)),
