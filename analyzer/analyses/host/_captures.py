@@ -44,7 +44,7 @@ def with_captures(report: Report, other: Report) -> Report:
         OtherCaptureError: None of its graphs is in that.
     """
     found = replace(report, captured_in=lambda: other.whole)
-    if _other(found) is None or (_nodes(other).is_empty() and _by_order(found).is_empty()):
+    if _other(found) is None:
         raise OtherCaptureError.of(report.meta.path, other.meta.path)
     return found
 
@@ -63,10 +63,16 @@ def capture_source(report: Report) -> Report:
 def _other(report: Report) -> Report | None:
     """Another report in which the graphs were captured; None without one, or if it names fewer operations."""
     other = report.captured_in()
-    if other is None or _nodes(other).is_empty():
+    if other is None:
+        return None
+    alone, by_order = replace(report, captured_in=lambda: None), _nodes(other).is_empty()
+    names = (_calls_of_other(report) if by_order else _replayed(report)).height
+    if names and (by_order or names >= _named(alone).is_not_null().sum()):
         return other
-    own = _named(replace(report, captured_in=lambda: None))
-    return other if 0 < _replayed(report).height >= own.is_not_null().sum() else None
+    of_one_collection = report.meta.capture is not None and report.meta.capture == other.meta.capture
+    if of_one_collection and has_captures(alone) and not names:
+        report.go_without(other.meta.path.name, OtherCaptureError.of(report.meta.path, other.meta.path))
+    return None
 
 
 def _named(report: Report) -> pl.Series:
@@ -108,7 +114,13 @@ def captures(report: Report) -> pl.DataFrame:
 @once_per_process
 def _by_order(report: Report) -> pl.DataFrame:
     """The operations of a trace's graphs with the call that captured each: row and call_row."""
-    return captured_by_order(report, capture_source(report)).sort("row")
+    return _calls_of_other(report) if _other(report) else captured_by_order(report, report).sort("row")
+
+
+@once_per_process
+def _calls_of_other(report: Report) -> pl.DataFrame:
+    """The same by the calls of another report, which is given."""
+    return captured_by_order(report, report.captured_in() or report).sort("row")
 
 
 def _numbered_calls(report: Report, spans: pl.DataFrame) -> pl.Series:

@@ -289,6 +289,14 @@ def test_of_the_run_for_names_only_names_count(tmp_path):
     assert kanalyze.findings(of).equals(kanalyze.findings(own))
 
 
+def test_a_run_for_names_of_another_program_is_left_out_and_told(tmp_path):
+    folder = captured(tmp_path / "capture", "nsys.sqlite", "names.sqlite")
+    shutil.copyfile(SAMPLES / "inside_graphs" / "decoder.sqlite", folder / "nsys.sqlite")
+    ran = run("show", "captured", folder)
+    assert ran.lines == run("show", "captured", SAMPLES / "inside_graphs" / "decoder.sqlite").lines
+    assert "1 report names.sqlite not read" in ran.said
+
+
 # What writes marks and what reads them agree: neither imports the other
 
 
