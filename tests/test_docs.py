@@ -314,4 +314,4 @@ def test_pages_that_the_code_names_exist():
     nodes = [node for path in (ROOT / "analyzer").rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))]
     named = {name for node in nodes if is_text(node) for name in re.findall(r"[\w-]+\.md\b", node.value)}
     assert named
-    assert {name for name in named if not (ROOT / "docs" / name).exists()} == set()
+    assert named <= {path.name for path in (ROOT / "docs").rglob("*.md")}

@@ -150,8 +150,9 @@ if not os.fork():
 time.sleep(600)""",
     "nsys": """
 import sys, time
-from kanalyze.readers.nsys.read_rep import start
-start([sys.executable, "-c", "import time; print('child', flush=True); time.sleep(600)"], sys.stdout)
+from pathlib import Path
+from kanalyze.readers.nsys.read_rep import run
+run([sys.executable, "-c", "import time; print('child', flush=True); time.sleep(600)"], Path("/dev/stdout"), print)
 time.sleep(600)""",
     "ncu": """
 import sys

@@ -79,8 +79,9 @@ def assert_same_tables(before, after):
     for found in (one, other):  # made of payloads of ranges, which are taken out
         found.pop("communicator_calls", None)
         found["stack_frames"] = of_files(found["stack_frames"])
-        if isinstance(found["ledger"], pl.DataFrame):
-            found["ledger"] = without_details_of_communication(found["ledger"])
+        for name, bucket in (("ledger", "bucket"), ("budget", "part")):
+            if isinstance(found[name], pl.DataFrame):
+                found[name] = without_details_of_communication(found[name], bucket)
     assert one.keys() == other.keys()
     for name, frame in one.items():
         if isinstance(frame, str):
@@ -98,9 +99,9 @@ def of_files(frames):
     return frames.filter(pl.col("line").is_null()).with_columns(module=file)
 
 
-def without_details_of_communication(ledger):
+def without_details_of_communication(ledger, bucket):
     """The ledger whose communication is one row a device: what of it is waiting is told by group sizes in payloads."""
-    keys, own = ("device", "bucket", "detail"), pl.col("bucket") == "communication"
+    keys, own = ("device", bucket, "detail"), pl.col(bucket) == "communication"
     plain = ledger.with_columns(detail=pl.when(~own).then("detail"))
     return plain.group_by(keys, maintain_order=True).agg(pl.col("ns").sum(), pl.col("share").sum())
 

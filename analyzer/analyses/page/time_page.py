@@ -50,6 +50,7 @@ from kanalyze.analyses.page.overview_page import (
     windows_of,
 )
 from kanalyze.analyses.ranges import instances
+from kanalyze.analyses.ranges.captured import BY_PLACE
 from kanalyze.analyses.ranges.ranges import BY_NAME
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report, Where
@@ -71,9 +72,10 @@ _ASKED: Final[dict[str, dict[str, Any]]] = {
     "captured": {"by": "place"},
 }
 
-#: The declarations of all these tables.
+#: The declarations of all these tables, as they are asked for.
 TABLES: Final[tuple[Table, ...]] = tuple(
-    BY_KERNEL if name == "occupancy" else declarations(homes()[name])[name] for name in (*_ALWAYS, *_OPTIONAL, "code")
+    {"occupancy": BY_KERNEL, "captured": BY_PLACE}.get(name) or declarations(homes()[name])[name]
+    for name in (*_ALWAYS, *_OPTIONAL, "code")
 )
 
 
