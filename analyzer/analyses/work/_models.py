@@ -340,41 +340,32 @@ def _attention(call: Call) -> Work | None:
 # What reads and writes tensors of known shapes, and computes little with each element.
 
 
-class _Moves(NamedTuple):
-    """How often the bytes of the first shaped input are written, beside that all inputs are read; at least, or so."""
-
-    written: float
-    known: str = MODEL
+def _aten(names: str) -> frozenset[str]:
+    return frozenset(f"aten::{name}" for name in names.split())
 
 
-_ROWS: Final = {
-    # a row of the result depends on a row, a channel or all of the input, which is read and written once
-    **dict.fromkeys(("aten::_softmax", "aten::_log_softmax", "aten::native_layer_norm"), _Moves(1)),
-    **dict.fromkeys(("aten::_softmax_backward_data", "aten::_log_softmax_backward_data"), _Moves(1)),
-    **dict.fromkeys(("aten::_fused_rms_norm", "aten::native_group_norm", "aten::native_batch_norm"), _Moves(1)),
-    **dict.fromkeys(("aten::cudnn_batch_norm", "aten::miopen_batch_norm", "aten::batch_norm_elemt"), _Moves(1)),
-    **dict.fromkeys(("aten::_native_batch_norm_legit", "aten::_batch_norm_with_update"), _Moves(1)),
-    **dict.fromkeys(("aten::native_layer_norm_backward", "aten::_fused_rms_norm_backward"), _Moves(1)),
-    **dict.fromkeys(("aten::native_group_norm_backward", "aten::native_batch_norm_backward"), _Moves(1)),
-    **dict.fromkeys(("aten::cudnn_batch_norm_backward", "aten::miopen_batch_norm_backward"), _Moves(1)),
-    **dict.fromkeys(("aten::cat", "aten::cumsum", "aten::cumprod"), _Moves(1)),
-    **dict.fromkeys(("aten::flip", "aten::roll", "aten::sort", "aten::tril", "aten::triu"), _Moves(1)),
-    # reductions write little, and at least their input is read
-    **dict.fromkeys(
-        [f"aten::{name}" for name in ("sum", "mean", "max", "min", "amax", "amin", "argmax", "argmin", "prod", "all")]
-        + [f"aten::{name}" for name in ("any", "norm", "var", "std", "var_mean", "linalg_vector_norm", "logsumexp")]
-        + ["aten::_foreach_norm", "aten::batch_norm_stats", "aten::topk", "aten::bincount", "aten::histc"],
-        _Moves(0),
-    ),
-}
+#: What reads its input and writes as much: a row of the result depends on a row, a channel or all of the input.
+_WRITES_ONCE: Final = _aten("""
+    _softmax _log_softmax _softmax_backward_data _log_softmax_backward_data
+    native_layer_norm _fused_rms_norm native_group_norm native_batch_norm cudnn_batch_norm miopen_batch_norm
+    batch_norm_elemt _native_batch_norm_legit _batch_norm_with_update
+    native_layer_norm_backward _fused_rms_norm_backward native_group_norm_backward native_batch_norm_backward
+    cudnn_batch_norm_backward miopen_batch_norm_backward
+    cat cumsum cumprod flip roll sort tril triu
+""")
+
+#: What reads its input and writes little.
+_REDUCES: Final = _aten("""
+    sum mean max min amax amin argmax argmin prod all any norm var std var_mean linalg_vector_norm logsumexp
+    _foreach_norm batch_norm_stats topk bincount histc
+""")
 
 
 def _rows(call: Call) -> Work | None:
-    rule = _ROWS[call.name]
     first = next((one for one in call.inputs if one and one[0].shape), None)
     if first is None:
         return None
-    return Work(0, _read(call) + int(rule.written * _bytes(*first)), None, rule.known)
+    return Work(0, _read(call) + (_bytes(*first) if call.name in _WRITES_ONCE else 0))
 
 
 # Rows that an index chooses: how many different ones is not recorded, so that what they take of the table is none.
@@ -439,28 +430,12 @@ def _compiled(call: Call) -> Work | None:
 
 
 #: Operators that fill their first input with numbers.
-_WRITES_ALONE: Final = frozenset(
-    f"aten::{name}_" for name in ("normal", "uniform", "random", "exponential", "bernoulli", "log_normal", "geometric")
-)
+_WRITES_ALONE: Final = _aten("normal_ uniform_ random_ exponential_ bernoulli_ log_normal_ geometric_")
 
 #: Operators whose result is one byte of truth each.
-_COMPARISONS: Final = frozenset(
-    f"aten::{name}"
-    for name in (
-        "gt",
-        "lt",
-        "ge",
-        "le",
-        "eq",
-        "ne",
-        "isnan",
-        "isinf",
-        "isfinite",
-        "isposinf",
-        "isneginf",
-        "logical_not",
-    )
-) | {f"aten::logical_{name}" for name in ("and", "or", "xor")}
+_COMPARISONS: Final = _aten("""
+    gt lt ge le eq ne isnan isinf isfinite isposinf isneginf logical_not logical_and logical_or logical_xor
+""")
 
 #: FLOPs, bytes of an operator's call.
 _Model = Callable[[Call], Work | None]
@@ -469,7 +444,7 @@ _MODELS: Final[dict[str, _Model]] = {
     **dict.fromkeys(_FACTORS, _product),
     **dict.fromkeys(_CONVOLUTIONS, _convolution),
     **dict.fromkeys(_ATTENTIONS, _attention),
-    **dict.fromkeys(_ROWS, _rows),
+    **dict.fromkeys(_WRITES_ONCE | _REDUCES, _rows),
     **dict.fromkeys(("aten::gather", "aten::index_select", "aten::embedding"), _gather),
     "aten::embedding_dense_backward": _embedding_backward,
     **dict.fromkeys((f"aten::_fused_{name}_" for name in ("adam", "adamw", "sgd", "adagrad")), _fused_optimizer),
