@@ -112,6 +112,9 @@ def compiled_kernels(report: Report) -> pl.DataFrame:
         return COMPILED_KERNELS.empty()
 
 
+#: Directions of copies between host and device, as nsys and HIP call them.
+WITH_HOST: Final = "(?i)host|HtoD|DtoH"
+
 #: Buckets of a busy device by precedence, for operations that overlap (definitions.md, section 5).
 BUSY_BUCKETS: Final = ("kernel", "communication", "memcpy", "memset")
 

@@ -17,6 +17,7 @@ from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.shared.statistics import duration_statistics
 from kanalyze.columns import LARGEST, added, beside, gathered, positions, wide
 from kanalyze.decoder.decode import decode
+from kanalyze.decoder.fields import ELEMENT_BYTES
 from kanalyze.model import COMPILED_KERNELS
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns
@@ -34,9 +35,6 @@ _LOOP: Final = 5
 
 #: Operators whose result does not depend on earlier results.
 _READS_NOTHING: Final = ("aten::fill_", "aten::zero_", "aten::_foreach_zero_", "aten::arange", "aten::linspace")
-
-#: Bytes per element, by the type's name in a kernel's name.
-_BYTES: Final = {"f64": 8, "i64": 8, "f32": 4, "i32": 4, "bf16": 2, "f16": 2, "i16": 2, "i8": 1, "u8": 1, "bool": 1}
 
 #: Sizes of an operator's inputs and outputs, as far as shapes were recorded.
 _SIZES: Final = ("elements", "read_bytes", "written_bytes")
@@ -122,7 +120,7 @@ def _in_streams(report: Report) -> pl.DataFrame:
     names = work.filter(kernel).get_column("name").unique().drop_nulls()
     decoded = [decode(name) for name in names.cast(pl.String)]
     elementwise = pl.Series([is_elementwise(one) for one in decoded], dtype=pl.Boolean)
-    size = pl.Series([_BYTES.get(one.dtype or "") for one in decoded], dtype=pl.Int64)
+    size = pl.Series([ELEMENT_BYTES.get(one.dtype or "") for one in decoded], dtype=pl.Int64)
     at = positions(names.to_physical(), work.get_column("name").to_physical())
     fusible = kernel & pl.col("operator").is_not_null() & gathered(elementwise, at)
     work = work.with_columns(

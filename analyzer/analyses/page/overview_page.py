@@ -224,9 +224,7 @@ def overview(
         sentences = [page_answer(view, spans, tables), unprofiled]
     else:
         first = first_sentence(view, steady, tables, findings)
-        (begin, end), (start, stop) = recorded.whole.recorded, recorded_of(recorded, steady.process_id)
-        part = f"The report shows {time(stop - start)} of the {time(end - begin)} of the session."
-        sentences = [first, _length(steady), unprofiled, part if stop - start != end - begin else ""]
+        sentences = [first, _length(steady), unprofiled, _part_of_session(recorded, steady)]
     if spans.height and not {"op", "range"}.isdisjoint(report.kinds):
         from kanalyze.analyses.work.roofs import against_roofs  # noqa: PLC0415 - only of reports with shapes
 
@@ -254,6 +252,14 @@ def overview(
         named=told_briefly(view, tables["culprits"]) if "culprits" in tables else "",
         bare=bare,
     )
+
+
+def _part_of_session(report: Report, steady: SteadyPart) -> str:
+    """How much the report shows of a session that is longer; empty where it is all."""
+    (begin, end), (start, stop) = report.whole.recorded, recorded_of(report, steady.process_id)
+    if stop - start == end - begin:
+        return ""
+    return f"The report shows {time(stop - start)} of the {time(end - begin)} of the session."
 
 
 def _worth_doing(

@@ -13,7 +13,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import families, launching_rows, operations
+from kanalyze.analyses.device._operations import WITH_HOST, families, launching_rows, operations
 from kanalyze.analyses.host._call_kinds import LOADING_WORDS
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
 from kanalyze.analyses.launches._graph_candidates import graph_costs, repetitions
@@ -362,7 +362,7 @@ def _forms(name: str) -> tuple[str, str, str]:
 def _copies(report: Report) -> pl.Series:
     """Whether each operation is a copy between host and device."""
     work = operations(report, "direction")
-    both = work.get_column("direction").cast(pl.String).str.contains("(?i)host|HtoD|DtoH").fill_null(value=False)
+    both = work.get_column("direction").cast(pl.String).str.contains(WITH_HOST).fill_null(value=False)
     found = both & (work.get_column("kind") == "memcpy")
     if not found.any():
         raise UnknownNameError.of("copy between host and device", COPIES, [])

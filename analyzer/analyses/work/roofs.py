@@ -8,10 +8,10 @@ import polars as pl
 
 from kanalyze.analyses.device._windows import share_of_window, windows
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.shared.analysis import analysis, require
+from kanalyze.analyses.shared.analysis import analysis
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.work._peaks import TYPES, peaks
-from kanalyze.analyses.work.work import GROUPS, calls_with_work
+from kanalyze.analyses.work.work import GROUPS, calls_with_work, required_calls
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table, columns
 from kanalyze.units import percent, time
@@ -65,10 +65,8 @@ def roofs(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report has no operators and no ranges, or no kernels.
     """
-    require(report, TABLE, "kernel")
-    require(report, TABLE.name, "op", "range")
     sums = (
-        calls_with_work(report)
+        required_calls(report, TABLE)
         .group_by(_KEYS)
         .agg(
             _COUNT.alias("count"),
@@ -121,9 +119,7 @@ def budget(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report has no operators and no ranges, or no kernels.
     """
-    require(report, BUDGET, "kernel")
-    require(report, BUDGET.name, "op", "range")
-    calls = calls_with_work(report)
+    calls = required_calls(report, BUDGET)
     group = pl.col("group").cast(pl.String)
     parts = [
         calls.filter(pl.col("bound").is_not_null()).select("device", part=pl.lit(part), detail=group, ns=column)
@@ -171,9 +167,7 @@ def mfu(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report has no operators and no ranges, or no kernels.
     """
-    require(report, MFU, "kernel")
-    require(report, MFU.name, "op", "range")
-    calls = calls_with_work(report).with_columns(pl.col("type").cast(pl.String))
+    calls = required_calls(report, MFU).with_columns(pl.col("type").cast(pl.String))
     peaked = calls.join(peaks(report.devices), on=["device", "type"], how="left")
     part = pl.col("inside_ns") / pl.col("dur_ns").clip(lower_bound=1)  # of what overlaps the window
     flop, executed = (one.fill_null(0) * part for one in (pl.col("flop"), pl.coalesce("executed_flop", "flop")))

@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import facts_of, operations
+from kanalyze.analyses.device._operations import WITH_HOST, facts_of, operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._captures import capture_source, has_captures
 from kanalyze.analyses.operators._host_tree import host_tree
@@ -17,6 +17,7 @@ from kanalyze.analyses.work._models import Work, executed_flop, work_of
 from kanalyze.analyses.work._peaks import TYPES, memory_ns, memory_roofs, peaks
 from kanalyze.columns import LARGEST, beside, gathered
 from kanalyze.decoder.decode import decode
+from kanalyze.decoder.fields import ELEMENT_BYTES
 from kanalyze.device_limits import memory_bandwidth_bytes_per_s
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Report
@@ -70,7 +71,6 @@ _OPAQUE: Final = re.compile(r"OpaqueType<(\d+)u?>")
 #: cuDNN's attention of 16-bit types.
 _CUDNN_HALF: Final = re.compile(r"^cudnn_.*_f16_")
 
-_BYTES: Final = {"f64": 8, "f32": 4, "tf32": 4, "f16": 2, "bf16": 2, "e4m3": 1, "e5m2": 1, "i8": 1, "u8": 1, "i64": 8}
 #: Types in kernels' names that tell the arithmetic; of f32 tensors tell more.
 _ARITHMETIC: Final = {
     "tf32": "tf32",
@@ -107,9 +107,18 @@ def work(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report has no operators and no ranges, or no kernels.
     """
-    require(report, TABLE, "kernel")
-    require(report, TABLE.name, "op", "range")
-    return TABLE.select(calls_with_work(report)).sort("start_ns", "event_id")
+    return TABLE.select(required_calls(report, TABLE)).sort("start_ns", "event_id")
+
+
+def required_calls(report: Report, table: Table) -> pl.DataFrame:
+    """:func:`calls_with_work` for a `table` of them.
+
+    Raises:
+        CannotTellError: The report has no operators and no ranges, or no kernels.
+    """
+    require(report, table, "kernel")
+    require(report, table.name, "op", "range")
+    return calls_with_work(report)
 
 
 @once_per_report
@@ -172,7 +181,7 @@ def factors_on(report: Report, gpu: str) -> pl.DataFrame:
     ratios = calls.select("device", "call", share=share, ratio=there / pl.col("roof_ns").clip(lower_bound=1))
     each = work.join(ratios, on=["device", "call"], how="left", maintain_order="left")
     kernel, known = pl.col("bucket") == "kernel", pl.col("ratio").is_not_null()
-    inside = ~pl.col("detail").cast(pl.String).str.contains("(?i)host|HtoD|DtoH").fill_null(value=False)
+    inside = ~pl.col("detail").cast(pl.String).str.contains(WITH_HOST).fill_null(value=False)
     whole = pl.when(kernel & known).then("ratio").otherwise("slower")
     part = pl.when(kernel & known).then(pl.col("share") * pl.col("ratio") + 1 - pl.col("share")).otherwise(1.0)
     half = pl.when(kernel & ~known).then((pl.col("whole") + 1) / 2).otherwise("part")
@@ -267,10 +276,9 @@ def _modelled(name: str, kernel: str, inputs: tuple[str | None, ...]) -> tuple[o
     said = decode(kernel)
     opaque = _OPAQUE.search(kernel)
     in_name = (*said.input_types, said.output_type or ("f16" if _CUDNN_HALF.search(kernel) else ""))[0]
-    work = work_of(name, inputs, said, int(opaque[1]) if opaque else _BYTES.get(in_name))
-    if work is None:
-        return (None,) * len(_WORK)
-    if work.flop and "complex" in (inputs[1] or ""):  # a product of four real ones, of types that no peak is of
+    work = work_of(name, inputs, said, int(opaque[1]) if opaque else ELEMENT_BYTES.get(in_name))
+    # a complex product is four real ones, of a type that no peak is of
+    if work is None or (work.flop and "complex" in (inputs[1] or "")):
         return (None,) * len(_WORK)
     executed = None if work.tiled is None else executed_flop(work.tiled, said)
     executed = None if executed is None or executed > LARGEST else executed

@@ -21,11 +21,11 @@ from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import beside, gathered
+from kanalyze.decoder.fields import ELEMENT_BYTES
 from kanalyze.report import Report
 from kanalyze.units import percent
 
-#: Bytes of an element, by its type in a kernel's name, and what a thread loads at once of aligned data.
-_BYTES: Final = {"f64": 8, "f32": 4, "tf32": 4, "bf16": 2, "f16": 2, "e4m3": 1, "e5m2": 1, "i8": 1, "u8": 1}
+#: What a thread loads at once of aligned data.
 _VECTOR_BYTES: Final = 16
 
 #: What is left of products for unaligned data by kernels for aligned data, where their shapes are not known, by compute
@@ -44,7 +44,7 @@ _ON_TENSOR_CORES: Final = pl.col("tensor_core").fill_null(value=False)
 _UNALIGNED: Final = (
     (FAMILY == "gemm")
     & _ON_TENSOR_CORES
-    & (pl.col("alignment") * _FIRST_INPUT.replace_strict(_BYTES, default=_VECTOR_BYTES) < _VECTOR_BYTES)
+    & (pl.col("alignment") * _FIRST_INPUT.replace_strict(ELEMENT_BYTES, default=_VECTOR_BYTES) < _VECTOR_BYTES)
     & (INPUTS != "")
 ).fill_null(value=False)
 
@@ -141,7 +141,7 @@ def _products(report: Report) -> pl.DataFrame:
     sums = sums.with_columns(batch=batches, m=first.list.get(-2), k=first.list.get(-1), n=second.list.get(-1))
     sums = sums.filter(k == second.list.get(-2))
     sums = sums.with_columns(on_gpu.decoded_names(sums.get_column("name")))
-    each_bytes = _FIRST_INPUT.replace_strict(_BYTES, default=1, return_dtype=pl.Int64)
+    each_bytes = _FIRST_INPUT.replace_strict(ELEMENT_BYTES, default=1, return_dtype=pl.Int64)
     times = pl.when(batch > 1).then(pl.format("{}, ", batch)).otherwise(pl.lit(""))
     occurrences = 2.0 * pl.col("many") * batch
     multiple = _VECTOR_BYTES // each_bytes
