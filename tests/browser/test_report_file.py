@@ -124,6 +124,41 @@ def test_search_finds_and_goes_to_each(shown):
     assert shown.status == "Nothing found."
 
 
+def test_search_goes_to_what_ran_on_a_gpu_first(shown):
+    shown.page.locator("#timeline input[type=search]").fill("e")
+    kind_of = "(at) => kanalyzeTimeline.data.head.tracks[kanalyzeTimeline.laneOf(at).track].kind"
+    kinds = shown.tell(f"kanalyzeTimeline.matches.map({kind_of})")
+    first = kinds.count("stream")
+    assert 0 < first < len(kinds)
+    assert {*kinds[:first]} == {"stream"}
+
+
+def test_names_are_short_until_they_unfold_and_are_found_whole(shown):
+    cell = shown.page.locator("#hot_kernels td[data-other]").first
+    short, whole = cell.text_content(), cell.get_attribute("data-other")
+    assert len(short) <= 72 < len(whole)
+    shown.page.locator("#hot_kernels input[type=search]").fill(whole)
+    assert shown.page.locator("#hot_kernels tbody tr:visible").count() == 1
+    cell.click()
+    assert (cell.text_content(), cell.get_attribute("data-other")) == (whole, short)
+    labels = shown.tell("Object.entries(kanalyzeTimeline.data.head.short)")
+    assert labels
+    assert all(len(text) <= 60 for _, text in labels)
+
+
+def test_a_finding_has_its_explanation_and_sections_that_repeat_are_folded(shown):
+    explained = shown.page.locator("#first details").first
+    assert not explained.locator("pre").is_visible()
+    explained.locator("summary").click()
+    assert "Found when:" in explained.locator("pre").text_content()
+    table = shown.page.locator("#ledger table")
+    assert not table.is_visible()
+    shown.page.click("nav a[href='#ledger']")
+    assert table.is_visible()
+    shown.page.locator("summary", has_text="What these words mean").click()
+    assert "Idle time" in shown.page.locator("summary + dl").text_content()
+
+
 def test_zoom_and_pan_by_wheel_keys_and_buttons(shown):
     def length():
         return shown.tell("kanalyzeTimeline.high - kanalyzeTimeline.low")

@@ -1,6 +1,6 @@
 """Timeline: streams, host threads, ranges, iterations and the ledger, as events with lanes and tones; and counters.
 
-Counters are quantities over time: memory in use, utilisation, and bandwidth of copies.
+Counters are quantities over time: memory in use, utilisation, launches in the queue, and bandwidth of copies.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Counter(NamedTuple):
     """A quantity over time: t_ns and value.
 
     With `bin_ns` a value is the mean from its time to the next one, in bins of about that length; without, it stays as
-    it is until the next point. The unit is `bytes`, `B/s` or `share`.
+    it is until the next point. The unit is `bytes`, `B/s`, `share` or `launches`.
     """
 
     group: str
@@ -59,6 +59,7 @@ class Counter(NamedTuple):
 def counters(report: Report, low: int, high: int) -> Iterator[Counter]:
     """The counters of a report from `low` to `high` (ns)."""
     yield from _utilisation(report)
+    yield from _queues(report)
     yield from _bandwidth(report)
     for device, process, label, points in in_use(report):
         inside = points.filter(pl.col("t_ns").is_between(low, high))
@@ -77,6 +78,21 @@ def _utilisation(report: Report) -> Iterator[Counter]:
         points = own.select("t_ns", value="busy_share")
         end = int(own.item(-1, "t_ns") + own.item(-1, "dur_ns"))
         yield Counter(f"GPU {device}", "utilisation", "share", _closed(points, end), int(own.item(0, "dur_ns")))
+
+
+def _queues(report: Report) -> Iterator[Counter]:
+    """The launches of each device that have returned, and of which nothing has begun yet.
+
+    A launch of several operations, as of a graph, counts once.
+    """
+    work = with_facts(report, device_operations(report), "call_id", "call_end").drop_nulls(["call_id", "call_end"])
+    launches = work.group_by("device", "process_id", "call_id", "call_end").agg(pl.col("start").min())
+    waiting = launches.filter(pl.col("call_end") < pl.col("start"))
+    turns = pl.concat([waiting.select("device", t_ns="call_end", by=1), waiting.select("device", t_ns="start", by=-1)])
+    for (device,), own in turns.group_by("device", maintain_order=True):
+        sums = own.group_by("t_ns").agg(pl.col("by").sum()).sort("t_ns")
+        points = sums.select("t_ns", value=pl.col("by").cum_sum().cast(pl.Float64))
+        yield Counter(f"GPU {device}", "launches in the queue", "launches", points)
 
 
 def _bandwidth(report: Report) -> Iterator[Counter]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
+from itertools import groupby
 from math import ceil, floor, log10, sqrt
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,9 +20,10 @@ from kanalyze.analyses.shared.statistics import BUCKETS, MEANINGS
 from kanalyze.renderers.formats.timeline_data import drawn_name, fitted
 from kanalyze.renderers.page import COLOURS, Page, page_of_any, short_names, text_of
 from kanalyze.renderers.page.kernel_names import short_forms, shorten
-from kanalyze.renderers.tables.frame import is_text, laid_out, last_of
+from kanalyze.renderers.tables.descriptions import explained, explanation, words
+from kanalyze.renderers.tables.frame import KERNELS, is_text, laid_out, last_of, shortened
 from kanalyze.renderers.tables.plots import roofs
-from kanalyze.schema import Table
+from kanalyze.schema import Table, unit_of
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -79,6 +81,15 @@ _TITLES: Final = {
     "stalls": "Stalls of measured kernels",
     "hot_lines": "Source lines of measured kernels",
 }
+
+#: Tables that are folded at first: the sections above say most of what they do, as on pages of ranks and sides all do.
+_FOLDED: Final = ("ledger", "exposure", "health", "launch_summary", "steps")
+
+#: Width of names in tables, in characters; a click shows the whole one.
+_TABLE_NAME: Final = 72
+
+#: Width of explanations, in characters.
+_EXPLAINED: Final = 110
 
 #: Iterations that are drawn one by one.
 _ITERATIONS: Final = 400
@@ -141,8 +152,8 @@ def _fragment(**parts: Any) -> str:  # noqa: ANN401 - whatever a page consists o
 
 #: Sections for the template, each of which may be empty.
 _SECTIONS: Final = (
-    "first", "cannot_tell", "iterations", "calls", "waits", "waiting", "roofline", "measured", "copies", "sections",
-    "tables", "recorded",
+    "first", "meanings", "cannot_tell", "iterations", "calls", "waits", "waiting", "roofline", "measured", "copies",
+    "sections", "tables", "recorded",
 )  # fmt: skip
 
 
@@ -175,6 +186,7 @@ def _parts(found: FilePage, rows: int) -> dict[str, Any]:
     timeline, reason = found.timeline, found.reasons.get("timeline")
     drawn = set[str]() if timeline is None else {*timeline.events.get_column("name").unique().cast(pl.String)}
     names = [next(iter(point.finding.names), "") for point in page.points]
+    shares = [share.bucket for ledger in page.ledgers for share in ledger.shares]
     low, high = (at - timeline.start_ns for at in timeline.whole) if timeline and timeline.whole else (-1, -1)
     roots = pl.col("ns").filter(pl.col("parent").is_null()).sum()  # the host time that a GPU waited for
     return {
@@ -183,6 +195,7 @@ def _parts(found: FilePage, rows: int) -> dict[str, Any]:
             (point, drawn_name(name) if name in drawn and point.finding.names else "")
             for point, name in zip(page.points, names, strict=True)
         ],
+        "meanings": [(word, outlets.line(words()[word])) for word in dict.fromkeys(shares) if word in words()],
         "cannot_tell": [*page.cannot_tell, *([] if reason is None else [outlets.short(reason)])],
         "timeline": _timeline(timeline, "", found.ranks_left_out) if timeline else None,
         "window": f"{low}..{high}" if low >= 0 else "",  # a steady iteration, as times of the timeline
@@ -219,7 +232,46 @@ def environment() -> Environment:
     )
     made.filters |= {"percent": units.percent, "short": outlets.short, "time": units.time}
     made.filters["cell"] = lambda value, column: outlets.short(text_of(column, value))
+    made.filters |= {"drawn_bar": _drawn_bar, "keys": _keys, "explained": _explained}
     return made
+
+
+#: What the glyphs of bars stand for, as classes: parts of a rank's step, and the middle between less and more.
+_GLYPHS: Final = {
+    "█": "part-kernel",
+    "░": "part-waiting",
+    "▓": "part-transfer",
+    "·": "part-rest",
+    "|": "middle",
+    " ": "",
+}
+
+
+def _drawn_bar(text: str) -> str:
+    """A bar of glyphs as boxes of their widths, beside a middle less on the left and more on the right."""
+    if not text.strip() or set(text) - _GLYPHS.keys():
+        return text
+    before, middle, _ = text.partition("|")
+    side = ("less" if before.strip() else "more") if middle else "part"
+    boxes, at = [], 0
+    for glyph, run in groupby(text):
+        width = len([*run])
+        if kind := _GLYPHS[glyph]:
+            boxes.append(f'<rect x="{at}" width="{0.1 if glyph == "|" else width}" height="1" class="{kind} {side}"/>')
+        at += width
+    view = f'viewBox="0 0 {at} 1" width="{at * 8}" preserveAspectRatio="none"'
+    return Markup(f'<svg class="boxes" {view} aria-hidden="true">{"".join(boxes)}</svg>')  # noqa: S704 - numbers
+
+
+def _keys(text: str) -> Markup:
+    """A legend of glyphs as one of colours."""
+    keys = {ord(glyph): Markup('<span class="key {}"></span>').format(kind) for glyph, kind in [*_GLYPHS.items()][:4]}
+    return Markup(str(escape(outlets.line(text))).translate(keys))  # noqa: S704 - escaped
+
+
+def _explained(rule: str) -> Markup:
+    """What `kanalyze explain` says of a rule, without its name."""
+    return Markup(escape(explained(explanation(rule), _EXPLAINED).partition("\n")[2]))  # noqa: S704 - escaped
 
 
 def _timeline(timeline: Timeline, data: str, ranks_left_out: int) -> dict[str, Any]:
@@ -256,11 +308,15 @@ def _iterations(rows: pl.DataFrame) -> dict[str, Any] | None:
     return {"remark": remark, "rows": rows.head(_ITERATIONS).to_dicts(), "longest": high, "width": width}
 
 
-def _tree(tree: pl.DataFrame, time: str) -> list[tuple[int | None, str, str, int, int]]:
-    """The nodes of a tree by one kind of time: parent, name, kind, count, ns."""
+def _tree(tree: pl.DataFrame, time: str) -> list[tuple[int | None, str, str, int, int, str]]:
+    """The nodes of a tree by one kind of time: parent, name, kind, count, ns, and a kernel's short name."""
     rows = tree.select("parent", "name", pl.col("kind").cast(pl.String), "count", time, "nodes").iter_rows()
+    short = short_forms(tree.filter(kind="kernel").get_column("name").drop_nulls(), _CHART_NAME)
     return [
-        (parent, outlets.short(name or f"{units.plural(nodes, 'smaller node')}"), kind, count, max(ns, 0))
+        (
+            *(parent, outlets.short(name or f"{units.plural(nodes, 'smaller node')}"), kind, count, max(ns, 0)),
+            outlets.short(short[name]) if kind == "kernel" and name else "",
+        )
         for parent, name, kind, count, ns, nodes in rows
     ]
 
@@ -297,7 +353,9 @@ def _tables(found: FilePage, most: int) -> Iterator[dict[str, Any]]:
         if frame.height:
             by = {"culprits": "ns", "hot_lines": "samples"}.get(table.name)
             rows = frame.sort(by, descending=True, maintain_order=True, nulls_last=True) if by else frame
-            yield _listed(table, rows, most, found.durations if table.name == "hot_kernels" else pl.DataFrame())
+            durations = found.durations if table.name == "hot_kernels" else pl.DataFrame()
+            opened = found.shown.kind == "overview" and table.name not in _FOLDED
+            yield _listed(table, rows, most, durations) | {"open": opened}
 
 
 def _listed(table: Table, rows: pl.DataFrame, most: int, durations: pl.DataFrame) -> dict[str, Any]:
@@ -308,18 +366,20 @@ def _listed(table: Table, rows: pl.DataFrame, most: int, durations: pl.DataFrame
     docs, kinds = {column.name: column.doc for column in table.columns}, shown.schema
     heads = [
         {
-            "text": name,
-            "meaning": outlets.short(docs.get(name, "")),
+            "column": name,
+            "text": text,
+            "meaning": outlets.short(f"{name}: {docs.get(name, '')}"),
             "left": is_text(kinds[name]),
             "numeric": kinds[name].is_numeric(),
-            "name": is_text(kinds[name]) and name == last,
+            "name": is_text(kinds[name]) and (name == last or name in KERNELS),
         }
-        for name in order
+        for name, text in headings(order).items()
     ]
-    columns = [shown.get_column(name).to_list() for name in order]
+    columns = [_cells(name, shown.get_column(name)) for name in order]
     if durations.height:
         meaning = "Distribution of its durations, from the shortest to the longest."
-        heads.insert(1, {"text": "durations", "meaning": meaning, "left": True, "numeric": False, "name": False})
+        extra = {"column": "", "text": "durations", "meaning": meaning, "left": True, "numeric": False, "name": False}
+        heads.insert(1, extra)
         bars = {row["name"]: row for row in durations.iter_rows(named=True)}
         columns.insert(1, [bars.get(name) for name in shown.get_column("name")])
     rest = f"the first {units.count(most)} of {units.count(rows.height)} rows; " if rows.height > most else ""
@@ -330,6 +390,48 @@ def _listed(table: Table, rows: pl.DataFrame, most: int, durations: pl.DataFrame
         "heads": heads,
         "rows": [*zip(*columns, strict=True)],
     }
+
+
+def _cells(name: str, values: pl.Series) -> list[Any]:
+    """The cells of a column; of names that may be kernels' the short one, and the whole one if that is another."""
+    if name not in KERNELS or not is_text(values.dtype):
+        return values.to_list()
+    whole = [outlets.short(text or "") for text in values.cast(pl.String)]
+    return [*zip(shortened(name, whole, _TABLE_NAME), whole, strict=True)]
+
+
+#: Words of columns' names that stand for others, and columns that are called otherwise altogether.
+_WORDS: Final = {
+    **{word: word.upper() for word in ("gpu", "cpu", "id", "sm")},
+    "avg": "average",
+    "dur": "duration",
+    "h2d": "to device",
+    "d2h": "to host",
+    "d2d": "on device",
+    "stddev": "deviation",
+}
+_CALLED: Final = {
+    "ns": "time",
+    "t_ns": "at",
+    "exclusive_ns": "time",
+    "exclusive_share": "share",
+    "bandwidth_bytes_per_s": "bandwidth",
+}
+
+#: What tells columns of one heading apart.
+_QUANTITIES: Final = {"ns": "time", "bytes": "size", "bytes/s": "rate", "0..1": "share", "Hz": "clock"}
+
+
+def headings(names: Sequence[str]) -> dict[str, str]:
+    """Columns' names as words without units; of those with the same words the unit is a word, too."""
+    plain = {}
+    for name in names:
+        ending = next((one for one in ("bytes_per_s", "bytes", "ns", "hz") if f"_{name}".endswith(f"_{one}")), "")
+        plain[name] = " ".join(_WORDS.get(word, word) for word in name.removesuffix(ending).split("_")).strip()
+    texts = {name: _CALLED.get(name, plain[name]) for name in names}
+    alike = {name for name in names if [*texts.values()].count(texts[name]) > 1}
+    texts |= {name: f"{plain[name]} {_QUANTITIES[unit_of(name)]}".strip() for name in alike if unit_of(name)}
+    return {name: text if [*texts.values()].count(text) == 1 else name for name, text in texts.items()}
 
 
 # Pictures of measured kernels and of copies: where each point, line and bar stands.

@@ -6,7 +6,7 @@ const flame = (() => {
 
   // Children of each node, and its own time: what none of them has.
   function linked(rows) {
-    const nodes = rows.map(([parent, name, kind, count, ns]) => ({ parent, name, kind, count, ns, inside: [] }));
+    const nodes = rows.map(([parent, name, kind, count, ns, short]) => ({ parent, name, kind, count, ns, short, inside: [] }));
     const roots = [];
     for (const node of nodes) (node.parent === null ? roots : nodes[node.parent].inside).push(node);
     const ns = roots.reduce((sum, node) => sum + node.ns, 0);
@@ -23,7 +23,7 @@ const flame = (() => {
         let place = made;
         for (const one of whole) {
           let found = place.inside.find((other) => other.name === one.name && other.kind === one.kind);
-          if (!found) place.inside.push((found = { name: one.name, kind: one.kind, count: 0, ns: 0, inside: [] }));
+          if (!found) place.inside.push((found = { name: one.name, short: one.short, kind: one.kind, count: 0, ns: 0, inside: [] }));
           found.ns += own;
           if (one === node) found.count += node.count;
           place = found;
@@ -65,7 +65,7 @@ const flame = (() => {
         const box = document.createElement("button");
         box.type = "button";
         box.className = `box kind-${node.kind || "all"}`;
-        box.textContent = node.name;
+        box.textContent = node.short || node.name;
         box.title = `${node.name}\n${told(node)}`;
         box.style.left = `${100 * left}%`;
         box.style.width = `${100 * width}%`;

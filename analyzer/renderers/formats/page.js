@@ -52,11 +52,19 @@
       const wanted = field.value.toLowerCase();
       let left = 0;
       for (const row of table.tBodies[0].rows) {
-        row.hidden = !row.textContent.toLowerCase().includes(wanted);
+        const texts = [row.textContent, ...[...row.querySelectorAll("td[data-other]")].map((cell) => cell.dataset.other)];
+        row.hidden = !texts.some((text) => text.toLowerCase().includes(wanted));
         left += row.hidden ? 0 : 1;
       }
       section.querySelector("[role=status]").textContent = wanted ? `${left} of ${table.tBodies[0].rows.length} rows` : "";
     });
+  }
+
+  // A name that is shortened has the whole one beside it; they change places.
+  function unfold(name, open) {
+    if (name.classList.contains("open") === open) return;
+    name.classList.toggle("open", open);
+    if (name.dataset.other) [name.textContent, name.dataset.other] = [name.dataset.other, name.textContent];
   }
 
   // by keyboard all names of a table unfold at once
@@ -64,12 +72,12 @@
     region.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.target !== region) return;
       const names = [...region.querySelectorAll("td.name")], open = !names.every((name) => name.classList.contains("open"));
-      for (const name of names) name.classList.toggle("open", open);
+      for (const name of names) unfold(name, open);
     });
 
   document.addEventListener("click", (event) => {
     const name = event.target.closest("td.name");
-    if (name && getSelection().isCollapsed) name.classList.toggle("open");
+    if (name && getSelection().isCollapsed) unfold(name, !name.classList.contains("open"));
   });
 
   // ---- points of pictures ----------------------------------------------------------------------------------------
@@ -101,7 +109,7 @@
       const to = document.getElementById(link.getAttribute("href").slice(1));
       if (!to) return;
       event.preventDefault();  // the address is the timeline's place
-      to.closest("details")?.setAttribute("open", "");
+      (to.closest("details") ?? to.querySelector(":scope > details"))?.setAttribute("open", "");
       to.scrollIntoView();
       to.focus({ preventScroll: true });
     });

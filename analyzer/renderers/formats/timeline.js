@@ -418,12 +418,15 @@ const timeline = (() => {
         if (room > TEXT_LEAST - 8) {
           context.fillStyle = this.inkOn(at);
           context.textAlign = "left";
-          const label = data.head.texts[data.name[at]] || data.head.tones[data.tone[at]];
+          const label = this.short(data.name[at]) || data.head.tones[data.tone[at]];
           context.fillText(this.fitted(label, room), this.labels + from + 3, y + height / 2 + 0.5);
         }
       }
       context.globalAlpha = 1;
     }
+
+    // A name as the page's tables have it: kernels shortened.
+    short(name) { return this.data.head.short[name] ?? this.data.head.texts[name]; }
 
     fitted(text, room) {
       if (text.length * 5 < room) return text;
@@ -434,7 +437,8 @@ const timeline = (() => {
     drawCounter(row, y, height) {
       const { context } = this;
       const most = row.unit === "share" ? 1 : row.value.reduce((high, one) => Math.max(high, one), row.bin_ns ? 0 : 1);
-      context.fillStyle = this.tones[this.data.head.tones.indexOf(row.unit === "share" ? "kernel" : "memcpy")];
+      const tone = { share: "kernel", launches: "queued" }[row.unit] ?? "memcpy";
+      context.fillStyle = this.tones[this.data.head.tones.indexOf(tone)];
       const tall = (value) => Math.max(value / (most || 1), 0) * (height - 2);
       if (row.bin_ns)
         this.means(row, (column, value) => {
@@ -700,8 +704,9 @@ const timeline = (() => {
         line.dataset.ns = Math.round(ns);
         const texts = [duration(ns), percent(ns / (until - from)), whole(count)];
         for (const text of texts) line.append(element("td", text));
-        const name = element("td", by === "ledger" ? head.tones[key] : head.texts[key] || "(no name)");
+        const name = element("td", by === "ledger" ? head.tones[key] : this.short(key) || "(no name)");
         name.className = "name";
+        if (by !== "ledger" && head.short[key]) name.title = head.texts[key];
         line.append(name);
         table.append(line);
       }
@@ -724,7 +729,9 @@ const timeline = (() => {
         const { name, start, count } = this.data;
         let alone = 0;
         for (let at = 0; at < count; at++) if (this.hits[name[at]]) { this.matches.push(at); alone += this.data.events[at] === 1; }
-        this.matches.sort((one, other) => start[one] - start[other]);
+        const beside = (at) => Number(this.data.head.tracks[this.laneOf(at).track].kind !== "stream");
+        const rank = new Map(this.matches.map((at) => [at, beside(at)]));  // what ran on a GPU comes first
+        this.matches.sort((one, other) => rank.get(one) - rank.get(other) || start[one] - start[other]);
         const sums = this.matches.length - alone;
         const told = `${whole(alone)} events${sums ? ` and ${whole(sums)} sums` : ""} found`;
         const more = this.data.covered.size ? "; more may be in sums of short events, which have the name of the longest" : "";
@@ -990,6 +997,7 @@ const timeline = (() => {
 
   function amount(value, unit) {
     if (unit === "share") return percent(value);
+    if (unit === "launches") return whole(value);
     const names = ["", "k", "M", "G", "T"];
     let at = 0;
     while (value >= 999.5 && at < 4) { value /= 1000; at += 1; }

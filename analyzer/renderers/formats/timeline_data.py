@@ -17,11 +17,15 @@ import polars as pl
 
 from kanalyze import outlets
 from kanalyze.analyses.timeline._tracks import TONES, Counter, Timeline, fewer
+from kanalyze.renderers.page.kernel_names import short_forms
 
 #: Longest name in the file, in characters, and all names together.
 _NAME: Final = 1000
 _ALL_NAMES: Final = 1_000_000
 
+
+#: Width of a kernel's short name in a box, in characters.
+_BOX_NAME: Final = 60
 
 #: A timeline with fewer events is not reduced.
 _FEWEST: Final = 1000
@@ -74,8 +78,18 @@ def encoded(timeline: Timeline) -> str:
         "lanes": lanes.filter(first).to_dicts(),
         "several": several.len(),
         "counters": [_counter(one, timeline, most) for one in timeline.counters],
+        "short": _short_names(timeline, texts),
     }
     return _packed(head, columns, texts)
+
+
+def _short_names(timeline: Timeline, texts: _Texts) -> dict[int, str]:
+    """The short names of operations on streams, by the numbers of their texts."""
+    streams = [number for number, track in enumerate(timeline.tracks) if track.kind == "stream"]
+    drawn = timeline.events.filter(pl.col("track").is_in(streams)).get_column("name").unique().drop_nulls()
+    names = sorted({*map(drawn_name, drawn.cast(pl.String))} & texts.all.keys())
+    short = short_forms(names, _BOX_NAME)
+    return {texts.all[name]: outlets.line(short[name]) for name in names if short[name] != name}
 
 
 def _counter(counter: Counter, timeline: Timeline, most: int) -> dict[str, Any]:

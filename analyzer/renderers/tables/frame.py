@@ -236,7 +236,7 @@ class _Fitting:
                 break
         left = self._width - sum(one.width + _GAP for one in shown if not one.elastic)
         left = left if left >= LEAST_NAME else NAME_MOST
-        return [one._replace(texts=_shortened(one.name, one.texts, left)) if one.elastic else one for one in shown]
+        return [one._replace(texts=shortened(one.name, one.texts, left)) if one.elastic else one for one in shown]
 
     def cells(self, name: str, room: int) -> _Cells:
         """A column, its texts in at most `room` characters unless they are stretched later."""
@@ -246,7 +246,7 @@ class _Fitting:
         left = is_text(self._frame.schema[name])
         elastic = name == self.last and name in KERNELS
         texts = self._texts[name]
-        return _Cells(name, _shortened(name, texts, room) if left and not elastic else texts, left, elastic)
+        return _Cells(name, shortened(name, texts, room) if left and not elastic else texts, left, elastic)
 
     def _least(self, cells: _Cells) -> int:
         """The width that a column needs: of names that of what they are when shortened."""
@@ -254,12 +254,12 @@ class _Fitting:
             return cells.width
         if not self._name_width:
             least = min(max(int(self._width * 0.4), LEAST_NAME), NAME_MOST)
-            self._name_width = cells._replace(texts=_shortened(cells.name, cells.texts, least)).width
+            self._name_width = cells._replace(texts=shortened(cells.name, cells.texts, least)).width
         return self._name_width
 
 
-def _shortened(name: str, texts: list[str], room: int) -> list[str]:
-    """Texts of a column in at most `room` characters, different ones different."""
+def shortened(name: str, texts: list[str], room: int) -> list[str]:
+    """The texts of the column `name` in at most `room` characters, different ones different."""
     different = list(dict.fromkeys(texts))
     if max(map(len, different), default=0) <= room:
         return texts

@@ -263,3 +263,30 @@ def test_a_kernel_alone_has_utilisation_and_no_copies_and_without_devices_there_
     labels = [one.label for one in timeline(report([kernel(0, 10), kernel(30, 40)]), 100).counters]
     assert labels == ["utilisation"]
     assert [*counters(real_report(REPORTS / "empty.sqlite"), 0, 1)] == []
+
+
+LAUNCHES = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9), st.integers(-5, 30)), min_size=1, max_size=8)
+
+
+@given(LAUNCHES)
+def test_the_queue_holds_launches_that_returned_and_of_which_nothing_began(launches):
+    events = []
+    for at, (start, length, wait) in enumerate(launches, 1):
+        begins = max(start + length + wait, start)
+        events += [call("cudaLaunchKernel", start, start + length, correlation=at)]
+        events += [kernel(begins, begins + 3, correlation=at)]
+    (queue,) = [one.points for one in counters(report(events), 0, 1 << 60) if one.unit == "launches"] or [None]
+    value = 0 if queue is None else dict(queue.iter_rows())
+    waiting = [(start + length, start + length + wait) for start, length, wait in launches if wait > 0]
+    assert (queue is None) == (not waiting)
+    held = 0
+    for instant in range(120 if waiting else 0):
+        held = value.get(instant, held)
+        assert held == sum(low <= instant < high for low, high in waiting)
+
+
+def test_the_launch_of_a_graph_is_in_the_queue_once():
+    nodes = [kernel(start, start + 10, correlation=1) for start in (20, 30, 25)]
+    events = [call("cudaGraphLaunch", 0, 10, correlation=1), *nodes]
+    (queue,) = (one.points for one in counters(report(events), 0, 99) if one.unit == "launches")
+    assert [*queue.iter_rows()] == [(10, 1.0), (20, 0.0)]

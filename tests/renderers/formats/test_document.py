@@ -10,15 +10,19 @@ from markupsafe import Markup
 
 from kanalyze.analyses.joining.joined import RoofPoints
 from kanalyze.analyses.page.file_page import CopyPoints
+from kanalyze.analyses.page.time_page import TABLES
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.renderers.formats import document
 from kanalyze.renderers.formats.document import (
     _SECTIONS,
+    _drawn_bar,
     _iterations,
+    _keys,
     _rendered,
     _timeline,
     _waiting,
     environment,
+    headings,
 )
 from kanalyze.renderers.page import Page
 from kanalyze.report import Meta
@@ -103,6 +107,46 @@ def test_the_heading_of_the_timeline_counts_what_is_drawn_one_by_one():
     found = _timeline(SimpleNamespace(events=events, tracks=tracks, left_out=0, tracks_left_out=0), "", 0)
     assert found["remark"] == "42 events, 2 of them one by one, the shorter ones in 1 sums"
     assert [name for name, _ in found["legend"]] == ["kernel", "host"]
+
+
+# Tables and sections: words instead of columns' names, bars instead of glyphs.
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        (["exclusive_ns", "exclusive_share", "count"], ["time", "share", "count"]),
+        (["ns", "exclusive_ns"], ["time", "exclusive time"]),
+        (["memcpy_ns", "memcpy_share", "d2h_bytes", "gpu_busy_ns"], ["memcpy", "memcpy share", "to host", "GPU busy"]),
+        (["api", "api_ns", "avg_cpu_ns"], ["api", "api time", "average CPU"]),
+        (["start_ns", "t_ns", "longest_ns"], ["start", "at", "longest"]),
+    ],
+)
+def test_headings_are_words_and_differ(columns, expected):
+    assert headings(columns) == dict(zip(columns, expected, strict=True))
+
+
+def test_every_column_of_every_table_has_a_heading_of_its_own():
+    for table in TABLES:
+        texts = headings([column.name for column in table.columns])
+        assert len({*texts.values()}) == len(table.columns)
+        assert not [text for text in texts.values() if text.endswith("_ns")]
+
+
+def test_glyphs_of_bars_are_drawn_as_wide_as_they_are():
+    assert re.findall(r'x="(\d+)" width="([\d.]+)" height="1" class="([\w-]+) (\w+)"', _drawn_bar("██░▓▓▓··")) == [
+        ("0", "2", "part-kernel", "part"),
+        ("2", "1", "part-waiting", "part"),
+        ("3", "3", "part-transfer", "part"),
+        ("6", "2", "part-rest", "part"),
+    ]
+    assert re.findall(r'class="([\w-]+ \w+)"', _drawn_bar("  ██|")) == ["part-kernel less", "middle less"]
+    assert re.findall(r'class="([\w-]+ \w+)"', _drawn_bar("    |██")) == ["middle more", "part-kernel more"]
+    assert [_drawn_bar(text) for text in ("", "  ", "█ kernel")] == ["", "  ", "█ kernel"]
+
+
+def test_a_legend_of_glyphs_has_colours_and_escapes_texts():
+    assert _keys("█ kernels <b>") == '<span class="key part-kernel"></span> kernels &lt;b&gt;'
 
 
 # Pictures of measured kernels and copies: places are by the logarithm, and all of it is inside.
