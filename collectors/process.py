@@ -208,32 +208,28 @@ class Ended(NamedTuple):
     shortened: bool = False
 
 
-def run(  # noqa: PLR0913 - all of them belong to one start
-    argv: Sequence[str],
-    log: Path,
-    env: Mapping[str, str],
+def run(
+    step: Step,
     timeout_s: float,
     tick: Callable[[float, str], object] = lambda *_: None,
     *,
-    stdout: Path | None = None,
     starter: Starter = subprocess.Popen,
 ) -> Ended:
-    """Runs a command to its end, with its output in `log`: :data:`KEPT_BYTES` of its beginning and of its end.
+    """Runs a step to its end, with its output in its log: :data:`KEPT_BYTES` of its beginning and of its end.
 
-    It is executed without a shell, with `env` added to this process's environment, and terminated after `timeout_s`;
-    `tick` is called a few times a second with the seconds since the start and the last line printed. The `log` is
-    appended to; `stdout` is a separate file for standard output.
+    It is executed without a shell, with its variables added to this process's environment, and terminated after
+    `timeout_s`; `tick` is called a few times a second with the seconds since the start and the last line printed. The
+    log is appended to.
     """
-    mark = uuid.uuid4().hex
-    began = time.monotonic()
+    mark, log, began = uuid.uuid4().hex, step.log, time.monotonic()
     with ExitStack() as files:
         printed: IO[bytes] = files.enter_context(log.open("ab"))
         process = starter(
-            list(argv),
+            list(step.argv),
             stdin=subprocess.DEVNULL,
-            stdout=files.enter_context(stdout.open("wb")) if stdout else printed,
+            stdout=files.enter_context(step.stdout.open("wb")) if step.stdout else printed,
             stderr=printed,
-            env={**os.environ, **env, MARK: mark},
+            env={**os.environ, **step.env, MARK: mark},
             start_new_session=True,
         )
         status, pause = None, _POLL_S

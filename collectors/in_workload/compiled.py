@@ -66,6 +66,9 @@ _KERNEL = re.compile(r"^# kernel path: (\S+)\n((?:#.*\n)+)", re.MULTILINE)
 _OPERATORS = re.compile(r"Original ATen: \[(.*?)\]")
 _OF_KERNEL = re.compile(r"^#   %(\w+) :.*= call_function", re.MULTILINE)
 
+#: What a kernel is of where inductor's code does not say.
+_UNTOLD: dict[str, str | None] = {"operators": None, "lines": None}
+
 _WORD_BYTES = 4
 #: File names of inductor's generated code: c and the hash of the content.
 _INDUCTOR_FILE = re.compile(r"c[a-z2-7]{51}\.py")
@@ -73,15 +76,14 @@ _PLACE = re.compile(r'loc\("([^"]+\.py)":\d')
 #: Bytes of a stage's text in which its source location is searched.
 _HEAD = 1 << 16
 
-#: Of a cubin: its first bytes (64 bits, little-endian), structures, kinds of sections and records, and attributes.
+#: Of a cubin: its first bytes (64 bits, little-endian), structures, the kind of a section, and attributes.
 _ELF = b"\x7fELF\x02\x01"
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
-_RECORD = struct.Struct("<BBH")
-_PAIR = struct.Struct("<II")
 _SYMBOLS = 2
-_BY_SIZE = 4
-_FRAME_SIZE, _REGISTER_COUNT = 0x11, 0x2F
+_FRAME_SIZE, _REGISTER_COUNT = b"\x11", b"\x2f"
+#: The records of a function: 8 bytes, its symbol's index and a value.
+_RECORD = rb"\x04([\x11\x2f])\x08\x00%b(.{4})"
 
 
 class Compilation(NamedTuple):
@@ -102,13 +104,6 @@ class Entry(NamedTuple):
         return self.path.with_suffix(ending)
 
 
-class Origin(NamedTuple):
-    """What inductor made a kernel of: operators and lines, with commas between them."""
-
-    operators: str
-    lines: str
-
-
 def node_lines(graph: str, root: str) -> dict[str, str]:
     """The line of the program that each node of a graph is of, as torch prints it; files from the folder `root` on."""
     lines, line = dict[str, str](), ""
@@ -121,14 +116,15 @@ def node_lines(graph: str, root: str) -> dict[str, str]:
     return lines
 
 
-def origins(code: str, lines: Mapping[str, str]) -> dict[str, Origin]:
-    """What each kernel in inductor's code is of, by the name of its file, given the line of each node."""
+def origins(code: str, lines: Mapping[str, str]) -> dict[str, dict[str, str | None]]:
+    """Columns that say what each kernel in inductor's code is of, by the name of its file, given each node's line."""
     made = {}
     for path, comments in _KERNEL.findall(code):
         told = _OPERATORS.search(comments)
         operators = [] if told is None else [name.replace(".", "::", 1) for name in told[1].split(", ") if name]
         places = (lines[node] for node in _OF_KERNEL.findall(comments) if node in lines)
-        made[Path(path).name] = Origin(", ".join(operators), ", ".join(dict.fromkeys(places)))
+        of = {"operators": operators, "lines": dict.fromkeys(places)}
+        made[Path(path).name] = {column: ", ".join(parts) or None for column, parts in of.items()}
     return made
 
 
@@ -164,7 +160,7 @@ def rows(
     before: frozenset[str] = frozenset(),
     heard: Mapping[str, Compilation] | None = None,
     fresh: bool = True,
-    made_of: Mapping[str, Origin] | None = None,
+    made_of: Mapping[str, Mapping[str, str | None]] | None = None,
 ) -> list[dict[str, Any]]:
     """One row per kernel that the run compiled or loaded from the cache, without its PTX, from the entries after it.
 
@@ -176,9 +172,9 @@ def rows(
         key = entry.metadata["hash"]
         report = (heard or {}).get(key)
         if fresh or report or key not in before:
-            made[key] = _row(entry, report, compiled_here=key not in before, fresh=fresh)
-            origin = (made_of or {}).get(_file(entry)) or Origin("", "")
-            made[key].update({name: value or None for name, value in origin._asdict().items()})
+            file = _file(entry)
+            made[key] = _row(entry, file, report, compiled_here=key not in before, fresh=fresh)
+            made[key].update((made_of or {}).get(file, _UNTOLD))
     return _ordered(made)
 
 
@@ -186,9 +182,10 @@ def _ordered(made: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(made.values(), key=lambda row: (row["name"], row["num_warps"] or 0, row["hash"]))
 
 
-def _row(entry: Entry, report: Compilation | None, *, compiled_here: bool, fresh: bool) -> dict[str, Any]:
+def _row(entry: Entry, file: str, report: Compilation | None, *, compiled_here: bool, fresh: bool) -> dict[str, Any]:
     metadata = entry.metadata
     name = str(metadata.get("name") or entry.path.stem)
+    of_inductor = _INDUCTOR_FILE.fullmatch(file) if file else name.startswith("triton_")
     target = metadata["target"] if isinstance(metadata["target"], dict) else {}
     binary = entry.beside(".cubin")
     registers, local_bytes = (resources(binary.read_bytes(), name) if binary.is_file() else None) or (None, None)
@@ -204,7 +201,7 @@ def _row(entry: Entry, report: Compilation | None, *, compiled_here: bool, fresh
         compile_ns, measured = (spent_ns, "files") if spent_ns > 0 else (None, None)
     return {
         "name": name,
-        "source": _source(_file(entry), name),
+        "source": "inductor" if of_inductor else "triton",
         "hash": metadata["hash"],
         "backend": target.get("backend"),
         "arch": target.get("arch"),
@@ -229,12 +226,6 @@ def _file(entry: Entry) -> str:
             if place:
                 return Path(place[1]).name
     return ""
-
-
-def _source(file: str, name: str) -> str:
-    """The generator of the kernel in a source file."""
-    of_inductor = _INDUCTOR_FILE.fullmatch(file) if file else name.startswith("triton_")
-    return "inductor" if of_inductor else "triton"
 
 
 def keep(folder: Path, found: Iterable[Entry], made: list[dict[str, Any]], *, suffix: str = "") -> list[Path]:
@@ -281,7 +272,6 @@ def resources(binary: bytes, function: str) -> tuple[int | None, int | None] | N
     that ``cuobjdump -elf`` calls EIATTR_REGCOUNT and EIATTR_FRAME_SIZE; each holds the index of the function's symbol
     and a value, 32 bits each. PTX has no such thing: its registers are virtual.
     """
-    values: dict[int, int] = {}
     if not binary.startswith(_ELF):
         return None
     try:
@@ -291,27 +281,13 @@ def resources(binary: bytes, function: str) -> tuple[int | None, int | None] | N
         table = next(header for header in headers if header[1] == _SYMBOLS)
         symbols = range(table[4], table[4] + table[5], _SYMBOL.size)
         names = [_text(binary, headers[table[6]][4] + _SYMBOL.unpack_from(binary, at)[0]) for at in symbols]
-        index = names.index(function)
-        for header in headers:
-            if _text(binary, headers[names_at][4] + header[0]) == ".nv.info":
-                values.update(_values(binary[header[4] : header[4] + header[5]], index))
+        record = _RECORD % re.escape(struct.pack("<I", names.index(function)))
+        info = (one for one in headers if _text(binary, headers[names_at][4] + one[0]) == ".nv.info")
+        rows = [row for one in info for row in re.findall(record, binary[one[4] : one[4] + one[5]], re.DOTALL)]
     except (struct.error, IndexError, OverflowError, ValueError, StopIteration):
         return None
+    values = {attribute: int.from_bytes(value, "little") for attribute, value in rows}
     return (values.get(_REGISTER_COUNT), values.get(_FRAME_SIZE)) if values else None
-
-
-def _values(info: bytes, symbol: int) -> dict[int, int]:
-    """Values of `symbol` by attribute."""
-    values, at = dict[int, int](), 0
-    while at + _RECORD.size <= len(info):
-        form, attribute, size = _RECORD.unpack_from(info, at)
-        at += _RECORD.size
-        if form == _BY_SIZE:
-            if attribute in (_FRAME_SIZE, _REGISTER_COUNT) and size == _PAIR.size:
-                owner, value = _PAIR.unpack_from(info, at)
-                values |= {attribute: value} if owner == symbol else {}
-            at += size
-    return values
 
 
 def _text(binary: bytes, at: int) -> str:
@@ -332,7 +308,7 @@ class OutputCode(logging.Handler):
         self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
         self._logger, self._graph_logger = logging.getLogger(_OUTPUT_CODE), logging.getLogger(_GRAPHS)
         self._lines: dict[str, str] = {}
-        self.origins: dict[str, Origin] = {}
+        self.origins: dict[str, dict[str, str | None]] = {}
 
     def listen(self) -> None:
         """Enable the loggers for this handler only."""

@@ -15,6 +15,7 @@ import importlib.abc
 import inspect
 import sys
 import threading
+from argparse import ArgumentTypeError
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib import import_module
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
+
+    from .torch_sessions import Session
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
@@ -118,12 +121,12 @@ class Part(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Part:
-        """Parses the argument of ``--step-on``; raises ValueError."""
+        """Parses the argument of ``--step-on``; raises ArgumentTypeError."""
         if text in ("auto", "optimizer", "forward"):
             return cls(text)
         module, colon, function = text.partition(":")
         if not (colon and module and all(name.isidentifier() for name in function.split("."))):
-            raise ValueError(f"{text!r} is neither optimizer, forward nor MODULE:FUNCTION")
+            raise ArgumentTypeError(f"{text!r} is neither optimizer, forward nor MODULE:FUNCTION")
         return cls("function", text)
 
     @property
@@ -358,17 +361,15 @@ class Ranges(NamedTuple):
 
 
 class Foreign:
-    """Tracks profilers of the program: their number, and the traces that they exported.
+    """Tracks profilers of the program: how many `started`, and the traces that they exported.
 
-    Traces are copied into `folder`; `before` is called before the first such profiler starts.
+    Traces are copied to the files of a session; `before` is called before the first such profiler starts.
     """
 
-    def __init__(self, folder: Path, suffix: str, before: Callable[[], None]) -> None:
+    def __init__(self, ran: Session, before: Callable[[], None]) -> None:
         """Hook into torch.profiler, to see every profiler that starts."""
-        self.started = 0
-        self.files: list[Path] = []
-        self.failures: list[str] = []
-        self._folder, self._suffix, self._before = folder, suffix, before
+        self.started = self._copied = 0
+        self._ran, self._before = ran, before
         self._is_stopping = False  # ours, which is no start of another one
         kineto: Any = getattr(import_module("torch.profiler.profiler"), "_KinetoProfile", None)
         legacy: Any = import_module("torch.autograd.profiler")
@@ -377,7 +378,7 @@ class Foreign:
             if hasattr(owner, method):
                 hook(owner, method, self._starting)
         if kineto is not None:
-            kineto.export_chrome_trace = self._exporting(kineto.export_chrome_trace)
+            hook(kineto, "export_chrome_trace", after=self._exported)
 
     def _starting(self, profiler: Any, *_: Any) -> None:  # noqa: ANN401
         if self._is_foreign(profiler):
@@ -390,17 +391,14 @@ class Foreign:
     def _is_foreign(self, profiler: Any) -> bool:  # noqa: ANN401
         return not self._is_stopping and not getattr(profiler, "of_kanalyze", False)
 
-    def _exporting(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(original)
-        def exporting(profiler: Any, path: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-            given = original(profiler, path, *args, **kwargs)
-            if self._is_foreign(profiler):
-                target = self._folder / f"torch-own{len(self.files) + 1}{self._suffix}.json.gz"
-                try:
-                    packed_copy(Path(path), target)
-                    self.files.append(target)
-                except OSError as error:
-                    self.failures.append(f"copy of {path}: {error}")
-            return given
-
-        return exporting
+    def _exported(self, profiler: Any, path: Any, *_: Any, **__: Any) -> None:  # noqa: ANN401
+        if self._is_foreign(profiler) and Path(path).is_file():  # else the export failed
+            target = self._ran.path(f"torch-own{self._copied + 1}", ".json.gz")
+            try:
+                packed_copy(Path(path), target)
+            except OSError as error:
+                self._ran.failures.append(f"copy of {path}: {error}")
+                return
+            self._copied += 1
+            self._ran.files.append(target)
+            self._ran.traces.append(target)

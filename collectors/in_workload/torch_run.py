@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import functools
-import operator
+import inspect
 import os
-import runpy
 import signal
 import sys
 import time
@@ -54,20 +53,20 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setti
     if workload[0] != "-m" and not Path(workload[0]).exists():
         parser.error(f"{workload[0]}: no such script")
     names = (*recipes.SWITCH_FIELDS, *recipes.CYCLE_FIELDS)
-    changes = {name: getattr(given, name) for name in names if getattr(given, name) is not None}
+    changes = {name: value for name, value in vars(given).items() if name in names and value is not None}
     try:
         recipe = recipes.RECIPES[given.recipe].with_changes(changes)
     except ValueError as error:
         parser.error(str(error))
-    if recipe.leaves_out is None and (given.leave_out or given.leave_out_call):
+    if recipe.leaves_out is None and given.left_out:
         parser.error(f"recipe {recipe.name} leaves nothing out: choose a toggle recipe")
     return Settings(
         out=given.out,
         recipe=recipe,
         workload=tuple(workload),
         activities=given.activities,
-        step=given.step_range or given.step_on or AUTO,
-        left_out=given.leave_out or given.leave_out_call or OPTIMIZER,
+        step=given.step or AUTO,
+        left_out=given.left_out or OPTIMIZER,
         fresh=given.caches == "fresh",
         key_averages=given.key_averages,
         lines=given.lines,
@@ -95,16 +94,14 @@ def _parser() -> argparse.ArgumentParser:
     for name in recipes.CYCLE_FIELDS:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N")
     for name, default in {**dict.fromkeys(recipes.SWITCH_FIELDS), "key_averages": True, "lines": True}.items():
-        option = name.replace("_", "-")
-        parser.add_argument(f"--{option}", dest=name, action="store_true", default=default)
-        parser.add_argument(f"--no-{option}", dest=name, action="store_false", default=default)
-    for by_range, by_call, metavar in (
-        ("--step-range", "--step-on", "WHAT"),
-        ("--leave-out", "--leave-out-call", "MODULE:FUNCTION"),
+        parser.add_argument(f"--{name.replace('_', '-')}", action=argparse.BooleanOptionalAction, default=default)
+    for part, by_range, by_call, metavar in (
+        ("step", "--step-range", "--step-on", "WHAT"),
+        ("left_out", "--leave-out", "--leave-out-call", "MODULE:FUNCTION"),
     ):
         either = parser.add_mutually_exclusive_group()
-        either.add_argument(by_range, type=partial(Part, "range"), metavar="GLOB")
-        either.add_argument(by_call, type=_part, metavar=metavar)
+        either.add_argument(by_range, dest=part, type=partial(Part, "range"), metavar="GLOB")
+        either.add_argument(by_call, dest=part, type=Part.parse, metavar=metavar)
     parser.add_argument("--caches", choices=("fresh", "user"), default="fresh")
     return parser
 
@@ -114,13 +111,6 @@ def _activities(text: str) -> tuple[str, ...]:
     if not set(names) <= {"cpu", "cuda"}:
         raise argparse.ArgumentTypeError(f"{text!r} is not cpu, cuda or both with a comma between")
     return tuple(name for name in ("cpu", "cuda") if name in names)
-
-
-def _part(text: str) -> Part:
-    try:
-        return Part.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 class Run:
@@ -136,16 +126,9 @@ class Run:
     def __init__(self, settings: Settings) -> None:
         """Prepare a run with `settings`."""
         self.settings, self.session = settings, session(settings)
-        self.first_files: list[Path] = []
-        self.last_files: list[Path] = []
         self.caches = Caches(settings.out, settings.suffix, fresh=settings.fresh)
-        self.workload: dict[str, Any] = {
-            "argv": list(settings.workload),
-            "ended": "unknown",
-            "status": None,
-            "exception": None,
-            "duration_ns": None,
-        }
+        untold = dict.fromkeys(("status", "exception", "duration_ns"))
+        self.workload: dict[str, Any] = {"argv": list(settings.workload), "ended": "unknown", **untold}
 
     def run(self) -> None:
         """Run the workload and exit with its status."""
@@ -200,7 +183,7 @@ class Run:
         if settings.recipe.leaves_out is not None:
             off, on = partial(running.toggle, on=False), partial(running.toggle, on=True)
             self.leaving_out = hooks.watch(settings.left_out, off, on)
-        self.foreign = Foreign(settings.out, settings.suffix, self._give_way)
+        self.foreign = Foreign(running, self._give_way)
         follow(settings)
         running.start()
         self.is_recording = True
@@ -256,15 +239,14 @@ class Run:
         """Stop recording and write the remaining files."""
         ran = self.session
         if self.lines is not None and self.lines.write():
-            self.first_files.append(self.settings.lines_file)
+            ran.files.append(self.settings.lines_file)
         if self.is_recording:
             ran.stop()
-        if self.foreign is not None:
-            ran.failures += self.foreign.failures
-            if self.settings.recipe.makes == recipes.NOTHING and not self.foreign.started:
-                ran.notes.append("the workload started no torch profiler of its own")
+        if self.foreign is not None and self.settings.recipe.makes == recipes.NOTHING and not self.foreign.started:
+            ran.notes.append("the workload started no torch profiler of its own")
         try:
-            self.last_files, rows = self.caches.finish()
+            files, rows = self.caches.finish()
+            ran.files += files
             self.kernels = len(rows)
         except OSError as error:
             ran.failures.append(f"compiled kernels: {error}")
@@ -289,11 +271,9 @@ class Run:
 
     def _report(self) -> None:
         settings, ran = self.settings, self.session
-        own = self.foreign.files if self.foreign else []
-        files = (*self.first_files, *ran.files, *own, *self.last_files)
         document = {
             "schema": SCHEMA,
-            **(ran.facts() if sys.modules.get("torch") else {"recipe": settings.recipe.name}),
+            **ran.facts(),
             "caches": "fresh" if settings.fresh else "user",
             "python": sys.version.split()[0],
             "executable": sys.executable,
@@ -302,13 +282,9 @@ class Run:
             "stepping": _told(self.stepping),
             "left_out": _told(self.leaving_out),
             "kernels_compiled": self.kernels,
-            "files": [str(path.relative_to(settings.out)) for path in files],
-            "traces": [str(path.relative_to(settings.out)) for path in (*ran.traces, *own)],
-            "notes": ran.notes,
-            "failures": ran.failures,
             "workload": self.workload,
         }
-        ran.attempt("torch-run.json", lambda: write_json(settings.out / f"torch-run{settings.suffix}.json", document))
+        ran.attempt("torch-run.json", lambda: write_json(ran.path("torch-run", ".json"), document))
 
 
 def _told(watched: Watched | None) -> dict[str, Any] | None:
@@ -342,22 +318,7 @@ def _interrupt() -> None:
 # Processes started with ``torch.multiprocessing.spawn`` are fresh Pythons that know nothing of the runner. The function
 # that one is to call is handed over inside a Child, which unpickles by running torch_runner.py by its path.
 
-
-class _Globals:
-    """Pickles as the globals of torch_runner.py."""
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
-        return runpy.run_path, (_RUNNER,)
-
-
-class _Rebuild:
-    """Pickles as the function `child` of torch_runner.py; pickle requires a callable."""
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[_Globals, str]]:
-        return operator.getitem, (_Globals(), "child")
-
-    def __call__(self, *_: object) -> None:
-        """Nothing: it is never called."""
+_CHILD = "__import__('runpy').run_path(runner)['child'](function, arguments)"
 
 
 class Child:
@@ -367,9 +328,10 @@ class Child:
         """Profile `function`, whose first argument is the process index, by `settings`."""
         self.function, self.settings = function, settings
 
-    def __reduce__(self) -> tuple[_Rebuild, tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str, dict[str, Any]]]:
         """Pickles as the function and the command line for these settings."""
-        return _Rebuild(), (self.function, self.settings.arguments())
+        values = {"runner": _RUNNER, "function": self.function, "arguments": self.settings.arguments()}
+        return eval, (_CHILD, values)
 
     def __call__(self, number: int, *args: Any) -> Any:  # noqa: ANN401
         """Profile the call as rank `number`, in the spawned process."""
@@ -383,18 +345,13 @@ def follow(settings: Settings) -> None:
     original = spawn.start_processes
 
     @functools.wraps(original)
-    def start_processes(  # noqa: PLR0913 - torch's own signature
-        fn: Any,  # noqa: ANN401
-        args: Any = (),  # noqa: ANN401
-        nprocs: int = 1,
-        join: bool = True,  # noqa: FBT001, FBT002
-        daemon: bool = False,  # noqa: FBT001, FBT002
-        start_method: str = "spawn",
-        **more: Any,  # noqa: ANN401
-    ) -> Any:  # noqa: ANN401
+    def start_processes(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+        given = inspect.signature(original).bind(*args, **kwargs)
+        given.apply_defaults()
         # A forked process inherits our profiler's state, which torch cannot use.
-        followed = fn if start_method == "fork" or settings.rank is not None else Child(fn, settings)
-        return original(followed, args, nprocs, join, daemon, start_method, **more)
+        if given.arguments.get("start_method") != "fork" and settings.rank is None:
+            given.arguments["fn"] = Child(given.arguments["fn"], settings)
+        return original(*given.args, **given.kwargs)
 
     spawn.start_processes = start_processes
     package.start_processes = start_processes

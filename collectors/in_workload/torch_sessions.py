@@ -5,6 +5,7 @@ A session is by torch.profiler, NVTX ranges, or step times: the recipe chooses.
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -200,14 +201,14 @@ class Session:
 
     def facts(self) -> dict[str, Any]:
         """The entry of the session in torch-run.json."""
-        torch: Any = import_module("torch")
+        torch = sys.modules.get("torch")
         out, recipe = self.settings.out, self.settings.recipe
         return {
             "recipe": recipe.name,
             "switches": asdict(recipe.switches),
             "cycle": asdict(recipe.cycle) if recipe.cycle else None,
-            "torch": torch.__version__,
-            "cuda": torch.version.cuda,
+            "torch": getattr(torch, "__version__", None),
+            "cuda": getattr(getattr(torch, "version", None), "cuda", None),
             "activities": list(self.activities),
             "steps": self.steps,
             "cycles": self.cycles,

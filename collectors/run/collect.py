@@ -224,7 +224,7 @@ class Recording(Passes):
     """A program that is being recorded.
 
     `runs` says how many runs each pass has finished, `turns` the place of each run among those of both programs, by the
-    name of its report; `content` is the manifest so far.
+    name of its report; `content` is the manifest so far, `last_words` the end of what the last failure printed.
     """
 
     records: list[PassRecord] = field(default_factory=list)
@@ -234,7 +234,7 @@ class Recording(Passes):
     _possible: list[str] = field(default_factory=list)
     _begun: PassRecord | None = None
     _compiled: frozenset[Path] = frozenset()
-    _last_words: list[str] = field(default_factory=list)
+    last_words: list[str] = field(default_factory=list)
     _began_unix_s: float = field(default_factory=time.time)
 
     # Stages, in order
@@ -271,8 +271,8 @@ class Recording(Passes):
         self.content |= _beginning(plan)
         missing, wanted = obstacles(plan.workload, plan.options, plan.tools), plan.wanted
         if {*wanted} <= {*missing, BARE}:
-            reasons = {plan.with_side(name): obstacle.why for name, obstacle in missing.items()}
-            raise CollectError.impossible(reasons, [*dict.fromkeys(one.remedy for one in missing.values())])
+            reasons = {plan.with_side(name): why for name, (why, _) in missing.items()}
+            raise CollectError.impossible(reasons, [*dict.fromkeys(remedy for _, remedy in missing.values())])
         for name, obstacle in missing.items():
             self._skip(name, *obstacle)
         self._possible = [name for name in wanted if name not in missing]
@@ -285,8 +285,8 @@ class Recording(Passes):
                 self.step(record, plan.step("prepare", plan.command, program=True))
         except StepFailedError as error:
             self._note_locks(record, error)
-            if error.of_program and error.status is not None:
-                raise CollectError.program_failed(plan.label, error.status, error.last_words) from error
+            if error.of_program:
+                raise self._refused(error) from error
             reason = plan.with_side(f"without a profiler it {error.why}")
             raise CollectError.every_pass_failed([reason], error.last_words) from error
         self.content["prepare"] = record.steps[0]
@@ -308,11 +308,11 @@ class Recording(Passes):
             with self._compiling():
                 getattr(self, record.name)(record, number)
         except StepFailedError as error:
-            self._last_words = error.last_words
+            self.last_words = error.last_words
             record.status, record.why = "failed", error.reason(record.name)
             # without a profiler it may be the marks that a program does not bear: the other passes tell
-            if error.of_program and error.status is not None and not self.recorded and record.name != BARE:
-                raise CollectError.program_failed(self.plan.label, error.status, error.last_words) from error
+            if error.of_program and not self.recorded and record.name != BARE:
+                raise self._refused(error) from error
             self.progress(Event("note", record.name, f"failed: {record.why}"))
             self._note_locks(record, error)
             return False
@@ -375,12 +375,12 @@ class Recording(Passes):
         wrong = [check.line for found in self.checks.values() for check in found if not check.passed]
         return [*self.failures, *(f"the program says that its result is wrong: {line}" for line in wrong)]
 
-    def refuse_nothing(self) -> None:
-        """Raises CollectError where there is no run of any pass."""
-        if not self.recorded:
-            raise CollectError.every_pass_failed(map(self.plan.with_side, self.failures), self._last_words)
-
     # Parts of the stages
+
+    def _refused(self, error: StepFailedError) -> CollectError:
+        """The error of a program that ends with one whatever runs it."""
+        side, name = self.plan.side, self.plan.workload.name
+        return CollectError.program_failed(f"{side} ({name})" if side else name, error.status or 0, error.last_words)
 
     def _skip(self, name: str, why: str, remedy: str = "") -> None:
         self.records.append(PassRecord(name, "skipped", why, remedy))
@@ -453,7 +453,8 @@ class _Turns:
                 self._kept(time.monotonic() - began, "interrupted")
             raise InterruptedCaptureError.during(self.current, self.final if are_some_of_each else None) from None
         for side in self.sides:
-            side.refuse_nothing()
+            if not side.recorded:
+                raise CollectError.every_pass_failed(map(side.plan.with_side, side.failures), side.last_words)
         return self._kept(time.monotonic() - began)
 
     def _stages(self) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -126,23 +126,21 @@ class Passes:
         """
         folder, began_ns = step.log.parent.parent, time.monotonic_ns()
         before, left_s = {*folder.iterdir()}, self._left_s(record)
-        with ExitStack() as failed:
-            failed.callback(lambda: process.discard({*folder.iterdir()} - before - {step.log.parent}))
-            try:
-                error = self._run(record, step, max(left_s if limit_s is None else min(limit_s, left_s), 0.0))
-            finally:
-                record.duration_ns += time.monotonic_ns() - began_ns
-            if error is not None:
-                raise error
-            failed.pop_all()  # what it made stays
+        try:
+            self._run(record, step, max(left_s if limit_s is None else min(limit_s, left_s), 0.0))
+        except BaseException:
+            process.discard({*folder.iterdir()} - before - {step.log.parent})
+            raise
+        finally:
+            record.duration_ns += time.monotonic_ns() - began_ns
         if step.runs_workload:
             self.checks[step.name] = checks(step.log)
 
     def _left_s(self, record: PassRecord) -> float:
         return self.plan.options.timeout_s - record.duration_ns / 1e9
 
-    def _run(self, record: PassRecord, step: Step, limit_s: float) -> StepFailedError | None:
-        """Run a step and record it; the error of one that failed."""
+    def _run(self, record: PassRecord, step: Step, limit_s: float) -> None:
+        """Run a step and record it; raises StepFailedError."""
 
         def tick(elapsed_s: float, line: str) -> None:
             self.progress(Event("tick", step.name, outlets.line(line), elapsed_s))
@@ -150,7 +148,7 @@ class Passes:
         self.progress(Event("begin", step.name))
         ended, failed = Ended(None, 0.0), None
         try:
-            ended = process.run(step.argv, step.log, step.env, limit_s, tick, stdout=step.stdout, starter=self.starter)
+            ended = process.run(step, limit_s, tick, starter=self.starter)
         except OSError as error:
             failed = StepFailedError(f"{step.argv[0]} cannot be started ({error.strerror or error})", step)
         record.steps.append(
@@ -169,7 +167,8 @@ class Passes:
             self.note(record, f"logs/{step.log.name} keeps {kept} of what was printed, and leaves out the rest")
         failed = failed or self._judged(record, step, ended.status, limit_s)
         self.progress(Event("end", step.name, "failed" if failed else "done", ended.seconds))
-        return failed
+        if failed:
+            raise failed
 
     def _judged(self, record: PassRecord, step: Step, status: int | None, limit_s: float) -> StepFailedError | None:
         """The error for a step's exit status; None if it succeeded."""
@@ -202,10 +201,9 @@ class Passes:
     def bare(self, record: PassRecord, number: int) -> None:
         """Run the program without a profiler, timed by its NVTX ranges if it is no script."""
         (step,) = self.plan.runs(record.name, number)
-        if self.plan.workload.kind == "python":
-            self.step(record, step)
-            return
-        with marking((self.plan.folder / f"{step.name}.json").absolute()) as added:
+        file, is_script = self.plan.folder / f"{step.name}.json", self.plan.workload.kind == "python"
+        marks: AbstractContextManager[dict[str, str]] = nullcontext({}) if is_script else marking(file.absolute())
+        with marks as added:
             self.step(record, replace(step, env=added))
 
     def nsys(self, record: PassRecord, number: int) -> None:
@@ -238,14 +236,15 @@ class Passes:
             if is_refused:
                 self.note(record, f"without {what}: {permission.found}. To get them: {permission.remedy}")
         options = nsys.options_of(plan.tools.nsys)
-        sampled, (step, export) = plan.samples(options, cpu=bool(cpu.ok), metrics=counters.ok is not False)
-        if sampled.lacking:
-            names = ", ".join(sampled.lacking)
+        lacking, (step, export) = plan.samples(options, cpu=bool(cpu.ok), metrics=counters.ok is not False)
+        if lacking:
+            names = ", ".join(lacking)
             self.note(record, f"nsys {plan.tools.nsys.version} has no {names}: without what that records")
         try:
             self.step(record, step)
         except StepFailedError:
-            if not (sampled.host and sampled.metrics and nsys.no_metrics(end_of(step.log))):
+            are_both = plan.options.samples and plan.options.metrics and counters.ok is not False
+            if not (are_both and nsys.no_metrics(end_of(step.log))):
                 raise
             refused = "nsys cannot sample them here; `kanalyze doctor` says what it says of that"
             self.note(record, f"without GPU metrics: {refused}")
@@ -258,7 +257,7 @@ class Passes:
 
     def names(self, record: PassRecord, number: int) -> None:
         """Record the run with a range with shapes for each operator, and export it: nothing is asked of its times."""
-        plan, out = self.plan, self.plan.named_folder
+        plan, out = self.plan, self.plan.folder / NAMING
         for step in plan.runs(record.name, number):
             self.step(record, step)
         if not self._take_up(record, out):

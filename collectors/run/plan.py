@@ -35,6 +35,13 @@ _OLDEST_PYTHON: Final = (3, 9)
 #: A Python that has kanalyze, as it is called where the lines of a dry run are pasted.
 OWN_PYTHON: Final = "python3"
 
+#: Titles of passes that are not called after their tool.
+_TITLES: Final = {
+    BARE: "without a profiler",
+    SAMPLES: "samples, by nsys",
+    NAMING: "names of operators, by nsys",
+}
+
 #: Placeholder for what is only known after the nsys pass.
 _CHOSEN: Final = "CHOSEN_LAUNCHES"
 
@@ -64,11 +71,6 @@ class Plan:
     runner: Path = RUNNER
     side: str = ""
 
-    @property
-    def label(self) -> str:
-        """The program's name in messages."""
-        return f"{self.side} ({self.workload.name})" if self.side else self.workload.name
-
     def with_side(self, text: str) -> str:
         """A message, with the side that it is about."""
         return f"{self.side}: {text}" if self.side else text
@@ -94,11 +96,6 @@ class Plan:
     def wanted(self) -> tuple[str, ...]:
         """The passes that are wanted, in order."""
         return wanted_passes(self.workload, self.options)
-
-    @property
-    def scripted(self) -> list[str]:
-        """Those of them that a dry run prints."""
-        return [name for name in self.wanted if name != TORCH or self.workload.kind == "python"]
 
     @property
     def makes_ranges(self) -> bool:
@@ -143,33 +140,34 @@ class Plan:
         return Step(name, tuple(argv), log, {}, outputs, result, runs_workload=program, has_runner=runner)
 
     def runs(self, name: str, number: int) -> list[Step]:
-        """The steps of the pass `name` (bare, nsys, names or torch); `number` is the repetition, from 1."""
+        """The steps of the pass `name`, any but that of ncu; `number` is the repetition, from 1."""
         run = numbered(name, number)
         if name == BARE:
             return [self.step(run, self._hooked("--bare", f"{run}.json"), program=True)]
         if name == TORCH:
             return [self.step(run, self._under_torch(self.torch_folder(number)), program=True, runner=True)]
+        if name == SAMPLES:
+            return self.samples()[1]
         if name == NAMING:
-            return self._recorded(run, self._under_torch(self.named_folder, naming=True))
-        command = self.command
+            return self._recorded(run, self._under_torch(self.folder / NAMING, naming=True), runner=True)
         if self.makes_ranges:
-            command = self._under_torch(self.folder)
-        elif self.options.lines:
-            command = self._hooked("--lines", f"lines-{run}.json.gz")
+            return self._recorded(run, self._under_torch(self.folder), runner=True)
+        command = self._hooked("--lines", f"lines-{run}.json.gz") if self.options.lines else self.command
         return self._recorded(run, command)
 
-    def samples(self, known: str = "", *, cpu: bool = True, metrics: bool = True) -> tuple[nsys.Sampled, list[Step]]:
-        """What the pass of samples records of what was asked for, is known to nsys and permitted; and its steps."""
-        options, work = self.options, self.workload
-        python = work.kind == "python" or work.starts_python
-        what = nsys.Sampled(options.samples and cpu, options.samples, options.metrics and metrics, python, known)
-        return what, self._recorded(SAMPLES, self.command, what)
+    def samples(self, known: str = "", *, cpu: bool = True, metrics: bool = True) -> tuple[list[str], list[Step]]:
+        """Options that nsys lacks for what was asked for and is permitted, and the steps of the pass of samples."""
+        python = self.workload.kind == "python" or self.workload.starts_python
+        flags, lacking = nsys.sampling(self.options, cpu=cpu, metrics=metrics, python=python, known=known)
+        return lacking, self._recorded(SAMPLES, self.command, flags)
 
-    def _recorded(self, run: str, command: Sequence[str], what: nsys.Sampled | None = None) -> list[Step]:
+    def _recorded(
+        self, run: str, command: Sequence[str], samples: Sequence[str] = (), *, runner: bool = False
+    ) -> list[Step]:
         """The steps of a run of nsys: recording and export."""
         tool, report = self.tools.nsys.command, self.folder / run
-        runner = run == NAMING or (self.makes_ranges and what is None)
-        profile = nsys.profile(tool, report, self.options.of_all if run == NAMING else self.options, command, what)
+        options = self.options.of_all if run == NAMING else self.options
+        profile = nsys.profile(tool, report, options, command, samples)
         return [
             self.step(run, profile, f"{run}.nsys-rep", program=True, runner=runner),
             self.step(f"{run}-export", nsys.export(tool, report), f"{run}.sqlite"),
@@ -179,11 +177,6 @@ class Plan:
         """The step that lists the kernel launches of the first nsys run."""
         command = nsys.launches(self.tools.nsys.command, self.folder / "nsys")
         return self.step("nsys-launches", command, "logs/launches.csv", stdout=True)
-
-    @property
-    def named_folder(self) -> Path:
-        """Folder of what the runner writes in the pass of names."""
-        return self.folder / NAMING
 
     def torch_folder(self, number: int) -> Path:
         """Folder of the torch pass; a repetition has its own, as its files are called the same."""
@@ -229,7 +222,9 @@ def script(*plans: Plan) -> list[str]:
     for plan in plans:
         lines += _titled(plan, "to build what it needs", [shlex.join(plan.command)]) if plan.options.prepare else []
     for name in PASSES:
-        taking_part = [plan for plan in plans if name in plan.scripted]
+        taking_part = [
+            plan for plan in plans if name in plan.wanted and (name != TORCH or plan.workload.kind == "python")
+        ]
         for number in range(1, max((plan.repetitions(name) for plan in taking_part), default=0) + 1):
             lines += [line for plan in in_order(taking_part, number) for line in _run_lines(plan, name, number)]
     return lines
@@ -241,20 +236,14 @@ def _titled(plan: Plan, title: str, lines: Sequence[str]) -> list[str]:
 
 
 def _run_lines(plan: Plan, name: str, number: int) -> list[str]:
-    if name == NCU:
-        return _titled(plan, name, _ncu_lines(plan))
-    if name == SAMPLES:
-        return _titled(plan, "samples, by nsys", [step.shell for step in plan.samples()[1]])
-    if name == NAMING:
-        return _titled(plan, "names of operators, by nsys", [step.shell for step in plan.runs(name, number)])
+    lines = _ncu_lines(plan) if name == NCU else [step.shell for step in plan.runs(name, number)]
     count = plan.repetitions(name)
-    title = "without a profiler" if name == BARE else tool_of(name).name
     again = f", {number} of {count}" if count > 1 else ""
-    return _titled(plan, f"{title}{again}", [step.shell for step in plan.runs(name, number)])
+    return _titled(plan, f"{_TITLES.get(name) or tool_of(name).name}{again}", lines)
 
 
 def _ncu_lines(plan: Plan) -> list[str]:
-    if NSYS not in plan.scripted:
+    if NSYS not in plan.wanted:
         return [step.shell for step in plan.ncu(1, unselected(plan.options))]
     listing, options = plan.launches(), plan.options
     wanted = ["--kernels", str(options.kernels), "--launches", str(options.launches)]

@@ -140,36 +140,29 @@ def wanted_passes(workload: Workload, options: Options) -> tuple[str, ...]:
     return tuple(name for name in PASSES if name in wanted)
 
 
-class Obstacle(NamedTuple):
-    """Obstacle to a pass, with its remedy."""
+def obstacles(workload: Workload, options: Options, tools: Tools) -> dict[str, tuple[str, str]]:
+    """The obstacles of requested passes that cannot run, each with its remedy."""
 
-    why: str
-    remedy: str
+    def missing(program: Program) -> tuple[str, str] | None:
+        return None if program.usable else (program.problem, program.remedy)
 
-
-def obstacles(workload: Workload, options: Options, tools: Tools) -> dict[str, Obstacle]:
-    """The obstacles of requested passes that cannot run."""
-
-    def missing(program: Program) -> Obstacle | None:
-        return None if program.usable else Obstacle(program.problem, program.remedy)
-
-    no_gpu = None if tools.gpus.present else Obstacle("this machine has no GPU that can be used", NO_GPU)
+    no_gpu = None if tools.gpus.present else ("this machine has no GPU that can be used", NO_GPU)
     counters, ranges = machine.counters(), makes_ranges(workload, options)
-    denied = Obstacle("this user may not read the GPU's counters", counters.remedy) if counters.ok is False else None
+    denied = ("this user may not read the GPU's counters", counters.remedy) if counters.ok is False else None
     not_torch = None
     if workload.starts_python:
-        not_torch = Obstacle(
+        not_torch = (
             "the script that this program starts cannot be told, and torch.profiler runs in the script's own process",
             "give the command that starts it: `kanalyze collect torchrun --nproc-per-node=2 train.py`, "
             "`kanalyze collect python train.py`",
         )
     elif workload.kind != "python":
         remedy = "give the script, or leave torch out of --with"
-        not_torch = Obstacle("torch.profiler records Python workloads only", remedy)
-    no_names = not_torch and Obstacle("only a Python script of torch has operators to name", "give the script")
+        not_torch = ("torch.profiler records Python workloads only", remedy)
+    no_names = not_torch and ("only a Python script of torch has operators to name", "give the script")
     if ranges:
         remedy = "choose another recipe for a trace of torch's own"
-        not_torch = Obstacle("the recipe nvtx is a part of the nsys pass", remedy)
+        not_torch = ("the recipe nvtx is a part of the nsys pass", remedy)
     of_passes = {
         NSYS: no_gpu or missing(tools.nsys) or (missing(tools.torch) if ranges else None),
         SAMPLES: no_gpu or missing(tools.nsys) or (None if options.samples else denied),

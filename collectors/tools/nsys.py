@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from kanalyze.collectors.process import NO_SPACE, Program, answer, find
 from kanalyze.collectors.tools.machine import Permission
@@ -86,52 +86,37 @@ def find_nsys(options: Options) -> Program:
     return nsys._replace(problem=f"{nsys.path} lacks its importer, so that it records and cannot write a report")
 
 
-class Sampled(NamedTuple):
-    """Records of the pass of samples: CPU samples and the scheduler, Python samples and system calls, GPU counters.
+def sampling(
+    options: Options, *, cpu: bool, metrics: bool, python: bool, known: str = ""
+) -> tuple[list[str], list[str]]:
+    """Flags of the pass of samples: what was asked for and is permitted; and names of options that this nsys lacks.
 
-    `python` says whether the program runs Python; `known` are the options of this nsys, as of :func:`options_of`, or
-    empty for those of the newest known one.
+    That is the CPU and its scheduler, system calls, lines where the program runs `python`, counters of the GPU. `known`
+    are the options of this nsys, as of :func:`options_of`, or empty for those of the newest known one.
     """
 
-    cpu: bool
-    host: bool
-    metrics: bool
-    python: bool
-    known: str = ""
+    def has(flag: str) -> bool:
+        return not known or has_option(known, flag.partition("=")[0])
 
-    @property
-    def flags(self) -> list[str]:
-        """The flags, those that this nsys has."""
-        return [flag for flag in self._wanted() if self._has(flag)]
-
-    @property
-    def lacking(self) -> list[str]:
-        """Names of options that this nsys does not have."""
-        return [flag.partition("=")[0] for flag in self._wanted() if not self._has(flag)]
-
-    def _has(self, flag: str) -> bool:
-        return not self.known or has_option(self.known, flag.partition("=")[0])
-
-    def _wanted(self) -> list[str]:
-        # system calls say what a thread is blocked on; frame pointers are the cheapest way through a stack
-        scope = "process-tree" if self.cpu else "none"
-        metrics = f"{METRICS[0]}=cuda-visible" if self._has(METRICS[0]) else f"{METRICS[-1]}=all"
-        return [
-            *(f"--trace=cuda,nvtx{',osrt' if self.host else ''}", "--cuda-graph-trace=node"),
-            *(f"--sample={scope}", f"--cpuctxsw={scope}", *(["--backtrace=fp"] if self.cpu else [])),
-            *(["--python-sampling=true", "--python-sampling-frequency=1000"] if self.host and self.python else []),
-            *([metrics] if self.metrics else []),
-        ]
+    # system calls say what a thread is blocked on; frame pointers are the cheapest way through a stack
+    host, scope = options.samples, "process-tree" if options.samples and cpu else "none"
+    counters = f"{METRICS[0]}=cuda-visible" if has(METRICS[0]) else f"{METRICS[-1]}=all"
+    wanted = [
+        *(f"--trace=cuda,nvtx{',osrt' if host else ''}", "--cuda-graph-trace=node"),
+        *(f"--sample={scope}", f"--cpuctxsw={scope}", *(["--backtrace=fp"] if host and cpu else [])),
+        *(["--python-sampling=true", "--python-sampling-frequency=1000"] if host and python else []),
+        *([counters] if options.metrics and metrics else []),
+    ]
+    return [flag for flag in wanted if has(flag)], [flag.partition("=")[0] for flag in wanted if not has(flag)]
 
 
 def profile(
-    nsys: str, report: Path, options: Options, workload: Sequence[str], what: Sampled | None = None
+    nsys: str, report: Path, options: Options, workload: Sequence[str], samples: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """The command that records `workload` into ``report``, a path without suffix; samples for a limited time."""
-    if what is not None:
+    """The command that records `workload` into ``report``, a path without suffix; `samples` for a limited time."""
+    if samples:
         options = replace(options, duration_s=min(options.samples_for_s, options.duration_s or options.samples_for_s))
-    records = _TRACE if what is None else what.flags
-    ours = [(flag,) for flag in (*records, *_part(options), f"--output={report}")]
+    ours = [(flag,) for flag in (*(samples or _TRACE), *_part(options), f"--output={report}")]
     return (nsys, "profile", *with_flags(ours, options.nsys_flags), *workload)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kanalyze.collectors import process
+from kanalyze.collectors.process import Step
 
 #: Starts a grandchild in a session of its own, which outlives its parent and ignores polite requests.
 DAEMON = """
@@ -30,7 +31,7 @@ def python(code, *args):
 
 
 def run(argv, folder, timeout_s=60.0, **more):
-    return process.run(argv, folder / "log", {}, timeout_s, **more)
+    return process.run(Step("x", argv, folder / "log"), timeout_s, **more)
 
 
 def alive(pid):
@@ -53,7 +54,7 @@ def test_what_a_command_prints_goes_to_the_log_and_it_reads_nothing(tmp_path, mo
         "print('two', file=sys.stderr); sys.exit(7)"
     )
     monkeypatch.setenv("KEPT", "old")
-    assert process.run(python(code), tmp_path / "log", {"ADDED": "new"}, 60).status == 7
+    assert process.run(Step("x", python(code), tmp_path / "log", {"ADDED": "new"}), 60).status == 7
     assert (tmp_path / "log").read_text() == "'' new old\ntwo\n"
 
 

@@ -152,11 +152,12 @@ PYTHON = ["--python-sampling=true", "--python-sampling-frequency=1000"]
 
 def test_what_an_nsys_does_not_know_is_left_out_or_has_its_older_name():
     known = "  --trace=  --cuda-graph-trace=  --sample=  --cpuctxsw=  --backtrace=  --gpu-metrics-device= "
-    what = nsys.Sampled(cpu=True, host=True, metrics=True, python=True, known=known)
-    assert what.flags == [*HOST, "--gpu-metrics-device=all"]
-    assert what.lacking == ["--python-sampling", "--python-sampling-frequency"]
+    options = Options(samples=True, metrics=True)
+    flags, lacking = nsys.sampling(options, cpu=True, metrics=True, python=True, known=known)
+    assert flags == [*HOST, "--gpu-metrics-device=all"]
+    assert lacking == ["--python-sampling", "--python-sampling-frequency"]
     # without permission to sample the CPU the rest is recorded
-    assert nsys.Sampled(cpu=False, host=True, metrics=False, python=True).flags == [
+    assert nsys.sampling(options, cpu=False, metrics=False, python=True)[0] == [
         *("--trace=cuda,nvtx,osrt", "--cuda-graph-trace=node", "--sample=none", "--cpuctxsw=none"),
         *PYTHON,
     ]
