@@ -8,7 +8,6 @@ marked processes are terminated with the step.
 from __future__ import annotations
 
 import itertools
-import math
 import os
 import re
 import shlex
@@ -331,13 +330,9 @@ def checks(log: Path) -> list[Check]:
 
 
 def _passed(word: str | None, error: str | None) -> bool:
-    if error is None:
-        return word == "ok"
-    try:
-        value = float(error.rstrip(",;."))
-    except ValueError:
-        return False
-    return math.isfinite(value) and abs(value) <= _TOLERANCE
+    with suppress(ValueError):  # what is no number is no error that passes, nor is nan
+        return word == "ok" if error is None else abs(float(error.rstrip(",;."))) <= _TOLERANCE
+    return False
 
 
 # The folder of a capture: written under a temporary name, moved when complete, never overwriting another

@@ -157,8 +157,13 @@ class Places:
                 file = files.setdefault(_shown(code.co_filename, folder), len(files))
                 numbers[place] = len(places)
                 places.append((file, line, getattr(code, "co_qualname", code.co_name), text))
+
+        def since(rows: array[int]) -> dict[str, list[int]]:
+            times = [after - before for before, after in zip([0, *rows[0::2]], rows[0::2])]
+            return {"times": times, "places": [numbers[place] for place in rows[1::2]]}
+
         threads = [
-            {"id": self._ids[thread], **{name: _since(rows, numbers) for name, rows in parts.items()}}
+            {"id": self._ids[thread], **{name: since(rows) for name, rows in parts.items()}}
             for thread, parts in noted.items()
         ]
         return {"files": [*files], "places": places, "threads": threads}
@@ -174,13 +179,6 @@ class Places:
 
     def _line_of(self, place: int) -> tuple[CodeType, int]:
         return self.codes[place >> _LINE_BITS], place & _LINE_MASK
-
-
-def _since(rows: array[int], numbers: dict[int, int]) -> dict[str, list[int]]:
-    """Times, each since the one before, and numbers of places."""
-    times = rows[0::2]
-    since = [after - before for before, after in zip([0, *times], times)]
-    return {"times": since, "places": [numbers[place] for place in rows[1::2]]}
 
 
 def folder_of(script: str) -> str:

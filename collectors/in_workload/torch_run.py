@@ -52,7 +52,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Setti
         parser.error("no workload: give SCRIPT or -m MODULE after --")
     if workload[0] != "-m" and not Path(workload[0]).exists():
         parser.error(f"{workload[0]}: no such script")
-    names = (*recipes.SWITCH_FIELDS, *recipes.CYCLE_FIELDS)
+    names = (*recipes.SWITCHES, *recipes.CYCLE)
     changes = {name: value for name, value in vars(given).items() if name in names and value is not None}
     try:
         recipe = recipes.RECIPES[given.recipe].with_changes(changes)
@@ -91,9 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--recipe", choices=list(recipes.RECIPES), default="plain")
     parser.add_argument("--activities", type=_activities, metavar="LIST")
-    for name in recipes.CYCLE_FIELDS:
+    for name in recipes.CYCLE:
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="N")
-    for name, default in {**dict.fromkeys(recipes.SWITCH_FIELDS), "key_averages": True, "lines": True}.items():
+    for name, default in {**dict.fromkeys(recipes.SWITCHES), "key_averages": True, "lines": True}.items():
         parser.add_argument(f"--{name.replace('_', '-')}", action=argparse.BooleanOptionalAction, default=default)
     for part, by_range, by_call, metavar in (
         ("step", "--step-range", "--step-on", "WHAT"),

@@ -14,6 +14,7 @@ import os
 import runpy
 import shutil
 import sys
+import zipfile
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -40,15 +41,10 @@ def run(target: list[str], wrappers: Mapping[str, Callable[[Any], Any]]) -> None
     sys.argv = list(target)
     script = Path(target[0])
     # Folders and zip files with a __main__, and scripts with other suffixes: all that runpy accepts.
-    if script.is_dir() or (script.suffix != ".py" and (not script.is_file() or _is_zip(script))):
+    if script.is_dir() or (script.suffix != ".py" and (not script.is_file() or zipfile.is_zipfile(script))):
         runpy.run_path(str(script), run_name="__main__")
     else:
         _run_file(script, wrappers)
-
-
-def _is_zip(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(4) == b"PK\3\4"
 
 
 def _set_path(folder: str) -> None:

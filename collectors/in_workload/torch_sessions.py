@@ -8,15 +8,15 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .hooks import AUTO, OPTIMIZER, Part  # relative: the runner loads these files without their package
 from .torch_script import packed_copy, write_bytes, write_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 #: Products of a recipe.
@@ -31,30 +31,14 @@ NOTHING = "nothing"
 FAILED = 120
 
 
-@dataclass(frozen=True)
-class Cycle:
-    """The schedule of steps, as in torch.profiler.schedule: step counts, `repeat` cycles (0: unlimited)."""
+#: The schedule of steps, as in torch.profiler.schedule: step counts, `repeat` cycles (0: unlimited).
+CYCLE = {"wait": 1, "warmup": 1, "active": 7, "repeat": 1, "skip_first": 0}
 
-    wait: int = 1
-    warmup: int = 1
-    active: int = 7
-    repeat: int = 1
-    skip_first: int = 0
+#: Records of torch.profiler beyond the operators.
+SWITCHES = dict.fromkeys(("record_shapes", "profile_memory", "with_stack", "with_modules", "with_flops"), False)
 
 
-@dataclass(frozen=True)
-class Switches:
-    """Records of torch.profiler beyond the operators."""
-
-    record_shapes: bool = False
-    profile_memory: bool = False
-    with_stack: bool = False
-    with_modules: bool = False
-    with_flops: bool = False
-
-
-@dataclass(frozen=True)
-class Recipe:
+class Recipe(NamedTuple):
     """A recipe: what it answers, in one line, and what it makes (TRACE …).
 
     It has a cycle of steps, or None where the whole program is recorded at once, and may leave activities ('cpu',
@@ -64,24 +48,21 @@ class Recipe:
     name: str
     answers: str
     makes: str = TRACE
-    cycle: Cycle | None = None
-    switches: Switches = Switches()
+    cycle: dict[str, int] | None = None
+    switches: dict[str, bool] = SWITCHES
     leaves_out: tuple[str, ...] | None = None
 
-    def with_changes(self, changes: dict[str, bool | int]) -> Recipe:
+    def with_changes(self, changes: Mapping[str, bool | int]) -> Recipe:
         """A copy with changed switches and cycle counts; cycle counts only if the recipe has a cycle."""
-        of_cycle = {key: value for key, value in changes.items() if key in CYCLE_FIELDS}
-        of_switches = {key: bool(value) for key, value in changes.items() if key in SWITCH_FIELDS}
+        of_cycle = {key: int(value) for key, value in changes.items() if key in CYCLE}
+        of_switches = {key: bool(value) for key, value in changes.items() if key in SWITCHES}
         if of_cycle and self.cycle is None:
             raise ValueError(f"recipe {self.name} has no steps, so it takes no {', '.join(of_cycle)}")
-        cycle = replace(self.cycle, **of_cycle) if self.cycle else None
-        if cycle and (min(cycle.wait, cycle.warmup, cycle.repeat, cycle.skip_first) < 0 or cycle.active < 1):
+        cycle = self.cycle and {**self.cycle, **of_cycle}
+        if cycle and (min(cycle.values()) < 0 or cycle["active"] < 1):
             raise ValueError("wait, warmup, repeat and skip_first are 0 or more, and active is 1 or more")
-        return replace(self, cycle=cycle, switches=replace(self.switches, **of_switches))
+        return self._replace(cycle=cycle, switches={**self.switches, **of_switches})
 
-
-CYCLE_FIELDS = tuple(field.name for field in fields(Cycle))
-SWITCH_FIELDS = tuple(field.name for field in fields(Switches))
 
 _TOGGLE = "What an iteration costs without one of its parts: the part is left out of {}"
 
@@ -90,8 +71,8 @@ _ALL = (
     Recipe(
         "schedule",
         "A few warm iterations of a long program: skips one, warms up in one, records seven.",
-        cycle=Cycle(),
-        switches=Switches(record_shapes=True),
+        cycle=CYCLE,
+        switches={**SWITCHES, "record_shapes": True},
     ),
     Recipe("toggle", _TOGGLE.format("the trace (as toggle-both-off)."), leaves_out=("cpu", "cuda")),
     Recipe("toggle-none", _TOGGLE.format("nothing: the control for the other three."), leaves_out=()),
@@ -102,15 +83,15 @@ _ALL = (
         "events",
         "How long each step takes, by CUDA events after a warm-up, with no profiler on.",
         makes=TIMES,
-        cycle=Cycle(wait=0, warmup=5, active=100, repeat=1),
+        cycle={**CYCLE, "wait": 0, "warmup": 5, "active": 100},
     ),
     Recipe("nvtx", "Every operator as an NVTX range, for a run under nsys.", makes=RANGES),
     Recipe(
         "tensorboard",
         "As schedule, laid out for `tensorboard --logdir`.",
         makes=TENSORBOARD,
-        cycle=Cycle(),
-        switches=Switches(record_shapes=True),
+        cycle=CYCLE,
+        switches={**SWITCHES, "record_shapes": True},
     ),
     Recipe("output-code", "The code that inductor wrote, by TORCH_LOGS=output_code; no profiler on.", makes=CODE),
     Recipe("own", "The program starts torch.profiler itself; only what is compiled is kept.", makes=NOTHING),
@@ -205,8 +186,8 @@ class Session:
         out, recipe = self.settings.out, self.settings.recipe
         return {
             "recipe": recipe.name,
-            "switches": asdict(recipe.switches),
-            "cycle": asdict(recipe.cycle) if recipe.cycle else None,
+            "switches": recipe.switches,
+            "cycle": recipe.cycle,
             "torch": getattr(torch, "__version__", None),
             "cuda": getattr(getattr(torch, "version", None), "cuda", None),
             "activities": list(self.activities),
@@ -234,8 +215,8 @@ class Session:
     @property
     def cold(self) -> int:
         """The steps before those that are recorded."""
-        cycle = self.settings.recipe.cycle or Cycle()
-        return cycle.skip_first + cycle.wait + cycle.warmup
+        cycle = self.settings.recipe.cycle or CYCLE
+        return cycle["skip_first"] + cycle["wait"] + cycle["warmup"]
 
     def choose_activities(self) -> None:
         """Take the requested activities that this machine supports; notes the others."""
@@ -275,9 +256,9 @@ class TraceSession(Session):
         self._left_out = tuple(kinds[name] for name in recipe.leaves_out or () if name in kinds)
         self._profiler = torch.profile(
             activities=[*kinds.values()],
-            schedule=torch.schedule(**asdict(recipe.cycle)) if recipe.cycle else None,
+            schedule=torch.schedule(**recipe.cycle) if recipe.cycle else None,
             on_trace_ready=self._ready,
-            **asdict(recipe.switches),
+            **recipe.switches,
         )
         self._profiler.of_kanalyze = True  # told from profilers of the program by it
         self._profiler.start()
@@ -312,7 +293,7 @@ class TraceSession(Session):
         self.cycles += 1
         self.last = profiler
         cycle = self.settings.recipe.cycle
-        name = f"torch-cycle{self.cycles}" if cycle and cycle.repeat != 1 else "torch"
+        name = f"torch-cycle{self.cycles}" if cycle and cycle["repeat"] != 1 else "torch"
         self.attempt("trace", lambda: self._export(profiler, name))
         if self.settings.key_averages:
             self.attempt("key averages", lambda: self._tabulate(profiler, name))
@@ -352,7 +333,7 @@ class RangesSession(Session):
             return
         refuse_second()
         profiler: Any = import_module("torch.autograd.profiler")
-        self._ranges = profiler.emit_nvtx(record_shapes=self.settings.recipe.switches.record_shapes)
+        self._ranges = profiler.emit_nvtx(record_shapes=self.settings.recipe.switches["record_shapes"])
         self._ranges.__enter__()
 
     def stop(self) -> None:
@@ -379,7 +360,7 @@ class TimesSession(Session):
     def step(self) -> None:
         """Record a time stamp, until the recipe has enough."""
         self.steps += 1
-        if len(self._marks) <= self.cold + (self.settings.recipe.cycle or Cycle()).active:
+        if len(self._marks) <= self.cold + (self.settings.recipe.cycle or CYCLE)["active"]:
             self._mark()
 
     def _mark(self) -> None:

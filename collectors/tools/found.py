@@ -151,11 +151,9 @@ def obstacles(workload: Workload, options: Options, tools: Tools) -> dict[str, t
     denied = ("this user may not read the GPU's counters", counters.remedy) if counters.ok is False else None
     not_torch = None
     if workload.starts_python:
-        not_torch = (
-            "the script that this program starts cannot be told, and torch.profiler runs in the script's own process",
-            "give the command that starts it: `kanalyze collect torchrun --nproc-per-node=2 train.py`, "
-            "`kanalyze collect python train.py`",
-        )
+        why = "the script that this program starts cannot be told, and torch.profiler runs in the script's own process"
+        started = "`kanalyze collect torchrun --nproc-per-node=2 train.py`, `kanalyze collect python train.py`"
+        not_torch = (why, f"give the command that starts it: {started}")
     elif workload.kind != "python":
         remedy = "give the script, or leave torch out of --with"
         not_torch = ("torch.profiler records Python workloads only", remedy)

@@ -14,7 +14,6 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -125,16 +124,12 @@ def build(
 
 def _keep(scratch: Path, place: Path) -> None:
     """Move a new entry to its place, replacing an outdated one."""
-    outdated = scratch.with_name(f"{scratch.name}-old")
-    with suppress(FileNotFoundError):
-        place.rename(outdated)
+    shutil.rmtree(place, ignore_errors=True)
     try:
         scratch.rename(place)
     except OSError:
         if not place.is_dir():  # another process was faster
             raise
-    finally:
-        shutil.rmtree(outdated, ignore_errors=True)
 
 
 def _serves(binary: Path) -> bool:

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import textwrap
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from kanalyze.collectors.in_workload import torch_runner, torch_script
 from kanalyze.collectors.in_workload.hooks import Part
 from kanalyze.collectors.in_workload.torch_run import parse, rank
-from kanalyze.collectors.in_workload.torch_sessions import CYCLE_FIELDS, RECIPES, Settings
+from kanalyze.collectors.in_workload.torch_sessions import CYCLE, RECIPES, Settings
 
 RUNNER = Path(torch_runner.__file__).resolve()
 #: What runs inside the workload's Python.
@@ -251,11 +250,11 @@ def test_each_recipe_is_called_by_its_name_and_has_one_line():
 
 
 @example({"wait": 0, "warmup": 0, "active": 1, "repeat": 0, "skip_first": 0})  # the least of each
-@given(st.fixed_dictionaries({name: st.integers(-2, 3) for name in CYCLE_FIELDS}))
+@given(st.fixed_dictionaries({name: st.integers(-2, 3) for name in CYCLE}))
 def test_a_cycle_has_an_active_step_and_no_negative_count(counts):
     possible = counts["active"] >= 1 and min(counts.values()) >= 0
     if possible:
-        assert asdict(RECIPES["schedule"].with_changes(counts).cycle) == counts
+        assert RECIPES["schedule"].with_changes(counts).cycle == counts
     else:
         with pytest.raises(ValueError, match="active is 1 or more"):
             RECIPES["schedule"].with_changes(counts)
