@@ -40,7 +40,7 @@ import threading
 import time
 from array import array
 from collections import Counter
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,7 @@ from . import torch_script  # relative: the runner loads these files without the
 from .hooks import FORWARD, Ranges, compiling_test, hook, watch, when_imported
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from types import CodeType, FrameType
 
@@ -321,50 +322,29 @@ class Samples:
                         rows.extend((at, place))
 
 
-class Lines:
-    """The file of the lines that the program's threads are in, from :meth:`start` on."""
-
-    def __init__(self, file: Path, script: str) -> None:
-        """Takes the file to write, and the path of the script that runs."""
-        self._file, self._folder = file, folder_of(script)
-        self._places, self._process = Places(), os.getpid()
-        self._watch: EveryChange | Samples
-        try:
-            self._watch = EveryChange(self._places, lines=True)
-        except (AttributeError, IndexError):
-            self._watch = Samples(self._places)
-        self._clocks: list[tuple[int, int]] = []
-
-    def start(self) -> None:
-        """Notes lines from now on, in this process alone."""
-        self._clocks.append((time.time_ns(), time.perf_counter_ns()))
-        os.register_at_fork(after_in_child=self._watch.stop)
-        self._watch.start()
-
-    def write(self) -> bool:
-        """Notes no more, and writes the file; whether it was written. Nothing in a child of the process."""
-        self._watch.stop()
-        if os.getpid() != self._process:
-            return False
-        self._clocks.append((time.time_ns(), time.perf_counter_ns()))
-        exact = isinstance(self._watch, EveryChange)
-        with suppress(Exception):  # the recording is what was asked for
-            content = {"schema": SCHEMA, "process": self._process, "exact": exact, "clocks": self._clocks}
-            text = json.dumps(content | self._places.content(self._folder))
-            torch_script.write_bytes(self._file, gzip.compress(text.encode(), 6))
-            return True
-        return False
-
-
-def run_with_lines(file: Path, workload: list[str]) -> None:
-    """Runs a script or module, and writes the file of its lines; exceptions propagate."""
-    lines = Lines(torch_script.of_rank(file), workload[0])
-    torch_script.hide_runner()
-    lines.start()
+@contextmanager
+def lines_noted(file: Path, script: str) -> Iterator[None]:
+    """Notes the lines that the threads of this process are in meanwhile, and writes the file of them; no child does."""
+    places, process, folder = Places(), os.getpid(), folder_of(script)
+    watching: EveryChange | Samples
     try:
-        torch_script.run(workload, {})
+        watching = EveryChange(places, lines=True)
+    except (AttributeError, IndexError):
+        watching = Samples(places)
+    clocks = [(time.time_ns(), time.perf_counter_ns())]
+    os.register_at_fork(after_in_child=watching.stop)
+    watching.start()
+    try:
+        yield
     finally:
-        lines.write()
+        watching.stop()
+        if os.getpid() == process:
+            clocks.append((time.time_ns(), time.perf_counter_ns()))
+            with suppress(Exception):  # the recording is what was asked for
+                exact = isinstance(watching, EveryChange)
+                content = {"schema": SCHEMA, "process": process, "exact": exact, "clocks": clocks}
+                text = json.dumps({**content, **places.content(folder)})
+                torch_script.write_bytes(file, gzip.compress(text.encode(), 6))
 
 
 # Parts
@@ -424,24 +404,24 @@ class Marks:
         Ranges(lambda _: not compiling(), self.mark).of_nvtx(nvtx)
 
 
-def run_bare(file: Path, workload: list[str]) -> None:
-    """Runs a script or module, and writes the file; exceptions propagate."""
+@contextmanager
+def parts_noted(file: Path, script: str) -> Iterator[None]:
+    """Marks when parts of the program begin meanwhile, and writes the file of them."""
     marks, places = Marks(), Places()
     marks.watch()
-    torch_script.hide_runner()
     with suppress(AttributeError, IndexError):  # of an older Python, or one whose tools are all in use
         loops = EveryChange(places, lines=False)
         os.register_at_fork(after_in_child=loops.stop)
         loops.start()
     ours, began_ns = os.getpid(), time.perf_counter_ns()
     try:
-        torch_script.run(workload, {})
+        yield
     finally:
         duration_ns = time.perf_counter_ns() - began_ns
         if os.getpid() == ours:  # a forked child ends here, too
             with suppress(Exception):  # the run itself is what was asked for, and other threads may go on
-                starts = places.loops(folder_of(workload[0]))
+                starts = places.loops(folder_of(script))
                 starts.update({name: list(times) for name, times in list(marks.starts.items())})
                 content = {"schema": SCHEMA, "duration_ns": duration_ns, "mark_ns": marks.cost_ns()}
                 text = json.dumps({**content, "starts_ns": starts})
-                torch_script.write_bytes(torch_script.of_rank(file), text.encode())
+                torch_script.write_bytes(file, text.encode())

@@ -19,7 +19,7 @@ from . import hooks, torch_script  # relative: the runner loads these files with
 from . import torch_sessions as recipes
 from .compiled import Caches
 from .hooks import AUTO, OPTIMIZER, Foreign, Part, Watched
-from .notes import Lines
+from .notes import lines_noted
 from .torch_script import write_json
 from .torch_sessions import NO_STEP, SCHEMA, ProfilerBusyError, Settings, session
 
@@ -120,7 +120,6 @@ class Run:
     foreign: Foreign | None = None
     stepping: Watched | None = None
     leaving_out: Watched | None = None
-    lines: Lines | None = None
     kernels = 0
 
     def __init__(self, settings: Settings) -> None:
@@ -204,12 +203,16 @@ class Run:
         for watched in (self.stepping, self.leaving_out):
             if watched is not None and watched.part.name.startswith("__main__:"):
                 wrappers[watched.part.name.partition(":")[2]] = partial(hooks.wrap, watched=watched)
-        if self.settings.lines and self.settings.recipe.makes in (recipes.TRACE, recipes.RANGES):
-            self.lines = Lines(self.settings.lines_file, self.settings.workload[0])
-            self.lines.start()
+        workload = [*self.settings.workload]
+        if not self.settings.lines or self.settings.recipe.makes not in (recipes.TRACE, recipes.RANGES):
+            return self._run_to_end(workload, wrappers)
+        with lines_noted(self.settings.lines_file, workload[0]):
+            return self._run_to_end(workload, wrappers)
+
+    def _run_to_end(self, workload: list[str], wrappers: Mapping[str, Callable[[Any], Any]]) -> Callable[[], None]:
         began_ns = time.perf_counter_ns()
         try:
-            torch_script.run(list(self.settings.workload), wrappers)
+            torch_script.run(workload, wrappers)
         except SystemExit as error:
             code = error.code
             self._ended("exit", 0 if code is None else code & 0xFF if isinstance(code, int) else 1, began_ns)
@@ -238,7 +241,7 @@ class Run:
     def _finish(self) -> None:
         """Stop recording and write the remaining files."""
         ran = self.session
-        if self.lines is not None and self.lines.write():
+        if self.settings.lines_file.is_file():
             ran.files.append(self.settings.lines_file)
         if self.is_recording:
             ran.stop()

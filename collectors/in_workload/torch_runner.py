@@ -57,8 +57,11 @@ def main() -> None:
         del sys.path[0]
     if sys.argv[1:2] in (["--bare"], ["--lines"]):
         file, _, *workload = sys.argv[2:]
-        notes = _sibling("notes")
-        (notes.run_bare if sys.argv[1] == "--bare" else notes.run_with_lines)(Path(file), workload)
+        notes, script = _sibling("notes"), _sibling("torch_script")
+        script.hide_runner()
+        noted = notes.parts_noted if sys.argv[1] == "--bare" else notes.lines_noted
+        with noted(script.of_rank(Path(file)), workload[0]):
+            script.run(workload, {})
         return
     torch_run = _sibling("torch_run")
     torch_run.Run(torch_run.parse(sys.argv[1:])).run()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kanalyze.collectors.in_workload.notes import Lines
+from kanalyze.collectors.in_workload.notes import lines_noted
 from kanalyze.collectors.tools import machine
 from kanalyze.errors import DamagedReportError, OutputError, RedactError, ReportNotFoundError, UnknownFormatError
 from kanalyze.redact import redact
@@ -235,10 +235,8 @@ def test_numbers_files_and_functions_stay_and_texts_go(tmp_path):
 
 def test_what_the_collector_writes_is_known(tmp_path):
     path = tmp_path / "lines-torch.json.gz"
-    lines = Lines(path, __file__)
-    lines.start()
-    assert Path(__file__).exists()
-    assert lines.write()
+    with lines_noted(path, __file__):
+        assert Path(__file__).exists()
     redact(path, tmp_path / "out.json.gz")
     assert {*read(tmp_path / "out.json.gz")} == {*read(path)}
 

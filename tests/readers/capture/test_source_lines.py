@@ -190,12 +190,10 @@ def test_damage_is_a_doubt_of_the_page_and_an_error_of_the_table(capture):
 
 
 def test_what_the_collector_writes_is_read(recording):
-    lines = collector.Lines(lines_file(recording), __file__)
     assert source_lines(recording, UNIX).is_empty()
-    lines.start()
-    for number in range(20_000):
-        assert number >= 0
-    assert lines.write()
+    with collector.lines_noted(lines_file(recording), __file__):
+        for number in range(20_000):
+            assert number >= 0
     assert CONTENT["schema"] == collector.SCHEMA
     rows = source_lines(recording, UNIX)
     assert {*rows.get_column("file")} <= {Path(__file__).name}
