@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
@@ -23,17 +24,19 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kanalyze import outlets
-from kanalyze.cli._answers import EVERYTHING, Where, print_doubts_early
+from kanalyze.cli._answers import Where, print_doubts_early
 from kanalyze.cli._process import (
     InputPath,
     Out,
     OutputPath,
     emit,
+    file_sizes,
     flush,
     hold_closed_streams,
     in_own_process,
     print_message,
     refused,
+    session,
     tight,
     unwritten,
 )
@@ -445,7 +448,7 @@ def command(*params: click.Parameter, small: bool = True) -> Callable[[Callable[
 def _worked_on(reports: Sequence[Path], work: Callable[[], object]) -> object:
     """Does `work` on reports, if they are small without polars' threads; prints the doubts about them at the end."""
     size = sum(map(_bytes, reports))
-    click.get_current_context().meta[EVERYTHING] = size < _SMALL_BYTES
+    session().everything = size < _SMALL_BYTES
 
     def work_and_doubt() -> object:
         try:
@@ -461,16 +464,9 @@ def _worked_on(reports: Sequence[Path], work: Callable[[], object]) -> object:
 
 
 def _bytes(report: Path) -> int:
-    """Size of a file or of a folder's files, capped where it is large; 0 where unknown: the reader raises the error."""
-    total = 0
-    try:
-        for number, file in enumerate(report.rglob("*") if report.is_dir() else (report,)):
-            total += file.stat().st_size
-            if total >= _ONE_THREAD_BYTES or number > _MANY_FILES:
-                return _ONE_THREAD_BYTES
-    except (OSError, ValueError):
-        return 0
-    return total
+    """Size of a file or of a folder's files; of many no less than that of a large one."""
+    sizes = [size for _, size in islice(file_sizes(report), _MANY_FILES)]
+    return _ONE_THREAD_BYTES if len(sizes) == _MANY_FILES else sum(sizes)
 
 
 # The program.

@@ -19,7 +19,7 @@ from weakref import ref
 import click
 
 from kanalyze import outlets, units
-from kanalyze.cli._process import Out, emit_file, print_message, stderr_is_terminal
+from kanalyze.cli._process import Out, Session, emit_file, print_message, session, stderr_is_terminal
 from kanalyze.errors import CannotTellError, KanalyzeError, OtherCaptureError
 from kanalyze.machinery import late
 
@@ -57,15 +57,6 @@ _TIME: Final = "time_ns"
 #: A trace and that of the captures of its CUDA graphs; how files of traces end.
 _TWO: Final = 2
 _TRACES: Final = (".json", ".json.gz")
-
-#: Keys in the command's context: whether doubts are looked for in all of a report, reports that it printed no doubts
-#: about yet, files whose doubts it printed, paths that were found in a folder, and those of them that cannot be read.
-EVERYTHING: Final = "kanalyze.everything"
-_OPENED: Final = "kanalyze.opened"
-_SPOKEN_OF: Final = "kanalyze.spoken_of"
-_FOUND: Final = "kanalyze.found"
-_CAPTURES: Final = "kanalyze.captures"  # and reports of which captures are taken, by path
-_FAILED: Final = "kanalyze.failed"
 
 #: Most doubts listed, and characters of each.
 _NAMED: Final = 6
@@ -146,7 +137,7 @@ def parts_of(whole: Report, where: Where) -> dict[str | None, Report]:
 
 def _capture_of(where: Where, path: Path) -> Report:
     """The report at `path`, of which captures are taken; opened once."""
-    kept: dict[Path, Report] = click.get_current_context().meta.setdefault(_CAPTURES, {})
+    kept = session().captures
     if path not in kept:
         kept[path] = closed_at_end(readers.read(path, progress_shown(), cache=not where.no_cache))
     return kept[path]
@@ -154,7 +145,7 @@ def _capture_of(where: Where, path: Path) -> Report:
 
 def _beside(report: Report) -> Path | None:
     """The other one of the two reports of a folder, where both are traces of one rank."""
-    inside: set[Path] = click.get_current_context().meta.get(_FOUND, set())
+    inside = session().found
     others = [path for path in inside - {report.meta.path} if path.name.endswith(_TRACES)]
     return others[0] if len(inside) == _TWO and len(others) == 1 and report.meta.recorder.ranked else None
 
@@ -217,7 +208,7 @@ def closed_at_end(report: Report) -> Report:
 
     The command prints figures of it, and says what of them is in doubt.
     """
-    register_figures(report)
+    session().undoubted.append(report)
     held = ref(report.source)
 
     def close() -> None:
@@ -256,26 +247,16 @@ def progress_shown() -> Progress | None:
 # Doubts.
 
 
-def register_figures(report: Report) -> None:
-    """Registers a report of which the command prints figures; it is held until :func:`print_doubts`."""
-    click.get_current_context().meta.setdefault(_OPENED, []).append(report)
-
-
-def drop_registered() -> None:
-    """Drops the registered reports: the page states their doubts, or another page will be made of them."""
-    click.get_current_context().meta.pop(_OPENED, None)
-
-
 def print_doubts(*, everything: bool) -> None:
-    """Prints the doubts about each registered report, once per file, and releases the report.
+    """Prints the doubts about each report of which figures are printed, once per file, and releases the report.
 
     With `everything`, checks the whole report; else what the command read of it, since reading the rest may take long.
     """
-    meta = click.get_current_context().meta
-    spoken_of: set[str] = meta.setdefault(_SPOKEN_OF, set())
-    for report in meta.pop(_OPENED, ()):
+    told = session()
+    while told.undoubted:
+        report = told.undoubted.pop(0)
         file = _file(report)
-        if file in spoken_of:
+        if file in told.doubted:
             continue
         try:
             line = doubt_line(file, _doubts.doubts(report, everything=everything))
@@ -283,7 +264,7 @@ def print_doubts(*, everything: bool) -> None:
             line = f"not all of it can be read: {error} See `{command(file)}`"
         if line:
             print_message(f"kanalyze: {outlets.line(line)}")
-        spoken_of.add(file)
+        told.doubted.add(file)
 
 
 def _file(report: Report) -> str:
@@ -313,12 +294,12 @@ def command(file: str) -> str:
 
 def print_doubts_early() -> None:
     """Prints doubts about the reports so far and releases them, for commands that go through many."""
-    print_doubts(everything=click.get_current_context().meta.get(EVERYTHING, False))
+    print_doubts(everything=session().everything)
 
 
 def doubted(report: Report) -> None:
     """Prints what is in doubt about a report while it is open."""
-    register_figures(report)
+    session().undoubted.append(report)
     print_doubts_early()
 
 
@@ -327,26 +308,6 @@ def doubted(report: Report) -> None:
 
 class NotInOrderError(Exception):
     """A part of a large table is of an earlier time than the one before."""
-
-
-class Opened:
-    """Reports that a command asks for several tables: each is opened once, and held until the command ends."""
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        """Nothing is open yet; a `quiet` one keeps what reports lack, for the command to say once."""
-        self.quiet = quiet
-        self._results: dict[tuple[object, ...], Any] = {}
-        self.origins: dict[str, str] = {}
-        """Tables that are not of a capture's first report, and what is to be said of that."""
-        self.left_out: dict[Path, list[str]] = {}
-        """The tables that others of the reports give, and these do not."""
-
-    def once(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
-        """Result of `make` for `key` when it was first asked for."""
-        if key not in self._results:
-            self._results[key] = make()
-        result: T = self._results[key]
-        return result
 
 
 def folder_at(path: Path) -> Path | None:
@@ -361,7 +322,7 @@ def expanded(reports: Sequence[Path]) -> list[Path]:
     for path in reports:
         folder = folder_at(path)
         inside = captures.reports_in_folder(folder) if folder else []
-        click.get_current_context().meta.setdefault(_FOUND, set()).update(inside)
+        session().found.update(inside)
         paths += inside or [path]
     return paths
 
@@ -378,8 +339,7 @@ def of_each(
     Paths that were found in a folder are left out with a word where they fail, others where the error is `tolerated`;
     with `lacking` that is told of these in place of the word.
     """
-    meta = click.get_current_context().meta
-    found_in_folder, failed = meta.get(_FOUND, set()), meta.setdefault(_FAILED, {})
+    found_in_folder, failed = session().found, session().failed
     results: list[T] = []
     missing: dict[Path, KanalyzeError] = {}
     for path in paths:
@@ -401,15 +361,13 @@ def of_each(
     return results
 
 
-def answered(
-    path: Path, table: Table, where: Where, make: Callable[[Report], T], opened: Opened | None = None
-) -> dict[str | None, T]:
+def answered(path: Path, table: Table, where: Where, make: Callable[[Report], T]) -> dict[str | None, T]:
     """Results of `make` for each part of a report that was asked for, by its name.
 
     Of a capture it is made of the first of its reports that records what the table needs, and a word says which if it
-    is not the one that gives the time of all other tables. With `opened` reports stay open for the next table.
+    is not the one that gives the time of all other tables.
     """
-    held = opened or Opened()
+    held = _held()
     ways = held.once((path, "ways"), lambda: _ways(path, where))
     if table.counted or len(ways) < 2:  # noqa: PLR2004 - one report has no other
         parts = held.once((path, table.counted), lambda: opened_parts(path, where, counters=table.counted))
@@ -434,13 +392,18 @@ def answered(
                 closed_at_end(whole)
                 if way is not ways[0]:
                     held.origins[table.name] = _origin(table.name, way, ways, held, whole)
-                    if opened is None:
+                    if not held.holds:
                         print_message(outlets.line(f"kanalyze: {held.origins[table.name]}"))
                 return results
-        if opened is None:
+        if not held.holds:
             whole.source.close()
     assert failed is not None, "each way gives a table or cannot tell"  # noqa: S101 - there is at least one
     raise failed
+
+
+def _held() -> Session:
+    """The session, if it holds reports for the next table; else one that does for this table alone."""
+    return session() if session().holds else Session()
 
 
 def _ways(path: Path, where: Where) -> list[Run]:
@@ -451,7 +414,7 @@ def _ways(path: Path, where: Where) -> list[Run]:
     return captures.ways(folder, progress_shown(), cache=not where.no_cache)
 
 
-def _try_others(path: Path, report: Report, ways: Sequence[Run], held: Opened) -> None:
+def _try_others(path: Path, report: Report, ways: Sequence[Run], held: Session) -> None:
     """Notes the reports of a capture that do not open and that `report`, the first, does not look at itself."""
     alone = sum(way.recorder.ranked for way in ways) == 1
     for way in ways[1:]:
@@ -462,7 +425,7 @@ def _try_others(path: Path, report: Report, ways: Sequence[Run], held: Opened) -
             report.go_without(way.name, error)
 
 
-def _origin(table: str, way: Run, ways: Sequence[Run], held: Opened, whole: Report) -> str:
+def _origin(table: str, way: Run, ways: Sequence[Run], held: Session, whole: Report) -> str:
     """What is to be said of a table that is of another report of a capture than the first: why, and what that costs."""
     same = sum(one.tool == way.tool for one in ways)
     which = f", the first of {units.plural(same, 'trace')}" if same > 1 else ""
@@ -473,12 +436,11 @@ def _origin(table: str, way: Run, ways: Sequence[Run], held: Opened, whole: Repo
     return f"{table} is from {way.file}{which}; {ways[0].file.name} does not record it.{cost}"
 
 
-def rows_of(  # noqa: PLR0913 - what commands ask for
+def rows_of(
     reports: Sequence[Path],
     declared: Table,
     where: Where,
     keywords: dict[str, Any] | None = None,
-    opened: Opened | None = None,
     first: int | None = None,
 ) -> pl.DataFrame:
     """The table of one report or each of several, of all together, of two sides, or of a job.
@@ -486,7 +448,12 @@ def rows_of(  # noqa: PLR0913 - what commands ask for
     With `first`, of each report no more than so many rows are needed.
     """
     table, keywords = declared.name, keywords or {}
-    of_ranks = not any(where.part.values()) and _over_ranks(reports, declared, keywords)
+    form = f"--by {keywords.get('by')}"
+    of_ranks = (
+        not any(where.part.values())
+        and any(one.job and one.when == form for one in catalog.forms(table))
+        and len(different(expanded(reports))) > 1
+    )
     if where.without_profiler and (declared.sides or declared.job or declared.together or of_ranks):
         raise click.UsageError(f"--without-profiler is for tables of one report, and {table} is of several.")
     if declared.sides:
@@ -498,7 +465,7 @@ def rows_of(  # noqa: PLR0913 - what commands ask for
     if of_ranks:
         return jobs.path_of_ranks(reports, request(where))
     if declared.together:
-        every = (opened or Opened()).once(("together",), lambda: opened_together(reports, where))
+        every = _held().once(("together",), lambda: opened_together(reports, where))
         base, *others = every
 
         def of_window(at: Where) -> pl.DataFrame:
@@ -511,35 +478,27 @@ def rows_of(  # noqa: PLR0913 - what commands ask for
             return catalog.first(report, table, first, **keywords)
         return catalog.make(report, table, **keywords)
 
-    return _of_every_report(reports, declared, where, make, opened)
-
-
-def _over_ranks(reports: Sequence[Path], declared: Table, keywords: dict[str, Any]) -> bool:
-    """Whether this form of the table is one of all ranks of a job, and several reports are given."""
-    form = f"--by {keywords.get('by')}"
-    together = any(one.job and one.when == form for one in catalog.forms(declared.name))
-    return together and len(different(expanded(reports))) > 1
+    return _of_every_report(reports, declared, where, make)
 
 
 def _of_every_report(
-    reports: Sequence[Path], table: Table, where: Where, make: Callable[[Report], pl.DataFrame], opened: Opened | None
+    reports: Sequence[Path], table: Table, where: Where, make: Callable[[Report], pl.DataFrame]
 ) -> pl.DataFrame:
     """The table of each report, one after the other; of several with a first column that names the report."""
-    paths = different(expanded(reports))
+    paths, held = different(expanded(reports)), session()
 
     def rows(report: Path) -> tuple[str, pl.DataFrame]:
-        parts = answered(report, table, where, make, opened)
+        parts = answered(report, table, where, make)
         if table.name == _SAYS_ITSELF:
-            drop_registered()
-        if len(paths) > 1 and opened is None:
+            session().undoubted.clear()
+        if len(paths) > 1 and not held.holds:
             print_doubts_early()  # lest all of them are held
         return str(report), frame.joined(parts)
 
     def lacking(report: Path) -> None:
-        if opened:
-            opened.left_out.setdefault(report, []).append(table.name)
+        held.left_out.setdefault(report, []).append(table.name)
 
-    each = of_each(paths, rows, tolerated=(CannotTellError,), lacking=lacking if opened and opened.quiet else None)
+    each = of_each(paths, rows, tolerated=(CannotTellError,), lacking=lacking if held.quiet else None)
     return each[0][1] if len(paths) == 1 else frame.of_reports(each)
 
 
@@ -548,9 +507,7 @@ def large(reports: Sequence[Path], table: Table, where: Where) -> bool:
     return table.name in _LARGE and where.window is None and len(different(expanded(reports))) == 1
 
 
-def write_in_parts(  # noqa: PLR0913 - what commands ask for
-    reports: Sequence[Path], table: Table, where: Where, form: str, file: BinaryIO, opened: Opened | None = None
-) -> int:
+def write_in_parts(reports: Sequence[Path], table: Table, where: Where, form: str, file: BinaryIO) -> int:
     """Writes a :func:`large` table of one report to `file`; its rows.
 
     Raises:
@@ -571,7 +528,7 @@ def write_in_parts(  # noqa: PLR0913 - what commands ask for
         rows += part.height
         return part.head(1)
 
-    _of_every_report(reports, table, where, lambda report: report.mapped(table.name, add), opened)
+    _of_every_report(reports, table, where, lambda report: report.mapped(table.name, add))
     writer.close()
     return rows
 

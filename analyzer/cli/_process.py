@@ -16,10 +16,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from mmap import mmap
 from pathlib import Path
 from time import monotonic, sleep
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, NamedTuple, TextIO, TypeVar
 
 import click
 
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     import polars as pl
 
     from kanalyze.renderers.page import Shown
+    from kanalyze.report import Report
+
+T = TypeVar("T")
 
 _NARROWEST: Final = 40
 _STANDARD_OUTPUT: Final = Path("standard output")
@@ -44,12 +48,45 @@ _STANDARD_OUTPUT: Final = Path("standard output")
 #: The status where the program that reads the output has ended.
 _NOBODY_READS: Final = 1
 
-#: Keys of what the command reads and writes, in its context.
-_INPUTS: Final = "kanalyze.inputs"
-_OUTPUTS: Final = "kanalyze.outputs"
-
 #: What the name of a file ends in that SQLite keeps beside a database, and reads with it.
 _JOURNALS: Final = ("-wal", "-shm", "-journal")
+
+
+@dataclass
+class Session:
+    """What a command has read, written and said so far.
+
+    Its `inputs` and `outputs`; paths `found` in a folder, and those of them that `failed`; reports whose doubts are not
+    told yet, files whose doubts are; reports of which `captures` are taken. One that asks for several tables `holds`
+    what it opens, as `kept`; a `quiet` one keeps what a report lacks beside others, as `left_out`. `origins` are tables
+    that are not of a capture's first report, and what is to be said of that.
+    """
+
+    inputs: list[Path | str] = field(default_factory=list)
+    outputs: list[Path | str] = field(default_factory=list)
+    everything: bool = False
+    undoubted: list[Report] = field(default_factory=list)
+    doubted: set[str] = field(default_factory=set)
+    found: set[Path] = field(default_factory=set)
+    failed: dict[Path, KanalyzeError] = field(default_factory=dict)
+    captures: dict[Path, Report] = field(default_factory=dict)
+    holds: bool = False
+    kept: dict[tuple[object, ...], Any] = field(default_factory=dict)
+    quiet: bool = False
+    left_out: dict[Path, list[str]] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+
+    def once(self, key: tuple[object, ...], make: Callable[[], T]) -> T:
+        """Result of `make` for `key` when it was first asked for."""
+        if key not in self.kept:
+            self.kept[key] = make()
+        result: T = self.kept[key]
+        return result
+
+
+def session() -> Session:
+    """That of the command that runs."""
+    return click.get_current_context().ensure_object(Session)
 
 
 class Out(NamedTuple):
@@ -172,10 +209,10 @@ class InputPath(click.Path):
         """The path."""
         path: Any = super().convert(value, param, ctx)
         if ctx is not None and not ctx.resilient_parsing:
-            inputs, outputs = (ctx.meta.setdefault(key, []) for key in (_INPUTS, _OUTPUTS))
-            (outputs if self.written else inputs).append(path)
-            for output in [path] if self.written else outputs:
-                _refuse_file_of(inputs if self.written else [path], output)
+            paths = ctx.ensure_object(Session)
+            (paths.outputs if self.written else paths.inputs).append(path)
+            for output in [path] if self.written else paths.outputs:
+                _refuse_file_of(paths.inputs if self.written else [path], output)
         return path
 
 
@@ -191,9 +228,8 @@ def refuse_overwriting(output: Path) -> None:
     Raises:
         OutputError: It is.
     """
-    context = click.get_current_context(silent=True)
-    if context is not None:
-        _refuse_file_of(context.meta.get(_INPUTS, ()), output)
+    if click.get_current_context(silent=True) is not None:
+        _refuse_file_of(session().inputs, output)
 
 
 def _refuse_file_of(inputs: Sequence[Path | str], output: Path | str) -> None:
@@ -373,14 +409,18 @@ def limits_of_process() -> list[int]:
     return [limit for limit in found if limit != resource.RLIM_INFINITY]
 
 
+def file_sizes(path: Path) -> Iterator[tuple[Path, int]]:
+    """The files of a report with their bytes; none where they cannot be looked at: its reader raises the error."""
+    with suppress(OSError, ValueError):
+        for file in path.rglob("*") if path.is_dir() else (path,):
+            yield file, file.stat().st_size
+
+
 def _estimates(argument: str) -> list[int]:
     """Estimate of the bytes that each file takes in memory; none of an argument that is no report."""
-    path = Path(argument)
-    try:
-        files = [*path.rglob("*")] if path.is_dir() else [path]
-        return [file.stat().st_size * (_PACKED if file.suffix in {".gz", ".nsys-rep"} else _PLAIN) for file in files]
-    except (OSError, ValueError):
-        return []
+    return [
+        size * (_PACKED if file.suffix in {".gz", ".nsys-rep"} else _PLAIN) for file, size in file_sizes(Path(argument))
+    ]
 
 
 def _free_bytes() -> Iterable[int]:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import Field, fields
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -86,24 +85,16 @@ class _Collect(click.Command):
 
     def _options_first(self, ctx: click.Context, args: list[str]) -> list[str]:
         """The words with the options before the program, if ``--`` ends them behind it or ``--against`` is one."""
-        if _END not in args:
-            return self._against_first(ctx, args)
-        head, rest = args[: args.index(_END)], args[args.index(_END) + 1 :]
-        for at in range(len(head)):
-            options = head[:at] + head[at + 1 :]
-            if self._all_ours(ctx, options) and self._all_ours(ctx, head[:at]):
-                return [*options, _END, head[at], *rest]
-        return args
-
-    def _against_first(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """The same without ``--``: options right behind the program are ours if ``--against`` is among them."""
-        places = (at for at, word in enumerate(args) if not word.startswith("-") and self._all_ours(ctx, args[:at]))
+        head = args[: args.index(_END)] if _END in args else args
+        ends, rest = args[len(head) :][:1], args[len(head) + 1 :]
+        places = (at for at, word in enumerate(head) if not word.startswith("-") and self._all_ours(ctx, head[:at]))
         if (at := next(places, None)) is None:
             return args
-        rest = args[at + 1 :]
-        for end in range(len(rest), 0, -1):
-            if _AGAINST in {word.partition("=")[0] for word in rest[:end]} and self._all_ours(ctx, rest[:end]):
-                return [*args[:at], *rest[:end], args[at], *rest[end:]]
+        behind = head[at + 1 :]
+        for end in [len(behind)] if ends else range(len(behind), 0, -1):
+            is_against = _AGAINST in {word.partition("=")[0] for word in behind[:end]}
+            if (ends or is_against) and self._all_ours(ctx, behind[:end]):
+                return [*head[:at], *behind[:end], *ends, head[at], *behind[end:], *rest]
         return args
 
     def _all_ours(self, ctx: click.Context, words: list[str]) -> bool:
@@ -161,9 +152,9 @@ def collect(  # noqa: PLR0913 - a click command has a parameter per option
         run_dry = collectors.dry_run if against is None else partial(collectors.dry_run_against, other=against)
         emit("".join(f"{line}\n" for line in run_dry(workload, args=args, options=options)))
         return
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # end as Ctrl-C does
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asks for that
-        signal.signal(signal.SIGHUP, _stop)
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
     try:
         if against is None:
             captured: Capture | Captures = collectors.collect(workload, args, options, _draw_event)
@@ -192,12 +183,6 @@ def _options(given: dict[str, Any]) -> Options:
     except ValueError as error:
         raise declared.BadOptionError.of("--nvcc", " ".join(given["nvcc_flags"]), "flags with closed quotes") from error
     return collectors.Options(**given)
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    """End as Ctrl-C does."""
-    del number, frame
-    raise KeyboardInterrupt
 
 
 def _draw_event(event: Event) -> None:

@@ -82,7 +82,8 @@ def export(reports: Sequence[Path], where: Where, to: Out, tables: str | None) -
 
 def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str | None, output: Path) -> None:
     """Writes a folder of tables: those that are `named`, or all that the reports give."""
-    opened = _answers.Opened(quiet=named is None)
+    opened = _process.session()
+    opened.holds, opened.quiet = True, named is None
     contents, missing = exports.Contents([str(report) for report in reports]), dict[str, str]()
     names = [name.strip() for name in named.split(",") if name.strip()] if named is not None else catalog.names()
     chosen = [catalog.table(name) for name in dict.fromkeys(names)]
@@ -92,8 +93,8 @@ def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str |
             try:
                 if _answers.large(reports, table, where):
                     with suppress(_answers.NotInOrderError), (folder / file).open("wb") as parts:
-                        rows = _answers.write_in_parts(reports, table, where, form, parts, opened)
-                frame = _answers.rows_of(reports, table, where, opened=opened) if rows is None else table.empty()
+                        rows = _answers.write_in_parts(reports, table, where, form, parts)
+                frame = _answers.rows_of(reports, table, where) if rows is None else table.empty()
             except CannotTellError as error:
                 if named is not None:
                     raise

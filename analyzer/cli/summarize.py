@@ -17,7 +17,7 @@ from kanalyze.cli import (
     _answers,
 )
 from kanalyze.cli._answers import Where
-from kanalyze.cli._process import PAGES, InputPath, Out, emit, print_message, width
+from kanalyze.cli._process import PAGES, InputPath, Out, emit, print_message, session, width
 from kanalyze.decoder.fields import OTHER
 from kanalyze.files import open_regular, readable
 from kanalyze.machinery import late
@@ -115,7 +115,7 @@ def _pages(
     opened.clear()
     if len({one.meta.tool for one in given}) == 1 or all(one.meta.timeless for one in given):
         open_at = {one.meta.path: one for one in given}
-        _answers.drop_registered()  # as long as none is held for that
+        session().undoubted.clear()  # as long as none is held for that
         given.clear()  # each goes when its page is made
         return _answers.of_each(reports, lambda report: _page(report, where, make, open_at.pop(report, None)))
     if full:
@@ -151,7 +151,7 @@ def _page(report: Path, where: Where, make: Callable[[Report], Summary], whole: 
     it is open.
     """
     if whole is not None:
-        _answers.register_figures(whole)
+        session().undoubted.append(whole)
     parts = _answers.opened_parts(report, where) if whole is None else _answers.parts_of(whole, where)
     page: Shown
     if None not in parts:

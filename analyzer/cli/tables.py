@@ -15,7 +15,7 @@ import click
 from kanalyze import cli, outlets
 from kanalyze.cli import _answers
 from kanalyze.cli._answers import Where
-from kanalyze.cli._process import Out, apart, limits_of_process, noted, print_message, width
+from kanalyze.cli._process import Out, apart, limits_of_process, noted, print_message, session, width
 from kanalyze.errors import BadThresholdError, CannotTellError, OutputError, SqlError, UnknownNameError
 from kanalyze.machinery import late
 from kanalyze.renderers.tables.rows import FORMATS
@@ -207,10 +207,11 @@ def sql(reports: Sequence[Path], statement: str, where: Where, to: Out) -> None:
     from polars.exceptions import PolarsError  # noqa: PLC0415 - --help need not import polars
 
     _refuse_terminal(to)
-    opened = _answers.Opened()
+    opened = session()
+    opened.holds = True
 
     def make(name: str) -> pl.DataFrame:
-        return _answers.rows_of(reports, catalog.table(name), where, opened=opened)
+        return _answers.rows_of(reports, catalog.table(name), where)
 
     rows = catalog.answer(statement, make, _bounded if apart() else nullcontext)
     for origin in opened.origins.values():

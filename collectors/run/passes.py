@@ -244,7 +244,7 @@ class Passes:
             self.step(record, step)
         except StepFailedError:
             are_both = plan.options.samples and plan.options.metrics and counters.ok is not False
-            if not (are_both and nsys.no_metrics(end_of(step.log))):
+            if not (are_both and nsys.NO_METRICS.search(end_of(step.log))):
                 raise
             refused = "nsys cannot sample them here; `kanalyze doctor` says what it says of that"
             self.note(record, f"without GPU metrics: {refused}")
@@ -319,7 +319,7 @@ class Passes:
                 break
             except StepFailedError as error:
                 first = first_launch(selection, options)
-                if plan.options.clock_control != "none" and ncu.cannot_lock_clocks(end_of(profile.log)):
+                if plan.options.clock_control != "none" and ncu.CANNOT_LOCK.search(end_of(profile.log)):
                     self.note(record, "the clocks cannot be locked here: profiled with --clock-control none")
                     plan, ending = replace(plan, options=replace(options, clock_control="none")), "locked"
                 elif error.why == ncu.NONE_PROFILED and first is not None:

@@ -53,9 +53,10 @@ MESSAGES: Final = (
     (r"The application returned an error code", "the program ended with an error under ncu"),
 )  # fmt: skip
 
-#: Messages of ncu where locking clocks is not permitted.
-_CLOCKS: Final = re.compile(
-    r"(?i)(fail\w*|unable|cannot|not) [^\n]*\b(lock|clock)|clock[^\n]*(fail|not (supported|permitted))"
+#: What ncu says where it cannot lock clocks.
+CANNOT_LOCK: Final = re.compile(
+    r"(?im)^==(?:ERROR|WARNING)==.*(?:(?:fail\w*|unable|cannot|not) .*\b(?:lock|clock)"
+    r"|clock.*(?:fail|not (?:supported|permitted)))"
 )
 
 #: Warnings of every run: metrics of absent units, slow replay. Those about missing sources are useless for library
@@ -90,12 +91,6 @@ def _part(options: Options) -> list[tuple[str, ...]]:
 def page(ncu: str, report: Path, name: str) -> tuple[str, ...]:
     """The command that prints one page of ``report.ncu-rep`` as CSV, in base units."""
     return (ncu, "--import", f"{report}.ncu-rep", "--csv", "--page", name, "--print-units", "base")
-
-
-def cannot_lock_clocks(log: str) -> bool:
-    """Whether ncu reported that it cannot lock clocks."""
-    own = "\n".join(line for line in log.splitlines() if line.startswith(("==ERROR==", "==WARNING==")))
-    return _CLOCKS.search(own) is not None
 
 
 def warnings(log: str, *, python: bool = False) -> list[str]:

@@ -64,6 +64,9 @@ MESSAGES: Final = (
     (r"(?i)already (being )?profiled|CUPTI_ERROR_MULTIPLE_SUBSCRIBERS", "another profiler already traces this program"),
 )  # fmt: skip
 
+#: What nsys says where it refuses to sample the GPU's counters.
+NO_METRICS: Final = re.compile(r"(?i)gpu[- ]metrics|ERR_NVGPUCTRPERM")
+
 #: Lines of nsys in a log shared with the program.
 OWN_LINE: Final = re.compile(
     r"^(Collecting data\.\.\.|Generating '.*\.qdstrm'|\[\d+/\d+\] \[|Generated:|\s+/.*\.(nsys-rep|qdstrm|sqlite)$"
@@ -157,11 +160,6 @@ def warnings(log: str) -> list[str]:
     """Distinct warnings of nsys."""
     lines = (line.strip() for line in log.splitlines() if re.match(r"(?i)\s*warning\b", line))
     return list(dict.fromkeys(line[:_WIDE] for line in lines))
-
-
-def no_metrics(log: str) -> bool:
-    """Whether nsys refused to sample the GPU's counters."""
-    return re.search(r"(?i)gpu[- ]metrics|ERR_NVGPUCTRPERM", log) is not None
 
 
 def options_of(nsys: Program) -> str:
