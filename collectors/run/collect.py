@@ -69,7 +69,7 @@ class Capture:
     """
 
     folder: Path
-    manifest: dict[str, object] = field(repr=False)
+    manifest: dict[str, Any] = field(repr=False)
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -81,8 +81,7 @@ class Capture:
     @property
     def checks(self) -> list[str]:
         """The program's distinct check lines."""
-        rows: list[dict[str, object]] = self.manifest["checks"]  # type: ignore[assignment] # it is JSON
-        return list(dict.fromkeys(str(check["line"]) for check in rows))
+        return list(dict.fromkeys(str(check["line"]) for check in self.manifest["checks"]))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from kanalyze import outlets
 from kanalyze.collectors import process
 from kanalyze.collectors.in_workload import compiled
 from kanalyze.collectors.in_workload.torch_sessions import FAILED
-from kanalyze.collectors.options import NAMING, NSYS, SAMPLES
+from kanalyze.collectors.options import NAMING, NSYS, SAMPLES, TORCH
 from kanalyze.collectors.process import Check, Ended, Event, Progress, Starter, Step, checks, end_of
 from kanalyze.collectors.tools import machine, ncu, nsys
 from kanalyze.collectors.tools.ncu import Launch, Selection, first_launch, parse, select, unselected
@@ -206,15 +206,30 @@ class Passes:
         with marks as added:
             self.step(record, replace(step, env=added))
 
-    def nsys(self, record: PassRecord, number: int) -> None:
-        """Record the run, and export it."""
-        for step in self.plan.runs(record.name, number):
+    def profiled(self, record: PassRecord, number: int) -> None:
+        """Run the program under nsys, for its times or for names, or under torch; take up what the runner left."""
+        plan, name = self.plan, record.name
+        steps = plan.runs(name, number)
+        for step in steps:
             self.step(record, step)
+        if not steps[0].has_runner:
+            return
+        out = {NAMING: plan.folder / NAMING, TORCH: plan.torch_folder(number)}.get(name, plan.folder)
+        is_whole = self._take_up(record, out)
+        if name == TORCH and not is_whole:
+            process.discard({out} - {plan.folder})
+            raise StepFailedError("torch.profiler did not come to its end", steps[0])
+        if not is_whole:
+            self.note(record, "torch did not come to its end: ranges of operators may be missing")
+        if name == NAMING:  # nothing is asked of its times
+            for lines in out.glob("lines-nsys*"):
+                lines.rename(plan.folder / lines.name.replace(NSYS, NAMING))
+            process.discard({out})
+
+    nsys = names = torch = profiled
 
     def list_launches(self, record: PassRecord) -> None:
         """List the kernel launches of the first recording of nsys."""
-        if self.plan.makes_ranges and not self._take_up(record, self.plan.folder):
-            self.note(record, "torch did not come to its end: ranges of operators may be missing")
         listing = self.plan.launches()
         try:
             self.step(record, listing)
@@ -254,26 +269,6 @@ class Passes:
         for line in nsys.warnings(end_of(step.log)):
             self.note(record, line)
         self.step(record, export)
-
-    def names(self, record: PassRecord, number: int) -> None:
-        """Record the run with a range with shapes for each operator, and export it: nothing is asked of its times."""
-        plan, out = self.plan, self.plan.folder / NAMING
-        for step in plan.runs(record.name, number):
-            self.step(record, step)
-        if not self._take_up(record, out):
-            self.note(record, "torch did not come to its end: ranges of operators may be missing")
-        for lines in out.glob("lines-nsys*"):
-            lines.rename(plan.folder / lines.name.replace(NSYS, NAMING))
-        process.discard({out})
-
-    def torch(self, record: PassRecord, number: int) -> None:
-        """Run the script under torch.profiler."""
-        (step,) = self.plan.runs(record.name, number)
-        self.step(record, step)
-        folder = self.plan.torch_folder(number)
-        if not self._take_up(record, folder):
-            process.discard({folder} - {self.plan.folder})
-            raise StepFailedError("torch.profiler did not come to its end", step)
 
     def _take_up(self, record: PassRecord, out: Path) -> bool:
         """Copy the runner's results in the folder `out` into the record; False if the runner did not finish."""

@@ -137,9 +137,9 @@ def test_what_commands_are(bare, gold):
 def test_where_the_script_cannot_be_told_the_torch_pass_says_so():
     work = resolve("./train.sh")
     assert (work.kind, work.starts_python) == ("executable", True)
-    why = obstacles(work, Options(), find_tools(Options(), work, torch=False))["torch"]
-    assert why.why.startswith("the script that this program starts cannot be told")
-    assert "kanalyze collect torchrun --nproc" in why.remedy
+    why, remedy = obstacles(work, Options(), find_tools(Options(), work, torch=False))["torch"]
+    assert why.startswith("the script that this program starts cannot be told")
+    assert "kanalyze collect torchrun --nproc" in remedy
 
 
 @pytest.mark.parametrize(("lines", "seen"), [(6_552, True), (6_554, False)])
