@@ -49,8 +49,6 @@ _HOLDS: Final[dict[str, Any]] = {
     _RANGE: bool,
 }
 
-ClockControl = Literal["base", "none"]
-
 
 def _option(names: str, text: str, metavar: str = "", wanted: str = "", *, default: object = None) -> Any:  # noqa: ANN401 - of a field
     """An attribute of options: its names on the command line, what it is, of which kind, and what holds of it."""
@@ -106,7 +104,7 @@ class Options:
     kernels: int = _option("--kernels", "So many kernels go to ncu; 5 unless told.", "N", _COUNT, default=5)
     launches: int = _option("--launches", "So many launches of each; 1 unless told.", "N", _COUNT, default=1)
     ncu_budget_s: float = _option("--ncu-budget", "Longest time of ncu.", "SECONDS", _TIME, default=600.0)
-    clock_control: ClockControl = _option("--clock-control", "The GPU's clocks under ncu.", default="base")
+    clock_control: Literal["base", "none"] = _option("--clock-control", "The GPU's clocks under ncu.", default="base")
     range_name: str | None = _option("--range", "Only the NVTX range NAME.", "NAME", _RANGE)
     cuda_profiler_api: bool = _option(
         "--cuda-profiler-api", "Only from cudaProfilerStart to cudaProfilerStop.", default=False

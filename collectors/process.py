@@ -130,9 +130,6 @@ _GRACE_S: Final = 5.0
 
 _POLL_S: Final = 0.05
 
-#: Bytes at the end of a log that are searched for its last lines.
-_TAIL_BYTES: Final = 1 << 16
-
 #: Bytes at the beginning and at the end of a longer log that are kept, and the line between them.
 KEPT_BYTES: Final = 8 << 20
 _LEFT_OUT: Final = b"\n[kanalyze: output left out here]\n"
@@ -312,7 +309,7 @@ def end_of(log: Path, most: int = 1 << 20) -> str:
 
 def tail(log: Path, lines: int) -> list[str]:
     """The last non-empty lines of a log, with carriage returns applied as on a terminal."""
-    shown = (line.rstrip("\r").rpartition("\r")[2].rstrip() for line in end_of(log, _TAIL_BYTES).split("\n"))
+    shown = (line.rstrip("\r").rpartition("\r")[2].rstrip() for line in end_of(log, 1 << 16).split("\n"))
     return [line for line in shown if line][-lines:]
 
 

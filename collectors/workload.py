@@ -61,9 +61,6 @@ _SHIPPED: Final = Path(__file__).parent.with_name("kernels")
 _COMMENT: Final = re.compile(r"\s*(?:/\*+(?P<block>.*?)\*/|(?P<lines>(?:[ \t]*//[^\n]*\n?)+))", re.DOTALL)
 _MARGIN: Final = re.compile(r"^[ \t]*(?://+!?|\*+)?[ \t]?", re.MULTILINE)
 
-#: The line that lists the values of ``--variant``.
-_VARIANTS: Final = re.compile(r"^Variants: (.+)$", re.MULTILINE)
-
 
 @dataclass(frozen=True)
 class Reference:
@@ -97,7 +94,7 @@ def _described(file: Path) -> Reference:
             doc = ast.get_docstring(ast.parse(source)) or ""
     elif comment := _COMMENT.match(source):
         doc = _MARGIN.sub("", comment["block"] or comment["lines"]).strip()
-    listed = _VARIANTS.search(doc)
+    listed = re.search(r"^Variants: (.+)$", doc, re.MULTILINE)
     variants = tuple(word.strip() for word in listed[1].rstrip(".").split(",")) if listed else ()
     return Reference(file.stem, file, " ".join(doc.partition("\n\n")[0].split()), variants, doc)
 

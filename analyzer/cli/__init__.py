@@ -58,9 +58,6 @@ if TYPE_CHECKING:
     Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
     Choices = Iterable[tuple[str, str]]  # with a word about each
 
-#: The status of a program that Ctrl-C ended.
-_INTERRUPTED: Final = 130
-
 #: The commands by what they are for, each with its module and its line in the help.
 _GROUPS: Final = {
     "Look": {
@@ -96,7 +93,6 @@ _GROUPS: Final = {
 _FORMER: Final = dict.fromkeys(("name", "source", "tree"), "tables")
 _COMMANDS: Final = {name: module for group in _GROUPS.values() for name, (module, _) in group.items()} | _FORMER
 
-_WIDEST: Final = max(map(len, _COMMANDS))
 
 #: Words that stand for others: former commands, and the view of `show` that has a command of its own.
 _MEANT: Final = {
@@ -120,10 +116,10 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes a line for each command, by what they are for."""
-        del ctx
+        widest = max(map(len, self.list_commands(ctx)))
         for heading, group in _GROUPS.items():
             with formatter.section(heading):
-                formatter.write_dl([(name.ljust(_WIDEST), line) for name, (_, line) in group.items()])
+                formatter.write_dl([(name.ljust(widest), line) for name, (_, line) in group.items()])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:  # noqa: ANN401 - click's
         """The command that is meant: of a path alone its page."""
@@ -165,9 +161,7 @@ _MOST_PACKED: Final = 1 << 20
 _MOST_RANGES: Final = 60
 _MOST_INSTANCES: Final = 30
 
-#: Windows that are no range's name, and the name of the ranges that are steps of a profiler.
-_STEADY: Final = "steady"
-_STEPS: Final = "steps"
+#: The name of the ranges that are steps of a profiler.
 _STEP: Final = "ProfilerStep#"
 
 
@@ -252,10 +246,10 @@ def _named(counts: dict[str, int]) -> Choices:
     """Windows by name: steady, ranges, steps of a profiler."""
     steps = sorted(int(number) for name in counts if (number := name.removeprefix(_STEP)) != name and number.isdigit())
     counts = {name: count for name, count in counts.items() if not name.startswith(_STEP)}
-    yield _STEADY, "the steady iterations"
+    yield "steady", "the steady iterations"
     yield from ((name, f"{count} times") for name, count in counts.items())
     yield from ((f"{name}#*", f"each of {count}") for name, count in counts.items() if count > 1)
-    yield from [(_STEPS, f"each of {len(steps)} steps")] * bool(steps)
+    yield from [("steps", f"each of {len(steps)} steps")] * bool(steps)
     yield from ((f"step:{number}", "") for number in steps[:_MOST_INSTANCES])
 
 
@@ -495,7 +489,7 @@ def main() -> None:
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         print_message("Aborted!")
-        sys.exit(_INTERRUPTED)
+        sys.exit(130)  # as of any program that Ctrl-C ends
     except BaseException as error:
         if not (told := OutOfMemoryError.anywhere() if refused(error) else unwritten(error)):
             raise

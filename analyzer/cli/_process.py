@@ -42,14 +42,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_NARROWEST: Final = 40
 _STANDARD_OUTPUT: Final = Path("standard output")
-
-#: The status where the program that reads the output has ended.
-_NOBODY_READS: Final = 1
-
-#: What the name of a file ends in that SQLite keeps beside a database, and reads with it.
-_JOURNALS: Final = ("-wal", "-shm", "-journal")
 
 
 @dataclass
@@ -147,7 +140,7 @@ def emit(data: bytes | str, output: Path | None = None) -> None:
     except OSError as error:
         if error.errno == errno.EPIPE:
             _discard_pending(sys.stdout)
-            sys.exit(_NOBODY_READS)
+            sys.exit(1)  # nobody reads it
         raise OutputError.because(_STANDARD_OUTPUT, error.strerror or str(error)) from error
 
 
@@ -251,7 +244,7 @@ def _identity(path: Path | str) -> tuple[int, int] | None:
 
 def _files_of(path: Path | str) -> Iterator[str]:
     """The files of a folder, also behind links in it; of a file those that SQLite keeps beside it."""
-    yield from (f"{path}{ending}" for ending in _JOURNALS)
+    yield from (f"{path}{ending}" for ending in ("-wal", "-shm", "-journal"))
     folders = set()
     for place, below, names in os.walk(path, followlinks=True):
         if (identity := _identity(place)) in folders:
@@ -314,7 +307,7 @@ def _encodable(text: str) -> str:
 
 def width() -> int:
     """Columns of the terminal; 80 where there is none to ask, and never so few that nothing fits."""
-    return max(shutil.get_terminal_size((80, 24)).columns, _NARROWEST)
+    return max(shutil.get_terminal_size((80, 24)).columns, 40)
 
 
 # Memory.
@@ -323,12 +316,8 @@ def width() -> int:
 _PACKED: Final = 60
 _PLAIN: Final = 8
 
-#: The command that starts programs of the user's, and those that read no report.
-_RUNS: Final = "collect"
+#: Commands that read no report.
 _OTHERS: Final = frozenset(("cache", "doctor", "name", "tables", "workloads"))
-
-#: Commands that always run in a child, as what they are asked may break any bound.
-_APART: Final = frozenset(("sql",))
 
 #: What the parent is to say of the child's end by a signal, as JSON; it is shared with the child, where there is one.
 _notes: list[mmap] = []
@@ -352,9 +341,6 @@ _SIGNS: Final = (
     "can't start new thread",
     "apacity overflow",
 )
-
-#: What polars writes before it says how it came to an error that Python prints in two lines.
-_PANIC: Final = "panicked at"
 
 #: The child has so long to end by Ctrl-C, which it got, too; after that it gets it once more.
 _GRACE_S: Final = 0.5
@@ -385,9 +371,9 @@ def refused(error: BaseException) -> bool:
 
 def tight(arguments: Sequence[str]) -> bool:
     """Whether what the command line asks for may need more memory than there is for this process."""
-    if not arguments or arguments[0] == _RUNS or not hasattr(os, "fork"):
+    if not arguments or arguments[0] == "collect" or not hasattr(os, "fork"):
         return False
-    if arguments[0] in _APART or limits_of_process():
+    if arguments[0] == "sql" or limits_of_process():  # what SQL asks for may break any bound
         return True
     if arguments[0] in _OTHERS:
         return False
@@ -479,7 +465,9 @@ def in_own_process(work: Callable[[], int], print_error: Callable[[KanalyzeError
         words = said.read(1 << 20)
         reasons = json.loads(notes[:].rstrip(b"\0") or b"{}")
     if status >= 0 and reasons is None:
-        if status != OutOfMemoryError.exit_status or not any(sign.encode() in words for sign in (*_SIGNS, _PANIC)):
+        if status != OutOfMemoryError.exit_status or not any(
+            sign.encode() in words for sign in (*_SIGNS, "panicked at")
+        ):
             _pass_on(words)
         return status
     signalled = signal.SIGSEGV if b"overflowed its stack" in words else -status

@@ -40,9 +40,6 @@ _TRACES: Final = ("perfetto", "speedscope")
 #: Events that the timeline of an HTML file draws one by one or in sums.
 _EVENTS = 600_000
 
-#: The exit status where some reports were left out.
-_SOME_LEFT_OUT: Final = 1
-
 
 @cli.command(
     cli.REPORTS,
@@ -239,7 +236,7 @@ def reduce(reports: Sequence[str], out: str, jobs: int | None, dask: str | None)
         )
     _process.emit(_outcome(ended))
     if ended.left_out:
-        raise click.exceptions.Exit(_SOME_LEFT_OUT)
+        raise click.exceptions.Exit(1)
 
 
 def _outcome(ended: Reduced) -> str:

@@ -42,9 +42,6 @@ _AROUND_BYTES: Final = 64
 _LONGEST_BYTES: Final = 4096
 _MOST_BYTES: Final = 65_536
 
-#: Most commands that run at once; others wait for their turn, in order.
-_AT_ONCE: Final = 4
-
 #: How rows are printed: with units, or exact.
 _FORMAT: Final = ("--format=markdown", "--format=json")
 
@@ -75,7 +72,7 @@ class Desk:
         self._roots = [root.resolve() for root in roots]
         self._limit = limit
         self._tool_error: type[Exception] = import_module("mcp.server.mcpserver.exceptions").ToolError
-        self._turns = import_module("anyio").CapacityLimiter(min(_AT_ONCE, processors()))
+        self._turns = import_module("anyio").CapacityLimiter(min(4, processors()))  # of commands
 
     async def reports(self) -> str:
         """The reports and captures that there are, with their bytes."""

@@ -45,9 +45,6 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
     from kanalyze.several import Asked
 
-#: What can be left out of a replay.
-_WITHOUT: Final = ("launch-gaps", "sync", "startup")
-
 
 @cli.command(
     cli.REPORTS,
@@ -185,7 +182,9 @@ def ranks(reports: Sequence[Path], where: Where, to: Out, *, one_host: bool) -> 
         "WHAT=FACTOR",
         multiple=True,
     ),
-    cli.option("--without", "Leave out what takes time.", multiple=True, type=click.Choice(_WITHOUT)),
+    cli.option(
+        "--without", "Leave out what takes time.", multiple=True, type=click.Choice(("launch-gaps", "sync", "startup"))
+    ),
     cli.flag("--without-startup", "Leave out one-time costs: as --without startup."),
     cli.flag("--graph", "Launch each sequence that repeats as one CUDA graph."),
     cli.option("--copies", "Bandwidth of copies between host and device, such as 50GB/s.", "RATE"),

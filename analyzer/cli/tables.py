@@ -50,9 +50,6 @@ _KEYWORDS: Final = ("by", "trace", "graphs", "as_nsys", "as_torch", "segments", 
 _SECONDS: Final = ("KANALYZE_SQL_SECONDS", 60)
 _GIB: Final = ("KANALYZE_SQL_GIB", 4)
 
-#: Events of a timeline in print, single ones and sums.
-_EVENTS: Final = 6000
-
 #: Kernels of one part of a name that are named, and how long each name is.
 _MATCHES: Final = 8
 _SHORT: Final = 60
@@ -335,7 +332,8 @@ def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: Where
         parts = _answers.opened_parts(reports[0], where)
         if len(parts) > 1:
             raise click.UsageError("a timeline is of one window; name one of them, such as step#3.")
-        drawn = plots.timeline(_tracks.timeline(next(iter(parts.values())), _EVENTS), form)
+        # so many events in print, single ones and sums
+        drawn = plots.timeline(_tracks.timeline(next(iter(parts.values())), 6000), form)
     to.emit(drawn)
 
 

@@ -80,12 +80,10 @@ _TELLING: Final = [(re.compile(names), getattr(Names, how)) for how, names in _K
 #: Severity from which a diagnostic is a warning (ENUM_DIAGNOSTIC_SEVERITY_LEVEL).
 _WARNING: Final = 2
 
-_STEPS: Final = 1_000_000
-
 #: SQLite errors that concern the copy, not the source.
 _UNWRITABLE: Final = ("full", "readonly", "disk I/O", "unable to open")
 
-_PRAGMAS: Final = ["journal_mode = OFF", "synchronous = OFF", "secure_delete = ON", "cache_size = -65536"]
+_PRAGMAS: Final = ("journal_mode = OFF", "synchronous = OFF", "secure_delete = ON", "cache_size = -65536")
 
 
 def learn(path: Path, names: Names) -> None:
@@ -351,7 +349,7 @@ def _opened(path: Path, target: str = "") -> Iterator[sqlite3.Connection]:
     # undecodable text is copied as bytes
     with closing(sqlite3.connect(target, uri=True, isolation_level=None)) as database:
         database.text_factory = lambda raw: raw.decode("utf-8", errors="replace")
-        database.set_progress_handler(lambda: 0, _STEPS)  # allows Ctrl-C
+        database.set_progress_handler(lambda: 0, 1_000_000)  # allows Ctrl-C
         with failed(path, "its header"):
             for pragma in (f"page_size = {page_size}", *_PRAGMAS):
                 database.execute(f"PRAGMA {pragma}")

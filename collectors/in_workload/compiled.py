@@ -69,12 +69,9 @@ _OF_KERNEL = re.compile(r"^#   %(\w+) :.*= call_function", re.MULTILINE)
 #: What a kernel is of where inductor's code does not say.
 _UNTOLD: dict[str, str | None] = {"operators": None, "lines": None}
 
-_WORD_BYTES = 4
 #: File names of inductor's generated code: c and the hash of the content.
 _INDUCTOR_FILE = re.compile(r"c[a-z2-7]{51}\.py")
 _PLACE = re.compile(r'loc\("([^"]+\.py)":\d')
-#: Bytes of a stage's text in which its source location is searched.
-_HEAD = 1 << 16
 
 #: Of a cubin: its first bytes (64 bits, little-endian), structures, the kind of a section, and attributes.
 _ELF = b"\x7fELF\x02\x01"
@@ -208,7 +205,7 @@ def _row(entry: Entry, file: str, report: Compilation | None, *, compiled_here: 
         "num_warps": metadata.get("num_warps"),
         "num_stages": metadata.get("num_stages"),
         "registers": registers,
-        "spills": local_bytes // _WORD_BYTES if local_bytes is not None else None,
+        "spills": local_bytes // 4 if local_bytes is not None else None,
         "shared_memory_bytes": metadata.get("shared"),
         "compile_ns": compile_ns,
         "compile_measured_by": measured,
@@ -222,7 +219,7 @@ def _file(entry: Entry) -> str:
     for path in map(entry.beside, (".ttir", ".source", ".ttgir")):
         if path.is_file():
             with path.open(encoding="utf-8", errors="replace") as stage:
-                place = _PLACE.search(stage.read(_HEAD))
+                place = _PLACE.search(stage.read(1 << 16))
             if place:
                 return Path(place[1]).name
     return ""

@@ -74,12 +74,6 @@ _ENOUGH = 50_000
 _LINE_BITS = 24
 _LINE_MASK = (1 << _LINE_BITS) - 1
 
-#: The time between samples of older Pythons, s.
-_PAUSE_S = 0.001
-
-#: Longer texts of lines are cut.
-_LONGEST = 200
-
 #: The place of what is none of the program's own code.
 NOWHERE = -1
 
@@ -154,7 +148,7 @@ class Places:
         for place in chain.from_iterable(rows[1::2] for parts in noted.values() for rows in parts.values()):
             if place not in numbers:
                 code, line = self._line_of(place)
-                text = linecache.getline(code.co_filename, line).strip()[:_LONGEST]
+                text = linecache.getline(code.co_filename, line).strip()[:200]
                 file = files.setdefault(_shown(code.co_filename, folder), len(files))
                 numbers[place] = len(places)
                 places.append((file, line, getattr(code, "co_qualname", code.co_name), text))
@@ -312,7 +306,7 @@ class Samples:
     def _look(self) -> None:
         own = threading.get_ident()
         while not self._stopped:
-            time.sleep(_PAUSE_S)
+            time.sleep(0.001)
             at = time.perf_counter_ns()
             for thread, frame in sys._current_frames().items():  # noqa: SLF001 - the only way
                 place = NOWHERE if thread == own else self._places.of_frame(frame)

@@ -35,9 +35,6 @@ _RANKS = (
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
 
-#: Exit status of a program terminated by SIGTERM, as in a shell.
-_TERMINATED = 128 + 15
-
 _RUNNER = str(Path(__file__).with_name("torch_runner.py"))
 
 
@@ -307,7 +304,7 @@ def _end_on_sigterm() -> None:
         if os.getpid() != ours:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        sys.exit(_TERMINATED)
+        sys.exit(128 + number)  # as a shell says it
 
     signal.signal(signal.SIGTERM, terminate)
 

@@ -56,9 +56,6 @@ _NAMES: Final = (
 #: Words in names of variables that may be secrets; these are never recorded.
 _SECRET: Final = re.compile(r"TOKEN(_|$)|SECRET|PASSW|CREDENTIAL|AUTH|PRIVATE|KEY$|COOKIE")
 
-#: User and password in a URL.
-_USERINFO: Final = re.compile(r"(?<=://)[^/@\s]+@")
-
 _ROOT: Final = Path("/")
 
 #: Bits of capability sets (linux/capability.h).
@@ -170,9 +167,9 @@ def secret(name: str) -> bool:
 
 
 def environment() -> dict[str, str]:
-    """Environment variables that affect GPU programs, without those that may hold secrets."""
+    """Environment variables that affect GPU programs, without those that may hold secrets, nor passwords in URLs."""
     kept = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES) or name in _NAMES}
-    return {name: _USERINFO.sub("", kept[name]) for name in sorted(kept) if not secret(name)}
+    return {name: re.sub(r"(?<=://)[^/@\s]+@", "", kept[name]) for name in sorted(kept) if not secret(name)}
 
 
 def host() -> dict[str, str | int | None]:

@@ -300,10 +300,8 @@ def test_on_a_terminal_progress_is_one_line_that_changes(machine):
     [
         (["nowhere.cu"], "nowhere.cu: no such file, program on PATH or reference workload."),
         (["--with", "nsys,nvprof", "program"], "no pass 'nvprof'."),
-        (["--arch", "hopper", "program"], "--arch 'hopper': not a GPU architecture such as sm_90."),
         (["--nvcc", "'open", "program"], '--nvcc "\'open": not flags with closed quotes.'),
         (["--nsys", "nowhere", "program"], "--nsys 'nowhere': not a program that can be run."),
-        (["--range", "a", "--cuda-profiler-api", "program"], "--range and --cuda-profiler-api exclude each other."),
     ],
 )
 def test_a_wrong_call_is_told(machine, arguments, message):
