@@ -123,8 +123,8 @@ def parts_of(whole: Report, where: Where) -> dict[str | None, Report]:
         whole = _unprofiled.without(whole)
     if where.capture is not None:
         whole = _captures.with_captures(whole, _capture_of(where, where.capture))
-    elif (beside := _beside(whole)) is not None and _captures.lacks_captures(whole):
-        whole = _with_some(whole, beside, where)
+    else:
+        whole = _with_beside(whole, where)
     whole, text = whole.narrow(device=where.device, process=where.process), where.window
     windows = [None] if text is None else whole.windows(text)
     if text is not None and (left_out := len(whole.instances(text)) - len(windows)):
@@ -137,26 +137,18 @@ def parts_of(whole: Report, where: Where) -> dict[str | None, Report]:
 
 def _capture_of(where: Where, path: Path) -> Report:
     """The report at `path`, of which captures are taken; opened once."""
-    kept = session().captures
-    if path not in kept:
-        kept[path] = closed_at_end(readers.read(path, progress_shown(), cache=not where.no_cache))
-    return kept[path]
+    return session().once(("capture", path), lambda: open_report(path, where))
 
 
-def _beside(report: Report) -> Path | None:
-    """The other one of the two reports of a folder, where both are traces of one rank."""
+def _with_beside(report: Report, where: Where) -> Report:
+    """The report with captures of the other one of its folder, if both are traces of one rank and that can be read."""
     inside = session().found
     others = [path for path in inside - {report.meta.path} if path.name.endswith(_TRACES)]
-    return others[0] if len(inside) == _TWO and len(others) == 1 and report.meta.recorder.ranked else None
-
-
-def _with_some(report: Report, path: Path, where: Where) -> Report:
-    """The report with captures that the one at `path` has; itself where that has none of them, or cannot be read."""
-    try:
-        other = _capture_of(where, path)
-        return _captures.with_captures(report, other) if other.meta.rank == report.meta.rank else report
-    except KanalyzeError:
-        return report
+    if len(inside) == _TWO and len(others) == 1 and report.meta.recorder.ranked and _captures.lacks_captures(report):
+        with suppress(KanalyzeError):
+            other = _capture_of(where, others[0])
+            return _captures.with_captures(report, other) if other.meta.rank == report.meta.rank else report
+    return report
 
 
 def _named(report: Report, where: Where) -> Report:

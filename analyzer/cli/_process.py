@@ -50,9 +50,9 @@ class Session:
     """What a command has read, written and said so far.
 
     Its `inputs` and `outputs`; paths `found` in a folder, and those of them that `failed`; reports whose doubts are not
-    told yet, files whose doubts are; reports of which `captures` are taken. One that asks for several tables `holds`
-    what it opens, as `kept`; a `quiet` one keeps what a report lacks beside others, as `left_out`. `origins` are tables
-    that are not of a capture's first report, and what is to be said of that.
+    told yet, files whose doubts are; what is opened once, as `kept`. One that asks for several tables `holds` all that
+    it opens; a `quiet` one keeps what a report lacks beside others, as `left_out`. `origins` are tables that are not of
+    a capture's first report, and what is to be said of that.
     """
 
     inputs: list[Path | str] = field(default_factory=list)
@@ -62,7 +62,6 @@ class Session:
     doubted: set[str] = field(default_factory=set)
     found: set[Path] = field(default_factory=set)
     failed: dict[Path, KanalyzeError] = field(default_factory=dict)
-    captures: dict[Path, Report] = field(default_factory=dict)
     holds: bool = False
     kept: dict[tuple[object, ...], Any] = field(default_factory=dict)
     quiet: bool = False

@@ -124,18 +124,12 @@ class Plan:
         """How often the pass `name` runs the program: those that say when things ran are repeated."""
         return self.options.repeat if name == BARE or tool_of(name).timed else 1
 
-    def step(  # noqa: PLR0913 - all of them belong to one step
-        self,
-        name: str,
-        argv: Iterable[str],
-        output: str = "",
-        *,
-        stdout: bool = False,
-        program: bool = False,
-        runner: bool = False,
+    def step(
+        self, name: str, argv: Iterable[str], output: str = "", *, stdout: bool = False, program: bool = False
     ) -> Step:
-        """A step with the `output` that it writes itself or prints; whether it runs the program, or the runner too."""
-        file, log = self.folder / output, self.folder / "logs" / f"{name}.log"
+        """A step with the `output` that it writes itself or prints; whether it runs the `program`."""
+        file, log, of = self.folder / output, self.folder / "logs" / f"{name}.log", name.partition("-")[0]
+        runner = program and (of in (TORCH, NAMING) or (of == NSYS and self.makes_ranges))
         outputs, result = (file,) if output else (), file if stdout else None
         return Step(name, tuple(argv), log, {}, outputs, result, runs_workload=program, has_runner=runner)
 
@@ -145,13 +139,13 @@ class Plan:
         if name == BARE:
             return [self.step(run, self._hooked("--bare", f"{run}.json"), program=True)]
         if name == TORCH:
-            return [self.step(run, self._under_torch(self.torch_folder(number)), program=True, runner=True)]
+            return [self.step(run, self._under_torch(self.torch_folder(number)), program=True)]
         if name == SAMPLES:
             return self.samples()[1]
         if name == NAMING:
-            return self._recorded(run, self._under_torch(self.folder / NAMING, naming=True), runner=True)
+            return self._recorded(run, self._under_torch(self.folder / NAMING, naming=True))
         if self.makes_ranges:
-            return self._recorded(run, self._under_torch(self.folder), runner=True)
+            return self._recorded(run, self._under_torch(self.folder))
         command = self._hooked("--lines", f"lines-{run}.json.gz") if self.options.lines else self.command
         return self._recorded(run, command)
 
@@ -161,15 +155,13 @@ class Plan:
         flags, lacking = nsys.sampling(self.options, cpu=cpu, metrics=metrics, python=python, known=known)
         return lacking, self._recorded(SAMPLES, self.command, flags)
 
-    def _recorded(
-        self, run: str, command: Sequence[str], samples: Sequence[str] = (), *, runner: bool = False
-    ) -> list[Step]:
+    def _recorded(self, run: str, command: Sequence[str], samples: Sequence[str] = ()) -> list[Step]:
         """The steps of a run of nsys: recording and export."""
         tool, report = self.tools.nsys.command, self.folder / run
         options = self.options.of_all if run == NAMING else self.options
         profile = nsys.profile(tool, report, options, command, samples)
         return [
-            self.step(run, profile, f"{run}.nsys-rep", program=True, runner=runner),
+            self.step(run, profile, f"{run}.nsys-rep", program=True),
             self.step(f"{run}-export", nsys.export(tool, report), f"{run}.sqlite"),
         ]
 
