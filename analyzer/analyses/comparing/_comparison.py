@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
@@ -26,7 +26,8 @@ from kanalyze.analyses.comparing._pair import (
     Side,
     doubts,
     in_pairs,
-    slots_of,
+    per_iteration,
+    stacked,
     warm,
 )
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
@@ -37,7 +38,7 @@ from kanalyze.tools import TOOLS
 from kanalyze.units import change, nearest, percent
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.comparing._statistics import Estimate, Floats, NoiseFloor
+    from kanalyze.analyses.comparing._statistics import Estimate, NoiseFloor
 
     Rank = Sequence[Digest]
 
@@ -194,8 +195,8 @@ class Comparison:
     @cached_property
     def apart(self) -> bool:
         """Whether both sides launch kernels, and none of the same name."""
-        kernels = [side.rows.filter(pl.col("kind") == "kernel") for side in self.pair.slots]
-        base, new = ({*rows.get_column("name").drop_nulls()} for rows in kernels)
+        kernels = self.pair.slots.filter(kind="kernel").drop_nulls("name")
+        base, new = ({*kernels.filter(side=at).get_column("name")} for at in (0, 1))
         return bool(base and new) and not base & new
 
     @cached_property
@@ -425,25 +426,21 @@ def _values(pair: Pair, metric: str) -> tuple[list[float], list[float]]:
         return pair.base.values_ns, pair.new.values_ns
     if metric == "quick":
         return quick_values(pair) or ([], [])
-    if metric == "busy":
-        return _per_iteration(pair, lambda one: one.ns_in(*BUSY_BUCKETS))
+    rows, ns, chosen = pair.runs("buckets"), "ns", pl.col("bucket").is_in(BUSY_BUCKETS)
     if kind == "bucket" and name:
-        known = sorted({bucket for side in pair.sides for bucket in side.digests[0].buckets["bucket"]})
-        if name not in known:
-            raise UnknownNameError.of("bucket", name, known)
-        return _per_iteration(pair, lambda one: one.ns_in(name))
-    if kind == "kernel" and name:
-        known = sorted({one for side in pair.slots for one in side.rows["name"].drop_nulls()})
-        if not any(name in one for one in known):
-            raise UnknownNameError.of("kernel", name, known)
-        chosen = pl.col("name").fill_null("").str.contains(name, literal=True)
-        return _per_iteration(pair, lambda one: int(one.slots.filter(chosen).get_column("exclusive_ns").sum()))
-    raise UnknownNameError.of("metric", metric, ("step", "quick", "busy", "bucket:NAME", "kernel:NAME"))
-
-
-def _per_iteration(pair: Pair, ns: Callable[[Digest], int]) -> tuple[list[float], list[float]]:
-    base, new = ([ns(one) / one.about.iterations for one in side.digests] for side in pair.sides)
-    return base, new
+        buckets = sorted(rows.get_column("bucket").unique())
+        if name not in buckets:
+            raise UnknownNameError.of("bucket", name, buckets)
+        chosen = pl.col("bucket") == name
+    elif kind == "kernel" and name:
+        rows, ns = pair.runs("slots"), "exclusive_ns"
+        kernels = sorted(rows.get_column("name").drop_nulls().unique())
+        if not any(name in one for one in kernels):
+            raise UnknownNameError.of("kernel", name, kernels)
+        chosen = pl.col("name").str.contains(name, literal=True)
+    elif metric != "busy":
+        raise UnknownNameError.of("metric", metric, ("step", "quick", "busy", "bucket:NAME", "kernel:NAME"))
+    return pair.per_run(rows.filter(chosen), ns)
 
 
 # The noise floor.
@@ -488,25 +485,28 @@ def noise_of(digests: Sequence[Digest]) -> Noise:
     step = statistics.noise_floor(times) if len(times) > 1 else None
     if step is None:
         raise IncomparableError.few_runs(len(times))
-    mean_ns, about, slots = float(np.mean(times)), digests[0].about, slots_of(digests)
-    names = dict.fromkeys(name for one in digests for name in one.buckets.get_column("bucket"))
-    buckets = {name: np.array([one.ns_in(name) / one.about.iterations for one in digests]) for name in names}
-    kernels: dict[str, Floats] = {}
-    for name, row in zip(slots.rows.get_column("name"), slots.ns, strict=True):
-        if name is not None:
-            kernels[name] = kernels.get(name, 0) + row
-    floors = _floors(kernels, LEAST_SHARE * mean_ns)
+    mean_ns, about = float(np.mean(times)), digests[0].about
+    buckets, floors = (
+        _floors(digests, table, key, ns, least_ns)
+        for table, key, ns, least_ns in (
+            ("buckets", "bucket", "ns", 0.0),
+            ("slots", "name", "exclusive_ns", LEAST_SHARE * mean_ns),
+        )
+    )
     ratios = [floor.least_ratio - 1 for _, floor in floors.values()]
     rows = float(np.quantile(ratios, _MOST)) if ratios else step.least_ratio - 1
-    return Noise(about.name, about.each or about.scope, mean_ns, step, _floors(buckets, 0.0), floors, rows)
+    return Noise(about.name, about.each or about.scope, mean_ns, step, buckets, floors, rows)
 
 
-def _floors(values: Mapping[str, Floats], least_ns: float) -> dict[str, tuple[float, NoiseFloor]]:
-    """The floor of each row that took at least so long, the longest first."""
-    means = {name: float(np.mean(times)) for name, times in values.items()}
-    long = sorted((name for name in means if means[name] >= least_ns), key=lambda name: (-means[name], name))
-    floors = {name: statistics.noise_floor(values[name].tolist()) for name in long}
-    return {name: (means[name], floor) for name, floor in floors.items() if floor is not None}
+def _floors(
+    digests: Sequence[Digest], table: str, key: str, ns: str, least_ns: float
+) -> dict[str, tuple[float, NoiseFloor]]:
+    """The floor of the time of each key of a table that takes at least so long, the longest first."""
+    names, sums = per_iteration(stacked(digests, table).drop_nulls(key), len(digests), (key,), (ns,))
+    means = zip(sums[ns].mean(axis=1).tolist(), names.get_column(key), sums[ns].tolist(), strict=True)
+    long = sorted((one for one in means if one[0] >= least_ns), key=lambda one: (-one[0], one[1]))
+    floors = {name: (mean_ns, statistics.noise_floor(runs)) for mean_ns, name, runs in long}
+    return {name: (mean_ns, floor) for name, (mean_ns, floor) in floors.items() if floor is not None}
 
 
 def stored(noise: Noise) -> bytes:

@@ -5,7 +5,7 @@ Definitions: docs/definitions.md, section 10, "Comparing".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import mean, median
@@ -15,11 +15,10 @@ import numpy as np
 import polars as pl
 
 from kanalyze.analyses.comparing import _statistics as statistics
-from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.shared.alignment import aligned
 from kanalyze.decoder.decode import decode
 from kanalyze.reduction.baselines import LAUNCHES, STEADY, About, Digest
-from kanalyze.schema import Column
+from kanalyze.schema import Column, Table
 from kanalyze.tools import Turn, interleaved
 from kanalyze.tools import pairs as pairs_of
 from kanalyze.units import apportioned, count, nearest, plural, time
@@ -46,13 +45,14 @@ _DISTINCT: Final = frozenset({
 })  # fmt: skip
 
 #: What operations have in common that match, in the order in which matches are sought.
-_ALIKE: Final = (("range", "op", "name", "shape"), ("name", "shape"), ("name",))
+_ALIKE: Final = (("range", "op", "name", "shape"), ("name", "shape"), ("name",), ("family",))
 
 #: What matches nothing beside a run of weak matches is this times as long, for it to be a part of that.
 _WEAK: Final = 2
 
-#: What tells an operation from others of its kind and name.
+#: What tells an operation from others of its kind and name, and from all others: the nth of these.
 _KEY: Final = ("kind", "bucket", "name", "shape", "range", "op", "lane")
+OPERATION: Final = (*_KEY, "nth")
 
 
 #: Numbers of iterations that differ by more than this part are no longer the same work.
@@ -63,16 +63,6 @@ _SAME_LAUNCHES: Final = 0.75
 
 #: From here on one side's iteration may be another thing than the other's.
 _OTHER_UNIT: Final = 1.5
-
-
-class Slots(NamedTuple):
-    """The operations of a typical iteration of one side."""
-
-    #: One for each: the columns of :data:`SLOTS`, in the order of launch on each stream; ns and count are means of the
-    #: runs, and run_ns is their sum.
-    rows: pl.DataFrame
-    ns: NDArray[np.float64]  # its device time in an iteration, a column for each run
-    counts: NDArray[np.float64]  # how often an iteration had it, likewise
 
 
 class Block(NamedTuple):
@@ -91,38 +81,30 @@ class Matches(NamedTuple):
     changes: list[str | None]  # of each place; None of a match
 
 
+def stacked(digests: Sequence[Digest], table: str) -> pl.DataFrame:
+    """The rows of a table of several digests, each with its run, from 0, and with how many iterations that has."""
+    frames: list[pl.DataFrame] = [getattr(one, table) for one in digests]
+    return pl.concat(
+        frame.with_columns(run=pl.lit(at), iterations=pl.lit(one.about.iterations))
+        for at, (frame, one) in enumerate(zip(frames, digests, strict=True))
+    )
+
+
 def per_iteration(
-    digests: Sequence[Digest], rows: Callable[[Digest], pl.DataFrame], keys: Sequence[str], values: Sequence[str]
+    rows: pl.DataFrame, runs: int, keys: Sequence[str], values: Sequence[str]
 ) -> tuple[pl.DataFrame, dict[str, Floats]]:
-    """The distinct `keys` of a table of each digest, in the order of first occurrence, with values in each run.
+    """The distinct `keys` of rows as :func:`stacked`, in the order of first occurrence, with values in each run.
 
     Those are of each of the columns `values`, which are summed over all iterations, the part of one: [rows, runs].
     """
-    tables = [rows(one) for one in digests]
-    every, heights = pl.concat(tables), [table.height for table in tables]
-    names = every.select(keys).unique(maintain_order=True).with_row_index("row")
-    at = every.select(keys).join(names, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    cells = at.get_column("row").to_numpy(), np.repeat(np.arange(len(digests)), heights)
-    iterations = np.repeat([float(one.about.iterations) for one in digests], heights)
-    found = {}
+    names = rows.select(keys).unique(maintain_order=True).with_row_index("at")
+    at = rows.select(keys).join(names, on=keys, how="left", nulls_equal=True, maintain_order="left").get_column("at")
+    cells, iterations = (at.to_numpy(), rows.get_column("run").to_numpy()), rows.get_column("iterations").to_numpy()
+    sums = {}
     for name in values:
-        found[name] = np.zeros((names.height, len(digests)))
-        np.add.at(found[name], cells, every.get_column(name).to_numpy() / iterations)
-    return names.drop("row"), found
-
-
-def slots_of(digests: Sequence[Digest]) -> Slots:
-    """The operations of all runs of a side: the nth of one name and place is the same one in each run."""
-    nth = pl.int_range(pl.len()).over(_KEY).alias("nth")
-    key = (*_KEY, "nth")
-    keys, sums = per_iteration(digests, lambda one: one.slots.with_columns(nth), key, ("exclusive_ns", "count"))
-    places = pl.concat([one.slots.with_columns(nth) for one in digests]).group_by(key).agg(pl.col("place").mean())
-    rows = keys.with_row_index("at").join(places, on=key, how="left", nulls_equal=True)
-    rows = rows.sort("lane", "place", *key, nulls_last=True)
-    at = rows.get_column("at").to_numpy()
-    ns, counts = sums["exclusive_ns"][at], sums["count"][at]
-    means = {"ns": ns.mean(axis=1), "count": counts.mean(axis=1), "run_ns": ns.sum(axis=1)}
-    return Slots(rows.drop("at").with_columns(pl.DataFrame(means)), ns, counts)
+        sums[name] = np.zeros((names.height, runs))
+        np.add.at(sums[name], cells, rows.get_column(name).to_numpy() / iterations)
+    return names.drop("at"), sums
 
 
 def matches(base: pl.DataFrame, new: pl.DataFrame) -> Matches:
@@ -133,10 +115,13 @@ def matches(base: pl.DataFrame, new: pl.DataFrame) -> Matches:
     has moved.
     """
     both = pl.concat([base, new])
+    decoded = {name: decode(name) for name in both.get_column("name").unique().drop_nulls()}
+    types = {name: f"{one.family} {one.dtype}" for name, one in decoded.items() if one.family in _DISTINCT}
+    both = both.with_columns(family=pl.col("name").replace(types))
     alike = both.select(
         pl.struct("kind", *columns).rank("dense").cast(pl.Int64).alias(str(at)) for at, columns in enumerate(_ALIKE)
     )
-    numbers = [*(column.to_numpy() for column in alike.iter_columns()), _families(both.get_column("name"))]
+    numbers = [column.to_numpy() for column in alike.iter_columns()]
     tokens = [(column[: base.height], column[base.height :]) for column in numbers]
     lanes = [side.get_column("lane").to_numpy() for side in (base, new)]
     pairs: list[tuple[Numbers, Numbers]] = []
@@ -158,17 +143,6 @@ def matches(base: pl.DataFrame, new: pl.DataFrame) -> Matches:
         found.base[one.base] = found.new[one.new] = len(found.changes)
         found.changes.append(one.change)
     return found
-
-
-def _families(names: pl.Series) -> Numbers:
-    """A number for each name, equal for kernels of one distinct family and type; else of its own."""
-    known: dict[tuple[str, str], int] = {}
-    numbers: dict[str | None, int] = {}
-    for name in names.unique().drop_nulls():
-        decoded = decode(name)
-        if decoded.family in _DISTINCT:
-            numbers[name] = known.setdefault((decoded.family, decoded.dtype or ""), len(known) + 1)
-    return np.fromiter((numbers.get(name, -1 - at) for at, name in enumerate(names)), np.int64, len(names))
 
 
 def _aligned_places(
@@ -334,10 +308,7 @@ def same_launches(base: Sequence[Digest], new: Sequence[Digest]) -> bool:
     Of an iteration that is two of the other side's, half of the launches at most are.
     """
     what, often = ("kind", "name", "shape"), pl.col("count") / pl.col("iterations")
-    sides = []
-    for runs in (base, new):
-        every = pl.concat([one.slots.with_columns(iterations=pl.lit(one.about.iterations)) for one in runs])
-        sides.append(every.group_by(what).agg(often=often.sum() / len(runs)))
+    sides = [stacked(runs, "slots").group_by(what).agg(often=often.sum() / len(runs)) for runs in (base, new)]
     both = sides[0].join(sides[1], on=what, nulls_equal=True).select(pl.min_horizontal("often", "often_right").sum())
     return bool(both.item() >= _SAME_LAUNCHES * max(float(side.get_column("often").sum()) for side in sides))
 
@@ -434,66 +405,60 @@ class Pair:
         """The mean time of an iteration of new."""
         return nearest([mean(self.new.values_ns)])[0]
 
-    @cached_property
-    def busy_ns(self) -> tuple[int, int]:
-        """The busy time of an iteration of base and of new, as `compare` tells it."""
-        keys, values = self.per_iteration(lambda one: one.buckets, ("bucket", "detail"), ("ns",))
-        busy = keys.get_column("bucket").is_in(BUSY_BUCKETS).to_numpy()
-        sides = zip(values["ns"], (self.base_ns, self.new_ns), strict=True)
-        base, new = (int(np.array(integers(side.mean(axis=1), ns), dtype=np.int64)[busy].sum()) for side, ns in sides)
-        return base, new
-
     @property
     def repeated(self) -> bool:
         """Whether both sides have runs enough to know how much these vary."""
         return min(len(side.digests) for side in self.sides) >= statistics.LEAST_RUNS
 
+    def runs(self, table: str) -> pl.DataFrame:
+        """The rows of a table of all runs as :func:`stacked`, those of base first, with side: 0 is base, 1 new."""
+        new = pl.col("run") >= len(self.base.digests)
+        return stacked([*self.base.digests, *self.new.digests], table).with_columns(side=new.cast(pl.Int32))
+
+    def per_iteration(
+        self, rows: pl.DataFrame, keys: Sequence[str], values: Sequence[str]
+    ) -> tuple[pl.DataFrame, dict[str, tuple[Floats, Floats]]]:
+        """:func:`per_iteration` of rows of both sides, with the values of base and of new apart."""
+        at = len(self.base.digests)
+        names, sums = per_iteration(rows, at + len(self.new.digests), keys, values)
+        return names, {name: (matrix[:, :at], matrix[:, at:]) for name, matrix in sums.items()}
+
+    def per_run(self, rows: pl.DataFrame, ns: str) -> tuple[list[float], list[float]]:
+        """The sum of a column in an iteration of each run of base and of new."""
+        base, new = self.per_iteration(rows, ("side",), (ns,))[1][ns]
+        return base.sum(axis=0).tolist(), new.sum(axis=0).tolist()
+
     @cached_property
-    def slots(self) -> tuple[Slots, Slots]:
-        """The operations of a typical iteration of base and of new."""
-        return slots_of(self.base.digests), slots_of(self.new.digests)
+    def slots(self) -> pl.DataFrame:
+        """The operations of all runs, with nth: the nth of one name and place is the same one in each run."""
+        return self.runs("slots").with_columns(nth=pl.int_range(pl.len()).over("run", *_KEY))
 
     @cached_property
     def operations(self) -> pl.DataFrame:
-        """The operations of both sides: the rows of :class:`Slots`, with side (0 is base), block and change.
+        """The operations of a typical iteration of both sides, each side's by stream and place.
 
-        Of one block are those that are told together: with one change, and the same names on both sides.
+        Columns: side, :data:`OPERATION`, ns (device time in an iteration of each run, summed over its side), count
+        (in an iteration of its side), block and change. Of one block are those that are told together: with one change,
+        and the same names on both sides.
         """
-        matched = matches(*(side.rows for side in self.slots))
-        places = zip(self.slots, matched[:2], strict=True)
-        rows = pl.concat(
-            one.rows.with_columns(place=pl.Series(place), side=pl.lit(at)) for at, (one, place) in enumerate(places)
-        )
+        ns, number = (pl.col(name) / pl.col("iterations") for name in ("exclusive_ns", "count"))
+        numbers = pl.when(pl.col("side") == 0).then(len(self.base.digests)).otherwise(len(self.new.digests))
+        sums = self.slots.group_by("side", *OPERATION).agg(pl.col("place").mean(), ns=ns.sum(), count=number.sum())
+        rows = sums.with_columns(pl.col("count") / numbers).sort("side", "lane", "place", *OPERATION, nulls_last=True)
+        matched = matches(*(rows.filter(side=at) for at in (0, 1)))
+        rows = rows.with_columns(place=pl.Series(np.concatenate(matched[:2])))
         sets = [
             pl.col(what).filter(pl.col("side") == at).fill_null("").unique().sort().str.join("\n").alias(f"{what}{at}")
             for what in ("name", "shape")
             for at in (0, 1)
         ]
         changes = pl.DataFrame({"change": matched.changes}, schema={"change": pl.String})
-        told = rows.group_by("place").agg(sets).sort("place").with_columns(changes)
+        places = rows.group_by("place").agg(sets).sort("place").with_columns(changes)
         same = pl.when(pl.col("shape0") == pl.col("shape1")).then(pl.lit(SAME)).otherwise(pl.lit(SHAPE))
         of_match = pl.when(pl.col("name0") == pl.col("name1")).then(same).otherwise(pl.lit(KERNEL))
-        told = told.with_columns(pl.coalesce("change", of_match), matched=pl.col("change").is_null())
+        places = places.with_columns(change=pl.coalesce("change", of_match), matched=pl.col("change").is_null())
         block = pl.col("place").min().over("change", "name0", "name1", "matched").rank("dense").cast(pl.Int64) - 1
-        return rows.join(told.select("place", "change", block=block), on="place", how="left", maintain_order="left")
-
-    def by_block(self, what: str) -> tuple[Floats, Floats]:
-        """Sums of the operations of base and of new in each run, by block."""
-        number, sums = self.operations.get_column("block").n_unique(), []
-        for at, side in enumerate(self.slots):
-            blocks = self.operations.filter(side=at).get_column("block").to_numpy()
-            ends = np.cumsum(np.bincount(blocks, minlength=number))
-            groups = np.split(np.argsort(blocks, kind="stable"), ends[:-1])
-            sums.append(summed(side.ns if what == "ns" else side.counts, groups))
-        return sums[0], sums[1]
-
-    def per_iteration(
-        self, rows: Callable[[Digest], pl.DataFrame], keys: Sequence[str], values: Sequence[str]
-    ) -> tuple[pl.DataFrame, dict[str, tuple[Floats, Floats]]]:
-        """:func:`per_iteration` of the rows that any run has, with the values of base and of new apart."""
-        names, sums = per_iteration([*self.base.digests, *self.new.digests], rows, keys, values)
-        at = len(self.base.digests)
-        return names, {name: (matrix[:, :at], matrix[:, at:]) for name, matrix in sums.items()}
+        return rows.join(places.select("place", "change", block=block), on="place", how="left", maintain_order="left")
 
     def certainty(self, base: Floats, new: Floats) -> list[pl.Series]:
         """The columns of :data:`CERTAINTY` of times [rows, runs].
@@ -521,11 +486,6 @@ class Pair:
         return [*told, pl.Series("changed", large & (clear | ~both))]
 
 
-def integers(values: Floats, whole: int) -> list[int]:
-    """Times as integers that sum to `whole`, in proportion to themselves."""
-    return apportioned(nearest((values * _FINE).tolist()), whole)
-
-
 #: The columns about time that all of these tables have.
 TIMES: Final = (
     Column("base_ns", pl.Int64, "Time of it in an iteration of base."),
@@ -549,11 +509,6 @@ COUNTS: Final = (
 )
 
 
-def summed(values: Floats, groups: Iterable[Sequence[int] | Numbers]) -> Floats:
-    """The sums of `values` [rows, runs] over the rows of each group: [groups, runs]."""
-    return np.array([values[list(rows)].sum(axis=0) for rows in groups])
-
-
 def means(column: str, sides: tuple[Floats, Floats]) -> list[pl.Series]:
     """The columns ``base_`` and ``new_`` with this ending: means of values [rows, runs], whole but of numbers."""
     found = []
@@ -565,25 +520,27 @@ def means(column: str, sides: tuple[Floats, Floats]) -> list[pl.Series]:
 
 
 def with_differences(
-    pair: Pair,
-    keys: pl.DataFrame,
-    values: Mapping[str, tuple[Floats, Floats]],
-    ns: str,
-    whole: tuple[int, int] | None = None,
+    pair: Pair, rows: pl.DataFrame, keys: Sequence[str], values: Sequence[str], whole: tuple[int, int] | None = None
 ) -> pl.DataFrame:
-    """The rows `keys` with :data:`DIFFERENCE` of the times `ns`, and :func:`means` of the other values [rows, runs].
+    """The `keys` of rows of both sides with :data:`DIFFERENCE` of the first of `values`, and :func:`means` of others.
 
-    Times are means, which sum to `whole` where that is given.
+    The first is a time, whose means sum to `whole` where that is given.
     """
-    sides = [side.mean(axis=1) for side in values[ns]]
-    spans = map(nearest, (side.tolist() for side in sides)) if whole is None else map(integers, sides, whole)
+    names, sums = pair.per_iteration(rows, keys, values)
+    sides = [side.mean(axis=1) for side in sums[values[0]]]
+    spans = map(nearest, (side.tolist() for side in sides)) if whole is None else map(_integers, sides, whole)
     before, after = (pl.Series(one, dtype=pl.Int64) for one in spans)
     times = [before.alias("base_ns"), after.alias("new_ns"), (after - before).alias("delta_ns")]
-    others = [column for name, both in values.items() if name != ns for column in means(name, both)]
-    return keys.with_columns(*times, *pair.certainty(*values[ns]), *others)
+    others = [column for name in values[1:] for column in means(name, sums[name])]
+    return names.with_columns(*times, *pair.certainty(*sums[values[0]]), *others)
 
 
-def by_size(frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """The rows by the size of their difference, the largest first."""
+def _integers(values: Floats, whole: int) -> list[int]:
+    """Times as integers that sum to `whole`, in proportion to themselves."""
+    return apportioned(nearest((values * _FINE).tolist()), whole)
+
+
+def by_size(table: Table, frame: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """The rows of a table by the size of their difference, the largest first."""
     falling = [True, True, *(False for _ in keys)]
-    return frame.sort(pl.col("delta_ns").abs(), "new_ns", *keys, descending=falling, nulls_last=True)
+    return table.select(frame).sort(pl.col("delta_ns").abs(), "new_ns", *keys, descending=falling, nulls_last=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from operator import sub
+from statistics import mean
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -19,6 +20,7 @@ from kanalyze.analyses.comparing._pair import (
     GONE,
     KERNEL,
     NEW,
+    OPERATION,
     SAME,
     SHAPE,
     SPLIT,
@@ -26,7 +28,6 @@ from kanalyze.analyses.comparing._pair import (
     Pair,
     by_size,
     means,
-    summed,
     with_differences,
 )
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
@@ -36,10 +37,6 @@ from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.decoder.decode import decode
 from kanalyze.schema import Column, Table, columns
 from kanalyze.units import nearest
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.comparing._pair import Floats
-    from kanalyze.reduction.baselines import Digest
 
 _table = partial(Table, sides=True)
 
@@ -270,72 +267,65 @@ _TRAFFIC: Final = ("dram_read_bytes", "dram_write_bytes")
 
 def compare(pair: Pair) -> pl.DataFrame:
     """The ledger of an iteration of both sides, in the ledger's order; times sum to that of an iteration."""
-    rows = _by_key(COMPARE, pair, lambda one: one.buckets, "ns", (pair.base_ns, pair.new_ns))
+    rows = _by_key(COMPARE, pair, pair.runs("buckets"), "ns", (pair.base_ns, pair.new_ns))
     places = {name: at for at, name in enumerate(BUCKETS)}  # a baseline may have another one
     order = pl.col("bucket").replace_strict(places, default=len(BUCKETS), return_dtype=pl.Int64)
     return rows.sort(order, pl.max_horizontal("base_ns", "new_ns"), "detail", descending=[False, True, False])
 
 
+def _busy_ns(pair: Pair) -> tuple[int, int]:
+    """The busy time of an iteration of base and of new, as `compare` tells it."""
+    busy = compare(pair).filter(pl.col("bucket").is_in(BUSY_BUCKETS))
+    base, new = (int(busy.get_column(name).sum()) for name in ("base_ns", "new_ns"))
+    return base, new
+
+
 def compare_calls(pair: Pair) -> pl.DataFrame:
     """The CUDA calls of both sides, those that do the same together where one side is of HIP and the other of CUDA."""
-    sides = [pl.concat([one.calls.select("name").drop_nulls() for one in side.digests]) for side in pair.sides]
-    named = pl.col("name")
-    if len({bool(names.get_column("name").str.starts_with("hip").any()) for names in sides}) > 1:
-        alike = named.unique().sort().str.join(" / ").over(named.str.replace_all(_PREFIX, ""))
-        named = named.replace(dict(pl.concat(sides).unique().select("name", alike.alias("alike")).iter_rows()))
-    return _by_key(COMPARE_CALLS, pair, lambda one: one.calls.with_columns(named), "total_ns")
+    rows, name = pair.runs("calls"), pl.col("name")
+    if rows.filter(name.str.starts_with("hip")).get_column("side").n_unique() == 1:
+        alike = name.unique().sort().str.join(" / ").over(name.str.replace_all(_PREFIX, ""))
+        rows = rows.with_columns(name=pl.when(name.is_not_null()).then(alike))
+    return _by_key(COMPARE_CALLS, pair, rows, "total_ns")
 
 
 def compare_copies(pair: Pair) -> pl.DataFrame:
     """The copies and memsets of both sides, by kind."""
-    moved = pl.col("kind").is_in(["memcpy", "memset"])
-    named = {"name": "operation"}
-    return _by_key(COMPARE_COPIES, pair, lambda one: one.slots.filter(moved).rename(named), "exclusive_ns")
+    moved = pair.runs("slots").filter(pl.col("kind").is_in(["memcpy", "memset"]))
+    return _by_key(COMPARE_COPIES, pair, moved.rename({"name": "operation"}), "exclusive_ns")
 
 
 def compare_families(pair: Pair) -> pl.DataFrame:
     """The operations of both sides by what they do; times sum to the busy buckets of `compare`."""
-
-    def families(run: Digest) -> pl.DataFrame:
-        kernel = pl.col("kind") == "kernel"
-        names = run.slots.filter(kernel).get_column("name").drop_nulls().unique()
-        family = pl.col("name").replace_strict({name: decode(name).family for name in names}, default=None)
-        return run.slots.with_columns(family=pl.when(kernel).then(family).fill_null(pl.col("bucket")))
-
-    return _by_key(COMPARE_FAMILIES, pair, families, "exclusive_ns", pair.busy_ns)
+    rows, kernel = pair.runs("slots"), pl.col("kind") == "kernel"
+    names = rows.filter(kernel).get_column("name").drop_nulls().unique()
+    family = pl.col("name").replace_strict({name: decode(name).family for name in names}, default=None)
+    rows = rows.with_columns(family=pl.when(kernel).then(family).fill_null(pl.col("bucket")))
+    return _by_key(COMPARE_FAMILIES, pair, rows, "exclusive_ns", _busy_ns(pair))
 
 
 def compare_findings(pair: Pair) -> pl.DataFrame:
     """The findings of both sides, by rule."""
-    keys, values = pair.per_iteration(
-        lambda one: one.findings.with_columns(runs=pl.lit(1)), ("rule",), ("at_stake_ns", "runs")
-    )
-    runs = [(side > 0).sum(axis=1) for side in values.pop("runs")]
-    every = pl.concat(
-        [one.findings.with_columns(side=pl.lit(at)) for at, side in enumerate(pair.sides) for one in side.digests]
-    )
-    largest = every.sort("side", "at_stake_ns", "headline").group_by("rule").agg(pl.col("headline").last())
-    frame = with_differences(pair, keys, values, "at_stake_ns").join(largest, on="rule", maintain_order="left")
-    frame = frame.with_columns(
-        pl.Series(f"{name}_runs", number, dtype=pl.Int64) for name, number in zip(("base", "new"), runs, strict=True)
-    )
+    rows, run, side = pair.runs("findings"), pl.col("run"), pl.col("side")
+    heads = rows.sort("side", "at_stake_ns", "headline").group_by("rule").agg(
+        pl.col("headline").last(),
+        *(run.filter(side == at).n_unique().alias(f"{name}_runs") for at, name in enumerate(("base", "new"))),
+    )  # fmt: skip
+    frame = with_differences(pair, rows, ("rule",), ("at_stake_ns",)).join(heads, on="rule")
     base, new = pl.col("base_runs"), pl.col("new_runs")
     change = pl.when(base == 0).then(pl.lit(NEW)).when(new == 0).then(pl.lit(GONE)).otherwise(pl.lit(_STAYS))
     everywhere = (base == len(pair.base.digests)) | (new == len(pair.new.digests))
-    frame = frame.with_columns(pl.col("changed") & everywhere, change=change)
-    return by_size(COMPARE_FINDINGS.select(frame), "rule")
+    return by_size(COMPARE_FINDINGS, frame.with_columns(pl.col("changed") & everywhere, change=change), "rule")
 
 
 def compare_memory(pair: Pair) -> pl.DataFrame:
     """The memory of both sides by kind, the largest difference of the peak first; empty unless both recorded it."""
-    if not _both_have(pair, lambda one: one.memory):
+    rows = pair.runs("memory")
+    if rows.get_column("side").n_unique() <= 1:
         return COMPARE_MEMORY.empty()
     # peaks are no sums of iterations, so that the part of an iteration is the peak
-    keys, values = pair.per_iteration(
-        lambda one: one.memory.with_columns(pl.col("peak_bytes") * one.about.iterations),
-        ("memory",),
-        ("peak_bytes", "allocations"),
-    )
+    rows = rows.with_columns(pl.col("peak_bytes") * pl.col("iterations"))
+    keys, values = pair.per_iteration(rows, ("memory",), ("peak_bytes", "allocations"))
     most = 1 + pair.limits.least_effect
     apart = [  # each run of one side has more than each of the other
         (one.min(axis=1) > other.max(axis=1) * most)
@@ -352,10 +342,11 @@ def compare_memory(pair: Pair) -> pl.DataFrame:
 
 def compare_ranges(pair: Pair) -> pl.DataFrame:
     """The ranges inside of an iteration of both sides; empty where the iterations of a side hold none."""
-    if not _both_have(pair, lambda one: one.ranges):
+    rows = pair.runs("ranges")
+    if rows.get_column("side").n_unique() <= 1:
         return COMPARE_RANGES.empty()
-    rows = _by_key(COMPARE_RANGES, pair, lambda one: one.ranges, "ns")
-    return rows.with_columns(pl.when(pl.col("range") != NO_RANGE).then(pl.col("base_count", "new_count")))
+    counts = pl.when(pl.col("range") != NO_RANGE).then(pl.col("base_count", "new_count"))
+    return _by_key(COMPARE_RANGES, pair, rows, "ns").with_columns(counts)
 
 
 def compare_ranks(comparison: Comparison) -> pl.DataFrame:
@@ -369,26 +360,16 @@ def compare_ranks(comparison: Comparison) -> pl.DataFrame:
 
 
 def _by_key(
-    table: Table,
-    pair: Pair,
-    rows: Callable[[Digest], pl.DataFrame],
-    ns: str,
-    whole: tuple[int, int] | None = None,
+    table: Table, pair: Pair, rows: pl.DataFrame, ns: str, whole: tuple[int, int] | None = None
 ) -> pl.DataFrame:
     """The rows of both sides, those of one key together, the largest difference of `ns` first.
 
     Of the columns of `rows`, those that the table has are the key, and those that it has of base and of new are
     summed; times sum to `whole` where that is given.
     """
-    given = rows(pair.base.digests[0]).columns
-    keys = [name for name in given if name in table.schema]
-    values = [name for name in given if name == ns or f"base_{name}" in table.schema]
-    names, sums = pair.per_iteration(rows, keys, values)
-    return by_size(table.select(with_differences(pair, names, sums, ns, whole)), keys[0])
-
-
-def _both_have(pair: Pair, rows: Callable[[Digest], pl.DataFrame]) -> bool:
-    return all(any(rows(one).height for one in side.digests) for side in pair.sides)
+    keys = [name for name in rows.columns if name in table.schema]
+    values = [ns, *(name for name in rows.columns if name != ns and f"base_{name}" in table.schema)]
+    return by_size(table, with_differences(pair, rows, keys, values, whole), keys[0])
 
 
 # Operators, by their path in the call tree.
@@ -400,42 +381,38 @@ def compare_ops(pair: Pair) -> pl.DataFrame:
     Of operators that one side alone has, those under the same nearest operator of both sides are one row, with all that
     they called: the lowest common ancestor, as in TraceLens' TraceDiff.
     """
-    keys, values = pair.per_iteration(lambda one: one.ops, ("path",), ("count", "self_host_ns", "device_ns"))
-    if keys.is_empty():
+    rows, side, count = pair.runs("ops"), pl.col("side"), pl.col("count")
+    if rows.is_empty():
         return COMPARE_OPS.empty()
-    paths = keys.get_column("path").to_list()
-    had = [np.logical_or.reduce([both[side].any(axis=1) for both in values.values()]) for side in (0, 1)]
-    both = {path for path, *sides in zip(paths, *had, strict=True) if all(sides)}
+    used = rows.filter(pl.any_horizontal(pl.col("count", "self_host_ns", "device_ns") != 0))
+    both = {*used.group_by("path").agg(side.n_unique()).filter(side > 1).get_column("path")}
+    every, keys = {*rows.get_column("path")}, ("around", "same")
     # paths of both sides one by one, the others by the nearest one around them that both have; empty at the outermost
-    groups: dict[tuple[str, bool], list[int]] = {}
-    for row, path in sorted(enumerate(paths), key=lambda one: one[1] not in both):
-        groups.setdefault((path, True) if path in both else (_nearest(path, both), False), []).append(row)
+    around = {path: path if path in both else _nearest(path, both) for path in every}
     # of these others, calls are those of paths that no other one of them is around
-    edges, every = {"", *both}, {*paths}
-    called = [
-        rows if same else [row for row in rows if _nearest(paths[row], every) in edges]
-        for (_, same), rows in groups.items()
-    ]
-    changes = {(True, True): _REPLACED, (True, False): GONE, (False, True): NEW}
-    head = []
-    for ((path, same), rows), outer in zip(groups.items(), called, strict=True):
-        base, new = (bool(side[rows].any()) for side in had)
-        named = (None if same else _named(paths, path, outer, side.mean(axis=1)) for side in values["count"])
-        head.append((path or None, SAME if same else changes[base, new], *named))
-    names = pl.DataFrame(head, schema=dict([*COMPARE_OPS.schema.items()][:4]), orient="row")
-    sums = {}
-    for name, (before, after) in values.items():
-        chosen = called if name == "count" else [*groups.values()]
-        sums[name] = summed(before, chosen), summed(after, chosen)
-    # busy time as `compare` tells it, without what no recorded operator launched
-    busy = pl.col("bucket").is_in(BUSY_BUCKETS)
-    _, buckets = pair.per_iteration(lambda one: one.buckets.filter(busy), ("bucket",), ("ns",))
-    others = nearest(
-        float(all_ns.mean(axis=1).sum() - ops_ns.mean(axis=1).sum())
-        for all_ns, ops_ns in zip(buckets["ns"], sums["device_ns"], strict=True)
+    outer = [path for path in every - both if _nearest(path, every) in {"", *both}]
+    path, same = pl.col("path"), pl.col("path").is_in(both)
+    rows = rows.with_columns(around=path.replace_strict(around), same=same, outer=path.is_in(outer))
+    # what either side has in each, the operators of it alone by name, the most called first
+    calls = rows.filter(path.is_in(used.get_column("path").implode())).group_by(*keys, "outer", "side", "path").agg(
+        calls=(count / pl.col("iterations")).sum()
+    ).sort("calls", "path", descending=[True, False])  # fmt: skip
+    alone = pl.col("outer") & (pl.col("calls") > 0)
+    heads = calls.group_by(keys).agg(
+        one
+        for at, name in enumerate(("base", "new"))
+        for one in ((side == at).any().alias(name), _named(alone & (side == at)).alias(f"{name}_ops"))
     )
-    whole = (pair.busy_ns[0] - others[0], pair.busy_ns[1] - others[1])
-    return by_size(COMPARE_OPS.select(with_differences(pair, names, sums, "device_ns", whole)), "path")
+    alone_in = pl.when(pl.col("base") & pl.col("new")).then(pl.lit(_REPLACED)).when("base").then(pl.lit(GONE))
+    change = pl.when("same").then(pl.lit(SAME)).otherwise(alone_in.otherwise(pl.lit(NEW)))
+    # busy time as `compare` tells it, without what no recorded operator launched
+    buckets, whole = pair.runs("buckets").filter(pl.col("bucket").is_in(BUSY_BUCKETS)), _busy_ns(pair)
+    sums = zip(pair.per_run(buckets, "ns"), pair.per_run(rows, "device_ns"), strict=True)
+    base, new = map(sub, whole, nearest(mean(busy) - mean(launched) for busy, launched in sums))
+    rows = rows.with_columns(count=pl.when(pl.col("same") | pl.col("outer")).then("count").otherwise(0))
+    frame = with_differences(pair, rows, keys, ("device_ns", "count", "self_host_ns"), (base, new))
+    frame = frame.join(heads, on=keys, how="left").with_columns(change=change, path=pl.col("around").replace("", None))
+    return by_size(COMPARE_OPS, frame, "path")
 
 
 def _nearest(path: str, known: set[str]) -> str:
@@ -446,12 +423,11 @@ def _nearest(path: str, known: set[str]) -> str:
     return above
 
 
-def _named(paths: Sequence[str], path: str, outer: Sequence[int], calls: Floats) -> str | None:
-    """``aten::addmm, aten::t and 2 more``: what `path` is around, the most called first; None without any."""
-    own = sorted((row for row in outer if calls[row] > 0), key=lambda row: (-calls[row], paths[row]))
-    cut = len(path) + len(ARROW) if path else 0
-    more = f" and {len(own) - _NAMED} more" if len(own) > _NAMED else ""
-    return ", ".join(paths[row][cut:] for row in own[:_NAMED]) + more or None
+def _named(own: pl.Expr) -> pl.Expr:
+    """``aten::addmm, aten::t and 2 more``: what rows of :func:`compare_ops` are around; null without any."""
+    inner = pl.col("path").str.strip_prefix(pl.col("around")).str.strip_prefix(ARROW).filter(own)
+    more = pl.when(own.sum() > _NAMED).then(pl.format(" and {} more", own.sum() - _NAMED)).otherwise(pl.lit(""))
+    return pl.when(own.any()).then(inner.head(_NAMED).str.join(", ") + more)
 
 
 # Kernels and their counters, matched in the order of launch.
@@ -463,48 +439,46 @@ def compare_kernels(pair: Pair) -> pl.DataFrame:
     if rows.is_empty():
         return COMPARE_KERNELS.empty()
     places = rows.group_by("block", "side", range=pl.coalesce("range", "op")).agg(pl.col("ns").sum())
-    place = places.sort("side", "ns", "range", descending=[False, True, True], nulls_last=True).group_by("block")
-    names = _kernels(rows.group_by("block", "side", "name").agg(weight=pl.col("ns").sum()))
-    names = rows.select("block", "change").unique("block").join(names, on="block").join(
-        place.agg(pl.col("range").first()), on="block"
-    )  # fmt: skip
-    sums = {name: pair.by_block(name) for name in ("ns", "count")}
-    frame = with_differences(pair, names.sort("block"), sums, "ns", pair.busy_ns)
+    places = places.sort("side", "ns", "range", descending=[False, True, True], nulls_last=True)
+    heads = _kernels(rows.group_by("block", "change", "side", "name").agg(weight=pl.col("ns").sum()))
+    heads = heads.join(places.group_by("block").agg(pl.col("range").first()), on="block")
+    key = ("side", *OPERATION)
+    slots = pair.slots.join(rows.select(*key, "block"), on=key, nulls_equal=True, maintain_order="left")
+    frame = with_differences(pair, slots, ("block",), ("exclusive_ns", "count"), _busy_ns(pair))
+    frame = frame.join(heads, on="block").sort("block")
     # where one side has none, all of it is by their number
     mean, plain = pl.col("base_ns") / pl.col("base_count"), (pl.col("base_count") > 0) & (pl.col("new_count") > 0)
     by_number = ((pl.col("new_count") - pl.col("base_count")) * mean).cast(pl.Int64)
     frame = frame.with_columns(count_ns=pl.when(plain).then(by_number).otherwise("delta_ns"))
     frame = frame.with_columns(time_ns=pl.col("delta_ns") - pl.col("count_ns"))
-    return by_size(COMPARE_KERNELS.select(frame), "base_kernel", "new_kernel")
+    return by_size(COMPARE_KERNELS, frame, "base_kernel", "new_kernel")
 
 
 def _kernels(rows: pl.DataFrame) -> pl.DataFrame:
-    """The columns of :data:`_KERNELS` of each block, of rows by side and name of this `weight`; by block."""
+    """The columns of :data:`_KERNELS` of each block and its change, of rows by side and name of this `weight`."""
     falling = rows.sort("weight", pl.col("name").fill_null(""), descending=True)
     sides = {name: pl.col("name").filter(pl.col("side") == at) for at, name in enumerate(("base", "new"))}
     kernels = {f"{name}_kernel": own.first() for name, own in sides.items()}
-    numbers = {f"{name}_names": own.n_unique().cast(pl.Int64) for name, own in sides.items()}
-    return falling.group_by("block").agg(**kernels, **numbers)
+    numbers = {f"{name}_names": own.n_unique() for name, own in sides.items()}
+    return falling.group_by("block", "change").agg(**kernels, **numbers)
 
 
 def compare_counters(pair: Pair) -> pl.DataFrame:
     """The counters of the kernels of both sides, those with the most time first; empty where a side has none."""
-    if not _both_have(pair, lambda one: one.counters):
+    every = pair.runs("counters")
+    if every.get_column("side").n_unique() <= 1:
         return COMPARE_COUNTERS.empty()
-    key, counter, mean, number = ("side", "name", "shape"), pl.col("counter"), pl.col("mean"), pl.col("count")
-    every = [one.counters.with_columns(side=pl.lit(at)) for at, side in enumerate(pair.sides) for one in side.digests]
-    known = pl.concat(every).group_by(*key, "counter", maintain_order=True).agg(mean.mean())
+    key, counter, each, number = ("side", "name", "shape"), pl.col("counter"), pl.col("mean"), pl.col("count")
+    known = every.group_by(*key, "counter", maintain_order=True).agg(each.mean())
     weights = {"dur": counter == "dur_ns", "traffic": counter.is_in(_TRAFFIC)}
-    by_key = known.group_by(key).agg(mean.filter(some).sum().alias(name) for name, some in weights.items())
-    launches = pair.operations.group_by("block", "change", *key, maintain_order=True).agg(
-        pl.col("count", "run_ns").sum()
-    )
+    by_key = known.group_by(key).agg(each.filter(some).sum().alias(name) for name, some in weights.items())
+    launches = pair.operations.group_by("block", "change", *key, maintain_order=True).agg(pl.col("count", "ns").sum())
     launches = launches.join(by_key, on=key, how="left", nulls_equal=True, maintain_order="left")
     heads = _kernels(launches.with_columns(weight=number * pl.col("dur").fill_null(0)))
     sides = {name: pl.col("side") == at for at, name in enumerate(("base", "new"))}
-    times = launches.group_by("block", "change").agg(
+    times = launches.group_by("block").agg(
         *(number.filter(own).sum().alias(f"{name}_count") for name, own in sides.items()),
-        ns=pl.max_horizontal(pl.col("run_ns").filter(own).sum() for own in sides.values()),
+        ns=pl.max_horizontal(pl.col("ns").filter(own).sum() for own in sides.values()),
     )
     # of all launches together, or means of a launch
     counted = launches.drop_nulls("dur").with_columns(
@@ -516,12 +490,12 @@ def compare_counters(pair: Pair) -> pl.DataFrame:
         known, on=key, nulls_equal=True, maintain_order="left"
     )
     values = told.with_columns(weight=weight).group_by("block", "side", "counter", maintain_order=True).agg(
-        sum=(mean * number).sum() / pl.col("every").first(),
+        sum=(each * number).sum() / pl.col("every").first(),
         whole=pl.len() == pl.col("keys").first(),  # of fewer it would be a part of the sum
-        largest=mean.max(),
+        largest=each.max(),
         mean=pl.when(pl.col("weight").sum() > 0)
-        .then((mean * pl.col("weight")).sum() / pl.col("weight").sum())
-        .otherwise((mean * number).sum() / number.sum()),
+        .then((each * pl.col("weight")).sum() / pl.col("weight").sum())
+        .otherwise((each * number).sum() / number.sum()),
     )  # fmt: skip
     is_sum = counter.is_in(_SUMS)
     value = pl.when(is_sum).then("sum").when(counter.is_in(_LARGEST)).then("largest").otherwise("mean")
