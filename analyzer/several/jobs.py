@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -16,13 +16,13 @@ from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.ranks._job import Job, job_of
 from kanalyze.analyses.ranks._job_findings import late_ranks
 from kanalyze.analyses.ranks._reducing import reduced
-from kanalyze.analyses.ranks.tables import offsets, rank_path
-from kanalyze.errors import CannotTellError, KanalyzeError, NoJobError
+from kanalyze.analyses.ranks.tables import rank_path
+from kanalyze.errors import BadReductionError, CannotTellError, KanalyzeError, NoJobError
 from kanalyze.readers import unpacked
 from kanalyze.readers.capture.read_capture import accepts
 from kanalyze.readers.capture.reports import Run, reports_in_folder, runs_of
 from kanalyze.readers.torch.pieces import is_trace
-from kanalyze.reduction.tables import Reduction, load_each, origin_of, reductions_at
+from kanalyze.reduction.tables import Reduction, checked, load, origin_of, reductions_at, together
 from kanalyze.report import Meta, Report
 from kanalyze.tools import TOOLS, tool_of
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.readers import Progress
     from kanalyze.several import Asked
+
+#: Reductions that are read at once.
+_AT_ONCE: Final = 64
 
 #: The tools that record ranks; of a job that several recorded, the one with most reports is read, then the first here.
 _TOOLS: Final = sorted((one for one in TOOLS if one.timed), key=lambda one: not one.ranked)
@@ -44,27 +47,33 @@ def job(given: Sequence[Report | Path], asked: Asked) -> Job:
         NoJobError: No report has a rank.
         KanalyzeError: A report cannot be read; with `left_out` none of them, and the first reason.
     """
-    stored: dict[Path, Reduction] = {}  # with their ranks alone
-    made: list[Reduction] = []
     failed: list[KanalyzeError] = []
-    for found in _reductions(given, asked, stored):
-        if isinstance(found, Reduction):
-            made.append(found)
-        elif asked.left_out is None:
-            raise found
-        else:
-            failed.append(found)
-            asked.left_out(found)
 
-    def turn(names: Collection[str]) -> Iterator[Reduction]:
-        for _, found in stored.items() if [*names] == ["ranks"] else load_each([*stored], names, seen=True):
-            if isinstance(found, KanalyzeError):
-                raise found
-            yield found
-        yield from made
+    def leave_out(error: KanalyzeError) -> None:
+        if asked.left_out is None:
+            raise error
+        failed.append(error)
+        asked.left_out(error)
+
+    numbers: dict[Path, list[int | None]] = {}
+    places = {folder.name: folder for one in given if isinstance(one, Path) for folder in reductions_at(one)}
+    for folder in places.values():
+        try:
+            numbers[folder] = checked(folder)
+        except BadReductionError as error:
+            leave_out(error)
+    # in the order of their ranks, so that rows need no sort; those without a number are numbered in the order given
+    folders = sorted(numbers, key=lambda folder: next((one for one in numbers[folder] if one is not None), -1))
+    made = [one for one in _made(given, asked, {folder.name for folder in folders}, leave_out) if one]
+    opened = [together(made)] if made else []
+    made.clear()  # which `opened` holds as one
+
+    def read(names: Collection[str]) -> Iterator[Reduction]:
+        yield from (load(folders[at : at + _AT_ONCE], names) for at in range(0, len(folders), _AT_ONCE))
+        yield from opened
 
     try:
-        put_together = job_of(turn, one_host=asked.one_host)
+        put_together = job_of(read, one_host=asked.one_host)
     except NoJobError:
         raise (failed[0] if failed else NoJobError.empty()) from None
     names = tuple(str(one.meta.path if isinstance(one, Report) else one) for one in given)
@@ -76,27 +85,20 @@ def job(given: Sequence[Report | Path], asked: Asked) -> Job:
 _BESIDE: Final = "they are left out: of a job the reports of the tool with most of them are read; give these alone"
 
 
-def _reductions(
-    given: Sequence[Report | Path], asked: Asked, stored: dict[Path, Reduction]
-) -> Iterator[Reduction | KanalyzeError]:
-    """The reduction of each report, closed before the next, and what cannot be read; those in folders are `stored`."""
-    folders = {folder.name: folder for one in given if isinstance(one, Path) for folder in reductions_at(one)}
-    for folder, found in load_each([*folders.values()], ["ranks"]):
-        if isinstance(found, KanalyzeError):
-            yield found
-        else:
-            stored[folder] = found
-    known = {folder.name for folder in stored}
+def _made(
+    given: Sequence[Report | Path], asked: Asked, stored: set[str], leave_out: Callable[[KanalyzeError], object]
+) -> Iterator[Reduction]:
+    """The reduction of each report, closed before the next; of those alone that are not `stored` in a folder."""
     for one in given:
         for run in [one] if isinstance(one, Report) else runs_at(one, asked):
             try:
                 if isinstance(run, Report):
                     yield _reduced(run, asked)
-                elif not (known and origin_of(run.file).folder in known):
+                elif not (stored and origin_of(run.file).folder in stored):
                     with run.opened() as report:
                         yield _reduced(report, asked)
             except KanalyzeError as error:
-                yield error
+                leave_out(error)
 
 
 def _reduced(report: Report, asked: Asked) -> Reduction:
@@ -147,7 +149,7 @@ def path_of_ranks(given: Sequence[Path], asked: Asked) -> pl.DataFrame:
 
 def shifts_ns(found: Job) -> dict[int, int]:
     """By how much the times of each rank are moved to be on the clock of the job."""
-    rows = offsets(found).iter_rows(named=True)
+    rows = found.offsets.iter_rows(named=True)
     return {row["rank"]: row["origin_ns"] - row["offset_ns"] - found.origin_ns for row in rows}
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -165,8 +165,9 @@ def work_on(task: Task) -> Outcome:
         else:
             with _fetched(task.name) as copy, read(copy, cache=False) as report:
                 reduction = reduced(report)  # the copy has another name
-                reduction = replace(reduction, ranks=reduction.ranks.with_columns(report=pl.lit(task.name)))
-        return NoJobError.of(task.name) if reduction.ranks.is_empty() else packed(reduction, task.origin)
+                if reduction:
+                    reduction["ranks"] = reduction["ranks"].with_columns(report=pl.lit(task.name))
+        return packed(reduction, task.origin) if reduction else NoJobError.of(task.name)
     except KanalyzeError as error:
         return error
     except MemoryError:

@@ -11,12 +11,12 @@ import pytest
 from kanalyze import read
 from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.errors import BadReductionError, OutputError
+from kanalyze.reduction import tables
 from kanalyze.reduction.tables import (
     MANIFEST,
     VERSION,
     clear_forgotten,
     is_whole,
-    load_each,
     origin_of,
     packed,
     reductions_at,
@@ -80,14 +80,21 @@ def test_the_name_of_a_folder_is_a_plain_one(name):
 
 
 def test_what_is_read_is_what_was_written_and_a_damaged_one_is_named(folder, reduction):
-    other = write(packed(type(reduction)(ranks=reduction.ranks), origin_of(NCCL)._replace(path="a")), folder.parent)
+    alone = {"ranks": reduction["ranks"]}
+    other = write(packed(alone, origin_of(NCCL)._replace(path="a")), folder.parent)
     damaged = write(packed(reduction, origin_of(NCCL)._replace(path="b")), folder.parent)
     (damaged / "collectives.parquet").write_bytes(b"")
-    found = dict(load_each(reductions_at(folder.parent)))
-    assert {at for at, one in found.items() if isinstance(one, BadReductionError)} == {damaged}
-    for at, expected in ((folder, reduction), (other, type(reduction)(ranks=reduction.ranks))):
-        read = dict(found[at].tables())
-        assert all(table.equals(read[name]) for name, table in expected.tables())
+    with pytest.raises(BadReductionError, match=str(damaged)):
+        tables.load([folder, damaged, other])
+    for at, expected in ((folder, reduction), (other, alone)):
+        found = load(at)
+        assert all(table.equals(found[name]) for name, table in expected.items() if table.height)
+    # the members of several are numbered through
+    both, number = tables.load([folder, other, folder]), reduction["ranks"].height
+    assert both["ranks"].get_column("reduction").to_list() == [0] * number + [1] * number + [2] * number
+    steps = reduction["collectives"]
+    shifted = steps.with_columns(pl.col("member") + 2 * number)
+    assert both["collectives"].equals(pl.concat([steps, shifted]))
 
 
 @pytest.mark.parametrize("table", ["ranks", "collectives", "pieces"])
@@ -139,8 +146,8 @@ def test_another_version_is_made_again(folder):
 
 
 def test_rows_of_no_rank_are_damage(reduction, tmp_path):
-    other = reduction.collectives.with_columns(member=pl.lit(7, dtype=pl.Int64))
-    made = write(packed(type(reduction)(ranks=reduction.ranks, collectives=other), origin_of(NCCL)), tmp_path)
+    other = reduction["collectives"].with_columns(member=pl.lit(7, dtype=pl.Int64))
+    made = write(packed(reduction | {"collectives": other}, origin_of(NCCL)), tmp_path)
     with pytest.raises(BadReductionError, match=r"collectives\.parquet has rows of no rank"):
         load(made)
 
@@ -169,11 +176,11 @@ def test_a_changed_file_supersedes_its_reduction(reduction, tmp_path):
 @pytest.mark.parametrize(("rank", "left"), [(0, 1), (1, 2), (None, 2)])
 def test_files_of_one_path_on_two_machines_are_two_unless_of_one_rank(reduction, tmp_path, rank, left):
     origin = origin_of(copied(tmp_path))._replace(host="node1")
-    ranks = reduction.ranks.head(1).with_columns(rank=pl.lit(0 if rank is not None else None, dtype=pl.Int64))
-    write(packed(type(reduction)(ranks=ranks), origin), tmp_path / "out")
+    ranks = reduction["ranks"].head(1).with_columns(rank=pl.lit(0 if rank is not None else None, dtype=pl.Int64))
+    write(packed({"ranks": ranks}, origin), tmp_path / "out")
     ranks = ranks.with_columns(rank=pl.lit(rank, dtype=pl.Int64))
     there = origin._replace(host="node2", state="0" * 16)
-    write(packed(type(reduction)(ranks=ranks), there), tmp_path / "out")
+    write(packed({"ranks": ranks}, there), tmp_path / "out")
     assert len(reductions_at(tmp_path / "out")) == left
 
 

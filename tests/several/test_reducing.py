@@ -42,7 +42,7 @@ def names(folders):
 
 
 def same(one, other):
-    return all(table.equals(dict(load(other).tables())[name]) for name, table in load(one).tables())
+    return all(table.equals(load(other)[name]) for name, table in load(one).items())
 
 
 @pytest.mark.slow
@@ -263,10 +263,10 @@ def test_reports_on_an_object_store_are_fetched_one_by_one(store, ending, tmp_pa
     assert names(found.made) == ["ddp", "fsdp"]
     told = json.loads((min(found.made) / MANIFEST).read_text())["source"]
     assert told["path"] == f"{store}/ddp.json.gz"
-    assert load(min(found.made)).ranks.get_column("report").to_list() == [told["path"]]
+    assert load(min(found.made))["ranks"].get_column("report").to_list() == [told["path"]]
     assert kanalyze.reduce(f"{store}{ending}", out).there == found.there + sorted(found.made)
     local = kanalyze.reduce(DDP, tmp_path / "local").made[0]
-    one, other = dict(load(local).tables()), dict(load(min(found.made)).tables())
+    one, other = load(local), load(min(found.made))
     assert all(table.equals(other[name]) for name, table in one.items() if name != "ranks")
 
 
@@ -307,4 +307,4 @@ def test_a_report_on_an_object_store_is_reduced_under_its_own_name(tmp_path, mon
     found = reducing.work_on(reducing.Task(address, origin_of(NCCL), None, cache=False))
     assert isinstance(found, Packed)
     made = load(write(found, tmp_path))
-    assert made.ranks.get_column("report").unique().to_list() == [address]
+    assert made["ranks"].get_column("report").unique().to_list() == [address]

@@ -7,7 +7,8 @@ from functools import partial
 
 from kanalyze.readers import read
 from kanalyze.readers.capture.reports import Run
-from kanalyze.reduction.tables import load_each, origin_of
+from kanalyze.reduction import tables
+from kanalyze.reduction.tables import origin_of
 from kanalyze.several.reducing import Task
 
 
@@ -43,8 +44,7 @@ def task(opener, path, folder):
 
 
 def load(folder):
-    """The reduction in a folder; raises what is wrong with it."""
-    [(_, found)] = load_each([folder])
-    if isinstance(found, Exception):
-        raise found
-    return found
+    """The reduction in a folder, all of whose files are checked; raises what is wrong with it."""
+    tables.checked(folder)
+    found = tables.load([folder])
+    return found | {"ranks": found["ranks"].drop("reduction")}

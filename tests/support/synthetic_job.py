@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from kanalyze.reduction.tables import BEFORE, COLLECTIVES, KERNELS, LEDGERS, PIECES, RANKS, STEPS, Reduction
+from kanalyze.reduction.tables import BEFORE, COLLECTIVES, KERNELS, LEDGERS, PIECES, RANKS, STEPS, TABLES
 
 #: Unix time of the beginning.
 ORIGIN_NS = 1_760_000_000_000_000_000
@@ -272,7 +272,7 @@ class _Rank:
 
     def reduction(self):
         parts = (self._ranks, self._collectives, self._pieces, self._before, self._steps, self._ledgers, self._kernels)
-        return Reduction(*(part() for part in parts))
+        return dict(zip(TABLES, (part() for part in parts), strict=True))
 
     def _kernels(self):
         if not self.plan.kernels:

@@ -20,9 +20,8 @@ from kanalyze.analyses import homes_of_jobs
 from kanalyze.analyses.communication._matching import HOW, POINT_TO_POINT, matched
 from kanalyze.analyses.communication._waits import CANNOT_TELL, Clocks, Exposed, bytes_of, split, waits
 from kanalyze.analyses.ranks._clocks import clocks_of
-from kanalyze.analyses.ranks._reducing import later, numbered_ranks, places, put_together, step_of
-from kanalyze.analyses.shared.statistics import BUCKETS
-from kanalyze.reduction.tables import BEFORE, Reduction
+from kanalyze.analyses.ranks._reducing import later, numbered_ranks, put_together, step_of
+from kanalyze.reduction.tables import BEFORE, Reduction, together
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -46,9 +45,7 @@ class Job:
     #: exposed_transfer_ns and cost_ns (exposed waiting of all others because of the last rank).
     matches: pl.DataFrame
     exposed: Exposed  # the exposed time of collectives
-    hidden: pl.DataFrame  # their time beside other kernels, by member and step
-    steps: pl.DataFrame  # the steps of all ranks, `step` the same number for the same step
-    ledgers: pl.DataFrame  # their ledgers, row by row: a column per bucket
+    steps: pl.DataFrame  # the steps of all ranks with their ledgers, `step` the same number for the same step
     before: pl.DataFrame  # the ledgers before collectives of those that came last, or before them: :data:`BEFORE`
     kernels: pl.DataFrame  # kernels of ranks: member, name, count, ns
     clocks: Clocks  # the offsets of clocks
@@ -121,13 +118,15 @@ class Job:
 
     @cached_property
     def causes(self) -> pl.DataFrame:
-        """New lateness by cause, in sums of a rank's step: rank, step, bucket, ns."""
-        return causes(self, self.lateness).group_by("rank", "step", "bucket").agg(pl.col("ns").sum())
+        """New lateness by cause, in sums of a rank's step: rank, step, bucket, detail, ns."""
+        sums = causes(self, self.lateness).group_by("rank", "step", "bucket", "detail").agg(pl.col("ns").sum())
+        return sums.sort("ns", "bucket", "detail", descending=[True, False, False])
 
     @cached_property
-    def details(self) -> pl.DataFrame:
-        """Causes by detail of a bucket, in sums of a rank's step: rank, step, bucket, detail, ns."""
-        return details(self, self.lateness).group_by("rank", "step", "bucket", "detail").agg(pl.col("ns").sum())
+    def offsets(self) -> pl.DataFrame:
+        """The ranks with the mean offset of their clock."""
+        means = self.clocks.table.group_by("clock").agg(offset_ns=pl.col("offset_ns").mean().cast(pl.Int64))
+        return self.ranks.join(means, on="clock", how="left").with_columns(pl.col("offset_ns").fill_null(0))
 
     @property
     def world_size(self) -> int:
@@ -163,7 +162,8 @@ def job_of(reductions: Sequence[Reduction] | Turn, *, one_host: bool = False) ->
         BadReductionError: Rows of a reduction are not of its collectives.
     """
     doubts: list[tuple[str, int, str]] = []
-    read = reductions if callable(reductions) else lambda _: reductions
+    whole = [] if callable(reductions) else [together([one for one in reductions if one])]
+    read = reductions if callable(reductions) else lambda _: whole
     ranks, members = numbered_ranks(read, doubts, one_host=one_host)
     rows, tables = put_together(read, members, ranks)
     clock = ranks.get_column("clock").to_numpy()
@@ -184,23 +184,12 @@ def job_of(reductions: Sequence[Reduction] | Turn, *, one_host: bool = False) ->
         found=found,
         matches=matches.with_columns(costs(found, clocks, matches, exposed)),
         exposed=exposed,
-        hidden=tables["hidden"],
         steps=steps,
-        ledgers=_ledgers(tables["ledgers"], steps),
         before=before,
         kernels=tables["kernels"],
         clocks=clocks,
         doubts=tuple((check, number, effect) for (check, effect), number in sums.items()),
     )
-
-
-def _ledgers(told: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
-    """The ledger of each step, a column per bucket."""
-    at = places(steps, told.get_column("member").to_numpy(), told.get_column("index").to_numpy())
-    bucket = told.get_column("bucket").cast(pl.Enum(BUCKETS), strict=False).to_physical().fill_null(len(BUCKETS))
-    sums = np.zeros((len(BUCKETS) + 1, steps.height), dtype=np.int64)
-    np.add.at(sums, (bucket.to_numpy(), at), told.get_column("ns").to_numpy())
-    return pl.DataFrame(dict(zip(BUCKETS, sums[:-1], strict=True)))
 
 
 def _split(  # noqa: PLR0913 - all that is known of collectives so far
@@ -242,33 +231,46 @@ def _doubts_of(
     sizes = ranks.get_column("world_size").drop_nulls().to_list()
     pairs = rows.calls.select(IN_PAIRS).to_series().gather(matches.get_column("call"))
     silent = int((np.diff(rows.first) == 0).sum())
-    numbers = {
-        "more ranks than the job has": ranks.height - max(sizes) if sizes else 0,
-        "collectives of gloo beside a GPU": int(ranks.get_column("on_cpu").sum()),
-        "clocks that do not agree": broken,
-        "ranks without collectives": silent if len(rows.first) > 2 else 0,  # noqa: PLR2004 - one has nobody to meet
-        "collectives without a partner": len(found.match) - int(found.first[-1]),
-        "collectives of which ranks are missing": matches.filter(pl.col("present") < pl.col("size")).height,
-        "sends and receives": int(pairs.sum()),
-    }
-    return [(check, number, _EFFECTS[check]) for check, number in numbers.items() if number > 0]
+    numbers = (
+        ranks.height - max(sizes) if sizes else 0,
+        int(ranks.get_column("on_cpu").sum()),
+        broken,
+        silent if len(rows.first) > 2 else 0,  # noqa: PLR2004 - one has nobody to meet
+        len(found.match) - int(found.first[-1]),
+        matches.filter(pl.col("present") < pl.col("size")).height,
+        int(pairs.sum()),
+    )
+    return [(check, number, effect) for (check, effect), number in zip(_DOUBTS, numbers, strict=True) if number > 0]
 
 
-_EFFECTS: Final = {
-    "more ranks than the job has": "reports of several runs or tools may be taken for several ranks: give those of one "
-    "run and one tool",
-    "collectives of gloo beside a GPU": "they run on the CPU: who waits in them is not told, and a GPU that idles "
-    "meanwhile waits for its host",
-    "clocks that do not agree": "in these parts of the run no offsets of clocks let all collectives be true: their "
-    "waits are in doubt",
-    "ranks without collectives": "what they wait for is not told; beside a GPU those that gloo runs are not read, but "
-    "NCCL's alone",
-    "collectives without a partner": "no other rank has them: what of their time is waiting is not told",
-    "collectives of which ranks are missing": "who was not recorded may have been the last: what is told as transfer "
-    "may be waiting for that rank",
-    "sends and receives": "nobody is called late for their waits, which are by design where they are stages of a "
-    "pipeline",
-}
+#: What is in doubt about a job, in the order of the numbers that :func:`_doubts_of` counts, and what that means.
+_DOUBTS: Final = (
+    (
+        "more ranks than the job has",
+        "reports of several runs or tools may be taken for several ranks: give those of one run and one tool",
+    ),
+    (
+        "collectives of gloo beside a GPU",
+        "they run on the CPU: who waits in them is not told, and a GPU that idles meanwhile waits for its host",
+    ),
+    (
+        "clocks that do not agree",
+        "in these parts of the run no offsets of clocks let all collectives be true: their waits are in doubt",
+    ),
+    (
+        "ranks without collectives",
+        "what they wait for is not told; beside a GPU those that gloo runs are not read, but NCCL's alone",
+    ),
+    ("collectives without a partner", "no other rank has them: what of their time is waiting is not told"),
+    (
+        "collectives of which ranks are missing",
+        "who was not recorded may have been the last: what is told as transfer may be waiting for that rank",
+    ),
+    (
+        "sends and receives",
+        "nobody is called late for their waits, which are by design where they are stages of a pipeline",
+    ),
+)
 
 
 def _numbered(rows: Rows, steps: pl.DataFrame) -> Callable[[Ints], Ints] | None:
@@ -424,44 +426,25 @@ def _new(found: pl.DataFrame, passed_on: Iterable[tuple[list[int], list[int]]]) 
 
 
 def causes(job: Job, late: pl.DataFrame) -> pl.DataFrame:
-    """The rows of :func:`lateness` by cause.
+    """The rows of :func:`lateness` by cause: the ledger since the previous collective, less that of the rank before it.
 
-    Columns: match, rank, step, bucket, ns; over the buckets of a collective they sum to its new_ns exactly.
+    Columns: match, rank, step, bucket, detail, ns; over a collective they sum to its new_ns exactly.
     """
     late = late.filter(pl.col("new_ns") > 0)
+    sides = pl.concat([
+        late.select("match", "member", "number", sign=pl.lit(1)),
+        late.select("match", member="second", number="second_number", sign=pl.lit(-1)),
+    ])  # fmt: skip
+    since = sides.join(job.before, on=["member", "number"], how="inner")
     # without a previous collective on both ranks there is nothing to compare
-    both = _since_previous(job, late).filter(pl.col("own").n_unique().over("match") > 1)
-    parts = both.group_by("match", "bucket").agg(pl.col("ns").sum())
+    both = since.filter(pl.col("sign").n_unique().over("match") > 1)
+    parts = both.group_by("match", "bucket", "detail").agg(ns=(pl.col("sign") * pl.col("ns")).sum())
     told = parts.group_by("match").agg(told=pl.col("ns").sum())
-    rest = late.join(told, on="match", how="left").select(
-        "match", bucket=pl.lit(EARLIER), ns=pl.col("new_ns") - pl.col("told").fill_null(0)
-    )
+    ns, none = pl.col("new_ns") - pl.col("told").fill_null(0), pl.lit(None, dtype=pl.String)
+    rest = late.join(told, on="match", how="left").select("match", bucket=pl.lit(EARLIER), detail=none, ns=ns)
     every = _without_carried(pl.concat([parts, rest])).filter(pl.col("ns") != 0)
-    return late.select("match", "rank", "step").join(every, on="match", how="inner").sort("match", "bucket")
-
-
-def details(job: Job, late: pl.DataFrame) -> pl.DataFrame:
-    """Details of the causes by bucket: of the late rank, less that of the rank before it.
-
-    Columns: match, rank, step, bucket, detail, ns.
-    """
-    every = _since_previous(job, late.filter(pl.col("new_ns") > 0)).drop_nulls("detail")
-    sums = every.group_by("match", "bucket", "detail").agg(pl.col("ns").sum())
-    return late.select("match", "rank", "step").join(sums, on="match", how="inner").sort("match", "detail")
-
-
-def _since_previous(job: Job, late: pl.DataFrame) -> pl.DataFrame:
-    """The ledgers since the previous collective: match, bucket, detail, own, ns.
-
-    They are the late rank's own, and those of the rank before it, with the times less than nothing.
-    """
-    sides = (
-        late.select("match", "member", "number", own=pl.lit(value=True)),
-        late.select("match", member="second", number="second_number", own=pl.lit(value=False)),
-    )
-    found = pl.concat(sides).join(job.before, on=["member", "number"], how="inner")
-    signed = pl.when("own").then("ns").otherwise(-pl.col("ns"))
-    return found.select("match", "bucket", "detail", "own", ns=signed)
+    order = ("match", "bucket", "detail")
+    return late.select("match", "rank", "step").join(every, on="match", how="inner").sort(order)
 
 
 def _without_carried(parts: pl.DataFrame) -> pl.DataFrame:
@@ -473,4 +456,4 @@ def _without_carried(parts: pl.DataFrame) -> pl.DataFrame:
     own = (pl.col("ns").filter(kernel).sum(), -pl.col("ns").filter(earlier).sum())
     told = parts.with_columns(both=pl.min_horizontal(*own).clip(lower_bound=0).over("match"))
     sign = pl.when(kernel).then(-1).when(earlier).then(1).otherwise(0)
-    return told.select("match", "bucket", ns=pl.col("ns") + sign * pl.col("both"))
+    return told.with_columns(ns=pl.col("ns") + sign * pl.col("both")).drop("both")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import count, islice
+from itertools import count
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -43,6 +43,7 @@ from kanalyze.reduction.tables import (
     STEPS,
     TABLES,
     Reduction,
+    together,
 )
 from kanalyze.report import Report
 
@@ -54,11 +55,13 @@ if TYPE_CHECKING:
 #: Names of kernels that are kept of a rank.
 _KERNELS: Final = 64
 
+#: The member that rows of one rank are of, before ranks are put together.
+_MEMBER: Final = pl.lit(0, dtype=pl.Int64).alias("member")
+
 
 class _Member(NamedTuple):
     """A rank of a report."""
 
-    number: int  # its row in the ranks of the reduction
     report: Report  # the report, narrowed to its process and GPU
     device: int  # the GPU
     origin_ns: int  # Unix time of the report's time 0
@@ -78,11 +81,11 @@ def reduced(report: Report) -> Reduction:
         found = found.filter(pl.col("ns") == pl.col("ns").max().over("device"))
     origin = report.meta.origin_unix_ns or 0
     members = [
-        _Member(number, report.narrow(process=process, device=device), device, origin)
-        for number, (process, device) in enumerate(found.select("process_id", "device").iter_rows())
+        _Member(report.narrow(process=process, device=device), device, origin)
+        for process, device in found.select("process_id", "device").iter_rows()
     ]
-    parts = [dict(_of_member(one).tables()) for one in members]
-    return Reduction(**{name: pl.concat([part[name] for part in parts]) for name in parts[0]})
+    whole = together([_of_member(one) for one in members])
+    return whole | {"ranks": RANKS.select(whole["ranks"])}
 
 
 def _without_gpu(report: Report) -> Reduction:
@@ -90,13 +93,12 @@ def _without_gpu(report: Report) -> Reduction:
     origin = report.meta.origin_unix_ns or 0
     told = collectives_on_cpu(report).sort("start_ns")
     if told.is_empty():
-        return Reduction()
+        return {}
     span = told.select(pl.col("start_ns").first(), end_ns=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
-    member = pl.lit(0, dtype=pl.Int64).alias("member")
     steps = STEPS.select(
         report.steps().select(
             "step",
-            member,
+            _MEMBER,
             index=pl.int_range(pl.len()).cast(pl.Int64),
             numbered=pl.lit(value=True),
             name=pl.lit("step"),
@@ -106,7 +108,7 @@ def _without_gpu(report: Report) -> Reduction:
         )
     )
     none = [pl.lit(None).alias(name) for name in COLLECTIVES.schema if name not in told.columns]
-    line = told.with_columns(*none).with_columns(member, number=pl.int_range(pl.len(), dtype=pl.Int64))
+    line = told.with_columns(*none).with_columns(_MEMBER, number=pl.int_range(pl.len(), dtype=pl.Int64))
     line = intervals.first_come(line.with_columns(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")))
     line = line.with_columns(exposed_ns=pl.col("own_end") - pl.col("own_start"), size=pl.lit(report.meta.world_size))
     own = line.select("member", "number", start="own_start", end="own_end").filter(pl.col("end") > pl.col("start"))
@@ -120,30 +122,30 @@ def _without_gpu(report: Report) -> Reduction:
         ["communication", "host"], index=["member", "index"], variable_name="bucket", value_name="ns"
     )
     shifted = pl.col("start_ns", "end_ns") + origin
-    return Reduction(
-        ranks=_rank(report, span, process_id=told.item(0, "process_id")),
-        collectives=COLLECTIVES.select(line.with_columns(pl.col("start_ns") + origin)),
-        pieces=PIECES.select(pieces.with_columns(shifted)),
-        steps=steps.with_columns(shifted),
-        ledgers=LEDGERS.select(ledgers.filter(pl.col("ns") > 0).sort("member", "index", "bucket")),
-    )
+    return {
+        "ranks": _rank(report, span, process_id=told.item(0, "process_id")),
+        "collectives": COLLECTIVES.select(line.with_columns(pl.col("start_ns") + origin)),
+        "pieces": PIECES.select(pieces.with_columns(shifted)),
+        "steps": steps.with_columns(shifted),
+        "ledgers": LEDGERS.select(ledgers.filter(pl.col("ns") > 0).sort("member", "index", "bucket")),
+    }
 
 
 def _of_member(one: _Member) -> Reduction:
     """The reduction of one rank."""
     steady = known_steady_part(one.report)
     steps, found = _steps(one, steady), _collectives(one)
-    return Reduction(
-        ranks=_rank_on_gpu(one),
-        collectives=COLLECTIVES.select(found.with_columns(pl.col("start_ns") + one.origin_ns)),
-        pieces=_pieces(one, found, steps),
-        before=_before(one, found),
-        steps=STEPS.select(steps.with_columns(pl.col("start_ns", "end_ns") + one.origin_ns)),
-        ledgers=LEDGERS.select(
+    return {
+        "ranks": _rank_on_gpu(one),
+        "collectives": COLLECTIVES.select(found.with_columns(pl.col("start_ns") + one.origin_ns)),
+        "pieces": _pieces(one, found, steps),
+        "before": _before(one, found),
+        "steps": STEPS.select(steps.with_columns(pl.col("start_ns", "end_ns") + one.origin_ns)),
+        "ledgers": LEDGERS.select(
             _in_spans(one, steps.rename({"start_ns": "start", "end_ns": "end"}), ["member", "index"])
         ),
-        kernels=_kernels(one, steady),
-    )
+        "kernels": _kernels(one, steady),
+    }
 
 
 def _rank(report: Report, span: tuple[int, int], **told: object) -> pl.DataFrame:
@@ -187,7 +189,7 @@ def _collectives(one: _Member) -> pl.DataFrame:
     line = intervals.first_come(work.sort("began", "event_id"))
     told = collectives_of(one.report, line)
     return line.with_columns(told.drop("event_id")).select(
-        pl.lit(one.number, dtype=pl.Int64).alias("member"),
+        _MEMBER,
         pl.int_range(pl.len()).cast(pl.Int64).alias("number"),
         *(name for name in COLLECTIVES.schema if name in told.columns),
         "device",
@@ -258,7 +260,7 @@ def _steps(one: _Member, steady: SteadyPart | None) -> pl.DataFrame:
     ends = rows.get_column("start_ns") + rows.get_column("dur_ns")
     number = pl.col("window").str.extract(r"^step:(\d+)$").cast(pl.Int64)
     marked = rows.select(
-        pl.lit(one.number, dtype=pl.Int64).alias("member"),
+        _MEMBER,
         pl.coalesce(number, "index").alias("step"),
         number.is_not_null().alias("numbered"),
         "name",
@@ -279,21 +281,14 @@ def _kernels(one: _Member, steady: SteadyPart | None) -> pl.DataFrame:
     others = best.slice(_KERNELS).select(pl.lit(None, dtype=pl.String).alias("name"), pl.col("count", "ns").sum())
     kept = pl.concat([best.head(_KERNELS), others.filter(pl.col("count") > 0)])
     each = pl.lit(None, dtype=pl.Float64) if steady is None else pl.col("count") / steady.number
-    return KERNELS.select(kept.with_columns(each.alias("per_step"), member=pl.lit(one.number, dtype=pl.Int64)))
+    return KERNELS.select(kept.with_columns(each.alias("per_step"), _MEMBER))
 
 
 # Many reductions as one job, read in turns, so that not all is in memory at once: their ranks; their collectives and
 # what is short; then the tables of :data:`LATER`.
 
-if TYPE_CHECKING:
-    #: Gives the reductions of a job, the same ones in the same order each time, with these tables.
-    Turn: TypeAlias = Callable[[Collection[str]], Iterable[Reduction]]
-
-#: Tables that are short beside those with a row or more per collective.
-_SHORT: Final = ("steps", "ledgers", "kernels")
-
-#: Reductions that are put together at once.
-_AT_ONCE: Final = 64
+#: Gives the reductions of a job with these tables, each time in the same order, in one or more: many at once.
+Turn: TypeAlias = Callable[[Collection[str]], Iterable[Reduction]]
 
 #: The host in the name that PyTorch's handler gives a trace.
 _HOST: Final = re.compile(r"^(.+)_\d+\.\d+\.pt\.trace\.json(?:\.gz)?$")
@@ -307,7 +302,8 @@ def numbered_ranks(read: Turn, doubts: list[tuple[str, int, str]], *, one_host: 
     Raises:
         NoJobError: There is no rank.
     """
-    parts = [one.ranks.with_columns(reduction=pl.lit(number)) for number, one in enumerate(read(["ranks"]))]
+    batches = enumerate(read(["ranks"]))
+    parts = [one["ranks"].with_columns(batch=pl.lit(number)) for number, one in batches if "ranks" in one]
     if not any(map(len, parts)):
         raise NoJobError.empty()
     found = pl.concat(parts).with_row_index("read")
@@ -321,7 +317,7 @@ def numbered_ranks(read: Turn, doubts: list[tuple[str, int, str]], *, one_host: 
     numbers = [next(free) if one is None else one for one in recorded]
     told = found.with_columns(host=pl.Series(hosts, dtype=pl.String), rank=pl.Series(numbers, dtype=pl.Int64))
     # a path may be of another file on each host
-    clock = pl.lit("one") if one_host else pl.coalesce("host", pl.format("{}:{}", "reduction", "report"))
+    clock = pl.lit("one") if one_host else pl.coalesce("host", pl.format("{}:{}:{}", "batch", "reduction", "report"))
     told = _of_one_time(told.with_columns(clock=clock), doubts).sort("rank")
     names = {name: at for at, name in enumerate(told.get_column("clock").unique(maintain_order=True))}
     clock = pl.col("clock").replace_strict(names, default=None, return_dtype=pl.Int64)
@@ -360,42 +356,38 @@ _TWICE: Final = "of several reports of a rank, as of cycles of a profiler, those
 
 
 def _batches(read: Turn, names: Sequence[str], members: Ints) -> Iterator[dict[str, pl.DataFrame]]:
-    """The tables `names` of some reductions each, without the ranks that are left out."""
-    every, before = iter(read(["ranks", *names])), 0
-    while some := [*islice(every, _AT_ONCE)]:
-        begins = before + np.cumsum([0, *(one.ranks.height for one in some)])
-        before, found = int(begins[-1]), {}
-        # by their members, since to sort rows takes longer
-        numbered = [(begin, one) for begin, one in zip(begins.tolist(), some, strict=False) if one.ranks.height]
-        numbered.sort(key=lambda one: int(members[one[0]]))
-        for name in names:
-            parts = [getattr(one, name) for _, one in numbered] or [TABLES[name].empty()]
-            whole = pl.concat(parts)
-            shift = np.repeat([begin for begin, _ in numbered], [len(one) for one in parts][: len(numbered)])
-            own = whole.get_column("member").to_numpy() + shift.astype(np.int64)
-            found[name] = whole.with_columns(member=pl.Series(members[own])).filter(pl.col("member") >= 0)
-        yield found
+    """The tables `names` of some reductions at a time, by member of the job, without ranks that are left out."""
+    before = 0
+    for batch in read(["ranks", *names]):  # as they were when ranks were numbered
+        own, before = members[before:], before + batch["ranks"].height
+        found = {name: batch.get(name, TABLES[name].empty()) for name in names}
+        yield {
+            name: table.with_columns(member=pl.Series(own[table["member"].to_numpy()])).filter(pl.col("member") >= 0)
+            for name, table in found.items()
+        }
 
 
 def put_together(read: Turn, members: Ints, ranks: pl.DataFrame) -> tuple[Rows, dict[str, pl.DataFrame]]:
-    """The collectives of all ranks, and their short tables with `hidden`: the time of collectives beside kernels.
+    """The collectives of all ranks, their steps and kernels.
+
+    Steps have the ledger of each, by bucket with ``_ns``, and hidden_ns, the time of collectives beside kernels.
 
     Raises:
         BadReductionError: Collectives or steps of a rank are not numbered through.
     """
-    tables: dict[str, list[pl.DataFrame]] = {name: [TABLES[name].empty()] for name in _SHORT} | {"hidden": [_NONE]}
+    tables: dict[str, list[pl.DataFrame]] = {"steps": [], "kernels": []}
     columns: dict[str, list[npt.NDArray[Any]]] = {}
     calls: list[pl.DataFrame] = []
     counts = np.zeros(ranks.height, dtype=np.int64)
-    for batch in _batches(read, ("collectives", *_SHORT), members):
-        batch["steps"], steps = _numbered(batch["steps"], ranks, "index")
-        _check(batch["ledgers"], "ledgers", ("index", steps), ranks)
+    for batch in _batches(read, ("collectives", "steps", "ledgers", "kernels"), members):
+        steps, number = _numbered(batch["steps"], ranks, "index")
+        _check(batch["ledgers"], "ledgers", ("index", number), ranks)
         rows, heights = _numbered(batch["collectives"], ranks, "number")
         counts += heights
         own, said = narrow(rows, sum(one.height for one in calls))
         calls.append(said)
         # the row of the step of its rank that each begins in; -1 outside
-        line = batch["steps"].select("member", "end_ns", step="index", begin_ns="start_ns").sort("begin_ns")
+        line = steps.select("member", "end_ns", step="index", begin_ns="start_ns").sort("begin_ns")
         starts = rows.select("member", "start_ns").with_row_index("row").sort("start_ns")
         placed = starts.join_asof(line, left_on="start_ns", right_on="begin_ns", by="member", check_sortedness=False)
         step = pl.when(pl.col("start_ns") < pl.col("end_ns")).then("step").fill_null(-1).cast(pl.Int32)
@@ -403,10 +395,14 @@ def put_together(read: Turn, members: Ints, ranks: pl.DataFrame) -> tuple[Rows, 
         own |= {"inside": inside.to_numpy(), "member": rows.get_column("member").cast(pl.Int32).to_numpy()}
         for name, column in own.items():
             columns.setdefault(name, []).append(column)
-        beside = rows.select("member", index=inside, hidden_ns=pl.col("dur_ns") - pl.col("exposed_ns"))
-        batch["hidden"] = beside.filter(pl.col("index") >= 0).group_by("member", "index").agg(pl.all().sum())
-        for name, parts in tables.items():
-            parts.append(batch[name])
+        key = ["member", "index"]
+        sums = {f"{name}_ns": pl.when(pl.col("bucket") == name).then("ns") for name in BUCKETS}
+        wide = batch["ledgers"].select(*key, **sums).group_by(key).agg(pl.all().sum())
+        beside = rows.select("member", index=inside.cast(pl.Int64), hidden_ns=pl.col("dur_ns") - pl.col("exposed_ns"))
+        for told in (wide, beside.group_by(key).agg(pl.all().sum())):
+            steps = steps.join(told, on=key, how="left", maintain_order="left")
+        tables["steps"].append(steps.with_columns(pl.col(*sums, "hidden_ns").fill_null(0)))
+        tables["kernels"].append(batch["kernels"])
     at = np.argsort(np.concatenate(columns.pop("member")), kind="stable")
     ordered = {}
     for name in [*columns]:
@@ -416,8 +412,6 @@ def put_together(read: Turn, members: Ints, ranks: pl.DataFrame) -> tuple[Rows, 
     rows_of_all = Rows(first=np.r_[0, np.cumsum(counts)], calls=pl.concat(calls), **ordered)
     return rows_of_all, {name: pl.concat(parts) for name, parts in tables.items()}
 
-
-_NONE: Final = pl.DataFrame(schema={"member": pl.Int64, "index": pl.Int32, "hidden_ns": pl.Int64})
 
 #: What columns of collectives are where nothing is recorded; without any other value they are empty.
 _UNTOLD: Final = {"sequence": NO_SEQUENCE, "id": NO_ID}

@@ -38,7 +38,7 @@ _SHORT: Final = 0.5
 
 _table = partial(Table, job=True)
 
-_BUSY: Final = ("kernel", "communication", "memcpy", "memset")
+_COMPUTE: Final = ("kernel_ns", "memcpy_ns", "memset_ns")
 _PARTS: Final = tuple(bucket for bucket in BUCKETS if bucket != "communication")
 
 CLOCKS: Final = _table(
@@ -214,40 +214,32 @@ def collectives(job: Job) -> pl.DataFrame:
 
 def rank_steps(job: Job) -> pl.DataFrame:
     """Time, waiting and lateness of each step on each rank, by both; empty where ranks repeat nothing."""
-    shifts = offsets(job).select("member", "rank", "offset_ns")
-    steps = pl.concat([job.steps, job.ledgers], how="horizontal").join(shifts, on="member", how="left")
+    return RANK_STEPS.select(by_step(job))
+
+
+def by_step(job: Job) -> pl.DataFrame:
+    """The columns of :data:`RANK_STEPS`, the ledger of the step by bucket, and hidden_ns."""
     exposed = pl.concat(job.exposed.by_step).drop_nulls("step").rename({"step": "index"})
     # lateness by rank and step, with the bucket that has most of it, and what it cost the others
-    falling = [True, False]
-    best = job.causes.sort("ns", "bucket", descending=falling).group_by("rank", "step", maintain_order=True)
-    named = best.agg(cause=pl.col("bucket").first(), cause_ns=pl.col("ns").first())
-    details = job.details.sort("ns", "detail", descending=falling).group_by("rank", "step", cause="bucket")
-    largest = details.agg(pl.col("detail").first(), of_detail=pl.col("ns").first())
-    named = named.join(largest, on=["rank", "step", "cause"], how="left")
-    most = pl.col("of_detail") >= _MOST * pl.col("cause_ns")
-    named = named.select("rank", "step", "cause", "cause_ns", detail=pl.when(most).then("detail"))
-    late = job.lateness.group_by("rank", "step").agg(late_ns=pl.col("new_ns").sum(), cost_ns=pl.col("cost_ns").sum())
-    late = late.join(named, on=["rank", "step"], how="left", nulls_equal=True)
-    joined = (
-        steps.join(exposed, on=["member", "index"], how="left")
-        .join(late, on=["rank", "step"], how="left")
-        .with_columns(
-            start_ns=pl.col("start_ns") - pl.col("offset_ns") - job.origin_ns,
-            ns=pl.col("end_ns") - pl.col("start_ns"),
-            busy_ns=pl.sum_horizontal(*_BUSY),
-            compute_ns=pl.sum_horizontal(*(bucket for bucket in _BUSY if bucket != "communication")),
-            wait_ns=pl.col("exposed_wait_ns").fill_null(0),
-            transfer_ns=pl.col("exposed_transfer_ns").fill_null(0),
-        )
-        .with_columns(pl.col("unmatched_ns", "late_ns", "cost_ns").fill_null(0))
-    )
-    return RANK_STEPS.select(joined.sort("step", "rank"))
-
-
-def offsets(job: Job) -> pl.DataFrame:
-    """The ranks with the mean offset of their clock."""
-    means = job.clocks.table.group_by("clock").agg(offset_ns=pl.col("offset_ns").mean().cast(pl.Int64))
-    return job.ranks.join(means, on="clock", how="left").with_columns(pl.col("offset_ns").fill_null(0))
+    key, bucket, ns = ("rank", "step"), pl.col("bucket"), pl.col("ns")
+    sums = job.causes.group_by(*key, "bucket").agg(ns.sum()).sort("ns", "bucket", descending=[True, False])
+    named = sums.group_by(key, maintain_order=True).agg(cause=bucket.first(), cause_ns=ns.first())
+    details = job.causes.drop_nulls("detail").group_by(*key, cause="bucket", maintain_order=True)
+    named = named.join(details.agg(pl.col("detail").first(), most=ns.first()), on=[*key, "cause"], how="left")
+    told = pl.when(pl.col("most") >= _MOST * pl.col("cause_ns")).then("detail")
+    late = job.lateness.group_by(key).agg(late_ns=pl.col("new_ns").sum(), cost_ns=pl.col("cost_ns").sum())
+    late = late.join(named.with_columns(detail=told), on=key, how="left", nulls_equal=True)
+    steps = job.steps.join(job.offsets.select("member", "rank", "offset_ns"), on="member")
+    joined = steps.join(exposed, on=["member", "index"], how="left").join(late, on=key, how="left")
+    return joined.with_columns(
+        start_ns=pl.col("start_ns") - pl.col("offset_ns") - job.origin_ns,
+        ns=pl.col("end_ns") - pl.col("start_ns"),
+        busy_ns=pl.sum_horizontal("communication_ns", *_COMPUTE),
+        compute_ns=pl.sum_horizontal(_COMPUTE),
+        wait_ns=pl.col("exposed_wait_ns").fill_null(0),
+        transfer_ns=pl.col("exposed_transfer_ns").fill_null(0),
+        **{name: pl.col(name).fill_null(0) for name in ("unmatched_ns", "late_ns", "cost_ns")},
+    ).sort("step", "rank")
 
 
 def ranks(job: Job) -> pl.DataFrame:
@@ -256,21 +248,10 @@ def ranks(job: Job) -> pl.DataFrame:
     Returns:
         :data:`RANKS`, by rank. Where nothing repeats, `steps` is 0 and the times are those of all collectives.
     """
-    rows = common_steps(job.table("rank_steps"))
-    own = job.ranks.select("member", "rank", "host", "device", "report")
-    sums = rows.group_by("rank").agg(
-        pl.len().alias("steps"),
-        pl.col("ns", "wait_ns", "transfer_ns", "unmatched_ns", "late_ns", "cost_ns").sum(),
-    )
-    steps = pl.concat(
-        [job.steps.select("member", pl.col("index").cast(pl.Int32), "step"), job.ledgers], how="horizontal"
-    )
-    wanted = steps.join(own.select("member", "rank"), on="member").join(rows, on=["rank", "step"], how="semi")
-    hidden = wanted.join(job.hidden, on=["member", "index"], how="left")
-    wide = hidden.group_by("member").agg(pl.col(_PARTS).sum().name.suffix("_ns"), pl.col("hidden_ns").sum())
-    told = own.join(sums, on="rank", how="left").join(wide, on="member", how="left")
-    zeros = [name for name, dtype in RANKS.schema.items() if dtype == pl.Int64 and name not in ("rank", "device")]
-    return RANKS.select(told.with_columns(pl.col(zeros).fill_null(0)).sort("rank"))
+    rows, times = common_steps(by_step(job)), [name for name in RANKS.schema if name.endswith("ns")]
+    sums = rows.group_by("rank").agg(pl.len().alias("steps"), pl.col(times).sum())
+    told = job.ranks.select("rank", "host", "device", "report").join(sums, on="rank", how="left")
+    return RANKS.select(told.with_columns(pl.col("steps", *times).fill_null(0)).sort("rank"))
 
 
 def common_steps(rows: pl.DataFrame) -> pl.DataFrame:
@@ -312,7 +293,7 @@ def rank_path(job: Job, reports: Iterable[tuple[int, Report]]) -> pl.DataFrame:
     Raises:
         AssertionError: The pieces do not sum to the window.
     """
-    moved = {row["rank"]: row for row in offsets(job).iter_rows(named=True)}
+    moved = {row["rank"]: row for row in job.offsets.iter_rows(named=True)}
     common, spans = _common(job), {}
     ends = common.group_by("member").agg(pl.col("low").min(), pl.col("high").max())
     steps = {member: (low, high) for member, low, high in ends.iter_rows()}
@@ -348,7 +329,7 @@ def _common(job: Job) -> pl.DataFrame:
     shared = job.steps.filter(pl.col("member").n_unique().over("step") == job.ranks.height)
     steady = pl.col("step").filter(pl.col("kind") == "steady")
     steady_steps = shared.filter(pl.col("step").is_between(steady.min(), steady.max()))
-    shifted = steady_steps.join(offsets(job).select("member", "offset_ns"), on="member")
+    shifted = steady_steps.join(job.offsets.select("member", "offset_ns"), on="member")
     moved = pl.col("offset_ns") + job.origin_ns
     return shifted.select("member", "step", low=pl.col("start_ns") - moved, high=pl.col("end_ns") - moved)
 

@@ -34,7 +34,7 @@ def with_kinds(kinds):
     """The page's answer and the ranks that are named in what to do, of steps of these kinds; rank 2 sleeps in one."""
     plan = changed(steps=40, stragglers=(Straggler(2, 20, 20, 400_000, "host"),))
     made = [
-        replace(one, steps=one.steps.with_columns(kind=pl.Series([kinds.get(at, "steady") for at in range(40)])))
+        one | {"steps": one["steps"].with_columns(kind=pl.Series([kinds.get(at, "steady") for at in range(40)]))}
         for one in play(plan).reductions()
     ]
     job = job_of(made)
@@ -159,14 +159,14 @@ def reports(tmp_path):
 def test_what_is_told_apart_is_a_part_of_its_bucket(reports, loads):
     report = reports(loads=loads)[1]
     made = reduced(report)
-    spans = made.collectives.select("number", start=(pl.col("start_ns") + pl.col("dur_ns")).shift(1), end="start_ns")
+    spans = made["collectives"].select("number", start=(pl.col("start_ns") + pl.col("dur_ns")).shift(1), end="start_ns")
     for number, start, end in spans.drop_nulls().iter_rows():
-        own = made.before.filter(number=number)
+        own = made["before"].filter(number=number)
         assert int(own.get_column("ns").sum()) == end - start
         inside = USUAL + (LATE if loads and number == SLOW else 0)
         assert own.drop_nulls("detail").select("bucket", "detail", "ns").rows() == [("host", IN_LOADER, inside * 1_000)]
     whole = ledger(report).filter(pl.col("bucket").cast(pl.String) == "host").get_column("ns").sum()
-    assert 0 < made.before.filter(bucket="host").get_column("ns").sum() <= whole
+    assert 0 < made["before"].filter(bucket="host").get_column("ns").sum() <= whole
 
 
 @pytest.mark.slow

@@ -93,7 +93,7 @@ def assert_clocks_hold(made, job):
     table = job.table("clocks").drop_nulls("low_ns")
     assert not job.clocks.broken
     first = made.host(0)
-    origin = int(made.reductions().__next__().ranks.item(0, "origin_ns")) - 1_760_000_000_000_000_000
+    origin = int(next(made.reductions())["ranks"].item(0, "origin_ns")) - 1_760_000_000_000_000_000
     for rank, low, high, begin, end in table.select("rank", "low_ns", "high_ns", "start_ns", "end_ns").iter_rows():
         at = np.array([begin, end]) + origin - made.offsets[first]
         true = made.offset(made.host(rank), at) - made.offset(first, at)
@@ -216,8 +216,8 @@ def test_a_clock_that_jumps_does_not_hold_up_the_other_parts():
     made = play(Plan(ranks=8, hosts=8, steps=100, ops=ops, tp=2))
     found = [*made.reductions()]
     jumps = pl.col("start_ns") + pl.when(pl.col("number").is_between(4, 12)).then(3_000_000 * (pl.col("number") % 2))
-    rows = found[1].collectives.with_columns(start_ns=pl.coalesce(jumps, "start_ns"))
-    job = job_of([found[0], replace(found[1], collectives=rows), *found[2:]])
+    rows = found[1]["collectives"].with_columns(start_ns=pl.coalesce(jumps, "start_ns"))
+    job = job_of([found[0], found[1] | {"collectives": rows}, *found[2:]])
     assert job.clocks.broken == (0,)
     later = job.table("clocks").filter(pl.col("part") > 0)
     assert later.height > 8
@@ -231,14 +231,14 @@ def test_a_clock_that_jumps_does_not_hold_up_the_other_parts():
 @pytest.mark.parametrize("other", [-1_000, 1, 1 << 40])
 def test_rows_of_no_collective_or_step_are_damage(table, number, other):
     found = [*play(Plan(ranks=2, hosts=1, steps=2)).reductions()]
-    wrong = getattr(found[1], table).with_columns(pl.col(number) + other)
+    wrong = found[1][table].with_columns(pl.col(number) + other)
     with pytest.raises(BadReductionError, match=f"rank1.json: a damaged reduction .*{number}"):
-        job_of([found[0], replace(found[1], **{table: wrong})])
+        job_of([found[0], found[1] | {table: wrong}])
 
 
 def test_rows_of_a_reduction_may_have_any_order():
     found = [*play(Plan(ranks=4, hosts=2, steps=4, heads={1: 3}, tails={2: 5})).reductions()]
-    turned = [type(one)(**{name: table.reverse() for name, table in one.tables()}) for one in found]
+    turned = [{name: table.reverse() for name, table in one.items()} for one in found]
     one, other = job_of(found), job_of(turned[::-1])
     assert one.doubts == other.doubts
     for name in one.tables:
@@ -311,7 +311,7 @@ def test_more_ranks_than_the_job_has_are_a_doubt(further):
     """Reports without a rank of their own, as of another tool, are numbered behind the others."""
     made = [*play(Plan(ranks=4, hosts=1, steps=3)).reductions()]
     unknown = [
-        replace(one, ranks=one.ranks.with_columns(pl.lit(None, dtype=pl.Int64).alias("rank"))) for one in made[:further]
+        one | {"ranks": one["ranks"].with_columns(pl.lit(None, dtype=pl.Int64).alias("rank"))} for one in made[:further]
     ]
     told = {check: count for check, count, _ in job_of([*made, *unknown]).doubts}
     assert told.get("more ranks than the job has", 0) == further

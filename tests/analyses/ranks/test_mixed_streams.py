@@ -1,6 +1,6 @@
 """Made-up jobs: sends among collectives of a stream, clocks that drift, and several reports of one rank."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -19,7 +19,7 @@ OPS = st.lists(st.sampled_from([*RING, "all_to_all"]), min_size=2, max_size=5).f
 
 def lossy(one, drop, *, kind="send_recv", sized=True):
     """A reduction whose all_to_all are of `kind`, without some of them: no kernel where a rank sends nothing."""
-    rows = one.collectives
+    rows = one["collectives"]
     is_exchange = pl.col("kind") == "all_to_all"
     nth = is_exchange.cum_sum() - 1
     rows = rows.with_columns(true="number").filter(~(is_exchange & nth.is_in(drop)))
@@ -29,7 +29,7 @@ def lossy(one, drop, *, kind="send_recv", sized=True):
     )
     if not sized:
         rows = rows.with_columns(pl.lit(None, dtype=pl.Int64).alias(name) for name in ("in_bytes", "out_bytes"))
-    made = replace(one, collectives=rows.drop("true"), pieces=PIECES.empty(), before=BEFORE.empty())
+    made = one | {"collectives": rows.drop("true"), "pieces": PIECES.empty(), "before": BEFORE.empty()}
     return made, rows.get_column("true").to_list()
 
 
@@ -108,7 +108,7 @@ def test_names_match_where_order_does_not(hosts):
     assert job.rows.select("match", "how").null_count().row(0) == (0, 0)
     assert {*job.rows.get_column("how")} == {"id"}
     named = pl.when(pl.col("kind") == "all_to_all").then("id")
-    some = [replace(one, collectives=one.collectives.with_columns(id=named)) for one in made]
+    some = [one | {"collectives": one["collectives"].with_columns(id=named)} for one in made]
     rows = job_of(some).rows
     assert {*rows.filter(pl.col("kind") == "all_to_all").get_column("how")} == {"id"}
     assert {*rows.filter(pl.col("kind") != "all_to_all").get_column("how")} == ({"ordinal"} if hosts == 1 else {None})
@@ -141,13 +141,8 @@ def errors(plan):
 
 def test_a_clock_that_is_set_is_no_drift():
     made = [*play(replace(LONG, drifts=(0.0, 0.0))).reductions()]
-    later = [
-        replace(
-            one,
-            collectives=one.collectives.with_columns(start_ns=pl.col("start_ns") + 20_000 * (pl.col("number") > 30)),
-        )
-        for one in made[2:]
-    ]
+    set_ns = pl.col("start_ns") + 20_000 * (pl.col("number") > 30)
+    later = [one | {"collectives": one["collectives"].with_columns(start_ns=set_ns)} for one in made[2:]]
     told = job_of([*made[:2], *later]).table("clocks")
     assert told.get_column("drift_ppm").unique().to_list() == [0]
 
@@ -190,11 +185,10 @@ def cycles(plan=PLAN):
 def moved_later(one):
     """A reduction with all its times moved_later."""
     moved = {}
-    for of in fields(one):
-        table = getattr(one, of.name)
-        times = [name for name in ("start_ns", "end_ns") if name in table.columns]
-        moved[of.name] = table.with_columns(pl.col(times) + LATER_NS)
-    return replace(one, **moved)
+    for name, table in one.items():
+        times = [time for time in ("start_ns", "end_ns") if time in table.columns]
+        moved[name] = table.with_columns(pl.col(times) + LATER_NS)
+    return moved
 
 
 def doubts(job):
