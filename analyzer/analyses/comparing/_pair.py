@@ -5,7 +5,7 @@ Definitions: docs/definitions.md, section 10, "Comparing".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import mean, median
@@ -65,22 +65,6 @@ _SAME_LAUNCHES: Final = 0.75
 _OTHER_UNIT: Final = 1.5
 
 
-class Block(NamedTuple):
-    """Operations of base and those that new has in their place, by rows of :class:`Slots`; a side may be empty."""
-
-    change: str
-    base: list[int]
-    new: list[int]
-
-
-class Matches(NamedTuple):
-    """Operations of base and of new that are matched, or in one block, have one place."""
-
-    base: Numbers  # the place of each operation of base
-    new: Numbers  # likewise
-    changes: list[str | None]  # of each place; None of a match
-
-
 def stacked(digests: Sequence[Digest], table: str) -> pl.DataFrame:
     """The rows of a table of several digests, each with its run, from 0, and with how many iterations that has."""
     frames: list[pl.DataFrame] = [getattr(one, table) for one in digests]
@@ -107,128 +91,78 @@ def per_iteration(
     return names.drop("at"), sums
 
 
-def matches(base: pl.DataFrame, new: pl.DataFrame) -> Matches:
-    """Operations of base matched with those of new that do the same.
+def matches(rows: pl.DataFrame) -> pl.DataFrame:
+    """Operations of base (side 0) matched with those of new that do the same; each side's are by place.
 
     Per stream the sequences are aligned by place, name and launch shape, and what is left between two matches by name
-    and shape, by name, and by family and type; then block by block. What is left of one name and shape in other places
-    has moved.
+    and shape, by name, and by family and type; then block by block, the ranges that both sides launched from apart.
+    What is left of one name and shape in other places has moved.
+
+    Returns:
+        The rows with group, the same of those that are matched or in one block, and change, null of what is matched.
     """
-    both = pl.concat([base, new])
-    decoded = {name: decode(name) for name in both.get_column("name").unique().drop_nulls()}
+    decoded = {name: decode(name) for name in rows.get_column("name").unique().drop_nulls()}
     types = {name: f"{one.family} {one.dtype}" for name, one in decoded.items() if one.family in _DISTINCT}
-    both = both.with_columns(family=pl.col("name").replace(types))
-    alike = both.select(
+    alike = rows.with_columns(family=pl.col("name").replace(types)).select(
         pl.struct("kind", *columns).rank("dense").cast(pl.Int64).alias(str(at)) for at, columns in enumerate(_ALIKE)
     )
-    numbers = [column.to_numpy() for column in alike.iter_columns()]
-    tokens = [(column[: base.height], column[base.height :]) for column in numbers]
-    lanes = [side.get_column("lane").to_numpy() for side in (base, new)]
-    pairs: list[tuple[Numbers, Numbers]] = []
-    left: list[Block] = []
-    for lane in np.union1d(*lanes):
-        rows = (np.flatnonzero(lanes[0] == lane), np.flatnonzero(lanes[1] == lane))
-        places = _without_weak(rows, _aligned_places(rows, tokens), tokens[1])
-        pairs.append((rows[0][places[0]], rows[1][places[1]]))
-        left += [
-            _block(rows[0][low:high].tolist(), rows[1][start:end].tolist())
-            for low, high, start, end in _between(rows, *places)
-        ]
-    moved = _moved([one for one in left if not (one.base and one.new)], tokens[1])
-    blocks = [part for one in left if one.base and one.new for part in _by_range(base, new, one)]
-    mine, theirs = (np.concatenate([pair[side] for pair in (*pairs, moved[:2])]) for side in (0, 1))
-    found = Matches(np.empty(base.height, dtype=np.int64), np.empty(new.height, dtype=np.int64), [None] * len(mine))
-    found.base[mine] = found.new[theirs] = np.arange(len(mine))
-    for one in (*blocks, *moved[2]):
-        found.base[one.base] = found.new[one.new] = len(found.changes)
-        found.changes.append(one.change)
-    return found
+    tokens = [column.to_numpy() for column in alike.iter_columns()]
+    side, lanes = (rows.get_column(name).to_numpy() for name in ("side", "lane"))
+    pair = np.full(rows.height, -1)
+    for lane in np.unique(lanes):
+        base, new = (np.flatnonzero((lanes == lane) & (side == at)) for at in (0, 1))
+        one, other = _without_weak(*_aligned(base, new, tokens), base, new, tokens[1])
+        pair[base[one]] = pair[new[other]] = base[one]
+    # what is left between two matches, on both sides or on one alone
+    matched, both, same = pl.col("pair") >= 0, pl.col("side").n_unique() > 1, ("kind", "name", "shape")
+    rows = rows.with_row_index("row").with_columns(pair=pl.Series(pair)).with_columns(matched=matched)
+    rows = rows.with_columns(gap=pl.col("matched").cum_sum().over("side", "lane"))
+    gap, alone = ("matched", "lane", "gap"), ("matched", "block", "again", *same)
+    rows = rows.with_columns(block=both.over(gap), common=pl.when(both.over(*gap, "range")).then("range"))
+    rows = rows.with_columns(again=pl.int_range(pl.len()).over("matched", "block", "side", *same))
+    rows = rows.with_columns(matched=pl.col("matched") | (~pl.col("block") & both.over(alone)))
+    first = pl.col("row").min()
+    between = pl.when("block").then(first.over(*gap, "common")).when("matched").then(first.over(alone)).otherwise("row")
+    rows = rows.with_columns(group=pl.when(matched).then("pair").otherwise(between))
+    before, after = ((pl.col("side") == at).sum().over("group") for at in (0, 1))
+    one_each = (before == 1) & (after == 1)
+    changes = {NEW: before == 0, GONE: after == 0, KERNEL: one_each, FUSED: after <= before, SPLIT: pl.lit(value=True)}
+    change = pl.coalesce(pl.when(~pl.col("matched") & where).then(pl.lit(name)) for name, where in changes.items())
+    return rows.with_columns(change=change).drop("row", "pair", "matched", "gap", "block", "common", "again")
 
 
-def _aligned_places(
-    rows: tuple[Numbers, Numbers], tokens: Sequence[tuple[Numbers, Numbers]]
-) -> tuple[Numbers, Numbers]:
-    """The places in `rows`, those of one stream, that match: first by the first tokens, then what is left between."""
-    (base, new), mine, theirs = rows, np.zeros(0, np.int64), np.zeros(0, np.int64)
-    for before, after in tokens:
+def _aligned(base: Numbers, new: Numbers, tokens: Sequence[Numbers]) -> tuple[Numbers, Numbers]:
+    """The places in `base` and `new`, rows of one stream, that match: by the first tokens, or between by others."""
+    mine, theirs = np.zeros((2, 0), np.int64)
+    for token in tokens:
+        edges = (np.r_[0, mine + 1], np.r_[mine, len(base)], np.r_[0, theirs + 1], np.r_[theirs, len(new)])
         more = [
             (np.asarray(one) + low, np.asarray(other) + start)
-            for low, high, start, end in _between(rows, mine, theirs)
+            for low, high, start, end in zip(*(edge.tolist() for edge in edges), strict=True)
             if high > low and end > start
-            for one, other in [aligned(before[base[low:high]], after[new[start:end]])]
+            for one, other in [aligned(token[base[low:high]], token[new[start:end]])]
         ]
         mine = np.sort(np.concatenate([mine, *(one for one, _ in more)]))
         theirs = np.sort(np.concatenate([theirs, *(other for _, other in more)]))
     return mine, theirs
 
 
-def _without_weak(
-    rows: tuple[Numbers, Numbers], places: tuple[Numbers, Numbers], tokens: tuple[Numbers, Numbers]
-) -> tuple[Numbers, Numbers]:
+def _without_weak(at: Numbers, to: Numbers, base: Numbers, new: Numbers, token: Numbers) -> tuple[Numbers, Numbers]:
     """The matches without those of other names or shapes that stand alone in what was replaced: a part of it.
 
     These are runs of such matches, less than half as long as what matches nothing on either side of the run.
     """
-    (base, new), (at, to) = rows, places
-    weak = tokens[0][base[at]] != tokens[1][new[to]]
+    weak = token[base[at]] != token[new[to]]
     if not weak.any():
         return at, to
-    free = np.diff(np.concatenate([[-1], at, [len(base)]])) + np.diff(np.concatenate([[-1], to, [len(new)]])) - 2
-    begins = np.flatnonzero(weak & np.concatenate([[True], ~weak[:-1] | (free[1:-1] > 0)]))
+    free = np.diff(np.r_[-1, at, len(base)]) + np.diff(np.r_[-1, to, len(new)]) - 2
+    begins = np.flatnonzero(weak & np.r_[True, ~weak[:-1] | (free[1:-1] > 0)])
     run = np.cumsum(np.isin(np.arange(len(weak)), begins)) - 1
     lengths = np.bincount(run[weak], minlength=len(begins))
     ends = begins + lengths
     dropped = (free[begins] > 0) & (free[ends] > 0) & (_WEAK * lengths < free[begins] + free[ends])
     kept = ~(weak & dropped[np.maximum(run, 0)])
     return at[kept], to[kept]
-
-
-def _between(rows: tuple[Numbers, Numbers], at: Numbers, to: Numbers) -> Iterator[tuple[int, int, int, int]]:
-    """What is left between matches and at both ends: first and last place of base, and of new; one may be empty."""
-    low, high = np.concatenate([[0], at + 1]), np.concatenate([at, [len(rows[0])]])
-    start, end = np.concatenate([[0], to + 1]), np.concatenate([to, [len(rows[1])]])
-    left = (high > low) | (end > start)
-    yield from zip(*(edge[left].tolist() for edge in (low, high, start, end)), strict=True)
-
-
-def _block(base: list[int], new: list[int]) -> Block:
-    if not base or not new:
-        return Block(NEW if new else GONE, base, new)
-    if len(base) == len(new) == 1:
-        return Block(KERNEL, base, new)
-    return Block(FUSED if len(new) <= len(base) else SPLIT, base, new)
-
-
-def _by_range(base: pl.DataFrame, new: pl.DataFrame, block: Block) -> Iterator[Block]:
-    """A block by the ranges that both sides launched from; what has no such range stays together."""
-    names = [[side.get_column("range")[row] for row in rows] for side, rows in ((base, block.base), (new, block.new))]
-    common = sorted(({*names[0]} & {*names[1]}) - {None})
-    parts: dict[str | None, tuple[list[int], list[int]]] = {name: ([], []) for name in (*common, None)}
-    for side, rows in enumerate((block.base, block.new)):
-        for row, name in zip(rows, names[side], strict=True):
-            parts.get(name, parts[None])[side].append(row)
-    for mine, theirs in parts.values():
-        if mine or theirs:
-            yield _block(mine, theirs)
-
-
-def _moved(blocks: Iterable[Block], tokens: tuple[Numbers, Numbers]) -> tuple[Numbers, Numbers, list[Block]]:
-    """Of blocks of one side alone what has the same name and shape on the other side, in pairs; and the rest."""
-    gone: dict[int, list[int]] = {}
-    fresh: list[int] = []
-    for block in blocks:
-        fresh += block.new
-        for row in reversed(block.base):
-            gone.setdefault(int(tokens[0][row]), []).append(row)
-    pairs, rest = [], []
-    for row in fresh:
-        if rows := gone.get(int(tokens[1][row])):
-            pairs.append((rows.pop(), row))
-        else:
-            rest.append(Block(NEW, [], [row]))
-    rest += [Block(GONE, [row], []) for rows in gone.values() for row in rows]
-    mine, theirs = np.array(pairs, np.int64).reshape(-1, 2).T
-    return mine, theirs, rest
 
 
 class LeftOut(NamedTuple):
@@ -445,20 +379,19 @@ class Pair:
         numbers = pl.when(pl.col("side") == 0).then(len(self.base.digests)).otherwise(len(self.new.digests))
         sums = self.slots.group_by("side", *OPERATION).agg(pl.col("place").mean(), ns=ns.sum(), count=number.sum())
         rows = sums.with_columns(pl.col("count") / numbers).sort("side", "lane", "place", *OPERATION, nulls_last=True)
-        matched = matches(*(rows.filter(side=at) for at in (0, 1)))
-        rows = rows.with_columns(place=pl.Series(np.concatenate(matched[:2])))
+        rows = matches(rows)
         sets = [
             pl.col(what).filter(pl.col("side") == at).fill_null("").unique().sort().str.join("\n").alias(f"{what}{at}")
             for what in ("name", "shape")
             for at in (0, 1)
         ]
-        changes = pl.DataFrame({"change": matched.changes}, schema={"change": pl.String})
-        places = rows.group_by("place").agg(sets).sort("place").with_columns(changes)
+        groups = rows.group_by("group", "change").agg(sets)
         same = pl.when(pl.col("shape0") == pl.col("shape1")).then(pl.lit(SAME)).otherwise(pl.lit(SHAPE))
         of_match = pl.when(pl.col("name0") == pl.col("name1")).then(same).otherwise(pl.lit(KERNEL))
-        places = places.with_columns(change=pl.coalesce("change", of_match), matched=pl.col("change").is_null())
-        block = pl.col("place").min().over("change", "name0", "name1", "matched").rank("dense").cast(pl.Int64) - 1
-        return rows.join(places.select("place", "change", block=block), on="place", how="left", maintain_order="left")
+        groups = groups.with_columns(change=pl.coalesce("change", of_match), matched=pl.col("change").is_null())
+        block = pl.col("group").min().over("change", "name0", "name1", "matched").rank("dense").cast(pl.Int64) - 1
+        groups = groups.select("group", "change", block=block)
+        return rows.drop("change").join(groups, on="group", maintain_order="left").drop("group")
 
     def certainty(self, base: Floats, new: Floats) -> list[pl.Series]:
         """The columns of :data:`CERTAINTY` of times [rows, runs].

@@ -1,7 +1,5 @@
 """Operations of two sides matched in the order of launch, held against literal cases and what must always hold."""
 
-from collections import Counter
-
 import polars as pl
 import pytest
 from hypothesis import given
@@ -74,11 +72,11 @@ SEQUENCES = st.lists(st.sampled_from("abcdef"), max_size=30).map(lambda names: [
 
 @given(SEQUENCES, SEQUENCES)
 def test_each_operation_is_matched_once(base, new):
-    found = matches(slots(base), slots(new))
-    sides = [Counter(side.tolist()) for side in found[:2]]
-    assert sides[0].keys() | sides[1].keys() == set(range(len(found.changes)))
-    matched = [place for place, change in enumerate(found.changes) if change is None]
-    assert all(side[place] == 1 for place in matched for side in sides)
+    rows = pl.concat(slots(names).with_columns(side=pl.lit(side)) for side, names in enumerate((base, new)))
+    found = matches(rows)
+    assert found.select(rows.columns).equals(rows)
+    sides = found.filter(pl.col("change").is_null()).group_by("group").agg(pl.col("side").sort())
+    assert all(both == [0, 1] for both in sides.get_column("side").to_list())
 
 
 @given(SEQUENCES, SEQUENCES, st.integers(1, 10**9), st.integers(1, 10**9), st.integers(1, 7))
