@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -32,18 +32,13 @@ from kanalyze.analyses.shared.threads import overlaid
 from kanalyze.errors import BadReductionError, NoJobError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.reduction.tables import (
-    BEFORE,
     COLLECTIVES,
     IN_LOADER,
-    KERNELS,
     LATER,
-    LEDGERS,
-    PIECES,
     RANKS,
     STEPS,
     TABLES,
     Reduction,
-    together,
 )
 from kanalyze.report import Report
 
@@ -55,110 +50,98 @@ if TYPE_CHECKING:
 #: Names of kernels that are kept of a rank.
 _KERNELS: Final = 64
 
-#: The member that rows of one rank are of, before ranks are put together.
-_MEMBER: Final = pl.lit(0, dtype=pl.Int64).alias("member")
-
-
-class _Member(NamedTuple):
-    """A rank of a report."""
-
-    report: Report  # the report, narrowed to its process and GPU
-    device: int  # the GPU
-    origin_ns: int  # Unix time of the report's time 0
-
 
 def reduced(report: Report) -> Reduction:
     """The reduction of all ranks of a report; empty where it records no work on a GPU, and no collectives of gloo."""
+    origin = report.meta.origin_unix_ns or 0
+    parts = [_of_rank(one) for one in _ranks_on_gpus(report)] or _ranks_on_cpu(report)
+    made: Reduction = {}
+    for name, declared in TABLES.items():
+        moved = [pl.col(time) + origin for time in ("start_ns", "end_ns") if time in declared.schema]
+        tables = [part[name].with_columns(*moved, member=pl.lit(at)) for at, part in enumerate(parts) if name in part]
+        made |= {name: pl.concat(map(declared.select, tables))} if tables else {}
+    return made
+
+
+def _ranks_on_gpus(report: Report) -> list[Report]:
+    """The report narrowed to each of its ranks: processes that use a GPU, of several those that communicate on it."""
     if not {*DEVICE_KINDS}.intersection(report.kinds) or operations(report).is_empty():
-        return _without_gpu(report)
+        return []
     used = operations(report).group_by("process_id", "device").agg(
         talks=(pl.col("bucket") == "communication").any(), ns=pl.col("dur_ns").sum()
     )  # fmt: skip
     main = pl.col("ns") == pl.col("ns").max().over("process_id")
     mine = pl.col("talks") | (main & ~pl.col("talks").any().over("process_id"))
-    found = used.filter(mine).sort("device", "process_id")
-    if not found.get_column("talks").any():  # one process may only have helped
-        found = found.filter(pl.col("ns") == pl.col("ns").max().over("device"))
-    origin = report.meta.origin_unix_ns or 0
-    members = [
-        _Member(report.narrow(process=process, device=device), device, origin)
-        for process, device in found.select("process_id", "device").iter_rows()
-    ]
-    whole = together([_of_member(one) for one in members])
-    return whole | {"ranks": RANKS.select(whole["ranks"])}
+    ranks = used.filter(mine).sort("device", "process_id")
+    if not ranks.get_column("talks").any():  # one process may only have helped
+        ranks = ranks.filter(pl.col("ns") == pl.col("ns").max().over("device"))
+    return [report.narrow(process=process, device=device) for process, device in ranks[["process_id", "device"]].rows()]
 
 
-def _without_gpu(report: Report) -> Reduction:
-    """The reduction of a report of collectives on the CPU, such as those of gloo; empty without any."""
-    origin = report.meta.origin_unix_ns or 0
+def _ranks_on_cpu(report: Report) -> list[dict[str, pl.DataFrame]]:
+    """The tables of the rank of a report of collectives on the CPU, such as those of gloo; none without any."""
     told = collectives_on_cpu(report).sort("start_ns")
     if told.is_empty():
-        return {}
+        return []
     span = told.select(pl.col("start_ns").first(), end_ns=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
-    steps = STEPS.select(
-        report.steps().select(
-            "step",
-            _MEMBER,
-            index=pl.int_range(pl.len()).cast(pl.Int64),
-            numbered=pl.lit(value=True),
-            name=pl.lit("step"),
-            kind=pl.lit("steady"),
-            start_ns="start",
-            end_ns="end",
-        )
+    steps = report.steps().select(
+        "step",
+        index=pl.int_range(pl.len()),
+        numbered=pl.lit(value=True),
+        name=pl.lit("step"),
+        kind=pl.lit("steady"),
+        start_ns="start",
+        end_ns="end",
     )
     none = [pl.lit(None).alias(name) for name in COLLECTIVES.schema if name not in told.columns]
-    line = told.with_columns(*none).with_columns(_MEMBER, number=pl.int_range(pl.len(), dtype=pl.Int64))
+    line = told.with_columns(*none).with_columns(number=pl.int_range(pl.len()))
     line = intervals.first_come(line.with_columns(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")))
     line = line.with_columns(exposed_ns=pl.col("own_end") - pl.col("own_start"), size=pl.lit(report.meta.world_size))
-    own = line.select("member", "number", start="own_start", end="own_end").filter(pl.col("end") > pl.col("start"))
+    own = line.select("number", start="own_start", end="own_end").filter(pl.col("end") > pl.col("start"))
     pieces = _cut_at(own, steps)
     # the ledger of each step: communication, and the rest as the host's
-    inside = pieces.drop_nulls("step").group_by("member", index="step")
-    moved = inside.agg(communication=(pl.col("end_ns") - pl.col("start_ns")).sum())
-    ledgers = steps.join(moved, on=["member", "index"], how="left").with_columns(pl.col("communication").fill_null(0))
+    moved = pieces.group_by(index="step").agg(communication=(pl.col("end_ns") - pl.col("start_ns")).sum())
+    ledgers = steps.join(moved, on="index", how="left").with_columns(pl.col("communication").fill_null(0))
     ledgers = ledgers.with_columns(host=pl.col("end_ns") - pl.col("start_ns") - pl.col("communication"))
-    ledgers = ledgers.unpivot(
-        ["communication", "host"], index=["member", "index"], variable_name="bucket", value_name="ns"
-    )
-    shifted = pl.col("start_ns", "end_ns") + origin
-    return {
-        "ranks": _rank(report, span, process_id=told.item(0, "process_id")),
-        "collectives": COLLECTIVES.select(line.with_columns(pl.col("start_ns") + origin)),
-        "pieces": PIECES.select(pieces.with_columns(shifted)),
-        "steps": steps.with_columns(shifted),
-        "ledgers": LEDGERS.select(ledgers.filter(pl.col("ns") > 0).sort("member", "index", "bucket")),
-    }
+    ledgers = ledgers.unpivot(["communication", "host"], index="index", variable_name="bucket", value_name="ns")
+    return [
+        {
+            "ranks": _rank(report, span, process_id=told.item(0, "process_id")),
+            "collectives": line,
+            "pieces": pieces,
+            "steps": steps,
+            "ledgers": ledgers.filter(pl.col("ns") > 0).sort("index", "bucket"),
+        }
+    ]
 
 
-def _of_member(one: _Member) -> Reduction:
-    """The reduction of one rank."""
-    steady = known_steady_part(one.report)
-    steps, found = _steps(one, steady), _collectives(one)
+def _of_rank(report: Report) -> dict[str, pl.DataFrame]:
+    """The tables of a rank, a report narrowed to its process and GPU, in the report's time and without the member."""
+    steady, found = known_steady_part(report), _collectives(report)
+    steps = _steps(report, steady)
+    spans = steps.rename({"start_ns": "start", "end_ns": "end"})
     return {
-        "ranks": _rank_on_gpu(one),
-        "collectives": COLLECTIVES.select(found.with_columns(pl.col("start_ns") + one.origin_ns)),
-        "pieces": _pieces(one, found, steps),
-        "before": _before(one, found),
-        "steps": STEPS.select(steps.with_columns(pl.col("start_ns", "end_ns") + one.origin_ns)),
-        "ledgers": LEDGERS.select(
-            _in_spans(one, steps.rename({"start_ns": "start", "end_ns": "end"}), ["member", "index"])
-        ),
-        "kernels": _kernels(one, steady),
+        "ranks": _rank_on_gpu(report),
+        "collectives": found,
+        "pieces": _pieces(report, found, steps),
+        "before": _before(report, found),
+        "steps": steps,
+        "ledgers": _in_spans(report, spans, "index"),
+        "kernels": _kernels(report, steady),
     }
 
 
 def _rank(report: Report, span: tuple[int, int], **told: object) -> pl.DataFrame:
-    """The row of :data:`RANKS` of a rank whose window is `span`, in the report's time."""
-    meta, origin = report.meta, report.meta.origin_unix_ns or 0
+    """The row of :data:`RANKS` of a rank whose window is `span`."""
+    meta = report.meta
     row = {
         "rank": meta.rank,
         "world_size": meta.world_size,
         "report": outlets.name(meta.path),
         "tool": meta.tool,
-        "origin_ns": origin,
-        "start_ns": span[0] + origin,
-        "end_ns": span[1] + origin,
+        "origin_ns": meta.origin_unix_ns or 0,
+        "start_ns": span[0],
+        "end_ns": span[1],
         "communication_ns": 0,
         "on_cpu": 0,
         **told,
@@ -166,122 +149,108 @@ def _rank(report: Report, span: tuple[int, int], **told: object) -> pl.DataFrame
     return pl.DataFrame([row], schema=RANKS.schema)
 
 
-def _rank_on_gpu(one: _Member) -> pl.DataFrame:
-    report = one.report
-    window = windows(report).filter(pl.col("device") == one.device).select("start", "end")
+def _rank_on_gpu(report: Report) -> pl.DataFrame:
+    device, process = report.scope.device, report.scope.process
+    window = windows(report).filter(pl.col("device") == device).select("start", "end")
     low, high = window.row(0) if window.height else (0, 0)
-    sums = bucket_sums(report).filter((pl.col("device") == one.device) & (pl.col("bucket") == "communication"))
-    gpu = report.devices.filter(pl.col("device") == one.device).get_column("name")
+    sums = bucket_sums(report).filter((pl.col("device") == device) & (pl.col("bucket") == "communication"))
+    gpu = report.devices.filter(pl.col("device") == device).get_column("name")
     return _rank(
         report,
         (low, high),
-        process_id=report.scope.process,
-        device=one.device,
+        process_id=process,
+        device=device,
         gpu=gpu.item(0) if len(gpu) else None,
         communication_ns=int(sums.get_column("ns").sum()),
-        on_cpu=collectives_on_cpu(report).filter(pl.col("process_id").eq_missing(report.scope.process)).height,
+        on_cpu=collectives_on_cpu(report).filter(pl.col("process_id").eq_missing(process)).height,
     )
 
 
-def _collectives(one: _Member) -> pl.DataFrame:
-    """The collectives of a rank in the report's time: :data:`COLLECTIVES`, with own_start."""
-    work = exclusive_operations(one.report).filter(pl.col("bucket") == "communication")
+def _collectives(report: Report) -> pl.DataFrame:
+    """The collectives of a rank, with the part of each that no earlier one covers: own_start, own_end."""
+    work = exclusive_operations(report).filter(pl.col("bucket") == "communication")
     line = intervals.first_come(work.sort("began", "event_id"))
-    told = collectives_of(one.report, line)
-    return line.with_columns(told.drop("event_id")).select(
-        _MEMBER,
-        pl.int_range(pl.len()).cast(pl.Int64).alias("number"),
-        *(name for name in COLLECTIVES.schema if name in told.columns),
-        "device",
-        pl.col("start").alias("start_ns"),
-        (pl.col("end") - pl.col("start")).alias("dur_ns"),
-        pl.col("exclusive_ns").alias("exposed_ns"),
-        "own_start",
-        "own_end",
+    told = line.with_columns(collectives_of(report, line).drop("event_id"))
+    return told.with_columns(
+        number=pl.int_range(pl.len()),
+        start_ns="start",
+        dur_ns=pl.col("end") - pl.col("start"),
+        exposed_ns="exclusive_ns",
     )
 
 
-def _pieces(one: _Member, found: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+def _pieces(report: Report, found: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """The exposed pieces of each collective, cut where steps begin and end: their times sum to `exposed_ns`."""
-    work = operations(one.report).filter((pl.col("device") == one.device) & (pl.col("bucket") == "kernel"))
-    own = found.select("member", "number", "exposed_ns", start="own_start", end="own_end")
-    pieces = exposed_pieces(own, work)
-    if pieces.is_empty():
-        return PIECES.empty()
-    return PIECES.select(_cut_at(pieces, steps).with_columns(pl.col("start_ns", "end_ns") + one.origin_ns))
+    work = operations(report).filter((pl.col("device") == report.scope.device) & (pl.col("bucket") == "kernel"))
+    own = found.select("number", "exposed_ns", start="own_start", end="own_end")
+    return _cut_at(exposed_pieces(own, work), steps)
 
 
 def _cut_at(pieces: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """The pieces cut where steps begin or end, with the step that each lies in."""
     spans = steps.select(start="start_ns", end="end_ns", step="index").sort("start")
     told = overlaid(pieces.sort("start"), spans, "step")
-    return told.select("member", "number", "step", start_ns="start", end_ns="end").sort("number", "start_ns")
+    return told.select("number", "step", start_ns="start", end_ns="end").sort("number", "start_ns")
 
 
-def _before(one: _Member, found: pl.DataFrame) -> pl.DataFrame:
+def _before(report: Report, found: pl.DataFrame) -> pl.DataFrame:
     """The ledger from the end of the group's previous collective on the rank to the start of each.
 
     What the host was in DataLoader of the bucket host is in rows of its own.
     """
-    keys, host = ["member", "number"], pl.lit("host")
     since = (pl.col("start_ns") + pl.col("dur_ns")).shift(1).over("group", "size", "ranks", "stream")
-    spans = found.select(*keys, start=since, end="start_ns").filter(pl.col("end") > pl.col("start"))
-    if spans.is_empty():
-        return BEFORE.empty()
-    told = _in_spans(one, spans, keys).with_columns(detail=pl.lit(None, dtype=pl.String))
-    batches = getting_batches(one.report)
-    idle = idle_within(one.report, batches).get(one.device) if batches.height else None
-    if idle is not None:
-        waits = intervals.union(idle.filter(pl.col("bucket") == "host").select("start", "end"))
-        inside = intervals.overlap(spans.get_column("start"), spans.get_column("end"), waits)
-        own = spans.select(*keys, bucket=host, inside=inside).filter(pl.col("inside") > 0)
-        rest = told.join(own, on=[*keys, "bucket"], how="left")
-        rest = rest.with_columns(ns=pl.col("ns") - pl.col("inside").fill_null(0)).drop("inside")
-        own = own.rename({"inside": "ns"}).with_columns(detail=pl.lit(IN_LOADER))
-        told = pl.concat([rest.filter(pl.col("ns") > 0), own.select(told.columns)]).sort(keys, maintain_order=True)
-    return BEFORE.select(told)
+    spans = found.select("number", start=since, end="start_ns").filter(pl.col("end") > pl.col("start"))
+    told = _in_spans(report, spans, "number").with_columns(detail=pl.lit(None, dtype=pl.String))
+    batches = getting_batches(report) if spans.height else pl.DataFrame()
+    idle = idle_within(report, batches).get(report.scope.device or 0) if batches.height else None
+    if idle is None:
+        return told
+    waits = intervals.union(idle.filter(pl.col("bucket") == "host").select("start", "end"))
+    inside = intervals.overlap(spans.get_column("start"), spans.get_column("end"), waits)
+    loads = spans.select("number", bucket=pl.lit("host"), inside=inside).filter(pl.col("inside") > 0)
+    rest = told.join(loads, on=["number", "bucket"], how="left")
+    rest = rest.with_columns(ns=pl.col("ns") - pl.col("inside").fill_null(0)).filter(pl.col("ns") > 0)
+    loads = loads.rename({"inside": "ns"}).with_columns(detail=pl.lit(IN_LOADER))
+    return pl.concat([one.select(told.columns) for one in (rest, loads)]).sort("number", maintain_order=True)
 
 
-def _in_spans(one: _Member, spans: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """The ledger of the rank in each of `spans` (start, end), a row per bucket with any time: `keys`, bucket, ns."""
-    sums = window_ledgers(one.report, spans.select("start", "end")).filter(pl.col("device") == one.device)
-    wide = spans.select(keys).with_row_index("window").join(sums, on="window", how="inner", maintain_order="left")
+def _in_spans(report: Report, spans: pl.DataFrame, key: str) -> pl.DataFrame:
+    """The ledger of the rank in each of `spans` (start, end), a row per bucket with any time: `key`, bucket, ns."""
+    sums = window_ledgers(report, spans.select("start", "end")).filter(pl.col("device") == report.scope.device)
+    wide = spans.select(key).with_row_index("window").join(sums, on="window", how="inner", maintain_order="left")
     columns = [f"{bucket}_ns" for bucket in BUCKETS]
-    long = wide.unpivot(columns, index=keys, variable_name="bucket", value_name="ns").filter(pl.col("ns") > 0)
-    return long.with_columns(pl.col("bucket").str.strip_suffix("_ns")).sort(keys, maintain_order=True)
+    long = wide.unpivot(columns, index=key, variable_name="bucket", value_name="ns").filter(pl.col("ns") > 0)
+    return long.with_columns(pl.col("bucket").str.strip_suffix("_ns")).sort(key, maintain_order=True)
 
 
-def _steps(one: _Member, steady: SteadyPart | None) -> pl.DataFrame:
-    """The steps of a rank in the report's time, by when the GPU did their work: :data:`STEPS`."""
+def _steps(report: Report, steady: SteadyPart | None) -> pl.DataFrame:
+    """The steps of a rank by when the GPU did their work."""
     if steady is None:
         return STEPS.empty()
     rows = steady.rows.filter(pl.col("name") == steady.each).sort("start_ns")
-    work = launched_work(one.report)
+    work = launched_work(report)
     ends = rows.get_column("start_ns") + rows.get_column("dur_ns")
     number = pl.col("window").str.extract(r"^step:(\d+)$").cast(pl.Int64)
     marked = rows.select(
-        _MEMBER,
-        pl.coalesce(number, "index").alias("step"),
-        number.is_not_null().alias("numbered"),
         "name",
         "kind",
-        done_before(work, rows.get_column("start_ns")).alias("start_ns"),
-        done_before(work, ends).alias("end_ns"),
+        step=pl.coalesce(number, "index"),
+        numbered=number.is_not_null(),
+        start_ns=done_before(work, rows.get_column("start_ns")),
+        end_ns=done_before(work, ends),
     )
-    marked = marked.filter(pl.col("end_ns") > pl.col("start_ns"))
-    return STEPS.select(marked.with_columns(index=pl.int_range(pl.len(), dtype=pl.Int64)))
+    return marked.filter(pl.col("end_ns") > pl.col("start_ns")).with_columns(index=pl.int_range(pl.len()))
 
 
-def _kernels(one: _Member, steady: SteadyPart | None) -> pl.DataFrame:
+def _kernels(report: Report, steady: SteadyPart | None) -> pl.DataFrame:
     """The kernels that took longest, by name, and all others as one, in the steady part, or in all of the recording."""
-    report = one.report if steady is None else one.report.narrow(window=steady.window)
-    work = exclusive_operations(report).filter(pl.col("kind").cast(pl.String).is_in(["kernel", "graph"]))
+    part = report if steady is None else report.narrow(window=steady.window)
+    work = exclusive_operations(part).filter(pl.col("kind").cast(pl.String).is_in(["kernel", "graph"]))
     sums = work.group_by("name").agg(count=pl.len(), ns=(pl.col("end") - pl.col("start")).sum())
     best = sums.with_columns(pl.col("name").cast(pl.String)).sort("ns", "name", descending=[True, False])
     others = best.slice(_KERNELS).select(pl.lit(None, dtype=pl.String).alias("name"), pl.col("count", "ns").sum())
     kept = pl.concat([best.head(_KERNELS), others.filter(pl.col("count") > 0)])
-    each = pl.lit(None, dtype=pl.Float64) if steady is None else pl.col("count") / steady.number
-    return KERNELS.select(kept.with_columns(each.alias("per_step"), _MEMBER))
+    return kept.with_columns(per_step=pl.lit(None) if steady is None else pl.col("count") / steady.number)
 
 
 # Many reductions as one job, read in turns, so that not all is in memory at once: their ranks; their collectives and
