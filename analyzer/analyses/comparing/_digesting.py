@@ -37,17 +37,12 @@ from kanalyze.columns import gathered
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.reduction.baselines import (
-    BUCKETS,
-    CALLS,
-    COUNTERS,
     FINDINGS,
     LAUNCHES,
     MEMORY,
-    OPS,
-    RANGES,
-    SLOTS,
     STEADY,
     STEPS,
+    TABLES,
     WHOLE,
     About,
     Digest,
@@ -71,7 +66,6 @@ class _View(NamedTuple):
 
     report: Report  # its view, of the device's work
     host: Report  # the same of the host's part, which lies earlier where the host runs ahead
-    device: int  # the GPU
     steady: SteadyPart | None  # the steady part that it is, if it is one
 
 
@@ -124,22 +118,23 @@ def _view(report: Report, device: int, part: Part) -> _View:
         steady = steady_part_by_launches(report) if part == LAUNCHES else known_steady_part(report)
     if steady is None:
         own = report.narrow(device=device)
-        return _View(own, own, device, None)
+        return _View(own, own, None)
     device = device if steady.device is None else steady.device
     view = report.narrow(window=steady.window, device=device)
     host = view if steady.host == steady.window else report.narrow(window=steady.host, device=device)
-    return _View(view, host, device, steady)
+    return _View(view, host, steady)
 
 
 def _digest(report: Report, view: _View, rank: int) -> Digest:
-    table = ledger(view.report).filter(pl.col("device") == view.device)
-    buckets = table.select(pl.col("bucket", "detail").cast(pl.String), "ns")
-    steady, window, ranges = view.steady, report.scope.window, RANGES.empty()
-    steps = _steps_in_window(report)
+    of_device = pl.col("device") == view.report.scope.device
+    buckets = ledger(view.report).filter(of_device)
+    steady, window, tables = view.steady, report.scope.window, {"steps": _steps_in_window(report)}
     told: dict[str, str | int] = {"scope": WHOLE if window is None else str(report.scope)}
     if steady is not None:
-        steps = STEPS.select(lengths_ns(steady.usual).to_frame().filter(pl.col("dur_ns") > 0))
-        ranges = RANGES.select(parts_of_step(report, steady._replace(window=steady.host)))
+        tables = {
+            "steps": lengths_ns(steady.usual).to_frame().filter(pl.col("dur_ns") > 0),
+            "ranges": parts_of_step(report, steady._replace(window=steady.host)),
+        }
         told = {
             "scope": STEADY,
             "each": steady.each,
@@ -149,17 +144,17 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
         }
     elif window is not None and window.count:
         told |= {"each": window.each or "", "iterations": window.count}
-    about = _about(
-        report,
-        pl.col("device") == view.device,
-        **told,
-        ns=int(buckets.get_column("ns").sum()),
-        recorded=" ".join(kind for kind in report.kinds if kind in _SETTINGS),
-        rank=rank,
-    )
-    return Digest(
-        about, buckets, steps, _slots(view), ranges, _ops(view), _calls(view.host), _memory(view), _findings(view)
-    )
+    tables |= {"buckets": buckets, "slots": _slots(view), "memory": _memory(view), "findings": _findings(view)}
+    if "op" in view.report.kinds:
+        tables["ops"] = _ops(view)
+    if "api" in view.host.kinds:
+        calls = api(view.host)
+        blocking = [scope_of(name) is not None for name in calls.get_column("name")]
+        tables["calls"] = calls.with_columns(blocking=pl.Series(blocking, dtype=pl.Boolean))
+    recorded = " ".join(kind for kind in report.kinds if kind in _SETTINGS)
+    ns = int(buckets.get_column("ns").sum())
+    about = _about(report, of_device, **told, ns=ns, recorded=recorded, rank=rank)
+    return Digest(about, **{name: TABLES[name].select(table) for name, table in tables.items()})
 
 
 def _steps_in_window(report: Report) -> pl.DataFrame:
@@ -171,7 +166,7 @@ def _steps_in_window(report: Report) -> pl.DataFrame:
     inside = (pl.col("start_ns") >= window.start_ns) & (end <= window.end_ns) & (pl.col("name") == window.each)
     if window.process is not None:
         inside = inside & of_process(window.process)
-    return STEPS.select(judged_iterations(report).filter(inside & (pl.col("dur_ns") > 0)).sort("start_ns"))
+    return judged_iterations(report).filter(inside & (pl.col("dur_ns") > 0)).sort("start_ns")
 
 
 #: The scope of reports of ncu, which have no timeline: their kernels, one after the other.
@@ -207,9 +202,10 @@ def _counted(report: Report) -> Digest:
     sums = long.drop_nulls("value").group_by("name", "shape", "counter", maintain_order=True)
     means = sums.agg(launches=pl.len(), mean=pl.col("value").mean())
     total = int(slots.get_column("exclusive_ns").sum())
+    buckets = pl.DataFrame({"bucket": ["kernel"], "detail": [None], "ns": [total]})
+    tables = {"buckets": buckets, "slots": slots, "counters": means}
     about = _about(report, pl.lit(value=True), scope=COUNTED, ns=total)
-    buckets = pl.DataFrame({"bucket": ["kernel"], "detail": [None], "ns": [total]}, schema=BUCKETS.schema)
-    return Digest(about, buckets=buckets, slots=SLOTS.select(slots), counters=COUNTERS.select(means))
+    return Digest(about, **{name: TABLES[name].select(table) for name, table in tables.items()})
 
 
 def _about(report: Report, chosen: pl.Expr, **told: Any) -> About:  # noqa: ANN401 - its attributes are checked
@@ -261,7 +257,7 @@ def _slots(view: _View) -> pl.DataFrame:
     sums = told.group_by(*what, "ordinal").agg(
         pl.col("place").mean(), pl.len().alias("count"), pl.col("exclusive_ns", "bytes").sum()
     )
-    return SLOTS.select(sums.sort("lane", "place", *what, nulls_last=True))
+    return sums.sort("lane", "place", *what, nulls_last=True)
 
 
 def _range_names(report: Report, points: pl.DataFrame, each: str | None) -> pl.Series:
@@ -310,25 +306,21 @@ def _shape_text() -> pl.Expr:
 
 
 def _ops(view: _View) -> pl.DataFrame:
-    """The operators and annotations by their path in the call tree: :data:`OPS`.
+    """The operators and annotations by their path in the call tree.
 
     Calls and host time are of the host's part, device time is of the device's, as the buckets are. Python functions are
     told with the operator or annotation that called them.
     """
-    if "op" not in view.report.kinds:
-        return OPS.empty()
-    found = _by_path(view.host)
-    if view.host is not view.report:
-        nothing = [pl.lit(0, dtype=pl.Int64).alias(name) for name in ("count", "self_host_ns")]
-        on_device = _by_path(view.report).with_columns(nothing)
-        both = pl.concat([found.with_columns(device_ns=pl.lit(0, dtype=pl.Int64)), on_device])
-        sums = both.group_by("path").agg(pl.col("count", "self_host_ns", "device_ns").sum())
-        found = OPS.select(sums.filter(pl.any_horizontal(pl.exclude("path") != 0)).sort("path"))
-    return found
+    sums = ("count", "self_host_ns", "device_ns")
+    on_host = _by_path(view.host)
+    on_device = on_host if view.report is view.host else _by_path(view.report)
+    parts = [on_host.with_columns(device_ns=0), on_device.with_columns(count=0, self_host_ns=0)]
+    both = pl.concat(parts, how="vertical_relaxed").group_by("path").agg(pl.col(sums).sum())
+    return both.filter(pl.any_horizontal(pl.col(sums) != 0)).sort("path")
 
 
 def _by_path(report: Report) -> pl.DataFrame:
-    """The operators and annotations in scope: :data:`OPS`."""
+    """The operators and annotations in scope by their path."""
     every, host = nodes(report), pl.col("kind").cast(pl.String).is_in(["op", "range"])
     names = every.filter(host).get_column("name").cast(pl.String).unique().drop_nulls()
     labels = {name: f"{ARROW}{_masked(name)}" for name in names if name}
@@ -338,16 +330,7 @@ def _by_path(report: Report) -> pl.DataFrame:
     sums = every.join(texts, on="path").group_by(path="text").agg(
         pl.col("count").filter(host).sum(), pl.col("self_host_ns").sum(), device_ns=pl.col("self_device_ns").sum()
     )  # fmt: skip
-    return OPS.select(sums.filter(pl.col("path") != "").sort("path"))
-
-
-def _calls(report: Report) -> pl.DataFrame:
-    """The CUDA calls in scope: :data:`CALLS`."""
-    if "api" not in report.kinds:
-        return CALLS.empty()
-    found = api(report)
-    blocking = [scope_of(name) is not None for name in found.get_column("name")]
-    return CALLS.select(found.with_columns(blocking=pl.Series(blocking, dtype=pl.Boolean)))
+    return sums.filter(pl.col("path") != "").sort("path")
 
 
 def _memory(view: _View) -> pl.DataFrame:
@@ -356,14 +339,14 @@ def _memory(view: _View) -> pl.DataFrame:
         found = memory(view.report)
     except CannotTellError:
         return MEMORY.empty()
-    own = found.filter(pl.col("device").eq_missing(view.device)).group_by("memory")
-    return MEMORY.select(own.agg(pl.col("allocations").sum(), pl.col("peak_bytes").max()).sort("memory"))
+    own = found.filter(pl.col("device").eq_missing(view.report.scope.device)).group_by("memory")
+    return own.agg(pl.col("allocations").sum(), pl.col("peak_bytes").max()).sort("memory")
 
 
 def _findings(view: _View) -> pl.DataFrame:
     rows = [
         (one.rule, one.brief.headline.format(*one.names), one.where or None, one.at_stake_ns)
         for one in ranked(view.report)
-        if one.device == view.device and one.rule not in ONE_TIME
+        if one.device == view.report.scope.device and one.rule not in ONE_TIME
     ]
     return pl.DataFrame(rows, schema=FINDINGS.schema, orient="row")
