@@ -98,13 +98,6 @@ class Estimates(NamedTuple):
     degrees: Floats
 
 
-class Prior(NamedTuple):
-    """A variance of logarithms."""
-
-    variance: float
-    degrees: float  # of freedom that it is worth; infinite where it is certain
-
-
 #: Of each row of values what is there: how many, the mean (NaN without any), the variance (NaN with fewer than two).
 _Moments: TypeAlias = "tuple[Floats, Floats, Floats]"
 
@@ -356,21 +349,20 @@ def _run_levels(logs: Floats) -> Floats:
     return np.asarray(np.median(complete - complete.mean(axis=1, keepdims=True), axis=0), np.float64)
 
 
-def shrunk(variances: Floats, degrees: Floats, prior: Prior) -> tuple[Floats, Floats]:
+def shrunk(variances: Floats, degrees: Floats, prior: tuple[float, float]) -> tuple[Floats, Floats]:
     """Variances drawn towards what they have in common, and their degrees of freedom (Smyth 2004, section 4)."""
-    own = np.nan_to_num(variances)
-    if math.isinf(prior.degrees):
-        variance = np.full_like(own, prior.variance)
-    else:
-        variance = (degrees * own + prior.degrees * prior.variance) / (degrees + prior.degrees)
+    own, (common, worth) = np.nan_to_num(variances), prior
+    certain = math.isinf(worth)
+    variance = np.full_like(own, common) if certain else (degrees * own + worth * common) / (degrees + worth)
     # no more than all kernels have together
-    return variance, np.minimum(degrees + prior.degrees, degrees.sum())
+    return variance, np.minimum(degrees + worth, degrees.sum())
 
 
-def prior_of(variances: Floats, degrees: Floats, caution: float = 0.0) -> Prior:
+def prior_of(variances: Floats, degrees: Floats, caution: float = 0.0) -> tuple[float, float]:
     """Prior of the variances, from the moments of their logarithms (Smyth 2004, section 6.2).
 
-    `caution` takes them as less alike than they look, by that many standard errors of their spread.
+    That is a variance, and the degrees of freedom that it is worth: infinite where it is certain. `caution` takes them
+    as less alike than they look, by that many standard errors of their spread.
     """
     special = _distributions()
     above = np.maximum(variances, 1e-5 * float(np.median(variances)))  # the logarithm of next to nothing rules the rest
@@ -382,7 +374,7 @@ def prior_of(variances: Floats, degrees: Floats, caution: float = 0.0) -> Prior:
         worth = trigamma_inverse(spread - by_chance)
         variance = math.exp(float(levels.mean()) + float(special.digamma(worth)) - math.log(worth))
     excess = spread * (1 + caution * math.sqrt(2 / (len(levels) - 1))) - by_chance
-    return Prior(variance, 2 * trigamma_inverse(excess) if excess > _LEAST_EXCESS else math.inf)
+    return variance, 2 * trigamma_inverse(excess) if excess > _LEAST_EXCESS else math.inf
 
 
 def trigamma_inverse(value: float) -> float:

@@ -265,7 +265,7 @@ def test_variances_are_shrunk_as_limma_shrinks_them():
     variances, degrees = shrunk(SIGMA**2, RESIDUAL_DEGREES, prior)
     assert prior == pytest.approx((0.923179, 9.306153), rel=1e-6)
     cautious = prior_of(SIGMA**2, RESIDUAL_DEGREES, caution=1.0)
-    assert (cautious.degrees < prior.degrees, cautious.variance) == (True, prior.variance)
+    assert (cautious[1] < prior[1], cautious[0]) == (True, prior[0])
     assert variances == pytest.approx([1.2677996, 0.6459499, 1.1251558, 0.9097727, 0.9124980], rel=1e-6)
     assert degrees == pytest.approx([15.30615, 15.30615, 15.30615, 15.30615, 13.30615], rel=1e-6)
     # of its contrast alpha - beta: standard deviations without sigma, t and p
@@ -310,8 +310,8 @@ def slow_moderated(base, new):
     prior = prior_of(np.array(pooled), np.full(len(pooled), float(degrees)), caution=1.0)
     rows = []
     for index, spread in enumerate(pooled):
-        part = (degrees * spread + prior.degrees * prior.variance) / (degrees + prior.degrees)
-        freedom = min(degrees + prior.degrees, degrees * len(pooled))
+        part = (degrees * spread + prior[1] * prior[0]) / (degrees + prior[1])
+        freedom = min(degrees + prior[1], degrees * len(pooled))
         freedom = (part + common) ** 2 / (part**2 / freedom + common**2 / common_degrees)
         error = math.sqrt((part + common) * sum(1 / n for n in sizes))
         change = fmean(logs[1][index]) - fmean(logs[0][index])
