@@ -33,9 +33,9 @@ from kanalyze.analyses.shared.threads import (
     overlaid,
     touched,
 )
-from kanalyze.columns import as_of, count_up_to, gathered, in_order_of, of_parts, positions, rows_at, sure
+from kanalyze.columns import count_up_to, gathered, in_order_of, of_parts, positions, sure
 from kanalyze.report import Report
-from kanalyze.window import STEP_PREFIX, UNNAMED, without_ids
+from kanalyze.window import STEP_PREFIX, UNNAMED
 from kanalyze.window import named as shown_name
 
 
@@ -102,72 +102,6 @@ def on_line(line: pl.DataFrame, at: pl.Series) -> pl.Series:
     place = (begun - 1).set(begun == 0, None)
     inside = sure(gathered(line.get_column("end"), place) > at)
     return gathered(line.get_column("row"), place).set(~inside, None)
-
-
-# Iterations of a program: steps of the framework's profiler, or instances of a range that repeats.
-
-#: Fewest instances that make a range an iteration.
-_LEAST_INSTANCES: Final = 3
-
-_ROUNDS: Final = {
-    "process_id": pl.Int64,
-    "start": pl.Int64,
-    "end": pl.Int64,
-    "round": pl.UInt32,
-    "name": pl.String,
-    "instances": pl.Int64,
-}
-
-
-#: Name of the iterations that are profiler steps, of which two suffice.
-STEP: Final = "step"
-
-
-@once_per_process
-def rounds(report: Report) -> pl.DataFrame:
-    """Iterations of each process, at any time, disjoint, sorted by process and start.
-
-    Profiler steps, and the outermost ranges whose names, numbers masked, occur at least :data:`_LEAST_INSTANCES` times,
-    on the thread that spent most time in such ranges. The time up to the next one of the same name belongs to the
-    iteration before it. Columns: process_id, start, end, round (number of the iteration), name (``#`` for numbers that
-    differ), instances (number of iterations of that name).
-    """
-    steps = report.steps()
-    candidates = steps.select(*THREAD, "start", "end", name=pl.lit(STEP)).filter(pl.len() > 1)
-    if "range" in report.kinds:
-        ranges = named_ranges(report).filter(~pl.col("open"))
-        ranges = ranges.join(steps.select("event_id"), on="event_id", how="anti")
-        name = without_ids(pl.col("range")).str.strip_prefix(":")
-        named = ranges.select(*THREAD, "start", "end", name=name, alike=name.str.replace_all(r"\d+", "#"))
-        often = named.filter((pl.len().over(*THREAD, "alike") >= _LEAST_INSTANCES) & (pl.col("name") != ""))
-        one = pl.col("name").n_unique().over(*THREAD, "alike") == 1
-        candidates = pl.concat(
-            [candidates, often.with_columns(name=pl.when(one).then("name").otherwise("alike")).drop("alike")]
-        )
-    candidates = candidates.filter(pl.col("end") > pl.col("start"))
-    if candidates.is_empty():
-        return pl.DataFrame(schema=_ROUNDS)
-    most = candidates.group_by(THREAD).agg(ns=(pl.col("end") - pl.col("start")).sum())
-    most = most.sort("ns", *THREAD, descending=[True, False, False]).unique("process_id", keep="first")
-    of_thread = candidates.join(most, on=THREAD, how="semi", nulls_equal=True)
-    of_thread = of_thread.sort("start", "end", descending=[False, True])
-    reached = pl.col("end").cum_max().shift(1).over("process_id")
-    outermost = of_thread.filter((pl.col("start") >= reached).fill_null(value=True))
-    goes_on = pl.all_horizontal(pl.col(key).eq_missing(pl.col(key).shift(-1)) for key in ("process_id", "name"))
-    counted = outermost.sort("process_id", "start", maintain_order=True).with_columns(
-        end=pl.when(goes_on).then(pl.col("start").shift(-1)).otherwise("end"),
-        instances=pl.len().over("process_id", "name").cast(pl.Int64),
-    )
-    return counted.with_row_index("round").select(list(_ROUNDS))
-
-
-def rounds_at(report: Report, points: pl.DataFrame) -> pl.DataFrame:
-    """The iteration around each of `points` (process_id, at): round, round_name and instances; nulls for none."""
-    every = rounds(report)
-    last = as_of(points.select("process_id", "at"), every.select("process_id", at="start"))
-    around = rows_at(every.select("round", "end", "instances", round_name="name"), last)
-    inside = (points.get_column("at") < around.get_column("end")).fill_null(value=False)
-    return around.select(pl.when(inside).then(name).alias(name) for name in ("round", "round_name", "instances"))
 
 
 # Names of host time outside CUDA calls, by operator and Python function, where a framework recorded them.

@@ -32,6 +32,7 @@ from kanalyze.analyses.ranges.instances import (
 )
 from kanalyze.analyses.shared.analysis import analysis, once_per_process, require
 from kanalyze.analyses.shared.statistics import median_of
+from kanalyze.columns import as_of, rows_at
 from kanalyze.intervals import BEFORE_ALL
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
@@ -126,6 +127,23 @@ def judged_iterations(report: Report) -> pl.DataFrame:
         told = _by_launches(report).join(silent, on="process_id", how="semi", nulls_equal=True, maintain_order="left")
         spans = pl.concat([spans, told])
     return _judged(report, spans)
+
+
+@once_per_process
+def iteration_spans(report: Report) -> pl.DataFrame:
+    """The iterations of all processes, at any time: process_id, start, end, name, many (how many are called so)."""
+    end, many = pl.col("start_ns") + pl.col("dur_ns"), pl.len().over(_KEYS)
+    return judged_iterations(report).select("process_id", "name", start="start_ns", end=end, many=many)
+
+
+def iterations_at(report: Report, points: pl.DataFrame) -> pl.DataFrame:
+    """The iteration around each of `points` (process_id, at): its place, each (name) and many; else nulls."""
+    every = iteration_spans(report)
+    rows = as_of(points.select("process_id", "at"), every.select("process_id", at="start"))
+    around = rows_at(every.with_row_index("iteration"), rows)
+    inside = (points.get_column("at") < around.get_column("end")).fill_null(value=False)
+    told = {"iteration": "iteration", "each": "name", "many": "many"}
+    return around.select(pl.when(inside).then(of).alias(name) for name, of in told.items())
 
 
 @once_per_process

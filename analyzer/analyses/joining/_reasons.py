@@ -14,8 +14,9 @@ from kanalyze.analyses.counters._sampled_means import grids, means
 from kanalyze.analyses.counters.advice import kernel_facts
 from kanalyze.analyses.counters.counters import metric_columns, stalls
 from kanalyze.analyses.device._operations import compiled_kernels, exclusive_operations, operations
-from kanalyze.analyses.host._range_lines import named_ranges, rounds
+from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.iterations._marks import outermost
+from kanalyze.analyses.iterations.iterations import iteration_spans
 from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, grouped_kernels, kernel_groups, same_kernels
 from kanalyze.analyses.ranges.instances import compile_spans
 from kanalyze.analyses.shared.analysis import once_per_report
@@ -171,7 +172,7 @@ class Steps:
 def shared_steps(base: Report, other: Report) -> tuple[Steps, Steps] | None:
     """The steps that both reports have: ranges of the common name that takes most time in `other`; None without any.
 
-    Without a common name, the most frequent rounds of each, such as a profiler's steps here and ranges there. Only
+    Without a common name, the most frequent iterations of each, such as a profiler's steps here and ranges there. Only
     steps inside a report's window are taken.
     """
     ours, theirs = _named(base), _named(other)
@@ -181,7 +182,7 @@ def shared_steps(base: Report, other: Report) -> tuple[Steps, Steps] | None:
     if both.height:
         name = str(both.sort("ns_other", "name", descending=[True, False]).item(0, "name"))
         return _steps(name, ours), _steps(name, theirs)
-    known = [_inside(one, rounds(one.whole).select(list(_SPANS))) for one in (base, other)]
+    known = [_inside(one, iteration_spans(one.whole).select(list(_SPANS))) for one in (base, other)]
     if any(one.is_empty() for one in known):
         return None
     names = [one.group_by("name").len().sort("len", "name", descending=[True, False]).item(0, "name") for one in known]

@@ -12,11 +12,10 @@ from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, t
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, PAGEABLE, PINNED, SPAN, TO_DEVICE, TO_HOST
-from kanalyze.analyses.findings.rules._telling import LAUNCH_NS, PARTS
+from kanalyze.analyses.findings.rules._telling import LAUNCH_NS
 from kanalyze.analyses.host._call_kinds import CUPY, world
-from kanalyze.analyses.host._range_lines import STEP, rounds, rounds_at
 from kanalyze.analyses.idle.syncs import blocking_calls, scope_of
-from kanalyze.analyses.iterations.iterations import judged_iterations
+from kanalyze.analyses.iterations.iterations import iterations_at, judged_iterations
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
@@ -25,6 +24,7 @@ from kanalyze.analyses.streams.concurrency import placed_operations, spans_by_st
 from kanalyze.columns import as_of, gathered, nearest
 from kanalyze.report import Report
 from kanalyze.units import count, plural, rate, size, time
+from kanalyze.window import WORDS
 
 #: The words of the rules here.
 _ONCE, _MASKS, _DOWNLOADS = told_as("""
@@ -48,8 +48,8 @@ _ONCE, _MASKS, _DOWNLOADS = told_as("""
 #: execution between host and device").
 _STAGED_BYTES: Final = 1 << 16
 
-#: Where nothing tells rounds, synchronous calls may recur if a process makes so many of one size and direction, or of
-#: one direction.
+#: Where no marks tell iterations, synchronous calls may recur if a process makes so many of one size and direction, or
+#: of one direction.
 _ALIKE: Final = 5
 _MANY: Final = 32
 
@@ -106,24 +106,8 @@ def _pageable(report: Report) -> pl.DataFrame:
 
 
 def pageable_copies(report: Report) -> pl.DataFrame:
-    """The pageable copies in scope, with the columns of :func:`_pageable` and :func:`_by_round` (when, round, …).
-
-    Copies outside of all rounds are ``often`` that lie all along the work of their device. That is in most of as many
-    equal parts of the time from its first operation to its last as there are iterations, or :data:`PARTS`, without
-    copies that take more than :data:`_ODD` times the median. Those that recur with rounds are then told with them.
-    """
-    copies = _pageable(report).join(_by_round(report.whole), on="row", how="left", maintain_order="left")
-    number = say.per_iteration(report).iterations or PARTS
-    once = pl.col("when").is_in(["once", "often"])
-    if number < _RECURS or not copies.select(once.any()).item():
-        return copies
-    work = exclusive_operations(report).group_by("device").agg(low=pl.col("start").min(), high=pl.col("end").max())
-    usual = once & (_took() <= _ODD * pl.when(once).then(_took()).median().over(_WAY[1:]))
-    along = say.all_along(pl.when(usual).then("start"), pl.col("low"), pl.col("high"), number).over(_WAY[1:])
-    all_along = (usual & along) | (pl.col("when") == "often")
-    placed = copies.join(work, on="device", maintain_order="left").with_columns(often=all_along)
-    often = pl.col("often") | (pl.col("often").any().over("device") & (pl.col("when") == "recurs"))
-    return placed.with_columns(when=pl.when(often).then(pl.lit("often")).otherwise("when")).drop("low", "high", "often")
+    """The pageable copies in scope, with the columns of :func:`_pageable` and :func:`_by_iteration` (when, each, …)."""
+    return _pageable(report).join(_by_iteration(report.whole), on="row", how="left", maintain_order="left")
 
 
 def _took() -> pl.Expr:
@@ -133,53 +117,47 @@ def _took() -> pl.Expr:
 
 
 @once_per_process
-def _by_round(report: Report) -> pl.DataFrame:
-    """Classifies the pageable copies of a whole report: columns row, when, and those of `rounds_at`.
+def _by_iteration(report: Report) -> pl.DataFrame:
+    """Classifies the pageable copies of a whole report: columns row, when, and those of `iterations_at`.
 
-    `when` says whether a copy ``recurs`` with the rounds (step or range instances), occurs ``once``, its process has no
-    rounds (``unknown``), or it is one of ``few`` synchronous ones without rounds: who copies his input to
-    the GPU and its results back gains nothing by pinning memory. A copy occurs once if its call was in no round, or the
-    only round of its name with such a copy. Where the copies and calls of a round take more than :data:`_ODD` times the
-    median of the rounds of its name, the longest copies that exceed it occur once.
+    `when` says whether a copy ``recurs`` with the iterations, occurs ``once``, its process has none (``unknown``), or
+    it is one of ``few`` synchronous ones without such: who copies his input to the GPU and its results back gains
+    nothing by pinning memory. A copy occurs once if its call was in no iteration, or the only one of
+    its name with such a copy. Where the copies and calls of an iteration take more than :data:`_ODD` times the median
+    of those of its name, the longest copies that exceed it occur once.
     """
     copies, way = _pageable(report), [*_WAY, "synchronous"]
     alike, every = (pl.col("call_start").n_unique().over(*way, *more) for more in (("size_bytes",), ()))
     few = pl.col("synchronous") & (alike < _ALIKE) & (every < _MANY)
-    inside = rounds_at(report, copies.select("process_id", at="call_start"))
+    inside = iterations_at(report, copies.select("process_id", at="call_start"))
     line = copies.with_columns(inside.get_columns(), few=few, took=_took()).sort("took", "row")
-    whole = line.drop_nulls("round").group_by("round_name", "round").agg(whole=pl.col("took").sum())
-    usual = whole.group_by("round_name").agg(usual=pl.col("whole").median(), with_copies=pl.len())
-    line = line.join(usual, on="round_name", how="left", maintain_order="left")
-    recurs = (pl.col("with_copies") >= _RECURS) & (pl.col("took").cum_sum().over("round") <= _ODD * pl.col("usual"))
-    with_rounds = rounds(report).get_column("process_id").unique()
+    whole = line.drop_nulls("iteration").group_by("each", "iteration").agg(whole=pl.col("took").sum())
+    usual = whole.group_by("each").agg(usual=pl.col("whole").median(), with_copies=pl.len())
+    line = line.join(usual, on="each", how="left", maintain_order="left")
+    recurs = (pl.col("with_copies") >= _RECURS) & (pl.col("took").cum_sum().over("iteration") <= _ODD * pl.col("usual"))
+    repeating = judged_iterations(report).get_column("process_id").unique()
     when = (
-        pl.when(~pl.col("process_id").is_in(with_rounds.implode(), nulls_equal=True))
+        pl.when(~pl.col("process_id").is_in(repeating.implode(), nulls_equal=True))
         .then(pl.when("few").then(pl.lit("few")).otherwise(pl.lit("unknown")))
         .when(recurs.fill_null(value=False))
         .then(pl.lit("recurs"))
         .otherwise(pl.lit("once"))
     )
     told = _without_repeated(report, line.with_columns(when=when))
-    return told.select("row", "round", "round_name", "instances", "when")
+    return told.select("row", "iteration", "each", "many", "when")
 
 
 def _without_repeated(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     """`copies` with as once only what the report shows to be.
 
-    They recur where others of their direction are in another iteration, however that was found. Outside of iterations
-    they do so if :data:`_ALIKE` of one size have kernels between them; without rounds none tells it of two of them.
+    Outside of iterations copies of one size recur if :data:`_ALIKE` of them have kernels between them; without any
+    iterations none tells it of two of them.
     """
-    ended = pl.col("start_ns") + pl.col("dur_ns")
-    steps = judged_iterations(report).select("process_id", since="start_ns", ended=ended)
     runs = device_operations(report).filter(pl.col("kind") != "memcpy").select("process_id", "device", at="start")
-    line = copies.filter(pl.col("when").is_in(["once", "few"]))
-    line = nearest(line, steps, ("call_start", "since"), _WAY[:1])
+    line = copies.filter(pl.col("when").is_in(["once", "few"]) & pl.col("iteration").is_null())
     line = line.with_columns(gathered(runs.get_column("at"), as_of(line.select(*_WAY[:2], at="start"), runs)))
-    step = pl.when(pl.col("call_start") < pl.col("ended")).then("since")
-    line = line.with_columns(step=step, steps=step.drop_nulls().n_unique().over(_WAY))
-    bursts = pl.when(pl.col("step").is_null()).then(pl.col("at").n_unique().over(*_WAY, "size_bytes", "step"))
-    several = pl.col("step").is_not_null() & (pl.col("steps") >= _RECURS) | (bursts >= _ALIKE)
-    when = pl.when(several).then(pl.lit("often")).when((pl.col("when") == "few") & (bursts >= _RECURS))
+    bursts = pl.col("at").n_unique().over(*_WAY, "size_bytes")
+    when = pl.when(bursts >= _ALIKE).then(pl.lit("often")).when((pl.col("when") == "few") & (bursts >= _RECURS))
     return copies.update(line.select("row", when=when.then(pl.lit("unknown")).otherwise("when")), on="row")
 
 
@@ -265,16 +243,16 @@ def _comparable(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
 
 def _recurring(report: Report, copies: pl.DataFrame, stake: int) -> str:
     """The recurring copies, per step: of the range name with most of them, in the median instance."""
-    names = copies.group_by("round_name").agg(_took().sum().alias("took"), pl.col("instances").first())
-    top = names.sort("took", "round_name", descending=[True, False]).row(0, named=True)
-    of_name = copies.filter(pl.col("round_name") == top["round_name"])
+    names = copies.group_by("each").agg(_took().sum().alias("took"), pl.col("many").first())
+    top = names.sort("took", "each", descending=[True, False]).row(0, named=True)
+    of_name = copies.filter(pl.col("each") == top["each"])
     blocked = pl.col("call_end") - pl.col("call_start")
-    each = of_name.group_by("round").agg(copies=pl.len(), blocked=blocked.sum(), covered=_took().sum())
+    each = of_name.group_by("iteration").agg(copies=pl.len(), blocked=blocked.sum(), covered=_took().sum())
     gained = min(median_of(each, "covered"), stake / each.height)
     others = f", and in {plural(names.height - 1, 'other range')}" if names.height > 1 else ""
-    name = top["round_name"] if len(top["round_name"]) <= _LONGEST else f"{top['round_name'][:_LONGEST]}…"
-    every = plural(top["instances"], "step") if name == STEP else f"{count(top['instances'])} rounds of {literal(name)}"
-    # rounds are counted in the whole report, copies in the window
+    name = top["each"] if len(top["each"]) <= _LONGEST else f"{top['each'][:_LONGEST]}…"
+    every = plural(top["many"], name) if name in WORDS else f"{count(top['many'])} iterations of {literal(name)}"
+    # iterations are counted in the whole report, copies in the window
     here, of = ("", "") if report.scope.window is None else ("here ", "the report's ")
     per = say.per_iteration(report)
     most = per.time(stake) if per.iterations else f"{time(gained)} in each"
@@ -286,11 +264,11 @@ def _recurring(report: Report, copies: pl.DataFrame, stake: int) -> str:
 
 
 _SENTENCES: Final = {
-    "once": "they do not recur as the program's rounds do. Their calls blocked the host for {} in all",
+    "once": "they do not recur as the program's iterations do. Their calls blocked the host for {} in all",
     "few": "nothing shows that they recur. Their calls blocked the host for {} in all",
     "often": "they recur. Their calls blocked the host for {}",
-    "unknown": "their calls blocked the host for {}. Their process has no steps and no range that occurs often, which "
-    "would tell whether they recur",
+    "unknown": "their calls blocked the host for {}. Nothing repeats in their process that would tell "
+    "whether they recur",
 }
 
 

@@ -18,11 +18,12 @@ from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._operators import PAGEABLE, SCALAR_BYTES, SPAN, TO_HOST
 from kanalyze.analyses.findings.rules._telling import AHEAD, FEWEST, OFTEN
 from kanalyze.analyses.host._call_kinds import begun_before, calls_that, shown
-from kanalyze.analyses.host._range_lines import ranges_at, rounds, rounds_at
+from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle._attribution import launch_waits, reasoned_pieces, waited_ns
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls, in_scope
+from kanalyze.analyses.iterations.iterations import iteration_spans, iterations_at
 from kanalyze.analyses.launches._launch_costs import worth_saying
 from kanalyze.analyses.memory.memory import ON_DEVICE
 from kanalyze.analyses.replay._changes import Mending
@@ -236,15 +237,15 @@ def idle_after_reads(report: Report) -> dict[int, pl.DataFrame]:
 
 
 def _of_loops(report: Report, known: pl.DataFrame) -> pl.DataFrame:
-    """The reads without those of rounds most of which do without them; in a window of iterations their number tells."""
+    """The reads without those of iterations most of which do without them; in a window of these their number tells."""
     if known.is_empty() or (report.scope.window is not None and report.scope.window.count):
         return known
-    inside = rounds_at(report, known.select("process_id", at="start"))
-    counted = intervals.overlapping(rounds(report), report.scope.sides).group_by(round_name="name").agg(many=pl.len())
-    line = known.with_columns(inside.select("round", "round_name"))
-    line = line.join(counted, on="round_name", how="left", maintain_order="left")
-    often = pl.col("round").n_unique().over("round_name") >= OFTEN * pl.col("many")
-    return line.filter(pl.col("round").is_null() | often).select(known.columns)
+    inside = iterations_at(report, known.select("process_id", at="start")).drop("many")
+    spans = intervals.overlapping(iteration_spans(report), report.scope.sides)
+    counted = spans.group_by(each="name").len("many")
+    line = known.with_columns(inside.get_columns()).join(counted, on="each", how="left", maintain_order="left")
+    often = pl.col("iteration").n_unique().over("each") >= OFTEN * pl.col("many")
+    return line.filter(pl.col("iteration").is_null() | often).select(known.columns)
 
 
 @once_per_report
