@@ -14,7 +14,7 @@ from kanalyze.analyses.device._operations import families, operations
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.analysis import loop_passes, once_per_process
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import gathered, nearest_place
+from kanalyze.columns import gathered, nearest, nearest_place
 from kanalyze.report import Report
 from kanalyze.window import BEFORE_NUMBER, NUMBER, plain, without_ids
 
@@ -73,6 +73,9 @@ _JAX: Final = "TSL:"
 _ONE_STEP: Final = re.compile(
     r"(?i)(?!.*(?:optim|opt[_. ]|sched|scaler)).*?(?:^|[^a-z])(?:step|iteration|iter|batch)[\W\d_]*(?:[\[(#].*)?$"
 )
+
+#: A number in the path of a model's part, as in ``layers.3.mlp``, is a place and counts nothing.
+_PATH: Final = r"[A-Za-z_]\.\d+(?:\.|$)"
 
 #: Names of what holds many iterations.
 _HOLDS_MANY: Final = re.compile(r"epoch|train(?:ing)?[ _]?loop", re.IGNORECASE)
@@ -192,7 +195,9 @@ def _of_loops(process: object, loops: pl.DataFrame, work: pl.DataFrame) -> pl.Da
     Before that a program may choose kernels by running many of them.
     """
     rare = pl.len().over(*THREAD, "name") < _OFTEN
-    ranges = loops.with_columns(open=pl.lit(value=False), rare=rare, zeros="name").filter(~rare)
+    ranges = loops.with_columns(open=pl.lit(value=False), step=pl.lit(value=False), rare=rare, zeros="name").filter(
+        ~rare
+    )
     found = _of_ranges(process, ranges, work)
     heaviest = work_in(found, work).select("device_ns").hstack(found.select("name", "start"))
     sums = heaviest.group_by("name").agg(pl.col("device_ns").sum(), pl.col("start").min()).sort("device_ns", "name")
@@ -238,19 +243,22 @@ def _begun_in(spans: pl.DataFrame, times: pl.Series) -> pl.Series:
 def _repeating(report: Report) -> pl.DataFrame:
     """The ranges that repeat: :data:`THREAD`, start, end, name (numbers masked where they differ), open, rare, zeros.
 
-    Steps by their name also where they are `rare`. `zeros` is the name with no zero masked.
+    Those that are a `step` by their name also where they are `rare`. `zeros` is the name with no zero masked.
     """
     ranges = named_ranges(report).filter((pl.col("end") > pl.col("start")) & (pl.col("name").fill_null("") != ""))
     bare = without_ids(pl.col("range"))
     operators = bare.str.contains(_OPERATORS) | (bare != pl.col("range"))
     texts = ranges.select("range").unique().filter(~operators)  # far fewer than ranges, usually
     own = [name for name in texts.get_column("range") if not LIBRARIES.match(name)]
-    alike = texts.filter(pl.col("range").is_in(own)).with_columns(
-        alike=pl.col("range").str.replace_all(NUMBER.pattern, "#"), zeros=pl.col("range").str.replace_all(SOME, "#")
+    name, path = pl.col("range"), pl.col("range").str.contains(_PATH)
+    alike = texts.filter(name.is_in(own)).with_columns(
+        alike=pl.when(path).then(name).otherwise(name.str.replace_all(NUMBER.pattern, "#")),
+        zeros=pl.when(path).then(name).otherwise(name.str.replace_all(SOME, "#")),
     )
     named = ranges.select(*THREAD, "start", "end", "open", "range").join(alike, on="range", maintain_order="left")
     often = named.rename({"range": "name"}).with_columns(rare=pl.len().over(*THREAD, "alike") < _FEWEST)
-    often = often.filter(~pl.col("rare") | pl.col("name").is_in([name for name in own if _ONE_STEP.match(name)]))
+    often = often.with_columns(step=pl.col("name").is_in([name for name in own if _ONE_STEP.match(name)]))
+    often = often.filter(~pl.col("rare") | pl.col("step"))
     one = pl.col("name").n_unique().over(*THREAD, "alike") == 1
     return often.with_columns(name=pl.when(one).then("name").otherwise("alike")).drop("alike")
 
@@ -260,7 +268,7 @@ def _of_ranges(process: object, ranges: pl.DataFrame, work: pl.DataFrame) -> pl.
     whole = int(work.get_column("ns").sum())
     launched = _by_zeros(ranges.with_columns(work_in(ranges, work).get_column("device_ns")))
     heavy = pl.col("device_ns").sum().over(*THREAD, "name") >= HALF * whole
-    levels = _levels(launched.filter(~pl.col("rare") | heavy))
+    levels = _levels(_without_parts(launched.filter(~pl.col("rare") | heavy)))
     if not levels or not whole:
         return pl.DataFrame(schema=_MARKED)
     chosen = levels[0]
@@ -271,6 +279,17 @@ def _of_ranges(process: object, ranges: pl.DataFrame, work: pl.DataFrame) -> pl.
     covered = int(work_in(found, work).get_column("device_ns").sum())
     found = found.with_columns(alike=pl.col("name").is_in(alike))
     return found if covered >= _LEAST * whole else found.clear()
+
+
+def _without_parts(ranges: pl.DataFrame) -> pl.DataFrame:
+    """The ranges without those whose name occurs in a step by its name: what repeats in one is a layer, wherever it is.
+
+    Steps that launched nothing tell nothing.
+    """
+    steps = ranges.filter(pl.col("step") & (pl.col("device_ns") > 0))
+    around = nearest(ranges, outermost(steps).select(*THREAD, "start", until="end"), ("start", "start"), THREAD)
+    inside = around.filter((pl.col("end") <= pl.col("until")) & ~pl.col("step"))
+    return ranges.join(inside, on=[*THREAD, "name"], how="anti", nulls_equal=True)
 
 
 def _by_zeros(ranges: pl.DataFrame) -> pl.DataFrame:
@@ -330,11 +349,10 @@ def _is_loop_of(inner: _Level, outer: _Level) -> bool:
     """Whether the ranges inside others are the program's loop, and the outer ones hold many iterations of it.
 
     So it is where the outer ones hardly repeat, are epochs by their name, or hold the inner ones in varying number, as
-    requests do the tokens that they ask for; layers of a network are always as many. What lies in steps is no loop.
+    requests do the tokens that they ask for; layers of a network are always as many.
     """
     name = str(outer.rows.item(0, "name"))
-    layers = _ONE_STEP.match(name) and not _ONE_STEP.match(str(inner.rows.item(0, "name")))
-    if layers or inner.rows.height < 2 * outer.rows.height or inner.device_ns < HALF * outer.device_ns:
+    if inner.rows.height < 2 * outer.rows.height or inner.device_ns < HALF * outer.device_ns:
         return False
     if _HOLDS_MANY.search(name):
         return True

@@ -207,9 +207,6 @@ _MULTIPLIER: Final = 6364136223846793005
 #: The share of launches in segments of about the unit's length from which on a loop holds nothing else.
 _NOTHING_ELSE: Final = 0.99
 
-#: More of the same is so large a part of a unit's launches: with shapes, and by names alone.
-_MORE: Final = {"exact": NEAR, "alike": 0.3}
-
 
 class Unit(NamedTuple):
     """A segment that recurs.
@@ -375,12 +372,15 @@ def near_unit(line: pl.DataFrame) -> Unit | None:
     return unit._replace(alike=unit.segments.select((sizes() - size).abs() <= NEAR * size).to_series())
 
 
-def iteration_unit(line: pl.DataFrame) -> Unit | None:
-    """The unit that is an iteration: the shortest in which the host takes part, or else the longest.
+#: A longer unit takes the place of a shorter one if the host pauses so many times as long before it.
+LONGER: Final = 1.25
 
-    Layers repeat within an iteration, and iterations within an epoch. The host takes part in an iteration: it copies
-    data or waits for results. A unit that repeats without anything in between is one, too, and so is one with which
-    only more of the same alternates (evaluation).
+
+def iteration_unit(line: pl.DataFrame) -> Unit | None:
+    """The unit that is an iteration: the shortest that updates parameters, or to which the host brings data.
+
+    Layers repeat within an iteration, and iterations within an epoch. Without any of that it is the shortest, and a
+    longer one in its place if the host pauses longer before it.
     """
     levels, found = list[Unit](), units(line)  # the best of each length, the shortest first
     most = max((unit.share for unit in found), default=0.0)
@@ -390,17 +390,27 @@ def iteration_unit(line: pl.DataFrame) -> Unit | None:
             levels.append(unit)
     levels.sort(key=lambda one: one.length)
     several = [unit for unit in levels if unit.length > 1 or _alone(unit)]
-    trains = next((unit for unit in several if holds(line, unit, "optimizer")), None)
-    if trains is not None:
-        return trains
-    for unit, longer in zip(several, [*several[1:], None], strict=False):
-        more = longer is not None and _more_of_the_same(line, unit, longer)
-        if more or _alone(unit) or holds(line, unit, "copies") or waited_for(line, unit):
-            return unit
-    if not levels or line.get_column("optimizer").any():
+    for column in ("optimizer", "input"):
+        for unit in several:
+            if holds(line, unit, column):
+                return unit
+    best, longest = None, 0.0
+    for unit in several:
+        pause = _pause(line, unit)
+        if best is None or pause > LONGER * longest:
+            best, longest = unit, pause
+    if best is None or line.get_column("optimizer").any():
         return None
-    weight = held(line, levels[-1].segments, "weight")
-    return levels[-1] if weight.filter(levels[-1].alike).sum() >= MOSTLY * int(weight.sum()) else None
+    weight = held(line, best.segments, "weight")
+    return best if weight.filter(best.alike).sum() >= MOSTLY * int(weight.sum()) else None
+
+
+def _pause(line: pl.DataFrame, unit: Unit) -> float:
+    """The longest of the host's usual pauses before the launches of a unit, in ns."""
+    places = unit.segments.filter(unit.alike).select(pl.int_ranges("first", "stop").alias("place"))
+    places = places.with_columns(at=pl.int_ranges(0, pl.col("place").list.len())).explode("place", "at")
+    gaps = places.select("at", gap=gathered(line.get_column("gap"), places.get_column("place").cast(pl.UInt32)))
+    return float(gaps.group_by("at").agg(pl.col("gap").median()).get_column("gap").max() or 0)
 
 
 def holds(line: pl.DataFrame, unit: Unit, column: str) -> bool:
@@ -425,22 +435,6 @@ def waited_for(line: pl.DataFrame, unit: Unit) -> bool:
     before = gathered(line.get_column("waited"), unit.at)
     waited = (before.slice(1) > before.slice(0, len(before) - 1)).filter(unit.alike)
     return int(waited.sum()) >= NEARLY_ALL * len(waited)
-
-
-def _more_of_the_same(line: pl.DataFrame, unit: Unit, longer: Unit) -> bool:
-    """Whether what else is in a longer unit consists of what this one has: an evaluation between epochs.
-
-    An evaluation of other shapes has the same names, but so has a little of whatever else a program launches.
-    """
-    for column, least in _MORE.items():
-        own, every = (one.codes(line, column).value_counts(name="count") for one in (unit, longer))
-        both = every.join(own.rename({"count": "own"}), on=column, how="left")
-        times = both.select((pl.col("count") // pl.col("own")).min()).item() or 0
-        rest = both.with_columns(more=pl.col("count") - pl.col("own").fill_null(0) * times)
-        more = int(rest.get_column("more").sum())
-        if more >= least * unit.length and int(rest.drop_nulls("own").get_column("more").sum()) >= NEARLY_ALL * more:
-            return True
-    return False
 
 
 def chance(line: pl.DataFrame, unit: Unit) -> float:

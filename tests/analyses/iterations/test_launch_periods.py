@@ -293,7 +293,7 @@ def test_epochs_of_training_have_no_phases():
     program = Program().then(BOOT)
     for _ in range(5):
         large = [one._replace(blocks=9, ns=30_000) for one in EVALUATION]
-        program.iterations(*[training_step(data=False)] * 8).then(large)
+        program.iterations(*[training_step()] * 8).then(large)
     rows = frame(program)
     assert rows.filter(name="repetition").get_column("start").to_list() == program.begun
     assert rows.get_column("phase").null_count() == rows.height
