@@ -100,20 +100,8 @@ _PERIODS: Final = {
 }
 
 
-class Cut(NamedTuple):
-    """Beginning of the repetitions of a unit: so many launches lie `before` the anchor.
-
-    The sum of their codes is `tail`, `code` is that of the first of them, and `last` is how many have that code.
-    """
-
-    before: int
-    tail: int
-    code: int
-    last: int
-
-
 #: Where repetitions of units begin that were found before, by what they and their anchors are: the same in all ranks.
-_Cuts = dict[tuple[object, ...], Cut]
+_Cuts = dict[tuple[object, ...], tuple[str, int | None, int]]
 
 
 class _Candidate(NamedTuple):
@@ -241,10 +229,7 @@ def _near_ones(line: pl.DataFrame) -> _Candidate | None:
     unit = None if line.get_column("optimizer").any() else near_unit(line)
     if unit is None:
         return None
-    following = pl.col("first").shift(-1, fill_value=line.height)
-    far = following - pl.col("first") > LARGEST * unit.length  # to the next one lies more than this one
-    stop = pl.when(far).then(pl.col("first") + unit.length).otherwise(following).cast(pl.UInt32)
-    rows = repetitions(line, unit, unit.at.alias("first").to_frame().with_columns(stop=stop))
+    rows = repetitions(line, unit, _edges(line, unit, unit.at, 0))
     return _candidate(line, rows, unit.key) if rows.height >= FEWEST else None
 
 
@@ -292,8 +277,10 @@ def _loop(line: pl.DataFrame, unit: Unit, total: float, cuts: _Cuts) -> pl.DataF
         return None
     key = (*unit.key, unit.anchor)
     if key not in cuts:
-        cuts[key] = cut_of(line, unit)
-    rows = with_phases(line, repetitions(line, unit, _edges(line, unit, cuts[key])))
+        cuts[key] = _cut_of(line, unit)
+    column, code, before = cuts[key]
+    at = unit.at if code is None else (line.get_column(column) == code).arg_true()
+    rows = with_phases(line, repetitions(line, unit, _edges(line, unit, at, before)))
     rows = rows.with_columns(held(line, rows, "weight"))
     if unit.length == 1:
         # many programs launch a kernel several times in a row: only one long loop counts, or one that the host waits in
@@ -317,88 +304,73 @@ def _without(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     return line.with_columns(*own, weight, barrier=pl.col("barrier") | first).filter(~inside | first)
 
 
-def cut_of(line: pl.DataFrame, unit: Unit) -> Cut:
-    """Chooses where repetitions begin.
+def _cut_of(line: pl.DataFrame, unit: Unit) -> tuple[str, int | None, int]:
+    """Chooses where repetitions begin: column and code of a launch that each has once, and how many lie before it.
 
-    For a place in the unit speak the usual gap before it (as a part of the longest one), a copy to the device that
-    begins there, a copy to the host and an optimizer that end there, and that no stretch of the unit has launches to
-    spare if it is cut there.
+    The code is None where each has all twice: then so many lie before the anchor. For a place in the unit speak the
+    usual gap before it (as a part of the longest one), a copy to the device that begins there, a copy to the host and
+    an optimizer that end there, and that no stretch of the unit has launches to spare if it is cut there.
     """
     spans = line.with_row_index("first").select("first", "gap", *_SPEAK, stop=pl.col("first") + unit.length)
     places = spans.head(line.height - unit.length + 1)
     places = places.filter(held(line, places, unit.column) == unit.word)
-    following = nearest_place(unit.at, places.get_column("first"), later=True)
-    places = places.with_columns(stop=gathered(unit.at, following))
-    places = places.with_columns(held(line, places, unit.column).alias("tail"), before=sizes())
+    following = gathered(unit.at, nearest_place(unit.at, places.get_column("first"), later=True))
+    places = places.with_columns(before=following.cast(pl.Int64) - pl.col("first"))
     usual = (pl.col("gap").median(), *((pl.col(name).mean() > HALF).cast(pl.Int64) for name in _SPEAK))
-    by_tail = places.filter(pl.col("before") < unit.length).group_by("tail")
-    each = by_tail.agg(pl.len().alias("whole"), pl.col("first", "before").first(), *usual)
+    by_place = places.filter(pl.col("before") < unit.length).group_by("before")
+    each = by_place.agg(pl.len().alias("whole"), pl.col("first").first(), *usual)
     number = (unit.alike & ~unit.alike.shift(1, fill_value=False)).sum()
     gap = pl.col("gap").fill_null(0) / pl.col("gap").max().clip(lower_bound=1)
     spare = ((pl.col("whole").cast(pl.Int64) - pl.col("whole").median()) / number).clip(0, 1)
     best = each.sort(pl.sum_horizontal(gap, spare, *_SPEAK), "before", descending=True)
-    before, tail, first = best.select(pl.col("before").cast(pl.Int64), "tail", "first").row(0)
-    own = line.get_column(unit.column).slice(first, unit.length)
-    return Cut(before, tail, own.item(0), (own.head(before) == own.item(0)).sum())
+    before, first = best.select("before", "first").row(0)
+    codes = line.get_column(unit.column)
+    own = codes.slice(first, unit.length).alias("code").to_frame().with_row_index("place")
+    often = codes.alias("code").value_counts(name="often")
+    once = own.filter(pl.col("code").is_unique()).join(often, on="code", maintain_order="left")
+    once = once.filter(pl.col("often") <= len(unit.at))
+    return (
+        (unit.column, *once.select("code", pl.col("place").cast(pl.Int64)).row(0))
+        if once.height
+        else (unit.column, None, before)
+    )
 
 
 def repetitions(line: pl.DataFrame, unit: Unit, edges: pl.DataFrame) -> pl.DataFrame:
     """The repetitions of `unit`, sorted and disjoint: first and stop (places in `line`), usual, stretch.
 
-    With `edges`, first and stop of the one around each anchor. `usual` says whether a repetition has the launches of
-    the unit; in a stretch each one adjoins the next.
+    They are those of the `edges` (first and stop), and of what lies between these, that launch what the unit does
+    (`usual`), or have a like size and mostly launches of the unit. In a stretch each one adjoins the next.
     """
-    fits = sizes().is_between(unit.length * SMALLEST, unit.length * LARGEST)
-    # what lies between is a repetition without its anchor if most of its launches are those of the unit
-    gaps = apart(edges).filter(fits)
-    if gaps.height:
-        own = unit.codes(line, "alike").unique()
-        shared = held(line.select(known=pl.col("alike").is_in(own.implode())), gaps, "known")
-        gaps = gaps.filter(shared >= MOSTLY * gaps.select(sizes()).to_series())
-    rows = pl.concat([edges, gaps]).sort("first")
+    rows = pl.concat([edges, apart(edges)]).sort("first")
+    own = unit.codes(line, "alike").unique()
+    shared = held(line.select(known=pl.col("alike").is_in(own.implode())), rows, "known")
     usual = held(line, rows, unit.column) == unit.word
     if unit.near:
         usual = rows.select((sizes() - unit.length).abs() <= NEAR * unit.length).to_series()
+    fits = sizes().is_between(unit.length * SMALLEST, unit.length * LARGEST) & (shared >= MOSTLY * sizes())
     whole = held(line, rows, "barrier") == 0
     rows = rows.with_columns(usual.alias("usual")).filter((fits | pl.col("usual")) & whole)
     return rows.with_columns(stretches()).filter(pl.col("usual").any().over("stretch"))
 
 
-def _edges(line: pl.DataFrame, unit: Unit, cut: Cut) -> pl.DataFrame:
-    """First and stop of the repetition around each anchor."""
-    height, after, at = line.height, unit.length - cut.before, unit.at.cast(pl.Int64)
-    begins = (line.get_column(unit.column) == cut.code).arg_true().cast(pl.Int64)
-    number = count_up_to(begins, at, equal=False).cast(pl.Int64) - cut.last
-    number = number.set((number < 0) | (number >= len(begins)), None)
-    head = _sums(line, unit, at, at + after) == (unit.word - cut.tail) % (1 << 64)  # sums of codes wrap
-    tail = _sums(line, unit, at - cut.before, at) == cut.tail
-    begin = gathered(begins, number.cast(pl.UInt32))
-    frame = pl.DataFrame({"at": at, "begin": begin, "head_fits": head, "tail_fits": tail})
-    anchor, following, usual = pl.col("at"), pl.col("at").shift(-1, fill_value=height), pl.col("at") - cut.before
-    # an odd one after which nothing else is launched has the rest
-    rest = ~pl.col("head_fits").fill_null(value=False) & (following == height)
-    rest &= height - usual <= LARGEST * unit.length
-    stop = pl.when(rest).then(height).otherwise(pl.min_horizontal(anchor + after, following))
-    frame = frame.with_columns(stop=stop).with_columns(before=pl.col("stop").shift(1, fill_value=0))
-    # a segment about as long as the unit is one repetition: what is more in it belongs to the one before
-    size = anchor - anchor.shift(1)
-    joined = size.is_between(SMALLEST * unit.length, LARGEST * unit.length).fill_null(value=False)
-    low = pl.when(joined).then(anchor.shift(1)).otherwise("before")
-    whole = pl.when(pl.col("tail_fits") & (usual >= low)).then(usual)
-    near = joined | (pl.col("begin") >= anchor - LARGEST * cut.before)
-    follows = pl.when(joined & pl.col("head_fits").shift(1)).then("before")
-    any_one = pl.when(joined).then("before").otherwise(pl.max_horizontal(usual, "before"))
-    first = pl.coalesce(whole, follows, pl.when(near & (pl.col("begin") >= low)).then("begin"), any_one)
-    frame = frame.with_columns(first=first, joined=joined)
-    stop = pl.when(pl.col("joined").shift(-1, fill_value=False)).then(pl.col("first").shift(-1)).otherwise("stop")
-    return frame.select("first", stop=stop).cast(pl.UInt32)
+def _edges(line: pl.DataFrame, unit: Unit, at: pl.Series, before: int) -> pl.DataFrame:
+    """First and stop of the repetition around each of the launches `at`, so many launches after its first one.
 
-
-def _sums(line: pl.DataFrame, unit: Unit, first: pl.Series, stop: pl.Series) -> pl.Series:
-    """Sums of what lies from each of `first` to `stop`; null where that is not all in the line."""
-    inside = (first >= 0) & (stop <= line.height)
-    edges = pl.DataFrame({"first": first.set(~inside, None), "stop": stop.set(~inside, None)})
-    return held(line, edges.cast(pl.UInt32), unit.column)
+    One that has the unit's launches has them all. Each ends where the next one begins, or, where that is far, with the
+    unit's number of launches; the last one has what is left if it launched anything else and nothing follows.
+    """
+    height, length = line.height, unit.length
+    rows = at.cast(pl.Int64).alias("at").to_frame().with_columns(first=pl.col("at") - before)
+    alone = rows.select(pl.col("first").clip(0), stop=pl.min_horizontal(pl.col("first") + length, height))
+    whole = (held(line, alone.cast(pl.UInt32), unit.column) == unit.word).alias("whole")
+    rows = rows.with_columns(whole=pl.lit(whole) & (pl.col("first") >= 0), first=pl.col("first").clip(0))
+    after = pl.when(pl.col("whole").shift(1)).then(pl.min_horizontal(pl.col("first").shift(1) + length, "at"))
+    rows = rows.with_columns(first=pl.max_horizontal("first", after))
+    rows = rows.with_columns(stop=pl.col("first").shift(-1, fill_value=height))
+    fits = (sizes() <= LARGEST * length) & ((pl.col("stop") < height) | ~pl.col("whole") | pl.lit(unit.near))
+    ends = pl.when(fits).then("stop").otherwise(pl.min_horizontal(pl.col("first") + length, "stop"))
+    return rows.select("first", stop=ends).filter(pl.col("stop") > pl.col("first")).cast(pl.UInt32)
 
 
 def together(line: pl.DataFrame, rows: pl.DataFrame, *, paused: bool) -> pl.DataFrame:
