@@ -434,6 +434,11 @@ class CannotTellError(KanalyzeError, slug="cannot-tell"):
         "{path}: cannot tell what another GPU would bring, because the bandwidth of the recorded one is not known.",
         "",
     )
+    without_size = Case(
+        "path what which remedy",
+        "{path}: cannot tell what another {what} would bring, because no {which} of operators tell the recorded one.",
+        "{remedy}",
+    )
     without_source = Case("path what", "{path}: cannot tell source, because the report has no {what}.", "")
     without_capture = Case(
         "table path",

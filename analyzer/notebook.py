@@ -24,7 +24,7 @@ from kanalyze.analyses.comparing import _comparison, _pair
 from kanalyze.analyses.page import overview_page, time_page
 from kanalyze.analyses.replay import _changes, _unprofiled, _whatif
 from kanalyze.analyses.timeline import _tracks
-from kanalyze.analyses.work._peaks import gpu_called
+from kanalyze.analyses.work._configuration import Configuration
 from kanalyze.errors import ClosedReportError, KanalyzeError, UnknownNameError
 from kanalyze.readers.capture import reports as capture_reports
 from kanalyze.renderers.formats import document
@@ -277,6 +277,9 @@ def whatif(  # noqa: PLR0913 - the options of the command
     graph: bool = False,
     copies: str | None = None,
     gpu: str | None = None,
+    batch: int | str | None = None,
+    length: int | str | None = None,
+    dtype: str | None = None,
     each: bool = False,
     measured: str | None = None,
     **where: Unpack[Where],
@@ -291,6 +294,9 @@ def whatif(  # noqa: PLR0913 - the options of the command
         graph: Whether each sequence of launches that repeats becomes one CUDA graph.
         copies: Bandwidth of copies between host and device, such as ``"50GB/s"``.
         gpu: Another GPU, such as ``"H200"``, by what its peaks and bandwidth bring each operator.
+        batch: Another batch size, by the work of operators whose shapes are known: 2, or ``"8=2"``.
+        length: Another sequence length, likewise.
+        dtype: Another type of arithmetic and tensors: fp64, fp32, tf32, bf16, fp16 or fp8.
         each: Whether single changes are tried, too.
         measured: What the window (an iteration of it) takes without a profiler, such as ``"1.9ms"``.
         **where: Window, device and process; see :class:`kanalyze.report.Where`.
@@ -298,7 +304,7 @@ def whatif(  # noqa: PLR0913 - the options of the command
     Raises:
         CannotTellError: The report has no operations with times.
         UnknownNameError: A pattern matches nothing, or no GPU is called so.
-        ValueError: A factor is below 0.001, or a bandwidth or time is none.
+        ValueError: A factor is below 0.001, or a bandwidth, time, size or type is none.
     """
     _refuse_others("whatif", (report,), several=False)
     factors, left_out = dict(faster or {}), tuple(without)
@@ -311,10 +317,11 @@ def whatif(  # noqa: PLR0913 - the options of the command
     if (copies is not None and rate is None) or (measured is not None and not took):
         raise ValueError("copies is a bandwidth such as '50GB/s', measured a time such as '1.9ms'")
     part = report.narrow(**where)
-    other = None if gpu is None else gpu_called(gpu)
-    changes = _changes.Changes(tuple(factors.items()), left_out, graph, rate, other)
+    changes = _changes.Changes(tuple(factors.items()), left_out, graph, rate)
+    asked = Configuration.of(gpu, batch, length, dtype)
     whole = took and took * ((part.scope.window.count if part.scope.window else None) or 1)
-    return _whatif.whatif_of(part, changes, changes.options(copies), each=each, measured_ns=whole)
+    told = changes.options(copies)
+    return _whatif.whatif_of(part, changes, told, each=each, measured_ns=whole, configuration=asked)
 
 
 class NotebookTimeline:

@@ -29,7 +29,7 @@ with late():
     from kanalyze.analyses.page import file_page, overview_page, time_page
     from kanalyze.analyses.ranges import instances
     from kanalyze.analyses.replay import _changes, _whatif
-    from kanalyze.analyses.work import _peaks
+    from kanalyze.analyses.work import _configuration
     from kanalyze.decoder import decode
     from kanalyze.readers.capture import read_capture
     from kanalyze.readers.capture import reports as captures
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from kanalyze.renderers.page import Shown
     from kanalyze.report import Report
     from kanalyze.several import Asked
+
+#: Types that a program can compute in.
+_DTYPES: Final = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
 
 
 @cli.command(
@@ -189,6 +192,9 @@ def ranks(reports: Sequence[Path], where: Where, to: Out, *, one_host: bool) -> 
     cli.flag("--graph", "Launch each sequence that repeats as one CUDA graph."),
     cli.option("--copies", "Bandwidth of copies between host and device, such as 50GB/s.", "RATE"),
     cli.option("--gpu", "Another GPU, such as H200, by what its peaks and bandwidth bring each operator.", "NAME"),
+    cli.option("--batch", "Another batch size, by the work of operators whose shapes are known: 2, or 8=2.", "SIZE"),
+    cli.option("--length", "Another sequence length, likewise: 512, or 1024=512.", "SIZE"),
+    cli.option("--dtype", "Another type of arithmetic and tensors.", type=click.Choice(_DTYPES)),
     cli.flag("--each", "Try single changes, everything twice as fast, by gain."),
     cli.option("--measured", "What the window (an iteration of it) takes without a profiler, such as 1.9ms.", "TIME"),
     cli.WITHOUT_PROFILER,
@@ -209,6 +215,9 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     graph: bool,
     copies: str | None,
     gpu: str | None,
+    batch: str | None,
+    length: str | None,
+    dtype: str | None,
     each: bool,
     measured: str | None,
 ) -> None:
@@ -221,13 +230,17 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     if measured is not None and (not took_ns or took_ns < 0):
         raise click.BadParameter(f"{measured!r} is not a time with a unit, such as 1.9ms.", param_hint="--measured")
     rate = None if copies is None else parse_rate(copies)
-    changes = _changes.Changes(factors, tuple(without), graph, rate, None if gpu is None else _peaks.gpu_called(gpu))
+    changes = _changes.Changes(factors, tuple(without), graph, rate)
+    try:
+        asked = _configuration.Configuration.of(gpu, batch, length, dtype)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--batch, --length") from error
     pages = []
     for name, part in _answers.opened_parts(report, where).items():
         window = part.scope.window
         whole_ns = None if took_ns is None else took_ns * ((window.count if window else None) or 1)
         told = [*changes.options(copies), *([f"--window {name}"] if name else [])]
-        pages.append(_whatif.whatif_of(part, changes, told, each=each, measured_ns=whole_ns))
+        pages.append(_whatif.whatif_of(part, changes, told, each=each, measured_ns=whole_ns, configuration=asked))
     to.emit_pages(pages)
 
 

@@ -191,7 +191,7 @@ OVERWRITES: Final = ("aten::copy_", "aten::fill_", "aten::zero_", "aten::_foreac
 
 
 #: The type of an input that is a list of tensors.
-_LISTED: Final = "TensorList"
+LISTED: Final = "TensorList"
 
 
 class Tensor(NamedTuple):
@@ -253,12 +253,12 @@ def inputs_of(
     """The tensors of each input; empty for inputs that are no tensors. No inputs where they are unknown."""
     dims, steps = parsed(shapes), parsed(strides)
     # ranges of nsys have no types: all of one that the kernel's name tells
-    names = parsed(types) if types else [_LISTED if _nested(dim) else None for dim in dims]
+    names = parsed(types) if types else [LISTED if _nested(dim) else None for dim in dims]
     if len(dims) != len(names):
         return []
     found: list[list[Tensor]] = []
     for dim, name, step in zip_longest(dims, names, steps[: len(dims)]):
-        several = name == _LISTED
+        several = name == LISTED
         size = element_bytes if several or not types else _bytes_of(name)
         if several and (size is None or not isinstance(dim, list)):
             return []

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import polars as pl
 
@@ -22,7 +22,6 @@ from kanalyze.analyses.ranges.captured import captured_as, launch_paths
 from kanalyze.analyses.replay._host_time import AS_RECORDED, HostTime
 from kanalyze.analyses.replay._network import HOST_EDGES, Changed, Network, as_recorded, recorded_values
 from kanalyze.analyses.shared.analysis import once_per_report
-from kanalyze.analyses.work.work import factors_on
 from kanalyze.columns import count_up_to, gathered, marked, sure
 from kanalyze.decoder.fields import spelled
 from kanalyze.errors import UnknownNameError
@@ -228,24 +227,21 @@ class Changes(NamedTuple):
     without: tuple[str, ...] = ()  # of :data:`WITHOUT`
     graph: bool = False  # whether repeated launches become one launch each
     copies_bytes_per_s: float | None = None  # bandwidth of copies between host and device
-    gpu: str | None = None  # another GPU, by its driver's name
-    on_gpu: Literal["usual", "low", "high"] = "usual"  # what kernels take there, or the least or the most
+    slower: pl.DataFrame | None = None  # operations that take so many times as long: row, factor
     host: HostTime = AS_RECORDED  # what of the host's time is left without the profiler: changed first
 
     def options(self, copies: str | None) -> list[str]:
         """The changes as options of the command; `copies` is the bandwidth as it was given."""
         found = [f"--faster {what}={factor:g}" for what, factor in self.faster]
         found += [f"--without {what}" for what in self.without]
-        found += [] if self.gpu is None else [f"--gpu '{self.gpu}'"]
         return [*found, *(["--graph"] if self.graph else []), *([] if copies is None else [f"--copies {copies}"])]
 
 
 def changed(report: Report, network: Network, changes: Changes, lags: str = "lag") -> Changed:
     """The network's values, and its `lags` (lag, low or high), with all of `changes`."""
     state = without_profiler(report, network, as_recorded(network, lags), changes.host)
-    if changes.gpu is not None:
-        factors = factors_on(report, changes.gpu)
-        state = _slower(network, state, factors.get_column("row"), factors.get_column(changes.on_gpu))
+    if changes.slower is not None:
+        state = _slower(network, state, *changes.slower.select("row", "factor"))
     for what, factor in changes.faster:
         state = _faster(report, network, state, what, factor)
     if changes.copies_bytes_per_s is not None:

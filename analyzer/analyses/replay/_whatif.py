@@ -40,6 +40,7 @@ from kanalyze.analyses.replay._changes import (
 from kanalyze.analyses.replay._host_time import BY_TOOL, NEAR, UNCHANGED, HostTime, Unslowed, fitted
 from kanalyze.analyses.replay._network import Changed, Network, network, point_values
 from kanalyze.analyses.shared.analysis import once_per_report, require
+from kanalyze.analyses.work._configuration import SAME, Configuration, factors, resolved
 from kanalyze.columns import gathered, marked
 from kanalyze.errors import KanalyzeError
 from kanalyze.model import DEVICE_KINDS
@@ -318,23 +319,31 @@ def window_without(report: Report, *, device: bool = True) -> Callable[[HostTime
     return took
 
 
-def whatif_of(
-    report: Report, changes: Changes, told: Sequence[str], *, each: bool, measured_ns: float | None
+def whatif_of(  # noqa: PLR0913 - what a change is made of
+    report: Report,
+    changes: Changes,
+    told: Sequence[str],
+    *,
+    each: bool,
+    measured_ns: float | None,
+    configuration: Configuration = SAME,
 ) -> WhatIf:
     """Result of `changes` in the report's window, which are `told` as options; with `each` of single changes, too.
 
     `measured_ns` is what the window takes without the profiler, where that is known.
     """
+    configuration = resolved(report, configuration)
+    kernels = None if configuration == SAME else factors(report, configuration)
     known, took = prepared(report), cache(window_without(report))
     usual = BY_TOOL.get(report.meta.tool, UNCHANGED).usual
     hosts = UNCHANGED if measured_ns is None else fitted(took, measured_ns, NEAR, usual)
     now = _replayed(report, known, Changes(host=hosts.usual))
-    then, state = _replayed(report, known, changes._replace(host=hosts.usual))
-    low, high = _bounds(report, known, changes, hosts)
+    then, state = _replayed(report, known, _on_side(changes, kernels, "usual")._replace(host=hosts.usual))
+    low, high = _bounds(report, known, changes, hosts, kernels)
     window, now_ns = report.scope.window, now[0].end - known.start
     return WhatIf(
         meta=report.meta,
-        changes=tuple(told),
+        changes=(*configuration.options(), *told),
         iterations=window.count if window else None,
         each=(window.each if window else None) or "",
         now_ns=now_ns,
@@ -361,10 +370,18 @@ def _sides(hosts: Unslowed) -> tuple[tuple[HostTime, Literal["low", "high"]], ..
     return (hosts.least, "low"), (hosts.most, "high")
 
 
-def _bounds(report: Report, known: Network, changes: Changes, hosts: Unslowed) -> tuple[int, int]:
+def _on_side(changes: Changes, kernels: pl.DataFrame | None, side: str) -> Changes:
+    """The changes with what `kernels` take usually, at least or at most: row and a factor by side."""
+    return changes if kernels is None else changes._replace(slower=kernels.select("row", factor=side))
+
+
+def _bounds(
+    report: Report, known: Network, changes: Changes, hosts: Unslowed, kernels: pl.DataFrame | None = None
+) -> tuple[int, int]:
     """The least and the most that the window takes: no replay tells it closer than two runs of a program agree."""
     ends = (
-        _replayed(report, known, changes._replace(host=host, on_gpu=side), side)[0].end for host, side in _sides(hosts)
+        _replayed(report, known, _on_side(changes, kernels, side)._replace(host=host), side)[0].end
+        for host, side in _sides(hosts)
     )
     low, high = (end - known.start for end in ends)
     return int(low * (1 - NEAR)), math.ceil(high * (1 + NEAR))

@@ -124,7 +124,7 @@ def _read(call: Call) -> int:
 # Products of matrices. Sources: the definitions of aten's native_functions.yaml.
 
 #: Where the two factors stand among the inputs, by operator.
-_FACTORS: Final = {
+PRODUCTS: Final = {
     **dict.fromkeys(("aten::mm", "aten::bmm", "aten::matmul", "aten::_scaled_mm", "aten::_int_mm"), (0, 1)),
     **dict.fromkeys(("aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::baddbmm_", "aten::addbmm"), (1, 2)),
     **dict.fromkeys(("aten::mv", "aten::dot", "aten::vdot"), (0, 1)),
@@ -137,7 +137,7 @@ _OUT_BYTES: Final = {"5": 2, "6": 4, "15": 2}
 
 
 def _product(call: Call) -> Work | None:
-    first, second = (call.tensor(place) for place in _FACTORS[call.name])
+    first, second = (call.tensor(place) for place in PRODUCTS[call.name])
     if first is None or second is None or not first.shape:
         return None
     if call.name.endswith("grouped_mm"):
@@ -153,7 +153,7 @@ def _product(call: Call) -> Work | None:
         m, batch = m * batch, 1
     if (b[-2] if len(b) > 1 else b[0]) != k:
         return None
-    added = _bytes(call.tensor(0)) if _FACTORS[call.name] == (1, 2) and call.value(3) in {"0", "0."} else 0
+    added = _bytes(call.tensor(0)) if PRODUCTS[call.name] == (1, 2) and call.value(3) in {"0", "0."} else 0
     product = Product(n, m, k, batch) if len(b) > 1 else Product(m, n, k, batch)
     out = m * n * batch * max(first.element_bytes, _OUT_BYTES.get(call.values[6] if len(call.values) > 6 else "", 0))  # noqa: PLR2004
     return Work(product.flop, _read(call) - added + out, product)
@@ -201,6 +201,11 @@ _CONVOLUTIONS: Final = {
     "aten::_convolution": _Convolution(0, 1, 4, 3, 5, 8, transposed=6),
     "aten::convolution_backward": _Convolution(1, 2, 5, 4, 6, 9, gradient=0, mask=10, transposed=7),
 }
+
+
+def weight_place(name: str) -> int | None:
+    """Where the weights of a convolution stand among its inputs; None for other operators."""
+    return _CONVOLUTIONS[name].weight if name in _CONVOLUTIONS else None
 
 
 def _convolution(call: Call) -> Work | None:
@@ -441,7 +446,7 @@ _COMPARISONS: Final = _aten("""
 _Model = Callable[[Call], Work | None]
 
 _MODELS: Final[dict[str, _Model]] = {
-    **dict.fromkeys(_FACTORS, _product),
+    **dict.fromkeys(PRODUCTS, _product),
     **dict.fromkeys(_CONVOLUTIONS, _convolution),
     **dict.fromkeys(_ATTENTIONS, _attention),
     **dict.fromkeys(_WRITES_ONCE | _REDUCES, _rows),

@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import WITH_HOST, facts_of, operations
+from kanalyze.analyses.device._operations import facts_of, operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._captures import capture_source, has_captures
 from kanalyze.analyses.operators._host_tree import host_tree
@@ -18,8 +18,6 @@ from kanalyze.analyses.work._peaks import TYPES, memory_ns, memory_roofs, peaks
 from kanalyze.columns import LARGEST, beside, gathered
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import ELEMENT_BYTES
-from kanalyze.device_limits import memory_bandwidth_bytes_per_s
-from kanalyze.errors import CannotTellError
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table, columns
 
@@ -127,7 +125,7 @@ def calls_with_work(report: Report) -> pl.DataFrame:
 
     The operations of a device that are one row share their call; inside_ns is the part of dur_ns that is in the window.
     """
-    timed = with_roofs(_with_models(_calls(report)), report.devices)
+    timed = with_roofs(with_models(_calls(report)), report.devices)
     part = pl.col("exclusive_ns") / pl.col("dur_ns").clip(lower_bound=1)
     at_roof = pl.min_horizontal(pl.col("roof_ns") * part, "exclusive_ns").cast(pl.Int64)
     return timed.with_columns(at_roof_ns=pl.when(pl.col("roof_ns").is_not_null()).then(at_roof)).with_columns(
@@ -148,48 +146,6 @@ def with_roofs(calls: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
     longer = pl.when(pl.col("compute_ns") > pl.col("memory_ns")).then(pl.lit("compute")).otherwise(pl.lit("memory"))
     found = timed.with_columns(roof_ns=roof, bound=pl.when(both).then(longer))
     return found.drop("flop_per_s", "bytes_per_s", "cache_bytes", "compute_ns", "memory_ns")
-
-
-def factors_on(report: Report, gpu: str) -> pl.DataFrame:
-    """By how much each operation on a device would take longer or shorter on another GPU, usually and at the bounds.
-
-    Usually the part of a kernel's time that its roof needs changes as the roof does, and the rest, in which it waits
-    for latencies, stays as it is; at the other bound all of it changes. A kernel without a model changes as the
-    bandwidth does, or not at all, usually by half of that; copies within a device and memsets as the bandwidth does.
-
-    Args:
-        report: The report.
-        gpu: The driver's name of the other GPU.
-
-    Returns:
-        Columns row (of the table of operations), usual, low, high. Copies between host and device have no row.
-
-    Raises:
-        CannotTellError: The GPU of the report has no known bandwidth.
-    """
-    calls, devices = calls_with_work(report), report.devices
-    other = memory_bandwidth_bytes_per_s(gpu)
-    moved = devices.with_columns(
-        name=pl.lit(gpu), memory_bandwidth_bytes_per_s=pl.lit(other), l2_bytes=pl.lit(None, dtype=pl.Int64)
-    )
-    there = with_roofs(calls.drop("roof_ns", "bound"), moved).get_column("roof_ns").alias("there")
-    slower = devices.select("device", slower=pl.col("memory_bandwidth_bytes_per_s") / other)
-    work = operations_by_call(report).join(slower, on="device", how="left", maintain_order="left")
-    if work.get_column("slower").has_nulls():
-        raise CannotTellError.without_bandwidth(report.meta.path)
-    share = (pl.col("roof_ns") / pl.col("dur_ns").clip(lower_bound=1)).clip(upper_bound=1.0)
-    ratios = calls.select("device", "call", share=share, ratio=there / pl.col("roof_ns").clip(lower_bound=1))
-    each = work.join(ratios, on=["device", "call"], how="left", maintain_order="left")
-    kernel, known = pl.col("bucket") == "kernel", pl.col("ratio").is_not_null()
-    inside = ~pl.col("detail").cast(pl.String).str.contains(WITH_HOST).fill_null(value=False)
-    whole = pl.when(kernel & known).then("ratio").otherwise("slower")
-    part = pl.when(kernel & known).then(pl.col("share") * pl.col("ratio") + 1 - pl.col("share")).otherwise(1.0)
-    half = pl.when(kernel & ~known).then((pl.col("whole") + 1) / 2).otherwise("part")
-    sides = each.with_columns(whole=whole, part=pl.when(kernel).then(part).otherwise(whole)).filter(
-        kernel | (pl.col("bucket").is_in(["memcpy", "memset"]) & inside)
-    )
-    low, high = pl.min_horizontal("whole", "part"), pl.max_horizontal("whole", "part")
-    return sides.select("row", usual=half, low=low, high=high)
 
 
 def operations_by_call(report: Report) -> pl.DataFrame:
@@ -252,7 +208,7 @@ def _described(calls: pl.DataFrame, source: Report) -> pl.DataFrame:
     )
 
 
-_WORK: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
+WORK: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
     "type": pl.Enum(TYPES),
     "group": pl.Enum(GROUPS),
     "flop": pl.Int64,
@@ -262,24 +218,24 @@ _WORK: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
 }
 
 
-def _with_models(calls: pl.DataFrame) -> pl.DataFrame:
-    """Adds the columns :data:`_WORK`, computed once for calls that have operator, kernel and inputs in common."""
+def with_models(calls: pl.DataFrame) -> pl.DataFrame:
+    """Adds the columns :data:`WORK`, computed once for calls that have operator, kernel and inputs in common."""
     keys = ["name", "kernel", "input_shapes", "input_types", "input_strides", "input_values"]
     distinct = calls.select(keys).unique(maintain_order=True)
     rows = [_modelled(name or "", kernel or "", tuple(inputs)) for name, kernel, *inputs in distinct.iter_rows()]
-    modelled = distinct.hstack(pl.DataFrame(rows, schema=_WORK, orient="row"))
+    modelled = distinct.hstack(pl.DataFrame(rows, schema=WORK, orient="row"))
     return calls.join(modelled, on=keys, how="left", nulls_equal=True, maintain_order="left")
 
 
 def _modelled(name: str, kernel: str, inputs: tuple[str | None, ...]) -> tuple[object, ...]:
-    """The columns :data:`_WORK` of one kind of call."""
+    """The columns :data:`WORK` of one kind of call."""
     said = decode(kernel)
     opaque = _OPAQUE.search(kernel)
     in_name = (*said.input_types, said.output_type or ("f16" if _CUDNN_HALF.search(kernel) else ""))[0]
     work = work_of(name, inputs, said, int(opaque[1]) if opaque else ELEMENT_BYTES.get(in_name))
     # a complex product is four real ones, of a type that no peak is of
     if work is None or (work.flop and "complex" in (inputs[1] or "")):
-        return (None,) * len(_WORK)
+        return (None,) * len(WORK)
     executed = None if work.tiled is None else executed_flop(work.tiled, said)
     executed = None if executed is None or executed > LARGEST else executed
     kind = _type_of(in_name, inputs[1], tensor_core=bool(said.tensor_core))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.host._captures import with_captures
+from kanalyze.analyses.work._configuration import Configuration, factors
 from kanalyze.analyses.work._peaks import gpu_called
-from kanalyze.analyses.work.work import factors_on
 from kanalyze.errors import CannotTellError, UnknownNameError
 from support.build import call, host, kernel, report
 from support.real_reports import real_report
@@ -134,22 +134,22 @@ BIG, SMALL = [[4096, 4096], [4096, 4096]], [[1, 16384], [16384, 16384]]
 
 @given(CALLS)
 def test_on_the_same_gpu_nothing_changes(calls):
-    factors = factors_on(program(calls, l2_bytes=None), "NVIDIA H100 80GB HBM3")
-    assert factors.height == len(calls)
-    assert factors.select(pl.col("usual", "low", "high").is_between(1 - 1e-9, 1 + 1e-9).all()).row(0) == (True,) * 3
+    sides = factors(program(calls, l2_bytes=None), Configuration("NVIDIA H100 80GB HBM3"))
+    assert sides.height == len(calls)
+    assert sides.select(pl.col("usual", "low", "high").is_between(1 - 1e-9, 1 + 1e-9).all()).row(0) == (True,) * 3
 
 
 @given(CALLS, st.sampled_from(["NVIDIA B200", "NVIDIA L4", "NVIDIA H200"]))
 def test_what_another_gpu_takes_is_between_its_bounds(calls, gpu):
-    factors = factors_on(program(calls), gpu)
-    assert factors.select((pl.col("low") <= pl.col("usual") + 1e-9).all()).item()
-    assert factors.select((pl.col("usual") <= pl.col("high") + 1e-9).all()).item()
+    sides = factors(program(calls), Configuration(gpu))
+    assert sides.select((pl.col("low") <= pl.col("usual") + 1e-9).all()).item()
+    assert sides.select((pl.col("usual") <= pl.col("high") + 1e-9).all()).item()
 
 
 def test_more_bandwidth_shortens_what_bytes_bound_by_the_part_at_the_roof():
     made = program([(BIG, GEMM, 200_000), (SMALL, GEMM, 300_000), (None, OTHER, 100_000)], l2_bytes=None)
     roof = kanalyze.work(made).get_column("roof_ns").to_list()[1]
-    compute, memory, unknown = factors_on(made, "NVIDIA H200").rows(named=True)
+    compute, memory, unknown = factors(made, Configuration("NVIDIA H200")).rows(named=True)
     assert compute["usual"] == compute["low"] == compute["high"] == 1.0
     moved, cache = 2 * (16384 + 16384**2 + 16384), 60 << 20
     ratio = ceil(((moved - cache) + cache / 5) / 4.8e12 * 1e9) / roof
@@ -179,7 +179,7 @@ def test_a_gpu_has_names():
 def test_of_an_unknown_gpu_nothing_is_told_of_another():
     made = program([(BIG, GEMM, 200_000)], name="Some GPU", memory_bandwidth_bytes_per_s=None)
     with pytest.raises(CannotTellError, match="bandwidth of the recorded one"):
-        factors_on(made, "NVIDIA H200")
+        factors(made, Configuration("NVIDIA H200"))
 
 
 def test_kernels_of_graphs_have_the_work_of_their_capture():
