@@ -67,7 +67,11 @@ class Recipe(NamedTuple):
 _TOGGLE = "What an iteration costs without one of its parts: the part is left out of {}"
 
 _ALL = (
-    Recipe("plain", "Everything from the first line to the last: short programs."),
+    Recipe(
+        "plain",
+        "Everything from the first line to the last: short programs.",
+        switches=Switches(record_shapes=True),
+    ),
     Recipe(
         "schedule",
         "A few warm iterations of a long program: skips one, warms up in one, records seven.",

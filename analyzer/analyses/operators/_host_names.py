@@ -10,9 +10,10 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, operations
 from kanalyze.analyses.host._range_lines import named_events, neighbours, program_functions
+from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, of_thread
-from kanalyze.columns import gathered, parts_by, rows_at
+from kanalyze.columns import gathered, parts_by, positions, rows_at
 from kanalyze.decoder.fields import normalised
 from kanalyze.errors import ClosedReportError, DamagedReportError
 from kanalyze.report import Report
@@ -375,6 +376,24 @@ def launches_beside(report: Report, points: pl.DataFrame) -> pl.DataFrame:
         found.append(there.select(found[0].columns))
     moved = pl.concat(found).drop_nulls("at")
     return numbered.select("point").join(moved, on="point", how="left", maintain_order="left").drop("point")
+
+
+def operators_beside(report: Report, trace: Report, launches: pl.DataFrame) -> pl.Series:
+    """The innermost operator, a row of the host tree of the trace beside, of each launch (process_id, thread_id, at).
+
+    Null where that launch has no partner in the trace.
+    """
+    numbered = launches.select(*THREAD, "at").with_row_index("point")
+    found = [numbered.clear()]
+    for pair in host_names(report).threads:
+        own = numbered.filter(of_thread(pair.left))
+        call = positions(pair.calls.get_column("start"), own.get_column("at"))
+        partner = gathered(pair.pairs.get_column("right"), positions(pair.pairs.get_column("left"), call))
+        at = gathered(pair.others.get_column("start"), partner).alias("at")
+        found.append(own.select("point", *(key.alias(name) for name, key in _keys(pair.right)), at))
+    known, tree = pl.concat(found).drop_nulls("at"), host_tree(trace)
+    there = numbered.select("point").join(known, on="point", how="left", maintain_order="left").drop("point")
+    return tree.innermost(there, tree.of_kinds("op"))
 
 
 def _keys(key: ThreadKey) -> list[tuple[str, pl.Expr]]:

@@ -10,9 +10,11 @@ import polars as pl
 from kanalyze.analyses.device._operations import facts_of, operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._captures import capture_source, has_captures
+from kanalyze.analyses.operators._host_names import operators_beside
 from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.operators._work import captured_work, launched_work
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
+from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work._models import Work, executed_flop, work_of
 from kanalyze.analyses.work._peaks import TYPES, memory_ns, memory_roofs, peaks
 from kanalyze.columns import LARGEST, beside, gathered
@@ -115,7 +117,8 @@ def required_calls(report: Report, table: Table) -> pl.DataFrame:
         CannotTellError: The report has no operators and no ranges, or no kernels.
     """
     require(report, table, "kernel")
-    require(report, table.name, "op", "range")
+    if shapes_beside(report) is None:
+        require(report, table.name, "op", "range")
     return calls_with_work(report)
 
 
@@ -148,15 +151,37 @@ def with_roofs(calls: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
     return found.drop("flop_per_s", "bytes_per_s", "cache_bytes", "compute_ns", "memory_ns")
 
 
-def operations_by_call(report: Report) -> pl.DataFrame:
-    """The launched operations with call, which those of one call of an operator share, and replayed.
+#: Where the operator of an operation stands: the report itself, the capture of its CUDA graph, the trace beside.
+_SELF, _CAPTURE, _BESIDE = range(3)
 
-    Operations of CUDA graphs whose capture is recorded are replayed: what they do was told there, by the operator that
-    captured them, whose row is then that of the capture; each launch of the graph is a call of its own. Operations that
-    no operator launched are calls of their own.
+
+def shapes_beside(report: Report) -> Report | None:
+    """The trace beside a report that records no operators, where that has their shapes."""
+    trace = None if report.kind("op").height else report.beside()
+    if (
+        trace is None
+        or not trace.kind("op").height
+        or trace.table("op_detail").get_column("input_shapes").is_null().all()
+    ):
+        return None
+    return trace
+
+
+def operations_by_call(report: Report) -> pl.DataFrame:
+    """The launched operations with call, which those of one call of an operator share, and told (where: a number).
+
+    What operations of CUDA graphs do whose capture is recorded was told there, by the operator that captured them,
+    whose row is then that of the capture; each launch of the graph is a call of its own. In a report without operators
+    the trace beside it tells them, of launches that both have. Operations that no operator launched are calls of their
+    own.
     """
     alone = -1 - pl.col("row").cast(pl.Int64)
-    ran = launched_work(report).with_columns(call=pl.coalesce(pl.col("operator").cast(pl.Int64), alone), replayed=False)
+    ran = launched_work(report).with_columns(told=pl.lit(_SELF))
+    if (trace := shapes_beside(report)) is not None:
+        launches = facts_of(report, ran.get_column("row"), *THREAD, "call_start").rename({"call_start": "at"})
+        there = operators_beside(report, trace, launches)
+        ran = ran.with_columns(operator=there, told=pl.when(there.is_not_null()).then(_BESIDE).otherwise(_SELF))
+    ran = ran.with_columns(call=pl.coalesce(pl.col("operator").cast(pl.Int64), alone))
     if not has_captures(report):
         return ran
     inside = captured_work(report).drop_nulls("operator").select("row", "operator")
@@ -169,7 +194,7 @@ def operations_by_call(report: Report) -> pl.DataFrame:
     return known.with_columns(
         operator=pl.coalesce("captured", "operator"),
         call=pl.coalesce("number", "call"),
-        replayed=pl.col("captured").is_not_null(),
+        told=pl.when(pl.col("captured").is_not_null()).then(_CAPTURE).otherwise("told"),
     ).drop("captured", "number")
 
 
@@ -180,15 +205,16 @@ def _calls(report: Report) -> pl.DataFrame:
     work = operations_by_call(report).filter(pl.col("bucket") == "kernel").join(sides, on="device", how="left")
     inside = pl.min_horizontal("end", "high") - pl.max_horizontal("start", "low")
     work = work.sort("row").with_columns(inside_ns=inside.clip(lower_bound=0))
-    calls = work.group_by("device", "call", "replayed", maintain_order=True).agg(
+    calls = work.group_by("device", "call", "told", maintain_order=True).agg(
         pl.col("event_id", "operator").first(),
         pl.col("name").cast(pl.String).get(first).alias("kernel"),
         pl.col("start").min().alias("start_ns"),
         pl.len().cast(pl.Int64).alias("kernels"),
         pl.col("dur_ns", "exclusive_ns", "inside_ns").sum(),
     )
-    here, there = calls.filter(~pl.col("replayed")), calls.filter("replayed")
-    return pl.concat([_described(here, report), *([_described(there, capture_source(report))] if len(there) else [])])
+    sources = {_SELF: report, _CAPTURE: capture_source(report), _BESIDE: shapes_beside(report)}
+    parts = [(source, calls.filter(told=told)) for told, source in sources.items() if source is not None]
+    return pl.concat([_described(part, source) for source, part in parts if len(part) or source is report])
 
 
 def _described(calls: pl.DataFrame, source: Report) -> pl.DataFrame:

@@ -1,6 +1,7 @@
 """Roofs, the budget and MFU: they close, whatever is recorded."""
 
 import json
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
@@ -24,20 +25,21 @@ KINDS = ("kernel", "memcpy", "memset", "api", "op", "range")
 PEAK, BANDWIDTH = 989.4e12, 3.35e12
 
 
-def program(calls, **limits):
+def program(calls, *, operators=True, **limits):
     """One operator after another, each with one kernel; its shapes are recorded or not."""
     events, details = [], []
     for number, (shapes, name, length) in enumerate(calls):
         at, row = 10_000_000 * number, len(events)
-        events += [
-            host("op", "aten::mm", at, at + 50),
-            call("cudaLaunchKernel", at + 1, at + 2, correlation=at + 1, parent=row),
-            kernel(at + 5, at + 5 + length, name=name, correlation=at + 1, parent=row),
+        parent = row if operators else None
+        events += [host("op", "aten::mm", at, at + 50)] * operators + [
+            call("cudaLaunchKernel", at + 1, at + 2, correlation=at + 1, parent=parent),
+            kernel(at + 5, at + 5 + length, name=name, correlation=at + 1, parent=parent),
         ]
         types = json.dumps(["c10::BFloat16"] * 2)
         details.append({"event_id": row, "input_shapes": shapes and json.dumps(shapes), "input_types": types})
     h100 = {"name": "NVIDIA H100 80GB HBM3", "memory_bandwidth_bytes_per_s": int(BANDWIDTH), "l2_bytes": 50 << 20}
-    return report(events, kinds=KINDS, op_detail=details, limits=h100 | limits)
+    tables = {"kinds": KINDS, "op_detail": details} if operators else {"kinds": ("kernel", "api")}
+    return report(events, **tables, limits=h100 | limits)
 
 
 def test_a_product_that_its_peak_bounds():
@@ -209,3 +211,15 @@ def test_sums_that_no_number_holds_are_not_told():
 def test_a_type_without_a_peak_is_left_out_where_it_is_little():
     made = program([(BIG, GEMM, 200_000), ([[2, 2], [2, 2]], OTHER, 1_000)], name="Tesla T4")
     assert kanalyze.mfu(made).get_column("flop_share").to_list()[0] > 0
+
+
+def test_what_a_report_without_operators_launches_has_the_work_of_the_trace_beside_it():
+    """The same program, once with operators and once with their launches alone."""
+    calls = [(BIG, GEMM, 200_000), (SMALL, GEMM, 300_000), (None, OTHER, 100_000)] * 4
+    trace = program(calls)
+    bare = program([(None, name, 2 * length) for _, name, length in calls], operators=False)
+    found = kanalyze.work(replace(bare, beside=lambda: trace))
+    assert found.select("name", "flop", "bytes").rows() == kanalyze.work(trace).select("name", "flop", "bytes").rows()
+    assert found.get_column("exclusive_ns").to_list() == [2 * length for _, _, length in calls]
+    with pytest.raises(CannotTellError):
+        kanalyze.work(bare)

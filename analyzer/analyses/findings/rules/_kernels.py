@@ -14,13 +14,13 @@ from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, word
 from kanalyze.analyses.findings.rules._telling import per_iteration, place_of
 from kanalyze.analyses.host._call_kinds import PYTORCH, spoken
 from kanalyze.analyses.launches._launch_costs import graph_operations, has_graphs
-from kanalyze.analyses.operators._host_names import host_names
+from kanalyze.analyses.operators._host_names import operators_beside
 from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.analyses.shared.threads import THREAD, of_thread
+from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import as_of, gathered, in_order, parts_by, positions, sure
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import TENSOR_TYPES, KernelName
@@ -175,28 +175,13 @@ def launching_operators(report: Report) -> pl.DataFrame:
     trace = report.beside()
     if trace is None or trace.kind("op").is_empty():
         return work.select("row", *(pl.lit(None, dtype=pl.String).alias(name) for name in _TOLD))
-    tree, there = host_tree(trace), _launches_there(report, work)
-    named = _named(trace, work, tree.innermost(there, tree.of_kinds("op")))
+    named = _named(trace, work, operators_beside(report, trace, work))
     alike = pl.concat([named, work.select("name", *SHAPE)], how="horizontal")
     keys = ["name", *SHAPE]
     usual = alike.drop_nulls("inner").group_by(*keys, *_TOLD).len().sort("len", *_TOLD).unique(keys, keep="last")
     both = alike.join(usual, on=keys, how="left", nulls_equal=True, maintain_order="left", suffix="_usual")
     told = pl.col("inner").is_not_null()
     return both.select("row", *(pl.when(told).then(name).otherwise(f"{name}_usual").alias(name) for name in _TOLD))
-
-
-def _launches_there(report: Report, work: pl.DataFrame) -> pl.DataFrame:
-    """Where the trace made the launches of `work` (process_id, thread_id, at): the same columns; null for unknown."""
-    numbered = work.select(*THREAD, "at").with_row_index("point")
-    found = [numbered.clear()]
-    for pair in host_names(report).threads:
-        own = numbered.filter(of_thread(pair.left))
-        call = positions(pair.calls.get_column("start"), own.get_column("at"))
-        partner = gathered(pair.pairs.get_column("right"), positions(pair.pairs.get_column("left"), call))
-        right = [pl.lit(key, dtype=pl.Int64).alias(name) for name, key in zip(THREAD, pair.right, strict=True)]
-        found.append(own.select("point", *right, gathered(pair.others.get_column("start"), partner).alias("at")))
-    known = pl.concat(found).drop_nulls("at")
-    return numbered.select("point").join(known, on="point", how="left", maintain_order="left").drop("point")
 
 
 def _named(report: Report, work: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
