@@ -47,13 +47,13 @@ _FIRST: Final = (
     *("unified-memory-thrash", "unified-memory-prefetch", "cpu-page-faults", "default-stream", "exposed-communication"),
     # kernels by how they run
     *("unaligned-gemm", "no-tf32", "no-tensor-cores", "uncoalesced", "few-sms", "old-architecture-gemm"),
-    "idle-tensor-cores",
+    *("idle-tensor-cores", "padded-products", "skinny-products", "memory-floor"),
 )
 _LAST: Final = (
     *("small-batches", "small-grid", "tail", "low-occupancy", "dram-bound", "busy-pcie", "clock-drop"),
     "own-code",
     # help whatever the cause, or name none
-    *("fusion", "graph-candidate", "launch-bound", "host-blocks", "host-computes"),
+    *("fusion", "graph-candidate", "launch-bound", "host-blocks", "host-computes", "far-from-roof"),
 )
 ORDER: Final = (*_FIRST, *_LAST)
 

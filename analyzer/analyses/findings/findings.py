@@ -13,6 +13,7 @@ from kanalyze.analyses.device._operations import exclusive_operations, operation
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import rules
 from kanalyze.analyses.findings._claims import shared_out, with_replays
+from kanalyze.analyses.findings._distance import within_distance
 from kanalyze.analyses.findings.rules._kernels import LIBRARY, kernel_sums
 from kanalyze.analyses.findings.rules._telling import with_lines
 from kanalyze.analyses.findings.rules.compiling import ONE_TIME
@@ -113,7 +114,7 @@ _NEEDS: Final[dict[str, Callable[[Report], bool]]] = {
 
 def _worth_saying(report: Report, every: Sequence[rules.Rule]) -> list[rules.Finding]:
     """The findings of some rules with enough time at stake, the costliest first, in the terms of the program."""
-    found = [finding for some in side_by_side(report, every) for finding in some]
+    found = within_distance(report, [finding for some in side_by_side(report, every) for finding in some])
     least, once = least_worth_saying(report), {device: WORTH_SAYING * ns for device, ns in _lengths(report).items()}
     enough = {(one.rule, one.device): max((once if one.rule in ONE_TIME else least)[one.device], 1) for one in found}
     worth = [one for one in found if one.at_stake_ns >= enough[one.rule, one.device]]

@@ -274,7 +274,7 @@ def _nested(dim: object) -> bool:
 
 def _tensors(dims: list[Any], steps: Any, size: int) -> Iterator[Tensor]:  # noqa: ANN401 - what a file says
     for at, dim in enumerate(dims):
-        if not isinstance(dim, list) or not all(isinstance(one, int) and one >= 0 for one in dim):
+        if not isinstance(dim, list) or not all(type(one) is int and one >= 0 for one in dim):
             continue
         step = steps[at] if isinstance(steps, list) and at < len(steps) else None
         once = dim

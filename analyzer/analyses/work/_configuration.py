@@ -270,7 +270,7 @@ def _calls_then(report: Report, asked: Configuration, calls: pl.DataFrame) -> pl
     other = calls.join(told, on=keys, how="left", nulls_equal=True, maintain_order="left")
     now = {"type_now": pl.col("type").cast(pl.String), "roof_ns_now": pl.col("roof_ns")}
     other = other.with_columns(input_shapes="shapes", input_types="types", **now)
-    known = with_models(other.drop(*WORK, "roof_ns", "bound"))
+    known = with_models(other.drop(*WORK))
     in_full = pl.lit(asked.dtype == "fp32") & (pl.col("group") == "attention")  # runs on tensor cores, too
     kind = pl.when(in_full).then(pl.lit("tf32")).otherwise(pl.lit(asked.dtype, dtype=pl.String))
     return known.with_columns(type=pl.when((pl.col("flop") > 0) & pl.col("retyped")).then(kind).otherwise("type_now"))
@@ -317,10 +317,7 @@ def factors(report: Report, asked: Configuration) -> pl.DataFrame:
         raise CannotTellError.without_bandwidth(report.meta.path)
     then, uncached = _calls_then(report, asked, calls), devices.with_columns(l2_bytes=pl.lit(0, dtype=pl.Int64))
     sides = {"now": (calls, uncached), "then": (then, uncached), "here": (then, devices), "there": (then, moved)}
-    roofs = [
-        with_roofs(rows.drop("roof_ns", "bound", strict=False), on).select(pl.col("roof_ns").clip(1).alias(name))
-        for name, (rows, on) in sides.items()
-    ]
+    roofs = [with_roofs(rows, on).select(pl.col("roof_ns").clip(1).alias(name)) for name, (rows, on) in sides.items()]
     now_type, then_type = (pl.col(side).replace("fp16", "bf16") for side in ("type_now", "type"))  # of one rate
     reaches = [
         one.replace_strict(_ATTENTION_REACHES, default=None, return_dtype=pl.Float64) for one in (now_type, then_type)

@@ -502,5 +502,13 @@ def executed_flop(tiled: Product | Pairs, said: KernelName) -> int | None:
     return Product(m, n, k, tiled.batch).flop
 
 
+def tiles_of(product: Product, said: KernelName) -> int | None:
+    """How many tiles the results of a product have; None where the kernel's name tells no tile."""
+    if len(said.tile) < 2:  # noqa: PLR2004
+        return None
+    tiles = math.prod(-(-length // tile) for length, tile in zip(product[:2], said.tile, strict=False)) * product.batch
+    return tiles if tiles <= LARGEST else None
+
+
 def _filled(length: int, tile: int) -> int:
     return -(-length // tile) * tile

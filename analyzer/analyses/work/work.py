@@ -15,7 +15,7 @@ from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.operators._work import captured_work, launched_work
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.analyses.work._models import Work, executed_flop, work_of
+from kanalyze.analyses.work._models import Product, Work, executed_flop, tiles_of, work_of
 from kanalyze.analyses.work._peaks import TYPES, memory_ns, memory_roofs, peaks
 from kanalyze.columns import LARGEST, beside, gathered
 from kanalyze.decoder.decode import decode
@@ -124,9 +124,10 @@ def required_calls(report: Report, table: Table) -> pl.DataFrame:
 
 @once_per_report
 def calls_with_work(report: Report) -> pl.DataFrame:
-    """The rows of :data:`TABLE`, unordered, with call and inside_ns.
+    """The rows of :data:`TABLE`, unordered, with others.
 
-    The operations of a device that are one row share their call; inside_ns is the part of dur_ns that is in the window.
+    The operations of a device that are one row share their call; inside_ns is the part of dur_ns that is in the window;
+    compute_ns and dram_ns are the least times of the arithmetic, and of the bytes without a cache.
     """
     timed = with_roofs(with_models(_calls(report)), report.devices)
     part = pl.col("exclusive_ns") / pl.col("dur_ns").clip(lower_bound=1)
@@ -137,8 +138,9 @@ def calls_with_work(report: Report) -> pl.DataFrame:
 
 
 def with_roofs(calls: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
-    """Adds roof_ns and bound to calls (device, type, flop, bytes), as if they ran on `devices`; null without a peak."""
-    of_type = calls.with_columns(pl.col("type").cast(pl.String)).join(
+    """Adds roof_ns, bound, compute_ns and dram_ns to calls (device, type, flop, bytes), as if they ran on `devices`."""
+    known = calls.drop("roof_ns", "bound", "compute_ns", "dram_ns", strict=False)
+    of_type = known.with_columns(pl.col("type").cast(pl.String)).join(
         peaks(devices), on=["device", "type"], how="left", maintain_order="left"
     )
     limited = of_type.join(memory_roofs(devices), on="device", how="left", maintain_order="left")
@@ -148,7 +150,30 @@ def with_roofs(calls: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
     roof = pl.when(both).then(pl.max_horizontal("compute_ns", "memory_ns").ceil()).cast(pl.Int64, strict=False)
     longer = pl.when(pl.col("compute_ns") > pl.col("memory_ns")).then(pl.lit("compute")).otherwise(pl.lit("memory"))
     found = timed.with_columns(roof_ns=roof, bound=pl.when(both).then(longer))
-    return found.drop("flop_per_s", "bytes_per_s", "cache_bytes", "compute_ns", "memory_ns")
+    dram_ns = pl.col("bytes") * 1e9 / pl.col("bytes_per_s")
+    return found.with_columns(dram_ns=dram_ns).drop("flop_per_s", "bytes_per_s", "cache_bytes", "memory_ns")
+
+
+@once_per_report
+def operations_with_roofs(report: Report) -> pl.DataFrame:
+    """The kernels in scope: the columns of :func:`operations_by_call`, and those of their calls, these with took_ns."""
+    calls = calls_with_work(report).rename({"dur_ns": "took_ns", "exclusive_ns": "took_alone_ns", "name": "op"})
+    kept = ("device", "call", "took_ns", "op", "input_shapes", "group", "bound", "roof_ns", "compute_ns", "dram_ns")
+    kernels = operations_by_call(report).filter(pl.col("bucket") == "kernel")
+    of_calls = calls.select(*kept, "flop", "executed_flop", "bytes", "sides", "tiles", "type")
+    return kernels.join(of_calls, on=["device", "call"], how="left", maintain_order="left")
+
+
+def least_times(report: Report, kind: str = "") -> pl.DataFrame:
+    """What each kernel of a call with a roof takes at least (row, least_ns), in another type of arithmetic if told."""
+    calls = calls_with_work(report)
+    if kind:
+        other = pl.when(pl.col("flop") > 0).then(pl.lit(kind)).otherwise(pl.col("type").cast(pl.String))
+        calls = with_roofs(calls.with_columns(type=other), report.devices)
+    roofs = calls.select("device", "call", share=pl.col("roof_ns") / pl.col("dur_ns").clip(lower_bound=1))
+    kernels = operations_by_call(report).filter(pl.col("bucket") == "kernel")
+    parts = kernels.join(roofs.drop_nulls(), on=["device", "call"], maintain_order="left")
+    return parts.select("row", least_ns=(pl.col("dur_ns") * pl.col("share")).floor().cast(pl.Int64))
 
 
 #: Where the operator of an operation stands: the report itself, the capture of its CUDA graph, the trace beside.
@@ -241,6 +266,8 @@ WORK: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
     "executed_flop": pl.Int64,
     "bytes": pl.Int64,
     "known": pl.String,
+    "sides": pl.List(pl.Int64),  # m, n, k and batch of a product, as its kernel has them
+    "tiles": pl.Int64,  # of its result
 }
 
 
@@ -265,7 +292,10 @@ def _modelled(name: str, kernel: str, inputs: tuple[str | None, ...]) -> tuple[o
     executed = None if work.tiled is None else executed_flop(work.tiled, said)
     executed = None if executed is None or executed > LARGEST else executed
     kind = _type_of(in_name, inputs[1], tensor_core=bool(said.tensor_core))
-    return (kind, _group_of(name, work), work.flop, executed, work.bytes, work.known)
+    product = work.tiled if isinstance(work.tiled, Product) else None
+    sides = None if product is None or max(product) > LARGEST else [*product]
+    tiles = None if sides is None or product is None else tiles_of(product, said)
+    return (kind, _group_of(name, work), work.flop, executed, work.bytes, work.known, sides, tiles)
 
 
 def _type_of(in_name: str, types: str | None, *, tensor_core: bool) -> str | None:

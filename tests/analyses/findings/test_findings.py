@@ -216,7 +216,7 @@ def test_each_piece_belongs_to_one_finding_and_none_that_is_worth_it_is_lost(fou
 
 def test_the_order_names_each_rule_once_and_the_explanations_are_in_it():
     assert len({*ORDER}) == len(ORDER)
-    apart = {"exposed-transfer", "far-from-roof", "other-work", "overhead", "slow-group", "small-collectives"}
+    apart = {"exposed-transfer", "other-work", "overhead", "slow-group", "small-collectives"}
     apart |= {"straggler", "uneven-all-to-all"}  # of jobs and counters, which share no device's time out
     assert {*ORDER} <= {page.stem for page in Path("analyzer/explanations").glob("*.md")} - apart
     assert place_in_order("small-grid") > place_in_order("not named") > place_in_order("no-tf32")

@@ -14,13 +14,12 @@ from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._kernels import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, Work
 from kanalyze.analyses.host._call_kinds import world
-from kanalyze.analyses.operators._host_tree import host_tree
-from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import beside, gathered
+from kanalyze.analyses.work.roofs import has_shapes
+from kanalyze.analyses.work.work import calls_with_work
 from kanalyze.decoder.fields import ELEMENT_BYTES
 from kanalyze.report import Report
 from kanalyze.units import percent
@@ -86,7 +85,7 @@ def _shapes(work: Work) -> tuple[list[int], int, str]:
     rate of the report's aligned ones (ns; 0 if not known); and both in sentences, after a space.
     """
     report, device = work.report, work.device.device
-    if not report.kind("op").height:
+    if not has_shapes(report):
         return [], 0, ""
     every = _products(report).filter(pl.col("device") == device)
     own = every.filter(pl.col("name").is_in(work.names.get_column("name").implode()))
@@ -98,61 +97,36 @@ def _shapes(work: Work) -> tuple[list[int], int, str]:
     rate = every.filter(pl.col("aligned") & (pl.col("ns") > 0)).select((pl.col("flop") / pl.col("ns")).max()).item()
     if not rate or total(own, "ns") < work.ns // 2:
         return odd, 0, text
-    bandwidth = report.devices.filter(pl.col("device") == device).get_column("memory_bandwidth_bytes_per_s")
-    bytes_per_s = bandwidth.drop_nulls().first() or float("inf")
-    # no less than its bytes do
-    least = pl.max_horizontal(pl.col("flop") / rate, pl.col("moved_bytes") * 10**9 / bytes_per_s).floor()
+    least = pl.max_horizontal(pl.col("flop") / rate, "least_ns").floor()  # no less than their bytes do
     aligned = int(own.select(pl.min_horizontal("ns", least).sum()).item())
     text += f" At the best rate of the aligned products here they would take {say.per_iteration(report).time(aligned)}."
     return odd, aligned, text
-
-
-#: Operators of matrix products; of their inputs the last two that are matrices, or batches of them, are multiplied.
-#: Larger dimensions than 10¹² are not believed.
-_PRODUCTS: Final = ("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::_addmm_activation")
-_MATRIX: Final = r"\[\s*[1-9]\d{0,11}(?:\s*,\s*[1-9]\d{0,11}){1,2}\s*\]"
 
 
 @once_per_report
 def _products(report: Report) -> pl.DataFrame:
     """Products whose shapes were recorded, by device, kernel (name, the one that took most) and shapes.
 
-    Those with most time first: ns, flop and moved_bytes of all occurrences, aligned (whether the kernel is for aligned
-    data on tensor cores), multiple (elements that a thread loads at once of aligned data), odd (the dimension that is
-    none of these), and text (``[8192, 768] × [768, 50257]``).
+    Those with most time first: ns and flop of all occurrences, least_ns (their bytes at the bandwidth), aligned
+    (whether the kernel is for aligned data on tensor cores), multiple (elements that a thread loads at once of aligned
+    data), odd (the dimension that is none of these), and text (``[8192, 768] × [768, 50257]``).
     """
-    rows, work = host_tree(report).rows, launched_work(report).filter(pl.col("kind") == "kernel")
-    wanted = rows.select((pl.col("kind") == "op") & pl.col("name").cast(pl.String).is_in(_PRODUCTS)).to_series()
-    work = work.filter(gathered(wanted, work.get_column("operator")))
-    longest = pl.col("name").sort_by("exclusive_ns").last().cast(pl.String)
-    each = work.group_by("device", "operator").agg(longest, ns=pl.col("exclusive_ns").sum())
-    each = each.with_columns(event_id=gathered(rows.get_column("last_id"), each.get_column("operator")))
-    known = beside(each, report.table("op_detail"), "input_shapes").drop_nulls(["input_shapes", "name"])
-    keys = ["device", "name", "input_shapes"]
-    named = known.with_columns(pl.col("input_shapes").cast(pl.String))
-    sums = named.group_by(keys).agg(pl.len().alias("many"), pl.col("ns").sum())
+    calls = calls_with_work(report).filter(pl.col("sides").is_not_null() & (pl.col("group") == "products"))
+    keys = ["device", "name", "sides"]
+    each = calls.select("device", "sides", "flop", "dram_ns", name="kernel", ns="exclusive_ns")
+    sums = each.group_by(keys).agg(pl.col("flop").cast(pl.Float64).sum(), pl.col("ns", "dram_ns").sum())
     sums = sums.sort("ns", *keys, descending=[True, False, False, False])
-    matrices = pl.col("input_shapes").str.extract_all(_MATRIX)
-    first, second = (
-        matrices.list.get(at, null_on_oob=True).str.extract_all(r"\d+").cast(pl.List(pl.Int64)) for at in (-2, -1)
-    )
-    batch, m, k, n = (pl.col(name) for name in ("batch", "m", "k", "n"))
-    batches = pl.when(first.list.len() > len("mk")).then(first.list.first()).otherwise(1)
-    sums = sums.with_columns(batch=batches, m=first.list.get(-2), k=first.list.get(-1), n=second.list.get(-1))
-    sums = sums.filter(k == second.list.get(-2))
     sums = sums.with_columns(on_gpu.decoded_names(sums.get_column("name")))
     each_bytes = _FIRST_INPUT.replace_strict(ELEMENT_BYTES, default=1, return_dtype=pl.Int64)
+    n, m, k, batch = (pl.col("sides").list.get(at) for at in range(4))  # of row-major tensors, m are the rows
     times = pl.when(batch > 1).then(pl.format("{}, ", batch)).otherwise(pl.lit(""))
-    occurrences = 2.0 * pl.col("many") * batch
     multiple = _VECTOR_BYTES // each_bytes
     # rows of the result begin at multiples of n elements, those of the first matrix at multiples of k, or of m if it is
     # transposed
     odd = pl.coalesce(pl.when(side % multiple != 0).then(side) for side in (n, k, m))
-    elements = m.cast(pl.Float64) * k + k.cast(pl.Float64) * n + m.cast(pl.Float64) * n
     return sums.select(
-        *("device", "name", "ns"),
-        flop=occurrences * m * k * n,
-        moved_bytes=occurrences / 2 * elements * each_bytes,
+        *("device", "name", "ns", "flop"),
+        least_ns="dram_ns",
         aligned=_ON_TENSOR_CORES & (FAMILY == "gemm") & ~_UNALIGNED,
         multiple=multiple,
         odd=odd,

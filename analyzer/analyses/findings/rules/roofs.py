@@ -1,0 +1,181 @@
+"""Kernels by how far they are from their roof, where the shapes of operators tell it."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, told_as, words_of
+from kanalyze.analyses.findings.rules import _kernels as on_gpu
+from kanalyze.analyses.findings.rules import _telling as say
+from kanalyze.analyses.findings.rules._kernels import Work
+from kanalyze.analyses.replay._changes import Mending
+from kanalyze.analyses.shared.analysis import once_per_report
+from kanalyze.analyses.work.roofs import has_shapes
+from kanalyze.analyses.work.work import operations_with_roofs
+from kanalyze.report import Report
+from kanalyze.units import count, percent
+
+#: Causes of distance, the first that holds; the part of kernel time that is worth a finding.
+_PADDED, _SKINNY, _FLOOR, _FAR = "padded-products", "skinny-products", "memory-floor", "far-from-roof"
+_WORTH: Final = {_PADDED: 0.02, _SKINNY: 0.02, _FLOOR: 0.1, _FAR: 0.05}
+
+_PADDING: Final = 4 / 3  # tiles that are filled up take so many times what their products do, or more
+_ITS_TIME: Final = 0.4  # and this part of the kernel's time
+_FEW_TILES: Final = 0.5  # tiles for this part of the SMs leave most of the GPU idle
+_FEW_ROWS: Final = 64  # a product of no more rows reads its weights for little arithmetic
+_AT_FLOOR: Final = 0.6  # what memory bounds, and reaches this part of the bandwidth, is near its floor
+_FAR_SHARE: Final = 0.5
+_SHORTEST_NS: Final = 5000  # shorter kernels wait for latencies rather than for arithmetic or memory
+
+#: What kernels of each kind reach of their roof where nothing is wrong with them: benchmarks on an H100.
+_REACHED: Final = {"products": 0.75, "convolutions": 0.6, "attention": 0.5, "memory": 0.8}
+
+#: Action and remedy of kernels far from their roof, by kind.
+_NEARER: Final = words_of("""
+    products: torch.compile(mode="max-autotune"), dimensions in multiples of 64
+      Let dimensions be multiples of 64, join products of one input (the three projections of attention), and let
+        torch.compile(mode="max-autotune") try other kernels.
+    convolutions: channels_last, and torch.backends.cudnn.benchmark = True
+      Keep images in channels_last, channels in multiples of 8, and let cuDNN try its kernels.
+    attention: head sizes of 64 or 128, lengths in multiples of 128, newer cuDNN
+      Head sizes of 64 or 128 and lengths that are multiples of 128 fill its tiles; newer cuDNN and FlashAttention are
+        nearer to the roof.
+    memory: torch.compile, or a fused kernel with vector loads
+      Let torch.compile write it, with what is around it in one kernel; give it contiguous tensors.
+""")
+
+
+@once_per_report
+def _caused(report: Report) -> pl.DataFrame:
+    """The kernels with a roof and the cause of their distance: also share (of the roof) and left (a part of its time).
+
+    Of what the cache could hold the roof is that of the memory: kernels that pass over little data are no finding.
+    """
+    sms = report.devices.select("device", "sm_count")
+    work = operations_with_roofs(report).drop_nulls("roof_ns").join(sms, on="device", maintain_order="left")
+    took = pl.col("took_ns").clip(lower_bound=1)
+    least = pl.max_horizontal("compute_ns", "dram_ns")
+    padded = pl.col("compute_ns") * pl.col("executed_flop") / pl.col("flop")
+    product = pl.col("sides").is_not_null() & (pl.col("group") == "products")
+    rows = pl.min_horizontal(pl.col("sides").list.get(0), pl.col("sides").list.get(1))
+    idle = pl.col("tiles") / pl.col("sm_count")
+    long, memory = took >= _SHORTEST_NS, pl.col("bound") == "memory"
+    usual = pl.col("group").cast(pl.String).replace_strict(_REACHED, default=None, return_dtype=pl.Float64)
+    left = {
+        _PADDED: (product & (padded >= _PADDING * least) & (padded >= _ITS_TIME * took), least / padded),
+        _SKINNY: (
+            product & (idle <= _FEW_TILES) & (least < _FAR_SHARE * took) & long,
+            pl.max_horizontal(idle, least / took),
+        ),
+        _FLOOR: (product & memory & (rows <= _FEW_ROWS) & (least >= _AT_FLOOR * took), pl.lit(1.0)),
+        _FAR: ((least < _FAR_SHARE * took) & long, least / took / usual),
+    }
+    cause, part = pl.lit(None, dtype=pl.String), pl.lit(None, dtype=pl.Float64)
+    for name, (holds, stays) in reversed(left.items()):
+        cause = pl.when(holds).then(pl.lit(name)).otherwise(cause)
+        part = pl.when(holds).then(stays).otherwise(part)
+    caused = work.with_columns(cause=cause, left=part.clip(upper_bound=1.0), share=(least / took).clip(upper_bound=1.0))
+    return caused.drop_nulls("cause")
+
+
+#: What is told of each cause, with figures of the call that most time is lost of.
+_TOLD: Final = {
+    told.rule: told
+    for told in told_as("""
+        padded-products: roofs
+          Products compute {times} times what they need, in padding
+          {rows} rows fill a tile: batch more, or pad to it knowingly
+          Let dimensions be multiples of the tile: more rows in a product (a larger batch, several requests at once), or
+            fewer in the last one.
+          {many} compute more than they need, since tiles are filled up: {took}. Most {operator} of {product}, whose
+            tiles hold {times} times as much.
+        skinny-products: roofs
+          {tiles} tiles of a product for {sms} SMs: {{0}}
+          cut the long dimension in parts: torch.bmm of these, and a sum
+          Let the long dimension be cut among SMs (split-k): a batched product of parts of it, and their sum; or join
+            such products to one.
+          {many} have too few tiles for the GPU: {took}. Most {operator} of {product}, {tiles} tiles for {sms} SMs, at
+            {share} of its roof.
+        memory-floor: roofs
+          Products of few rows read weights at {share} of the bandwidth
+          larger batches, or smaller weights (fp8, int8, int4)
+          More rows in each product take hardly longer (larger batches, several tokens at once), and smaller weights
+            shorter; more blocks or warps gain nothing.
+          {many} take as long as their weights are read: {took}. Most {operator} of {product}, at {share} of the
+            bandwidth.
+        far-from-roof: roofs
+          {{0}} reaches {share} of its roof
+          {action}
+          {remedy}
+          {many} reach less than half of what the GPU could do: {took}. Most {operator} of {shapes} ({{0}}), at {share}
+            of its roof. As near as others of the kind come, all would take {less} less.
+    """)
+}
+
+
+@Rule
+def below_roofs(report: Report) -> Findings:
+    """At most one finding per device and cause."""
+    for device in on_gpu.kernel_sums(report) if has_shapes(report) else ():
+        for cause, told in _TOLD.items():
+            yield _finding(Work(report, device, _caused(report).filter(device=device.device, cause=cause)), told)
+
+
+def _finding(work: Work, told: Told) -> Finding | None:
+    """The finding on kernels of one cause, where that is worth one."""
+    floor, kept = told.rule == _FLOOR, pl.col("left")
+    lost = int(work.rows.select((pl.col("exclusive_ns") * (1 - kept)).sum()).item())
+    stake_ns = work.ns if floor else lost
+    if not work.ns or stake_ns < _WORTH[told.rule] * work.device.kernel_ns:
+        return None
+    words, name = _in_figures(work, told, stake_ns)
+
+    def of_left(left: pl.DataFrame) -> Finding | None:
+        """The finding on the kernels of which nothing is told by others."""
+        rows = work.rows
+        whole = intervals.overlap(rows.get_column("start"), rows.get_column("end"), left) == rows["end"] - rows["start"]
+        return _finding(work._replace(rows=rows.filter(whole)), told)
+
+    return words.finding(
+        work.device.device,
+        words.what,
+        work.rows.select("start", "end"),
+        stake_ns,
+        names=(name,),
+        where=say.place_of(work.report, work.rows.get_column("row")),
+        mending=None if floor else Mending(work.rows.select("row", saved_ns=on_gpu.part("dur_ns", 1 - kept))),
+        shortens=True,
+        vague=floor,
+        general=told.rule == _FAR,
+        retold=of_left,
+    )
+
+
+def _in_figures(work: Work, told: Told, stake_ns: int) -> tuple[Told, str]:
+    """What is told, with the figures of the call that most time is lost of, and its kernel."""
+    lost = pl.col("exclusive_ns") * (1 - pl.col("left") + 1e-6)
+    calls = work.rows.with_columns(lost=lost.sum().over("op", "input_shapes", "name"))
+    top = calls.sort("lost", "row").row(-1, named=True)
+    n, m, k, batch = top["sides"] or (0, 0, 0, 0)
+    each = f"{batch}, " if batch > 1 else ""
+    action, remedy = _NEARER[top["group"]]
+    values = {
+        "many": work.many("kernel" if told.rule == _FAR else "product"),
+        "took": work.took,
+        "operator": literal(top["op"]),
+        "product": f"[{each}{m}, {k}] × [{each}{k}, {n}]",
+        "shapes": literal(", ".join(dict.fromkeys(re.findall(r"\[[\d, ]+\]", top["input_shapes"] or "")))),
+        "share": percent(top["share"]),
+        "times": f"{(top['executed_flop'] or 0) / max(top['flop'], 1):.3g}",
+        "tiles": count(top["tiles"] or 0),
+        "sms": count(top["sm_count"] or 0),
+        "rows": count(min(n, m)),
+        "less": say.per_iteration(work.report).time(stake_ns),
+        "action": action,
+        "remedy": remedy,
+    }
+    return Told(*(part.format(**values) for part in told)), str(top["name"])

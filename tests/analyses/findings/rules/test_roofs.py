@@ -1,0 +1,110 @@
+"""Kernels by their distance to the roof: each cause by itself, and no gain beyond the distance."""
+
+import json
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.analyses.findings._distance import _SAME_WORK
+from kanalyze.analyses.findings.findings import ranked
+from support.build import call, host, kernel, report
+
+TILE, SMALL = "nvjet_sm90_tst_{}x{}_64x4_1x1_v_bz_TNT", "nvjet_sm90_tst_64x8_64x16_1x1_v_bz_TNT"
+UNALIGNED = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_tn_align1>(Params)"
+FLOAT = "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(Params)"
+SOFTMAX = "void at::native::(anonymous namespace)::cunn_SoftMaxForward<8, c10::BFloat16, float>(c10::BFloat16*, int)"
+PEAK, BANDWIDTH = 989.4e12, 3.35e12
+
+
+def program(calls, *, op="aten::mm", kind="c10::BFloat16"):
+    """Operators one after another on an H100, each with one kernel: shapes of its inputs, kernel and time in ns."""
+    events, details, at = [], [], 0
+    for shapes, name, length in calls:
+        row, at = len(events), at + 10_000
+        events += [
+            host("op", op, at, at + 50),
+            call("cudaLaunchKernel", at + 1, at + 2, correlation=row + 1, parent=row),
+            kernel(at + 5, at + 5 + length, name=name, correlation=row + 1, parent=row, grid=(16, 1, 1)),
+        ]
+        details.append({"event_id": row, "input_shapes": json.dumps(shapes), "input_types": json.dumps([kind] * 2)})
+        at += length
+    limits = {"name": "NVIDIA H100 80GB HBM3", "memory_bandwidth_bytes_per_s": int(BANDWIDTH), "l2_bytes": 50 << 20}
+    limits |= {"sm_count": 132, "compute_capability": "9.0"}
+    return report(events, kinds=("kernel", "memcpy", "memset", "api", "op", "range"), op_detail=details, limits=limits)
+
+
+def found(made):
+    return {one.rule: one for one in ranked(made)}
+
+
+def test_a_product_whose_columns_hardly_fill_a_tile_is_padded():
+    """300 columns in tiles of 256 are 512."""
+    one = found(program([([[8192, 8192], [8192, 300]], TILE.format(256, 128), 90_000)] * 8))["padded-products"]
+    assert one.headline == "Products compute 1.71 times what they need, in padding"
+    floor = 2 * (8192 * 8192 + 2 * 8192 * 300) / BANDWIDTH * 1e9
+    padded = 2 * 8192 * 8192 * 512 / PEAK * 1e9
+    assert floor > 2 * 8192 * 8192 * 300 / PEAK * 1e9  # of the products alone
+    assert one.at_stake_ns == pytest.approx(8 * 90_000 * (1 - floor / padded), rel=1e-3)
+
+
+def test_a_long_product_with_two_tiles_is_skinny():
+    one = found(program([([[128, 1 << 18], [1 << 18, 256]], TILE.format(128, 128), 900_000)] * 4))["skinny-products"]
+    assert "2 tiles of a product for 132 SMs" in one.headline
+    assert "[128, 262144] × [262144, 256]" in one.text
+    floor = 2 * (128 * (1 << 18) + (1 << 18) * 256 + 128 * 256) / BANDWIDTH * 1e9  # what the bytes take
+    assert one.at_stake_ns == pytest.approx(4 * (900_000 - floor), rel=1e-3)
+
+
+def test_weights_that_are_read_at_the_bandwidth_are_at_their_floor_and_no_finding_on_blocks_is_made():
+    weights = 2 * 16384 * 16384
+    made = program([([[1, 16384], [16384, 16384]], SMALL, int(weights / BANDWIDTH * 1e9 / 0.8))] * 6)
+    told = found(made)
+    assert told["memory-floor"].headline == "Products of few rows read weights at 80.0 % of the bandwidth"
+    assert told["memory-floor"].vague
+    assert not {"small-grid", "low-occupancy", "tail", "padded-products", "far-from-roof"} & told.keys()
+
+
+def test_what_is_far_from_its_roof_is_named_with_its_shapes():
+    made = program([([[8192, 8192], []], SOFTMAX, 500_000)] * 4, op="aten::_softmax")
+    one = found(made)["far-from-roof"]
+    floor = 2 * 2 * 8192 * 8192 / BANDWIDTH * 1e9
+    assert one.general
+    assert "[8192, 8192]" in one.text
+    assert one.at_stake_ns == pytest.approx(4 * (500_000 - floor / 0.8), rel=2e-3)
+
+
+def test_short_kernels_and_those_near_their_roof_are_no_finding():
+    quick = [([[4096, 4096], [4096, 4096]], TILE.format(128, 128), 180_000), ([[64, 64], [64, 64]], SMALL, 4000)]
+    assert (
+        not {"padded-products", "skinny-products", "memory-floor", "far-from-roof"} & found(program(quick * 4)).keys()
+    )
+
+
+SIDE = st.sampled_from([1, 8, 100, 1024, 4097])
+CALL = st.tuples(
+    st.tuples(SIDE, SIDE, SIDE).map(lambda mkn: [[mkn[0], mkn[1]], [mkn[1], mkn[2]]]),
+    st.sampled_from([SMALL, UNALIGNED, FLOAT, TILE.format(128, 128), "my_kernel(float*)"]),
+    st.integers(2000, 2_000_000),
+)
+
+
+@given(st.lists(CALL, min_size=1, max_size=5), st.sampled_from(["float", "c10::BFloat16"]))
+def test_no_gain_of_kernels_of_the_same_work_exceeds_their_distance_to_the_roof(calls, kind):
+    made = program(calls * 2, kind=kind)
+    work = kanalyze.work(made).with_columns(end=pl.col("start_ns") + pl.col("dur_ns"))
+    for one in ranked(made):
+        if _SAME_WORK.get(one.rule) == "":
+            starts = one.claims.get_column("start") if one.claims is not None else []
+            own = work.filter(
+                pl.any_horizontal(
+                    pl.lit(value=False), *((pl.col("start_ns") <= at) & (pl.col("end") > at) for at in starts)
+                )
+            )
+            distance = own.select(pl.coalesce("distance_ns", "exclusive_ns").sum()).item()
+            assert one.at_stake_ns <= distance + len(work)
+            change = one.change(made)
+            if change is not None and change.shorter is not None:
+                assert change.shorter.get_column("saved_ns").sum() <= distance + len(work)
