@@ -32,6 +32,9 @@ FEW: Final = 3
 #: Steps of a program of CUDA C++, with those that warm it up; Python's loops tell theirs.
 _STEPS: Final = 25
 
+#: The loop over the steps of a program of Python.
+_OF_STEPS: Final = re.compile(r"loop _run(?:_other)?\.py:")
+
 #: What is counted, and which share of the programs is aimed at; of healthy ones the largest claim as a share of a step.
 BARS: Final[dict[str, tuple[str, float | None]]] = {
     "read": ("captures that it reads", None),
@@ -117,9 +120,10 @@ def page_claims(page: dict[str, Any]) -> list[Claim]:
 def in_steps(page: dict[str, Any], claims: list[Claim], step_ms: float | None) -> tuple[list[Claim], float | None]:
     """The claims with gains of a step of the program, of which an iteration may be a part, or several; and its ms.
 
-    What the page's step takes differs from what was measured where the capture is of another machine, or of a busy one.
-    Where the page has no iterations, a step is taken to be as large a part of the GPU's work as of that of all steps
-    (starting up, and waiting for the lock, are no step's), but no larger than of the steps that a program takes.
+    A pass of the loop over steps is one, whatever it took where it was recorded; of what repeats in a program of CUDA
+    C++ all together are the steps that it takes. Of others, and where the page has no iterations, a step is taken to be
+    as large a part of the GPU's work as of that of all steps (starting up, and waiting for the lock, are no step's), but
+    no larger than of the steps that a program takes.
     """
     iterations = page.get("iterations") or {}
     bare = ((page.get("without_profiler") or {}).get("iteration") or {}).get("ns")
@@ -127,11 +131,16 @@ def in_steps(page: dict[str, Any], claims: list[Claim], step_ms: float | None) -
     ns = bare or iterations.get("mean_ns") or windows[0].get("busy_ns")
     if not step_ms or not ns:
         return claims, step_ms
-    parts = step_ms * 1e6 / ns
+    parts, many = step_ms * 1e6 / ns, sum(iterations.get("kinds", {}).values())
     if not iterations:
         whole, own_ms = min(parts, 1 / _STEPS), step_ms
     else:
-        whole = max(round(parts), 1) if parts >= 1 else 1 / max(round(1 / parts), 1)
+        if _OF_STEPS.match(iterations["found_by"]):
+            whole = 1.0
+        elif many % _STEPS == 0 or _STEPS % many == 0:
+            whole = many / _STEPS
+        else:
+            whole = max(round(parts), 1) if parts >= 1 else 1 / max(round(1 / parts), 1)
         own_ms = ns * whole / 1e6
     return [one._replace(gain=one.gain and tuple(ms * whole for ms in one.gain)) for one in claims], own_ms
 

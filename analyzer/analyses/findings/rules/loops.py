@@ -194,11 +194,27 @@ def _cell_loops(cells: pl.DataFrame, *keys: str) -> pl.DataFrame:
     return found.filter(pl.col("passes") >= _PASSES).select(_LOOP)
 
 
+def _reading(line: pl.DataFrame) -> list[tuple[int, int, int]]:
+    """Stretches in which results that are taken apart are read one after the other, whatever each pass does with them.
+
+    As :func:`_repeated`; between two reads are no layers and no more operators than a pass has.
+    """
+    asked = line.select(*THREAD, "at", "to_host", kept=(pl.col("weights") | pl.col("backward")).cum_sum())
+    asked = asked.filter((pl.col("to_host") > 0) & ~line.get_column("decomposes"))
+    another = say.changes([*THREAD, "kept"]) | (pl.col("at") - pl.col("at").shift(1) > _LONGEST)
+    runs = asked.group_by(run=another.fill_null(value=True).cum_sum(), maintain_order=True)
+    runs = runs.agg(first=pl.col("at").first(), last=pl.col("at").last(), reads=pl.len()).cast(pl.Int64)
+    taken, found = line.get_column("takes").cast(pl.Int64).cum_sum(), []
+    for first, last, reads in runs.filter(pl.col("reads") >= _PASSES).select("first", "last", "reads").iter_rows():
+        if taken[last] - taken[first] >= reads - 1:
+            found.append((first + 1, last + 1, (last - first - 1) // (reads - 1) + 1))
+    return found
+
+
 def _repeated(line: pl.DataFrame) -> pl.DataFrame:
     """Stretches in which operators of the same names follow each other: begin, stop (places), period, the shortest."""
-    words = line.select(*THREAD, word=pl.col("name").hash())
-    taken: list[tuple[int, int]] = []
-    found = []
+    words, found = line.select(*THREAD, word=pl.col("name").hash()), _reading(line)
+    taken = [stretch[:2] for stretch in found]
     for period in range(1, _LONGEST + 1):
         alike = (pl.col(name).eq_missing(pl.col(name).shift(-period)) for name in words.columns)
         runs = words.select(pl.all_horizontal(alike).rle()).to_series().struct.unnest()
@@ -255,7 +271,12 @@ def _rule() -> pl.Expr:
         pl.when(~pl.col("launching") | pl.col("backward") | (pl.col("asks") & pl.col("weights")))
         .then(None)
         .when(pl.col("asks"))
-        .then(pl.when("masks").then(pl.lit(_MASKED.rule)).when("reads").then(pl.lit(_READ.rule)))
+        .then(
+            pl.when("masks")
+            .then(pl.lit(_MASKED.rule))
+            .when(pl.any_horizontal("reads", "takes"))
+            .then(pl.lit(_READ.rule))
+        )
         .when("cells")
         .then(None)
         .when(apart & pl.all_horizontal("sigmoid", "tanh", "dense"))
