@@ -149,7 +149,7 @@ _HUNDREDTH: Final = 10
 
 #: What a remedy gains differs by so large a part from what an exact replay says, at most, in three of four programs of
 #: docs/diagnosis.md.
-_OF_REMEDIES: Final = 0.25
+OF_REMEDIES: Final = 0.25
 
 #: What the window of a device gets shorter by: without the profiler as usual, with least of the host's time, with most;
 #: and by how much each of them may be wrong (ns).
@@ -232,7 +232,7 @@ def _with(report: Report, one: Finding, gains: _Gains | None) -> Finding:
 
     known = sides(report)[one.device][0]
     whole = known.end - known.network.start
-    low = int(max(min(ns - (apart if ns else 0) for ns, apart in gains), 0) * (1 - _OF_REMEDIES))
-    high = min(int(max(ns + (apart if ns else 0) for ns, apart in gains) * (1 + _OF_REMEDIES)), whole)
+    low = int(max(min(ns - (apart if ns else 0) for ns, apart in gains), 0) * (1 - OF_REMEDIES))
+    high = min(int(max(ns + (apart if ns else 0) for ns, apart in gains) * (1 + OF_REMEDIES)), whole)
     usual, low, high = (min(ns, one.at_stake_ns) if one.at_most else ns for ns in (gains[0][0], low, high))
     return one._replace(mending=None, replayed_ns=usual, replayed_low_ns=low, replayed_high_ns=high, unmended_ns=whole)

@@ -28,7 +28,7 @@ from kanalyze.analyses.counters.counters import stalls
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.device._windows import process_count
 from kanalyze.analyses.device.occupancy import BY_KERNEL
-from kanalyze.analyses.findings._claims import MOST_REPLAYED
+from kanalyze.analyses.findings._claims import MOST_REPLAYED, OF_REMEDIES
 from kanalyze.analyses.findings._doubts import with_late
 from kanalyze.analyses.findings.findings import by_gain
 from kanalyze.analyses.findings.health import health
@@ -213,6 +213,9 @@ _MEASURED: Final = 0.5
 #: Launches of one shape are alike up to this factor between their durations: other data may take far more.
 _ALIKE: Final = 1.5
 
+_SECTOR_BYTES: Final = 32
+_HALF: Final = 0.5
+
 #: What to do, by what holds a kernel back.
 _ACTIONS: Final = {
     FEW_BLOCKS: "a block for each SM at least, or other kernels beside it",
@@ -320,11 +323,13 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
     # of the global accesses of each kernel's threads, the part that adds by atomics
     sass, times = pl.col("sass").cast(pl.String), pl.col("thread_instructions")
     adds, accesses = (times.filter(sass.str.contains(names)).sum() for names in (_ADDS, _ACCESSES))
-    atomics = dict(ncu.table("instructions").group_by("event_id").agg(adds / accesses).drop_nulls().iter_rows())
+    each = ncu.table("instructions").group_by("event_id")
+    atomics = dict(each.agg(adds / accesses).drop_nulls().iter_rows())
+    needed = dict(each.agg(pl.col("ideal_sectors").sum() * _SECTOR_BYTES).iter_rows())
     facts = {row["event_id"]: row for row in kernel_facts(ncu).to_dicts()}
     found = []
     for name, took_ns, event_id, roof in rows:
-        of_kernel = facts[event_id] | {"atomics_share": atomics.get(event_id, 0.0)}
+        of_kernel = facts[event_id] | {"atomics_share": atomics.get(event_id, 0.0), "needed": needed.get(event_id)}
         causes = (cause for cause in _CAUSES if cause.share(of_kernel) >= cause.least)
         cause = None if decode(str(name)).library is not None else next(causes, None)  # of the program's own kernels
         if roof < LOW or (cause is not None and cause.whatever_roof):
@@ -377,12 +382,18 @@ def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
     )
     if cause is None:
         return one
-    share = cause.share(facts)
-    spared = min(share, 0.5) if cause.whatever_roof else min(share, 1 - roof_share)
+    share, moved = cause.share(facts), facts["dram_bytes"] or 1.0
+    # of the bytes that it moves those are left that its threads ask for
+    asked = min((facts["needed"] or moved) / moved, 1.0)
+    spared = min(share, 1 - roof_share * (asked if facts["bound"] == "memory" else 1))
+    if cause.whatever_roof:
+        spared = share * (1 - (_HALF + min(facts["dram_share"] or 0.0, _HALF)) / 2)
     return one._replace(
         rule=cause.rule,
         general=False,
         at_stake_ns=int(took_ns * spared),
+        replayed_low_ns=int(took_ns * spared * (1 - OF_REMEDIES)),
+        replayed_high_ns=int(took_ns * min(spared * (1 + OF_REMEDIES), 1)),
         text=f"{one.text} {cause.text.format(percent(share))}",
         remedy=cause.remedy,
         headline=cause.headline.format(percent(share)),
@@ -400,7 +411,8 @@ class _Cause(NamedTuple):
     headline: str  # the same in a line, with ``{{0}}`` for the kernel
     action: str  # what to do, in a line
     remedy: str  # the same in a sentence
-    #: Whether it is one also near the roof, which is that of the arithmetic it does; a half is spared.
+    #: Whether it is one also near the roof, which is that of the arithmetic it does: in half the width that takes half
+    #: of the time at most, and functions a part of that; no less than the memory does. In the middle is what is told.
     whatever_roof: bool = False
 
 

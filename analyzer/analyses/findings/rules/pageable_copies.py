@@ -297,6 +297,8 @@ def _gained_at_most(report: Report, device: int, rows: pl.Series, calls: pl.Data
 
 _FINDING: Final = r"NonZeroOp|nonzero|DeviceSelectSweep|DeviceCompactInit|write_indices|cupy_(?:scan|bsum|getitem_mask)"
 
+_TURNS: Final = 8  # so many masks of an iteration are a loop's
+
 #: The size of a count, which the host reads.
 _COUNT_BYTES: Final = 8
 
@@ -322,10 +324,13 @@ def boolean_masks(report: Report) -> Findings:
     inside = on_host.within(report, _until_next(report, spans))
     many = say.per_iteration(report).plural(inside.host.height, "time")
     # nothing is asked for, but what takes its place is launched
-    kept, asked = pl.min_horizontal(pl.col("start") + LAUNCH_NS, "end"), on_host.within(report, spans)
-    change = on_host.within(report, spans.with_columns(start=kept)).mending._replace(
-        gone=asked.mending.gone, calls=asked.mending.calls
-    )
+    # of arrays two operations take its place, where() and a count
+    apart = on_host.launched(report).select(pl.col("call_start").diff().over(THREAD).median()).item() or 0
+    kept = pl.min_horizontal(pl.col("start") + (LAUNCH_NS if torch else int(2 * apart)), "end")
+    turns = spans.height / (say.per_iteration(report).iterations or 1)
+    asked = pl.concat([spans, _by_masks(own, spans)]).sort(SPAN[:3]) if turns >= _TURNS else spans
+    asked, left = (on_host.within(report, part) for part in (asked, asked.with_columns(start=kept)))
+    change = asked.mending._replace(host=left.mending.host)
     yield from on_host.on_time(
         report,
         _MASKS if torch else _MASKS_OF_CUPY,
@@ -333,6 +338,15 @@ def boolean_masks(report: Report) -> Findings:
         f"Indices of a mask's true elements are asked for {many}, for whose number the host waits: ",
         change,
     )
+
+
+def _by_masks(own: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
+    """Gathers and scatters of the rows of many masks that are `asked` for in turn: sorted once, each is a slice."""
+    parts = own.filter(pl.col("name").is_in(["aten::index", "aten::index_put_"]))
+    parts = nearest(parts.select(SPAN), asked.select(*THREAD, begun="start"), ("end", "begun"), THREAD)
+    apart = asked.select(pl.col("start").diff().over(THREAD).median()).item() or 0
+    near = (pl.col("start") - pl.col("begun")).is_between(1, 2 * apart)
+    return parts.filter(near).select(SPAN)
 
 
 def _until_next(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
