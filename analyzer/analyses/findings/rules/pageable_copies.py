@@ -324,13 +324,13 @@ def boolean_masks(report: Report) -> Findings:
     inside = on_host.within(report, _until_next(report, spans))
     many = say.per_iteration(report).plural(inside.host.height, "time")
     # nothing is asked for, but what takes its place is launched
-    # of arrays two operations take its place, where() and a count
+    # of arrays an operation takes its place, where()
     apart = on_host.launched(report).select(pl.col("call_start").diff().over(THREAD).median()).item() or 0
-    kept = pl.min_horizontal(pl.col("start") + (LAUNCH_NS if torch else int(2 * apart)), "end")
+    kept = pl.min_horizontal(pl.col("start") + (LAUNCH_NS if torch else int(apart)), "end")
     turns = spans.height / (say.per_iteration(report).iterations or 1)
     asked = pl.concat([spans, _by_masks(own, spans)]).sort(SPAN[:3]) if turns >= _TURNS else spans
     asked, left = (on_host.within(report, part) for part in (asked, asked.with_columns(start=kept)))
-    change = asked.mending._replace(host=left.mending.host)
+    change = asked.mending._replace(host=left.host) if torch else left.mending
     yield from on_host.on_time(
         report,
         _MASKS if torch else _MASKS_OF_CUPY,
