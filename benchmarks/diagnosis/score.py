@@ -46,6 +46,7 @@ BARS: Final[dict[str, tuple[str, float | None]]] = {
     "gain": (f"gain told within {GAIN_NEAR:.0%} of the measured", 0.80),
     "of_step": (f"the same as a share of the step, within {GAIN_NEAR:.0%}", None),
     "interval": ("measured gain in the interval told", None),
+    "interval_of_step": ("the same as a share of the step", None),
     "silent": ("healthy programs of which no cause is named", None),
     "healthy": ("largest claim on a healthy program", 0.02),
 }
@@ -122,8 +123,8 @@ def in_steps(page: dict[str, Any], claims: list[Claim], step_ms: float | None) -
 
     A pass of the loop over steps is one, whatever it took where it was recorded; of what repeats in a program of CUDA
     C++ all together are the steps that it takes. Of others, and where the page has no iterations, a step is taken to be
-    as large a part of the GPU's work as of that of all steps (starting up, and waiting for the lock, are no step's), but
-    no larger than of the steps that a program takes.
+    as large a part of the GPU's work as of that of all steps (starting up, and waiting for the lock, are no step's),
+    but no larger than of the steps that a program takes.
     """
     iterations = page.get("iterations") or {}
     bare = ((page.get("without_profiler") or {}).get("iteration") or {}).get("ns")
@@ -174,7 +175,8 @@ def totals(scores: list[Score]) -> dict[str, tuple[int, int] | float | None]:
     """Of how many programs a tool is right, and of how many it could be; the largest claim on a healthy one."""
     faulty, healthy = [one for one in scores if one.cause], [one for one in scores if not one.cause]
     ratios = [one.ratio for one in faulty if one.ratio is not None]
-    gains = [(one.told_ms, one.measured_ms) for one in faulty if one.told_ms and one.measured_ms is not None]
+    known = (one for one in faulty if one.told_ms and one.measured_ms is not None)
+    gains = [(one.told_ms, one.measured_ms, (one.ratio or 1) / (one.of_step or one.ratio or 1)) for one in known]
     right = {
         "read": [one.read for one in scores],
         "first": [one.rank == 1 for one in faulty],
@@ -184,7 +186,8 @@ def totals(scores: list[Score]) -> dict[str, tuple[int, int] | float | None]:
         "line": [one.place == "line" for one in faulty if one.lines],
         "gain": [abs(ratio - 1) <= GAIN_NEAR for ratio in ratios],
         "of_step": [abs(one.of_step - 1) <= GAIN_NEAR for one in faulty if one.of_step is not None],
-        "interval": [told[1] <= measured <= told[2] for told, measured in gains],
+        "interval": [told[1] <= measured <= told[2] for told, measured, _ in gains],
+        "interval_of_step": [told[1] <= measured * longer <= told[2] for told, measured, longer in gains],
         "silent": [not one.named for one in healthy],
     }
     largest = max((one.largest_claim for one in healthy if one.largest_claim is not None), default=None)
