@@ -215,8 +215,10 @@ def _replayed(report: Report, device: int, change: Mending) -> _Gains:
 
 def _unreplayed(report: Report, one: Finding) -> Finding:
     """The finding without a replay: its remedy leaves the device all other work, and gains nothing at the least."""
-    if one.vague or one.claims is None:
+    if one.vague:
         return one._replace(mending=None)
+    if one.claims is None:
+        return one._replace(mending=None, replayed_low_ns=0, replayed_high_ns=one.at_stake_ns)
     work = exclusive_operations(report).filter(device=one.device).select("start", "end")
     others = intervals.subtract(intervals.union(work), intervals.union(one.claims.select("start", "end")))
     low, high = windows(report).row(by_predicate=pl.col("device") == one.device)[1:]

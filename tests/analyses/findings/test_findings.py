@@ -333,7 +333,7 @@ def test_a_finding_without_a_replay_gains_no_more_than_the_device_does_not_work_
     one = Finding("full-sort", 0, 50, "text", "remedy", "kernels", claims=claims)
     found = with_replays(of, [one, one._replace(at_most=True), one._replace(vague=True), one._replace(claims=None)], 99)
     bounds = [each.replayed for each in found]
-    assert bounds == [(None, 0, 150 - 30 - 20), (None, 0, 50), (None, None, None), (None, None, None)]
+    assert bounds == [(None, 0, 150 - 30 - 20), (None, 0, 50), (None, None, None), (None, 0, 50)]
 
 
 def test_what_is_paid_once_makes_no_replay_less_sure():
