@@ -70,7 +70,7 @@ _ALL = (
     Recipe(
         "plain",
         "Everything from the first line to the last: short programs.",
-        switches=Switches(record_shapes=True),
+        switches={**SWITCHES, "record_shapes": True},
     ),
     Recipe(
         "schedule",
