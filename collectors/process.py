@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final, Literal, NamedTuple
 
 from kanalyze.collectors.options import BadOptionError
-from kanalyze.errors import KanalyzeError, OutputError
-from kanalyze.files import page_bytes
+from kanalyze.errors import OutputError
 from kanalyze.units import size
 
 if TYPE_CHECKING:
@@ -402,12 +401,15 @@ def discard(paths: set[Path]) -> None:
 def incomplete(path: Path) -> str:
     """Reason for which a tool's output file is missing or incomplete; empty if it seems complete."""
     try:
-        if not path.stat().st_size:
-            return "is empty"
-        if path.suffix == ".sqlite":
-            page_bytes(path)
+        with path.open("rb") as file:
+            head = file.read(100)
     except OSError:
         return "was not written"
-    except KanalyzeError:
-        return "was written in part"
-    return ""
+    if not head:
+        return "is empty"
+    page = int.from_bytes(head[16:18], "big")  # of SQLite: its size, and behind it how many there are
+    whole_bytes = (65536 if page == 1 else page) * int.from_bytes(head[28:32], "big")
+    is_whole = path.suffix != ".sqlite" or (
+        head.startswith(b"SQLite format 3\0") and path.stat().st_size == whole_bytes
+    )
+    return "" if is_whole else "was written in part"

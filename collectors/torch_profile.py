@@ -7,7 +7,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
@@ -108,10 +108,11 @@ class TorchProfile:
             import_module("torch")
             running = session(settings)
             hidden.mkdir(parents=True)
-            with ExitStack() as failed:
-                failed.callback(hidden.rmdir)
+            try:
                 running.start()
-                failed.pop_all()  # the folder stays
+            except BaseException:
+                hidden.rmdir()
+                raise
         except ImportError as error:
             raise CollectError.without_torch(error) from None
         except ProfilerBusyError as error:

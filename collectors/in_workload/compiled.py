@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .hooks import when_imported  # relative: the runner loads these files without their package
-from .torch_script import whole, write_json
+from .torch_script import whole, write_bytes, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -299,10 +299,10 @@ class OutputCode(logging.Handler):
     """
 
     def __init__(self, path: Path) -> None:
-        """Write to `path`, created at the first record; the program's own output is unchanged."""
+        """Write to `path`; the program's own output is unchanged."""
         super().__init__(logging.DEBUG)
-        self._path, self._graphs = path, 0
-        self._part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        self._path = path
+        self._code: list[str] = []
         self._logger, self._graph_logger = logging.getLogger(_OUTPUT_CODE), logging.getLogger(_GRAPHS)
         self._lines: dict[str, str] = {}
         self.origins: dict[str, dict[str, str | None]] = {}
@@ -324,25 +324,21 @@ class OutputCode(logging.Handler):
         return inherited or _GRAPHS_ON in os.environ.get("TORCH_LOGS", "")
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Append a graph's generated code."""
+        """Take a graph's generated code."""
         text = record.getMessage()
-        if not text.startswith(_CODE_BEGINS):
-            return
-        self._graphs += 1
-        self.origins.update(origins(text, self._lines))
-        self._lines = {}  # code that comes from a cache has no graph before it
-        try:
-            self._part.parent.mkdir(parents=True, exist_ok=True)
-            with self._part.open("a", encoding="utf-8") as file:
-                file.write(f"# graph {self._graphs}\n{text[len(_CODE_BEGINS) :].rstrip()}\n\n\n")
-        except OSError:
-            self.handleError(record)
+        if text.startswith(_CODE_BEGINS):
+            self._code.append(f"# graph {len(self._code) + 1}\n{text[len(_CODE_BEGINS) :].rstrip()}\n\n\n")
+            self.origins.update(origins(text, self._lines))
+            self._lines = {}  # code that comes from a cache has no graph before it
 
     def finish(self) -> list[Path]:
-        """Rename the file to its final name; returns the files written."""
+        """Write the file, if there is any code; returns the files written."""
         self._logger.removeHandler(self)
         self._graph_logger.removeFilter(self._hear_graph)
-        return [self._part.replace(self._path)] if self._part.is_file() else []
+        if not self._code:
+            return []
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        return [write_bytes(self._path, "".join(self._code).encode(errors="replace"))]
 
 
 class Caches:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -41,15 +41,12 @@ def product(dtype: Any, side: int = SIDE) -> float:  # noqa: ANN401 - torch's ow
     """FLOP/s of a product of two square matrices of random numbers, which take more power than zeros."""
     a, b = (torch().randn(side, side, device="cuda").to(dtype) for _ in range(2))
     if dtype.itemsize > 1:
-        return 2 * side**3 / seconds(lambda: torch().mm(a, b))
-    one, turned = torch().ones((), device="cuda"), b.t()
-    return (
-        2
-        * side**3
-        / seconds(
-            lambda: torch()._scaled_mm(a, turned, scale_a=one, scale_b=one, out_dtype=torch().bfloat16)  # noqa: SLF001
-        )
-    )
+        work = partial(torch().mm, a, b)
+    else:
+        one = torch().ones((), device="cuda")
+        scaled = torch()._scaled_mm  # noqa: SLF001 - torch has no other product of this type
+        work = partial(scaled, a, b.t(), scale_a=one, scale_b=one, out_dtype=torch().bfloat16)
+    return 2 * side**3 / seconds(work)
 
 
 def rates() -> dict[str, float]:

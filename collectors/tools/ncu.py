@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -139,14 +139,18 @@ def parse(text: str) -> list[Launch]:
     """Parses the output of ``nsys stats --report cuda_gpu_trace:mangled --format csv``, in order."""
     lines = text.splitlines()
     head = next((at for at, line in enumerate(lines) if line.startswith(_FIRST_COLUMN)), len(lines))
-    rows = [row for row in csv.DictReader(lines[head:]) if row.get("GrdX") and row.get("Name")]
-    return sorted(map(_launch, rows), key=lambda launch: launch.start_ns)
-
-
-def _launch(row: Mapping[str, str]) -> Launch:
-    shape = [value for name, value in row.items() if name and re.match(r"(Grd|Blk)[XYZ]|(Stc|Dym)SMem", name)]
-    owner = (row.get("Device", ""), row.get("Ctx", ""))
-    return Launch(row["Name"], tuple(shape), owner, int(row[_FIRST_COLUMN]), int(row["Duration (ns)"]))
+    launches = [
+        Launch(
+            row["Name"],
+            tuple(value for name, value in row.items() if name and re.match(r"(Grd|Blk)[XYZ]|(Stc|Dym)SMem", name)),
+            (row.get("Device", ""), row.get("Ctx", "")),
+            int(row[_FIRST_COLUMN]),
+            int(row["Duration (ns)"]),
+        )
+        for row in csv.DictReader(lines[head:])
+        if row.get("GrdX") and row.get("Name")
+    ]
+    return sorted(launches, key=lambda launch: launch.start_ns)
 
 
 def select(launches: Sequence[Launch], options: Options) -> list[Selection]:

@@ -110,15 +110,14 @@ def build(
         return binary, made
     for place in (folder().parent, folder()):  # intermediate parents would get another mode
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".building-", dir=folder()))
-    try:
+    with tempfile.TemporaryDirectory(prefix=".building-", dir=folder()) as made_in:
+        scratch = Path(made_in, "entry")
+        scratch.mkdir(mode=0o700)
         depends = scratch / "depends"
         spent_ns = compile_with(command(compiler.command, source, scratch / binary.name, arch, flags, depends))
         listed = dependencies(depends.read_text(encoding="utf-8", errors="replace"))
         (scratch / _HEADERS).write_text(json.dumps({file: _digest_of(Path(file)) for file in listed}), encoding="utf-8")
         _keep(scratch, binary.parent)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     return binary, made | {"duration_ns": spent_ns}
 
 
