@@ -384,8 +384,8 @@ def compare_ops(pair: Pair) -> pl.DataFrame:
     rows, side, count = pair.runs("ops"), pl.col("side"), pl.col("count")
     if rows.is_empty():
         return COMPARE_OPS.empty()
-    used = rows.filter(pl.any_horizontal(pl.col("count", "self_host_ns", "device_ns") != 0))
-    both = {*used.group_by("path").agg(side.n_unique()).filter(side > 1).get_column("path")}
+    used = pl.any_horizontal(pl.col("count", "self_host_ns", "device_ns") != 0)
+    both = {*rows.filter(used).group_by("path").agg(side.n_unique()).filter(side > 1).get_column("path")}
     every, keys = {*rows.get_column("path")}, ("around", "same")
     # paths of both sides one by one, the others by the nearest one around them that both have; empty at the outermost
     around = {path: path if path in both else _nearest(path, both) for path in every}
@@ -394,17 +394,15 @@ def compare_ops(pair: Pair) -> pl.DataFrame:
     path, same = pl.col("path"), pl.col("path").is_in(both)
     rows = rows.with_columns(around=path.replace_strict(around), same=same, outer=path.is_in(outer))
     # what either side has in each, the operators of it alone by name, the most called first
-    calls = rows.filter(path.is_in(used.get_column("path").implode())).group_by(*keys, "outer", "side", "path").agg(
+    calls = rows.filter(used).group_by(*keys, "outer", "side", "path").agg(
         calls=(count / pl.col("iterations")).sum()
     ).sort("calls", "path", descending=[True, False])  # fmt: skip
-    alone = pl.col("outer") & (pl.col("calls") > 0)
+    of_base, of_new = (pl.col("outer") & (pl.col("calls") > 0) & (side == at) for at in (0, 1))
     heads = calls.group_by(keys).agg(
-        one
-        for at, name in enumerate(("base", "new"))
-        for one in ((side == at).any().alias(name), _named(alone & (side == at)).alias(f"{name}_ops"))
+        base=(side == 0).any(), new=(side == 1).any(), base_ops=_named(of_base), new_ops=_named(of_new)
     )
-    alone_in = pl.when(pl.col("base") & pl.col("new")).then(pl.lit(_REPLACED)).when("base").then(pl.lit(GONE))
-    change = pl.when("same").then(pl.lit(SAME)).otherwise(alone_in.otherwise(pl.lit(NEW)))
+    changes = {SAME: pl.col("same"), NEW: ~pl.col("base"), GONE: ~pl.col("new"), _REPLACED: pl.lit(value=True)}
+    change = pl.coalesce(pl.when(where).then(pl.lit(name)) for name, where in changes.items())
     # busy time as `compare` tells it, without what no recorded operator launched
     buckets, whole = pair.runs("buckets").filter(pl.col("bucket").is_in(BUSY_BUCKETS)), _busy_ns(pair)
     sums = zip(pair.per_run(buckets, "ns"), pair.per_run(rows, "device_ns"), strict=True)
