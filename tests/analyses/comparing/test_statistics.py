@@ -29,7 +29,6 @@ from kanalyze.analyses.comparing._statistics import (
     repeats_needed,
     repeats_to_judge,
     shrunk,
-    trigamma_inverse,
 )
 
 TIMES = st.floats(1e6, 1e12)
@@ -91,20 +90,6 @@ def test_equal_runs_are_believed_to_their_rounding():
     assert (same.low, same.high) == pytest.approx((1 - 4.303 * 0.289e-3, 1 + 4.303 * 0.289e-3), abs=1e-5)
     assert (same.p_value, judged(same), judged(changed)) == (1.0, "same", "slower")
     assert judged(ratio_of_runs([3, 3], [4, 4])) == "cannot tell"
-
-
-@given(st.lists(st.lists(st.none() | TIMES, min_size=4, max_size=4), min_size=1, max_size=5), st.booleans())
-def test_many_rows_are_each_what_one_is(rows, paired):
-    """A run that a row lacks is as if it were not there; of pairs, both of its runs."""
-    values = np.array([[math.nan if value is None else value for value in row] for row in rows])
-    base, new = values[:, :2], values[:, 2:]
-    found = ratios_of_runs(base, np.nan_to_num(new), paired=paired)  # 0 is missing too
-    for index, (first, second) in enumerate(zip(base, new, strict=True)):
-        there = [~np.isnan(first), ~np.isnan(second)]
-        kept = [there[0] & there[1]] * 2 if paired else there
-        alone = ratio_of_runs(list(first[kept[0]]), list(second[kept[1]]), paired=paired)
-        one = [float(column[index]) for column in found[:5]]
-        assert np.isnan(one[1:]).all() if alone is None else one == pytest.approx(list(alone[:5]))
 
 
 # Verdicts
@@ -274,11 +259,6 @@ def test_variances_are_shrunk_as_limma_shrinks_them():
     assert t == pytest.approx([3.847656, 6.637308, 3.692066, 3.464003, 3.175181], rel=1e-6)
     p_values = [1.529450e-03, 7.144893e-06, 2.109270e-03, 3.381970e-03, 7.124839e-03]
     assert 2 * special.stdtr(degrees, -t) == pytest.approx(p_values, rel=1e-5)
-
-
-@given(st.floats(1e-9, 1e6))
-def test_inverse_of_trigamma_inverts_it(value):
-    assert special.polygamma(1, trigamma_inverse(value)) == pytest.approx(value, rel=1e-9)
 
 
 @given(st.lists(st.floats(0, 1) | st.just(math.nan), max_size=12))

@@ -61,12 +61,6 @@ def parts(told):
     return pl.DataFrame(rows, schema={"match": pl.Int64, "bucket": pl.String, "ns": pl.Int64}, orient="row")
 
 
-def test_kernels_that_the_other_ran_while_it_waited_are_no_cause():
-    """FSDP: the rank before it computed 6 while it waited in an earlier collective, which was told there."""
-    found = _without_carried(parts([{"host": 30, "kernel": 7, EARLIER: -6}]))
-    assert dict(found.select("bucket", "ns").iter_rows()) == {"host": 30, "kernel": 1, EARLIER: 0}
-
-
 @given(st.lists(PARTS, max_size=4))
 def test_causes_keep_their_sum_and_no_part_changes_its_sign(told):
     before, after = parts(told), _without_carried(parts(told))
