@@ -7,7 +7,6 @@ included. Repetitions in runs, each of which begins with the same kernels in lar
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import polars as pl
@@ -27,17 +26,14 @@ from kanalyze.analyses.iterations._marks import (
 from kanalyze.analyses.iterations._units import (
     COLUMNS,
     FEWEST,
-    FEWEST_TIMED,
     LARGEST,
     LEAST_LAUNCHES,
     LONG,
-    MOST_TIMED,
     SHORT,
     SMALLEST,
     Unit,
     apart,
     between_updates,
-    chance,
     held,
     holds,
     iteration_unit,
@@ -48,12 +44,11 @@ from kanalyze.analyses.iterations._units import (
     stretches,
     waited_for,
     with_begins,
-    without_timed,
 )
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.columns import count_up_to, gathered, nearest_place
-from kanalyze.intervals import AFTER_ALL
+from kanalyze.intervals import AFTER_ALL, overlap
 from kanalyze.report import Report
 
 #: Repetitions launched at least half of the device time of a process, or so much if they repeat what another process
@@ -73,20 +68,14 @@ _AS_MUCH: Final = 0.95
 #: What the share of a candidate is of: the line's weight, and the time of all operations, or of kernels and graphs.
 _MEASURES: Final = ("weight", "ns", "work_ns")
 
-#: Greatest chance that launches drawn at random repeat as often as what was found.
-_CHANCE: Final = 1e-6
-
 #: What speaks for a repetition that begins with a launch, beside the gap before it.
 _SPEAK: Final = ("fresh", "updated", "returned")
 
 PREFILL: Final = "prefill"
 DECODE: Final = "decode"
 
-#: Least blocks and kernel time of a prefill as multiples of the usual: those of a short text only where nothing else
-#: tells prefills; and the most blocks of nearly all decodes, if a prefill has not so many times those of nearly all.
-_LARGE: Final = ((1.3, 1.3), (2.0, 1.1))
-_APART: Final = 1.3
-_MOST_DECODES: Final = 0.95
+#: Least blocks and kernel time of a prefill as multiples of the usual.
+LARGE: Final = 1.3
 
 #: Fewest prefills, and how many times as many decodes there are.
 _FEWEST_PREFILLS: Final = 3
@@ -130,7 +119,12 @@ def launch_periods(report: Report) -> pl.DataFrame:
     periods, cuts = [pl.DataFrame(schema=_PERIODS)], _Cuts()
     if operations(report).height < LEAST_LAUNCHES:
         return periods[0]
-    best = {process: _of_process(line, cuts) for process, line in launch_lines(report).items()}
+    timed, best = timed_runs(report), dict[int | None, _Candidate | None]()
+    for process, launches in launch_lines(report).items():
+        runs, since = timed.filter(of_process(process)), launches.get_column("since")
+        clears = launches.filter(since.is_in(runs.get_column("start").implode())).get_column("exact")
+        trials = (overlap(since, since + 1, runs) > 0) | launches.get_column("exact").is_in(clears.implode())
+        best[process] = _of_process(launches.filter(~trials), cuts)
     units = {candidate.unit for candidate in best.values() if candidate and candidate.share >= HALF}
     for process, candidate in best.items():
         if candidate and candidate.share >= (_LIKE_ANOTHER if candidate.unit in units else HALF):
@@ -140,36 +134,21 @@ def launch_periods(report: Report) -> pl.DataFrame:
 
 
 def _of_process(launches: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
-    """The repetitions of the first view of the launches in which at least half repeats, or of that with most."""
-    best = None
-    for line, part, most in _views(launches):
-        candidate = _of_line(line, cuts)
-        if candidate is not None and candidate.rows.height <= most:
-            candidate = candidate._replace(share=candidate.share * part)
-            if candidate.share >= HALF:
-                return candidate
-            best = candidate if best is None or candidate.share > best.share else best
-    return best
+    """The repetitions of the first view of the launches in which at least half repeats.
 
-
-def _views(launches: pl.DataFrame) -> Iterator[tuple[pl.DataFrame, float, int]]:
-    """Launches of the device that the process keeps busy longest, and all; of each those of all threads, and of one.
-
-    With the part of the device time, and the most repetitions. The others may do the same each time, so that the
-    process turns to the first device for each of them. The thread is that which launched most of the work, since
-    threads that do not wait for each other launch in any order. Then the same without what a library launched to time
-    kernels.
+    Views are the device that is kept busy longest (the others may do the same each time, so that the process turns to
+    it for each of them), all launches, and the thread that launched most work: threads may not wait for each other.
     """
-    main = _of_most_work(launches, "device")
-    turns = int((main & ~main.shift(1, fill_value=False)).sum())
-    devices = [] if main.all() else [(launches.filter(main), turns)]
-    for own, most in [*devices, (launches, launches.height)]:
-        rest = without_timed(own)
-        for base in (own,) if rest.height == own.height else (own, rest):
-            yield base, 1.0, most
-            thread = _of_most_work(base, "thread_id")
-            if not thread.all():
-                yield base.filter(thread), int(base.filter(thread)["ns"].sum()) / max(int(base["ns"].sum()), 1), most
+    device, thread = (_of_most_work(launches, column) for column in ("device", "thread_id"))
+    turns = int((device & ~device.shift(1, fill_value=False)).sum())
+    for chosen, most in ((device, turns), (None, launches.height), (thread, launches.height)):
+        line = launches if chosen is None else launches.filter(chosen)
+        if chosen is None or not chosen.all():
+            candidate = _of_line(line, cuts)
+            part = int(line["ns"].sum()) / max(int(launches["ns"].sum()), 1) if chosen is thread else 1.0
+            if candidate and candidate.rows.height <= most and candidate.share * part >= _LIKE_ANOTHER:
+                return candidate._replace(share=candidate.share * part)
+    return None
 
 
 def _of_most_work(launches: pl.DataFrame, column: str) -> pl.Series:
@@ -217,10 +196,7 @@ def _of_units(line: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
     usual = int(candidate.rows.get_column("usual").sum()) >= MANY * candidate.rows.height
     worth = candidate.share / MANY if usual else candidate.share * _AS_MUCH
     if int(held(line, candidate.rows, "optimizer").sum()) < HALF * int(line.get_column("optimizer").sum()):
-        around = candidate.rows.select(pl.col("first").min(), pl.col("stop").max())
         worth = HALF
-        if held(line, around, "optimizer").item() >= FEWEST:
-            return None
     return candidate._replace(worth=worth)
 
 
@@ -272,9 +248,7 @@ def _timed(candidate: _Candidate) -> pl.DataFrame:
 
 
 def _loop(line: pl.DataFrame, unit: Unit, total: float, cuts: _Cuts) -> pl.DataFrame | None:
-    """The repetitions of a unit with their weight; None if they are too few, or may be due to chance."""
-    if unit.length > 1 and chance(line, unit) > _CHANCE:
-        return None
+    """The repetitions of a unit with their weight; None if they are too few."""
     key = (*unit.key, unit.anchor)
     if key not in cuts:
         cuts[key] = _cut_of(line, unit)
@@ -442,50 +416,42 @@ def _grouped(rows: pl.DataFrame) -> pl.DataFrame | None:
 def with_phases(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """Adds phase to repetitions, and the prefills that lie between them; null if there are no such phases.
 
-    Columns: first, stop, usual, stretch and phase.
+    A prefill launches mostly what decodes do, but in larger shapes. Columns: first, stop, usual, stretch and phase.
     """
-    if rows.height >= _FEWEST_PREFILLS * (1 + _DECODES) and not line.get_column("optimizer").any():
-        gaps = apart(rows)
-        gaps = gaps.filter(held(line, gaps, "barrier") == 0)
-        every = pl.concat([rows.with_columns(gap=False), gaps.with_columns(gap=True, usual=False)]).sort("first")
-        every = every.with_columns(held(line, every, name) for name in ("blocks", "work_ns"))
-        for least in _LARGE:
-            if (large := _large(line, every, *least)) is not None:
-                told = every.with_columns(large).filter(pl.col("large") | ~pl.col("gap"))
-                follows = (~pl.col("large")).shift(-1, fill_value=True) & pl.col("large")
-                prefills, begun = told.select(pl.col("large").sum(), begun=follows.sum()).row(0)
-                decodes = told.height - prefills
-                if prefills >= _FEWEST_PREFILLS and decodes >= _DECODES * prefills and begun >= MANY * prefills:
-                    phase = pl.when("large").then(pl.lit(PREFILL)).otherwise(pl.lit(DECODE))
-                    told = told.with_columns(stretches(), phase=phase, usual=pl.col("usual") | pl.col("large"))
-                    return told.select(*rows.columns, "phase")
-    return rows.with_columns(phase=pl.lit(None, dtype=pl.String))
-
-
-def _large(line: pl.DataFrame, rows: pl.DataFrame, more: float, longer: float) -> pl.Series | None:
-    """Whether each row is a prefill by its size and its launches; None if sizes differ in other ways."""
-    usual = rows.filter("usual")
-    blocks, ns = usual.get_column("blocks").median(), usual.get_column("work_ns").median()
-    grown = (pl.col("blocks") > blocks * pl.lit(more)) & (pl.col("work_ns") >= ns * pl.lit(longer))
-    large = rows.select(large=grown).to_series()
-    others = rows.filter(~large & ~rows.get_column("gap"))
-    if large.sum() < _FEWEST_PREFILLS or others.is_empty():
-        return None
-    even = others.select((pl.col("blocks") <= blocks * pl.lit(1 + NEAR)).mean()).item() >= MANY
-    most = others.select(pl.col("blocks").quantile(_MOST_DECODES) * _APART).item()
-    if not even and rows.filter(large).select(pl.col("blocks").min()).item() < most:
-        return None
-    some = others.gather_every(max(-(-others.height // LONG), 1))
+    none = rows.with_columns(phase=pl.lit(None, dtype=pl.String))
+    if line.get_column("optimizer").any():
+        return none
+    gaps = apart(rows)
+    gaps = gaps.filter(held(line, gaps, "barrier") == 0)
+    every = pl.concat([rows.with_columns(gap=False), gaps.with_columns(gap=True, usual=False)]).sort("first")
+    every = every.with_columns(held(line, every, name) for name in ("blocks", "work_ns"))
+    usual = [LARGE * (every.filter("usual").get_column(name).median() or 0) for name in ("blocks", "work_ns")]
+    every = every.with_columns(large=(pl.col("blocks") > usual[0]) & (pl.col("work_ns") >= usual[1]))
+    some = every.filter(~pl.col("large") & ~pl.col("gap"))
+    some = some.gather_every(max(-(-some.height // LONG), 1))
     at = some.select(pl.int_ranges("first", "stop", dtype=pl.UInt32).alias("at").explode()).to_series()
     codes = {name: gathered(line.get_column(name), at).unique() for name in ("loose", "exact")}
-    told = line.select(pl.col(name).is_in(own.implode()) for name, own in codes.items())
-    shared = rows.with_columns(held(told, rows, name) for name in codes)
-    shared = shared.select((pl.col("loose") >= HALF * sizes()) & (pl.col("exact") <= HALF * sizes()))
-    found = large & shared.to_series()
-    return found if found.sum() >= MANY * int(large.sum()) else None
+    known = line.select(pl.col(name).is_in(own.implode()) for name, own in codes.items())
+    every = every.with_columns(held(known, every, name) for name in codes)
+    shared = (pl.col("loose") >= HALF * sizes()) & (pl.col("exact") <= HALF * sizes())
+    many = every.select(pl.col("large").sum()).item()
+    told = every.with_columns(pl.col("large") & shared).filter(pl.col("large") | ~pl.col("gap"))
+    follows = (~pl.col("large")).shift(-1, fill_value=True) & pl.col("large")
+    prefills, begun = told.select(pl.col("large").sum(), begun=follows.sum()).row(0)
+    if not (
+        _FEWEST_PREFILLS <= prefills <= told.height - _DECODES * prefills and begun >= MANY * prefills >= MANY**2 * many
+    ):
+        return none
+    phase = pl.when("large").then(pl.lit(PREFILL)).otherwise(pl.lit(DECODE))
+    told = told.with_columns(stretches(), phase=phase, usual=pl.col("usual") | pl.col("large"))
+    return told.select(*rows.columns, "phase")
 
 
 # Kernels that a library times to choose among them, as torch.compile and Triton do: what no iteration has.
+
+#: Fewest launches that are timed after fills of one size, and most launches between two fills.
+FEWEST_TIMED: Final = 50
+MOST_TIMED: Final = 16
 
 #: A fill by PyTorch, of which a block writes so many values at least; the least values in one that may clear a cache.
 _CLEARS: Final = "FillFunctor"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from math import exp, lgamma, log, log1p
+from math import log
 from typing import Final, NamedTuple
 
 import polars as pl
@@ -43,10 +43,6 @@ _SUMMED: Final = ("ns", "work_ns", "exact", "alike", "loose", "blocks")
 #: copied, cleared, scaled or measured.
 _OPTIMIZER: Final = r"(?i)adam|sgd|lamb_|adagrad|rmsprop|optimizer|multi_tensor_apply"
 _NO_OPTIMIZER: Final = r"(?i)hadamard|multi_tensor_apply.*(?:copy|zero|norm|unscale|non_?finite)"
-
-#: Fewest launches that are timed after fills of one size, and most launches between two fills.
-FEWEST_TIMED: Final = 50
-MOST_TIMED: Final = 16
 
 
 def launch_lines(report: Report) -> dict[int | None, pl.DataFrame]:
@@ -150,29 +146,12 @@ def with_begins(line: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def without_timed(line: pl.DataFrame) -> pl.DataFrame:
-    """A line of launches without those that are timed; the line itself where there are none.
-
-    Before each of them the cache is cleared, by a fill of always the same size. What is between two such fills is timed
-    if it is short, and the same as before the first or after the second of them: each kernel is timed several times.
-    """
-    counts = line.filter("fill").get_column("exact").value_counts(name="number")
-    for code in counts.filter(pl.col("number") >= FEWEST_TIMED).get_column("exact").sort():
-        number = (line.get_column("exact") == code).cum_sum().alias("fill")
-        after = line.select(number, "exact").filter(pl.col("fill") > 0)
-        parts = after.group_by("fill", maintain_order=True).agg(pl.len(), word=pl.col("exact").sum())
-        same = (pl.col("word") == pl.col("word").shift(1)) | (pl.col("word") == pl.col("word").shift(-1))
-        timed = parts.filter((pl.col("len") <= MOST_TIMED + 1) & same).get_column("fill")
-        line = line if len(timed) < FEWEST_TIMED else line.filter(~number.is_in(timed.implode()))
-    return line
-
-
 # Units that repeat in a line, and which of them is an iteration.
 
 
 #: Columns of a line whose codes may be alike: of names and shapes, of names, and of names without their numbers; and
 #: what the share of a unit counts: one that covers a bit less and is more exact is the better one.
-COLUMNS: Final = {"exact": 1.1, "alike": 1.0, "loose": 0.9}
+COLUMNS: Final = ("exact", "alike")
 
 #: Least and greatest number of launches of a repetition, odd or not, as multiples of the usual number; and from which
 #: factor on one size is that of another level.
@@ -197,7 +176,6 @@ _EXAMINED: Final = 12
 #: of the line.
 _WAYS: Final = (
     ((("exact", "exact", 1), ("alike", "exact", 1), ("alike", "alike", 1)), 1.0),
-    ((("loose", "alike", 1), ("loose", "loose", 1)), 0.4),
     (tuple((column, column, size) for size, column in product((2, 8), ("exact", "alike"))), NEARLY_ALL),
 )
 
@@ -262,7 +240,7 @@ def units(line: pl.DataFrame) -> list[Unit]:
                     share = int(between(sums["weight"], own).sum()) / int(sums["weight"].item(-1))
                     length = int(own.select(sizes()).item(0, 0))
                     found[column, word] = unit._replace(length=length, alike=alike, share=share)
-    return sorted(found.values(), key=lambda unit: (unit.length, [*COLUMNS].index(unit.column)))
+    return sorted(found.values(), key=lambda unit: (unit.length, COLUMNS.index(unit.column)))
 
 
 def held(line: pl.DataFrame, rows: pl.DataFrame, column: str) -> pl.Series:
@@ -309,7 +287,6 @@ def _best_anchors(sums: dict[str, pl.Series], codes: pl.Series, column: str) -> 
     # chance makes short ones alike, and hardly ever long ones
     needed = pl.col("segments") * (0.5 + 0.45 * pl.lit(0.9).pow(pl.col("length") - 1))
     alike = alike.filter(
-        pl.col("length") >= (SHORT if column == "loose" else 1),
         pl.col("count") > 1,
         pl.col("count") * pl.col("length") >= LEAST_LAUNCHES,
         pl.col("count") >= needed,
@@ -384,7 +361,7 @@ def iteration_unit(line: pl.DataFrame) -> Unit | None:
     """
     levels, found = list[Unit](), units(line)  # the best of each length, the shortest first
     most = max((unit.share for unit in found), default=0.0)
-    for unit in sorted(found, key=lambda one: (-one.share * COLUMNS[one.column], one.length)):
+    for unit in sorted(found, key=lambda one: (-one.share, one.length)):
         others = ((unit.length, one.length) for one in levels)
         if unit.share >= most * MOSTLY and all(max(pair) >= LARGEST * min(pair) for pair in others):
             levels.append(unit)
@@ -401,8 +378,7 @@ def iteration_unit(line: pl.DataFrame) -> Unit | None:
             best, longest = unit, pause
     if best is None or line.get_column("optimizer").any():
         return None
-    weight = held(line, best.segments, "weight")
-    return best if weight.filter(best.alike).sum() >= MOSTLY * int(weight.sum()) else None
+    return best
 
 
 def _pause(line: pl.DataFrame, unit: Unit) -> float:
@@ -437,25 +413,6 @@ def waited_for(line: pl.DataFrame, unit: Unit) -> bool:
     return int(waited.sum()) >= NEARLY_ALL * len(waited)
 
 
-def chance(line: pl.DataFrame, unit: Unit) -> float:
-    """Upper bound for the chance that so many segments are alike where each launch is drawn by itself.
-
-    One segment is this unit with the chance of drawing its launches in any order; of all segments so many are with at
-    most that of the binomial distribution (Chernoff's bound).
-    """
-    tried, alike = len(unit.alike), int(unit.alike.sum())
-    every = line.get_column(unit.column).value_counts(name="n")
-    own = unit.codes(line, unit.column).value_counts(name="own").join(every, on=unit.column)
-    drawn = lgamma(unit.length + 1)
-    for count, often in own.select("own", "n").iter_rows():
-        drawn += count * log(often / line.height) - lgamma(count + 1)
-    if drawn >= log(alike / tried):
-        return 1.0
-    share = alike / tried
-    against = share * (log(share) - drawn) + ((1 - share) * (log1p(-share) - log1p(-exp(drawn))) if share < 1 else 0.0)
-    return exp(min(log(max(len(every), 1)) - tried * against, 0.0))
-
-
 # Repetitions of a training whose texts, graphs and images have any size: from the end of one update of the parameters
 # to that of the next one. They have as many launches as their steps need, but for the update.
 
@@ -480,28 +437,14 @@ def between_updates(line: pl.DataFrame) -> tuple[int, pl.DataFrame] | None:
     update are part of what it ends.
     """
     for updates in _updates(line):
-        kinds = _kinds_of(updates)
-        own = updates.filter(pl.col("word").is_in(kinds[:1]))
+        word = updates.get_column("word").mode().sort().item(0)
+        own = updates.filter(pl.col("word") == word)
         same = own.get_column("sum").unique_counts().max()
-        if own.height < FEWEST or not isinstance(same, int) or same < MANY * own.height:
-            continue
-        # the first one may launch something else: it has nothing to build on
-        before = updates.filter(pl.col("stop") <= own.item(0, "first"), ~pl.col("word").is_in(kinds)).tail(1)
-        for ends in (pl.concat([before, own]), own) if before.height else (own,):
-            rows = _up_to(line, ends)
+        if own.height >= FEWEST and own.height >= MANY * updates.height and same >= MANY * own.height:
+            rows = _up_to(line, own)
             if rows is not None:
-                return kinds[0], rows
+                return word, rows
     return None
-
-
-def _kinds_of(updates: pl.DataFrame) -> list[int]:
-    """The words of the kinds of updates, that which is followed by most launches first; none if they are many."""
-    apart = (pl.col("first").shift(-1) - pl.col("stop")).cast(pl.Int64)
-    words = updates.with_columns(apart=apart).group_by("word").agg(pl.len(), pl.col("apart").median())
-    often = words.filter(pl.col("len") >= MANY * pl.col("len").max())
-    if often.height > _KINDS or int(often.get_column("len").sum()) < MANY * updates.height:
-        return []
-    return often.sort("apart", "len", "word", descending=True).get_column("word").to_list()
 
 
 def _updates(line: pl.DataFrame) -> Iterator[pl.DataFrame]:

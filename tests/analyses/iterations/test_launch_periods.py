@@ -1,7 +1,6 @@
 """Iterations without marks: what was planted is found where it begins, and what is random repeats nothing."""
 
 from dataclasses import replace
-from itertools import pairwise
 from random import Random
 
 import polars as pl
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.iterations._launch_periods import launch_periods
-from kanalyze.analyses.iterations._units import without_timed
 from support.build import kernel, report
 from support.launches import Launch, Program, copy_in, copy_out, layer, report_of, training_step
 from support.strategies import EVENTS, FEWER
@@ -89,11 +87,10 @@ def threads_that_swap(seed):
     return repeated(*steps, jitter=random)
 
 
+CLEARS, RECORD = Launch("FillFunctor", 12800), Launch("cudaEventRecord")
 #: Eight kernels that a library times, each after a fill that clears the cache; and the fill alone, to time that.
 TIMED = [
-    launch
-    for number in range(8)
-    for launch in [Launch("FillFunctor", 12800)] * 30 + [Launch("FillFunctor", 12800), Launch(f"try {number}")] * 60
+    launch for number in range(8) for launch in [CLEARS] * 30 + [CLEARS, RECORD, Launch(f"try {number}"), RECORD] * 60
 ]
 TOKEN = [Launch("embedding", pause=40_000), *layer(12), Launch("head"), Launch("argmax")]
 GRAPH = [copy_in(pause=50_000), Launch("[CUDA graph 1]", ns=100_000), Launch("sample"), copy_out()]
@@ -184,8 +181,8 @@ def test_operations_without_any_calls():
     assert launch_periods(report(line)).get_column("start").to_list() == list(range(0, 24_000, 800))
 
 
-def test_without_a_loop_after_them_timed_kernels_are_what_repeats():
-    assert frame(Program().then(TIMED)).equals(frame(Program().then(TIMED).then(BOOT)), null_equal=True)
+def test_what_a_library_timed_is_no_repetition():
+    assert frame(Program().then(TIMED)).is_empty()
 
 
 @pytest.mark.parametrize("pause", [10, 5_000_000])
@@ -196,27 +193,6 @@ def test_repetitions_adjoin_and_the_last_one_ends_with_its_work(pause):
     assert ends[:-1] == rows.get_column("start_ns").to_list()[1:]
     work = found.kind("kernel").sort("start_ns")
     assert ends[-1] == work.item(-2, "start_ns") + work.item(-2, "dur_ns")
-
-
-@given(st.lists(st.sampled_from([0, 0, 0, 1, 2, 3]), max_size=400), st.booleans())
-def test_what_is_timed_lies_between_fills_and_repeats(codes, many):
-    codes = codes * 20 if many else codes
-    line = pl.DataFrame({"exact": codes}, schema={"exact": pl.UInt64}).with_columns(fill=pl.col("exact") == 0)
-    assert without_timed(line).get_column("exact").to_list() == by_hand(codes)
-
-
-def by_hand(codes: list[int]) -> list[int]:
-    """As :func:`without_timed`, fill by fill."""
-    begins = [at for at, code in enumerate(codes) if code == 0]
-    spans = list(pairwise([*begins, len(codes)]))
-    parts = [sum(codes[at:end]) for at, end in spans]
-    near = [{*parts[max(number - 1, 0) : number], *parts[number + 1 : number + 2]} for number in range(len(parts))]
-    alike = [part in others for part, others in zip(parts, near, strict=True)]
-    timed = [(at, end) for (at, end), again in zip(spans, alike, strict=True) if again and end - at <= 17]
-    if len(timed) < 50:
-        return codes
-    left_out = {place for at, end in timed for place in range(at, end)}
-    return [code for place, code in enumerate(codes) if place not in left_out]
 
 
 @pytest.mark.parametrize(("call", "together"), [("cudaMemcpyAsync", 10), ("cudaMemcpy", 1)])
