@@ -48,7 +48,7 @@ from kanalyze.analyses.iterations._units import (
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import median_of
 from kanalyze.columns import count_up_to, gathered, nearest_place
-from kanalyze.intervals import AFTER_ALL, overlap
+from kanalyze.intervals import AFTER_ALL
 from kanalyze.report import Report
 
 #: Repetitions launched at least half of the device time of a process, or so much if they repeat what another process
@@ -119,18 +119,22 @@ def launch_periods(report: Report) -> pl.DataFrame:
     periods, cuts = [pl.DataFrame(schema=_PERIODS)], _Cuts()
     if operations(report).height < LEAST_LAUNCHES:
         return periods[0]
-    timed, best = timed_runs(report), dict[int | None, _Candidate | None]()
-    for process, launches in launch_lines(report).items():
-        runs, since = timed.filter(of_process(process)), launches.get_column("since")
-        clears = launches.filter(since.is_in(runs.get_column("start").implode())).get_column("exact")
-        trials = (overlap(since, since + 1, runs) > 0) | launches.get_column("exact").is_in(clears.implode())
-        best[process] = _of_process(launches.filter(~trials), cuts)
+    lines = launch_lines(report).items()
+    best = {process: _of_process(_untimed(line, timed_runs(report), process), cuts) for process, line in lines}
     units = {candidate.unit for candidate in best.values() if candidate and candidate.share >= HALF}
     for process, candidate in best.items():
         if candidate and candidate.share >= (_LIKE_ANOTHER if candidate.unit in units else HALF):
             rows = _timed(candidate).with_columns(process_id=pl.lit(process, pl.Int64), found_by=pl.lit(BY_LAUNCHES))
             periods.append(rows.select([*_PERIODS]))
     return pl.concat(periods).sort("process_id", "start")
+
+
+def _untimed(launches: pl.DataFrame, runs: pl.DataFrame, process: int | None) -> pl.DataFrame:
+    """The launches of a process without the fills that clear caches in :func:`timed_runs`, and the few after each."""
+    begun = launches.get_column("since").is_in(runs.filter(of_process(process)).get_column("start").implode())
+    clears = pl.col("exact").is_in(launches.filter(begun).get_column("exact").implode())
+    timed = (pl.len().over(clears.cum_sum()) <= MOST_TIMED + 1) & (clears.cum_sum() > 0)
+    return launches.filter(~(clears | timed)) if begun.any() else launches
 
 
 def _of_process(launches: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
