@@ -41,12 +41,6 @@ _LEAST: Final = 0.05
 #: they are different programs, such as the variants that a benchmark goes through.
 _ALIKE: Final = 0.75
 
-#: About so many iterations are compared. Multiples of the golden ratio lie evenly in a range, and so do every second or
-#: third of them.
-_COMPARED: Final = 256
-_GOLDEN: Final = 2654435769
-_RANGE: Final = 1 << 32
-
 #: Families of which another kernel, by name, does the same for another shape.
 _CHOSEN_BY_SHAPE: Final = ("gemm", "conv", "attention")
 
@@ -302,15 +296,10 @@ def _by_zeros(ranges: pl.DataFrame) -> pl.DataFrame:
 
 
 def _same_kernels(iterations: pl.DataFrame, work: pl.DataFrame) -> bool:
-    """Whether the iterations of one name run the same kernels, by :data:`_ALIKE`; also where they run none.
-
-    Of many iterations about :data:`_COMPARED` tell, spread evenly over them, whatever recurs every few of them.
-    """
-    spread = pl.int_range(iterations.height, eager=True) * _GOLDEN % _RANGE
-    some = iterations.filter(spread * iterations.height < _COMPARED * _RANGE)
+    """Whether the iterations of one name run the same kernels, by :data:`_ALIKE`; also where they run none."""
     kernels = work.filter(_COMPUTES & (pl.col("ns") > 0))
-    place = nearest_place(some.get_column("start"), kernels.get_column("at")).alias("place")
-    inside = kernels.get_column("at") < gathered(some.get_column("own_end"), place)
+    place = nearest_place(iterations.get_column("start"), kernels.get_column("at")).alias("place")
+    inside = kernels.get_column("at") < gathered(iterations.get_column("own_end"), place)
     launched = kernels.select("name", "ns", place).filter(inside)
     names = launched.get_column("name").unique()
     does = pl.when(pl.col("family").is_in(_CHOSEN_BY_SHAPE)).then("family").otherwise(pl.col("name").cast(pl.String))
