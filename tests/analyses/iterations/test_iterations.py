@@ -9,6 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import kanalyze
+from kanalyze.analyses.iterations.iterations import iterations_at
 from kanalyze.analyses.iterations.phases import (
     NO_RANGE,
     inner_parts,
@@ -229,6 +230,51 @@ def test_what_repeats_in_a_named_step_is_a_layer(name, found, many):
         ]
     rows = kanalyze.iterations(report(events))
     assert (rows.item(0, "name"), rows.height) == (found, many if found != "layer" else 12 * many)
+
+
+def test_what_occurs_in_named_steps_is_a_layer_also_where_it_occurs_outside_of_them():
+    before = loop([400] * 12, name="block")
+    inside = [(9_000 + 1_000 * at, [("step", 0, 900), ("block", 100, 400), ("block", 500, 800)]) for at in range(5)]
+    rows = kanalyze.iterations(report([*before, *in_phases(inside)]))
+    assert rows.get_column("name").to_list() == ["step"] * 5
+    decoder = steady_part(real_report(SAMPLES / "inside_graphs" / "decoder.sqlite"))
+    assert (decoder.each, decoder.number) == ("iteration", 24)
+
+
+@pytest.mark.parametrize("name", ["layers.{}", "model.layers.{}.mlp"])
+def test_numbers_in_the_path_of_a_models_part_are_places(name):
+    parts = [
+        ("embed", 0, 90),
+        *((name.format(at), 100 + 100 * at, 190 + 100 * at) for at in range(4)),
+        ("head", 500, 590),
+    ]
+    rows = kanalyze.iterations(report(in_phases([(1_000 * at, parts) for at in range(1, 7)])))
+    assert rows.get_column("start_ns").to_list() == [1_000 * at for at in range(1, 7)]
+    assert rows.get_column("found_by").unique().to_list() == ["ranges embed to head"]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9_000)), max_size=8),
+    st.lists(st.integers(50, 300), min_size=3, max_size=9),
+)
+def test_the_iteration_around_an_instant_is_that_of_a_walk(points, lengths):
+    found = report([*loop(lengths), *loop(lengths[:3], start=4_000, process=2, number=99)])
+    rows = kanalyze.iterations(found).with_row_index("place")
+    around = [
+        next(
+            (
+                (place, name, many)
+                for place, process, name, start, lasts, many in rows.select(
+                    "place", "process_id", "name", "start_ns", "dur_ns", pl.len().over("process_id", "name")
+                ).iter_rows()
+                if process == own and start <= at < start + lasts
+            ),
+            (None, None, None),
+        )
+        for own, at in points
+    ]
+    asked = pl.DataFrame(points, {"process_id": pl.Int64, "at": pl.Int64}, orient="row")
+    assert iterations_at(found, asked).rows() == around
 
 
 def test_a_named_step_that_is_little_of_the_program_is_not_its_iteration():

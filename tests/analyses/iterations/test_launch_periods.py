@@ -126,6 +126,29 @@ def test_repetitions_begin_where_they_were_planned(program):
     assert rows.select("name", "found_by", "phase").unique().rows() == [("repetition", "launches", None)]
 
 
+def of_blocks(number, pause):
+    """Steps of blocks whose results the host takes, with so long a pause before the first of them."""
+    block = [Launch("norm", pause=10_000), *layer(2, "block"), copy_out()]
+    return [Launch("embed", pause=pause), *block * number]
+
+
+@pytest.mark.parametrize(("pause", "tells"), [(12_000, False), (13_000, True), (60_000, True)])
+def test_a_longer_pause_tells_a_step_from_its_layers(pause, tells):
+    program = repeated(*[of_blocks(8, pause)] * 10)
+    starts = frame(program).get_column("start").to_list()
+    assert (starts == program.begun) == tells
+    assert tells or len(starts) >= 70
+
+
+@pytest.mark.parametrize("step", [[copy_in(pause=5_000)], [Launch("adam", pause=5_000)]])
+def test_what_takes_data_or_updates_is_the_step_however_long_the_host_pauses_before_an_epoch(step):
+    program = Program().then(BOOT)
+    for _ in range(6):
+        program.now += 300_000
+        program.iterations(*[[*step, *layer(3)]] * 6).then([Launch("judge", pause=9_000)] * 3)
+    assert len({*program.begun} & {*frame(program).get_column("start")}) >= 35
+
+
 NOT_REPEATED = {
     "three": repeated(*[training_step()] * 3),
     "less than half of the time": Program().then([Launch("a", ns=10**8)]).iterations(*[training_step()] * 10),
