@@ -141,9 +141,9 @@ def in_steps(page: dict[str, Any], claims: list[Claim], step_ms: float | None) -
     if not iterations:
         whole, own_ms = min(parts, 1 / _STEPS), step_ms
     else:
-        if _OF_STEPS.match(iterations["found_by"]):
+        if _OF_STEPS.match(iterations.get("found_by", "")):
             whole = 1.0
-        elif many % _STEPS == 0 or _STEPS % many == 0:
+        elif many and (many % _STEPS == 0 or _STEPS % many == 0):
             whole = many / _STEPS
         else:
             whole = max(round(parts), 1) if parts >= 1 else 1 / max(round(1 / parts), 1)

@@ -179,6 +179,26 @@ def test_gains_are_of_a_step_of_which_an_iteration_may_be_a_part(parts, step_ms,
     assert own_ms == pytest.approx(step_ms)
 
 
+LOOP = {"found_by": "loop _run.py:45", "kinds": {"odd": 1, "steady": 10}}
+TOLD = {"answer": "A repetition takes 10 ms. Without nsys it takes 7,400 µs to 8.6 ms, by estimate."}
+
+
+@pytest.mark.parametrize(
+    ("iterations", "others", "gain", "own_ms"),
+    [
+        (LOOP, {}, 6.0, 10.0),  # a pass of the loop over steps, on a machine that takes four times as long
+        ({"found_by": "launches", "kinds": {"odd": 1, "steady": 4}}, {}, 1.2, 2.0),  # of 25 steps, as of C++
+        ({"found_by": "launches", "kinds": {"warm-up": 2, "steady": 48}}, {}, 12.0, 20.0),
+        (LOOP, TOLD, 6.0, 8.0),
+    ],
+)
+def test_a_step_is_what_the_loop_over_steps_or_their_number_says(iterations, others, gain, own_ms):
+    told = page(finding("cpu-tensors", replayed=60_000_000)) | others
+    told["iterations"] = told["iterations"] | iterations
+    claims, own = score.in_steps(told, score.page_claims(told), 2.5)
+    assert (claims[0].gain, own) == (pytest.approx((gain,) * 3), pytest.approx(own_ms))
+
+
 def test_a_score_has_rank_place_and_ratio(tmp_path):
     told = page(
         finding("graph-candidate", replayed=70_000_000),

@@ -9,7 +9,13 @@ from typing import Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations, nearest_launches, operations, with_facts
+from kanalyze.analyses.device._operations import (
+    SHAPE,
+    exclusive_operations,
+    nearest_launches,
+    operations,
+    with_facts,
+)
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, told_as
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
@@ -34,7 +40,7 @@ from kanalyze.units import percent, plural, rate, size
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
 
 #: The words of the rules here.
-_GROWN, _REPEATED = told_as("""
+_GROWN, _REPEATED, _AGAIN = told_as("""
     growing-copies: kernels --by operation
       torch.cat copies a growing tensor for each piece: {share}
       cache[:, :, at:at + 1] = new, in a tensor made once
@@ -49,6 +55,11 @@ _GROWN, _REPEATED = told_as("""
         scaled_dot_product_attention(…, enable_gqa=True).
       {kernel} (most {{0}}) repeat tensors in memory ({written}): {ns}, {share} of kernel time. Operators broadcast what
         is expanded without a copy.
+    no-kv-cache: kernels
+      All of a text is gone through again for each word: {share}
+      keep keys and values of what was read: use_cache=True, StaticCache
+      Keep the keys and values of each layer, in a cache made once, and run the model on the new words alone
+        (transformers: use_cache=True, with a StaticCache).
 """)
 
 _STEP: Final = rf"^:?{STEP_PREFIX}\d+$"  # a profiler step's range, as `named_ranges` names it
@@ -377,6 +388,44 @@ def growing_copies(report: Report) -> Findings:
             one = _copied(report, device, own, whole_ns, _COPIED)._replace(names=(), mending=on_gpu.without(own))
             elsewhere = "write each piece into an array made once, as large as it gets"
             yield one if say.in_pytorch(report) else one._replace(action=elsewhere)
+
+
+#: Kernels with a block for each row of a text; a pass of so many rows as the one before and a few more, at most this
+#: part of all, goes through them again. Products of fewer rows take as long as of so many: their weights are read.
+_OF_ROWS: Final = r"layer_norm|rms_norm"
+_FEW_MORE: Final = 1 / 16
+_PASSES: Final = 4
+_LEAST_ROWS: Final = 300
+
+
+@Rule
+def no_kv_cache(report: Report) -> Findings:
+    """One finding per device on passes of a model over rows that the pass before went through, and some more."""
+    more, rows = pl.col("rows").diff(), pl.col("rows")
+    again = (more > 0) & (more <= _FEW_MORE * rows) & ((more == more.shift(1)) | (more == more.shift(-1)))
+    for device in on_gpu.kernel_sums(report) if say.in_pytorch(report) else ():
+        every = exclusive_operations(report, *SHAPE).filter(device=device.device, kind="kernel").sort("start")
+        norms = every.filter(on_host.kernels_named(every, _OF_ROWS)).select("start", rows="grid_x").cast(pl.Int64)
+        passes = norms.filter((rows != rows.shift(1)).fill_null(value=True))
+        passes = passes.select(begun="start", more=more, rows="rows", again=again.fill_null(value=False))
+        work = nearest(every, passes, ("start", "begun"), ()).filter("again")
+        taken, many, per = total(work, "exclusive_ns"), passes.filter("again").height, say.per_iteration(report)
+        if many < max(_PASSES, (per.iterations or 1) / 2) or taken < _MUCH * device.kernel_ns:
+            continue
+        least = pl.when(on_gpu.decoded_as(work, FAMILY == "gemm")).then(_LEAST_ROWS).otherwise(0)
+        left = (pl.max_horizontal("more", least) / rows).clip(upper_bound=1.0) * pl.col("dur_ns")
+        saved = (pl.col("dur_ns") - pl.max_horizontal(left, _LEFT_NS).cast(pl.Int64)).clip(lower_bound=0)
+        yield _AGAIN.of(share=percent(taken / device.kernel_ns)).finding(
+            device.device,
+            f"{per.plural(many, 'pass', 'of a model')} work on all rows that the one before had and a few more, up "
+            f"to {longest(work, 'rows'):,}: {per.time(taken)}. With keys and values kept, each works on the new rows "
+            "alone, and writes theirs; where the host is the limit then, a larger batch or a graph is the next step.",
+            work.select("start", "end"),
+            taken,
+            where=say.place_of(report, work.get_column("row")),
+            mending=Mending(shorter=work.select("row", saved_ns=saved)),
+            shortens=True,
+        )
 
 
 def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, told: Told) -> Finding:

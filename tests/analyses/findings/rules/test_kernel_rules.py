@@ -26,7 +26,7 @@ from kanalyze.analyses.findings.rules.slower_kernels import (
     scatter_atomics,
     unaligned_gemm,
 )
-from kanalyze.analyses.findings.rules.small_copies import growing_concatenations, growing_copies
+from kanalyze.analyses.findings.rules.small_copies import growing_concatenations, growing_copies, no_kv_cache
 from kanalyze.analyses.findings.rules.unfused import by_hand, fusible
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, memset, nvtx, report
@@ -145,6 +145,8 @@ GROWS = line(*(one for at in range(40) for one in ((CAT, 3000 + 30 * at), (GEMM,
 PIECES = [size for at in range(1, 30) for size in (100 * at, 100)][1:]  # the first array is a piece, too
 REPEATED = launched((STRIDED, 40, "aten::repeat_interleave"), (GEMM, 60, "aten::mm"))
 ATTENTION = line(*[SUM, DOWN, GEMM, ADD, SOFTMAX, DOWN, GEMM, DOWN, SUM] * 2)
+KEPT = sum(2 * (8_000 + 30_000 - 30_000 * 300 // rows) for rows in range(3060, 3300, 60))
+NORM = "void at::native::vectorized_layer_norm_kernel<c10::BFloat16, float, false>(X)"
 CASTS = "32 casts between types, most {} ({{0}}): 320 ns, 24.2 % of kernel time; the GPU"
 SOFTMAXES = "2 softmax passes over scores (most {0}) in chains of 7 kernels, 140 ns, 77.8 % of kernel time."
 FROM32 = "to bfloat16 from float32"
@@ -153,6 +155,15 @@ HALVES = DOWN.replace("bfloat16", "float16")
 
 def casts(name, *more, many=32, rest=1000):
     return line(*[name] * many, ("k", rest), *more)
+
+
+def texts(*lengths):
+    """Passes of a model of two layers over so many rows: a normalization and a product of each, one after the other."""
+    parts = [part for rows in lengths for part in [("norm", rows), ("gemm", rows)] * 2]
+    names = {"norm": (NORM, 10_000), "gemm": (GEMM, 30_000)}
+    return [
+        one for at, (name, rows) in enumerate(parts) for one in line(names[name], at=at * 50_000, grid=(rows, 1, 1))
+    ]
 
 
 def sorts(operator, *names):
@@ -181,6 +192,8 @@ def sorts(operator, *names):
         (growing_concatenations, GROWS, 143_400, (0, 143_400 - 80_000), ["torch.cat copies a growing tensor for each"]),
         (growing_concatenations, REPEATED, 40, (0, 0), ["Tensors are repeated in memory (repeat_interleave): 40.0 %"]),
         (growing_copies, copied(*PIECES), 43_400, (28, 0), ["A growing array is copied whole for each piece: 9"]),
+        # a fiftieth of rows for each norm, 2 µs at the least, and 300 of 3,000 and more for each product
+        (no_kv_cache, texts(*range(3000, 3300, 60)), 8 * 40_000, (0, KEPT), ["All of a text is gone through again"]),
         (full_sort, sorts("aten::sort", RADIX, GEMM), 4000, None, ["Whole rows are sorted: 50.0 %"]),
         (unaligned_gemm, line((ALIGN1, 300), (GEMM, 700)), 300, (0, 120), ["1 matrix product by kernels for"]),
         (unaligned_gemm, line((ALIGN1, 100), (THERE, 99)), 100, (0, 40), ["torch.channels_last", "Keep images in"]),
@@ -242,6 +255,9 @@ def test_what_is_told(rule, events, stake, change, words):
         (by_hand, line(*FORMULA, (GEMM, 5_000_000)), "9.0"),
         (growing_concatenations, line(*[(CAT, 3000), (GEMM, 500), (CAT, 3100), (GEMM, 500)] * 20), "9.0"),
         *((growing_copies, copied(*sizes), "9.0") for sizes in ([300, 100] * 30, range(100, 6000, 100), PIECES[:20])),
+        # longer texts, other ones, prompts in parts, and shorter ones
+        *((no_kv_cache, texts(*rows), "9.0") for rows in ([64, 128, 256, 512, 1024], [3000, 3050, 3170, 3200, 3290])),
+        *((no_kv_cache, texts(*rows), "9.0") for rows in ([3000] * 5, range(3300, 3000, -60), range(256, 2048, 256))),
         (full_sort, sorts("aten::topk", TOPK, BITONIC), "9.0"),  # what topk found is sorted
         (full_sort, sorts("aten::index_put_", RADIX, GEMM), "9.0"),  # indices are sorted for another operator
         *((unaligned_gemm, line((name, 100)), "9.0") for name in (ALIGN8, GEMM, FLOAT, SIMT)),
