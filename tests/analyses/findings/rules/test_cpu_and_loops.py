@@ -233,6 +233,11 @@ CELLS = (
 IN_PLACE = "20 times in a row, in 80 launches a step (mul → mul → add → copy_)"
 GATES = "12 times in a row, in 60 launches a step (linear → chunk → sigmoid → tanh → …)"
 READS = "in each pass of a loop, 20 times in a row, in 40 launches a step (norm → item)"
+#: Words of a text, of which each is read, and changed by what was read.
+BRANCHES = [
+    name for at in range(12) for name in ("select", "lt", "item", "select", ("mul_", "div_", "sub_")[at * at % 3])
+]
+ONE_BY_ONE = "11 times in a row, in 33 launches a step (select → mul_ → select → lt → …)"
 INVERSES, FACTORS = ["eq", "index", "linalg_inv", "mean"], ["mm", "linalg_cholesky", "linalg_eigvalsh"]
 WORK, MASKED = "repeated-work", "boolean-masks"
 
@@ -256,6 +261,14 @@ WORK, MASKED = "repeated-work", "boolean-masks"
             ["linear", *["norm", "item"] * 20, "mm"],
             *("blocking-read", (READS, "20 values are read one by one in a Python loop"), (1_580_000, 76, -76_000)),
         ),
+        (["linear", *BRANCHES, "linear"], "blocking-read", (ONE_BY_ONE,), (2_180_000, 60, -60_000)),
+        (
+            ["linear", *BRANCHES[:35], "linear", *BRANCHES[35:]],
+            None,
+            (),
+            None,
+        ),  # words of two texts, with layers between
+        (["linear", *[name for name in BRANCHES if name != "select"], "linear"], None, (), None),  # parts of nothing
         (
             ["linear", *["eq", "index", "mean"] * 20, "stack"],
             *(MASKED, ("eq → index → mean",), (2_380_000, 114, -114_000)),

@@ -3,10 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.findings.rules.pageable_copies import (
     boolean_masks,
     copies_by_calls,
@@ -387,6 +389,23 @@ def test_data_that_the_host_asks_for(rule, make, words):
     events = [event for number in range(4) for event in make(number * STEP)]
     found = rule(report(events).narrow(window=Window(0, 4 * STEP, count=4, each="step")))
     assert [words in f"{one.text} {one.action}" for one in found] == [True] * (words is not None)
+
+
+@pytest.mark.parametrize(("many", "spared"), [(2, 0), (9, 9)])
+def test_many_masks_are_sorted_once_with_what_they_gather(many, spared):
+    """Of experts: rows of each are asked for, and gathered; what each gathers is gone where they are many."""
+
+    def expert(at):
+        gather = launch_at(at + 110_000, "void at::native::index_kernel()")
+        return [*masked(at), host("op", "aten::index", at + 105_000, at + 125_000), *gather]
+
+    events = [
+        event for number in range(4) for part in range(many) for event in expert(4 * number * STEP + 150_000 * part)
+    ]
+    of = report(events).narrow(window=Window(0, 16 * STEP, count=4, each="step"))
+    (found,) = boolean_masks(of)
+    gone = operations(of).get_column("name").cast(pl.String).gather(found.change(of).gone)
+    assert gone.str.contains("index_kernel").sum() == 4 * spared
 
 
 NCCL = Path(__file__).parents[3] / "reports" / "nccl.sqlite"
