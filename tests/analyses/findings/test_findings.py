@@ -336,6 +336,18 @@ def test_a_finding_without_a_replay_gains_no_more_than_the_device_does_not_work_
     assert bounds == [(None, 0, 150 - 30 - 20), (None, 0, 50), (None, None, None), (None, 0, 50)]
 
 
+@pytest.mark.parametrize(
+    ("saved", "bounds"),
+    # what is left takes at most twice as long, as two runs differ: of 1,000 ns 900, and 300
+    [(900, (900, 1000 - 30 - 200, 1000)), (300, (300, int((300 - 21) * 0.75), int((300 + 21) * 1.25)))],
+)
+def test_what_a_remedy_leaves_bounds_its_gain_too(saved, bounds):
+    """A kernel of 1 µs, of which some is saved."""
+    change = Mending(shorter=pl.DataFrame({"row": [0], "saved_ns": [saved]}))
+    (one,) = with_replays(report([kernel(0, 1000)]), [Finding("full-sort", 0, 1000, "", "", "", mending=change)], 99)
+    assert one.replayed == pytest.approx(bounds, abs=1)
+
+
 def test_what_is_paid_once_makes_no_replay_less_sure():
     of = read(SAMPLES / "add" / "nsys.sqlite", cache=False)
     (one,) = (found for found in ranked(of) if found.rule == "small-grid")

@@ -248,7 +248,8 @@ def test_counters_prove_causes_of_a_programs_own_kernels(counters, launch_id):
     assert other.rule == "far-from-roof"
 
 
-PLAIN = {"uncoalesced_share": None, "fp64_flop": None, "flop": None, "roof_share": 0.01}
+PLAIN = {"uncoalesced_share": None, "fp64_flop": None, "flop": None, "roof_share": 0.01, "bound": "memory"}
+PLAIN |= {"dram_bytes": None, "dram_share": None}
 
 
 @pytest.fixture
@@ -264,16 +265,34 @@ def known(launch_id, monkeypatch):
 
 
 def test_double_precision_is_told_near_its_roof_too(counters, launch_id, known):
-    known(fp64_flop=8.0, flop=10.0, roof_share=0.9)
+    """What is left lies between half of the time and what memory takes of it."""
+    known(fp64_flop=8.0, flop=10.0, roof_share=0.9, dram_share=0.1)
     (one,) = slow_kernels(joined([("own", launch_id, "exact", 400, 0.9)]), counters, page(("own", 400)))
-    assert (one.rule, one.at_stake_ns) == ("float64", 200)
+    assert (one.rule, one.at_stake_ns, one.replayed) == ("float64", 223, (None, 167, 280))
+
+
+@pytest.mark.parametrize(
+    ("bound", "sectors", "spared"), [("memory", 4, 0.84), ("compute", 4, 0.5), ("memory", None, 0.5)]
+)
+def test_of_the_bytes_that_a_kernel_moves_those_stay_that_its_threads_ask_for(  # noqa: PLR0913
+    counters, launch_id, known, monkeypatch, bound, sectors, spared
+):
+    """128 bytes of 400: half of the time is that of the memory."""
+    known(uncoalesced_share=0.875, bound=bound, dram_bytes=400)
+    rows = pl.DataFrame(
+        {"event_id": [launch_id], "sass": ["LDG.E R0"], "thread_instructions": [32], "ideal_sectors": [sectors]}
+    )
+    monkeypatch.setattr(type(counters), "table", lambda *_: rows)
+    (one,) = slow_kernels(joined([("own", launch_id, "exact", 400, 0.5)]), counters, page(("own", 400)))
+    assert (one.rule, one.at_stake_ns) == ("uncoalesced", int(400 * spared))
 
 
 @pytest.mark.parametrize(("adds", "rule"), [(1.0, "scatter-atomics"), (0.004, "far-from-roof")])
 def test_atomics_of_each_thread_hold_a_kernel_up(counters, launch_id, known, monkeypatch, adds, rule):  # noqa: PLR0913
     known()
     sass = [("LDG.E.U8 R5, desc[UR4][R4.64]", 1000.0), ("REDG.E.ADD.STRONG.GPU desc[UR4][R2.64], R7", 1000 * adds)]
-    rows = pl.DataFrame([{"event_id": launch_id, "sass": name, "thread_instructions": n} for name, n in sass])
+    keys = ("event_id", "sass", "thread_instructions", "ideal_sectors")
+    rows = pl.DataFrame([dict(zip(keys, (launch_id, name, n, 0), strict=True)) for name, n in sass])
     monkeypatch.setattr(type(counters), "table", lambda *_: rows)
     (one,) = slow_kernels(joined([("own", launch_id, "exact", 400, 0.01)]), counters, page(("own", 400)))
     assert one.rule == rule

@@ -21,6 +21,7 @@ from kanalyze.analyses.replay._unprofiled import (
     Bare,
     BareIteration,
     Moved,
+    _mean,
     bare_sentence,
     corrected,
     estimated,
@@ -108,6 +109,11 @@ def test_the_page_of_a_capture_says_how_long_a_step_takes_without(tmp_path):
     assert iteration["recorded_ns"] == pytest.approx(recorded_ns)
     assert not iteration["by_device"]
     assert "Without nsys it took 1.000 s (by steps of the optimizer), longer than recorded: its runs vary." in answer
+
+
+@pytest.mark.parametrize(("lengths", "mean"), [([10] * 11 + [90], 10), ([10] * 8 + [14] * 2, 10.8), ([10, 12] * 3, 11)])
+def test_a_few_held_up_make_the_mean_no_longer_than_nine_of_ten_are(lengths, mean):
+    assert _mean(pl.Series(lengths)) == pytest.approx(mean)
 
 
 def test_no_step_is_shorter_than_the_gpu_s_work_in_it(tmp_path):
