@@ -387,7 +387,9 @@ def downloads(report: Report) -> Findings:
     )
     copies = to_host.filter((pl.col("next_way") != TO_DEVICE).fill_null(value=True))
     after, another = pl.col("next_call_start"), (pl.col("next_way") == TO_HOST).fill_null(value=False)
-    end = pl.when(another).then(after).otherwise(pl.min_horizontal(after, pl.col("call_end") + _RETURN_NS))
+    # NumPy computes with what it got; operators of PyTorch on the CPU, and loaders, are found by themselves
+    returned = pl.col("call_end") + _RETURN_NS if say.in_pytorch(report) else after
+    end = pl.when(another).then(after).otherwise(pl.min_horizontal(after, returned))
     copies = copies.with_columns(end=pl.coalesce(end, "call_end"))
     seen = copies.join(exclusive_operations(report).select("row"), on="row", how="semi")
     if (moved := total(seen, "bytes")) >= LARGE_BYTES * iterations:
