@@ -136,20 +136,21 @@ class Peaks(NamedTuple):
     0 stands for a type that it does not have. Whitepapers that state sparse figures alone are halved.
     """
 
-    bf16: float
+    fp16: float
     tf32: float
     fp32: float
     fp64: float
     fp8: float
     int8: float
     cache: int
+    has_bf16: bool = True  # at the rate of fp16, from Ampere and CDNA 2 on
 
 
 #: Sources: NVIDIA's and AMD's datasheets and architecture whitepapers of these products; the longest prefix wins.
 _PEAKS: Final = {
-    "Tesla V100": Peaks(125, 0, 15.7, 7.8, 0, 0, 6),
-    "Tesla V100-PCIE": Peaks(112, 0, 14, 7, 0, 0, 6),
-    "Tesla T4": Peaks(65, 0, 8.1, 0.25, 0, 130, 4),
+    "Tesla V100": Peaks(125, 0, 15.7, 7.8, 0, 0, 6, has_bf16=False),
+    "Tesla V100-PCIE": Peaks(112, 0, 14, 7, 0, 0, 6, has_bf16=False),
+    "Tesla T4": Peaks(65, 0, 8.1, 0.25, 0, 130, 4, has_bf16=False),
     "NVIDIA A10": Peaks(125, 62.5, 31.2, 0.98, 0, 250, 6),
     "NVIDIA A10G": Peaks(70, 35, 31.5, 0.98, 0, 140, 6),
     "NVIDIA A30": Peaks(165, 82, 10.3, 10.3, 0, 330, 24),

@@ -88,12 +88,14 @@ class Call(NamedTuple):
         inputs: The tensors of each input.
         values: The value of each input that is no tensor, as text; empty where they were not recorded, as in nsys.
         causal: Whether the kernel's name says that the mask is causal; None for names that do not tell.
+        result: The shape of its result, where that is known by what takes it.
     """
 
     name: str
     inputs: list[list[Tensor]]
     values: list[str]
     causal: bool | None = None
+    result: tuple[int, ...] = ()
 
     def tensor(self, place: int) -> Tensor | None:
         """The only tensor of an input; None if it is something else."""
@@ -217,7 +219,8 @@ def _convolution(call: Call) -> Work | None:
     gradient = None if places.gradient is None else call.tensor(places.gradient)
     if gradient is not None and len(gradient.shape) != len(data.shape):
         return None
-    if gradient is None and not call.values:
+    fits = len(call.result) == len(data.shape) and call.result[:2] == (data.shape[0], weight.shape[0])
+    if gradient is None and not call.values and not fits:
         return None  # by stride and padding the result could be of any size
     over: Tensor | None
     if gradient is not None:
@@ -239,7 +242,7 @@ def _convolution(call: Call) -> Work | None:
         wanted = _wanted(call, places)
         moved = _bytes(gradient) + (sum(size for size, one in zip(both, wanted, strict=True) if one) or min(both))
     single = gradient is None and not turned and weight.shape[1] == data.shape[1]
-    known = MODEL if call.values else BOUND
+    known = MODEL if call.values or call.result else BOUND
     return Work(factor * product.flop, moved, product if single else None, known)
 
 
@@ -256,6 +259,8 @@ def _gradients(call: Call, places: _Convolution) -> int:
 
 def _result(call: Call, places: _Convolution, data: Tensor, weight: Tensor, *, turned: bool) -> Tensor | None:
     """The result of a forward convolution; of a transposed one without what its output padding adds."""
+    if not call.values:
+        return Tensor(call.result, math.prod(call.result), data.element_bytes)
     dims = len(data.shape) - 2
     padding, stride, dilation = (
         call.numbers(place) or [default] * dims
@@ -462,7 +467,8 @@ def work_of(name: str, inputs: tuple[str | None, ...], said: KernelName, element
 
     Args:
         name: Such as ``aten::mm``.
-        inputs: Shapes, types, strides and values of its inputs, JSON lists as recorded; None for what was not.
+        inputs: Shapes, types, strides and values of its inputs, JSON lists as recorded; what made each, as ranges of
+            nsys say where one tensor is two inputs; the shape of the result. None for what was not recorded.
         said: The name of the longest of its kernels.
         element_bytes: Bytes of an element where types do not tell.
 
@@ -472,12 +478,16 @@ def work_of(name: str, inputs: tuple[str | None, ...], said: KernelName, element
     model = _MODELS.get(name, _elementwise if is_elementwise(said) or name in _WRITES_ALONE else None)
     if model is None and said.library == "inductor" and said.kind != "template":
         model = _compiled
-    shapes, types, strides, values = inputs
+    shapes, types, strides, values, made_by, result = (*inputs, None, None)[:6]
     tensors = [] if model is None else inputs_of(shapes, types, strides, element_bytes)
     if model is None or not tensors:
         return None
+    makers = re.findall(r"\(\d+,-?\d+\)", made_by or "")
+    for at, maker in enumerate(makers[: len(tensors)]):
+        if maker in makers[:at] and not maker.startswith("(0,"):  # read with the first one
+            tensors[at] = [one._replace(stored=0) for one in tensors[at]]
     texts = [one if isinstance(one, str) else json.dumps(one) for one in parsed(values)]
-    work = model(Call(name, tensors, texts, said.causal))
+    work = model(Call(name, tensors, texts, said.causal, tuple(parsed(result))))
     return work if work is None or max(work.flop, work.bytes) <= LARGEST else None
 
 

@@ -7,11 +7,11 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.device_limits import Peaks, gpus_with_peaks, peaks_of
+from kanalyze.device_limits import gpus_with_peaks, peaks_of
 from kanalyze.errors import UnknownNameError
 
 #: Types of arithmetic, and those of tensors and of kernels' names that are done with it.
-TYPES: Final = Peaks._fields[:-1]
+TYPES: Final = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")
 
 #: A cache serves at most this many times what memory does (H100: 5.5 to 7 of 3.35 TB/s; RTX 4090: 5 of 1).
 _CACHE_FASTER: Final = 5
@@ -44,7 +44,8 @@ def peaks(devices: pl.DataFrame) -> pl.DataFrame:
     rows = []
     for device, name in devices.select("device", "name").iter_rows():
         one = peaks_of(name)
-        rows += [(device, kind, (getattr(one, kind) * 1e12 or None) if one else None) for kind in TYPES]
+        known = {**one._asdict(), "bf16": one.fp16 * one.has_bf16} if one else {}
+        rows += [(device, kind, known.get(kind, 0) * 1e12 or None) for kind in TYPES]
     return pl.DataFrame(rows, schema={"device": pl.Int64, "type": pl.String, "flop_per_s": pl.Float64}, orient="row")
 
 

@@ -65,6 +65,12 @@ TABLE: Final = Table(
 #: What nsys' ranges by emit_nvtx(record_shapes=True) add to an operator's name.
 _SIZED: Final = r"^(?P<name>[^,]+),.*\bsizes = (?P<shapes>\[[\d\[\], -]*\])"
 
+#: What these ranges say of themselves and of what made their inputs: (0,-1) is unknown.
+_OP_ID: Final = r"\bop_id = (\d+)"
+_MADE_BY: Final = r"\((?:[1-9]\d*),\d+\)"
+_FIRST_INPUT: Final = r"\bsizes = \[(?P<result>\[[\d, ]+\]).*\binput_op_ids = \[\((?P<op_id>[1-9]\d*),0\)"
+_LEVELS: Final = 4  # the operators around a convolution's innermost one, which is what users of the result name
+
 #: Kernels that move elements whatever they are name their bytes alone.
 _OPAQUE: Final = re.compile(r"OpaqueType<(\d+)u?>")
 
@@ -74,7 +80,7 @@ _CUDNN_HALF: Final = re.compile(r"^cudnn_.*_f16_")
 #: Types in kernels' names that tell the arithmetic; of f32 tensors tell more.
 _ARITHMETIC: Final = {
     "tf32": "tf32",
-    "f16": "bf16",
+    "f16": "fp16",
     "bf16": "bf16",
     "f64": "fp64",
     "e4m3": "fp8",
@@ -84,7 +90,7 @@ _ARITHMETIC: Final = {
 }
 _BY_TENSOR: Final = {
     "c10::BFloat16": "bf16",
-    "c10::Half": "bf16",
+    "c10::Half": "fp16",
     "float": "fp32",
     "double": "fp64",
     "signed char": "int8",
@@ -251,12 +257,30 @@ def _described(calls: pl.DataFrame, source: Report) -> pl.DataFrame:
     )
     inputs = ("input_shapes", "input_types", "input_strides", "input_values")
     described = beside(named, source.table("op_detail"), *inputs).with_columns(pl.col(*inputs).cast(pl.String))
-    sized = pl.col("name").str.extract_groups(_SIZED)
-    return described.with_columns(
+    sized, makers = pl.col("name").str.extract_groups(_SIZED), pl.col("name").str.extract_all(_MADE_BY)
+    again = makers.list.n_unique() < makers.list.len()  # one tensor as two inputs
+    by_range = described.with_columns(
         name=pl.coalesce(sized.struct.field("name"), "name"),
         input_shapes=pl.coalesce("input_shapes", sized.struct.field("shapes")),
         event_id="kernel_id",
+        made_by=pl.when(again).then(pl.col("name").str.extract(r"input_op_ids = (\[.*\])$")),
+        op_id=pl.col("name").str.extract(_OP_ID).cast(pl.Int64, strict=False),
     )
+    convolves = pl.col("name").str.contains("convolution") & pl.col("input_values").is_null()
+    asked = by_range.select(pl.when(convolves).then("op_id").alias("op_id")).to_series()
+    return by_range.with_columns(result=_results(source, asked)).drop("op_id")
+
+
+def _results(source: Report, made_by: pl.Series) -> pl.Series:
+    """The shapes of results, as ranges have them that take these as their first input; null for those of no range."""
+    if made_by.is_null().all():
+        return pl.Series(dtype=pl.String).extend_constant(None, len(made_by))
+    names = source.kind("range").get_column("name").cast(pl.String).alias("name").to_frame()
+    users = names.select(pl.col("name").str.extract_groups(_FIRST_INPUT)).unnest("name").drop_nulls()
+    users = users.with_columns(pl.col("op_id").cast(pl.Int64, strict=False)).unique("op_id", maintain_order=True)
+    levels = [made_by.to_frame("op_id").select(pl.col("op_id") - level) for level in range(_LEVELS)]
+    found = [level.join(users, on="op_id", how="left", maintain_order="left")["result"] for level in levels]
+    return pl.select(pl.coalesce(found)).to_series()
 
 
 WORK: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
@@ -273,7 +297,8 @@ WORK: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
 
 def with_models(calls: pl.DataFrame) -> pl.DataFrame:
     """Adds the columns :data:`WORK`, computed once for calls that have operator, kernel and inputs in common."""
-    keys = ["name", "kernel", "input_shapes", "input_types", "input_strides", "input_values"]
+    inputs = ("input_shapes", "input_types", "input_strides", "input_values", "made_by", "result")
+    keys = ["name", "kernel", *inputs]
     distinct = calls.select(keys).unique(maintain_order=True)
     rows = [_modelled(name or "", kernel or "", tuple(inputs)) for name, kernel, *inputs in distinct.iter_rows()]
     modelled = distinct.hstack(pl.DataFrame(rows, schema=WORK, orient="row"))
@@ -300,10 +325,10 @@ def _modelled(name: str, kernel: str, inputs: tuple[str | None, ...]) -> tuple[o
 
 def _type_of(in_name: str, types: str | None, *, tensor_core: bool) -> str | None:
     """The type of the arithmetic: as the kernel's name says, which alone tells TF32 from FP32, or as the inputs."""
-    if in_name in _ARITHMETIC:
-        return _ARITHMETIC[in_name]
     kinds = (_BY_TENSOR.get(one.split("_")[0], None) for one in re.findall(r'"([^"]+)"', types or ""))
     by_input = next(filter(None, kinds), None)
+    if in_name in _ARITHMETIC:  # which has one word for both types of 16 bits, of cuDNN
+        return "bf16" if (in_name, by_input) == ("f16", "bf16") else _ARITHMETIC[in_name]
     if by_input is None:
         return "fp32" if in_name == "f32" else None
     return "tf32" if by_input == "fp32" and tensor_core else by_input

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.analyses.host._captures import with_captures
 from kanalyze.analyses.work._configuration import Configuration, factors
-from kanalyze.analyses.work._peaks import gpu_called
+from kanalyze.analyses.work._peaks import gpu_called, peaks
 from kanalyze.errors import CannotTellError, UnknownNameError
-from support.build import call, host, kernel, report
+from support.build import call, host, kernel, nvtx, report
 from support.real_reports import real_report
 
 REPORTS = Path(__file__).parents[2] / "reports"
@@ -209,7 +209,9 @@ def test_sums_that_no_number_holds_are_not_told():
 
 
 def test_a_type_without_a_peak_is_left_out_where_it_is_little():
-    made = program([(BIG, GEMM, 200_000), ([[2, 2], [2, 2]], OTHER, 1_000)], name="Tesla T4")
+    fp8 = "sm89_xmma_gemm_e4m3bf16_e4m3f32_f32_tn_n_tilesize64x64x64_stage3_warpsize2x2x1_execute_kernel"
+    made = program([(BIG, GEMM, 200_000), ([[2, 2], [2, 2]], fp8, 1_000)], name="NVIDIA A10")
+    assert kanalyze.roofs(made).filter(type="fp8").get_column("bound").to_list() == [None]
     assert kanalyze.mfu(made).get_column("flop_share").to_list()[0] > 0
 
 
@@ -223,3 +225,50 @@ def test_what_a_report_without_operators_launches_has_the_work_of_the_trace_besi
     assert found.get_column("exclusive_ns").to_list() == [2 * length for _, _, length in calls]
     with pytest.raises(CannotTellError):
         kanalyze.work(bare)
+
+
+def in_ranges(*ranges):
+    """What emit_nvtx records of operators one after another, each with a kernel, on an H100."""
+    events = []
+    for number, (text, name) in enumerate(ranges):
+        at = 1_000_000 * number
+        events += [nvtx(text, at, at + 100), call("cudaLaunchKernel", at + 1, at + 2, correlation=at + 1)]
+        events.append(kernel(at + 200, at + 90_200, name=name, correlation=at + 1))
+    h100 = {"name": "NVIDIA H100 80GB HBM3", "memory_bandwidth_bytes_per_s": int(BANDWIDTH), "l2_bytes": 50 << 20}
+    return kanalyze.work(report(events, limits=h100))
+
+
+CONVOLVES = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_g1_execute_kernel"
+ADDS = (
+    "void at::native::vectorized_elementwise_kernel<8, at::native::BinaryFunctor<c10::BFloat16, c10::BFloat16> >(int)"
+)
+CONVOLUTION = (
+    "aten::cudnn_convolution, op_id = 9, sizes = [[64, 3, 56, 56], [128, 3, 3, 3], []], input_op_ids = [(1,0), "
+)
+
+
+@pytest.mark.parametrize(
+    ("user", "flop"),
+    [
+        ("aten::relu, op_id = 10, sizes = [[64, 128, 28, 28]], input_op_ids = [(6,0)]", 2 * 64 * 28**2 * 128 * 27),
+        ("aten::relu, op_id = 10, sizes = [[64, 128, 28, 28]], input_op_ids = [(5,0)]", None),
+        ("aten::relu, op_id = 10, sizes = [[64, 99, 28, 28]], input_op_ids = [(6,0)]", None),
+        ("aten::relu, op_id = 10, sizes = [[64, 128]], input_op_ids = [(9,0)]", None),
+    ],
+    ids=["of conv2d around it", "of another", "of other channels", "flat"],
+)
+def test_a_convolution_in_ranges_has_the_result_that_its_user_takes(user, flop):
+    rows = in_ranges((f"{CONVOLUTION}(2,0), (0,-1)]", CONVOLVES), (user, ADDS))
+    assert rows.filter(name="aten::cudnn_convolution").get_column("flop").to_list() == [flop]
+
+
+@pytest.mark.parametrize(("makers", "tensors"), [("(7,0), (7,0)", 2), ("(7,0), (8,0)", 3), ("(0,-1), (0,-1)", 3)])
+def test_a_tensor_that_is_given_twice_is_read_once(makers, tensors):
+    rows = in_ranges((f"aten::mul, op_id = 9, sizes = [[4096, 64], [4096, 64]], input_op_ids = [{makers}]", ADDS))
+    assert rows.get_column("bytes").to_list() == [tensors * 2 * 4096 * 64]
+
+
+@pytest.mark.parametrize(("gpu", "rates"), [("Tesla V100-SXM2-32GB", (None, 125e12)), ("NVIDIA A10", (125e12, 125e12))])
+def test_before_ampere_there_is_no_bf16(gpu, rates):
+    known = dict(peaks(pl.DataFrame({"device": [0], "name": [gpu]})).select("type", "flop_per_s").iter_rows())
+    assert (known["bf16"], known["fp16"]) == rates
