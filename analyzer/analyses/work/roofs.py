@@ -92,7 +92,7 @@ def roofs(report: Report) -> pl.DataFrame:
 
 
 #: Parts of a device's time, beside the buckets of the ledger that stay as they are.
-AT_ROOF, DISTANCE, UNKNOWN = "at the roof", "distance to it", "no model"
+AT_ROOF, DISTANCE, UNKNOWN, AGAIN = "at the roof", "distance to it", "no model", "recomputed"
 
 BUDGET: Final = Table(
     "budget",
@@ -100,7 +100,8 @@ BUDGET: Final = Table(
     columns(f"""
         device int: The GPU, as in `devices`.
         part text: {AT_ROOF}: the least time that the work of kernels needs; {DISTANCE}: the rest of their time;
-            {UNKNOWN}: kernels of operators without a model; else a bucket of the ledger.
+            {UNKNOWN}: kernels of operators without a model; {AGAIN}: those that run forward again within backward, as
+            under activation checkpointing; else a bucket of the ledger.
         detail text?: Of kernels what they are: {', '.join(GROUPS)}; else the ledger's detail.
         ns int: Time; the rows of a device sum to its window.
         share float: Part of the window.
@@ -119,9 +120,10 @@ def budget(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report has no operators and no ranges, or no kernels.
     """
-    calls = required_calls(report, BUDGET)
-    group = pl.col("group").cast(pl.String)
-    parts = [
+    every = required_calls(report, BUDGET)
+    group, calls = pl.col("group").cast(pl.String), every.filter(~pl.col("again"))
+    again = every.filter("again").select("device", part=pl.lit(AGAIN), detail=group, ns="exclusive_ns")
+    parts = [again] + [
         calls.filter(pl.col("bound").is_not_null()).select("device", part=pl.lit(part), detail=group, ns=column)
         for part, column in ((AT_ROOF, "at_roof_ns"), (DISTANCE, "distance_ns"))
     ]
@@ -148,6 +150,7 @@ MFU: Final = Table(
         flop_share float?: The time that they take at the dense peak of each one's type, of the window: the utilisation
             of the hardware (HFU), and where nothing is computed anew that of the model (MFU); null where no peak is
             known.
+        model_flop_share float?: That without what runs forward again within backward: MFU in any case.
         executed_flop int?: With the tiles of products filled up, where the kernel's name tells them.
         known_share float?: Kernel time of operators with a model, of all kernel time; the rest could hold more.
     """),
@@ -177,12 +180,14 @@ def mfu(report: Report) -> pl.DataFrame:
         flop=flop.sum().cast(pl.Int64, strict=False),
         executed_flop=executed.sum().cast(pl.Int64, strict=False),
         at_peak_ns=pl.when(flop.filter(peak).sum() >= _NEARLY_ALL * flop.sum()).then(at_peak.sum()),
+        once=1 - at_peak.filter("again").sum() / at_peak.sum().clip(lower_bound=1),
         known_share=pl.when(whole > 0).then(known / whole),
     )
     spans = windows(report).select("device", window_ns=pl.col("end") - pl.col("start"))
     found = spans.join(sums, on="device", how="left")
     window = pl.col("window_ns").clip(lower_bound=1)
     timed = found.with_columns(flop_per_s=pl.col("flop") * 1e9 / window, flop_share=pl.col("at_peak_ns") / window)
+    timed = timed.with_columns(model_flop_share=pl.col("flop_share") * pl.col("once"))
     return MFU.select(timed).sort("device")
 
 
@@ -231,9 +236,10 @@ def against_roofs(report: Report) -> str:
     at_roof = ", ".join(f"{name} at {shares[group]}" for group, name in _NAMES.items() if group in shares)
     parts = [f"{at_roof} of their roof"] if at_roof else []
     parts += [f"{'the rest' if parts else 'its kernels'} at {shares['memory']} of the bandwidth"] * ("memory" in shares)
-    used = float(mfu(report).get_column("flop_share").sum())
+    hardware, used = (float(one.sum()) for one in mfu(report).select("flop_share", "model_flop_share"))
     window = report.scope.window
     iterations = (window.count if window else None) or 1
     lost, taken = (time(ns / iterations) for ns in (total(sums, "distance_ns"), kernels))
-    share = f"{percent(used)} MFU: " if used else ""
+    apart = f" ({percent(hardware)} with what backward computes again)" if hardware > used else ""
+    share = f"{percent(used)} MFU{apart}: " if used else ""
     return f"{share}{', '.join(parts)}; {lost} of {taken} of kernels are the distance to it."

@@ -12,6 +12,7 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._captures import capture_source, has_captures
 from kanalyze.analyses.operators._host_names import operators_beside
 from kanalyze.analyses.operators._host_tree import host_tree
+from kanalyze.analyses.operators._recomputed import recomputed
 from kanalyze.analyses.operators._work import captured_work, launched_work
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.shared.threads import THREAD
@@ -133,7 +134,8 @@ def calls_with_work(report: Report) -> pl.DataFrame:
     """The rows of :data:`TABLE`, unordered, with others.
 
     The operations of a device that are one row share their call; inside_ns is the part of dur_ns that is in the window;
-    compute_ns and dram_ns are the least times of the arithmetic, and of the bytes without a cache.
+    compute_ns and dram_ns are the least times of the arithmetic, and of the bytes without a cache; again tells what
+    runs forward again within backward.
     """
     timed = with_roofs(with_models(_calls(report)), report.devices)
     part = pl.col("exclusive_ns") / pl.col("dur_ns").clip(lower_bound=1)
@@ -254,6 +256,7 @@ def _described(calls: pl.DataFrame, source: Report) -> pl.DataFrame:
     named = calls.rename({"event_id": "kernel_id"}).with_columns(
         gathered(rows.get_column("name"), by).cast(pl.String).alias("name"),
         gathered(rows.get_column("event_id"), by).alias("event_id"),
+        gathered(recomputed(source), by).fill_null(value=False).alias("again"),
     )
     inputs = ("input_shapes", "input_types", "input_strides", "input_values")
     described = beside(named, source.table("op_detail"), *inputs).with_columns(pl.col(*inputs).cast(pl.String))

@@ -272,3 +272,44 @@ def test_a_tensor_that_is_given_twice_is_read_once(makers, tensors):
 def test_before_ampere_there_is_no_bf16(gpu, rates):
     known = dict(peaks(pl.DataFrame({"device": [0], "name": [gpu]})).select("type", "flop_per_s").iter_rows())
     assert (known["bf16"], known["fp16"]) == rates
+
+
+def checkpointed(*nodes):
+    """Of each node of autograd the operators that it runs, each of which launches a product for 1 ms."""
+    events, details, at = [], [], 0
+    for names in nodes:
+        events.append(host("op", "autograd::engine::evaluate_function: MulBackward0", at, at + 1000 * len(names) - 1))
+        for name in names:
+            row = len(events)
+            events += [
+                host("op", name, at + 10, at + 900),
+                host("op", "aten::mm", at + 20, at + 800),
+                call("cudaLaunchKernel", at + 30, at + 31, correlation=row + 1, parent=row + 1),
+                kernel(10_000_000 + 1_000_000 * row, 11_000_000 + 1_000_000 * row, name=GEMM, correlation=row + 1),
+            ]
+            shapes = {
+                "input_shapes": "[[4096, 4096], [4096, 4096]]",
+                "input_types": '["c10::BFloat16", "c10::BFloat16"]',
+            }
+            details.append({"event_id": row + 1, **shapes})
+            at += 1000
+    limits = {"name": "NVIDIA H100 80GB HBM3", "memory_bandwidth_bytes_per_s": int(BANDWIDTH), "l2_bytes": 50 << 20}
+    return report(events, kinds=KINDS, op_detail=details, limits=limits)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "again"),
+    [
+        ([("aten::layer_norm", "aten::mul", "aten::linear", "aten::mul"), ("aten::mul",)], 3),
+        ([("aten::linear", "aten::linear", "aten::mul")], 0),  # one kind of operator is no layer
+        ([("aten::mul", "aten::mul")], 0),
+    ],
+)
+def test_what_backward_computes_again_is_a_part_of_the_budget_and_no_model_flops(nodes, again):
+    made = checkpointed(*nodes)
+    budget, whole = kanalyze.budget(made), kanalyze.ledger(made).get_column("ns").sum()
+    assert budget.get_column("ns").sum() == whole
+    assert budget.filter(part="recomputed").get_column("ns").sum() == again * 1_000_000
+    used = kanalyze.mfu(made).row(0, named=True)
+    every = sum(map(len, nodes))
+    assert used["model_flop_share"] == pytest.approx(used["flop_share"] * (every - again) / every)

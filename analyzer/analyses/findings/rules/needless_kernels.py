@@ -15,6 +15,7 @@ from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._kernels import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, Work
 from kanalyze.analyses.operators._host_tree import forward_rows, host_tree, inherited
+from kanalyze.analyses.operators._recomputed import FEWEST_OF_LAYERS, OF_LAYERS
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import total
@@ -347,22 +348,14 @@ def _fused_loss(passes: pl.DataFrame) -> Mending:
 
 _WORTH_AGAIN: Final = 0.05  # less of the kernel time is left out
 
-#: Operators that layers call forward, and that no node of autograd calls by itself; several of them are a layer.
-_OF_LAYERS: Final = (
-    *("linear", "conv1d", "conv2d", "conv3d", "layer_norm", "rms_norm", "batch_norm", "group_norm", "embedding"),
-    *("gelu", "relu", "silu", "dropout", "softmax", "scaled_dot_product_attention", "max_pool2d", "lstm", "gru"),
-    *("relu_", "silu_", "leaky_relu", "conv_transpose2d", "instance_norm"),
-)
-_FEWEST_OF_LAYERS: Final = 2
-
 
 @Rule
 def recomputation(report: Report) -> Findings:
     """One finding per device that runs layers again within backward, by the operators there."""
-    forward = pl.col("outer").is_in([f"aten::{name}" for name in _OF_LAYERS])
+    forward = pl.col("outer").is_in(OF_LAYERS)
     again = (forward & pl.col("node").is_not_null()).fill_null(value=False)
     known = say.in_pytorch(report) and on_gpu.launching_operators(report).filter(again).get_column("outer").n_unique()
-    for device in on_gpu.kernel_sums(report) if known >= _FEWEST_OF_LAYERS else ():
+    for device in on_gpu.kernel_sums(report) if known >= FEWEST_OF_LAYERS else ():
         line = on_gpu.with_operators(report, on_gpu.stream_lines(report, device.device)).with_columns(
             run=pl.struct("line", "node").rle_id(), place=pl.int_range(pl.len())
         )
