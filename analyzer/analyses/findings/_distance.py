@@ -6,7 +6,6 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.work.roofs import has_shapes
@@ -32,11 +31,8 @@ def within_distance(report: Report, found: list[Finding]) -> list[Finding]:
 
 def _within(report: Report, one: Finding) -> Finding:
     least = least_times(report, _SAME_WORK[one.rule])
-    work = (
-        exclusive_operations(report).filter(device=one.device).select("row", "start", "end", "exclusive_ns", "dur_ns")
-    )
-    claims = (one.claims if one.claims is not None else work).select("start", "end").unique()
-    claimed = work.join(claims, on=["start", "end"], how="semi").join(least, on="row", how="left")
+    claims = pl.DataFrame() if one.claims is None else one.claims.select("start", "end").unique()
+    claimed = least.filter(device=one.device).join(claims, on=["start", "end"], how="semi")
     beyond = pl.col("exclusive_ns") * (1 - pl.col("least_ns").fill_null(0) / pl.col("dur_ns").clip(lower_bound=1))
     distance = int(claimed.select(beyond.clip(lower_bound=0).sum()).item()) if claimed.height else one.at_stake_ns
 
@@ -44,13 +40,9 @@ def _within(report: Report, one: Finding) -> Finding:
         change = one.change(whole)
         if change is None or change.shorter is None:
             return change
-        known = change.shorter.join(
-            work.join(least, on="row").select(pl.col("row").cast(change.shorter.schema["row"]), "dur_ns", "least_ns"),
-            on="row",
-            how="left",
-            maintain_order="left",
-        )
-        most = (pl.col("dur_ns") - pl.col("least_ns")).clip(lower_bound=0)
-        return change._replace(shorter=known.select("row", saved_ns=pl.min_horizontal("saved_ns", most)))
+        most = least.select("row", most=(pl.col("dur_ns") - pl.col("least_ns")).clip(lower_bound=0))
+        known = change.shorter.with_columns(pl.col("row").cast(least.schema["row"]))
+        known = known.join(most, on="row", how="left", maintain_order="left")
+        return change._replace(shorter=known.select("row", saved_ns=pl.min_horizontal("saved_ns", "most")))
 
     return one._replace(at_stake_ns=min(one.at_stake_ns, distance), mending=bounded if one.mending else None)

@@ -16,6 +16,7 @@ from kanalyze.analyses.operators.fusion import LISTED, parsed
 from kanalyze.analyses.work._models import PRODUCTS, weight_place
 from kanalyze.analyses.work._peaks import gpu_called
 from kanalyze.analyses.work.work import WORK, calls_with_work, operations_by_call, with_models, with_roofs
+from kanalyze.columns import LARGEST
 from kanalyze.device_limits import memory_bandwidth_bytes_per_s
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Report
@@ -110,8 +111,8 @@ def _shapes_in(dims: Any) -> list[_Shape]:  # noqa: ANN401 - what a file says
     """The shapes of an input: of a tensor, or of each tensor of a list."""
     if not isinstance(dims, list):
         return []
-    if all(isinstance(one, int) for one in dims):
-        return [tuple(dims)]
+    if all(type(one) is int for one in dims):
+        return [tuple(dims)] if min(dims, default=0) > 0 else []
     return [shape for one in dims for shape in _shapes_in(one)]
 
 
@@ -210,20 +211,22 @@ class _Sizes(NamedTuple):
             factors[-1] *= ratio if shape == (self.batch.now, now) else 1.0
         elif shape == (now,):  # positions
             factors = [ratio]
-        return [math.ceil(one * factor) for one, factor in zip(shape, factors, strict=True)]
+        return [math.ceil(min(one, LARGEST) * factor) for one, factor in zip(shape, factors, strict=True)]
 
     def inputs(self, call: _Call) -> list[Any]:
         """The shapes of an operator's inputs with other sizes: weights of products stay."""
         weight, places = weight_place(call.name), PRODUCTS.get(call.name, (0, 0))
 
         def then(dims: Any) -> Any:  # noqa: ANN401 - what a file says
-            whole = isinstance(dims, list) and all(isinstance(one, int) for one in dims)
+            whole = isinstance(dims, list) and all(type(one) is int for one in dims)
             return self.then(tuple(dims)) if whole else [then(one) for one in dims] if isinstance(dims, list) else dims
 
         changed = [dims if at == weight else then(dims) for at, dims in enumerate(call.inputs)]
-        first, second = (call.inputs[at] if max(places) < len(changed) else [] for at in places)
-        if places[1] and len(second) == _MATRIX and first and changed[places[0]][0] != first[0]:
-            changed[places[0]][-1], changed[places[1]] = first[-1], second  # rows change, and nothing else
+        first, second = (_shapes_in(call.inputs[at]) if max(places) < len(changed) else [] for at in places)
+        if places[1] and len(first) == len(second) == 1 and len(second[0]) == _MATRIX:
+            factor = changed[places[0]]
+            if factor and factor[0] != first[0][0]:  # rows change, and nothing else
+                factor[-1], changed[places[1]] = first[0][-1], [*second[0]]
         return changed
 
 
@@ -312,7 +315,8 @@ def factors(report: Report, asked: Configuration) -> pl.DataFrame:
         slower = pl.col("memory_bandwidth_bytes_per_s") / there
         unknown = pl.lit(None, dtype=pl.Int64)
         moved = devices.with_columns(name=pl.lit(asked.gpu), memory_bandwidth_bytes_per_s=there, l2_bytes=unknown)
-    work = operations_by_call(report).join(devices.select("device", slower=slower), on="device", maintain_order="left")
+    speeds = devices.select("device", slower=slower)
+    work = operations_by_call(report).join(speeds, on="device", how="left", maintain_order="left")
     if work.get_column("slower").has_nulls():
         raise CannotTellError.without_bandwidth(report.meta.path)
     then, uncached = _calls_then(report, asked, calls), devices.with_columns(l2_bytes=pl.lit(0, dtype=pl.Int64))

@@ -150,8 +150,8 @@ MFU: Final = Table(
         flop_share float?: The time that they take at the dense peak of each one's type, of the window: the utilisation
             of the hardware (HFU), and where nothing is computed anew that of the model (MFU); null where no peak is
             known.
-        model_flop_share float?: That without what runs forward again within backward: MFU in any case.
         executed_flop int?: With the tiles of products filled up, where the kernel's name tells them.
+        model_flop_share float?: flop_share without what runs forward again within backward: MFU in any case.
         known_share float?: Kernel time of operators with a model, of all kernel time; the rest could hold more.
     """),
     purpose="FLOPs against the GPU's peak (MFU)",

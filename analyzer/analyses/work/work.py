@@ -173,15 +173,15 @@ def operations_with_roofs(report: Report) -> pl.DataFrame:
 
 
 def least_times(report: Report, kind: str = "") -> pl.DataFrame:
-    """What each kernel of a call with a roof takes at least (row, least_ns), in another type of arithmetic if told."""
+    """The kernels with what each takes at least (least_ns; null: unknown), in another type of arithmetic if told."""
     calls = calls_with_work(report)
     if kind:
         other = pl.when(pl.col("flop") > 0).then(pl.lit(kind)).otherwise(pl.col("type").cast(pl.String))
         calls = with_roofs(calls.with_columns(type=other), report.devices)
     roofs = calls.select("device", "call", share=pl.col("roof_ns") / pl.col("dur_ns").clip(lower_bound=1))
     kernels = operations_by_call(report).filter(pl.col("bucket") == "kernel")
-    parts = kernels.join(roofs.drop_nulls(), on=["device", "call"], maintain_order="left")
-    return parts.select("row", least_ns=(pl.col("dur_ns") * pl.col("share")).floor().cast(pl.Int64))
+    parts = kernels.join(roofs, on=["device", "call"], how="left", maintain_order="left")
+    return parts.with_columns(least_ns=(pl.col("dur_ns") * pl.col("share")).floor().cast(pl.Int64))
 
 
 #: Where the operator of an operation stands: the report itself, the capture of its CUDA graph, the trace beside.

@@ -11,7 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.work._configuration import Configuration, Size, _batch_of, _Call, _length_of, _Sizes, factors
+from kanalyze.analyses.work._configuration import (
+    Configuration,
+    Size,
+    _batch_of,
+    _Call,
+    _length_of,
+    _Sizes,
+    factors,
+    resolved,
+)
 from kanalyze.errors import CannotTellError
 from support.build import call, host, kernel, report
 from support.real_reports import real_report
@@ -92,10 +101,28 @@ def program(inputs, *, types="c10::BFloat16"):
             call("cudaLaunchKernel", at + 1, at + 2, correlation=at + 1, parent=row),
             kernel(at + 5, at + 100_005, name="nvjet_sm90_tst_64x8_64x16_2x1_v_bz_TNT", correlation=at + 1, parent=row),
         ]
-        kinds = types and json.dumps([types] * 2)
+        kinds = types and json.dumps([types] * 2 if isinstance(types, str) else types)
         details.append({"event_id": row, "input_shapes": shapes and json.dumps(shapes), "input_types": kinds})
     h100 = {"name": "NVIDIA H100 80GB HBM3", "memory_bandwidth_bytes_per_s": int(3.35e12), "l2_bytes": 50 << 20}
     return report(events, kinds=("kernel", "memcpy", "memset", "api", "op", "range"), op_detail=details, limits=h100)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 10**400) | st.sampled_from(["", "float", "TensorList"]),
+    lambda inner: st.lists(inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.lists(st.lists(ANYTHING, max_size=4), min_size=1, max_size=4), st.lists(ANYTHING, max_size=4))
+def test_whatever_stands_in_a_trace_is_no_crash(inputs, types):
+    made = program(inputs, types=types)
+    for asked in (Configuration(batch=Size(None, 3)), Configuration(length=Size(64, 3)), Configuration(dtype="fp16")):
+        try:
+            sides = factors(made, resolved(made, asked))
+        except CannotTellError:
+            continue
+        assert sides.select((pl.col("low") <= pl.col("usual")) & (pl.col("usual") <= pl.col("high"))).to_series().all()
 
 
 ROWS = st.sampled_from([256, 1024, 4096])
