@@ -5,9 +5,10 @@ import json
 import pytest
 
 import kanalyze
-from support.command import SAMPLES, run
+from support.command import REPORTS, SAMPLES, run
 
 STREAMS = SAMPLES / "streams" / "nsys.sqlite"
+GPT = REPORTS / "work" / "gpt.json.gz"
 TRAIN = SAMPLES / "mlp_train" / "torch.json.gz"
 
 
@@ -28,6 +29,14 @@ def test_python_refuses_what_is_no_change(given):
         kanalyze.whatif(report, **given)
 
 
+def test_another_configuration_is_told_with_what_was_recorded():
+    arguments = ("--batch", "4", "--length", "1024=2048", "--dtype", "fp16", "--gpu", "h200", "--format", "json")
+    found = json.loads(run("whatif", GPT, "--window", "steady", *arguments).text)
+    sizes = ["--batch 8=4", "--length 1024=2048"]
+    assert found["changes"] == ["--gpu 'NVIDIA H200'", *sizes, "--dtype fp16"]
+    assert found["low_ns"] < found["then_ns"] < found["high_ns"]
+
+
 def test_each_change_alone_by_gain():
     ran = run("whatif", TRAIN, "--each", "--top", "99")
     assert ran.status == 0
@@ -43,7 +52,12 @@ def test_each_change_alone_by_gain():
         *((["--copies", "50"], "bandwidth"), (["--copies", "0GB/s"], "bandwidth")),
         *((["--measured", "5"], "time with a unit"), (["--without", "everything"], "launch-gaps")),
         *((["--faster", "no_such_kernel=2"], "There are"), (["--faster", "host:no_such_range=2"], "no range")),
-        (["--window", "nothing"], "nothing"),
+        *((["--batch", "two"], "is not a size, such as 2 or 8=2"), (["--length", "0"], "is not a size")),
+        *(
+            (["--dtype", "int4"], "bf16"),
+            (["--gpu", "H300"], "GPU with known peaks"),
+            (["--window", "nothing"], "nothing"),
+        ),
     ],
 )
 def test_mistakes(arguments, said):

@@ -257,11 +257,12 @@ def _inputs_then(report: Report, asked: Configuration, calls: pl.DataFrame) -> p
     for name, shapes, types in distinct.iter_rows():
         inputs, kinds = parsed(shapes), parsed(types)
         resized = sizes.inputs(_Call(name or "", inputs, 0)) if sizes else inputs
-        applies = bool(dtype) and main in kinds and (asked.dtype != "fp8" or name in PRODUCTS)
+        everything = asked.dtype != "fp8"
+        applies = bool(dtype) and main in kinds and (everything or name in PRODUCTS)
         retyped = [dtype if applies and one == main else one for one in kinds]
         before, after = (len({*map(str, one)} & _BYTES.keys()) for one in (kinds, retyped))
         most = larger if shapes is None or resized != inputs else 1.0
-        most *= wider if applies or not kinds or LISTED in kinds else 1.0
+        most *= wider if applies or (everything and (not kinds or LISTED in kinds)) else 1.0
         most = 0.0 if name in _CASTS and after < before else most
         rows.append((json.dumps(resized) if shapes else None, json.dumps(retyped) if types else None, applies, most))
     return distinct.hstack(pl.DataFrame(rows, schema=_THEN, orient="row"))

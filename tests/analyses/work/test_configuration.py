@@ -154,6 +154,29 @@ def test_what_a_cast_casts_to_its_own_type_is_gone_and_products_have_the_rate_of
     assert gone.height == casts.height == 2 * 3  # of logits to float32, and of their gradient back, in three steps
 
 
+def test_fp8_is_of_products_alone():
+    made = program([[[4096, 4096], [4096, 64]]])  # whose weights bound it
+    half = factors(made, Configuration(dtype="fp8")).row(0, named=True)
+    assert half["low"] < half["usual"] < half["high"]
+    assert half["usual"] == pytest.approx(0.5 * 0.98 + 0.02, rel=0.01)
+    copies = factors(real_report(GPT), Configuration(dtype="fp8"))
+    kernels = kanalyze.work(real_report(GPT)).group_by("group").agg(pl.len())
+    products = kernels.filter(group="products").item(0, "len")
+    assert copies.filter(pl.col("usual") < 0.9).height <= products
+
+
+def test_a_configuration_on_another_gpu_is_both_changes():
+    """What is at its roof changes as the roof does, and all as the work does."""
+    made = program([[[1024, 16384], [16384, 16384]]])
+    took = kanalyze.work(made).row(0, named=True)
+    share = min(took["roof_ns"] / took["dur_ns"], 1.0)
+    sizes, gpu = Configuration(batch=Size(1024, 4096)), "NVIDIA B200"
+    larger, both = (factors(made, asked).row(0, named=True) for asked in (sizes, sizes._replace(gpu=gpu)))
+    faster = 989.4 / 2250  # both are bound by their arithmetic
+    assert larger["usual"] == pytest.approx(4 - 3 * min(1 - share, 0.02), rel=1e-3)
+    assert both["usual"] == pytest.approx(larger["usual"] - 4 * share * (1 - faster), rel=1e-3)
+
+
 def test_nothing_is_told_without_shapes():
     made = program([None], types="")
     for asked in ({"batch": 2}, {"length": 512}, {"dtype": "fp32"}, {"batch": "8=2", "length": 512}):
