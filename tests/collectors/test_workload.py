@@ -153,7 +153,7 @@ def test_reference_workloads_say_what_they_teach_and_are_found_by_name_unless_th
     found = {one.name: one for one in references()}
     assert set(found) == {
         *("add", "add_parallel", "add_extension", "square", "square_inline", "square_triton"),
-        *("gelu", "cdist", "matmul", "mlp_train", "launch_bound", "streams", "remedies"),
+        *("gelu", "cdist", "matmul", "mlp_train", "launch_bound", "streams", "serving", "remedies"),
     }
     assert all(isinstance(one, Reference) and one.teaches.endswith(".") for one in found.values())
     assert {resolve(str(one.path)).kind for one in found.values()} == {"cuda", "python"}

@@ -37,6 +37,7 @@ SMALL = {
     "mlp_train.py": ("--size", 12, "--layers", 2, "--batch", 5, "--steps", 4),
     "launch_bound.py": ("--kernels", 10, "--steps", 2),
     "streams.py": ("--size", 32, "--chunks", 4, "--streams", 3, "--steps", 2),
+    "serving.py": ("--requests", 5, "--rate", 1000),
     "remedies.py": ("vocabulary", "indexing", "--steps", 2, "--turns", 2),
 }
 
@@ -53,6 +54,7 @@ MUTANTS = {
     "mlp_train.py": ("        optimizer.step()", "        pass"),
     "launch_bound.py": ("range(kernels)", "range(kernels - 1)"),
     "streams.py": ("torch.mm(lane.source, factor, out=lane.result)", "torch.mm(factor, lane.source, out=lane.result)"),
+    "serving.py": ("(one.tokens[at], at, one.slot)", "(one.tokens[at], max(0, at - 1), one.slot)"),
     "remedies.py": ("torch.manual_seed(0)", "torch.manual_seed(len(variant))"),
 }
 

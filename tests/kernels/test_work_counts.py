@@ -163,3 +163,20 @@ def test_remedies_counts_the_bytes_of_chain():
     traffic.bytes.pop("slice", None)
     assert traffic.bytes.total() == remedies.bytes_moved(16, 2048, fused=False)
     assert remedies.bytes_moved(16, 2048, fused=True) == 4 * 2048 * (16 + 16 + 1)
+
+
+@pytest.mark.parametrize("begin", [0, 5])
+def test_serving(begin, monkeypatch):
+    """A chunk of a prompt, by attention as two products: each of its tokens looks at all of it and at what was before."""
+    serving, gpt = load("serving"), load("_gpt")
+    monkeypatch.setattr(gpt, "causal_lower_right", lambda *_: None)
+    two_products = lambda query, key, value, *_, **__: (query @ key.mT).softmax(-1) @ value  # noqa: E731
+    monkeypatch.setattr(gpt.functional, "scaled_dot_product_attention", two_products)
+    model = gpt.Model(serving.SMALL, torch.device("cpu"))
+    given = torch.stack([torch.zeros(8), torch.arange(8) + begin, torch.zeros(8)]).long()
+    counted = counted_flops(lambda: model.picked(given, [(0, begin, begin + 8)], slice(-1, None)))
+    assert counted == serving.flops(serving.SMALL, 8, 8 * (8 + begin), 1)
+    weights = sum(each.numel() for layer in model.layers for each in layer) + model.words.numel()
+    assert weights == serving.parameters(serving.SMALL)
+    of_a_token = model.caches[:, :, 0, 0].numel()
+    assert serving.bytes_moved(serving.SMALL, 3) == 2 * (weights + 3 * of_a_token)

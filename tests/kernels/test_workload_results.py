@@ -1,5 +1,7 @@
 """The functions of the workloads against their references, on shapes and values that no workload runs with."""
 
+import json
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
@@ -14,7 +16,7 @@ pytestmark = pytest.mark.timeout(300)  # on a busy machine what is compiled take
 common, cdist, gelu, launch_bound, matmul, mlp_train, square, square_triton, streams = map(
     load, ("_common", "cdist", "gelu", "launch_bound", "matmul", "mlp_train", "square", "square_triton", "streams")
 )
-remedies = load("remedies")
+remedies, gpt, triton_attention = load("remedies"), load("_gpt"), load("_attention")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 FEW = settings(max_examples=15)
@@ -166,3 +168,36 @@ def test_a_cache_that_grows_and_a_whole_one_with_a_mask_give_the_same(length):
         for at in range(length):
             last = model(tokens[:, at : at + 1], caches, torch.tensor([at]), at + 1)[:, -1]
         assert torch.allclose(last, model(tokens)[:, -1], atol=1e-5)
+
+
+@FEW
+@given(st.lists(st.integers(1, 128), min_size=1, max_size=3), st.sampled_from([(1, 16), (2, 64)]), SEEDS)
+def test_attention_in_parts_is_attention_over_the_whole_with_a_mask(lengths, heads, seed):
+    keys, values = randn(2, 4, 128, *heads, seed=seed)
+    query, slots = randn(len(lengths), *heads, seed=seed + 1), torch.randperm(4)[: len(lengths)].to(DEVICE)
+    args = (query, keys, values, slots, torch.tensor(lengths, device=DEVICE))
+    inside = torch.arange(128, device=DEVICE) < args[-1][:, None, None, None]
+    both = (each[slots].transpose(1, 2) for each in (keys, values))
+    want = torch.nn.functional.scaled_dot_product_attention(query[:, :, None], *both, inside)[:, :, 0]
+    for attend in (gpt.attend, triton_attention.attend):
+        assert torch.allclose(attend(*args), want, atol=1e-5)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--separate", "--waves", "1,5,3"), ("--captures", "2", "--chunk", "7")])
+def test_a_serving_engine_s_log_accounts_for_every_token(arguments, tmp_path):
+    """The tokens that steps read are those of the prompts, and of the answers but for the last of each."""
+    serving = load("serving")
+    file = tmp_path / "log.jsonl"
+    assert serving.main(["--requests", "9", "--rate", "2000", *arguments, "--log", str(file)]) == 0
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    steps, requests = [one for one in lines if "step" in one], [one for one in lines if "step" not in one]
+    assert len(requests) == 9
+    assert sum(one["tokens"] for one in steps) == sum(one["prompt"] + one["wanted"] - 1 for one in requests)
+    assert all(one["arrival"] <= one["first"] <= one["end"] for one in requests)
+    assert all(one["padded"] >= one["decodes"] and one["start"] < one["end"] for one in steps)
+    for one in requests:
+        inside = [step for step in steps if one["request"] in step["requests"]]
+        assert inside[-1]["end"] == one["end"]
+        assert inside[0]["start"] >= one["arrival"]
+    if "--separate" in arguments:
+        assert {one["kind"] for one in steps} == {"prefill", "decode"}

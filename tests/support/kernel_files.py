@@ -13,7 +13,7 @@ KERNELS = Path(__file__).parents[2] / "kernels"
 CUDA = ("add.cu", "add_parallel.cu")
 PYTHON = (
     *("add_extension.py", "square.py", "square_inline.py", "square_triton.py", "gelu.py", "cdist.py", "matmul.py"),
-    *("mlp_train.py", "launch_bound.py", "streams.py", "remedies.py"),
+    *("mlp_train.py", "launch_bound.py", "streams.py", "serving.py", "remedies.py"),
 )
 NAMES = CUDA + PYTHON
 
