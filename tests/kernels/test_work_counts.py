@@ -167,7 +167,7 @@ def test_remedies_counts_the_bytes_of_chain():
 
 @pytest.mark.parametrize("begin", [0, 5])
 def test_serving(begin, monkeypatch):
-    """A chunk of a prompt, by attention as two products: each of its tokens looks at all of it and at what was before."""
+    """A chunk of a prompt, by attention as two products: all of its tokens look at it and at what was before."""
     serving, gpt = load("serving"), load("_gpt")
     monkeypatch.setattr(gpt, "causal_lower_right", lambda *_: None)
     two_products = lambda query, key, value, *_, **__: (query @ key.mT).softmax(-1) @ value  # noqa: E731
