@@ -149,7 +149,7 @@ class Report:
     share the cache. `answers` caches results that analyses share. `beside` opens the trace of the same run that the
     report's capture has, once; None without one. `sampled` does so for the run in which nsys sampled the program, and
     `bare` for its runs without a profiler; `captured_in` gives the report of its CUDA graphs' captures, where that is
-    another one.
+    another one. `labels` are the user's own patterns of the labels of an engine's steps.
 
     A context manager: its file is closed at the end of the block, by :meth:`close`, or when nobody holds the report.
 
@@ -164,6 +164,7 @@ class Report:
     sampled: Callable[[], Report | None] = _nothing
     bare: Callable[[], BareRuns] = BareRuns
     captured_in: Callable[[], Report | None] = _nothing
+    labels: tuple[str, ...] = ()
     _kept: Kept = field(default_factory=Kept)
     _whole: WeakValueDictionary[int | None, Report] = field(default_factory=WeakValueDictionary)
     answers: dict[object, Any] = field(default_factory=dict, init=False)

@@ -1,0 +1,201 @@
+"""Steps of serving engines by the labels of their own ranges: one table of patterns, and what each field of them means.
+
+Where the engines make them: vLLM in v1/worker/gpu_worker.py (annotate_profile) and the scopes of its model runners;
+SGLang in srt/utils/profile_utils.py (build_step_span_name); TensorRT-LLM in _torch/pyexecutor/py_executor.py
+(_forward_step); ATOM in model_engine (run_model, run_labels); xDiT around each execution of a pipeline.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+import polars as pl
+
+from kanalyze.analyses.host._range_lines import named_ranges
+from kanalyze.analyses.shared.analysis import once_per_process
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.errors import UnknownNameError
+from kanalyze.report import Report
+from kanalyze.window import names, plain
+
+PREFILL, DECODE, MIXED, DRAFT, DIFFUSION = "prefill", "decode", "mixed", "draft", "diffusion"
+OTHER, IDLE = "other", "idle"
+KINDS: Final = (PREFILL, DECODE, MIXED, DRAFT, DIFFUSION, OTHER, IDLE)
+
+#: The engine of labels by patterns of the user's own.
+USER: Final = "--steps"
+
+#: Kinds by the word of a label: SGLang's forward modes, and the words of ATOM and of users' patterns.
+_WORDS: Final = {
+    **dict.fromkeys(("extend", "split_prefill", "dllm_extend", "prebuilt", "prefill", "context"), PREFILL),
+    **dict.fromkeys(("decode", "target_verify", "verify", "eager_decode", "generate", "generation"), DECODE),
+    **dict.fromkeys(("draft_extend", "draft_extend_v2", "draft_loop", "draft"), DRAFT),
+    MIXED: MIXED,
+    IDLE: IDLE,
+    DIFFUSION: DIFFUSION,
+}
+
+#: What a label's fields are. Of prompts (c) and of requests that generate (g): requests, their tokens in this step, and
+#: the tokens whose keys and values are read; or of all of them. `padded` is the batch of the graph that is replayed.
+_COUNTS: Final = (
+    "requests",
+    "tokens",
+    "kv",
+    "padded",
+    "number",
+    *(f"{s}_{n}" for s in "cg" for n in ("requests", "tokens", "kv")),
+)
+
+
+class Grammar(NamedTuple):
+    """Labels of an engine: what all of them match, and for each field what is it in them."""
+
+    engine: str
+    label: str
+    fields: dict[str, str]
+    kind: str | None = None
+
+
+#: The labels, those that say most of what a step is first: of several around one step its fields are the first known.
+GRAMMARS: Final = (
+    # step[DECODE bs=64], step[EXTEND bs=15 toks=15360 … c_sk=…], step[MIXED bs=2 c=1 g=1 c_sq=5 c_sk=8 … g_sk=12]
+    Grammar("SGLang", r"^step\[[A-Z_0-9]+ (?:raw_)?bs=\d+.*\]$", {
+        "word": r"^step\[([A-Z_0-9]+)", "requests": r"bs=(\d+)", "tokens": r" toks=(\d+)",
+        "c_requests": r" c=(\d+)", "c_tokens": r" c_sq=(\d+)", "c_kv": r" c_sk=(\d+)",
+        "g_requests": r" g=(\d+)", "g_tokens": r" g_sq=(\d+)", "g_kv": r" g_sk=(\d+)",
+    }),
+    # prefill[bs=2 tok=14721 ctx=[7803, 6918]], decode[bs=117/128 tok=117 p=2 d=115 spec=3 sqsq=… sqsk=… sk=…]
+    Grammar("ATOM", r"^(?:prefill|decode|eager_decode)\[bs=\d+.*\]$", {
+        "word": r"^(\w+)\[", "requests": r"\[bs=(\d+)", "padded": r"\[bs=\d+/(\d+)", "tokens": r" tok=(\d+)",
+        "kv": r" sk=(\d+)", "c_requests": r" p=(\d+)", "g_requests": r" d=(\d+)",
+    }),
+    # [Executor] _forward_step 60000: 0 ctx reqs, 0 ctx tokens, 32 gen reqs
+    Grammar("TensorRT-LLM", r"^\[Executor\] _forward_step\b.*\bgen reqs", {
+        "number": r"_forward_step (\d+)", "c_requests": r"(\d+) ctx reqs", "c_tokens": r"(\d+) ctx tokens",
+        "g_requests": r"(\d+) gen reqs", "g_tokens": r"(\d+) gen tokens",
+    }),
+    # execute_context_1(512)_generation_3(3), execute_515_context_1(sq512sk900sqsq…sqsk…)_generation_3(sq3sk…sqsq3sqsk…)
+    Grammar("vLLM", r"^execute_(?:\d+_)?context_\d+\(.*\)_generation_\d+\(.*\)$", {
+        "c_requests": r"context_(\d+)\(", "c_tokens": r"context_\d+\((?:sq)?(\d+)",
+        "c_kv": r"context_\d+\(sq\d+sk(\d+)", "g_requests": r"generation_(\d+)\(",
+        "g_tokens": r"generation_\d+\((?:sq)?(\d+)", "g_kv": r"generation_\d+\(sq\d+sk(\d+)",
+    }),
+    # execute_diffusion_1_256x256: a batch of pictures
+    Grammar("xDiT", r"^execute_diffusion_\d+_\d+x\d+", {
+        "word": r"^execute_(diffusion)", "requests": r"^execute_diffusion_(\d+)_",
+    }),
+)  # fmt: skip
+
+#: Scopes of vLLM's model runners, of which each step has several, one after the other: they say nothing of the batch.
+_SCOPE: Final = r"^(?:v2_)?gpu_model_runner: "
+
+#: A mark of the capture of a graph: capture_128_decode, capture_256_mixed_prefill.
+CAPTURE: Final = r"\bcapture_(\d+)_"
+
+#: Words of a user's pattern in braces: what each is; any other stands for any text.
+_BRACES: Final = {
+    "batch": "requests",
+    "requests": "requests",
+    "tokens": "tokens",
+    "kv": "kv",
+    "padded": "padded",
+    "context": "c_requests",
+    "generation": "g_requests",
+    "step": "number",
+    "kind": "word",
+}
+
+_MARK: Final = {
+    **dict.fromkeys((*THREAD, "start", "end"), pl.Int64), "open": pl.Boolean,
+    **dict.fromkeys(("engine", "kind", "label"), pl.String),
+    **dict.fromkeys(("number", "requests", "tokens", "padded", "kv_tokens"), pl.Int64),
+    **dict.fromkeys(("context_requests", "context_tokens"), pl.Int64),
+}  # fmt: skip
+
+
+def grammar_of(pattern: str) -> Grammar:
+    """The labels that a user's pattern stands for: ``decode bs={batch}``, ``{kind} of {tokens} tokens``.
+
+    Raises:
+        UnknownNameError: A word in braces is none of :data:`_BRACES`.
+    """
+    literals, names = re.split(r"\{\w*\}", pattern), re.findall(r"\{(\w*)\}", pattern)
+    fields, label = dict[str, str](), re.escape(literals[0])
+    for name, literal in zip(names, literals[1:], strict=True):
+        if name not in _BRACES:
+            raise UnknownNameError.of("field of --steps", name, [*_BRACES])
+        value = r"\w+" if _BRACES[name] == "word" else r"\d+"
+        fields[_BRACES[name]] = f"^{label}({value})"
+        label += value + re.escape(literal)
+    kinds = [_WORDS[word] for word in re.findall("[a-z]+", pattern.lower()) if word in _WORDS]
+    return Grammar(USER, f"^{label}$", fields, kinds[0] if kinds else None)
+
+
+@once_per_process
+def engine_marks(report: Report) -> pl.DataFrame:
+    """The steps of serving engines by their labels: :data:`_MARK`, sorted by process and start.
+
+    Of labels inside each other the outermost is the step; what it does not say of the batch, the others do.
+
+    Raises:
+        UnknownNameError: No range is called as a pattern of the user's says.
+    """
+    ranges = named_ranges(report).filter(pl.col("end") > pl.col("start"))
+    texts = ranges.get_column("range").unique(maintain_order=True).drop_nulls()
+    shown = pl.Series("label", [plain(text) for text in texts], dtype=pl.String)
+    own = [grammar_of(pattern) for pattern in report.labels]
+    for pattern, grammar in zip(report.labels, own, strict=True):
+        if not shown.str.contains(grammar.label).any():
+            raise UnknownNameError.of("range", pattern, names(ranges))
+    labels = pl.DataFrame([texts.alias("range"), shown])
+    parsed = [_parsed(labels, grammar, rank) for rank, grammar in enumerate((*own, *GRAMMARS))]
+    known = pl.concat(parsed).unique("range", keep="first", maintain_order=True)
+    marks = ranges.select(*THREAD, "start", "end", "open", "range").join(known, on="range", maintain_order="left")
+    marks = marks.sort(*THREAD, "start", "end", descending=[False, False, False, True])
+    reached = pl.col("end").cum_max().shift(1).over(THREAD)
+    marks = marks.with_columns(step=(pl.col("start") >= reached).fill_null(value=True).cum_sum())
+    first = {name: pl.col(name).drop_nulls().first() for name in ("engine", "label", *_COUNTS, "kind")}
+    sides = pl.col("start").first(), pl.col("end").first(), pl.col("open").first()
+    steps = marks.sort("step", "rank").group_by("step", *THREAD, maintain_order=True).agg(**first)
+    spans = marks.group_by("step", maintain_order=True).agg(sides)
+    return _completed(spans.join(steps, on="step", maintain_order="left")).sort("process_id", "start")
+
+
+def _parsed(labels: pl.DataFrame, grammar: Grammar, rank: int) -> pl.DataFrame:
+    """The labels of an engine with their fields: range, label, engine, rank, kind and :data:`_COUNTS`."""
+    own = labels.filter(pl.col("label").str.contains(grammar.label))
+    found = {name: pl.col("label").str.extract(pattern) for name, pattern in grammar.fields.items()}
+    counts = [found.get(name, pl.lit(None)).cast(pl.Int64, strict=False).alias(name) for name in _COUNTS]
+    words = found.get("word", pl.lit(None)).cast(pl.String).str.to_lowercase()
+    kind = words.replace_strict(_WORDS, default=OTHER, return_dtype=pl.String)
+    kind = pl.when(words.is_not_null()).then(kind).otherwise(pl.lit(grammar.kind, dtype=pl.String)).alias("kind")
+    return own.select("range", "label", *counts, kind, engine=pl.lit(grammar.engine), rank=pl.lit(rank))
+
+
+def _completed(marks: pl.DataFrame) -> pl.DataFrame:
+    """Adds what follows from the fields: kinds from the requests, sums over prompts and generation, one token each."""
+    kind, requests = pl.col("kind"), pl.col("requests")
+    generates = kind == DECODE
+    sides = (
+        pl.coalesce("c_requests", pl.when(generates).then(0)),
+        pl.coalesce("g_requests", pl.when(generates).then(requests)),
+    )
+    marks = marks.with_columns(sides[0].alias("c_requests"), sides[1].alias("g_requests"))
+    prompts, others = pl.col("c_requests") > 0, pl.col("g_requests") > 0
+    by_count = pl.when(prompts & others).then(pl.lit(MIXED)).when(prompts).then(pl.lit(PREFILL))
+    by_count = by_count.when(others).then(pl.lit(DECODE)).when(prompts.is_not_null()).then(pl.lit(IDLE))
+    told = pl.when(prompts & others).then(pl.lit(MIXED)).otherwise(pl.coalesce(kind, by_count, pl.lit(OTHER)))
+    marks = marks.with_columns(
+        kind=told,
+        requests=pl.coalesce(requests, pl.col("c_requests") + pl.col("g_requests")),
+        g_tokens=pl.coalesce("g_tokens", "g_requests"),
+        c_tokens=pl.coalesce("c_tokens", pl.when(pl.col("c_requests") == 0).then(0)),
+    )
+    prefills = pl.col("kind") == PREFILL
+    return marks.with_columns(
+        tokens=pl.coalesce("tokens", pl.col("c_tokens") + pl.col("g_tokens"), pl.when(prefills).then("c_tokens")),
+        kv_tokens=pl.coalesce("kv", pl.col("c_kv") + pl.col("g_kv"), "c_kv", "g_kv"),
+        context_requests=pl.coalesce("c_requests", pl.when(prefills).then("requests")),
+        context_tokens=pl.coalesce("c_tokens", pl.when(prefills).then("tokens"), pl.col("tokens") - pl.col("g_tokens")),
+    ).select(list(_MARK))
