@@ -72,6 +72,7 @@ if TYPE_CHECKING:  # the public names, for type checkers and for the list of tab
     from kanalyze.analyses.ranges.ranges import ranges as ranges
     from kanalyze.analyses.replay.critical_path import critical_path as critical_path
     from kanalyze.analyses.serving.engine_steps import engine_steps as engine_steps
+    from kanalyze.analyses.serving.step_laws import step_laws as step_laws
     from kanalyze.analyses.streams.concurrency import concurrency as concurrency
     from kanalyze.analyses.timeline.gpu_units import gpu_units as gpu_units
     from kanalyze.analyses.work.roofs import budget as budget

@@ -439,6 +439,11 @@ class CannotTellError(KanalyzeError, slug="cannot-tell"):
         "{path}: cannot tell what another {what} would bring, because no {which} of operators tell the recorded one.",
         "{remedy}",
     )
+    without_law = Case(
+        "path why",
+        "{path}: cannot tell a decode step at another batch, because {why}.",
+        "Record an engine that decodes at several batch sizes; `kanalyze show step_laws` says what is known.",
+    )
     without_source = Case("path what", "{path}: cannot tell source, because the report has no {what}.", "")
     without_capture = Case(
         "table path",

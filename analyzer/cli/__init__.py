@@ -103,7 +103,7 @@ _MEANT: Final = {
 }
 
 #: What can be drawn.
-PICTURES: Final = ("ledger", "timeline", "steps", "durations", "roofline", "ranks", "compare")
+PICTURES: Final = ("ledger", "timeline", "steps", "durations", "laws", "roofline", "ranks", "compare")
 
 
 class _Commands(click.Group):

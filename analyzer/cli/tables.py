@@ -27,6 +27,7 @@ with late():
     from kanalyze.analyses.iterations import iterations
     from kanalyze.analyses.joining import joined
     from kanalyze.analyses.operators import tree as trees_of
+    from kanalyze.analyses.serving import step_laws
     from kanalyze.analyses.timeline import _tracks
     from kanalyze.decoder import decode
     from kanalyze.readers.capture import reports as captures
@@ -314,11 +315,12 @@ def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: Where
     """Draw a PICTURE of REPORTS.
 
     ledger: where the time of each GPU went. timeline: what ran when, of a window. steps: the ledger of each iteration.
-    durations: how long the launches of one kernel took. roofline: kernels that ncu measured under their roofs. ranks:
-    the steps of a job's ranks, and who was late. compare: from the first report to the second, bucket by bucket.
+    durations: how long the launches of one kernel took. laws: what steps of a serving engine take by their tokens.
+    roofline: kernels that ncu measured under their roofs. ranks: the steps of a job's ranks, and who was late. compare:
+    from the first report to the second, bucket by bucket.
     """
     form = drawn_form(to.output, plots.ROOFLINE_FORMATS if picture == "roofline" else plots.FORMATS)
-    if picture in ("timeline", "steps", "durations") and len(reports) > 1:
+    if picture in ("timeline", "steps", "durations", "laws") and len(reports) > 1:
         raise click.UsageError(f"{picture} is of one report.")
     if draw := {"ledger": plots.ledger, "compare": plots.waterfall, "ranks": plots.ranks}.get(picture):
         drawn = draw(_answers.rows_of(reports, catalog.table(picture), where), form)
@@ -331,9 +333,14 @@ def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: Where
     else:
         parts = _answers.opened_parts(reports[0], where)
         if len(parts) > 1:
-            raise click.UsageError("a timeline is of one window; name one of them, such as step#3.")
-        # so many events in print, single ones and sums
-        drawn = plots.timeline(_tracks.timeline(next(iter(parts.values())), 6000), form)
+            raise click.UsageError(f"{picture} is of one window; name one of them, such as step#3.")
+        (part,) = parts.values()
+        of_laws = picture == "laws"
+        drawn = (
+            plots.laws(step_laws.law_points(part), form)
+            if of_laws
+            else plots.timeline(_tracks.timeline(part, 6000), form)  # so many events in print, single ones and sums
+        )
     to.emit(drawn)
 
 

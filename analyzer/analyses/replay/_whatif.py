@@ -267,6 +267,7 @@ class WhatIf:
         host_kept: What is left of the host's time near recorded events without the profiler, a part; 1 unless measured.
         host_kept_low: The least that explains what was measured.
         host_kept_high: The most.
+        remark: What else is to be said, of a decode step by its law; the parts of `critical` are then those of it.
     """
 
     kind: ClassVar[Literal["whatif"]] = "whatif"
@@ -286,6 +287,7 @@ class WhatIf:
     host_kept: float = 1.0
     host_kept_low: float = 1.0
     host_kept_high: float = 1.0
+    remark: str = ""
 
     @property
     def gain_ns(self) -> int:

@@ -409,13 +409,15 @@ def whatif_page(found: WhatIf, top: int) -> Page:
     )
     sections = []
     if found.changes or not found.single:
-        remark = "what the end waits for, adding up to all of it"
-        sections.append(section("CRITICAL PATH", found.critical, critical, top, remark, named=True))
+        title, remark = "CRITICAL PATH", "what the end waits for, adding up to all of it"
+        if found.remark:
+            title, remark = found.each.upper(), "what it takes by its law (kanalyze show step_laws)"
+        sections.append(section(title, found.critical, critical, top, remark, named=True))
     if found.single:
         sections.append(section("CHANGES", found.single, single, top, "each alone", cut=True))
     heading = ["kanalyze whatif", found.meta.path.name, found.meta.tool, *found.changes]
     more = command("kanalyze", "whatif", found.meta.path, *(["--faster", "NAME=2"] if found.single else ["--each"]))
-    return Page(heading, _replayed(found, per), sections, more)
+    return Page(heading, " ".join(filter(None, (_replayed(found, per), found.remark))), sections, more)
 
 
 def _replayed(found: WhatIf, per: PerIteration) -> str:

@@ -1,4 +1,4 @@
-"""Pictures for print: ledgers, iterations, durations, a comparison, timelines, the ranks of a job, the roofline."""
+"""Pictures for print: ledgers, iterations, durations, laws, comparisons, timelines, a job's ranks, the roofline."""
 
 from __future__ import annotations
 
@@ -31,6 +31,9 @@ ROOFLINE_FORMATS: Final = (*FORMATS, "html")
 #: A bucket is labelled in its bar from this share of the longest on; a waterfall has so many steps beside the rest.
 _LABELLED: Final = 0.065
 _STEPS: Final = 9
+
+#: Most sizes of graphs with colours of their own.
+_SIZES: Final = 10
 
 
 _MS: Final = 1_000_000
@@ -139,6 +142,33 @@ def steps(rows: pl.DataFrame, form: str) -> bytes:
                     axes.text(at, top, f" ↑ {units.time(round(ms * _MS))}", ha="left", va="bottom", fontsize=7)
         _legend(axes, (bucket for bucket, values in parts.items() if values.sum()))
     return out.getvalue()
+
+
+def laws(points: pl.DataFrame, form: str) -> bytes:
+    """Times of steps on the GPU by the tokens in the cache, or by those in the step, and lines of their law."""
+    across, by_size = ("kv", True) if points.get_column("kv").n_unique() > 1 else ("n", False)
+    with _picture(form, 3.8) as (axes, out):
+        groups = points.sort("n", across).partition_by("n", as_dict=True, maintain_order=True) if by_size else {}
+        few = len(groups) <= _SIZES
+        for number, ((size,), part) in enumerate((groups if few and groups else {("",): points.sort(across)}).items()):
+            ms = [part.get_column(name) / _MS for name in ("ns", "law_ns")]
+            label, at = _batch(part.row(0, named=True)) if size else None, part.get_column(across)
+            axes.scatter(at, ms[0], s=9, color=f"C{number}", alpha=0.5, linewidths=0, label=label)
+            if size or not by_size:
+                axes.plot(at, ms[1], color=f"C{number}", linewidth=1.2)
+        kind = " by graph" if points.height and points.item(0, "mode") == "graph" else ""
+        named = outlets.picture(
+            f"Steps: {points.item(0, 'kind')}{kind}" if points.height else "no kind of step has a law"
+        )
+        axes.set(xlabel="tokens in the cache" if by_size else "tokens", ylabel="ms of the GPU", title=named)
+        axes.set_ylim(bottom=0)
+        if few and groups:
+            axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8)
+    return out.getvalue()
+
+
+def _batch(step: Mapping[str, Any]) -> str:
+    return f"graph of {step['n']:,}" if step["tokens_are"] == "padded" else units.plural(step["n"], "token")
 
 
 def durations(name: str, values: pl.Series, form: str) -> bytes:

@@ -1,0 +1,96 @@
+"""A decode step of a serving engine at another batch, by the laws of its steps."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import polars as pl
+
+from kanalyze.analyses.ranges.engine_marks import DECODE
+from kanalyze.analyses.replay._host_time import NEAR
+from kanalyze.analyses.replay._whatif import Critical, WhatIf
+from kanalyze.analyses.serving.engine_steps import engine_steps
+from kanalyze.analyses.serving.step_laws import GPU, HOST, PADDED, fitted, graph_sizes, timed_parts
+from kanalyze.errors import CannotTellError
+from kanalyze.report import Report
+from kanalyze.units import plural, time
+
+#: What the parts of a step's time are called.
+_PARTS: Final = ("weights and requests", "tokens in the cache", "host")
+
+
+def decodes(report: Report) -> bool:
+    """Whether the report has decode steps of a serving engine, by their labels."""
+    return bool((engine_steps(report).get_column("kind") == DECODE).any())
+
+
+def at_batch(report: Report, batch: int, length: int | None = None, measured_ns: float | None = None) -> WhatIf:
+    """A decode step of `batch` requests, with `length` tokens in the cache of each, or as many as in the recording.
+
+    The batch is padded to the next graph that ran or was captured. `measured_ns` is what a decode step takes without a
+    profiler, from one to the next, in the mean of those recorded: the difference is the host's, and stays.
+
+    Raises:
+        CannotTellError: There is no law of decode steps.
+    """
+    parts = timed_parts(report).filter(pl.col("kind") == DECODE, pl.col("ns") > 0)
+    modes = parts.group_by("device", "mode").len().sort("len", "device", descending=[True, False])
+    of_gpu, of_host = (parts.join(modes.head(1), on=["device", "mode"]).filter(part=part) for part in (GPU, HOST))
+    if (gpu := fitted(of_gpu)) is None or (host := fitted(of_host)) is None:
+        raise CannotTellError.without_law(report.meta.path, f"it has {plural(of_gpu.height, 'decode step')} alone")
+    usual, cached = of_host.select(pl.col("n").mean()).item() or 1.0, of_gpu.select(pl.col("kv").mean()).item() or 0.0
+    each, padded = length or cached / usual, _padded(report, of_gpu, batch)
+    of_kv, law = gpu[0].per_kv_token_ns or 0.0, gpu[0]
+    now = [float(gpu[1].mean()) - of_kv * cached, of_kv * cached, float(host[1].mean())]
+    then = [law.at(padded, 0.0), of_kv * each * batch, host[0].at(batch, 0.0)]
+    near, kept = [_spread(of_gpu, gpu[1]), _spread(of_host, host[1])], 1.0
+    if measured_ns is not None:
+        more, near[1] = measured_ns - sum(now), NEAR
+        kept = max(now[-1] + more, 0.0) / max(now[-1], 1.0)
+        now[-1], then[-1] = (max(side[-1] + more, 0.0) for side in (now, then))
+    about = sum(then[:2]) * near[0] + then[2] * near[1]
+    told = [Critical(*named) for named in zip(_PARTS, ("",) * 3, map(round, now), map(round, then), strict=True)]
+    now_ns, then_ns = sum(one.now_ns for one in told), sum(one.then_ns for one in told)
+    least, most = of_gpu.select(pl.col("n").min().alias("least"), pl.col("n").max().alias("most")).row(0)
+    remarks = (
+        _rates(plural(batch, "request"), batch, then_ns, each, padded),
+        _rates(f"Now, with {usual:,.1f}", usual, now_ns),
+        "" if least <= padded <= most else f"Recorded were {least:,} to {most:,}.",
+        "" if of_kv else "What tokens in the cache take is not known: these steps do not tell.",
+    )
+    return WhatIf(
+        meta=report.meta,
+        changes=(f"--batch {batch}", *([f"--length {length}"] if length else [])),
+        iterations=1,
+        each="decode step",
+        now_ns=now_ns,
+        then_ns=then_ns,
+        low_ns=int(then_ns - about),
+        high_ns=math.ceil(then_ns + about),
+        amdahl_ns=then_ns,
+        critical=tuple(one for one in told if one.now_ns or one.then_ns),
+        measured_ns=measured_ns,
+        host_kept=kept,
+        host_kept_low=kept,
+        host_kept_high=kept,
+        remark=" ".join(filter(None, remarks)),
+    )
+
+
+def _padded(report: Report, steps: pl.DataFrame, batch: int) -> int:
+    """The size of the graph that would run, of those that ran or were captured; the batch itself beyond them."""
+    sizes = graph_sizes(report) if steps.item(0, "tokens_are") == PADDED else []
+    return min((size for size in sizes if size >= batch), default=batch)
+
+
+def _spread(steps: pl.DataFrame, by_law: Any) -> float:  # noqa: ANN401 - an array, of a package that loads late
+    """Nine of ten steps are nearer to their law than this part; no recording tells it closer than two runs agree."""
+    return max(float((steps.get_column("ns") / by_law - 1).abs().quantile(0.9) or 0.0), NEAR)
+
+
+def _rates(what: str, requests: float, ns: float, each: float = 0.0, padded: int = 0) -> str:
+    """Tokens a second, and the time of a token."""
+    cached = f" with {each:,.0f} tokens in the cache of each" if each else ""
+    graph = f", in a graph of {padded}" if padded > requests else ""
+    return f"{what}{cached}{graph}: {requests / max(ns, 1) * 1e9:,.0f} tokens/s, {time(ns / requests)} a token."

@@ -1,0 +1,286 @@
+"""What a step of a serving engine takes by what is in it: t = a + b·tokens + c·KV, fitted for each kind of step.
+
+The time of the GPU and that of the host have laws of their own: a profiler makes the second longer, and hardly the
+first. Definitions: docs/serving.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import BUSY_BUCKETS
+from kanalyze.analyses.idle._attribution import window_ledgers
+from kanalyze.analyses.ranges.engine_marks import CAPTURE, DECODE
+from kanalyze.analyses.serving.engine_steps import engine_steps
+from kanalyze.analyses.shared.analysis import analysis
+from kanalyze.analyses.work._peaks import memory_roofs
+from kanalyze.report import Report
+from kanalyze.schema import Table, columns
+from kanalyze.units import percent, plural, time
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Numbers = npt.NDArray[np.float64]
+
+#: Parts of the time of a step and of the gap before it. Of idle time what was launched waits for is the GPU's own:
+#: between the kernels of a graph, say.
+GPU, HOST = "gpu", "host"
+PADDED: Final = "padded"
+_OF_GPU: Final = (*BUSY_BUCKETS, "queued")
+
+TABLE: Final = Table(
+    "step_laws",
+    "What steps of a kind take of the GPU or the host: fixed_ns + per_token_ns·tokens + per_kv_token_ns·KV.",
+    columns("""
+        device int: The GPU, as in `devices`.
+        kind text: The kind of step, as in `engine_steps`.
+        mode text: graph, partly or eager, as there.
+        part text: gpu (it works, or goes to what was launched already) or host (the rest of the step and of the gap
+            before it).
+        count int: Steps.
+        tokens_are text: What tokens are in it: tokens; padded, the places of the graph that ran; of the host requests.
+        fixed_ns float?: What a step takes whatever is in it (a); null: there is no law.
+        per_token_ns float?: What a token more takes (b); null: these steps do not tell.
+        per_kv_token_ns float?: What a token more in the cache takes (c), which attention reads; null as before.
+        error_share float?: Half of the steps are nearer to the law than this part of their time.
+        within_share float?: Nine of ten are nearer than this.
+        slow int: Steps that take a quarter more than the law says, and are far from it for their kind.
+        slow_ns int: How much more than by the law these take in all.
+        least_tokens float?: Fewest tokens of a step.
+        most_tokens float?: Most of them; the law is told by steps between.
+        most_kv_tokens float?: Most tokens in the cache.
+        reads_bytes float?: The memory can give so many bytes in fixed_ns: weights are no more; null of the host.
+        kv_bytes float?: The same of per_kv_token_ns: keys and values of a token.
+        why text?: Why there is no law.
+    """),
+    purpose="what a step takes, a token more in it, a token more in the cache",
+    no_rows="no range has the label of a serving engine's step",
+    telling=("kind", "mode", "part", "count", "fixed_ns", "per_token_ns", "per_kv_token_ns", "within_share"),
+)
+
+#: Fewest steps of a law; how many standard errors a coefficient has to be above none.
+_FEWEST: Final = 8
+_SURE: Final = 2.0
+
+#: Steps farther from the law than so many times the usual distance count less (Huber, 1964); rounds until it settles.
+_HUBER: Final = 1.345
+_ROUNDS: Final = 20
+_NORMAL: Final = 1.4826  # median distance to standard deviation
+
+#: A slow step takes so much of what the law says, and is so many standard deviations away.
+_SLOW: Final = 1.25
+_FAR: Final = 5.0
+
+_COEFFICIENTS: Final = ("fixed_ns", "per_token_ns", "per_kv_token_ns")
+_KEYS: Final = ["device", "kind", "mode", "part", "tokens_are"]
+
+
+class Law(NamedTuple):
+    """Coefficients (ns), None for those that steps do not tell; and what a step takes at each size of a graph."""
+
+    fixed_ns: float
+    per_token_ns: float | None
+    per_kv_token_ns: float | None
+    at_sizes: Mapping[float, float] = MappingProxyType({})  # fixed_ns + per_token_ns · size, as it is and not by a line
+
+    def at(self, tokens: float, kv_tokens: float) -> float:
+        """Time of a step (ns): between two sizes by both, beyond them by the line."""
+        fixed, slope = self.fixed_ns + (self.per_token_ns or 0.0) * tokens, self.per_token_ns or 0.0
+        if self.at_sizes:
+            below = max((size for size in self.at_sizes if size <= tokens), default=min(self.at_sizes))
+            above = min((size for size in self.at_sizes if size >= tokens), default=max(self.at_sizes))
+            low, high = self.at_sizes[below], self.at_sizes[above]
+            fixed = low + ((high - low) / (above - below) if below < above else slope) * (tokens - below)
+        return fixed + (self.per_kv_token_ns or 0.0) * kv_tokens
+
+
+@analysis
+def step_laws(report: Report) -> pl.DataFrame:
+    """The laws of steps by device, kind and mode, the GPU's first.
+
+    Least squares of relative distances, in which steps far away count less; a coefficient stays if it is two standard
+    errors above none, so that what steps do not tell is null.
+
+    Returns:
+        :data:`TABLE`; empty without any step.
+
+    Raises:
+        CannotTellError: The report records no device operations.
+    """
+    steps = timed_parts(report)
+    rows = [_row(part) for _, part in steps.group_by(_KEYS, maintain_order=True)]
+    if not rows:
+        return TABLE.empty()
+    memory = memory_roofs(report.devices).select("device", "bytes_per_s")
+    laws = steps.select(_KEYS).unique(maintain_order=True).hstack(pl.DataFrame(rows, infer_schema_length=None))
+    read = pl.when(pl.col("part") == GPU).then(pl.col("bytes_per_s") / 1e9)
+    laws = laws.join(memory, on="device", how="left", maintain_order="left").with_columns(
+        reads_bytes=pl.col("fixed_ns") * read, kv_bytes=pl.col("per_kv_token_ns") * read
+    )
+    return TABLE.select(laws.cast({name: TABLE.schema[name] for name in rows[0]}))
+
+
+def timed_parts(report: Report) -> pl.DataFrame:
+    """What each step with the gap before it took of the GPU and of the host: :data:`_KEYS`, index, ns, n and kv.
+
+    n are the tokens, kv those in the cache. A first step, before which there is no gap, has no time of the host.
+    """
+    spent = pl.col("dur_ns") + pl.col("gap_ns").fill_null(0)
+    steps = engine_steps(report).filter(pl.col("device").is_not_null(), spent > 0).with_row_index("window")
+    end = pl.col("gpu_start_ns") + pl.col("dur_ns")
+    ledgers = window_ledgers(report.whole, steps.select(start=end - spent, end=end))
+    of_gpu = ledgers.select("window", "device", gpu=pl.sum_horizontal(f"{bucket}_ns" for bucket in _OF_GPU))
+    steps = steps.join(of_gpu, on=["window", "device"], maintain_order="left")
+    # labels may say no size where nothing was padded
+    known = pl.col("padded").is_not_null().any().over("device", "kind", "mode") & (pl.col("mode") == "graph")
+    on_gpu = steps.with_columns(
+        part=pl.lit(GPU),
+        tokens_are=pl.when(known).then(pl.lit(PADDED)).otherwise(pl.lit("tokens")),
+        ns="gpu",
+        n=pl.when(known).then(pl.coalesce("padded", "tokens")).otherwise("tokens"),
+        kv="kv_tokens",
+    )
+    on_host = steps.drop_nulls("gap_ns").with_columns(
+        part=pl.lit(HOST),
+        tokens_are=pl.lit("requests"),
+        ns=spent - pl.col("gpu"),
+        n="requests",
+        kv=pl.lit(None, dtype=pl.Int64),
+    )
+    every = pl.concat([on_gpu, on_host]).sort("device", "kind", "mode", "part", "index")
+    return every.select(*_KEYS, "index", "label", "start_ns", "ns", "n", "kv")
+
+
+def graph_sizes(report: Report) -> list[int]:
+    """Batch sizes of which graphs ran, or were captured under a mark such as ``capture_64_decode``."""
+    ran = engine_steps(report).filter(pl.col("mode") == "graph").get_column("padded")
+    marks = report.whole.kind("range").select(pl.col("name").cast(pl.String)).unique()
+    captured = marks.get_column("name").str.extract(CAPTURE).cast(pl.Int64)
+    return pl.concat([ran, captured]).drop_nulls().unique().sort().to_list()
+
+
+def law_points(report: Report) -> pl.DataFrame:
+    """Steps of one kind that have a law, decoding first, as points of a picture.
+
+    Columns: device, kind, mode, tokens_are, index, ns of the GPU, n, kv and law_ns, what the law says. Else no rows.
+    """
+    parts = timed_parts(report).filter(pl.col("part") == GPU, pl.col("ns") > 0)
+    first = parts.group_by("device", "kind", "mode").len()
+    first = first.sort(pl.col("kind") != DECODE, "len", "device", descending=[False, True, False]).head(1)
+    steps = parts.join(first.drop("len"), on=["device", "kind", "mode"], maintain_order="left").drop(
+        "label", "start_ns"
+    )
+    found = fitted(steps)
+    return (
+        steps.clear().with_columns(law_ns=1.0) if found is None else steps.with_columns(pl.Series("law_ns", found[1]))
+    )
+
+
+def fitted(steps: pl.DataFrame) -> tuple[Law, Numbers] | None:
+    """The law of steps of one kind and part (ns, n, kv), and what it says of each; None for too few.
+
+    Graphs of each size have a time of their own, since other kernels run at another size: so what the cache takes is
+    told by steps of one size, and the line over sizes is fitted to the rest.
+    """
+    import numpy as np  # noqa: PLC0415 - of reports with steps alone
+
+    if steps.height < _FEWEST:
+        return None
+    times, ones = steps.get_column("ns").to_numpy().astype(float), np.ones(steps.height)
+    values = {
+        name: steps.get_column(name).to_numpy().astype(float)
+        for name in ("n", "kv")
+        if not steps.get_column(name).has_nulls() and steps.get_column(name).n_unique() > 1
+    }
+    cached = {"kv": values["kv"]} if "kv" in values else {}
+    sizes = [*map(float, np.unique(values["n"]))] if steps.item(0, "tokens_are") == PADDED and "n" in values else []
+    if not sizes:
+        line = _coefficients(times, times, {"": ones, **values})
+        law = Law(line.get("", 0.0), line.get("n"), line.get("kv"))
+        return law, sum((line[name] * ({"": ones} | values)[name] for name in line), 0 * ones)
+    of_size = {size: (values["n"] == size) * 1.0 for size in sizes}
+    each = _coefficients(times, times, {**of_size, **cached})
+    kv = each.get("kv", 0.0) * cached.get("kv", 0 * ones)
+    line = _coefficients(times - kv, times, {"": ones, "n": values["n"]})
+    at_sizes = {size: each[size] for size in sizes}
+    law = Law(line.get("", 0.0), line.get("n"), each.get("kv"), at_sizes)
+    return law, kv + sum((at_sizes[size] * of_size[size] for size in sizes), 0 * ones)
+
+
+def _row(steps: pl.DataFrame) -> dict[str, object]:
+    """The law of steps as a row of :data:`TABLE`, without keys and bytes."""
+    import numpy as np  # noqa: PLC0415 - of reports with steps alone
+
+    told = steps.filter(pl.col("ns") > 0)
+    limits = told.select(least=pl.col("n").min(), most=pl.col("n").max(), kv=pl.col("kv").max()).row(0)
+    row: dict[str, object] = {"count": steps.height, "slow": 0, "slow_ns": 0}
+    row |= dict(zip(("least_tokens", "most_tokens", "most_kv_tokens"), limits, strict=True))
+    row |= dict.fromkeys((*_COEFFICIENTS, "error_share", "within_share", "why"))
+    if (made := fitted(told)) is None:
+        return row | {"why": f"{plural(told.height, 'step')}: {_FEWEST} are needed"}
+    (law, by_law), times = made, told.get_column("ns").to_numpy().astype(float)
+    apart = (times - by_law) / times
+    half, most = map(float, np.quantile(np.abs(apart), (0.5, 0.9)))
+    slow = (times > _SLOW * by_law) & (apart > _FAR * _NORMAL * half)
+    row |= {name: getattr(law, name) for name in _COEFFICIENTS} | {"error_share": half, "within_share": most}
+    return row | {"slow": int(slow.sum()), "slow_ns": int((times - by_law)[slow].sum())}
+
+
+def _coefficients(target: Numbers, times: Numbers, columns: dict[Any, Numbers]) -> dict[Any, float]:
+    """What each column adds to the target, of those whose part the steps tell; all but n and kv are told as they are.
+
+    Distances are parts of the times.
+    """
+    chosen = [*columns]
+    while True:
+        found, sureness = _robust(target / times, {name: columns[name] / times for name in chosen})
+        weak = [(sureness[name], name) for name in chosen if name in ("n", "kv") and sureness[name] < _SURE]
+        if not weak and found.get("", 0.0) < 0 and len(chosen) > 1:
+            weak = [(0.0, "")]  # time goes with what is in a step, down to none
+        if not weak:
+            return found
+        chosen.remove(min(weak)[1])
+
+
+def _robust(target: Numbers, columns: dict[Any, Numbers]) -> tuple[dict[Any, float], dict[Any, float]]:
+    """Coefficients of columns, and how many standard errors each is above 0."""
+    import numpy as np  # noqa: PLC0415 - of reports with steps alone
+
+    scale = np.array([max(column.max(), 1e-300) for column in columns.values()])
+    rows, weights = np.stack([*columns.values()], axis=1) / scale, np.ones(len(target))
+    found, inverse, spread = np.zeros(len(scale)), np.eye(len(scale)), 0.0
+    for _ in range(_ROUNDS):
+        inverse = np.linalg.pinv(rows.T @ (rows * weights[:, None]))
+        found = inverse @ (rows.T @ (weights * target))
+        apart = np.abs(target - rows @ found)
+        spread = max(_NORMAL * float(np.median(apart)), 1e-9)
+        weights = np.minimum(1.0, _HUBER * spread / np.maximum(apart, 1e-12))
+    errors = np.sqrt(np.maximum(np.diag(inverse), 1e-30)) * spread
+    names = [*columns]
+    return dict(zip(names, map(float, found / scale), strict=True)), dict(
+        zip(names, map(float, found / errors), strict=True)
+    )
+
+
+def in_words(laws: pl.DataFrame) -> str:
+    """What steps take of the GPU by their laws, a sentence a kind: decoding first, then the kind with most steps."""
+    known = laws.filter(pl.col("part") == GPU, pl.col("fixed_ns").is_not_null())
+    known = known.filter(pl.col("device") == known.get_column("device").min())
+    first = known.sort(pl.col("kind") != DECODE, "count", descending=[False, True]).unique("kind", maintain_order=True)
+    return " ".join(map(_sentence, first.head(2).to_dicts()))
+
+
+def _sentence(row: dict[str, Any]) -> str:
+    what = f"{row['kind']} step" + (" by graph" if row["mode"] == "graph" else "")
+    each = "place of its graph" if row["tokens_are"] == PADDED else "token"
+    parts = [time(row["fixed_ns"])] if row["fixed_ns"] else []
+    parts += [f"{time(row['per_token_ns'])} for each {each}"] if row["per_token_ns"] else []
+    parts += [f"{time(1000 * row['per_kv_token_ns'])} for 1,000 tokens in the cache"] if row["per_kv_token_ns"] else []
+    near = f"nine of ten of {row['count']:,} are within {percent(row['within_share'])}"
+    return f"A {what} takes {' and '.join(parts)} of the GPU; {near}."
