@@ -335,12 +335,10 @@ def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: Where
         if len(parts) > 1:
             raise click.UsageError(f"{picture} is of one window; name one of them, such as step#3.")
         (part,) = parts.values()
-        of_laws = picture == "laws"
-        drawn = (
-            plots.laws(step_laws.law_points(part), form)
-            if of_laws
-            else plots.timeline(_tracks.timeline(part, 6000), form)  # so many events in print, single ones and sums
-        )
+        if picture == "laws":
+            drawn = plots.laws(step_laws.law_points(part), form)
+        else:  # so many events in print, single ones and sums
+            drawn = plots.timeline(_tracks.timeline(part, 6000), form)
     to.emit(drawn)
 
 
