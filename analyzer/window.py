@@ -22,7 +22,10 @@ from kanalyze.units import instant, mean, parse_time_ns, plural, plural_of, time
 _LATEST_NS: Final = (1 << 62) - 1
 
 #: What an iteration may be called that is no name of the program, and takes an article.
-WORDS: Final = ("step", "repetition", "iteration", "round", "request", "prefill", "decode", "pass")
+WORDS: Final = (
+    *("step", "repetition", "iteration", "round", "request", "prefill", "decode", "pass"),
+    *(f"{kind} step" for kind in ("prefill", "decode", "mixed", "draft", "diffusion")),  # of serving engines
+)
 
 _STEPS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
 

@@ -109,3 +109,30 @@ def test_plain_sql_and_json_tell_what_kanalyze_tells(path):
     told = figures(path)
     assert told["kernel_ns"] > 0
     assert figures_of(kanalyze.read(path)) == told
+
+
+#: What the one step of a public trace of a serving engine is: engine, kind, requests, tokens, tokens of KV, and how.
+STEPS = {
+    "sglang_decode/sglang_Qwen3-8B_decode.json.gz": ("SGLang", "decode", 32, 32, 32785, "graph"),
+    "sglang_prefilldecode/sglang_Qwen3-8B_prefilldecode.json.gz": ("SGLang", "prefill", 15, 15360, 15360, "eager"),
+    "vllm_decode_full/graph_execution.json.gz": ("vLLM", "decode", 32, 32, 55086, "graph"),
+    "vllm_prefilldecode_piecewise/graph_execution.json.gz": ("vLLM", "mixed", 46, 8192, 42919, "graph"),
+    "xdit_sd_3.5/profile_trace_rank_0.json.gz": ("xDiT", "diffusion", 1, None, None, "eager"),
+    "b200/eager_trace.json.gz": ("vLLM", "prefill", 1, 888, None, "eager"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STEPS)
+def test_a_public_trace_of_one_step_names_the_step(name):
+    paths = [path for path in Path(FOLDER).rglob("*.json.gz") if str(path).endswith(name)] if FOLDER else []
+    if not paths:
+        pytest.skip("it is not in KANALYZE_FOREIGN")
+    with kanalyze.read(paths[0]) as report:
+        (step,) = kanalyze.engine_steps(report).to_dicts()
+        (iteration,) = kanalyze.iterations(report).to_dicts()
+        phases = kanalyze.phases(report)
+    told = [step[key] for key in ("engine", "kind", "requests", "tokens", "kv_tokens", "mode")]
+    assert tuple(told) == STEPS[name]
+    assert (iteration["name"], iteration["kind"]) == (f"{step['kind']} step", "steady")
+    assert phases.filter(pl.col("share") >= 0.5).select("phase").rows() == [("steady",)]

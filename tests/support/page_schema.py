@@ -26,6 +26,7 @@ _TYPES = {"list of objects": "array", "list of strings": "array"}
 _ITEMS = {"list of objects": {"type": "object"}, "list of strings": {"type": "string"}}
 
 #: Tables of the first page; the row of `spread` there has no device.
+_ENGINE = ("engine_steps", "engine_gaps", "engine_graphs")
 _FIRST = ("ledger", "code", "hot_kernels", "ops", "captured", "phases", "culprits", "critical_path")
 
 _SAYS_NOTHING = (
@@ -132,6 +133,7 @@ def _head(page):
 def _first_page(page):
     keys = _properties(page["The first page"])
     rows = {name: _rows(_row(name, given=False), _told_of(keys[name])) for name in _FIRST}
+    rows |= {name: _rows(_row("engine_steps", given=False), keys[name]["description"]) for name in _ENGINE}
     rows["windows"] = _rows(_told(page["windows"]), keys["windows"]["description"])
     finding = _properties(page["findings"])
     replayed = ("replayed_ns", "replayed_low_ns", "replayed_high_ns")
@@ -181,6 +183,7 @@ def _bare():
 def _full(page):
     keys = _properties(page["The object"])
     rows = {table.name: _rows(_row(table.name, given=True), _told_of(keys[table.name])) for table in TABLES}
+    rows |= {name: _rows(_row("engine_steps", given=True), keys[name]["description"]) for name in _ENGINE}
     rows["processes"] = _rows(_row("processes", given=True), keys["processes"]["description"])
     rows["windows"] = _rows(_told(page["windows"]), keys["windows"]["description"])
     rows["findings"] = _rows(_told(page["findings"]), _told_of(keys["findings"]))
@@ -194,7 +197,7 @@ def _full(page):
     every = _head(page) | keys | rows | reasons | joined
     every["schema_version"] = _head(page)["schema_version"]
     every |= {"report": {"$ref": "#/$defs/report"}, "scope": {"$ref": "#/$defs/scope"}}
-    return _object(every, (*(table.name for table in TABLES), *joined))
+    return _object(every, (*(table.name for table in TABLES), *_ENGINE, *joined))
 
 
 def _of_instances(page):

@@ -25,6 +25,7 @@ from kanalyze.analyses.host._range_lines import (
     range_lines,
 )
 from kanalyze.analyses.host._thread_timeline import activity, label_codes, labels, threads, winning
+from kanalyze.analyses.host.engine_marks import engine_labels
 from kanalyze.analyses.operators._host_names import host_names
 from kanalyze.analyses.shared.analysis import Remembered, at_once, once_per_process
 from kanalyze.analyses.shared.threads import THREAD, Lanes, ThreadKey, lanes_of, overlaid, touched
@@ -339,12 +340,16 @@ def _named_host(report: Report, lanes: Lanes, pieces: pl.DataFrame) -> list[pl.D
 def range_names(report: Report) -> pl.Series:
     """Display name of each row of :func:`named_ranges`, with its domain; one name for all profiler steps.
 
+    And one for all steps of a serving engine that are of one kind, whose labels hardly repeat: ``decode step``.
+
     The ids that emit_nvtx appends are removed: they make the name of every range unique.
     """
     names = named_ranges(report).get_column("range").cast(pl.Categorical)
     codes = names.unique()
     alone = pl.DataFrame({"name": codes.cast(pl.String)}).select(without_ids(pl.col("name"))).to_series()
     shown = [ALL_STEPS if plain(name).startswith(STEP_PREFIX) else plain(name) or name for name in alone]
-    texts = pl.Series(shown, dtype=pl.String).cast(pl.Categorical)
-    table = pl.DataFrame({"range": codes, "text": texts})
+    texts = pl.Series("text", shown, dtype=pl.String)
+    steps = engine_labels(report).select(pl.col("range").cast(pl.Categorical), of_kind=pl.format("{} step", "kind"))
+    table = pl.DataFrame([codes, texts]).join(steps, on="range", how="left", maintain_order="left")
+    table = table.select("range", pl.coalesce("of_kind", "text").cast(pl.Categorical).alias("text"))
     return names.to_frame().join(table, on="range", how="left", maintain_order="left").get_column("text")

@@ -12,6 +12,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import families, operations
 from kanalyze.analyses.host._range_lines import named_ranges
+from kanalyze.analyses.host.engine_marks import IDLE, engine_marks
 from kanalyze.analyses.shared.analysis import loop_passes, once_per_process
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import gathered, nearest, nearest_place
@@ -82,6 +83,7 @@ REPETITION: Final = "repetition"
 #: Of the program's own loop; those of its further loops have the loop's place.
 OF_LOOP: Final = "pass"
 
+BY_ENGINE: Final = "engine steps"
 BY_STEPS: Final = "profiler steps"
 BY_RANGES: Final = "ranges"
 BY_LOOPS: Final = "loop"
@@ -118,7 +120,12 @@ def marked_iterations(report: Report) -> pl.DataFrame:
 
     Column alike says whether those of one name run the same kernels; of steps of a profiler it is not asked.
     """
-    marks = {_of_steps: report.steps(), _of_ranges: _repeating(report), _of_loops: passes(report)}
+    marks = {
+        _of_engine: engine_marks(report),
+        _of_steps: report.steps(),
+        _of_ranges: _repeating(report),
+        _of_loops: passes(report),
+    }
     found: dict[object, pl.DataFrame] = {}
     work = launched_work(report) if any(rows.height for rows in marks.values()) else pl.DataFrame()
     for made, rows in marks.items():
@@ -180,6 +187,13 @@ def _of_steps(process: object, steps: pl.DataFrame, work: pl.DataFrame) -> pl.Da
     twice = pl.when(pl.len().over("step") > 1).then(pl.format("{}#{}", number, ordinal)).otherwise(number)
     line = steps.sort("start", "event_id")
     rows = _spans(line, STEP, BY_STEPS).with_columns(line.select(window=twice).to_series())
+    return adjoined(process, rows, work).with_columns(alike=pl.lit(value=True))
+
+
+def _of_engine(process: object, steps: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """Steps of a serving engine, each called by its kind: ``decode step``; of no request there is none."""
+    line = outermost(steps.filter(pl.col("kind") != IDLE), "process_id")
+    rows = _spans(line, STEP, BY_ENGINE, "open").with_columns(name=line.get_column("kind") + f" {STEP}")
     return adjoined(process, rows, work).with_columns(alike=pl.lit(value=True))
 
 

@@ -11,6 +11,7 @@ from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.host._call_kinds import begun_before
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.iterations._marks import (
+    BY_ENGINE,
     BY_STEPS,
     HALF,
     NEAR,
@@ -277,7 +278,8 @@ def _classified(report: Report, rows: pl.DataFrame, work: pl.DataFrame) -> pl.Da
     told = _with_other_work(_without_unexplained(report, told))
     median = median_of(told.filter(~pl.any_horizontal(_OTHERS)), "dur_ns")
     warm_up = pl.col("warm_up") | (pl.col("first") & pl.col("work").is_null())
-    kinds = pl.when("cut").then(pl.lit(CUT)).when("alone").then(pl.lit(ODD))
+    served = (pl.col("found_by") == BY_ENGINE) & ~pl.col("open")  # as long as its batch makes it
+    kinds = pl.when(served).then(pl.lit(STEADY)).when("cut").then(pl.lit(CUT)).when("alone").then(pl.lit(ODD))
     kinds = kinds.when(warm_up).then(pl.lit(WARM_UP)).when("odd").then(pl.lit(ODD))
     kind = kinds.otherwise(pl.lit(STEADY))
     return told.with_columns(*rows.select("start_ns", "dur_ns"), kind=kind, usual_ns=pl.lit(median))

@@ -18,6 +18,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, operations
 from kanalyze.analyses.host._call_kinds import begun_before, context_calls, loading_seen, unrecorded_contexts
 from kanalyze.analyses.host._range_lines import named_ranges
+from kanalyze.analyses.host.engine_marks import engine_labels
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.iterations._launch_periods import timed_runs
 from kanalyze.analyses.iterations._marks import SOME, called, of_process, outermost
@@ -165,8 +166,17 @@ def spread_of(report: Report, steady: SteadyPart) -> pl.DataFrame:
 
 
 def own_ranges(report: Report, process: int | None) -> pl.DataFrame:
-    """The ranges of a process with a name that take time: :data:`THREAD`, start, end, open, and name without ids."""
-    wanted = of_process(process) & (pl.col("end") > pl.col("start")) & (pl.col("range") != UNNAMED)
+    """The ranges of a process with a name that take time: :data:`THREAD`, start, end, open, and name without ids.
+
+    Without those that are labels of an engine's steps.
+    """
+    labels = engine_labels(report).get_column("range")
+    wanted = (
+        of_process(process)
+        & (pl.col("end") > pl.col("start"))
+        & (pl.col("range") != UNNAMED)
+        & ~pl.col("range").is_in(labels.implode())
+    )
     own = named_ranges(report).filter(wanted)
     return own.select(*THREAD, "start", "end", "open", name=without_ids(pl.col("range")))
 
@@ -462,6 +472,14 @@ def recorded_of(report: Report, process: int | None) -> tuple[int, int]:
     spans = pl.concat([events.select(first=pl.col("start_ns").min(), last=until.max()) for events in kinds])
     first, last = spans.select(pl.col("first").min(), pl.col("last").max()).row(0)
     return (max(start, first), min(end, last)) if _FAR_LONGER * (last - first) < end - start else (start, end)
+
+
+def part_of_session(report: Report, steady: SteadyPart) -> str:
+    """How much the report shows of a session that is longer; empty where it is all."""
+    (begin, end), (start, stop) = report.whole.recorded, recorded_of(report, steady.process_id)
+    if stop - start == end - begin:
+        return ""
+    return f"The report shows {time(stop - start)} of the {time(end - begin)} of the session."
 
 
 def _span(start: int, end: int) -> pl.DataFrame:

@@ -33,9 +33,9 @@ from kanalyze.analyses.iterations.phases import (
     SteadyPart,
     inner_parts,
     known_steady_part,
+    part_of_session,
     parts_of_step,
     phases,
-    recorded_of,
     sampling_cost,
     spread_of,
 )
@@ -45,6 +45,7 @@ from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.operators._host_names import told_briefly
 from kanalyze.analyses.ranges.captured import captured
 from kanalyze.analyses.replay._unprofiled import Bare, bare_of, bare_sentence, corrected, corrected_sentence
+from kanalyze.analyses.serving.served import served
 from kanalyze.analyses.shared.analysis import side_by_side
 from kanalyze.analyses.shared.statistics import MEANINGS
 from kanalyze.errors import CannotTellError, KanalyzeError
@@ -211,7 +212,8 @@ def overview(
     of_answer = view if steady is None or has_partners(view) else of_device
     tables, reasons = made(of_answer, {"culprits": culprits.culprits})  # attributes with names, for all others
     more, further = made(report, {"ledger": lambda _: ledger(of_answer)} | _makers(recorded, of_device, steady))
-    tables, reasons = tables | more, reasons | further
+    engine = served(report, main)
+    tables, reasons = tables | more | engine.tables, reasons | further
     shown = view if steady is None else of_device
     findings = _worth_doing(view, shown, main, tables, beside)
     kernels = device_operations(of_device).filter(pl.col("kind").is_in(["kernel", "graph"])).height
@@ -224,7 +226,7 @@ def overview(
         sentences = [page_answer(view, spans, tables), unprofiled]
     else:
         first = first_sentence(view, steady, tables, findings)
-        sentences = [first, _length(steady), unprofiled, _part_of_session(recorded, steady)]
+        sentences = [first, _length(steady), unprofiled, part_of_session(recorded, steady)]
     if spans.height and not {"op", "range"}.isdisjoint(report.kinds):
         from kanalyze.analyses.work.roofs import against_roofs  # noqa: PLC0415 - only of reports with shapes
 
@@ -238,7 +240,7 @@ def overview(
         kind="overview",
         meta=report.meta,
         scope=report.scope,
-        answer=worded(" ".join(filter(None, sentences)), interface(report)),
+        answer=worded(" ".join(filter(None, [engine.sentence, *sentences])), interface(report)),
         window=view.scope.window,
         steady=steady,
         windows=spans,
@@ -251,15 +253,8 @@ def overview(
         zero_ns=report.zero_ns,
         named=told_briefly(view, tables["culprits"]) if "culprits" in tables else "",
         bare=bare,
+        remarks=engine.remarks,
     )
-
-
-def _part_of_session(report: Report, steady: SteadyPart) -> str:
-    """How much the report shows of a session that is longer; empty where it is all."""
-    (begin, end), (start, stop) = report.whole.recorded, recorded_of(report, steady.process_id)
-    if stop - start == end - begin:
-        return ""
-    return f"The report shows {time(stop - start)} of the {time(end - begin)} of the session."
 
 
 def _worth_doing(

@@ -52,6 +52,7 @@ from kanalyze.analyses.page.overview_page import (
 from kanalyze.analyses.ranges import instances
 from kanalyze.analyses.ranges.captured import BY_PLACE
 from kanalyze.analyses.ranges.ranges import BY_NAME
+from kanalyze.analyses.serving.served import served
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report, Where
 from kanalyze.schema import Table
@@ -82,8 +83,9 @@ TABLES: Final[tuple[Table, ...]] = tuple(
 def summarize(report: Report) -> Summary:
     """Makes the page of a report: all tables that it allows, the findings, and the headline."""
     tables, reasons = tables_of(report)
-    spans, words = windows_of(report), interface(report)
-    answer = " ".join(filter(None, (page_answer(report, spans, tables), sampled_beside(report, report))))
+    spans, words, engine = windows_of(report), interface(report), served(report)
+    sentences = engine.sentence, page_answer(report, spans, tables), sampled_beside(report, report)
+    answer = " ".join(filter(None, sentences))
     processes = report.processes
     if report.scope.process is not None:
         processes = processes.filter(pl.col("process_id") == report.scope.process)
@@ -102,11 +104,11 @@ def summarize(report: Report) -> Summary:
         windows=spans,
         processes=processes,
         process_count=process_count(report) if device_operations(report).height else processes.height,
-        tables=tables,
+        tables=tables | engine.tables,
         findings=by_gain(report, MOST_REPLAYED) if "ledger" in tables else [],
         cannot_tell={name: reason for name, reason in reasons.items() if name in _ALWAYS},
         not_recorded={name: reason for name, reason in reasons.items() if name not in _ALWAYS},
-        remarks={name: worded(text, words) for name, text in remarks.items() if text},
+        remarks=engine.remarks | {name: worded(text, words) for name, text in remarks.items() if text},
         interface=words,
         zero_ns=report.zero_ns,
     )

@@ -8,30 +8,25 @@ Definitions: docs/serving.md.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Unpack
 
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, operations
-from kanalyze.analyses.device._windows import busy_within, windows
-from kanalyze.analyses.idle._attribution import ledger_pieces, window_ledgers
-from kanalyze.analyses.iterations._marks import of_process
-from kanalyze.analyses.ranges.captured import captured_as
-from kanalyze.analyses.ranges.engine_marks import CAPTURE, DECODE, KINDS, engine_marks
-from kanalyze.analyses.shared.analysis import check_grouping, once_per_process, require
+from kanalyze.analyses.device._operations import BUSY_BUCKETS
+from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.host.engine_marks import DECODE, KINDS
+from kanalyze.analyses.idle._attribution import window_ledgers
+from kanalyze.analyses.serving._graph_sizes import graph_sizes
+from kanalyze.analyses.serving._timed import GRAPH, gap_pieces, timed_steps
+from kanalyze.analyses.shared.analysis import check_grouping, require
 from kanalyze.analyses.shared.statistics import BUCKETS
-from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import nearest_place, rate
+from kanalyze.columns import rate
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
-
-GRAPH, PARTLY, EAGER = "graph", "partly", "eager"
-
-#: Calls that launch a graph; how much of a step's GPU time in graphs makes it one that was replayed.
-_LAUNCHES_GRAPH: Final = "GraphLaunch"
-_REPLAYED: Final = 0.5
 
 _STEP: Final = columns("""
     device int?: The GPU, as in `devices`: one row for each that the step launched work on; null for none.
@@ -67,15 +62,15 @@ TABLE: Final = Table(
     purpose="steps of a serving engine: kind, batch, time, gap before and why",
     no_rows="no range has the label of a serving engine's step",
     telling=("kind", "requests", "tokens", "mode", "dur_ns", "gap_ns", "gap_cause", "label"),
-    groupings=("kind", "batch"),
+    groupings=("kind", "batch", "gap", "graph"),
 )
 
 _SUMS: Final = (
     *columns("""
         count int: Steps.
-        requests float?: Requests of a step, in the mean of those whose label says it.
+        mean_requests float?: Requests of a step, in the mean of those whose label says it.
         tokens int?: Tokens of all steps whose label says them.
-        kv_tokens float?: Tokens whose keys and values a step reads, in the mean.
+        mean_kv_tokens float?: Tokens whose keys and values a step reads, in the mean.
         ns int: Time of the GPU: steps, and the gaps before them. All rows of a device sum to its window.
         share float?: Part of the window.
         per_step_ns float?: That time for a step.
@@ -115,6 +110,41 @@ BY_BATCH: Final = Table(
     when="--by batch",
 )
 
+BY_GAP: Final = Table(
+    TABLE.name,
+    "What the GPU waited for, or ran, between steps: a bucket and who had it, before the steps of one kind.",
+    columns("""
+        device int: The GPU, as in `devices`.
+        kind text: The kind of the step after the gap.
+        bucket text: A bucket of the ledger.
+        culprit text?: Who had it, as in `culprits`; of work the range or the kernel.
+        ns int: Time; the rows of a GPU sum to the gaps between its steps.
+        share float: Part of the time of all steps and gaps of the GPU.
+        gaps int: In how many gaps.
+    """),
+    when="--by gap",
+)
+BY_GRAPH: Final = Table(
+    TABLE.name,
+    "The steps of one kind on a GPU that replayed graphs of one size, or none.",
+    columns("""
+        device int: The GPU, as in `devices`.
+        kind text: The kind of step.
+        mode text: graph, partly or eager, as of a step.
+        padded int?: The size of the graph; null for steps without one, or where it is not known.
+        count int: Steps.
+        mean_requests float: Requests of a step, in the mean.
+        least_requests int: Fewest.
+        most_requests int: Most.
+        dur_ns int: Time in these steps.
+        median_ns float: The median step.
+        per_request_ns float?: What a request more takes, by the medians at this size and at the one below.
+        lost_ns int?: By that the time that padding took; null at the least size, of which nothing tells.
+    """),
+    when="--by graph",
+    no_rows="no label says how many requests are in a step",
+)
+
 OUTSIDE: Final = "outside"
 _ALL_KINDS: Final = pl.Enum((*KINDS, OUTSIDE))
 
@@ -125,11 +155,12 @@ def engine_steps(report: Report, by: str | None = None, **where: Unpack[Where]) 
     Args:
         report: Where to look.
         by: ``kind`` sums them by kind, ``batch`` by kind and the power of two that holds the batch; both are of the
-            window alone, and close with its ledger.
+            window alone, and close with its ledger. ``gap`` sums the gaps between them by what the GPU waited for,
+            ``graph`` steps by the size of their graph.
         where: A window, device or process to look at alone.
 
     Returns:
-        :data:`TABLE`, by device and start; :data:`BY_KIND` or :data:`BY_BATCH`; empty without any step.
+        :data:`TABLE`, by device and start, or one of the tables beside it; empty without any step.
 
     Raises:
         CannotTellError: The report records no device operations.
@@ -141,8 +172,8 @@ def engine_steps(report: Report, by: str | None = None, **where: Unpack[Where]) 
     steps = _in_scope(report)
     if by is None:
         return TABLE.select(steps)
-    table, keys = (BY_KIND, ["kind"]) if by == "kind" else (BY_BATCH, ["kind", "size"])
-    return table.select(_summed(report, steps, keys)) if steps.height else table.empty()
+    table, make = _BY[by]
+    return table.select(make(report, steps)) if steps.get_column("device").count() else table.empty()
 
 
 def sized(steps: pl.DataFrame) -> pl.DataFrame:
@@ -155,7 +186,7 @@ def sized(steps: pl.DataFrame) -> pl.DataFrame:
 
 def _in_scope(report: Report) -> pl.DataFrame:
     """The steps that overlap the window on the devices in scope."""
-    steps, (low, high) = timed_steps(report), report.scope.sides
+    steps, (low, high) = timed_steps(report.whole), report.scope.sides
     if report.scope.device is not None:
         steps = steps.filter(pl.col("device") == report.scope.device)
     begun = pl.coalesce("gpu_start_ns", "start_ns")
@@ -163,117 +194,27 @@ def _in_scope(report: Report) -> pl.DataFrame:
     return intervals.overlapping(steps.with_columns(_begun=begun), (low, high), "_begun", ended).drop("_begun")
 
 
-@once_per_process
-def timed_steps(report: Report) -> pl.DataFrame:
-    """The steps of all devices at any time: :data:`TABLE`, by device and start."""
-    marks = engine_marks(report).with_columns(index=pl.int_range(1, pl.len() + 1, dtype=pl.Int64).over("process_id"))
-    if marks.is_empty():
-        return TABLE.empty()
-    marks = marks.with_row_index("step")
-    found = _with_gaps(_on_devices(report, marks))
-    busy = busy_within(
-        report, found.select("device", start="gpu_start_ns", end=pl.col("gpu_start_ns") + pl.col("dur_ns"))
-    )
-    found = found.with_columns(busy.fill_null(0))
-    found = found.with_columns(_causes(report, found))
-    spent = pl.col("gap_ns").fill_null(0) + pl.col("dur_ns")
-    told = found.with_columns(
-        tokens_per_s=rate(pl.col("tokens"), spent), start_ns="start", host_ns=pl.col("end") - pl.col("start")
-    )
-    return TABLE.select(told.sort("device", "gpu_start_ns", "start_ns", "index", nulls_last=True))
+def _gaps(report: Report, steps: pl.DataFrame) -> pl.DataFrame:
+    """Sums of the gaps before steps, by the kind of step, bucket and culprit."""
+    spent = steps.group_by("device").agg(whole=pl.col("dur_ns").sum() + pl.col("gap_ns").sum())
+    pieces = gap_pieces(report, steps).join(steps.select("step", "device", "kind"), on="step")
+    gaps = pl.col("step").n_unique().cast(pl.Int64)
+    sums = pieces.group_by("device", "kind", "bucket", "culprit").agg(pl.col("ns").sum(), gaps=gaps)
+    sums = sums.join(spent, on="device").with_columns(share=pl.col("ns") / pl.col("whole").clip(1))
+    return sums.sort("device", "ns", "kind", "bucket", "culprit", descending=[False, True, False, False, False])
 
 
-def _on_devices(report: Report, marks: pl.DataFrame) -> pl.DataFrame:
-    """The marks with the device, first and last time (low, high), mode and padded batch of what each launched there."""
-    work = operations(report, "call_name", "call_start", "thread_id", "graph_exec_id")
-    parts = [pl.DataFrame(schema={"step": pl.UInt32, "row": pl.UInt32})]
-    for (process, thread), own in marks.partition_by(THREAD, as_dict=True, maintain_order=True).items():
-        launched = work.filter(of_process(process), pl.col("thread_id").eq_missing(pl.lit(thread, pl.Int64)))
-        launched = launched.drop_nulls("call_start")
-        place = nearest_place(own.get_column("start"), launched.get_column("call_start"))
-        inside = launched.with_columns(
-            step=own.get_column("step").gather(place), until=own.get_column("end").gather(place)
-        )
-        parts.append(inside.filter(pl.col("call_start") < pl.col("until")).select("step", "row"))
-    pairs = pl.concat(parts)
-    inside = pairs.join(work, on="row", how="left", maintain_order="left")
-    names = captured_as(report, inside.get_column("row"), "path").str.extract(CAPTURE).cast(pl.Int64)
-    replayed = pl.col("call_name").cast(pl.String).str.contains(_LAUNCHES_GRAPH).fill_null(value=False)
-    ran = pl.col("end") - pl.col("start")
-    told = inside.with_columns(names.alias("of_capture"), ran=ran, inside=ran * replayed)
-    sums = told.group_by("step", "device").agg(
-        low=pl.col("start").min(),
-        high=pl.col("end").max(),
-        part=pl.col("inside").sum() / pl.col("ran").sum().clip(1),
-        of_capture=pl.col("of_capture").max(),
-        graph=pl.col("graph_exec_id").drop_nulls().last(),
-    )
-    mode = pl.when(pl.col("part") >= _REPLAYED).then(pl.lit(GRAPH)).when(pl.col("part") > 0).then(pl.lit(PARTLY))
-    found = marks.join(
-        sums.with_columns(mode=mode.otherwise(pl.lit(EAGER))), on="step", how="left", maintain_order="left"
-    )
-    largest = pl.when(pl.col("mode") == GRAPH).then(pl.col("requests").max().over("process_id", "graph", "kind"))
-    largest = pl.when(pl.col("graph").is_not_null() & (pl.col("kind") == DECODE)).then(largest)
-    return found.with_columns(padded=pl.coalesce("padded", "of_capture", largest))
-
-
-def _with_gaps(steps: pl.DataFrame) -> pl.DataFrame:
-    """Adds gpu_start_ns, dur_ns and gap_ns: on each device the steps are disjoint, each from where those before end."""
-    line = steps.sort("device", "low", "start", nulls_last=True)
-    before = pl.col("high").cum_max().shift(1).over("device")
-    begun = pl.max_horizontal("low", before)
-    line = line.with_columns(gpu_start_ns=pl.when(pl.col("low").is_not_null()).then(begun), before=before)
-    return line.with_columns(
-        dur_ns=(pl.col("high") - pl.col("gpu_start_ns")).clip(0).fill_null(0),
-        gap_ns=pl.col("gpu_start_ns") - pl.col("before"),
-    )
-
-
-def _causes(report: Report, steps: pl.DataFrame) -> pl.DataFrame:
-    """Of the gap before each step: gap_busy_ns, gap_cause and gap_culprit; null without a gap."""
-    gaps = steps.select("device", start=pl.col("gpu_start_ns") - pl.col("gap_ns"), end="gpu_start_ns").with_row_index(
-        "gap"
-    )
-    gaps = gaps.filter(pl.col("end") > pl.col("start"))
-    named, pieces = [pl.DataFrame(schema=_PIECE)], ledger_pieces(report.whole)
-    busy = pl.col("bucket").cast(pl.String).is_in(BUSY_BUCKETS)
-    for (device,), own in gaps.partition_by("device", as_dict=True).items():
-        spans, work = own.select("start", "end"), device_operations(report.whole).filter(pl.col("device") == device)
-        cut = intervals.cut(
-            pieces.filter(pl.col("device") == device).select("start", "end", "bucket", "culprit"), spans
-        )
-        # of the work in gaps the operation that began last before the end of a piece
-        ran = intervals.overlapping(work, (spans.item(0, "start"), spans.item(-1, "end"))).sort("start")
-        place = nearest_place(ran.get_column("start"), cut.get_column("end"), equal=False)
-        cut = cut.with_columns(ran.get_column("name").gather(place))
-        at = own.get_column("gap").gather(nearest_place(own.get_column("start"), cut.get_column("start")))
-        culprit = pl.when(busy).then("name").otherwise("culprit").cast(pl.String).alias("culprit")
-        named.append(cut.select(at, pl.col("bucket").cast(pl.String), culprit, ns=pl.col("end") - pl.col("start")))
-    sums = pl.concat(named).group_by("gap", "bucket", "culprit").agg(pl.col("ns").sum())
-    sums = sums.with_columns(of_bucket=pl.col("ns").sum().over("gap", "bucket"), busy=pl.col("ns") * busy)
-    first = sums.sort("of_bucket", "bucket", "ns", "culprit", descending=[True, False, True, False], nulls_last=True)
-    told = first.group_by("gap").agg(
-        gap_busy_ns=pl.col("busy").sum(), gap_cause=pl.col("bucket").first(), gap_culprit=pl.col("culprit").first()
-    )
-    rows = steps.select("gap_ns").with_row_index("gap").join(told, on="gap", how="left", maintain_order="left")
-    none = pl.when(pl.col("gap_ns").is_not_null()).then(0)
-    return rows.select(pl.coalesce("gap_busy_ns", none), "gap_cause", "gap_culprit")
-
-
-_PIECE: Final = {"gap": pl.UInt32, "bucket": pl.String, "culprit": pl.String, "ns": pl.Int64}
-
-
-def _summed(report: Report, steps: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
-    """Sums of steps by device and `keys`, and what lies outside of them: all that the window has, to the nanosecond."""
-    rows = sized(steps.filter(pl.col("device").is_not_null())).with_row_index("step")
+def _summed(report: Report, steps: pl.DataFrame, keys: Sequence[str] = ()) -> pl.DataFrame:
+    """Sums of steps by device, kind and `keys`, and the rest: all that the window has, to the nanosecond."""
+    rows = sized(steps.filter(pl.col("device").is_not_null()))
     spent = _ledgers(report, rows)
     about = rows.select("step", "device", "kind", "size", "size_above", "requests", "tokens", "kv_tokens", "mode")
     rest = spent.filter(pl.col("step").is_null(), pl.col("ns") > 0).with_columns(kind=pl.lit(OUTSIDE))
     joined = pl.concat([about.join(spent.drop("device"), on="step", how="left"), rest], how="diagonal")
     tokens = pl.col("tokens")
-    sums = joined.group_by("device", *keys).agg(
+    sums = joined.group_by("device", "kind", *keys).agg(
         pl.col("size_above").first(),
-        pl.col("requests", "kv_tokens").mean(),
+        pl.col("requests", "kv_tokens").mean().name.prefix("mean_"),
         pl.col("ns", "dur_ns", "gap_ns", "busy_ns", "gap_busy_ns", *_BUCKETS).sum(),
         count=pl.col("step").count().cast(pl.Int64),
         tokens=pl.when(tokens.count() > 0).then(tokens.sum()),
@@ -286,7 +227,7 @@ def _summed(report: Report, steps: pl.DataFrame, keys: list[str]) -> pl.DataFram
         per_token_ns=pl.when(tokens > 0).then(pl.col("known") / tokens),
         tokens_per_s=rate(tokens, pl.col("known")),
     )
-    return sums.sort("device", pl.col("kind").cast(_ALL_KINDS), *keys[1:], nulls_last=True)
+    return sums.sort("device", pl.col("kind").cast(_ALL_KINDS), *keys, nulls_last=True)
 
 
 def _ledgers(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
@@ -316,3 +257,12 @@ def _ledgers(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     )
     sums = [pl.col(*_BUCKETS, "ns", "dur_ns", "gap_ns", "busy_ns", "gap_busy_ns").sum()]
     return told.group_by("device", "step").agg(sums)
+
+
+#: What the groupings give.
+_BY: Final[dict[str, tuple[Table, Callable[[Report, pl.DataFrame], pl.DataFrame]]]] = {
+    "kind": (BY_KIND, _summed),
+    "batch": (BY_BATCH, partial(_summed, keys=("size",))),
+    "gap": (BY_GAP, _gaps),
+    "graph": (BY_GRAPH, lambda _, steps: graph_sizes(steps)),
+}

@@ -40,6 +40,9 @@ _OVERVIEW: Final = {
     "captured": 6,
     "phases": 12,
     "culprits": 8,
+    "engine_steps": 8,
+    "engine_gaps": 8,
+    "engine_graphs": 12,
 }
 _FINDINGS: Final = 6
 _IN_FULL: Final = ("sentence", "kernels", "remedy", "definition")

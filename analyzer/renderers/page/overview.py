@@ -12,6 +12,7 @@ from kanalyze.outlets import command
 from kanalyze.renderers import page
 from kanalyze.renderers.page import Column, Page, Section, numbers, section, words
 from kanalyze.renderers.page.kernel_names import short_forms
+from kanalyze.renderers.page.serving import SECTIONS
 from kanalyze.renderers.page.time import by_either, captured_section, nameless
 from kanalyze.schema import unit_of
 from kanalyze.window import WORDS, PerIteration, Window, of_iteration
@@ -53,7 +54,9 @@ def overview_page(found: Summary, top: int) -> Page:
     main = pl.col("device").eq_missing(pl.lit(found.device, dtype=pl.Int64))
     shown, others = (found.windows.filter(these).sort("device").to_dicts() for these in (main, ~main))
     code, blocks = _code(found, per, rows + 1), _blocks(found)
-    tables = [code, _kernels(found, per, rows)][: max(top + 2, 0)]
+    made = {name: make(found.tables, rows) for name, make in SECTIONS.items() if len(found.tables.get(name, ()))}
+    engine = [one._replace(foot=found.remarks.get(name, "")) for name, one in made.items()][: max(top + 2, 1)]
+    tables = [*engine, *[code, _kernels(found, per, rows)][: max(top + 2, 0)]]
     if top > _FEW_ROWS or (code is None and top >= 0):  # lines tell more than ranges and operators
         tables.append(_ranges(found, per, rows + 1) or _operators(found, per, rows))
     inside = found.tables.get("captured", pl.DataFrame({"place": []}))
@@ -410,8 +413,8 @@ def _part(name: str, count: int, each: str) -> str:
     if first not in ("first", "other", "odd", "cut") or not other:
         return name
     if first == "other" and other != each:
-        return f"{units.count(count)} × {other if other.isalpha() else repr(other)}"
-    if not other.isalpha():
+        return f"{units.count(count)} × {other if other.isalpha() or other in WORDS else repr(other)}"
+    if not other.isalpha() and other not in WORDS:
         return f"{units.count(count)} {first} {other!r}"
     if count > 1 and other not in WORDS:  # a name of the program's has no plural
         return f"{units.count(count)} × {first} {other}"

@@ -13,7 +13,7 @@ import polars as pl
 
 from kanalyze import outlets, units
 from kanalyze.renderers import page
-from kanalyze.renderers.page import Column, Page, Section, numbers, section, words
+from kanalyze.renderers.page import Column, Page, Section, numbers, section, serving, words
 from kanalyze.renderers.page.kernel_names import short_forms
 from kanalyze.tools import processor, worded
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, Scope, Window, located, plain
@@ -337,6 +337,7 @@ def _whole(title: str, table: str, *columns: Column, **shown: Any) -> Make:  # n
 
 #: Sections in page order, by the table that each needs; empty ones are omitted.
 _SECTIONS: Final[dict[str, Make]] = {
+    **serving.SECTIONS,
     "culprits": culprits,
     "steps": steps,
     "ranges": ranges,

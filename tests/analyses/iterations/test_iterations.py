@@ -213,7 +213,7 @@ def test_steps_that_a_jax_program_numbers_are_its_own():
     [
         ("training_step", "training_step"),
         ("step 7", "step 7"),
-        ("step[DECODE bs=32]", "step[DECODE bs=32]"),
+        ("step[DECODE bs=32]", "decode step"),
         ("epoch", "layer"),
         ("warm up", "layer"),
         ("optimizer_step", "layer"),

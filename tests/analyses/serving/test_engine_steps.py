@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kanalyze.analyses.host.engine_marks import engine_marks
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.ranges.engine_marks import engine_marks
 from kanalyze.analyses.serving.engine_steps import engine_steps, sized
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.errors import UnknownNameError
@@ -126,13 +126,13 @@ def test_steps_on_the_gpu_and_the_gaps_between_them():
     names = "index kind mode start_ns host_ns gpu_start_ns dur_ns busy_ns gap_ns gap_busy_ns gap_cause gap_culprit"
     assert steps.select(names.split()).rows() == [
         (1, "prefill", "eager", 0, 20, 10, 40, 40, None, None, None, None),
-        (2, "decode", "graph", 40, 50, 100, 50, 50, 50, 5, "host", "step[DECODE bs=1]"),
+        (2, "decode", "graph", 40, 50, 100, 50, 50, 50, 5, "host", "decode step"),
         (4, "decode", "graph", 100, 20, 150, 50, 50, 0, 0, None, None),
         (3, "idle", None, 92, 3, None, 0, 0, None, None, None, None),
     ]
     assert steps["tokens_per_s"].to_list() == [9 / 40e-9, 1 / 100e-9, 2 / 50e-9, None]
     sums = engine_steps(report(events), by="kind")
-    names = "kind count requests tokens ns dur_ns gap_ns gap_busy_ns replayed per_step_ns"
+    names = "kind count mean_requests tokens ns dur_ns gap_ns gap_busy_ns replayed per_step_ns"
     assert sums.select(names.split()).rows() == [
         ("prefill", 1, 1, 9, 40, 40, 0, 0, 0, 40),
         ("decode", 2, 1.5, 3, 150, 100, 50, 5, 2, 75),

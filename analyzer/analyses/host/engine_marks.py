@@ -17,7 +17,7 @@ from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.errors import UnknownNameError
 from kanalyze.report import Report
-from kanalyze.window import names, plain
+from kanalyze.window import names
 
 PREFILL, DECODE, MIXED, DRAFT, DIFFUSION = "prefill", "decode", "mixed", "draft", "diffusion"
 OTHER, IDLE = "other", "idle"
@@ -87,8 +87,8 @@ GRAMMARS: Final = (
     }),
 )  # fmt: skip
 
-#: Scopes of vLLM's model runners, of which each step has several, one after the other: they say nothing of the batch.
-_SCOPE: Final = r"^(?:v2_)?gpu_model_runner: "
+#: One of these is in each label.
+_HINTS: Final = ["step[", "decode[", "prefill[", "_forward_step", "execute_"]
 
 #: A mark of the capture of a graph: capture_128_decode, capture_256_mixed_prefill.
 CAPTURE: Final = r"\bcapture_(\d+)_"
@@ -106,12 +106,11 @@ _BRACES: Final = {
     "kind": "word",
 }
 
-_MARK: Final = {
-    **dict.fromkeys((*THREAD, "start", "end"), pl.Int64), "open": pl.Boolean,
-    **dict.fromkeys(("engine", "kind", "label"), pl.String),
-    **dict.fromkeys(("number", "requests", "tokens", "padded", "kv_tokens"), pl.Int64),
-    **dict.fromkeys(("context_requests", "context_tokens"), pl.Int64),
-}  # fmt: skip
+#: What a label says.
+_LABEL: Final = (
+    *("engine", "kind", "label", "number", "requests", "tokens", "padded", "kv_tokens"),
+    *("context_requests", "context_tokens"),
+)
 
 
 def grammar_of(pattern: str) -> Grammar:
@@ -133,33 +132,40 @@ def grammar_of(pattern: str) -> Grammar:
 
 
 @once_per_process
-def engine_marks(report: Report) -> pl.DataFrame:
-    """The steps of serving engines by their labels: :data:`_MARK`, sorted by process and start.
-
-    Of labels inside each other the outermost is the step; what it does not say of the batch, the others do.
+def engine_labels(report: Report) -> pl.DataFrame:
+    """The ranges that are labels of an engine's steps: range, rank (of the grammar), and what is in :data:`_LABEL`.
 
     Raises:
         UnknownNameError: No range is called as a pattern of the user's says.
     """
-    ranges = named_ranges(report).filter(pl.col("end") > pl.col("start"))
-    texts = ranges.get_column("range").unique(maintain_order=True).drop_nulls()
-    shown = pl.Series("label", [plain(text) for text in texts], dtype=pl.String)
+    ranges = named_ranges(report)
     own = [grammar_of(pattern) for pattern in report.labels]
+    labels = ranges.select("range", label="name").unique("range", maintain_order=True).drop_nulls("label")
     for pattern, grammar in zip(report.labels, own, strict=True):
-        if not shown.str.contains(grammar.label).any():
+        if not labels.get_column("label").str.contains(grammar.label).any():
             raise UnknownNameError.of("range", pattern, names(ranges))
-    labels = pl.DataFrame([texts.alias("range"), shown])
+    if not own:  # reports may have a million names
+        labels = labels.filter(pl.col("label").str.contains_any(_HINTS))
     parsed = [_parsed(labels, grammar, rank) for rank, grammar in enumerate((*own, *GRAMMARS))]
-    known = pl.concat(parsed).unique("range", keep="first", maintain_order=True)
-    marks = ranges.select(*THREAD, "start", "end", "open", "range").join(known, on="range", maintain_order="left")
+    return _completed(pl.concat(parsed).unique("range", keep="first", maintain_order=True))
+
+
+@once_per_process
+def engine_marks(report: Report) -> pl.DataFrame:
+    """The steps of serving engines by their labels, sorted by process and start.
+
+    Columns: :data:`THREAD`, start, end, open (whether it was never closed), and :data:`_LABEL`. Of labels inside each
+    other the outermost is the step; what it does not say of the batch, the others do.
+    """
+    ranges = named_ranges(report).filter(pl.col("end") > pl.col("start"))
+    marks = ranges.select(*THREAD, "start", "end", "open", "range").join(engine_labels(report), on="range")
     marks = marks.sort(*THREAD, "start", "end", descending=[False, False, False, True])
     reached = pl.col("end").cum_max().shift(1).over(THREAD)
     marks = marks.with_columns(step=(pl.col("start") >= reached).fill_null(value=True).cum_sum())
-    first = {name: pl.col(name).drop_nulls().first() for name in ("engine", "label", *_COUNTS, "kind")}
-    sides = pl.col("start").first(), pl.col("end").first(), pl.col("open").first()
-    steps = marks.sort("step", "rank").group_by("step", *THREAD, maintain_order=True).agg(**first)
-    spans = marks.group_by("step", maintain_order=True).agg(sides)
-    return _completed(spans.join(steps, on="step", maintain_order="left")).sort("process_id", "start")
+    spans = marks.group_by("step", *THREAD, maintain_order=True).agg(pl.col("start", "end", "open").first())
+    said = [pl.col(name).drop_nulls().first() for name in _LABEL]
+    steps = spans.join(marks.sort("step", "rank").group_by("step").agg(said), on="step", maintain_order="left")
+    return steps.drop("step").sort("process_id", "start")
 
 
 def _parsed(labels: pl.DataFrame, grammar: Grammar, rank: int) -> pl.DataFrame:
@@ -198,4 +204,4 @@ def _completed(marks: pl.DataFrame) -> pl.DataFrame:
         kv_tokens=pl.coalesce("kv", pl.col("c_kv") + pl.col("g_kv"), "c_kv", "g_kv"),
         context_requests=pl.coalesce("c_requests", pl.when(prefills).then("requests")),
         context_tokens=pl.coalesce("c_tokens", pl.when(prefills).then("tokens"), pl.col("tokens") - pl.col("g_tokens")),
-    ).select(list(_MARK))
+    ).select("range", "rank", *_LABEL)

@@ -1,0 +1,102 @@
+"""What a page tells of a serving engine: its steps by kind, the gaps between them, its graphs, and what to do first."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import polars as pl
+
+from kanalyze.analyses.device._operations import BUSY_BUCKETS
+from kanalyze.analyses.host.engine_marks import DECODE
+from kanalyze.analyses.iterations.phases import steady_part_by_launches
+from kanalyze.analyses.serving._graph_sizes import size_to_capture
+from kanalyze.analyses.serving._timed import EAGER, GRAPH
+from kanalyze.analyses.serving.engine_steps import OUTSIDE, engine_steps
+from kanalyze.analyses.shared.statistics import MEANINGS, longest, total
+from kanalyze.model import DEVICE_KINDS
+from kanalyze.report import Report
+from kanalyze.units import count, percent, plural, shortened, time
+
+#: The tables of a page, by the grouping of engine_steps that each is.
+TABLES: Final = {"engine_steps": "kind", "engine_gaps": "gap", "engine_graphs": "graph"}
+
+#: What gains less than this part of the time of steps and gaps is no thing to do; the longest name in a sentence.
+_WORTH_DOING: Final = 0.01
+_LONGEST: Final = 48
+
+
+class Served(NamedTuple):
+    """What a page tells of an engine: :data:`TABLES`, a sentence, and what to do first; empty without any step.
+
+    Of kinds that replay no graph there are no sizes.
+    """
+
+    tables: dict[str, pl.DataFrame]
+    sentence: str
+    remarks: dict[str, str]
+
+
+def served(report: Report, device: int | None = None) -> Served:
+    """What a page tells of the steps of an engine on a GPU, or on all."""
+    if report.meta.timeless or not {*DEVICE_KINDS}.intersection(report.kinds):
+        return Served({}, "", {})
+    steps = engine_steps(report, device=device)
+    if not steps.get_column("device").count():
+        return Served({}, "", {})
+    kinds, gaps, graphs = (engine_steps(report, by, device=device) for by in TABLES.values())
+    graphs = graphs.filter((pl.col("mode") == GRAPH).any().over("device", "kind"))
+    tables = dict(zip(TABLES, (kinds, gaps, graphs), strict=True))
+    kinds = kinds.filter(pl.col("kind") != OUTSIDE).sort("ns", descending=True)
+    idle = gaps.filter(~pl.col("bucket").is_in(BUSY_BUCKETS))
+    layers = steady_part_by_launches(report) if steps.height == 1 else None
+    sentence = _sentence(steps, kinds, idle)
+    if layers is not None:
+        sentence += f" In it launches repeat {layers.number} times, {time(layers.ns / layers.number)} each."
+    first = _first_to_do(steps.filter(kind=DECODE), idle, graphs, int(kinds.get_column("ns").sum()))
+    return Served(tables, sentence, {"engine_steps": first} if first else {})
+
+
+def _sentence(steps: pl.DataFrame, kinds: pl.DataFrame, idle: pl.DataFrame) -> str:
+    """Sentence on the steps of an engine by kind, and on the time between them."""
+    each = [
+        f"{count(number)} {kind} ({time(ns)}{f', {time(token)} a token' if token else ''})"
+        for kind, number, ns, token in kinds.select("kind", "count", "per_step_ns", "per_token_ns").iter_rows()
+    ]
+    number, whole = int(kinds.get_column("count").sum()), max(int(kinds.get_column("ns").sum()), 1)
+    engines = ", ".join(steps.get_column("engine").unique(maintain_order=True))
+    text = f"{plural(number, 'step')} of {engines}: {', '.join(each)}"
+    if waited := int(idle.get_column("ns").sum()):
+        bucket, culprit = _largest(idle)
+        text += f"; between steps the GPU waits {percent(waited / whole)} of their time, most for {MEANINGS[bucket]}"
+        text += f" ({shortened(culprit, _LONGEST)})" if culprit else ""
+    return f"{text}."
+
+
+def _largest(gaps: pl.DataFrame) -> tuple[str, str | None]:
+    """The bucket with most time in gaps, and who had most of that."""
+    by_bucket = gaps.group_by("bucket").agg(pl.col("ns").sum()).sort("ns", "bucket", descending=[True, False])
+    bucket: str = by_bucket.item(0, "bucket")
+    own = gaps.filter(bucket=bucket).group_by("culprit").agg(pl.col("ns").sum())
+    return bucket, own.sort("ns", "culprit", descending=True, nulls_last=True).item(0, "culprit")
+
+
+def _first_to_do(steps: pl.DataFrame, idle: pl.DataFrame, graphs: pl.DataFrame, whole: int) -> str:
+    """What would save most of the time of an engine: of gaps, of decode `steps` without a graph, or of padding."""
+    gains: list[tuple[float, str]] = []
+    if idle.height:
+        bucket, culprit = _largest(idle)
+        what = f"{MEANINGS[bucket]}{f', most in {shortened(culprit, _LONGEST)}' if culprit else ''}"
+        gains.append((total(idle, "ns"), f"prepare a step while the one before runs: {what}"))
+    eager, replayed = steps.filter(mode=EAGER), steps.filter(mode=GRAPH).height
+    if eager.height and replayed:
+        most = longest(eager, "requests")
+        sizes = f", up to {plural(most, 'request')}" if most else ""
+        lost = eager.select(pl.col("dur_ns").sum() - pl.col("busy_ns").sum()).item()
+        of = f"{count(eager.height)} of {count(eager.height + replayed)} run without one"
+        gains.append((lost, f"capture graphs for all decode steps: {of}{sizes}"))
+    graphs = graphs.filter(kind=DECODE)
+    if (best := size_to_capture(steps, graphs)) is not None:
+        padding = time(total(graphs, "lost_ns"))
+        gains.append((best[1], f"capture a graph of {best[0]} requests as well: padding takes {padding}"))
+    ns, text = max(gains, default=(0.0, ""))
+    return f"First: {text} (at most {time(ns)}, {percent(ns / whole)})" if ns >= max(_WORTH_DOING * whole, 1) else ""

@@ -1,0 +1,136 @@
+"""Gaps, sizes of graphs, padding and what to do first, on engines whose times are known; and their pages."""
+
+import json
+from collections import defaultdict
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.analyses.serving._graph_sizes import size_to_capture
+from kanalyze.analyses.serving.engine_steps import engine_steps
+from kanalyze.analyses.serving.served import served
+from kanalyze.renderers.formats import json as json_pages
+from kanalyze.renderers.formats import markdown, terminal
+from kanalyze.renderers.page import Look
+from support.build import report
+from support.page_schema import mistakes
+from support.serving import HOST, PER_REQUEST, SAMPLER, SIZES, USUAL, atom, events_of
+
+ENGINE = report(events_of(USUAL, label=atom))
+
+
+def test_gaps_by_what_the_gpu_waited_for_add_up_to_them():
+    steps, gaps = engine_steps(ENGINE), engine_steps(ENGINE, by="gap")
+    for kind, rows in gaps.partition_by("kind", as_dict=True).items():
+        assert rows["ns"].sum() == steps.filter(kind=kind[0])["gap_ns"].sum()
+    assert gaps["share"].sum() == pytest.approx(steps["gap_ns"].sum() / (steps["gap_ns"].sum() + steps["dur_ns"].sum()))
+    decode = {
+        (bucket, culprit): (ns, number)
+        for bucket, culprit, ns, number in gaps.filter(kind="decode").select("bucket", "culprit", "ns", "gaps").rows()
+    }
+    number = steps.filter(kind="decode").height
+    assert decode["kernel", "argmax"] == (SAMPLER * number, number)
+    assert decode["host", "schedule"] == ((HOST - 10_000) * number, number)
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=30))
+def test_padding_takes_what_the_engine_was_made_to_take(requests):
+    of = report(events_of([(0, number) for number in requests], label=atom))
+    sizes = {row["padded"]: row for row in engine_steps(of, by="graph").filter(mode="graph").to_dicts()}
+    asked = defaultdict(list)
+    for number in requests:
+        if number <= SIZES[-1]:
+            asked[next(size for size in SIZES if size >= number)].append(number)
+    assert {size: row["count"] for size, row in sizes.items()} == {size: len(of) for size, of in asked.items()}
+    for place, (size, numbers) in enumerate(sorted(asked.items())):
+        row = sizes[size]
+        assert (row["least_requests"], row["most_requests"]) == (min(numbers), max(numbers))
+        assert row["lost_ns"] == (PER_REQUEST * sum(size - number for number in numbers) if place else None)
+    saved = defaultdict(int)
+    for size, numbers in sorted(asked.items())[1:]:
+        for other in {*numbers} - {size}:
+            saved[other] += PER_REQUEST * (size - other) * sum(number <= other for number in numbers)
+    best = size_to_capture(engine_steps(of), engine_steps(of, by="graph"))
+    most = max(saved.values(), default=0)
+    expected = min((size for size, ns in saved.items() if ns == most), default=None)
+    assert best == (None if expected is None else (expected, pytest.approx(most)))
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [
+        (
+            {"host": 400_000},
+            "prepare a step while the one before runs: the program's own code outside CUDA, most in schedule",
+        ),
+        ({"host": 60_000, "sizes": (1, 16)}, "capture a graph of 3 requests as well: padding takes 7.800 ms"),
+        (
+            {"host": 60_000, "sizes": (16,), "apart": 900_000},
+            "capture graphs for all decode steps: 8 of 68 run without one, up to 18 requests",
+        ),
+    ],
+)
+def test_what_to_do_first_is_what_takes_most(engine, said):
+    steps = USUAL if len(engine.get("sizes", SIZES)) != 2 else [(0, 1), *[(0, 3)] * 30, *[(0, 16)] * 4]
+    of = report(events_of(steps, label=atom, **engine))
+    assert served(of).remarks["engine_steps"].startswith(f"First: {said} (at most ")
+
+
+def test_an_engine_that_wastes_nothing_has_nothing_to_do():
+    of = report(events_of([(0, 4)] * 20, label=atom, slower=40))
+    assert served(of).remarks == {}
+
+
+def test_a_report_without_an_engine_has_none_of_it():
+    of = report(events_of([(0, 4)] * 4, label=lambda *_: "work"))
+    assert served(of) == ({}, "", {})
+    assert "ENGINE STEPS" not in terminal.render([kanalyze.overview(of)], Look(80), 6)
+
+
+def test_the_page_names_the_step_and_its_kinds(gold):
+    page = kanalyze.overview(ENGINE)
+    assert page.answer.startswith("76 steps of ATOM: 68 decode (")
+    gold(terminal.render([page], Look(80), None), "overview_engine_80.txt")
+    gold(terminal.render([page], Look(100), 6), "overview_engine_100.txt")
+
+
+def test_every_format_has_the_sections_and_the_schema_their_tables():
+    for make, kind in ((kanalyze.overview, "first_page"), (kanalyze.summarize, "full")):
+        page = make(ENGINE)
+        text = markdown.render([page], None)
+        assert all(title in text for title in ("Engine steps", "Between steps", "Sizes of graphs"))
+        found = json.loads(json_pages.render([page]))
+        assert found["engine_steps"][1]["kind"] == "decode"
+        assert not mistakes(found, kind)
+
+
+def test_one_step_is_a_report_of_one_step_with_what_repeats_in_it():
+    of = report(events_of([(500, 3)], layers=40))
+    rows = kanalyze.iterations(of)
+    assert rows.select("name", "kind", "found_by").rows() == [("mixed step", "steady", "engine steps")]
+    page = kanalyze.overview(of)
+    assert page.answer.startswith("1 step of vLLM: 1 mixed (")
+    assert "In it launches repeat 39 times" in page.answer
+    assert kanalyze.phases(of).filter(phase="steady")["part"].to_list() == ["mixed step"]
+
+
+def test_nothing_that_is_served_is_odd():
+    rows = kanalyze.iterations(ENGINE)
+    assert rows.group_by("name", "kind").len().sort("name").rows() == [
+        ("decode step", "steady", 68),
+        ("mixed step", "steady", 4),
+        ("prefill step", "steady", 4),
+    ]
+    assert rows["window"][0] == "prefill step#1"
+    assert kanalyze.ledger(ENGINE, window="decode step#3")["ns"].sum() == rows.filter(name="decode step")["dur_ns"][2]
+    culprits = kanalyze.culprits(ENGINE)
+    assert {*culprits["range"].cast(pl.String).drop_nulls()} <= {
+        "decode step",
+        "mixed step",
+        "prefill step",
+        "schedule",
+        "sample",
+    }
