@@ -21,7 +21,7 @@ import polars as pl
 from kanalyze import catalog, outlets, readers
 from kanalyze.analyses import homes_of_jobs
 from kanalyze.analyses.comparing import _comparison, _pair
-from kanalyze.analyses.page import overview_page, time_page
+from kanalyze.analyses.page import batch_page, overview_page, time_page
 from kanalyze.analyses.replay import _changes, _unprofiled, _whatif
 from kanalyze.analyses.timeline import _tracks
 from kanalyze.analyses.work._configuration import Configuration
@@ -294,7 +294,8 @@ def whatif(  # noqa: PLR0913 - the options of the command
         graph: Whether each sequence of launches that repeats becomes one CUDA graph.
         copies: Bandwidth of copies between host and device, such as ``"50GB/s"``.
         gpu: Another GPU, such as ``"H200"``, by what its peaks and bandwidth bring each operator.
-        batch: Another batch size, by the work of operators whose shapes are known: 2, or ``"8=2"``.
+        batch: Another batch size, by the work of operators whose shapes are known: 2, or ``"8=2"``; by the law of its
+            steps of a serving engine.
         length: Another sequence length, likewise.
         dtype: Another type of arithmetic and tensors: fp64, fp32, tf32, bf16, fp16 or fp8.
         each: Whether single changes are tried, too.
@@ -321,7 +322,8 @@ def whatif(  # noqa: PLR0913 - the options of the command
     asked = Configuration.of(gpu, batch, length, dtype)
     whole = took and took * ((part.scope.window.count if part.scope.window else None) or 1)
     told = changes.options(copies)
-    return _whatif.whatif_of(part, changes, told, each=each, measured_ns=whole, configuration=asked)
+    page = None if each else batch_page.by_law(part, changes, asked, took)
+    return page or _whatif.whatif_of(part, changes, told, each=each, measured_ns=whole, configuration=asked)
 
 
 class NotebookTimeline:

@@ -26,7 +26,7 @@ from kanalyze.units import SLOWEST, parse_percent, parse_rate, parse_time_ns
 with late():
     from kanalyze.analyses.comparing import _comparison, _pair
     from kanalyze.analyses.joining import agreement
-    from kanalyze.analyses.page import file_page, overview_page, time_page
+    from kanalyze.analyses.page import batch_page, file_page, overview_page, time_page
     from kanalyze.analyses.ranges import instances
     from kanalyze.analyses.replay import _changes, _whatif
     from kanalyze.analyses.work import _configuration
@@ -192,7 +192,11 @@ def ranks(reports: Sequence[Path], where: Where, to: Out, *, one_host: bool) -> 
     cli.flag("--graph", "Launch each sequence that repeats as one CUDA graph."),
     cli.option("--copies", "Bandwidth of copies between host and device, such as 50GB/s.", "RATE"),
     cli.option("--gpu", "Another GPU, such as H200, by what its peaks and bandwidth bring each operator.", "NAME"),
-    cli.option("--batch", "Another batch size, by the work of operators whose shapes are known: 2, or 8=2.", "SIZE"),
+    cli.option(
+        "--batch",
+        "Another batch size, by the work of operators whose shapes are known, or a law of steps: 2, or 8=2.",
+        "SIZE",
+    ),
     cli.option("--length", "Another sequence length, likewise: 512, or 1024=512.", "SIZE"),
     cli.option("--dtype", "Another type of arithmetic and tensors.", type=click.Choice(_DTYPES)),
     cli.flag("--each", "Try single changes, everything twice as fast, by gain."),
@@ -240,7 +244,10 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
         window = part.scope.window
         whole_ns = None if took_ns is None else took_ns * ((window.count if window else None) or 1)
         told = [*changes.options(copies), *([f"--window {name}"] if name else [])]
-        pages.append(_whatif.whatif_of(part, changes, told, each=each, measured_ns=whole_ns, configuration=asked))
+        page = None if each else batch_page.by_law(part, changes, asked, took_ns)
+        pages.append(
+            page or _whatif.whatif_of(part, changes, told, each=each, measured_ns=whole_ns, configuration=asked)
+        )
     to.emit_pages(pages)
 
 

@@ -7,11 +7,13 @@ from typing import Any, Final
 
 import polars as pl
 
-from kanalyze.analyses.ranges.engine_marks import DECODE
+from kanalyze.analyses.host.engine_marks import DECODE
+from kanalyze.analyses.replay._changes import Changes
 from kanalyze.analyses.replay._host_time import NEAR
 from kanalyze.analyses.replay._whatif import Critical, WhatIf
 from kanalyze.analyses.serving.engine_steps import engine_steps
 from kanalyze.analyses.serving.step_laws import GPU, HOST, PADDED, fitted, graph_sizes, timed_parts
+from kanalyze.analyses.work._configuration import SAME, Configuration
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Report
 from kanalyze.units import plural, time
@@ -20,9 +22,16 @@ from kanalyze.units import plural, time
 _PARTS: Final = ("weights and requests", "tokens in the cache", "host")
 
 
-def decodes(report: Report) -> bool:
-    """Whether the report has decode steps of a serving engine, by their labels."""
-    return bool((engine_steps(report).get_column("kind") == DECODE).any())
+def by_law(report: Report, changes: Changes, configuration: Configuration, measured_ns: float | None) -> WhatIf | None:
+    """Another batch alone, by the law of the decode steps of a serving engine; None of any other report or change.
+
+    `measured_ns` is of a decode step.
+    """
+    batch, length = configuration.batch, configuration.length
+    alone = configuration._replace(batch=None, length=None) == SAME and changes == Changes()
+    if batch is None or not alone or not (engine_steps(report).get_column("kind") == DECODE).any():
+        return None
+    return at_batch(report, batch.then, length and length.then, measured_ns)
 
 
 def at_batch(report: Report, batch: int, length: int | None = None, measured_ns: float | None = None) -> WhatIf:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
+from kanalyze.analyses.host.engine_marks import CAPTURE, DECODE
 from kanalyze.analyses.idle._attribution import window_ledgers
-from kanalyze.analyses.ranges.engine_marks import CAPTURE, DECODE
 from kanalyze.analyses.serving.engine_steps import engine_steps
 from kanalyze.analyses.shared.analysis import analysis
 from kanalyze.analyses.work._peaks import memory_roofs
