@@ -72,6 +72,7 @@ if TYPE_CHECKING:  # the public names, for type checkers and for the list of tab
     from kanalyze.analyses.ranges.ranges import ranges as ranges
     from kanalyze.analyses.replay.critical_path import critical_path as critical_path
     from kanalyze.analyses.serving.engine_steps import engine_steps as engine_steps
+    from kanalyze.analyses.serving.requests import requests as requests
     from kanalyze.analyses.serving.step_laws import step_laws as step_laws
     from kanalyze.analyses.streams.concurrency import concurrency as concurrency
     from kanalyze.analyses.timeline.gpu_units import gpu_units as gpu_units
@@ -89,6 +90,7 @@ if TYPE_CHECKING:  # the public names, for type checkers and for the list of tab
     from kanalyze.notebook import whatif as whatif
     from kanalyze.notebook import without_profiler as without_profiler
     from kanalyze.readers import read as read
+    from kanalyze.readers.request_log import read_requests as read_requests
     from kanalyze.report import Report as Report
     from kanalyze.window import Window as Window
 
@@ -96,6 +98,7 @@ if TYPE_CHECKING:  # the public names, for type checkers and for the list of tab
 _TYPES = {
     "Comparison": "kanalyze.analyses.comparing._comparison",
     "KanalyzeError": "kanalyze.errors",
+    "read_requests": "kanalyze.readers.request_log",
     "Overview": "kanalyze.analyses.page.overview_page",
     "Report": "kanalyze.report",
     "Summary": "kanalyze.analyses.page.overview_page",

@@ -434,6 +434,11 @@ class CannotTellError(KanalyzeError, slug="cannot-tell"):
         "{path}: cannot tell what another GPU would bring, because the bandwidth of the recorded one is not known.",
         "",
     )
+    without_log = Case(
+        "path",
+        "{path}: cannot tell requests, because no log of a client is given.",
+        "Give one with --log: CSV or JSON lines of request, arrival, first, end; or what vLLM's benchmark saved.",
+    )
     without_size = Case(
         "path what which remedy",
         "{path}: cannot tell what another {what} would bring, because no {which} of operators tell the recorded one.",

@@ -30,6 +30,7 @@ with late():
     from kanalyze.analyses.serving import step_laws
     from kanalyze.analyses.timeline import _tracks
     from kanalyze.decoder import decode
+    from kanalyze.readers import request_log
     from kanalyze.readers.capture import reports as captures
     from kanalyze.renderers.page import job
     from kanalyze.renderers.page.kernel_names import short_forms
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 _REPORT: Final = "report"
 
 #: What is passed on to the table's function as it stands.
-_KEYWORDS: Final = ("by", "trace", "graphs", "as_nsys", "as_torch", "segments", "chunks")
+_KEYWORDS: Final = ("by", "trace", "graphs", "as_nsys", "as_torch", "segments", "chunks", "log")
 
 #: The environment variables that limit a statement, in seconds and GiB beside its tables, and what they are unless set.
 _SECONDS: Final = ("KANALYZE_SQL_SECONDS", 60)
@@ -69,6 +70,7 @@ _FORMS: Final = (
     cli.flag("--as-nsys", "Count as nsys itself does (utilisation).", default=None),
     cli.flag("--as-torch", "Every row of torch's own table (ops).", default=None),
     cli.flag("--segments", "Each stretch by itself (critical_path).", default=None),
+    cli.option("--log", "What a client wrote of its requests (requests).", "FILE", type=cli.READ),
     cli.option("--chunks", "So many parts of the window (utilisation).", "N", type=click.IntRange(min=1)),
     cli.option("--threshold", "A time such as 10us (gaps), or a share such as 50% (utilisation).", "LEAST"),
 )
@@ -136,6 +138,8 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     if depth is not None or min_share is not None:
         raise click.UsageError("--depth and --min-share are for `show tree` as a tree.")
     keywords = _keywords(options, threshold, declared.options)
+    if "log" in keywords:
+        keywords["log"] = request_log.read_requests(options["log"])
     plain = not any((keywords, columns, sort, to.top, one is not None, to.no_formulas, where.without_profiler))
     if plain and _answers.emitted_in_parts(reports, declared, where, to):
         return

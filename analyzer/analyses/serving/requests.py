@@ -1,0 +1,173 @@
+"""Where the latency of a client's requests went: before their first step, in steps, between them.
+
+Definitions: docs/serving.md.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Unpack
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.host.engine_marks import PREFILL
+from kanalyze.analyses.serving.engine_steps import engine_steps
+from kanalyze.errors import CannotTellError
+from kanalyze.report import Report, Where
+from kanalyze.schema import Table, columns
+
+TABLE: Final = Table(
+    "requests",
+    "A client's request: where its latency went. queue, prefill, decode, stall and gaps sum to it.",
+    columns("""
+        request text: Its name in the client's log.
+        arrival_ns int: When it was sent, on the report's clock.
+        latency_ns int: From then to its last token.
+        queue_ns int: Until the step began that read the first part of its prompt.
+        prefill_ns int: From then in steps, to its first token.
+        decode_ns int: After that in steps that generate.
+        stall_ns int: After its first token in steps that only read prompts of others.
+        gap_ns int: The rest: between steps, and on the way to the client.
+        first_token_ns int?: From arrival to its first token.
+        per_token_ns float?: From its first token to its last one, for each token after the first.
+        prompt_tokens int?: Tokens of its prompt.
+        output_tokens int?: Tokens of its answer.
+        steps int: Steps that it sat in, and those that stalled it.
+        first_step int?: The index of the first of them.
+        last_step int?: That of the last one.
+        longest_step int?: That of the longest.
+        longest_ns int?: How long that took.
+        longest_label text?: Its label.
+    """),
+    options=("log",),
+    purpose="where the latency of requests went, with a client's log",
+    telling=("request", "latency_ns", "queue_ns", "prefill_ns", "decode_ns", "stall_ns", "gap_ns", "longest_step"),
+)
+
+#: Times from here on are of the epoch (2001), if they are of a clock that people set.
+_EPOCH_NS: Final = 10**18
+
+#: Clocks that are not the report's are brought together where most first tokens follow a step's end this closely.
+_NEAR_NS: Final = 2_000_000
+
+
+def requests(report: Report, log: pl.DataFrame | None = None, **where: Unpack[Where]) -> pl.DataFrame:
+    """The requests of a client's log that overlap the steps of the report, by arrival.
+
+    A prompt begins to be read where prompts before it, in order of arrival, end: by the tokens of prompts in steps and
+    in requests, where both are known. Else, or where that is after its first token, it is the step of that token.
+
+    Args:
+        report: Where the steps are.
+        log: What :func:`kanalyze.readers.request_log.read_requests` gives of the log.
+        where: A window, device or process to look at alone.
+
+    Returns:
+        :data:`TABLE`; empty where no request overlaps a step.
+
+    Raises:
+        CannotTellError: No log is given, or the report has no steps of an engine.
+    """
+    if log is None:
+        raise CannotTellError.without_log(report.meta.path)
+    steps = _steps(engine_steps(report, **where))
+    if steps.is_empty():
+        return TABLE.empty()
+    own = _on_report_clock(log, steps, report.meta.origin_unix_ns).sort("arrival_ns", maintain_order=True)
+    own = own.filter(pl.col("end_ns") > steps.item(0, "start"), pl.col("arrival_ns") < steps.item(-1, "end"))
+    return TABLE.select(_split(_with_begin(own, steps).with_row_index("row"), steps))
+
+
+def _steps(steps: pl.DataFrame) -> pl.DataFrame:
+    """Steps as spans that do not overlap: index, label, start, end (of the range or of its work).
+
+    reads are the tokens of prompts, alone tells that it generates nothing.
+    """
+    ended = pl.max_horizontal(pl.col("start_ns") + pl.col("host_ns"), pl.col("gpu_start_ns") + pl.col("dur_ns"))
+    spans = steps.group_by("process_id", "index").agg(
+        pl.col("label", "kind", "context_tokens").first(), start=pl.col("start_ns").min(), end=ended.max()
+    )
+    spans = spans.sort("start", "end").with_columns(end=pl.min_horizontal("end", pl.col("start").shift(-1)))
+    reads = pl.when(pl.col("kind") == PREFILL).then(pl.coalesce("context_tokens", 1)).otherwise("context_tokens")
+    return spans.with_columns(reads=reads.fill_null(0), alone=pl.col("kind") == PREFILL)
+
+
+def _on_report_clock(log: pl.DataFrame, steps: pl.DataFrame, origin_ns: int | None) -> pl.DataFrame:
+    """The log with times of the report: by the epoch, or so that most first tokens come as a step of prompts ends.
+
+    Of a clock that is neither, the shift with most of them in :data:`_NEAR_NS` is taken, and of those the first.
+    """
+    if origin_ns is not None and log.select((pl.col("arrival_ns") >= _EPOCH_NS).all()).item():
+        shift = -origin_ns
+    else:
+        ends = steps.filter(pl.col("reads") > 0).select(pl.col("end").alias("to"))
+        firsts = log.select(pl.coalesce("first_ns", "end_ns").alias("of"))
+        shifts = ends.join(firsts, how="cross").select(shift=pl.col("to") - pl.col("of")).to_series().sort()
+        together = shifts.search_sorted(shifts + _NEAR_NS) - pl.int_range(len(shifts), eager=True)
+        shift = shifts.item(together.arg_max() or 0) if len(shifts) else 0
+    return log.with_columns(pl.col("arrival_ns", "first_ns", "end_ns") + shift)
+
+
+def _with_begin(log: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Adds first (the first token, or the end), low (the place of its first step) and begin (when that began)."""
+    starts, readers = steps.get_column("start"), steps.with_row_index("place").filter(pl.col("reads") > 0)
+    own = log.with_columns(first=pl.coalesce("first_ns", "end_ns"))
+    if readers.is_empty():
+        low = starts.search_sorted(own.get_column("arrival_ns")).clip(upper_bound=len(starts) - 1)
+        return own.with_columns(low.alias("low"), starts.gather(low).alias("begin"))
+    told = (readers.get_column("start").search_sorted(own.get_column("first")).cast(pl.Int64) - 1).clip(lower_bound=0)
+    read, prompts = readers.get_column("reads").cum_sum(), own.get_column("prompt_tokens").cum_sum()
+    if not prompts.has_nulls() and len(prompts):
+        whole = read.search_sorted(prompts).clip(upper_bound=len(read) - 1)  # where its last part is read
+        part = read.search_sorted(prompts - own.get_column("prompt_tokens") + 1).clip(upper_bound=len(read) - 1)
+        told = pl.select(pl.when(whole == told).then(part).otherwise(told)).to_series()
+    low = readers.get_column("place").gather(told)
+    return own.with_columns(low.alias("low"), starts.gather(low).alias("begin"))
+
+
+def _split(own: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
+    """Requests with the parts of their latency and the steps that they sat in."""
+    own = own.with_columns(
+        begin=pl.col("begin").clip("arrival_ns", "end_ns"), first=pl.col("first").clip("arrival_ns", "end_ns")
+    )
+    own = own.with_columns(begin=pl.min_horizontal("begin", "first"))
+    alone = steps.filter("alone").select("start", "end")
+    spans = {"every": steps.select("start", "end"), "alone": alone}
+    before = {
+        f"{kind}_{point}": intervals.covered_before(own.get_column(point), covered)
+        for kind, covered in spans.items()
+        for point in ("begin", "first", "end_ns")
+    }
+    own = own.with_columns(**before)
+    stalled = pl.col("alone_end_ns") - pl.col("alone_first")
+    parts = {
+        "latency_ns": pl.col("end_ns") - pl.col("arrival_ns"),
+        "queue_ns": pl.col("begin") - pl.col("arrival_ns"),
+        "prefill_ns": pl.col("every_first") - pl.col("every_begin"),
+        "decode_ns": pl.col("every_end_ns") - pl.col("every_first") - stalled,
+        "stall_ns": stalled,
+    }
+    own = own.with_columns(**parts).with_columns(
+        gap_ns=pl.col("latency_ns") - pl.sum_horizontal(list(parts)[1:]),
+        first_token_ns=pl.col("first_ns") - pl.col("arrival_ns"),
+        per_token_ns=(pl.col("end_ns") - pl.col("first_ns"))
+        / pl.when(pl.col("output_tokens") > 1).then(pl.col("output_tokens") - 1),
+    )
+    high = steps.get_column("start").search_sorted(own.get_column("end_ns")).cast(pl.Int64)
+    sat = own.select("row", place=pl.int_ranges(pl.col("low").cast(pl.Int64), high)).explode("place").drop_nulls()
+    took = steps.with_row_index("place").with_columns(
+        pl.col("place").cast(pl.Int64), ns=pl.col("end") - pl.col("start")
+    )
+    inside = (
+        sat.join(took, on="place", how="left", maintain_order="left")
+        .group_by("row")
+        .agg(
+            steps=pl.len().cast(pl.Int64),
+            first_step=pl.col("index").first(),
+            last_step=pl.col("index").last(),
+            longest_step=pl.col("index").get(pl.col("ns").arg_max()),
+            longest_ns=pl.col("ns").max(),
+            longest_label=pl.col("label").get(pl.col("ns").arg_max()),
+        )
+    )
+    return own.join(inside, on="row", how="left", maintain_order="left").with_columns(pl.col("steps").fill_null(0))

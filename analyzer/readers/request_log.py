@@ -1,0 +1,105 @@
+"""Reads what a client wrote of its requests: CSV, JSON lines, or the results of vLLM's and SGLang's benchmarks.
+
+vLLM's ``bench serve --save-result --save-detailed`` writes an object of lists (start_times, ttfts, itls, input_lens,
+output_lens). SGLang's ``bench_serving --output-details`` writes the same but for start_times, without which no request
+has a place in a recording.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from kanalyze.errors import DamagedReportError, UnreadableReportError
+from kanalyze.schema import Table, columns
+
+REQUEST_LOG: Final = Table(
+    "request_log",
+    "A request as its client saw it, on the client's clock.",
+    columns("""
+        request text: Its name, or its place in the file.
+        arrival_ns int: When it was sent.
+        first_ns int?: When its first token came.
+        end_ns int: When its last one came.
+        prompt_tokens int?: Tokens of its prompt.
+        output_tokens int?: Tokens of its answer.
+    """),
+)
+
+#: Names of fields, in files of one row a request; times are seconds, or by their size ms, µs or ns of the epoch.
+_FIELDS: Final = {
+    "request": ("request", "request_id", "id"),
+    "arrival": ("arrival", "arrival_time", "start", "start_time"),
+    "first": ("first", "first_token", "first_token_time"),
+    "end": ("end", "end_time", "finish", "finish_time"),
+    "ttft": ("ttft", "time_to_first_token"),
+    "latency": ("latency", "e2e_latency", "e2el"),
+    "prompt": ("prompt_tokens", "prompt_len", "input_len", "input_tokens", "prompt"),
+    "output": ("output_tokens", "output_len", "wanted", "output"),
+}
+
+#: Times from these on are of the next unit.
+_UNITS: Final = ((1e11, 1e9), (1e14, 1e6), (1e17, 1e3))
+
+
+def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
+    """The requests in a client's log: :data:`REQUEST_LOG`, by arrival. Lines without a time of arrival are left out.
+
+    Raises:
+        UnreadableReportError: The file cannot be read.
+        DamagedReportError: It is no log of requests, or says no times of arrival.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8-sig", errors="replace")
+    except OSError as error:
+        raise UnreadableReportError.of(file, error) from error
+    try:
+        rows = _of_json(text) if text.lstrip()[:1] in ("{", "[") else _of_csv(text)
+    except (ValueError, pl.exceptions.PolarsError) as error:
+        raise DamagedReportError.at(file, "its rows", f"no log of requests ({error})") from error
+    found = pl.DataFrame({name: [_first(row, names) for row in rows] for name, names in _FIELDS.items()}, strict=False)
+    numbers = found.with_columns(pl.exclude("request").cast(pl.Float64, strict=False))
+    known = numbers.with_columns(pl.coalesce("first", pl.col("arrival") + pl.col("ttft")))
+    known = known.with_columns(pl.coalesce("end", pl.col("arrival") + pl.col("latency"))).with_row_index("place", 1)
+    named = known.get_column("request").null_count() < known.height  # else a row a request; other rows are of others
+    known = known.drop_nulls(["arrival", "end", *(["request"] if named else [])])
+    if known.is_empty():
+        raise DamagedReportError.at(file, "its rows", "no request with times of arrival and end")
+    usual = abs(known.select(pl.col("arrival").median()).item())
+    to_ns = next((factor for limit, factor in _UNITS if usual < limit), 1.0)
+    times = [(pl.col(name) * to_ns).round().cast(pl.Int64).alias(f"{name}_ns") for name in ("arrival", "first", "end")]
+    lengths = [pl.col(name).cast(pl.Int64).alias(f"{name}_tokens") for name in ("prompt", "output")]
+    names = pl.coalesce(pl.col("request").cast(pl.String), pl.col("place").cast(pl.String)).alias("request")
+    return REQUEST_LOG.select(known.select(names, *times, *lengths).sort("arrival_ns", maintain_order=True))
+
+
+def _first(row: dict[str, Any], names: tuple[str, ...]) -> Any:  # noqa: ANN401 - what a file says
+    return next((row[name] for name in names if isinstance(row.get(name), int | float | str)), None)
+
+
+def _of_csv(text: str) -> list[dict[str, Any]]:
+    return pl.read_csv(io.StringIO(text), infer_schema=False).rename(str.strip).to_dicts()
+
+
+def _of_json(text: str) -> list[dict[str, Any]]:
+    """Objects of a list or of lines; those with lists are of vLLM's or SGLang's benchmark, and the last one counts."""
+    try:
+        told = json.loads(text)
+    except ValueError:
+        told = [json.loads(line) for line in text.splitlines() if line.strip()]
+    rows = [row for row in (told if isinstance(told, list) else [told]) if isinstance(row, dict)]
+    runs = [row for row in rows if isinstance(row.get("ttfts"), list)]
+    if not runs:
+        return rows
+    lists = {name: runs[-1].get(name) or [] for name in ("start_times", "ttfts", "itls", "input_lens", "output_lens")}
+    if not lists["start_times"]:
+        raise ValueError("the benchmark wrote no start_times, so that it is not known when a request came")
+    names = ("arrival", "ttft", "latency", "input_len", "output_len")
+    lists["itls"] = [first + sum(each) for first, each in zip(lists["ttfts"], lists["itls"], strict=True)]
+    return [dict(zip(names, values, strict=True)) for values in zip(*lists.values(), strict=True)]
