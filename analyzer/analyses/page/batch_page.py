@@ -12,11 +12,12 @@ from kanalyze.analyses.replay._changes import Changes
 from kanalyze.analyses.replay._host_time import NEAR
 from kanalyze.analyses.replay._whatif import Critical, WhatIf
 from kanalyze.analyses.serving.engine_steps import engine_steps
-from kanalyze.analyses.serving.step_laws import GPU, HOST, PADDED, fitted, graph_sizes, timed_parts
+from kanalyze.analyses.serving.step_laws import GPU, HOST, PADDED, fitted, graph_sizes, read_bytes, timed_parts
 from kanalyze.analyses.work._configuration import SAME, Configuration
+from kanalyze.analyses.work._peaks import memory_ns, memory_roofs
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Report
-from kanalyze.units import plural, time
+from kanalyze.units import plural, size, time
 
 #: What the parts of a step's time are called.
 _PARTS: Final = ("weights and requests", "tokens in the cache", "host")
@@ -66,6 +67,7 @@ def at_batch(report: Report, batch: int, length: int | None = None, measured_ns:
         _rates(plural(batch, "request"), batch, then_ns, each, padded),
         _rates(f"Now, with {usual:,.1f}", usual, now_ns),
         "" if least <= padded <= most else f"Recorded were {least:,} to {most:,}.",
+        _floor(report, of_gpu),
         "" if of_kv else "What tokens in the cache take is not known: these steps do not tell.",
     )
     return WhatIf(
@@ -91,6 +93,16 @@ def _padded(report: Report, steps: pl.DataFrame, batch: int) -> int:
     """The size of the graph that would run, of those that ran or were captured; the batch itself beyond them."""
     sizes = graph_sizes(report) if steps.item(0, "tokens_are") == PADDED else []
     return min((size for size in sizes if size >= batch), default=batch)
+
+
+def _floor(report: Report, steps: pl.DataFrame) -> str:
+    """The least time of a step by what its operators read; empty where their shapes, or the memory, are not known."""
+    read = read_bytes(report).join(steps.select("device", "kind", "mode").head(1), on=["device", "kind", "mode"])
+    floor = read.join(memory_roofs(report.devices), on="device").with_columns(ns=memory_ns()).drop_nulls("ns")
+    if floor.is_empty():
+        return ""
+    ns, count = floor.select("ns", "bytes").row(0)
+    return f"Its operators move {size(count)} a step, for which the memory needs {time(ns)} at the least."
 
 
 def _spread(steps: pl.DataFrame, by_law: Any) -> float:  # noqa: ANN401 - an array, of a package that loads late

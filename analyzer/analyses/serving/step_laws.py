@@ -17,7 +17,9 @@ from kanalyze.analyses.host.engine_marks import CAPTURE, DECODE
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.serving.engine_steps import engine_steps
 from kanalyze.analyses.shared.analysis import analysis
-from kanalyze.analyses.work._peaks import memory_roofs
+from kanalyze.analyses.work._peaks import memory_ns, memory_roofs
+from kanalyze.analyses.work.work import work
+from kanalyze.errors import CannotTellError
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns
 from kanalyze.units import percent, plural, time
@@ -57,6 +59,8 @@ TABLE: Final = Table(
         most_kv_tokens float?: Most tokens in the cache.
         reads_bytes float?: The memory can give so many bytes in fixed_ns: weights are no more; null of the host.
         kv_bytes float?: The same of per_kv_token_ns: keys and values of a token.
+        floor_ns float?: The memory needs so long for what the operators of a step read and write, in the median, by
+            their shapes: weights, and keys and values where attention is an operator with a model.
         why text?: Why there is no law.
     """),
     purpose="what a step takes, a token more in it, a token more in the cache",
@@ -113,17 +117,44 @@ def step_laws(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report records no device operations.
     """
+    found = laws(report)
+    if found.is_empty():
+        return TABLE.empty()
+    memory = memory_roofs(report.devices)
+    found = found.join(read_bytes(report), on=_KEYS[:3], how="left", maintain_order="left")
+    found = found.join(memory, on="device", how="left", maintain_order="left")
+    of_gpu, per_ns = pl.col("part") == GPU, pl.col("bytes_per_s") / 1e9
+    found = found.with_columns(
+        reads_bytes=pl.when(of_gpu).then(pl.col("fixed_ns") * per_ns),
+        kv_bytes=pl.when(of_gpu).then(pl.col("per_kv_token_ns") * per_ns),
+        floor_ns=pl.when(of_gpu).then(memory_ns()),
+    )
+    return TABLE.select(found)
+
+
+def laws(report: Report) -> pl.DataFrame:
+    """The laws of steps: :data:`_KEYS`, and :func:`_row` of each."""
     steps = timed_parts(report)
     rows = [_row(part) for _, part in steps.group_by(_KEYS, maintain_order=True)]
-    if not rows:
-        return TABLE.empty()
-    memory = memory_roofs(report.devices).select("device", "bytes_per_s")
-    laws = steps.select(_KEYS).unique(maintain_order=True).hstack(pl.DataFrame(rows, infer_schema_length=None))
-    read = pl.when(pl.col("part") == GPU).then(pl.col("bytes_per_s") / 1e9)
-    laws = laws.join(memory, on="device", how="left", maintain_order="left").with_columns(
-        reads_bytes=pl.col("fixed_ns") * read, kv_bytes=pl.col("per_kv_token_ns") * read
+    keys = steps.select(_KEYS).unique(maintain_order=True)
+    return keys.hstack(pl.DataFrame(rows, schema={name: TABLE.schema[name] for name in rows[0]})) if rows else keys
+
+
+def read_bytes(report: Report) -> pl.DataFrame:
+    """Bytes that the operators of a step move at least, where shapes tell: device, kind, mode, bytes (median)."""
+    steps = (
+        engine_steps(report).drop_nulls("device").select("device", "kind", "mode", "gpu_start_ns", "dur_ns", "index")
     )
-    return TABLE.select(laws.cast({name: TABLE.schema[name] for name in rows[0]}))
+    try:
+        calls = work(report).filter(pl.col("bytes") > 0).select("device", "start_ns", "bytes")
+    except CannotTellError:
+        return steps.clear().select("device", "kind", "mode", bytes=pl.lit(None, dtype=pl.Float64))
+    near = calls.sort("start_ns").join_asof(
+        steps.sort("gpu_start_ns"), left_on="start_ns", right_on="gpu_start_ns", by="device", check_sortedness=False
+    )
+    inside = near.filter(pl.col("start_ns") < pl.col("gpu_start_ns") + pl.col("dur_ns"))
+    sums = inside.group_by("device", "kind", "mode", "index").agg(pl.col("bytes").sum())
+    return sums.group_by("device", "kind", "mode").agg(pl.col("bytes").median())
 
 
 def timed_parts(report: Report) -> pl.DataFrame:
