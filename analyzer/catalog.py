@@ -24,7 +24,7 @@ from kanalyze.report import Report, Where
 from kanalyze.schema import Table, flag
 
 #: Scope keywords of tables that join several reports; they apply to the timeline report.
-_WHERE: Final = ("window", "device", "process")
+_WHERE: Final = ("window", "device", "process", "steps")
 
 #: Components of tables such as `health` and `joined`, or of the command `source`; not offered as tables.
 _HIDDEN: Final = (NOTES, COMPILED_KERNELS, RULE_RESULTS, SOURCE_FILES, LAUNCH_NUMBERS, SYMBOLS)
@@ -38,7 +38,7 @@ INSTANCE: Final = "instance"
 _COUNTED: Final = "What ncu measured"
 _RAW: Final = "What the report holds"
 _SUBJECTS: Final[dict[str, tuple[str, ...]]] = {
-    "Where the time went": ("iterations", "idle", "findings"),
+    "Where the time went": ("iterations", "serving", "idle", "findings"),
     "Work on the GPU": ("device", "streams", "launches", "timeline"),
     "Operators, ranges and steps": ("operators", "ranges"),
     "Calls of the host": ("host",),

@@ -113,11 +113,14 @@ class Where(TypedDict, total=False):
             (``"step#2..step#5"``), or the steady part of what the program repeats (``"steady"``).
         device: One GPU of the `devices` table.
         process: One process id.
+        steps: Patterns of labels of an engine's steps, such as ``"decode bs={batch}"`` (docs/serving.md), besides those
+            of known engines.
     """
 
     window: Window | str | None
     device: int | None
     process: int | None
+    steps: Sequence[str] | None
 
 
 class BareRun(NamedTuple):
@@ -166,7 +169,7 @@ class Report:
     captured_in: Callable[[], Report | None] = _nothing
     labels: tuple[str, ...] = ()
     _kept: Kept = field(default_factory=Kept)
-    _whole: WeakValueDictionary[int | None, Report] = field(default_factory=WeakValueDictionary)
+    _whole: WeakValueDictionary[tuple[object, ...], Report] = field(default_factory=WeakValueDictionary)
     answers: dict[object, Any] = field(default_factory=dict, init=False)
     _part_of: list[Report] = field(default_factory=list, init=False)
 
@@ -285,7 +288,7 @@ class Report:
         return self.table("processes")
 
     def narrow(self, **where: Unpack[Where]) -> Report:
-        """A view of the report narrowed to a window, device or process; see :class:`Where`.
+        """A view of the report narrowed to a window, device or process, or with labels of steps; see :class:`Where`.
 
         Raises:
             BadWindowError: The window's syntax is invalid, names several instances of a range, or is a time
@@ -293,7 +296,8 @@ class Report:
             UnknownNameError: The report knows no such device, process or range.
         """
         window, device, process = where.get("window"), where.get("device"), where.get("process")
-        if window is None and device is None and process is None:
+        labels = tuple(where.get("steps") or self.labels)
+        if window is None and device is None and process is None and labels == self.labels:
             return self
         if device is not None and device not in (known := self.devices.get_column("device").to_list()):
             used = self.of_kinds(DEVICE_KINDS, "device").to_series().fill_null(0)  # of a damaged report
@@ -306,8 +310,8 @@ class Report:
             device=self.scope.device if device is None else device,
             process=self.scope.process if process is None else process,
         )
-        self._whole.setdefault(self.scope.process, self.whole)
-        found = replace(self, scope=scope)
+        self._whole.setdefault((self.scope.process, *self.labels), self.whole)
+        found = replace(self, scope=scope, labels=labels)
         wanted = found.window(window) if isinstance(window, str) else window
         found = found if wanted is None else replace(found, scope=replace(scope, window=wanted))
         _ = found.whole  # keeps the whole from now on, so that all views share it
@@ -320,7 +324,7 @@ class Report:
             return self
         if not self._part_of:  # views refer to the whole, never the reverse, so that an unused view is freed at once
             everything = replace(self, scope=Scope(process=self.scope.process))
-            self._part_of.append(self._whole.setdefault(self.scope.process, everything))
+            self._part_of.append(self._whole.setdefault((self.scope.process, *self.labels), everything))
         return self._part_of[0]
 
     def window(self, text: str) -> Window:

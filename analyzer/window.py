@@ -24,7 +24,7 @@ _LATEST_NS: Final = (1 << 62) - 1
 #: What an iteration may be called that is no name of the program, and takes an article.
 WORDS: Final = (
     *("step", "repetition", "iteration", "round", "request", "prefill", "decode", "pass"),
-    *(f"{kind} step" for kind in ("prefill", "decode", "mixed", "draft", "diffusion")),  # of serving engines
+    *(f"{kind} step" for kind in ("prefill", "decode", "mixed", "draft", "diffusion", "other")),  # of serving engines
 )
 
 _STEPS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))

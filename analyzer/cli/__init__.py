@@ -406,6 +406,12 @@ SCOPE: Final = (
     ),
     option("--device", "Only this GPU.", "GPU", type=int),
     option("--process", "Only this process.", "PID", type=int),
+    option(
+        "--steps",
+        "Labels of a serving engine's steps, such as 'decode bs={batch}', besides those of known engines.",
+        "PATTERN",
+        multiple=True,
+    ),
     NO_CACHE,
 )
 CAPTURE: Final = option(

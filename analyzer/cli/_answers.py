@@ -72,11 +72,13 @@ class Where(NamedTuple):
     no_cache: bool = False
     without_profiler: bool = False
     capture: Path | None = None
+    steps: Sequence[str] = ()
 
     @property
     def part(self) -> Part:
-        """Window, device and process, as analyses take them."""
-        return {"window": self.window, "device": self.device, "process": self.process}
+        """Window, device and process, and labels of steps, as analyses take them."""
+        parts: Part = {"window": self.window, "device": self.device, "process": self.process}
+        return parts | {"steps": self.steps} if self.steps else parts
 
     @property
     def several(self) -> bool:
@@ -113,7 +115,7 @@ def per_window(reports: Sequence[Report], where: Where, make: Callable[[Where], 
     timed = next((one for one in reports if not one.meta.timeless), None)
     if where.window is None or timed is None or not where.several:
         return {None: make(where)}
-    windows = timed.narrow(device=where.device, process=where.process).windows(where.window)
+    windows = timed.narrow(**(where.part | {"window": None})).windows(where.window)
     return {window.name: make(where._replace(window=window.name)) for window in windows}
 
 
@@ -125,7 +127,7 @@ def parts_of(whole: Report, where: Where) -> dict[str | None, Report]:
         whole = _captures.with_captures(whole, _capture_of(where, where.capture))
     else:
         whole = _with_beside(whole, where)
-    whole, text = whole.narrow(device=where.device, process=where.process), where.window
+    whole, text = whole.narrow(**(where.part | {"window": None})), where.window
     windows = [None] if text is None else whole.windows(text)
     if text is not None and (left_out := len(whole.instances(text)) - len(windows)):
         named = outlets.line(repr(text))

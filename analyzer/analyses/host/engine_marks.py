@@ -24,7 +24,7 @@ OTHER, IDLE = "other", "idle"
 KINDS: Final = (PREFILL, DECODE, MIXED, DRAFT, DIFFUSION, OTHER, IDLE)
 
 #: The engine of labels by patterns of the user's own.
-USER: Final = "--steps"
+USER: Final = "the program"
 
 #: Kinds by the word of a label: SGLang's forward modes, and the words of ATOM and of users' patterns.
 _WORDS: Final = {
@@ -163,8 +163,9 @@ def engine_marks(report: Report) -> pl.DataFrame:
     reached = pl.col("end").cum_max().shift(1).over(THREAD)
     marks = marks.with_columns(step=(pl.col("start") >= reached).fill_null(value=True).cum_sum())
     spans = marks.group_by("step", *THREAD, maintain_order=True).agg(pl.col("start", "end", "open").first())
-    said = [pl.col(name).drop_nulls().first() for name in _LABEL]
-    steps = spans.join(marks.sort("step", "rank").group_by("step").agg(said), on="step", maintain_order="left")
+    known = marks.with_columns(kind=pl.col("kind").replace(OTHER, None)).sort("step", "rank")
+    said = known.group_by("step").agg(pl.col(name).drop_nulls().first() for name in _LABEL)
+    steps = spans.join(said.with_columns(pl.col("kind").fill_null(OTHER)), on="step", maintain_order="left")
     return steps.drop("step").sort("process_id", "start")
 
 

@@ -32,7 +32,7 @@ _STEP: Final = columns("""
     device int?: The GPU, as in `devices`: one row for each that the step launched work on; null for none.
     process_id int?: The process of the engine.
     index int: Its number among the steps of the process, from 1 on.
-    engine text: Whose label it is: vLLM, SGLang, TensorRT-LLM, ATOM, xDiT, or --steps.
+    engine text: Whose label it is: vLLM, SGLang, TensorRT-LLM, ATOM, xDiT, or the program, by --steps.
     kind text: prefill, decode, mixed (both), draft (of speculative decoding), diffusion (of
         pictures), idle (of no request), or other.
     label text: The label.

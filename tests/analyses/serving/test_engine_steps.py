@@ -1,7 +1,5 @@
 """Steps of serving engines: the grammar of their labels, steps and gaps on the GPU, sums that close with the ledger."""
 
-from dataclasses import replace
-
 import polars as pl
 import pytest
 from hypothesis import given
@@ -68,7 +66,7 @@ def labelled(*labels, patterns=()):
     for number, label in enumerate(labels):
         at = 100 * number
         events += [nvtx(label, at, at + 50), *launched(at, at + 5, kernel(at + 10, at + 60, correlation=number))]
-    return replace(report(events), labels=tuple(patterns))
+    return report(events).narrow(steps=patterns)
 
 
 def test_labels_say_engine_kind_and_batch():
@@ -90,9 +88,11 @@ def test_a_pattern_of_the_users_own():
         patterns=["my decode bs={batch} (kv {kv})", "run {kind} with {tokens}"],
     )
     assert engine_marks(of).select(FIELDS[:6]).rows() == [
-        ("--steps", "decode", 7, 7, None, 90),
-        ("--steps", "mixed", None, 12, None, None),
+        ("the program", "decode", 7, 7, None, 90),
+        ("the program", "mixed", None, 12, None, None),
     ]
+    inner = report([nvtx("step[DECODE bs=2]", 0, 100), nvtx("forward", 10, 90)]).narrow(steps=["forward"])
+    assert engine_marks(inner).select("start", "kind", "requests").rows() == [(0, "decode", 2)]
     with pytest.raises(UnknownNameError, match=r"no range 'his \{batch\}'"):
         engine_marks(labelled("step", patterns=["his {batch}"]))
     with pytest.raises(UnknownNameError, match="no field of --steps 'size'"):
