@@ -207,10 +207,8 @@ def law_points(report: Report) -> pl.DataFrame:
     steps = parts.join(first.drop("len"), on=["device", "kind", "mode"], maintain_order="left").drop(
         "label", "start_ns"
     )
-    found = fitted(steps)
-    return (
-        steps.clear().with_columns(law_ns=1.0) if found is None else steps.with_columns(pl.Series("law_ns", found[1]))
-    )
+    found = with_law(steps)
+    return steps.clear().with_columns(law_ns=pl.lit(0.0)) if found is None else found[1]
 
 
 def fitted(steps: pl.DataFrame) -> tuple[Law, Numbers] | None:
@@ -244,23 +242,44 @@ def fitted(steps: pl.DataFrame) -> tuple[Law, Numbers] | None:
     return law, kv + sum((at_sizes[size] * of_size[size] for size in sizes), 0 * ones)
 
 
+def with_law(steps: pl.DataFrame) -> tuple[Law, pl.DataFrame] | None:
+    """The law of steps of one kind and part, and these with law_ns, what it says, and whether they are slow."""
+    if (made := fitted(steps)) is None:
+        return None
+    told = steps.with_columns(pl.Series("law_ns", made[1], dtype=pl.Float64))
+    apart = pl.col("ns") - pl.col("law_ns")
+    usual = _FAR * _NORMAL * (apart / pl.col("ns")).abs().median()
+    return made[0], told.with_columns(slow=(pl.col("ns") > _SLOW * pl.col("law_ns")) & (apart / pl.col("ns") > usual))
+
+
+def slow_steps(report: Report) -> pl.DataFrame:
+    """Steps that take longer than their law says, of one part: columns of :func:`timed_parts`, law_ns and more_ns."""
+    steps = timed_parts(report).filter(pl.col("ns") > 0)
+    made = [with_law(part) for _, part in steps.group_by(_KEYS, maintain_order=True)]
+    slow = [told[1].filter("slow") for told in made if told]
+    found = pl.concat(slow) if slow else steps.clear().with_columns(law_ns=pl.lit(0.0))
+    return found.with_columns(more_ns=pl.col("ns") - pl.col("law_ns"))
+
+
 def _row(steps: pl.DataFrame) -> dict[str, object]:
     """The law of steps as a row of :data:`TABLE`, without keys and bytes."""
-    import numpy as np  # noqa: PLC0415 - of reports with steps alone
-
     told = steps.filter(pl.col("ns") > 0)
     limits = told.select(least=pl.col("n").min(), most=pl.col("n").max(), kv=pl.col("kv").max()).row(0)
     row: dict[str, object] = {"count": steps.height, "slow": 0, "slow_ns": 0}
     row |= dict(zip(("least_tokens", "most_tokens", "most_kv_tokens"), limits, strict=True))
     row |= dict.fromkeys((*_COEFFICIENTS, "error_share", "within_share", "why"))
-    if (made := fitted(told)) is None:
+    if (made := with_law(told)) is None:
         return row | {"why": f"{plural(told.height, 'step')}: {_FEWEST} are needed"}
-    (law, by_law), times = made, told.get_column("ns").to_numpy().astype(float)
-    apart = (times - by_law) / times
-    half, most = map(float, np.quantile(np.abs(apart), (0.5, 0.9)))
-    slow = (times > _SLOW * by_law) & (apart > _FAR * _NORMAL * half)
-    row |= {name: getattr(law, name) for name in _COEFFICIENTS} | {"error_share": half, "within_share": most}
-    return row | {"slow": int(slow.sum()), "slow_ns": int((times - by_law)[slow].sum())}
+    law, each = made
+    apart = pl.col("ns") - pl.col("law_ns")
+    share = (apart / pl.col("ns")).abs()
+    sums = each.select(
+        error_share=share.median(),
+        within_share=share.quantile(0.9, "linear"),
+        slow=pl.col("slow").sum().cast(pl.Int64),
+        slow_ns=apart.filter("slow").sum().cast(pl.Int64),
+    )
+    return row | {name: getattr(law, name) for name in _COEFFICIENTS} | sums.row(0, named=True)
 
 
 def _coefficients(target: Numbers, times: Numbers, columns: dict[Any, Numbers]) -> dict[Any, float]:
