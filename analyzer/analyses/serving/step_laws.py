@@ -72,6 +72,9 @@ TABLE: Final = Table(
 _FEWEST: Final = 8
 _SURE: Final = 2.0
 
+#: Columns that differ from sums of others by less than so much of their size are no others.
+_APART: Final = 1e-4
+
 #: Steps farther from the law than so many times the usual distance count less (Huber, 1964); rounds until it settles.
 _HUBER: Final = 1.345
 _ROUNDS: Final = 20
@@ -285,17 +288,21 @@ def _row(steps: pl.DataFrame) -> dict[str, object]:
 def _coefficients(target: Numbers, times: Numbers, columns: dict[Any, Numbers]) -> dict[Any, float]:
     """What each column adds to the target, of those whose part the steps tell; all but n and kv are told as they are.
 
-    Distances are parts of the times.
+    Distances are parts of the times. Of columns that go together n is told.
     """
-    chosen = [*columns]
+    import numpy as np  # noqa: PLC0415 - of reports with steps alone
+
+    chosen = {name: column / times for name, column in columns.items()}
     while True:
-        found, sureness = _robust(target / times, {name: columns[name] / times for name in chosen})
-        weak = [(sureness[name], name) for name in chosen if name in ("n", "kv") and sureness[name] < _SURE]
+        scaled = np.stack([column / column.max() for column in chosen.values()], axis=1)
+        apart = np.linalg.matrix_rank(scaled, tol=_APART * np.sqrt(len(times))) == len(chosen)
+        found, sureness = _robust(target / times, chosen)
+        weak = [name for name in ("kv", "n") if name in chosen and (sureness[name] < _SURE or not apart)]
         if not weak and found.get("", 0.0) < 0 and len(chosen) > 1:
-            weak = [(0.0, "")]  # time goes with what is in a step, down to none
+            weak = [""]  # time goes with what is in a step, down to none
         if not weak:
             return found
-        chosen.remove(min(weak)[1])
+        chosen.pop(min(weak, key=lambda name: sureness[name]) if apart else weak[0])
 
 
 def _robust(target: Numbers, columns: dict[Any, Numbers]) -> tuple[dict[Any, float], dict[Any, float]]:
@@ -321,7 +328,7 @@ def _robust(target: Numbers, columns: dict[Any, Numbers]) -> tuple[dict[Any, flo
 def in_words(laws: pl.DataFrame) -> str:
     """What steps take of the GPU by their laws, a sentence a kind: decoding first, then the kind with most steps."""
     known = laws.filter(pl.col("part") == GPU, pl.col("fixed_ns").is_not_null())
-    known = known.filter(pl.col("device") == known.get_column("device").min())
+    known = known.filter(pl.col("device") == pl.col("device").min())
     first = known.sort(pl.col("kind") != DECODE, "count", descending=[False, True]).unique("kind", maintain_order=True)
     return " ".join(map(_sentence, first.head(2).to_dicts()))
 
@@ -333,4 +340,4 @@ def _sentence(row: dict[str, Any]) -> str:
     parts += [f"{time(row['per_token_ns'])} for each {each}"] if row["per_token_ns"] else []
     parts += [f"{time(1000 * row['per_kv_token_ns'])} for 1,000 tokens in the cache"] if row["per_kv_token_ns"] else []
     near = f"nine of ten of {row['count']:,} are within {percent(row['within_share'])}"
-    return f"A {what} takes {' and '.join(parts)} of the GPU; {near}."
+    return f"A {what} takes the GPU {' and '.join(parts)}; {near}."

@@ -1,0 +1,148 @@
+"""Laws of steps: those that made the times, times of an H100 that no profiler slowed, and what no step tells."""
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.analyses.findings.rules.serving import slow_engine_steps
+from kanalyze.analyses.page.batch_page import at_batch
+from kanalyze.analyses.serving.step_laws import Law, fitted, in_words, law_points, laws
+from kanalyze.errors import CannotTellError
+from support.engine_rows import engine_of
+
+REPORTS = Path(__file__).parents[2] / "reports" / "serving"
+SIZES = (1, 2, 4, 8, 16, 32, 64)
+STEPS = pl.read_csv(REPORTS / "h100_decode_steps.csv")
+H100 = engine_of(STEPS.rows(), captures=SIZES)
+
+#: Requests and tokens in the cache of some steps.
+BATCHES = [(1, 700), (1, 900), (4, 1200), (4, 3000), (9, 5000), (9, 9000), (16, 9500), (16, 20_000), (30, 24_000)] * 4
+
+
+def size_of(requests):
+    return next(size for size in SIZES if size >= requests)
+
+
+def gpu(report):
+    (row,) = laws(report).filter(part="gpu", kind="decode").to_dicts()
+    return row
+
+
+@given(
+    st.integers(50_000, 900_000), st.integers(500, 9_000), st.integers(2, 60), st.lists(st.integers(0, 8), max_size=2)
+)
+def test_a_law_is_found_in_times_that_it_made_and_slow_steps_do_not_change_it(fixed, each, cached, slow):
+    times = [fixed + each * size_of(n) + cached * kv for n, kv in BATCHES]
+    rows = [
+        (n, size_of(n), kv, ns * (1 + 3 * (at in slow)))
+        for at, ((n, kv), ns) in enumerate(zip(BATCHES, times, strict=True))
+    ]
+    row = gpu(engine_of(rows))
+    assert row["fixed_ns"] == pytest.approx(fixed, rel=0.02, abs=2_000)
+    assert row["per_token_ns"] == pytest.approx(each, rel=0.05, abs=20)
+    assert row["per_kv_token_ns"] == pytest.approx(cached, rel=0.02)
+    assert (row["slow"], row["count"], row["tokens_are"]) == (len({*slow}), len(BATCHES), "padded")
+    assert row["slow_ns"] == pytest.approx(sum(3 * times[at] for at in {*slow}), rel=0.02, abs=10)
+
+
+@pytest.mark.parametrize("kv", [lambda tokens: tokens, lambda _: 5000, lambda tokens: tokens**2 % 4096])
+def test_eager_steps_go_by_their_tokens_and_what_is_not_the_gpu_s_is_the_host_s(kv):
+    report = engine_of([(tokens, 0, kv(tokens), 300_000 + 700 * tokens) for tokens in range(100, 4000, 170)])
+    parts = {row["part"]: row for row in laws(report).to_dicts()}
+    assert parts["gpu"]["per_token_ns"] == pytest.approx(700, rel=1e-3)
+    assert parts["gpu"]["fixed_ns"] == pytest.approx(300_000, rel=1e-3)
+    assert parts["gpu"]["per_kv_token_ns"] in (None, pytest.approx(0, abs=0.1))
+    steps = kanalyze.engine_steps(report).drop_nulls("gap_ns")
+    assert parts["host"]["count"] == steps.height
+    idle = (steps["gap_ns"] + steps["dur_ns"] - steps["busy_ns"]).median()
+    assert parts["host"]["fixed_ns"] == pytest.approx(idle, rel=0.01)
+
+
+def test_what_steps_do_not_tell_is_null_and_few_steps_have_no_law():
+    alike = engine_of([(8, 8, 4000, 500_000 + 1000 * (at % 3)) for at in range(12)])
+    row = gpu(alike)
+    assert (row["per_token_ns"], row["per_kv_token_ns"], row["why"]) == (None, None, None)
+    assert row["fixed_ns"] == pytest.approx(501_000, rel=1e-3)
+    few = kanalyze.step_laws(engine_of([(8, 8, 4000, 500_000)] * 5))
+    assert few["why"].to_list() == ["5 steps: 8 are needed", "4 steps: 8 are needed"]
+    assert few["fixed_ns"].null_count() == few.height
+    assert in_words(laws(engine_of([(8, 8, 4000, 500_000)] * 5))) == ""
+    assert kanalyze.step_laws(engine_of([])).is_empty()
+
+
+def test_time_that_goes_with_the_tokens_alone_has_no_negative_fixed_part():
+    rows = [(tokens, 0, tokens, 2 * tokens**2) for tokens in range(500, 4000, 250)]
+    (row,) = laws(engine_of(rows)).filter(part="gpu").to_dicts()
+    assert row["fixed_ns"] == 0.0
+
+
+@pytest.mark.parametrize(("tokens", "ns"), [(1, 10), (2, 12), (4, 16), (10, 22), (16, 28), (20, 30), (0.5, 9.75)])
+def test_between_two_sizes_a_step_takes_what_is_between_and_beyond_them_what_the_line_says(tokens, ns):
+    law = Law(9.0, 0.5, 2.0, {1.0: 10.0, 4.0: 16.0, 16.0: 28.0})
+    assert law.at(tokens, 0.0) == ns
+    assert law.at(tokens, 3.0) == ns + 6
+
+
+def test_an_h100_at_batches_that_were_not_recorded_takes_what_the_law_says_within_5_percent():
+    """The truth are medians between CUDA events without a profiler, of other prompts; 1, 4, 16 and 64 were recorded."""
+    assert gpu(H100)["within_share"] < 0.03
+    errors = {}
+    for requests, kv, ns in pl.read_csv(REPORTS / "h100_unprofiled.csv").iter_rows():
+        found = at_batch(H100, requests, round(kv / requests))
+        then = sum(one.then_ns for one in found.critical if one.cause != "host")
+        errors.setdefault(requests, []).append(then / ns - 1)
+    assert {*STEPS["requests"]} == {1, 4, 16, 64}
+    assert len(errors) == 14
+    every = [abs(one) for each in errors.values() for one in each]
+    assert sum(one <= 0.05 for one in every) >= 0.95 * len(every)
+    assert all(abs(sum(each) / len(each)) <= 0.05 for each in errors.values())
+
+
+def test_another_batch_is_padded_to_a_graph_that_was_captured_and_says_what_it_does_not_know():
+    found = at_batch(H100, 24, 400, measured_ns=700_000)
+    assert found.now_ns == pytest.approx(700_000, abs=2)
+    assert found.then_ns == sum(one.then_ns for one in found.critical)
+    assert found.low_ns < found.then_ns < found.high_ns
+    assert "24 requests with 400 tokens in the cache of each, in a graph of 32: " in found.remark
+    assert "Recorded were 1 to 64." in at_batch(H100, 100).remark
+    blind = engine_of([(n, size_of(n), 0, 400_000 + 1000 * n) for n in (1, 2, 4, 8, 16) * 2])
+    assert "What tokens in the cache take is not known" in at_batch(blind, 3).remark
+    with pytest.raises(CannotTellError, match="it has 3 decode steps alone"):
+        at_batch(engine_of([(1, 1, 100, 5000)] * 3), 2)
+
+
+def test_a_law_in_words_and_as_points():
+    assert in_words(laws(H100)) == (
+        "A decode step by graph takes the GPU 413.3 µs and 1.326 µs for each place of its graph and 13.05 µs for 1,000 "
+        "tokens in the cache; nine of ten of 232 are within 1.5 %."
+    )
+    points = law_points(H100)
+    assert points.height == STEPS.height
+    assert points["ns"].to_list() == STEPS["gpu_ns"].to_list()
+    assert law_points(engine_of([(1, 1, 100, 5000)] * 3)).columns == points.columns[:-1]
+
+
+def test_steps_far_above_their_law_are_a_finding_and_others_are_none():
+    rows = [(n, size_of(n), kv, 400_000 + 900 * size_of(n) + 13 * kv) for n, kv in BATCHES]
+    assert slow_engine_steps(engine_of(rows)) == []
+    rows[5] = (*rows[5][:3], 9_000_000)
+    (one,) = slow_engine_steps(engine_of(rows))
+    assert one.rule == "slow-steps"
+    assert one.at_stake_ns == pytest.approx(9_000_000 - 400_000 - 900 * 16 - 13 * 9000, rel=1e-3)
+    assert one.text.startswith("1 decode step took 8.4")
+    assert "most in step 6, decode[bs=9/16" in one.text
+
+
+def test_a_law_needs_steps_and_says_of_them_what_it_says_of_the_table():
+    steps = pl.DataFrame(
+        {"ns": [100, 200] * 4, "n": [1, 2] * 4, "kv": [None] * 8, "tokens_are": ["tokens"] * 8},
+        schema_overrides={"kv": pl.Int64},
+    )
+    law, told = fitted(steps)
+    assert law.per_token_ns == pytest.approx(100)
+    assert told.tolist() == pytest.approx(steps["ns"].to_list())
+    assert fitted(steps.head(7)) is None
