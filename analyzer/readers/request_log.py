@@ -84,7 +84,8 @@ def _first(row: dict[str, Any], names: tuple[str, ...]) -> Any:  # noqa: ANN401 
 
 
 def _of_csv(text: str) -> list[dict[str, Any]]:
-    return pl.read_csv(io.StringIO(text), infer_schema=False).rename(str.strip).to_dicts()
+    rows = pl.read_csv(io.StringIO(text), infer_schema=False).rename(str.strip)
+    return rows.with_columns(pl.all().str.strip_chars()).to_dicts()
 
 
 def _of_json(text: str) -> list[dict[str, Any]]:

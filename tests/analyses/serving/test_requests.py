@@ -1,0 +1,111 @@
+"""Latencies of requests, against a walk over engines of any schedule."""
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kanalyze
+from kanalyze.errors import CannotTellError
+from kanalyze.readers.request_log import REQUEST_LOG
+from support.build import kernel, launched, nvtx, report
+
+LENGTH, GAP, BETWEEN = 1_000_000, 100_000, 10_000
+
+
+class Engine:
+    """Serves requests (steps to wait before arrival, tokens of the prompt, of the answer) as they come, in order."""
+
+    def __init__(self, asked, chunk, *, mixed):
+        self.events, self.log, self.sat = [], [], []
+        waiting, running, at, step = [], [], 1_000_000, 0
+        coming = [[after, prompt, wanted, number] for number, (after, prompt, wanted) in enumerate(asked)]
+        while coming or waiting or running:
+            for one in [one for one in coming if one[0] <= step]:
+                coming.remove(one)
+                waiting.append(
+                    {"left": one[1], "prompt": one[1], "wanted": one[2], "number": one[3], "arrival": at - BETWEEN}
+                )
+            room, reads = chunk, []
+            for one in waiting:
+                if room:
+                    reads.append((one, min(room, one["left"])))
+                    room -= reads[-1][1]
+            decodes = list(running) if mixed or not reads else []
+            if reads or decodes:
+                self.run(step, at, reads, decodes, waiting, running)
+            step, at = step + 1, at + LENGTH + GAP
+
+    def run(self, step, at, reads, decodes, waiting, running):
+        end, tokens = at + LENGTH, sum(number for _, number in reads)
+        label = f"execute_context_{len(reads)}({tokens})_generation_{len(decodes)}({len(decodes)})"
+        ran = kernel(at + 5000, end - 5000, correlation=step)
+        self.events += [*launched(at + 1000, at + 4000, ran), nvtx(label, at, end)]
+        self.sat.append(
+            (at, end, {one["number"] for one, _ in reads} | {one["number"] for one in decodes}, bool(decodes))
+        )
+        for one, number in reads:
+            one["left"] -= number
+            if not one["left"]:
+                waiting.remove(one)
+                running.append(one)
+        for one in [*decodes, *(one for one, _ in reads if not one["left"])]:
+            one.setdefault("first", end)
+            one["wanted"] -= 1
+            if not one["wanted"]:
+                running.remove(one)
+                self.log.append((str(one["number"]), one["arrival"], one["first"], end, one["prompt"], None))
+
+    def frame(self, *, prompts=True):
+        rows = sorted(self.log, key=lambda row: (row[1], int(row[0])))
+        log = pl.DataFrame(rows, schema=REQUEST_LOG.schema, orient="row")
+        return log if prompts else log.with_columns(prompt_tokens=pl.lit(None, dtype=pl.Int64))
+
+    def expected(self, name, arrival, first, end):
+        inside = [step for step in self.sat if int(name) in step[2]]
+        begun = inside[0][0]
+        after = [step for step in self.sat if first <= step[0] < end]
+        return {
+            "queue_ns": begun - arrival,
+            "prefill_ns": sum(LENGTH for step in self.sat if begun <= step[0] < first),
+            "decode_ns": sum(LENGTH for step in after if step[3]),
+            "stall_ns": sum(LENGTH for step in after if not step[3]),
+            "first_step": self.sat.index(inside[0]) + 1,
+            "last_step": self.sat.index(inside[-1]) + 1,
+            "longest_ns": LENGTH,
+        }
+
+
+ASKED = st.lists(st.tuples(st.integers(0, 12), st.integers(1, 40), st.integers(1, 6)), min_size=1, max_size=8)
+
+
+@given(ASKED, st.integers(5, 30), st.booleans())
+def test_a_latency_is_what_a_walk_over_the_steps_says(asked, chunk, mixed):
+    engine = Engine(asked, chunk, mixed=mixed)
+    of, log = report(engine.events), engine.frame()
+    found = kanalyze.requests(of, log=log)
+    assert found.height == len(asked)
+    for row, (name, arrival, first, end, *_) in zip(found.iter_rows(named=True), log.iter_rows(), strict=True):
+        assert {key: row[key] for key in (expected := engine.expected(name, arrival, first, end))} == expected
+        assert row["first_token_ns"] == first - arrival
+        rest = sum(row[part] for part in ("queue_ns", "prefill_ns", "decode_ns", "stall_ns"))
+        assert row["gap_ns"] == end - arrival - rest >= 0
+
+
+@given(ASKED, st.booleans())
+def test_without_lengths_of_prompts_a_request_begins_in_the_step_of_its_first_token(asked, mixed):
+    engine = Engine(asked, 100, mixed=mixed)
+    found = kanalyze.requests(report(engine.events), log=engine.frame(prompts=False))
+    starts = {end: place for place, (_, end, *_) in enumerate(engine.sat, 1)}
+    assert found["first_step"].to_list() == [starts[first] for first in engine.frame()["first_ns"]]
+
+
+def test_requests_need_a_log_and_steps():
+    engine = Engine([(0, 10, 3)], 20, mixed=False)
+    of = report(engine.events)
+    with pytest.raises(CannotTellError, match="no log of a client is given"):
+        kanalyze.requests(of)
+    late = engine.frame().with_columns(pl.col("arrival_ns", "first_ns", "end_ns") + 10**18)
+    assert kanalyze.requests(report([kernel(0, 10)]), log=late).is_empty()
+    (row,) = kanalyze.requests(of, log=late.with_columns(output_tokens=pl.lit(3))).to_dicts()
+    assert (row["first_step"], row["last_step"], row["per_token_ns"]) == (1, 3, LENGTH + GAP)
