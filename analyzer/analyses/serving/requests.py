@@ -48,7 +48,7 @@ TABLE: Final = Table(
 _EPOCH_NS: Final = 10**18
 
 #: Clocks that are not the report's are brought together where most first tokens follow a step's end this closely.
-_NEAR_NS: Final = 2_000_000
+_NEAR_NS: Final = 200_000
 
 
 def requests(report: Report, log: pl.DataFrame | None = None, **where: Unpack[Where]) -> pl.DataFrame:
@@ -95,16 +95,19 @@ def _steps(steps: pl.DataFrame) -> pl.DataFrame:
 def _on_report_clock(log: pl.DataFrame, steps: pl.DataFrame, origin_ns: int | None) -> pl.DataFrame:
     """The log with times of the report: by the epoch, or so that most first tokens come as a step of prompts ends.
 
-    Of a clock that is neither, the shift with most of them in :data:`_NEAR_NS` is taken, and of those the first.
+    Of a clock that is neither, the shift with most of them in :data:`_NEAR_NS` is taken: none, if that is one, or the
+    first.
     """
     if origin_ns is not None and log.select((pl.col("arrival_ns") >= _EPOCH_NS).all()).item():
         shift = -origin_ns
     else:
-        ends = steps.filter(pl.col("reads") > 0).select(pl.col("end").alias("to"))
-        firsts = log.select(pl.coalesce("first_ns", "end_ns").alias("of"))
+        ends = steps.filter(pl.col("reads") > 0).select(to="end")
+        firsts = log.select(of=pl.coalesce("first_ns", "end_ns"))
         shifts = ends.join(firsts, how="cross").select(shift=pl.col("to") - pl.col("of")).to_series().sort()
         together = shifts.search_sorted(shifts + _NEAR_NS) - pl.int_range(len(shifts), eager=True)
-        shift = shifts.item(together.arg_max() or 0) if len(shifts) else 0
+        on_same_clock = shifts.is_between(-_NEAR_NS // 2, _NEAR_NS // 2).sum()
+        best = together.arg_max()
+        shift = 0 if best is None or on_same_clock >= together[best] else shifts[best]
     return log.with_columns(pl.col("arrival_ns", "first_ns", "end_ns") + shift)
 
 

@@ -33,10 +33,11 @@ class Engine:
                     room -= reads[-1][1]
             decodes = list(running) if mixed or not reads else []
             if reads or decodes:
-                self.run(step, at, reads, decodes, waiting, running)
+                self.run(at, reads, decodes, (waiting, running))
             step, at = step + 1, at + LENGTH + GAP
 
-    def run(self, step, at, reads, decodes, waiting, running):
+    def run(self, at, reads, decodes, lists):
+        (waiting, running), step = lists, len(self.sat)
         end, tokens = at + LENGTH, sum(number for _, number in reads)
         label = f"execute_context_{len(reads)}({tokens})_generation_{len(decodes)}({len(decodes)})"
         ran = kernel(at + 5000, end - 5000, correlation=step)
@@ -86,7 +87,8 @@ def test_a_latency_is_what_a_walk_over_the_steps_says(asked, chunk, mixed):
     found = kanalyze.requests(of, log=log)
     assert found.height == len(asked)
     for row, (name, arrival, first, end, *_) in zip(found.iter_rows(named=True), log.iter_rows(), strict=True):
-        assert {key: row[key] for key in (expected := engine.expected(name, arrival, first, end))} == expected
+        expected = engine.expected(name, arrival, first, end)
+        assert {key: row[key] for key in expected} == expected
         assert row["first_token_ns"] == first - arrival
         rest = sum(row[part] for part in ("queue_ns", "prefill_ns", "decode_ns", "stall_ns"))
         assert row["gap_ns"] == end - arrival - rest >= 0
