@@ -318,6 +318,7 @@ _STATUS: Final = {"failed": 1, "cannot judge": 3}
 _LEAST: Final = "2%"
 
 _FILE: Final = InputPath(path_type=Path, dir_okay=False)
+_METRICS: Final = "step|quick|busy|bucket:NAME|kernel:NAME|token:KIND"
 
 
 @cli.command(
@@ -332,7 +333,9 @@ _FILE: Final = InputPath(path_type=Path, dir_okay=False)
     cli.option("--save", "Reduce REPORTS, runs of base, to a baseline of 0.1 MB.", "FILE.kz", type=cli.WRITTEN),
     cli.flag("--noise", "How much REPORTS, runs of one program, differ; -o FILE.json stores it."),
     cli.option("--fail-above", "End with 1 if new takes more than that longer, 3 if unsure.", "SHARE"),
-    cli.option("--metric", "What the gate measures.", "step|quick|busy|bucket:NAME|kernel:NAME", default="step"),
+    cli.option(
+        "--metric", "What the gate measures.", "step|quick|busy|bucket:NAME|kernel:NAME|token:KIND", default="step"
+    ),
     cli.option("--allow", "Judge even so: runs, cold, gpu, driver, clocks, tool, …", "KIND", multiple=True),
     cli.formats(*PAGES, "csv", "junit"),
     cli.NO_FORMULAS,

@@ -94,8 +94,15 @@ TABLES: Final = declared("digest", """
         counter text: The counter, as a column of `counters` or `roofline`.
         launches int: Launches that it was measured of.
         mean float: Its mean.
+    engine: One step of a serving engine.
+        kind text: Its kind.
+        size int?: The power of two that holds its batch.
+        tokens int?: Its tokens.
+        kv_tokens int?: Tokens whose keys and values it reads.
+        ns int: Its time, with the gap before it.
+        busy_ns int: Of that, the time in which the GPU ran anything.
 """)  # fmt: skip
-BUCKETS, STEPS, SLOTS, RANGES, OPS, CALLS, MEMORY, FINDINGS, COUNTERS = TABLES.values()
+BUCKETS, STEPS, SLOTS, RANGES, OPS, CALLS, MEMORY, FINDINGS, COUNTERS, ENGINE = TABLES.values()
 
 #: The same as they are stored.
 _RUN: Final = Column("run", pl.Int32, "The run, from 0.")
@@ -149,6 +156,7 @@ class Digest:
     memory: pl.DataFrame = field(default_factory=MEMORY.empty)
     findings: pl.DataFrame = field(default_factory=FINDINGS.empty)
     counters: pl.DataFrame = field(default_factory=COUNTERS.empty)
+    engine: pl.DataFrame = field(default_factory=ENGINE.empty)
 
     def ns_in(self, *buckets: str) -> int:
         """Time of all iterations in some buckets."""

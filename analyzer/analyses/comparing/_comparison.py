@@ -30,6 +30,7 @@ from kanalyze.analyses.comparing._pair import (
     stacked,
     warm,
 )
+from kanalyze.analyses.comparing.steps import alike, token_ns
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.replay._host_time import LEAST_KEPT
 from kanalyze.errors import BadBaselineError, IncomparableError, UnknownNameError
@@ -145,10 +146,10 @@ class Comparison:
         """The runs of new of that rank."""
         return self.pair.new
 
-    @property
+    @cached_property
     def timed(self) -> Pair:
-        """Subject of the verdict: the job, or the rank that the page is about."""
-        return self.job or self.pair
+        """Subject of the verdict: the job, or the rank that the page is about; an engine's steps at fixed weights."""
+        return self.job or alike(self.pair)
 
     @property
     def each(self) -> str:
@@ -438,8 +439,10 @@ def _values(pair: Pair, metric: str) -> tuple[list[float], list[float]]:
         if not any(name in one for one in kernels):
             raise UnknownNameError.of("kernel", name, kernels)
         chosen = pl.col("name").str.contains(name, literal=True)
+    elif kind == "token" and name:
+        return token_ns(pair, name)
     elif metric != "busy":
-        raise UnknownNameError.of("metric", metric, ("step", "quick", "busy", "bucket:NAME", "kernel:NAME"))
+        raise UnknownNameError.of("metric", metric, ("step", "quick", "busy", "bucket:NAME", "kernel:NAME", "token:KIND"))
     return pair.per_run(rows.filter(chosen), ns)
 
 

@@ -32,6 +32,7 @@ from kanalyze.analyses.operators._work import captured_work, launched_work
 from kanalyze.analyses.operators.tree import nodes
 from kanalyze.analyses.ranges.captured import captured_as
 from kanalyze.analyses.replay._unprofiled import SAME, bare_of, corrected
+from kanalyze.analyses.serving.engine_steps import compared_steps
 from kanalyze.analyses.shared.analysis import require
 from kanalyze.columns import gathered
 from kanalyze.errors import CannotTellError
@@ -145,6 +146,7 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
     elif window is not None and window.count:
         told |= {"each": window.each or "", "iterations": window.count}
     tables |= {"buckets": buckets, "slots": _slots(view), "memory": _memory(view), "findings": _findings(view)}
+    tables["engine"] = compared_steps(report, view.device)
     if "op" in view.report.kinds:
         tables["ops"] = _ops(view)
     if "api" in view.host.kinds:

@@ -21,7 +21,7 @@ from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.host.engine_marks import engine_labels
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.iterations._launch_periods import timed_runs
-from kanalyze.analyses.iterations._marks import SOME, called, of_process, outermost
+from kanalyze.analyses.iterations._marks import BY_ENGINE, SOME, called, of_process, outermost
 from kanalyze.analyses.iterations.iterations import CUT, ODD, STEADY, WARM_UP, iterations_by_launches, judged_iterations
 from kanalyze.analyses.ranges.instances import compile_spans
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
@@ -122,9 +122,12 @@ def _steady_part_of(report: Report, rows: pl.DataFrame) -> SteadyPart | None:
     usual = rows.filter(pl.col("kind") == STEADY).join(ran, on="process_id", how="inner", nulls_equal=True)
     if usual.is_empty():
         return None
-    sums = usual.group_by("process_id", "name", "ns", maintain_order=True).agg(pl.col("kernels_ns", "device_ns").sum())
-    down = [True, False, True, True]
-    best = sums.sort("ns", "process_id", "kernels_ns", "device_ns", descending=down, maintain_order=True)
+    served = pl.when(pl.col("found_by") == BY_ENGINE).then(pl.len()).otherwise(0).max()  # of kinds the most frequent
+    sums = usual.group_by("process_id", "name", "ns", maintain_order=True).agg(
+        pl.col("kernels_ns", "device_ns").sum(), served=served
+    )
+    down, by = [True, False, True, True, True], ("ns", "process_id", "served", "kernels_ns", "device_ns")
+    best = sums.sort(by, descending=down, maintain_order=True)
     process, name = best.select("process_id", "name").row(0)
     every = rows.filter(of_process(process))
     run = _longest_run(every, name, adjoining=True)

@@ -184,6 +184,13 @@ def sized(steps: pl.DataFrame) -> pl.DataFrame:
     return steps.with_columns(size=size).with_columns(size_above=pl.col("size") // 2)
 
 
+def compared_steps(report: Report, device: int) -> pl.DataFrame:
+    """What a comparison needs of the steps on a GPU: kind, size, tokens, kv_tokens, ns, busy_ns (with the gap)."""
+    steps = sized(_in_scope(report.narrow(device=device)))
+    told = {part: pl.col(f"{side}_ns") + pl.col(f"gap{more}_ns").fill_null(0) for part, side, more in _WITH_GAP}
+    return steps.select("kind", "size", "tokens", "kv_tokens", **told)
+
+
 def _in_scope(report: Report) -> pl.DataFrame:
     """The steps that overlap the window on the devices in scope."""
     steps, (low, high) = timed_steps(report.whole), report.scope.sides
@@ -258,6 +265,9 @@ def _ledgers(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     sums = [pl.col(*_BUCKETS, "ns", "dur_ns", "gap_ns", "busy_ns", "gap_busy_ns").sum()]
     return told.group_by("device", "step").agg(sums)
 
+
+#: Times of a step with the gap before it: what they are called, and the columns that they are the sum of.
+_WITH_GAP: Final = (("ns", "dur", ""), ("busy_ns", "busy", "_busy"))
 
 #: What the groupings give.
 _BY: Final[dict[str, tuple[Table, Callable[[Report, pl.DataFrame], pl.DataFrame]]]] = {

@@ -253,6 +253,7 @@ def _tables(found: Comparison, top: int) -> Iterator[Section]:
     kernels = found.table("compare_kernels")
     names = _short_names(kernels.filter("changed").head(top))
     yield changes("KERNELS AND COPIES", kernels, "kernel", partial(_kernel, names))
+    yield changes("ENGINE STEPS", found.table("compare_steps"), "step", _step)
     yield changes("OPERATORS", found.table("compare_ops"), "operator", _operator)
     yield _counters(found, top + 1)
     yield changes("RANGES", found.table("compare_ranges"), "range", "range")
@@ -321,6 +322,12 @@ def _kernel(names: dict[str, str], row: Row) -> str:
 def number(count: float) -> str:
     """A number of an iteration: whole where it is, else with a decimal."""
     return f"{count:,.0f}" if abs(count - round(count)) < 0.05 else f"{count:,.1f}"  # noqa: PLR2004 - shown with one
+
+
+def _step(row: Row) -> str:
+    """A kind of an engine's steps, its size, and what is compared of it."""
+    size = "" if row["size"] is None else f", up to {units.count(row['size'])}"
+    return f"{row['kind']}{size}{' (the GPU busy)' if row['part'] == 'busy_ns' else ''}"
 
 
 def _operator(row: Row) -> str:

@@ -1,0 +1,134 @@
+"""Steps of serving engines compared by kind and size at fixed weights: another mix of requests is no difference.
+
+Steps of one kind and size are compared as of equal numbers of tokens, of decode steps of those whose keys and values
+they read. Of the sizes that all runs have, each counts for as much as both sides together have steps of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import polars as pl
+
+from kanalyze.analyses.comparing._pair import DIFFERENCE, Pair
+from kanalyze.analyses.host.engine_marks import DECODE
+from kanalyze.errors import UnknownNameError
+from kanalyze.reduction.baselines import STEPS
+from kanalyze.schema import Table, columns
+from kanalyze.units import nearest
+
+#: What is compared of a step: all of its time, with the gap before it, and the time in which the GPU ran anything.
+PARTS: Final = ("ns", "busy_ns")
+
+COMPARE_STEPS: Final = Table(
+    "compare_steps",
+    "The steps of a serving engine of one kind and size; without a size all of the kind, at fixed weights.",
+    (
+        *columns("""
+            kind text: The kind of step, as in `engine_steps`.
+            size int?: The power of two that holds the batch; null for all sizes together. All runs have steps of it.
+            part text: ns: a step with the gap before it; busy_ns: of that, the time in which the GPU ran anything.
+            base_count float: Steps in a run of base.
+            new_count float: Steps in a run of new.
+        """),
+        *DIFFERENCE,
+    ),
+    purpose="steps of a serving engine by kind and size",
+    no_rows="no kind and size of a serving engine's steps is in all runs",
+    sides=True,
+)
+
+
+def compare_steps(pair: Pair) -> pl.DataFrame:
+    """The steps of both sides by kind and size, those of all sizes of a kind first."""
+    rows, at = _by_run(pair), len(pair.base.digests)
+    parts = [COMPARE_STEPS.empty()]
+    for part in PARTS if rows.height else ():
+        wide = rows.pivot("run", index=["kind", "size"], values=[part, "count"], maintain_order=True)
+        values, counts = (
+            wide.select(f"{name}_{run}" for run in range(len(pair.base.digests) + len(pair.new.digests))).to_numpy()
+            for name in (part, "count")
+        )
+        sides = [nearest(side.mean(axis=1).tolist()) for side in (values[:, :at], values[:, at:])]
+        frame = wide.select("kind", "size", part=pl.lit(part)).with_columns(
+            pl.Series("base_count", counts[:, :at].mean(axis=1)),
+            pl.Series("new_count", counts[:, at:].mean(axis=1)),
+            *(pl.Series(f"{name}_ns", ns, dtype=pl.Int64) for name, ns in zip(("base", "new"), sides, strict=True)),
+            *pair.certainty(values[:, :at], values[:, at:]),
+        )
+        parts.append(COMPARE_STEPS.select(frame.with_columns(delta_ns=pl.col("new_ns") - pl.col("base_ns"))))
+    order = ("kind", "size", pl.col("part") == PARTS[1])
+    return pl.concat(parts).sort(*order, nulls_last=False)
+
+
+def token_ns(pair: Pair, kind: str) -> tuple[list[float], list[float]]:
+    """The time of a token in steps of a kind at fixed weights, for each run of base and of new.
+
+    Raises:
+        UnknownNameError: No size of such steps is in all runs.
+    """
+    rows = _by_run(pair).filter(pl.col("size").is_null())
+    own = rows.filter(kind=kind).sort("run")
+    if own.is_empty():
+        raise UnknownNameError.of("kind of step", kind, rows.get_column("kind").unique().sort().to_list())
+    values = own.select(pl.col("ns") / pl.col("tokens")).to_series().to_list()
+    at = len(pair.base.digests)
+    return values[:at], values[at:]
+
+
+def alike(pair: Pair) -> Pair:
+    """The sides with times of steps as if both had the same mix of sizes; as they are where they are no engine's."""
+    kind, rows = pair.base.about.each.removesuffix(" step"), _by_run(pair)
+    runs, sizes = (rows.filter(kind=kind).filter(of) for of in (pl.col("size").is_null(), pl.col("size").is_not_null()))
+    if sizes.is_empty():
+        return pair
+    at, steps = len(pair.base.digests), _adjusted(pair).filter(kind=kind)
+    usual = sizes.filter(pl.col("run") < at).group_by("size").agg(pl.col("ns").mean().alias("usual"))
+    whole = runs.filter(pl.col("run") < at).select(pl.col("ns").mean()).item()
+    lengths = steps.join(usual, on="size").select("run", dur_ns=(pl.col("ns") / pl.col("usual") * whole).cast(pl.Int64))
+    digests = [
+        replace(one, about=replace(one.about, ns=int(ns * one.about.iterations)), steps=STEPS.select(own))
+        for one, ns, (_, own) in zip(
+            (one for side in pair.sides for one in side.digests),
+            runs.sort("run").get_column("ns"),
+            lengths.filter(pl.col("dur_ns") > 0).sort("run").group_by("run", maintain_order=True),
+            strict=True,
+        )
+    ]
+    sides = [side._replace(digests=some) for side, some in zip(pair.sides, (digests[:at], digests[at:]), strict=True)]
+    return replace(pair, base=sides[0], new=sides[1])
+
+
+def _adjusted(pair: Pair) -> pl.DataFrame:
+    """The steps of all runs that have a size, numbered by `run`, with times as of the usual step of their kind and size.
+
+    Times change with the tokens whose keys and values a decode step reads, where they are known, and with the tokens of
+    any other step: on a line, whose slope for a kind is that within its runs and sizes.
+    """
+    digests = [one for side in pair.sides for one in side.digests]
+    every = pl.concat(one.engine.with_columns(run=pl.lit(run)) for run, one in enumerate(digests)).drop_nulls("size")
+    every = every.with_columns(x=pl.when(pl.col("kind") == DECODE).then("kv_tokens").otherwise("tokens"))
+    within = pl.col("x") - pl.col("x").mean().over("run", "kind", "size")
+    apart = pl.col("x") - pl.col("x").mean().over("kind", "size")
+    told = []
+    for part in PARTS:
+        slope = (within * pl.col(part)).sum().over("kind") / within.pow(2).sum().over("kind")
+        told.append(pl.col(part) - (slope.fill_nan(0.0) * apart).fill_null(0.0))
+    return every.with_columns(told)
+
+
+def _by_run(pair: Pair) -> pl.DataFrame:
+    """Mean steps of each run by the kinds and sizes that all have: run, kind, size, count, tokens and :data:`PARTS`.
+
+    Without a size the mean of all sizes, each counted for as much as all runs together have steps of it.
+    """
+    every, number = _adjusted(pair), sum(len(side.digests) for side in pair.sides)
+    usual = pl.col("tokens").mean().over("kind", "size")
+    every = every.with_columns(usual, weight=pl.len().over("kind", "size"))
+    means = pl.col("tokens", *PARTS).mean(), pl.col("weight").first()
+    bins = every.group_by("run", "kind", "size").agg(*means, count=pl.len().cast(pl.Float64))
+    bins = bins.filter(pl.len().over("kind", "size") == number)
+    weighted = [(pl.col(name) * pl.col("weight")).sum() / pl.col("weight").sum() for name in ("tokens", *PARTS)]
+    whole = bins.group_by("run", "kind").agg(*weighted, pl.col("count").sum())
+    return pl.concat([whole, bins.drop("weight")], how="diagonal").sort("kind", "size", "run", nulls_last=False)
