@@ -1,6 +1,6 @@
 """Reports of serving engines made by hand: steps with labels, graphs of captured sizes, a sampler between steps."""
 
-from support.build import call, kernel, launched, nvtx
+from support.build import call, kernel, launched, memcpy, nvtx
 
 #: Sizes of captured graphs, and times (ns) of a step, of a request or token in it, and of what the host does.
 SIZES = (1, 2, 4, 8, 16)
@@ -31,33 +31,42 @@ def events_of(steps, *, label=vllm, slower=1.0, sizes=SIZES, host=HOST, sampler=
 
     Steps that only generate are replays of graphs of the least of the `sizes` that holds them; others, and larger ones,
     run eagerly: two kernels in each of the `layers`, launched when they start if that is `apart` from the one before.
-    All take so many times as long by `slower`.
+    All take so many times as long by `slower`, or as that says for a prompt, requests and a size. Without a `label`
+    each step ends with a copy of its tokens to the host instead.
     """
     events, at, number = [], 1_000_000, 0
     for prompt, decodes in steps:
         size = None if prompt else next((size for size in sizes if size >= decodes), None)
-        length = int((FIXED + PER_REQUEST * (size or decodes) + PER_TOKEN * prompt) * slower)
+        factor = slower(prompt, decodes, size) if callable(slower) else slower
+        length = int((FIXED + PER_REQUEST * (size or decodes) + PER_TOKEN * prompt) * factor)
         begun = ended = at + 30_000 + 4_000 * layers
         said = at + 8_000 + 4_000 * layers
         if size is None:
             each = length // (2 * layers)
             for place in range(2 * layers):
-                ran = kernel(ended, ended + each, correlation=number + place, name=("gemm", "attention")[place % 2])
+                name = ("flash_fwd_kernel", "decode_part" if decodes else "gemm")[place % 2]
+                ran = kernel(ended, ended + each, correlation=number + place, name=name)
                 called = ended - 3_000 if apart else at + 2_000 * place + 5_000
                 events += launched(called, called + 1_000, ran)
                 ended, said = ended + each + apart, max(said, called + 2_000)
             ended -= apart
         else:
-            side, ended = {"graph_exec_id": size, "graph_node_id": size << 32}, begun + length
-            replay = kernel(begun, ended, correlation=number, name="decode_layers", side=side)
-            events += launched(at + 5_000, at + 9_000, replay, name="cudaGraphLaunch")
+            ended = begun + length
+            events.append(call("cudaGraphLaunch", at + 5_000, at + 9_000, correlation=number))
+            for node, name in enumerate(("decode_part", f"gemm_{size}")):
+                side = {"graph_exec_id": size, "graph_node_id": (size << 32) + node}
+                sides = begun + node * length // 2, begun + (node + 1) * length // 2
+                events.append(kernel(*sides, correlation=number, name=name, side=side))
         number += 2 * layers + 1
-        events.append(nvtx(label(prompt, decodes, size), at, said))
+        events += [nvtx(label(prompt, decodes, size), at, said)] if label else []
         late = said + 2_000
         if sampler:
             sampled = kernel(ended, ended + sampler, correlation=number - 1, name="argmax")
             events += [nvtx("sample", late, late + 5_000), *launched(late + 1_000, late + 4_000, sampled)]
         done = ended + sampler
+        if not label:
+            copy = memcpy(done, done + 2_000, direction="Device-to-Host", correlation=10**6 + number)
+            events += launched(late + 5_000, late + 6_000, copy, name="cudaMemcpyAsync")
         events += [
             call("cudaStreamSynchronize", late + 6_000, done + 5_000),
             nvtx("schedule", done + 10_000, done + host),

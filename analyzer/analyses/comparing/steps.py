@@ -14,12 +14,14 @@ import polars as pl
 from kanalyze.analyses.comparing._pair import DIFFERENCE, Pair
 from kanalyze.analyses.host.engine_marks import DECODE
 from kanalyze.errors import UnknownNameError
-from kanalyze.reduction.baselines import STEPS
 from kanalyze.schema import Table, columns
 from kanalyze.units import nearest
 
 #: What is compared of a step: all of its time, with the gap before it, and the time in which the GPU ran anything.
 PARTS: Final = ("ns", "busy_ns")
+
+#: Numbers of tokens that differ by less are the same.
+_NEAR: Final = 0.01
 
 COMPARE_STEPS: Final = Table(
     "compare_steps",
@@ -88,7 +90,7 @@ def alike(pair: Pair) -> Pair:
     whole = runs.filter(pl.col("run") < at).select(pl.col("ns").mean()).item()
     lengths = steps.join(usual, on="size").select("run", dur_ns=(pl.col("ns") / pl.col("usual") * whole).cast(pl.Int64))
     digests = [
-        replace(one, about=replace(one.about, ns=int(ns * one.about.iterations)), steps=STEPS.select(own))
+        replace(one, about=replace(one.about, ns=int(ns * one.about.iterations)), steps=own.select("dur_ns"))
         for one, ns, (_, own) in zip(
             (one for side in pair.sides for one in side.digests),
             runs.sort("run").get_column("ns"),
@@ -101,20 +103,23 @@ def alike(pair: Pair) -> Pair:
 
 
 def _adjusted(pair: Pair) -> pl.DataFrame:
-    """The steps of all runs that have a size, numbered by `run`, with times as of the usual step of their kind and size.
+    """The steps of all runs that have a size, with their `run`, and times as of the usual step of their kind and size.
 
     Times change with the tokens whose keys and values a decode step reads, where they are known, and with the tokens of
-    any other step: on a line, whose slope for a kind is that within its runs and sizes.
+    any other step: on a line, whose slope for a kind is that within its runs (of decode steps, and sizes). Without one,
+    steps of other tokens than the usual have no time.
     """
     digests = [one for side in pair.sides for one in side.digests]
     every = pl.concat(one.engine.with_columns(run=pl.lit(run)) for run, one in enumerate(digests)).drop_nulls("size")
-    every = every.with_columns(x=pl.when(pl.col("kind") == DECODE).then("kv_tokens").otherwise("tokens"))
-    within = pl.col("x") - pl.col("x").mean().over("run", "kind", "size")
-    apart = pl.col("x") - pl.col("x").mean().over("kind", "size")
-    told = []
+    decodes, x = pl.col("kind") == DECODE, pl.col("x")
+    every = every.with_columns(x=pl.when(decodes).then("kv_tokens").otherwise("tokens").cast(pl.Float64))
+    usual = pl.when(decodes).then(x.mean().over("run", "kind", "size")).otherwise(x.mean().over("run", "kind"))
+    every = every.with_columns(within=x - usual, apart=x - x.mean().over("kind", "size"))
+    told, spread = [], pl.col("within").pow(2).sum().over("kind")
     for part in PARTS:
-        slope = (within * pl.col(part)).sum().over("kind") / within.pow(2).sum().over("kind")
-        told.append(pl.col(part) - (slope.fill_nan(0.0) * apart).fill_null(0.0))
+        slope = (pl.col("within") * pl.col(part)).sum().over("kind") / spread
+        known = pl.when(x.is_null()).then(pl.col(part)).when(spread > 0).then(pl.col(part) - slope * pl.col("apart"))
+        told.append(known.when(pl.col("apart").abs() <= _NEAR * x).then(pl.col(part)).alias(part))
     return every.with_columns(told)
 
 
@@ -127,7 +132,7 @@ def _by_run(pair: Pair) -> pl.DataFrame:
     usual = pl.col("tokens").mean().over("kind", "size")
     every = every.with_columns(usual, weight=pl.len().over("kind", "size"))
     means = pl.col("tokens", *PARTS).mean(), pl.col("weight").first()
-    bins = every.group_by("run", "kind", "size").agg(*means, count=pl.len().cast(pl.Float64))
+    bins = every.drop_nulls(PARTS).group_by("run", "kind", "size").agg(*means, count=pl.len().cast(pl.Float64))
     bins = bins.filter(pl.len().over("kind", "size") == number)
     weighted = [(pl.col(name) * pl.col("weight")).sum() / pl.col("weight").sum() for name in ("tokens", *PARTS)]
     whole = bins.group_by("run", "kind").agg(*weighted, pl.col("count").sum())

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.host._range_lines import named_ranges
+from kanalyze.analyses.host.learned_marks import learned_marks
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.errors import UnknownNameError
@@ -25,6 +26,8 @@ KINDS: Final = (PREFILL, DECODE, MIXED, DRAFT, DIFFUSION, OTHER, IDLE)
 
 #: The engine of labels by patterns of the user's own.
 USER: Final = "the program"
+#: Of steps that were learned from what they run.
+UNLABELLED: Final = "an engine without labels"
 
 #: Kinds by the word of a label: SGLang's forward modes, and the words of ATOM and of users' patterns.
 _WORDS: Final = {
@@ -155,7 +158,8 @@ def engine_marks(report: Report) -> pl.DataFrame:
     """The steps of serving engines by their labels, sorted by process and start.
 
     Columns: :data:`THREAD`, start, end, open (whether it was never closed), and :data:`_LABEL`. Of labels inside each
-    other the outermost is the step; what it does not say of the batch, the others do.
+    other the outermost is the step; what it does not say of the batch, the others do. Without any label steps are those
+    of :func:`learned_marks`.
     """
     ranges = named_ranges(report).filter(pl.col("end") > pl.col("start"))
     marks = ranges.select(*THREAD, "start", "end", "open", "range").join(engine_labels(report), on="range")
@@ -166,6 +170,9 @@ def engine_marks(report: Report) -> pl.DataFrame:
     known = marks.with_columns(kind=pl.col("kind").replace(OTHER, None)).sort("step", "rank")
     said = known.group_by("step").agg(pl.col(name).drop_nulls().first() for name in _LABEL)
     steps = spans.join(said.with_columns(pl.col("kind").fill_null(OTHER)), on="step", maintain_order="left")
+    if steps.is_empty():
+        learned = learned_marks(report).with_columns(engine=pl.lit(UNLABELLED), open=pl.lit(value=False))
+        steps = pl.concat([steps, learned], how="diagonal")
     return steps.drop("step").sort("process_id", "start")
 
 

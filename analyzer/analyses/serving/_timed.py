@@ -10,6 +10,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, operations
 from kanalyze.analyses.device._windows import busy_within
 from kanalyze.analyses.host.engine_marks import CAPTURE, DECODE, engine_marks
+from kanalyze.analyses.host.learned_marks import LAUNCHES_GRAPH, REPLAYED
 from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.iterations._marks import of_process
 from kanalyze.analyses.ranges.captured import captured_as
@@ -19,10 +20,6 @@ from kanalyze.columns import nearest_place, rate
 from kanalyze.report import Report
 
 GRAPH, PARTLY, EAGER = "graph", "partly", "eager"
-
-#: Calls that launch a graph; how much of a step's GPU time in graphs makes it one that was replayed.
-_LAUNCHES_GRAPH: Final = "GraphLaunch"
-_REPLAYED: Final = 0.5
 
 #: A piece of the gap before a step: the step's row, bucket and culprit.
 _PIECE: Final = {"step": pl.UInt32, "bucket": pl.String, "culprit": pl.String, "ns": pl.Int64}
@@ -58,7 +55,7 @@ def _on_devices(report: Report, marks: pl.DataFrame) -> pl.DataFrame:
         parts.append(launched.filter(launched.get_column("call_start") < ends).select("mark", "row"))
     inside = pl.concat(parts).join(work, on="row", how="left", maintain_order="left")
     names = captured_as(report, inside.get_column("row"), "path").str.extract(CAPTURE).cast(pl.Int64)
-    replayed = pl.col("call_name").cast(pl.String).str.contains(_LAUNCHES_GRAPH).fill_null(value=False)
+    replayed = pl.col("call_name").cast(pl.String).str.contains(LAUNCHES_GRAPH).fill_null(value=False)
     ran = pl.col("end") - pl.col("start")
     told = inside.with_columns(names.alias("of_capture"), ran=ran, inside=ran * replayed)
     sums = told.group_by("mark", "device").agg(
@@ -68,7 +65,7 @@ def _on_devices(report: Report, marks: pl.DataFrame) -> pl.DataFrame:
         of_capture=pl.col("of_capture").max(),
         graph=pl.col("graph_exec_id").drop_nulls().last(),
     )
-    mode = pl.when(pl.col("part") >= _REPLAYED).then(pl.lit(GRAPH)).when(pl.col("part") > 0).then(pl.lit(PARTLY))
+    mode = pl.when(pl.col("part") >= REPLAYED).then(pl.lit(GRAPH)).when(pl.col("part") > 0).then(pl.lit(PARTLY))
     sums = sums.with_columns(mode=mode.otherwise(pl.lit(EAGER)))
     found = marks.join(sums, on="mark", how="left", maintain_order="left")
     # where labels tell of padding, those that do not have none

@@ -32,10 +32,11 @@ _STEP: Final = columns("""
     device int?: The GPU, as in `devices`: one row for each that the step launched work on; null for none.
     process_id int?: The process of the engine.
     index int: Its number among the steps of the process, from 1 on.
-    engine text: Whose label it is: vLLM, SGLang, TensorRT-LLM, ATOM, xDiT, or the program, by --steps.
+    engine text: Whose label it is: vLLM, SGLang, TensorRT-LLM, ATOM, xDiT, the program by --steps, or an engine without
+        labels.
     kind text: prefill, decode, mixed (both), draft (of speculative decoding), diffusion (of
         pictures), idle (of no request), or other.
-    label text: The label.
+    label text?: The label; null where steps have none, and are learned from what they run.
     requests int?: Requests in it, as its label says; all that follow too.
     tokens int?: Tokens that it computes: a prompt's, and one for each request that generates where it says no more.
     padded int?: The batch of the graph that was replayed, by label or capture, else the largest that replayed it.
@@ -185,9 +186,9 @@ def sized(steps: pl.DataFrame) -> pl.DataFrame:
 
 
 def compared_steps(report: Report, device: int) -> pl.DataFrame:
-    """What a comparison needs of the steps on a GPU: kind, size, tokens, kv_tokens, ns, busy_ns (with the gap)."""
-    steps = sized(_in_scope(report.narrow(device=device)))
-    told = {part: pl.col(f"{side}_ns") + pl.col(f"gap{more}_ns").fill_null(0) for part, side, more in _WITH_GAP}
+    """What a comparison needs of all but the first step: kind, size, tokens, kv_tokens, ns, busy_ns (with the gap)."""
+    steps = sized(_in_scope(report.narrow(device=device)).drop_nulls("gap_ns"))
+    told = {part: pl.col(f"{side}_ns") + pl.col(f"gap{more}_ns") for part, side, more in _WITH_GAP}
     return steps.select("kind", "size", "tokens", "kv_tokens", **told)
 
 

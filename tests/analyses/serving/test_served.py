@@ -15,7 +15,7 @@ from kanalyze.analyses.serving.served import served
 from kanalyze.renderers.formats import json as json_pages
 from kanalyze.renderers.formats import markdown, terminal
 from kanalyze.renderers.page import Look
-from support.build import report
+from support.build import kernel, report
 from support.page_schema import mistakes
 from support.serving import HOST, PER_REQUEST, SAMPLER, SIZES, USUAL, atom, events_of
 
@@ -95,6 +95,35 @@ def test_the_page_names_the_step_and_its_kinds(gold):
     assert page.answer.startswith("76 steps of ATOM: 68 decode (")
     gold(terminal.render([page], Look(80), None), "overview_engine_80.txt")
     gold(terminal.render([page], Look(100), 6), "overview_engine_100.txt")
+
+
+@pytest.mark.parametrize("slower", [1.0, 3.0])
+def test_steps_without_labels_are_learned_from_what_they_run(slower):
+    of = report(events_of([(9, 0), *USUAL], label=None, layers=5, slower=slower))
+    steps = engine_steps(of)
+    kinds = [
+        "prefill" if not decodes else "mixed" if prompt or decodes > SIZES[-1] else "decode"
+        for prompt, decodes in USUAL
+    ]
+    assert steps["kind"].to_list() == kinds  # of the first one nobody knows where it begins
+    assert {*steps["engine"]} == {"an engine without labels"}
+    assert served(of).sentence.startswith("76 steps of an engine without labels: ")
+
+
+@pytest.mark.parametrize(
+    ("steps", "more"),
+    [
+        ([(0, 4)] * 40, {}),  # a loop that replays one graph
+        (USUAL[:8], {}),  # few
+        (USUAL, {"sizes": (16,)}),  # one size
+        ([(0, number) for _, number in USUAL if 0 < number <= 16], {}),  # nothing attends kernel by kernel
+        (USUAL, {"backward": True}),
+    ],
+)
+def test_nothing_is_learned_of_other_programs(steps, more):
+    more = dict(more)
+    further = [kernel(0, 1, name="flash_bwd_kernel")] * more.pop("backward", False)
+    assert engine_steps(report([*events_of(steps, label=None, layers=5, **more), *further])).is_empty()
 
 
 def test_every_format_has_the_sections_and_the_schema_their_tables():
