@@ -49,7 +49,10 @@ def at_batch(report: Report, batch: int, length: int | None = None, measured_ns:
     of_gpu, of_host = (parts.join(modes.head(1), on=["device", "mode"]).filter(part=part) for part in (GPU, HOST))
     if (gpu := fitted(of_gpu)) is None or (host := fitted(of_host)) is None:
         raise CannotTellError.without_law(report.meta.path, f"it has {plural(of_gpu.height, 'decode step')} alone")
-    usual, cached = of_host.select(pl.col("n").mean()).item() or 1.0, of_gpu.select(pl.col("kv").mean()).item() or 0.0
+    usual, cached = (steps.select(pl.col(name).mean()).item() for steps, name in ((of_host, "n"), (of_gpu, "kv")))
+    if not usual:
+        raise CannotTellError.without_law(report.meta.path, "nothing says how many requests are in a step")
+    cached = cached or 0.0
     each, padded = length or cached / usual, _padded(report, of_gpu, batch)
     of_kv, law = gpu[0].per_kv_token_ns or 0.0, gpu[0]
     now = [float(gpu[1].mean()) - of_kv * cached, of_kv * cached, float(host[1].mean())]

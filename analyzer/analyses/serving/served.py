@@ -12,6 +12,7 @@ from kanalyze.analyses.iterations.phases import steady_part_by_launches
 from kanalyze.analyses.serving._graph_sizes import size_to_capture
 from kanalyze.analyses.serving._timed import EAGER, GRAPH
 from kanalyze.analyses.serving.engine_steps import OUTSIDE, engine_steps
+from kanalyze.analyses.serving.step_laws import in_words, laws
 from kanalyze.analyses.shared.statistics import MEANINGS, longest, total
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
@@ -53,7 +54,8 @@ def served(report: Report, device: int | None = None) -> Served:
     if layers is not None:
         sentence += f" In it launches repeat {layers.number} times, {time(layers.ns / layers.number)} each."
     first = _first_to_do(steps.filter(kind=DECODE), idle, graphs, int(kinds.get_column("ns").sum()))
-    return Served(tables, sentence, {"engine_steps": first} if first else {})
+    told = ". ".join(filter(None, (first, in_words(laws(report.narrow(device=device))))))
+    return Served(tables, sentence, {"engine_steps": told} if told else {})
 
 
 def _sentence(steps: pl.DataFrame, kinds: pl.DataFrame, idle: pl.DataFrame) -> str:

@@ -326,11 +326,11 @@ def _robust(target: Numbers, columns: dict[Any, Numbers]) -> tuple[dict[Any, flo
 
 
 def in_words(laws: pl.DataFrame) -> str:
-    """What steps take of the GPU by their laws, a sentence a kind: decoding first, then the kind with most steps."""
-    known = laws.filter(pl.col("part") == GPU, pl.col("fixed_ns").is_not_null())
-    known = known.filter(pl.col("device") == pl.col("device").min())
-    first = known.sort(pl.col("kind") != DECODE, "count", descending=[False, True]).unique("kind", maintain_order=True)
-    return " ".join(map(_sentence, first.head(2).to_dicts()))
+    """What a decode step, or else a step of the kind with most, takes of the GPU by its law; empty without any."""
+    told = pl.col("per_token_ns").is_not_null() | pl.col("per_kv_token_ns").is_not_null()
+    known = laws.filter(pl.col("part") == GPU, told)
+    first = known.sort("device", pl.col("kind") != DECODE, "count", descending=[False, False, True]).head(1)
+    return "".join(map(_sentence, first.to_dicts()))
 
 
 def _sentence(row: dict[str, Any]) -> str:
