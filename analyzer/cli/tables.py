@@ -138,8 +138,6 @@ def show(  # noqa: PLR0913 - a click command has a parameter per option
     if depth is not None or min_share is not None:
         raise click.UsageError("--depth and --min-share are for `show tree` as a tree.")
     keywords = _keywords(options, threshold, declared.options)
-    if "log" in keywords:
-        keywords["log"] = request_log.read_requests(options["log"])
     plain = not any((keywords, columns, sort, to.top, one is not None, to.no_formulas, where.without_profiler))
     if plain and _answers.emitted_in_parts(reports, declared, where, to):
         return
@@ -181,6 +179,8 @@ def _emit_one(rows: pl.DataFrame, one: int, to: Out) -> None:
 def _keywords(options: dict[str, Any], text: str | None, accepted: Sequence[str]) -> dict[str, object]:
     """What the table's function takes: the options that are given, and the threshold by the keyword that it accepts."""
     given = {name: options[name] for name in _KEYWORDS if options[name] is not None}
+    if (log := given.get("log")) is not None:
+        given["log"] = request_log.read_requests(log)
     if text is None:
         return given
     if "threshold_share" in accepted:

@@ -73,7 +73,9 @@ def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
         raise DamagedReportError.at(file, "its rows", "no request with times of arrival and end")
     usual = abs(known.select(pl.col("arrival").median()).item())
     to_ns = next((factor for limit, factor in _UNITS if usual < limit), 1.0)
-    times = [(pl.col(name) * to_ns).round().cast(pl.Int64).alias(f"{name}_ns") for name in ("arrival", "first", "end")]
+    times = [
+        (pl.col(name) * to_ns + 0.5).floor().cast(pl.Int64).alias(f"{name}_ns") for name in ("arrival", "first", "end")
+    ]
     lengths = [pl.col(name).cast(pl.Int64).alias(f"{name}_tokens") for name in ("prompt", "output")]
     names = pl.coalesce(pl.col("request").cast(pl.String), pl.col("place").cast(pl.String)).alias("request")
     return REQUEST_LOG.select(known.select(names, *times, *lengths).sort("arrival_ns", maintain_order=True))

@@ -63,7 +63,7 @@ def at_batch(report: Report, batch: int, length: int | None = None, measured_ns:
         kept = max(now[-1] + more, 0.0) / max(now[-1], 1.0)
         now[-1], then[-1] = (max(side[-1] + more, 0.0) for side in (now, then))
     about = sum(then[:2]) * near[0] + then[2] * near[1]
-    told = [Critical(*named) for named in zip(_PARTS, ("",) * 3, map(round, now), map(round, then), strict=True)]
+    told = [Critical(*named) for named in zip(_PARTS, ("",) * 3, map(int, now), map(int, then), strict=True)]
     now_ns, then_ns = sum(one.now_ns for one in told), sum(one.then_ns for one in told)
     least, most = of_gpu.select(pl.col("n").min().alias("least"), pl.col("n").max().alias("most")).row(0)
     remarks = (

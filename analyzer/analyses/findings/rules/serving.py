@@ -26,7 +26,7 @@ def slow_engine_steps(report: Report) -> Findings:
         yield Finding(
             "slow-steps",
             row["device"],
-            min(round(row["more_ns"]), lengths.get(row["device"], 0)),
+            min(int(row["more_ns"]), lengths.get(row["device"], 0)),
             f"{steps} took {time(row['more_ns'])} of {of} more than others of that kind with as many tokens, most in "
             f"step {worst['index']}, {literal(worst['label'])}: {time(worst['ns'])}, by law {time(worst['law_ns'])}.",
             "See what ran in these steps: a first launch, a kernel that is loaded, compiled or planned for a length, "
