@@ -84,6 +84,8 @@ GRAMMARS: Final = (
         "c_kv": r"context_\d+\(sq\d+sk(\d+)", "g_requests": r"generation_(\d+)\(",
         "g_tokens": r"generation_\d+\((?:sq)?(\d+)", "g_kv": r"generation_\d+\(sq\d+sk(\d+)",
     }),
+    # with scopes alone, of either model runner, which say nothing of the batch
+    Grammar("vLLM", r"^(?:v2_)?gpu_model_runner: forward$", {}),
     # execute_diffusion_1_256x256: a batch of pictures
     Grammar("xDiT", r"^execute_diffusion_\d+_\d+x\d+", {
         "word": r"^execute_(diffusion)", "requests": r"^execute_diffusion_(\d+)_",
@@ -91,7 +93,7 @@ GRAMMARS: Final = (
 )  # fmt: skip
 
 #: One of these is in each label.
-_HINTS: Final = ["step[", "decode[", "prefill[", "_forward_step", "execute_"]
+_HINTS: Final = ["step[", "decode[", "prefill[", "_forward_step", "execute_", "gpu_model_runner: forward"]
 
 #: A mark of the capture of a graph: capture_128_decode, capture_256_mixed_prefill.
 CAPTURE: Final = r"\bcapture_(\d+)_"
@@ -158,8 +160,8 @@ def engine_marks(report: Report) -> pl.DataFrame:
     """The steps of serving engines by their labels, sorted by process and start.
 
     Columns: :data:`THREAD`, start, end, open (whether it was never closed), and :data:`_LABEL`. Of labels inside each
-    other the outermost is the step; what it does not say of the batch, the others do. Without any label steps are those
-    of :func:`learned_marks`.
+    other the outermost is the step; what it does not say of the batch, the others do. Where no label
+    says what kind a step is, steps are those of :func:`learned_marks`, if there are any.
     """
     ranges = named_ranges(report).filter(pl.col("end") > pl.col("start"))
     marks = ranges.select(*THREAD, "start", "end", "open", "range").join(engine_labels(report), on="range")
@@ -170,9 +172,10 @@ def engine_marks(report: Report) -> pl.DataFrame:
     known = marks.with_columns(kind=pl.col("kind").replace(OTHER, None)).sort("step", "rank")
     said = known.group_by("step").agg(pl.col(name).drop_nulls().first() for name in _LABEL)
     steps = spans.join(said.with_columns(pl.col("kind").fill_null(OTHER)), on="step", maintain_order="left")
-    if steps.is_empty():
-        learned = learned_marks(report).with_columns(engine=pl.lit(UNLABELLED), open=pl.lit(value=False))
-        steps = pl.concat([steps, learned], how="diagonal")
+    if (steps.get_column("kind") == OTHER).all() and (learned := learned_marks(report)).height:
+        engine = next(iter(steps.get_column("engine")), UNLABELLED)
+        told = learned.with_columns(engine=pl.lit(engine), open=pl.lit(value=False))
+        steps = pl.concat([steps.clear(), told], how="diagonal")
     return steps.drop("step").sort("process_id", "start")
 
 

@@ -62,9 +62,7 @@ def test_a_slower_kernel_is_found_in_its_size():
 def test_a_gate_holds_the_time_of_a_token_by_kind():
     same = compared(side(FEW), side(MANY), ("base", "new"))
     slower = compared(side(FEW), side(MANY, slower=1.2), ("base", "new"))
-    states = {
-        name: gate_of(one, 0.05, "token:decode", []).state for name, one in (("same", same), ("slower", slower))
-    }
+    states = {name: gate_of(one, 0.05, "token:decode", []).state for name, one in (("same", same), ("slower", slower))}
     assert states == {"same": "held", "slower": "failed"}
     assert gate_of(same, 0.05, "step", []).state == "held"
     with pytest.raises(UnknownNameError, match="no kind of step 'draft'"):

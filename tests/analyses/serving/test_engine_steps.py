@@ -1,16 +1,20 @@
 """Steps of serving engines: the grammar of their labels, steps and gaps on the GPU, sums that close with the ledger."""
 
+import json
+
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import kanalyze
 from kanalyze.analyses.host.engine_marks import engine_marks
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.serving.engine_steps import engine_steps, sized
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.errors import UnknownNameError
 from support.build import graph, kernel, launched, nvtx, report
+from support.command import REPORTS, html_of, printed, run
 
 #: Labels with engine, kind, requests, tokens, padded, tokens of KV, and requests and tokens of prompts.
 LABELS = {
@@ -55,6 +59,7 @@ LABELS = {
     "decode[bs=128 tok=384 p=2 d=126]": ("ATOM", "mixed", 128, 384, None, None, 2, 258),
     "prefill[bs=2 tok=14721 ctx=[7803, 6918]]": ("ATOM", "prefill", 2, 14721, None, None, 2, 14721),
     "eager_decode[bs=3 tok=3 ctx=[5, 6, 7]]": ("ATOM", "decode", 3, 3, None, None, 0, 0),
+    "v2_gpu_model_runner: forward": ("vLLM", "other", None, None, None, None, None, None),
     "execute_diffusion_1_256x256": ("xDiT", "diffusion", 1, None, None, None, None, None),
 }
 FIELDS = ("engine", "kind", "requests", "tokens", "padded", "kv_tokens", "context_requests", "context_tokens")
@@ -220,3 +225,31 @@ def test_sizes_are_the_powers_of_two_that_hold_the_batch():
     sizes = [(1, 0), (2, 1), (4, 2), (4, 2), (8, 4), (64, 32), (128, 64), (1, 0), (None, None)]
     assert sized(frame).select("size", "size_above").rows() == sizes
     assert sized(frame.with_columns(kind=pl.lit("mixed")))["size"].unique().to_list() == [1024]
+
+
+# On the command line.
+
+NVTX = REPORTS / "nvtx.sqlite"
+
+
+def test_labels_of_ones_own_on_every_command(tmp_path):
+    known = json.loads(printed("show", "ranges", NVTX, "--format", "json"))
+    number = next(row["count"] for row in known if row["range"] == ":step")
+    rows = json.loads(printed("show", "engine_steps", NVTX, "--steps", "step", "--by", "kind", "--format", "json"))
+    assert [(row["kind"], row["count"]) for row in rows] == [("other", number), ("outside", 0)]
+    first = json.loads(printed("summarize", NVTX, "--steps", "step", "--format", "json"))
+    assert first["iterations"]["name"] == "other step"
+    assert first["engine_steps"][0]["count"] == number
+    assert "steps of the program: " in html_of(tmp_path, NVTX, "--steps", "step")
+    assert "ther step" in printed("compare", NVTX, NVTX, "--steps", "step")
+    nothing = run("show", "compare_steps", NVTX, NVTX, "--steps", "step")
+    assert "no kind and size of a serving engine's steps is in all runs" in nothing.said
+    assert run("show", "engine_steps", NVTX, "--steps", "no such").status == 2
+
+
+def test_a_part_with_labels_of_ones_own_is_one_of_the_same_report():
+    report = kanalyze.read(NVTX).narrow(steps=["step"])
+    part = report.narrow(window="other step#2")
+    assert part.whole.labels == ("step",)
+    assert engine_steps(part)["index"].to_list() == [2]
+    assert engine_steps(kanalyze.read(NVTX)).is_empty()

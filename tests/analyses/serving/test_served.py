@@ -15,7 +15,7 @@ from kanalyze.analyses.serving.served import served
 from kanalyze.renderers.formats import json as json_pages
 from kanalyze.renderers.formats import markdown, terminal
 from kanalyze.renderers.page import Look
-from support.build import kernel, report
+from support.build import kernel, nvtx, report
 from support.page_schema import mistakes
 from support.serving import HOST, PER_REQUEST, SAMPLER, SIZES, USUAL, atom, events_of
 
@@ -108,6 +108,8 @@ def test_steps_without_labels_are_learned_from_what_they_run(slower):
     assert steps["kind"].to_list() == kinds  # of the first one nobody knows where it begins
     assert {*steps["engine"]} == {"an engine without labels"}
     assert served(of).sentence.startswith("76 steps of an engine without labels: ")
+    scopes = report([*events_of([(9, 0), *USUAL], label=None, layers=5), nvtx("gpu_model_runner: forward", 0, 10**9)])
+    assert engine_steps(scopes).select("engine", "kind").rows() == [("vLLM", kind) for kind in kinds]
 
 
 @pytest.mark.parametrize(
