@@ -26,8 +26,10 @@ from kanalyze.renderers.tables import descriptions as explanations
 from kanalyze.several import Asked
 from kanalyze.several.sides import comparison
 from support import examples
+from support.build import report as made
 from support.command import capture_with_lines
 from support.real_reports import real_summary
+from support.serving import USUAL, events_of
 
 ROOT = examples.ROOT
 TRACE = ROOT / "sample_reports/mlp_train/torch.json.gz"
@@ -174,7 +176,9 @@ def keys(rows):
 
 @pytest.fixture(scope="module", params=[FEW, pytest.param(REPORTS, marks=pytest.mark.slow)], ids=len)
 def summaries(request):
-    return [json.loads(json.dumps(content(real_summary(path)))) for path in request.param]
+    served = kanalyze.summarize(made(events_of(USUAL)))  # of a serving engine, of which there is no report here
+    pages = [*map(real_summary, request.param), served]
+    return [json.loads(json.dumps(content(page))) for page in pages]
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.operators._host_names import told_briefly
 from kanalyze.analyses.ranges.captured import captured
 from kanalyze.analyses.replay._unprofiled import Bare, bare_of, bare_sentence, corrected, corrected_sentence
-from kanalyze.analyses.serving.served import served
+from kanalyze.analyses.serving.served import by_kind, served
 from kanalyze.analyses.shared.analysis import side_by_side
 from kanalyze.analyses.shared.statistics import MEANINGS
 from kanalyze.errors import CannotTellError, KanalyzeError
@@ -319,7 +319,7 @@ def _makers(recorded: Report, of_device: Report, steady: SteadyPart | None) -> d
     if "op" in recorded.kinds:
         from kanalyze.analyses.operators.ops import ops  # noqa: PLC0415 - reports of nsys have none
 
-        makers["ops"] = lambda _: ops(of_device)
+        makers["ops"] = lambda _: by_kind(of_device, ops(of_device))
     if has_captures(of_device):
         makers["captured"] = lambda _: captured(of_device, by="place")
     if has_lines(of_device):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 import polars as pl
+import polars.selectors as cs
 
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
-from kanalyze.analyses.host.engine_marks import DECODE
+from kanalyze.analyses.host.engine_marks import DECODE, engine_labels
 from kanalyze.analyses.iterations.phases import steady_part_by_launches
 from kanalyze.analyses.serving._graph_sizes import size_to_capture
 from kanalyze.analyses.serving._timed import EAGER, GRAPH
@@ -24,6 +25,17 @@ TABLES: Final = {"engine_steps": "kind", "engine_gaps": "gap", "engine_graphs": 
 #: What gains less than this part of the time of steps and gaps is no thing to do; the longest name in a sentence.
 _WORTH_DOING: Final = 0.01
 _LONGEST: Final = 48
+
+
+def by_kind(report: Report, operators: pl.DataFrame) -> pl.DataFrame:
+    """The table `ops` with one row for all labels of steps of one kind, in the order of device time."""
+    kinds = engine_labels(report).select(name="label", of_kind=pl.format("{} step", "kind")).unique("name")
+    rows = operators.join(kinds, on="name", how="left", maintain_order="left")
+    if not rows.get_column("of_kind").count():
+        return operators
+    sums = rows.with_columns(name=pl.coalesce("of_kind", "name")).group_by("name", maintain_order=True)
+    told = sums.agg(cs.numeric().sum(), (~cs.numeric()).first()).select(operators.columns)
+    return told.sort("exclusive_device_ns", descending=True, maintain_order=True)
 
 
 class Served(NamedTuple):

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.analyses.serving._graph_sizes import size_to_capture
 from kanalyze.analyses.serving.engine_steps import engine_steps
-from kanalyze.analyses.serving.served import served
+from kanalyze.analyses.serving.served import by_kind, served
 from kanalyze.renderers.formats import json as json_pages
 from kanalyze.renderers.formats import markdown, terminal
 from kanalyze.renderers.page import Look
-from support.build import kernel, nvtx, report
+from support.build import host, kernel, launched, nvtx, report
 from support.page_schema import mistakes
 from support.serving import HOST, PER_REQUEST, SAMPLER, SIZES, USUAL, atom, events_of
 
@@ -146,6 +146,23 @@ def test_one_step_is_a_report_of_one_step_with_what_repeats_in_it():
     assert page.answer.startswith("1 step of vLLM: 1 mixed (")
     assert "In it launches repeat 39 times" in page.answer
     assert kanalyze.phases(of).filter(phase="steady")["part"].to_list() == ["mixed step"]
+
+
+def test_labels_of_a_kind_are_one_row_among_the_operators():
+    labels = ("step[DECODE bs=2]", "step[DECODE bs=3]", "step[EXTEND bs=1 toks=4]", "aten::mm")
+    events = [host("op", name, 100 * number, 100 * number + 90) for number, name in enumerate(labels)]
+    events += [nvtx(name, 100 * number, 100 * number + 90) for number, name in enumerate(labels[:3])]
+    for start, length in ((0, 10), (100, 20), (200, 5), (300, 25)):
+        ran = kernel(start + 10, start + 10 + length, correlation=start)
+        events += launched(start + 5, start + 8, ran)
+    of = report(events)
+    rows = by_kind(of, kanalyze.ops(of))
+    assert rows.select("name", "count", "exclusive_device_ns").rows() == [
+        ("decode step", 2, 30),
+        ("aten::mm", 1, 25),
+        ("prefill step", 1, 5),
+    ]
+    assert by_kind(report(events[3:4]), kanalyze.ops(report(events))).equals(kanalyze.ops(report(events)))
 
 
 def test_nothing_that_is_served_is_odd():
