@@ -215,7 +215,7 @@ def _replayed(report: Report, device: int, change: Mending) -> _Gains:
 
 def _unreplayed(report: Report, one: Finding) -> Finding:
     """The finding without a replay: its remedy leaves the device all other work, and gains nothing at the least."""
-    if one.vague:
+    if one.vague or one.replayed_high_ns is not None:
         return one._replace(mending=None)
     if one.claims is None:
         return one._replace(mending=None, replayed_low_ns=0, replayed_high_ns=one.at_stake_ns)
