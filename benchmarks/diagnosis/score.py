@@ -44,9 +44,9 @@ BARS: Final[dict[str, tuple[str, float | None]]] = {
     "place": ("place where lines are recorded: line or function", 0.80),
     "line": (f"place: line within {PLACE_NEAR}", None),
     "gain": (f"gain told within {GAIN_NEAR:.0%} of the measured", 0.80),
-    "of_step": (f"the same as a share of the step, within {GAIN_NEAR:.0%}", None),
+    "of_step": (f"the same as a share of the step, within {GAIN_NEAR:.0%}", 0.80),
     "interval": ("measured gain in the interval told", None),
-    "interval_of_step": ("the same as a share of the step", None),
+    "interval_of_step": ("measured gain in it as a share of the step", 0.80),
     "silent": ("healthy programs of which no cause is named", None),
     "healthy": ("largest claim on a healthy program", 0.02),
 }
