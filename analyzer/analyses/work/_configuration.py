@@ -88,6 +88,8 @@ SAME: Final = Configuration()
 _MATRIX: Final = 2  # dimensions; tensors with more are activations
 _AT_LENGTH: Final = (1, 2)  # [batch, length, …] or [batch, heads, length, …]
 
+_ROUNDS: Final = 1e-12  # ratios are so far from whole ones
+
 #: The largest size that so much of the time of operators with shapes has before all others is the batch.
 _MOST: Final = 0.9
 
@@ -178,7 +180,7 @@ def resolved(report: Report, asked: Configuration) -> Configuration:
 
 
 class _Sizes(NamedTuple):
-    """Batch and length, and by how much dimensions change that are products of the batch and what follows it."""
+    """Batch and length, and by how much dimensions change that are the batch, or a product with what follows it."""
 
     batch: Size
     length: Size | None
@@ -188,11 +190,9 @@ class _Sizes(NamedTuple):
     def of(cls, calls: Iterable[_Call], batch: Size, length: Size | None) -> _Sizes:
         rows = {batch.now or 1: batch.ratio}
         for shape in (shape for call in calls for shape in call.shapes if len(shape) > _MATRIX):
-            size, factor = shape[0], batch.ratio
-            for at, one in enumerate(shape[1:] if size == batch.now else (), 1):
-                size *= one
-                factor *= length.ratio if length and one == length.now and at in _AT_LENGTH else 1.0
-                rows.setdefault(size, factor)
+            if shape[0] == batch.now:
+                at_length = length is not None and shape[1] == length.now
+                rows.setdefault(shape[0] * shape[1], batch.ratio * (length.ratio if length and at_length else 1.0))
         return cls(batch, length, rows)
 
     def then(self, shape: _Shape) -> list[int]:
@@ -211,7 +211,9 @@ class _Sizes(NamedTuple):
             factors[-1] *= ratio if shape == (self.batch.now, now) else 1.0
         elif shape == (now,):  # positions
             factors = [ratio]
-        return [math.ceil(min(one, LARGEST) * factor) for one, factor in zip(shape, factors, strict=True)]
+        return [
+            math.ceil(min(one, LARGEST) * factor * (1 - _ROUNDS)) for one, factor in zip(shape, factors, strict=True)
+        ]
 
     def inputs(self, call: _Call) -> list[Any]:
         """The shapes of an operator's inputs with other sizes: weights of products stay."""

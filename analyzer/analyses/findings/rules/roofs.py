@@ -69,7 +69,7 @@ def _caused(report: Report) -> pl.DataFrame:
         _PADDED: (product & (padded >= _PADDING * least) & (padded >= _ITS_TIME * took), least / padded),
         _SKINNY: (
             product & (idle <= _FEW_TILES) & (least < _FAR_SHARE * took) & long,
-            pl.max_horizontal(idle, least / took),
+            pl.max_horizontal(idle, least / took / usual),
         ),
         _FLOOR: (product & memory & (rows <= _FEW_ROWS) & (least >= _AT_FLOOR * took), pl.lit(1.0)),
         _FAR: ((least < _FAR_SHARE * took) & long, least / took / usual),
