@@ -208,13 +208,17 @@ def operations_by_call(report: Report) -> pl.DataFrame:
     the trace beside it tells them, of launches that both have. Operations that no operator launched are calls of their
     own.
     """
-    alone = -1 - pl.col("row").cast(pl.Int64)
-    ran = launched_work(report).with_columns(told=pl.lit(_SELF))
+    alone, own = -1 - pl.col("row").cast(pl.Int64), pl.col("operator").cast(pl.Int64)
+    ran = launched_work(report).with_columns(call=pl.coalesce(own, alone), told=pl.lit(_SELF))
     if (trace := shapes_beside(report)) is not None:
         launches = facts_of(report, ran.get_column("row"), *THREAD, "call_start").rename({"call_start": "at"})
-        there = operators_beside(report, trace, launches)
-        ran = ran.with_columns(operator=there, told=pl.when(there.is_not_null()).then(_BESIDE).otherwise(_SELF))
-    ran = ran.with_columns(call=pl.coalesce(pl.col("operator").cast(pl.Int64), alone))
+        there = operators_beside(report, trace, launches).cast(pl.Int64).alias("there")
+        ran = ran.with_columns(there).with_columns(
+            operator=pl.coalesce("there", own),
+            call=pl.coalesce(pl.col("there") + host_tree(report).rows.height, "call"),
+            told=pl.when(pl.col("there").is_not_null()).then(_BESIDE).otherwise("told"),
+        )
+        ran = ran.drop("there")
     if not has_captures(report):
         return ran
     inside = captured_work(report).drop_nulls("operator").select("row", "operator")
