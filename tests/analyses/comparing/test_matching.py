@@ -55,6 +55,13 @@ IN_RANGES = [*plain("a b", "forward"), *plain("p q r", "optimizer")]
         (plain("a x b"), plain("a b"), [("gone", "x", None, 1.0, 0.0, -1000)]),
         # kernels of one family and type are matched whatever their names
         (plain(f"a {GEMMS[0]} b"), plain(f"a {GEMMS[1]} b"), [("other kernel", *GEMMS, 1.0, 1.0, 0)]),
+        # but alone within what was replaced it is a part of that, and at an end it is not
+        (plain(f"a x y {GEMMS[0]} z b"), plain(f"a p q {GEMMS[1]} r b"), [("fused", "z", GEMMS[1], 4.0, 4.0, 0)]),
+        (
+            plain(f"{GEMMS[0]} z w"),
+            plain(f"{GEMMS[1]} r s"),
+            [("fused", "z", "s", 2.0, 2.0, 0), ("other kernel", *GEMMS, 1.0, 1.0, 0)],
+        ),
         # blocks keep to the ranges of both sides
         (
             IN_RANGES,
