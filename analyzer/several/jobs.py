@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -92,20 +92,15 @@ def _made(
     for one in given:
         for run in [one] if isinstance(one, Report) else runs_at(one, asked):
             try:
-                if isinstance(run, Report):
-                    yield _reduced(run, asked)
-                elif not (stored and origin_of(run.file).folder in stored):
-                    with run.opened() as report:
-                        yield _reduced(report, asked)
+                if not isinstance(run, Report) and stored and origin_of(run.file).folder in stored:
+                    continue
+                with nullcontext(run) if isinstance(run, Report) else run.opened() as report:
+                    found = reduced(report)
+                    if asked.done is not None:
+                        asked.done(report)
+                yield found
             except KanalyzeError as error:
                 leave_out(error)
-
-
-def _reduced(report: Report, asked: Asked) -> Reduction:
-    found = reduced(report)
-    if asked.done is not None:
-        asked.done(report)
-    return found
 
 
 def of_ranks(opened: Sequence[Report]) -> bool:

@@ -166,13 +166,6 @@ def _without_weak(at: Numbers, to: Numbers, base: Numbers, new: Numbers, token: 
     return at[kept], to[kept]
 
 
-class LeftOut(NamedTuple):
-    """A run that does not count, and why."""
-
-    name: str
-    reason: str
-
-
 class Doubt(NamedTuple):
     """A difference between the sides beside the program: a name to allow it by, and a sentence."""
 
@@ -184,7 +177,7 @@ class Side(NamedTuple):
     """The runs of one side, of one rank: those that count, and those that do not."""
 
     digests: list[Digest]
-    left_out: list[LeftOut]
+    left_out: list[tuple[str, str]]  # name and why
 
     @property
     def values_ns(self) -> list[float]:
@@ -223,8 +216,7 @@ def warm(digests: Sequence[Digest]) -> Side:
     usual = median(ns for run, ns in enumerate(loading) if run not in cold)
     what = f"loading{'' if digests[0].about.scope == STEADY else ' and host'}"
     left_out = [
-        LeftOut(digests[run].about.name, f"cold: {time(loading[run])} of {what}, {time(usual)} in the others")
-        for run in cold
+        (digests[run].about.name, f"cold: {time(loading[run])} of {what}, {time(usual)} in the others") for run in cold
     ]
     return Side([one for run, one in enumerate(digests) if run not in cold], left_out)
 
@@ -280,7 +272,7 @@ def doubts(base: Side, new: Side) -> list[Doubt]:
         what = f"number of iterations ({base.about.each})"
         found.append(Doubt("steps", f"{what}: {before_number:,} in base, {after_number:,} in new"))
     for name, side in (("base", base), ("new", new)):
-        found += [Doubt("cold", f"left out of {name}: {one.name} ({one.reason})") for one in side.left_out]
+        found += [Doubt("cold", f"left out of {name}: {run} ({reason})") for run, reason in side.left_out]
     return found
 
 

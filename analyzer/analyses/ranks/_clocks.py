@@ -281,18 +281,7 @@ def _table(bounds: tuple[Ints, Ints, Ints, Bools], edges: Ints, rate: npt.NDArra
     """:data:`CLOCKS` of offset, lower and upper bound of each node, and of whether it has bounds."""
     part, clock = np.divmod(np.arange((len(edges) - 1) * len(rate)), len(rate))
     *values, known = bounds
-    told = {
-        name: pl.Series(one).set(pl.Series(~known), None)
-        for name, one in zip(("offset_ns", "low_ns", "high_ns"), values, strict=True)
-    }
-    return pl.DataFrame(
-        {
-            "clock": clock,
-            "part": part,
-            "start_ns": edges[:-1][part],
-            "end_ns": edges[1:][part],
-            **told,
-            "drift_ppm": rate[clock] * 1e6,
-        },
-        schema=CLOCKS,
-    )
+    times = dict(zip(("offset_ns", "low_ns", "high_ns"), values, strict=True))
+    spans = {"start_ns": edges[:-1][part], "end_ns": edges[1:][part]}
+    columns = {"clock": clock, "part": part, **spans, **times, "drift_ppm": rate[clock] * 1e6}
+    return pl.DataFrame(columns, schema=CLOCKS).with_columns(pl.when(pl.Series(known)).then(pl.col(*times)))

@@ -248,7 +248,7 @@ def _comparison(found: Comparison) -> Object:
         "runs": {
             name: {
                 "used": [{"name": outlets.line(one.about.name), "ns": one.about.iteration_ns} for one in side.digests],
-                "left_out": [{"name": outlets.line(one.name), "reason": one.reason} for one in side.left_out],
+                "left_out": [{"name": outlets.line(name), "reason": reason} for name, reason in side.left_out],
             }
             for name, side in sides.items()
         },
