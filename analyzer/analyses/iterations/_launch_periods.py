@@ -307,11 +307,7 @@ def _cut_of(line: pl.DataFrame, unit: Unit) -> tuple[str, int | None, int]:
     often = codes.alias("code").value_counts(name="often")
     once = own.filter(pl.col("code").is_unique()).join(often, on="code", maintain_order="left")
     once = once.filter(pl.col("often") <= len(unit.at))
-    return (
-        (unit.column, *once.select("code", pl.col("place").cast(pl.Int64)).row(0))
-        if once.height
-        else (unit.column, None, before)
-    )
+    return (unit.column, *(once.select("code", "place").rows() or [(None, before)])[0])
 
 
 def repetitions(line: pl.DataFrame, unit: Unit, edges: pl.DataFrame) -> pl.DataFrame:
@@ -429,7 +425,7 @@ def with_phases(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     gaps = gaps.filter(held(line, gaps, "barrier") == 0)
     every = pl.concat([rows.with_columns(gap=False), gaps.with_columns(gap=True, usual=False)]).sort("first")
     every = every.with_columns(held(line, every, name) for name in ("blocks", "work_ns"))
-    usual = [LARGE * (every.filter("usual").get_column(name).median() or 0) for name in ("blocks", "work_ns")]
+    usual = [LARGE * median_of(every.filter("usual"), name) for name in ("blocks", "work_ns")]
     every = every.with_columns(large=(pl.col("blocks") > usual[0]) & (pl.col("work_ns") >= usual[1]))
     some = every.filter(~pl.col("large") & ~pl.col("gap"))
     some = some.gather_every(max(-(-some.height // LONG), 1))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from math import log
 from typing import Final, NamedTuple
 
 import polars as pl
@@ -127,7 +126,7 @@ def _line(part: pl.DataFrame) -> pl.DataFrame:
         # nodes of one graph may run in any order: sums do not depend on it
         together = part.group_by("call_row", maintain_order=True)
         part = together.agg(pl.col(*_FIRST).first(), pl.col(*_SUMMED).sum(), pl.col("graph").first() | (pl.len() > 1))
-    return part.drop("call_row", "start", "end", "row", "process_id", strict=False)
+    return part.select([*_FIRST, *_SUMMED, "graph"])
 
 
 def with_begins(line: pl.DataFrame) -> pl.DataFrame:
@@ -376,9 +375,7 @@ def iteration_unit(line: pl.DataFrame) -> Unit | None:
         pause = _pause(line, unit)
         if best is None or pause > LONGER * longest:
             best, longest = unit, pause
-    if best is None or line.get_column("optimizer").any():
-        return None
-    return best
+    return None if line.get_column("optimizer").any() else best
 
 
 def _pause(line: pl.DataFrame, unit: Unit) -> float:
@@ -386,7 +383,8 @@ def _pause(line: pl.DataFrame, unit: Unit) -> float:
     places = unit.segments.filter(unit.alike).select(pl.int_ranges("first", "stop").alias("place"))
     places = places.with_columns(at=pl.int_ranges(0, pl.col("place").list.len())).explode("place", "at")
     gaps = places.select("at", gap=gathered(line.get_column("gap"), places.get_column("place").cast(pl.UInt32)))
-    return float(gaps.group_by("at").agg(pl.col("gap").median()).get_column("gap").max() or 0)
+    usual = gaps.group_by("at").agg(pl.col("gap").median())
+    return float(usual.select(pl.col("gap").max()).item() or 0)
 
 
 def holds(line: pl.DataFrame, unit: Unit, column: str) -> bool:
@@ -422,11 +420,8 @@ _APART: Final = tuple(4**power for power in range(7))
 #: A usual number of launches is up to so many times the median, or so small a part of it.
 _USUAL: Final = 2
 
-#: Most kinds of updates: of several models in turn, or of averages of parameters.
-_KINDS: Final = 4
-
-#: Greatest chance that so many repetitions have a usual number of launches by accident, as every other one has.
-_BY_ACCIDENT: Final = 1e-4
+#: Fewest repetitions between updates: of fewer, most might have a usual number of launches by accident.
+FEWEST_UPDATES: Final = 14
 
 
 def between_updates(line: pl.DataFrame) -> tuple[int, pl.DataFrame] | None:
@@ -439,7 +434,7 @@ def between_updates(line: pl.DataFrame) -> tuple[int, pl.DataFrame] | None:
     for updates in _updates(line):
         word = updates.get_column("word").mode().sort().item(0)
         own = updates.filter(pl.col("word") == word)
-        same = own.get_column("sum").unique_counts().max()
+        same = int(own.group_by("sum").len().select(pl.col("len").max()).item())
         if own.height >= FEWEST and own.height >= MANY * updates.height and same >= MANY * own.height:
             rows = _up_to(line, own)
             if rows is not None:
@@ -498,10 +493,7 @@ def _up_to(line: pl.DataFrame, updates: pl.DataFrame) -> pl.DataFrame | None:
 def _usual_enough(line: pl.DataFrame, rows: pl.DataFrame) -> bool:
     """Whether nearly all repetitions are usual, and these are no parts of what the others are."""
     usual = rows.filter("usual")
-    share = usual.height / rows.height
-    other = 1 - share
-    distance = share * log(2 * share) + (other * log(2 * other) if other else 0.0)  # from what every other one has
-    if share < MANY or rows.height * distance < -log(_BY_ACCIDENT):
+    if rows.height < FEWEST_UPDATES or usual.height < MANY * rows.height:
         return False
     most = int(usual.get_column("size").sum()) >= MANY * int(rows.get_column("size").sum())
     return most or int((held(line, usual, "copies") > 0).sum()) >= MANY * usual.height

@@ -84,6 +84,8 @@ ONE_LONG = [100] * 20 + [180] + [100] * 19
     [
         ([40] * 6 + [90] + [40] * 7, None, {7: "its work takes the GPU 2.25 × the median"}),
         ([40] * 6 + [10] + [40] * 7, None, {7: "its work takes the GPU 0.25 × the median"}),
+        ([40] * 6 + [90] + [40] * 3, None, {7: "its work takes the GPU 2.25 × the median"}),
+        ([40] * 6 + [90] + [40] * 2, None, {}),
         ([40] * 6 + [55] + [40] * 7, None, {}),  # less than half more
         (([40] * 15 + [90]) * 6, None, {}),  # an update after every 16th pass
         (([40] * 19 + [90]) * 20, None, {}),

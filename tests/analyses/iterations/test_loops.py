@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.iterations._marks import passes
+from kanalyze.analyses.iterations._marks import marked_iterations, passes
 from kanalyze.analyses.iterations.phases import steady_part
 from kanalyze.analyses.replay._unprofiled import lengths_of
 from kanalyze.model import LOOP_PASSES
 from kanalyze.readers import read
+from support.build import kernel, launched, report
 from support.command import ROOT
 
 CAPTURE = ROOT / "sample_reports" / "launch_bound_plain"
@@ -52,6 +53,34 @@ def test_passes_of_nested_loops_are_those_of_a_walk(counts):
     # an inner loop that runs in few passes of the other is not known to lie in it
     if 2 * sum(count > 0 for count in counts[1:]) > len(counts) - 1 and sum(counts) >= len(counts):
         assert [row for row in found if row[2] == "train.py:20"] == inner
+
+
+def test_a_loop_in_few_passes_of_another_one_runs_beside_it():
+    outer, inner = range(10, 130, 10), [at + more for at in range(30, 130, 30) for more in (2, 4)]
+    rows = passes_of([*((at, 10) for at in outer), *((at, 20) for at in inner)])
+    found = rows.filter(pl.col("name") == "train.py:20").select("start", "end").rows()
+    assert found == list(pairwise(inner))
+
+
+def test_the_loop_that_launched_most_in_all_is_the_pass():
+    events, rows, at = [], [], 1_000
+    for line, lengths in ((7, [500, *[20] * 5]), (9, [100] * 12)):
+        for length in lengths:
+            rows.append((at, line))
+            events += launched(at + 1, at + 3, kernel(at + 4, at + 4 + length, correlation=len(rows)))
+            at += length + 10
+        rows.append((at, line))
+        at += 10_000
+    keys = {"process_id": events[0].process, "thread_id": events[0].thread}
+    table = pl.DataFrame(rows, {"time_ns": pl.Int64, "line": pl.Int64}, orient="row").with_columns(
+        **{name: pl.lit(key, pl.Int64) for name, key in keys.items()}, file=pl.lit("train.py")
+    )
+    with patch("kanalyze.analyses.iterations._marks.loop_passes", return_value=LOOP_PASSES.select(table)):
+        found = marked_iterations(report(events))
+    assert sorted(found.group_by("name", "found_by").len().rows()) == [
+        ("pass", "loop train.py:9", 12),
+        ("pass of train.py:7", "loop train.py:7", 6),
+    ]
 
 
 @pytest.fixture

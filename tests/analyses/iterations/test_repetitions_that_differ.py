@@ -191,6 +191,14 @@ def test_texts_of_any_length(seed, clip):
     assert rows.get_column("name").unique().to_list() == ["repetition"]
 
 
+@pytest.mark.parametrize(("number", "tells"), [(15, True), (14, False)])
+def test_of_few_texts_the_length_may_be_like_by_accident(number, tells):
+    """The first one has no update before it that would tell where it begins."""
+    random = Random(1)  # noqa: S311 - no secret depends on it
+    program = Program(jitter=random).then(BOOT).iterations(*texts(random, number))
+    assert (frame(program).get_column("start").to_list() == program.begun) == tells
+
+
 def test_before_an_update_of_another_kind_is_no_repetition():
     random = Random(1)  # noqa: S311 - no secret depends on it
     program = Program(jitter=random).then(BOOT)
