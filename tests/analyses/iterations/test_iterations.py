@@ -150,6 +150,20 @@ def test_the_first_ones_of_a_schedule_warm_up_though_the_process_began_before(na
     assert set(rows.get_column("kind").to_list()[:2]) <= {"warm-up", "odd"}
 
 
+@pytest.mark.parametrize(("few", "cut"), [(0, [1]), (7, [8]), (3, [])])
+def test_the_first_and_the_last_one_are_cut_where_they_launch_less(few, cut):
+    events, number = [], 0
+    for place in range(8):
+        at = 1_000 * (place + 1)
+        events.append(nvtx("step", at, at + 1_000))
+        for launch in range(3 if place == few else 10):
+            number += 1
+            begin = at + 80 * launch
+            events += launched(begin, begin + 3, kernel(begin + 4, begin + 60, correlation=number))
+    rows = kanalyze.iterations(report(events))
+    assert rows.filter(pl.col("kind") == "cut").get_column("index").to_list() == cut
+
+
 def test_many_that_launch_more_are_odd():
     """Of ten steps two evaluate: each takes half more time, with twenty launches more."""
     events, at = [], 1_000
@@ -235,8 +249,9 @@ def test_what_repeats_in_a_named_step_is_a_layer(name, found, many):
 
 
 def test_what_occurs_in_named_steps_is_a_layer_also_where_it_occurs_outside_of_them():
-    before = loop([400] * 12, name="block")
-    inside = [(9_000 + 1_000 * at, [("step", 0, 900), ("block", 100, 400), ("block", 500, 800)]) for at in range(5)]
+    """They may end with it."""
+    before = [*loop([400] * 12, name="block"), *loop([400] * 12, name="other", start=7_000, number=50)]
+    inside = [(13_000 + 1_000 * at, [("step", 0, 900), ("block", 100, 400), ("other", 500, 900)]) for at in range(5)]
     rows = kanalyze.iterations(report([*before, *in_phases(inside)]))
     assert rows.get_column("name").to_list() == ["step"] * 5
     decoder = steady_part(real_report(SAMPLES / "inside_graphs" / "decoder.sqlite"))
