@@ -403,6 +403,19 @@ def test_what_came_before_between_and_after_is_told_by_what_it_was():
 # Windows by iterations
 
 
+@pytest.mark.parametrize(("session", "shown"), [(60_000, 8_000), (10_000, 11_000)])
+def test_of_a_session_far_longer_than_a_processs_events_these_are_what_the_report_shows(session, shown):
+    others = launched(
+        1_000 + session - 20,
+        1_000 + session - 10,
+        kernel(1_000 + session - 9, 1_000 + session, correlation=99, process=2),
+        process=2,
+    )
+    events = [*loop([100] * 10), nvtx("export", 3_000, 9_000), *others]
+    rows = kanalyze.phases(report(events), process=1)
+    assert rows.get_column("ns").sum() == shown
+
+
 def test_windows_from_one_iteration_to_another():
     found = real_report(MLP)
     first, last = found.window("step#2"), found.window("step#5")
