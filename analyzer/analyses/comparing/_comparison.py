@@ -442,7 +442,8 @@ def _values(pair: Pair, metric: str) -> tuple[list[float], list[float]]:
     elif kind == "token" and name:
         return token_ns(pair, name)
     elif metric != "busy":
-        raise UnknownNameError.of("metric", metric, ("step", "quick", "busy", "bucket:NAME", "kernel:NAME", "token:KIND"))
+        metrics = ("step", "quick", "busy", "bucket:NAME", "kernel:NAME", "token:KIND")
+        raise UnknownNameError.of("metric", metric, metrics)
     return pair.per_run(rows.filter(chosen), ns)
 
 
