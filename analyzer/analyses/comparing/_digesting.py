@@ -127,7 +127,8 @@ def _view(report: Report, device: int, part: Part) -> _View:
 
 
 def _digest(report: Report, view: _View, rank: int) -> Digest:
-    of_device = pl.col("device") == view.report.scope.device
+    device = view.report.scope.device
+    of_device = pl.col("device") == device
     buckets = ledger(view.report).filter(of_device)
     steady, window, tables = view.steady, report.scope.window, {"steps": _steps_in_window(report)}
     told: dict[str, str | int] = {"scope": WHOLE if window is None else str(report.scope)}
@@ -146,7 +147,7 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
     elif window is not None and window.count:
         told |= {"each": window.each or "", "iterations": window.count}
     tables |= {"buckets": buckets, "slots": _slots(view), "memory": _memory(view), "findings": _findings(view)}
-    tables["engine"] = compared_steps(report, view.device)
+    tables["engine"] = compared_steps(report, device)
     if "op" in view.report.kinds:
         tables["ops"] = _ops(view)
     if "api" in view.host.kinds:

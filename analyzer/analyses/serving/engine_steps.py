@@ -185,7 +185,7 @@ def sized(steps: pl.DataFrame) -> pl.DataFrame:
     return steps.with_columns(size=size).with_columns(size_above=pl.col("size") // 2)
 
 
-def compared_steps(report: Report, device: int) -> pl.DataFrame:
+def compared_steps(report: Report, device: int | None) -> pl.DataFrame:
     """What a comparison needs of all but the first step: kind, size, tokens, kv_tokens, ns, busy_ns (with the gap)."""
     steps = sized(_in_scope(report.narrow(device=device)).drop_nulls("gap_ns"))
     told = {part: pl.col(f"{side}_ns") + pl.col(f"gap{more}_ns") for part, side, more in _WITH_GAP}

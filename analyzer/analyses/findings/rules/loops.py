@@ -202,8 +202,8 @@ def _reading(line: pl.DataFrame) -> list[tuple[int, int, int]]:
     asked = line.select(*THREAD, "at", "to_host", kept=(pl.col("weights") | pl.col("backward")).cum_sum())
     asked = asked.filter((pl.col("to_host") > 0) & ~line.get_column("decomposes"))
     another = say.changes([*THREAD, "kept"]) | (pl.col("at") - pl.col("at").shift(1) > _LONGEST)
-    runs = asked.group_by(run=another.fill_null(value=True).cum_sum(), maintain_order=True)
-    runs = runs.agg(first=pl.col("at").first(), last=pl.col("at").last(), reads=pl.len()).cast(pl.Int64)
+    by_run = asked.group_by(run=another.fill_null(value=True).cum_sum(), maintain_order=True)
+    runs = by_run.agg(first=pl.col("at").first(), last=pl.col("at").last(), reads=pl.len()).cast(pl.Int64)
     taken, found = line.get_column("takes").cast(pl.Int64).cum_sum(), []
     for first, last, reads in runs.filter(pl.col("reads") >= _PASSES).select("first", "last", "reads").iter_rows():
         if taken[last] - taken[first] >= reads - 1:

@@ -329,8 +329,8 @@ def boolean_masks(report: Report) -> Findings:
     kept = pl.min_horizontal(pl.col("start") + (LAUNCH_NS if torch else int(apart)), "end")
     turns = spans.height / (say.per_iteration(report).iterations or 1)
     asked = pl.concat([spans, _by_masks(own, spans)]).sort(SPAN[:3]) if turns >= _TURNS else spans
-    asked, left = (on_host.within(report, part) for part in (asked, asked.with_columns(start=kept)))
-    change = asked.mending._replace(host=left.host) if torch else left.mending
+    whole, left = (on_host.within(report, part) for part in (asked, asked.with_columns(start=kept)))
+    change = whole.mending._replace(host=left.host) if torch else left.mending
     yield from on_host.on_time(
         report,
         _MASKS if torch else _MASKS_OF_CUPY,
