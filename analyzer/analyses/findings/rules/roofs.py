@@ -66,7 +66,10 @@ def _caused(report: Report) -> pl.DataFrame:
     long, memory = took >= _SHORTEST_NS, pl.col("bound") == "memory"
     usual = pl.col("group").cast(pl.String).replace_strict(_REACHED, default=None, return_dtype=pl.Float64)
     left = {
-        _PADDED: (product & (padded >= _PADDING * least) & (padded >= _ITS_TIME * took), least / padded),
+        _PADDED: (
+            product & (padded >= _PADDING * least) & (padded >= _ITS_TIME * took),
+            least / pl.min_horizontal(padded, took),
+        ),
         _SKINNY: (
             product & (idle <= _FEW_TILES) & (least < _FAR_SHARE * took) & long,
             pl.max_horizontal(idle, least / took / usual),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.analyses.findings._distance import _SAME_WORK
 from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.rules.roofs import below_roofs
 from support.build import call, host, kernel, report
 
 TILE, SMALL = "nvjet_sm90_tst_{}x{}_64x4_1x1_v_bz_TNT", "nvjet_sm90_tst_64x8_64x16_1x1_v_bz_TNT"
@@ -108,3 +109,17 @@ def test_no_gain_of_kernels_of_the_same_work_exceeds_their_distance_to_the_roof(
             change = one.change(made)
             if change is not None and change.shorter is not None:
                 assert change.shorter.get_column("saved_ns").sum() <= distance + len(work)
+
+
+def test_what_others_tell_of_is_left_out():
+    slow = [([[8192, 8192], []], SOFTMAX, 500_000), ([[4096, 8192], []], SOFTMAX, 600_000)]
+    one = found(program(slow * 2, op="aten::_softmax"))["far-from-roof"]
+    assert "[4096, 8192]" in one.text  # of which most is lost
+    rows = one.claims.sort("start")
+    whole = next(each for each in below_roofs(program(slow * 2, op="aten::_softmax")))
+    left = whole.retold(rows.gather([0, 2]))
+    assert "[8192, 8192]" in left.text
+    assert left.at_stake_ns < one.at_stake_ns / 2
+    cut = rows.gather([0, 2]).with_columns(end=pl.col("end") - 1)
+    assert whole.retold(cut) is None
+    assert whole.retold(rows.head(0)) is None
