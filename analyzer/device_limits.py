@@ -143,7 +143,12 @@ class Peaks(NamedTuple):
     fp8: float
     int8: float
     cache: int
-    has_bf16: bool = True  # at the rate of fp16, from Ampere and CDNA 2 on
+    has_bf16: bool = True  # from Ampere and CDNA 2 on
+
+    @property
+    def bf16(self) -> float:
+        """As fp16, where it has that type at all."""
+        return self.fp16 * self.has_bf16
 
 
 #: Sources: NVIDIA's and AMD's datasheets and architecture whitepapers of these products; the longest prefix wins.

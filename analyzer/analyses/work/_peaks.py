@@ -44,8 +44,7 @@ def peaks(devices: pl.DataFrame) -> pl.DataFrame:
     rows = []
     for device, name in devices.select("device", "name").iter_rows():
         one = peaks_of(name)
-        known = {**one._asdict(), "bf16": one.fp16 * one.has_bf16} if one else {}
-        rows += [(device, kind, known.get(kind, 0) * 1e12 or None) for kind in TYPES]
+        rows += [(device, kind, (getattr(one, kind) * 1e12 or None) if one else None) for kind in TYPES]
     return pl.DataFrame(rows, schema={"device": pl.Int64, "type": pl.String, "flop_per_s": pl.Float64}, orient="row")
 
 
