@@ -334,9 +334,9 @@ def whatif_of(  # noqa: PLR0913 - what a change is made of
 
     `measured_ns` is what the window takes without the profiler, where that is known.
     """
+    known, took = prepared(report), cache(window_without(report))
     configuration = resolved(report, configuration)
     kernels = None if configuration == SAME else factors(report, configuration)
-    known, took = prepared(report), cache(window_without(report))
     usual = BY_TOOL.get(report.meta.tool, UNCHANGED).usual
     hosts = UNCHANGED if measured_ns is None else fitted(took, measured_ns, NEAR, usual)
     now = _replayed(report, known, Changes(host=hosts.usual))
