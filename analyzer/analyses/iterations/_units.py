@@ -148,8 +148,7 @@ def with_begins(line: pl.DataFrame) -> pl.DataFrame:
 # Units that repeat in a line, and which of them is an iteration.
 
 
-#: Columns of a line whose codes may be alike: of names and shapes, of names, and of names without their numbers; and
-#: what the share of a unit counts: one that covers a bit less and is more exact is the better one.
+#: Columns of a line whose codes may be alike: of names and shapes, and of names.
 COLUMNS: Final = ("exact", "alike")
 
 #: Least and greatest number of launches of a repetition, odd or not, as multiples of the usual number; and from which
@@ -161,8 +160,7 @@ LARGEST: Final = 1.5
 FEWEST: Final = 4
 LONG: Final = 64
 
-#: Fewest launches in all segments that are alike; and up to how many a unit is short. One of names without their
-#: numbers, or a near one, has so many at least, since many kernels of one library have one name but for its numbers.
+#: Fewest launches in all segments that are alike; and up to how many a unit is short, which a near one never is.
 LEAST_LAUNCHES: Final = 6
 SHORT: Final = 8
 
@@ -170,13 +168,10 @@ SHORT: Final = 8
 _SAMPLED: Final = 1 << 12
 _EXAMINED: Final = 12
 
-#: What must be alike (column of the line), and what an anchor is: a column, and how many launches in a row. Names
-#: without their numbers are compared, and several launches in a row are anchors, if what was found before covers less
-#: of the line.
-_WAYS: Final = (
-    ((("exact", "exact", 1), ("alike", "exact", 1), ("alike", "alike", 1)), 1.0),
-    (tuple((column, column, size) for size, column in product((2, 8), ("exact", "alike"))), NEARLY_ALL),
-)
+#: What must be alike (column of the line), and what an anchor is: a column, and how many launches in a row, which are
+#: several where single ones cover less than nearly all of the line.
+_ONE: Final = (("exact", "exact", 1), ("alike", "exact", 1), ("alike", "alike", 1))
+_SEVERAL: Final = tuple((column, column, size) for size, column in product((2, 8), COLUMNS))
 
 #: Mixes the codes of several launches in a row.
 _MULTIPLIER: Final = 6364136223846793005
@@ -223,9 +218,9 @@ def units(line: pl.DataFrame) -> list[Unit]:
     """The units of `line` that may be iterations."""
     found: dict[tuple[str, int], Unit] = {}
     sums = {name: running(line.get_column(name)) for name in (*COLUMNS, "weight")}
-    for ways, enough in _WAYS:
-        if found and max(unit.share for unit in found.values()) >= enough:
-            continue
+    for ways in (_ONE, _SEVERAL):
+        if max((unit.share for unit in found.values()), default=0.0) >= NEARLY_ALL:
+            break
         for column, of, size in ways:
             codes, before = line.get_column(of), size // 2
             while before:  # one number for each launch and those before it, `size` in a row

@@ -77,7 +77,12 @@ class SteadyPart(NamedTuple):
     @property
     def ns(self) -> int:
         """The length of the steady part."""
-        return (self.window.end_ns or 0) - (self.window.start_ns or 0)
+        return self.span[1] - self.span[0]
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """Start and end of the steady part."""
+        return self.window.start_ns or 0, self.window.end_ns or 0
 
     @property
     def run(self) -> pl.DataFrame:
@@ -312,7 +317,7 @@ def parts_of_step(report: Report, steady: SteadyPart) -> pl.DataFrame:
     children = _children(_within(report, steady)).select("name", "start", "end")
     if children.is_empty():
         return pl.DataFrame(schema=PART)
-    low, high = steady.window.start_ns or 0, steady.window.end_ns or 0
+    low, high = steady.span
     whole = pl.DataFrame({"name": [NO_RANGE], "start": [low], "end": [high]}, schema=children.schema)
     spans = pl.concat([children, whole])
     own = steady.ledgers(report, spans.select("start", "end"))
@@ -348,7 +353,7 @@ def inner_parts(report: Report, steady: SteadyPart) -> pl.DataFrame:
 
 def _within(report: Report, steady: SteadyPart) -> pl.DataFrame:
     """The ranges inside the steady iterations, none of which holds a whole one: :data:`THREAD`, start, end, name."""
-    low, high = steady.window.start_ns or 0, steady.window.end_ns or 0
+    low, high = steady.span
     own = own_ranges(report, steady.process_id).drop("open").filter(pl.col("start") >= low, pl.col("end") <= high)
     usual = steady.usual.sort("start_ns")
     ends = usual.select((pl.col("start_ns") + pl.col("dur_ns")).append(intervals.AFTER_ALL)).to_series()
@@ -431,9 +436,9 @@ def phases(report: Report) -> pl.DataFrame:
         return TABLE.empty()
     (low, high), (since, until) = _edges(steady.rows), _edges(steady.usual)
     start, end = recorded_of(report, steady.process_id)
-    start, end = min(start, low), max(min(end, intervals.AFTER_ALL - 1), high, steady.window.end_ns or 0)
-    own = _span(steady.window.start_ns or 0, steady.window.end_ns or 0)
-    parts = [(STEADY, steady.each, steady.ns, steady.number, steady.window.start_ns or 0)]
+    start, end = min(start, low), max(min(end, intervals.AFTER_ALL - 1), high, steady.span[1])
+    own = _span(*steady.span)
+    parts = [(STEADY, steady.each, steady.ns, steady.number, steady.span[0])]
     # the program's own ranges, without those that are the iterations; and when it first called CUDA or ran anything
     ranges = own_ranges(report, steady.process_id).filter(~pl.col("open"))
     names = ranges.get_column("name").unique().drop_nulls()
