@@ -27,7 +27,6 @@ from kanalyze.analyses.iterations._units import (
     COLUMNS,
     FEWEST,
     LARGEST,
-    LEAST_LAUNCHES,
     LONG,
     SHORT,
     SMALLEST,
@@ -117,8 +116,6 @@ def launch_periods(report: Report) -> pl.DataFrame:
     Definition: docs/definitions.md, section 4, "Iterations without marks".
     """
     periods, cuts = [pl.DataFrame(schema=_PERIODS)], _Cuts()
-    if operations(report).height < LEAST_LAUNCHES:
-        return periods[0]
     lines = launch_lines(report).items()
     best = {process: _of_process(_untimed(line, timed_runs(report), process), cuts) for process, line in lines}
     units = {candidate.unit for candidate in best.values() if candidate and candidate.share >= HALF}
@@ -164,7 +161,7 @@ def _of_most_work(launches: pl.DataFrame, column: str) -> pl.Series:
 
 def _of_line(launches: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
     """The candidate of most worth of one line; None where nothing repeats."""
-    if launches.height < LEAST_LAUNCHES:
+    if launches.height < FEWEST:
         return None
     # half by its time on the device, half as one of all launches: one long copy of a checkpoint is not most of a
     # program, nor are its many short kernels
@@ -267,7 +264,7 @@ def _loop(line: pl.DataFrame, unit: Unit, total: float, cuts: _Cuts) -> pl.DataF
         rows = rows.filter(pl.col("weight").sum().over("stretch") >= HALF * total, pl.len().over("stretch") >= least)
     alone = rows.height and not rows.get_column("phase").count()
     if alone and unit.length <= SHORT and not holds(line, unit, "optimizer"):
-        rows = together(line, rows, paused=only_computes(line, unit))
+        rows = together(line, rows, unit)
     return rows if rows.height >= FEWEST else None
 
 
@@ -347,11 +344,11 @@ def _edges(line: pl.DataFrame, unit: Unit, at: pl.Series, before: int) -> pl.Dat
     return rows.select("first", stop=ends).filter(pl.col("stop") > pl.col("first")).cast(pl.UInt32)
 
 
-def together(line: pl.DataFrame, rows: pl.DataFrame, *, paused: bool) -> pl.DataFrame:
+def together(line: pl.DataFrame, rows: pl.DataFrame, unit: Unit) -> pl.DataFrame:
     """The repetitions with those that the host launches in one go as one, if these are nearly always as many.
 
     Up to its next wait or copy that blocks: several where those between two waits are a multiple of the usual number,
-    as where a host that runs ahead waits after several iterations. Or else, if it may be told by how it `paused`, up to
+    as where a host that runs ahead waits after several iterations. Or else, if they only compute, up to
     where it pauses longer each time, as a loop of like layers does from one step to the next. `rows` where it does
     neither.
     """
@@ -363,18 +360,18 @@ def together(line: pl.DataFrame, rows: pl.DataFrame, *, paused: bool) -> pl.Data
     if (counts == usual).sum() < HALF * len(counts) or (counts % usual == 0).sum() < NEARLY_ALL * len(counts):
         usual = rows.height  # none is several
     groups = _grouped(rows.with_columns(group=pl.when(many % usual == 0).then(place // usual).otherwise(0)))
-    if groups is None and paused:
-        groups = _grouped(_between_pauses(line, rows))
+    if groups is None and only_computes(line, unit):
+        groups = _grouped(_between_pauses(line, rows, unit.length // 2))
     return rows.drop("waited") if groups is None else groups
 
 
-def _between_pauses(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+def _between_pauses(line: pl.DataFrame, rows: pl.DataFrame, half: int) -> pl.DataFrame:
     """Adds `group`: several where the host pauses longer before every so many of them.
 
-    All that tells where like layers begin are such pauses: it may be some launches before or after their first ones.
+    All that tells where like layers begin are such pauses: it may be up to `half` of a layer before or after its first
+    launch.
     """
     longest = rows.filter(stretch=rows.get_column("stretch").mode().sort().item(0)).head(LONG * SHORT)
-    half = int(longest.select(sizes().median()).item()) // 2
     rows, gap = rows.with_columns(waited=0, group=0), line.get_column("gap")
     for shift in sorted(range(-half, half + 1), key=abs):
         first = (pl.col("first").cast(pl.Int64) + shift).clip(0, line.height - 1).cast(pl.UInt32)

@@ -160,8 +160,7 @@ LARGEST: Final = 1.5
 FEWEST: Final = 4
 LONG: Final = 64
 
-#: Fewest launches in all segments that are alike; and up to how many a unit is short, which a near one never is.
-LEAST_LAUNCHES: Final = 6
+#: Up to how many launches a unit is short, which a near one never is.
 SHORT: Final = 8
 
 #: Most occurrences of an anchor that are looked at to find units, and most units that are examined closely.
@@ -184,7 +183,7 @@ class Unit(NamedTuple):
     """A segment that recurs.
 
     All of its repetitions are alike in `column`: the sum of their codes is `word` (of a near unit the code of its
-    anchor), and they have `length` launches. Its `anchor` (what it is, and its code) is `at` these places of the line;
+    anchor), and they have `length` launches. Its `anchor` (a code) is `at` these places of the line;
     `alike` says whether the segment from each to the next one is this unit, and `share` what part of the line's weight
     these have. Segments of a `near` unit have nearly equally many launches.
     """
@@ -192,7 +191,7 @@ class Unit(NamedTuple):
     column: str
     length: int
     word: int
-    anchor: tuple[str, int, int]
+    anchor: int
     at: pl.Series
     alike: pl.Series
     share: float
@@ -228,7 +227,7 @@ def units(line: pl.DataFrame) -> list[Unit]:
             for code, word in _best_anchors(sums, codes, column):
                 if (column, word) not in found:
                     at = (codes == code).arg_true()
-                    unit = Unit(column, 0, word, (of, size, code), at, pl.Series(), 0.0)
+                    unit = Unit(column, 0, word, code, at, pl.Series(), 0.0)
                     alike = between(sums[column], unit.segments) == word
                     own = unit.segments.filter(alike)
                     share = int(between(sums["weight"], own).sum()) / int(sums["weight"].item(-1))
@@ -282,7 +281,6 @@ def _best_anchors(sums: dict[str, pl.Series], codes: pl.Series, column: str) -> 
     needed = pl.col("segments") * (0.5 + 0.45 * pl.lit(0.9).pow(pl.col("length") - 1))
     alike = alike.filter(
         pl.col("count") > 1,
-        pl.col("count") * pl.col("length") >= LEAST_LAUNCHES,
         pl.col("count") >= needed,
     )
     # an anchor that occurs in odd ones, too; what is equal is told apart by its place, since codes depend on the order
@@ -339,7 +337,7 @@ def near_unit(line: pl.DataFrame) -> Unit | None:
         return None
     code, size = best.sort("gap", "place", descending=[True, False]).select("code", "length").row(0)
     at = (line.get_column("alike") == code).arg_true()
-    unit = Unit("alike", int(size), code, ("alike", 1, code), at, pl.Series(), 0.0, near=True)
+    unit = Unit("alike", int(size), code, code, at, pl.Series(), 0.0, near=True)
     return unit._replace(alike=unit.segments.select((sizes() - size).abs() <= NEAR * size).to_series())
 
 

@@ -403,6 +403,22 @@ def test_what_came_before_between_and_after_is_told_by_what_it_was():
 # Windows by iterations
 
 
+def test_ranges_are_parts_of_a_phase_by_name_but_for_the_shortest():
+    steps = in_phases((start, [("step", 0, 100)]) for start in (9_000, 9_110, 9_220))
+    ranges = [nvtx(f"range {letter}", 1_000 * at, 1_000 * at + 100 * at) for at, letter in enumerate("abcdef", 1)]
+    rows = kanalyze.phases(report([*ranges, *steps, call("cudaMalloc", 10, 20)]))
+    assert rows.filter(phase="before", part="program").height == 1
+    told = rows.filter(pl.col("part").str.starts_with("in ")).select("part", "ns").rows()
+    assert told == [(f"in range {letter}", 100 * at) for at, letter in [*enumerate("abcdef", 1)][:1:-1]]
+
+
+@pytest.mark.parametrize(("other", "tells"), [(7_600, True), (7_700, False)])
+def test_ranges_that_launched_a_twentieth_of_the_device_time_are_iterations(other, tells):
+    long = launched(90_000, 90_010, kernel(90_020, 90_020 + other, correlation=99))
+    rows = kanalyze.iterations(report([*loop([105] * 4), *long]))
+    assert (rows.get_column("name").to_list() == ["step"] * 4) == tells
+
+
 @pytest.mark.parametrize(("session", "shown"), [(60_000, 8_000), (10_000, 11_000)])
 def test_of_a_session_far_longer_than_a_processs_events_these_are_what_the_report_shows(session, shown):
     others = launched(

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.iterations._launch_periods import launch_periods
+from kanalyze.analyses.iterations._launch_periods import launch_periods, timed_runs
 from support.build import kernel, report
 from support.launches import Launch, Program, copy_in, copy_out, layer, report_of, training_step
 from support.strategies import EVENTS, FEWER
@@ -108,6 +108,7 @@ REPEATED = {
     "a graph alone": started().iterations(*[[Launch("[CUDA graph 1]", ns=200_000)]] * 8),
     "kernels that a library timed, and few steps": started(*TIMED).iterations(*[training_step(layers=1)] * 4),
     "kernels that a library timed, and many steps": started(*TIMED).iterations(*[training_step(layers=1)] * 40),
+    "steps before and after": Program().iterations(*[GRAPH] * 4).then(TIMED).iterations(*[GRAPH] * 40),
     "fills within a step": repeated(*[[*training_step(layers=2), *[Launch("FillFunctor"), Launch("add")] * 10]] * 10),
     "a short unit between waits": between_waits(*[20] * 30),
     "fewer and more of it": between_waits(10, *[20] * 15, 25, *[20] * 15),
@@ -206,6 +207,13 @@ def test_operations_without_any_calls():
 
 def test_what_a_library_timed_is_no_repetition():
     assert frame(Program().then(TIMED)).is_empty()
+
+
+@pytest.mark.parametrize(("blocks", "filled", "runs"), [(1, 12_800, 480), (12_800, 12_800, 480), (1, 1_000, 0)])
+def test_kernels_are_timed_after_fills_that_clear_a_cache(blocks, filled, runs):
+    sizes = {True: filled, False: blocks}
+    trials = [one._replace(blocks=sizes[one.name == CLEARS.name]) for one in TIMED]
+    assert timed_runs(report_of(Program().then(trials))).height == runs
 
 
 @pytest.mark.parametrize("pause", [10, 5_000_000])

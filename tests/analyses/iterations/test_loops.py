@@ -55,8 +55,9 @@ def test_passes_of_nested_loops_are_those_of_a_walk(counts):
         assert [row for row in found if row[2] == "train.py:20"] == inner
 
 
-def test_a_loop_in_few_passes_of_another_one_runs_beside_it():
-    outer, inner = range(10, 130, 10), [at + more for at in range(30, 130, 30) for more in (2, 4)]
+@pytest.mark.parametrize("every", [2, 3])
+def test_a_loop_in_no_more_than_half_of_the_passes_of_another_one_runs_beside_it(every):
+    outer, inner = range(10, 140, 10), [at + more for at in range(20, 130, 10 * every) for more in (2, 4)]
     rows = passes_of([*((at, 10) for at in outer), *((at, 20) for at in inner)])
     found = rows.filter(pl.col("name") == "train.py:20").select("start", "end").rows()
     assert found == list(pairwise(inner))
