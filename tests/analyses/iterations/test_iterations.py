@@ -15,6 +15,7 @@ from kanalyze.analyses.iterations.phases import (
     inner_parts,
     lengths_ns,
     parts_of_step,
+    sampling_cost,
     spread_of,
     steady_part,
 )
@@ -555,6 +556,26 @@ def test_host_time_is_told_by_the_innermost_range_that_holds_most_of_it(inside, 
     assert f"in {row['inner']}" == told
     assert whole >= row["ns"] > whole / 2
     assert ("elsewhere in outer" in host.detail) == (whole - row["ns"] >= 0.02 * whole)
+
+
+@pytest.mark.parametrize(
+    ("plain", "sampled", "told"),
+    [
+        (
+            loop([100] * 5, gap=0),
+            loop([150] * 6, gap=0),
+            "a step took 1.50 × as long (150 ns against 100 ns",
+        ),
+        (
+            loop([1_000], name="whole"),
+            loop([3_000], name="whole"),
+            "to the last was 3.01 × as long (2.995 µs against 995 ns, of 1 operation",
+        ),
+        (loop([1_000], name="whole"), loop([1_000] * 2, name="whole"), "cannot be told"),
+    ],
+)
+def test_what_sampling_cost_is_told_by_iterations_or_by_all_of_the_work(plain, sampled, told):
+    assert told in sampling_cost(report(plain), report(sampled))
 
 
 def test_a_range_without_a_name_tells_nothing():
