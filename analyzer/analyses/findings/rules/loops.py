@@ -199,16 +199,17 @@ def _reading(line: pl.DataFrame) -> list[tuple[int, int, int]]:
 
     As :func:`_repeated`; between two reads are no layers and no more operators than a pass has.
     """
-    asked = line.select(*THREAD, "at", "to_host", kept=(pl.col("weights") | pl.col("backward")).cum_sum())
-    asked = asked.filter((pl.col("to_host") > 0) & ~line.get_column("decomposes"))
-    another = say.changes([*THREAD, "kept"]) | (pl.col("at") - pl.col("at").shift(1) > _LONGEST)
-    by_run = asked.group_by(run=another.fill_null(value=True).cum_sum(), maintain_order=True)
-    runs = by_run.agg(first=pl.col("at").first(), last=pl.col("at").last(), reads=pl.len()).cast(pl.Int64)
-    taken, found = line.get_column("takes").cast(pl.Int64).cum_sum(), []
-    for first, last, reads in runs.filter(pl.col("reads") >= _PASSES).select("first", "last", "reads").iter_rows():
-        if taken[last] - taken[first] >= reads - 1:
-            found.append((first + 1, last + 1, (last - first - 1) // (reads - 1) + 1))
-    return found
+    layers, takes = (pl.col("weights") | pl.col("backward")).cum_sum(), pl.col("takes").cast(pl.Int64).cum_sum()
+    asked = line.with_columns(at=pl.col("at").cast(pl.Int64), layers_before=layers, takes=takes)
+    asked = asked.filter((pl.col("to_host") > 0) & ~pl.col("decomposes"))
+    another = say.changes([*THREAD, "layers_before"]) | (pl.col("at").diff() > _LONGEST)
+    first, last = (pl.col("at", "takes").first(), pl.col("at", "takes").last().name.suffix("_last"))
+    runs = asked.group_by(run=another.fill_null(value=True).cum_sum(), maintain_order=True).agg(
+        first, last, many=pl.len()
+    )
+    passes, length = pl.col("many").cast(pl.Int64) - 1, pl.col("at_last") - pl.col("at")
+    runs = runs.filter((passes >= _PASSES - 1) & (pl.col("takes_last") - pl.col("takes") >= passes))
+    return runs.select(pl.col("at", "at_last") + 1, period=(length - 1) // passes + 1).rows()
 
 
 def _repeated(line: pl.DataFrame) -> pl.DataFrame:

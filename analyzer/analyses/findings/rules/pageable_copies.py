@@ -328,9 +328,9 @@ def boolean_masks(report: Report) -> Findings:
     apart = on_host.launched(report).select(pl.col("call_start").diff().over(THREAD).median()).item() or 0
     kept = pl.min_horizontal(pl.col("start") + (LAUNCH_NS if torch else int(apart)), "end")
     turns = spans.height / (say.per_iteration(report).iterations or 1)
-    asked = pl.concat([spans, _by_masks(own, spans)]).sort(SPAN[:3]) if turns >= _TURNS else spans
-    whole, left = (on_host.within(report, part) for part in (asked, asked.with_columns(start=kept)))
-    change = whole.mending._replace(host=left.host) if torch else left.mending
+    every = pl.concat([spans, _by_masks(own, spans)]).sort(SPAN[:3]) if turns >= _TURNS else spans
+    asked, left = (on_host.within(report, part) for part in (every, every.with_columns(start=kept)))
+    change = asked.mending._replace(host=left.host) if torch else left.mending
     yield from on_host.on_time(
         report,
         _MASKS if torch else _MASKS_OF_CUPY,
@@ -387,8 +387,8 @@ def downloads(report: Report) -> Findings:
     )
     copies = to_host.filter((pl.col("next_way") != TO_DEVICE).fill_null(value=True))
     after, another = pl.col("next_call_start"), (pl.col("next_way") == TO_HOST).fill_null(value=False)
-    # NumPy computes with what it got; operators of PyTorch on the CPU, and loaders, are found by themselves
-    returned = pl.col("call_end") + _RETURN_NS if say.in_pytorch(report) else after
+    # NumPy computes with what it got from CuPy
+    returned = after if world(report) == CUPY else pl.col("call_end") + _RETURN_NS
     end = pl.when(another).then(after).otherwise(pl.min_horizontal(after, returned))
     copies = copies.with_columns(end=pl.coalesce(end, "call_end"))
     seen = copies.join(exclusive_operations(report).select("row"), on="row", how="semi")
