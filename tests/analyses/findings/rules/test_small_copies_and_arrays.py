@@ -336,6 +336,18 @@ def filled(size_bytes, reduces):
 
 
 @pytest.mark.parametrize(
+    ("bandwidth", "saved"),
+    # three arrays of 64 × 32 elements in float32, 24,576 bytes, in 4.5 µs and more, in 2.25 µs, and at once
+    [(None, 4500), (5e9, 4500), (24_576 / 2.25e-6, 5625), (1e18, 6750)],
+)
+def test_functions_of_double_take_less_than_half_in_float(bandwidth, saved):
+    limits = {"name": "GPU"} | ({"memory_bandwidth_bytes_per_s": int(bandwidth)} if bandwidth else {})
+    of = report([kernel(0, 9_000, name=DOUBLES, grid=(64, 1, 1), block=(32, 1, 1))], limits=limits)
+    (found,) = double_arrays(of)
+    assert found.change(of).shorter.get_column("saved_ns").to_list() == [pytest.approx(saved, abs=2)]
+
+
+@pytest.mark.parametrize(
     ("rule", "of", "stakes", "words"),
     [
         (array_chains, kernels(*CHAIN, "cupy_sum", *CHAIN), [27_000], ("6 elementwise kernels could be one kernel",)),
