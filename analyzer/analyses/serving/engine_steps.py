@@ -60,7 +60,7 @@ TABLE: Final = Table(
     "engine_steps",
     "One step of a serving engine, by its label, on one GPU.",
     _STEP,
-    purpose="steps of a serving engine: kind, batch, time, gap before and why",
+    purpose="steps of a serving engine, gaps and why",
     no_rows="no range has the label of a serving engine's step",
     telling=("kind", "requests", "tokens", "mode", "dur_ns", "gap_ns", "gap_cause", "label"),
     groupings=("kind", "batch", "gap", "graph"),
