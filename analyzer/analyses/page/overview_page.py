@@ -26,7 +26,7 @@ from kanalyze.analyses.idle import culprits
 from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.code import code, has_lines
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.iterations._marks import BY_LOOPS
+from kanalyze.analyses.iterations._marks import BY_ENGINE, BY_LOOPS
 from kanalyze.analyses.iterations.phases import (
     BEFORE,
     OTHERS,
@@ -173,7 +173,8 @@ class Summary:
         """Whether what came before the steady part is the program's start: no other loop of it to speak of."""
         before = self.tables.get("phases", PHASES.empty()).filter(pl.col("phase") == BEFORE)
         others = pl.col("ns").filter(pl.col("part").str.starts_with(f"{OTHERS} ")).sum()
-        return bool(before.select(others <= _OF_START * pl.col("ns").sum()).item())
+        served = self.steady is not None and self.steady.found_by == BY_ENGINE  # other kinds are no start-up
+        return bool(before.select(others <= (0 if served else _OF_START) * pl.col("ns").sum()).item())
 
 
 class PageKernels(NamedTuple):

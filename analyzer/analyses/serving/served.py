@@ -18,6 +18,7 @@ from kanalyze.analyses.shared.statistics import MEANINGS, longest, total
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 from kanalyze.units import count, percent, plural, shortened, time
+from kanalyze.window import WORDS
 
 #: The tables of a page, by the grouping of engine_steps that each is.
 TABLES: Final = {"engine_steps": "kind", "engine_gaps": "gap", "engine_graphs": "graph"}
@@ -82,7 +83,7 @@ def _sentence(steps: pl.DataFrame, kinds: pl.DataFrame, idle: pl.DataFrame) -> s
     if waited := int(idle.get_column("ns").sum()):
         bucket, culprit = _largest(idle)
         text += f"; between steps the GPU waits {percent(waited / whole)} of their time, most for {MEANINGS[bucket]}"
-        text += f" ({shortened(culprit, _LONGEST)})" if culprit else ""
+        text += f" ({_who(culprit)})" if culprit else ""
     return f"{text}."
 
 
@@ -94,12 +95,17 @@ def _largest(gaps: pl.DataFrame) -> tuple[str, str | None]:
     return bucket, own.sort("ns", "culprit", descending=True, nulls_last=True).item(0, "culprit")
 
 
+def _who(culprit: str) -> str:
+    """Who holds the GPU up between steps, in a sentence: a step holds it up before its first launch."""
+    return f"the {culprit} itself" if culprit in WORDS else shortened(culprit, _LONGEST)
+
+
 def _first_to_do(steps: pl.DataFrame, idle: pl.DataFrame, graphs: pl.DataFrame, whole: int) -> str:
     """What would save most of the time of an engine: of gaps, of decode `steps` without a graph, or of padding."""
     gains: list[tuple[float, str]] = []
     if idle.height:
         bucket, culprit = _largest(idle)
-        what = f"{MEANINGS[bucket]}{f', most in {shortened(culprit, _LONGEST)}' if culprit else ''}"
+        what = f"{MEANINGS[bucket]}{f', most in {_who(culprit)}' if culprit else ''}"
         gains.append((total(idle, "ns"), f"prepare a step while the one before runs: {what}"))
     eager, replayed = steps.filter(mode=EAGER), steps.filter(mode=GRAPH).height
     if eager.height and replayed:

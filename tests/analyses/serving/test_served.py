@@ -2,6 +2,7 @@
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -77,6 +78,15 @@ def test_what_to_do_first_is_what_takes_most(engine, said):
     steps = USUAL if len(engine.get("sizes", SIZES)) != 2 else [(0, 1), *[(0, 3)] * 30, *[(0, 16)] * 4]
     of = report(events_of(steps, label=atom, **engine))
     assert served(of).remarks["engine_steps"].startswith(f"First: {said} (at most ")
+
+
+def test_a_step_that_prepares_long_holds_the_gpu_up_itself():
+    events = events_of([(0, number) for number in (3, 5, 6, 9, 12)] * 4, label=atom)
+    early = [one for one in events if one.name != "schedule"]
+    slow = [replace(one, start=one.start - 120_000) if one.name.startswith("decode[") else one for one in early]
+    found = served(report(slow))
+    assert found.sentence.endswith("most for the program's own code outside CUDA (the decode step itself).")
+    assert "most in the decode step itself (at most " in found.remarks["engine_steps"]
 
 
 def test_an_engine_that_wastes_nothing_has_nothing_to_do():
