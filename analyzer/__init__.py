@@ -94,16 +94,16 @@ if TYPE_CHECKING:  # the public names, for type checkers and for the list of tab
     from kanalyze.report import Report as Report
     from kanalyze.window import Window as Window
 
-#: Where types are; imported when first used, since polars takes long to import.
+#: Where types, and a reader, are; imported when first used, since polars takes long to import.
 _TYPES = {
     "Comparison": "kanalyze.analyses.comparing._comparison",
     "KanalyzeError": "kanalyze.errors",
-    "read_requests": "kanalyze.readers.request_log",
     "Overview": "kanalyze.analyses.page.overview_page",
     "Report": "kanalyze.report",
     "Summary": "kanalyze.analyses.page.overview_page",
     "Verdict": "kanalyze.analyses.comparing._comparison",
     "Window": "kanalyze.window",
+    "read_requests": "kanalyze.readers.request_log",
 }
 _FUNCTIONS = (
     *("compare", "overview", "ranks", "read", "read_all", "reduce", "sql", "summarize", "timeline", "whatif"),

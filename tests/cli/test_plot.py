@@ -86,3 +86,11 @@ def test_iterations_leave_room_for_the_usual_ones(tmp_path):
     assert [text for text in found if "↑ 196" in text]
     message, _ = refused(run("plot", ADD, "steps", "-o", tmp_path / "y.svg"))
     assert "nothing in it repeats" in message
+
+
+@pytest.mark.slow
+def test_laws_are_points_and_lines_by_the_size_of_a_graph_or_by_tokens(tmp_path):
+    found = drawn(tmp_path, SAMPLES / "serving" / "vllm.sqlite", "laws")
+    assert {"Steps: decode by graph", "tokens", "ms of the GPU"} <= {*found}
+    assert "no kind of step has a law" in drawn(tmp_path, ADD, "laws")
+    assert "laws is of one report" in run("plot", ADD, MLP, "laws", "-o", tmp_path / "x.svg").error

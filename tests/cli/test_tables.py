@@ -10,7 +10,7 @@ from kanalyze import catalog
 from kanalyze.errors import CannotTellError
 from kanalyze.readers.capture.reports import every_report
 from kanalyze.tools import NAMES
-from support.command import REPORTS, printed, report_with, run
+from support.command import REPORTS, SAMPLES, printed, report_with, run
 
 
 @cache
@@ -42,9 +42,10 @@ def test_every_table_says_its_purpose_in_one_line():
 RICH = {
     "nsys": [f"{name}.sqlite" for name in ("add_um", "nvtx", "libraries", "graph_node", "graph_graph", "two_gpus")]
     + ["memory.sqlite", "communicators.sqlite"]
-    + [f"{name}.sqlite" for name in ("sampled_lock", "sampled_python", "gpu_metrics", "network")],
+    + [f"{name}.sqlite" for name in ("sampled_lock", "sampled_python", "gpu_metrics", "network")]
+    + ["../../sample_reports/serving/vllm.sqlite"],
     "torch": [f"torch/{name}.json.gz" for name in ("with_modules", "ddp", "cuda_graph", "sync_events", "memory")]
-    + [f"../../sample_reports/{name}/torch.json.gz" for name in ("mlp_train", "gelu")],
+    + [f"../../sample_reports/{name}.json.gz" for name in ("mlp_train/torch", "gelu/torch", "serving/sglang")],
     "ncu": ["ncu/add.details.csv"],
 }
 
@@ -62,9 +63,18 @@ def test_the_tools_of_a_table_are_those_whose_reports_have_rows_of_it(tool):
             assert any(has_rows(report, name) for report in reports) == said, name
 
 
+#: Clients' logs by tool, for the table that needs one.
+LOGS = {"nsys": SAMPLES / "serving" / "vllm.jsonl", "torch.profiler": SAMPLES / "serving" / "sglang.jsonl"}
+LOG = LOGS["nsys"]
+
+
+def log_for(name, tool="nsys"):
+    return {"log": kanalyze.read_requests(LOGS[tool])} if "log" in catalog.table(name).options else {}
+
+
 def has_rows(report, name):
     try:
-        return catalog.make(report, name).height > 0
+        return catalog.make(report, name, **log_for(name, report.meta.tool)).height > 0
     except CannotTellError:
         return False
 
@@ -84,15 +94,25 @@ def test_one_table_is_a_part_of_all(form):
 @pytest.mark.parametrize("name", catalog.every_name())
 def test_a_table_has_the_columns_declared_and_what_python_gives(name):
     path = report_with(name)
-    text = run("show", name, *[path] * (2 if catalog.table(name).sides else 1), "--format", "csv").text
+    arguments = [
+        "show",
+        name,
+        *[path] * (2 if catalog.table(name).sides else 1),
+        *(["--log", LOG] if log_for(name) else []),
+    ]
+    text = run(*arguments, "--format", "csv").text
     columns = declared()[name]["columns"]
     assert text.partition("\n")[0] == ",".join(column["name"] for column in columns)
     assert all(column["doc"].endswith((".", "…")) for column in columns)
     if name in catalog.names():  # the others are of jobs and of two sides
         report, *others = every_report(path) if catalog.table(name).together else [kanalyze.read(path)]
-        frame = getattr(kanalyze, name)(report, *others) if name in kanalyze.__all__ else report.table(name)
+        frame = (
+            getattr(kanalyze, name)(report, *others, **log_for(name))
+            if name in kanalyze.__all__
+            else report.table(name)
+        )
         assert text == frame.write_csv()
-        assert json.loads(run("show", name, path, "--format", "json").text) == json.loads(frame.write_json())
+        assert json.loads(run(*arguments, "--format", "json").text) == json.loads(frame.write_json())
         assert frame.height > 0
 
 

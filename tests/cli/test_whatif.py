@@ -64,3 +64,16 @@ def test_mistakes(arguments, said):
     ran = run("whatif", STREAMS, *arguments)
     assert (ran.status, ran.text) == (2, "")
     assert said in ran.error
+
+
+def test_another_batch_of_an_engine_is_told_by_the_law_of_its_steps():
+    path = SAMPLES / "serving" / "vllm.sqlite"
+    ran = run("whatif", path, "--batch", "12", "--length", "300", "--measured", "1.2ms", "--format", "json")
+    found = json.loads(ran.text)
+    assert found["changes"] == ["--batch 12", "--length 300"]
+    assert (found["each"], found["iterations"]) == ("decode step", 1)
+    assert abs(found["now_ns"] - 1_200_000) < 5
+    assert sum(one["then_ns"] for one in found["critical"]) == found["then_ns"]
+    assert found["remark"].startswith("12 requests with 300 tokens in the cache of each, in a graph of 16: ")
+    with kanalyze.read(path) as report:
+        assert kanalyze.whatif(report, batch=12, length=300, measured="1.2ms").then_ns == found["then_ns"]

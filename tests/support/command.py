@@ -45,6 +45,7 @@ _HOLDING = {
     REPORTS / "torch" / "ddp.json.gz": ("collective_detail",),
     SAMPLES / "mlp_train" / "torch.json.gz": ("op_kernels", "steps", "iterations", "phases", "tree"),
     SAMPLES / "gelu" / "torch.json.gz": ("fusion",),
+    SAMPLES / "serving" / "vllm.sqlite": ("engine_steps", "step_laws", "requests"),
     REPORTS / "work" / "gpt.json.gz": ("work", "roofs", "budget", "mfu"),
     SAMPLES / "square": ("agreement", "gains", "variants"),
     REPORTS / "ncu" / "add.details.csv": (

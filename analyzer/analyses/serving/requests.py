@@ -40,7 +40,7 @@ TABLE: Final = Table(
         longest_label text?: Its label.
     """),
     options=("log",),
-    purpose="where the latency of requests went, with a client's log",
+    purpose="where the latency of requests went",
     telling=("request", "latency_ns", "queue_ns", "prefill_ns", "decode_ns", "stall_ns", "gap_ns", "longest_step"),
 )
 

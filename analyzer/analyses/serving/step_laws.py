@@ -63,7 +63,7 @@ TABLE: Final = Table(
             their shapes: weights, and keys and values where attention is an operator with a model.
         why text?: Why there is no law.
     """),
-    purpose="what a step takes, a token more in it, a token more in the cache",
+    purpose="what an engine's steps take, by their tokens",
     no_rows="no range has the label of a serving engine's step",
     telling=("kind", "mode", "part", "count", "fixed_ns", "per_token_ns", "per_kv_token_ns", "within_share"),
 )
