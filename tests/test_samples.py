@@ -30,7 +30,7 @@ def manifest_of(folder):
 
 def test_there_are_these_and_no_other_and_all_are_small():
     others = ["changes", "ddp_four", "ddp_late", "inside_graphs", "loop_base.kz", "loop_fuse.kz", "pipeline_four"]
-    others += ["sampled", "seeds"]
+    others += ["sampled", "seeds", "serving"]
     assert sorted(path.name for path in SAMPLES.iterdir()) == ["README.md", *sorted([*NAMES, *others])]
     assert len(BASELINES) == 2 + 14 + 12
     assert sum(path.stat().st_size for path in SAMPLES.rglob("*") if path.is_file()) < 25_000_000

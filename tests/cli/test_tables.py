@@ -69,7 +69,7 @@ LOG = LOGS["nsys"]
 
 
 def log_for(name, tool="nsys"):
-    return {"log": kanalyze.read_requests(LOGS[tool])} if "log" in catalog.table(name).options else {}
+    return {"log": kanalyze.read_requests(LOGS.get(tool, LOG))} if "log" in catalog.table(name).options else {}
 
 
 def has_rows(report, name):
