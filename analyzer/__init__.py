@@ -94,7 +94,7 @@ if TYPE_CHECKING:  # the public names, for type checkers and for the list of tab
     from kanalyze.report import Report as Report
     from kanalyze.window import Window as Window
 
-#: Where types, and a reader, are; imported when first used, since polars takes long to import.
+#: Where types are; imported when first used, since polars takes long to import.
 _TYPES = {
     "Comparison": "kanalyze.analyses.comparing._comparison",
     "KanalyzeError": "kanalyze.errors",
@@ -103,11 +103,10 @@ _TYPES = {
     "Summary": "kanalyze.analyses.page.overview_page",
     "Verdict": "kanalyze.analyses.comparing._comparison",
     "Window": "kanalyze.window",
-    "read_requests": "kanalyze.readers.request_log",
 }
 _FUNCTIONS = (
     *("compare", "overview", "ranks", "read", "read_all", "reduce", "sql", "summarize", "timeline", "whatif"),
-    "without_profiler",
+    *("read_requests", "without_profiler"),
 )
 
 

@@ -27,6 +27,7 @@ from kanalyze.analyses.timeline import _tracks
 from kanalyze.analyses.work._configuration import Configuration
 from kanalyze.errors import ClosedReportError, KanalyzeError, UnknownNameError
 from kanalyze.readers.capture import reports as capture_reports
+from kanalyze.readers.request_log import read_requests as read_requests  # noqa: PLC0414 - public as it is
 from kanalyze.renderers.formats import document
 from kanalyze.report import Report, Where
 from kanalyze.several import Asked, jobs, reducing, sides

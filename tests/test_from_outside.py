@@ -17,7 +17,7 @@ from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH
 NO_TABLES = (
     *("Comparison", "KanalyzeError", "Overview", "Report", "Summary", "Verdict", "Window"),
     *("compare", "overview", "ranks", "read", "read_all", "reduce", "sql", "summarize", "timeline", "whatif"),
-    "without_profiler",
+    *("read_requests", "without_profiler"),
 )
 TABLES = [name for name in kanalyze.__all__ if name not in NO_TABLES]
 

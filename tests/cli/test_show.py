@@ -113,6 +113,7 @@ def test_every_table_can_be_read(path):
 def reasons(name, path):
     """What may be said of a table that a report cannot give."""
     lacking = [CannotTellError.without_second(name, path)] if name == "agreement" else []
+    lacking += [CannotTellError.without_log(path)] if name == "requests" else []
     lacking += [CannotTellError.without_capture(name, path)] if name == "compiled" else []
     lacking += [CannotTellError.without_counters(name, path)] if name in COUNTERS else []
     kinds = OPTIONAL.get(name)
