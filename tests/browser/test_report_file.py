@@ -408,3 +408,12 @@ def test_a_cell_of_a_notebook_shows_the_timeline(browser, tmp_path):
         shown.screenshot(path=f"{folder}/cell.png")
     assert said == []
     context.close()
+
+
+def test_steps_of_an_engine_stand_before_the_timeline_and_every_section_has_a_title(opened, html):
+    found = opened(html(next((SAMPLES / "serving").glob("*.sqlite"))))
+    titles = [text.strip() for text in found.page.locator("h2").all_text_contents()]
+    assert all(titles)
+    place = {title.split("  ")[0].split("\n")[0]: at for at, title in enumerate(titles)}
+    engine = next(at for title, at in place.items() if title.startswith("Engine steps"))
+    assert engine < next(at for title, at in place.items() if title.startswith("Timeline"))

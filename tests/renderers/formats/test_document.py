@@ -12,7 +12,7 @@ from kanalyze.analyses.joining.joined import RoofPoints
 from kanalyze.analyses.page.file_page import CopyPoints
 from kanalyze.analyses.page.time_page import TABLES
 from kanalyze.analyses.shared.statistics import BUCKETS
-from kanalyze.renderers.formats import document
+from kanalyze.renderers.formats import charts
 from kanalyze.renderers.formats.document import (
     _SECTIONS,
     _drawn_bar,
@@ -162,7 +162,7 @@ KERNELS = (
 
 
 def drawn(*rows):
-    return document.roofline_chart(RoofPoints("report", pl.DataFrame(rows, schema=SCHEMA, orient="row"), 2, "nsys"))
+    return charts.roofline_chart(RoofPoints("report", pl.DataFrame(rows, schema=SCHEMA, orient="row"), 2, "nsys"))
 
 
 def test_points_are_where_their_logarithms_are():
@@ -193,7 +193,7 @@ LINKS = ["direction", "size_bytes", "bandwidth_bytes_per_s"]
 
 
 def copied(points, links):
-    return document.copies_chart(
+    return charts.copies_chart(
         CopyPoints(*(pl.DataFrame(*one, orient="row") for one in ((points, COPIES), (links, LINKS))), 0)
     )
 
