@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from kanalyze.analyses.timeline._tracks import Timeline
     from kanalyze.renderers.page import Shown
 
-    Row = Mapping[str, Any]
-
 #: Rows of a table in the file: the first of these numbers with which all but the timeline is small enough.
 _ROWS: Final = (300, 100, 30, 10)
 
