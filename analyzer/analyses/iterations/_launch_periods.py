@@ -117,7 +117,8 @@ def launch_periods(report: Report) -> pl.DataFrame:
     """
     periods, cuts = [pl.DataFrame(schema=_PERIODS)], _Cuts()
     lines = launch_lines(report).items()
-    best = {process: _of_process(_untimed(line, timed_runs(report), process), cuts) for process, line in lines}
+    timed = timed_runs(report)  # a program may do so in each iteration
+    best = {key: _of_process(_untimed(line, timed, key), cuts) or _of_process(line, cuts) for key, line in lines}
     units = {candidate.unit for candidate in best.values() if candidate and candidate.share >= HALF}
     for process, candidate in best.items():
         if candidate and candidate.share >= (_LIKE_ANOTHER if candidate.unit in units else HALF):
