@@ -70,8 +70,8 @@ GRAMMARS: Final = (
     }),
     # prefill[bs=2 tok=14721 ctx=[7803, 6918]], decode[bs=117/128 tok=117 p=2 d=115 spec=3 sqsq=… sqsk=… sk=…]
     Grammar("ATOM", r"^(?:prefill|decode|eager_decode)\[bs=\d+.*\]$", {
-        "word": r"^(\w+)\[", "requests": r"\[bs=(\d+)", "padded": r"\[bs=\d+/(\d+)", "tokens": r" tok=(\d+)",
-        "kv": r" sk=(\d+)", "c_requests": r" p=(\d+)", "g_requests": r" d=(\d+)",
+        "word": r"^(\w+)\[", "requests": r"\[bs=(\d+)", "padded": r"^decode\[bs=(?:\d+/)?(\d+)",
+        "tokens": r" tok=(\d+)", "kv": r" sk=(\d+)", "c_requests": r" p=(\d+)", "g_requests": r" d=(\d+)",
     }),
     # [Executor] _forward_step 60000: 0 ctx reqs, 0 ctx tokens, 32 gen reqs
     Grammar("TensorRT-LLM", r"^\[Executor\] _forward_step\b.*\bgen reqs", {

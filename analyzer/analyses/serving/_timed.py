@@ -68,12 +68,9 @@ def _on_devices(report: Report, marks: pl.DataFrame) -> pl.DataFrame:
     mode = pl.when(pl.col("part") >= REPLAYED).then(pl.lit(GRAPH)).when(pl.col("part") > 0).then(pl.lit(PARTLY))
     sums = sums.with_columns(mode=mode.otherwise(pl.lit(EAGER)))
     found = marks.join(sums, on="mark", how="left", maintain_order="left")
-    # where labels tell of padding, those that do not have none
-    replays = (pl.col("mode") == GRAPH) & (pl.col("kind") == DECODE)
-    none = pl.when(replays & pl.col("padded").is_not_null().any().over("process_id", "engine")).then("requests")
+    replays = (pl.col("mode") == GRAPH) & (pl.col("kind") == DECODE) & pl.col("graph").is_not_null()
     largest = pl.col("requests").max().over("process_id", "graph", "kind")
-    largest = pl.when(replays & pl.col("graph").is_not_null()).then(largest)
-    return found.with_columns(padded=pl.coalesce("padded", "of_capture", none, largest))
+    return found.with_columns(padded=pl.coalesce("padded", "of_capture", pl.when(replays).then(largest)))
 
 
 def _with_gaps(steps: pl.DataFrame) -> pl.DataFrame:
