@@ -106,7 +106,11 @@ def test_another_batch_is_padded_to_a_graph_that_was_captured_and_says_what_it_d
     found = at_batch(H100, 24, 400, measured_ns=700_000)
     assert found.now_ns == pytest.approx(700_000, abs=2)
     assert found.then_ns == sum(one.then_ns for one in found.critical)
-    assert found.low_ns < found.then_ns < found.high_ns
+    assert found.then_ns - found.low_ns == pytest.approx(0.03 * found.then_ns, rel=0.01)  # the law is nearer than that
+    assert found.high_ns - found.then_ns == pytest.approx(found.then_ns - found.low_ns, abs=2)
+    rough = [(n, size_of(n), kv, (400_000 + 900 * n) * (9 + 2 * (at % 2)) // 10) for at, (n, kv) in enumerate(BATCHES)]
+    wide = at_batch(engine_of(rough), 16)
+    assert wide.then_ns - wide.low_ns > 0.07 * sum(one.then_ns for one in wide.critical if one.cause != "host")
     assert "24 requests with 400 tokens in the cache of each, in a graph of 32: " in found.remark
     assert "Recorded were 1 to 64." in at_batch(H100, 100).remark
     blind = engine_of([(n, size_of(n), 0, 400_000 + 1000 * n) for n in (1, 2, 4, 8, 16) * 2])
