@@ -47,7 +47,7 @@ def compare_steps(pair: Pair) -> pl.DataFrame:
     rows, at = _by_run(pair), len(pair.base.digests)
     parts = [COMPARE_STEPS.empty()]
     for part in PARTS if rows.height else ():
-        wide = rows.pivot("run", index=["kind", "size"], values=[part, "count"], maintain_order=True)
+        wide = rows.pivot("run", index=["kind", "size"], values=[part, "count"])
         values, counts = (
             wide.select(f"{name}_{run}" for run in range(len(pair.base.digests) + len(pair.new.digests))).to_numpy()
             for name in (part, "count")

@@ -168,10 +168,10 @@ def engine_marks(report: Report) -> pl.DataFrame:
     marks = marks.sort(*THREAD, "start", "end", descending=[False, False, False, True])
     reached = pl.col("end").cum_max().shift(1).over(THREAD)
     marks = marks.with_columns(step=(pl.col("start") >= reached).fill_null(value=True).cum_sum())
-    spans = marks.group_by("step", *THREAD, maintain_order=True).agg(pl.col("start", "end", "open").first())
+    spans = marks.group_by("step", *THREAD).agg(pl.col("start", "end", "open").first())
     known = marks.with_columns(kind=pl.col("kind").replace(OTHER, None)).sort("step", "rank")
     said = known.group_by("step").agg(pl.col(name).drop_nulls().first() for name in _LABEL)
-    steps = spans.join(said.with_columns(pl.col("kind").fill_null(OTHER)), on="step", maintain_order="left")
+    steps = spans.join(said.with_columns(pl.col("kind").fill_null(OTHER)), on="step")
     if (steps.get_column("kind") == OTHER).all() and (learned := learned_marks(report)).height:
         engine = next(iter(steps.get_column("engine")), UNLABELLED)
         told = learned.with_columns(engine=pl.lit(engine), open=pl.lit(value=False))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.serving._graph_sizes import size_to_capture
+from kanalyze.analyses.serving._graph_sizes import graph_sizes, size_to_capture
 from kanalyze.analyses.serving.engine_steps import engine_steps
 from kanalyze.analyses.serving.served import by_kind, served
 from kanalyze.renderers.formats import json as json_pages
@@ -35,6 +35,17 @@ def test_gaps_by_what_the_gpu_waited_for_add_up_to_them():
     number = steps.filter(kind="decode").height
     assert decode["kernel", "argmax"] == (SAMPLER * number, number)
     assert decode["host", "schedule"] == ((HOST - 10_000) * number, number)
+
+
+def test_shares_are_of_the_window_and_sizes_in_order():
+    kinds, graphs = engine_steps(ENGINE, by="kind"), engine_steps(ENGINE, by="graph")
+    assert kinds["share"].to_list() == [ns / kinds["ns"].sum() for ns in kinds["ns"]]
+    assert graphs.filter(kind="decode").select("mode", "padded").rows() == [
+        *(("graph", 4), ("graph", 8), ("graph", 16), ("eager", None)),
+    ]
+    columns = ("device", "kind", "mode", "padded", "requests", "dur_ns")
+    rows = [(0, "decode", "graph", 4, 4, ns) for ns in (10, 10, 100)] + [(0, "decode", "graph", 8, 8, 30)]
+    assert graph_sizes(pl.DataFrame(rows, columns, orient="row"))["median_ns"].to_list() == [10, 30]
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=30))
@@ -118,6 +129,7 @@ def test_steps_without_labels_are_learned_from_what_they_run(slower):
     assert steps["kind"].to_list() == kinds  # of the first one nobody knows where it begins
     assert {*steps["engine"]} == {"an engine without labels"}
     assert served(of).sentence.startswith("76 steps of an engine without labels: ")
+    assert {*kanalyze.iterations(of)["kind"]} == {"steady"}
     scopes = report([*events_of([(9, 0), *USUAL], label=None, layers=5), nvtx("gpu_model_runner: forward", 0, 10**9)])
     assert engine_steps(scopes).select("engine", "kind").rows() == [("vLLM", kind) for kind in kinds]
 
