@@ -46,9 +46,14 @@ _FIELDS: Final = {
 #: Times from these on are of the next unit.
 _UNITS: Final = ((1e11, 1e9), (1e14, 1e6), (1e17, 1e3))
 
+#: Numbers from these on are damaged.
+_MOST: Final = 2.0**62
+
 
 def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
-    """The requests in a client's log: :data:`REQUEST_LOG`, by arrival. Lines without a time of arrival are left out.
+    """The requests in a client's log: :data:`REQUEST_LOG`, by arrival.
+
+    Lines without times of arrival and end are left out, as are those that end before they arrive.
 
     Raises:
         UnreadableReportError: The file cannot be read.
@@ -61,24 +66,29 @@ def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
         raise UnreadableReportError.of(file, error) from error
     try:
         rows = _of_json(text) if text.lstrip()[:1] in ("{", "[") else _of_csv(text)
-    except (ValueError, pl.exceptions.PolarsError) as error:
+    except (ValueError, TypeError, RecursionError, pl.exceptions.PolarsError) as error:
         raise DamagedReportError.at(file, "its rows", f"no log of requests ({error})") from error
     found = pl.DataFrame({name: [_first(row, names) for row in rows] for name, names in _FIELDS.items()}, strict=False)
     numbers = found.with_columns(pl.exclude("request").cast(pl.Float64, strict=False))
+    numbers = numbers.with_columns(pl.when(pl.exclude("request").is_finite()).then(pl.exclude("request")))
     known = numbers.with_columns(pl.coalesce("first", pl.col("arrival") + pl.col("ttft")))
     known = known.with_columns(pl.coalesce("end", pl.col("arrival") + pl.col("latency"))).with_row_index("place", 1)
     named = known.get_column("request").null_count() < known.height  # else a row a request; other rows are of others
     known = known.drop_nulls(["arrival", "end", *(["request"] if named else [])])
-    if known.is_empty():
-        raise DamagedReportError.at(file, "its rows", "no request with times of arrival and end")
-    usual = abs(known.select(pl.col("arrival").median()).item())
+    usual = abs(known.select(pl.col("arrival").quantile(0.5).fill_null(0)).item())
     to_ns = next((factor for limit, factor in _UNITS if usual < limit), 1.0)
-    times = [
-        (pl.col(name) * to_ns + 0.5).floor().cast(pl.Int64).alias(f"{name}_ns") for name in ("arrival", "first", "end")
-    ]
-    lengths = [pl.col(name).cast(pl.Int64).alias(f"{name}_tokens") for name in ("prompt", "output")]
+    times = [_whole(pl.col(name) * to_ns).alias(f"{name}_ns") for name in ("arrival", "first", "end")]
+    lengths = [_whole(pl.col(name)).alias(f"{name}_tokens") for name in ("prompt", "output")]
     names = pl.coalesce(pl.col("request").cast(pl.String), pl.col("place").cast(pl.String)).alias("request")
-    return REQUEST_LOG.select(known.select(names, *times, *lengths).sort("arrival_ns", maintain_order=True))
+    own = known.select(names, *times, *lengths).filter(pl.col("end_ns") >= pl.col("arrival_ns"))
+    if own.is_empty():
+        raise DamagedReportError.at(file, "its rows", "no request with times of arrival and end")
+    return REQUEST_LOG.select(own.sort("arrival_ns", maintain_order=True))
+
+
+def _whole(number: pl.Expr) -> pl.Expr:
+    """The nearest whole number; null where differences of such numbers would not fit."""
+    return pl.when(number.abs() < _MOST).then((number + 0.5).floor()).cast(pl.Int64)
 
 
 def _first(row: dict[str, Any], names: tuple[str, ...]) -> Any:  # noqa: ANN401 - what a file says
@@ -105,4 +115,5 @@ def _of_json(text: str) -> list[dict[str, Any]]:
         raise ValueError("the benchmark wrote no start_times, so that it is not known when a request came")
     names = ("arrival", "ttft", "latency", "input_len", "output_len")
     lists["itls"] = [first + sum(each) for first, each in zip(lists["ttfts"], lists["itls"], strict=True)]
-    return [dict(zip(names, values, strict=True)) for values in zip(*lists.values(), strict=True)]
+    # requests that failed have no first token, and are not in the steps
+    return [dict(zip(names, values, strict=True)) for values in zip(*lists.values(), strict=True) if values[1]]

@@ -46,6 +46,33 @@ def test_results_of_vllm_s_benchmark_and_of_sglang_s_which_say_no_start(tmp_path
         read(tmp_path, json.dumps(run))
 
 
+def test_requests_that_failed_have_no_first_token_and_are_left_out(tmp_path):
+    run = {"start_times": [1.5, 2.0], "ttfts": [0.0, 0.25], "itls": [[], []], "input_lens": [9, 7]}
+    whole = run | {"output_lens": [0, 1], "errors": ["refused", ""]}
+    assert read(tmp_path, json.dumps(whole)) == [("1", 2_000_000_000, 2_250_000_000, 2_250_000_000, 7, 1)]
+
+
+@pytest.mark.parametrize("bad", ["nan", "inf", "-inf", "1e300", "9e9999"])
+def test_times_and_lengths_that_are_no_numbers_are_unknown(tmp_path, bad):
+    head = "request,arrival,first_token,end,prompt_tokens,output_tokens\n"
+    rows = f"x,{bad},1,2,3,4\ny,1,1.5,{bad},3,4\na,1.5,1.7,2.5,100,5\nb,2,{bad},2.25,7,{bad}\n"
+    assert read(tmp_path, head + rows) == TWO
+    assert read(tmp_path, head + "x,3,1,2,3,4\na,1.5,1.7,2.5,100,5\n") == TWO[:1]
+
+
+DAMAGED = [
+    {"start_times": [1.0], "ttfts": [None], "itls": [[0.1]], "input_lens": [1], "output_lens": [2]},
+    {"start_times": 3, "ttfts": [0.1], "itls": [[0.1]], "input_lens": [1], "output_lens": [2]},
+    {"start_times": [1.0], "ttfts": [0.1], "itls": [3], "input_lens": [1], "output_lens": [2]},
+]
+
+
+@pytest.mark.parametrize("text", [*map(json.dumps, DAMAGED), "[" * 100_000])
+def test_lists_of_other_things_are_damaged(tmp_path, text):
+    with pytest.raises(DamagedReportError, match="no log of requests"):
+        read(tmp_path, text)
+
+
 @pytest.mark.parametrize("text", ["", "{", "a,b\n1,2\n", "[1, 2]", '{"request": 1}', "request,arrival,end\na,x,y\n"])
 def test_what_is_no_log_is_said_to_be_none(tmp_path, text):
     with pytest.raises(DamagedReportError, match="log: damaged at its rows: no "):

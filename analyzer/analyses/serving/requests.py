@@ -50,6 +50,9 @@ _EPOCH_NS: Final = 10**18
 #: Clocks that are not the report's are brought together where most first tokens follow a step's end this closely.
 _NEAR_NS: Final = 200_000
 
+#: Pairs of a first token and a step that are tried for that: of more requests, some in equal distance.
+_MOST_PAIRS: Final = 10**7
+
 
 def requests(report: Report, log: pl.DataFrame | None = None, **where: Unpack[Where]) -> pl.DataFrame:
     """The requests of a client's log that overlap the steps of the report, by arrival.
@@ -103,6 +106,7 @@ def _on_report_clock(log: pl.DataFrame, steps: pl.DataFrame, origin_ns: int | No
     else:
         ends = steps.filter(pl.col("reads") > 0).select(to="end")
         firsts = log.select(of=pl.coalesce("first_ns", "end_ns"))
+        firsts = firsts.gather_every(1 + firsts.height * ends.height // _MOST_PAIRS)
         shifts = ends.join(firsts, how="cross").select(shift=pl.col("to") - pl.col("of")).to_series().sort()
         together = shifts.search_sorted(shifts + _NEAR_NS) - pl.int_range(len(shifts), eager=True)
         on_same_clock = shifts.is_between(-_NEAR_NS // 2, _NEAR_NS // 2).sum()
