@@ -84,6 +84,8 @@ GRAMMARS: Final = (
         "c_kv": r"context_\d+\(sq\d+sk(\d+)", "g_requests": r"generation_(\d+)\(",
         "g_tokens": r"generation_\d+\((?:sq)?(\d+)", "g_kv": r"generation_\d+\(sq\d+sk(\d+)",
     }),
+    # execute_new_2_cached_3, of releases before: prompts that are read in parts are among the cached ones
+    Grammar("vLLM", r"^execute_new_\d+_cached_\d+$", {}),
     # with scopes alone, of either model runner, which say nothing of the batch
     Grammar("vLLM", r"^(?:v2_)?gpu_model_runner: forward$", {}),
     # execute_diffusion_1_256x256: a batch of pictures
@@ -110,6 +112,9 @@ _BRACES: Final = {
     "step": "number",
     "kind": "word",
 }
+
+#: Counts from these on are of no step.
+_MOST: Final = 2**40
 
 #: What a label says.
 _LABEL: Final = (
@@ -180,14 +185,16 @@ def engine_marks(report: Report) -> pl.DataFrame:
 
 
 def _parsed(labels: pl.DataFrame, grammar: Grammar, rank: int) -> pl.DataFrame:
-    """The labels of an engine with their fields: range, label, engine, rank, kind and :data:`_COUNTS`."""
+    """The labels of an engine with their fields: range, label, engine, rank, kind, verifies and :data:`_COUNTS`."""
     own = labels.filter(pl.col("label").str.contains(grammar.label))
     found = {name: pl.col("label").str.extract(pattern) for name, pattern in grammar.fields.items()}
-    counts = [found.get(name, pl.lit(None)).cast(pl.Int64, strict=False).alias(name) for name in _COUNTS]
+    numbers = {name: found.get(name, pl.lit(None)).cast(pl.Int64, strict=False) for name in _COUNTS}
+    counts = [pl.when(number < _MOST).then(number).alias(name) for name, number in numbers.items()]
     words = found.get("word", pl.lit(None)).cast(pl.String).str.to_lowercase()
     kind = words.replace_strict(_WORDS, default=OTHER, return_dtype=pl.String)
     kind = pl.when(words.is_not_null()).then(kind).otherwise(pl.lit(grammar.kind, dtype=pl.String)).alias("kind")
-    return own.select("range", "label", *counts, kind, engine=pl.lit(grammar.engine), rank=pl.lit(rank))
+    verifies = words.str.contains("verify").fill_null(value=False).alias("verifies")
+    return own.select("range", "label", *counts, kind, verifies, engine=pl.lit(grammar.engine), rank=pl.lit(rank))
 
 
 def _completed(marks: pl.DataFrame) -> pl.DataFrame:
@@ -206,7 +213,7 @@ def _completed(marks: pl.DataFrame) -> pl.DataFrame:
     marks = marks.with_columns(
         kind=told,
         requests=pl.coalesce(requests, pl.col("c_requests") + pl.col("g_requests")),
-        g_tokens=pl.coalesce("g_tokens", "g_requests"),
+        g_tokens=pl.coalesce("g_tokens", pl.when(~pl.col("verifies")).then("g_requests")),
         c_tokens=pl.coalesce("c_tokens", pl.when(pl.col("c_requests") == 0).then(0)),
     )
     prefills = pl.col("kind") == PREFILL

@@ -74,8 +74,8 @@ _SUMS: Final = (
         mean_kv_tokens float?: Tokens whose keys and values a step reads, in the mean.
         ns int: Time of the GPU: steps, and the gaps before them. All rows of a device sum to its window.
         share float?: Part of the window.
-        per_step_ns float?: That time for a step.
-        per_token_ns float?: The same for a token, of the steps whose tokens are known.
+        per_step_ns float?: That time for a step, of those that the window does not cut.
+        per_token_ns float?: The same for a token, of those whose tokens are known.
         tokens_per_s float?: Those tokens over their time.
         dur_ns int: Time in steps.
         busy_ns int: Of that, the time in which the GPU ran anything.
@@ -91,6 +91,9 @@ _KIND: Final = columns("""
 """)
 
 _BUCKETS: Final = [f"{bucket}_ns" for bucket in BUCKETS]
+
+#: Of a step, what its sums need.
+_ABOUT: Final = ("size", "size_above", "requests", "tokens", "kv_tokens", "mode")
 
 #: The tables that ``by="kind"`` and ``by="batch"`` give.
 BY_KIND: Final = Table(
@@ -216,24 +219,28 @@ def _summed(report: Report, steps: pl.DataFrame, keys: Sequence[str] = ()) -> pl
     """Sums of steps by device, kind and `keys`, and the rest: all that the window has, to the nanosecond."""
     rows = sized(steps.filter(pl.col("device").is_not_null()))
     spent = _ledgers(report, rows)
-    about = rows.select("step", "device", "kind", "size", "size_above", "requests", "tokens", "kv_tokens", "mode")
+    about = rows.select("step", "device", "kind", *_ABOUT, full="dur_ns")
     rest = spent.filter(pl.col("step").is_null(), pl.col("ns") > 0).with_columns(kind=pl.lit(OUTSIDE))
     joined = pl.concat([about.join(spent.drop("device"), on="step", how="left"), rest], how="diagonal")
-    tokens = pl.col("tokens")
+    joined = joined.with_columns(pl.col("ns", "dur_ns").fill_null(0))  # of no length, without a gap
+    tokens, uncut = pl.col("tokens"), pl.col("dur_ns") == pl.col("full")
+    known = uncut & tokens.is_not_null()
     sums = joined.group_by("device", "kind", *keys).agg(
         pl.col("size_above").first(),
         pl.col("requests", "kv_tokens").mean().name.prefix("mean_"),
         pl.col("ns", "dur_ns", "gap_ns", "busy_ns", "gap_busy_ns", *_BUCKETS).sum(),
         count=pl.col("step").count().cast(pl.Int64),
         tokens=pl.when(tokens.count() > 0).then(tokens.sum()),
-        known=pl.when(tokens.is_not_null()).then("ns").sum(),
+        uncut=pl.when(uncut).then("ns").mean(),
+        known=pl.when(known).then("ns").sum(),
+        told=pl.when(known).then("tokens").sum(),
         replayed=(pl.col("mode") == GRAPH).sum().cast(pl.Int64),
     )
     sums = sums.with_columns(
         share=pl.col("ns") / pl.col("ns").sum().over("device"),
-        per_step_ns=pl.when(pl.col("count") > 0).then(pl.col("ns") / pl.col("count")),
-        per_token_ns=pl.when(tokens > 0).then(pl.col("known") / tokens),
-        tokens_per_s=rate(tokens, pl.col("known")),
+        per_step_ns="uncut",
+        per_token_ns=pl.when(pl.col("told") > 0).then(pl.col("known") / pl.col("told")),
+        tokens_per_s=rate(pl.when(tokens.is_not_null()).then("told"), pl.col("known")),
     )
     return sums.sort("device", pl.col("kind").cast(_ALL_KINDS), *keys, nulls_last=True)
 

@@ -73,13 +73,18 @@ def served(report: Report, device: int | None = None) -> Served:
 
 def _sentence(steps: pl.DataFrame, kinds: pl.DataFrame, idle: pl.DataFrame) -> str:
     """Sentence on the steps of an engine by kind, and on the time between them."""
-    each = [
-        f"{count(number)} {kind} ({time(ns)}{f', {time(token)} a token' if token else ''})"
-        for kind, number, ns, token in kinds.select("kind", "count", "per_step_ns", "per_token_ns").iter_rows()
-    ]
-    number, whole = int(kinds.get_column("count").sum()), max(int(kinds.get_column("ns").sum()), 1)
+    each = {
+        device: ", ".join(
+            f"{count(number)} {kind}" + (f" ({time(ns)}{f', {time(token)} a token' if token else ''})" if ns else "")
+            for kind, number, ns, token in own.select("kind", "count", "per_step_ns", "per_token_ns").iter_rows()
+        )
+        for (device,), own in kinds.partition_by("device", as_dict=True, maintain_order=True).items()
+    }
+    told = each.values() if len(each) == 1 else [f"GPU {device} {text}" for device, text in sorted(each.items())]
+    number = steps.drop_nulls("device").select("process_id", "index").n_unique()  # those on several GPUs are one
+    whole = max(int(kinds.get_column("ns").sum()), 1)
     engines = ", ".join(steps.get_column("engine").unique(maintain_order=True))
-    text = f"{plural(number, 'step')} of {engines}: {', '.join(each)}"
+    text = f"{plural(number, 'step')} of {engines}: {'; '.join(told)}"
     if waited := int(idle.get_column("ns").sum()):
         bucket, culprit = _largest(idle)
         text += f"; between steps the GPU waits {percent(waited / whole)} of their time, most for {MEANINGS[bucket]}"

@@ -11,6 +11,7 @@ import kanalyze
 from kanalyze.analyses.host.engine_marks import engine_marks
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.serving.engine_steps import engine_steps, sized
+from kanalyze.analyses.serving.served import served
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.errors import UnknownNameError
 from support.build import graph, kernel, launched, nvtx, report
@@ -37,7 +38,12 @@ LABELS = {
         0,
         0,
     ),
-    "step[TARGET_VERIFY bs=4]": ("SGLang", "decode", 4, 4, None, None, 0, 0),
+    "step[TARGET_VERIFY bs=4]": ("SGLang", "decode", 4, None, None, None, 0, 0),
+    "step[DECODE bs=99999999999999999999999]": ("SGLang", "decode", None, None, None, None, 0, 0),
+    "execute_context_1(9223372036854775807)_generation_9223372036854775807(1)": (
+        *("vLLM", "prefill", None, None, None, None, 1, None),
+    ),
+    "execute_new_2_cached_3": ("vLLM", "other", None, None, None, None, None, None),
     "step[DRAFT_LOOP raw_bs=3 bs=4 topk=1]": ("SGLang", "draft", 3, None, None, None, None, None),
     "step[IDLE bs=0]": ("SGLang", "idle", 0, None, None, None, None, None),
     "execute_context_2(6144)_generation_3(3)": ("vLLM", "mixed", 5, 6147, None, None, 2, 6144),
@@ -83,6 +89,27 @@ def test_labels_say_engine_kind_and_batch():
 def test_other_ranges_are_no_steps(label):
     assert engine_steps(labelled(label)).is_empty()
     assert engine_steps(labelled(label), by="kind").is_empty()
+
+
+def test_of_steps_that_a_window_cuts_the_time_of_a_step_and_of_a_token_are_not_told():
+    names = "kind count tokens ns per_step_ns per_token_ns"
+    of = labelled("step[DECODE bs=4]", "step[DECODE bs=2]", "step[DECODE bs=8]")  # on the GPU 10 to 60, 110 to 160, …
+    sums = engine_steps(of, by="kind", window="30ns..165ns").select(names.split())
+    assert sums.rows()[0] == ("decode", 2, 6, 130, 100, 50)
+    sums = engine_steps(of, by="kind", window="30ns..40ns").select(names.split())
+    assert sums.rows() == [("decode", 1, 4, 10, None, None)]
+    assert served(of.narrow(window="30ns..40ns")).sentence == "1 step of SGLang: 1 decode."
+
+
+def test_a_step_on_two_gpus_is_one_step_of_the_page():
+    events = [nvtx("step[DECODE bs=4]", 0, 50), nvtx("step[DECODE bs=2]", 100, 150)]
+    for at, number in ((5, 1), (105, 3)):
+        events += launched(at, at + 1, kernel(at + 5, at + 65, correlation=number, device=0))
+        events += launched(at + 2, at + 3, kernel(at + 10, at + 75, correlation=number + 1, device=1))
+    told = served(report(events)).sentence
+    assert told.startswith(
+        "2 steps of SGLang: GPU 0 2 decode (80 ns, 26.7 ns a token); GPU 1 2 decode (82.5 ns, 27.5 ns"
+    )
 
 
 def test_a_pattern_of_the_users_own():
