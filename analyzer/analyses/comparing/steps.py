@@ -68,9 +68,9 @@ def token_ns(pair: Pair, kind: str) -> tuple[list[float], list[float]]:
     """The time of a token in steps of a kind at fixed weights, for each run of base and of new.
 
     Raises:
-        UnknownNameError: No size of such steps is in all runs.
+        UnknownNameError: No size of such steps is in all runs, or their labels say no tokens.
     """
-    rows = _by_run(pair).filter(pl.col("size").is_null())
+    rows = _by_run(pair).filter(pl.col("size").is_null(), pl.col("tokens") > 0)
     own = rows.filter(kind=kind).sort("run")
     if own.is_empty():
         raise UnknownNameError.of("kind of step", kind, rows.get_column("kind").unique().sort().to_list())

@@ -46,7 +46,8 @@ TABLE: Final = Table(
         part text: gpu (it works, or goes to what was launched already) or host (the rest of the step and of the gap
             before it).
         count int: Steps.
-        tokens_are text: What tokens are in it: tokens; padded, the places of the graph that ran; of the host requests.
+        tokens_are text: What tokens are in it: tokens; padded, the places of the graph that ran; requests, of the host,
+            and where no label says tokens.
         fixed_ns float?: What a step takes whatever is in it (a); null: there is no law.
         per_token_ns float?: What a token more takes (b); null: these steps do not tell.
         per_kv_token_ns float?: What a token more in the cache takes (c), which attention reads; null as before.
@@ -104,7 +105,7 @@ class Law(NamedTuple):
             above = min((size for size in self.at_sizes if size >= tokens), default=max(self.at_sizes))
             low, high = self.at_sizes[below], self.at_sizes[above]
             fixed = low + ((high - low) / (above - below) if below < above else slope) * (tokens - below)
-        return fixed + (self.per_kv_token_ns or 0.0) * kv_tokens
+        return max(fixed, 0.0) + (self.per_kv_token_ns or 0.0) * kv_tokens
 
 
 @analysis
@@ -173,11 +174,13 @@ def timed_parts(report: Report) -> pl.DataFrame:
     steps = steps.join(of_gpu, on=["window", "device"], maintain_order="left")
     # labels may say no size where nothing was padded
     known = pl.col("padded").is_not_null().any().over("device", "kind", "mode") & (pl.col("mode") == "graph")
+    counted = pl.col("tokens").is_not_null().any().over("device", "kind", "mode")  # not by SGLang of drafts
+    of = pl.when(known).then(pl.lit(PADDED)).when(counted).then(pl.lit("tokens")).otherwise(pl.lit("requests"))
     on_gpu = steps.with_columns(
         part=pl.lit(GPU),
-        tokens_are=pl.when(known).then(pl.lit(PADDED)).otherwise(pl.lit("tokens")),
+        tokens_are=of,
         ns="gpu",
-        n=pl.when(known).then(pl.coalesce("padded", "tokens")).otherwise("tokens"),
+        n=pl.when(known).then(pl.coalesce("padded", "tokens")).when(counted).then("tokens").otherwise("requests"),
         kv="kv_tokens",
     )
     on_host = steps.drop_nulls("gap_ns").with_columns(
@@ -298,11 +301,12 @@ def _coefficients(target: Numbers, times: Numbers, columns: dict[Any, Numbers]) 
         apart = np.linalg.matrix_rank(scaled, tol=_APART * np.sqrt(len(times))) == len(chosen)
         found, sureness = _robust(target / times, chosen)
         weak = [name for name in ("kv", "n") if name in chosen and (sureness[name] < _SURE or not apart)]
-        if not weak and found.get("", 0.0) < 0 and len(chosen) > 1:
-            weak = [""]  # time goes with what is in a step, down to none
+        if not weak and min(found.values()) < 0 and len(chosen) > 1:
+            weak = [""] if "" in chosen else ["kv"]  # time goes with what is in a step, down to none
         if not weak:
             return found
         chosen.pop(min(weak, key=lambda name: sureness[name]) if apart else weak[0])
+        chosen = chosen or {"": columns[""] / times}  # of what is in a step nothing is told
 
 
 def _robust(target: Numbers, columns: dict[Any, Numbers]) -> tuple[dict[Any, float], dict[Any, float]]:
@@ -335,7 +339,7 @@ def in_words(laws: pl.DataFrame) -> str:
 
 def _sentence(row: dict[str, Any]) -> str:
     what = f"{row['kind']} step" + (" by graph" if row["mode"] == "graph" else "")
-    each = "place of its graph" if row["tokens_are"] == PADDED else "token"
+    each = {PADDED: "place of its graph", "tokens": "token", "requests": "request"}[row["tokens_are"]]
     parts = [time(row["fixed_ns"])] if row["fixed_ns"] else []
     parts += [f"{time(row['per_token_ns'])} for each {each}"] if row["per_token_ns"] else []
     parts += [f"{time(1000 * row['per_kv_token_ns'])} for 1,000 tokens in the cache"] if row["per_kv_token_ns"] else []

@@ -67,6 +67,11 @@ def test_a_gate_holds_the_time_of_a_token_by_kind():
     assert gate_of(same, 0.05, "step", []).state == "held"
     with pytest.raises(UnknownNameError, match="no kind of step 'draft'"):
         gate_of(same, 0.05, "token:draft", [])
+    verified = side(
+        FEW, label=lambda prompt, decodes, _: f"step[{'EXTEND' if prompt else 'TARGET_VERIFY'} bs={decodes}]"
+    )
+    with pytest.raises(UnknownNameError, match="no kind of step 'decode'"):  # the labels say no tokens
+        gate_of(compared(verified, verified, ("base", "new")), 0.05, "token:decode", [])
 
 
 def test_steps_count_as_with_equal_tokens_read():

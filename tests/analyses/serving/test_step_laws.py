@@ -1,5 +1,6 @@
 """Laws of steps: those that made the times, times of an H100 that no profiler slowed, and what no step tells."""
 
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -12,6 +13,7 @@ from kanalyze.analyses.findings.rules.serving import slow_engine_steps
 from kanalyze.analyses.page.batch_page import at_batch
 from kanalyze.analyses.serving.step_laws import Law, fitted, in_words, law_points, laws
 from kanalyze.errors import CannotTellError
+from support.build import kernel, launched, nvtx, report
 from support.engine_rows import engine_of
 
 REPORTS = Path(__file__).parents[2] / "reports" / "serving"
@@ -150,3 +152,34 @@ def test_a_law_needs_steps_and_says_of_them_what_it_says_of_the_table():
     assert law.per_token_ns == pytest.approx(100)
     assert told.tolist() == pytest.approx(steps["ns"].to_list())
     assert fitted(steps.head(7)) is None
+
+
+def test_of_drafts_that_are_verified_the_law_tells_requests():
+    events, at = [], 0
+    for number, requests in enumerate([1, 2, 3, 5, 8] * 4):
+        ran = kernel(at + 20_000, at + 320_000 + 50_000 * requests, correlation=number)
+        events += [nvtx(f"step[TARGET_VERIFY bs={requests}]", at, at + 10_000), *launched(at + 5_000, at + 6_000, ran)]
+        at += 1_000_000
+    row = gpu(report(events))
+    assert (row["tokens_are"], row["per_token_ns"]) == ("requests", pytest.approx(50_000))
+    assert in_words(laws(report(events))).startswith(
+        "A decode step takes the GPU 300.0 µs and 50.00 µs for each request;"
+    )
+
+
+@given(st.data())
+def test_times_that_go_with_nothing_have_a_law_that_is_never_below_none(data):
+    count = data.draw(st.integers(8, 20))
+    draw = partial(st.lists, min_size=count, max_size=count)
+    n, kv = data.draw(draw(st.integers(0, 3) | st.integers(0, 2**40))), data.draw(draw(st.integers(0, 2**40)))
+    steps = pl.DataFrame({"ns": data.draw(draw(st.integers(1, 10**9))), "n": n, "kv": kv})
+    for tokens in ("tokens", "padded"):
+        law, _ = fitted(steps.with_columns(tokens_are=pl.lit(tokens)))
+        assert min(law.fixed_ns, law.per_token_ns or 0, law.per_kv_token_ns or 0, *law.at_sizes.values()) >= 0
+
+
+def test_of_huge_differences_of_tokens_and_times_nothing_is_told():
+    tokens = [288018209702, 75826567867, 753913562892, 774747298285, 215784597446, 5, 7, 9]
+    times = [955306369, 802568623, 360198316, 453689027, 856800826, 9, 10**9, 7]
+    steps = pl.DataFrame({"ns": times, "n": [5] * 8, "kv": tokens, "tokens_are": ["tokens"] * 8})
+    assert fitted(steps)[0].per_token_ns is None
