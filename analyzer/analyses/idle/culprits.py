@@ -5,16 +5,16 @@ Definitions: docs/definitions.md, section 5, "Host time by state".
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, Unpack
+from collections.abc import Iterator
+from typing import Final, Unpack
 
 import polars as pl
 from polars.datatypes import DataType, DataTypeClass
 
-from kanalyze import intervals
 from kanalyze.analyses.device._windows import share_of_window
 from kanalyze.analyses.host._range_lines import framework_recorded, stack_names
-from kanalyze.analyses.host._thread_timeline import NEEDED, STATES, processor_lines, states_of, system_calls
+from kanalyze.analyses.host._sampled_parts import EVIDENCE, KEYS, told_parts
+from kanalyze.analyses.host._thread_timeline import NEEDED, STATES
 from kanalyze.analyses.idle._attribution import by_thread, host_pieces, named_sums
 from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.operators._host_names import ALIGNED, with_shares
@@ -27,47 +27,18 @@ from kanalyze.analyses.operators._host_tree import (
     sums_by,
 )
 from kanalyze.analyses.shared.analysis import analysis, check_grouping, once_per_process, once_per_report, require
-from kanalyze.analyses.shared.threads import THREAD, ThreadKey, innermost_lines, of_thread, overlaid
-from kanalyze.columns import mixed, nearest, parts_by, rows_at
+from kanalyze.analyses.shared.threads import THREAD, ThreadKey, innermost_lines, overlaid
+from kanalyze.columns import mixed, parts_by
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
-
-#: By what a function was found.
-EVIDENCE: Final = ("python samples", "call stack", "cpu samples", "trace", "none")
-
-#: Schema of a part of host time while a device waited: its stack by evidence, or null; samples that tell of it.
-PARTS: Final[dict[str, DataType | DataTypeClass]] = {
-    "device": pl.Int64,
-    "state": pl.Enum(STATES),
-    "waits_on": pl.String,
-    "call": pl.Categorical,
-    "evidence": pl.Enum(EVIDENCE),
-    "stack_id": pl.Int64,
-    "ns": pl.Int64,
-    "samples": pl.Int64,
-}
-
-_CAST: Final = [pl.col(name).cast(kind) for name, kind in PARTS.items()]
-
-_KEYS: Final = ("device", "state", "waits_on", "call")
-_LINES: Final = {**dict.fromkeys((*THREAD, "first", "last", "height"), pl.Int64), "usual": pl.Float64}
-_HITS: Final = {"asked": pl.Int64, **{key: PARTS[key] for key in (*_KEYS, "stack_id", "samples")}, **_LINES}
-#: Samples of a thread from which on the time between them is known; a single one tells of all of its time.
-_FEWEST: Final = 2
 
 #: File and function in the name of what a trace's thread was in: ``aten::to in train.py(31): step``.
 _TRACED: Final = r"^(?:.* in )?([^ ]+)\(\d+\): (.+)$"
 
 #: What a thread waits for in a function of torch's DataLoader.
 _WORKER: Final = "DataLoader worker"
-
-#: A Python sample tells of at most so many periods before and after it.
-_REACH: Final = 2
-
-_EARLIEST: Final = -(1 << 61)
-_LATEST: Final = 1 << 61
 
 
 def host_spans(report: Report) -> Iterator[tuple[int, ThreadKey, pl.DataFrame]]:
@@ -80,150 +51,15 @@ def host_spans(report: Report) -> Iterator[tuple[int, ThreadKey, pl.DataFrame]]:
 @once_per_report
 def waiting_host(report: Report) -> pl.DataFrame:
     """Host time while a device in scope waited: :data:`PARTS`; the rows of a device sum to its bucket `host`."""
-    found, asked, calls = [pl.DataFrame(schema=PARTS)], [], system_calls(report)
-    calls = calls.select("event_id", "waits_on", call="name")
-    stacks = report.table("python_samples").filter(pl.col("periodic") & pl.col("stack_id").is_not_null())
-    python = parts_by(stacks.select(*THREAD, "stack_id", time="time_ns").sort("time"), THREAD)
-    for device, key, pieces in host_spans(report):
-        spans = states_of(report, key, pieces)
-        told = rows_at(calls, spans.get_column("call"))
-        number, lengths = pl.lit(device, dtype=pl.Int64), pl.col("end") - pl.col("start")
-        spans = spans.with_columns(told.get_columns(), device=number, ns=lengths)
-        if key in python:
-            found.append(_by_nearest(spans, python[key]))
-            continue
-        inside, off = pl.col("event_id").is_not_null(), pl.col("state").is_in(["runnable", "off processor"])
-        # time in system calls, by the stack that nsys took of each; calls without a stack have none
-        stacks = spans.filter(inside).join(
-            report.table("call_stacks"), on="event_id", how="left", maintain_order="left"
-        )
-        sums = stacks.group_by(*_KEYS, "stack_id", maintain_order=True).agg(pl.col("ns").sum())
-        word = pl.when(pl.col("stack_id").is_not_null()).then(pl.lit("call stack")).otherwise(pl.lit("none"))
-        found += [
-            sums.with_columns(samples=pl.lit(0), evidence=word).select(_CAST),
-            _untold(spans.filter(~inside & off)),
-        ]
-        asked.append((key, spans.filter(~inside & ~off)))  # of which CPU samples may tell
-    if asked:
-        hits, lines = _hits(report, asked)
-        for place, (key, spans) in enumerate(asked):
-            line = lines.filter(of_thread(key))
-            if line.is_empty():
-                found.append(_untold(spans))
-            else:
-                own = hits.filter(pl.col("asked") == place).drop("asked")
-                found.append(_by_counts(spans, own, _each(report, key, line.row(0, named=True))))
-    return pl.concat(found).filter(pl.col("ns") > 0)
-
-
-def _hits(report: Report, asked: Sequence[tuple[ThreadKey, pl.DataFrame]]) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """CPU samples in the spans of threads, and how each thread was sampled.
-
-    Returns:
-        asked (place in `asked`), the columns :data:`_KEYS`, stack_id and samples; and process_id, thread_id, first,
-        last, height and usual, the usual time between two samples.
-    """
-
-    def counted(part: pl.DataFrame) -> pl.DataFrame:
-        """Counts a part of the samples: rows of hits, and a row for each thread."""
-        threads = {key: own.sort("time_ns") for key, own in parts_by(part, THREAD).items()}
-        found = [pl.DataFrame(schema=_HITS)]
-        for key in dict.fromkeys(key for key, _ in asked):
-            if key in threads:
-                time = threads[key].get_column("time_ns")
-                line = (*key, time[0], time[-1], len(time), time.diff().median())
-                found.append(pl.DataFrame([line], schema=_LINES, orient="row"))
-        for number, (key, spans) in enumerate(asked):
-            if key in threads and spans.height:
-                samples = threads[key].select("stack_id", time="time_ns")
-                inside = nearest(samples, spans.select(*_KEYS, "start", "end"), ("time", "start"))
-                inside = inside.filter(pl.col("time") < pl.col("end"))
-                counts = inside.group_by(*_KEYS, "stack_id", maintain_order=True).agg(samples=pl.len().cast(pl.Int64))
-                found.append(counts.with_columns(asked=pl.lit(number, dtype=pl.Int64)))
-        return pl.concat(found, how="diagonal")
-
-    every = report.mapped("cpu_samples", counted)
-    lines = every.filter(pl.col("asked").is_null()).group_by(THREAD)
-    sampled = lines.agg(
-        pl.col("first").min(), pl.col("last").max(), pl.col("height").sum(), pl.col("usual").drop_nulls().first()
-    )
-    hits = every.drop_nulls("asked").group_by("asked", *_KEYS, "stack_id", maintain_order=True)
-    return hits.agg(pl.col("samples").sum()), sampled
-
-
-def _untold(spans: pl.DataFrame) -> pl.DataFrame:
-    """Time of which no sample tells."""
-    sums = spans.group_by(*_KEYS, maintain_order=True).agg(pl.col("ns").sum())
-    none = {"evidence": pl.lit("none"), "stack_id": pl.lit(None), "samples": pl.lit(0)}
-    return sums.with_columns(**none).select(_CAST)
-
-
-def _by_counts(spans: pl.DataFrame, counts: pl.DataFrame, each_ns: float) -> pl.DataFrame:
-    """Time by `counts` of the samples that lie in it: each stands for `each_ns`, of more than there is an equal part.
-
-    What is left over is told by no sample.
-    """
-    sums = spans.group_by(*_KEYS, maintain_order=True).agg(pl.col("ns").sum())
-    told = counts.join(sums, on=_KEYS, nulls_equal=True, maintain_order="left").rename({"ns": "whole"})
-    asked = pl.col("samples").sum().over(_KEYS) * each_ns
-    part = pl.min_horizontal(pl.lit(1.0), pl.col("whole") / asked)
-    told = told.with_columns(ns=(pl.col("samples") * each_ns * part).floor().cast(pl.Int64))
-    # where samples stand for all of the time, the nanoseconds that rounding leaves go to the first stack
-    rest = pl.col("whole") - pl.col("ns").sum().over(_KEYS)
-    first = (pl.int_range(pl.len()).over(_KEYS) == 0) & (asked >= pl.col("whole"))
-    told = told.with_columns(ns=pl.col("ns") + pl.when(first).then(rest).otherwise(0))
-    known = told.group_by(_KEYS).agg(told=pl.col("ns").sum())
-    left = sums.join(known, on=_KEYS, how="left", nulls_equal=True, maintain_order="left")
-    left = left.with_columns(ns=pl.col("ns") - pl.col("told").fill_null(0), samples=pl.lit(0), stack_id=pl.lit(None))
-    left = left.filter(pl.col("ns") > 0)
-    found = {"cpu samples": told, "none": left}
-    return pl.concat(part.with_columns(evidence=pl.lit(word)).select(_CAST) for word, part in found.items())
-
-
-def _by_nearest(spans: pl.DataFrame, samples: pl.DataFrame) -> pl.DataFrame:
-    """Time by the nearest of the samples that lie in it, at most :data:`_REACH` periods away.
-
-    Python's samples are taken when the thread gives up its interpreter lock, mostly in a short wait for that. So the
-    state is the scheduler's, and only the stack is the sample's, of the time around it.
-    """
-    hits = nearest(samples, spans.select("start", "end"), ("time", "start")).filter(pl.col("time") < pl.col("end"))
-    period_ns = samples.select((pl.col("time") - pl.col("time").shift(1)).median()).item()
-    reach = _LATEST if period_ns is None else int(min(_REACH * period_ns, _LATEST))
-    before = (pl.col("time") - pl.col("time").shift(1)).fill_null(2 * reach)
-    after = (pl.col("time").shift(-1) - pl.col("time")).fill_null(2 * reach)
-    cells = hits.select(
-        "stack_id",
-        start=pl.col("time") - pl.min_horizontal(before // 2, reach),
-        end=pl.col("time") + pl.min_horizontal(after - after // 2, reach),
-    )
-    cells = cells.filter(pl.col("end") > pl.col("start"))
-    cells = cells.with_columns(start=pl.max_horizontal("start", pl.col("end").shift(1).fill_null(_EARLIEST)))
-    cut = overlaid(spans.select(*_KEYS, "start", "end"), cells.filter(pl.col("end") > pl.col("start")), "stack_id")
-    sums = cut.group_by(*_KEYS, "stack_id", maintain_order=True).agg(ns=(pl.col("end") - pl.col("start")).sum())
-    counts = hits.group_by("stack_id").agg(every=pl.len())
-    # a sample counts for the row of its stack that has most time
-    largest = (pl.col("ns") == pl.col("ns").max().over("stack_id")) & pl.col("stack_id").is_not_null()
-    told = sums.join(counts, on="stack_id", how="left", maintain_order="left").with_columns(
-        samples=pl.when(largest).then("every").otherwise(0),
-        evidence=pl.when(pl.col("stack_id").is_null()).then(pl.lit("none")).otherwise(pl.lit("python samples")),
-    )
-    return told.select(_CAST)
-
-
-def _each(report: Report, key: ThreadKey, sampled: Mapping[str, Any]) -> float:
-    """Time on a processor that one sample of a thread stands for; without the scheduler the usual distance."""
-    line = processor_lines(report).get(key)
-    if line is None or sampled["height"] < _FEWEST:
-        return float(_LATEST) if sampled["usual"] is None else float(sampled["usual"])
-    on = intervals.clip(line.filter("runs"), sampled["first"], sampled["last"])
-    return intervals.length(on) / (int(sampled["height"]) - 1)
+    spans = ((key, own.with_columns(device=pl.lit(number, pl.Int64))) for number, key, own in host_spans(report))
+    return told_parts(report, spans)
 
 
 def _by_function(report: Report) -> pl.DataFrame:
     """Host time while a device waited by state and function, with the chain, evidence and samples of most of it."""
     most = named_parts(report).sort("ns", descending=True, maintain_order=True)
     sums = pl.col("chain").drop_nulls().first(), pl.col("evidence").first(), pl.col("samples", "ns").sum()
-    return most.group_by(*_KEYS, "function", "module", maintain_order=True).agg(sums)
+    return most.group_by(*KEYS, "function", "module", maintain_order=True).agg(sums)
 
 
 def _by_traced_function(report: Report) -> pl.DataFrame:
@@ -479,7 +315,7 @@ def _of_threads(report: Report, by: str) -> pl.DataFrame:
     if not recorded and not _sampled(report):
         raise CannotTellError.without(f"culprits by {by}", report.meta.path, ["osrt", "samples"], report.meta.tool)
     if form is BY_STATE:
-        sums = named_parts(report).group_by(_KEYS).agg(pl.col("ns").sum())
+        sums = named_parts(report).group_by(KEYS).agg(pl.col("ns").sum())
     else:
         sums = (_by_traced_function if traced else _by_function)(report)
     share = pl.col("ns") / pl.col("ns").sum().over("device").clip(lower_bound=1)
