@@ -24,7 +24,7 @@ EVIDENCE: Final = ("python samples", "call stack", "cpu samples", "trace", "none
 PARTS: Final[dict[str, DataType | DataTypeClass]] = {
     "device": pl.Int64,
     "state": pl.Enum(STATES),
-    "waits_on": pl.String,
+    **dict.fromkeys(("waits_on", "waits_for"), pl.String),
     "call": pl.Categorical,
     "evidence": pl.Enum(EVIDENCE),
     "stack_id": pl.Int64,
@@ -35,7 +35,7 @@ PARTS: Final[dict[str, DataType | DataTypeClass]] = {
 _CAST: Final = [pl.col(name).cast(kind) for name, kind in PARTS.items()]
 
 #: What tells parts apart besides their stack.
-KEYS: Final = ("device", "state", "waits_on", "call")
+KEYS: Final = ("device", "state", "waits_on", "waits_for", "call")
 _LINES: Final = {**dict.fromkeys((*THREAD, "first", "last", "height"), pl.Int64), "usual": pl.Float64}
 _HITS: Final = {"asked": pl.Int64, **{key: PARTS[key] for key in (*KEYS, "stack_id", "samples")}, **_LINES}
 #: Samples of a thread from which on the time between them is known; a single one tells of all of its time.
@@ -50,7 +50,7 @@ _LATEST: Final = 1 << 61
 
 
 def told_parts(report: Report, asked_of: Iterable[tuple[ThreadKey, pl.DataFrame]]) -> pl.DataFrame:
-    """What threads did in spans (start, end and `device`, a number that they are told apart by): :data:`PARTS`.
+    """What threads did in spans (start, end, device, a number, and waits_for, a text): :data:`PARTS`.
 
     The spans of each item are sorted and disjoint; the rows of a number sum to them.
     """

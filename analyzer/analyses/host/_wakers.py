@@ -80,7 +80,7 @@ def _off_processor(report: Report) -> pl.DataFrame:
     """When threads were off their processors, other than for another thread: process_id, thread_id, start, end."""
     found = [pl.DataFrame(schema=dict.fromkeys((*THREAD, "start", "end"), pl.Int64))]
     for (process, thread), line in processor_lines(report).items():
-        off = line.filter(~pl.col("runs") & ~pl.col("waits") & (pl.col("end") < intervals.AFTER_ALL // 4))
+        off = line.head(-1).filter(~pl.col("runs") & ~pl.col("waits"))  # nothing is recorded of the last one's end
         keys = (pl.lit(key, pl.Int64).alias(name) for name, key in zip(THREAD, (process, thread), strict=True))
         found.append(off.select(*keys, "start", "end"))
     return pl.concat(found)
@@ -148,15 +148,15 @@ def _callers(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
     """The calls of other threads that can have ended each of `waits`, the last of each thread: :data:`_CANDIDATES`."""
     calls, found = system_calls(report).with_row_index("by_call"), [pl.DataFrame(schema=_CANDIDATES)]
     name, of_wait = pl.col("name").cast(pl.String), gathered(calls.get_column("name"), waits.get_column("call"))
+    whole = pl.lit(calls.select(pl.col("end").max() - pl.col("start").min()).item() or 1)
     for waited_in, names, elsewhere in _WAKES:
         wakes = calls.filter(name.str.contains(names)).sort("start")
         asked, begun = waits.filter(of_wait.cast(pl.String).str.contains(waited_in)), wakes.get_column("start")
         first = count_up_to(begun, asked.get_column("since"), equal=False)
         stop = count_up_to(begun, asked.get_column("woken"), equal=True)
-        rows = pl.int_ranges(first, stop, dtype=pl.UInt32)
-        near = asked.select("wait", *THREAD, "woken", at=rows)
+        near = asked.select("wait", *THREAD, "woken", at=pl.int_ranges(first, stop, dtype=pl.UInt32))
         near = near.explode("at").drop_nulls("at")
-        rate = pl.len().over(THREAD) / pl.max_horizontal(pl.col("end").max() - pl.col("start").min(), 1)
+        rate = pl.len().over(THREAD) / whole
         made = wakes.select("by_call", *_BY, at="start", share=pl.lit(0.0), rate=rate)
         others = near.drop("at").hstack(rows_at(made, near.get_column("at"))).filter(_OTHER)
         others = others.filter(elsewhere | (pl.col("process_id") == pl.col("by_process_id")))
@@ -191,8 +191,9 @@ def _runners(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
 def _likeliest(waits: pl.DataFrame, candidates: pl.DataFrame, evidence: str) -> pl.DataFrame:
     """Of the `candidates` of each wait the one that fits best: wait, by_…, by_call, at, evidence.
 
-    How well it fits is the part of the waits of a thread in one call for which it is a candidate, over the part if it
-    had nothing to do with them. Where that is not :data:`_BETTER` times that of any other one there is none.
+    How well it fits is the part of the waits of a thread in one call for which it is a candidate, less the part that it
+    would be if it had nothing to do with them. There is none where that is not :data:`_BETTER` times as much as of any
+    other one. Who is a candidate hardly more often than by chance is none.
     """
     channel = [*THREAD, "name"]
     asked = waits.select("wait", *THREAD, "name").with_columns(every=pl.len().over(channel))
@@ -200,13 +201,15 @@ def _likeliest(waits: pl.DataFrame, candidates: pl.DataFrame, evidence: str) -> 
     chance = (pl.col("share") + pl.col("rate") * pl.col("window").mean()).clip(upper_bound=1.0)
     many, often = pl.col("every").first(), pl.len() - pl.col("every").first() * chance.first()
     spread = pl.max_horizontal(many * chance.first() * (1 - chance.first()), _LEAST_SPREAD).sqrt()
-    fits = pl.when(often >= _FAR * spread).then(often / many).over(*channel, *_BY_NAMES)
-    ranked = told.with_columns(fits=fits).drop_nulls("fits").sort("wait", "fits", descending=[False, True])
-    first = ranked.group_by("wait", maintain_order=True).agg(
+    over = [*channel, *_BY_NAMES]
+    told = told.with_columns(fits=(often / many).clip(0).over(over), sure=(often >= _FAR * spread).over(over))
+    first = told.sort("wait", "fits", descending=[False, True]).group_by("wait", maintain_order=True)
+    second = pl.col("fits").get(1, null_on_oob=True).fill_null(-1.0)
+    best = first.agg(
         *(pl.col(name).first() for name in (*_BY_NAMES, "by_call", "at")),
-        clear=pl.col("fits").first() > _BETTER * pl.col("fits").get(1, null_on_oob=True).fill_null(-1.0),
+        clear=pl.col("sure").first() & (pl.col("fits").first() > _BETTER * second),
     )
-    return first.filter("clear").drop("clear").with_columns(evidence=pl.lit(evidence))
+    return best.filter("clear").drop("clear").with_columns(evidence=pl.lit(evidence))
 
 
 @once_per_process
@@ -243,7 +246,9 @@ def _handed_on(asked: pl.DataFrame, line: pl.DataFrame) -> pl.DataFrame:
     pairs = asked.select("wait", *THREAD, "start", "at", row=rows).explode("row").drop_nulls("row")
     own = line.select(*_BY_NAMES, "by_call", begun="start", until="woken", next="at")
     pairs = pairs.hstack(rows_at(own, pairs.get_column("row")))
-    inside = pl.min_horizontal("until", "at") - pl.max_horizontal("begun", "start")
-    longest = pairs.with_columns(inside=inside).filter(_OTHER & (2 * inside >= pl.col("at") - pl.col("start")))
+    inside = pl.col("until") - pl.max_horizontal("begun", "start")
+    earlier = (pl.col("until") <= pl.col("at")) & (pl.col("next") < pl.col("at"))
+    half = 2 * inside >= pl.col("at") - pl.col("start")
+    longest = pairs.with_columns(inside=inside).filter(_OTHER & earlier & half)
     longest = longest.sort("inside", descending=True).unique("wait", keep="first", maintain_order=True)
     return longest.select("wait", *_BY_NAMES, "by_call", at="next")

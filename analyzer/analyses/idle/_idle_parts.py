@@ -16,6 +16,7 @@ from polars.datatypes import DataType, DataTypeClass
 from kanalyze.analyses.device._operations import facts_of, launch_rows, launching_by_start, nearest_launches
 from kanalyze.analyses.device._windows import activity as device_activity
 from kanalyze.analyses.host._call_kinds import context_calls, unrecorded_contexts, unseen_starts, unseen_syncs
+from kanalyze.analyses.host._causes import cause_lines, cause_names
 from kanalyze.analyses.host._range_lines import (
     between_calls,
     framework_recorded,
@@ -47,7 +48,14 @@ _NEEDED: Final[tuple[Remembered[Any], ...]] = (
     *(threads, unrecorded_contexts, context_calls, label_codes, winning, device_activity, launch_rows),
     *(launching_by_start, unseen_starts, unseen_syncs),
 )
-_NAMES: Final[tuple[Remembered[Any], ...]] = (range_lines, host_names, ended_last, event_waits)
+_NAMES: Final[tuple[Remembered[Any], ...]] = (
+    range_lines,
+    host_names,
+    cause_lines,
+    cause_names,
+    ended_last,
+    event_waits,
+)
 
 
 def prepare(report: Report) -> None:
@@ -321,9 +329,14 @@ def _named_host(report: Report, lanes: Lanes, pieces: pl.DataFrame) -> list[pl.D
     """Adds `culprit` to host intervals outside CUDA calls; splits them further by operator and Python function."""
     if framework_recorded(report):
         return [named(report, key, own) for key, own in lanes.of_each(pieces)]
+    told = overlaid(pieces, lanes.line(cause_lines(report)).rename({"row": "name"}), "name")
+    waited = told.filter(pl.col("name").is_not_null())
+    names = gathered(cause_names(report), waited.get_column("name"))
+    found = [waited.with_columns(names.alias("culprit")).drop("name")]
+    pieces = told.filter(pl.col("name").is_null()).drop("name")
     outside = pieces.get_column("range").is_null()
     alone, inside = pieces.filter(outside), pieces.filter(~outside)
-    found = [inside.with_columns(gathered(range_names(report), inside.get_column("range")).alias("culprit"))]
+    found += [inside.with_columns(gathered(range_names(report), inside.get_column("range")).alias("culprit"))]
     known = host_names(report)
     if known.lines and alone.height:
         told = overlaid(alone, lanes.line(known.lines).rename({"row": "name"}), "name")

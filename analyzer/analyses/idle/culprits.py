@@ -12,6 +12,7 @@ import polars as pl
 from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze.analyses.device._windows import share_of_window
+from kanalyze.analyses.host._causes import cause_lines, told_causes
 from kanalyze.analyses.host._range_lines import framework_recorded, stack_names
 from kanalyze.analyses.host._sampled_parts import EVIDENCE, KEYS, told_parts
 from kanalyze.analyses.host._thread_timeline import NEEDED, STATES
@@ -27,8 +28,8 @@ from kanalyze.analyses.operators._host_tree import (
     sums_by,
 )
 from kanalyze.analyses.shared.analysis import analysis, check_grouping, once_per_process, once_per_report, require
-from kanalyze.analyses.shared.threads import THREAD, ThreadKey, innermost_lines, overlaid
-from kanalyze.columns import mixed, parts_by
+from kanalyze.analyses.shared.threads import LINE, THREAD, ThreadKey, innermost_lines, overlaid
+from kanalyze.columns import gathered, mixed, parts_by
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
@@ -51,7 +52,11 @@ def host_spans(report: Report) -> Iterator[tuple[int, ThreadKey, pl.DataFrame]]:
 @once_per_report
 def waiting_host(report: Report) -> pl.DataFrame:
     """Host time while a device in scope waited: :data:`PARTS`; the rows of a device sum to its bucket `host`."""
-    spans = ((key, own.with_columns(device=pl.lit(number, pl.Int64))) for number, key, own in host_spans(report))
+    spans, nothing = [], pl.DataFrame(schema=LINE)
+    for number, key, own in host_spans(report):
+        cut = overlaid(own, cause_lines(report).get(key, nothing), "row")
+        cause = gathered(told_causes(report).get_column("cause"), cut.get_column("row"))
+        spans.append((key, cut.select("start", "end", cause.alias("waits_for"), device=pl.lit(number, pl.Int64))))
     return told_parts(report, spans)
 
 
@@ -68,7 +73,7 @@ def _by_traced_function(report: Report) -> pl.DataFrame:
     text = pl.col("culprit").cast(pl.String)
     function, module = pl.coalesce(text.str.extract(_TRACED, 2), text), text.str.extract(_TRACED, 1)
     told = host.select("device", "ns", function=function, module=module)
-    none = {name: pl.lit(None, dtype=pl.String) for name in ("waits_on", "call", "chain")}
+    none = {name: pl.lit(None, dtype=pl.String) for name in ("waits_on", "waits_for", "call", "chain")}
     sums = told.group_by("device", "function", "module").agg(pl.col("ns").sum())
     return sums.with_columns(state=pl.lit("unknown"), evidence=pl.lit("trace"), samples=pl.lit(0), **none)
 
@@ -125,7 +130,8 @@ def _of_stacks(report: Report) -> pl.DataFrame:
     state, call, waits = (pl.col(name).cast(pl.String) for name in ("state", "call", "waits_on"))
     blocked = pl.when(state == "blocked").then(pl.format("{} in {}", state, call))
     doing = pl.when(call.is_null()).then(state).otherwise(blocked.otherwise(pl.format("{} {}", state, call)))
-    on = pl.when(waits.is_not_null() & state.is_in(["blocked", "off processor"])).then(pl.format(" ({})", waits))
+    waits = pl.concat_str([waits, "waits_for"], separator=": ", ignore_nulls=True)
+    on = pl.when((waits != "") & state.is_in(["blocked", "off processor"])).then(pl.format(" ({})", waits))
     name = pl.concat_str([doing, on], ignore_nulls=True)
     leaves = parts.select("part", level=pl.lit(1, dtype=pl.Int64), kind=pl.lit("state"), name=name)
     rows = pl.concat([_frames(report, parts), leaves]).sort("part", "level")
@@ -246,6 +252,8 @@ _STATE: Final = (
     *columns("""
         waits_on text?: What the system call waits for, by its name and stack: lock, condition, sleep, DataLoader
             worker…
+        waits_for text?: What the thread did that it waited for, and its thread, or its process if that is another one,
+            as in `host_waits`; null where that is not known.
         call text?: The system call.
     """),
 )
@@ -261,7 +269,7 @@ BY_STATE: Final = Table(
     "culprits",
     "What a host thread was doing while a device waited for it; the rows of a device sum to its bucket `host`.",
     (Column("device", pl.Int64, "The GPU, as in `devices`."), *_STATE, *_PARTS),
-    telling=("state", "waits_on", "call", "ns", "host_share"),
+    telling=("state", "waits_on", "waits_for", "call", "ns", "host_share"),
     when="--by state",
 )
 
@@ -282,7 +290,7 @@ BY_FUNCTION: Final = Table(
         Column("samples", pl.Int64, "How many samples tell it."),
         *_PARTS,
     ),
-    telling=("function", "state", "waits_on", "ns", "host_share", "chain"),
+    telling=("function", "state", "waits_on", "waits_for", "ns", "host_share", "chain"),
     when="--by function",
 )
 
@@ -320,7 +328,7 @@ def _of_threads(report: Report, by: str) -> pl.DataFrame:
         sums = (_by_traced_function if traced else _by_function)(report)
     share = pl.col("ns") / pl.col("ns").sum().over("device").clip(lower_bound=1)
     shares = sums.with_columns(share_of_window(report), host_share=share)
-    others = [name for name in ("function", "module", "state", "waits_on", "call") if name in form.schema]
+    others = [name for name in ("function", "module", "state", "waits_on", "waits_for", "call") if name in form.schema]
     return form.select(shares.sort("device", "ns", *others, descending=[False, True, *(False for _ in others)]))
 
 

@@ -1,0 +1,197 @@
+"""Who ended a wait: by hand, and against a model that goes wait by wait."""
+
+from math import sqrt
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kanalyze.analyses.host._wakers import causes, ended, waits
+from support.build import host, report
+from support.strategies import FEWER
+
+US = 1_000
+
+
+def osrt(name, start, end, *, process=1, thread=1):
+    """A system call; times in µs."""
+    return host("osrt", name, start * US, end * US, process=process, thread=thread)
+
+
+def moments(thread, *times, process=1, cpu=None):
+    """A thread that comes onto its processor and leaves it in turn; times in µs."""
+    keys = {"process_id": process, "thread_id": thread, "cpu": thread if cpu is None else cpu}
+    return [{"time_ns": time * US, "runs": place % 2 == 0, **keys} for place, time in enumerate(times)]
+
+
+def scheduling(*lines):
+    return sorted((row for line in lines for row in line), key=lambda row: row["time_ns"])
+
+
+def told(made):
+    """Each wait: thread, who was waited for (process and thread), evidence, hops."""
+    rows = causes(made).sort("start").select("thread_id", "by_process_id", "by_thread_id", "evidence", "hops")
+    return [(row[0], None if row[1] is None else row[1:3], *row[3:]) for row in rows.iter_rows()]
+
+
+@pytest.mark.parametrize(
+    ("call", "wake", "other", "fits"),
+    [
+        ("read", "write", 2, True),
+        ("poll", "sendmsg", 2, True),
+        ("recv", "send", 1, True),
+        ("epoll_wait", "write", 1, True),
+        ("pthread_cond_wait", "pthread_cond_signal", 1, True),
+        ("pthread_cond_timedwait", "pthread_cond_broadcast", 1, True),
+        ("pthread_cond_wait", "pthread_cond_signal", 2, False),  # of another process
+        ("read", "pthread_cond_signal", 1, False),
+        ("sem_wait", "write", 1, False),
+        ("futex", "futex", 2, True),
+    ],
+)
+def test_a_wait_ends_by_a_call_that_wakes(call, wake, other, fits):
+    made = report([osrt(call, 0, 10_000), osrt(wake, 9_950, 9_960, process=other, thread=9)])
+    assert told(made)[0] == ((1, (other, 9), "call", 0) if fits else (1, None, None, 0))
+
+
+def test_a_call_too_long_before_the_end_or_before_the_wait_did_not_end_it():
+    made = report([osrt("read", 0, 10_000), osrt("write", 4_900, 4_910, thread=9)])
+    assert told(made) == [(1, None, None, 0)]
+    made = report([osrt("read", 0, 100), osrt("write", -20, -10, thread=9)])
+    assert told(made) == [(1, None, None, 0)]
+
+
+def test_of_two_that_fit_none_is_claimed_and_a_sleep_ends_by_itself():
+    writes = [osrt("write", 9_950, 9_960, thread=8), osrt("write", 9_940, 9_950, thread=9)]
+    assert told(report([osrt("read", 0, 10_000), *writes]))[0] == (1, None, None, 0)
+    assert told(report([osrt("usleep", 0, 10_000), *writes]))[0] == (1, None, "timer", 0)
+
+
+def test_of_two_that_fit_the_one_that_fits_the_other_waits_as_well_is_claimed():
+    """Thread 9 writes at the end of each of ten waits, thread 8 at the end of one of them."""
+    reads = [osrt("read", at, at + 9_000) for at in range(0, 100_000, 10_000)]
+    writes = [osrt("write", at + 8_950, at + 8_955, thread=9, process=2) for at in range(0, 100_000, 10_000)]
+    noise = osrt("write", 38_960, 38_965, thread=8, process=3)
+    found = [row for row in told(report([*reads, *writes, noise])) if row[0] == 1]
+    assert found == [(1, (2, 9), "call", 0)] * 10
+
+
+def test_without_such_a_call_it_is_who_alone_was_on_a_processor():
+    """A semaphore is released without a traced call."""
+    lines = moments(1, 0, 10, 10_000, 10_050), moments(2, 9_500, 9_970), moments(3, 0, 5_000)
+    made = report([osrt("sem_wait", 5, 10_001)], scheduling=scheduling(*lines))
+    assert (1, (1, 2), "processor", 0) in told(made)
+    both = scheduling(*lines, moments(4, 8_000, 9_980))
+    assert (1, None, None, 0) in told(report([osrt("sem_wait", 5, 10_001)], scheduling=both))
+
+
+def test_who_waited_meanwhile_itself_handed_on_what_another_one_did():
+    """A worker's thread computes, wakes the thread that writes, and that one writes what the loop waits for."""
+    events = [
+        osrt("read", 0, 10_000),
+        osrt("pthread_cond_wait", 100, 9_900, process=2, thread=21),
+        osrt("pthread_cond_signal", 9_850, 9_855, process=2, thread=20),
+        osrt("write", 9_950, 9_960, process=2, thread=21),
+    ]
+    found = causes(report(events)).filter(thread_id=1).row(0, named=True)
+    assert (found["by_process_id"], found["by_thread_id"], found["hops"], found["at"]) == (2, 20, 1, 9_850 * US)
+    events[1] = osrt("pthread_cond_wait", 5_200, 9_900, process=2, thread=21)  # less than half of the wait
+    found = causes(report(events)).filter(thread_id=1).row(0, named=True)
+    assert (found["by_thread_id"], found["hops"], found["at"]) == (21, 0, 9_950 * US)
+
+
+def test_sleeps_in_a_row_are_one_wait_for_what_is_polled():
+    """The flag is set while the thread sleeps for the last time but one, or after that."""
+    polls = [osrt("clock_nanosleep", at, at + 100) for at in range(0, 1_000, 110)]
+    lines = moments(1, -10, *(t for at in range(0, 1_000, 110) for t in (at + 1, at + 100)), 1_200)
+    setter = moments(2, 850, 930, process=2)
+    made = report(polls, scheduling=scheduling(lines, setter, moments(3, -9_000, -8_000)))
+    found = waits(made).filter(thread_id=1)
+    assert found.select("start", "end", "polls").rows() == [(0, 1_090 * US, True)]
+    assert told(made) == [(1, (2, 2), "processor", 0)]
+    assert waits(report(polls[:4])).get_column("polls").to_list() == [False] * 4
+
+
+NAMES = ("read", "write", "pthread_cond_wait", "pthread_cond_signal", "usleep")
+CALLS = st.lists(
+    st.tuples(
+        st.integers(0, 40),
+        st.integers(1, 30),
+        st.sampled_from(NAMES),
+        st.sampled_from([(1, 1), (1, 2), (2, 3)]),
+    ),
+    max_size=12,
+).map(
+    lambda rows: [
+        osrt(name, start * 20, (start + dur) * 20, process=key[0], thread=key[1]) for start, dur, name, key in rows
+    ]
+)
+WAKES = {"read": "write", "pthread_cond_wait": "pthread_cond_signal"}
+
+
+def model(events):
+    """Who ended each wait by a call, wait by wait: (thread, start) to (thread, start of its call), or None."""
+    outer, reached = [], {}
+    for event in sorted(events, key=lambda event: (event.process, event.thread, event.start)):
+        key = event.process, event.thread
+        if event.start >= reached.get(key, 0):
+            outer.append(event)
+        reached[key] = max(reached.get(key, 0), event.end)
+    waiting = [one for one in outer if one.name in WAKES and one.end - one.start >= 20 * US]
+    near = {}
+    for one in waiting:
+        wakes = [
+            event
+            for event in events
+            if event.name == WAKES[one.name]
+            and max(one.start, one.end - 5_000 * US) <= event.start <= one.end
+            and event.thread != one.thread
+            and (one.name == "read" or event.process == one.process)
+        ]
+        if wakes:
+            window = 2 * (one.end - max(event.start for event in wakes)) + 100 * US
+            near[one] = (
+                window,
+                {e.thread: e.start for e in sorted(wakes, key=lambda e: e.start) if one.end - e.start <= window},
+            )
+    found = {}
+    for one in waiting:
+        channel = [other for other in waiting if (other.thread, other.name) == (one.thread, one.name)]
+        fits = {}
+        for thread in near[one][1] if one in near else ():
+            windows = [near[other][0] for other in channel if other in near and thread in near[other][1]]
+            span = max(event.end for event in events) - min(event.start for event in events)
+            rate = sum(event.thread == thread and event.name == WAKES[one.name] for event in events) / span
+            chance = min(rate * sum(windows) / len(windows), 1.0)
+            more = len(windows) - len(channel) * chance
+            sure = more >= 2 * sqrt(max(len(channel) * chance * (1 - chance), 0.2))
+            fits[thread] = max(more / len(channel), 0), sure
+        best = sorted(fits, key=fits.get, reverse=True)
+        clear = best and fits[best[0]][1] and (len(best) == 1 or fits[best[0]][0] > 1.5 * fits[best[1]][0])
+        found[one.thread, one.start] = (best[0], near[one][1][best[0]]) if clear else None
+    return found
+
+
+@FEWER
+@given(CALLS)
+def test_who_ended_a_wait_is_as_in_a_model_that_goes_wait_by_wait(events):
+    rows = ended(report(events)).filter(pl.col("name").is_in([*WAKES]))
+    by = pl.when(pl.col("by_thread_id").is_not_null()).then(pl.col("at"))
+    found = {
+        row[:2]: row[2:] if row[2] else None
+        for row in rows.select("thread_id", "start", "by_thread_id", by).iter_rows()
+    }
+    assert found == model(events)
+
+
+@FEWER
+@given(CALLS)
+def test_waits_of_a_thread_are_disjoint_and_who_is_waited_for_is_another_thread_that_was_free_before_the_end(events):
+    rows = causes(report(events))
+    for own in rows.partition_by("thread_id"):
+        assert (own["start"].shift(-1).drop_nulls() >= own["end"].head(-1)).all()
+    known = rows.drop_nulls("by_thread_id")
+    assert (known["by_thread_id"] != known["thread_id"]).all()
+    assert ((known["at"] <= known["woken"]) & (known["at"] >= known["start"] - 10_000 * US)).all()
+    assert rows.filter(pl.col("by_thread_id").is_null()).get_column("by_call").is_null().all()
