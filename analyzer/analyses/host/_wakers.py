@@ -60,13 +60,13 @@ _BY_NAMES: Final = ("by_process_id", "by_thread_id")
 _BY: Final = [pl.col(name).alias(by) for name, by in zip(THREAD, _BY_NAMES, strict=True)]
 _OTHER: Final = (pl.col("thread_id") != pl.col("by_thread_id")) | (pl.col("process_id") != pl.col("by_process_id"))
 
-#: Schema of a thread that may have ended a wait: since when (`window`, ns), its part of the time and its rate (1/ns).
+#: Schema of a thread that may have ended a wait, and of the chance that it may if it has nothing to do with that.
 _CANDIDATES: Final = {
     "wait": pl.UInt32,
-    **dict.fromkeys(("window", *_BY_NAMES), pl.Int64),
+    **dict.fromkeys(_BY_NAMES, pl.Int64),
     "by_call": pl.UInt32,
     "at": pl.Int64,
-    **dict.fromkeys(("share", "rate"), pl.Float64),
+    "chance": pl.Float64,
 }
 
 
@@ -157,11 +157,12 @@ def _callers(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
         near = asked.select("wait", *THREAD, "woken", at=pl.int_ranges(first, stop, dtype=pl.UInt32))
         near = near.explode("at").drop_nulls("at")
         rate = pl.len().over(THREAD) / whole
-        made = wakes.select("by_call", *_BY, at="start", share=pl.lit(0.0), rate=rate)
+        made = wakes.select("by_call", *_BY, at="start", rate=rate)
         others = near.drop("at").hstack(rows_at(made, near.get_column("at"))).filter(_OTHER)
         others = others.filter(elsewhere | (pl.col("process_id") == pl.col("by_process_id")))
         age = pl.col("woken") - pl.col("at")
-        last = others.with_columns(window=2 * age.min().over("wait") + _ABOUT_NS).filter(age <= pl.col("window"))
+        window = 2 * age.min().over("wait") + _ABOUT_NS
+        last = others.with_columns(chance=(pl.col("rate") * window).clip(upper_bound=1.0)).filter(age <= window)
         last = last.unique(["wait", *_BY_NAMES], keep="last", maintain_order=True)
         found.append(last.select(_CANDIDATES.keys()))
     return pl.concat(found)
@@ -169,23 +170,30 @@ def _callers(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
 
 def _runners(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
     """The other threads that were on a processor shortly before each of `waits` ended: :data:`_CANDIDATES`."""
-    since = pl.when("polls").then("since").otherwise(pl.col("woken") - _LATENCY_NS)
-    asked, found = waits.with_columns(window=pl.col("woken") - since), [pl.DataFrame(schema=_CANDIDATES)]
-    woken, begun = asked.get_column("woken"), asked.select(pl.col("woken") - pl.col("window")).to_series()
-    lines = {key: line.filter("runs") for key, line in processor_lines(report).items()}
-    moments = report.table("scheduling").get_column("time_ns")
-    whole = max(int(moments[-1]) - int(moments[0]), 1) if len(moments) else 1
-    for key, line in lines.items():
-        place = nearest_place(line.get_column("start"), woken, equal=False)
-        near = asked.filter(sure(gathered(line.get_column("end"), place) > begun))
-        share = {"share": intervals.length(line) / whole, "rate": line.height / whole}
-        by = dict(zip(_BY_NAMES, key, strict=True))
-        numbers = (
-            pl.lit(value, _CANDIDATES[name]).alias(name) for name, value in {**by, **share, "by_call": None}.items()
-        )
+    reach = pl.when("polls").then(pl.col("woken") - pl.col("since")).otherwise(_LATENCY_NS)
+    asked, found = waits.with_columns(reach=reach), [pl.DataFrame(schema=_CANDIDATES)]
+    woken, begun = asked.get_column("woken"), asked.select(pl.col("woken") - pl.col("reach")).to_series()
+    polling = asked.filter("polls").get_column("reach").mean()
+    for key, line in processor_lines(report).items():
+        runs = line.filter("runs")
+        place = nearest_place(runs.get_column("start"), woken, equal=False)
+        near = asked.filter(sure(gathered(runs.get_column("end"), place) > begun))
+        by = (pl.lit(value, pl.Int64).alias(name) for name, value in zip(_BY_NAMES, key, strict=True))
+        chance = pl.when("polls").then(_chance(report, runs, polling)).otherwise(_chance(report, runs, _LATENCY_NS))
+        told = near.with_columns(*by, at="woken", chance=chance, by_call=pl.lit(None, pl.UInt32))
         own = pl.col("name").is_not_null() | (pl.col("process_id") == pl.col("by_process_id"))
-        found.append(near.with_columns(*numbers, at="woken").filter(_OTHER & own).select(_CANDIDATES.keys()))
+        found.append(told.filter(_OTHER & own).select(_CANDIDATES.keys()))
     return pl.concat(found)
+
+
+def _chance(report: Report, runs: pl.DataFrame, reach: float | None) -> float:
+    """The chance that a thread with these `runs` was on a processor in a time of the length `reach` (ns)."""
+    low, high = report.table("scheduling").select(low=pl.col("time_ns").first(), high=pl.col("time_ns").last()).row(0)
+    known = intervals.clip(
+        runs, low, high
+    )  # until what is recorded ends, where a thread is on its processor to the end
+    gaps = (known.get_column("start").shift(-1) - known.get_column("end")).clip(upper_bound=reach or 0.0)
+    return float(intervals.length(known) + (gaps.sum() or 0)) / max(high - low, 1)
 
 
 def _likeliest(waits: pl.DataFrame, candidates: pl.DataFrame, evidence: str) -> pl.DataFrame:
@@ -198,9 +206,8 @@ def _likeliest(waits: pl.DataFrame, candidates: pl.DataFrame, evidence: str) -> 
     channel = [*THREAD, "name"]
     asked = waits.select("wait", *THREAD, "name").with_columns(every=pl.len().over(channel))
     told = candidates.join(asked, on="wait", maintain_order="left")
-    chance = (pl.col("share") + pl.col("rate") * pl.col("window").mean()).clip(upper_bound=1.0)
-    many, often = pl.col("every").first(), pl.len() - pl.col("every").first() * chance.first()
-    spread = pl.max_horizontal(many * chance.first() * (1 - chance.first()), _LEAST_SPREAD).sqrt()
+    many, chance = pl.col("every").first(), pl.col("chance").mean().clip(upper_bound=1.0)
+    often, spread = pl.len() - many * chance, pl.max_horizontal(many * chance * (1 - chance), _LEAST_SPREAD).sqrt()
     over = [*channel, *_BY_NAMES]
     told = told.with_columns(fits=(often / many).clip(0).over(over), sure=(often >= _FAR * spread).over(over))
     first = told.sort("wait", "fits", descending=[False, True]).group_by("wait", maintain_order=True)

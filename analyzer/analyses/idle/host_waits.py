@@ -11,10 +11,11 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.host._causes import everywhere, told_causes
-from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
+from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.host._thread_timeline import STATES, system_calls
 from kanalyze.analyses.host._wakers import EVIDENCE
 from kanalyze.analyses.idle._attribution import by_thread, host_pieces
+from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import gathered, parts_by
@@ -78,7 +79,7 @@ def host_waits(report: Report) -> pl.DataFrame:
     if "osrt" not in report.kinds and report.table("scheduling").is_empty():
         raise CannotTellError.without(TABLE.name, report.meta.path, ["osrt", "samples"], report.meta.tool)
     rows, every = _waits_of_devices(report), everywhere(report)
-    calls, ranges = system_calls(every).get_column("name"), named_ranges(every).get_column("range")
+    calls, ranges = system_calls(every).get_column("name"), range_names(every)
     begun = rows.select(*THREAD, at="start")
     ended = rows.select(process_id="by_process_id", thread_id="by_thread_id", at=pl.col("at") - 1)
     told = rows.with_columns(

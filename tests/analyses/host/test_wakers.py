@@ -163,7 +163,7 @@ def model(events):
             windows = [near[other][0] for other in channel if other in near and thread in near[other][1]]
             span = max(event.end for event in events) - min(event.start for event in events)
             rate = sum(event.thread == thread and event.name == WAKES[one.name] for event in events) / span
-            chance = min(rate * sum(windows) / len(windows), 1.0)
+            chance = sum(min(rate * window, 1.0) for window in windows) / len(windows)
             more = len(windows) - len(channel) * chance
             sure = more >= 2 * sqrt(max(len(channel) * chance * (1 - chance), 0.2))
             fits[thread] = max(more / len(channel), 0), sure
