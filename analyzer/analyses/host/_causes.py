@@ -20,6 +20,9 @@ from kanalyze.columns import gathered, nearest_place, parts_by, sure
 from kanalyze.report import Report
 from kanalyze.window import Scope
 
+#: What a culprit begins with that is such a wait.
+WAIT: Final = "wait for "
+
 #: Shorter waits do not name the time of a thread: mostly they are those for Python's lock.
 _LEAST_NS: Final = 100_000
 
@@ -86,7 +89,7 @@ def _done(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
 @once_per_process
 def cause_names(report: Report) -> pl.Series:
     """What each row of :func:`told_causes` waited for, as a culprit."""
-    return told_causes(report).select(pl.format("wait for {}", "cause").cast(pl.Categorical)).to_series()
+    return told_causes(report).select(pl.format(f"{WAIT}{{}}", "cause").cast(pl.Categorical)).to_series()
 
 
 @once_per_process

@@ -173,7 +173,7 @@ def _runners(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
     reach = pl.when("polls").then(pl.col("woken") - pl.col("since")).otherwise(_LATENCY_NS)
     asked, found = waits.with_columns(reach=reach), [pl.DataFrame(schema=_CANDIDATES)]
     woken, begun = asked.get_column("woken"), asked.select(pl.col("woken") - pl.col("reach")).to_series()
-    polling = asked.filter("polls").get_column("reach").mean()
+    polling = asked.select(pl.col("reach").filter("polls").mean().fill_null(0.0)).item()
     for key, line in processor_lines(report).items():
         runs = line.filter("runs")
         place = nearest_place(runs.get_column("start"), woken, equal=False)
@@ -186,14 +186,15 @@ def _runners(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(found)
 
 
-def _chance(report: Report, runs: pl.DataFrame, reach: float | None) -> float:
+def _chance(report: Report, runs: pl.DataFrame, reach: float) -> float:
     """The chance that a thread with these `runs` was on a processor in a time of the length `reach` (ns)."""
-    low, high = report.table("scheduling").select(low=pl.col("time_ns").first(), high=pl.col("time_ns").last()).row(0)
+    moments = report.table("scheduling").get_column("time_ns")
+    low, high = int(moments[0]), int(moments[-1])
     known = intervals.clip(
         runs, low, high
     )  # until what is recorded ends, where a thread is on its processor to the end
-    gaps = (known.get_column("start").shift(-1) - known.get_column("end")).clip(upper_bound=reach or 0.0)
-    return float(intervals.length(known) + (gaps.sum() or 0)) / max(high - low, 1)
+    gaps = (known.get_column("start").shift(-1) - known.get_column("end")).clip(upper_bound=reach)
+    return (intervals.length(known) + float(gaps.sum())) / max(high - low, 1)
 
 
 def _likeliest(waits: pl.DataFrame, candidates: pl.DataFrame, evidence: str) -> pl.DataFrame:

@@ -13,6 +13,7 @@ from kanalyze.analyses.device._operations import exclusive_operations, facts_of,
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, Findings, Told, literal
 from kanalyze.analyses.host._call_kinds import JAX, PYTORCH, bucket_of, cuda_name, is_launch_name, world
+from kanalyze.analyses.host._causes import WAIT
 from kanalyze.analyses.host._range_lines import ranges_at, roles
 from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.idle._idle_parts import range_names
@@ -149,10 +150,10 @@ def written_with(report: Report, name: str) -> str:
 
 
 def phase(culprit: str) -> str:
-    """A culprit in the user's words: ``between launches``, ``after waits for the GPU``; others stay as they are."""
+    """A culprit in the user's words: ``between launches``, ``while it waits for …``; others stay as they are."""
     calls = re.fullmatch(r"(?:between (\S+) and|after (\S+)|before) ?(\S+)?", culprit)
     if calls is None:
-        return culprit
+        return re.sub(f"^{WAIT}", "while it waits for ", culprit)
     before, after = calls[1] or calls[2], calls[3]
     if not all(_CALL.fullmatch(name) for name in (before, after) if name):
         return culprit

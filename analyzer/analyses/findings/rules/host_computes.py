@@ -19,6 +19,7 @@ from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._operators import SPAN, TO_DEVICE
 from kanalyze.analyses.findings.rules._telling import AHEAD, LOADS_NEXT
 from kanalyze.analyses.host._call_kinds import captures, loading_seen
+from kanalyze.analyses.host._causes import WAIT
 from kanalyze.analyses.idle._attribution import SHORT_NS, host_by_name, host_pieces, idle_within
 from kanalyze.analyses.idle.code import PLACE, has_lines, place_at, placed_pieces, placed_with_text
 from kanalyze.analyses.idle.culprits import culprits, own_samples
@@ -90,12 +91,15 @@ def data_loading(report: Report) -> Findings:
         batches = every.filter(pl.col("end") - pl.col("start") >= _HANDOVER_NS[workers], workers=workers)
         idle = say.idle_worth_saying(report, batches) if batches.height else {}
         for device, pieces in idle.items():
-            took, most = batches.select(ns=pl.col("end") - pl.col("start")), _most_in_loader(report, device)
+            took, most = (
+                batches.select(ns=pl.col("end") - pl.col("start")),
+                _most_in_loader(report, device, workers=workers),
+            )
             median = f"{time(median_of(took, 'ns'))} in the median, the longest {time(longest(took, 'ns'))}"
             yield told.finding(
                 device,
                 f"GPU {device} idles for {per.time(intervals.length(pieces))} while the loop that launches its work "
-                f"{told.what} ({per.plural(took.height, 'batch')}, {median}{beside}){'' if workers else most}.",
+                f"{told.what} ({per.plural(took.height, 'batch')}, {median}{beside}){most}.",
                 pieces,
                 mending=Mending(host=batches.select("process_id", "start", "end")),
             )
@@ -141,11 +145,15 @@ def _recorded(report: Report) -> pl.DataFrame:
     return named.select(*SPAN, workers=workers)
 
 
-def _most_in_loader(report: Report, device: int) -> str:
-    """Culprit of most of the idle time in the loader's range, where the report names it."""
+def _most_in_loader(report: Report, device: int, *, workers: bool) -> str:
+    """Culprit of most of the idle time in the loader's range, where it is named; with workers what these did."""
     own = (pl.col("device") == device) & (pl.col("bucket") == "host") & pl.col("range").str.contains(_NEXT)
     rows = culprits(report).filter(own)
-    inner = rows.filter(~pl.col("culprit").str.contains(_NEXT)).group_by("culprit").agg(pl.col("ns").sum())
+    waits = pl.col("culprit").str.starts_with(WAIT)
+    inner = rows.filter(~pl.col("culprit").str.contains(_NEXT) & (waits | (not workers)))
+    inner = inner.group_by(pl.when(waits).then(pl.format("the {}", "culprit")).otherwise("culprit")).agg(
+        pl.col("ns").sum()
+    )
     notable = inner.filter(pl.col("ns") >= _NOTABLE * total(rows, "ns"))
     top = notable.sort("ns", "culprit", descending=[True, False]).head(_NAMED_CULPRITS)
     named = ", ".join(f"{literal(name)} {say.per_iteration(report).mean_time(ns)}" for name, ns in top.iter_rows())
