@@ -48,14 +48,7 @@ _NEEDED: Final[tuple[Remembered[Any], ...]] = (
     *(threads, unrecorded_contexts, context_calls, label_codes, winning, device_activity, launch_rows),
     *(launching_by_start, unseen_starts, unseen_syncs),
 )
-_NAMES: Final[tuple[Remembered[Any], ...]] = (
-    range_lines,
-    host_names,
-    cause_lines,
-    cause_names,
-    ended_last,
-    event_waits,
-)
+_NAMES: Final[tuple[Remembered[Any], ...]] = (range_lines, host_names, ended_last, event_waits)
 
 
 def prepare(report: Report) -> None:
@@ -73,7 +66,7 @@ def prepare(report: Report) -> None:
 def unnamed(report: Report) -> DamagedReportError | None:
     """Why pieces have no names, where what they are made of is damaged: tables without names do not need it."""
     try:
-        for needed in (*_NAMES, range_names):
+        for needed in (*_NAMES, range_names, _waits):
             needed(report)
     except DamagedReportError as error:
         return error
@@ -325,15 +318,27 @@ def _named(report: Report, lanes: Lanes, device: int, rows: pl.DataFrame) -> Ite
             yield parts(own, own.get_column("culprit"))
 
 
+@once_per_process
+def _waits(report: Report) -> dict[ThreadKey, pl.DataFrame]:
+    """The waits that name host time; none where what tells of them is damaged, which names can do without."""
+    try:
+        return cause_lines(report)
+    except DamagedReportError:
+        return {}
+
+
 def _named_host(report: Report, lanes: Lanes, pieces: pl.DataFrame) -> list[pl.DataFrame]:
     """Adds `culprit` to host intervals outside CUDA calls; splits them further by operator and Python function."""
     if framework_recorded(report):
         return [named(report, key, own) for key, own in lanes.of_each(pieces)]
-    told = overlaid(pieces, lanes.line(cause_lines(report)).rename({"row": "name"}), "name")
-    waited = told.filter(pl.col("name").is_not_null())
-    names = gathered(cause_names(report), waited.get_column("name"))
-    found = [waited.with_columns(names.alias("culprit")).drop("name")]
-    pieces = told.filter(pl.col("name").is_null()).drop("name")
+    waits, found = _waits(report), list[pl.DataFrame]()
+    if waits:
+        told = overlaid(pieces, lanes.line(waits).rename({"row": "name"}), "name")
+        waited = told.filter(pl.col("name").is_not_null())
+        found.append(
+            waited.with_columns(gathered(cause_names(report), waited.get_column("name")).alias("culprit")).drop("name")
+        )
+        pieces = told.filter(pl.col("name").is_null()).drop("name")
     outside = pieces.get_column("range").is_null()
     alone, inside = pieces.filter(outside), pieces.filter(~outside)
     found += [inside.with_columns(gathered(range_names(report), inside.get_column("range")).alias("culprit"))]

@@ -23,6 +23,7 @@ from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table, columns
+from kanalyze.tools import recorders
 
 TABLE: Final = Table(
     "host_waits",
@@ -63,7 +64,8 @@ TABLE: Final = Table(
             told_share float?: Part of the wait that it was in that state.
         """),
     ),
-    purpose="waits of the host for other threads and processes",
+    purpose="waits of the host, and for whom",
+    tools=recorders("osrt"),
     telling=("dur_ns", "idle_ns", "call", "by_process_id", "function", "state", "doing"),
 )
 
