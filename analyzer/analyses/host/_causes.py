@@ -49,16 +49,13 @@ def told_causes(report: Report) -> pl.DataFrame:
     told = waits.join(_done(everywhere(report), waits), on="wait", how="left", maintain_order="left")
     state = pl.col("state").cast(pl.String)
     what = pl.coalesce("function", pl.col("doing").cast(pl.String), pl.when(state != "unknown").then(state))
-    same, processes = (
-        pl.col("process_id") == pl.col("by_process_id"),
-        pl.col("by_process_id").n_unique().over("what", "same"),
-    )
-    told = told.with_columns(what=what, same=same)
+    told = told.with_columns(what=what, same=pl.col("process_id") == pl.col("by_process_id"))
+    processes = pl.col("by_process_id").n_unique().over("what", "same")
+    several = pl.col("what").is_not_null() & (processes > 1)
+    who = pl.when("same").then(pl.format("thread {}", "by_thread_id"))
     who = (
-        pl.when("same").then(pl.format("thread {}", "by_thread_id")).otherwise(pl.format("process {}", "by_process_id"))
+        who.when(several).then(pl.format("{} processes", processes)).otherwise(pl.format("process {}", "by_process_id"))
     )
-    many = pl.format("{} processes", processes)
-    who = pl.when(~pl.col("same") & pl.col("what").is_not_null() & (processes > 1)).then(many).otherwise(who)
     cause = pl.when(pl.col("by_thread_id").is_not_null()).then(pl.coalesce(pl.format("{} in {}", "what", who), who))
     return told.with_columns(cause=cause).drop("what", "same")
 
@@ -67,13 +64,10 @@ def _done(report: Report, waits: pl.DataFrame) -> pl.DataFrame:
     """What was done in most of each wait by the thread waited for: wait, function, module, state, doing, told_share."""
     by = ("by_process_id", "by_thread_id")
     asked = waits.drop_nulls("by_thread_id").filter(pl.col("at") > pl.col("start")).sort("start")
-    spans = asked.select(
-        *THREAD, *by, "start", end="at", device=pl.col("wait").cast(pl.Int64), waits_for=pl.lit(None, pl.String)
-    )
+    number, nothing = pl.col("wait").cast(pl.Int64), pl.lit(None, pl.String)
+    spans = asked.select(*THREAD, *by, "start", end="at", device=number, waits_for=nothing)
     pairs = parts_by(spans, (*THREAD, *by)).items()
-    parts = told_parts(
-        report, (((key[2], key[3]), own.select("start", "end", "device", "waits_for")) for key, own in pairs)
-    )
+    parts = told_parts(report, (((key[2], key[3]), own.drop(*THREAD, *by)) for key, own in pairs))
     named = parts.join(stack_names(report), on="stack_id", how="left", maintain_order="left")
     sums = named.group_by("device", "state", "function", "module", doing="call", maintain_order=True).agg(
         pl.col("ns").sum()

@@ -126,13 +126,13 @@ def _polling(waits: pl.DataFrame) -> pl.DataFrame:
     return runs.agg(first, last, since=since, polls=pl.len() > 1).drop("run")
 
 
-@once_per_process
-def ended(report: Report) -> pl.DataFrame:
-    """The :func:`waits` with who ended each: by_process_id, by_thread_id, by_call, at and evidence; null: not known.
+def ended(report: Report, threads: pl.DataFrame) -> pl.DataFrame:
+    """The :func:`waits` of `threads` with who ended each: by_process_id, by_thread_id, by_call, at and evidence.
 
-    `by_call` is a row of :func:`system_calls`, `at` the time from which on the waiting thread was free to go on.
+    Null: not known. `by_call` is a row of :func:`system_calls`, `at` the time from which on the waiting thread was free
+    to go on.
     """
-    every = waits(report).with_row_index("wait")
+    every = waits(report).with_row_index("wait").join(threads, on=THREAD, how="semi", maintain_order="left")
     asked = every.filter(~((pl.col("waits_on") == _SLEEP) & ~pl.col("polls")).fill_null(value=False))
     calls = _callers(report, asked)
     known = _likeliest(asked, calls, "call")
@@ -222,27 +222,29 @@ def _likeliest(waits: pl.DataFrame, candidates: pl.DataFrame, evidence: str) -> 
 
 @once_per_process
 def causes(report: Report) -> pl.DataFrame:
-    """The :func:`ended` waits with the thread that was waited for in the end: by_…, by_call and at, and hops.
+    """The waits of threads that make CUDA calls as :func:`ended`, with who was waited for in the end, and hops.
 
     Who ended a wait, but was for at least half of the time until then in one wait that another thread ended, only
     handed on what that one did.
     """
-    every = ended(report)
-    told = every.with_columns(hops=pl.lit(0, dtype=pl.Int64))
-    lines = parts_by(every.drop_nulls("by_thread_id"), THREAD)
+    known = report.kind("api").select(THREAD).unique()
+    told = every = ended(report, known).with_columns(hops=pl.lit(0, dtype=pl.Int64))
     for _ in range(_LONGEST_CHAIN):
+        makers = told.select(process_id="by_process_id", thread_id="by_thread_id").drop_nulls().unique()
+        added = makers.join(known, on=THREAD, how="anti")
+        every = pl.concat([every, ended(report, added).with_columns(hops=pl.lit(0, dtype=pl.Int64))])
+        known, lines = pl.concat([known, added]), parts_by(every.drop_nulls("by_thread_id"), THREAD)
         moves = [_handed_on(told.head(0), every.head(0))]
         for key, asked in parts_by(told.drop_nulls("by_thread_id"), _BY_NAMES).items():
             moves += [_handed_on(asked, lines[key])] if key in lines else []
-        moved = pl.concat(moves)
+        moved = pl.concat(moves).with_columns(moves=True)
         if moved.is_empty():
             break
-        both = told.join(moved.with_columns(moves=True), on="wait", how="left", maintain_order="left", suffix="_next")
+        both = told.join(moved, on="wait", how="left", maintain_order="left", suffix="_next")
         names = (
             pl.when("moves").then(f"{name}_next").otherwise(name).alias(name) for name in (*_BY_NAMES, "by_call", "at")
         )
-        hops = pl.col("hops") + pl.col("moves").fill_null(value=False).cast(pl.Int64)
-        told = both.with_columns(*names, hops=hops).select(told.columns)
+        told = both.with_columns(*names, hops=pl.col("hops") + pl.col("moves").is_not_null()).select(told.columns)
     return told
 
 

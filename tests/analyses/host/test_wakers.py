@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.host._wakers import causes, ended, waits
-from support.build import host, report
+from support import build
+from support.build import call, host
 from support.strategies import FEWER
 
 US = 1_000
@@ -17,6 +18,11 @@ US = 1_000
 def osrt(name, start, end, *, process=1, thread=1):
     """A system call; times in µs."""
     return host("osrt", name, start * US, end * US, process=process, thread=thread)
+
+
+def report(events, **tables):
+    """A report in which thread 1 makes a CUDA call, of which the last event tells."""
+    return build.report([*events, call("cudaGetDevice", -9_000 * US, -9_000 * US + 1)], **tables)
 
 
 def moments(thread, *times, process=1, cpu=None):
@@ -176,7 +182,8 @@ def model(events):
 @FEWER
 @given(CALLS)
 def test_who_ended_a_wait_is_as_in_a_model_that_goes_wait_by_wait(events):
-    rows = ended(report(events)).filter(pl.col("name").is_in([*WAKES]))
+    threads = pl.DataFrame({"process_id": [1, 1, 2], "thread_id": [1, 2, 3]})
+    rows = ended(report(events), threads).filter(pl.col("name").is_in([*WAKES]))
     by = pl.when(pl.col("by_thread_id").is_not_null()).then(pl.col("at"))
     found = {
         row[:2]: row[2:] if row[2] else None
