@@ -145,6 +145,17 @@ BOTH = [*steps(), *chain.from_iterable(step(number, name=WORKERS) for number in 
 UNFED = [event for event in LATER if event.kind != "range"]
 
 
+#: In each step of WAITED the thread polls, and a worker of another process computes until it writes.
+WAITED = [
+    event
+    for start in range(0, 40 * MS, 10 * MS)
+    for event in (
+        host("osrt", "poll", start, start + 3 * MS),
+        host("osrt", "write", start + 2_950_000, start + 2_960_000, process=2, thread=9),
+    )
+]
+
+
 @pytest.mark.parametrize(
     ("of", "stakes", "words"),
     [
@@ -168,6 +179,7 @@ UNFED = [event for event in LATER if event.kind != "range"]
         # the trace beside it tells of 3 ms from the launch before to the next one, as of lines in it
         (captured(LATER), [6 * MS], ("the longest 3.000 ms, by the trace of the same program).",)),
         (captured(UNFED), [], ()),
+        (report([*steps(name=WORKERS), *WAITED]), [9 * MS], ("; in it most takes the wait for process 2 ",)),
         (with_lines(ALONE), [8 * MS], ("num_workers=N",)),
         (with_lines(WORKERS), [8 * MS], ("num_workers=more",)),
         (with_lines(ALONE, thread=None), [], ()),  # a thread without a number is in no line

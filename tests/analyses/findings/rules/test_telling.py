@@ -91,6 +91,7 @@ def test_a_program_of_pytorch_is_known_by_its_kernels_or_operators(event, yes):
     [
         ("between cudaLaunchKernel and cudaLaunchKernelExC_v11060", "between launches"),
         ("between cudaLaunchKernel and cuKernelGetName", "between launches"),
+        ("wait for decode in process 2", "while it waits for decode in process 2"),
         ("between cudaLaunchKernel and cudaEventRecord", "after launches"),
         ("between cudaStreamIsCapturing_v10000 and cudaMemsetAsync", "between launches"),
         ("between cudaEventRecord and cudaMemsetAsync", "before launches"),
