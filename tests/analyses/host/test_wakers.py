@@ -202,3 +202,55 @@ def test_waits_of_a_thread_are_disjoint_and_who_is_waited_for_is_another_thread_
     assert (known["by_thread_id"] != known["thread_id"]).all()
     assert ((known["at"] <= known["woken"]) & (known["at"] >= known["start"] - 10_000 * US)).all()
     assert rows.filter(pl.col("by_thread_id").is_null()).get_column("by_call").is_null().all()
+
+
+def test_a_wait_is_a_call_in_which_the_thread_left_its_processor_or_a_long_one_and_time_off_it_in_no_call():
+    calls = [osrt("read", 100, 119), osrt("read", 200, 220), osrt("ioctl", 300, 400), osrt("read", 500, 600, thread=2)]
+    lines = moments(2, 0, 510, 590, 700, 750, 800), moments(3, 0, 20)
+    made = report([*calls, osrt("poll", 620, 690, thread=2)], scheduling=scheduling(*lines))
+    rows = waits(made).select("thread_id", "start", "end", "woken", "name").rows()
+    assert [(row[0], *(time // US for time in row[1:4]), row[4]) for row in rows] == [
+        (1, 200, 220, 220, "read"),
+        (2, 500, 600, 590, "read"),
+        (2, 700, 750, 750, None),
+    ]
+
+
+def test_time_off_the_processor_in_no_call_ends_only_by_a_thread_of_the_process():
+    own = moments(1, -9_000, 0, 5_000, 6_000)
+    for process, told_of in ((1, (1, 2)), (2, None)):
+        other = moments(2, 4_500, 4_950, process=process)
+        found = causes(report([], scheduling=scheduling(own, other))).row(0, named=True)
+        assert (found["by_process_id"], found["by_thread_id"]) == (told_of or (None, None))
+        assert (found["start"], found["end"], found["name"]) == (0, 5_000 * US, None)
+
+
+def test_who_runs_most_of_the_time_is_not_claimed_for_one_wait():
+    """It is on a processor for 8 of 10 ms, in pieces between which less than the reach lies."""
+    own, busy = moments(1, 0, 10, 9_500, 10_000), moments(2, *range(0, 10_000, 40))
+    made = report([osrt("sem_wait", 5, 9_501)], scheduling=scheduling(own, busy))
+    assert told(made)[-1] == (1, None, None, 0)
+    rare = moments(2, 9_400, 9_480)
+    assert told(report([osrt("sem_wait", 5, 9_501)], scheduling=scheduling(own, rare)))[-1][1] == (1, 2)
+
+
+def test_what_is_handed_on_is_the_longest_wait_that_ended_before():
+    """A thread of a queue waits 8 ms for what is made, and then a moment for Python's lock, which thread 22 held."""
+    events = [
+        osrt("read", 0, 10_000),
+        osrt("pthread_cond_wait", 100, 8_900, process=2, thread=21),
+        osrt("pthread_cond_signal", 8_850, 8_855, process=2, thread=20),
+        osrt("pthread_cond_timedwait", 9_000, 9_800, process=2, thread=21),
+        osrt("pthread_cond_signal", 9_790, 9_795, process=2, thread=22),
+        osrt("write", 9_950, 9_960, process=2, thread=21),
+        osrt("pthread_cond_wait", 9_970, 40_000, process=2, thread=21),  # it waits again for what is next
+        osrt("pthread_cond_signal", 39_990, 39_995, process=2, thread=23),
+    ]
+    found = causes(report(events)).filter(thread_id=1).row(0, named=True)
+    assert (found["by_thread_id"], found["hops"], found["at"]) == (20, 1, 8_850 * US)
+
+
+def test_sleeps_with_more_between_them_are_waits_of_their_own():
+    near, far = ([osrt("usleep", at, at + 100) for at in range(0, 1_200, step)] for step in (124, 126))
+    assert waits(report(near)).height == 1
+    assert waits(report(far)).height == len(far)
