@@ -52,10 +52,10 @@ def told_causes(report: Report) -> pl.DataFrame:
     told = told.with_columns(what=what, same=pl.col("process_id") == pl.col("by_process_id"))
     processes = pl.col("by_process_id").n_unique().over("what", "same")
     several = pl.col("what").is_not_null() & (processes > 1)
-    who = pl.when("same").then(pl.format("thread {}", "by_thread_id"))
-    who = (
-        who.when(several).then(pl.format("{} processes", processes)).otherwise(pl.format("process {}", "by_process_id"))
+    shared = (
+        pl.when(several).then(pl.format("{} processes", processes)).otherwise(pl.format("process {}", "by_process_id"))
     )
+    who = pl.when("same").then(pl.format("thread {}", "by_thread_id")).otherwise(shared)
     cause = pl.when(pl.col("by_thread_id").is_not_null()).then(pl.coalesce(pl.format("{} in {}", "what", who), who))
     return told.with_columns(cause=cause).drop("what", "same")
 

@@ -254,3 +254,13 @@ def test_sleeps_with_more_between_them_are_waits_of_their_own():
     near, far = ([osrt("usleep", at, at + 100) for at in range(0, 1_200, step)] for step in (124, 126))
     assert waits(report(near)).height == 1
     assert waits(report(far)).height == len(far)
+
+
+def test_calls_long_before_the_end_compete_with_those_up_to_twice_as_long_before():
+    """A processor that was asleep takes milliseconds to go on; the calls of two threads 2 and 3 ms before both fit."""
+    late = osrt("write", 8_000, 8_010, thread=8)
+    far = osrt("poll", 100_000, 100_001, thread=7)
+    assert told(report([osrt("read", 0, 10_000), late, far]))[0] == (1, (1, 8), "call", 0)
+    for other, claimed in ((7_000, False), (5_890, True)):
+        events = [osrt("read", 0, 10_000), late, osrt("write", other, other + 10, thread=9), far]
+        assert told(report(events))[0][1] == ((1, 8) if claimed else None)

@@ -90,6 +90,7 @@ def test_culprits_name_what_was_waited_for():
 def test_a_wait_is_in_the_table_as_far_as_a_device_was_idle():
     events = (*WAITING, host("osrt", "read", 10, 110_000), host("osrt", "write", 100_000, 100_005, process=2, thread=7))
     far = host("osrt", "poll", 4_000_000, 5_000_000, process=2, thread=7)
+    events = (*events, host("osrt", "poll", 130_000, 170_000))  # the recording's last operation has ended
     found = host_waits(report((*events, far)))
     assert dict(found.schema) == TABLE.schema
     row = found.row(0, named=True)
