@@ -100,7 +100,7 @@ _HINTS: Final = ["step[", "decode[", "prefill[", "_forward_step", "execute_", "g
 #: A mark of the capture of a graph: capture_128_decode, capture_256_mixed_prefill.
 CAPTURE: Final = r"\bcapture_(\d+)_"
 
-#: Words of a user's pattern in braces: what each is; any other stands for any text.
+#: Words of a user's pattern in braces, and what each is; there are no others.
 _BRACES: Final = {
     "batch": "requests",
     "requests": "requests",

@@ -90,6 +90,10 @@ def _steps(steps: pl.DataFrame) -> pl.DataFrame:
     spans = steps.group_by("process_id", "index").agg(
         pl.col("label", "kind", "context_tokens").first(), start=pl.col("start_ns").min(), end=ended.max()
     )
+    # ranks of one engine take the same steps: of these the first is read
+    said = spans.sort("index").group_by("process_id").agg(pl.coalesce("label", "kind").str.join("\n").alias("steps"))
+    first = said.sort("process_id").unique("steps", keep="first")
+    spans = spans.join(first, on="process_id", how="semi", nulls_equal=True)
     spans = spans.sort("start", "end").with_columns(end=pl.min_horizontal("end", pl.col("start").shift(-1)))
     reads = pl.when(pl.col("kind") == PREFILL).then(pl.coalesce("context_tokens", 1)).otherwise("context_tokens")
     return spans.with_columns(reads=reads.fill_null(0), alone=pl.col("kind") == PREFILL)

@@ -152,6 +152,7 @@ def _length_of(calls: Iterable[_Call], batch: int) -> int | None:
 
 _RECORD: Final = "Profile with record_shapes=True."
 _GIVEN: Final = f"Give both, as in `{{}}`. {_RECORD}"
+_OTHER: Final = "None has a dimension of {}, which was given: leave it out, or look at `kanalyze show roofs`."
 
 
 def resolved(report: Report, asked: Configuration) -> Configuration:
@@ -176,6 +177,11 @@ def resolved(report: Report, asked: Configuration) -> Configuration:
         raise CannotTellError.without_size(path, "sequence length", "shapes", _GIVEN.format("--length 1024=512"))
     # the size that stays tells what dimensions are
     sizes = [one._replace(then=one.then or one.now or 1) for one in (batch, length)]
+    dimensions = {one for call in calls for shape in call.shapes for one in shape}
+    if dimensions and dimensions.isdisjoint(_Sizes.of(calls, sizes[0], None).rows):
+        raise CannotTellError.without_size(path, "batch size", "shapes", _OTHER.format(batch.now))
+    if dimensions and asked.length is not None and length.now not in dimensions:
+        raise CannotTellError.without_size(path, "sequence length", "shapes", _OTHER.format(length.now))
     return asked._replace(batch=sizes[0], length=sizes[1] if length.now else None)
 
 

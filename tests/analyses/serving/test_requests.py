@@ -1,5 +1,7 @@
 """Latencies of requests, against a walk over engines of any schedule."""
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 from hypothesis import given
@@ -111,3 +113,24 @@ def test_requests_need_a_log_and_steps():
     assert kanalyze.requests(report([kernel(0, 10)]), log=late).is_empty()
     (row,) = kanalyze.requests(of, log=late.with_columns(output_tokens=pl.lit(3))).to_dicts()
     assert (row["first_step"], row["last_step"], row["per_token_ns"]) == (1, 3, LENGTH + GAP)
+
+
+def test_ranks_of_one_engine_take_the_same_steps():
+    engine = Engine([(0, 700, 3), (1, 300, 2), (4, 900, 4)], 400, mixed=True)
+    ranks = [replace(event, process=rank, thread=rank) for rank in (1, 2) for event in engine.events]
+    ranks = [event if event.correlation is None else _of_rank(event) for event in ranks]
+    alone = kanalyze.requests(report(engine.events), log=engine.frame())
+    assert kanalyze.requests(report(ranks), log=engine.frame()).equals(alone)
+
+
+def _of_rank(event):
+    device = event.device if event.device is None else event.process
+    return replace(event, device=device, correlation=event.correlation + 1000 * event.process)
+
+
+def test_of_many_requests_some_tell_the_clock(monkeypatch):
+    engine = Engine([(2 * number, 300, 3) for number in range(20)], 400, mixed=True)
+    shifted = engine.frame().with_columns(pl.col("arrival_ns", "first_ns", "end_ns") + 10**12)
+    whole = kanalyze.requests(report(engine.events), log=shifted)
+    monkeypatch.setattr("kanalyze.analyses.serving.requests._MOST_PAIRS", 100)
+    assert kanalyze.requests(report(engine.events), log=shifted).equals(whole)

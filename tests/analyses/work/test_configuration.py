@@ -187,6 +187,17 @@ def test_nothing_is_told_without_shapes():
     assert math.floor(25_000 * 0.97) <= told.low_ns < told.then_ns < told.high_ns
 
 
+@pytest.mark.parametrize(("asked", "size"), [({"batch": "7=3"}, 7), ({"length": "77=3"}, 77), ({"batch": "11"}, None)])
+def test_a_recorded_size_that_no_shape_has_is_refused(asked, size):
+    report, configuration = real_report(GPT), Configuration.of(None, asked.get("batch"), asked.get("length"), None)
+    if size is None:
+        assert resolved(report, configuration).batch == Size(8, 11)
+    else:
+        with pytest.raises(CannotTellError, match="no shapes of operators tell") as refused:
+            resolved(report, configuration)
+        assert f"None has a dimension of {size}, which was given" in refused.value.remedy
+
+
 #: Steps of the GPT on one H100 (and an H200), without a profiler: batch, length, type, GPU, ms.
 MEASURED = [
     *((4, 1024, "bf16", None, 10.29), (12, 1024, "bf16", None, 26.60), (16, 1024, "bf16", None, 34.58)),
