@@ -334,7 +334,7 @@ def server(prefill, decode):
             (100 + request, 0, prefill),
             *[(0, 100 + request + token, decode) for token in range(5)],
         ]:
-            name = f"execute_new_{new}_cached_{cached}"
+            name = f"serve_new_{new}_cached_{cached}"
             events += loop([ns], name=name, start=at, number=number)
             at, number = at + ns + 10, number + 1
     return kanalyze.iterations(report(events))
@@ -342,8 +342,8 @@ def server(prefill, decode):
 
 def test_names_that_differ_by_numbers_are_one_kind_if_they_do_the_same():
     rows = server(1_000, 100).group_by("name", maintain_order=True).agg(pl.len(), pl.col("kind").unique())
-    assert rows.rows() == [("execute_new_#_cached_0", 6, ["steady"]), ("execute_new_0_cached", 30, ["steady"])]
-    assert server(100, 100).get_column("name").unique().to_list() == ["execute_new_#_cached"]
+    assert rows.rows() == [("serve_new_#_cached_0", 6, ["steady"]), ("serve_new_0_cached", 30, ["steady"])]
+    assert server(100, 100).get_column("name").unique().to_list() == ["serve_new_#_cached"]
 
 
 def test_products_of_another_shape_are_the_same_kernel():
