@@ -84,8 +84,6 @@ GRAMMARS: Final = (
         "c_kv": r"context_\d+\(sq\d+sk(\d+)", "g_requests": r"generation_(\d+)\(",
         "g_tokens": r"generation_\d+\((?:sq)?(\d+)", "g_kv": r"generation_\d+\(sq\d+sk(\d+)",
     }),
-    # execute_new_2_cached_3, of releases before: prompts that are read in parts are among the cached ones
-    Grammar("vLLM", r"^execute_new_\d+_cached_\d+$", {}),
     # with scopes alone, of either model runner, which say nothing of the batch
     Grammar("vLLM", r"^(?:v2_)?gpu_model_runner: forward$", {}),
     # execute_diffusion_1_256x256: a batch of pictures

@@ -148,8 +148,8 @@ def with_begins(line: pl.DataFrame) -> pl.DataFrame:
 # Units that repeat in a line, and which of them is an iteration.
 
 
-#: Columns of a line whose codes may be alike: of names and shapes, and of names.
-COLUMNS: Final = ("exact", "alike")
+#: Columns of a line whose codes may be alike: of names and shapes, of names, and of names without numbers.
+COLUMNS: Final = ("exact", "alike", "loose")
 
 #: Least and greatest number of launches of a repetition, odd or not, as multiples of the usual number; and from which
 #: factor on one size is that of another level.
@@ -168,9 +168,10 @@ _SAMPLED: Final = 1 << 12
 _EXAMINED: Final = 12
 
 #: What must be alike (column of the line), and what an anchor is: a column, and how many launches in a row, which are
-#: several where single ones cover less than nearly all of the line.
+#: several where single ones cover less than nearly all of the line; numbers count not where these do so, too.
 _ONE: Final = (("exact", "exact", 1), ("alike", "exact", 1), ("alike", "alike", 1))
-_SEVERAL: Final = tuple((column, column, size) for size, column in product((2, 8), COLUMNS))
+_SEVERAL: Final = tuple((column, column, size) for size, column in product((2, 8), COLUMNS[:2]))
+_LOOSE: Final = (("loose", "alike", 1), ("loose", "loose", 1))
 
 #: Mixes the codes of several launches in a row.
 _MULTIPLIER: Final = 6364136223846793005
@@ -217,7 +218,7 @@ def units(line: pl.DataFrame) -> list[Unit]:
     """The units of `line` that may be iterations."""
     found: dict[tuple[str, int], Unit] = {}
     sums = {name: running(line.get_column(name)) for name in (*COLUMNS, "weight")}
-    for ways in (_ONE, _SEVERAL):
+    for ways in (_ONE, _SEVERAL, _LOOSE):
         if max((unit.share for unit in found.values()), default=0.0) >= NEARLY_ALL:
             break
         for column, of, size in ways:
@@ -279,10 +280,8 @@ def _best_anchors(sums: dict[str, pl.Series], codes: pl.Series, column: str) -> 
     alike = same.agg(pl.len().alias("count"), place, pl.col("weight").sum())
     # chance makes short ones alike, and hardly ever long ones
     needed = pl.col("segments") * (0.5 + 0.45 * pl.lit(0.9).pow(pl.col("length") - 1))
-    alike = alike.filter(
-        pl.col("count") > 1,
-        pl.col("count") >= needed,
-    )
+    least = SHORT if column == "loose" else 1
+    alike = alike.filter(pl.col("count") > 1, pl.col("count") >= needed, pl.col("length") >= least)
     # an anchor that occurs in odd ones, too; what is equal is told apart by its place, since codes depend on the order
     # in which names were read
     best = alike.sort("count", "segments", "place", descending=[True, True, False])

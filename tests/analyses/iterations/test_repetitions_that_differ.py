@@ -325,3 +325,12 @@ def test_how_many_values_are_loaded_at_once_makes_no_other_iteration(other):
     rows = frame(program)
     assert rows.get_column("start").to_list() == program.begun
     assert rows.get_column("usual").all()
+
+
+@pytest.mark.parametrize("extra", [1, 2])
+def test_names_with_a_number_that_is_another_each_time(extra):
+    usual = [Launch(f"op{at}" + "_" * (at % 5)) for at in range(20)]
+    program = Program()
+    for number in range(30):
+        program.iterations([*usual, *(Launch(f"fused_{1000 * number + at}_of") for at in range(extra))])
+    assert frame(program).height == 30

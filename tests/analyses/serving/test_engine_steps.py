@@ -43,7 +43,6 @@ LABELS = {
     "execute_context_1(9223372036854775807)_generation_9223372036854775807(1)": (
         *("vLLM", "prefill", None, None, None, None, 1, None),
     ),
-    "execute_new_2_cached_3": ("vLLM", "other", None, None, None, None, None, None),
     "step[DRAFT_LOOP raw_bs=3 bs=4 topk=1]": ("SGLang", "draft", 3, None, None, None, None, None),
     "step[IDLE bs=0]": ("SGLang", "idle", 0, None, None, None, None, None),
     "execute_context_2(6144)_generation_3(3)": ("vLLM", "mixed", 5, 6147, None, None, 2, 6144),
