@@ -90,7 +90,7 @@ def test_every_quantity_says_its_unit_last(table):
             assert column.dtype == (pl.Int64 if whole else pl.Float64), column.name
 
 
-#: Means, medians and deviations are not whole; `warm` is a median, `extra` what is beyond it, `each` a mean. So are times
-#: for a step, a token or a request, and what is of a law.
+#: Means, medians and deviations are not whole; `warm` is a median, `extra` what is beyond it, `each` a mean. Nor are
+#: times for a step, a token or a request, and what is of a law.
 STATISTICS = {"avg", "median", "stddev", "warm", "extra", "each"}
 MEANS = {f"per_{one}_ns" for one in ("step", "token", "request")}
