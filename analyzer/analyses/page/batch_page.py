@@ -62,10 +62,11 @@ def at_batch(report: Report, batch: int, length: int | None = None, measured_ns:
         more, near[1] = measured_ns - sum(now), NEAR
         kept = max(now[-1] + more, 0.0) / max(now[-1], 1.0)
         now[-1], then[-1] = (max(side[-1] + more, 0.0) for side in (now, then))
-    about = sum(then[:2]) * near[0] + then[2] * near[1]
+    least, most = of_gpu.select(pl.col("n").min().alias("least"), pl.col("n").max().alias("most")).row(0)
+    beyond = max(padded / max(most, 1), least / padded, 1.0)  # of what was recorded, where nothing holds the line
+    about = (sum(then[:2]) * near[0] + then[2] * near[1]) * (2 * beyond - 1)
     told = [Critical(*named) for named in zip(_PARTS, ("",) * 3, map(int, now), map(int, then), strict=True)]
     now_ns, then_ns = sum(one.now_ns for one in told), sum(one.then_ns for one in told)
-    least, most = of_gpu.select(pl.col("n").min().alias("least"), pl.col("n").max().alias("most")).row(0)
     remarks = (
         _rates(plural(batch, "request"), batch, then_ns, each, padded),
         _rates(f"Now, with {usual:,.1f}", usual, now_ns),
@@ -80,7 +81,7 @@ def at_batch(report: Report, batch: int, length: int | None = None, measured_ns:
         each="decode step",
         now_ns=now_ns,
         then_ns=then_ns,
-        low_ns=int(then_ns - about),
+        low_ns=max(int(then_ns - about), 0),
         high_ns=math.ceil(then_ns + about),
         amdahl_ns=then_ns,
         critical=tuple(one for one in told if one.now_ns or one.then_ns),

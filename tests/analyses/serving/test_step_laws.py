@@ -115,6 +115,12 @@ def test_another_batch_is_padded_to_a_graph_that_was_captured_and_says_what_it_d
     assert wide.then_ns - wide.low_ns > 0.07 * sum(one.then_ns for one in wide.critical if one.cause != "host")
     assert "24 requests with 400 tokens in the cache of each, in a graph of 32: " in found.remark
     assert "Recorded were 1 to 64." in at_batch(H100, 100).remark
+    widths = [
+        (one.high_ns - one.low_ns) / one.then_ns for one in (at_batch(H100, batch) for batch in (64, 128, 100_000))
+    ]
+    assert widths == sorted(widths)
+    assert widths[1] == pytest.approx(3 * widths[0], rel=0.3)
+    assert at_batch(H100, 100_000).low_ns == 0  # nothing is known there
     blind = engine_of([(n, size_of(n), 0, 400_000 + 1000 * n) for n in (1, 2, 4, 8, 16) * 2])
     assert "What tokens in the cache take is not known" in at_batch(blind, 3).remark
     with pytest.raises(CannotTellError, match="it has 3 decode steps alone"):
