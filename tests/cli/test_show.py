@@ -72,6 +72,7 @@ OPTIONAL = {
     "range_gpu": "range",
     "range_kernels": "range",
     "libraries": "library, osrt, range",
+    "host_waits": "osrt, samples",
     "fusion": "op",
     "gpu_units": "gpu_metrics",
     "ops": "op",

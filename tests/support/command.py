@@ -38,6 +38,7 @@ _HOLDING = {
     REPORTS / "two_gpus.sqlite": ("sync_detail", "event_records"),
     REPORTS / "sampled_host.sqlite": ("cpu_samples", "stack_frames", "scheduling"),
     REPORTS / "sampled_lock.sqlite": ("call_stacks",),
+    REPORTS / "waits" / "pipe_noise.sqlite": ("host_waits",),
     REPORTS / "sampled_python.sqlite": ("python_samples",),
     REPORTS / "gpu_metrics.sqlite": ("gpu_metrics", "gpu_units"),
     REPORTS / "network.sqlite": ("network_metrics",),

@@ -27,7 +27,6 @@ WAIT: Final = "wait for "
 _LEAST_NS: Final = 100_000
 
 
-@once_per_process
 def everywhere(report: Report) -> Report:
     """The report with all of its processes, of which some launch nothing."""
     return report if report.scope.process is None else replace(report, scope=Scope())
