@@ -283,7 +283,7 @@ def test_the_time_that_a_gpu_waited_is_told_by_stacks(opened, html):
     boxes.filter(has_text="update_table() in host").click()
     assert found.page.text_content("#waiting-flame [role=status]") == "update_table() in host: 98.06 ms, 98.7 %"
     found.page.check("#waiting-flame input[type=checkbox]")
-    assert boxes.nth(1).text_content() == "blocked in pthread_mutex_lock (lock)"
+    assert boxes.nth(1).text_content() == "blocked in pthread_mutex_lock (lock: holder(void*) in thread 1100)"
     assert found.page.locator("#flame").count() == 0
 
 

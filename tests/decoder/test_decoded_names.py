@@ -29,7 +29,7 @@ PROGRAMS_OWN = {
     *("long_blocks", "many_registers", "much_shared", "naive_transpose", "one_warp_blocks", "only_a", "only_b"),
     *("scale", "shared_name", "shift", "small", "smem_transpose", "spin", "square_kernel", "square_loop_kernel"),
     *("square_matrix_kernel", "square_row_kernel", "stencil", "tiny", "touch", "work"),
-    *("by_hand", "copy_long", "few_blocks", "spin_kernel", "at::cuda::spin_kernel"),
+    *("part_kernel", "join_kernel", "by_hand", "copy_long", "few_blocks", "spin_kernel", "at::cuda::spin_kernel"),
 }
 
 
