@@ -88,6 +88,8 @@ def cause_names(report: Report) -> pl.Series:
 @once_per_process
 def cause_lines(report: Report) -> dict[ThreadKey, pl.DataFrame]:
     """When each thread waited so, where it is known for whom: start, end, row (of :func:`told_causes`)."""
+    if "osrt" not in report.kinds and report.table("scheduling").is_empty():
+        return {}
     told = told_causes(report).with_row_index("row").drop_nulls("cause")
     long = told.filter(pl.col("end") - pl.col("start") >= _LEAST_NS)
     lines = parts_by(long.select(*THREAD, "start", "end", "row"), THREAD)

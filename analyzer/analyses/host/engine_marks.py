@@ -154,7 +154,8 @@ def engine_labels(report: Report) -> pl.DataFrame:
             raise UnknownNameError.of("range", pattern, names(ranges))
     if not own:  # reports may have a million names
         labels = labels.filter(pl.col("label").str.contains_any(_HINTS))
-    parsed = [_parsed(labels, grammar, rank) for rank, grammar in enumerate((*own, *GRAMMARS))]
+    grammars = (*own, *GRAMMARS) if labels.height else GRAMMARS[:1]
+    parsed = [_parsed(labels, grammar, rank) for rank, grammar in enumerate(grammars)]
     return _completed(pl.concat(parsed).unique("range", keep="first", maintain_order=True))
 
 
