@@ -32,6 +32,11 @@ def everywhere(report: Report) -> Report:
     return report if report.scope.process is None else replace(report, scope=Scope())
 
 
+def records_waits(report: Report) -> bool:
+    """Whether system calls or the scheduler were recorded, which tell of waits."""
+    return "osrt" in report.kinds or not report.table("scheduling").is_empty()
+
+
 @once_per_process
 def told_causes(report: Report) -> pl.DataFrame:
     """The :func:`causes` of waits in no CUDA call of threads that make some, with what was done meanwhile.
@@ -39,13 +44,14 @@ def told_causes(report: Report) -> pl.DataFrame:
     Adds function, module, state, doing (a system call) and told_share (the part of the wait until `at` in which the
     thread waited for did that), and cause: all that in words; null where it is not known who was waited for.
     """
-    every, found = causes(everywhere(report)), []
+    whole = everywhere(report)
+    every, found = causes(whole), []
     for key, own in parts_by(every, THREAD).items():
         if (thread := threads(report).get((key[0], key[1]))) is not None:
             calls = nearest_place(thread.starts[thread.rows], own.get_column("start"))
             found.append(own.filter(~sure(gathered(thread.reached, calls) > own.get_column("start"))))
     waits = pl.concat([every.clear(), *found])
-    told = waits.join(_done(everywhere(report), waits), on="wait", how="left", maintain_order="left")
+    told = waits.join(_done(whole, waits), on="wait", how="left", maintain_order="left")
     state = pl.col("state").cast(pl.String)
     what = pl.coalesce("function", pl.col("doing").cast(pl.String), pl.when(state != "unknown").then(state))
     told = told.with_columns(what=what, same=pl.col("process_id") == pl.col("by_process_id"))
@@ -88,7 +94,7 @@ def cause_names(report: Report) -> pl.Series:
 @once_per_process
 def cause_lines(report: Report) -> dict[ThreadKey, pl.DataFrame]:
     """When each thread waited so, where it is known for whom: start, end, row (of :func:`told_causes`)."""
-    if "osrt" not in report.kinds and report.table("scheduling").is_empty():
+    if not records_waits(report):
         return {}
     told = told_causes(report).with_row_index("row").drop_nulls("cause")
     long = told.filter(pl.col("end") - pl.col("start") >= _LEAST_NS)

@@ -10,7 +10,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.host._causes import everywhere, told_causes
+from kanalyze.analyses.host._causes import everywhere, records_waits, told_causes
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.host._thread_timeline import STATES, system_calls
 from kanalyze.analyses.host._wakers import EVIDENCE
@@ -78,7 +78,7 @@ def host_waits(report: Report) -> pl.DataFrame:
         CannotTellError: The report has no device operations, or neither system calls nor the scheduler.
     """
     require(report, TABLE, *DEVICE_KINDS)
-    if "osrt" not in report.kinds and report.table("scheduling").is_empty():
+    if not records_waits(report):
         raise CannotTellError.without(TABLE.name, report.meta.path, ["osrt", "samples"], report.meta.tool)
     rows, every = _waits_of_devices(report), everywhere(report)
     calls, ranges = system_calls(every).get_column("name"), range_names(every)

@@ -20,6 +20,7 @@ from kanalyze.renderers.formats.charts import CHART_NAME, copies_chart, measured
 from kanalyze.renderers.formats.timeline_data import drawn_name, fitted
 from kanalyze.renderers.page import COLOURS, Page, page_of_any, short_names, text_of
 from kanalyze.renderers.page.kernel_names import short_forms
+from kanalyze.renderers.page.serving import TITLES
 from kanalyze.renderers.tables.descriptions import explained, explanation, words
 from kanalyze.renderers.tables.frame import KERNELS, is_text, laid_out, last_of, shortened
 from kanalyze.schema import Table, unit_of
@@ -73,9 +74,6 @@ _TITLES: Final = {
     "stalls": "Stalls of measured kernels",
     "hot_lines": "Source lines of measured kernels",
 }
-
-#: Sections of the first page of which no table below has the rows.
-_ALONE: Final = ("ENGINE STEPS", "BETWEEN STEPS", "SIZES OF GRAPHS")
 
 #: Tables that are folded at first: the sections above say most of what they do, as on pages of ranks and sides all do.
 _FOLDED: Final = ("ledger", "exposure", "health", "launch_summary", "steps")
@@ -204,7 +202,8 @@ def _parts(found: FilePage, rows: int) -> dict[str, Any]:
         "roofline": roofline_chart(found.measured.roofs) if found.measured and found.measured.roofs else None,
         "measured": measured_kernels(found.measured) if found.measured else [],
         "copies": copies_chart(found.copies) if found.copies else None,
-        "sections": [one for one in page.sections if found.shown.kind != "overview" or one.title in _ALONE],
+        # of the first page those whose rows no table below has
+        "sections": [one for one in page.sections if found.shown.kind != "overview" or one.title in TITLES],
         "names": short_names(page, 90),
         "tables": [*_tables(found, rows)],
         "recorded": found.metas,

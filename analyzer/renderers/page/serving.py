@@ -12,6 +12,9 @@ from kanalyze.renderers.page import Column, Section, numbers, section, without_f
 
 Tables = Mapping[str, pl.DataFrame]
 
+#: The titles of the sections.
+_KINDS, _GAPS, _SIZES = TITLES = ("ENGINE STEPS", "BETWEEN STEPS", "SIZES OF GRAPHS")
+
 
 def _gpu(table: pl.DataFrame) -> list[Column]:
     """The column of the GPU, where there are several."""
@@ -33,7 +36,7 @@ def _kinds(tables: Tables, _: int) -> Section:
         Column("in graphs", lambda row: units.percent(row["replayed"] / row["count"]), spare=True),
         Column("kind", "kind", left=True),
     )
-    return section("ENGINE STEPS", table, columns, remark="mean; time with the gap before")
+    return section(_KINDS, table, columns, remark="mean; time with the gap before")
 
 
 def _gaps(tables: Tables, top: int) -> Section:
@@ -46,7 +49,7 @@ def _gaps(tables: Tables, top: int) -> Section:
         Column("bucket", "bucket", left=True),
         Column("culprit", "culprit", without_folders, left=True),
     )
-    return section("BETWEEN STEPS", table, columns, top, "what the GPU waited for or ran", cut=True)
+    return section(_GAPS, table, columns, top, "what the GPU waited for or ran", cut=True)
 
 
 def _sizes(tables: Tables, top: int) -> Section:
@@ -61,7 +64,7 @@ def _sizes(tables: Tables, top: int) -> Section:
         *numbers(median="median_ns", padding="lost_ns"),
         Column("kind", lambda row: f"{row['kind']}{'' if row['mode'] == 'graph' else ', ' + row['mode']}", left=True),
     )
-    return section("SIZES OF GRAPHS", table, columns, top, "padding: time that it took, by the size below")
+    return section(_SIZES, table, columns, top, "padding: time that it took, by the size below")
 
 
 #: The sections in page order, by the table that each needs.
