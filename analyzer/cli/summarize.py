@@ -35,8 +35,7 @@ with late():
     from kanalyze.readers.capture import reports as captures
     from kanalyze.reduction import baselines
     from kanalyze.renderers.formats import json
-    from kanalyze.renderers.tables import descriptions, listings
-    from kanalyze.renderers.tables.frame import joined
+    from kanalyze.renderers.tables import descriptions, frame, listings
     from kanalyze.several import jobs, sides
 
 if TYPE_CHECKING:
@@ -379,7 +378,7 @@ def compare(  # noqa: PLR0913 - a click command has a parameter per option
             for name, one in found.items()
         }
     if to.form == "csv":
-        to.emit_rows(joined({name: one.table("compare") for name, one in found.items()}))
+        to.emit_rows(frame.joined({name: one.table("compare") for name, one in found.items()}))
     elif to.form == "junit":
         to.emit(json.junit(found).encode())
     else:
@@ -443,7 +442,7 @@ def verify(reports: Sequence[Path], where: Where, to: Out, *, every: bool) -> No
     Shows what two tools tell differently and why; ends with status 1 where nothing explains it.
     """
     opened = _answers.opened_together(reports, where)
-    rows = joined(_answers.per_window(opened, where, lambda at: agreement.agreement(*opened, **at.part)))
+    rows = frame.joined(_answers.per_window(opened, where, lambda at: agreement.agreement(*opened, **at.part)))
     differing = rows if every else rows.filter(rows.get_column("verdict") != "equal")
     if to.form == "terminal":
         to.emit(listings.agreement(rows, differing, width()))

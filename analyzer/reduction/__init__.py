@@ -1,9 +1,23 @@
 """Files of what a comparison and the analysis of a job keep of a report, and the small tables in them."""
 
+import os
 import re
+from pathlib import Path
 from textwrap import dedent
+from typing import Final
 
 from kanalyze.schema import Table, columns
+
+#: How the name of a reduction's folder ends, and its manifest.
+SUFFIX: Final = ".reduced"
+MANIFEST: Final = "kanalyze-reduction.json"
+
+
+def is_reduction(path: Path) -> bool:
+    """Whether `path` is the folder of a reduction, as its name or its manifest says."""
+    if not os.path.isdir(path):  # noqa: PTH112 - never raises
+        return False
+    return path.name.endswith(SUFFIX) or os.path.isfile(path / MANIFEST)  # noqa: PTH113 - as above
 
 
 def declared(prefix: str, text: str) -> dict[str, Table]:

@@ -18,23 +18,18 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
-import numpy as np
 import polars as pl
 
 from kanalyze.errors import BadReductionError, OutputError, ReportNotFoundError, UnreadableReportError
 from kanalyze.files import digest, open_regular
 from kanalyze.machinery import remove_forgotten, unfinished
-from kanalyze.reduction import declared
+from kanalyze.reduction import MANIFEST, SUFFIX, declared, is_reduction
 
 #: The layout of a reduction; one of another version is made anew.
 VERSION: Final = 2
 
 #: What the host is in while the loop that launches its work gets a batch.
 IN_LOADER: Final = "DataLoader.__next__"
-
-#: How the name of a reduction's folder ends, and its manifest.
-SUFFIX: Final = ".reduced"
-MANIFEST: Final = "kanalyze-reduction.json"
 
 #: How the name of a folder begins that is being written.
 _UNFINISHED: Final = "reducing"
@@ -48,6 +43,9 @@ _FORMER: Final = ("findings", "health")
 #: Longest part of a file's name in a folder's name; no manifest is larger than this.
 _LONGEST_NAME: Final = 80
 _LARGEST_MANIFEST_BYTES: Final = 1 << 20
+
+#: No frame has more rows.
+_MOST_ROWS: Final = 1 << 32
 
 _ODD: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -276,13 +274,6 @@ def clear_forgotten(out: Path) -> None:
     remove_forgotten(out, f".{_UNFINISHED}")
 
 
-def is_reduction(path: Path) -> bool:
-    """Whether `path` is the folder of a reduction, as its name or its manifest says."""
-    if not os.path.isdir(path):  # noqa: PTH112 - never raises
-        return False
-    return path.name.endswith(SUFFIX) or os.path.isfile(path / MANIFEST)  # noqa: PTH113 - as above
-
-
 def reductions_at(path: Path) -> list[Path]:
     """The folders of the reductions in the folder `path`, by name, or `path` itself; none of any other path.
 
@@ -291,7 +282,7 @@ def reductions_at(path: Path) -> list[Path]:
     """
     if is_reduction(path):
         return [path]
-    if not os.path.isdir(path):  # noqa: PTH112 - as above
+    if not os.path.isdir(path):  # noqa: PTH112 - never raises
         return []
     try:
         return sorted(one for one in path.iterdir() if not one.name.startswith(".") and is_reduction(one))
@@ -338,7 +329,7 @@ def load(folders: Sequence[Path], names: Collection[str] = TABLES) -> Reduction:
 def _of_all(folders: Sequence[Path], tables: Sequence[dict[str, dict[str, Any]]], name: str) -> pl.DataFrame:
     """A table of all reductions in folders, by the entries of their manifests."""
     there = [at for at, entries in enumerate(tables) if name in entries]
-    rows, ranks = [tables[at][name]["rows"] for at in there], np.array([one["ranks"]["rows"] for one in tables])
+    rows, begins = [tables[at][name]["rows"] for at in there], [0, *accumulate(one["ranks"]["rows"] for one in tables)]
     contents = [_content(folders[at], name, tables[at][name]) for at in there]
     try:
         frame = TABLES[name].check(pl.read_parquet(contents))
@@ -346,12 +337,17 @@ def _of_all(folders: Sequence[Path], tables: Sequence[dict[str, dict[str, Any]]]
         raise BadReductionError.damaged(folders[0], f"{name}.parquet: {str(why).partition(chr(10))[0]}") from None
     if frame.height != sum(rows):
         raise BadReductionError.damaged(folders[0], f"{name}.parquet has not as many rows as were written")
+    ranks = pl.DataFrame(
+        {"reduction": there, "first": [begins[at] for at in there], "next": [begins[at + 1] for at in there]},
+        schema={"reduction": pl.Int32, "first": pl.Int64, "next": pl.Int64},
+    )
+    ranks = ranks[pl.Series([*accumulate(rows)]).search_sorted(pl.int_range(frame.height, eager=True), "right")]
     if name == "ranks":
-        return frame.with_columns(reduction=pl.Series(np.repeat(there, rows), dtype=pl.Int32))
-    member, begins = frame.get_column("member").to_numpy(), np.cumsum(ranks) - ranks
-    if not ((member >= 0) & (member < np.repeat(ranks[there], rows))).all():
+        return frame.with_columns(ranks.get_column("reduction"))
+    placed = frame.with_columns(pl.col("member") + ranks.get_column("first"), next=ranks.get_column("next"))
+    if frame.filter(pl.col("member") < 0).height or placed.filter(pl.col("member") >= pl.col("next")).height:
         raise BadReductionError.damaged(folders[0], f"{name}.parquet has rows of no rank")
-    return frame.with_columns(member=pl.Series(member + np.repeat(begins[there], rows)))
+    return placed.drop("next")
 
 
 def _manifest(folder: Path) -> tuple[list[int | None], dict[str, dict[str, Any]]]:
@@ -366,7 +362,11 @@ def _manifest(folder: Path) -> tuple[list[int | None], dict[str, dict[str, Any]]
     if version != VERSION:
         raise BadReductionError.version(folder, version, VERSION)
     whole = all(
-        name in TABLES and isinstance(one, dict) and {"bytes", "checksum"} <= {*one} and type(one.get("rows")) is int
+        name in TABLES
+        and isinstance(one, dict)
+        and {"bytes", "checksum"} <= {*one}
+        and type(one.get("rows")) is int
+        and 0 <= one["rows"] <= _MOST_ROWS
         for name, one in tables.items()
     )
     if not whole or "ranks" not in tables or not all(one is None or type(one) is int for one in ranks):

@@ -18,8 +18,11 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import decoded, operations, with_facts
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.reduction.tables import COLLECTIVES
+from kanalyze.machinery import late
 from kanalyze.report import Report
+
+with late():  # of reports with collectives
+    from kanalyze.reduction import tables as reduced
 
 #: Kinds that run as a kernel of sends and receives.
 BY_PAIRS: Final = ("send", "recv", "all_to_all", "gather", "scatter")
@@ -130,7 +133,7 @@ def collectives_of(report: Report, work: pl.DataFrame) -> pl.DataFrame:
         pl.col("source", "target").is_not_null()
     )
     told = told.with_columns(size=pl.when(two).then(2).otherwise("size"))
-    return told.cast({name: COLLECTIVES.schema[name] for name in told.columns[2:]})
+    return told.cast({name: reduced.COLLECTIVES.schema[name] for name in told.columns[2:]})
 
 
 def collectives_on_cpu(report: Report) -> pl.DataFrame:
@@ -297,8 +300,9 @@ def _told_by_nccl(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
     launched, sums = _of_kind(report, kernels), _sums_of_payloads(report)
     told = launched.join(sums, on="event_id", how="left", maintain_order="left", suffix="_told")
     unknown = ("ranks", "sequence", "id", "type", "largest_bytes")
-    none = [pl.lit(None, dtype=COLLECTIVES.schema[name]).alias(name) for name in unknown]
-    recorded = [name for name in COLLECTIVES.schema if name in (*sums.columns, *unknown)]
+    known = reduced.COLLECTIVES.schema
+    none = [pl.lit(None, dtype=known[name]).alias(name) for name in unknown]
+    recorded = [name for name in known if name in (*sums.columns, *unknown)]
     return told.with_columns(*none, kind=pl.coalesce("kind_told", "kind")).select("event_id", "stream", *recorded)
 
 

@@ -13,21 +13,28 @@ from kanalyze.analyses.device._operations import exclusive_operations, operation
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import rules
 from kanalyze.analyses.findings._claims import shared_out, with_replays
-from kanalyze.analyses.findings._distance import within_distance
+from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules._kernels import LIBRARY, kernel_sums
 from kanalyze.analyses.findings.rules._telling import with_lines
 from kanalyze.analyses.findings.rules.compiling import ONE_TIME
 from kanalyze.analyses.findings.rules.occupancy import SAMPLED
 from kanalyze.analyses.host._call_kinds import interface, spoken
+from kanalyze.analyses.host._range_lines import has_shapes
+from kanalyze.analyses.host.engine_marks import engine_marks
 from kanalyze.analyses.idle.culprits import culprits
 from kanalyze.analyses.iterations.phases import known_steady_part
 from kanalyze.analyses.launches._launch_costs import WORTH_SAYING, least_worth_saying
+from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require, side_by_side
 from kanalyze.errors import KanalyzeError
+from kanalyze.machinery import late
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns
 from kanalyze.tools import worded
+
+with late():  # of reports with shapes of operators
+    from kanalyze.analyses.work import work
 
 TABLE: Final = Table(
     "findings",
@@ -109,6 +116,8 @@ _NEEDS: Final[dict[str, Callable[[Report], bool]]] = {
         lambda report: any(one.launches(LIBRARY != "") for one in kernel_sums(report)) or _recorded(report),
     ),
     "pageable_copies": lambda report: _launched(report, 1, "memcpy") or _recorded(report),
+    "roofs": has_shapes,
+    "serving": lambda report: engine_marks(report).height > 0,
 }
 
 
@@ -222,6 +231,42 @@ def findings(report: Report) -> pl.DataFrame:
     return TABLE.select(
         pl.DataFrame([[row[name] for name in TABLE.schema] for row in rows], TABLE.schema, orient="row")
     )
+
+
+#: Rules whose remedy leaves kernels the same work, and the type that it is done in then; empty for the same.
+_SAME_WORK: Final = {
+    **dict.fromkeys(("unaligned-gemm", "old-architecture-gemm", "no-tensor-cores", "uncoalesced"), ""),
+    **dict.fromkeys(("small-grid", "tail", "low-occupancy", "few-sms", "idle-tensor-cores", "clock-drop"), ""),
+    **dict.fromkeys(("padded-products", "skinny-products", "far-from-roof"), ""),
+    "no-tf32": "tf32",
+}
+
+
+def within_distance(report: Report, found: list[Finding]) -> list[Finding]:
+    """The findings, none on kernels of the same work with more at stake, or saved by its remedy, than the distance."""
+    bounded = [one for one in found if one.rule in _SAME_WORK and one.claims is not None]
+    if not bounded or not has_shapes(report):
+        return found
+    return [_within(report, one) if one in bounded else one for one in found]
+
+
+def _within(report: Report, one: Finding) -> Finding:
+    least = work.least_times(report, _SAME_WORK[one.rule])
+    claims = pl.DataFrame() if one.claims is None else one.claims.select("start", "end").unique()
+    claimed = least.filter(device=one.device).join(claims, on=["start", "end"], how="semi")
+    beyond = pl.col("exclusive_ns") * (1 - pl.col("least_ns").fill_null(0) / pl.col("dur_ns").clip(lower_bound=1))
+    distance = int(claimed.select(beyond.clip(lower_bound=0).sum()).item()) if claimed.height else one.at_stake_ns
+
+    def bounded(whole: Report) -> Mending | None:
+        change = one.change(whole)
+        if change is None or change.shorter is None:
+            return change
+        most = least.select("row", most=(pl.col("dur_ns") - pl.col("least_ns")).clip(lower_bound=0))
+        known = change.shorter.with_columns(pl.col("row").cast(least.schema["row"]))
+        known = known.join(most, on="row", how="left", maintain_order="left")
+        return change._replace(shorter=known.select("row", saved_ns=pl.min_horizontal("saved_ns", "most")))
+
+    return one._replace(at_stake_ns=min(one.at_stake_ns, distance), mending=bounded if one.mending else None)
 
 
 #: Action, in a line, and remedy, in a sentence, by rule and by world, of programs that are neither of PyTorch nor of

@@ -246,6 +246,28 @@ def _own(frames: pl.DataFrame) -> pl.Series:
 _EVENT_COLUMNS: Final = ("start", "end", "name")
 
 
+def shapes_beside(report: Report) -> Report | None:
+    """The trace beside a report that records no operators, where that has their shapes."""
+    trace = None if report.kind("op").height else report.beside()
+    if (
+        trace is None
+        or not trace.kind("op").height
+        or trace.table("op_detail").get_column("input_shapes").is_null().all()
+    ):
+        return None
+    return trace
+
+
+def has_shapes(report: Report) -> bool:
+    """Whether operators have shapes in a report, the trace beside it, or as nsys' ranges name them."""
+    if shapes_beside(report) is not None:
+        return True
+    if "op" in report.kinds:
+        return report.table("op_detail").get_column("input_shapes").null_count() < report.kind("op").height
+    names = report.seen("range").get_column("name").unique().cast(pl.String)
+    return bool(names.str.contains(", sizes = [", literal=True).any())
+
+
 def framework_recorded(report: Report) -> bool:
     """Whether the report has operators or Python functions."""
     return not {"op", "python"}.isdisjoint(report.kinds)

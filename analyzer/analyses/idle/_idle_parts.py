@@ -16,7 +16,6 @@ from polars.datatypes import DataType, DataTypeClass
 from kanalyze.analyses.device._operations import facts_of, launch_rows, launching_by_start, nearest_launches
 from kanalyze.analyses.device._windows import activity as device_activity
 from kanalyze.analyses.host._call_kinds import context_calls, unrecorded_contexts, unseen_starts, unseen_syncs
-from kanalyze.analyses.host._causes import cause_lines, cause_names
 from kanalyze.analyses.host._range_lines import (
     between_calls,
     framework_recorded,
@@ -25,7 +24,7 @@ from kanalyze.analyses.host._range_lines import (
     on_line,
     range_lines,
 )
-from kanalyze.analyses.host._thread_timeline import activity, label_codes, labels, threads, winning
+from kanalyze.analyses.host._thread_timeline import activity, label_codes, labels, records_waits, threads, winning
 from kanalyze.analyses.host.engine_marks import engine_labels
 from kanalyze.analyses.operators._host_names import host_names
 from kanalyze.analyses.shared.analysis import Remembered, at_once, once_per_process
@@ -33,9 +32,12 @@ from kanalyze.analyses.shared.threads import THREAD, Lanes, ThreadKey, lanes_of,
 from kanalyze.analyses.streams.concurrency import ended_last, event_waits, waited_for
 from kanalyze.columns import gathered, rows_by, sure
 from kanalyze.errors import DamagedReportError
-from kanalyze.machinery import workers
+from kanalyze.machinery import late, workers
 from kanalyze.report import Report
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
+
+with late():  # of reports with system calls or the scheduler
+    from kanalyze.analyses.host import _causes
 
 #: Batch sizes, in idle intervals: the smallest batch, and the most that are in flight at one time; large enough to gain
 #: more than threads wait for Python's lock (benchmarks/), small enough to bound memory.
@@ -322,7 +324,7 @@ def _named(report: Report, lanes: Lanes, device: int, rows: pl.DataFrame) -> Ite
 def _waits(report: Report) -> dict[ThreadKey, pl.DataFrame]:
     """The waits that name host time; none where what tells of them is damaged, which names can do without."""
     try:
-        return cause_lines(report)
+        return _causes.cause_lines(report) if records_waits(report) else {}
     except DamagedReportError:
         return {}
 
@@ -335,9 +337,8 @@ def _named_host(report: Report, lanes: Lanes, pieces: pl.DataFrame) -> list[pl.D
     if waits:
         told = overlaid(pieces, lanes.line(waits).rename({"row": "name"}), "name")
         waited = told.filter(pl.col("name").is_not_null())
-        found.append(
-            waited.with_columns(gathered(cause_names(report), waited.get_column("name")).alias("culprit")).drop("name")
-        )
+        names = gathered(_causes.cause_names(report), waited.get_column("name")).alias("culprit")
+        found.append(waited.with_columns(names).drop("name"))
         pieces = told.filter(pl.col("name").is_null()).drop("name")
     outside = pieces.get_column("range").is_null()
     alone, inside = pieces.filter(outside), pieces.filter(~outside)

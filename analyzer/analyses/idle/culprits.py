@@ -12,10 +12,8 @@ import polars as pl
 from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze.analyses.device._windows import share_of_window
-from kanalyze.analyses.host._causes import cause_lines, told_causes
 from kanalyze.analyses.host._range_lines import framework_recorded, stack_names
-from kanalyze.analyses.host._sampled_parts import EVIDENCE, KEYS, told_parts
-from kanalyze.analyses.host._thread_timeline import NEEDED, STATES
+from kanalyze.analyses.host._thread_timeline import EVIDENCE, KEYS, NEEDED, STATES, records_waits, told_parts
 from kanalyze.analyses.idle._attribution import by_thread, host_pieces, named_sums
 from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.operators._host_names import ALIGNED, with_shares
@@ -31,9 +29,13 @@ from kanalyze.analyses.shared.analysis import analysis, check_grouping, once_per
 from kanalyze.analyses.shared.threads import LINE, THREAD, ThreadKey, innermost_lines, overlaid
 from kanalyze.columns import gathered, mixed, parts_by
 from kanalyze.errors import CannotTellError
+from kanalyze.machinery import late
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
+
+with late():  # of reports with system calls or the scheduler
+    from kanalyze.analyses.host import _causes
 
 #: File and function in the name of what a trace's thread was in: ``aten::to in train.py(31): step``.
 _TRACED: Final = r"^(?:.* in )?([^ ]+)\(\d+\): (.+)$"
@@ -53,9 +55,12 @@ def host_spans(report: Report) -> Iterator[tuple[int, ThreadKey, pl.DataFrame]]:
 def waiting_host(report: Report) -> pl.DataFrame:
     """Host time while a device in scope waited: :data:`PARTS`; the rows of a device sum to its bucket `host`."""
     spans, nothing = [], pl.DataFrame(schema=LINE)
+    waits, causes = dict[ThreadKey, pl.DataFrame](), pl.Series("cause", [], dtype=pl.String)
+    if records_waits(report):
+        waits, causes = _causes.cause_lines(report), _causes.told_causes(report).get_column("cause")
     for number, key, own in host_spans(report):
-        cut = overlaid(own, cause_lines(report).get(key, nothing), "row")
-        cause = gathered(told_causes(report).get_column("cause"), cut.get_column("row"))
+        cut = overlaid(own, waits.get(key, nothing), "row")
+        cause = gathered(causes, cut.get_column("row"))
         spans.append((key, cut.select("start", "end", cause.alias("waits_for"), device=pl.lit(number, pl.Int64))))
     return told_parts(report, spans)
 

@@ -10,10 +10,9 @@ from typing import Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.host._causes import everywhere, records_waits, told_causes
+from kanalyze.analyses.host._causes import EVIDENCE, everywhere, told_causes
 from kanalyze.analyses.host._range_lines import ranges_at
-from kanalyze.analyses.host._thread_timeline import STATES, system_calls
-from kanalyze.analyses.host._wakers import EVIDENCE
+from kanalyze.analyses.host._thread_timeline import STATES, records_waits, system_calls
 from kanalyze.analyses.idle._attribution import by_thread, host_pieces
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.shared.analysis import analysis, require

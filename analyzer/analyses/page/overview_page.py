@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import polars as pl
@@ -14,7 +12,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.communication._recorded import WAITING, has_partners
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, exclusive_operations
-from kanalyze.analyses.device._windows import busy_spans, process_count, windows
+from kanalyze.analyses.device._windows import process_count, windows
 from kanalyze.analyses.findings._claims import MOST_REPLAYED, with_replays
 from kanalyze.analyses.findings._doubts import unused_launches, with_late
 from kanalyze.analyses.findings.findings import ordered, ranked_with_samples
@@ -22,11 +20,13 @@ from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules.compiling import ONE_TIME
 from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.host._captures import has_captures
+from kanalyze.analyses.host._range_lines import has_shapes
+from kanalyze.analyses.host.engine_marks import engine_marks
 from kanalyze.analyses.idle import culprits
 from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.code import code, has_lines
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.iterations._marks import BY_ENGINE, BY_LOOPS
+from kanalyze.analyses.iterations._marks import BY_ENGINE
 from kanalyze.analyses.iterations.phases import (
     BEFORE,
     OTHERS,
@@ -43,18 +43,33 @@ from kanalyze.analyses.iterations.phases import TABLE as PHASES
 from kanalyze.analyses.launches._launch_costs import steady_parts
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.operators._host_names import told_briefly
-from kanalyze.analyses.ranges.captured import captured
-from kanalyze.analyses.replay._unprofiled import Bare, bare_of, bare_sentence, corrected, corrected_sentence
-from kanalyze.analyses.serving.served import by_kind, served
+from kanalyze.analyses.replay._unprofiled import (
+    Bare,
+    bare_of,
+    bare_sentence,
+    corrected,
+    corrected_sentence,
+    estimated,
+    estimated_sentence,
+)
 from kanalyze.analyses.shared.analysis import side_by_side
 from kanalyze.analyses.shared.statistics import MEANINGS
 from kanalyze.errors import CannotTellError, KanalyzeError
+from kanalyze.machinery import late
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Meta, Report
 from kanalyze.schema import Table, columns
 from kanalyze.tools import CUDA, again, worded
-from kanalyze.units import instant, instead, percent, plural, shortened, time
-from kanalyze.window import WORDS, Scope, Window, with_article
+from kanalyze.units import instant, percent, plural, shortened, time
+from kanalyze.window import Scope, Window
+
+with late():  # of reports with iterations, operators, captured graphs or steps of an engine
+    from kanalyze.analyses.operators import ops
+    from kanalyze.analyses.page import _limits
+    from kanalyze.analyses.ranges import captured
+    from kanalyze.analyses.replay import critical_path
+    from kanalyze.analyses.serving import served
+    from kanalyze.analyses.work import roofs
 
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
@@ -202,82 +217,104 @@ def overview(
     Of a steady part, where a run without the profiler tells it, times are those without it, unless `as_recorded`.
     `beside` gives further findings on its kernels.
     """
-    report = recorded if whole or as_recorded else unprofiled_page(recorded)
-    steady = None if whole or report.scope.window is not None else known_steady_part(report)
-    view = report if steady is None else report.narrow(window=steady.window)
-    spans = windows_of(view)
-    busiest = spans.sort("busy_ns", "device", descending=[True, False]).get_column("device").to_list()
-    main = steady.device if steady is not None and steady.device in busiest else next(iter(busiest), None)
-    of_device = view if spans.height <= 1 else view.narrow(device=main)
+    part = _part_of(recorded if whole or as_recorded else unprofiled_page(recorded), whole=whole)
+    report, steady, of_device = part.report, part.steady, part.of_device
     # the answer tells of every GPU where nothing repeats, and what GPUs of one job wait for is told of all of them
-    of_answer = view if steady is None or has_partners(view) else of_device
+    of_answer = part.view if steady is None or has_partners(part.view) else of_device
     tables, reasons = made(of_answer, {"culprits": culprits.culprits})  # attributes with names, for all others
     more, further = made(report, {"ledger": lambda _: ledger(of_answer)} | _makers(recorded, of_device, steady))
-    engine = served(report, main)
-    tables, reasons = tables | more | engine.tables, reasons | further
-    shown = view if steady is None else of_device
-    findings = _worth_doing(view, shown, main, tables, beside)
+    engine = served.served(report, part.device) if engine_marks(report).height else None
+    tables, reasons = tables | more | (engine.tables if engine else {}), reasons | further
+    findings = _worth_doing(part, tables, beside)
     kernels = device_operations(of_device).filter(pl.col("kind").is_in(["kernel", "graph"])).height
     alone = steady is None and 0 < kernels <= _ONE  # the host's time around it is that of starting up and checking
     findings = [one for one in findings if not (alone and one.rule in _AROUND)]
     if (bare := bare_of(recorded)) is not None and steady is None:
         bare = bare._replace(iteration=None)
-    unprofiled = _unprofiled(report, shown, steady, bare)
-    if steady is None:
-        sentences = [page_answer(view, spans, tables), unprofiled]
-    else:
-        first = first_sentence(view, steady, tables, findings)
-        sentences = [first, _length(steady), unprofiled, part_of_session(recorded, steady)]
-    if spans.height and not {"op", "range"}.isdisjoint(report.kinds):
-        from kanalyze.analyses.work.roofs import against_roofs  # noqa: PLC0415 - only of reports with shapes
-
-        sentences.append(against_roofs(of_device))
+    sentences = [engine.sentence if engine else "", *_sentences(recorded, part, tables, findings, bare)]
     if (hot := tables.get("hot_kernels")) is not None:
         alone |= bool((hot.get_column("window_share") >= _NEARLY_ALL).any())
     if alone and all(one.vague for one in findings):
         sentences.append(_ALONE[beside is not None])
-    sentences.append(sampled_beside(report, view) if "ledger" in tables else "")
+    sentences.append(sampled_beside(report, part.view) if "ledger" in tables else "")
     return Summary(
         kind="overview",
         meta=report.meta,
         scope=report.scope,
-        answer=worded(" ".join(filter(None, [engine.sentence, *sentences])), interface(report)),
-        window=view.scope.window,
+        answer=worded(" ".join(filter(None, sentences)), interface(report)),
+        window=part.view.scope.window,
         steady=steady,
-        windows=spans,
-        device=main,
+        windows=part.spans,
+        device=part.device,
         process_count=process_count(report),
         tables=with_late(tables, report),
         findings=findings,
         cannot_tell=reasons,
         interface=interface(report),
         zero_ns=report.zero_ns,
-        named=told_briefly(view, tables["culprits"]) if "culprits" in tables else "",
+        named=told_briefly(part.view, tables["culprits"]) if "culprits" in tables else "",
         bare=bare,
-        remarks=engine.remarks,
+        remarks=engine.remarks if engine else {},
     )
 
 
+class _Part(NamedTuple):
+    """The part of a report that a page is of."""
+
+    report: Report
+    steady: SteadyPart | None  # what repeats in it; None for a page of the whole report, or of a window
+    view: Report  # that part
+    spans: pl.DataFrame  # of its devices, :data:`WINDOWS`
+    device: int | None  # the GPU that the page is about
+    of_device: Report  # the part of that GPU
+
+    @property
+    def shown(self) -> Report:
+        """What findings are told of: every GPU where nothing repeats."""
+        return self.view if self.steady is None else self.of_device
+
+
+def _part_of(report: Report, *, whole: bool) -> _Part:
+    """What repeats in the report, else the window asked for, or all; on the GPU of that, else on the busiest."""
+    steady = None if whole or report.scope.window is not None else known_steady_part(report)
+    view = report if steady is None else report.narrow(window=steady.window)
+    spans = windows_of(view)
+    busiest = spans.sort("busy_ns", "device", descending=[True, False]).get_column("device").to_list()
+    main = steady.device if steady is not None and steady.device in busiest else next(iter(busiest), None)
+    return _Part(report, steady, view, spans, main, view if spans.height <= 1 else view.narrow(device=main))
+
+
+def _sentences(
+    recorded: Report, part: _Part, tables: dict[str, pl.DataFrame], findings: list[Finding], bare: Bare | None
+) -> list[str]:
+    """The sentences on a page's part: what limits it, what it takes, without the profiler too, of what peaks."""
+    unprofiled = _unprofiled(part, bare)
+    if part.steady is None:
+        sentences = [page_answer(part.view, part.spans, tables), unprofiled]
+    else:
+        first = _limits.first_sentence(part.view, part.steady, tables, findings)
+        sentences = [first, _limits.length_of(part.steady), unprofiled, part_of_session(recorded, part.steady)]
+    if part.spans.height and not {"op", "range"}.isdisjoint(part.report.kinds) and has_shapes(part.of_device):
+        sentences.append(roofs.against_roofs(part.of_device))
+    return sentences
+
+
 def _worth_doing(
-    view: Report,
-    shown: Report,
-    main: int | None,
-    tables: dict[str, pl.DataFrame],
-    beside: Callable[[PageKernels], list[Finding]] | None,
+    part: _Part, tables: dict[str, pl.DataFrame], beside: Callable[[PageKernels], list[Finding]] | None
 ) -> list[Finding]:
     """The findings on the device that the page is about without one-time costs, what gains most first.
 
     What gains less than a hundredth of the time is left out: modules and contexts are apart from it.
     """
     rows = tables.get("ledger", pl.DataFrame(schema={"device": pl.Int64, "bucket": pl.String, "ns": pl.Int64}))
-    found = ranked_with_samples(shown) if rows.height else []
+    main, found = part.device, ranked_with_samples(part.shown) if rows.height else []
     found = [one for one in found if one.device == main and one.rule not in ONE_TIME]
     times = dict(rows.filter(pl.col("bucket") != _APART).group_by("device").agg(pl.col("ns").sum()).iter_rows())
     if beside is not None and main is not None and main in times and "hot_kernels" in tables:
         told = {name for one in found for name in one.names}
         found += beside(PageKernels(tables["hot_kernels"], main, times[main], told))
-    replayed = with_replays(view, found, MOST_REPLAYED)
-    return ordered(view, [one for one in replayed if one.gain_ns >= _WORTH_DOING * times.get(one.device, 0)])
+    replayed = with_replays(part.view, found, MOST_REPLAYED)
+    return ordered(part.view, [one for one in replayed if one.gain_ns >= _WORTH_DOING * times.get(one.device, 0)])
 
 
 def unprofiled_page(report: Report) -> Report:
@@ -287,18 +324,16 @@ def unprofiled_page(report: Report) -> Report:
     return report if new is None else new.narrow(device=scope.device, process=scope.process)
 
 
-def _unprofiled(report: Report, view: Report, steady: SteadyPart | None, bare: Bare | None) -> str:
-    """Sentence on the program without its profiler, and on what it took while recorded; `view` is the steady part."""
-    tool = report.meta.tool
+def _unprofiled(part: _Part, bare: Bare | None) -> str:
+    """Sentence on the program without its profiler, and on what it took while recorded."""
+    report, steady, tool = part.report, part.steady, part.report.meta.tool
     if bare is not None and report.meta.slower is not None:
         each_ns = steady.ns / steady.number if steady is not None else 1
         return corrected_sentence(bare, tool, report.meta.slower, each_ns)
     measured = "" if bare is None else bare_sentence(bare, tool)
     if steady is None or report.scope.window or (bare is not None and bare.iteration is not None):
         return measured
-    from kanalyze.analyses.replay._unprofiled import estimated, estimated_sentence  # noqa: PLC0415 - no page of counters
-
-    estimate = estimated(view, steady, MOST_REPLAYED)
+    estimate = estimated(part.of_device, steady, MOST_REPLAYED)
     told = "" if estimate is None else estimated_sentence(estimate, steady.ns / steady.number, tool)
     return " ".join(filter(None, (told, measured)))
 
@@ -314,33 +349,14 @@ def _makers(recorded: Report, of_device: Report, steady: SteadyPart | None) -> d
             "spread": lambda report: spread_of(report, steady),
         }
         if device_operations(of_device).height + of_device.kind("api").height <= _MOST_ON_PATH:
-            from kanalyze.analyses.replay.critical_path import critical_path  # noqa: PLC0415 - imports numpy
-
-            makers["critical_path"] = lambda report: critical_path(report, window=steady.window)
+            makers["critical_path"] = lambda report: critical_path.critical_path(report, window=steady.window)
     if "op" in recorded.kinds:
-        from kanalyze.analyses.operators.ops import ops  # noqa: PLC0415 - reports of nsys have none
-
-        makers["ops"] = lambda _: by_kind(of_device, ops(of_device))
+        makers["ops"] = lambda _: served.by_kind(of_device, ops.ops(of_device))
     if has_captures(of_device):
-        makers["captured"] = lambda _: captured(of_device, by="place")
+        makers["captured"] = lambda _: captured.captured(of_device, by="place")
     if has_lines(of_device):
         makers["code"] = lambda _: code(of_device)
     return makers
-
-
-def _length(steady: SteadyPart) -> str:
-    """How long an iteration takes: the mean, which its ledger adds up to; beside it the median and the range."""
-    lengths = steady.lengths.sort()
-    mean, middle = (time(ns) for ns in (steady.ns / steady.number, median(lengths)))
-    what = with_article(steady.each) if steady.each in WORDS else f"each {steady.each!r}"
-    if not steady.adjoining:
-        of = f"mean of {steady.number:,}; {what} itself takes {middle} in the median"
-        return f"From {what} to the next pass {mean} ({of})."
-    text = f"{what[0].upper()}{what[1:]} takes {mean}"
-    if steady.number == 1:
-        return f"{text}."
-    some = " in a row" if steady.number < steady.usual.height else ""
-    return f"{text} (mean of {steady.number:,}{some}; median {middle}, {time(lengths[0])} to {time(lengths[-1])})."
 
 
 def made(report: Report, makers: Mapping[str, Maker]) -> tuple[dict[str, pl.DataFrame], dict[str, str]]:
@@ -371,7 +387,7 @@ def windows_of(report: Report) -> pl.DataFrame:
 #: Wording for busy time without a compute kernel, by bucket.
 _ONLY: Final = {"memcpy": "copying", "communication": "communicating", "memset": "setting memory"}
 
-#: What takes or gains a smaller part of the time is not mentioned, and is no cause of what limits an iteration.
+#: What takes or gains a smaller part of the time is not mentioned.
 _NOTABLE: Final = 0.1
 
 #: What to do where launches were recorded, and nothing that they launched.
@@ -481,115 +497,3 @@ def _most_waited_for(report: Report, by: str) -> str:
         where = "of it" if clauses else _OF
         clauses.append(f"its thread is ready but on no processor for {percent(ready)} {where}")
     return f"{by}, {', and '.join(clauses)}. " if clauses else ""
-
-
-# The first sentence: what limits an iteration, why and where, and what it would take without that.
-
-#: What holds an iteration up, by bucket of the ledger and by cause on its critical path.
-_GPU: Final = "the GPU"
-_HOST: Final = "the host"
-_LIMITS: Final = {
-    **dict.fromkeys(("kernel", "memset", "queued", "stream order", "graph order", "event wait"), _GPU),
-    **dict.fromkeys(("communication", "transfer"), "communication"),
-    **dict.fromkeys(("launch", "launch latency"), "launches"),
-    **dict.fromkeys(("sync", "return of a wait"), "blocking calls"),
-    **dict.fromkeys(("api", "call"), "other CUDA calls"),
-    "memcpy": "copies",
-    "allocation": "allocations of memory",
-    "loading": "loading of modules",
-    "profiler": "the profiler",
-    "host": _HOST,
-}
-_WORK: Final = {_GPU, "communication", "copies"}
-_SINGULAR: Final = (_GPU, _HOST, "communication", "loading of modules", "the profiler")
-
-#: What takes this part of an iteration limits it, or two things together; what is promised gains at least the other.
-_MOST: Final = 0.5
-_PROMISED: Final = 0.03
-
-#: Headlines that name the remedy, not the trouble; those that begin with a word that is no name.
-_REMEDY: Final = re.compile(r"\bcould\b")
-_PLAIN: Final = re.compile(r"(?:A|An|The|Each|Every|No|Page|Small|Images|Layout|Tensors?|Whole|Most|Many)\b(?!:)")
-
-
-class Limit(NamedTuple):
-    """What limits an iteration."""
-
-    text: str  # its names, as in ``the host and launches``
-    many: bool  # whether that is a plural
-    working: bool  # whether the device's work is in it
-    first: bool  # whether that is most of it
-
-
-def first_sentence(view: Report, steady: SteadyPart, tables: dict[str, pl.DataFrame], findings: list[Finding]) -> str:
-    """The sentence on a steady part: what limits it, the first finding with its place, and what its remedy leaves.
-
-    Empty where nothing takes most of an iteration and there is no finding. Tables are those of the part.
-    """
-    limit = limit_of(steady, tables) if "ledger" in tables else None
-    best = findings[0].brief if findings and not findings[0].vague else None
-    headline = cause = ""
-    if best is not None:  # without names of kernels, which are long
-        headline = best.headline.format(*("…" for _ in best.names)).removesuffix(": …")
-        where = best.line if best.headline.endswith(f" in {best.where}") else best.place
-        cause = f"{headline[0].lower()}{headline[1:]}" if _PLAIN.match(headline) else headline
-        cause = f"{cause}{f', in {where.format()}' if where else ''}{_promise(view, steady, best)}"
-    if not limit:
-        return f"First: {cause}." if cause else ""
-    each = f"the {steady.each}" if steady.each in WORDS else f"each {steady.each!r}"
-    if steady.found_by.startswith(BY_LOOPS):
-        each = f"the {steady.found_by}"
-    limits = f"{limit.text[0].upper()}{limit.text[1:]} {'limit' if limit.many else 'limits'} {each}"
-    busy, ns = pl.col("bucket").cast(pl.String).is_in(BUSY_BUCKETS), pl.col("ns")
-    works = _of_device(tables, steady).select(ns.filter(busy).sum() / ns.sum().clip(1)).item() >= _MOST
-    if works and not limit.working:
-        limits = f"{limits}, though the GPU works for most of it"
-    if not cause:
-        return f"{limits}."
-    small = max(findings[0].at_stake_ns, findings[0].replayed_ns or 0) < _NOTABLE * steady.ns
-    apart = small or ":" in headline or _busy_part(view, findings[0]) is not limit.first
-    return f"{limits}. First: {cause}." if apart else f"{limits}: {cause}."
-
-
-def _of_device(tables: dict[str, pl.DataFrame], steady: SteadyPart) -> pl.DataFrame:
-    return tables["ledger"].filter((pl.col("device") == steady.device) | pl.lit(steady.device is None))
-
-
-def limit_of(steady: SteadyPart, tables: dict[str, pl.DataFrame]) -> Limit | None:
-    """What takes at least half of an iteration: of its critical path where that is known, else of its ledger."""
-    path = tables.get("critical_path")
-    if path is not None and path.height:
-        sums = path.select(what="cause", part="share")
-    else:
-        sums = _of_device(tables, steady).select(what="bucket", part=pl.col("ns") / pl.col("ns").sum())
-    sums = sums.with_columns(pl.col("what").cast(pl.String).replace_strict(_LIMITS, default=None))
-    shares = sums.group_by("what").agg(pl.col("part").sum()).drop_nulls("what").sort("part", "what", descending=True)
-    largest = shares.filter(pl.col("part") >= _NOTABLE).head(2)
-    if largest.height and largest.item(0, "part") >= _MOST:
-        largest = largest.head(1)
-    elif largest.height <= 1 or largest.get_column("part").sum() < _MOST:
-        return None
-    chosen = largest.get_column("what").to_list()
-    many = len(chosen) > 1 or chosen[0] not in _SINGULAR
-    return Limit(" and ".join(chosen), many, working=bool(_WORK & {*chosen}), first=chosen[0] in _WORK)
-
-
-def _promise(view: Report, steady: SteadyPart, best: Finding) -> str:
-    """What an iteration takes with a finding's remedy, and without it; empty where that gains little."""
-    whole_ns, gain_ns = best.unmended_ns or 0, best.replayed_ns or 0
-    if not best.replayed_low_ns or gain_ns < _PROMISED * whole_ns:
-        return ""
-    how = "with" if _REMEDY.search(best.headline) else "without"
-    told = instead((whole_ns - gain_ns) / steady.number, whole_ns / steady.number)
-    slower = view.meta.slower is None and whole_ns < (1 - _PROMISED) * steady.ns
-    return f"; {how} that about {told}{f' without {view.meta.tool}' if slower else ''}"
-
-
-def _busy_part(view: Report, finding: Finding) -> bool | None:
-    """Whether a finding is about work of its device, not about idle time; None where that is not known."""
-    if finding.claims is None or finding.claims.is_empty():
-        return True if finding.shortens else None
-    claimed, busy = intervals.union(finding.claims.select("start", "end")), busy_spans(view).get(finding.device)
-    if busy is None:
-        return None
-    return 2 * intervals.length(intervals.intersect(claimed, busy)) > intervals.length(claimed)

@@ -34,6 +34,7 @@ from kanalyze.analyses.findings.findings import by_gain
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.host._call_kinds import interface
+from kanalyze.analyses.host.engine_marks import engine_marks
 from kanalyze.analyses.idle import code
 from kanalyze.analyses.joining._kernel_groups import same_kernels
 from kanalyze.analyses.joining._report_set import Together, together
@@ -52,12 +53,15 @@ from kanalyze.analyses.page.overview_page import (
 from kanalyze.analyses.ranges import instances
 from kanalyze.analyses.ranges.captured import BY_PLACE
 from kanalyze.analyses.ranges.ranges import BY_NAME
-from kanalyze.analyses.serving.served import served
 from kanalyze.decoder.decode import decode
+from kanalyze.machinery import late
 from kanalyze.report import Report, Where
 from kanalyze.schema import Table
 from kanalyze.tools import worded
 from kanalyze.units import percent, plural, time
+
+with late():  # of reports with steps of an engine
+    from kanalyze.analyses.serving import served
 
 #: The tables that every CUDA trace gives, and those of optional traces, in the page's order; what it asks of them.
 _ALWAYS: Final = ("ledger", "exposure", "hot_kernels", "copies", "launch_summary", "api", "health")
@@ -83,8 +87,9 @@ TABLES: Final[tuple[Table, ...]] = tuple(
 def summarize(report: Report) -> Summary:
     """Makes the page of a report: all tables that it allows, the findings, and the headline."""
     tables, reasons = tables_of(report)
-    spans, words, engine = windows_of(report), interface(report), served(report)
-    sentences = engine.sentence, page_answer(report, spans, tables), sampled_beside(report, report)
+    spans, words = windows_of(report), interface(report)
+    engine = served.served(report) if engine_marks(report).height else None
+    sentences = engine.sentence if engine else "", page_answer(report, spans, tables), sampled_beside(report, report)
     answer = " ".join(filter(None, sentences))
     processes = report.processes
     if report.scope.process is not None:
@@ -104,11 +109,12 @@ def summarize(report: Report) -> Summary:
         windows=spans,
         processes=processes,
         process_count=process_count(report) if device_operations(report).height else processes.height,
-        tables=tables | engine.tables,
+        tables=tables | (engine.tables if engine else {}),
         findings=by_gain(report, MOST_REPLAYED) if "ledger" in tables else [],
         cannot_tell={name: reason for name, reason in reasons.items() if name in _ALWAYS},
         not_recorded={name: reason for name, reason in reasons.items() if name not in _ALWAYS},
-        remarks=engine.remarks | {name: worded(text, words) for name, text in remarks.items() if text},
+        remarks=(engine.remarks if engine else {})
+        | {name: worded(text, words) for name, text in remarks.items() if text},
         interface=words,
         zero_ns=report.zero_ns,
     )

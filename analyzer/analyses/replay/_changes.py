@@ -18,15 +18,18 @@ from kanalyze.analyses.host._call_kinds import LOADING_WORDS
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
 from kanalyze.analyses.launches._graph_candidates import graph_costs, repetitions
 from kanalyze.analyses.operators._host_tree import ARROW
-from kanalyze.analyses.ranges.captured import captured_as, launch_paths
 from kanalyze.analyses.replay._host_time import AS_RECORDED, HostTime
 from kanalyze.analyses.replay._network import HOST_EDGES, Changed, Network, as_recorded, recorded_values
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.columns import count_up_to, gathered, marked, sure
 from kanalyze.decoder.fields import spelled
 from kanalyze.errors import UnknownNameError
+from kanalyze.machinery import late
 from kanalyze.outlets import short
 from kanalyze.report import Report
+
+with late():  # of changes to ranges
+    from kanalyze.analyses.ranges import captured
 
 #: Rows of no operation, and of no call.
 NO_ROWS: Final = pl.Series("row", [], dtype=pl.UInt32)
@@ -328,7 +331,8 @@ def _kernels(report: Report, pattern: str) -> pl.Series:
 def _in_ranges(report: Report, pattern: str) -> pl.Series:
     """Whether each operation was launched, or captured into a CUDA graph, in a range that `pattern` matches."""
     rows = operations(report).get_column("row")
-    paths = launch_paths(report, rows).to_frame().with_columns(captured_as(report, rows, "path"))
+    paths = captured.launch_paths(report, rows).to_frame()
+    paths = paths.with_columns(captured.captured_as(report, rows, "path"))
     known = {text: text.split(ARROW) for path in paths for text in path.unique().drop_nulls()}
     found = [text for text, parts in known.items() if any(fnmatchcase(part, pattern) for part in parts)]
     if not found:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import ClassVar, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 
 import polars as pl
 
@@ -40,11 +40,17 @@ from kanalyze.analyses.replay._changes import (
 from kanalyze.analyses.replay._host_time import BY_TOOL, NEAR, UNCHANGED, HostTime, Unslowed, fitted
 from kanalyze.analyses.replay._network import Changed, Network, network, point_values
 from kanalyze.analyses.shared.analysis import once_per_report, require
-from kanalyze.analyses.work._configuration import SAME, Configuration, factors, resolved
 from kanalyze.columns import gathered, marked
 from kanalyze.errors import KanalyzeError
+from kanalyze.machinery import late
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Meta, Report
+
+with late():  # of another GPU, batch, length or type
+    from kanalyze.analyses.work import _configuration
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.work._configuration import Configuration
 
 #: Rows of which numbers are lists at a time, and their columns that are edges.
 _SLICE: Final = 1 << 18
@@ -328,15 +334,16 @@ def whatif_of(  # noqa: PLR0913 - what a change is made of
     *,
     each: bool,
     measured_ns: float | None,
-    configuration: Configuration = SAME,
+    configuration: Configuration | None = None,
 ) -> WhatIf:
     """Result of `changes` in the report's window, which are `told` as options; with `each` of single changes, too.
 
     `measured_ns` is what the window takes without the profiler, where that is known.
     """
     known, took = prepared(report), cache(window_without(report))
-    configuration = resolved(report, configuration)
-    kernels = None if configuration == SAME else factors(report, configuration)
+    asked, kernels = configuration and _configuration.resolved(report, configuration), None
+    if asked and asked != _configuration.SAME:
+        kernels = _configuration.factors(report, asked)
     usual = BY_TOOL.get(report.meta.tool, UNCHANGED).usual
     hosts = UNCHANGED if measured_ns is None else fitted(took, measured_ns, NEAR, usual)
     now = _replayed(report, known, Changes(host=hosts.usual))
@@ -345,7 +352,7 @@ def whatif_of(  # noqa: PLR0913 - what a change is made of
     window, now_ns = report.scope.window, now[0].end - known.start
     return WhatIf(
         meta=report.meta,
-        changes=(*configuration.options(), *told),
+        changes=(*(asked.options() if asked else ()), *told),
         iterations=window.count if window else None,
         each=(window.each if window else None) or "",
         now_ns=now_ns,

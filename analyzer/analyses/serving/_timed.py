@@ -9,8 +9,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, operations
 from kanalyze.analyses.device._windows import busy_within
-from kanalyze.analyses.host.engine_marks import CAPTURE, DECODE, engine_marks
-from kanalyze.analyses.host.learned_marks import LAUNCHES_GRAPH, REPLAYED
+from kanalyze.analyses.host.engine_marks import CAPTURE, DECODE, LAUNCHES_GRAPH, REPLAYED, engine_marks
 from kanalyze.analyses.idle._attribution import ledger_pieces
 from kanalyze.analyses.iterations._marks import of_process
 from kanalyze.analyses.ranges.captured import captured_as

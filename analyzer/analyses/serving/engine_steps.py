@@ -19,7 +19,6 @@ from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host.engine_marks import DECODE, KINDS
 from kanalyze.analyses.idle._attribution import window_ledgers
-from kanalyze.analyses.serving._graph_sizes import graph_sizes
 from kanalyze.analyses.serving._timed import GRAPH, gap_pieces, timed_steps
 from kanalyze.analyses.shared.analysis import check_grouping, require
 from kanalyze.analyses.shared.statistics import BUCKETS
@@ -284,3 +283,27 @@ _BY: Final[dict[str, tuple[Table, Callable[[Report, pl.DataFrame], pl.DataFrame]
     "gap": (BY_GAP, _gaps),
     "graph": (BY_GRAPH, lambda _, steps: graph_sizes(steps)),
 }
+
+
+def graph_sizes(steps: pl.DataFrame) -> pl.DataFrame:
+    """Steps of one device and kind by mode and size of graph: how many, their requests and times, and lost_ns.
+
+    What padding took of a step is the median time at its size less what it would take at its requests: on the line
+    between the medians at that size and at the one below. Null for the least size, of which nothing tells.
+    """
+    rows = steps.filter(pl.col("device").is_not_null() & pl.col("requests").is_not_null())
+    size = pl.when(pl.col("mode") == GRAPH).then("padded").alias("padded")
+    sums = rows.group_by("device", "kind", "mode", size).agg(
+        count=pl.len().cast(pl.Int64),
+        mean_requests=pl.col("requests").mean(),
+        least_requests=pl.col("requests").min(),
+        most_requests=pl.col("requests").max(),
+        added=(pl.col("padded") - pl.col("requests")).sum(),
+        dur_ns=pl.col("dur_ns").sum(),
+        median_ns=pl.col("dur_ns").median(),
+    )
+    keys = ["device", "kind", "mode"]
+    sums = sums.sort(*keys, "padded", descending=[False, False, True, False], nulls_last=True)
+    longer, larger = (pl.col(name) - pl.col(name).shift(1).over(keys) for name in ("median_ns", "padded"))
+    per, lost = longer.clip(0) / larger, (longer.clip(0) * pl.col("added") / larger).cast(pl.Int64)
+    return sums.with_columns(per_request_ns=per, lost_ns=lost)

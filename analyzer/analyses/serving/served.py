@@ -10,7 +10,6 @@ import polars.selectors as cs
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.host.engine_marks import DECODE, engine_labels
 from kanalyze.analyses.iterations.phases import steady_part_by_launches
-from kanalyze.analyses.serving._graph_sizes import size_to_capture
 from kanalyze.analyses.serving._timed import EAGER, GRAPH
 from kanalyze.analyses.serving.engine_steps import OUTSIDE, engine_steps
 from kanalyze.analyses.serving.step_laws import in_words, laws
@@ -40,7 +39,7 @@ def by_kind(report: Report, operators: pl.DataFrame) -> pl.DataFrame:
 
 
 class Served(NamedTuple):
-    """What a page tells of an engine: :data:`TABLES`, a sentence, and what to do first; empty without any step.
+    """What a page tells of an engine: :data:`TABLES`, a sentence, and what to do first.
 
     Of kinds that replay no graph there are no sizes.
     """
@@ -50,13 +49,13 @@ class Served(NamedTuple):
     remarks: dict[str, str]
 
 
-def served(report: Report, device: int | None = None) -> Served:
-    """What a page tells of the steps of an engine on a GPU, or on all."""
+def served(report: Report, device: int | None = None) -> Served | None:
+    """What a page tells of the steps of an engine on a GPU, or on all; None without any step."""
     if report.meta.timeless or not {*DEVICE_KINDS}.intersection(report.kinds):
-        return Served({}, "", {})
+        return None
     steps = engine_steps(report, device=device)
     if not steps.get_column("device").count():
-        return Served({}, "", {})
+        return None
     kinds, gaps, graphs = (engine_steps(report, by, device=device) for by in TABLES.values())
     graphs = graphs.filter((pl.col("mode") == GRAPH).any().over("device", "kind"))
     tables = dict(zip(TABLES, (kinds, gaps, graphs), strict=True))
@@ -125,3 +124,17 @@ def _first_to_do(steps: pl.DataFrame, idle: pl.DataFrame, graphs: pl.DataFrame, 
         gains.append((best[1], f"capture a graph of {best[0]} requests as well: padding takes {padding}"))
     ns, text = max(gains, default=(0.0, ""))
     return f"First: {text} (at most {time(ns)}, {percent(ns / whole)})" if ns >= max(_WORTH_DOING * whole, 1) else ""
+
+
+def size_to_capture(steps: pl.DataFrame, sizes: pl.DataFrame) -> tuple[int, float] | None:
+    """The size of a graph that would save most of what padding takes, and how much (ns); None where none would."""
+    rows = steps.filter(pl.col("mode") == GRAPH).join(
+        sizes.select("device", "kind", "padded", "per_request_ns"), on=["device", "kind", "padded"]
+    )
+    asked = rows.filter(pl.col("requests") < pl.col("padded")).select("kind", "padded", "requests", "per_request_ns")
+    other = asked.select("kind", "padded", size="requests").unique()
+    saved = (pl.col("padded") - pl.col("size")) * pl.col("per_request_ns")
+    tried = asked.join(other, on=["kind", "padded"]).filter(pl.col("requests") <= pl.col("size"))
+    gains = tried.group_by("size").agg(saved.sum().alias("ns")).filter(pl.col("ns") > 0)
+    best = gains.sort("ns", "size", descending=[True, False]).head(1)
+    return None if best.is_empty() else (best.item(0, "size"), best.item(0, "ns"))

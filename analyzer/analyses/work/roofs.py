@@ -11,7 +11,7 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.shared.analysis import analysis
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.work._peaks import TYPES, peaks
-from kanalyze.analyses.work.work import GROUPS, calls_with_work, required_calls, shapes_beside
+from kanalyze.analyses.work.work import GROUPS, calls_with_work, required_calls
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table, columns
 from kanalyze.units import percent, time
@@ -198,23 +198,11 @@ _NAMES: Final = {"products": "products", "convolutions": "convolutions", "attent
 _WORTH_NAMING, _WORTH_TELLING = 0.05, 0.5
 
 
-def has_shapes(report: Report) -> bool:
-    """Whether operators have shapes in a report, the trace beside it, or as nsys' ranges name them."""
-    if shapes_beside(report) is not None:
-        return True
-    if "op" in report.kinds:
-        return report.table("op_detail").get_column("input_shapes").null_count() < report.kind("op").height
-    names = report.seen("range").get_column("name").unique().cast(pl.String)
-    return bool(names.str.contains(", sizes = [", literal=True).any())
-
-
 def against_roofs(report: Report) -> str:
     """Sentence on MFU, how near operators of a device come to their roofs, and what the distance costs an iteration.
 
-    Empty where shapes were not recorded, no peak of the device is known, or most kernel time has no model.
+    Empty where no peak of the device is known, or most kernel time has no model.
     """
-    if not has_shapes(report):
-        return ""
     calls = calls_with_work(report)
     kernels = total(calls, "exclusive_ns")
     sums = (

@@ -10,6 +10,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import facts_of, operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._captures import capture_source, has_captures
+from kanalyze.analyses.host._range_lines import shapes_beside
 from kanalyze.analyses.operators._host_names import operators_beside
 from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.operators._recomputed import recomputed
@@ -186,18 +187,6 @@ def least_times(report: Report, kind: str = "") -> pl.DataFrame:
 
 #: Where the operator of an operation stands: the report itself, the capture of its CUDA graph, the trace beside.
 _SELF, _CAPTURE, _BESIDE = range(3)
-
-
-def shapes_beside(report: Report) -> Report | None:
-    """The trace beside a report that records no operators, where that has their shapes."""
-    trace = None if report.kind("op").height else report.beside()
-    if (
-        trace is None
-        or not trace.kind("op").height
-        or trace.table("op_detail").get_column("input_shapes").is_null().all()
-    ):
-        return None
-    return trace
 
 
 def operations_by_call(report: Report) -> pl.DataFrame:

@@ -23,7 +23,7 @@ from kanalyze.readers.capture.read_capture import (
     traces_in,
 )
 from kanalyze.readers.ncu.read_csv_rep import runs_in
-from kanalyze.reduction.tables import is_reduction
+from kanalyze.reduction import is_reduction
 from kanalyze.report import Report
 from kanalyze.tools import NAMES, SIDES, Tool, Turn, tool_of
 

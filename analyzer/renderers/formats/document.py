@@ -20,7 +20,7 @@ from kanalyze.renderers.formats.charts import CHART_NAME, copies_chart, measured
 from kanalyze.renderers.formats.timeline_data import drawn_name, fitted
 from kanalyze.renderers.page import COLOURS, Page, page_of_any, short_names, text_of
 from kanalyze.renderers.page.kernel_names import short_forms
-from kanalyze.renderers.page.serving import TITLES
+from kanalyze.renderers.page.overview import TITLES
 from kanalyze.renderers.tables.descriptions import explained, explanation, words
 from kanalyze.renderers.tables.frame import KERNELS, is_text, laid_out, last_of, shortened
 from kanalyze.schema import Table, unit_of

@@ -1,8 +1,11 @@
-"""Builds the first page of a timeline report (a typical iteration, what to do first), and that of a finding in it."""
+"""Builds the first page of a timeline report (a typical iteration, what to do first), and that of a finding in it.
+
+Beside it the sections that it has in common with the page of all tables.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
@@ -10,10 +13,8 @@ import polars as pl
 from kanalyze import units
 from kanalyze.outlets import command
 from kanalyze.renderers import page
-from kanalyze.renderers.page import Column, Page, Section, numbers, section, words
+from kanalyze.renderers.page import Column, Page, Section, numbers, section, without_folders, words
 from kanalyze.renderers.page.kernel_names import short_forms
-from kanalyze.renderers.page.serving import SECTIONS
-from kanalyze.renderers.page.time import by_either, captured_section, nameless
 from kanalyze.schema import unit_of
 from kanalyze.window import WORDS, PerIteration, Window, of_iteration
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.overview_page import Summary
     from kanalyze.renderers.page import Part
+
+    Tables = Mapping[str, pl.DataFrame]
 
 #: Rows of the page's tables where it has few lines.
 _FEW_ROWS: Final = 2
@@ -54,7 +57,7 @@ def overview_page(found: Summary, top: int) -> Page:
     main = pl.col("device").eq_missing(pl.lit(found.device, dtype=pl.Int64))
     shown, others = (found.windows.filter(these).sort("device").to_dicts() for these in (main, ~main))
     code, blocks = _code(found, per, rows + 1), _blocks(found)
-    made = {name: make(found.tables, rows) for name, make in SECTIONS.items() if len(found.tables.get(name, ()))}
+    made = {name: make(found.tables, rows) for name, make in ENGINE.items() if len(found.tables.get(name, ()))}
     engine = [one._replace(foot=found.remarks.get(name, "")) for name, one in made.items()][: max(top + 2, 1)]
     tables = [*engine, *[code, _kernels(found, per, rows)][: max(top + 2, 0)]]
     if top > _FEW_ROWS or (code is None and top >= 0):  # lines tell more than ranges and operators
@@ -456,3 +459,97 @@ def evidence_page(found: Summary, top: int) -> Page:
         sections=[one for one in sections if one.grid.rows],
         more="\n".join(more),
     )
+
+
+def by_either(table: pl.DataFrame, own: str, inside: str) -> tuple[pl.DataFrame, bool]:
+    """A table sorted by `own` time, or that `inside` of CUDA graphs where it is more; and whether any row has such."""
+    if not table.get_column(inside).sum():
+        return table, False
+    return table.sort(pl.max_horizontal(own, inside), descending=True, maintain_order=True), True
+
+
+def captured_section(table: pl.DataFrame, times: Sequence[Column], top: int) -> Section:
+    """Section of what ran inside CUDA graphs by the places that captured it; what has no name is told below."""
+    known = table.drop_nulls("place")
+    operators = [words("operators", "operators", missing="")._replace(wide=True)]
+    columns = (*times, *operators * (known.get_column("operators").count() > 0), words("captured in", "place"))
+    remark = "times of replays, names of captures"
+    return section("INSIDE CUDA GRAPHS", known, columns, top, remark, nameless(table), cut=True)
+
+
+#: Why operations of CUDA graphs have no names, by how they were captured.
+_NAMELESS: Final = {"not recorded": "its capture is not recorded", "": "no range or operator was open at its capture"}
+
+
+def nameless(table: pl.DataFrame) -> str:
+    """What is said of the time of CUDA graphs without names; empty where all of it has some."""
+    how = pl.col("how").cast(pl.String)
+    rows = table.filter(pl.col("place").is_null() | how.is_in(_NAMELESS)).group_by(how).agg(pl.col("share").sum())
+    told = [
+        f"{units.percent(share)} of the graphs' time: {_NAMELESS.get(how, _NAMELESS[''])}"
+        for how, share in rows.sort("how").iter_rows()
+    ]
+    return "; ".join(told)
+
+
+#: The titles of the sections of a serving engine.
+_KINDS, _GAPS, _SIZES = TITLES = ("ENGINE STEPS", "BETWEEN STEPS", "SIZES OF GRAPHS")
+
+
+def _gpu(table: pl.DataFrame) -> list[Column]:
+    """The column of the GPU, where there are several."""
+    return [Column("GPU", "device")] * (table.get_column("device").n_unique() > 1)
+
+
+def _kinds(tables: Tables, _: int) -> Section:
+    """Kinds of steps side by side; all rows."""
+    table = tables["engine_steps"].filter(pl.col("count") > 0)
+    columns = (
+        *_gpu(table),
+        *numbers(steps="count"),
+        Column("requests", "mean_requests", "{:.3g}".format),
+        Column("tokens", lambda row: "" if row["tokens"] is None else units.mean(row["tokens"], row["count"])),
+        *numbers(a_step="per_step_ns"),
+        Column("a token", "per_token_ns"),
+        Column("GPU busy", lambda row: units.percent((row["busy_ns"] + row["gap_busy_ns"]) / max(row["ns"], 1))),
+        Column("gap", lambda row: units.time(row["gap_ns"] / row["count"])),
+        Column("in graphs", lambda row: units.percent(row["replayed"] / row["count"]), spare=True),
+        Column("kind", "kind", left=True),
+    )
+    return section(_KINDS, table, columns, remark="mean; time with the gap before")
+
+
+def _gaps(tables: Tables, top: int) -> Section:
+    """What the GPU waited for, or ran, between steps."""
+    table = tables["engine_gaps"]
+    columns = (
+        *_gpu(table),
+        *numbers(time="ns", share="share", gaps="gaps"),
+        Column("before a", "kind", left=True),
+        Column("bucket", "bucket", left=True),
+        Column("culprit", "culprit", without_folders, left=True),
+    )
+    return section(_GAPS, table, columns, top, "what the GPU waited for or ran", cut=True)
+
+
+def _sizes(tables: Tables, top: int) -> Section:
+    """Sizes of graphs that steps replayed, and the steps of these kinds without one."""
+    table = tables["engine_graphs"]
+    columns = (
+        *_gpu(table),
+        Column("size", lambda row: str(row["padded"] or ("?" if row["mode"] == "graph" else ""))),
+        *numbers(steps="count"),
+        Column("requests", lambda row: f"{row['least_requests']} to {row['most_requests']}"),
+        Column("mean", "mean_requests", "{:.3g}".format, spare=True),
+        *numbers(median="median_ns", padding="lost_ns"),
+        Column("kind", lambda row: f"{row['kind']}{'' if row['mode'] == 'graph' else ', ' + row['mode']}", left=True),
+    )
+    return section(_SIZES, table, columns, top, "padding: time that it took, by the size below")
+
+
+#: These sections in page order, by the table that each needs.
+ENGINE: Final[dict[str, Callable[[Tables, int], Section]]] = {
+    "engine_steps": _kinds,
+    "engine_gaps": _gaps,
+    "engine_graphs": _sizes,
+}

@@ -13,8 +13,9 @@ import polars as pl
 
 from kanalyze import outlets, units
 from kanalyze.renderers import page
-from kanalyze.renderers.page import Column, Page, Section, numbers, section, serving, words
+from kanalyze.renderers.page import Column, Page, Section, numbers, section, words
 from kanalyze.renderers.page.kernel_names import short_forms
+from kanalyze.renderers.page.overview import ENGINE, by_either, captured_section
 from kanalyze.tools import processor, worded
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, Scope, Window, located, plain
 
@@ -215,37 +216,6 @@ def graphs(tables: Tables, top: int) -> Section:
     return section("CUDA GRAPHS", table, columns, min(top, _FEWER), "medians of call and span; busy and idle in all")
 
 
-def by_either(table: pl.DataFrame, own: str, inside: str) -> tuple[pl.DataFrame, bool]:
-    """A table sorted by `own` time, or that `inside` of CUDA graphs where it is more; and whether any row has such."""
-    if not table.get_column(inside).sum():
-        return table, False
-    return table.sort(pl.max_horizontal(own, inside), descending=True, maintain_order=True), True
-
-
-def captured_section(table: pl.DataFrame, times: Sequence[Column], top: int) -> Section:
-    """Section of what ran inside CUDA graphs by the places that captured it; what has no name is told below."""
-    known = table.drop_nulls("place")
-    operators = [words("operators", "operators", missing="")._replace(wide=True)]
-    columns = (*times, *operators * (known.get_column("operators").count() > 0), words("captured in", "place"))
-    remark = "times of replays, names of captures"
-    return section("INSIDE CUDA GRAPHS", known, columns, top, remark, nameless(table), cut=True)
-
-
-#: Why operations of CUDA graphs have no names, by how they were captured.
-_NAMELESS: Final = {"not recorded": "its capture is not recorded", "": "no range or operator was open at its capture"}
-
-
-def nameless(table: pl.DataFrame) -> str:
-    """What is said of the time of CUDA graphs without names; empty where all of it has some."""
-    how = pl.col("how").cast(pl.String)
-    rows = table.filter(pl.col("place").is_null() | how.is_in(_NAMELESS)).group_by(how).agg(pl.col("share").sum())
-    told = [
-        f"{units.percent(share)} of the graphs' time: {_NAMELESS.get(how, _NAMELESS[''])}"
-        for how, share in rows.sort("how").iter_rows()
-    ]
-    return "; ".join(told)
-
-
 def captured(tables: Tables, top: int) -> Section:
     """Section of what runs inside CUDA graphs by the places that captured it."""
     return captured_section(tables["captured"], numbers(time="exclusive_ns", share="share", count="count"), top)
@@ -337,7 +307,7 @@ def _whole(title: str, table: str, *columns: Column, **shown: Any) -> Make:  # n
 
 #: Sections in page order, by the table that each needs; empty ones are omitted.
 _SECTIONS: Final[dict[str, Make]] = {
-    **serving.SECTIONS,
+    **ENGINE,
     "culprits": culprits,
     "steps": steps,
     "ranges": ranges,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.host._wakers import causes, ended, waits
+from kanalyze.analyses.host._causes import causes, ended, waits
 from support import build
 from support.build import call, host
 from support.strategies import FEWER

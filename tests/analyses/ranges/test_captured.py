@@ -20,7 +20,7 @@ from kanalyze.analyses.replay._changes import _in_ranges
 from kanalyze.analyses.timeline._tracks import timeline
 from kanalyze.columns import gathered
 from kanalyze.errors import OtherCaptureError, UnknownNameError
-from kanalyze.readers.nsys.graph_nodes import graph_nodes
+from kanalyze.readers.nsys.read_sqlite_folder import graph_nodes
 from kanalyze.window import operator_of, plain
 from support.build import call, host, kernel, nvtx, report
 from support.command import REPORTS, SAMPLES

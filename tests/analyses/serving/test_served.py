@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.serving._graph_sizes import graph_sizes, size_to_capture
-from kanalyze.analyses.serving.engine_steps import engine_steps
-from kanalyze.analyses.serving.served import by_kind, served
+from kanalyze.analyses.serving.engine_steps import engine_steps, graph_sizes
+from kanalyze.analyses.serving.served import by_kind, served, size_to_capture
 from kanalyze.renderers.formats import json as json_pages
 from kanalyze.renderers.formats import markdown, terminal
 from kanalyze.renderers.page import Look

@@ -13,8 +13,8 @@ from kanalyze.analyses.device._operations import exclusive_operations, facts_of,
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings.rules import Finding, Findings, Told, literal
 from kanalyze.analyses.host._call_kinds import JAX, PYTORCH, bucket_of, cuda_name, is_launch_name, world
-from kanalyze.analyses.host._causes import WAIT
 from kanalyze.analyses.host._range_lines import ranges_at, roles
+from kanalyze.analyses.host._thread_timeline import WAIT
 from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle.code import has_lines, place_at, placed_pieces, placed_with_text

@@ -19,7 +19,7 @@ from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._operators import SPAN, TO_DEVICE
 from kanalyze.analyses.findings.rules._telling import AHEAD, LOADS_NEXT
 from kanalyze.analyses.host._call_kinds import captures, loading_seen
-from kanalyze.analyses.host._causes import WAIT
+from kanalyze.analyses.host._thread_timeline import WAIT
 from kanalyze.analyses.idle._attribution import SHORT_NS, host_by_name, host_pieces, idle_within
 from kanalyze.analyses.idle.code import PLACE, has_lines, place_at, placed_pieces, placed_with_text
 from kanalyze.analyses.idle.culprits import culprits, own_samples

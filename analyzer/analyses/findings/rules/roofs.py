@@ -14,7 +14,6 @@ from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._kernels import Work
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
-from kanalyze.analyses.work.roofs import has_shapes
 from kanalyze.analyses.work.work import operations_with_roofs
 from kanalyze.report import Report
 from kanalyze.units import count, percent
@@ -123,7 +122,7 @@ _TOLD: Final = {
 @Rule
 def below_roofs(report: Report) -> Findings:
     """At most one finding per device and cause."""
-    for device in on_gpu.kernel_sums(report) if has_shapes(report) else ():
+    for device in on_gpu.kernel_sums(report):
         for cause, told in _TOLD.items():
             yield _finding(Work(report, device, _caused(report).filter(device=device.device, cause=cause)), told)
 

@@ -14,11 +14,11 @@ from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._kernels import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, Work
 from kanalyze.analyses.host._call_kinds import world
+from kanalyze.analyses.host._range_lines import has_shapes
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.analyses.work.roofs import has_shapes
 from kanalyze.analyses.work.work import calls_with_work
 from kanalyze.decoder.fields import ELEMENT_BYTES
 from kanalyze.report import Report

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.findings._distance import _SAME_WORK
-from kanalyze.analyses.findings.findings import ranked
+from kanalyze.analyses.findings.findings import _SAME_WORK, ranked
 from kanalyze.analyses.findings.rules.roofs import below_roofs
 from support.build import call, host, kernel, report
 

@@ -1,0 +1,147 @@
+"""The sentences on a steady part: what limits an iteration, why and where, what it takes, and would without that."""
+
+from __future__ import annotations
+
+import re
+from statistics import median
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import polars as pl
+
+from kanalyze import intervals
+from kanalyze.analyses.device._operations import BUSY_BUCKETS
+from kanalyze.analyses.device._windows import busy_spans
+from kanalyze.analyses.iterations._marks import BY_LOOPS
+from kanalyze.analyses.iterations.phases import SteadyPart
+from kanalyze.report import Report
+from kanalyze.units import instead, time
+from kanalyze.window import WORDS, with_article
+
+if TYPE_CHECKING:
+    from kanalyze.analyses.findings.rules import Finding
+
+#: What holds an iteration up, by bucket of the ledger and by cause on its critical path.
+_GPU: Final = "the GPU"
+_HOST: Final = "the host"
+_LIMITS: Final = {
+    **dict.fromkeys(("kernel", "memset", "queued", "stream order", "graph order", "event wait"), _GPU),
+    **dict.fromkeys(("communication", "transfer"), "communication"),
+    **dict.fromkeys(("launch", "launch latency"), "launches"),
+    **dict.fromkeys(("sync", "return of a wait"), "blocking calls"),
+    **dict.fromkeys(("api", "call"), "other CUDA calls"),
+    "memcpy": "copies",
+    "allocation": "allocations of memory",
+    "loading": "loading of modules",
+    "profiler": "the profiler",
+    "host": _HOST,
+}
+_WORK: Final = {_GPU, "communication", "copies"}
+_SINGULAR: Final = (_GPU, _HOST, "communication", "loading of modules", "the profiler")
+
+#: What takes this part of an iteration limits it, or two things together that each take the next part at least; what is
+#: promised gains at least the last.
+_MOST: Final = 0.5
+_NOTABLE: Final = 0.1
+_PROMISED: Final = 0.03
+
+#: Headlines that name the remedy, not the trouble; those that begin with a word that is no name.
+_REMEDY: Final = re.compile(r"\bcould\b")
+_PLAIN: Final = re.compile(r"(?:A|An|The|Each|Every|No|Page|Small|Images|Layout|Tensors?|Whole|Most|Many)\b(?!:)")
+
+
+class Limit(NamedTuple):
+    """What limits an iteration."""
+
+    text: str  # its names, as in ``the host and launches``
+    many: bool  # whether that is a plural
+    working: bool  # whether the device's work is in it
+    first: bool  # whether that is most of it
+
+
+def first_sentence(view: Report, steady: SteadyPart, tables: dict[str, pl.DataFrame], findings: list[Finding]) -> str:
+    """The sentence on a steady part: what limits it, the first finding with its place, and what its remedy leaves.
+
+    Empty where nothing takes most of an iteration and there is no finding. Tables are those of the part.
+    """
+    limit = limit_of(steady, tables) if "ledger" in tables else None
+    best = findings[0].brief if findings and not findings[0].vague else None
+    headline = cause = ""
+    if best is not None:  # without names of kernels, which are long
+        headline = best.headline.format(*("…" for _ in best.names)).removesuffix(": …")
+        where = best.line if best.headline.endswith(f" in {best.where}") else best.place
+        cause = f"{headline[0].lower()}{headline[1:]}" if _PLAIN.match(headline) else headline
+        cause = f"{cause}{f', in {where.format()}' if where else ''}{_promise(view, steady, best)}"
+    if not limit:
+        return f"First: {cause}." if cause else ""
+    each = f"the {steady.each}" if steady.each in WORDS else f"each {steady.each!r}"
+    if steady.found_by.startswith(BY_LOOPS):
+        each = f"the {steady.found_by}"
+    limits = f"{limit.text[0].upper()}{limit.text[1:]} {'limit' if limit.many else 'limits'} {each}"
+    busy, ns = pl.col("bucket").cast(pl.String).is_in(BUSY_BUCKETS), pl.col("ns")
+    works = _of_device(tables, steady).select(ns.filter(busy).sum() / ns.sum().clip(1)).item() >= _MOST
+    if works and not limit.working:
+        limits = f"{limits}, though the GPU works for most of it"
+    if not cause:
+        return f"{limits}."
+    small = max(findings[0].at_stake_ns, findings[0].replayed_ns or 0) < _NOTABLE * steady.ns
+    apart = small or ":" in headline or _busy_part(view, findings[0]) is not limit.first
+    return f"{limits}. First: {cause}." if apart else f"{limits}: {cause}."
+
+
+def _of_device(tables: dict[str, pl.DataFrame], steady: SteadyPart) -> pl.DataFrame:
+    return tables["ledger"].filter((pl.col("device") == steady.device) | pl.lit(steady.device is None))
+
+
+def limit_of(steady: SteadyPart, tables: dict[str, pl.DataFrame]) -> Limit | None:
+    """What takes at least half of an iteration: of its critical path where that is known, else of its ledger."""
+    path = tables.get("critical_path")
+    if path is not None and path.height:
+        sums = path.select(what="cause", part="share")
+    else:
+        sums = _of_device(tables, steady).select(what="bucket", part=pl.col("ns") / pl.col("ns").sum())
+    sums = sums.with_columns(pl.col("what").cast(pl.String).replace_strict(_LIMITS, default=None))
+    shares = sums.group_by("what").agg(pl.col("part").sum()).drop_nulls("what").sort("part", "what", descending=True)
+    largest = shares.filter(pl.col("part") >= _NOTABLE).head(2)
+    if largest.height and largest.item(0, "part") >= _MOST:
+        largest = largest.head(1)
+    elif largest.height <= 1 or largest.get_column("part").sum() < _MOST:
+        return None
+    chosen = largest.get_column("what").to_list()
+    many = len(chosen) > 1 or chosen[0] not in _SINGULAR
+    return Limit(" and ".join(chosen), many, working=bool(_WORK & {*chosen}), first=chosen[0] in _WORK)
+
+
+def _promise(view: Report, steady: SteadyPart, best: Finding) -> str:
+    """What an iteration takes with a finding's remedy, and without it; empty where that gains little."""
+    whole_ns, gain_ns = best.unmended_ns or 0, best.replayed_ns or 0
+    if not best.replayed_low_ns or gain_ns < _PROMISED * whole_ns:
+        return ""
+    how = "with" if _REMEDY.search(best.headline) else "without"
+    told = instead((whole_ns - gain_ns) / steady.number, whole_ns / steady.number)
+    slower = view.meta.slower is None and whole_ns < (1 - _PROMISED) * steady.ns
+    return f"; {how} that about {told}{f' without {view.meta.tool}' if slower else ''}"
+
+
+def _busy_part(view: Report, finding: Finding) -> bool | None:
+    """Whether a finding is about work of its device, not about idle time; None where that is not known."""
+    if finding.claims is None or finding.claims.is_empty():
+        return True if finding.shortens else None
+    claimed, busy = intervals.union(finding.claims.select("start", "end")), busy_spans(view).get(finding.device)
+    if busy is None:
+        return None
+    return 2 * intervals.length(intervals.intersect(claimed, busy)) > intervals.length(claimed)
+
+
+def length_of(steady: SteadyPart) -> str:
+    """How long an iteration takes: the mean, which its ledger adds up to; beside it the median and the range."""
+    lengths = steady.lengths.sort()
+    mean, middle = (time(ns) for ns in (steady.ns / steady.number, median(lengths)))
+    what = with_article(steady.each) if steady.each in WORDS else f"each {steady.each!r}"
+    if not steady.adjoining:
+        of = f"mean of {steady.number:,}; {what} itself takes {middle} in the median"
+        return f"From {what} to the next pass {mean} ({of})."
+    text = f"{what[0].upper()}{what[1:]} takes {mean}"
+    if steady.number == 1:
+        return f"{text}."
+    some = " in a row" if steady.number < steady.usual.height else ""
+    return f"{text} (mean of {steady.number:,}{some}; median {middle}, {time(lengths[0])} to {time(lengths[-1])})."
