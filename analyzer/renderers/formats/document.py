@@ -18,7 +18,7 @@ from kanalyze.analyses.iterations.iterations import STEADY
 from kanalyze.analyses.shared.statistics import BUCKETS, MEANINGS
 from kanalyze.renderers.formats.charts import CHART_NAME, copies_chart, measured_kernels, roofline_chart
 from kanalyze.renderers.formats.timeline_data import drawn_name, fitted
-from kanalyze.renderers.page import COLOURS, Page, page_of_any, short_names, text_of
+from kanalyze.renderers.page import COLOURS, PARTS, Page, page_of_any, short_names, text_of
 from kanalyze.renderers.page.kernel_names import short_forms
 from kanalyze.renderers.page.overview import TITLES
 from kanalyze.renderers.tables.descriptions import explained, explanation, words
@@ -231,14 +231,7 @@ def environment() -> Environment:
 
 
 #: What the glyphs of bars stand for, as classes: parts of a rank's step, and the middle between less and more.
-_GLYPHS: Final = {
-    "█": "part-kernel",
-    "░": "part-waiting",
-    "▓": "part-transfer",
-    "·": "part-rest",
-    "|": "middle",
-    " ": "",
-}
+_GLYPHS: Final = {glyph: f"part-{part}" for part, glyph in PARTS.items()} | {"|": "middle", " ": ""}
 
 
 def _drawn_bar(text: str) -> str:
@@ -259,7 +252,7 @@ def _drawn_bar(text: str) -> str:
 
 def _keys(text: str) -> Markup:
     """A legend of glyphs as one of colours."""
-    keys = {ord(glyph): Markup('<span class="key {}"></span>').format(kind) for glyph, kind in [*_GLYPHS.items()][:4]}
+    keys = {ord(glyph): Markup('<span class="key {}"></span>').format(_GLYPHS[glyph]) for glyph in PARTS.values()}
     return Markup(str(escape(outlets.line(text))).translate(keys))  # noqa: S704 - escaped
 
 

@@ -292,6 +292,9 @@ class Chapter(NamedTuple):
 
 # Colours of buckets: in pictures and HTML three times as light or dark as paper, in both themes.
 
+#: Glyphs of the parts of a rank's step.
+PARTS: Final = {"kernel": "█", "waiting": "░", "transfer": "▓", "rest": "·"}
+
 #: A colour and the SGR code of a terminal's, for each bucket, and for what is left beside the largest ones.
 _BUCKETS: Final = {
     "kernel": ("#2ca25f", "32"),

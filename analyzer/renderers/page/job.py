@@ -12,16 +12,15 @@ from kanalyze import outlets, units
 from kanalyze.analyses.ranks._job_findings import Late, job_findings, late_ranks, notable_causes
 from kanalyze.analyses.ranks.tables import common_steps
 from kanalyze.outlets import command
-from kanalyze.renderers.page import Block, Column, Page, Section, numbers, of, section, words
+from kanalyze.renderers.page import PARTS, Block, Column, Page, Section, numbers, of, section, words
 from kanalyze.renderers.page.comparison import signed
 
 if TYPE_CHECKING:
     from kanalyze.analyses.ranks._job import Job
     from kanalyze.renderers.page import Row
 
-#: Width of a rank's bar, and what its parts look like.
+#: Width of a rank's bar.
 _BAR: Final = 20
-_PARTS: Final = {"kernel": "█", "waiting": "░", "transfer": "▓", "rest": "·"}
 
 #: Ranks that are shown one by one; of more, the extremes and quartiles by waiting.
 _FEW: Final = 8
@@ -156,15 +155,16 @@ def _ranks(table: pl.DataFrame, most: int) -> Section:
     columns = (
         Column("rank", "called"),
         Column("step", partial(each, "ns")),
-        Column("", lambda row: _bar({name: row[name] for name in _PARTS}, longest * max(row["steps"], 1)), left=True),
+        Column("", lambda row: _bar({name: row[name] for name in PARTS}, longest * max(row["steps"], 1)), left=True),
         Column("kernels", partial(each, "kernel")),
         Column("waiting", partial(each, "waiting")),
         Column("transfer", partial(each, "transfer"), spare=True),
         Column("rest", partial(each, "rest"), spare=True),
         Column("hidden", partial(each, "hidden_ns"), wide=True),
     )
-    legend = "█ kernels ░ waiting ▓ transfer · rest; hidden: communication beside kernels"
-    return section("RANKS, A STEP OF EACH", shown, columns, remark=of(shown.height, table.height), foot=legend)
+    legend = "{kernel} kernels {waiting} waiting {transfer} transfer {rest} rest; hidden: communication beside kernels"
+    remark = of(shown.height, table.height)
+    return section("RANKS, A STEP OF EACH", shown, columns, remark=remark, foot=legend.format(**PARTS))
 
 
 def _bar(parts: dict[str, int], whole: int) -> str:
@@ -172,7 +172,7 @@ def _bar(parts: dict[str, int], whole: int) -> str:
     text, total = "", 0
     for name, ns in parts.items():
         total += ns
-        text += _PARTS[name] * (round(total / max(whole, 1) * _BAR) - len(text))
+        text += PARTS[name] * (round(total / max(whole, 1) * _BAR) - len(text))
     return text
 
 
@@ -206,9 +206,9 @@ def timeline(rows: pl.DataFrame, width: int) -> str:
         cells = [round(one / whole * room) for one in (begin, begin + row["wait_ns"], begin + row["dur_ns"])]
         moved = max(cells[2] - cells[1], int(row["dur_ns"] > row["wait_ns"]))  # seen, however short
         begin, until = min(cells[0], room - moved), min(cells[1], room - moved)
-        bar = " " * begin + _PARTS["waiting"] * (until - begin) + _PARTS["transfer"] * moved
+        bar = " " * begin + PARTS["waiting"] * (until - begin) + PARTS["transfer"] * moved
         lines.append(f"  {rank:<{widths[0]}}  {late:>{widths[1]}}  {wait:>{widths[2]}}  {bar}".rstrip())
     late, last = first["lateness_ns"], first["last_rank"]
     came_last = f"; rank {last} came last, by {units.time(late)}" if isinstance(late, int) else ""
-    lines.append(f"  came, waited; {_PARTS['waiting']} waiting {_PARTS['transfer']} transfer{came_last}")
+    lines.append(f"  came, waited; {PARTS['waiting']} waiting {PARTS['transfer']} transfer{came_last}")
     return "\n".join(map(outlets.line, lines)) + "\n"
