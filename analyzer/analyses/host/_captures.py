@@ -260,22 +260,14 @@ def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
         best = alike.filter((pl.col("sure") > 0) | (pl.len() == 1)).tail(1)
         fits.append(best.select("capture", "sure", graph=pl.lit(len(made), dtype=pl.UInt32)))
         made.append(same)
-    found = [pl.DataFrame(schema=_FOUND)]
-    for graph, capture in _of_one_graph(pl.concat(fits)).select("graph", "capture").iter_rows():
+    # what a capture recorded is one graph: that with most operations confirmed, and of equals none
+    surest = pl.concat(fits).filter(pl.col("sure") == pl.col("sure").max().over("capture"))
+    found, alone = [pl.DataFrame(schema=_FOUND)], surest.filter(pl.len().over("capture") == 1)
+    for graph, capture in alone.select("graph", "capture").iter_rows():
         captured = calls.filter(pl.col("capture") == capture).select("place", captured="call_row")
         every = ran.join(made[graph], on="call_row", how="semi").join(captured, on="place")
         found.append(every.select("row", call_row="captured"))
     return pl.concat(found)
-
-
-def _of_one_graph(fits: pl.DataFrame) -> pl.DataFrame:
-    """Of graphs that one capture fits (capture, sure, graph) the one with most operations confirmed; of equals none.
-
-    What a capture recorded is one graph: it cannot have launched the other operations of another one.
-    """
-    most = pl.col("sure").max().over("capture")
-    first = fits.filter(pl.col("sure") == most)
-    return first.filter(pl.len().over("capture") == 1)
 
 
 def replayed_alike(report: Report, source: Report) -> pl.DataFrame:

@@ -77,12 +77,6 @@ _CANDIDATES: Final = {
 }
 
 
-def _outermost(calls: pl.DataFrame) -> pl.DataFrame:
-    """Of calls of threads (sorted by thread and start) those that begin in no other of the thread."""
-    reached = pl.col("end").cum_max().shift(1).over(THREAD)
-    return calls.filter((pl.col("start") >= reached).fill_null(value=True))
-
-
 def _off_processor(report: Report) -> pl.DataFrame:
     """When threads were off their processors, other than for another thread: process_id, thread_id, start, end."""
     found = [pl.DataFrame(schema=dict.fromkeys((*THREAD, "start", "end"), pl.Int64))]
@@ -100,8 +94,9 @@ def waits(report: Report) -> pl.DataFrame:
     `woken` is when the thread came onto a processor again; whoever woke it did so from `since` on. `call` is a row of
     :func:`system_calls`, null for a wait in no traced call.
     """
-    calls = _outermost(system_calls(report).with_row_index("call").sort(*THREAD, "start"))
-    off = _off_processor(report)
+    calls, off = system_calls(report).with_row_index("call").sort(*THREAD, "start"), _off_processor(report)
+    reached = pl.col("end").cum_max().shift(1).over(THREAD)
+    calls = calls.filter((pl.col("start") >= reached).fill_null(value=True))  # that begin in no other of their thread
     last = rows_at(off, as_of(calls.select(*THREAD, at="end"), off.select(*THREAD, at="end")))
     scheduled = off.select(THREAD).unique().with_columns(scheduled=True)
     told = calls.with_columns(slept=last.get_column("end")).join(

@@ -244,7 +244,9 @@ def changed(report: Report, network: Network, changes: Changes, lags: str = "lag
     """The network's values, and its `lags` (lag, low or high), with all of `changes`."""
     state = without_profiler(report, network, as_recorded(network, lags), changes.host)
     if changes.slower is not None:
-        state = _slower(network, state, *changes.slower.select("row", "factor"))
+        rows, now = changes.slower.get_column("row").cast(pl.UInt32), state.values.durations
+        longer = (gathered(now, rows) * changes.slower.get_column("factor")).ceil().cast(pl.Int64)
+        state = with_durations(network, state, now.clone().scatter(rows, longer))
     for what, factor in changes.faster:
         state = _faster(report, network, state, what, factor)
     if changes.copies_bytes_per_s is not None:
@@ -275,13 +277,6 @@ def _faster(report: Report, network: Network, state: Changed, what: str, factor:
         chosen = _copies(report) if what == COPIES else _kernels(report, what)
     inside = inside_window(network, network.graph.operations).zip_with(chosen, pl.zeros(len(chosen), eager=True))
     return with_durations(network, state, _less(state.values.durations, recorded.durations, inside, share))
-
-
-def _slower(network: Network, state: Changed, rows: pl.Series, factors: pl.Series) -> Changed:
-    """Operations take so many times as long."""
-    at, now = rows.cast(pl.UInt32), state.values.durations
-    new = (gathered(now, at) * factors).ceil().cast(pl.Int64)
-    return with_durations(network, state, now.clone().scatter(at, new))
 
 
 def with_durations(network: Network, state: Changed, durations: pl.Series) -> Changed:

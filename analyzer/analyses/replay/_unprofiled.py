@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from math import inf
-from statistics import mean, median
 from typing import Any, Final, NamedTuple
 
 import polars as pl
@@ -27,10 +26,14 @@ from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey
 from kanalyze.columns import gathered, of_parts
 from kanalyze.errors import CannotTellError
+from kanalyze.machinery import loading_late
 from kanalyze.model import DEVICE_KINDS, EVENTS
 from kanalyze.report import BareRun, Report
 from kanalyze.units import percent, shortened, time, times
 from kanalyze.window import Scope, Window
+
+with loading_late("statistics"):  # of programs that ran without a profiler
+    import statistics
 
 #: Marks of a program that repeats less often may be as many by chance.
 _FEWEST: Final = 5
@@ -116,11 +119,11 @@ def _iteration(runs: Sequence[BareRun], rank: int | None, steady: SteadyPart, bu
     every = pl.Series([ns for _, lengths in known for ns in lengths])
     low, high = (max(every.quantile(part, "nearest") or 0.0, busy_ns) for part in (_TENTH, 1 - _TENTH))
     runs_ns, recorded_ns = tuple(max(ns, busy_ns) for ns in means_ns), steady.ns / steady.number
-    if not median(runs_ns):
+    if not statistics.median(runs_ns):
         return None
-    mark, host_ns = known[0][0], median(means_ns)
+    mark, host_ns = known[0][0], statistics.median(means_ns)
     return BareIteration(
-        *(median(runs_ns), recorded_ns, runs_ns, low, high, mark),
+        *(statistics.median(runs_ns), recorded_ns, runs_ns, low, high, mark),
         by_device=host_ns <= busy_ns,
         of_loop=mark == loop,
         host_ns=host_ns,
@@ -130,7 +133,8 @@ def _iteration(runs: Sequence[BareRun], rank: int | None, steady: SteadyPart, bu
 def _mean(lengths: pl.Series) -> float:
     """The mean length; where a few make it longer than nine of ten are, as if these took as long as the last of ten."""
     most = lengths.quantile(1 - _TENTH, "nearest") or 0.0
-    return float(mean(lengths if mean(lengths) <= most else lengths.clip(upper_bound=int(most))))
+    usual = lengths if statistics.mean(lengths) <= most else lengths.clip(upper_bound=int(most))
+    return float(statistics.mean(usual))
 
 
 def lengths_of(
@@ -197,7 +201,7 @@ def bare_sentence(bare: Bare, tool: str) -> str:
     """A sentence on the runs without a profiler, beside a report of `tool`."""
     one = bare.iteration
     if one is None:
-        return f"Without a profiler the program took {time(median(bare.programs_ns))} from start to end."
+        return f"Without a profiler the program took {time(statistics.median(bare.programs_ns))} from start to end."
     mark = _words(one)
     how = "as long as the GPU works" if one.by_device else f"by {mark}"
     spread = one.spread_ns / one.ns

@@ -374,11 +374,6 @@ def _replayed(report: Report, known: Network, changes: Changes, lags: str = "lag
     return replayed(known, state), state
 
 
-def _sides(hosts: Unslowed) -> tuple[tuple[HostTime, Literal["low", "high"]], ...]:
-    """What is left of the host's time where the window takes least, and where it takes most."""
-    return (hosts.least, "low"), (hosts.most, "high")
-
-
 def _on_side(changes: Changes, kernels: pl.DataFrame | None, side: str) -> Changes:
     """The changes with what `kernels` take usually, at least or at most: row and a factor by side."""
     return changes if kernels is None else changes._replace(slower=kernels.select("row", factor=side))
@@ -390,7 +385,7 @@ def _bounds(
     """The least and the most that the window takes: no replay tells it closer than two runs of a program agree."""
     ends = (
         _replayed(report, known, _on_side(changes, kernels, side)._replace(host=host), side)[0].end
-        for host, side in _sides(hosts)
+        for host, side in ((hosts.least, "low"), (hosts.most, "high"))
     )
     low, high = (end - known.start for end in ends)
     return int(low * (1 - NEAR)), math.ceil(high * (1 + NEAR))

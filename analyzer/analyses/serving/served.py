@@ -10,8 +10,7 @@ import polars.selectors as cs
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.host.engine_marks import DECODE, engine_labels
 from kanalyze.analyses.iterations.phases import steady_part_by_launches
-from kanalyze.analyses.serving._timed import EAGER, GRAPH
-from kanalyze.analyses.serving.engine_steps import OUTSIDE, engine_steps
+from kanalyze.analyses.serving.engine_steps import EAGER, GRAPH, OUTSIDE, engine_steps
 from kanalyze.analyses.serving.step_laws import in_words, laws
 from kanalyze.analyses.shared.statistics import MEANINGS, longest, total
 from kanalyze.model import DEVICE_KINDS

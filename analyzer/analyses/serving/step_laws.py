@@ -17,8 +17,7 @@ from kanalyze.analyses.host.engine_marks import CAPTURE, DECODE
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.serving.engine_steps import engine_steps
 from kanalyze.analyses.shared.analysis import analysis
-from kanalyze.analyses.work._peaks import memory_ns, memory_roofs
-from kanalyze.analyses.work.work import work
+from kanalyze.analyses.work.work import memory_ns, memory_roofs, work
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns

@@ -225,7 +225,7 @@ def _convolution(call: Call) -> Work | None:
     over: Tensor | None
     if gradient is not None:
         # forward a convolution of as many multiplications, transposed or not
-        over, factor = (data if turned else gradient), _gradients(call, places)
+        over, factor = (data if turned else gradient), max(_wanted(call, places).count(True), 1)
     elif turned:
         over, factor = data, 1
     else:
@@ -250,11 +250,6 @@ def _wanted(call: Call, places: _Convolution) -> list[bool]:
     """Whether the data's and the weights' gradient are computed."""
     mask = re.findall("True|False", call.value(places.mask or 0))
     return [one == "True" for one in (*mask, "False", "False")[:2]]
-
-
-def _gradients(call: Call, places: _Convolution) -> int:
-    """Products of a backward convolution: of the data's gradient, and of the weights'; at least one of them."""
-    return max(_wanted(call, places).count(True), 1)
 
 
 def _result(call: Call, places: _Convolution, data: Tensor, weight: Tensor, *, turned: bool) -> Tensor | None:

@@ -10,8 +10,7 @@ from kanalyze.analyses.device._windows import share_of_window, windows
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.shared.analysis import analysis
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.analyses.work._peaks import TYPES, peaks
-from kanalyze.analyses.work.work import GROUPS, calls_with_work, required_calls
+from kanalyze.analyses.work.work import GROUPS, TYPES, calls_with_work, peaks, required_calls
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table, columns
 from kanalyze.units import percent, time

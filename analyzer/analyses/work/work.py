@@ -12,18 +12,21 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._captures import capture_source, has_captures
 from kanalyze.analyses.host._range_lines import shapes_beside
 from kanalyze.analyses.operators._host_names import operators_beside
-from kanalyze.analyses.operators._host_tree import host_tree
-from kanalyze.analyses.operators._recomputed import recomputed
+from kanalyze.analyses.operators._host_tree import host_tree, recomputed
 from kanalyze.analyses.operators._work import captured_work, launched_work
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.analyses.work._models import Product, Work, executed_flop, tiles_of, work_of
-from kanalyze.analyses.work._peaks import TYPES, memory_ns, memory_roofs, peaks
+from kanalyze.analyses.work._models import Product, executed_flop, tiles_of, work_of
 from kanalyze.columns import LARGEST, beside, gathered
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import ELEMENT_BYTES
+from kanalyze.device_limits import gpus_with_peaks, peaks_of
+from kanalyze.errors import UnknownNameError
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table, columns
+
+#: Types of arithmetic, and those of tensors and of kernels' names that are done with it.
+TYPES: Final = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")
 
 #: Groups of operators by what bounds them, in the order of a page.
 GROUPS: Final = ("products", "convolutions", "attention", "memory")
@@ -316,7 +319,8 @@ def _modelled(name: str, kernel: str, inputs: tuple[str | None, ...]) -> tuple[o
     product = work.tiled if isinstance(work.tiled, Product) else None
     sides = None if product is None or max(product) > LARGEST else [*product]
     tiles = None if sides is None or product is None else tiles_of(product, said)
-    return (kind, _group_of(name, work), work.flop, executed, work.bytes, work.known, sides, tiles)
+    group = next((group for word, group in _GROUP_WORDS if word in name), "products") if work.flop else "memory"
+    return (kind, group, work.flop, executed, work.bytes, work.known, sides, tiles)
 
 
 def _type_of(in_name: str, types: str | None, *, tensor_core: bool) -> str | None:
@@ -330,7 +334,49 @@ def _type_of(in_name: str, types: str | None, *, tensor_core: bool) -> str | Non
     return "tf32" if by_input == "fp32" and tensor_core else by_input
 
 
-def _group_of(name: str, work: Work) -> str:
-    if work.flop == 0:
-        return "memory"
-    return next((group for word, group in _GROUP_WORDS if word in name), "products")
+#: A cache serves at most this many times what memory does (H100: 5.5 to 7 of 3.35 TB/s; RTX 4090: 5 of 1).
+_CACHE_FASTER: Final = 5
+
+
+def gpu_called(name: str) -> str:
+    """The driver's name of a GPU that is called by it, or by a part such as ``H200`` or ``A100``; the first of several.
+
+    Raises:
+        UnknownNameError: No GPU whose peaks are known is called so.
+    """
+    every = gpus_with_peaks()
+    part = re.compile(rf"(?i)\b{re.escape(name)}\b")
+    words = [one for one in every if re.search(r"\d", name) and part.search(one)]
+    found = [one for one in every if one.casefold() == name.casefold()] + words
+    if not found:
+        raise UnknownNameError.of("GPU with known peaks", name, every)
+    return found[0]
+
+
+def peaks(devices: pl.DataFrame) -> pl.DataFrame:
+    """Peaks of the devices of a report, one row per device and type.
+
+    Args:
+        devices: The report's :data:`kanalyze.model.DEVICES`.
+
+    Returns:
+        Columns device; type, of :data:`TYPES`; flop_per_s, null where unknown or 0 on this device.
+    """
+    rows = []
+    for device, name in devices.select("device", "name").iter_rows():
+        one = peaks_of(name)
+        rows += [(device, kind, (getattr(one, kind) * 1e12 or None) if one else None) for kind in TYPES]
+    return pl.DataFrame(rows, schema={"device": pl.Int64, "type": pl.String, "flop_per_s": pl.Float64}, orient="row")
+
+
+def memory_roofs(devices: pl.DataFrame) -> pl.DataFrame:
+    """Bandwidth and cache of the devices of a report: columns device, bytes_per_s, cache_bytes (0 where unknown)."""
+    caches = [(one.cache << 20) if (one := peaks_of(name)) else 0 for name in devices.get_column("name")]
+    cache = pl.coalesce("l2_bytes", pl.Series("cache", caches, dtype=pl.Int64))
+    return devices.select("device", bytes_per_s="memory_bandwidth_bytes_per_s", cache_bytes=cache)
+
+
+def memory_ns() -> pl.Expr:
+    """The least time for `bytes`, given bytes_per_s and cache_bytes: what a cache may hold comes from it."""
+    cached = pl.min_horizontal("bytes", "cache_bytes")
+    return ((pl.col("bytes") - cached) + cached / _CACHE_FASTER) * 1e9 / pl.col("bytes_per_s")

@@ -10,7 +10,8 @@ from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.host._call_kinds import context_calls
 from kanalyze.analyses.iterations._marks import marked_iterations
 from kanalyze.analyses.iterations.phases import known_steady_part, phases
-from kanalyze.analyses.page.overview_page import first_sentence, overview
+from kanalyze.analyses.page._limits import first_sentence
+from kanalyze.analyses.page.overview_page import overview
 from kanalyze.analyses.page.time_page import summarize
 from kanalyze.renderers.formats import terminal
 from kanalyze.renderers.page import Look

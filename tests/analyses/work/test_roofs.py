@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.analyses.host._captures import with_captures
 from kanalyze.analyses.work._configuration import Configuration, factors
-from kanalyze.analyses.work._peaks import gpu_called, peaks
+from kanalyze.analyses.work.work import gpu_called, peaks
 from kanalyze.errors import CannotTellError, UnknownNameError
 from support.build import call, host, kernel, nvtx, report
 from support.real_reports import real_report

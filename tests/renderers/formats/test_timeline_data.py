@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.timeline._tracks import TONES, Counter, Timeline, Track, timeline
-from kanalyze.renderers.formats import timeline_data
-from kanalyze.renderers.formats.timeline_data import encoded, fitted
+from kanalyze.renderers.formats import document
+from kanalyze.renderers.formats.document import encoded, fitted
 from support.command import SAMPLES
 from support.real_reports import real_report
 
@@ -109,7 +109,7 @@ def test_a_counter_of_many_points_keeps_its_highest():
 
 
 def test_names_beyond_the_room_are_said_to_be_left_out(monkeypatch):
-    monkeypatch.setattr(timeline_data, "_ALL_NAMES", 40)
+    monkeypatch.setattr(document, "_ALL_NAMES", 40)
     found = made([(0, 5)] * 3)
     names = pl.Series(["a" * 30, "b" * 30, ""], dtype=pl.Categorical)
     head, columns = decoded(encoded(replace(found, events=found.events.with_columns(name=names))))

@@ -14,8 +14,7 @@ from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._kernels import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, Work
-from kanalyze.analyses.operators._host_tree import forward_rows, host_tree, inherited
-from kanalyze.analyses.operators._recomputed import FEWEST_OF_LAYERS, OF_LAYERS
+from kanalyze.analyses.operators._host_tree import FEWEST_OF_LAYERS, OF_LAYERS, forward_rows, host_tree, inherited
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import total
