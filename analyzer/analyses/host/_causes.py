@@ -22,7 +22,6 @@ from kanalyze.window import Scope
 #: Shorter waits do not name the time of a thread: mostly they are those for Python's lock.
 _LEAST_NAMED_NS: Final = 100_000
 
-
 #: How it is known who ended a wait: by a call that wakes, by who was on a processor, or by the time that was set.
 EVIDENCE: Final = ("call", "processor", "timer")
 
