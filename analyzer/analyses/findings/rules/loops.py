@@ -27,7 +27,7 @@ from kanalyze.report import Report
 from kanalyze.units import percent
 
 #: The words of the rules here.
-_RECURRENT, _SLICES, _READ, _MASKED, _OPTIMIZER, _SMALL = told_as("""
+_RECURRENT, _SLICES, _INDEXED, _SENT, _READ, _MASKED, _OPTIMIZER, _SMALL = told_as("""
     rnn-cells
       A recurrent cell is run step by step in a Python loop
       nn.LSTM(…)(x) in place of a loop over nn.LSTMCell (nn.GRU, nn.RNN alike)
@@ -41,6 +41,18 @@ _RECURRENT, _SLICES, _READ, _MASKED, _OPTIMIZER, _SMALL = told_as("""
         torch.vmap of the function; torch._foreach_ functions take lists of parameters of any shapes; what goes from
         pass to pass can be compiled, or scanned.
       The same operators run for one part of a tensor after the other
+    loop-indexing
+      A Python loop indexes a tensor element by element
+      Index once: x[rows, columns], or x.gather(…), in place of x[i, j] in a loop
+      Take all elements at once: an index tensor (gather, index_select, index_put_), a slice, or a mask; each element
+        that a loop takes has an operator, and for backward a gradient of the whole tensor, of its own.
+      A tensor is indexed element by element
+    small-copies: copies
+      {passes:,} tensors are copied to the GPU one by one in a Python loop
+      keep them in one pinned tensor, and copy it once: batch.to(device, non_blocking=True)
+      Put the tensors side by side in one tensor (torch.stack or torch.cat where they are made, pinned), copy that once,
+        and take views of it on the GPU: unbind, split.
+      Tensors are copied to the GPU one by one
     blocking-read
       {passes:,} values are read one by one in a Python loop
       stack the values on the GPU, and read them once: torch.stack(v).tolist()
@@ -118,7 +130,7 @@ _MARKS: Final = {
 def python_loops(report: Report) -> Findings:
     """At most one finding per device on each kind of loop of Python."""
     every = _loops(report)
-    for told in (_RECURRENT, _SLICES, _READ, _MASKED, _OPTIMIZER):
+    for told in (_RECURRENT, _SLICES, _INDEXED, _SENT, _READ, _MASKED, _OPTIMIZER):
         if (loops := every.filter(pl.col("rule") == told.rule)).is_empty():
             continue
         top = loops.sort("passes", "start", descending=[True, False]).row(0, named=True)
@@ -236,7 +248,9 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
     begin, stop, period, passes = known.get_columns()
     # what decomposes a matrix asks whether it could
     asked = pl.when("decomposes").then(0).otherwise("to_host").alias("to_host")
-    sums = line.select(pl.col(*_MARKS, "backward", "launches"), asked).select(pl.all().cast(pl.Int64).cum_sum())
+    sums = line.select(pl.col(*_MARKS, "backward", "launches", "to_device"), asked).select(
+        pl.all().cast(pl.Int64).cum_sum()
+    )
     before = pl.concat([sums.clear(1).fill_null(0), sums])
     in_one, in_all = before[begin + period] - before[begin], before[stop] - before[begin]
     parts = line.select(pl.when("apart").then(pl.col("stop") - pl.col("row")).otherwise(0)).to_series()
@@ -245,7 +259,8 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
     facts = in_one.select(pl.col(name) > 0 for name in _MARKS).with_columns(
         passes,
         after.alias("put_together"),
-        (in_one.get_column("plain") == period).alias("only_plain"),
+        *((in_one.get_column(mark) == period).alias(f"only_{mark}") for mark in ("plain", "takes")),
+        (in_all.get_column("to_device") == in_all.get_column("launches")).alias("sends"),
         (in_all.get_column("to_host") >= passes).alias("asks"),
         (in_all.get_column("launches") >= passes).alias("launching"),
         (in_all.get_column("backward") > 0).alias("backward"),
@@ -269,7 +284,9 @@ def _rule() -> pl.Expr:
     written = pl.col("takes") & pl.col("writes") & ~pl.col("blocks")
     slices = pl.col("put_together") | written | (~pl.col("weights") & (apart | tensors) & ~pl.col("only_plain"))
     return (
-        pl.when(~pl.col("launching") | pl.col("backward") | (pl.col("asks") & pl.col("weights")))
+        pl.when(pl.col("only_takes") & pl.col("put_together") & ~pl.col("backward"))
+        .then(pl.lit(_INDEXED.rule))
+        .when(~pl.col("launching") | pl.col("backward") | (pl.col("asks") & pl.col("weights")))
         .then(None)
         .when(pl.col("asks"))
         .then(
@@ -280,6 +297,8 @@ def _rule() -> pl.Expr:
         )
         .when("cells")
         .then(None)
+        .when("sends")
+        .then(pl.lit(_SENT.rule))
         .when(apart & pl.all_horizontal("sigmoid", "tanh", "dense"))
         .then(pl.lit(_RECURRENT.rule))
         .when(~pl.col("weights") & pl.col("layers") & pl.col("in_place") & pl.col("roots"))

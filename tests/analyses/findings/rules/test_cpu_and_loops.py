@@ -192,8 +192,9 @@ def line(names, at):
         events += [host("op", "aten::select", begin + 100 * part, begin + 100 * part + 50) for part in parts]
         if name not in VIEWS:
             events.append(call(LAUNCH, begin + 4000, begin + 8000, correlation=begin))
-            if name in {"item", "index"} or name.startswith("linalg_"):
-                sides = {"direction": "Device-to-Host", "size_bytes": 4, "correlation": begin}
+            if name in {"item", "index", "_to_copy"} or name.startswith("linalg_"):
+                way = "Host-to-Device" if name == "_to_copy" else "Device-to-Host"
+                sides = {"direction": way, "size_bytes": 4, "correlation": begin}
                 events.append(memcpy(begin + 6000, begin + 7000, **sides))
                 continue
             events.append(kernel(begin + 9000, begin + 10_000, name=f"void at::native::{name}()", correlation=begin))
@@ -251,6 +252,10 @@ WORK, MASKED = "repeated-work", "boolean-masks"
         (["unbind", *["mm", "relu"] * 9, "cat"], WORK, ("9 times",), (700_000, 32, -32_000)),
         (["mul", *["select", "mm", "select", "copy_"] * 9, "sum"], WORK, ("9 times",), (1_420_000, 32, -32_000)),
         (["mul", *["slice", "mul", "add"] * 9, "sum"], WORK, ("9 times",), (1_060_000, 32, -32_000)),
+        # elements of what layers made, each with a gradient of its own; readings of a batch
+        (["linear", *["select"] * 18, "stack"], "loop-indexing", ("18 times in a row, in 0 launches",), None),
+        (["linear", *["_to_copy"] * 9, "stack"], "small-copies", ("Tensors are copied to the GPU one by one",), None),
+        (["linear", *["select"] * 18, "linear"], None, (), None),
         (["mm", *["linear", "relu", "linear"] * 9, "stack"], WORK, ("9 times",), (1_060_000, 48, -48_000)),
         (["mm", *["mul", "mul", "add", "copy_"] * 20, "mm"], WORK, (IN_PLACE,), (3_180_000, 152, -152_000)),
         (

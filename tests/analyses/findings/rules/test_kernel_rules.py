@@ -157,9 +157,9 @@ def casts(name, *more, many=32, rest=1000):
     return line(*[name] * many, ("k", rest), *more)
 
 
-def texts(*lengths):
+def texts(*lengths, ends=()):
     """Passes of a model of two layers over so many rows: a normalization and a product of each, one after the other."""
-    parts = [part for rows in lengths for part in [("norm", rows), ("gemm", rows)] * 2]
+    parts = [part for rows in lengths for part in [*[("norm", rows), ("gemm", rows)] * 2, *ends]]
     names = {"norm": (NORM, 10_000), "gemm": (GEMM, 30_000)}
     return [
         one for at, (name, rows) in enumerate(parts) for one in line(names[name], at=at * 50_000, grid=(rows, 1, 1))
@@ -194,6 +194,11 @@ def sorts(operator, *names):
         (growing_copies, copied(*PIECES), 43_400, (28, 0), ["A growing array is copied whole for each piece: 9"]),
         # a fiftieth of rows for each norm, 2 µs at the least, and 300 of 3,000 and more for each product
         (no_kv_cache, texts(*range(3000, 3300, 60)), 8 * 40_000, (0, KEPT), ["All of a text is gone through again"]),
+        # a last norm of the last words alone, which is of the pass, and longer than 2 µs
+        (
+            *(no_kv_cache, texts(*range(3000, 3300, 60), ends=[("norm", 2)]), 4 * 90_000),
+            *((0, KEPT), ["All of a text is gone through again"]),
+        ),
         (full_sort, sorts("aten::sort", RADIX, GEMM), 4000, None, ["Whole rows are sorted: 50.0 %"]),
         (unaligned_gemm, line((ALIGN1, 300), (GEMM, 700)), 300, (0, 120), ["1 matrix product by kernels for"]),
         (unaligned_gemm, line((ALIGN1, 100), (THERE, 99)), 100, (0, 40), ["torch.channels_last", "Keep images in"]),
