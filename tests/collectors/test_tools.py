@@ -21,7 +21,7 @@ from kanalyze.collectors.tools.choose import main
 from kanalyze.collectors.tools.found import complete, doctor, extras, find_tools
 from kanalyze.collectors.tools.machine import Permission, counters, cpu_samples, kernel_names
 from kanalyze.collectors.tools.ncu import Launch, parse, select
-from support.stand_ins import LAUNCHES
+from support.stand_ins import GPU, LAUNCHES
 
 PYTHON = Path(sys.executable)
 NVCC = """#!/bin/sh
@@ -183,10 +183,7 @@ def test_a_tool_that_does_not_run_is_told(bare):
 
 
 def test_a_field_that_nvidia_smi_does_not_know_is_left_out(stand_ins):
-    path = stand_ins.folder / "gpu.json"
-    known = json.loads(path.read_text())
-    del known["mig.mode.current"], known["compute_cap"]
-    path.write_text(json.dumps(known))
+    stand_ins.has_gpu({name: GPU[name] for name in GPU if name not in ("mig.mode.current", "compute_cap")})
     (row,) = machine.gpus().rows
     assert (row["name"], row["mig"], row["compute_capability"]) == ("NVIDIA H200", None, None)
     assert row["clock_sm_max_mhz"] == 1980

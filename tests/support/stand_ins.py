@@ -1,9 +1,10 @@
 """Small programs that behave as nsys, ncu and nvidia-smi do, as far as a run of them matters to the collectors.
 
 What they do otherwise is said by files in their folder: `<tool>.mode` has one of the words below, and whatever is
-called is written to `called` as JSON, a list of arguments per line.
+called is written to `called`, a list of arguments per line.
 """
 
+import ast
 import json
 import os
 import sys
@@ -18,21 +19,26 @@ from support.command import ADD
 #: The passes that are made unless :func:`machine_in` leaves out the run without a profiler.
 WANTED = found.wanted_passes
 
+# what a call needs alone is imported, which is two thirds of its time
 _HEAD = """#!{python} -IS
-import json, os, pathlib, shutil, signal, subprocess, sys, time
-here = pathlib.Path({folder!r})
-name, words = {name!r}, sys.argv[1:]
+import os, sys
+here, name, words = {folder!r} + "/", {name!r}, sys.argv[1:]
+def text_of(file, otherwise=""):
+    return open(here + file).read() if os.path.exists(here + file) else otherwise
+def written(path, content):
+    with open(path, "wb") as file:
+        file.write(content)
+def run(command):
+    return os.spawnvp(os.P_WAIT, command[0], command)
 if words == ["--version"]:
     print({version!r})
     sys.exit()
 if words[0] == "profile" and len(words) == 2 and words[1].endswith("help"):
-    told = here / (name + "." + words[-1].strip("-"))
-    print(told.read_text() if told.exists() else "")
+    print(text_of(name + "." + words[-1].strip("-")))
     sys.exit()
-with (here / "called").open("a") as file:
-    file.write(json.dumps([name, *words]) + "\\n")
-mode = here / (name + ".mode")
-mode = mode.read_text() if mode.exists() else ""
+with open(here + "called", "a") as file:
+    print(ascii([name, *words]), file=file)
+mode = text_of(name + ".mode")
 def value(flag):
     return next(word.partition("=")[2] for word in words if word.startswith(flag + "="))
 def misbehave():
@@ -40,10 +46,10 @@ def misbehave():
         print("something went wrong")
         sys.exit(1)
     if mode == "hangs":
-        subprocess.Popen(["sleep", "1000"], start_new_session=True)
-        time.sleep(1000)
+        os.posix_spawnp("sleep", ["sleep", "1000"], os.environ, setsid=True)
+        os.execvp("sleep", ["sleep", "1000"])
     if mode == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), 9)
     if mode == "no space":
         print("write: No space left on device")
         sys.exit(1)
@@ -58,29 +64,25 @@ if words[0] == "profile":
     if mode == "warns":
         print("WARNING: CPU IP/backtrace sampling not supported, disabling.")
     start = next(at for at, word in enumerate(words[1:], 1) if not word.startswith("-"))
-    ended = subprocess.run(words[start:]).returncode
-    output = pathlib.Path(value("--output"))
-    report = output.with_name(output.name + ".nsys-rep")
-    report.write_bytes(b"" if mode == "empty report" else b"NVIDIA report")
+    ended = run(words[start:])
+    report = value("--output") + ".nsys-rep"
+    written(report, b"" if mode == "empty report" else b"NVIDIA report")
     print("Collecting data...\\nGenerating '/tmp/nsys-report-b956.qdstrm'")
-    print("[1/1] [0%                ] " + report.name + "\\r[1/1] [============100%] " + report.name)
+    last = os.path.basename(report)
+    print("[1/1] [0%                ] " + last + "\\r[1/1] [============100%] " + last)
     print(f"Generated:\\n\\t{report}")
     sys.exit(ended)
 if words[0] == "export":
-    whole = (here / "export.sqlite").read_bytes()
-    pathlib.Path(value("--output")).write_bytes(whole[: len(whole) // 2] if mode == "half export" else whole)
+    whole = open(here + "export.sqlite", "rb").read()
+    written(value("--output"), whole[: len(whole) // 2] if mode == "half export" else whole)
 if words[0] == "stats":
     print("Processing [" + words[-1] + "] with [cuda_gpu_trace.py]...\\n")
-    print((here / "launches.csv").read_text())
+    print(text_of("launches.csv"))
 """
 
 _NCU = """
 if "--import" in words:
-    page = here / (words[words.index("--page") + 1] + ".csv")
-    if page.exists():
-        print(page.read_text())
-        sys.exit()
-    print('"ID","Process ID"\\n"0","1"')
+    print(text_of(words[words.index("--page") + 1] + ".csv", '"ID","Process ID"\\n"0","1"'))
     sys.exit()
 misbehave()
 if mode == "no permission":
@@ -92,7 +94,7 @@ if mode == "no clocks" and "base" in words:
 at = words.index("--export") + 1
 start = next(place for place in range(at + 1, len(words)) if not words[place].startswith("-"))
 print("==PROF== Connected to process 1")
-ended = subprocess.run(words[start:]).returncode
+ended = run(words[start:])
 none = mode == "no kernels" or (mode == "one launch" and not words[words.index("--kernel-id") + 1].endswith(":1"))
 if none:
     print("==WARNING== No kernels were profiled.")
@@ -103,7 +105,7 @@ if mode == "warns":
     print("==WARNING== No source files were imported. Check that the target application was compiled with -lineinfo.")
     print("==WARNING== Something that nobody has heard of.")
 print("==PROF== Disconnected from process 1\\n==PROF== Report: " + words[at] + ".ncu-rep")
-pathlib.Path(words[at] + ".ncu-rep").write_bytes(b"report")
+written(words[at] + ".ncu-rep", b"report")
 sys.exit(ended)
 """
 
@@ -112,15 +114,15 @@ if "--list-gpu-arch" in words:
     print("compute_90")
     sys.exit()
 misbehave()
-binary = pathlib.Path(words[words.index("-o") + 1])
-binary.write_text((here / "program").read_text())
-binary.chmod(0o755)
+binary = words[words.index("-o") + 1]
+written(binary, open(here + "program", "rb").read())
+os.chmod(binary, 0o755)
 if "-MF" in words:
-    pathlib.Path(words[words.index("-MF") + 1]).write_text(f"{binary} : {words[-1]}\\n")
+    written(words[words.index("-MF") + 1], f"{binary} : {words[-1]}\\n".encode())
 """
 
 _SMI = """
-known = json.loads((here / "gpu.json").read_text())
+known = dict(line.split("=") for line in text_of("gpu").splitlines())
 fields = value("--query-gpu").split(",")
 wrong = [field for field in fields if field not in known]
 if wrong:
@@ -129,7 +131,7 @@ if wrong:
 print(", ".join(known[field] for field in fields))
 """
 
-_GPU = {
+GPU = {
     "index": "0",
     "name": "NVIDIA H200",
     "uuid": "GPU-1",
@@ -185,6 +187,7 @@ echo 'Max error: 0'
 
 
 _PYTHON = """
+import json
 if words[0] == "-c":
     facts = {"version": "2.11.0", "cuda": "13.0", "gpu": True, "triton": "3.6", "python": "3.12"}
     print("kanalyze:" + json.dumps(facts))
@@ -193,23 +196,23 @@ def script(arguments):  # scripts are written for the shell, but for the referen
     if mode == "any script":
         print("check: ok")
         return 0
-    return subprocess.run(["/bin/sh", *arguments]).returncode
+    return run(["/bin/sh", *arguments])
 if words[1:2] == ["--lines"]:  # the runner notes lines alone
     sys.exit(script(words[words.index("--") + 1 :]))
 if "--out" not in words:  # without the runner
     sys.exit(script(words))
-folder = pathlib.Path(words[words.index("--out") + 1])
-folder.mkdir(exist_ok=True)
+folder = words[words.index("--out") + 1]
+os.makedirs(folder, exist_ok=True)
 def told(ended, notes=()):
-    run = {"workload": {"ended": ended}, "notes": list(notes), "failures": []}
-    (folder / "torch-run.json").write_text(json.dumps(run))
+    notes = {"workload": {"ended": ended}, "notes": list(notes), "failures": []}
+    written(folder + "/torch-run.json", json.dumps(notes).encode())
 told("unknown")
 misbehave()
 if mode == "runner fails":
     print("kanalyze: the workload cannot be profiled: ImportError: no torch")
     sys.exit(120)
-(folder / "torch.json.gz").write_bytes(b"trace")
-(folder / ".caches" / "inductor").mkdir(parents=True)  # as inductor leaves it
+written(folder + "/torch.json.gz", b"trace")
+os.makedirs(folder + "/.caches/inductor")  # as inductor leaves it
 ended = script(words[words.index("--") + 1 :])
 told("return", ["a remark"])
 sys.exit(ended)
@@ -258,19 +261,22 @@ class StandIns:
         """Every stand-in, with one GPU and a report of a program with one kernel."""
         for name in ("nsys", "ncu", "nvidia-smi"):
             self.make(name)
-        (self.folder / "gpu.json").write_text(json.dumps(_GPU))
+        self.has_gpu(GPU)
         (self.folder / "launches.csv").write_text(LAUNCHES)
         (self.folder / "nsys.help").write_text(_OPTIONS)
         (self.folder / "nsys.gpu-metrics-devices=help").write_text(_SAMPLED)
         (self.folder / "export.sqlite").write_bytes(ADD.read_bytes())
         return self
 
+    def has_gpu(self, fields):
+        (self.folder / "gpu").write_text("\n".join(f"{name}={value}" for name, value in fields.items()))
+
     def mode(self, name, mode):
         (self.folder / f"{name}.mode").write_text(mode)
 
     def called(self, name):
         path = self.folder / "called"
-        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        lines = [ast.literal_eval(line) for line in path.read_text().splitlines()] if path.exists() else []
         return [words for tool, *words in lines if tool == name]
 
 
