@@ -8,10 +8,10 @@ FIXED, PER_REQUEST, PER_TOKEN = 800_000, 20_000, 900
 HOST, SAMPLER = 150_000, 40_000
 
 #: Tokens of prompts and requests that generate, step by step: prompts come every so often.
-USUAL = [
+USUAL = (
     *((700, 0), *((0, number) for number in (3, 3, 5, 5, 6, 6, 7, 9, 9, 11, 12))),
     *((1500, 12), *((0, number) for number in (13, 13, 14, 18, 18, 12))),
-] * 4
+) * 4
 
 
 def vllm(prompt, decodes, _):

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy  # imports its parts where they are first used
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from scipy import special, stats
 
 from kanalyze.analyses.comparing import _statistics
 from kanalyze.analyses.comparing._comparison import _judged
@@ -56,8 +56,8 @@ def agrees(found, expected):
 def test_ratio_is_welch_s_t_on_logarithms(base, new):
     assume(min(np.ptp(np.log(base)), np.ptp(np.log(new))) > 1e-3)  # what the rounding of times explains: below
     found = ratio_of_runs(base, new)
-    agrees(found, stats.ttest_ind(np.log(new), np.log(base), equal_var=False))
-    assert found.ratio == pytest.approx(stats.gmean(new) / stats.gmean(base))
+    agrees(found, scipy.stats.ttest_ind(np.log(new), np.log(base), equal_var=False))
+    assert found.ratio == pytest.approx(scipy.stats.gmean(new) / scipy.stats.gmean(base))
     assert found.basis == "runs"
 
 
@@ -66,7 +66,7 @@ def test_ratio_of_pairs_is_the_paired_t_on_logarithms(pairs):
     base, new = columns(pairs)
     assume(np.ptp(np.log(new) - np.log(base)) > 1e-3)
     found = ratio_of_runs(base, new, paired=True)
-    agrees(found, stats.ttest_rel(np.log(new), np.log(base)))
+    agrees(found, scipy.stats.ttest_rel(np.log(new), np.log(base)))
     assert found.basis == "paired runs"
 
 
@@ -135,7 +135,7 @@ def test_steps_count_less_the_more_they_follow_one_another(base, new):
     total = sum(part for part, _ in parts)
     assert found.ratio == pytest.approx(fmean(new) / fmean(base))
     assert found.degrees == pytest.approx(total**2 / sum(part**2 / degrees for part, degrees in parts))
-    half = stats.t.ppf(0.975, found.degrees) * math.sqrt(total)
+    half = scipy.stats.t.ppf(0.975, found.degrees) * math.sqrt(total)
     assert math.log(found.high / found.ratio) == pytest.approx(half, rel=1e-6)
     assert math.log(found.ratio / found.low) == pytest.approx(half, rel=1e-6)
     assert found.basis == "steps"
@@ -151,11 +151,11 @@ CHANCES = (np.arange(400) + 0.5) / 400
 
 def slow_power(distance, sides, repeats, confidence=0.95):
     """Over all pairs of spreads that could be measured, how often the interval does not reach the bound."""
-    first, second = (side * stats.chi2.ppf(CHANCES, repeats - 1) / (repeats - 1) for side in sides)
+    first, second = (side * scipy.stats.chi2.ppf(CHANCES, repeats - 1) / (repeats - 1) for side in sides)
     total = first[:, None] + second
     degrees = (repeats - 1) * total**2 / (first[:, None] ** 2 + second**2)
-    half = special.stdtrit(degrees, (1 + confidence) / 2) * np.sqrt(total / repeats)
-    return special.ndtr((distance - half) / math.sqrt(sum(sides) / repeats)).mean()
+    half = scipy.special.stdtrit(degrees, (1 + confidence) / 2) * np.sqrt(total / repeats)
+    return scipy.special.ndtr((distance - half) / math.sqrt(sum(sides) / repeats)).mean()
 
 
 def two_runs(spread):
@@ -179,7 +179,9 @@ def test_repeats_of_pairs_are_by_the_spread_of_their_differences():
     base, new = [1e9, 2e9, 3e9, 4e9], [1e9 * 1.003, 2e9, 3e9 * 1.006, 4e9]
     number = repeats_needed(base, new, effect=0.01, paired=True)
     reach = math.log(1.01) / math.sqrt(variance([math.log(1.003), 0, math.log(1.006), 0]))
-    powers = [stats.nct.sf(stats.t.ppf(0.975, n - 1), n - 1, reach * math.sqrt(n)) for n in (number - 1, number)]
+    powers = [
+        scipy.stats.nct.sf(scipy.stats.t.ppf(0.975, n - 1), n - 1, reach * math.sqrt(n)) for n in (number - 1, number)
+    ]
     assert powers[0] < 0.9 <= powers[1]
     assert repeats_needed(base, new, effect=0.01) is None  # more than a thousand
     assert repeats_needed(base, base, effect=0) is None
@@ -207,8 +209,8 @@ def test_noise_floor_is_the_spread_of_runs_and_what_it_hides():
     spread = math.sqrt(variance([math.log(run) for run in runs]))
     found = noise_floor(runs)
     assert (found.runs, found.spread) == (4, pytest.approx(spread))
-    assert found.spread_high == pytest.approx(spread * math.sqrt(3 / stats.chi2.ppf(0.05, 3)))
-    assert found.least_ratio == pytest.approx(math.exp(stats.t.ppf(0.975, 3) * math.sqrt(2) * spread))
+    assert found.spread_high == pytest.approx(spread * math.sqrt(3 / scipy.stats.chi2.ppf(0.05, 3)))
+    assert found.least_ratio == pytest.approx(math.exp(scipy.stats.t.ppf(0.975, 3) * math.sqrt(2) * spread))
     assert found.repeats == {effect: repeats_needed(runs, runs, effect=effect) for effect in (0.01, 0.02, 0.05)}
     assert sorted(found.repeats.values(), reverse=True) == list(found.repeats.values())
     assert noise_floor([100]) is None
@@ -258,7 +260,7 @@ def test_variances_are_shrunk_as_limma_shrinks_them():
     t = np.array([3.537333, 4.355578, 3.197645, 2.697734, 3.502304]) / factors / np.sqrt(variances)
     assert t == pytest.approx([3.847656, 6.637308, 3.692066, 3.464003, 3.175181], rel=1e-6)
     p_values = [1.529450e-03, 7.144893e-06, 2.109270e-03, 3.381970e-03, 7.124839e-03]
-    assert 2 * special.stdtr(degrees, -t) == pytest.approx(p_values, rel=1e-5)
+    assert 2 * scipy.special.stdtr(degrees, -t) == pytest.approx(p_values, rel=1e-5)
 
 
 @given(st.lists(st.floats(0, 1) | st.just(math.nan), max_size=12))
@@ -295,8 +297,8 @@ def slow_moderated(base, new):
         freedom = (part + common) ** 2 / (part**2 / freedom + common**2 / common_degrees)
         error = math.sqrt((part + common) * sum(1 / n for n in sizes))
         change = fmean(logs[1][index]) - fmean(logs[0][index])
-        reach = stats.t.ppf(0.975, freedom) * error
-        p_value = 2 * stats.t.sf(abs(change) / error, freedom)
+        reach = scipy.stats.t.ppf(0.975, freedom) * error
+        p_value = 2 * scipy.stats.t.sf(abs(change) / error, freedom)
         rows.append([math.exp(change), math.exp(change - reach), math.exp(change + reach), p_value, freedom])
     return np.array(rows).T
 
@@ -332,8 +334,8 @@ def test_a_kernel_that_a_run_lacks_is_compared_by_the_others():
     base[3, 1:], new[3, 1:] = math.nan, math.nan
     found = moderated(base, new)
     present = [base[0, [0, 2, 3]], new[0]]
-    assert found.ratio[0] == pytest.approx(stats.gmean(present[1]) / stats.gmean(present[0]))
-    assert found.ratio[1] == pytest.approx(stats.gmean(new[1, 1:]) / stats.gmean(base[1]))
+    assert found.ratio[0] == pytest.approx(scipy.stats.gmean(present[1]) / scipy.stats.gmean(present[0]))
+    assert found.ratio[1] == pytest.approx(scipy.stats.gmean(new[1, 1:]) / scipy.stats.gmean(base[1]))
     assert np.isnan([column[2] for column in found[:5]]).all()
     # one run a side has no spread of its own, and is as wide as what the kernels have in common says
     assert np.log(found.high[3] / found.low[3]) > np.median(np.log(found.high / found.low)[4:])

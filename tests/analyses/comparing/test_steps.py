@@ -1,6 +1,7 @@
 """Steps of serving engines compared by kind and size: another mix of requests is the same, a slower kernel is found."""
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -12,11 +13,12 @@ from kanalyze.errors import UnknownNameError
 from kanalyze.reduction.baselines import dumped, loaded
 from support.build import report
 from support.serving import USUAL, events_of
+from support.strategies import FEWER
 
 #: Mixes of requests: few at a time, many at a time, and mostly prompts.
-FEW = [(900, 0), *((0, number) for number in (1, 2, 3, 3, 4, 4, 5, 6))] * 6
-MANY = [(300, 9), *((0, number) for number in (1, 2, 3, 4, 6, 12, 13, 14, 15, 16, 16))] * 6
-PROMPTS = [(400, 0), (800, 0), (600, 3), (900, 2), (0, 1), (0, 2), (0, 3), (0, 4), (0, 6), (0, 16)] * 6
+FEW = ((900, 0), *((0, number) for number in (1, 2, 3, 3, 4, 4, 5, 6))) * 6
+MANY = ((300, 9), *((0, number) for number in (1, 2, 3, 4, 6, 12, 13, 14, 15, 16, 16))) * 6
+PROMPTS = ((400, 0), (800, 0), (600, 3), (900, 2), (0, 1), (0, 2), (0, 3), (0, 4), (0, 6), (0, 16)) * 6
 
 
 def detailed(prompt, decodes, _):
@@ -25,6 +27,7 @@ def detailed(prompt, decodes, _):
     return f"execute_9_context_{int(prompt > 0)}({told[0]})_generation_{decodes}({told[1]})"
 
 
+@cache
 def side(steps, runs=2, **engine):
     """Runs of an engine, each a little slower than the one before; as a baseline holds them."""
     made = []
@@ -50,7 +53,7 @@ def test_another_mix_of_requests_is_the_same(other):
 
 
 def test_a_slower_kernel_is_found_in_its_size():
-    base, new = side(MANY, runs=4), side([*MANY, *FEW], runs=4, slower=slow_above(8))
+    base, new = side(MANY, runs=3), side(MANY + FEW, runs=3, slower=slow_above(8))
     found = compared(base, new, ("base", "new"))
     rows = found.table("compare_steps").filter("changed")
     assert set(rows.drop_nulls("size").select("kind", "size").rows()) == {("decode", 16)}
@@ -76,8 +79,8 @@ def test_a_gate_holds_the_time_of_a_token_by_kind():
 
 def test_steps_count_as_with_equal_tokens_read():
     """The time of a decode step grows with its requests inside of a size, and so do the tokens that it reads."""
-    low = [(0, number) for number in (9, 9, 10, 11, 13)] * 8
-    high = [(0, number) for number in (12, 14, 15, 16, 16)] * 8
+    low = tuple((0, number) for number in (9, 9, 10, 11, 13)) * 8
+    high = tuple((0, number) for number in (12, 14, 15, 16, 16)) * 8
     found = compared(side(low, sizes=(), label=detailed), side(high, sizes=(), label=detailed), ("base", "new"))
     (ratio,) = found.table("compare_steps").filter(size=16, part="busy_ns")["ratio"]
     assert ratio == pytest.approx(1, abs=0.005)
@@ -89,10 +92,11 @@ def test_runs_of_no_engine_are_compared_as_they_are():
     assert (found.table("compare_steps").height, found.timed) == (0, found.pair)
 
 
+@FEWER
 @given(st.lists(st.integers(1, 16), min_size=4, max_size=12), st.lists(st.integers(1, 16), min_size=4, max_size=12))
 def test_fixed_weights_are_those_of_both_sides_together(one, other):
     """A second statement: of each size the mean of its steps, weighed by how many steps both sides have of it."""
-    sides = [side([(0, number) for number in numbers], runs=1, sizes=(4, 16)) for numbers in (one, other)]
+    sides = [side(tuple((0, number) for number in numbers), runs=1, sizes=(4, 16)) for numbers in (one, other)]
     rows = compared(*sides, ("base", "new")).table("compare_steps")
     one, other = one[1:], other[1:]  # before the first step is no gap
     size = lambda number: next(size for size in (1, 2, 4, 8, 16) if size >= number)  # noqa: E731 - as short as it is
