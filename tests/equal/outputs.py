@@ -1,21 +1,19 @@
 """What every command prints, recorded and compared: a change that is to change no output is held to that.
 
-    OLD/.venv/bin/python tests/equal/outputs.py record old.json
-    NEW/.venv/bin/python tests/equal/outputs.py record new.json
-    python tests/equal/outputs.py compare old.json new.json
+    OLD/.venv/bin/python tests/equal/outputs.py old
+    NEW/.venv/bin/python tests/equal/outputs.py new
+    diff -r old new
 
 The interpreter decides which kanalyze is run; reports and command lines are those beside this script, so that one
-script serves two checkouts. `record` writes, for each command line of cases.py, what goes to standard output, standard
-error and into files, and the exit status: every table, page and error of every report and capture in sample_reports/
-and tests/reports/, of those reports damaged (tests/fuzz, one case of each kind of damage), of what is refused, and of
-further reports that are named. Tables and HTML pages that Python gives are recorded as well, in all their forms.
-Places, which differ from one checkout to another, are replaced. `compare` prints each case that differs with the first
-line that does, and ends with status 1 where there is one; `--but PATTERN` leaves out the cases that a regular
-expression finds, where a change is meant. Two processors take about six minutes; `--only TEXT` records fewer cases.
+script serves two checkouts. It writes a file for each report and capture in sample_reports/ and tests/reports/, for
+those reports damaged (tests/fuzz, one case of each kind of damage), for what is refused, and for further reports that
+are named: of each command line of cases.py the exit status and what goes to standard output, standard error and into
+files. Tables and HTML pages that Python gives are recorded as well, in all their forms. Of long texts the beginning
+stands there, and a sum that tells the rest apart. Places, which differ from one checkout to another, are replaced. Two
+processors take about six minutes; `--only TEXT` records fewer parts.
 """
 
 import argparse
-import base64
 import gc
 import hashlib
 import io
@@ -27,7 +25,6 @@ import subprocess
 import sys
 import tempfile
 import warnings
-import zlib
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from functools import partial
 from itertools import chain, islice
@@ -51,6 +48,9 @@ WIDTH, WIDE = 80, 130
 
 #: Names of a report's own that are used as windows and asked about.
 RANGES, KERNELS = 3, 20
+
+#: Of a longer text so many characters are written.
+BEGINNING = 50_000
 
 #: After so many cases what they left in memory is collected.
 COLLECTED = 25
@@ -250,14 +250,15 @@ def every_part(extras):
     ]
 
 
-def run_part(part):
-    """The outcomes of a part by the names of its cases, with places replaced."""
+def record(target, part):
+    """Write the outcomes of a part by the names of its cases, with places replaced; gives how many there are."""
     warnings.simplefilter("ignore")  # said once in a process, whichever parts it runs; tests take them for errors
     for name in UNWANTED:
         os.environ.pop(name, None)
     gc.disable()  # as the program does
     with (
         tempfile.TemporaryDirectory(prefix="equal-") as place,
+        (target / re.sub(r"[^\w.]+", "-", part[0])).open("w", encoding="utf-8", errors="backslashreplace") as file,
         chdir(place),
         patch.dict(os.environ, XDG_CACHE_HOME=f"{place}/cache", LINES="24"),
     ):
@@ -265,18 +266,25 @@ def run_part(part):
             Path(name).symlink_to(ROOT / name)
         Path("out").mkdir()
         replaced = _places(place)
-        found = {}
-        for number, (name, outcome) in enumerate(part[1]()):
-            texts = {where: _plain(text, replaced) for where, text in outcome.texts.items()}
-            found[name] = Outcome(_plain(outcome.status, replaced), texts)
+        for number, (name, outcome) in enumerate(part[1](), 1):
+            print(f"===== {name}\nstatus {_plain(outcome.status, replaced)}", file=file)
+            for where, text in outcome.texts.items():
+                print(f"----- {where}\n{_beginning(_plain(text, replaced))}", file=file)
             if number % COLLECTED == 0:
                 gc.collect()
-        return found
+        return number
+
+
+def _beginning(text):
+    digest = hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
+    return text if len(text) <= BEGINNING else f"{text[:BEGINNING]}\n[{len(text)} characters, {digest}]"
 
 
 def _places(place):
     """What stands for each place in the record; longer names first, since they begin with others."""
-    package = _package().parent
+    import kanalyze  # noqa: PLC0415 - in workers only
+
+    package = Path(kanalyze.__file__).parents[1]
     places = {place: "<here>", str(package): "<checkout>", str(ROOT): "<checkout>", str(Path.home()): "<home>"}
     places |= {sys.executable: "<python>", sys.prefix: "<environment>", str(package / "analyzer"): "<package>"}
     return dict(sorted(places.items(), key=lambda item: -len(item[0])))
@@ -288,114 +296,21 @@ def _plain(text, places):
     return text
 
 
-def _package():
-    """The folder of the kanalyze that this interpreter imports."""
-    import kanalyze  # noqa: PLC0415 - `compare` does without
-
-    return Path(kanalyze.__file__).parent
-
-
-def record(target, parts, jobs):
-    """Write what every case gives into the file `target`."""
-    recorded = {"commit": _commit(), "cases": {}, "texts": {}}
-    # not concurrent.futures', whose processes are not always replaced when they end together
-    with get_context("spawn").Pool(jobs, maxtasksperchild=8) as pool:
-        for number, (part, found) in enumerate(zip(parts, pool.imap(_kept, parts), strict=True), 1):
-            recorded["cases"] |= found[0]
-            recorded["texts"] |= found[1]
-            print(f"{number} of {len(parts)}: {part[0]}, {len(found[0])} cases", file=sys.stderr)
-    target.write_text(json.dumps(recorded))
-    print(f"{target}: {len(recorded['cases'])} cases of {recorded['commit']}")
-
-
-def _kept(part):
-    """The cases of a part as they are kept: the digest of each text, and the texts, packed, by their digests."""
-    found, packed = {}, {}
-    for name, (status, texts) in run_part(part).items():
-        digests = {where: hashlib.sha256(text.encode()).hexdigest()[:20] for where, text in texts.items()}
-        packed |= {digests[where]: _packed(text) for where, text in texts.items()}
-        found[name] = [status, digests]
-    return found, packed
-
-
-def _packed(text):
-    return base64.b85encode(zlib.compress(text.encode(), 1)).decode()
-
-
-def _unpacked(packed):
-    return zlib.decompress(base64.b85decode(packed)).decode()
-
-
-def _commit():
-    """The commit of the checkout that is run, and whether it has changes."""
-    git = ["git", "-C", str(_package().parent)]
-    told = [
-        subprocess.run([*git, *rest], capture_output=True, text=True, check=False).stdout.strip() for rest in _ASKED
-    ]
-    return f"{told[0] or 'no commit'}{' with changes' if told[1] else ''}"
-
-
-_ASKED = (["rev-parse", "HEAD"], ["status", "--porcelain", "--untracked-files=no"])
-
-
-def compare(old, new, but):
-    """Print what differs between two records; the status is 1 where anything does."""
-    one, other = (json.loads(path.read_text()) for path in (old, new))
-    left_out = re.compile(but) if but else None
-    names = [name for name in {**one["cases"], **other["cases"]} if not (left_out and left_out.search(name))]
-    differing = 0
-    for name in names:
-        told = _difference(name, one, other)
-        if told:
-            differing += 1
-            print(f"{name}\n{told}")
-    print(f"{differing} of {len(names)} cases differ between {one['commit']} and {other['commit']}")
-    return int(differing > 0 or not names)
-
-
-def _difference(name, one, other):
-    """How a case differs, in some lines; empty where it does not."""
-    if name not in one["cases"] or name not in other["cases"]:
-        return f"  only in {'the first' if name in one['cases'] else 'the second'}"
-    (status, texts), (new_status, new_texts) = one["cases"][name], other["cases"][name]
-    told = [f"  status {status} became {new_status}"] if status != new_status else []
-    for where in {**texts, **new_texts}:
-        if texts.get(where) != new_texts.get(where):
-            before, after = (
-                _unpacked(of["texts"][digest]).splitlines() if digest else ["(nothing)"]
-                for of, digest in ((one, texts.get(where)), (other, new_texts.get(where)))
-            )
-            told.append(f"  {where}, {_first_difference(before, after)}")
-    return "\n".join(told)
-
-
-def _first_difference(before, after):
-    lines = zip([*before, "(end)"], [*after, "(end)"], strict=False)
-    number, (old, new) = next((at for at in enumerate(lines, 1) if at[1][0] != at[1][1]), (0, ("", "")))
-    start = next((at for at, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-    cut = slice(max(0, start - 60), start + 100)
-    return f"line {number}, from column {cut.start + 1}\n    - {old[cut]}\n    + {new[cut]}"
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    recording = commands.add_parser("record", help="write what every case gives")
-    recording.add_argument("target", type=Path, help="the file to write")
-    recording.add_argument("extras", type=Path, nargs="*", help="further reports")
-    recording.add_argument("--only", default="", help="only reports and parts whose name holds this")
-    recording.add_argument("--jobs", type=int, default=2, help="processes side by side")
-    comparing = commands.add_parser("compare", help="print what differs between two records")
-    comparing.add_argument("old", type=Path)
-    comparing.add_argument("new", type=Path)
-    comparing.add_argument("--but", default="", help="leave out cases that this regular expression finds")
+    parser.add_argument("target", type=Path, help="the folder to write")
+    parser.add_argument("extras", type=Path, nargs="*", help="further reports")
+    parser.add_argument("--only", default="", help="only reports and parts whose name holds this")
+    parser.add_argument("--jobs", type=int, default=2, help="processes side by side")
     given = parser.parse_args()
-    if given.command == "compare":
-        return compare(given.old, given.new, given.but)
-    parts = every_part(given.extras)
-    record(given.target, [part for part in parts if given.only in part[0]], given.jobs)
-    return 0
+    given.target.mkdir(parents=True)
+    parts = [part for part in every_part(given.extras) if given.only in part[0]]
+    # not concurrent.futures', whose processes are not always replaced when they end together
+    with get_context("spawn").Pool(given.jobs, maxtasksperchild=8) as pool:
+        counts = pool.imap(partial(record, given.target.resolve()), parts)
+        for number, (part, count) in enumerate(zip(parts, counts, strict=True), 1):
+            print(f"{number} of {len(parts)}: {part[0]}, {count} cases", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
