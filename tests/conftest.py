@@ -1,7 +1,7 @@
 """Options and fixtures of all tests.
 
 hypothesis draws the same examples in every run, so that a change that fails is the change's doing. The quick tests draw
-few, and .ci/run draws `more` of them once, with the slow tests, and `fewer` where only Python or a library is another.
+few, and .ci/run draws `more` of them once, with the slow tests, and none where only Python or a library is another.
 `pytest --hypothesis-profile=longer -o timeout=0` draws others, many more of them, and `hunt` far more.
 `pytest --update-gold` writes tests/gold anew instead of comparing with it; look at the difference before you commit it.
 """

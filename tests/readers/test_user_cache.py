@@ -14,7 +14,7 @@ from kanalyze.model import KINDS
 from kanalyze.readers import user_cache
 from kanalyze.readers.torch import read_json
 
-TRACE = Path(__file__).parents[2] / "sample_reports" / "mlp_train" / "torch.json.gz"
+TRACE = Path(__file__).parents[2] / "sample_reports" / "square" / "torch.json.gz"
 
 
 @pytest.fixture
