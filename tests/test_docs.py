@@ -34,9 +34,6 @@ from support.serving import USUAL, events_of
 ROOT = examples.ROOT
 TRACE = ROOT / "sample_reports/mlp_train/torch.json.gz"
 REPORTS = [*sorted((ROOT / "tests/reports").glob("*.sqlite")), TRACE, capture_with_lines()]
-#: Of these alone the pages have every key and table.
-FEW = [*(ROOT / f"tests/reports/{name}.sqlite" for name in ("add_um", "findings_clean", "nvtx", "prefetch")), TRACE]
-FEW += [capture_with_lines()]
 REFRESH = "run `python tests/support/examples.py` to write what the program prints now"
 
 README = (ROOT / "README.md").read_text()
@@ -174,10 +171,10 @@ def keys(rows):
     return {key for row in rows for key in row}
 
 
-@pytest.fixture(scope="module", params=[FEW, pytest.param(REPORTS, marks=pytest.mark.slow)], ids=len)
-def summaries(request):
+@pytest.fixture(scope="module")
+def summaries():
     served = kanalyze.summarize(made(events_of(USUAL)))  # of a serving engine, of which there is no report here
-    pages = [*map(real_summary, request.param), served]
+    pages = [*map(real_summary, REPORTS), served]
     return [json.loads(json.dumps(content(page))) for page in pages]
 
 
@@ -275,6 +272,7 @@ def is_text(node):
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
+@pytest.mark.slow
 def test_a_finding_leads_to_its_explanation(summaries):
     for finding in (finding for summary in summaries for finding in summary["findings"]):
         command, rule = finding["definition"].split()
