@@ -54,15 +54,11 @@ from kanalyze.report import Report
 #: does that has half.
 _LIKE_ANOTHER: Final = 0.25
 
-#: Least share of a line's weight in the repetitions of a loop, and most loops of one process.
+#: Least share of a line's weight in the repetitions of a loop.
 _LOOP: Final = 0.1
-_LOOPS: Final = 4
 
 #: What all launches of a process weigh by one measure.
 _WHOLE: Final = 1 << 40
-
-#: Near repetitions tell more than units of which few are usual, if they cover so much of what these do.
-_AS_MUCH: Final = 0.95
 
 #: What the share of a candidate is of: the line's weight, and the time of all operations, or of kernels and graphs.
 _MEASURES: Final = ("weight", "ns", "work_ns")
@@ -162,8 +158,6 @@ def _of_most_work(launches: pl.DataFrame, column: str) -> pl.Series:
 
 def _of_line(launches: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
     """The candidate of most worth of one line; None where nothing repeats."""
-    if launches.height < FEWEST:
-        return None
     # half by its time on the device, half as one of all launches: one long copy of a checkpoint is not most of a
     # program, nor are its many short kernels
     weight = pl.col("ns") / pl.col("ns").sum().clip(lower_bound=1) + 1 / pl.len()
@@ -176,12 +170,12 @@ def _of_line(launches: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
 def _of_units(line: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
     """The repetitions of units, of one loop after the other; None where they are few.
 
-    Worth more than others that cover as much if nearly all are usual, and hardly less if not; parts of steps, which
-    have less than half of the updates, are worth least, and nothing where they lie among these.
+    Worth more than others that cover as much if many are usual, and less if not; parts of steps, which have less than
+    half of the updates, are worth least.
     """
     rest, loops, key = line.with_row_index("place"), list[pl.DataFrame](), None
     total, covered = float(line.get_column("weight").sum()), 0.0
-    while len(loops) < _LOOPS and 1 - covered >= _LOOP:
+    while 1 - covered >= _LOOP:
         unit = iteration_unit(rest)
         rows = None if unit is None else _loop(rest, unit, total, cuts)
         share = 0.0 if rows is None else float(rows.get_column("weight").sum()) / total
@@ -195,8 +189,8 @@ def _of_units(line: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
     if key is None or covered < _LIKE_ANOTHER:
         return None
     candidate = _candidate(line, pl.concat(loops).sort("first"), key)
-    usual = int(candidate.rows.get_column("usual").sum()) >= MANY * candidate.rows.height
-    worth = candidate.share / MANY if usual else candidate.share * _AS_MUCH
+    usual = candidate.rows.select(pl.col("usual").mean()).item()
+    worth = candidate.share * usual / MANY
     if int(held(line, candidate.rows, "optimizer").sum()) < HALF * int(line.get_column("optimizer").sum()):
         worth = HALF
     return candidate._replace(worth=worth)
@@ -207,16 +201,13 @@ def _near_ones(line: pl.DataFrame) -> _Candidate | None:
     unit = None if line.get_column("optimizer").any() else near_unit(line)
     if unit is None:
         return None
-    rows = repetitions(line, unit, _edges(line, unit, unit.at, 0))
-    return _candidate(line, rows, unit.key) if rows.height >= FEWEST else None
+    return _candidate(line, repetitions(line, unit, _edges(line, unit, unit.at, 0)), unit.key)
 
 
 def _between_updates(line: pl.DataFrame) -> _Candidate | None:
     """Repetitions from update to update of a line with an optimizer's kernels; None where there are few."""
     updates = between_updates(line) if line.get_column("optimizer").any() else None
-    if updates is None or updates[1].height < FEWEST:
-        return None
-    return _candidate(line, updates[1], ("updates", updates[0]))
+    return None if updates is None else _candidate(line, updates[1], ("updates", updates[0]))
 
 
 def _candidate(line: pl.DataFrame, rows: pl.DataFrame, unit: tuple[object, ...]) -> _Candidate:
@@ -236,13 +227,13 @@ def _timed(candidate: _Candidate) -> pl.DataFrame:
     start, last = (gathered(since, place) for place in (rows.get_column("first"), rows.get_column("stop") - 1))
     end = gathered(until, rows.get_column("stop") - 1)
     rows = rows.with_columns(
-        *(held(line, rows, name) for name in ("work_ns", "ns")),
+        held(line, rows, "work_ns"),
         start=start,
         end=end.zip_with(end > last, last + 1),
         launches=pl.col("stop") - pl.col("first"),
     )
-    loops = rows.filter(pl.col("phase").is_null()).group_by("loop").agg(pl.col("work_ns", "ns").sum())
-    loops = loops.sort("work_ns", "ns", "loop", descending=[True, True, False]).with_row_index("place", offset=1)
+    loops = rows.filter(pl.col("phase").is_null()).group_by("loop").agg(pl.col("work_ns").sum())
+    loops = loops.sort("work_ns", "loop", descending=[True, False]).with_row_index("place", offset=1)
     numbered = pl.when(pl.col("place") > 1).then(pl.format(REPETITION + " {}", "place")).otherwise(pl.lit(REPETITION))
     named = rows.join(loops.select("loop", name=numbered), on="loop", how="left", maintain_order="left")
     # prefills and decodes are sequences of their own
@@ -296,7 +287,7 @@ def _cut_of(line: pl.DataFrame, unit: Unit) -> tuple[str, int | None, int]:
     by_place = places.filter(pl.col("before") < unit.length).group_by("before")
     each = by_place.agg(pl.len().alias("whole"), pl.col("first").first(), *usual)
     number = (unit.alike & ~unit.alike.shift(1, fill_value=False)).sum()
-    gap = pl.col("gap").fill_null(0) / pl.col("gap").max().clip(lower_bound=1)
+    gap = pl.col("gap") / pl.col("gap").max().clip(lower_bound=1)
     spare = ((pl.col("whole").cast(pl.Int64) - pl.col("whole").median()) / number).clip(0, 1)
     best = each.sort(pl.sum_horizontal(gap, spare, *_SPEAK), "before", descending=True)
     before, first = best.select("before", "first").row(0)

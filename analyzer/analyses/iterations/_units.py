@@ -173,9 +173,6 @@ _ONE: Final = (("exact", "exact", 1), ("alike", "exact", 1), ("alike", "alike", 
 _SEVERAL: Final = tuple((column, column, size) for size, column in product((2, 8), COLUMNS[:2]))
 _LOOSE: Final = (("loose", "alike", 1), ("loose", "loose", 1))
 
-#: Mixes the codes of several launches in a row.
-_MULTIPLIER: Final = 6364136223846793005
-
 #: The share of launches in segments of about the unit's length from which on a loop holds nothing else.
 _NOTHING_ELSE: Final = 0.99
 
@@ -222,9 +219,10 @@ def units(line: pl.DataFrame) -> list[Unit]:
         if max((unit.share for unit in found.values()), default=0.0) >= NEARLY_ALL:
             break
         for column, of, size in ways:
-            codes, before = line.get_column(of), size // 2
+            codes, before = line.get_column(of).alias("code"), size // 2
             while before:  # one number for each launch and those before it, `size` in a row
-                codes, before = (codes.shift(before) * _MULTIPLIER + codes).fill_null(0), before // 2
+                several = pl.DataFrame([codes, codes.shift(before).alias("earlier")])
+                codes, before = several.select(code=mixed(("code", "earlier"))).to_series(), before // 2
             for code, word in _best_anchors(sums, codes, column):
                 if (column, word) not in found:
                     at = (codes == code).arg_true()
@@ -297,7 +295,7 @@ def _segments(weights: pl.Series, codes: pl.Series) -> pl.DataFrame:
     """
     places = codes.alias("code").to_frame().with_row_index("first").group_by("code", maintain_order=True).agg("first")
     often, begin = pl.col("first").list.len(), pl.col("first").list.len().cast(pl.Int64) - _SAMPLED
-    places = places.filter(often > 2).with_columns(  # noqa: PLR2004 - one segment is like no other
+    places = places.with_columns(
         pl.col("first").list.slice(begin.clip(lower_bound=0) // 2, _SAMPLED),
         place=pl.col("first").list.first(),
         segments=often.clip(upper_bound=_SAMPLED) - 1,
@@ -427,7 +425,7 @@ def between_updates(line: pl.DataFrame) -> tuple[int, pl.DataFrame] | None:
         word = updates.get_column("word").mode().sort().item(0)
         own = updates.filter(pl.col("word") == word)
         same = int(own.group_by("sum").len().select(pl.col("len").max()).item())
-        if own.height >= FEWEST and own.height >= MANY * updates.height and same >= MANY * own.height:
+        if own.height > FEWEST_UPDATES and own.height >= MANY * updates.height and same >= MANY * own.height:
             rows = _up_to(line, own)
             if rows is not None:
                 return word, rows
@@ -485,7 +483,6 @@ def _up_to(line: pl.DataFrame, updates: pl.DataFrame) -> pl.DataFrame | None:
 def _usual_enough(line: pl.DataFrame, rows: pl.DataFrame) -> bool:
     """Whether nearly all repetitions are usual, and these are no parts of what the others are."""
     usual = rows.filter("usual")
-    if rows.height < FEWEST_UPDATES or usual.height < MANY * rows.height:
-        return False
     most = int(usual.get_column("size").sum()) >= MANY * int(rows.get_column("size").sum())
-    return most or int((held(line, usual, "copies") > 0).sum()) >= MANY * usual.height
+    copying = int((held(line, usual, "copies") > 0).sum()) >= MANY * usual.height
+    return usual.height >= MANY * rows.height and (most or copying)

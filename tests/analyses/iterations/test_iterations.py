@@ -1,11 +1,12 @@
 """Iterations by marks and what is told of them, the steady part, windows, and the phases of a recording."""
 
+from collections import Counter, defaultdict
 from dataclasses import replace
 from statistics import median
 
 import polars as pl
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 import kanalyze
@@ -162,7 +163,7 @@ def test_the_first_and_the_last_one_are_cut_where_they_launch_less(few, cut):
             begin = at + 80 * launch
             events += launched(begin, begin + 3, kernel(begin + 4, begin + 60, correlation=number))
     rows = kanalyze.iterations(report(events))
-    assert rows.filter(pl.col("kind") == "cut").get_column("index").to_list() == cut
+    assert rows.get_column("kind").to_list() == ["cut" if index in cut else "steady" for index in range(1, 9)]
 
 
 def test_many_that_launch_more_are_odd():
@@ -192,6 +193,11 @@ def test_a_range_that_repeats_beside_steps_without_work_of_its_own_is_no_iterati
     logs = [nvtx("log", 1_000 + 110 * number + 102, 1_000 + 110 * number + 108) for number in (2, 5, 7, 10)]
     rows = kanalyze.iterations(report([*loop([100] * 12), *logs]))
     assert rows.get_column("name").to_list() == ["step"] * 12
+
+
+def test_ranges_of_another_thread_are_none_of_the_loop():
+    other = [replace(event, thread=event.thread and 2) for event in loop([30] * 8, name="load", number=20)]
+    assert kanalyze.iterations(report([*loop([100] * 8), *other])).get_column("name").to_list() == ["step"] * 8
 
 
 def test_a_range_that_occurs_twice_is_no_iteration():
@@ -401,6 +407,56 @@ def test_what_came_before_between_and_after_is_told_by_what_it_was():
     assert kanalyze.phases(once).is_empty()
 
 
+SPANS = st.lists(st.tuples(st.integers(10, 3_000), st.integers(1, 900)), max_size=10)
+
+
+def walked(steps, ranges, loads, first, sides):
+    """The phases of a recording from one side to the other, instant by instant; three of five steps are steady."""
+    ranges = sorted(ranges, key=lambda one: (one[1], -one[2]))
+    rows = [("steady", "step", 320, 3, 1_000)]
+    for phase, low, high in (("before", sides[0], 1_000), ("between", 1_000, 2_710), ("after", 2_710, sides[1])):
+        left = {*range(low, high)} - {*range(1_000, 1_320)}
+        outer = defaultdict(list)
+        until = 0
+        for name, start, end in ranges:
+            if left.intersection(range(start, end)):
+                if start >= until:
+                    outer[f"in {name}"].append((start, end))
+                until = max(until, end)
+        in_left = {name: sum(len(left.intersection(range(*one))) for one in own) for name, own in outer.items()}
+        own = sorted(outer.items(), key=lambda item: (-in_left[item[0]], item[0]))[:4]
+        causes = [("modules", loads), ("other step", steps[3:]), *own, ("before the first CUDA call", [(0, first)])]
+        for part, spans in causes:
+            touched = [taken for span in spans if (taken := left.intersection(range(*span)))]
+            if touched:
+                taken = set().union(*touched)
+                rows.append((phase, part, len(taken), len(touched), min(taken)))
+                left -= taken
+        if left:
+            rows.append((phase, "program", len(left), sum(at - 1 not in left for at in left), min(left)))
+    return rows
+
+
+@given(SPANS, st.lists(st.tuples(st.integers(10, 900), st.integers(1, 80)), max_size=2))
+def test_phases_are_those_of_a_walk(spans, loads):
+    """Each name is that of two ranges, which may overlap each other in any way."""
+    steps = [(start, start + 100) for start in (1_000, 1_110, 1_220, 2_500, 2_610)]
+    ranges = [("abcdef"[at // 2], start, start + length) for at, (start, length) in enumerate(spans)]
+    loads = [(start, start + length) for start, length in loads]
+    events = in_phases((start, [("step", 0, 100)]) for start, _ in steps)
+    events += [*(nvtx(*one) for one in ranges), *(call("cuModuleLoadData", *one) for one in loads)]
+    found = report(events)
+    rows = kanalyze.phases(found)
+    first = min(event.start for event in events if event.kind == "api")
+    steps[3] = (2_500, 2_610)
+    expected = walked(steps, ranges, loads, first, (found.recorded[0], max(found.recorded[1], 2_710)))
+    assert sorted(rows.select("phase", "part", "ns", "count", "start_ns").rows()) == sorted(expected)
+    order = {"before": 0, "steady": 1, "between": 2, "after": 3}
+    keys = [(order[phase], -ns) for phase, ns in rows.select("phase", "ns").rows()]
+    assert keys == sorted(keys)
+    assert rows.get_column("share").sum() == pytest.approx(1)
+
+
 # Windows by iterations
 
 
@@ -517,7 +573,7 @@ def test_ranges_that_hold_iterations_are_no_parts_of_one():
     found = report(events)
     steady = steady_part(found)
     assert steady.each == "batch"
-    assert set(parts_of_step(found, steady).get_column("range")) <= {"load", NO_RANGE}
+    assert parts_of_step(found, steady).select("range", "count").rows() == [("load", 9), (NO_RANGE, 1)]
 
 
 def idle_within(*inside):
@@ -590,15 +646,49 @@ def test_a_range_without_a_name_tells_nothing():
     assert not [name for name in kanalyze.phases(found).get_column("part") if name == "in :"]
 
 
-def test_a_run_with_time_between_is_steady_where_none_adjoins():
-    starts = (1_000, 9_000, 30_000)
-    events = [
-        event for place, start in enumerate(starts) for event in loop([100, 100], start=start, number=1 + 2 * place)
-    ]
-    steady = steady_part(report(events))
-    assert steady.number == 5  # as many as pauses, so that one of both is what passes from a step to the next
-    assert steady.lengths.to_list() == [110, 100, 110, 100, 110]
-    assert (steady.window.start_ns, steady.window.end_ns) == (1_000, 30_110)
+def longest(rows, name, *, adjoining):
+    """The first of the longest runs of steady rows of one name, with most of them before all."""
+    runs, before = [[]], None
+    for row in rows:
+        if (row["name"], row["kind"]) != (name, "steady"):
+            before = None
+            continue
+        goes_on = before is not None and (not adjoining or before["start_ns"] + before["dur_ns"] == row["start_ns"])
+        runs = [*runs[:-1], [*runs[-1], row]] if goes_on else [*runs, [row]]
+        before = row
+    return max(runs, key=lambda run: (len(run), sum(row["dur_ns"] for row in run)))
+
+
+LENGTHS = st.lists(
+    st.tuples(st.sampled_from([100, 100, 105, 400]), st.sampled_from([0, 10, 10, 900])), min_size=3, max_size=14
+)
+
+
+@given(st.tuples(LENGTHS, LENGTHS | st.just([])))
+@example(([(100, at % 2 * 900) for at in range(6)], []))
+def test_the_steady_part_is_the_longest_run_of_a_walk(loops):
+    events, at = [], 1_000
+    for name, steps in zip(("step", "other"), loops, strict=True):
+        for length, gap in steps:
+            events += loop([length], name=name, start=at, number=len(events) + 1)
+            at += length + gap
+        at += 5_000
+    found = report(events)
+    rows, steady = kanalyze.iterations(found).to_dicts(), steady_part(found)
+    work = Counter()
+    for row in rows:
+        work[row["name"]] += row["kernels_ns"] * (row["kind"] == "steady")
+    run = longest(rows, steady.each, adjoining=True)
+    run = run if len(run) >= 3 else longest(rows, steady.each, adjoining=False)
+    assert work[steady.each] == max(work.values())
+    last, ns = run[-1], sum(row["dur_ns"] for row in run)
+    end = last["start_ns"] + last["dur_ns"]
+    assert steady.adjoining == (run[0]["start_ns"] + ns == end)
+    if not steady.adjoining:  # as many as pauses, so that one of both is what passes from a step to the next
+        run, end = run[:-1], last["start_ns"]
+    assert (steady.window.start_ns, steady.window.end_ns, steady.number) == (run[0]["start_ns"], end, len(run))
+    assert (steady.first, steady.last) == (run[0]["window"], run[-1]["window"])
+    assert steady.lengths.to_list() == [row["dur_ns"] for row in run]
     assert steady.host == steady.window
 
 
@@ -849,6 +939,15 @@ def test_steps_beside_a_long_copy_take_as_long_as_on_the_host(every, lasts):
     found = report(events)
     assert kanalyze.iterations(found).get_column("dur_ns").to_list()[:39] == [100] * 39
     assert steady_part(found).lengths.to_list()[:39] == [100] * 39
+
+
+def test_the_steady_part_of_a_gpu_is_of_a_process_that_used_it():
+    events = [*loop([100] * 8), *loop([50] * 5, start=8_000, number=20)]
+    moved = [
+        replace(event, process=2, device=1 if event.kind == "kernel" else None) for event in loop([90] * 6, number=40)
+    ]
+    found = report([*events, *moved])
+    assert [steady_part(found.narrow(device=gpu)).process_id for gpu in (None, 0, 1)] == [1, 1, 2]
 
 
 def test_a_page_is_told_of_operations_without_a_device():

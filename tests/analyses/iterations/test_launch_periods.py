@@ -87,6 +87,15 @@ def threads_that_swap(seed):
     return repeated(*steps, jitter=random)
 
 
+def within_epochs():
+    """Steps in the middle of an epoch, whose other halves adjoin: one launch more would be between them."""
+    program = Program()
+    for _ in range(12):
+        program.then([Launch("prepare", pause=200_000), *layer(1, "load")])
+        program.iterations(*[training_step(layers=1)] * 4).then(layer(1, "judge"))
+    return program
+
+
 CLEARS, RECORD = Launch("FillFunctor", 12800), Launch("cudaEventRecord")
 #: Eight kernels that a library times, each after a fill that clears the cache; and the fill alone, to time that.
 TIMED = [
@@ -110,6 +119,7 @@ REPEATED = {
     "kernels that a library timed, and many steps": started(*TIMED).iterations(*[training_step(layers=1)] * 40),
     "steps before and after": Program().iterations(*[GRAPH] * 4).then(TIMED).iterations(*[GRAPH] * 40),
     "fills within a step": repeated(*[[*training_step(layers=2), *[Launch("FillFunctor"), Launch("add")] * 10]] * 10),
+    "steps within epochs": within_epochs(),
     "a short unit between waits": between_waits(*[20] * 30),
     "fewer and more of it": between_waits(10, *[20] * 15, 25, *[20] * 15),
     "a host that waits late": waiting_late(),
