@@ -74,7 +74,7 @@ class Program:
         keys = {"process": self.process, "correlation": self.correlation}
         name = "cudaMemcpyAsync" if "Host" in one.name else "cudaLaunchKernel"
         self.now = start + CALL_NS
-        if one.name == "cudaEventRecord":
+        if one.name.startswith("cuda"):
             self.events.append(call(one.name, start, self.now, thread=one.thread, **keys))
             return
         ran = (self.now + 1_000, self.now + 1_000 + one.ns)

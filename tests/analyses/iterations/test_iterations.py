@@ -23,6 +23,7 @@ from kanalyze.analyses.iterations.phases import (
 from kanalyze.analyses.page.overview_page import overview
 from kanalyze.errors import BadWindowError, UnknownNameError
 from kanalyze.renderers.page.overview import overview_page
+from kanalyze.window import Window
 from support.build import call, kernel, launched, memcpy, nvtx, report
 from support.command import SAMPLES, run
 from support.real_reports import real_report
@@ -91,6 +92,8 @@ ONE_LONG = [100] * 20 + [180] + [100] * 19
         ([40] * 6 + [55] + [40] * 7, None, {}),  # less than half more
         (([40] * 15 + [90]) * 6, None, {}),  # an update after every 16th pass
         (([40] * 19 + [90]) * 20, None, {}),
+        ([40] * 97 + [90] * 3, None, {}),
+        (([40] * 49 + [90]) * 2, None, dict.fromkeys((50, 100), "its work takes the GPU 2.25 × the median")),
         ([40] * 95 + [90] * 8, None, {}),
         ([40, 40, 90, 40, 40], None, {}),  # too few to tell
         ([0] * 10 + [40] + [0] * 10, None, {}),
@@ -487,6 +490,16 @@ def test_of_a_session_far_longer_than_a_processs_events_these_are_what_the_repor
     events = [*loop([100] * 10), nvtx("export", 3_000, 9_000), *others]
     rows = kanalyze.phases(report(events), process=1)
     assert rows.get_column("ns").sum() == shown
+
+
+@given(st.integers(1_000, 1_900), st.integers(1, 700))
+@example(1_100, 200)
+@example(1_150, 100)
+def test_iterations_of_a_window_are_those_that_overlap_it(start, length):
+    found = report(loop([100] * 8, gap=0))
+    rows = kanalyze.iterations(found, window=Window(start, start + length))
+    starts = [at for at in range(1_000, 1_800, 100) if at < start + length and start < at + 100]
+    assert rows.get_column("start_ns").to_list() == starts
 
 
 def test_windows_from_one_iteration_to_another():

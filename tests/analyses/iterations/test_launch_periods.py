@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 from random import Random
+from statistics import median
 
 import polars as pl
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 import kanalyze
@@ -224,6 +225,43 @@ def test_kernels_are_timed_after_fills_that_clear_a_cache(blocks, filled, runs):
     sizes = {True: filled, False: blocks}
     trials = [one._replace(blocks=sizes[one.name == CLEARS.name]) for one in TIMED]
     assert timed_runs(report_of(Program().then(trials))).height == runs
+
+
+TRY, WAIT = Launch("try"), Launch("cudaStreamSynchronize")
+RUNS = {
+    "once": [RECORD, TRY, RECORD],
+    "sixteen times": [RECORD, *[TRY] * 16, RECORD],
+    "waited for later": [RECORD, TRY, RECORD, WAIT],
+    "before a pause": [RECORD, TRY, RECORD, Launch("cudaMalloc", pause=10_000_000)],
+}
+NO_RUNS = {
+    "more often": [RECORD, *[TRY] * 17, RECORD],
+    "nothing": [],
+    "without a start": [TRY, RECORD],
+    "without an end": [RECORD, TRY],
+    "waited for": [RECORD, TRY, WAIT, RECORD],
+}
+
+
+@given(st.integers(45, 50), st.lists(st.sampled_from([*RUNS, *NO_RUNS]), max_size=8), st.randoms())
+@example(49, ["once"], Random(1))
+@example(49, ["nothing"], Random(1))
+def test_runs_are_timed_by_events_before_and_after_them(number, others, random):
+    kinds = ["once"] * number + others
+    random.shuffle(kinds)
+    program, begun = Program(), []
+    for kind in kinds:
+        before = len(program.events)
+        program.then([CLEARS, *RUNS.get(kind, NO_RUNS.get(kind, []))])
+        calls = [event for event in program.events[before:] if event.kind == "api"]
+        records = [event.start for event in calls if event.name == "cudaEventRecord"]
+        begun.append((kind, calls[0].start, max(records, default=None)))
+    following = [*(start for _, start, _ in begun[1:]), 1 << 60]
+    runs = [(start, then, end) for (kind, start, end), then in zip(begun, following, strict=True) if kind in RUNS]
+    usual = median(then - start for start, then, _ in runs)
+    expected = [(start, then if then - start <= 3 * usual else end) for start, then, end in runs]
+    rows = timed_runs(report_of(program)).select("start", "end").rows()
+    assert rows == (expected if len(expected) >= 50 else [])
 
 
 @pytest.mark.parametrize("pause", [10, 5_000_000])
