@@ -155,13 +155,15 @@ def test_the_first_ones_of_a_schedule_warm_up_though_the_process_began_before(na
     assert set(rows.get_column("kind").to_list()[:2]) <= {"warm-up", "odd"}
 
 
-@pytest.mark.parametrize(("few", "cut"), [(0, [1]), (7, [8]), (3, [])])
-def test_the_first_and_the_last_one_are_cut_where_they_launch_less(few, cut):
+@pytest.mark.parametrize(
+    ("few", "launches", "cut"), [(0, 3, [1]), (7, 3, [8]), (3, 3, []), (0, 9, []), (7, 9, []), (0, 8, [1]), (7, 8, [8])]
+)
+def test_the_first_and_the_last_one_are_cut_where_they_launch_less(few, launches, cut):
     events, number = [], 0
     for place in range(8):
         at = 1_000 * (place + 1)
         events.append(nvtx("step", at, at + 1_000))
-        for launch in range(3 if place == few else 10):
+        for launch in range(launches if place == few else 10):
             number += 1
             begin = at + 80 * launch
             events += launched(begin, begin + 3, kernel(begin + 4, begin + 60, correlation=number))
@@ -190,6 +192,62 @@ def test_ranges_in_varying_number_inside_others_are_the_loop(counts, name):
         events += loop([100] * count, name="token", start=at + 5, number=len(events))
         at += 110 * count + 20
     assert kanalyze.iterations(report(events)).get_column("name").unique().to_list() == [name]
+
+
+@pytest.mark.parametrize(
+    ("name", "outers", "inners", "ns", "told"),
+    [
+        ("request", 4, 2, 900, "token"),  # of few outer ones the inner ones launched nine tenths
+        ("request", 4, 2, 898, "request"),
+        ("request", 4, 1, 1_000, "request"),
+        ("request", 5, 2, 1_000, "request"),
+        ("epoch", 6, 2, 500, "token"),
+        ("epoch", 6, 2, 498, "epoch"),
+        ("epoch", 6, 1, 1_000, "epoch"),
+    ],
+)
+def test_ranges_inside_others_are_the_loop_if_they_launched_enough(name, outers, inners, ns, told):
+    """Of 1,000 ns of each outer range the inner ones launched some."""
+    events = []
+    for start in range(10_000, 10_000 * (outers + 1), 10_000):
+        events.append(nvtx(name, start, start + 9_000))
+        for at, length in [
+            *((start + 1_200 * place, ns // inners) for place in range(inners)),
+            (start + 5_000, 1_000 - ns),
+        ]:
+            times = (at + 10, at + 10 + length)
+            events += step("token" if at < start + 5_000 else "rest", (at, at + 1_100), times, len(events))
+    rows = kanalyze.iterations(report([event for event in events if event.name != "rest"]))
+    assert told in rows.get_column("name").to_list()
+    assert rows.height == outers * (inners if told == "token" else 1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ns", "told"),
+    [
+        (range(8), 11, {"iteration": 8}),
+        (range(7), 12, {"iteration": 8}),  # the last one is cut
+        (range(6), 12, {"forward": 8, "optimizer": 6}),
+        ([0, 1, 2, 4, 5, 6, 7], 12, {"iteration": 8}),
+        ([0, 1, 2, 4, 6, 7], 12, {"forward": 8, "optimizer": 6}),
+        (range(8), 10, {"forward": 8}),
+    ],
+)
+def test_ranges_that_take_turns_are_phases_of_one_iteration(seconds, ns, told):
+    """Of each 90 ns of the first phase the second one, which some have, takes some more."""
+    phases = [("forward", 0, 95)], [("optimizer", 100, 105 + ns)]
+    steps = [(1_000 * at, [*phases[0], *(phases[1] if at - 1 in seconds else [])]) for at in range(1, 9)]
+    rows = kanalyze.iterations(report(in_phases(steps)))
+    names = rows.group_by("name", maintain_order=True).len().rows()
+    assert {name: number for name, number in names if name in told} == told
+    assert {"iteration", "forward"}.intersection(name for name, _ in names) == {next(iter(told))}
+
+
+@pytest.mark.parametrize(("late", "ahead"), [(9, False), (10, True)])
+def test_a_host_runs_ahead_where_the_device_ends_a_tenth_later(late, ahead):
+    events = [step("step", (at, at + 100), (at + late, at + 100 + late), at) for at in range(1_000, 1_800, 100)]
+    steady = steady_part(report([event for events_of in events for event in events_of]))
+    assert steady.lengths.to_list() == ([110, *[100] * 7] if ahead else [*[100] * 7, 109])
 
 
 def test_a_range_that_repeats_beside_steps_without_work_of_its_own_is_no_iteration():
