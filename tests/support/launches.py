@@ -29,7 +29,7 @@ def copy_out(pause=PAUSE_NS):
 
 @dataclass
 class Program:
-    """Launches in the order of their calls, and the call times at which iterations begin."""
+    """Launches in the order of their calls, and the call times at which iterations begin and how much they launch."""
 
     process: int = 1
     device: int = 0
@@ -37,6 +37,7 @@ class Program:
     now: int = 1_000
     events: list = field(default_factory=list)
     begun: list[int] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
     correlation: int = 0
 
     def iterations(self, *each):
@@ -45,6 +46,7 @@ class Program:
             before = len(self.events)
             self.then(launches)
             self.begun.append(self.events[before].start)
+            self.sizes.append(len(launches))
         return self
 
     def then(self, launches):

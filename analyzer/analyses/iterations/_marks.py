@@ -227,11 +227,11 @@ def passes(report: Report) -> pl.DataFrame:
     name = pl.format("{}:{}", "file", "line")
     named = loop_passes(report).select(*THREAD, start="time_ns", name=name).sort(*THREAD, "start")
     told = named.with_columns(end=pl.col("start").shift(-1).over(*THREAD, "name"))
-    loops = told.partition_by(*THREAD, "name", maintain_order=True)
+    loops = told.partition_by(*THREAD, "name", maintain_order=True, as_dict=True)
     others: dict[tuple[object, ...], list[pl.Series]] = {}
     found = [pl.DataFrame(schema=_PASSES)]
-    for loop in sorted(loops, key=lambda one: one.height)[:_MOST_LOOPS]:
-        around, starts = others.setdefault(loop.select(*THREAD).row(0), []), loop.get_column("start")
+    for (*thread, _), loop in sorted(loops.items(), key=lambda one: one[1].height)[:_MOST_LOOPS]:
+        around, starts = others.setdefault((*thread,), []), loop.get_column("start")
         own, inside = loop.drop_nulls("end"), [pl.lit(value=True)]
         for begins in around:  # whether the loop runs within most passes of that one
             spans = pl.DataFrame([begins.alias("start"), begins.shift(-1).alias("end")]).drop_nulls()
