@@ -249,12 +249,11 @@ NO_RUNS = {
 }
 
 
-@given(st.integers(45, 50), st.lists(st.sampled_from([*RUNS, *NO_RUNS]), max_size=8), st.randoms())
-@example(49, ["once"], Random(1))
-@example(49, ["nothing"], Random(1))
-def test_runs_are_timed_by_events_before_and_after_them(number, others, random):
-    kinds = ["once"] * number + others
-    random.shuffle(kinds)
+@given(st.integers(45, 50), st.lists(st.sampled_from([*RUNS, *NO_RUNS]), max_size=8))
+@example(49, ["once"])
+@example(49, ["nothing"])
+def test_runs_are_timed_by_events_before_and_after_them(number, others):
+    kinds = [*["once"] * 20, *others, *["once"] * (number - 20)]
     program, begun = Program(), []
     for kind in kinds:
         before = len(program.events)

@@ -1,12 +1,14 @@
 """All instances of a range beside each other, and steps of a profiler: a ledger each, spread, warm-up and odd ones."""
 
+from statistics import median
+
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.idle.ledger import ledger
-from kanalyze.analyses.ranges.instances import STEPS_TABLE, compare, in_words, steps
+from kanalyze.analyses.ranges.instances import STEPS_TABLE, compare, far_from_others, in_words, steps
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.renderers.page.time import instances_page
 from kanalyze.window import Window
@@ -220,6 +222,21 @@ def training(*lengths, first=(), at=0):
         events += [step(number, at, at + length), *ran(number + 1, at + length - 20, at + length - 19, 15)]
         at += length
     return report(events)
+
+
+@given(st.lists(st.tuples(st.sampled_from([90, 99, 100, 100, 101, 110, 130]), st.booleans()), min_size=1, max_size=9))
+@example([(100, True)] * 7 + [(110, True), (111, True)])
+@example([(100, True)] * 3 + [(200, True)])
+@example([(100, True)] * 2 + [(200, True), (200, False)])
+def test_what_is_far_from_others_is_so_by_their_median_and_spread(rows):
+    others = [value for value, usual in rows if usual]
+    middle = median(others) if others else 0
+    spread = median(abs(value - middle) for value in others) if others else 0
+    away = [abs(value - middle) for value, _ in rows]
+    far = [len(others) >= 4 and one > 3 * 1.4826 * spread and one > 0.1 * middle for one in away]
+    table = pl.DataFrame(rows, ["value", "usual"], orient="row")
+    told = table.select(far_from_others(pl.col("value"), pl.col("usual"), 0.1).fill_null(value=False)).to_series()
+    assert told.to_list() == far
 
 
 def test_an_odd_step_is_named_with_its_bucket():
