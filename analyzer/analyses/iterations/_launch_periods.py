@@ -261,14 +261,13 @@ def _loop(line: pl.DataFrame, unit: Unit, total: float, cuts: _Cuts) -> pl.DataF
 
 
 def _without(line: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
-    """The line with each stretch of repetitions as one launch that is like no other and has no weight: a barrier."""
+    """The line with each stretch of repetitions as one launch that is like no other: a barrier."""
     spans = rows.group_by("stretch").agg(pl.col("first").min(), pl.col("stop").max())
     zeros = (pl.zeros(line.height + 1, dtype=pl.Int32, eager=True) for _ in range(2))
     steps, ends = (zero.scatter(spans[side], 1) for zero, side in zip(zeros, ("first", "stop"), strict=True))
     inside, first = ((steps - ends).cum_sum() > 0).head(line.height), (steps == 1).head(line.height)
     own = [pl.when(first).then(pl.col("place").hash()).otherwise(name).alias(name) for name in COLUMNS]
-    weight = pl.when(first).then(0).otherwise("weight").alias("weight")
-    return line.with_columns(*own, weight, barrier=pl.col("barrier") | first).filter(~inside | first)
+    return line.with_columns(*own, barrier=pl.col("barrier") | first).filter(~inside | first)
 
 
 def _cut_of(line: pl.DataFrame, unit: Unit) -> tuple[str, int | None, int]:

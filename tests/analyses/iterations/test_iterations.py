@@ -143,6 +143,33 @@ def test_of_many_that_take_another_time_those_are_odd_that_differ_in_more(length
     assert rows.get_column("operations").to_list() == [1] * len(lengths)
 
 
+@pytest.mark.parametrize(
+    ("number", "others", "odd"),
+    [
+        (7, {4: 125}, []),  # of few a quarter of the median
+        (7, {4: 126}, [4]),
+        (13, {7: 110}, []),  # of more a tenth
+        (13, {7: 111}, [7]),
+        (3, {3: 200}, [3]),
+        (3, {3: 199}, []),
+        (3, {2: 120, 3: 240}, [3]),
+        (20, {5: 150, 15: 150}, [5, 15]),  # a tenth of them may take another time, and differ in nothing else
+        (19, {5: 150, 15: 150}, []),
+        (10, {4: 300, 7: 300}, []),
+        (10, {4: 301, 7: 301}, [4, 7]),
+        (10, {4: 34, 7: 34}, []),
+        (10, {4: 33, 7: 33}, [4, 7]),
+        (12, {2: 400, 5: 400, 10: 400}, [2, 5, 10]),
+        (12, {2: 400, 5: 400, 9: 400}, []),  # at a regular distance
+        (12, {2: 400, 3: 400, 5: 400, 10: 400}, []),  # more than a quarter
+        (16, {2: 400, 3: 400, 5: 400, 10: 400}, [2, 3, 5, 10]),
+    ],
+)
+def test_how_far_an_odd_one_is_from_the_others(number, others, odd):
+    lengths = [others.get(index, 100) for index in range(1, number + 1)]
+    assert odd_ones(kinds(lengths, gap=0)) == odd
+
+
 @pytest.mark.parametrize("name", ["step", "ProfilerStep#{}"])
 def test_the_first_ones_of_a_schedule_warm_up_though_the_process_began_before(name):
     """Two steps pay for the profiler's start; the context was made long before the recording."""
@@ -685,6 +712,25 @@ def test_host_time_is_told_by_the_innermost_range_that_holds_most_of_it(inside, 
     assert ("elsewhere in outer" in host.detail) == (whole - row["ns"] >= 0.02 * whole)
 
 
+def of_launches(number):
+    """Steps with so many launches each."""
+    launches = [loop([9], name="part", start=at, gap=0, number=at)[1:] for at in range(1_000, 1_000 + 40 * number, 10)]
+    steps = [nvtx("step", at, at + 10 * number) for at in range(1_000, 1_000 + 40 * number, 10 * number)]
+    return [*steps, *(event for one in launches for event in one)]
+
+
+def test_parts_are_of_the_thread_that_has_most_of_them():
+    events = in_phases((at, [("step", 0, 100)]) for at in range(1_000, 1_800, 100))
+    for at in range(1_000, 1_800, 100):
+        events += [nvtx("forward", at + 10, at + 60), nvtx("load", at + 5, at + 50, thread=2)]
+    found = report(events)
+    steady = steady_part(found)
+    assert parts_of_step(found, steady).select("range", "count", "ns").rows() == [
+        ("forward", 8, 400),
+        (NO_RANGE, 1, 400),
+    ]
+
+
 @pytest.mark.parametrize(
     ("plain", "sampled", "told"),
     [
@@ -699,6 +745,9 @@ def test_host_time_is_told_by_the_innermost_range_that_holds_most_of_it(inside, 
             "to the last was 3.01 × as long (2.995 µs against 995 ns, of 1 operation",
         ),
         (loop([1_000], name="whole"), loop([1_000] * 2, name="whole"), "cannot be told"),
+        (of_launches(100), of_launches(99), "a step took"),
+        (of_launches(99), of_launches(100), "a step took"),
+        (of_launches(100), of_launches(98), "cannot be told"),
     ],
 )
 def test_what_sampling_cost_is_told_by_iterations_or_by_all_of_the_work(plain, sampled, told):
