@@ -45,6 +45,14 @@ def between_waits(*numbers):
     return program
 
 
+def chunks(size):
+    """A program that launches a unit of that size five times, and then waits."""
+    program = Program().then(BOOT)
+    for _ in range(12):
+        program.iterations([Launch(f"part {part}") for part in range(size)] * 5).waits()
+    return program
+
+
 def waiting_late():
     """A host that runs ahead: of some iterations it waits after each third alone."""
     program = between_waits(20)
@@ -129,6 +137,8 @@ REPEATED = {
     "data at the start": repeated(*[[copy_in(), copy_in(), *layer(1)]] * 20),
     "a short unit between waits": between_waits(*[20] * 30),
     "fewer and more of it": between_waits(10, *[20] * 15, 25, *[20] * 15),
+    "eight launches between waits": chunks(8),
+    "one kernel often": started().iterations(*[[Launch("kernel")]] * 64),
     "a host that waits late": waiting_late(),
     "steps of which every tenth waits": every_tenth_waits(),
     **{f"{layers} layers between pauses": of_layers(20, layers, pause=9_000) for layers in (5, 12)},
@@ -171,7 +181,7 @@ NOT_REPEATED = {
     "three": repeated(*[training_step()] * 3),
     "less than half of the time": Program().then([Launch("a", ns=10**8)]).iterations(*[training_step()] * 10),
     "one kernel of little time": Program().then([Launch("large", ns=10**8)]).then([Launch("only")] * 1000),
-    "one kernel, eight times": started().iterations(*[[Launch("kernel")]] * 8),
+    "one kernel, not often": started().iterations(*[[Launch("kernel")]] * 63),
     "no launch": Program(),
     "a start": started(),
     "three starts": started(*BOOT * 2),
@@ -185,6 +195,7 @@ def test_what_is_rare_or_takes_little_time_is_no_repetition(program):
 
 #: Programs whose repetitions are parts of what might be one: regular pauses and waits would tell.
 PARTS = {
+    "nine launches between waits": (chunks(9), 5),
     "waits now and then": (between_waits(*(5 + 7 * number % 31 for number in range(30))), 10),
     "layers between short pauses": (of_layers(20, 5, pause=3_000), 5),
 }
@@ -193,6 +204,29 @@ PARTS = {
 @pytest.mark.parametrize(("program", "times"), PARTS.values(), ids=PARTS)
 def test_what_nothing_puts_together_is_told_as_it_repeats(program, times):
     assert len(found(program)) >= times * len(program.begun)
+
+
+TEN = [Launch("first", pause=50_000), *(Launch(f"part {part}") for part in range(9))]
+
+
+@pytest.mark.parametrize(
+    ("odd", "number"),
+    [
+        (TEN[:5], 40),  # half of the launches
+        (TEN[:4], 39),
+        (TEN + TEN[1:6], 40),  # one and a half times as many
+        (TEN + TEN[1:7], 41),  # what is more is one of its own
+        (TEN + TEN[1:5], 40),
+        (TEN[:7] + BOOT[:3], 40),  # two thirds of them
+        (TEN[:6] + BOOT[:4], 39),
+    ],
+)
+def test_an_odd_repetition_has_a_like_size_and_mostly_launches_of_the_others(odd, number):
+    program = repeated(*[TEN] * 20, odd, *[TEN] * 19)
+    rows = frame(program)
+    assert rows.height == number
+    assert {*program.begun[:20], *program.begun[21:]} <= {*rows.get_column("start")}
+    assert (program.begun[20] in rows.get_column("start")) == (number >= 40)
 
 
 STENCIL = [copy_in(pause=300_000), Launch("stencil"), Launch("scale"), Launch("square"), copy_out()]
