@@ -153,6 +153,7 @@ def test_a_window_in_two_chunks():
 def test_a_number_of_chunks_that_cannot_be(chunks):
     with pytest.raises(UnknownNameError, match="number of chunks"):
         utilisation(report([kernel(0, 10)]), chunks)
+    assert utilisation(report([kernel(0, 10)]), 100_000).height == 10
 
 
 @FEWER

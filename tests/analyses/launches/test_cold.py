@@ -103,6 +103,8 @@ def test_a_context_in_a_call_and_outside_of_all_calls():
     evidence = "the profiler saw a context made outside of all calls that it records"
     what = "between cuInit and cudaMalloc"
     assert rows(*outside, columns=columns) == [("context", what, None, None, None, evidence)]
+    alone = [("context", "cudaMalloc", 50 * US, None, 50.0 * US, "makes a context")]
+    assert rows(*made[:2], columns=columns) == alone
 
 
 def test_loading_is_paid_once_by_each_call_and_a_look_up_where_it_took_much_longer_than_others():

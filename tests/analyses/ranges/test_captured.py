@@ -464,7 +464,9 @@ def test_all_rows_sum_to_the_time_of_the_graphs(path):
     work = exclusive_operations(of)
     inside = gathered(capture_rows(of), work["row"]).is_not_null()
     for by in (None, "place"):
-        assert captured(of, by)["exclusive_ns"].sum() == work.filter(inside)["exclusive_ns"].sum()
+        rows = captured(of, by)["exclusive_ns"]
+        assert rows.sum() == work.filter(inside)["exclusive_ns"].sum()
+        assert rows.is_sorted(descending=True)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40), st.integers(0, 40), st.integers(0, 90)), max_size=8))
