@@ -121,29 +121,6 @@ def test_a_collective_that_waits_for_another_rank_is_no_work():
 
 
 @pytest.mark.parametrize(
-    ("lengths", "odd"),
-    [
-        ([120] * 3 + [2_718] + [120] * 2 + [420] + [120] * 3, [4, 7]),  # stalls, as of a checkpoint
-        ([120, 2_718, 120, 420, 120], [2, 4]),
-        ([120] * 10 + [420] * 2 + [120] * 2, [11, 12]),
-        (([120] * 3 + [420]) * 5, []),  # every fourth one updates
-        ([120, 121, 420, 420, 119, 420, 120, 420, 121, 120, 120] * 2, []),  # a kind of its own
-        ([120] * 3 + [190, 120, 200] + [120] * 4, []),  # jitter
-        ([100] * 6 + [400] + [100] * 6, [7]),
-        ([100] * 6 + [10] + [100] * 6, [7]),
-        ([100] * 8, []),
-    ],
-)
-def test_of_many_that_take_another_time_those_are_odd_that_differ_in_more(lengths, odd):
-    rows = kinds(lengths)
-    assert odd_ones(rows) == odd
-    assert rows.filter(pl.col("kind") == "steady").height == len(lengths) - len(odd)
-    assert rows.filter(pl.col("kind") == "odd").get_column("reason").str.contains("× the median").all()
-    assert rows.get_column("dur_ns").to_list() == [*(length + 10 for length in lengths[:-1]), lengths[-1]]
-    assert rows.get_column("operations").to_list() == [1] * len(lengths)
-
-
-@pytest.mark.parametrize(
     ("number", "others", "odd"),
     [
         (7, {4: 125}, []),  # of few a quarter of the median
@@ -167,7 +144,11 @@ def test_of_many_that_take_another_time_those_are_odd_that_differ_in_more(length
 )
 def test_how_far_an_odd_one_is_from_the_others(number, others, odd):
     lengths = [others.get(index, 100) for index in range(1, number + 1)]
-    assert odd_ones(kinds(lengths, gap=0)) == odd
+    rows = kinds(lengths, gap=0)
+    assert odd_ones(rows) == odd
+    assert rows.filter(kind="steady").height == number - len(odd)
+    assert rows.filter(kind="odd").get_column("reason").str.contains("× the median").all()
+    assert rows.select("dur_ns", "operations").rows() == [(length, 1) for length in lengths]
 
 
 @pytest.mark.parametrize("name", ["step", "ProfilerStep#{}"])
@@ -290,6 +271,7 @@ def test_ranges_of_another_thread_are_none_of_the_loop():
 
 def test_a_range_that_occurs_twice_is_no_iteration():
     assert kinds([100, 100], name="work").is_empty()
+    assert kanalyze.phases(report(loop([100, 100], name="work"))).is_empty()
 
 
 @pytest.mark.parametrize(
@@ -478,23 +460,6 @@ def test_of_real_programs_the_steady_part_its_parts_and_the_phases_add_up(path):
     assert phases.filter(phase="steady").item(0, "ns") == steady.ns
 
 
-def test_what_came_before_between_and_after_is_told_by_what_it_was():
-    events = in_phases((start, [("step", 0, 100)]) for start in (1_000, 1_110, 1_220, 2_500, 2_610))
-    events += [nvtx("load", 600, 700), nvtx("evaluate", 1_400, 2_400), call("cudaMalloc", 500, 510)]
-    rows = kanalyze.phases(report(events))
-    parts = {
-        (phase, part): (ns, count) for phase, part, ns, count in rows.select("phase", "part", "ns", "count").rows()
-    }
-    assert parts["steady", "step"] == (320, 3)
-    assert parts["before", "before the first CUDA call"] == (500, 1)
-    assert parts["before", "in load"] == (100, 1)
-    assert parts["between", "in evaluate"] == (1_000, 1)
-    assert parts["between", "other step"] == (210, 2)
-    assert rows.get_column("ns").sum() == 2_710
-    once = report(launched(0, 1, kernel(2, 9, correlation=1)))
-    assert kanalyze.phases(once).is_empty()
-
-
 SPANS = st.lists(st.tuples(st.integers(10, 3_000), st.integers(1, 900)), max_size=10)
 
 
@@ -546,15 +511,6 @@ def test_phases_are_those_of_a_walk(spans, loads):
 
 
 # Windows by iterations
-
-
-def test_ranges_are_parts_of_a_phase_by_name_but_for_the_shortest():
-    steps = in_phases((start, [("step", 0, 100)]) for start in (9_000, 9_110, 9_220))
-    ranges = [nvtx(f"range {letter}", 1_000 * at, 1_000 * at + 100 * at) for at, letter in enumerate("abcdef", 1)]
-    rows = kanalyze.phases(report([*ranges, *steps, call("cudaMalloc", 10, 20)]))
-    assert rows.filter(phase="before", part="program").height == 1
-    told = rows.filter(pl.col("part").str.starts_with("in ")).select("part", "ns").rows()
-    assert told == [(f"in range {letter}", 100 * at) for at, letter in [*enumerate("abcdef", 1)][:1:-1]]
 
 
 @pytest.mark.parametrize(("other", "tells"), [(7_600, True), (7_700, False)])
