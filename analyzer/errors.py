@@ -322,7 +322,7 @@ class IncomparableError(KanalyzeError, slug="not-comparable"):
         """Error: no tool recorded both sides."""
         return cls(
             f"Base is of {' and '.join(base) or 'nothing'}, new of {' and '.join(new) or 'nothing'}.",
-            "Give reports of one tool on both sides: each tool slows the program in its own way.",
+            "Give reports of one tool on both sides, or on each of one that tells when things ran.",
         )
 
 

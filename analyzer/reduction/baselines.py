@@ -16,11 +16,11 @@ import polars.selectors as cs
 from kanalyze.errors import BadBaselineError
 from kanalyze.reduction import declared
 from kanalyze.schema import Column
-from kanalyze.tools import SIDES
+from kanalyze.tools import SIDES, tool_of
 
-#: The layout of a baseline; one of another version is refused, but for the first, whose times are all as recorded.
-VERSION: Final = 2
-_FIRST: Final = 1
+#: The layout of a baseline, and what each added to the description of a run, with what that is in earlier ones.
+VERSION: Final = 3
+_ADDED: Final[dict[int, dict[str, object]]] = {2: {"unprofiled": False}, 3: {"least_ns": 0, "most_ns": 0}}
 
 #: The scope of a run whose steady iterations are compared, and of one that is compared as a whole.
 STEADY: Final = "steady"
@@ -132,6 +132,20 @@ class About:
     collection: str = ""  # identifies that collection
     side: str = ""  # the side of that collection
     unprofiled: bool = False  # whether times are those without the profiler, as a run without it tells them
+    least_ns: int = 0  # what an iteration takes without the profiler, by estimate; 0 where that is not told
+    most_ns: int = 0  # the upper end of that range
+
+    @property
+    def tools_name(self) -> str:
+        """The tool without its version."""
+        return self.tool.partition(" ")[0]
+
+    @property
+    def times(self) -> str:
+        """Whether times are ``without the profiler`` or ``as recorded``; empty of a tool that records no timeline."""
+        if not tool_of(self.tools_name).timed:
+            return ""
+        return "without the profiler" if self.unprofiled else "as recorded"
 
     @property
     def iteration_ns(self) -> float:
@@ -197,9 +211,10 @@ def loaded(content: bytes, path: Path) -> list[Digest]:
             if sum(entry.file_size for entry in archive.infolist()) > _LARGEST_BYTES:
                 raise BadBaselineError.damaged(path, "it is larger than any baseline")
             head = json.loads(archive.read(_HEAD))
-            if head.get("baseline") not in (_FIRST, VERSION):
-                raise BadBaselineError.version(path, head.get("baseline"), VERSION)
-            runs = [_about(run if head["baseline"] == VERSION else run | {"unprofiled": False}) for run in head["runs"]]
+            if (version := head.get("baseline")) not in range(1, VERSION + 1):
+                raise BadBaselineError.version(path, version, VERSION)
+            untold = {name: value for at, added in _ADDED.items() if at > version for name, value in added.items()}
+            runs = [_about(run | untold) for run in head["runs"]]
             frames = {name: _frame(archive, name, len(runs)) for name in TABLES}
     except _DAMAGE as why:
         if isinstance(why, BadBaselineError):
@@ -234,6 +249,8 @@ def _about(told: dict[str, object]) -> About:
         raise ValueError(f"a run has a turn of {about.side!r}")
     if about.iterations < 1:
         raise ValueError("a run has no iterations")
+    if about.least_ns > about.most_ns:
+        raise ValueError("a run takes more at least than at most")
     return about
 
 

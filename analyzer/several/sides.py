@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kanalyze.several import Asked
 
 _TWO: Final = 2
+_TIMED: Final = [one for one in TOOLS if one.timed]
 
 
 def given(reports: Sequence[Path], base: Sequence[Path] = ()) -> tuple[list[Path], list[Path]]:
@@ -50,10 +51,10 @@ def comparison(base: Sequence[Report | Path], new: Sequence[Report | Path], aske
     """Compares two sides, each of reports, folders of them, captures or baselines.
 
     Of captures with several tools the first that gives time on both sides is compared; those of the others are
-    :attr:`Comparison.others`.
+    :attr:`Comparison.others`. Where no tool recorded both sides, the first of each that tells the time.
 
     Raises:
-        IncomparableError: A side is empty, or they have no tool, rank or step in common.
+        IncomparableError: A side is empty, only one tells the time, or they have no rank or step in common.
     """
     return comparisons(base, new, asked, several=False)[None]
 
@@ -74,16 +75,27 @@ def comparisons(
         for name, side in zip(("base", "new"), sides, strict=True):
             if not any(side.values()):
                 raise IncomparableError.empty(name)
-        common = [one.name for one in TOOLS if all(side.get(one.name) for side in sides)]
-        if not common:
-            raise IncomparableError.tools(*([*side] for side in sides))
         tools = []
-        for tool in common:
-            runs = zip(_alike(sides[0][tool], sides[1][tool]), (base, new), strict=True)
-            first, second = (_Runs(*one, tool, asked) for one in runs)
-            tools.append(_of_tool(first, second, (_called(paths[0]), _called(paths[1]))))
-        found[window] = replace(tools[0], paths=paths, others=dict(zip(common[1:], tools[1:], strict=True)))
+        for both in _in_common(*sides):
+            runs = _alike(*(side[tool] for side, tool in zip(sides, both, strict=True)))
+            first, second = (_Runs(*one, asked) for one in zip(runs, (base, new), both, strict=True))
+            tools.append((both[0], _of_tool(first, second, (_called(paths[0]), _called(paths[1])))))
+        found[window] = replace(tools[0][1], paths=paths, others=dict(tools[1:]))
     return found
+
+
+def _in_common(*sides: dict[str, list[Digest]]) -> list[tuple[str, ...]]:
+    """The tools that recorded both sides, twice each; without any the first of each side that tells the time.
+
+    Raises:
+        IncomparableError: One side has none that does.
+    """
+    if common := [(one.name, one.name) for one in TOOLS if all(side.get(one.name) for side in sides)]:
+        return common
+    timed = tuple(one.name for side in sides for one in [*filter(lambda one: side.get(one.name), _TIMED)][:1])
+    if len(timed) < len(sides):
+        raise IncomparableError.tools(*([*side] for side in sides))
+    return [timed]
 
 
 def _alike(*sides: Sequence[Digest]) -> list[list[Digest]]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
 import numpy as np
 import polars as pl
 
-from kanalyze.analyses import homes_of_sides
+from kanalyze.analyses import declarations, homes_of_sides
 from kanalyze.analyses.comparing import _statistics as statistics
 from kanalyze.analyses.comparing._pair import (
     ALONE,
@@ -32,7 +32,6 @@ from kanalyze.analyses.comparing._pair import (
 )
 from kanalyze.analyses.comparing.steps import alike, token_ns
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
-from kanalyze.analyses.replay._host_time import LEAST_KEPT
 from kanalyze.errors import BadBaselineError, IncomparableError, UnknownNameError
 from kanalyze.reduction.baselines import STEPS, Digest
 from kanalyze.tools import TOOLS
@@ -59,6 +58,9 @@ _OF_TWO: Final = 2
 #: An interval that reaches farther than this factor from the ratio is none.
 _WIDEST: Final = 10
 
+#: The buckets that take as long without a profiler; collectives wait for other ranks, whose hosts it slows.
+_OWN_WORK: Final = tuple(bucket for bucket in BUSY_BUCKETS if bucket != "communication")
+
 #: What a report needs for a table: the tool that alone has it.
 _RECORDED_BY: Final = {
     "compare_ops": next(one.name for one in TOOLS if "op" in one.alone),
@@ -67,6 +69,9 @@ _RECORDED_BY: Final = {
 
 #: The table that is of all ranks; others are of the rank that the page is about.
 _OF_ALL_RANKS: Final = "compare_ranks"
+
+#: Tables that two tools tell alike: they record other ranges, and have other names for the same kernels and calls.
+_OF_TOOLS: Final = ("compare", "compare_families", "compare_steps", _OF_ALL_RANKS)
 
 #: Ranks whose iterations are shorter than the longest by less than this part are as long.
 _AS_LONG: Final = 0.01
@@ -87,11 +92,13 @@ class Gate(NamedTuple):
     low: float | None  # lower end of its interval; None without one
     high: float | None  # upper end
     reason: str = ""  # why it cannot be judged; empty where it can
+    times: str = ""  # whether by times without the profiler, or as recorded; empty of neither
 
     @property
     def sentence(self) -> str:
         """The gate in a sentence."""
-        told = "" if self.ratio is None else f" {change(self.ratio)}"
+        told = f" {self.times}" if self.times else ""
+        told += "" if self.ratio is None else f" {change(self.ratio)}"
         if self.low is not None and self.high is not None:
             told += f" ({change(self.low)} to {change(self.high)})"
         reason = f" ({self.reason})" if self.reason else ""
@@ -113,6 +120,25 @@ class Verdict(NamedTuple):
     def __bool__(self) -> bool:
         """Whether there is a difference that can be told."""
         return self.word in ("faster", "slower")
+
+
+class Profiled(NamedTuple):
+    """What an iteration of each side takes without its profiler, at least and at most, and what that explains."""
+
+    base_ns: tuple[int, int]  # of base, the mean of its runs
+    new_ns: tuple[int, int]  # of new
+    recorded_ns: tuple[int, int]  # of base and new, as recorded
+    estimated: bool  # by the replay of each run; else between the GPU's own work and what was recorded
+
+    @property
+    def explains_ns(self) -> tuple[int, int]:
+        """What of the difference as recorded the profilers' cost explains, at least and at most; below 0 if it hides some.
+
+        That is what it costs the slower side less what it costs the other one.
+        """
+        costs = [(ns - most, ns - least) for ns, (least, most) in zip(self.recorded_ns, self[:2], strict=True)]
+        quicker, slower = costs if self.recorded_ns[0] <= self.recorded_ns[1] else reversed(costs)
+        return slower[0] - quicker[1], slower[1] - quicker[0]
 
 
 @dataclass(frozen=True)
@@ -181,21 +207,32 @@ class Comparison:
         return (name, part) if part > max(ratio, 1 / ratio) - 1 and self.verdict.word != "same" else None
 
     @cached_property
-    def profiler_ns(self) -> int:
-        """By how much the profiler's cost may have lengthened an iteration of the slower side, at most; 0 if not known.
+    def profiled(self) -> Profiled | None:
+        """What of the difference the profiler's cost explains; None where times are without it, or of no timeline."""
+        every = [one.about for side in self.timed.sides for one in side.digests]
+        if self.times != "as recorded":
+            return None
+        # of an engine's steps at fixed weights, and of the slowest of several ranks, nothing is estimated
+        estimated = self.timed is self.pair and all(one.most_ns for one in every)
+        ranges = [_unprofiled_ns(side, estimated=estimated) for side in self.timed.sides]
+        return Profiled(*ranges, (self.timed.base_ns, self.timed.new_ns), estimated)
 
-        That is the part of the host's time that is its cost, of the time in which the GPU is idle.
-        """
-        slower = max(self.timed.sides, key=lambda side: mean(side.values_ns))
-        kept = LEAST_KEPT.get(slower.about.tool.partition(" ")[0])
-        if kept is None or any(one.about.unprofiled for side in self.timed.sides for one in side.digests):
-            return 0
-        idle = mean((one.about.ns - one.ns_in(*BUSY_BUCKETS)) / one.about.iterations for one in slower.digests)
-        return nearest([(1 - kept) * idle])[0]
+    @property
+    def times(self) -> str:
+        """``as recorded`` or ``without the profiler``; empty of sides that differ in that, and of no timeline."""
+        told = {one.about.times for side in self.timed.sides for one in side.digests}
+        return told.pop() if len(told) == 1 else ""
+
+    @property
+    def tools(self) -> list[str]:
+        """The tool that recorded both sides, or those of base and new."""
+        return [*dict.fromkeys(side.about.tools_name for side in self.pair.sides)]
 
     @cached_property
     def apart(self) -> bool:
-        """Whether both sides launch kernels, and none of the same name."""
+        """Whether both sides launch kernels, and none of the same name, as one tool tells it."""
+        if len(self.tools) > 1:
+            return False
         kernels = self.pair.slots.filter(kind="kernel").drop_nulls("name")
         base, new = ({*kernels.filter(side=at).get_column("name")} for at in (0, 1))
         return bool(base and new) and not base & new
@@ -212,7 +249,9 @@ class Comparison:
         if other := self.others.get(_RECORDED_BY.get(name, "")):
             return other.table(name)
         if name not in self._made:
-            compare = getattr(import_module(homes_of_sides()[name]), name)
+            home = homes_of_sides()[name]
+            told = len(self.tools) == 1 or name in _OF_TOOLS
+            compare = getattr(import_module(home), name) if told else lambda _: declarations(home)[name].empty()
             self._made[name] = compare(self if name == _OF_ALL_RANKS else self.pair)
         return self._made[name]
 
@@ -323,6 +362,17 @@ def _between_runs(pair: Pair, power: int) -> float:
     return float((high / np.maximum(low, 1)).max() ** power * (1.0 if enough else 1 + idle))
 
 
+def _unprofiled_ns(side: Side, *, estimated: bool) -> tuple[int, int]:
+    """The range of an iteration of a side without its profiler: at least its GPU works in it, not waiting for others."""
+    runs = [one.about for one in side.digests]
+    if estimated:
+        least, most = nearest([mean(one.least_ns for one in runs), mean(one.most_ns for one in runs)])
+        return least, most
+    work = [one.ns_in(*_OWN_WORK) / one.about.iterations for one in side.digests]
+    least, most = nearest([mean(work), mean(side.values_ns)])
+    return least, most
+
+
 def job_of(base: Sequence[Rank], new: Sequence[Rank], ranks: Sequence[Pair]) -> Pair | None:
     """The sides of the job; None where it has one rank, or they do not do the same iterations in every run.
 
@@ -383,7 +433,8 @@ def gate_of(found: Comparison, limit: float, metric: str, allowed: Collection[st
     pair = found.timed if metric in ("step", "quick") else found.pair
     base, new = _values(pair, metric)
     if not base:
-        return Gate("cannot judge", metric, limit, None, None, None, "a run has fewer than five iterations")
+        why = "a run has fewer than five iterations"
+        return Gate("cannot judge", metric, limit, None, None, None, why, found.times)
     estimate = alone(pair) if metric == "step" else None
     if pair.repeated:
         estimate = statistics.ratio_of_runs(base, new, paired=pair.paired)
@@ -391,7 +442,7 @@ def gate_of(found: Comparison, limit: float, metric: str, allowed: Collection[st
     ratio, low, high = after / mean(base) if any(base) else None, None, None
     if estimate is not None:
         ratio, low, high = estimate[:3]
-    gate = Gate("cannot judge", metric, limit, ratio, low, high, _refused(found, allowed))
+    gate = Gate("cannot judge", metric, limit, ratio, low, high, _refused(found, allowed), found.times)
     if gate.reason:
         return gate
     if ratio is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -31,7 +32,7 @@ from kanalyze.analyses.operators._host_tree import ARROW, host_tree, operator_pa
 from kanalyze.analyses.operators._work import captured_work, launched_work
 from kanalyze.analyses.operators.tree import nodes
 from kanalyze.analyses.ranges.captured import captured_as
-from kanalyze.analyses.replay._unprofiled import SAME, bare_of, corrected
+from kanalyze.analyses.replay._unprofiled import SAME, bare_of, corrected, estimated
 from kanalyze.analyses.serving.engine_steps import compared_steps
 from kanalyze.analyses.shared.analysis import require
 from kanalyze.columns import gathered
@@ -143,6 +144,7 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
             "found_by": steady.found_by,
             "iterations": steady.number,
             "recorded_iterations": steady.rows.filter(pl.col("name") == steady.each).height,
+            **_estimate(view.report, steady, buckets),
         }
     elif window is not None and window.count:
         told |= {"each": window.each or "", "iterations": window.count}
@@ -158,6 +160,17 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
     ns = int(buckets.get_column("ns").sum())
     about = _about(report, of_device, **told, ns=ns, recorded=recorded, rank=rank)
     return Digest(about, **{name: TABLES[name].select(table) for name, table in tables.items()})
+
+
+def _estimate(view: Report, steady: SteadyPart, buckets: pl.DataFrame) -> dict[str, int]:
+    """The range of an iteration without the profiler, by estimate, of a recording with it.
+
+    None where ranks communicate: how long they wait for each other without it, no single one tells.
+    """
+    if view.meta.slower is not None or "communication" in buckets.get_column("bucket"):
+        return {}
+    found = estimated(view, steady)
+    return {} if found is None else {"least_ns": int(found.least_ns), "most_ns": math.ceil(found.most_ns)}
 
 
 def _steps_in_window(report: Report) -> pl.DataFrame:

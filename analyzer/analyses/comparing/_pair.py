@@ -283,7 +283,7 @@ _DIFFERENCES: Final[dict[str, tuple[str, Callable[[About], str]]]] = {
     "clocks": ("highest clock", lambda about: f"{about.clock_hz / 1e6:.0f} MHz" if about.clock_hz else ""),
     "tool": ("tool", lambda about: about.tool),
     "flags": ("recorded", lambda about: about.recorded),
-    "profiler": ("times", lambda about: "without the profiler" if about.unprofiled else "as recorded"),
+    "profiler": ("times", lambda about: about.times),
 }
 
 

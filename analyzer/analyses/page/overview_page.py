@@ -333,7 +333,7 @@ def _unprofiled(part: _Part, bare: Bare | None) -> str:
     measured = "" if bare is None else bare_sentence(bare, tool)
     if steady is None or report.scope.window or (bare is not None and bare.iteration is not None):
         return measured
-    estimate = estimated(part.of_device, steady, MOST_REPLAYED)
+    estimate = estimated(part.of_device, steady)
     told = "" if estimate is None else estimated_sentence(estimate, steady.ns / steady.number, tool)
     return " ".join(filter(None, (told, measured)))
 

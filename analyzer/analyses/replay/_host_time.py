@@ -70,9 +70,6 @@ _HOSTS_DIFFER: Final = 0.12
 #: has the programs).
 BY_TOOL: Final = {"nsys": _estimate(0.68, _REACH_NS), "torch.profiler": _estimate(0.55, _REACHES_NS[0])}
 
-#: The least that is left of it of any of these programs.
-LEAST_KEPT: Final = {"nsys": 0.48, "torch.profiler": 0.42}
-
 
 def fitted(
     took: Callable[[HostTime], float], measured_ns: float, near: float, usual: HostTime = AS_RECORDED

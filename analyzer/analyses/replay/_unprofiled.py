@@ -505,15 +505,13 @@ class Estimate(NamedTuple):
     most_ns: float
 
 
-def estimated(view: Report, steady: SteadyPart, most: int) -> Estimate | None:
-    """An iteration of the steady part without the profiler; None of unknown tools, and of large reports.
+def estimated(view: Report, steady: SteadyPart) -> Estimate | None:
+    """An iteration of the steady part without the profiler, by estimate; `view` is the report's steady part.
 
-    Args:
-        view: The report's steady part.
-        steady: The same.
-        most: Of reports of more operations and calls there is none.
+    None of unknown tools, of reports of more than 262,144 operations and calls, and of those with Python functions:
+    what it costs to record these was not measured.
     """
-    if view.meta.tool not in BY_TOOL or not replayable(view, most):
+    if view.meta.tool not in BY_TOOL or "python" in view.kinds or not replayable(view, _MOST):
         return None
     known = sides(view)
     of_device = known.get(steady.device or 0) or next(iter(known.values()))

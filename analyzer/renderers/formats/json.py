@@ -226,7 +226,7 @@ def _verdict(verdict: Verdict) -> Object:
 
 
 def _comparison(found: Comparison) -> Object:
-    about, gate = found.base.about, found.gate
+    about, gate, cost = found.base.about, found.gate, found.profiled
     sides = {"base": found.base, "new": found.new}
     buckets = found.table("compare").select("bucket", "detail", "base_ns", "new_ns", "delta_ns")
     return {
@@ -235,6 +235,7 @@ def _comparison(found: Comparison) -> Object:
             "of": about.scope,
             "each": about.each or None,
             "without_profiler": about.unprofiled,
+            "profiled": None if cost is None else cost._asdict() | {"explains_ns": cost.explains_ns},
             **{f"{name}_iterations": [one.about.iterations for one in side.digests] for name, side in sides.items()},
             "reason": found.reason or None,
             "note": found.note or None,

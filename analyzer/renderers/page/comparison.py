@@ -15,7 +15,7 @@ from kanalyze.renderers.page.kernel_names import short_forms
 from kanalyze.window import WORDS, PerIteration
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.comparing._comparison import Comparison, Noise, Verdict
+    from kanalyze.analyses.comparing._comparison import Comparison, Noise, Profiled, Verdict
     from kanalyze.analyses.comparing._pair import Side
     from kanalyze.analyses.replay._whatif import WhatIf
     from kanalyze.renderers.page import Row
@@ -61,12 +61,14 @@ def comparison_page(found: Comparison, top: int) -> Page:
     Sections have fewer rows each than the usual number where all together would be too long.
     """
     about, (base, new) = found.base.about, found.paths
-    parts = [f"base {found.names[0]}", f"new {found.names[1]}", about.tool, *([about.gpu] if about.gpu else [])]
-    parts += ["without the profiler"] if about.unprofiled else []
+    tool = about.tool if len(found.tools) == 1 else " and ".join(found.tools)
+    parts = [f"base {found.names[0]}", f"new {found.names[1]}", tool, *([about.gpu] if about.gpu else [])]
+    parts += [f"times {found.times}"] if found.times else []
     parts += [f"rank {about.rank} of {len(found.pairs)}"] if len(found.pairs) > 1 else []
     single = len(base) == len(new) == 1
     sides = [*base, *new] if single else [*(word for path in base for word in ("--base", path)), *new]
-    more = [command("kanalyze", "show", "compare_kernels", *sides)] if single else []
+    table = "compare_kernels" if len(found.tools) == 1 else "compare_families"
+    more = [command("kanalyze", "show", table, *sides)] if single else []
     for rows in range(top, 0, -1):
         sections = [one for one in (_waterfall(found, rows), *_tables(found, rows)) if one.grid.rows]
         if top > ROWS or sum(len(one.grid.rows) + _AROUND for one in sections) <= _LINES:
@@ -107,14 +109,27 @@ def answer(found: Comparison) -> str:
         those = units.plural_of(each) if each in WORDS else f"of each {each!r}"
         quick = _judged(found, found.quick, "are", "take")
         told.append(f"The quicker {those} (the lower quartile of each run) {quick}.")
-    # what a difference in the profilers' cost would explain, where that is told only of recorded times
-    apart, cost_ns = abs(verdict.new_ns - verdict.base_ns), found.profiler_ns
     differs = verdict.word != "same" and not (verdict.low or 0) <= 1 <= (verdict.high or 0)
-    if differs and cost_ns >= found.pair.limits.least_effect * max(verdict.base_ns, verdict.new_ns):
-        tool, of = found.base.about.tool.partition(" ")[0], "all" if cost_ns >= apart else units.time(cost_ns)
-        told.append(f"Times are as recorded: up to {of} of the difference may be what {tool} costs the slower side.")
+    if found.profiled is not None and (differs or len(found.tools) > 1):
+        told.append(_profiled(found, found.profiled))
     told.append(_APART if found.apart else "")
     return " ".join(filter(None, told))
+
+
+def _profiled(found: Comparison, cost: Profiled) -> str:
+    """What of the difference as recorded the profilers' cost would explain: at most so much, by estimate."""
+    base_ns, new_ns = cost.recorded_ns
+    tool, costs = (found.tools[0], "costs") if len(found.tools) == 1 else ("the profilers", "cost")
+    (least_ns, most_ns), apart = cost.explains_ns, abs(new_ns - base_ns)
+    of = "all" if most_ns >= apart else units.time(most_ns)
+    if not cost.estimated:
+        notable = most_ns >= found.pair.limits.least_effect * max(base_ns, new_ns)
+        return f"Times are as recorded: up to {of} of the difference may be what {tool} {costs}." if notable else ""
+    base, new = (" to ".join(map(units.time, one)) for one in (cost.base_ns, cost.new_ns))
+    explains = f"explains at most {of} of the difference" if most_ns > 0 else "explains nothing of the difference"
+    if most_ns >= apart:
+        explains = "alone explains the difference, and more" if least_ns > apart else "alone could explain the difference"
+    return f"Without {tool} it takes {base} in base and {new} in new, by estimate: what {tool} {costs} {explains}."
 
 
 def _verdict(found: Comparison) -> str:
@@ -248,7 +263,7 @@ def _waterfall(found: Comparison, top: int) -> Section:
 def _tables(found: Comparison, top: int) -> Iterator[Section]:
     """What changed in each table, in the order of the page; without rows where nothing did."""
     changes = partial(_changes, top)
-    if found.base.about.gpu != found.new.about.gpu:  # which may give other names to the same kernels
+    if found.base.about.gpu != found.new.about.gpu or len(found.tools) > 1:  # which may give other names to the same kernels
         yield changes("FAMILIES OF KERNELS", found.table("compare_families"), "family", "family")
     kernels = found.table("compare_kernels")
     names = _short_names(kernels.filter("changed").head(top))

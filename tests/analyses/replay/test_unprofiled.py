@@ -386,6 +386,6 @@ def test_an_estimate_lies_between_what_the_gpu_does_and_what_was_recorded(path):
     steady = steady_part(whole)
     if steady is None:
         pytest.skip("nothing repeats")
-    found = estimated(whole.narrow(window=steady.window), steady, 1 << 20)
+    found = estimated(whole.narrow(window=steady.window), steady)
     assert found.least_ns <= found.usual_ns <= found.most_ns * 1.001
     assert found.most_ns <= 1.031 * 1.12 * steady.ns / steady.number  # hosts differ from run to run
