@@ -26,7 +26,7 @@ from kanalyze.machinery import remove_forgotten, unfinished
 from kanalyze.reduction import MANIFEST, SUFFIX, declared, is_reduction
 
 #: The layout of a reduction; one of another version is made anew.
-VERSION: Final = 2
+VERSION: Final = 3
 
 #: What the host is in while the loop that launches its work gets a batch.
 IN_LOADER: Final = "DataLoader.__next__"
@@ -67,6 +67,8 @@ TABLES: Final = declared("reduced", """
         end_ns int: End of the rank's window.
         communication_ns int: The bucket communication of the ledger of the window.
         on_cpu int: Collectives that gloo ran on the CPU, beside those of the GPU.
+        recorded text: Kinds of events that were recorded which cost the host time.
+        corrected bool: Whether times are those without the recorder.
     collectives: One collective of one rank.
         member int: The rank.
         number int: The collective.
@@ -100,6 +102,10 @@ TABLES: Final = declared("reduced", """
         bucket text: The bucket.
         detail text?: What of the bucket it is: that of DataLoader is told apart.
         ns int: Time.
+    costs: By how much its recorder delayed a collective since the group's previous one, where that is estimated.
+        member int: The rank.
+        number int: The collective.
+        delay_ns int: At most that much.
     steps: One step of one rank: the time in which its GPU did the work of that step.
         member int: The rank.
         index int: The step.
@@ -121,10 +127,10 @@ TABLES: Final = declared("reduced", """
         per_step float?: How often in a step; null where no steps are known.
         ns int: Sum of their durations.
 """)  # fmt: skip
-RANKS, COLLECTIVES, PIECES, BEFORE, STEPS, LEDGERS, KERNELS = TABLES.values()
+RANKS, COLLECTIVES, PIECES, BEFORE, COSTS, STEPS, LEDGERS, KERNELS = TABLES.values()
 
 #: Tables that are only needed once the collectives of all ranks are known.
-LATER: Final = ("pieces", "before")
+LATER: Final = ("pieces", "before", "costs")
 
 
 #: What the analysis of a job needs of one rank or more: of :data:`TABLES` those with rows, by name.

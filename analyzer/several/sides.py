@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kanalyze.several import Asked
 
 _TWO: Final = 2
-_TIMED: Final = [one for one in TOOLS if one.timed]
+_TIMED: Final = [one.name for one in TOOLS if one.timed]
 
 
 def given(reports: Sequence[Path], base: Sequence[Path] = ()) -> tuple[list[Path], list[Path]]:
@@ -90,9 +90,11 @@ def _in_common(*sides: dict[str, list[Digest]]) -> list[tuple[str, ...]]:
     Raises:
         IncomparableError: One side has none that does.
     """
-    if common := [(one.name, one.name) for one in TOOLS if all(side.get(one.name) for side in sides)]:
-        return common
-    timed = tuple(one.name for side in sides for one in [*filter(lambda one: side.get(one.name), _TIMED)][:1])
+    common = [one.name for one in TOOLS if all(side.get(one.name) for side in sides)]
+    if common:
+        return [(name,) * len(sides) for name in common]
+    first = [next((name for name in _TIMED if side.get(name)), None) for side in sides]
+    timed = tuple(name for name in first if name)
     if len(timed) < len(sides):
         raise IncomparableError.tools(*([*side] for side in sides))
     return [timed]

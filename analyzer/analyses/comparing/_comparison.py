@@ -214,8 +214,8 @@ class Comparison:
             return None
         # of an engine's steps at fixed weights, and of the slowest of several ranks, nothing is estimated
         estimated = self.timed is self.pair and all(one.most_ns for one in every)
-        ranges = [_unprofiled_ns(side, estimated=estimated) for side in self.timed.sides]
-        return Profiled(*ranges, (self.timed.base_ns, self.timed.new_ns), estimated)
+        base_ns, new_ns = (_unprofiled_ns(side, estimated=estimated) for side in self.timed.sides)
+        return Profiled(base_ns, new_ns, (self.timed.base_ns, self.timed.new_ns), estimated)
 
     @property
     def times(self) -> str:

@@ -34,7 +34,7 @@ from kanalyze.analyses.operators.tree import nodes
 from kanalyze.analyses.ranges.captured import captured_as
 from kanalyze.analyses.replay._unprofiled import SAME, bare_of, corrected, estimated
 from kanalyze.analyses.serving.engine_steps import compared_steps
-from kanalyze.analyses.shared.analysis import require
+from kanalyze.analyses.shared.analysis import recorded_kinds, require
 from kanalyze.columns import gathered
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
@@ -55,9 +55,6 @@ from kanalyze.window import NUMBER, STEP_PREFIX, plain
 
 #: Most operations of a typical iteration that are kept apart; of more, those of one name and place are one.
 _MOST_SLOTS: Final = 60_000
-
-#: Kinds of events that a tool records when it is told to, which costs the program time.
-_SETTINGS: Final = ("api", "range", "op", "python", "osrt", "fault", "memory")
 
 #: The step of a profiler in names of ranges and operators.
 _STEP: Final = "step"
@@ -156,9 +153,8 @@ def _digest(report: Report, view: _View, rank: int) -> Digest:
         calls = api(view.host)
         blocking = [scope_of(name) is not None for name in calls.get_column("name")]
         tables["calls"] = calls.with_columns(blocking=pl.Series(blocking, dtype=pl.Boolean))
-    recorded = " ".join(kind for kind in report.kinds if kind in _SETTINGS)
     ns = int(buckets.get_column("ns").sum())
-    about = _about(report, of_device, **told, ns=ns, recorded=recorded, rank=rank)
+    about = _about(report, of_device, **told, ns=ns, recorded=recorded_kinds(report), rank=rank)
     return Digest(about, **{name: TABLES[name].select(table) for name, table in tables.items()})
 
 

@@ -21,7 +21,7 @@ from kanalyze.analyses.communication._matching import HOW, POINT_TO_POINT, match
 from kanalyze.analyses.communication._waits import CANNOT_TELL, Clocks, Exposed, bytes_of, split, waits
 from kanalyze.analyses.ranks._clocks import clocks_of
 from kanalyze.analyses.ranks._reducing import later, numbered_ranks, put_together, step_of
-from kanalyze.reduction.tables import BEFORE, Reduction, together
+from kanalyze.reduction.tables import TABLES, Reduction, together
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -47,6 +47,7 @@ class Job:
     exposed: Exposed  # the exposed time of collectives
     steps: pl.DataFrame  # the steps of all ranks with their ledgers, `step` the same number for the same step
     before: pl.DataFrame  # the ledgers before collectives of those that came last, or before them: :data:`BEFORE`
+    costs: pl.DataFrame  # by how much their recorders delayed these, at most: :data:`COSTS`
     kernels: pl.DataFrame  # kernels of ranks: member, name, count, ns
     clocks: Clocks  # the offsets of clocks
     doubts: tuple[tuple[str, int, str], ...]  # what is in doubt: check, count, effect
@@ -174,7 +175,7 @@ def job_of(reductions: Sequence[Reduction] | Turn, *, one_host: bool = False) ->
     matches = waits(rows, found, clocks, clock)
     doubts += _doubts_of(ranks, rows, found, matches, len(clocks.broken))
     steps = _same_steps(tables["steps"].sort("member", "index"), rows, found)
-    exposed, before = _split(later(read, members, ranks, rows), ranks, rows, found, matches, clocks)
+    exposed, before, recorders = _split(later(read, members, ranks, rows), ranks, rows, found, matches, clocks)
     sums: Counter[tuple[str, str]] = Counter()
     for check, number, effect in doubts:
         sums[check, effect] += number
@@ -186,6 +187,7 @@ def job_of(reductions: Sequence[Reduction] | Turn, *, one_host: bool = False) ->
         exposed=exposed,
         steps=steps,
         before=before,
+        costs=recorders,
         kernels=tables["kernels"],
         clocks=clocks,
         doubts=tuple((check, number, effect) for (check, effect), number in sums.items()),
@@ -199,14 +201,14 @@ def _split(  # noqa: PLR0913 - all that is known of collectives so far
     found: Matches,
     matches: pl.DataFrame,
     clocks: Clocks,
-) -> tuple[Exposed, pl.DataFrame]:
-    """The exposed time of collectives, and the ledgers before those that came last or before it."""
+) -> tuple[Exposed, pl.DataFrame, pl.DataFrame]:
+    """The exposed time of collectives, and of those that came last or before it their ledgers and recorders' costs."""
     into = Exposed(np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64), [_BY_STEP])
     needed = np.zeros(len(rows), dtype=np.bool_)
     for name in ("last", "second"):
         needed[matches.get_column(name).drop_nulls().to_numpy()] = True
     arrival, clock = matches.get_column("arrival_ns").to_numpy(), ranks.get_column("clock").to_numpy()
-    ledgers = [BEFORE.empty()]
+    kept = {name: [TABLES[name].empty()] for name in ("before", "costs")}
     for tables in parts:
         pieces, at = tables["pieces"]
         match = found.match[at]
@@ -215,9 +217,11 @@ def _split(  # noqa: PLR0913 - all that is known of collectives so far
         # by the clock of the rank itself
         came[known] = arrival[match[known]] + clocks.ahead(match[known], clock[rows.member[at[known]]])
         split(pieces, at, came, into)
-        before, at = tables["before"]
-        ledgers.append(BEFORE.select(before.filter(pl.Series(needed[at]))))
-    return into, pl.concat(ledgers)
+        for name, parts_of_it in kept.items():
+            table, at = tables[name]
+            parts_of_it.append(TABLES[name].select(table.filter(pl.Series(needed[at]))))
+    before, recorders = map(pl.concat, kept.values())
+    return into, before, recorders
 
 
 _TIMES: Final = ("exposed_wait_ns", "exposed_transfer_ns", "unmatched_ns")
@@ -231,8 +235,11 @@ def _doubts_of(
     sizes = ranks.get_column("world_size").drop_nulls().to_list()
     pairs = rows.calls.select(IN_PAIRS).to_series().gather(matches.get_column("call"))
     silent = int((np.diff(rows.first) == 0).sum())
+    kinds = pl.col("recorded").str.split(" ").list.filter(~pl.element().is_in(_AS_THEY_COME)).list.sort().list.join(" ")
+    alike = ranks.group_by("tool", kinds, "corrected").len()
     numbers = (
         ranks.height - max(sizes) if sizes else 0,
+        ranks.height - max(alike.get_column("len")),
         int(ranks.get_column("on_cpu").sum()),
         broken,
         silent if len(rows.first) > 2 else 0,  # noqa: PLR2004 - one has nobody to meet
@@ -243,11 +250,18 @@ def _doubts_of(
     return [(check, number, effect) for (check, effect), number in zip(_DOUBTS, numbers, strict=True) if number > 0]
 
 
+#: Kinds of events that a report has only where they came.
+_AS_THEY_COME: Final = ("range", "fault", "memory")
+
 #: What is in doubt about a job, in the order of the numbers that :func:`_doubts_of` counts, and what that means.
 _DOUBTS: Final = (
     (
         "more ranks than the job has",
         "reports of several runs or tools may be taken for several ranks: give those of one run and one tool",
+    ),
+    (
+        "ranks recorded otherwise than most",
+        "a rank of which more is recorded is slower for it, and may look late",
     ),
     (
         "collectives of gloo beside a GPU",
@@ -346,8 +360,9 @@ def lateness(job: Job) -> pl.DataFrame:
     A rank that waited in one group is as late in its other groups, and not by itself. Between two ranks nobody is late:
     the stages of a pipeline wait for each other as they are meant to.
 
-    Columns: match, member, number, rank, step, lateness_ns, new_ns, cost_ns (exposed waiting of all others because of
-    it), second (the member that came before it) and second_number; by arrival.
+    Columns: match, member, number, rank, step, lateness_ns, new_ns, recorder_ns (what of that its recorder may cost, at
+    most; null where that is not estimated), cost_ns (exposed waiting of all others because of it), second (the member
+    that came before it) and second_number; by arrival.
     """
     rows = job.collected
     told = job.matches.with_row_index("match").drop_nulls("last").sort("arrival_ns", "match")
@@ -368,8 +383,11 @@ def lateness(job: Job) -> pl.DataFrame:
         lane=lanes.gather(rows.call[last]),
         pair=rows.calls.select(IN_PAIRS).to_series().gather(rows.call[last]),
     ).with_columns(cost_ns=pl.when("pair").then(0).otherwise("cost_ns"))
-    passed_on = _passed_on(job, found, lanes.to_numpy())
-    return found.drop("idle", "lane", "pair").with_columns(new_ns=_new(found, passed_on))
+    new = found.with_columns(new_ns=_new(found, _passed_on(job, found, lanes.to_numpy())))
+    new = new.join(job.costs, on=("member", "number"), how="left", maintain_order="left")
+    least = pl.min_horizontal("new_ns", "delay_ns")
+    recorder = pl.when(pl.col("new_ns") == 0).then(0).when(pl.col("delay_ns").is_not_null()).then(least)
+    return new.with_columns(recorder_ns=recorder).drop("idle", "lane", "pair", "delay_ns")
 
 
 def _passed_on(job: Job, late: pl.DataFrame, lanes: Ints) -> Iterator[tuple[list[int], list[int]]]:

@@ -23,6 +23,9 @@ _ALIKE: Final = 2
 #: A late rank is named where another rank waits for it for this part of the steps in which it is late.
 _NAMED_FROM: Final = 0.01
 
+#: From this part of the lateness on it may be most of it what the rank's recorder costs.
+_MOST_OF_IT: Final = 0.5
+
 #: A cause is named from this part of the lateness on.
 _WORTH_NAMING: Final = 0.1
 
@@ -39,6 +42,7 @@ class Late(NamedTuple):
     cost_ns: int  # exposed waiting of the other ranks for it, in all these steps
     named: bool  # whether that is worth naming the rank
     detail: str | None = None  # what most of the first cause was in, in each of the steps, where the reports show it
+    recorder_ns: int | None = None  # what of late_ns its recorder may cost, at most, by estimate; None where not told
 
 
 def late_ranks(job: Job) -> list[Late]:
@@ -66,7 +70,7 @@ def late_ranks(job: Job) -> list[Late]:
         sums = parts.filter(pl.col("run") == run).group_by("bucket").agg(pl.col("ns").sum())
         named = [*sums.sort(pl.col("ns").abs(), "bucket", descending=[True, False]).iter_rows()]
         cost_ns, ns = (int(own.get_column(name).sum()) for name in ("cost_ns", "ns"))
-        details = own.get_column("detail")
+        details, recorder = own.get_column("detail"), own.get_column("recorder_ns")
         same = bool(named) and named[0][0] == own.item(0, "cause") and details.n_unique() == 1
         found.append(
             Late(
@@ -79,6 +83,7 @@ def late_ranks(job: Job) -> list[Late]:
                 cost_ns,
                 cost_ns >= _NAMED_FROM * ns * others,
                 details.item(0) if same else None,
+                None if recorder.null_count() else int(recorder.sum()) // own.height,
             )
         )
     return sorted(found, key=lambda one: (-one.cost_ns, one.rank, one.first))
@@ -158,12 +163,14 @@ def _stragglers(job: Job, steps: _Steps) -> Iterable[JobFinding]:
         why = "" if cause == EARLIER else f", most for its {cause}" + (f" in {detail}" if detail else "")
         idle = "" if job.ranks.get_column("device").null_count() else " with an idle GPU"
         late = sum(one.late_ns * one.steps for one in own) // number
+        of_recorder = sum((one.recorder_ns or 0) * one.steps for one in own) >= _MOST_OF_IT * late * number
+        balance = _BALANCE.get(detail or cause, "Look at what this rank does there that the others do not.")
         yield JobFinding(
             "straggler",
             late * number // steps.number,
             f"Rank {rank} is {time(late)} late in {plural(number, 'step')}{why}: "
             f"another one waits {time(waited)}{idle}.",
-            _BALANCE.get(detail or cause, "Look at what this rank does there that the others do not."),
+            "Record less, on all ranks alike: most of that may be what its recorder costs." if of_recorder else balance,
             "rank_steps",
         )
 

@@ -27,6 +27,8 @@ from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations._marks import launched_work
 from kanalyze.analyses.iterations.iterations import done_before
 from kanalyze.analyses.iterations.phases import SteadyPart, known_steady_part
+from kanalyze.analyses.replay._unprofiled import earliest_starts
+from kanalyze.analyses.shared.analysis import recorded_kinds
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.analyses.shared.threads import overlaid
 from kanalyze.errors import BadReductionError, NoJobError
@@ -46,6 +48,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from kanalyze.analyses.communication._matching import Ints, Small
+
+#: What collectives of one group on a rank have in common.
+_GROUP: Final = ("group", "size", "ranks", "stream")
 
 #: Names of kernels that are kept of a rank.
 _KERNELS: Final = 64
@@ -125,6 +130,7 @@ def _of_rank(report: Report) -> dict[str, pl.DataFrame]:
         "collectives": found,
         "pieces": _pieces(report, found, steps),
         "before": _before(report, found),
+        "costs": _costs(report, found),
         "steps": steps,
         "ledgers": _in_spans(report, spans, "index"),
         "kernels": _kernels(report, steady),
@@ -144,6 +150,8 @@ def _rank(report: Report, span: tuple[int, int], **told: object) -> pl.DataFrame
         "end_ns": span[1],
         "communication_ns": 0,
         "on_cpu": 0,
+        "recorded": recorded_kinds(report),
+        "corrected": meta.slower is not None,
         **told,
     }
     return pl.DataFrame([row], schema=RANKS.schema)
@@ -198,7 +206,7 @@ def _before(report: Report, found: pl.DataFrame) -> pl.DataFrame:
 
     What the host was in DataLoader of the bucket host is in rows of its own.
     """
-    since = (pl.col("start_ns") + pl.col("dur_ns")).shift(1).over("group", "size", "ranks", "stream")
+    since = (pl.col("start_ns") + pl.col("dur_ns")).shift(1).over(_GROUP)
     spans = found.select("number", start=since, end="start_ns").filter(pl.col("end") > pl.col("start"))
     told = _in_spans(report, spans, "number").with_columns(detail=pl.lit(None, dtype=pl.String))
     batches = getting_batches(report) if spans.height else pl.DataFrame()
@@ -212,6 +220,14 @@ def _before(report: Report, found: pl.DataFrame) -> pl.DataFrame:
     rest = rest.with_columns(ns=pl.col("ns") - pl.col("inside").fill_null(0)).filter(pl.col("ns") > 0)
     loads = loads.rename({"inside": "ns"}).with_columns(detail=pl.lit(IN_LOADER))
     return pl.concat([one.select(told.columns) for one in (rest, loads)]).sort("number", maintain_order=True)
+
+
+def _costs(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+    """By how much the recorder delayed each collective since its group's previous one on the rank, at most."""
+    told = found.join(earliest_starts(report), on="event_id", how="inner", maintain_order="left")
+    gaps = (pl.col(start) - (pl.col(start) + pl.col("dur_ns")).shift(1).over(_GROUP) for start in ("start_ns", "moved"))
+    recorded, new = (gap.clip(lower_bound=0) for gap in gaps)
+    return told.select("number", delay_ns=(recorded - new).clip(lower_bound=0)).drop_nulls()
 
 
 def _in_spans(report: Report, spans: pl.DataFrame, key: str) -> pl.DataFrame:

@@ -138,6 +138,12 @@ RANK_STEPS: Final = _table(
         Column("cause_ns", pl.Int64, "How much of it that is.", nullable=True),
         Column("cost_ns", pl.Int64, "Exposed waiting of the other ranks for it, summed over them."),
         Column("detail", pl.String, "What most of the cause was in, where told: DataLoader.__next__.", nullable=True),
+        Column(
+            "recorder_ns",
+            pl.Int64,
+            "What of late_ns its recorder may cost, at most, by estimate; null where that is not told.",
+            nullable=True,
+        ),
     ),
     purpose="each step of each rank: waits, lateness, cause",
     telling=("rank", "step", "ns", "busy_ns", "wait_ns", "late_ns", "cause"),
@@ -227,7 +233,12 @@ def by_step(job: Job) -> pl.DataFrame:
     details = job.causes.drop_nulls("detail").group_by(*key, cause="bucket", maintain_order=True)
     named = named.join(details.agg(pl.col("detail").first(), most=ns.first()), on=[*key, "cause"], how="left")
     told = pl.when(pl.col("most") >= _MOST * pl.col("cause_ns")).then("detail")
-    late = job.lateness.group_by(key).agg(late_ns=pl.col("new_ns").sum(), cost_ns=pl.col("cost_ns").sum())
+    recorder = pl.col("recorder_ns")
+    late = job.lateness.group_by(key).agg(
+        pl.when(recorder.is_not_null().all()).then(recorder.sum()),
+        late_ns=pl.col("new_ns").sum(),
+        cost_ns=pl.col("cost_ns").sum(),
+    )
     late = late.join(named.with_columns(detail=told), on=key, how="left", nulls_equal=True)
     steps = job.steps.join(job.offsets.select("member", "rank", "offset_ns"), on="member")
     joined = steps.join(exposed, on=["member", "index"], how="left").join(late, on=key, how="left")
@@ -238,6 +249,7 @@ def by_step(job: Job) -> pl.DataFrame:
         compute_ns=pl.sum_horizontal(_COMPUTE),
         wait_ns=pl.col("exposed_wait_ns").fill_null(0),
         transfer_ns=pl.col("exposed_transfer_ns").fill_null(0),
+        recorder_ns=pl.when(pl.col("late_ns").is_null()).then(0).otherwise("recorder_ns"),
         **{name: pl.col(name).fill_null(0) for name in ("unmatched_ns", "late_ns", "cost_ns")},
     ).sort("step", "rank")
 

@@ -70,6 +70,9 @@ _HOSTS_DIFFER: Final = 0.12
 #: has the programs).
 BY_TOOL: Final = {"nsys": _estimate(0.68, _REACH_NS), "torch.profiler": _estimate(0.55, _REACHES_NS[0])}
 
+#: As much as a profiler costs the host of any program of docs/whatif.md: no more than so much is left near an event.
+COSTLIEST: Final = HostTime(0.4, _REACH_NS)
+
 
 def fitted(
     took: Callable[[HostTime], float], measured_ns: float, near: float, usual: HostTime = AS_RECORDED

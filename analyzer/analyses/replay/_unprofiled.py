@@ -19,7 +19,16 @@ from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.iterations._marks import BY_LOOPS
 from kanalyze.analyses.iterations.phases import SteadyPart, known_steady_part
 from kanalyze.analyses.replay._changes import IS_LOADING, without_profiler
-from kanalyze.analyses.replay._host_time import AS_RECORDED, BY_TOOL, NEAR, UNCHANGED, HostTime, Unslowed, fitted
+from kanalyze.analyses.replay._host_time import (
+    AS_RECORDED,
+    BY_TOOL,
+    COSTLIEST,
+    NEAR,
+    UNCHANGED,
+    HostTime,
+    Unslowed,
+    fitted,
+)
 from kanalyze.analyses.replay._network import Changed, Network, as_recorded, network, point_values
 from kanalyze.analyses.replay._whatif import replayed, window_without
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
@@ -317,6 +326,11 @@ def replayable(report: Report, most: int) -> bool:
     return operations(report).height + report.kind("api").height <= most
 
 
+def _estimable(view: Report) -> bool:
+    """Whether a profiler's cost can be estimated: it is a known one, and records no Python functions."""
+    return view.meta.tool in BY_TOOL and "python" not in view.kinds and replayable(view, _MOST)
+
+
 def busy_ns(report: Report, steady: SteadyPart) -> float:
     """Time in which the GPU of the iterations is busy in one of them."""
     work = exclusive_operations(report.narrow(window=steady.window)).filter(pl.col("device").eq_missing(steady.device))
@@ -370,11 +384,30 @@ def unprofiled(report: Report, host: Unslowed, window: Window | None = None) -> 
     state = without_profiler(everything, net, as_recorded(net), host.usual)
     every = replayed(net, state).times
     times = gathered(pl.Series(every, dtype=pl.Int64), net.steps)
-    starts = gathered(times, net.numbers.starts).alias(_MOVED)
-    starts_by_id = pl.DataFrame([operations(everything).get_column("event_id"), starts]).drop_nulls()
+    starts_by_id = _starts(everything, net, times)
     moved = Moved(everything, starts_by_id, _clocks(net, times, point_values(net.line, state.values)), host)
     meta = replace(report.meta, end_ns=None if report.meta.end_ns is None else every[-1])
     return Report(meta, moved, beside=report.beside, sampled=report.sampled, bare=report.bare)
+
+
+def _starts(everything: Report, net: Network, times: pl.Series) -> pl.DataFrame:
+    """The starts of the operations of a replay with these times: event_id and moved (ns)."""
+    starts = gathered(times, net.numbers.starts).alias(_MOVED)
+    return pl.DataFrame([operations(everything).get_column("event_id"), starts]).drop_nulls()
+
+
+@once_per_process
+def earliest_starts(report: Report) -> pl.DataFrame:
+    """When operations would start without the profiler at the earliest: event_id and moved (ns), of the whole report.
+
+    As much is taken off the host's time as a profiler costs any program that was measured. Empty where that is not
+    known, or times are without it: as of :func:`estimated`.
+    """
+    if not _estimable(report) or report.meta.slower is not None:
+        return pl.DataFrame(schema={"event_id": pl.Int64, _MOVED: pl.Int64})
+    net = network(report, *report.recorded)
+    state = without_profiler(report, net, as_recorded(net, "low"), COSTLIEST)
+    return _starts(report, net, gathered(pl.Series(replayed(net, state).times, dtype=pl.Int64), net.steps))
 
 
 _Clocks = dict[ThreadKey, Clock]
@@ -511,7 +544,7 @@ def estimated(view: Report, steady: SteadyPart) -> Estimate | None:
     None of unknown tools, of reports of more than 262,144 operations and calls, and of those with Python functions:
     what it costs to record these was not measured.
     """
-    if view.meta.tool not in BY_TOOL or "python" in view.kinds or not replayable(view, _MOST):
+    if not _estimable(view):
         return None
     known = sides(view)
     of_device = known.get(steady.device or 0) or next(iter(known.values()))

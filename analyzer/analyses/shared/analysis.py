@@ -95,6 +95,15 @@ def check_grouping(table: Table, by: str | None) -> None:
         raise UnknownNameError.of(f"grouping of {table.name}", by, table.groupings)
 
 
+#: Kinds of events that a tool records when it is told to, which costs the program time.
+_SETTINGS: Final = ("api", "range", "op", "python", "osrt", "fault", "memory")
+
+
+def recorded_kinds(report: Report) -> str:
+    """The kinds of events of a report that its tool records when it is told to, which costs the program time."""
+    return " ".join(kind for kind in report.kinds if kind in _SETTINGS)
+
+
 def name_of(table: Table | str) -> str:
     """The name of a table that is given by its declaration, or by its name."""
     return table if isinstance(table, str) else table.name

@@ -124,11 +124,13 @@ def _profiled(found: Comparison, cost: Profiled) -> str:
     of = "all" if most_ns >= apart else units.time(most_ns)
     if not cost.estimated:
         notable = most_ns >= found.pair.limits.least_effect * max(base_ns, new_ns)
-        return f"Times are as recorded: up to {of} of the difference may be what {tool} {costs}." if notable else ""
+        return f"Up to {of} of the difference may be what {tool} {costs}." if notable else ""
     base, new = (" to ".join(map(units.time, one)) for one in (cost.base_ns, cost.new_ns))
     explains = f"explains at most {of} of the difference" if most_ns > 0 else "explains nothing of the difference"
     if most_ns >= apart:
-        explains = "alone explains the difference, and more" if least_ns > apart else "alone could explain the difference"
+        explains = (
+            "alone explains the difference, and more" if least_ns > apart else "alone could explain the difference"
+        )
     return f"Without {tool} it takes {base} in base and {new} in new, by estimate: what {tool} {costs} {explains}."
 
 
@@ -263,7 +265,9 @@ def _waterfall(found: Comparison, top: int) -> Section:
 def _tables(found: Comparison, top: int) -> Iterator[Section]:
     """What changed in each table, in the order of the page; without rows where nothing did."""
     changes = partial(_changes, top)
-    if found.base.about.gpu != found.new.about.gpu or len(found.tools) > 1:  # which may give other names to the same kernels
+    if (
+        found.base.about.gpu != found.new.about.gpu or len(found.tools) > 1
+    ):  # which may give other names to the same kernels
         yield changes("FAMILIES OF KERNELS", found.table("compare_families"), "family", "family")
     kernels = found.table("compare_kernels")
     names = _short_names(kernels.filter("changed").head(top))

@@ -33,11 +33,14 @@ def job_page(job: Job, top: int) -> Page:
     hosts, tools, gpus = (job.ranks.get_column(name).drop_nulls().unique().sort() for name in ("host", "tool", "gpu"))
     number = units.plural(read, "rank") if read == size else f"{read:,} of {units.plural(size, 'rank')}"
     named = ", ".join(map(str, missing[:_FEW])) + (", …" if len(missing) > _FEW else "")
+    hosts_told = [units.plural(len(hosts), "host")] if len(hosts) else []
+    corrected = job.ranks.get_column("corrected").unique()
+    times = [f"times {'without the profiler' if corrected.all() else 'as recorded'}"] if len(corrected) == 1 else []
     findings = job_findings(job)
     blocks = [Block(units.time(one.at_stake_ns), f"{one.text} {one.action}") for one in findings[:top]]
     more = [["show", name, *job.paths] for name in ("collectives", "rank_steps")]
     return Page(
-        heading=["kanalyze ranks", number, *([units.plural(len(hosts), "host")] if len(hosts) else []), *tools, *gpus],
+        heading=["kanalyze ranks", number, *hosts_told, *tools, *gpus, *times],
         health=f"missing: {'rank' if len(missing) == 1 else 'ranks'} {named}" if missing else "",
         answer=answer(job),
         sections=[one for one in _sections(job, top) if one.grid.rows],
@@ -78,7 +81,18 @@ def answer(job: Job) -> str:
     cost = units.time(one.cost_ns / one.steps / max(ranks.height - 1, 1))  # the mean in each of these steps
     steps = "step" if one.steps == 1 else "steps"
     told = f"Rank {one.rank} is {units.time(one.late_ns)} late in {steps} {_steps_of(one)}: {_causes(one)}"
-    return f"{first}. {told}; another rank waits {cost} for it."
+    return f"{first}. {told}; another rank waits {cost} for it.{_recorder(job, one)}"
+
+
+def _recorder(job: Job, one: Late) -> str:
+    """What of a rank's lateness may be what its recorder costs, where times are as recorded."""
+    tool, corrected = job.ranks.filter(rank=one.rank).select("tool", "corrected").row(0)
+    if corrected or one.recorder_ns == 0:
+        return ""
+    if one.recorder_ns is None:
+        return f" How much of its lateness is what {tool} costs it cannot be told."
+    of = "all" if one.recorder_ns >= one.late_ns else units.time(one.recorder_ns)
+    return f" Up to {of} of its lateness may be what {tool} costs it."
 
 
 def _steps_of(one: Late) -> str:
