@@ -41,6 +41,9 @@ _ITERATIONS: Final = "kanalyze.analyses.iterations.phases"
 #: Cache key of a kind's events.
 _EVENTS_OF: Final = "{} events"
 
+#: A recording that took longer by less than this factor is said to be corrected alone.
+_SLOWER: Final = 1.005
+
 
 @dataclass(frozen=True)
 class Meta:
@@ -94,7 +97,14 @@ class Meta:
     def recorded_by(self) -> str:
         """The tool with its version, and whether times are without it: ``nsys 2025.3 (1.53 × slower; corrected)``."""
         tool = " ".join(filter(None, (self.tool, self.tool_version)))
-        return tool if self.slower is None else f"{tool} ({self.slower:.3g} × slower; corrected)"
+        if self.slower is None:
+            return tool
+        return f"{tool} ({f'{self.slower:.3g} × slower; ' if self.slower >= _SLOWER else ''}corrected)"
+
+    @property
+    def profiled(self) -> str:
+        """Whether times are those ``under nsys`` or ``without nsys``, by the name of the tool."""
+        return f"{'under' if self.slower is None else 'without'} {self.tool}"
 
     @property
     def timeless(self) -> bool:

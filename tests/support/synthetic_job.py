@@ -271,8 +271,7 @@ class _Rank:
         return sums
 
     def reduction(self):
-        parts = (self._ranks, self._collectives, self._pieces, self._before, self._steps, self._ledgers, self._kernels)
-        return dict(zip(TABLES, (part() for part in parts), strict=True))
+        return {name: getattr(self, f"_{name}")() for name in TABLES if name != "costs"}
 
     def _kernels(self):
         if not self.plan.kernels:
@@ -312,6 +311,8 @@ class _Rank:
             "end_ns": self.end[-1:],
             "communication_ns": self.exposed[self.kept].sum(keepdims=True),
             "on_cpu": [0],
+            "recorded": ["api op"],
+            "corrected": [False],
         }
         return RANKS.select(pl.DataFrame(rows))
 

@@ -132,7 +132,7 @@ class Profiled(NamedTuple):
 
     @property
     def explains_ns(self) -> tuple[int, int]:
-        """What of the difference as recorded the profilers' cost explains, at least and at most; below 0 if it hides some.
+        """What of the recorded difference the profilers' cost explains, at least and at most; below 0 if it hides some.
 
         That is what it costs the slower side less what it costs the other one.
         """
@@ -363,7 +363,7 @@ def _between_runs(pair: Pair, power: int) -> float:
 
 
 def _unprofiled_ns(side: Side, *, estimated: bool) -> tuple[int, int]:
-    """The range of an iteration of a side without its profiler: at least its GPU works in it, not waiting for others."""
+    """The range of a side's iteration without its profiler: at least its GPU works in it, not waiting for others."""
     runs = [one.about for one in side.digests]
     if estimated:
         least, most = nearest([mean(one.least_ns for one in runs), mean(one.most_ns for one in runs)])

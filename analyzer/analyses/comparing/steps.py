@@ -11,11 +11,10 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.analyses.comparing._pair import DIFFERENCE, Pair
+from kanalyze.analyses.comparing._pair import DIFFERENCE, Pair, with_differences
 from kanalyze.analyses.host.engine_marks import DECODE
 from kanalyze.errors import UnknownNameError
 from kanalyze.schema import Table, columns
-from kanalyze.units import nearest
 
 #: What is compared of a step: all of its time, with the gap before it, and the time in which the GPU ran anything.
 PARTS: Final = ("ns", "busy_ns")
@@ -44,24 +43,9 @@ COMPARE_STEPS: Final = Table(
 
 def compare_steps(pair: Pair) -> pl.DataFrame:
     """The steps of both sides by kind and size, those of all sizes of a kind first."""
-    rows, at = _by_run(pair), len(pair.base.digests)
-    parts = [COMPARE_STEPS.empty()]
-    for part in PARTS if rows.height else ():
-        wide = rows.pivot("run", index=["kind", "size"], values=[part, "count"])
-        values, counts = (
-            wide.select(f"{name}_{run}" for run in range(len(pair.base.digests) + len(pair.new.digests))).to_numpy()
-            for name in (part, "count")
-        )
-        sides = [nearest(side.mean(axis=1).tolist()) for side in (values[:, :at], values[:, at:])]
-        frame = wide.select("kind", "size", part=pl.lit(part)).with_columns(
-            pl.Series("base_count", counts[:, :at].mean(axis=1)),
-            pl.Series("new_count", counts[:, at:].mean(axis=1)),
-            *(pl.Series(f"{name}_ns", ns, dtype=pl.Int64) for name, ns in zip(("base", "new"), sides, strict=True)),
-            *pair.certainty(values[:, :at], values[:, at:]),
-        )
-        parts.append(COMPARE_STEPS.select(frame.with_columns(delta_ns=pl.col("new_ns") - pl.col("base_ns"))))
-    order = ("kind", "size", pl.col("part") == PARTS[1])
-    return pl.concat(parts).sort(*order, nulls_last=False)
+    rows, keys = _by_run(pair).with_columns(iterations=pl.lit(1)), ("kind", "size")
+    parts = [with_differences(pair, rows, keys, (part, "count")).with_columns(part=pl.lit(part)) for part in PARTS]
+    return COMPARE_STEPS.select(pl.concat(parts)).sort(*keys, pl.col("part") == PARTS[1], nulls_last=False)
 
 
 def token_ns(pair: Pair, kind: str) -> tuple[list[float], list[float]]:

@@ -132,15 +132,15 @@ def _busy_part(view: Report, finding: Finding) -> bool | None:
     return 2 * intervals.length(intervals.intersect(claimed, busy)) > intervals.length(claimed)
 
 
-def length_of(steady: SteadyPart) -> str:
+def length_of(steady: SteadyPart, profiled: str) -> str:
     """How long an iteration takes: the mean, which its ledger adds up to; beside it the median and the range."""
     lengths = steady.lengths.sort()
     mean, middle = (time(ns) for ns in (steady.ns / steady.number, median(lengths)))
     what = with_article(steady.each) if steady.each in WORDS else f"each {steady.each!r}"
     if not steady.adjoining:
         of = f"mean of {steady.number:,}; {what} itself takes {middle} in the median"
-        return f"From {what} to the next pass {mean} ({of})."
-    text = f"{what[0].upper()}{what[1:]} takes {mean}"
+        return f"From {what} to the next pass {mean} {profiled} ({of})."
+    text = f"{what[0].upper()}{what[1:]} takes {mean} {profiled}"
     if steady.number == 1:
         return f"{text}."
     some = " in a row" if steady.number < steady.usual.height else ""

@@ -293,7 +293,7 @@ def _sentences(
         sentences = [page_answer(part.view, part.spans, tables), unprofiled]
     else:
         first = _limits.first_sentence(part.view, part.steady, tables, findings)
-        sentences = [first, _limits.length_of(part.steady), unprofiled, part_of_session(recorded, part.steady)]
+        sentences = [first, _limits.length_of(part.steady, part.view.meta.profiled), unprofiled, part_of_session(recorded, part.steady)]
     if part.spans.height and not {"op", "range"}.isdisjoint(part.report.kinds) and has_shapes(part.of_device):
         sentences.append(roofs.against_roofs(part.of_device))
     return sentences
@@ -425,7 +425,8 @@ def page_answer(report: Report, spans: pl.DataFrame, tables: dict[str, pl.DataFr
 def _device_answer(report: Report, row: dict[str, Any], ledger_ns: dict[str, int], devices: int) -> str:
     """Sentences of a device: its busy share, with what, the largest part of idle time, contexts, the steady part."""
     window, busy, device = max(row["window_ns"], 1), row["busy_ns"], row["device"]
-    text = f"{f'GPU {device}' if devices > 1 else 'The GPU'} was busy {percent(busy / window)} of {time(window)}"
+    text = f"{f'GPU {device}' if devices > 1 else 'The GPU'} was busy {percent(busy / window)} of {time(window)} "
+    text += report.meta.profiled
     parts = {doing: ledger_ns.get(bucket, 0) for bucket, doing in _ONLY.items()}
     only = [f"{percent(ns / window)} only {doing}" for doing, ns in parts.items() if ns > _NOTABLE * window]
     text += f" ({', '.join(only)})" if only else ""

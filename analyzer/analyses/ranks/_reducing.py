@@ -225,8 +225,9 @@ def _before(report: Report, found: pl.DataFrame) -> pl.DataFrame:
 def _costs(report: Report, found: pl.DataFrame) -> pl.DataFrame:
     """By how much the recorder delayed each collective since its group's previous one on the rank, at most."""
     told = found.join(earliest_starts(report), on="event_id", how="inner", maintain_order="left")
-    gaps = (pl.col(start) - (pl.col(start) + pl.col("dur_ns")).shift(1).over(_GROUP) for start in ("start_ns", "moved"))
-    recorded, new = (gap.clip(lower_bound=0) for gap in gaps)
+    end, until = (pl.col(start) + pl.col("dur_ns") for start in ("start_ns", "moved"))
+    sides = (("start_ns", end), ("moved", pl.coalesce("until", until)))
+    recorded, new = ((pl.col(start) - ends.shift(1).over(_GROUP)).clip(lower_bound=0) for start, ends in sides)
     return told.select("number", delay_ns=(recorded - new).clip(lower_bound=0)).drop_nulls()
 
 

@@ -344,6 +344,7 @@ def busy_ns(report: Report, steady: SteadyPart) -> float:
 _INSTANTS: Final = ("time_ns", "open_until_ns")
 
 _MOVED: Final = "moved"
+_UNTIL: Final = "until"
 
 
 class Clock(NamedTuple):
@@ -369,8 +370,8 @@ class Clock(NamedTuple):
 def unprofiled(report: Report, host: Unslowed, window: Window | None = None) -> Report:
     """The whole report at the times of a replay in which so much of the host's time is left as usual.
 
-    Operations keep their durations. What a thread does lies between its calls as it did; a thread without calls, and a
-    process without any, go by the thread with most calls.
+    Operations keep their durations, but for collectives that wait for other ranks of the report. What a thread does lies
+    between its calls as it did; a thread without calls, and a process without any, go by the thread with most calls.
 
     Args:
         report: A report with times.
@@ -391,20 +392,21 @@ def unprofiled(report: Report, host: Unslowed, window: Window | None = None) -> 
 
 
 def _starts(everything: Report, net: Network, times: pl.Series) -> pl.DataFrame:
-    """The starts of the operations of a replay with these times: event_id and moved (ns)."""
+    """The operations of a replay with these times: event_id, moved and, of those that wait for ranks, until (ns)."""
     starts = gathered(times, net.numbers.starts).alias(_MOVED)
-    return pl.DataFrame([operations(everything).get_column("event_id"), starts]).drop_nulls()
+    ends = gathered(times, net.numbers.finishes).alias(_UNTIL)
+    return pl.DataFrame([operations(everything).get_column("event_id"), starts, ends]).drop_nulls(_MOVED)
 
 
 @once_per_process
 def earliest_starts(report: Report) -> pl.DataFrame:
-    """When operations would start without the profiler at the earliest: event_id and moved (ns), of the whole report.
+    """When operations would start without the profiler at the earliest: as :func:`_starts`, of the whole report.
 
     As much is taken off the host's time as a profiler costs any program that was measured. Empty where that is not
     known, or times are without it: as of :func:`estimated`.
     """
     if not _estimable(report) or report.meta.slower is not None:
-        return pl.DataFrame(schema={"event_id": pl.Int64, _MOVED: pl.Int64})
+        return pl.DataFrame(schema=dict.fromkeys(("event_id", _MOVED, _UNTIL), pl.Int64))
     net = network(report, *report.recorded)
     state = without_profiler(report, net, as_recorded(net, "low"), COSTLIEST)
     return _starts(report, net, gathered(pl.Series(replayed(net, state).times, dtype=pl.Int64), net.steps))
@@ -436,7 +438,7 @@ class Moved:
     def __init__(self, report: Report, starts: pl.DataFrame, clocks: _Clocks, host: Unslowed) -> None:
         """Takes the whole report and what is left of its host's time.
 
-        With the starts of operations that were replayed (event_id and moved), and the clock of each thread with calls.
+        With the operations that were replayed, as of :func:`_starts`, and the clock of each thread with calls.
         """
         self._report, self._starts, self._clocks, usual = report, starts, clocks, host.usual
         by_size = sorted(clocks.items(), key=lambda one: len(one[1].recorded), reverse=True)
@@ -455,7 +457,7 @@ class Moved:
         if kind == "overhead":
             return self._spans(rows).with_columns(dur_ns=pl.when(IS_LOADING).then("dur_ns").otherwise(0))
         if kind in DEVICE_KINDS:
-            return rows.with_columns(start_ns=self._of_device(rows))
+            return self._of_device(rows)
         return self._spans(rows)
 
     def table(self, name: str) -> pl.DataFrame:
@@ -487,11 +489,12 @@ class Moved:
 
         return of_parts(rows.select(*keys, column), keys, pl.Int64, moved).alias(_MOVED)
 
-    def _of_device(self, rows: pl.DataFrame) -> pl.Series:
-        """The starts of operations; of those that were not replayed as of host events."""
-        starts = rows.select("event_id").join(self._starts, on="event_id", how="left", maintain_order="left")
-        moved = starts.get_column(_MOVED)
-        return moved.zip_with(moved.is_not_null(), self._of_host(rows, "start_ns"))
+    def _of_device(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Operations; those that were not replayed start as host events do, and collectives end with the last rank."""
+        known = rows.select("event_id").join(self._starts, on="event_id", how="left", maintain_order="left")
+        moved, until = known.get_column(_MOVED), known.get_column(_UNTIL)
+        starts = moved.zip_with(moved.is_not_null(), self._of_host(rows, "start_ns"))
+        return rows.with_columns(start_ns=starts, dur_ns=pl.coalesce(until - starts, "dur_ns"))
 
     def notes_of_read(self) -> pl.DataFrame:
         """The notes of the report."""

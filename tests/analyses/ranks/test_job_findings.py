@@ -14,7 +14,7 @@ from kanalyze.analyses.ranks._job_findings import RULES, job_findings, late_rank
 from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.analyses.ranks.tables import common_steps
 from kanalyze.reduction.tables import IN_LOADER
-from kanalyze.renderers.page.job import answer
+from kanalyze.renderers.page.job import answer, job_page
 from kanalyze.renderers.tables.descriptions import names
 from support.build import kernel, report
 from support.made_traces import report_of, trace, x
@@ -47,6 +47,44 @@ def test_what_another_rank_hardly_waits_for_is_named_in_neither():
     job = job_of([*play(plan).reductions()])
     assert answer(job).endswith("none is late for long.")
     assert [one for one in job_findings(job) if one.finding == "straggler"] == []
+
+
+@pytest.mark.parametrize(
+    ("delay_ns", "says", "acts"),
+    [
+        (None, "How much of its lateness is what torch costs it cannot be told.", "Look"),
+        (0, "another rank waits 399.9 µs for it.", "Look"),
+        (90_000, "Up to 90.00 µs of its lateness may be what torch costs it.", "Look"),
+        (300_000, "Up to 300.0 µs of its lateness may be what torch costs it.", "Record less"),
+        (900_000, "Up to all of its lateness may be what torch costs it.", "Record less"),
+    ],
+)
+def test_a_late_rank_is_told_with_what_its_recorder_may_cost(delay_ns, says, acts):
+    """No more than the delay of the collective that it came last to counts, and that of no other one."""
+    made = [*play(changed(steps=40, stragglers=(Straggler(2, 20, 20, 400_000, "host"),))).reductions()]
+    costs = made[2]["collectives"].select("member", "number", delay_ns=pl.lit(delay_ns, dtype=pl.Int64)).drop_nulls()
+    job = job_of([*made[:2], made[2] | {"costs": costs}, made[3]])
+    assert answer(job).endswith(says)
+    assert [one.action.startswith(acts) for one in job_findings(job) if one.finding == "straggler"] == [True]
+    without = [one | {"ranks": one["ranks"].with_columns(corrected=True)} for one in made]
+    assert "its lateness" not in answer(job_of(without))
+    assert "times without the profiler" in job_page(job_of(without), 5).heading
+
+
+def test_a_rank_recorded_otherwise_than_most_is_a_doubt():
+    made = [*play(changed(steps=4)).reductions()]
+
+    def doubts(**changes):
+        others = [
+            one | {"ranks": one["ranks"].with_columns(pl.lit(value).alias(name) for name, value in changes.items())}
+            for one in made
+        ]
+        return [doubt[:2] for doubt in job_of([others[0], *made[1:]]).doubts]
+
+    told = ("ranks recorded otherwise than most", 1)
+    assert told in doubts(recorded="api op python")
+    assert told in doubts(tool="nsys")
+    assert told not in doubts(recorded="api op range")  # which a report has only where there are some
 
 
 # Which steps count, and what of a cause was told of an earlier collective.
