@@ -332,8 +332,9 @@ def _estimable(view: Report) -> bool:
 
 
 def busy_ns(report: Report, steady: SteadyPart) -> float:
-    """Time in which the GPU of the iterations is busy in one of them."""
-    work = exclusive_operations(report.narrow(window=steady.window)).filter(pl.col("device").eq_missing(steady.device))
+    """Time in which the GPU of the iterations is busy in one of them; in collectives it waits for other ranks."""
+    own = pl.col("device").eq_missing(steady.device) & (pl.col("bucket") != "communication")
+    work = exclusive_operations(report.narrow(window=steady.window)).filter(own)
     return float(work.get_column("exclusive_ns").sum()) / steady.number
 
 

@@ -92,7 +92,7 @@ def _recorder(job: Job, one: Late) -> str:
     if one.recorder_ns is None:
         return f" How much of its lateness is what {tool} costs it cannot be told."
     of = "all" if one.recorder_ns >= one.late_ns else units.time(one.recorder_ns)
-    return f" Up to {of} of its lateness may be what {tool} costs it."
+    return f" Up to {of} of its lateness may be what {tool} costs it, by estimate."
 
 
 def _steps_of(one: Late) -> str:

@@ -54,9 +54,9 @@ def test_what_another_rank_hardly_waits_for_is_named_in_neither():
     [
         (None, "How much of its lateness is what torch costs it cannot be told.", "Look"),
         (0, "another rank waits 399.9 µs for it.", "Look"),
-        (90_000, "Up to 90.00 µs of its lateness may be what torch costs it.", "Look"),
-        (300_000, "Up to 300.0 µs of its lateness may be what torch costs it.", "Record less"),
-        (900_000, "Up to all of its lateness may be what torch costs it.", "Record less"),
+        (90_000, "Up to 90.00 µs of its lateness may be what torch costs it, by estimate.", "Look"),
+        (300_000, "Up to 300.0 µs of its lateness may be what torch costs it, by estimate.", "Record less"),
+        (900_000, "Up to all of its lateness may be what torch costs it, by estimate.", "Record less"),
     ],
 )
 def test_a_late_rank_is_told_with_what_its_recorder_may_cost(delay_ns, says, acts):

@@ -1,5 +1,7 @@
 """Real jobs: known delays, messages, payloads of NCCL's ranges, the path over ranks, and what HTA printed."""
 
+import json
+import shutil
 from pathlib import Path
 
 import polars as pl
@@ -8,6 +10,7 @@ import pytest
 from kanalyze import read
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.idle.ledger import exposure, ledger
+from kanalyze.analyses.iterations.phases import known_steady_part
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
 from kanalyze.analyses.ranks._reducing import reduced
@@ -41,6 +44,42 @@ def test_the_late_rank_its_step_its_cause_and_the_size_are_told(late):
     assert cause == "host"
     assert ns == pytest.approx(LATE_NS, rel=0.05)
     assert sum(ns for _, ns in first.causes) == first.late_ns
+
+
+def test_what_the_recorder_may_cost_is_no_more_than_the_gpu_idles_before_the_collective(late):
+    busy = pl.col("bucket").is_in(["kernel", "communication", "memcpy", "memset"])
+    idle = late.before.filter(~busy).group_by("member", "number").agg(idle=pl.col("ns").sum())
+    rows = late.costs.join(idle, on=["member", "number"], how="left")
+    assert rows.height
+    assert (rows.get_column("delay_ns") <= rows.get_column("idle").fill_null(0)).all()
+    assert late_ranks(late)[0].recorder_ns < 0.1 * LATE_NS  # a sleep is no cost
+    assert "may be what torch.profiler costs it, by estimate." in answer(late)
+
+
+def test_one_report_of_all_ranks_is_told_without_its_recorder(tmp_path):
+    """Steps take as long as the run without it says, collectives end with the last rank, and no lateness is left."""
+    with read(REPORT) as found:
+        steady = known_steady_part(found)
+        number, each_ns = steady.rows.filter(name=steady.each).height, steady.ns / steady.number
+    folder = tmp_path / "capture"
+    folder.mkdir()
+    manifest = json.loads((SAMPLES / "mlp_train" / "manifest.json").read_text())
+    run = {"name": "bare", "command": [], "exit_status": 0, "duration_ns": 10**9}
+    nsys = [one for one in manifest["passes"] if one["name"] == "nsys"]
+    manifest["passes"] = [{"name": "bare", "status": "done", "steps": [run]}, *nsys]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    starts = [5 + int(0.9 * each_ns) * at for at in range(number)]
+    (folder / "bare.json").write_text(json.dumps({"schema": 1, "starts_ns": {steady.each: starts}}))
+    shutil.copy(REPORT, folder / "nsys.sqlite")
+    recorded, corrected = job([REPORT], Asked()), job([folder], Asked(cache=False))
+    assert [one.ranks["corrected"].to_list() for one in (recorded, corrected)] == [[False] * 2, [True] * 2]
+    steps = corrected.table("rank_steps").filter(kind="steady").get_column("ns")
+    assert steps.mean() == pytest.approx(0.9 * each_ns, rel=0.05)
+    assert "may be what" in answer(recorded)
+    assert "may be what" not in answer(corrected)
+    collectives = corrected.table("collectives").with_columns(end=pl.col("start_ns") + pl.col("dur_ns"))
+    ends = collectives.group_by("id").agg(pl.col("end").max() - pl.col("start_ns").max())
+    assert (ends.get_column("end") > 0).all()
 
 
 @pytest.mark.parametrize("width", [70, 80, 200])
