@@ -293,7 +293,8 @@ def _sentences(
         sentences = [page_answer(part.view, part.spans, tables), unprofiled]
     else:
         first = _limits.first_sentence(part.view, part.steady, tables, findings)
-        sentences = [first, _limits.length_of(part.steady, part.view.meta.profiled), unprofiled, part_of_session(recorded, part.steady)]
+        length = _limits.length_of(part.steady, part.view.meta.profiled)
+        sentences = [first, length, unprofiled, part_of_session(recorded, part.steady)]
     if part.spans.height and not {"op", "range"}.isdisjoint(part.report.kinds) and has_shapes(part.of_device):
         sentences.append(roofs.against_roofs(part.of_device))
     return sentences
