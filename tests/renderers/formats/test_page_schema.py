@@ -9,10 +9,11 @@ import json
 import pytest
 from jsonschema import Draft202012Validator
 
-from kanalyze.renderers.formats.json import SCHEMA
+from kanalyze.renderers.formats.json import SCHEMA, render
 from support import page_schema
 from support.command import REPORTS, SAMPLES, run
 from support.page_schema import mistakes
+from support.real_reports import real_summary
 
 SCHEMA_NOW = page_schema.schema()
 
@@ -34,7 +35,7 @@ def test_what_is_shipped_is_made_of_the_page_and_the_tables():
 @pytest.mark.slow
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.name)
 def test_every_full_page_fits_the_schema(path):
-    full = page(path, "--full")
+    full = page(path, "--full") if path.is_dir() else json.loads(render([real_summary(path)]))
     assert mistakes(full, "full") == []
     Draft202012Validator(SCHEMA_NOW).validate(full)
 
