@@ -83,6 +83,7 @@ def test_a_manifest_and_compiled_kernels_nested_too_deep(tmp_path):
 
 @odd
 @pytest.mark.parametrize("table", [KERNEL, STRINGS, "TARGET_INFO_GPU", "META_DATA_EXPORT"])
+@pytest.mark.one_in(5)
 def test_a_table_of_a_folder_that_is_no_file_is_not_as_good_as_absent(tmp_path, table, make, found):
     path = shutil.copytree(PARQUET, tmp_path / "report")
     in_place_of(path / f"{table}.parquet", make)
@@ -168,6 +169,7 @@ def test_whole_numbers_and_texts_of_other_types_are_what_they_are(tmp_path):
 
 
 @pytest.mark.parametrize("first", ["1", "1.5", '"x"', "null", "[1]", '{"External id":7}'])
+@pytest.mark.one_in(4)
 def test_arguments_that_stand_twice_are_the_last(tmp_path, first):
     args = '{"External id":1,"Input Dims":[[1]],"Sequence number":3}'
     event = f'{{"ph":"X","cat":"cpu_op","name":"op","pid":1,"tid":1,"ts":1,"dur":2,"args":{first},"args":{args}}}'

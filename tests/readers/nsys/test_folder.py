@@ -97,7 +97,7 @@ def test_what_other_reports_hold_is_the_same_too(tmp_path, name):
     assert_same(source, from_sqlite(tmp_path / "report", source))
 
 
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(12)
 @pytest.mark.parametrize("path", sorted(REPORTS.glob("*.sqlite")), ids=lambda path: path.stem)
 def test_pages_and_cursor_give_the_same_tables(path, monkeypatch):
     read_blocks, decoded = table_scan.read_blocks, set()

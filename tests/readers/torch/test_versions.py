@@ -80,6 +80,7 @@ def test_a_parent_is_the_operator_or_nothing(report, path):
     assert calls == (known if path.stem in TELLING else [None] * 5)
 
 
+@pytest.mark.one_in(3)
 def test_operators_take_the_same_times(report):
     found = kanalyze.ops(report).select("name", "count", "cpu_ns", "self_device_ns", "device_ns")
     expected = [
