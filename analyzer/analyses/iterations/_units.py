@@ -173,6 +173,9 @@ _ONE: Final = (("exact", "exact", 1), ("alike", "exact", 1), ("alike", "alike", 
 _SEVERAL: Final = tuple((column, column, size) for size, column in product((2, 8), COLUMNS[:2]))
 _LOOSE: Final = (("loose", "alike", 1), ("loose", "loose", 1))
 
+#: The share of launches in segments of about the unit's length from which on a loop holds nothing else.
+_NOTHING_ELSE: Final = 0.99
+
 
 class Unit(NamedTuple):
     """A segment that recurs.
@@ -385,10 +388,10 @@ def only_computes(line: pl.DataFrame, unit: Unit) -> bool:
 
 
 def _alone(unit: Unit) -> bool:
-    """Whether little but the unit lies between its first and its last anchor."""
+    """Whether next to nothing but the unit lies between its first and its last anchor."""
     size = unit.segments.select(sizes()).to_series()
     near = (size - unit.length).abs() <= NEAR * unit.length
-    return int(size.filter(near).sum()) >= NEARLY_ALL * int(size.sum())
+    return int(size.filter(near).sum()) >= _NOTHING_ELSE * int(size.sum())
 
 
 def waited_for(line: pl.DataFrame, unit: Unit) -> bool:

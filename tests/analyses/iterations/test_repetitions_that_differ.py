@@ -133,6 +133,14 @@ def test_batches_of_decodes_that_take_as_long_are_no_prefills(larger):
     assert frame(program).get_column("phase").to_list() == phases
 
 
+@pytest.mark.parametrize(("decodes", "number"), [(1, 0), (2, 24), (3, 32)])
+def test_there_are_twice_as_many_decodes_as_prefills(decodes, number):
+    program = Program().then(BOOT)
+    for _ in range(8):
+        program.iterations(decoded(60, 40_000), *[decoded(4, 10_000)] * decodes)
+    assert frame(program).get_column("phase").count() == number
+
+
 def test_prefills_of_other_kernels_are_no_phase():
     program = Program().then(BOOT)
     for _ in range(6):
