@@ -348,9 +348,8 @@ def together(line: pl.DataFrame, rows: pl.DataFrame, unit: Unit) -> pl.DataFrame
     many, place = pl.len().over(key), pl.int_range(pl.len()).over(key)
     counts = rows.group_by(key).len().get_column("len")
     usual = counts.mode().sort().item(0)
-    if (counts == usual).sum() < HALF * len(counts) or (counts % usual == 0).sum() < NEARLY_ALL * len(counts):
-        usual = rows.height  # none is several
-    groups = _grouped(rows.with_columns(group=pl.when(many % usual == 0).then(place // usual).otherwise(0)))
+    several = rows.with_columns(group=pl.when(many % usual == 0).then(place // usual).otherwise(0))
+    groups = _grouped(several) if (counts == usual).sum() >= HALF * len(counts) else None
     if groups is None and only_computes(line, unit):
         groups = _grouped(_between_pauses(line, rows, unit.length // 2))
     return rows.drop("waited") if groups is None else groups

@@ -174,17 +174,12 @@ def spread_of(report: Report, steady: SteadyPart) -> pl.DataFrame:
 
 
 def own_ranges(report: Report, process: int | None) -> pl.DataFrame:
-    """The ranges of a process with a name that take time: :data:`THREAD`, start, end, open, and name without ids.
+    """The ranges of a process with a name: :data:`THREAD`, start, end, open, and name without ids.
 
     Without those that are labels of an engine's steps.
     """
     labels = engine_labels(report).get_column("range")
-    wanted = (
-        of_process(process)
-        & (pl.col("end") > pl.col("start"))
-        & (pl.col("range") != UNNAMED)
-        & ~pl.col("range").is_in(labels.implode())
-    )
+    wanted = of_process(process) & (pl.col("range") != UNNAMED) & ~pl.col("range").is_in(labels.implode())
     own = named_ranges(report).filter(wanted)
     return own.select(*THREAD, "start", "end", "open", name=without_ids(pl.col("range")))
 
