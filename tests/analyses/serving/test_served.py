@@ -106,7 +106,7 @@ def test_an_engine_that_wastes_nothing_has_nothing_to_do():
 
 def test_a_report_without_an_engine_has_none_of_it():
     of = report(events_of([(0, 4)] * 4, label=lambda *_: "work"))
-    assert served(of) == ({}, "", {})
+    assert served(of) is None
     assert "ENGINE STEPS" not in terminal.render([kanalyze.overview(of)], Look(80), 6)
 
 
