@@ -337,6 +337,12 @@ class Report:
             self._part_of.append(self._whole.setdefault((self.scope.process, *self.labels), everything))
         return self._part_of[0]
 
+    @property
+    def everywhere(self) -> Report:
+        """The whole report with all of its processes; shared by all views for as long as any of them is that."""
+        everything = self.whole if self.scope.process is None else replace(self, scope=Scope())
+        return self._whole.setdefault((None, *self.labels), everything)
+
     def window(self, text: str) -> Window:
         """Resolves `text` to one window: two times, or a range of the processes in scope; see :class:`Where`.
 

@@ -97,6 +97,15 @@ def test_a_device_narrows_what_runs_on_devices_and_a_process_everything(where, s
     assert [ids(part, kind) for kind in ("api", "kernel", "memcpy", "graph")] == seen
 
 
+def test_all_processes_are_one_report_for_parts_of_it():
+    of = report([kernel(0, 5, process=1), kernel(5, 9, process=2)])
+    parts = [of.narrow(process=process, window="1ns..8ns") for process in (1, 2)]
+    assert of.everywhere is of
+    assert all(one.everywhere is of for one in (*parts, parts[0].whole))
+    del of
+    assert parts[0].everywhere.scope == Scope()
+
+
 @pytest.mark.parametrize(
     ("look", "error", "remedy"),
     [

@@ -111,8 +111,9 @@ def _others(name: Spelled) -> Fields | None:
     if of_library := looked_up("libraries of communication", text):
         return of_library
     if found := re.search(_EXPERTS, name.function):
-        apart = re.search(r"^get_|^clean|^query|^mask|layout|metadata|workspace", word)
-        move = None if apart else re.search(r"(?:^|_)(?P<operation>dispatch|combine|notify|barrier)(?:_|$)", word)
+        apart = re.search(r"^get_|^clean|^query|^mask|layout|metadata|workspace|epilogue", word)
+        moves = r"(?:^|_)(?:(?P<operation>dispatch|combine|notify|barrier)(?:_|$)|pp_(?:send|recv)_|engram_fetch_)"
+        move = None if apart else re.search(moves, word)
         return {"library": found[1] or "deep_ep", **({"family": "communication"} if move else {}), **in_groups(move)}
     engine = re.search(_ENGINES, name.function)
     if of_experts := looked_up("experts", word):

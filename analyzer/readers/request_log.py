@@ -112,7 +112,10 @@ def _of_json(text: str) -> list[dict[str, Any]]:
         return rows
     lists = {name: runs[-1].get(name) or [] for name in ("start_times", "ttfts", "itls", "input_lens", "output_lens")}
     if not lists["start_times"]:
-        raise ValueError("the benchmark wrote no start_times, so that it is not known when a request came")
+        raise ValueError(
+            "of each request it says how long it took and when its tokens came after that, but not when it was sent: "
+            "no start_times; `vllm bench serve --save-detailed` writes them, of any server with OpenAI's API"
+        )
     names = ("arrival", "ttft", "latency", "input_len", "output_len")
     lists["itls"] = [first + sum(each) for first, each in zip(lists["ttfts"], lists["itls"], strict=True)]
     # requests that failed have no first token, and are not in the steps

@@ -42,7 +42,7 @@ def test_results_of_vllm_s_benchmark_and_of_sglang_s_which_say_no_start(tmp_path
     numbered = [("1", *TWO[0][1:]), ("2", 2_000_000_000, 2_250_000_000, 2_250_000_000, 7, 1)]
     assert read(tmp_path, json.dumps(whole)) == numbered
     assert read(tmp_path, json.dumps({"ttfts": []}) + "\n" + json.dumps(whole)) == numbered
-    with pytest.raises(DamagedReportError, match="wrote no start_times"):
+    with pytest.raises(DamagedReportError, match="no start_times; `vllm bench serve"):
         read(tmp_path, json.dumps(run))
 
 

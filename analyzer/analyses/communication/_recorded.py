@@ -128,7 +128,7 @@ def collectives_of(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     named = ("event_id", "name", "stream", "device", "parent_id", "process_id")
     kernels = with_facts(report, work.select("row"), *named)
     told = _told_by_nccl(report, kernels) if report.meta.recorder.nvtx else _told_by_trace(report, kernels)
-    told = _with_group_of_stream(told)
+    told = _with_group_of_stream(told, kernels.get_column("name").cast(pl.String).str.extract(_OF_EXPERTS))
     two = pl.col("kind").is_in(["send", "recv", "send_recv"]) & pl.all_horizontal(
         pl.col("source", "target").is_not_null()
     )
@@ -399,14 +399,24 @@ def _largest_of(row: dict[str, Any]) -> int | None:
     return max(moved, default=None)
 
 
-def _with_group_of_stream(told: pl.DataFrame) -> pl.DataFrame:
-    """Fills the group of kernels whose launch was not recorded, where all others on the stream have one group."""
+#: Kernels of DeepEP in one node, whose first number is that of their ranks; kinds of all such kernels.
+_OF_EXPERTS: Final = r"::intranode::\w+<(?:[a-z_][\w:]*, ?)?(?:\(int\))?(\d+)"
+_BETWEEN_EXPERTS: Final = ("dispatch", "combine", "notify")
+
+
+def _with_group_of_stream(told: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
+    """Fills the group of kernels whose launch was not recorded, where all others on the stream have one group.
+
+    Libraries of expert parallelism record none; of some the name says how many `ranks` take part.
+    """
+    told = told.with_columns(size=pl.coalesce("size", ranks.cast(pl.Int64)))
     if told.get_column("size").null_count() in (0, told.height):
         return told
-    groups = told.drop_nulls("size").select("stream", *_OF_GROUP).unique()
+    experts = pl.col("kind").is_in(_BETWEEN_EXPERTS)
+    groups = told.filter(~experts).drop_nulls("size").select("stream", *_OF_GROUP).unique()
     single = groups.filter(pl.len().over("stream") == 1)
     known = told.join(single, on="stream", how="left", suffix="_there", maintain_order="left")
-    there = pl.when(pl.col("size").is_null())
+    there = pl.when(pl.col("size").is_null() & ~experts)
     return known.select(
         there.then(f"{name}_there").otherwise(name).alias(name) if name in _OF_GROUP else name for name in told.columns
     )

@@ -273,7 +273,8 @@ def arrivals(report: Report, work: pl.DataFrame, members: pl.DataFrame) -> pl.Da
     known = found.order[: found.first[-1]]
     known = known[whole[found.match[known]]]
     if members.height > _PAIR:  # those of several groups may be mixed up
-        known = known[rows.calls.get_column("group").is_not_null().to_numpy()[rows.call[known]]]
+        grouped = pl.col("group").is_not_null() | pl.col("size").eq(members.height).fill_null(value=False)
+        known = known[rows.calls.select(grouped).to_series().to_numpy()[rows.call[known]]]
     of_rows = told.select("last", arrival="arrival_ns", sized=pl.col("size").is_not_null())[found.match[known]]
     # by GPU, or by process where several ranks share one
     alone = pl.format("GPU {}", "device"), pl.format("process {}", "process_id")

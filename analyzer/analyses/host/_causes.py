@@ -5,7 +5,6 @@ Definitions: docs/definitions.md, section 5, "Waits, and who ended them".
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import polars as pl
@@ -14,10 +13,9 @@ from kanalyze import intervals
 from kanalyze.analyses.host._range_lines import stack_names
 from kanalyze.analyses.host._thread_timeline import WAIT, processor_lines, system_calls, threads, told_parts
 from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.analyses.shared.threads import LINE, THREAD, ThreadKey
+from kanalyze.analyses.shared.threads import LINE, THREAD, ThreadKey, outermost
 from kanalyze.columns import as_of, count_up_to, gathered, nearest_place, parts_by, rows_at, sure
 from kanalyze.report import Report
-from kanalyze.window import Scope
 
 #: Shorter waits do not name the time of a thread: mostly they are those for Python's lock.
 _LEAST_NAMED_NS: Final = 100_000
@@ -93,9 +91,7 @@ def waits(report: Report) -> pl.DataFrame:
     `woken` is when the thread came onto a processor again; whoever woke it did so from `since` on. `call` is a row of
     :func:`system_calls`, null for a wait in no traced call.
     """
-    calls, off = system_calls(report).with_row_index("call").sort(*THREAD, "start"), _off_processor(report)
-    reached = pl.col("end").cum_max().shift(1).over(THREAD)
-    calls = calls.filter((pl.col("start") >= reached).fill_null(value=True))  # that begin in no other of their thread
+    calls, off = outermost(system_calls(report).with_row_index("call")), _off_processor(report)
     last = rows_at(off, as_of(calls.select(*THREAD, at="end"), off.select(*THREAD, at="end")))
     scheduled = off.select(THREAD).unique().with_columns(scheduled=True)
     told = calls.with_columns(slept=last.get_column("end")).join(
@@ -265,11 +261,6 @@ def _handed_on(asked: pl.DataFrame, line: pl.DataFrame) -> pl.DataFrame:
     return longest.select("wait", *_BY_NAMES, "by_call", at="next")
 
 
-def everywhere(report: Report) -> Report:
-    """The report with all of its processes, of which some launch nothing."""
-    return report if report.scope.process is None else replace(report, scope=Scope())
-
-
 @once_per_process
 def told_causes(report: Report) -> pl.DataFrame:
     """The :func:`causes` of waits in no CUDA call of threads that make some, with what was done meanwhile.
@@ -277,7 +268,7 @@ def told_causes(report: Report) -> pl.DataFrame:
     Adds function, module, state, doing (a system call) and told_share (the part of the wait until `at` in which the
     thread waited for did that), and cause: all that in words; null where it is not known who was waited for.
     """
-    whole = everywhere(report)
+    whole = report.everywhere  # of other processes some launch nothing, but end waits
     every, found = causes(whole), []
     for key, own in parts_by(every, THREAD).items():
         if (thread := threads(report).get((key[0], key[1]))) is not None:

@@ -16,7 +16,7 @@ from kanalyze.analyses.device._operations import families, operations
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import nearest_place
+from kanalyze.columns import as_of, nearest_place, rows_at, sure
 from kanalyze.errors import UnknownNameError
 from kanalyze.report import Report
 from kanalyze.window import names
@@ -92,6 +92,9 @@ GRAMMARS: Final = (
         "word": r"^execute_(diffusion)", "requests": r"^execute_diffusion_(\d+)_",
     }),
 )  # fmt: skip
+
+#: Ranges of SGLang around the forward passes of a draft model, whose labels are as the target model's.
+_DRAFTS: Final = ("draft", "draft_extend")
 
 #: One of these is in each label.
 _HINTS: Final = ["step[", "decode[", "prefill[", "_forward_step", "execute_", "gpu_model_runner: forward"]
@@ -177,6 +180,10 @@ def engine_marks(report: Report) -> pl.DataFrame:
     known = marks.with_columns(kind=pl.col("kind").replace(OTHER, None)).sort("step", "rank")
     said = known.group_by("step").agg(pl.col(name).drop_nulls().first() for name in _LABEL)
     steps = spans.join(said.with_columns(pl.col("kind").fill_null(OTHER)), on="step")
+    drafts = ranges.filter(pl.col("name").cast(pl.String).is_in(_DRAFTS)).select(*THREAD, at="start", until="end")
+    around = rows_at(drafts, as_of(steps.select(*THREAD, at="start"), drafts.select(*THREAD, "at")))
+    drafted = (pl.col("engine") == "SGLang") & sure(around.get_column("until") > steps.get_column("start"))
+    steps = steps.with_columns(kind=pl.when(drafted).then(pl.lit(DRAFT)).otherwise("kind"))
     if (steps.get_column("kind") == OTHER).all() and (learned := learned_marks(report)).height:
         engine = next(iter(steps.get_column("engine")), UNLABELLED)
         told = learned.with_columns(engine=pl.lit(engine), open=pl.lit(value=False))
@@ -199,29 +206,24 @@ def _parsed(labels: pl.DataFrame, grammar: Grammar, rank: int) -> pl.DataFrame:
 
 def _completed(marks: pl.DataFrame) -> pl.DataFrame:
     """Adds what follows from the fields: kinds from the requests, sums over prompts and generation, one token each."""
-    kind, requests = pl.col("kind"), pl.col("requests")
-    generates = kind == DECODE
-    sides = (
-        pl.coalesce("c_requests", pl.when(generates).then(0)),
-        pl.coalesce("g_requests", pl.when(generates).then(requests)),
-    )
-    marks = marks.with_columns(sides[0].alias("c_requests"), sides[1].alias("g_requests"))
-    prompts, others = pl.col("c_requests") > 0, pl.col("g_requests") > 0
-    by_count = pl.when(prompts & others).then(pl.lit(MIXED)).when(prompts).then(pl.lit(PREFILL))
-    by_count = by_count.when(others).then(pl.lit(DECODE)).when(prompts.is_not_null()).then(pl.lit(IDLE))
-    told = pl.when(prompts & others).then(pl.lit(MIXED)).otherwise(pl.coalesce(kind, by_count, pl.lit(OTHER)))
+    requests, tokens, kind = pl.col("requests"), pl.col("tokens"), pl.col("kind")
+    decodes, prefills, prompts, others = kind == DECODE, kind == PREFILL, pl.col("c_requests"), pl.col("g_requests")
     marks = marks.with_columns(
-        kind=told,
-        requests=pl.coalesce(requests, pl.col("c_requests") + pl.col("g_requests")),
-        g_tokens=pl.coalesce("g_tokens", pl.when(~pl.col("verifies")).then("g_requests")),
-        c_tokens=pl.coalesce("c_tokens", pl.when(pl.col("c_requests") == 0).then(0)),
+        c_requests=pl.coalesce(prompts, pl.when(decodes).then(0).when(prefills).then(requests)),
+        g_requests=pl.coalesce(others, pl.when(decodes).then(requests).when(prefills).then(0)),
+    ).with_columns(
+        c_tokens=pl.coalesce("c_tokens", pl.when(prompts == 0).then(0).when(prefills).then(tokens)),
+        g_tokens=pl.coalesce("g_tokens", pl.when(~pl.col("verifies")).then(others)),
     )
-    prefills = pl.col("kind") == PREFILL
+    by_count = pl.when(prompts > 0).then(pl.lit(PREFILL)).when(others > 0).then(pl.lit(DECODE))
+    either = pl.coalesce(kind, by_count.when(prompts.is_not_null()).then(pl.lit(IDLE)), pl.lit(OTHER))
     return marks.with_columns(
-        tokens=pl.coalesce("tokens", pl.col("c_tokens") + pl.col("g_tokens"), pl.when(prefills).then("c_tokens")),
+        kind=pl.when(prompts > 0, others > 0).then(pl.lit(MIXED)).otherwise(either),
+        requests=pl.coalesce(requests, prompts + others),
+        tokens=pl.coalesce(tokens, pl.col("c_tokens") + pl.col("g_tokens")),
         kv_tokens=pl.coalesce("kv", pl.col("c_kv") + pl.col("g_kv"), "c_kv", "g_kv"),
-        context_requests=pl.coalesce("c_requests", pl.when(prefills).then("requests")),
-        context_tokens=pl.coalesce("c_tokens", pl.when(prefills).then("tokens"), pl.col("tokens") - pl.col("g_tokens")),
+        context_requests=prompts,
+        context_tokens=pl.coalesce("c_tokens", tokens - pl.col("g_tokens")),
     ).select("range", "rank", *_LABEL)
 
 
@@ -259,14 +261,12 @@ def learned_marks(report: Report) -> pl.DataFrame:
     replays = pl.col("call_name").cast(pl.String).str.contains(LAUNCHES_GRAPH)
     ran = pl.col("end") - pl.col("start")
     work = work.with_columns(pl.col("name").cast(pl.String), ran=ran, replayed=ran * replays).sort("call_start")
-    for thread, own in work.partition_by(THREAD, as_dict=True, maintain_order=True).items():
+    for own in work.partition_by(THREAD, maintain_order=True):
         reads = own.filter(pl.col("detail").cast(pl.String).str.contains(_READS))
         ends = reads.get_column("call_start").unique().sort()
         at = nearest_place(ends, own.get_column("call_start"), later=True, equal=True).alias("step")
         begun = own.with_columns(at).filter(pl.col("step") > 0)  # what is before the first read may be more than a step
-        steps = _of_thread(begun) if len(ends) >= _FEWEST else found[0]
-        key = [pl.lit(value, pl.Int64).alias(name) for name, value in zip(THREAD, thread, strict=True)]
-        found.append(steps.with_columns(key).select(list(_MARKS)))
+        found += [_of_thread(begun).select(list(_MARKS))] if len(ends) >= _FEWEST else []
     return pl.concat(found)
 
 
@@ -274,10 +274,12 @@ def _of_thread(work: pl.DataFrame) -> pl.DataFrame:
     """The steps of a thread's work (with step, ran, replayed): start, end and kind; none where it does not serve."""
     kernels = pl.col("kind").is_in(["kernel", "graph"])
     steps = work.group_by("step").agg(
+        pl.col(THREAD).first(),
         start=pl.col("call_start").min(),
         end=pl.col("call_end").max(),
         replay=pl.col("replayed").sum() >= REPLAYED * pl.col("ran").sum().clip(1),
-        name=pl.col("name").filter(kernels).unique().sort(),
+        name=pl.col("name").filter(kernels).unique(),
+        nodes=pl.col("name").filter(kernels & (pl.col("replayed") == pl.col("ran"))).unique().sort(),
         number=kernels.sum(),
     )
     steps = steps.filter(pl.col("replay") | (pl.col("number") >= _KERNELS)).sort("start")
@@ -285,7 +287,7 @@ def _of_thread(work: pl.DataFrame) -> pl.DataFrame:
     names = names.with_columns(families(names.get_column("name")))
     attends = names.filter(~pl.col("replay"), pl.col("family") == "attention").get_column("step").unique()
     replays = steps.filter("replay")
-    if replays.get_column("name").n_unique() < _SIZES or attends.is_empty():
+    if replays.get_column("nodes").n_unique() < _SIZES or attends.is_empty():
         return pl.DataFrame(schema=_MARKS)
     served = pl.col("replay") | pl.col("step").is_in(attends.implode())
     steps, names = steps.filter(served), names.filter(served)

@@ -10,7 +10,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.host._causes import EVIDENCE, everywhere, told_causes
+from kanalyze.analyses.host._causes import EVIDENCE, told_causes
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.host._thread_timeline import STATES, records_waits, system_calls
 from kanalyze.analyses.idle._attribution import by_thread, host_pieces
@@ -79,7 +79,7 @@ def host_waits(report: Report) -> pl.DataFrame:
     require(report, TABLE, *DEVICE_KINDS)
     if not records_waits(report):
         raise CannotTellError.without(TABLE.name, report.meta.path, ["osrt", "samples"], report.meta.tool)
-    rows, every = _waits_of_devices(report), everywhere(report)
+    rows, every = _waits_of_devices(report), report.everywhere
     calls, ranges = system_calls(every).get_column("name"), range_names(every)
     begun = rows.select(*THREAD, at="start")
     ended = rows.select(process_id="by_process_id", thread_id="by_thread_id", at=pl.col("at") - 1)

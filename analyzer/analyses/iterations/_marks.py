@@ -14,7 +14,7 @@ from kanalyze.analyses.device._operations import families, operations
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.host.engine_marks import IDLE, engine_marks
 from kanalyze.analyses.shared.analysis import loop_passes, once_per_process
-from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.shared.threads import THREAD, outermost
 from kanalyze.columns import gathered, nearest, nearest_place
 from kanalyze.report import Report
 from kanalyze.window import BEFORE_NUMBER, NUMBER, plain, without_ids
@@ -155,14 +155,6 @@ def work_of(work: pl.DataFrame, process: object) -> pl.DataFrame:
     """The rows of a process of :func:`launched_work`; `work` itself where all are its own."""
     own = of_process(process)
     return work if work.select(own.all()).item() else work.filter(own)
-
-
-def outermost(ranges: pl.DataFrame, *keys: str) -> pl.DataFrame:
-    """The ranges (`keys` or :data:`THREAD`, start, end) in no other one of the same keys, sorted by these and start."""
-    keys = keys or THREAD
-    line = ranges.sort(*keys, "start", "end", descending=[*(False for _ in keys), False, True])
-    reached = pl.col("end").cum_max().shift(1).over(keys)
-    return line.filter((pl.col("start") >= reached).fill_null(value=True))
 
 
 def work_in(spans: pl.DataFrame, work: pl.DataFrame, *further: str) -> pl.DataFrame:

@@ -21,12 +21,12 @@ from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.host.engine_marks import engine_labels
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.iterations._launch_periods import timed_runs
-from kanalyze.analyses.iterations._marks import BY_ENGINE, SOME, called, of_process, outermost
+from kanalyze.analyses.iterations._marks import BY_ENGINE, SOME, called, of_process
 from kanalyze.analyses.iterations.iterations import CUT, ODD, STEADY, WARM_UP, iterations_by_launches, judged_iterations
 from kanalyze.analyses.ranges.instances import compile_spans
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.shared.statistics import BUCKETS, median_of
-from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.shared.threads import THREAD, outermost
 from kanalyze.errors import BadWindowError, CannotTellError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report

@@ -11,9 +11,9 @@ from kanalyze.analyses.host.engine_marks import DECODE
 from kanalyze.analyses.replay._changes import Changes
 from kanalyze.analyses.replay._host_time import NEAR
 from kanalyze.analyses.replay._whatif import Critical, WhatIf
-from kanalyze.analyses.serving.engine_steps import engine_steps
-from kanalyze.analyses.serving.step_laws import GPU, HOST, PADDED, fitted, graph_sizes, read_bytes, timed_parts
-from kanalyze.analyses.work._configuration import SAME, Configuration
+from kanalyze.analyses.serving.engine_steps import GRAPH, captured_sizes, engine_steps
+from kanalyze.analyses.serving.step_laws import GPU, HOST, PADDED, fitted, read_bytes, timed_parts
+from kanalyze.analyses.work._configuration import SAME, Configuration, Size
 from kanalyze.analyses.work.work import memory_ns, memory_roofs
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Report
@@ -32,14 +32,16 @@ def by_law(report: Report, changes: Changes, configuration: Configuration, measu
     alone = configuration._replace(batch=None, length=None) == SAME and changes == Changes()
     if batch is None or not alone or not (engine_steps(report).get_column("kind") == DECODE).any():
         return None
-    return at_batch(report, batch.then, length and length.then, measured_ns)
+    return at_batch(report, batch, length, measured_ns)
 
 
-def at_batch(report: Report, batch: int, length: int | None = None, measured_ns: float | None = None) -> WhatIf:
+def at_batch(report: Report, batch: Size, length: Size | None = None, measured_ns: float | None = None) -> WhatIf:
     """A decode step of `batch` requests, with `length` tokens in the cache of each, or as many as in the recording.
 
-    The batch is padded to the next graph that ran or was captured. `measured_ns` is what a decode step takes without a
-    profiler, from one to the next, in the mean of those recorded: the difference is the host's, and stays.
+    Where either says what it is now, the step it is held against is one of that size, by the law; else the mean of
+    those recorded. The batch is padded to the next graph that ran or was captured. `measured_ns` is what a decode step
+    takes without a profiler, from one to the next, in the mean of those recorded: the difference is the host's, and
+    stays.
 
     Raises:
         CannotTellError: There is no law of decode steps.
@@ -52,24 +54,30 @@ def at_batch(report: Report, batch: int, length: int | None = None, measured_ns:
     usual, cached = (steps.select(pl.col(name).mean()).item() for steps, name in ((of_host, "n"), (of_gpu, "kv")))
     if not usual:
         raise CannotTellError.without_law(report.meta.path, "nothing says how many requests are in a step")
-    cached = cached or 0.0
-    each, padded = length or cached / usual, _padded(report, of_gpu, batch)
-    of_kv, law = gpu[0].per_kv_token_ns or 0.0, gpu[0]
-    now = [float(gpu[1].mean()) - of_kv * cached, of_kv * cached, float(host[1].mean())]
-    then = [law.at(padded, 0.0), of_kv * each * batch, host[0].at(batch, 0.0)]
+    of_kv, law, sizes = gpu[0].per_kv_token_ns or 0.0, gpu[0], (batch.now or usual, batch.then)
+    each = [(length and side) or (cached or 0.0) / usual for side in (length and length.now, length and length.then)]
+    graphs = [_padded(report, of_gpu, requests) for requests in sizes]
+    by_law = zip(sizes, each, graphs, strict=True)
+    now, then = ([law.at(padded, 0.0), of_kv * kv * n, host[0].at(n, 0.0)] for n, kv, padded in by_law)
+    of_cache = of_kv * (cached or 0.0)
+    recorded = [float(gpu[1].mean()) - of_cache, of_cache, float(host[1].mean())]
+    more = None if measured_ns is None else measured_ns - sum(recorded)
+    if not (batch.now or (length and length.now)):
+        now = recorded
     near, kept = [_spread(of_gpu, gpu[1]), _spread(of_host, host[1])], 1.0
-    if measured_ns is not None:
-        more, near[1] = measured_ns - sum(now), NEAR
+    if more is not None:
+        near[1] = NEAR
         kept = max(now[-1] + more, 0.0) / max(now[-1], 1.0)
         now[-1], then[-1] = (max(side[-1] + more, 0.0) for side in (now, then))
+    requests, padded = batch.then, graphs[1]
     least, most = of_gpu.select(pl.col("n").min().alias("least"), pl.col("n").max().alias("most")).row(0)
     beyond = max(padded / max(most, 1), least / padded, 1.0)  # of what was recorded, where nothing holds the line
     about = (sum(then[:2]) * near[0] + then[2] * near[1]) * (2 * beyond - 1)
     told = [Critical(*named) for named in zip(_PARTS, ("",) * 3, map(int, now), map(int, then), strict=True)]
     now_ns, then_ns = sum(one.now_ns for one in told), sum(one.then_ns for one in told)
     remarks = (
-        _rates(plural(batch, "request"), batch, then_ns, each, padded),
-        _rates(f"Now, with {usual:,.1f}", usual, now_ns),
+        _rates(plural(requests, "request"), requests, then_ns, each[1], padded),
+        _rates(f"Now, with {sizes[0]:,.{0 if batch.now else 1}f}", sizes[0], now_ns),
         "" if least <= padded <= most else f"Recorded were {least:,} to {most:,}.",
         _floor(report, of_gpu),
         "" if of_kv else "What tokens in the cache take is not known: these steps do not tell.",
@@ -93,10 +101,12 @@ def at_batch(report: Report, batch: int, length: int | None = None, measured_ns:
     )
 
 
-def _padded(report: Report, steps: pl.DataFrame, batch: int) -> int:
+def _padded(report: Report, steps: pl.DataFrame, batch: float) -> float:
     """The size of the graph that would run, of those that ran or were captured; the batch itself beyond them."""
-    sizes = graph_sizes(report) if steps.item(0, "tokens_are") == PADDED else []
-    return min((size for size in sizes if size >= batch), default=batch)
+    if steps.item(0, "tokens_are") != PADDED:
+        return batch
+    ran = engine_steps(report).filter(mode=GRAPH).get_column("padded").drop_nulls()
+    return min((size for size in (*ran, *captured_sizes(report)) if size >= batch), default=batch)
 
 
 def _floor(report: Report, steps: pl.DataFrame) -> str:
@@ -114,7 +124,7 @@ def _spread(steps: pl.DataFrame, by_law: Any) -> float:  # noqa: ANN401 - an arr
     return max(float((steps.get_column("ns") / by_law - 1).abs().quantile(0.9) or 0.0), NEAR)
 
 
-def _rates(what: str, requests: float, ns: float, each: float = 0.0, padded: int = 0) -> str:
+def _rates(what: str, requests: float, ns: float, each: float = 0.0, padded: float = 0) -> str:
     """Tokens a second, and the time of a token."""
     cached = f" with {each:,.0f} tokens in the cache of each" if each else ""
     graph = f", in a graph of {padded}" if padded > requests else ""

@@ -19,17 +19,19 @@ from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations
 from kanalyze.analyses.device._windows import busy_within, windows
 from kanalyze.analyses.host.engine_marks import CAPTURE, DECODE, KINDS, LAUNCHES_GRAPH, REPLAYED, engine_marks
 from kanalyze.analyses.idle._attribution import ledger_pieces, window_ledgers
-from kanalyze.analyses.iterations._marks import of_process
 from kanalyze.analyses.ranges.captured import captured_as
 from kanalyze.analyses.shared.analysis import check_grouping, once_per_process, require
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import nearest_place, rate
+from kanalyze.columns import as_of, nearest_place, rate, rows_at
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
 
 GRAPH, PARTLY, EAGER = "graph", "partly", "eager"
+
+#: Norms that run a block for each row: PyTorch's layer_norm and rms_norm, those of vLLM, and of FlashInfer in SGLang.
+_BLOCK_PER_ROW: Final = r"\bvectorized_layer_norm_kernel\b|\b(?:fused_add_)?rms_norm_kernel\b|RMSNormKernel\b"
 
 #: A piece of the gap before a step: the step's row, bucket and culprit.
 _PIECE: Final = {"step": pl.UInt32, "bucket": pl.String, "culprit": pl.String, "ns": pl.Int64}
@@ -45,7 +47,7 @@ _STEP: Final = columns("""
     label text?: The label; null where steps have none, and are learned from what they run.
     requests int?: Requests in it, as its label says; all that follow too.
     tokens int?: Tokens that it computes: a prompt's, and one for each request that generates where it says no more.
-    padded int?: The batch of the graph that was replayed, by label or capture, else the largest that replayed it.
+    padded int?: The batch of the graph that was replayed, by label, capture or the rows of its norms.
     kv_tokens int?: Tokens whose keys and values its attention reads, summed over the requests.
     context_requests int?: Requests of which it computes the prompt, or a part of that.
     context_tokens int?: Tokens of prompts.
@@ -67,7 +69,7 @@ TABLE: Final = Table(
     "One step of a serving engine, by its label, on one GPU.",
     _STEP,
     purpose="steps of a serving engine, gaps and why",
-    no_rows="no range has the label of a serving engine's step",
+    no_rows="no step of a serving engine is there, by label or by what runs",
     telling=("kind", "requests", "tokens", "mode", "dur_ns", "gap_ns", "gap_cause", "label"),
     groupings=("kind", "batch", "gap", "graph"),
 )
@@ -170,7 +172,8 @@ def engine_steps(report: Report, by: str | None = None, **where: Unpack[Where]) 
         where: A window, device or process to look at alone.
 
     Returns:
-        :data:`TABLE`, by device and start, or one of the tables beside it; empty without any step.
+        :data:`TABLE`, by device and start, or one of the tables beside it; empty without any step. Of a window between
+        two steps the sums have what is outside of them alone.
 
     Raises:
         CannotTellError: The report records no device operations.
@@ -183,7 +186,7 @@ def engine_steps(report: Report, by: str | None = None, **where: Unpack[Where]) 
     if by is None:
         return TABLE.select(steps)
     table, make = _BY[by]
-    return table.select(make(report, steps)) if steps.get_column("device").count() else table.empty()
+    return table.select(make(report, steps)) if timed_steps(report.whole)["device"].count() else table.empty()
 
 
 def sized(steps: pl.DataFrame) -> pl.DataFrame:
@@ -197,8 +200,8 @@ def sized(steps: pl.DataFrame) -> pl.DataFrame:
 def compared_steps(report: Report, device: int | None) -> pl.DataFrame:
     """What a comparison needs of all but the first step: kind, size, tokens, kv_tokens, ns, busy_ns (with the gap)."""
     steps = sized(_in_scope(report.narrow(device=device)).drop_nulls("gap_ns"))
-    told = {part: pl.col(f"{side}_ns") + pl.col(f"gap{more}_ns") for part, side, more in _WITH_GAP}
-    return steps.select("kind", "size", "tokens", "kv_tokens", **told)
+    both = {"ns": pl.col("dur_ns") + pl.col("gap_ns"), "busy_ns": pl.col("busy_ns") + pl.col("gap_busy_ns")}
+    return steps.select("kind", "size", "tokens", "kv_tokens", **both)
 
 
 def _in_scope(report: Report) -> pl.DataFrame:
@@ -280,9 +283,6 @@ def _ledgers(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     return told.group_by("device", "step").agg(sums)
 
 
-#: Times of a step with the gap before it: what they are called, and the columns that they are the sum of.
-_WITH_GAP: Final = (("ns", "dur", ""), ("busy_ns", "busy", "_busy"))
-
 #: What the groupings give.
 _BY: Final[dict[str, tuple[Table, Callable[[Report, pl.DataFrame], pl.DataFrame]]]] = {
     "kind": (BY_KIND, _summed),
@@ -335,18 +335,15 @@ def timed_steps(report: Report) -> pl.DataFrame:
 
 def _on_devices(report: Report, marks: pl.DataFrame) -> pl.DataFrame:
     """The marks with the device, first and last time (low, high), mode and padded batch of what each launched there."""
-    work = operations(report, "call_name", "call_start", "thread_id", "graph_exec_id")
-    parts = [pl.DataFrame(schema={"mark": pl.UInt32, "row": pl.UInt32})]
-    for (process, thread), own in marks.partition_by(THREAD, as_dict=True, maintain_order=True).items():
-        on_thread = pl.col("thread_id").eq_missing(pl.lit(thread, pl.Int64))
-        launched = work.filter(of_process(process), on_thread).drop_nulls("call_start")
-        place = nearest_place(own.get_column("start"), launched.get_column("call_start"))
-        ends = own.get_column("end").gather(place)
-        launched = launched.with_columns(own.get_column("mark").gather(place))
-        parts.append(launched.filter(launched.get_column("call_start") < ends).select("mark", "row"))
-    inside = pl.concat(parts).join(work, on="row", how="left", maintain_order="left")
+    work = operations(report, "name", "call_name", "call_start", "thread_id", "graph_exec_id", "grid_x")
+    work, spans = (rows.with_columns(pl.col(THREAD).fill_null(-1)) for rows in (work, marks))
+    launched = work.drop_nulls("call_start")
+    place = as_of(launched.select(*THREAD, at="call_start"), spans.select(*THREAD, at="start"))
+    inside = launched.hstack(rows_at(spans.select("mark", until="end"), place))
+    inside = inside.filter(pl.col("call_start") < pl.col("until"))
     names = captured_as(report, inside.get_column("row"), "path").str.extract(CAPTURE).cast(pl.Int64)
     replayed = pl.col("call_name").cast(pl.String).str.contains(LAUNCHES_GRAPH).fill_null(value=False)
+    by_row = pl.col("name").cast(pl.String).str.contains(_BLOCK_PER_ROW)
     ran = pl.col("end") - pl.col("start")
     told = inside.with_columns(names.alias("of_capture"), ran=ran, inside=ran * replayed)
     sums = told.group_by("mark", "device").agg(
@@ -354,14 +351,40 @@ def _on_devices(report: Report, marks: pl.DataFrame) -> pl.DataFrame:
         high=pl.col("end").max(),
         part=pl.col("inside").sum() / pl.col("ran").sum().clip(1),
         of_capture=pl.col("of_capture").max(),
+        rows=pl.col("grid_x").filter(by_row).min().cast(pl.Int64),
         graph=pl.col("graph_exec_id").drop_nulls().last(),
     )
     mode = pl.when(pl.col("part") >= REPLAYED).then(pl.lit(GRAPH)).when(pl.col("part") > 0).then(pl.lit(PARTLY))
     sums = sums.with_columns(mode=mode.otherwise(pl.lit(EAGER)))
-    found = marks.join(sums, on="mark", how="left", maintain_order="left")
-    replays = (pl.col("mode") == GRAPH) & (pl.col("kind") == DECODE) & pl.col("graph").is_not_null()
-    largest = pl.col("requests").max().over("process_id", "graph", "kind")
-    return found.with_columns(padded=pl.coalesce("padded", "of_capture", pl.when(replays).then(largest)))
+    return _padded(report, marks.join(sums, on="mark", how="left", maintain_order="left"))
+
+
+def _padded(report: Report, steps: pl.DataFrame) -> pl.DataFrame:
+    """The steps with padded, the batch of the graph that each replayed, as far as that is known.
+
+    By label; by the mark around the capture; by the rows of its norms, where a request is a token, and steps without a
+    graph have as many rows as tokens; or as the next captured size, where that is one size for all that replayed the
+    graph, and for no other graph.
+    """
+    requests, keys = pl.col("requests"), ("process_id", "device", "kind")
+    sizes = captured_sizes(report).alias("above")
+    above = sizes.gather(sizes.search_sorted(steps.get_column("requests")).replace(len(sizes), None))
+    replays = (pl.col("mode") == GRAPH) & (pl.col("kind") == DECODE)
+    fits = pl.when(pl.col("mode") == EAGER).then(pl.col("rows") == pl.col("tokens"))
+    counts = fits.all().over(keys[:2]) & fits.any().over(keys[:2])
+    rows = pl.when(counts, pl.col("rows") >= requests, pl.col("tokens") == requests)
+    one_size = pl.col("graph").is_not_null() & (pl.col("above").n_unique().over(*keys, "graph") == 1)
+    one_graph = pl.col("graph").drop_nulls().n_unique().over(*keys, "above") == 1
+    told = pl.coalesce(rows.then("rows"), pl.when(one_size & one_graph).then("above"))
+    return steps.with_columns(above).with_columns(
+        padded=pl.coalesce("padded", "of_capture", pl.when(replays).then(told))
+    )
+
+
+def captured_sizes(report: Report) -> pl.Series:
+    """Sizes of graphs captured under a mark such as ``capture_64_decode``, rising."""
+    marks = report.whole.kind("range").get_column("name").unique().cast(pl.String)
+    return marks.str.extract(CAPTURE).cast(pl.Int64).drop_nulls().unique().sort()
 
 
 def _with_gaps(steps: pl.DataFrame) -> pl.DataFrame:

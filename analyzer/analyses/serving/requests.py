@@ -12,6 +12,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.host.engine_marks import PREFILL
 from kanalyze.analyses.serving.engine_steps import engine_steps
+from kanalyze.columns import gathered
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Report, Where
 from kanalyze.schema import Table, columns
@@ -51,7 +52,7 @@ _EPOCH_NS: Final = 10**18
 _NEAR_NS: Final = 200_000
 
 #: Pairs of a first token and a step that are tried for that: of more requests, some in equal distance.
-_MOST_PAIRS: Final = 10**7
+_MOST_PAIRS: Final = 10**6
 
 
 def requests(report: Report, log: pl.DataFrame | None = None, **where: Unpack[Where]) -> pl.DataFrame:
@@ -78,7 +79,7 @@ def requests(report: Report, log: pl.DataFrame | None = None, **where: Unpack[Wh
         return TABLE.empty()
     own = _on_report_clock(log, steps, report.meta.origin_unix_ns).sort("arrival_ns", maintain_order=True)
     own = own.filter(pl.col("end_ns") > steps.item(0, "start"), pl.col("arrival_ns") < steps.item(-1, "end"))
-    return TABLE.select(_split(_with_begin(own, steps).with_row_index("row"), steps))
+    return TABLE.select(_split(_with_begin(own, steps), steps))
 
 
 def _steps(steps: pl.DataFrame) -> pl.DataFrame:
@@ -142,43 +143,53 @@ def _split(own: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
         begin=pl.col("begin").clip("arrival_ns", "end_ns"), first=pl.col("first").clip("arrival_ns", "end_ns")
     )
     own = own.with_columns(begin=pl.min_horizontal("begin", "first"))
+    points = ("begin", "first", "end_ns")
+    begin, first, end = (
+        intervals.covered_before(own.get_column(point), steps.select("start", "end")) for point in points
+    )
     alone = steps.filter("alone").select("start", "end")
-    spans = {"every": steps.select("start", "end"), "alone": alone}
-    before = {
-        f"{kind}_{point}": intervals.covered_before(own.get_column(point), covered)
-        for kind, covered in spans.items()
-        for point in ("begin", "first", "end_ns")
-    }
-    own = own.with_columns(**before)
-    stalled = pl.col("alone_end_ns") - pl.col("alone_first")
-    parts = {
+    stalled, before = (intervals.covered_before(own.get_column(point), alone) for point in ("end_ns", "first"))
+    after_first = pl.col("end_ns") - pl.col("first_ns")
+    parts: dict[str, pl.Expr | pl.Series] = {
         "latency_ns": pl.col("end_ns") - pl.col("arrival_ns"),
         "queue_ns": pl.col("begin") - pl.col("arrival_ns"),
-        "prefill_ns": pl.col("every_first") - pl.col("every_begin"),
-        "decode_ns": pl.col("every_end_ns") - pl.col("every_first") - stalled,
-        "stall_ns": stalled,
+        "prefill_ns": first - begin,
+        "decode_ns": end - first - (stalled - before),
+        "stall_ns": stalled - before,
     }
     own = own.with_columns(**parts).with_columns(
         gap_ns=pl.col("latency_ns") - pl.sum_horizontal(list(parts)[1:]),
         first_token_ns=pl.col("first_ns") - pl.col("arrival_ns"),
-        per_token_ns=(pl.col("end_ns") - pl.col("first_ns"))
-        / pl.when(pl.col("output_tokens") > 1).then(pl.col("output_tokens") - 1),
+        per_token_ns=after_first / pl.when(pl.col("output_tokens") > 1).then(pl.col("output_tokens") - 1),
     )
+    low = own.get_column("low").cast(pl.Int64)
     high = steps.get_column("start").search_sorted(own.get_column("end_ns")).cast(pl.Int64)
-    sat = own.select("row", place=pl.int_ranges(pl.col("low").cast(pl.Int64), high)).explode("place").drop_nulls()
-    took = steps.with_row_index("place").with_columns(
-        pl.col("place").cast(pl.Int64), ns=pl.col("end") - pl.col("start")
+    last, longest = pl.select(pl.when(high > low).then(high - 1)).to_series(), _longest(steps, low, high)
+    index, label = steps.get_column("index"), steps.get_column("label")
+    return own.with_columns(
+        steps=(high - low).clip(lower_bound=0),
+        first_step=gathered(index, low.set(last.is_null(), None)),
+        last_step=gathered(index, last),
+        longest_step=gathered(index, longest),
+        longest_ns=gathered(steps.get_column("end") - steps.get_column("start"), longest),
+        longest_label=gathered(label, longest),
     )
-    inside = (
-        sat.join(took, on="place", how="left", maintain_order="left")
-        .group_by("row")
-        .agg(
-            steps=pl.len().cast(pl.Int64),
-            first_step=pl.col("index").first(),
-            last_step=pl.col("index").last(),
-            longest_step=pl.col("index").get(pl.col("ns").arg_max()),
-            longest_ns=pl.col("ns").max(),
-            longest_label=pl.col("label").get(pl.col("ns").arg_max()),
-        )
-    )
-    return own.join(inside, on="row", how="left", maintain_order="left").with_columns(pl.col("steps").fill_null(0))
+
+
+def _longest(steps: pl.DataFrame, low: pl.Series, high: pl.Series) -> pl.Series:
+    """The row of the longest of the steps from `low` to before `high`, of several the first; null for none.
+
+    By the least places in the order of length among 1, 2, 4… steps from each on: of any number two of them tell it.
+    """
+    order = steps.select(pl.arg_sort_by(pl.col("start") - pl.col("end"), maintain_order=True)).to_series()
+    places = order.arg_sort().cast(pl.Int64)
+    number, among = (high - low).clip(lower_bound=0), [places]
+    while 2 << len(among) - 1 <= number.to_frame("most").select(pl.col("most").max().fill_null(0)).item():
+        after = among[-1].shift(-(1 << len(among) - 1))
+        among.append(pl.select(pl.min_horizontal(among[-1], after)).to_series())
+    level = pl.select((63 - number.bitwise_leading_zeros().cast(pl.Int64)).clip(0)).to_series()
+    length = pl.select(pl.lit(2, pl.Int64).pow(level).cast(pl.Int64)).to_series()
+    known = [
+        gathered(pl.concat(among), (level * len(places) + side).set(number == 0, None)) for side in (low, high - length)
+    ]
+    return gathered(order, pl.select(pl.min_horizontal(*known)).to_series())

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
-from kanalyze.analyses.host.engine_marks import CAPTURE, DECODE
+from kanalyze.analyses.host.engine_marks import DECODE
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.serving.engine_steps import engine_steps
-from kanalyze.analyses.shared.analysis import analysis
+from kanalyze.analyses.shared.analysis import analysis, once_per_report
 from kanalyze.analyses.work.work import memory_ns, memory_roofs, work
+from kanalyze.columns import as_of, rows_at
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns
-from kanalyze.units import percent, plural, time
+from kanalyze.units import percent, time
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,7 +65,7 @@ TABLE: Final = Table(
         why text?: Why there is no law.
     """),
     purpose="what an engine's steps take, by their tokens",
-    no_rows="no range has the label of a serving engine's step",
+    no_rows="no step of a serving engine is there, by label or by what runs",
     telling=("kind", "mode", "part", "count", "fixed_ns", "per_token_ns", "per_kv_token_ns", "within_share"),
 )
 
@@ -136,11 +137,22 @@ def step_laws(report: Report) -> pl.DataFrame:
 
 
 def laws(report: Report) -> pl.DataFrame:
-    """The laws of steps: :data:`_KEYS`, and :func:`_row` of each."""
-    steps = timed_parts(report)
-    rows = [_row(part) for _, part in steps.group_by(_KEYS, maintain_order=True)]
-    keys = steps.select(_KEYS).unique(maintain_order=True)
-    return keys.hstack(pl.DataFrame(rows, schema={name: TABLE.schema[name] for name in rows[0]})) if rows else keys
+    """The laws of steps: :data:`_KEYS` and the columns of :data:`TABLE` but those of bytes."""
+    ns, timed = pl.col("ns"), pl.col("ns") > 0
+    apart, few = ns - pl.col("law_ns"), timed.sum() < _FEWEST
+    steps = steps_by_law(report).group_by(_KEYS, maintain_order=True)
+    return steps.agg(
+        pl.col(_COEFFICIENTS).first(),
+        count=pl.len().cast(pl.Int64),
+        error_share=(apart / ns).abs().median(),
+        within_share=(apart / ns).abs().quantile(0.9, "linear"),
+        slow=pl.col("slow").sum().cast(pl.Int64),
+        slow_ns=apart.filter("slow").sum().cast(pl.Int64),
+        least_tokens=pl.col("n").filter(timed).min(),
+        most_tokens=pl.col("n").filter(timed).max(),
+        most_kv_tokens=pl.col("kv").filter(timed).max(),
+        why=pl.when(few).then(pl.format(f"{{}} of {_FEWEST} steps that are needed", timed.sum())),
+    )
 
 
 def read_bytes(report: Report) -> pl.DataFrame:
@@ -152,10 +164,9 @@ def read_bytes(report: Report) -> pl.DataFrame:
         calls = work(report).filter(pl.col("bytes") > 0).select("device", "start_ns", "bytes")
     except CannotTellError:
         return steps.clear().select("device", "kind", "mode", bytes=pl.lit(None, dtype=pl.Float64))
-    near = calls.sort("start_ns").join_asof(
-        steps.sort("gpu_start_ns"), left_on="start_ns", right_on="gpu_start_ns", by="device", check_sortedness=False
-    )
-    inside = near.filter(pl.col("start_ns") < pl.col("gpu_start_ns") + pl.col("dur_ns"))
+    near = as_of(calls.select("device", at="start_ns"), steps.select("device", at="gpu_start_ns"))
+    inside = calls.hstack(rows_at(steps.drop("device"), near))
+    inside = inside.filter(pl.col("start_ns") < pl.col("gpu_start_ns") + pl.col("dur_ns"))
     sums = inside.group_by("device", "kind", "mode", "index").agg(pl.col("bytes").sum())
     return sums.group_by("device", "kind", "mode").agg(pl.col("bytes").median())
 
@@ -175,30 +186,18 @@ def timed_parts(report: Report) -> pl.DataFrame:
     known = pl.col("padded").is_not_null().any().over("device", "kind", "mode") & (pl.col("mode") == "graph")
     counted = pl.col("tokens").is_not_null().any().over("device", "kind", "mode")  # not by SGLang of drafts
     of = pl.when(known).then(pl.lit(PADDED)).when(counted).then(pl.lit("tokens")).otherwise(pl.lit("requests"))
-    on_gpu = steps.with_columns(
-        part=pl.lit(GPU),
-        tokens_are=of,
-        ns="gpu",
-        n=pl.when(known).then(pl.coalesce("padded", "tokens")).when(counted).then("tokens").otherwise("requests"),
-        kv="kv_tokens",
-    )
-    on_host = steps.drop_nulls("gap_ns").with_columns(
-        part=pl.lit(HOST),
-        tokens_are=pl.lit("requests"),
-        ns=spent - pl.col("gpu"),
-        n="requests",
-        kv=pl.lit(None, dtype=pl.Int64),
-    )
+    n = pl.when(known).then(pl.coalesce("padded", "tokens")).when(counted).then("tokens").otherwise("requests")
+    none = pl.lit(None, dtype=pl.Int64)
+    on_gpu = steps.with_columns(part=pl.lit(GPU), tokens_are=of, ns="gpu", n=n, kv="kv_tokens")
+    told = {
+        "part": pl.lit(HOST),
+        "tokens_are": pl.lit("requests"),
+        "ns": spent - pl.col("gpu"),
+        "n": pl.col("requests"),
+    }
+    on_host = steps.drop_nulls("gap_ns").with_columns(**told, kv=none)
     every = pl.concat([on_gpu, on_host]).sort("device", "kind", "mode", "part", "index")
     return every.select(*_KEYS, "index", "label", "start_ns", "ns", "n", "kv")
-
-
-def graph_sizes(report: Report) -> list[int]:
-    """Batch sizes of which graphs ran, or were captured under a mark such as ``capture_64_decode``."""
-    ran = engine_steps(report).filter(pl.col("mode") == "graph").get_column("padded")
-    marks = report.whole.kind("range").select(pl.col("name").cast(pl.String)).unique()
-    captured = marks.get_column("name").str.extract(CAPTURE).cast(pl.Int64)
-    return pl.concat([ran, captured]).drop_nulls().unique().sort().to_list()
 
 
 def law_points(report: Report) -> pl.DataFrame:
@@ -206,14 +205,11 @@ def law_points(report: Report) -> pl.DataFrame:
 
     Columns: device, kind, mode, tokens_are, index, ns of the GPU, n, kv and law_ns, what the law says. Else no rows.
     """
-    parts = timed_parts(report).filter(pl.col("part") == GPU, pl.col("ns") > 0)
+    parts = steps_by_law(report).filter(pl.col("part") == GPU, pl.col("ns") > 0)
     first = parts.group_by("device", "kind", "mode").len()
     first = first.sort(pl.col("kind") != DECODE, "len", "device", descending=[False, True, False]).head(1)
-    steps = parts.join(first.drop("len"), on=["device", "kind", "mode"], maintain_order="left").drop(
-        "label", "start_ns"
-    )
-    found = with_law(steps)
-    return steps.clear().with_columns(law_ns=pl.lit(0.0)) if found is None else found[1]
+    steps = parts.join(first, on=["device", "kind", "mode"], how="semi", maintain_order="left").drop_nulls("law_ns")
+    return steps.select("device", "kind", "mode", "tokens_are", "index", "ns", "n", "kv", "law_ns")
 
 
 def fitted(steps: pl.DataFrame) -> tuple[Law, Numbers] | None:
@@ -234,57 +230,41 @@ def fitted(steps: pl.DataFrame) -> tuple[Law, Numbers] | None:
     }
     cached = {"kv": values["kv"]} if "kv" in values else {}
     sizes = [*map(float, np.unique(values["n"]))] if steps.item(0, "tokens_are") == PADDED and "n" in values else []
-    if not sizes:
-        line = _coefficients(times, times, {"": ones, **values})
-        law = Law(line.get("", 0.0), line.get("n"), line.get("kv"))
-        return law, sum((line[name] * ({"": ones} | values)[name] for name in line), 0 * ones)
-    of_size = {size: (values["n"] == size) * 1.0 for size in sizes}
-    each = _coefficients(times, times, {**of_size, **cached})
-    kv = each.get("kv", 0.0) * cached.get("kv", 0 * ones)
-    line = _coefficients(times - kv, times, {"": ones, "n": values["n"]})
-    at_sizes = {size: each[size] for size in sizes}
-    law = Law(line.get("", 0.0), line.get("n"), each.get("kv"), at_sizes)
-    return law, kv + sum((at_sizes[size] * of_size[size] for size in sizes), 0 * ones)
+    columns = {size: (values["n"] == size) * 1.0 for size in sizes} | cached if sizes else {"": ones, **values}
+    each = line = _coefficients(times, times, columns)
+    if sizes:
+        of_cache = each.get("kv", 0.0) * cached.get("kv", 0 * ones)
+        line = _coefficients(times - of_cache, times, {"": ones, "n": values["n"]})
+    law = Law(line.get("", 0.0), line.get("n"), each.get("kv"), {size: each[size] for size in sizes})
+    return law, sum((each[name] * columns[name] for name in each), 0 * ones)
 
 
-def with_law(steps: pl.DataFrame) -> tuple[Law, pl.DataFrame] | None:
-    """The law of steps of one kind and part, and these with law_ns, what it says, and whether they are slow."""
-    if (made := fitted(steps)) is None:
-        return None
-    told = steps.with_columns(pl.Series("law_ns", made[1], dtype=pl.Float64))
+@once_per_report
+def steps_by_law(report: Report) -> pl.DataFrame:
+    """The :func:`timed_parts` with coefficients of their law, law_ns, what it says, and whether they are slow.
+
+    Null without a law, and law_ns of what takes no time.
+    """
+    parts = timed_parts(report)
+    return pl.concat([_with_law(parts.clear()), *map(_with_law, parts.partition_by(_KEYS, maintain_order=True))])
+
+
+def _with_law(steps: pl.DataFrame) -> pl.DataFrame:
+    """The same of one kind and part."""
+    timed = steps.filter(pl.col("ns") > 0)
+    law, says = fitted(timed) or (None, [None] * timed.height)
+    timed = timed.with_columns(pl.Series("law_ns", says, dtype=pl.Float64))
     apart = pl.col("ns") - pl.col("law_ns")
     usual = _FAR * _NORMAL * (apart / pl.col("ns")).abs().median()
-    return made[0], told.with_columns(slow=(pl.col("ns") > _SLOW * pl.col("law_ns")) & (apart / pl.col("ns") > usual))
+    slow = (pl.col("ns") > _SLOW * pl.col("law_ns")) & (apart / pl.col("ns") > usual)
+    known = {name: pl.lit(law and getattr(law, name), pl.Float64) for name in _COEFFICIENTS}
+    told = pl.concat([timed, steps.filter(ns=0)], how="diagonal")
+    return told.with_columns(slow=slow.fill_null(value=False), **known)
 
 
 def slow_steps(report: Report) -> pl.DataFrame:
-    """Steps that take longer than their law says, of one part: columns of :func:`timed_parts`, law_ns and more_ns."""
-    steps = timed_parts(report).filter(pl.col("ns") > 0)
-    made = [with_law(part) for _, part in steps.group_by(_KEYS, maintain_order=True)]
-    slow = [told[1].filter("slow") for told in made if told]
-    found = pl.concat(slow) if slow else steps.clear().with_columns(law_ns=pl.lit(0.0))
-    return found.with_columns(more_ns=pl.col("ns") - pl.col("law_ns"))
-
-
-def _row(steps: pl.DataFrame) -> dict[str, object]:
-    """The law of steps as a row of :data:`TABLE`, without keys and bytes."""
-    told = steps.filter(pl.col("ns") > 0)
-    limits = told.select(least=pl.col("n").min(), most=pl.col("n").max(), kv=pl.col("kv").max()).row(0)
-    row: dict[str, object] = {"count": steps.height, "slow": 0, "slow_ns": 0}
-    row |= dict(zip(("least_tokens", "most_tokens", "most_kv_tokens"), limits, strict=True))
-    row |= dict.fromkeys((*_COEFFICIENTS, "error_share", "within_share", "why"))
-    if (made := with_law(told)) is None:
-        return row | {"why": f"{plural(told.height, 'step')}: {_FEWEST} are needed"}
-    law, each = made
-    apart = pl.col("ns") - pl.col("law_ns")
-    share = (apart / pl.col("ns")).abs()
-    sums = each.select(
-        error_share=share.median(),
-        within_share=share.quantile(0.9, "linear"),
-        slow=pl.col("slow").sum().cast(pl.Int64),
-        slow_ns=apart.filter("slow").sum().cast(pl.Int64),
-    )
-    return row | {name: getattr(law, name) for name in _COEFFICIENTS} | sums.row(0, named=True)
+    """Steps that take longer than their law says, of one part: columns of :func:`steps_by_law`, and more_ns."""
+    return steps_by_law(report).filter("slow").with_columns(more_ns=pl.col("ns") - pl.col("law_ns"))
 
 
 def _coefficients(target: Numbers, times: Numbers, columns: dict[Any, Numbers]) -> dict[Any, float]:

@@ -23,6 +23,14 @@ def of_thread(key: ThreadKey) -> pl.Expr:
     return pl.all_horizontal(pl.col(name).eq_missing(value) for name, value in zip(THREAD, values, strict=True))
 
 
+def outermost(ranges: pl.DataFrame, *keys: str) -> pl.DataFrame:
+    """The ranges (`keys` or :data:`THREAD`, start, end) in no other one of the same keys, sorted by these and start."""
+    keys = keys or THREAD
+    line = ranges.sort(*keys, "start", "end", descending=[*(False for _ in keys), False, True])
+    reached = pl.col("end").cum_max().shift(1).over(keys)
+    return line.filter((pl.col("start") >= reached).fill_null(value=True))
+
+
 #: Schema of a timeline: disjoint intervals, each with a row number of another table.
 LINE: Final = {"start": pl.Int64, "end": pl.Int64, "row": pl.UInt32}
 

@@ -42,7 +42,15 @@ def details(of, **where):
     return rows.select("device", "detail", "ns").sort("device", "detail", nulls_last=True).rows()
 
 
+def dispatches(name, *starts):
+    """Ranks that come to one kernel of an expert-parallel library, of which nothing is recorded but its name."""
+    spans = enumerate(starts)
+    return report([kernel(start, 100, name=name, device=rank, process=rank + 1) for rank, start in spans])
+
+
 PAIR = reduces(0, 60, size=2)
+OF_FOUR = [(0, "transfer", 20), (0, "waiting for GPU 3", 80), (1, "transfer", 20), (1, "waiting for GPU 3", 40)]
+OF_FOUR += [(2, "transfer", 20), (2, "waiting for GPU 3", 20), (3, "transfer", 20)]
 
 
 @pytest.mark.parametrize(
@@ -50,6 +58,19 @@ PAIR = reduces(0, 60, size=2)
     [
         # a rank waits until the last has come
         (PAIR, {}, [(0, "transfer", 40), (0, "waiting for GPU 1", 60), (1, "transfer", 40)]),
+        # of DeepEP in a node the name says how many ranks there are, of others that of more than two is not known
+        (dispatches("void deep_ep::legacy::intranode::dispatch<4, 768, 8192>(int4*)", 0, 40, 60, 80), {}, OF_FOUR),
+        (dispatches("void deep_ep::intranode::combine<__nv_bfloat16, (int)4, 768>(int)", 0, 40, 60, 80), {}, OF_FOUR),
+        (
+            dispatches("void deep_ep::intranode::notify_dispatch<2>(int const*)", 0, 40, 60, 80),
+            {"device": 0},
+            [(0, None, 100)],
+        ),
+        (
+            dispatches("void (anonymous namespace)::dispatchKernel<10u, true, true>(int*)", 0, 60),
+            {},
+            [(0, "waiting for GPU 1", 60), (0, None, 40), (1, None, 40)],
+        ),
         # what a kernel hides is neither
         (
             reduces(0, 60, size=2, hidden=[(10, 30), (70, 75)]),

@@ -343,6 +343,23 @@ def test_what_cannot_be_matched_is_a_doubt(plan, doubt):
     assert doubt or job.rows.filter(pl.col("kind") != "all_reduce").get_column("match").drop_nulls().is_empty()
 
 
+def test_waits_of_expert_parallel_kernels_are_those_that_are_true():
+    """DeepEP and pplx record neither group nor number: what is one is known by order."""
+    kinds = ("notify", "dispatch", "notify", "combine")
+    plan = Plan(ranks=8, hosts=1, steps=20, ops=tuple(map(Op, kinds)), recorded="order", grouped=False, jitter=0.5)
+    made = play(replace(plan, stragglers=(Straggler(5, 4, 9, 2_000_000),)))
+    job = job_of([*made.reductions()])
+    rows = known(made, job)
+    assert rows.get_column("match").null_count() == 0
+    assert_only_true_matches(made, job)
+    assert_sums(job)
+    assert rows.select(
+        ((pl.col("wait_ns") - pl.col("true_wait_ns")).abs() <= 2 * pl.col("doubt_ns") + 1_000).all()
+    ).item()
+    late = rows.filter(pl.col("late_ns") > 1_000_000).get_column("last_rank").unique()
+    assert late.to_list() == [5]
+
+
 def test_bounds_come_to_the_last_of_many_hosts_and_what_cannot_be_true_is_found():
     low, high = _bounds(in_a_row(200), np.array([0]), 200)
     assert low.tolist() == [-10 * host for host in range(200)]

@@ -84,13 +84,24 @@ def test_labels_say_engine_kind_and_batch():
     assert dict(zip(marks["label"], marks.select(FIELDS).rows(), strict=True)) == LABELS
 
 
+def test_forward_passes_in_a_range_of_the_draft_model_are_its():
+    ranges = [("draft", 0, 100), ("step[DECODE bs=2]", 10, 50), ("step[DECODE bs=2]", 60, 90)]
+    ranges += [
+        ("step[TARGET_VERIFY bs=2]", 110, 150),
+        ("draft_extend", 160, 200),
+        ("step[EXTEND bs=2 toks=6]", 170, 190),
+    ]
+    marks = engine_marks(report([nvtx(*one) for one in ranges]))
+    assert marks["kind"].to_list() == ["draft", "draft", "decode", "draft"]
+
+
 @pytest.mark.parametrize("label", ["step", "step[4]", "decode", "prefill[0]", "execute_context_", "decode[bs=x]"])
 def test_other_ranges_are_no_steps(label):
     assert engine_steps(labelled(label)).is_empty()
     assert engine_steps(labelled(label), by="kind").is_empty()
 
 
-def test_of_steps_that_a_window_cuts_the_time_of_a_step_and_of_a_token_are_not_told():
+def test_of_steps_that_a_window_cuts_no_time_is_told_and_of_a_window_between_them_what_is_outside():
     names = "kind count tokens ns per_step_ns per_token_ns"
     of = labelled("step[DECODE bs=4]", "step[DECODE bs=2]", "step[DECODE bs=8]")  # on the GPU 10 to 60, 110 to 160, …
     sums = engine_steps(of, by="kind", window="30ns..165ns").select(names.split())
@@ -98,6 +109,12 @@ def test_of_steps_that_a_window_cuts_the_time_of_a_step_and_of_a_token_are_not_t
     sums = engine_steps(of, by="kind", window="30ns..40ns").select(names.split())
     assert sums.rows() == [("decode", 1, 4, 10, None, None)]
     assert served(of.narrow(window="30ns..40ns")).sentence == "1 step of SGLang: 1 decode."
+    assert engine_steps(of, window="70ns..90ns").is_empty()
+    for by in ("kind", "batch"):
+        sums = engine_steps(of, by=by, window="70ns..90ns")
+        assert sums.select("kind", "count", "ns", "share", "queued_ns", "host_ns").rows() == [
+            ("outside", 0, 20, 1, 0, 20)
+        ]
 
 
 def test_a_step_on_two_gpus_is_one_step_of_the_page():
@@ -178,15 +195,33 @@ def test_steps_on_the_gpu_and_the_gaps_between_them():
     assert engine_steps(report(events), device=0)["index"].to_list() == [1, 2, 4]
 
 
-def test_padding_by_label_by_capture_or_by_the_graph():
-    def replay(at, requests, exec_id):
-        side = {"graph_exec_id": exec_id}
-        of = kernel(at + 10, at + 60, correlation=at, side=side)
-        return [nvtx(f"step[DECODE bs={requests}]", at, at + 50), *launched(at, at + 5, of, name="cudaGraphLaunch")]
+@pytest.mark.parametrize(
+    ("steps", "captured", "padded"),
+    [
+        # requests (0 of a prompt of 9 tokens), the graph, and blocks of a norm: as many as a prompt has tokens
+        ([(0, None, 9), (5, 1, 8), (7, 1, 8), (9, 2, 12)], (), [None, 8, 8, 12]),
+        ([(0, None, 36), (5, 1, 32)], (), [None, None]),  # of heads
+        ([(0, None, 9), (5, 1, 4)], (), [None, None]),  # a part of the rows, as of several GPUs
+        ([(5, 1, 8)], (), [None]),
+        ([(5, 1, 0), (7, 1, 0), (9, 2, 0)], (4, 8, 16), [8, 8, 16]),
+        ([(5, 1, 0), (7, 1, 0), (9, 1, 0)], (4, 8, 16), [None, None, None]),
+        ([(5, 1, 0), (7, 2, 0), (17, 3, 0)], (4, 8, 16), [None, None, None]),
+    ],
+)
+def test_padding_by_norms_and_captured_sizes(steps, captured, padded):
+    events = [nvtx(f"capture_{size}_decode", number, number + 1) for number, size in enumerate(captured)]
+    for number, (requests, exec_id, rows) in enumerate(steps):
+        at, name = 100 * (number + 1), "cudaGraphLaunch" if exec_id else "cudaLaunchKernel"
+        side = {"graph_exec_id": exec_id, "grid_x": rows}
+        ran = kernel(at + 10, at + 60, name="void vllm::rms_norm_kernel<float>", correlation=at, side=side)
+        label = f"step[DECODE bs={requests}]" if requests else "step[EXTEND bs=1 toks=9]"
+        events += [nvtx(label, at, at + 50), *launched(at, at + 5, ran, name=name)]
+    assert engine_steps(report(events))["padded"].to_list() == padded
 
-    events = [*replay(0, 5, 1), *replay(100, 7, 1), *replay(200, 9, 2), nvtx("decode[bs=3/4 tok=3 d=3]", 300, 350)]
-    events += launched(300, 305, kernel(310, 330, correlation=300))
-    assert engine_steps(report(events))["padded"].to_list() == [7, 7, 9, 4]
+
+def test_padding_by_label():
+    events = [nvtx("decode[bs=3/4 tok=3 d=3]", 300, 350), *launched(300, 305, kernel(310, 330, correlation=300))]
+    assert engine_steps(report(events))["padded"].to_list() == [4]
 
 
 # A model that goes instant by instant.

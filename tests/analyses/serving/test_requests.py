@@ -40,7 +40,7 @@ class Engine:
 
     def run(self, at, reads, decodes, lists):
         (waiting, running), step = lists, len(self.sat)
-        end, tokens = at + LENGTH, sum(number for _, number in reads)
+        end, tokens = at + LENGTH - 1000 * (7 * step % 5), sum(number for _, number in reads)
         label = f"execute_context_{len(reads)}({tokens})_generation_{len(decodes)}({len(decodes)})"
         ran = kernel(at + 5000, end - 5000, correlation=step)
         self.events += [*launched(at + 1000, at + 4000, ran), nvtx(label, at, end)]
@@ -68,14 +68,16 @@ class Engine:
         inside = [step for step in self.sat if int(name) in step[2]]
         begun = inside[0][0]
         after = [step for step in self.sat if first <= step[0] < end]
+        longest = max((step for step in self.sat if begun <= step[0] < end), key=lambda step: step[1] - step[0])
         return {
             "queue_ns": begun - arrival,
-            "prefill_ns": sum(LENGTH for step in self.sat if begun <= step[0] < first),
-            "decode_ns": sum(LENGTH for step in after if step[3]),
-            "stall_ns": sum(LENGTH for step in after if not step[3]),
+            "prefill_ns": sum(step[1] - step[0] for step in self.sat if begun <= step[0] < first),
+            "decode_ns": sum(step[1] - step[0] for step in after if step[3]),
+            "stall_ns": sum(step[1] - step[0] for step in after if not step[3]),
             "first_step": self.sat.index(inside[0]) + 1,
             "last_step": self.sat.index(inside[-1]) + 1,
-            "longest_ns": LENGTH,
+            "longest_ns": longest[1] - longest[0],
+            "longest_step": self.sat.index(longest) + 1,
         }
 
 
@@ -112,7 +114,7 @@ def test_requests_need_a_log_and_steps():
     late = engine.frame().with_columns(pl.col("arrival_ns", "first_ns", "end_ns") + 10**18)
     assert kanalyze.requests(report([kernel(0, 10)]), log=late).is_empty()
     (row,) = kanalyze.requests(of, log=late.with_columns(output_tokens=pl.lit(3))).to_dicts()
-    assert (row["first_step"], row["last_step"], row["per_token_ns"]) == (1, 3, LENGTH + GAP)
+    assert (row["first_step"], row["last_step"], row["per_token_ns"]) == (1, 3, LENGTH + GAP - 2000)
 
 
 def test_ranks_of_one_engine_take_the_same_steps():

@@ -139,6 +139,7 @@ def test_steps_without_labels_are_learned_from_what_they_run(slower):
         ([(0, 4)] * 40, {}),  # a loop that replays one graph
         (USUAL[:8], {}),  # few
         (USUAL, {"sizes": (16,)}),  # one size
+        (USUAL, {"sizes": (16,), "noted": True}),
         ([(0, number) for _, number in USUAL if 0 < number <= 16], {}),  # nothing attends kernel by kernel
         (USUAL, {"backward": True}),
     ],
@@ -146,6 +147,9 @@ def test_steps_without_labels_are_learned_from_what_they_run(slower):
 def test_nothing_is_learned_of_other_programs(steps, more):
     more = dict(more)
     further = [kernel(0, 1, name="flash_bwd_kernel")] * more.pop("backward", False)
+    if more.pop("noted", False):  # now and then a kernel of its own after the graph
+        for at in range(1, 10):
+            further += launched(10**7 * at, 10**7 * at + 1, kernel(10**7 * at + 5, 10**7 * at + 9, correlation=-at))
     assert engine_steps(report([*events_of(steps, label=None, layers=5, **more), *further])).is_empty()
 
 

@@ -12,6 +12,7 @@ import kanalyze
 from kanalyze.analyses.findings.rules.serving import slow_engine_steps
 from kanalyze.analyses.page.batch_page import at_batch
 from kanalyze.analyses.serving.step_laws import Law, fitted, in_words, law_points, laws
+from kanalyze.analyses.work._configuration import Size
 from kanalyze.errors import CannotTellError
 from support.build import kernel, launched, nvtx, report
 from support.engine_rows import engine_of
@@ -27,6 +28,10 @@ BATCHES = [(1, 700), (1, 900), (4, 1200), (4, 3000), (9, 5000), (9, 9000), (16, 
 
 def size_of(requests):
     return next(size for size in SIZES if size >= requests)
+
+
+def to(size):
+    return Size(None, size)
 
 
 def gpu(report):
@@ -70,7 +75,7 @@ def test_what_steps_do_not_tell_is_null_and_few_steps_have_no_law():
     assert (row["per_token_ns"], row["per_kv_token_ns"], row["why"]) == (None, None, None)
     assert row["fixed_ns"] == pytest.approx(501_000, rel=1e-3)
     few = kanalyze.step_laws(engine_of([(8, 8, 4000, 500_000)] * 5))
-    assert few["why"].to_list() == ["5 steps: 8 are needed", "4 steps: 8 are needed"]
+    assert few["why"].to_list() == ["5 of 8 steps that are needed", "4 of 8 steps that are needed"]
     assert few["fixed_ns"].null_count() == few.height
     assert in_words(laws(engine_of([(8, 8, 4000, 500_000)] * 5))) == ""
     assert kanalyze.step_laws(engine_of([])).is_empty()
@@ -94,7 +99,7 @@ def test_an_h100_at_batches_that_were_not_recorded_takes_what_the_law_says_withi
     assert gpu(H100)["within_share"] < 0.03
     errors = {}
     for requests, kv, ns in pl.read_csv(REPORTS / "h100_unprofiled.csv").iter_rows():
-        found = at_batch(H100, requests, round(kv / requests))
+        found = at_batch(H100, to(requests), to(round(kv / requests)))
         then = sum(one.then_ns for one in found.critical if one.cause != "host")
         errors.setdefault(requests, []).append(then / ns - 1)
     assert {*STEPS["requests"]} == {1, 4, 16, 64}
@@ -104,27 +109,36 @@ def test_an_h100_at_batches_that_were_not_recorded_takes_what_the_law_says_withi
     assert all(abs(sum(each) / len(each)) <= 0.05 for each in errors.values())
 
 
+def test_a_batch_that_is_told_to_be_is_held_against_and_not_the_mean():
+    now, then, both = at_batch(H100, to(4)), at_batch(H100, to(16)), at_batch(H100, Size(4, 16))
+    assert both.changes == ("--batch 4=16",)
+    assert (both.now_ns, both.then_ns) == (now.then_ns, then.then_ns)
+    assert "Now, with 4: " in both.remark
+    longer = at_batch(H100, to(16), Size(400, 800), measured_ns=900_000)
+    assert longer.now_ns - longer.then_ns < now.now_ns - now.then_ns
+
+
 def test_another_batch_is_padded_to_a_graph_that_was_captured_and_says_what_it_does_not_know():
-    found = at_batch(H100, 24, 400, measured_ns=700_000)
+    found = at_batch(H100, to(24), to(400), measured_ns=700_000)
     assert found.now_ns == pytest.approx(700_000, abs=2)
     assert found.then_ns == sum(one.then_ns for one in found.critical)
     assert found.then_ns - found.low_ns == pytest.approx(0.03 * found.then_ns, rel=0.01)  # the law is nearer than that
     assert found.high_ns - found.then_ns == pytest.approx(found.then_ns - found.low_ns, abs=2)
     rough = [(n, size_of(n), kv, (400_000 + 900 * n) * (9 + 2 * (at % 2)) // 10) for at, (n, kv) in enumerate(BATCHES)]
-    wide = at_batch(engine_of(rough), 16)
+    wide = at_batch(engine_of(rough), to(16))
     assert wide.then_ns - wide.low_ns > 0.07 * sum(one.then_ns for one in wide.critical if one.cause != "host")
     assert "24 requests with 400 tokens in the cache of each, in a graph of 32: " in found.remark
-    assert "Recorded were 1 to 64." in at_batch(H100, 100).remark
+    assert "Recorded were 1 to 64." in at_batch(H100, to(100)).remark
     widths = [
-        (one.high_ns - one.low_ns) / one.then_ns for one in (at_batch(H100, batch) for batch in (64, 128, 100_000))
+        (one.high_ns - one.low_ns) / one.then_ns for one in (at_batch(H100, to(batch)) for batch in (64, 128, 100_000))
     ]
     assert widths == sorted(widths)
     assert widths[1] == pytest.approx(3 * widths[0], rel=0.3)
-    assert at_batch(H100, 100_000).low_ns == 0  # nothing is known there
+    assert at_batch(H100, to(100_000)).low_ns == 0  # nothing is known there
     blind = engine_of([(n, size_of(n), 0, 400_000 + 1000 * n) for n in (1, 2, 4, 8, 16) * 2])
-    assert "What tokens in the cache take is not known" in at_batch(blind, 3).remark
+    assert "What tokens in the cache take is not known" in at_batch(blind, to(3)).remark
     with pytest.raises(CannotTellError, match="it has 3 decode steps alone"):
-        at_batch(engine_of([(1, 1, 100, 5000)] * 3), 2)
+        at_batch(engine_of([(1, 1, 100, 5000)] * 3), to(2))
 
 
 def test_a_law_in_words_and_as_points():
@@ -135,7 +149,7 @@ def test_a_law_in_words_and_as_points():
     points = law_points(H100)
     assert points.height == STEPS.height
     assert points["ns"].to_list() == STEPS["gpu_ns"].to_list()
-    assert law_points(engine_of([(1, 1, 100, 5000)] * 3)).columns == points.columns[:-1]
+    assert law_points(engine_of([(1, 1, 100, 5000)] * 3)).columns == points.columns
 
 
 def test_steps_far_above_their_law_are_a_finding_and_others_are_none():

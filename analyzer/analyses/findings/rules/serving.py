@@ -14,26 +14,25 @@ from kanalyze.units import plural, time
 @Rule
 def slow_engine_steps(report: Report) -> Findings:
     """One finding per device on the kind of steps, and part of their time, with most time above the law."""
-    slow, keys = slow_steps(report), ["device", "kind", "mode", "part"]
+    keys = ["device", "kind", "mode", "part"]
     lengths = dict(windows(report).select("device", pl.col("end") - pl.col("start")).iter_rows())
-    groups = slow.group_by(keys).agg(more_ns=pl.col("more_ns").sum(), count=pl.len())
-    groups = groups.sort("more_ns", *keys, descending=[True, *(False for _ in keys)])
-    for row in groups.unique("device", keep="first", maintain_order=True).iter_rows(named=True):
-        own = slow.filter(*(pl.col(name) == row[name] for name in keys))
-        worst = own.sort("more_ns", "index", descending=[True, False]).row(0, named=True)
+    slow = slow_steps(report).with_columns(all_ns=pl.col("more_ns").sum().over(keys), count=pl.len().over(keys))
+    order = {"all_ns": True, **dict.fromkeys(keys, False), "more_ns": True, "index": False}
+    worst = slow.sort(list(order), descending=list(order.values())).unique("device", keep="first", maintain_order=True)
+    for row in worst.iter_rows(named=True):
         steps = plural(row["count"], f"{row['kind']} step")
         of = "the host" if row["part"] == HOST else "the GPU"
         yield Finding(
             "slow-steps",
             row["device"],
-            min(int(row["more_ns"]), lengths.get(row["device"], 0)),
-            f"{steps} took {time(row['more_ns'])} of {of} more than others of that kind with as many tokens, most in "
-            f"step {worst['index']}, {literal(worst['label'])}: {time(worst['ns'])}, by law {time(worst['law_ns'])}.",
+            min(int(row["all_ns"]), lengths.get(row["device"], 0)),
+            f"{steps} took {time(row['all_ns'])} of {of} more than others of that kind with as many tokens, most in "
+            f"step {row['index']}, {literal(row['label'])}: {time(row['ns'])}, by law {time(row['law_ns'])}.",
             "See what ran in these steps: a first launch, a kernel that is loaded, compiled or planned for a length, "
             "memory that is allocated, a collection of garbage. Warm up with the lengths that will come.",
             "step_laws",
             headline=f"{steps} take longer than others with as many tokens",
-            action=f"look into step {worst['index']}; warm up with the lengths that will come",
+            action=f"look into step {row['index']}; warm up with the lengths that will come",
             vague=True,
             general=True,
         )
