@@ -75,6 +75,11 @@ LAUNCH_SHAPE: Final = (
 _OF_GRAPH: Final = (
     Column("graph_exec_id", pl.Int64, "Executable CUDA graph that it was launched by.", nullable=True),
     Column("graph_node_id", pl.Int64, "Node of the CUDA graph that it was launched by.", nullable=True),
+    *columns("""
+        after_id int?: What it had to wait for in its graph (event_id), of several nodes the one that ended last; null
+            where no dependencies are recorded.
+        mark text?: What the program says of a node of a CUDA graph by torch.cuda's mark_kernels.
+    """),
 )
 
 KERNEL_CONFIG = Table(
@@ -91,7 +96,6 @@ KERNEL_CONFIG = Table(
             shared_config_bytes int?: Shared memory that the SM was set up with for this launch; the rest of that memory
                 is L1 cache.
             local_per_thread_bytes int?: Local memory (spills, arrays) of a thread.
-            mark text?: What the program says of a CUDA graph's kernel by torch.cuda's mark_kernels.
         """),
         *_OF_GRAPH,
     ),
@@ -311,6 +315,7 @@ GRAPH_NODES = Table(
         *columns("""
             made_ns int?: When it was made, in the trace's own origin: of several rows of one node the last one before a
                 launch counts.
+            thread_id int?: The thread that made it.
             captured_ns int?: When the node that it goes back to was captured, or added by a call; null where the
                 recording began later.
             captured_thread_id int?: The thread that did so.

@@ -112,6 +112,17 @@ def compiled_kernels(report: Report) -> pl.DataFrame:
         return COMPILED_KERNELS.empty()
 
 
+@once_per_report
+def compiled_from(report: Report) -> pl.DataFrame:
+    """What kernels were compiled from, by name: kernel, made_of (operators) and lines.
+
+    Null where kernels of one name differ: nobody can tell which of them ran.
+    """
+    kernels = compiled_kernels(report).group_by(kernel="name").agg(pl.col("operators", "lines").unique())
+    one = {name: pl.when(pl.col(name).list.len() == 1).then(pl.col(name).list.first()) for name in kernels.columns[1:]}
+    return kernels.select("kernel", one["lines"], made_of=one["operators"])
+
+
 #: Directions of copies between host and device, as nsys and HIP call them.
 WITH_HOST: Final = "(?i)host|HtoD|DtoH"
 

@@ -9,14 +9,15 @@ Rooms above add their own names to these rows, once a node instead of once a ker
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import SHAPE, launching_rows, operations
+from kanalyze.analyses.device._operations import SHAPE, facts_of, launching_rows, operations, with_facts
+from kanalyze.analyses.host._call_kinds import calls_that, cuda_name
 from kanalyze.analyses.host._call_kinds import captures as capture_spans
-from kanalyze.analyses.host._call_kinds import cuda_name
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import as_of, gathered, last_of, mixed, rows_at
@@ -26,13 +27,17 @@ from kanalyze.report import Report
 
 #: How a node came to be: a launch in a stream's capture, a call that adds nodes, or before the recording began.
 CAPTURED, ADDED, OLDER = "captured", "added by a call", "not recorded"
-HOW: Final = pl.Enum([CAPTURED, ADDED, OLDER])
+#: Nothing but order tells it, and another capture may fit as well.
+LIKELY: Final = "by order alone"
+#: The program says itself what it is.
+MARKED: Final = "marked"
+HOW: Final = pl.Enum([CAPTURED, ADDED, MARKED, LIKELY, OLDER])
 
 #: Calls that add a node, such as cudaGraphAddKernelNode and hipGraphAddNode.
 _ADDS: Final = "GraphAdd"
 
-#: Calls that give an executable graph the nodes of another one, as cudaGraphExecUpdate; no graph has the number 0.
-_UPDATES: Final = r"GraphExecUpdate"
+#: Calls that give an executable graph the parameters of another one's nodes; no graph has the number 0.
+_UPDATES: Final = re.compile("GraphExecUpdate")
 _NOTHING: Final = 0
 
 _NODE: Final = ["process_id", "graph_node_id"]
@@ -88,7 +93,7 @@ def _replayed(report: Report) -> pl.DataFrame:
     other = report.captured_in() or report
     found = replayed_alike(report, other)
     rows = found.select("row", gathered(_named(other), found.get_column("other")).alias("capture"))
-    return rows.drop_nulls().sort("row")
+    return rows.drop_nulls().sort("row").with_columns(sure=True)
 
 
 @once_per_process
@@ -114,7 +119,7 @@ def captures(report: Report) -> pl.DataFrame:
 
 @once_per_process
 def _by_order(report: Report) -> pl.DataFrame:
-    """The operations of a trace's graphs with the call that captured each: row and call_row."""
+    """The operations of a trace's graphs with the call that captured each: row, call_row and sure."""
     return _calls_of_other(report) if _other(report) else captured_by_order(report, report).sort("row")
 
 
@@ -146,61 +151,125 @@ def _containing(points: pl.DataFrame, spans: pl.DataFrame, row: pl.Series) -> pl
 _NESTED: Final = 3
 
 
-@once_per_process
 def capture_rows(report: Report) -> pl.Series:
-    """Row of :func:`captures` that each row of `operations` goes back to; null for those of no graph."""
-    work = operations(report, "graph_node_id", "call_start", "call_name", "thread_id").select(
-        *_NODE, "thread_id", "call_name", at=pl.coalesce("call_start", "start")
-    )
-    found = pl.Series("capture", [None], dtype=pl.UInt32).new_from_index(0, work.height)
-    inside = work.get_column("graph_node_id").is_not_null()
-    if not inside.any() and not report.meta.recorder.ranked:
+    """Row of :func:`captures` that each row of `operations` surely goes back to, else its last; null for no graph."""
+    unknown = pl.lit(captures(report).height - 1, dtype=pl.UInt32)
+    known = pl.when("sure").then("capture").when(pl.col("capture").is_not_null()).then(unknown)
+    return likely_captures(report).select(known.alias("capture")).to_series()
+
+
+@once_per_process
+def likely_captures(report: Report) -> pl.DataFrame:
+    """Row of :func:`captures` that each row of `operations` goes back to, and whether that is sure: capture, sure."""
+    work = operations(report, "graph_node_id")
+    found = work.select(pl.lit(None, dtype=pl.UInt32).alias("capture"), pl.lit(value=True).alias("sure"))
+    found = pl.DataFrame([column.new_from_index(0, work.height) for column in found.iter_columns()])
+    inside, nodes, other = work.get_column("graph_node_id").is_not_null(), _nodes(report), _other(report)
+    if other is None and len(nodes):
+        known = _numbered(report, with_facts(report, work.filter(inside), "call_start", "thread_id"))
+    elif inside.any() or report.meta.recorder.ranked:  # of a trace
+        launches = facts_of(report, work.get_column("row"), "call_name").to_series().cast(pl.String)
+        inside |= launches.str.contains(LAUNCHES).fill_null(value=False)
+        found = found.with_columns(pl.when(inside).then(captures(report).height - 1).cast(pl.UInt32).alias("capture"))
+        by_order = other is None or _nodes(other).is_empty()
+        known = _by_order(report).with_row_index("capture") if by_order else _replayed(report)
+    else:
         return found
-    nodes, other = _nodes(report), _other(report)
-    known = _replayed(report) if other is not None and len(_nodes(other)) else None
-    if known is not None or other is not None or nodes.is_empty():  # of a trace
-        launches = work.get_column("call_name").cast(pl.String).str.contains(LAUNCHES).fill_null(value=False)
-        found = found.scatter((inside | launches).arg_true(), captures(report).height - 1)
-        if known is not None:
-            return found.scatter(known.get_column("row"), known.get_column("capture"))
-        return found.scatter(_by_order(report).get_column("row"), pl.int_range(captures(report).height - 1, eager=True))
-    work = _updated(report, work.filter(inside))
+    rows = known.get_column("row")
+    return pl.DataFrame([column.scatter(rows, known.get_column(column.name)) for column in found.iter_columns()])
+
+
+def _numbered(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """Row, capture and sure of `work`, operations of graphs whose nodes are listed."""
+    work = _updated(report, work.with_columns(at=pl.coalesce("call_start", "start")))
     # of several rows of a node the last one before the launch
-    rows = last_of(work.select(*_NODE, "at"), nodes.select(*_NODE, at="made_ns"))
-    return found.scatter(inside.arg_true(), rows.fill_null(nodes.height))
+    nodes = _nodes(report)
+    rows = last_of(work.select(*_NODE, "at"), nodes.select(*_NODE, at="made_ns")).fill_null(nodes.height)
+    return work.select("row", "sure", capture=rows)
 
 
 def _updated(report: Report, work: pl.DataFrame) -> pl.DataFrame:
-    """`work` (process_id, graph_node_id, at) of graphs that another one updated, with the nodes of that.
+    """`work` (process_id, thread_id, graph_node_id, at) with the nodes of graphs that updated others, and `sure`.
 
-    An update says neither what it updates nor by what. That is the graph which is launched next on its thread, by the
-    graph captured last before it: if they have as many nodes; else nothing is known of it any more.
+    What an update changed in a graph holds until the next one that can be of it.
     """
-    calls = report.kind("api")
-    names = calls.get_column("name").unique().cast(pl.String).drop_nulls()
-    updating = pl.col("name").cast(pl.String).is_in(names.filter(names.str.contains(_UPDATES)).implode())
-    updates = calls.filter(updating).select(*THREAD, at="start_ns")
+    updates = _updates(report)
     if updates.is_empty():
-        return work
-    graph = pl.col("graph_node_id") // OF_GRAPH
-    by_number = _nodes(report).group_by("process_id", graph="graph_exec_id")
-    sizes = by_number.agg(
-        pl.col("captured_thread_id").first().alias("thread_id"),
-        pl.col("original_node_id").is_null().all().alias("template"),
-        nodes=pl.col("graph_node_id").n_unique(),
-        at=pl.col("made_ns").max(),
-    )
-    templates, launched = sizes.filter("template"), work.select("process_id", "thread_id", "at", graph=graph)
-    by = rows_at(templates, as_of(updates, templates.select(*THREAD, "at")))
-    target = rows_at(launched, as_of(updates, launched.select(*THREAD, "at"), later=True))
-    known = updates.with_columns(target.get_column("graph"), by=by.get_column("graph"), size=by.get_column("nodes"))
-    known = known.drop_nulls("graph").join(sizes.select("process_id", "graph", "nodes"), on=["process_id", "graph"])
-    # a copy that was already updated has the nodes of its own template
-    source = known.with_columns(by=pl.when(pl.col("size") == pl.col("nodes")).then("by").otherwise(_NOTHING))
-    last = as_of(work.select("process_id", "at", graph=graph), source.select("process_id", "at", "graph"))
-    by_graph = gathered(source.get_column("by"), last).alias("by")
+        return work.with_columns(sure=True)
+    work = work.with_columns(graph=pl.col("graph_node_id") // OF_GRAPH)
+    changed = _changed(report, updates, work).sort("at")
+    changed = changed.with_columns(pl.col("by").forward_fill().over("process_id", "graph"))
+    last = as_of(work.select("process_id", "at", "graph"), changed.select("process_id", "at", "graph"))
+    work = work.hstack(rows_at(changed.select("by", "sure"), last))
     node = pl.col("by") * OF_GRAPH + pl.col("graph_node_id") % OF_GRAPH
-    return work.with_columns(by_graph).with_columns(graph_node_id=pl.coalesce(node, "graph_node_id"))
+    return work.with_columns(
+        pl.coalesce(node, "graph_node_id").alias("graph_node_id"), pl.col("sure").fill_null(value=True)
+    )
+
+
+def _updates(report: Report) -> pl.DataFrame:
+    """The calls that update executable graphs: process_id, thread_id, at, by and its nodes, sure.
+
+    An update does not say by what. `by` is the graph that its thread captured since its last update, and made no copy
+    of; null if there is none, :data:`_NOTHING` if there are several. It is sure if all updates of the process have one,
+    and it is never made executable.
+    """
+    calls = calls_that(report, _UPDATES.search, *THREAD, "dur_ns", at="start_ns").sort("at")
+    updates = calls.with_columns(end=pl.col("at") + pl.col("dur_ns"))
+    nested = pl.col("at") < pl.col("end").cum_max().shift(1).over(THREAD)
+    updates = updates.filter(~nested.fill_null(value=False)).drop("dur_ns", "end").with_row_index("update")
+    captured = _graphs(report).filter(pl.col("origin").is_null())
+    row = as_of(captured.select(*THREAD, "at"), updates.select(*THREAD, "at"), later=True)
+    captured = captured.with_columns(row.alias("update"), until=gathered(updates.get_column("at"), row))
+    free = captured.filter((pl.col("copied") > pl.col("until")).fill_null(value=True))
+    by = free.group_by("update").agg(pl.col("graph", "nodes", "copied").first(), sources=pl.len())
+    found = updates.join(by, on="update", how="left", maintain_order="left")
+    one = (pl.col("sources") == 1).fill_null(value=False)
+    return found.select(
+        *THREAD,
+        "at",
+        pl.when(one).then("nodes").alias("nodes"),
+        by=pl.when(one).then("graph").when(pl.col("sources").is_not_null()).then(_NOTHING),
+        sure=one.all().over("process_id") & pl.col("copied").is_null(),
+    )
+
+
+def _changed(report: Report, updates: pl.DataFrame, work: pl.DataFrame) -> pl.DataFrame:
+    """The executable graphs that each of `updates` can have changed: process_id, graph, at, by (null: nothing), sure.
+
+    An update does not say of what. It is of a graph of as many nodes; of several it is taken to be the one that its
+    thread launches next, which is not sure.
+    """
+    every, launched = _graphs(report), work.select("process_id", "thread_id", "at", "graph")
+    unlisted = launched.join(every, on=["process_id", "graph"], how="anti").select("process_id").unique()
+    target = rows_at(launched, as_of(updates.select(*THREAD, "at"), launched.select(*THREAD, "at"), later=True))
+    updates = updates.with_columns(target.get_column("graph").alias("next")).with_row_index("update")
+    updates = updates.join(unlisted.with_columns(unlisted=True), on="process_id", how="left")
+    rivals = pl.col("origin").is_null().sum().over("process_id", "nodes") > 1
+    copies = every.with_columns(rivals=rivals).filter(pl.col("origin").is_not_null())
+    both = updates.join(copies, on="process_id", suffix="_of").filter(pl.col("at_of") < pl.col("at"))
+    # of as many nodes; if by what is not known, of as many as several captures
+    both = both.filter(
+        pl.when(pl.col("nodes").is_not_null()).then(pl.col("nodes") == pl.col("nodes_of")).otherwise("rivals")
+    )
+    alone = (pl.len().over("update") == 1) & pl.col("unlisted").is_null()
+    meant = alone | (pl.col("graph") == pl.col("next")) | pl.col("nodes").is_null()
+    return both.select("process_id", "graph", "at", by=pl.when(meant).then("by"), sure=pl.col("sure") & alone)
+
+
+@once_per_process
+def _graphs(report: Report) -> pl.DataFrame:
+    """The listed graphs: process_id, graph, thread_id, at, origin (null: captured), nodes, copied (when, at first)."""
+    nodes = _nodes(report).sort("graph_node_id")
+    own = pl.col("graph_id").eq_missing(pl.col("graph_id").first())  # and no child's
+    made = nodes.group_by("process_id", graph="graph_exec_id").agg(
+        pl.col("captured_thread_id").last().alias("thread_id"),
+        at=pl.col("made_ns").max(),
+        origin=pl.col("graph_id").first(),
+        nodes=pl.col("graph_node_id").filter(own).n_unique(),
+    )
+    copied = nodes.group_by("process_id", graph="graph_id").agg(copied=pl.col("made_ns").min())
+    return made.join(copied, on=["process_id", "graph"], how="left")
 
 
 @once_per_process
@@ -216,10 +285,11 @@ def has_captures(report: Report) -> bool:
 # Which capture a replayed graph comes from, where no node has a number: by order and identity.
 #
 # Kineto records the calls in a stream's capture, and the operations of a launched graph, but nothing that joins the
-# two. A launch ran what a capture recorded if it is as long and of the same kinds in the same order, and if no
-# operation is another than what the same call of the same operator, with inputs of the same shapes, launched outside of
-# captures, as in the passes that warm up: by name and launch shape. Of several captures the one with most operations so
-# confirmed is taken, then the last; of several without any, none. What differs has no names.
+# two. A launch ran what a capture recorded if it is as long and of the same kinds in the same order, and if each
+# operation is what the same call of the same operator, with inputs of the same shapes, launched outside of captures, as
+# in the passes that warm up: by name and launch shape. Where some have no such twin, order alone tells it, which is not
+# sure: a graph that was captured before the recording may fit as well. Of captures that fit one graph, and of graphs
+# that fit one capture, nobody can tell which is which: these have no names, as what differs has none.
 #
 # Where another report saw the program's graphs run, too, a graph is the one of the same operations in the same order.
 
@@ -234,40 +304,41 @@ LAUNCHES: Final = "GraphLaunch"
 #: A node's number is that of its graph times so many, and its own.
 OF_GRAPH: Final = 1 << 32
 
-_FOUND: Final = {"row": pl.UInt32, "call_row": pl.UInt32}
+#: The kinds of operations in order.
+_KINDS: Final = pl.col("kind").sort_by("place").str.join(",")
+
+_FOUND: Final = {"row": pl.UInt32, "call_row": pl.UInt32, "sure": pl.Boolean}
 
 
 def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
-    """The captured call of each operation of a graph that a capture in `source` fits: row, call_row (of `source`)."""
-    calls, ran = _captured_calls(source), _operations(report).filter("graph")
+    """The captured call of each operation of a graph that a capture in `source` fits: row, call_row (there), sure."""
+    calls, (ran, launches) = _captured_calls(source), _launches(report)
     if calls.is_empty() or ran.is_empty():
         return pl.DataFrame(schema=_FOUND)
-    calls = calls.join(_seen(source).group_by("by").agg("what"), on="by", how="left")
-    kinds = calls.group_by("capture", "end").agg(pl.col("kind").sort_by("place").str.join(","))
+    made_by = pl.col("by").cast(pl.String).fill_null("").sort_by("place").str.join(",").alias("alike")
+    captured = calls.group_by("capture", "process_id", "end").agg(_KINDS, made_by)
     # launches of the same operations in the same order are of one graph
-    one = [pl.col("kind").str.join(","), pl.col("what").cast(pl.String).str.join(",").alias("operations")]
-    launches = ran.group_by("call_row", "at", maintain_order=True).agg(one)
-    fits, made = list[pl.DataFrame](), list[pl.DataFrame]()
-    for (kind, _), same in launches.group_by("kind", "operations", maintain_order=True):
-        fitting = kinds.filter(pl.col("kind") == kind)
-        if report is source:
-            fitting = fitting.filter(pl.col("end") <= same.item(0, "at"))
-        first = ran.filter(pl.col("call_row") == same.item(0, "call_row")).select("place", ran="what")
-        both = calls.join(fitting, on="capture", how="semi").join(first, on="place")
-        sure = pl.col("ran").is_in(pl.col("what"))
-        judged = both.group_by("capture").agg(sure=sure.sum(), differ=(~sure).sum())
-        alike = judged.filter(pl.col("differ") == 0).sort("sure", "capture")
-        best = alike.filter((pl.col("sure") > 0) | (pl.len() == 1)).tail(1)
-        fits.append(best.select("capture", "sure", graph=pl.lit(len(made), dtype=pl.UInt32)))
-        made.append(same)
-    # what a capture recorded is one graph: that with most operations confirmed, and of equals none
-    surest = pl.concat(fits).filter(pl.col("sure") == pl.col("sure").max().over("capture"))
-    found, alone = [pl.DataFrame(schema=_FOUND)], surest.filter(pl.len().over("capture") == 1)
-    for graph, capture in alone.select("graph", "capture").iter_rows():
-        captured = calls.filter(pl.col("capture") == capture).select("place", captured="call_row")
-        every = ran.join(made[graph], on="call_row", how="semi").join(captured, on="place")
-        found.append(every.select("row", call_row="captured"))
-    return pl.concat(found)
+    launches = launches.with_columns(graph=mixed(["process_id", "exec", "same"]))
+    graphs = launches.unique("graph", keep="first", maintain_order=True)
+    fits = captured.join(graphs, on="kind", suffix="_graph")
+    if report is source:
+        fits = fits.filter((pl.col("end") <= pl.col("at")) & (pl.col("process_id") == pl.col("process_id_graph")))
+    pairs = fits.unique(["alike", "same"]).select("alike", "same", "capture", "call_row")
+    seen = _seen(source)
+    pairs = pairs.join(calls.select("capture", "place", "by"), on="capture")
+    pairs = pairs.join(ran.select("call_row", "place", "what"), on=["call_row", "place"])
+    pairs = pairs.join(seen.with_columns(sure=True), on=["by", "what"], how="left")
+    sure, known = pl.col("sure").is_not_null(), pl.col("by").is_in(seen.get_column("by").implode())
+    judged = pairs.group_by("alike", "same").agg(sure.all(), differ=(known & ~sure).any()).filter(~pl.col("differ"))
+    fits = fits.join(judged, on=["alike", "same"])
+    lone = (pl.len().over("capture") == 1) & (pl.len().over("graph") == 1)
+    fits = fits.filter(lone).select("capture", "graph", "sure")
+    rows = (
+        launches.select("call_row", "graph")
+        .join(fits, on="graph")
+        .join(ran.select("row", "call_row", "place"), on="call_row")
+    )
+    return rows.drop("call_row").join(calls, on=["capture", "place"]).select("row", "call_row", "sure")
 
 
 def replayed_alike(report: Report, source: Report) -> pl.DataFrame:
@@ -292,15 +363,17 @@ def replayed_alike(report: Report, source: Report) -> pl.DataFrame:
 
 
 def _launches(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The operations of graphs, and their launches: call_row, at, process_id, exec, and same, a number of what ran."""
-    ran = _operations(report).filter("graph")
-    same = pl.col("what").cast(pl.String).str.join(",").hash().alias("same")
-    first = pl.col("at", "process_id", "exec").first()
-    return ran, ran.group_by("call_row", maintain_order=True).agg(first, same)
+    """The operations of graphs, and their launches by time: call_row, at, process_id, exec, kind, and same.
+
+    Those are the kinds of what ran in order, and a number of what it was.
+    """
+    ran, keys = _operations(report).filter("graph"), ["call_row", "at", "process_id", "exec"]
+    what = pl.col("what").cast(pl.String).sort_by("place").str.join(",").hash().alias("same")
+    return ran, ran.group_by(keys).agg(_KINDS, what).sort("at", "call_row")
 
 
 def _captured_calls(report: Report) -> pl.DataFrame:
-    """Calls in captures that made a node: capture and its end, place in it, call_row, kind, and by, of :func:`_by`."""
+    """Calls in captures that made a node: capture, process_id, end, place in it, call_row, kind, by (:func:`_by`)."""
     spans = capture_spans(report).sort("start").with_row_index("capture")
     names = report.kind("api").get_column("name").unique().drop_nulls()
     texts = pl.DataFrame({"text": [cuda_name(name) for name in names.cast(pl.String)]}, {"text": pl.String})
@@ -313,7 +386,7 @@ def _captured_calls(report: Report) -> pl.DataFrame:
     inside = calls.hstack(rows_at(spans.select("capture", "end"), at)).filter(pl.col("start_ns") < pl.col("end"))
     made = inside.unique(["process_id", "correlation_id"], keep="first").sort("capture", "start_ns")
     placed = made.with_columns(_by(report, made), place=pl.int_range(pl.len()).over("capture"))
-    return placed.select("capture", "end", "place", "call_row", "by", kind="makes")
+    return placed.select("capture", "process_id", "end", "place", "call_row", "by", kind="makes")
 
 
 def _by(report: Report, calls: pl.DataFrame) -> pl.Series:

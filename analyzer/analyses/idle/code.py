@@ -7,7 +7,7 @@ from typing import Any, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, exclusive_operations, facts_of
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, compiled_from, exclusive_operations, facts_of
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._captures import capture_rows, capture_source, captures
 from kanalyze.analyses.host._range_lines import on_line, program_functions
@@ -39,9 +39,10 @@ TABLE: Final = Table(
         host_ns int: Idle time in which its thread ran the program's own code, and calls but the next.
         launch_ns int: Idle time for launches that it made.
         wait_ns int: Idle time in which it waited for the device, or work that it submitted did.
-        work_ns int: What the device did of what it launched.
-        captured_ns int: What the device did of CUDA graphs that the line captured; it is part of the work_ns of the
-            lines that launched them, and not of the sum.
+        work_ns int: What the device did of what it launched; kernels that torch.compile made of one line alone are
+            those of that line, where `collect` saw its code.
+        captured_ns int: What the device did of CUDA graphs that the line captured, or that such kernels are of; it is
+            part of the work_ns of the lines that launched them, and not of the sum.
         share float: The sum of these as a part of the device's window.
         text category?: What stands in that line.
     """),
@@ -95,6 +96,9 @@ def placed_pieces(report: Report) -> pl.DataFrame:
     """
     work = exclusive_operations(report, "call_start", "thread_id").filter(pl.col("exclusive_ns") > 0)
     places = place_at(report, work.select(*THREAD, at="call_start"))
+    if not (compiled := _compiled_places(report, work)).is_null().all():
+        of_graph = gathered(capture_rows(report), work.get_column("row")).is_not_null()
+        places = places.zip_with(of_graph, compiled.fill_null(places))
     columns = pl.col("device"), pl.col("start"), pl.col("end"), pl.col("exclusive_ns").alias("ns")
     found = [work.select(*columns, pl.lit("work").alias("part"), places, _have_lines(report, work))]
     for device, pieces in idle_pieces(report).items():
@@ -112,8 +116,26 @@ def captured_places(report: Report) -> pl.DataFrame:
         own, others = (_places(of).with_columns(pl.col("file", "function").cast(pl.String)) for of in (report, source))
         numbers = others.select(PLACE).join(own, on=PLACE, how="left", maintain_order="left").get_column("place")
         places = gathered(numbers, places)
-    inside = work.select("device", "exclusive_ns", gathered(places, row).alias("place")).drop_nulls("place")
+    compiled = _compiled_places(report, work).zip_with(row.is_not_null(), row.clear(len(row)))
+    inside = work.select("device", "exclusive_ns", place=compiled.fill_null(gathered(places, row))).drop_nulls("place")
     return inside.group_by("device", "place").agg(captured_ns=pl.col("exclusive_ns").sum())
+
+
+def _compiled_places(report: Report, work: pl.DataFrame) -> pl.Series:
+    """The place that each kernel of torch.compile was made of; null for several, and for all other operations."""
+    kernels = _compiled_lines(report).join(_places(report), on=["file", "line"]).unique("kernel", keep="first")
+    if kernels.is_empty():
+        return pl.Series("place", [None], dtype=pl.UInt32).new_from_index(0, work.height)
+    names = work.select(pl.col("name").cast(pl.String).alias("kernel"))
+    return names.join(kernels, on="kernel", how="left", maintain_order="left").get_column("place")
+
+
+@once_per_report
+def _compiled_lines(report: Report) -> pl.DataFrame:
+    """The kernels that were compiled from one line alone: kernel, file and line."""
+    parts = pl.col("lines").str.extract_groups(r"^(?<file>[^,]*):(?<line>\d{1,9})$").struct.unnest()
+    known = compiled_from(report).select("kernel", parts).drop_nulls()
+    return known.with_columns(pl.col("line").cast(pl.Int64), pl.col("file").cast(pl.Categorical))
 
 
 def _of_idle(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
@@ -183,13 +205,17 @@ def _lines(report: Report) -> dict[ThreadKey, pl.DataFrame]:
 
 @once_per_process
 def _places(report: Report) -> pl.DataFrame:
-    """Each place once: place (its number), file, line, function, text."""
+    """Each place once, those of compiled kernels as well: place (its number), file, line, function, text."""
     rows = source_lines(report)
     if rows.is_empty():
         names = program_functions(report).get_column("name").unique().drop_nulls().cast(pl.String)
         parts = names.str.extract_groups(r"^(?<file>.*)\((?<line>\d{1,9})\): (?<function>.*)$").struct.unnest()
         rows = parts.drop_nulls("file").with_columns(pl.col("line").cast(pl.Int64), text=pl.lit(None, dtype=pl.String))
     known = rows.group_by(PLACE, maintain_order=True).agg(pl.col("text").first().cast(pl.String).replace("", None))
+    known = known.with_columns(pl.col("file").cast(pl.Categorical))
+    if known.height:
+        compiled = _compiled_lines(report).select("file", "line").unique(maintain_order=True)
+        known = pl.concat([known, compiled.join(known, on=["file", "line"], how="anti")], how="diagonal")
     return known.with_columns(pl.col("file", "function", "text").cast(pl.Categorical)).with_row_index("place")
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations, facts_of, operations
+from kanalyze.analyses.device._operations import compiled_from, exclusive_operations, facts_of, operations
 from kanalyze.analyses.host._captures import capture_rows, capture_source, captures
 from kanalyze.analyses.operators._host_tree import (
     FRAMEWORK_KINDS,
@@ -259,9 +259,16 @@ def captured_work(report: Report) -> pl.DataFrame:
 SHELL: Final = r"^:?(?:CompiledFunction|## Call CompiledFxGraph|Torch-Compiled Region|XlaModule|.*: CompiledFunction)"
 
 
-def said_by_kernels(names: pl.Series) -> pl.Series:
-    """The operators that a kernel's name says: what Triton fused, or the kind of work; null where it says none."""
+def said_by_kernels(report: Report, names: pl.Series) -> pl.Series:
+    """The operators that kernels were compiled from, else that their names say; null where those say none.
+
+    A name says what Triton fused, or the kind of work.
+    """
     said = {name: decode(name) for name in names.unique().cast(pl.String).drop_nulls()}
     fused = {name: one.fused if one.library == "inductor" else () for name, one in said.items()}
-    texts = [", ".join(fused[name]) or (None if one.family == OTHER else one.family) for name, one in said.items()]
-    return names.cast(pl.String).replace_strict([*said], texts, default=None, return_dtype=pl.String)
+    texts = {
+        name: ", ".join(fused[name]) or (None if one.family == OTHER else one.family) for name, one in said.items()
+    }
+    made_of = compiled_from(report).drop_nulls("made_of")
+    texts |= dict(made_of.select("kernel", "made_of").iter_rows())
+    return names.cast(pl.String).replace_strict(texts, default=None, return_dtype=pl.String)

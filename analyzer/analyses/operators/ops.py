@@ -65,7 +65,7 @@ def _by_operator(report: Report, further: Callable[[Report], pl.DataFrame] | Non
     ran, replayed = launched_work(report), captured_work(report).drop_nulls("operator")
     # of what a compiler's own operator launched, kernels tell the operators
     shells = tree.rows.select(pl.col("name").cast(pl.String).str.contains(SHELL).fill_null(value=False)).to_series()
-    told = said_by_kernels(ran.get_column("name")).cast(pl.Categorical).alias("name")
+    told = said_by_kernels(report, ran.get_column("name")).cast(pl.Categorical).alias("name")
     inside = gathered(shells, ran.get_column("operator")).fill_null(value=False) & told.is_not_null()
     device = ran.select("operator", told, exclusive_device_ns="exclusive_ns", operations=one)
     known, hidden = device.filter(~inside).drop("name"), device.filter(inside).with_columns(kind=pl.lit("op"))

@@ -7,16 +7,19 @@ from typing import Final, Unpack
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import compiled_kernels, exclusive_operations, facts_of
+from kanalyze.analyses.device._operations import compiled_from, exclusive_operations, facts_of
 from kanalyze.analyses.host._captures import (
     ADDED,
     CAPTURED,
     HOW,
+    LIKELY,
+    MARKED,
     OLDER,
     capture_rows,
     capture_source,
     captures,
     has_captures,
+    likely_captures,
 )
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.operators._host_tree import ARROW, MODULE, host_tree
@@ -45,8 +48,10 @@ TABLE: Final = Table(
             module text?: The nn.Module around that call, where Python functions were recorded.
             call text?: The call that captured it, or that added its node.
         """),
-        Column("how", HOW, f"{CAPTURED}; {ADDED}: the names are those around the call; {OLDER}: captured before the "
-               "recording began, or by what this tool does not record; it has no names."),
+        Column("how", HOW, f"{CAPTURED}; {ADDED}: the names are those around the call; {MARKED}: "
+               f"by torch.cuda's mark_kernels, which is the range; {LIKELY}: nothing else tells "
+               f"it, another capture may fit as well, and no other table has these names; {OLDER}: captured before "
+               "the recording began, or by what this tool does not record; it has no names."),
         *columns("""
             launched_in text?: The ranges around the launch of the graph, outermost first; null for none.
             kernel text?: The kernel, copy or memset.
@@ -146,21 +151,23 @@ def _summed(table: Table, named: pl.DataFrame, keys: Sequence[str]) -> pl.DataFr
 def _named(report: Report) -> pl.DataFrame:
     """The operations of graphs in scope with :data:`_KEYS`, dur_ns and exclusive_ns."""
     work = exclusive_operations(report)
-    rows = gathered(capture_rows(report), work.get_column("row"))
-    work, rows = work.filter(rows.is_not_null()), rows.drop_nulls()
+    made = rows_at(likely_captures(report), work.get_column("row"))
+    work, made = work.filter(made.get_column("capture").is_not_null()), made.drop_nulls("capture")
+    names = rows_at(captured_names(report), made.get_column("capture"))
+    unsure = ~made.get_column("sure") & (names.get_column("how") != OLDER)
+    names = names.with_columns(how=pl.when(unsure).then(pl.lit(LIKELY, dtype=HOW)).otherwise("how"))
     named = work.select("kind", "dur_ns", "exclusive_ns", kernel="name")
-    named = named.hstack([launch_paths(report, work.get_column("row")), *rows_at(captured_names(report), rows)])
-    kernels = compiled_kernels(report).select("lines", kernel="name", made_of="operators")
-    kernels = kernels.group_by("kernel").agg(pl.col("made_of", "lines").unique())
-    # of several kernels of one name nobody can tell which ran
-    one = [pl.when(pl.col(name).list.len() == 1).then(pl.col(name).list.first()) for name in ("made_of", "lines")]
+    named = named.hstack([launch_paths(report, work.get_column("row")), *names])
     named = named.with_columns(pl.col("kernel").cast(pl.String))
-    named = named.join(kernels.with_columns(one), on="kernel", how="left", maintain_order="left")
-    said = pl.coalesce("made_of", said_by_kernels(named.get_column("kernel"))).alias("said")
+    named = named.join(compiled_from(report).drop("made_of"), on="kernel", how="left", maintain_order="left")
+    said = said_by_kernels(report, named.get_column("kernel")).alias("said")
     known = pl.when(~pl.col("operator").str.contains(f"{SHELL}|{_KERNEL}")).then("operator")
     marks = facts_of(report, work.get_column("row"), "mark").to_series()
+    marked = pl.col("mark").is_not_null() & pl.col("how").is_in([LIKELY, OLDER])
     return named.with_columns(marks, said).with_columns(
-        pl.coalesce(known, "said", "operator").alias("operator"), pl.coalesce("mark", "range").alias("range")
+        pl.coalesce(known, "said", "operator").alias("operator"),
+        pl.coalesce("mark", "range").alias("range"),
+        how=pl.when(marked).then(pl.lit(MARKED, dtype=HOW)).otherwise("how"),
     )
 
 

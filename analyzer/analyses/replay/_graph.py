@@ -18,7 +18,9 @@ stream_before             row of the operation before it in its stream; of legac
 event_before              row of the operation behind the CUDA event for which its stream waited
 event_told                whether that event is recorded; False: some event, graph or callback asked for an order,
                           and `event_before` is the operation of another stream that ended last before it
-graph_before              for a node of a CUDA graph: row of the node of the same launch that ended last before it
+graph_before              for a node of a CUDA graph: row of the node that it depends on, of several the one that ended
+                          last; where the report tells no dependencies, of the node of the same launch that ended
+                          last before it
 ========================  ==================================================================================
 
 ========================  ==================================================================================
@@ -49,7 +51,7 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import in_time, launching_rows, operations
+from kanalyze.analyses.device._operations import facts_of, in_time, launching_rows, operations
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.idle.syncs import blocking_calls, staged_copies, waited_for
 from kanalyze.analyses.shared.analysis import once_per_process
@@ -120,14 +122,21 @@ def _across_null_stream(report: Report, line: pl.DataFrame) -> pl.DataFrame:
 
 
 def _same_graph(report: Report, line: pl.DataFrame) -> pl.DataFrame:
-    """The node of the same launch of a CUDA graph that ended last before each node: row and before."""
+    """What each node of a CUDA graph had to wait for in it: row and before.
+
+    That is what the report tells for any node of the launch, else the node of the launch that ended last before it.
+    """
     launches = names_that(report, _GRAPH_LAUNCH.match)
     if not launches:
         return pl.DataFrame(schema=_EDGE)
     of_graph = report.kind("api").get_column("name").is_in(launches)
     nodes = line.select("row", "call", "start", "end").filter(gathered(of_graph, line.get_column("call")))
     nodes = nodes.filter(pl.col("call").is_duplicated())
-    return _last_ended(nodes, nodes, ["call"])
+    ids = operations(report).select(before="row", after_id="event_id")
+    told = nodes.select("row", "call").hstack(facts_of(report, nodes.get_column("row"), "after_id"))
+    told = told.join(ids, on="after_id")
+    guessed = nodes.join(told, on="call", how="anti")
+    return pl.concat([told.select(pl.col(*_EDGE).cast(pl.UInt32)), _last_ended(guessed, guessed, ["call"])])
 
 
 def _other_stream(report: Report, line: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:

@@ -342,7 +342,10 @@ def busy_ns(report: Report, steady: SteadyPart) -> float:
 
 
 #: Columns of further tables that are instants.
-_INSTANTS: Final = ("time_ns", "open_until_ns")
+_INSTANTS: Final = ("time_ns", "open_until_ns", "made_ns", "captured_ns")
+
+#: The thread that the time of a capture is of.
+_CAPTURING: Final = {"captured_thread_id": "thread_id"}
 
 _MOVED: Final = "moved"
 _UNTIL: Final = "until"
@@ -389,7 +392,8 @@ def unprofiled(report: Report, host: Unslowed, window: Window | None = None) -> 
     starts_by_id = _starts(everything, net, times)
     moved = Moved(everything, starts_by_id, _clocks(net, times, point_values(net.line, state.values)), host)
     meta = replace(report.meta, end_ns=None if report.meta.end_ns is None else every[-1])
-    return Report(meta, moved, beside=report.beside, sampled=report.sampled, bare=report.bare)
+    kept = (report.beside, report.sampled, report.bare, report.captured_in, report.labels)
+    return Report(meta, moved, Scope(), *kept)
 
 
 def _starts(everything: Report, net: Network, times: pl.Series) -> pl.DataFrame:
@@ -469,7 +473,9 @@ class Moved:
         if "start_ns" in rows.columns:
             rows = self._spans(rows)
         instants = [column for column in _INSTANTS if column in rows.columns]
-        return rows.with_columns(self._of_host(rows, column).alias(column) for column in instants)
+        placed = {"captured_ns": rows.drop("thread_id", strict=False).rename(_CAPTURING, strict=False)}
+        moved = (self._of_host(placed.get(column, rows), column).alias(column) for column in instants)
+        return rows.with_columns(moved)
 
     def _spans(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows with start_ns and dur_ns, at both moved sides."""

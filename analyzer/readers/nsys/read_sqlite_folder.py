@@ -429,7 +429,7 @@ def _fields(blob: object, schemas: dict[int, dict[str, tuple[str, int]]]) -> dic
 # the child of another graph, have two, the second with the node that they are copies of. A graph's number is in the
 # high bits of its nodes' numbers, in the order in which they were begun. An executable graph has no children: CUDA puts
 # their nodes behind its own, of each child and then of what is inside it, as the copies of these graphs are numbered.
-# nsys has no rows for them, but at times one for the next node. So it was in eight graphs of kernels that tell
+# nsys has no rows for them, but at times for the next nodes. So it was in eight graphs of kernels that tell
 # themselves apart: two and three children, one of them twice, nested ones, made in one order and run in another (nsys
 # 2025.3, CUDA 13).
 
@@ -453,6 +453,7 @@ def graph_nodes(raw: pl.DataFrame) -> pl.DataFrame:
     first = rows_at(own.select("thread_id", "at"), _captured_rows(own))
     nodes = own.select(
         "process_id",
+        "thread_id",
         graph_exec_id="graph",
         graph_node_id="node",
         graph_id=nsys.graph_of_node("origin"),
@@ -500,8 +501,8 @@ def _of_children(copies: pl.DataFrame) -> pl.DataFrame:
     inside = inside.sort("process_id", "outer", "graph", "node")
     place = pl.int_range(pl.len()).over("process_id", "outer") + pl.col("own")
     found = inside.with_columns(origin="node", graph="outer", node=nsys.first_node(pl.col("outer")) + place)
-    # the row of the next node, where there is one, says how many there are
-    further = copies.join(made, on=["process_id", "node"], how="anti").select(*key, "node")
+    # rows of the next nodes, where there are some, say how many there are
+    further = copies.join(made, on=["process_id", "node"], how="anti").group_by(key).agg(pl.col("node").min())
     counts = found.group_by(key).agg(pl.col("node").max() + 1)
     other = further.join(counts, on=key, suffix="_after").filter(pl.col("node") != pl.col("node_after"))
     return found.join(other, on=key, how="anti").select(copies.columns)

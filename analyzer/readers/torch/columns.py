@@ -166,6 +166,9 @@ class Decoder:
         found.counts["entries"] += len(events)
         kinds = _by_kind(events)
         flows = kinds.pop(of.FLOW, [])
+        if edges := [one for one in flows if type(one.id) is int and one.id >= of.EDGES]:
+            kinds["Edge"] += edges
+            flows = [one for one in flows if type(one.id) is not int or one.id < of.EDGES]
         collective = False
         for kind, some in kinds.items():
             columns = _values(kind, some)
@@ -199,7 +202,7 @@ class Decoder:
             return array("q", map(of.number, values))
 
 
-def _by_kind(events: Iterable[Any]) -> dict[str, list[Any]]:
+def _by_kind(events: Iterable[Any]) -> defaultdict[str, list[Any]]:
     """Groups events by kind, without None."""
     types: defaultdict[type, list[Any]] = defaultdict(list)
     for event in events:
@@ -287,12 +290,15 @@ def _odd_kind(event: Any, found: Columns) -> str | None:  # noqa: ANN401 - the t
         found.counts["name"] += 1
         pid, tid = of.number(event.pid), of.number(event.tid)
         whole = event.name == "process_name"
+        name = None
+        with suppress(msgspec.DecodeError):
+            name = msgspec.json.decode(args.name)
         if (
-            isinstance(args.name, str)
+            isinstance(name, str)
             and pid != of.MISSING
             and (whole or (event.name == "thread_name" and tid != of.MISSING))
         ):
-            found.names.append((pid, None if whole else tid, args.name))
+            found.names.append((pid, None if whole else tid, name))
         return None
     if isinstance(event.cat, str):
         return _old_kind(event, args, found.counts)

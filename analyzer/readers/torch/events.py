@@ -24,7 +24,8 @@ NOTHING: Final = Raw(b"")
 
 #: Arguments that are kept as they stand, as codes of texts; all others are numbers.
 KEPT: Final = frozenset(
-    {"grid", "block", "input_shapes", "input_types", "input_strides", "input_values", "mark"}
+    {"grid", "block", "input_shapes", "input_types", "input_strides", "input_values"}
+    | {"mark", "mark_name", "mark_list"}
     | {"copy_kind", "source_kind", "target_kind"}
 )
 
@@ -61,8 +62,11 @@ _CALL: Final = _LINKED | _keys("correlation: correlation")
 _DEVICE: Final = _CALL | _keys(
     "device: device, context: context, stream: stream, graph_exec_id: graph id, graph_node_id: graph node id"
 )
+#: What the program says of nodes of CUDA graphs by torch.cuda's mark_kernels: with PyTorch 2.12 and 2.13, from 2.14 on,
+#: and as a list, which the writer of 2.13 by CUPTI's own activities makes of them.
+_MARKED: Final = _DEVICE | _keys("mark: str, mark_name: name, mark_list: annotation")
 #: PyTorch 2.15 has in the last three what the name of a copy says in earlier versions.
-_COPY: Final = _DEVICE | _keys(
+_COPY: Final = _MARKED | _keys(
     "size_bytes: bytes, source_device: fromDevice, target_device: toDevice, copy_kind: copy kind, "
     "source_kind: src kind, target_kind: dst kind"
 )
@@ -76,9 +80,7 @@ KINDS: Final[dict[str, dict[str, str]]] = {
     # or a profiler step; the framework's own annotations, such as those of collectives on the CPU, have inputs
     "Annotation": _LINKED | _INPUTS,
     "Call": _CALL,
-    # the mark is that of torch.cuda's mark_kernels on kernels of CUDA graphs, from PyTorch 2.12 on
-    "Kernel": _DEVICE
-    | _keys("registers: registers per thread, shared_bytes: shared memory, grid: grid, block: block, mark: str"),
+    "Kernel": _MARKED | _keys("registers: registers per thread, shared_bytes: shared memory, grid: grid, block: block"),
     "Copy": _COPY,
     "Memset": _COPY,
     # as reported by the driver; -1 is absent
@@ -105,9 +107,14 @@ KINDS: Final[dict[str, dict[str, str]]] = {
     "Unread": {},  # Kineto's events of other devices and tools; ignored
     "Link": {},  # one end of a forward-to-backward flow: ``s`` at the forward operator, ``f`` at the backward one
     "Launch": {},  # one end of an operator-to-kernel flow, in traces of the first profilers
+    # one end of an arrow between nodes of a CUDA graph, from the end of one to the start of one that depends on it
+    # (enable_graph_dependencies of PyTorch 2.14 and later, torch/profiler/_cupti/monitor_trace.py)
+    "Edge": {},
 }
 #: Ends of flows, which have a phase and an id in place of a name and a duration.
-LINKS: Final = ("Link", "Launch")
+LINKS: Final = ("Link", "Launch", "Edge")
+#: The first id of arrows between nodes of graphs, which some versions write as flows like any other.
+EDGES: Final = 1 << 40
 #: The name of a collective only marks the events that are one, of kinds that are linked to operators.
 MARKER: Final = "collective"
 _MARK: Final = {MARKER: COLLECTIVE[MARKER]}
@@ -142,6 +149,7 @@ _CATEGORIES: Final = {
     " mtia_insight xpu_scope_profiler xpu_sync hardware_counters",
     "Link": "fwdbwd forward_backward",
     "Launch": "cpu_to_cuda",
+    "Edge": "graph_dep",
     FLOW: "ac2g async async_gpu async_cpu_to_gpu",
 }
 KIND_OF: Final = {category: kind for kind, words in _CATEGORIES.items() for category in words.split()}

@@ -351,9 +351,6 @@ _HELD_ASIDE: Final = {
     "GraphNode": ("nodes of CUDA graphs that are no work", "they call the host or record an event"),
 }
 
-#: Frames without a table of their own, used by other tables.
-_LINKS: Final = ("Link", "Launch")
-
 
 def notes(frames: Frames) -> pl.DataFrame:
     """One note per thing missing from the trace or ignored in it, as :data:`kanalyze.model.NOTES`."""
@@ -387,7 +384,7 @@ def _aside(frames: Frames) -> Iterable[Note]:
         held = {kind: frames.frame(name).height for name, kind in FRAME_KINDS.items()}
         told = ", ".join(f"{count:,} {kind}" for kind, count in sorted(held.items(), key=lambda one: -one[1]) if count)
         yield "events in the trace", entries, None, f"{sum(held.values()):,} are in the tables: {told or 'none'}"
-    if arrows := counts.get("flow", 0) + sum(frames.frame(name).height for name in _LINKS):
+    if arrows := counts.get("flow", 0) + sum(frames.frame(name).height for name in LINKS):
         yield "arrows between events", arrows, None, "ids join the same events; backward operators are joined by them"
     for name, (check, effect) in _HELD_ASIDE.items():
         frame = frames.frame(name)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from threading import RLock
@@ -114,9 +116,7 @@ class TorchTables:
         tables: dict[str, Callable[[], pl.DataFrame]] = {
             model.KERNEL_CONFIG.name: self._kernel_config,
             model.COPY_DETAIL.name: lambda: pl.concat(
-                frame.with_columns(event_id=self._ids(name), **_OF_GRAPH).hstack(
-                    copies_told(frame, memset=name == "Memset").drop("shown")
-                )
+                self._of_graphs(name, frame).hstack(copies_told(frame, memset=name == "Memset").drop("shown"))
                 for name, frame in ((name, self._frames.frame(name)) for name in ("Copy", "Memset"))
             ),
             model.RANGE_DETAIL.name: lambda: self._frames.frame("Annotation").select(
@@ -200,14 +200,35 @@ class TorchTables:
     def _kernel_config(self) -> pl.DataFrame:
         frame = self._frames.frame("Kernel")
         shapes = [*launch_shapes(frame.get_column("grid"), "grid"), *launch_shapes(frame.get_column("block"), "block")]
-        return self._in_blocks(frame.with_columns(*shapes)).with_columns(
-            event_id=self._ids("Kernel"),
+        return self._of_graphs("Kernel", self._in_blocks(frame.with_columns(*shapes))).with_columns(
             registers_per_thread="registers",
             static_shared_bytes=pl.when(pl.col("shared_bytes").is_not_null()).then(0),
             dynamic_shared_bytes="shared_bytes",
-            mark=pl.col("mark").cast(pl.String).str.strip_chars('"'),
-            **_OF_GRAPH,
         )
+
+    def _of_graphs(self, name: str, frame: pl.DataFrame) -> pl.DataFrame:
+        """Rows of a frame of device events with event_id, and what is known of them as nodes of CUDA graphs."""
+        marks = [_marks(frame.get_column(column)) for column in ("mark", "mark_name", "mark_list")]
+        found = frame.with_columns(event_id=self._ids(name), mark=pl.coalesce(marks), **_OF_GRAPH)
+        return found.join(self._edges, on="event_id", how="left", maintain_order="left")
+
+    @cached_property
+    def _edges(self) -> pl.DataFrame:
+        """What nodes of CUDA graphs wait for in their graph, by arrows: event_id and after_id, the last one to end."""
+        links, at = self._frames.frame("Edge"), [*of_trace.PLACE]
+        if links.is_empty():
+            return pl.DataFrame(schema=dict.fromkeys(("event_id", "after_id"), pl.Int64))
+        frames = ((name, self._frames.frame(name)) for name in ("Kernel", "Copy", "Memset"))
+        nodes = [frame.select(*at, "dur_ns", event_id=self._ids(name)) for name, frame in frames]
+        begun = pl.concat(nodes)
+        ended = begun.with_columns(start_ns=pl.col("start_ns") + pl.col("dur_ns"))
+        # an arrow goes from the end of a node to the begin of another one
+        sides = [
+            links.filter(pl.col("ph") == ph).unique("id", keep="none").join(some.unique(at, keep="none"), on=at)
+            for ph, some in (("f", begun), ("s", ended))
+        ]
+        arrows = sides[0].join(sides[1], on="id", suffix="_before").sort("start_ns_before", "event_id_before")
+        return arrows.unique("event_id", keep="last").select("event_id", after_id="event_id_before")
 
     def _in_blocks(self, kernels: pl.DataFrame) -> pl.DataFrame:
         """Converts the grids of kernels launched by a call that takes work-items to blocks."""
@@ -396,10 +417,30 @@ def _elected(votes: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows, schema={**dict.fromkeys(_GROUP, pl.Int64), "process": pl.Int64}, orient="row")
 
 
-#: The graph that launched a device event; 0 becomes null.
+#: The graph that launched a device event; 0 becomes null. Of PyTorch 2.14 on a node has the number in its graph alone.
+_NODES_OF_A_GRAPH: Final = 1 << 32
+_NODE: Final = pl.col("graph_node_id") + pl.when(pl.col("graph_node_id") < _NODES_OF_A_GRAPH).then(
+    pl.col("graph_exec_id") * _NODES_OF_A_GRAPH
+).otherwise(0)
 _OF_GRAPH: Final = {
-    name: pl.when(pl.col("graph_exec_id") > 0).then(name) for name in ("graph_exec_id", "graph_node_id")
+    name: pl.when(pl.col("graph_exec_id") > 0).then(number)
+    for name, number in (("graph_exec_id", "graph_exec_id"), ("graph_node_id", _NODE))
 }
+
+
+def _marks(texts: pl.Series) -> pl.Series:
+    """The marks in JSON values: a text, or what a list of names tells as its last one; null for any other."""
+    found = {text: _marked(text) for text in texts.unique().cast(pl.String).drop_nulls()}
+    return texts.cast(pl.String).replace_strict(found, default=None, return_dtype=pl.String)
+
+
+def _marked(text: str) -> str | None:
+    with suppress(ValueError, RecursionError):
+        told = json.loads(text)
+        listed = json.loads(told) if isinstance(told, str) and told.startswith("[{") else [{"name": told}]
+        names = [one.get("name", one.get("str")) for one in listed if isinstance(one, dict)]
+        return next((name for name in reversed(names) if isinstance(name, str)), None)
+    return None
 
 
 def copies_told(copies: pl.DataFrame, *, memset: bool) -> pl.DataFrame:

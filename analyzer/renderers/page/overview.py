@@ -477,12 +477,16 @@ def captured_section(table: pl.DataFrame, times: Sequence[Column], top: int) -> 
     return section("INSIDE CUDA GRAPHS", known, columns, top, remark, nameless(table), cut=True)
 
 
-#: Why operations of CUDA graphs have no names, by how they were captured.
-_NAMELESS: Final = {"not recorded": "its capture is not recorded", "": "no range or operator was open at its capture"}
+#: Why operations of CUDA graphs have no names, or names that are not sure, by how they were captured.
+_NAMELESS: Final = {
+    "not recorded": "its capture is not recorded",
+    "by order alone": "order alone tells its capture, which may be another",
+    "": "no range or operator was open at its capture",
+}
 
 
 def nameless(table: pl.DataFrame) -> str:
-    """What is said of the time of CUDA graphs without names; empty where all of it has some."""
+    """What is said of the time of CUDA graphs without sure names; empty where all of it has some."""
     how = pl.col("how").cast(pl.String)
     rows = table.filter(pl.col("place").is_null() | how.is_in(_NAMELESS)).group_by(how).agg(pl.col("share").sum())
     told = [

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import kanalyze
 from kanalyze.analyses.comparing._digesting import digests_of
 from kanalyze.analyses.device._operations import exclusive_operations, operations
-from kanalyze.analyses.host._captures import ADDED, CAPTURED, OLDER, capture_rows, with_captures
+from kanalyze.analyses.host._captures import ADDED, CAPTURED, LIKELY, MARKED, OLDER, capture_rows, with_captures
+from kanalyze.analyses.idle.code import code
 from kanalyze.analyses.operators.ops import op_kernels, ops
 from kanalyze.analyses.ranges.captured import captured, captured_names, names_around
 from kanalyze.analyses.ranges.ranges import range_gpu, range_kernels
@@ -40,6 +41,7 @@ def node(process, exec_id, number, made, captured_at, thread):  # noqa: PLR0913 
         "graph_exec_id": exec_id,
         "graph_node_id": (exec_id << 32) + number,
         "original_node_id": (1 << 32) + number,
+        "graph_id": 1,
         "made_ns": made,
         "captured_ns": captured_at,
         "captured_thread_id": thread,
@@ -114,6 +116,17 @@ def test_compiled_kernels_lead_to_operators_and_lines():
         ("a", "aten::mm", "model.py:3"),
         ("b", "aten::mul", "model.py:4"),
     ]
+    # the time of a graph is that of the line that launched it; what it ran is captured in the line that it is made of
+    usual = {"process_id": 1, "thread_id": 1, "function": "step", "text": ""}
+    at = [(0, 50, "model.py", 9), (50, 500, "run.py", 1)]
+    stretched = [{**usual, "start_ns": since, "dur_ns": until - since, "file": file, "line": line}
+                 for since, until, file, line in at]  # fmt: skip
+    placed = code(report(ONCE, graph_nodes=NODES, compiled_kernels=rows_of[:1], source_lines=stretched))
+    assert sorted(placed.select("place", "work_ns", "captured_ns").rows()) == [
+        ("model.py:3", 0, 20),
+        ("model.py:9", 0, 10),
+        ("run.py:1", 30, 0),
+    ]
     several = report(ONCE, graph_nodes=NODES, compiled_kernels=[*rows_of, made("b", "aten::add", "model.py:4", "3")])
     assert picked(several, "kernel", "operator", "lines")[1] == ("b", None, "model.py:4")
 
@@ -150,27 +163,98 @@ def test_what_was_captured_before_the_recording_has_no_names(nodes):
     assert captured(of, by="place").select("place", "share").rows() == [(None, 1.0)]
 
 
-def updated(nodes):
-    """A launch, an update by a graph of so many nodes, and another launch."""
-    events = [
-        *ONCE[:10],
-        nvtx("anew", 121, 129),
-        *(call("cudaLaunchKernel_v7000", at, at + 1) for at in (122, 124, 126)[:nodes]),
-        call("cudaGraphExecUpdate_v10020", 130, 131),
-        *ONCE[10:],
-    ]
-    template = [
-        {**node(1, 7, number, 122 + 2 * number, 122 + 2 * number, 1), "original_node_id": None}
-        for number in range(nodes)
-    ]
-    return report(events, graph_nodes=[*NODES, *template])
+def program(steps):
+    """A program of CUDA graphs, and the range in which each kernel was captured, by its name: the kernel's launch.
+
+    A step is a thread, a number of nodes, whether it updates, and two graphs. The thread captures so many nodes in a
+    range of its own and launches one graph; it updates the first graph of as many nodes, or makes a new one; and it
+    launches the other.
+    """
+    events, nodes, graphs, names = [], [], [], {}
+
+    def launched(thread, pick):
+        if graphs:
+            exec_id, size, name = graphs[pick % len(graphs)]
+            correlation, at = len(names) + 1, 100 * len(events)
+            events.append(launch(at, at + 5, correlation, thread=thread))
+            for place in range(size):
+                kernel_at = 10**6 + at + 10 * place
+                side = {"name": str(correlation), "stream": 7 + exec_id}
+                events.append(of_graph(kernel_at, kernel_at + 5, correlation, exec_id, place, **side))
+            names[str(correlation)] = name
+
+    for turn, (thread, size, updates, before, after) in enumerate(steps):
+        at, template, name = 100 * len(events), 2 * turn + 100, f"range {turn}"
+        events.append(nvtx(name, at, at + 90, thread=thread))
+        events += [
+            call("cudaLaunchKernel_v7000", at + 10 * one, at + 10 * one + 5, thread=thread) for one in range(size)
+        ]
+        origin = [node(1, template, one, at + 10 * one + 2, at + 10 * one + 2, thread) for one in range(size)]
+        nodes += [{**one, "original_node_id": None, "graph_id": None} for one in origin]
+        launched(thread, before)
+        fitting = [graph for graph in graphs if graph[1] == size]
+        at = 100 * len(events)
+        if updates and fitting:
+            events += [
+                call(name, at, at + 5, thread=thread) for name in ("cudaGraphExecUpdate_v10020", "cuGraphExecUpdate")
+            ]
+            fitting[before % len(fitting)][2] = name
+        else:
+            copies = [node(1, template + 1, one, at, origin[one]["captured_ns"], thread) for one in range(size)]
+            nodes += [{**one, "graph_id": template} for one in copies]
+            events.append(call("cudaGraphInstantiate_v12000", at, at + 5, thread=thread))
+            graphs.append([template + 1, size, name])
+        launched(thread, after)
+    return report(events, graph_nodes=nodes), names, len({size for _, size, _ in graphs}) == len(graphs)
 
 
-def test_an_updated_graph_has_the_names_of_what_updated_it():
-    columns = ("kernel", "range", "count")
-    assert picked(updated(2), *columns) == [("a", "anew", 1), ("a", "layer", 1), ("b", "anew", 1), ("b", "layer", 1)]
-    # of other nodes: nobody can tell
-    assert picked(updated(3), *columns) == [("a", "layer", 1), ("a", None, 1), ("b", "layer", 1), ("b", None, 1)]
+_STEP = st.tuples(st.integers(1, 2), st.integers(1, 3), st.booleans(), st.integers(0, 3), st.integers(0, 3))
+
+
+@given(st.lists(_STEP, min_size=1, max_size=7))
+@example([(1, 2, False, 0, 0), (1, 2, True, 0, 0)])
+@example([(1, 2, False, 0, 0), (1, 2, False, 0, 0), (1, 2, True, 1, 0)])
+def test_an_updated_graph_has_the_names_of_what_updated_it_or_none_that_are_sure(steps):
+    of, names, told_apart = program(steps)
+    found = captured(of)
+    sure = found.filter(how=CAPTURED)
+    assert sure["range"].to_list() == [names[kernel] for kernel in sure["kernel"]]
+    # of graphs of as many nodes nobody can tell which one an update is of
+    assert not told_apart or sure.height == found.height
+    assert {*found["how"]} <= {CAPTURED, LIKELY}
+
+
+def templates(*sizes):
+    """Graphs of so many nodes that were captured between two launches of another."""
+    places = [(7 + turn, one) for turn, size in enumerate(sizes) for one in range(size)]
+    made = [node(1, graph, one, 122 + 2 * graph, 122, 1) for graph, one in places]
+    return [{**one, "original_node_id": None, "graph_id": None} for one in made]
+
+
+#: A launch of a graph whose nodes are not listed.
+UNLISTED = [of_graph(190, 195, 3, 5, 0), launch(160, 170, 3)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "at", "ran", "how", "name"),
+    [
+        ([2], [146], [], CAPTURED, "anew"),
+        ([3], [146], [], CAPTURED, "layer"),  # an update by other nodes fails
+        ([2], [146, 148], [], LIKELY, "anew"),  # the second one by whatever
+        ([2, 2], [146], [], OLDER, None),  # by which of the two
+        ([2], [146], UNLISTED, LIKELY, "anew"),  # it may be of that
+    ],
+)
+def test_what_an_update_changed(sizes, at, ran, how, name):
+    anew = [nvtx("anew", 121, 129), call("cudaLaunchKernel_v7000", 122, 123)]
+    updates = [call("cudaGraphExecUpdate_v10020", one, one + 1) for one in at]
+    of = report([*ONCE[:10], *anew, *updates, *ONCE[10:], *ran], graph_nodes=[*NODES, *templates(*sizes)])
+    found = captured(of).filter(pl.col("kernel") == "a")
+    expected = {(CAPTURED, "layer"): 1} | {(how, name): 1 + ((how, name) == (CAPTURED, "layer"))}
+    assert {(how, name): count for how, name, count in found.select("how", "range", "count").iter_rows()} == expected
+    # other tables have only what is sure
+    of_ranges = range_gpu(of).filter(range=":anew")["captured_operations"].to_list()
+    assert of_ranges == ([2] if (how, name) == (CAPTURED, "anew") else [])
 
 
 def test_pictures_and_comparisons_have_the_names_of_the_capture():
@@ -219,7 +303,8 @@ def test_a_copy_goes_back_to_what_was_captured_also_through_a_child():
     copies = [*copied(5, 3, 1), *copied(6, 4, 2), ((5, 1), None), ((5, 1), (3, 1))]
     found = captured_at(*captures, *parent, *copies, ((5, 4), None))
     assert {place: at for place, at in found.items() if place[0] == 5} == {(5, 0): 2, (5, 1): 7, (5, 2): 0, (5, 3): 1}
-    # where a row says that there are more nodes than are known, nobody can tell
+    assert captured_at(*captures, *parent, *copies, ((5, 5), None), ((5, 4), None)) == found
+    # where no row is that of the next node there are more than are known: nobody can tell
     assert {place for place in captured_at(*captures, *parent, *copies, ((5, 5), None)) if place[0] == 5} == {
         (5, 0),
         (5, 1),
@@ -424,15 +509,82 @@ def trace(*, warm_up="gemm", shapes=("[[2]]", "[[2]]"), captures=1, end=30):
     [
         (trace(), CAPTURED),
         (trace(warm_up="other"), OLDER),  # what the operator launched outside of the capture is another kernel
-        (trace(warm_up="other", shapes=("[[2]]", "[[3]]")), CAPTURED),  # of other shapes: nothing is known
-        (trace(captures=2), CAPTURED),
-        (trace(warm_up="other", shapes=("[[2]]", "[[3]]"), captures=2), OLDER),  # which of the two is not
+        (trace(warm_up="other", shapes=("[[2]]", "[[3]]")), LIKELY),  # of other shapes: nothing is known
+        (trace(captures=2), OLDER),  # nobody can tell which of the two it is
         (trace(end=45), OLDER),  # it ended after the launch
     ],
 )
 def test_by_order_and_identity(of, how):
     # else what the kernel's name says
-    assert captured(of).select("operator", "how").rows() == [("aten::mm" if how == CAPTURED else "gemm", how)]
+    assert captured(of).select("operator", "how").rows() == [("gemm" if how == OLDER else "aten::mm", how)]
+    assert ops(of).filter(name="aten::mm")["captured_operations"].to_list() == [int(how == CAPTURED)]
+
+
+def of_graphs(captures, launched, *, numbers):
+    """A trace of a program that captures graphs of operators, and which operators each launch of them ran.
+
+    An operator launches the kernel that its number tells; every third one ran outside of captures as well. Graphs that
+    are launched and were not captured here are older than the trace.
+    """
+    events, details, names = [], [], {}
+
+    def now():
+        return 100 * len(events)
+
+    def operator(number):
+        details.append({"event_id": len(events), "input_shapes": f"[[{number % 4}]]"})
+        events.append(host("op", f"op {number // 4}", now(), now() + 50))
+        parent = len(events) - 1
+        events.append(call("cudaLaunchKernel", now() - 90, now() - 80, correlation=1000 + now(), parent=parent))
+
+    for number in {number for graph in captures for number in graph if number % 3}:
+        operator(number)
+        correlation = events[-1].correlation
+        events.append(kernel(now(), now() + 5, correlation=correlation, name=f"kernel {number // 2}"))
+    for graph in captures:
+        events.append(call("cudaStreamBeginCapture", now(), now() + 5))
+        for number in graph:
+            operator(number)
+        events.append(call("cudaStreamEndCapture", now(), now() + 5))
+    for exec_id, graph in launched:
+        at, correlation = now(), len(names) + 1
+        events.append(launch(at, at + 5, correlation))
+        side = {"graph_exec_id": exec_id, "graph_node_id": exec_id << 32} if numbers else {}
+        for place, number in enumerate(graph):
+            key = {"side": {**side, "graph_node_id": side["graph_node_id"] + place}} if numbers else {}
+            events.append(kernel(now(), now() + 5, correlation=correlation, name=f"kernel {number // 2}", **key))
+        names[correlation] = [(f"op {number // 4}", f"[[{number % 4}]]") for number in graph]
+    made = report(events, op_detail=details)
+    return replace(made, meta=replace(made.meta, tool="torch.profiler")), names
+
+
+_GRAPH = st.lists(st.integers(0, 11), min_size=1, max_size=3)
+
+
+@given(st.lists(_GRAPH, min_size=1, max_size=4), st.lists(_GRAPH, max_size=2), st.data(), st.booleans())
+def test_names_by_order_are_those_of_the_capture_or_not_sure(captures, older, data, numbers):
+    graphs_of = [*enumerate([*older, *captures], 2)]
+    launched = data.draw(st.lists(st.sampled_from(graphs_of), max_size=5))
+    of, names = of_graphs(captures, launched, numbers=numbers)
+    found = operations(of, "correlation_id").filter(pl.col("correlation_id") < 1000)
+    rows = gathered(capture_rows(of), found["row"])
+    told = captured_names(of)[rows].select("operator", "shapes", "how")
+    for (correlation,), part in found.hstack(told).group_by("correlation_id"):
+        of_kernels = [number // 2 for number in launched[correlation - 1][1]]
+        alike = {exec_id for exec_id, graph in graphs_of if [number // 2 for number in graph] == of_kernels}
+        # of graphs of the same operations nobody can tell which one it is; without numbers not that there are two
+        if len(alike) > 1 and numbers and alike <= {exec_id for exec_id, _ in launched}:
+            assert {*part["how"]} == {OLDER}
+        elif len(alike) == 1 and CAPTURED in {*part["how"]}:
+            assert part.sort("start").select("operator", "shapes").rows() == names[correlation]
+
+
+def test_of_a_compilers_own_operator_its_code_tells_what_it_launched():
+    events = [host("op", "CompiledFunction", 0, 9), call("cuLaunchKernel", 1, 2, correlation=1, parent=0)]
+    made = {"name": "triton_poi_0", "source": "inductor", "hash": "1", "operators": "aten::relu, aten::mul"}
+    of = report([*events, kernel(3, 8, name="triton_poi_0", correlation=1)], compiled_kernels=[made])
+    found = ops(of).filter(pl.col("operations") > 0)
+    assert found.select("name", "exclusive_device_ns").rows() == [("aten::relu, aten::mul", 5)]
 
 
 def test_a_compilers_own_operator_is_no_answer_where_kernels_say_more():
@@ -497,5 +649,5 @@ def test_kernels_that_the_program_marked_have_their_marks(tmp_path):
     path = tmp_path / "marked.json"
     path.write_text(json.dumps(trace))
     table = captured(kanalyze.read(path))
-    assert table.filter(range="phase_A")["count"].sum() == len(marked)
+    assert table.filter(range="phase_A", how=MARKED)["count"].sum() == len(marked)
     assert captured(kanalyze.read(path), by="place").filter(place="phase_A")["count"].sum() == len(marked)

@@ -279,6 +279,18 @@ def test_nodes_of_a_graph_wait_for_nodes_of_the_same_launch():
     assert graph.operations["graph_before"].to_list() == [None, None, 1, None]
 
 
+def test_nodes_of_a_graph_wait_for_what_the_report_says_they_depend_on():
+    """Two streams that are joined: the second of them runs beside the first, and not behind it."""
+    events = [call("cudaGraphLaunch", 0, 10, correlation=1)]
+    spans = [(20, 30, 7, None), (35, 50, 8, None), (40, 60, 7, 1), (60, 70, 7, 2)]
+    for start, end, stream, after in spans:
+        events.append(kernel(start, end, stream=stream, correlation=1, side={"after_id": after}))
+    other = [call("cudaGraphLaunch", 80, 90, correlation=2)]
+    other += [kernel(start, start + 5, stream=7, correlation=2) for start in (100, 110)]
+    graph = dependencies(report([*events, *other]))
+    assert graph.operations["graph_before"].to_list() == [None, None, 0, 1, None, 4]
+
+
 def test_migrations_take_no_part():
     graph = _graph(
         memcpy(2, 6, stream=None, side={"migration_cause": "GPU page fault"}),

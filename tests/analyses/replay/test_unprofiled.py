@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.iterations.phases import steady_part
+from kanalyze.analyses.ranges.captured import captured
 from kanalyze.analyses.replay._host_time import AS_RECORDED, UNCHANGED, HostTime, Unslowed, fitted
 from kanalyze.analyses.replay._unprofiled import (
     Bare,
@@ -34,7 +36,7 @@ from kanalyze.analyses.replay._whatif import window_without
 from kanalyze.errors import CannotTellError
 from kanalyze.readers import read
 from kanalyze.readers.capture.read_capture import bare_runs
-from support.build import call, host, kernel, nvtx, overhead, report
+from support.build import call, host, kernel, launched, nvtx, overhead, report
 from support.command import ROOT, run
 from support.slow_replay import TURNS, simulated
 
@@ -389,3 +391,16 @@ def test_an_estimate_lies_between_what_the_gpu_does_and_what_was_recorded(path):
     found = estimated(whole.narrow(window=steady.window), steady)
     assert found.least_ns <= found.usual_ns <= found.most_ns * 1.001
     assert found.most_ns <= 1.031 * 1.12 * steady.ns / steady.number  # hosts differ from run to run
+
+
+@pytest.mark.parametrize("name", ["decoder.sqlite", "native.sqlite"])
+def test_what_runs_in_graphs_keeps_the_names_of_its_captures(name):
+    whole = read(SAMPLES / "inside_graphs" / name, cache=False)
+    columns = ["path", "call", "how", "launched_in", "kernel", "count"]
+    found, before = (captured(one).select(columns).sort(columns) for one in (without(whole, 0.5), whole))
+    assert found.equals(before)
+
+
+def test_other_reports_with_captures_stay_beside_it():
+    whole = replace(report([*launched(0, 10, kernel(20, 30, correlation=1))]), captured_in=lambda: None)
+    assert without(whole, 0.5).captured_in is whole.captured_in

@@ -137,7 +137,8 @@ def test_copies_and_memsets(tables):
         nothing | {"event_id": 1, "direction": "Peer-to-Peer", "source_memory": "Device", "target_memory": "Device",
                    "source_device": 0, "target_device": 1},
         nothing | {"event_id": 2},
-        nothing | {"event_id": 3, "size_bytes": 64, "target_memory": "Device", "graph_exec_id": 9, "graph_node_id": 4},
+        nothing | {"event_id": 3, "size_bytes": 64, "target_memory": "Device", "graph_exec_id": 9,
+                   "graph_node_id": (9 << 32) + 4},
     ]  # fmt: skip
 
 
@@ -492,6 +493,50 @@ def test_a_kernel_has_the_means_of_its_samples_and_none_of_it_is_a_doubt(tmp_pat
     other = {**SAMPLES[0], "pid": "Program"}  # a counter of anything else
     found = kanalyze.health(made_of(tmp_path, [*EVENTS, other])).filter("doubt").get_column("check")
     assert "events without a category" in found.to_list()
+
+
+def node(number, ts, **args):
+    """A node of graph 3, which took 10 µs, as PyTorch 2.14 on writes it."""
+    return {**ON_GPU, "ts": ts, "dur": 10.0, "args": {**ON, "graph id": 3, "graph node id": number, **args}}
+
+
+def arrows(kind, *ends):
+    """Arrows between nodes, by their ends and begins."""
+    of = {"cat": kind, "name": kind, "pid": 0, "tid": 7}
+    sides = [("s", "ts"), ("f", "ts")]
+    return [
+        {**of, "ph": ph, "id": (1 << 40) + number, key: at}
+        for number, times in enumerate(ends)
+        for (ph, key), at in zip(sides, times, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("kind", ["ac2g", "graph_dep"])
+def test_nodes_of_graphs_have_what_they_depend_on(tmp_path, kind):
+    nodes = [node(1, 10.0), node(2, 20.0), node(3, 30.0), {**node(4, 40.0), "cat": "gpu_memset"}]
+    # the last one waits for the first, and for the second, which ended later; an arrow that leads nowhere
+    found = made_of(tmp_path, [CALL, *nodes, *arrows(kind, (20.0, 40.0), (30.0, 40.0), (20.0, 30.0), (35.0, 40.0))])
+    ids = found.kind("kernel").get_column("event_id").to_list()
+    assert found.table("kernel_config").get_column("after_id").to_list() == [None, None, ids[0]]
+    assert found.table("copy_detail").get_column("after_id").to_list() == [ids[1]]
+    assert found.table("kernel_config").get_column("graph_node_id").to_list() == [(3 << 32) + one for one in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("args", "mark"),
+    [
+        ({"str": "phase_A"}, "phase_A"),
+        ({"name": 'layer "1"', "stream": "60"}, 'layer "1"'),
+        ({"annotation": json.dumps([{"dtype": "bf16"}, {"str": "phase_B"}])}, "phase_B"),
+        ({"annotation": "plain"}, "plain"),
+        ({"annotation": "[{3"}, None),
+        ({"name": 3}, None),
+        ({}, None),
+    ],
+)
+def test_marks_of_nodes_in_all_forms(tmp_path, args, mark):
+    found = made_of(tmp_path, [CALL, node(1, 10.0, **args), {**node(2, 30.0, **args), "cat": "gpu_memcpy"}])
+    assert [found.table(name).get_column("mark").to_list() for name in ("kernel_config", "copy_detail")] == [[mark]] * 2
 
 
 def test_copies_have_their_direction_in_their_arguments(tmp_path):
