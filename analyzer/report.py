@@ -160,9 +160,10 @@ class Report:
 
     `meta` describes its origin, `scope` the selected part. Tables are read on first use and cached; narrowed views
     share the cache. `answers` caches results that analyses share. `beside` opens the trace of the same run that the
-    report's capture has, once; None without one. `sampled` does so for the run in which nsys sampled the program, and
-    `bare` for its runs without a profiler; `captured_in` gives the report of its CUDA graphs' captures, where that is
-    another one. `labels` are the user's own patterns of the labels of an engine's steps.
+    report's capture has, once; None without one. `sampled` does so for the run in which nsys sampled the program,
+    `counted` for what ncu counted of it, and `bare` for its runs without a profiler; `captured_in` gives the report of
+    its CUDA graphs' captures, where that is another one. `labels` are the user's own patterns of the labels of an
+    engine's steps.
 
     A context manager: its file is closed at the end of the block, by :meth:`close`, or when nobody holds the report.
 
@@ -175,6 +176,7 @@ class Report:
     scope: Scope = field(default_factory=Scope)
     beside: Callable[[], Report | None] = _nothing
     sampled: Callable[[], Report | None] = _nothing
+    counted: Callable[[], Report | None] = _nothing
     bare: Callable[[], BareRuns] = BareRuns
     captured_in: Callable[[], Report | None] = _nothing
     labels: tuple[str, ...] = ()

@@ -17,13 +17,13 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, facts_of, launching_rows, operations, recorded_until, with_facts
-from kanalyze.analyses.host._call_kinds import call_names, calls_that, captures, is_launch_name, names_that
+from kanalyze.analyses.host._call_kinds import call_names, calls_that, names_that, unused_launches
 from kanalyze.analyses.idle.syncs import blocking_calls
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import STREAM, recorded_work
-from kanalyze.columns import as_of, gathered, in_order_of, marked, positions, repeated, rows_at
+from kanalyze.columns import as_of, gathered, in_order_of, marked, positions, repeated
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns
@@ -145,36 +145,6 @@ _EFFECTS: Final = {
 def _sum(*parts: pl.DataFrame) -> tuple[int, int]:
     """The number of events in all of some tables, and their total duration in ns."""
     return sum(part.height for part in parts), sum(total(part, "dur_ns") for part in parts)
-
-
-#: Calls that set memory. One is of 0 bytes if it returned in less than this part of the time of any other of its
-#: process that set some, and in less time than it takes to start an operation.
-_SETTING: Final = re.compile(r"(?:cuda|cu)Memset")
-_NOTHING: Final = 0.75
-_NOTHING_NS: Final = 2500
-
-
-def unused_launches(report: Report) -> pl.DataFrame:
-    """Launching calls that no operation refers to: columns dur_ns and captured (inside a capture on their thread).
-
-    Of calls with one correlation id, such as those of two interfaces inside each other, one is referred to for all.
-    Calls that set 0 bytes, as libraries make them, launch nothing, and are not among them.
-    """
-    key = ["process_id", "correlation_id"]
-    calls = report.kind("api").select("name", *key, "thread_id", "start_ns", "dur_ns")
-    lost = calls.select(pl.col("name").is_in(names_that(report, is_launch_name)).fill_null(value=False)).to_series()
-    used = launching_rows(report)
-    found = calls.filter(lost.scatter(used, False))  # noqa: FBT003 - polars has no name for it
-    if found.height:
-        found = found.join(calls.select(pl.col(key).gather(used)), on=key, how="anti").sort("start_ns")
-        setting = pl.col("name").is_in(names_that(report, _SETTING.match))
-        shortest = rows_at(calls, used).filter(setting).group_by("process_id", "name").agg(least=pl.col("dur_ns").min())
-        found = found.join(shortest, on=["process_id", "name"], how="left", nulls_equal=True, maintain_order="left")
-        nothing = pl.col("dur_ns") < pl.min_horizontal(_NOTHING * pl.col("least"), _NOTHING_NS)
-        found = found.filter(~(nothing & pl.col("least").is_not_null()))
-    spans = captures(report).select("process_id", "thread_id", "end", start_ns="start").sort("start_ns")
-    last = found.join_asof(spans, on="start_ns", by=["process_id", "thread_id"], check_sortedness=False)
-    return last.select("dur_ns", captured=(pl.col("start_ns") < pl.col("end")).fill_null(value=False))
 
 
 @_check(*_WORK)

@@ -9,12 +9,13 @@ from typing import Final
 
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import rules
 from kanalyze.analyses.findings._claims import shared_out, with_replays
 from kanalyze.analyses.findings.rules import Finding
-from kanalyze.analyses.findings.rules._kernels import LIBRARY, kernel_sums
+from kanalyze.analyses.findings.rules._kernels import LIBRARY, REACHED, kernel_sums
 from kanalyze.analyses.findings.rules._telling import with_lines
 from kanalyze.analyses.findings.rules.compiling import ONE_TIME
 from kanalyze.analyses.findings.rules.occupancy import SAMPLED
@@ -127,7 +128,12 @@ def _worth_saying(report: Report, every: Sequence[rules.Rule]) -> list[rules.Fin
     least, once = least_worth_saying(report), {device: WORTH_SAYING * ns for device, ns in _lengths(report).items()}
     enough = {(one.rule, one.device): max((once if one.rule in ONE_TIME else least)[one.device], 1) for one in found}
     worth = [one for one in found if one.at_stake_ns >= enough[one.rule, one.device]]
-    in_words = [_in_terms_of(report, one) for one in with_lines(report, shared_out(worth, enough))]
+    left = shared_out(
+        worth, enough
+    )  # what is at stake of a part of a finding's claims, the distance of that part tells
+    parts = iter(within_distance(report, [one for one in left if one.curtailed]))
+    left = [next(parts) if one.curtailed else one for one in left]
+    in_words = [_in_terms_of(report, one) for one in with_lines(report, left)]
     return sorted(in_words, key=lambda one: (-one.at_stake_ns, one.rule, one.device))
 
 
@@ -251,11 +257,21 @@ def within_distance(report: Report, found: list[Finding]) -> list[Finding]:
 
 
 def _within(report: Report, one: Finding) -> Finding:
-    least = work.least_times(report, _SAME_WORK[one.rule])
-    claims = pl.DataFrame() if one.claims is None else one.claims.select("start", "end").unique()
-    claimed = least.filter(device=one.device).join(claims, on=["start", "end"], how="semi")
+    least = work.least_times(report, _SAME_WORK[one.rule]).filter(device=one.device)
+    if _SAME_WORK[one.rule]:  # other kernels, which come as near to their roof as products do
+        least = least.with_columns(
+            pl.min_horizontal("dur_ns", pl.col("least_ns") / REACHED["products"]).cast(pl.Int64).alias("least_ns")
+        )
+    claims = pl.DataFrame(schema=intervals.SPANS) if one.claims is None else one.claims.select("start", "end")
+    if one.curtailed:  # whose claims are cut, or several kernels in a row
+        inside = intervals.overlap(least.get_column("start"), least.get_column("end"), intervals.union(claims))
+        part = inside / pl.max_horizontal(pl.col("end") - pl.col("start"), 1)
+        claimed = least.with_columns(part=part).filter(pl.col("part") > 0)
+    else:
+        claimed = least.join(claims.unique(), on=["start", "end"], how="semi").with_columns(part=pl.lit(1.0))
     beyond = pl.col("exclusive_ns") * (1 - pl.col("least_ns").fill_null(0) / pl.col("dur_ns").clip(lower_bound=1))
-    distance = int(claimed.select(beyond.clip(lower_bound=0).sum()).item()) if claimed.height else one.at_stake_ns
+    distance = claimed.select((beyond.clip(lower_bound=0) * pl.col("part")).sum()).item()
+    at_stake_ns = min(one.at_stake_ns, int(distance)) if claimed.height else one.at_stake_ns
 
     def bounded(whole: Report) -> Mending | None:
         change = one.change(whole)
@@ -266,7 +282,7 @@ def _within(report: Report, one: Finding) -> Finding:
         known = known.join(most, on="row", how="left", maintain_order="left")
         return change._replace(shorter=known.select("row", saved_ns=pl.min_horizontal("saved_ns", "most")))
 
-    return one._replace(at_stake_ns=min(one.at_stake_ns, distance), mending=bounded if one.mending else None)
+    return one._replace(at_stake_ns=at_stake_ns, mending=bounded if one.mending else None)
 
 
 #: Action, in a line, and remedy, in a sentence, by rule and by world, of programs that are neither of PyTorch nor of

@@ -17,10 +17,16 @@ from typing import Any, Final, TypeVar
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import launch_calls, nearest_launches, operations, with_facts
+from kanalyze.analyses.device._operations import (
+    launch_calls,
+    launching_rows,
+    nearest_launches,
+    operations,
+    with_facts,
+)
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import nearest
+from kanalyze.columns import nearest, rows_at
 from kanalyze.intervals import OF_EVENTS
 from kanalyze.report import Report
 from kanalyze.tools import CUDA, HIP, RUNTIME, is_amd
@@ -525,3 +531,33 @@ def shown_cold(report: Report, launches: pl.DataFrame) -> pl.Series:
     before = nearest_launches(report, late.select(*THREAD, at="call_start"), "call_start").to_series()
     loads = late.filter(before.is_null() | (late.get_column("loaded") >= before))
     return began.scatter(loads.get_column("at"), True)  # noqa: FBT003 - polars has no name for it
+
+
+#: Calls that set memory. One is of 0 bytes if it returned in less than this part of the time of any other of its
+#: process that set some, and in less time than it takes to start an operation.
+_SETTING: Final = re.compile(r"(?:cuda|cu)Memset")
+_NOTHING: Final = 0.75
+_NOTHING_NS: Final = 2500
+
+
+def unused_launches(report: Report) -> pl.DataFrame:
+    """Launching calls that no operation refers to: columns dur_ns and captured (inside a capture on their thread).
+
+    Of calls with one correlation id, such as those of two interfaces inside each other, one is referred to for all.
+    Calls that set 0 bytes, as libraries make them, launch nothing, and are not among them.
+    """
+    key = ["process_id", "correlation_id"]
+    calls = report.kind("api").select("name", *key, "thread_id", "start_ns", "dur_ns")
+    lost = calls.select(pl.col("name").is_in(names_that(report, is_launch_name)).fill_null(value=False)).to_series()
+    used = launching_rows(report)
+    found = calls.filter(lost.scatter(used, False))  # noqa: FBT003 - polars has no name for it
+    if found.height:
+        found = found.join(calls.select(pl.col(key).gather(used)), on=key, how="anti").sort("start_ns")
+        setting = pl.col("name").is_in(names_that(report, _SETTING.match))
+        shortest = rows_at(calls, used).filter(setting).group_by("process_id", "name").agg(least=pl.col("dur_ns").min())
+        found = found.join(shortest, on=["process_id", "name"], how="left", nulls_equal=True, maintain_order="left")
+        nothing = pl.col("dur_ns") < pl.min_horizontal(_NOTHING * pl.col("least"), _NOTHING_NS)
+        found = found.filter(~(nothing & pl.col("least").is_not_null()))
+    spans = captures(report).select("process_id", "thread_id", "end", start_ns="start").sort("start_ns")
+    last = found.join_asof(spans, on="start_ns", by=["process_id", "thread_id"], check_sortedness=False)
+    return last.select("dur_ns", captured=(pl.col("start_ns") < pl.col("end")).fill_null(value=False))

@@ -16,7 +16,7 @@ from kanalyze.analyses.counters.counters import metric_columns, stalls
 from kanalyze.analyses.device._operations import compiled_kernels, exclusive_operations, operations
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.iterations.iterations import iteration_spans
-from kanalyze.analyses.joining._kernel_groups import GROUP_KEYS, grouped_kernels, kernel_groups, same_kernels
+from kanalyze.analyses.operators._kernel_groups import GROUP_KEYS, grouped_kernels, kernel_groups, same_kernels
 from kanalyze.analyses.ranges.instances import compile_spans
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.threads import outermost

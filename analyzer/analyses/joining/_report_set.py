@@ -17,7 +17,7 @@ import polars as pl
 
 from kanalyze import outlets
 from kanalyze.analyses.device._operations import SHAPE
-from kanalyze.analyses.joining._kernel_groups import kernels_in
+from kanalyze.analyses.operators._kernel_groups import kernels_in
 from kanalyze.analyses.shared.analysis import name_of, once_per_report
 from kanalyze.counter_model import measured_some
 from kanalyze.decoder.fields import shortened

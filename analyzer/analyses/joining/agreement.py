@@ -15,14 +15,6 @@ from polars._typing import PolarsDataType
 
 from kanalyze.analyses.device._operations import SHAPE, SHAPE_COLUMNS
 from kanalyze.analyses.device.kernels import copies
-from kanalyze.analyses.joining._kernel_groups import (
-    GROUP_KEYS,
-    grouped_kernels,
-    kernel_groups,
-    kernels_in,
-    same_kernels,
-    same_launches,
-)
 from kanalyze.analyses.joining._reasons import (
     COUNTS,
     EXPLANATIONS,
@@ -43,6 +35,14 @@ from kanalyze.analyses.joining._reasons import (
 )
 from kanalyze.analyses.joining._reasons import FIGURES as SAMPLED
 from kanalyze.analyses.joining._report_set import Together, of_each, several, together
+from kanalyze.analyses.operators._kernel_groups import (
+    GROUP_KEYS,
+    grouped_kernels,
+    kernel_groups,
+    kernels_in,
+    same_kernels,
+    same_launches,
+)
 from kanalyze.analyses.shared.analysis import require
 from kanalyze.errors import CannotTellError, DamagedReportError
 from kanalyze.report import Report, Where

@@ -15,7 +15,8 @@ from kanalyze.analyses.counters.advice import CAPPED, advice
 from kanalyze.analyses.counters.roofline import roofline
 from kanalyze.analyses.device._operations import SHAPE, SHAPE_COLUMNS, decoded
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.joining._kernel_groups import (
+from kanalyze.analyses.joining._report_set import Together, different, of_each, pooled, several, together
+from kanalyze.analyses.operators._kernel_groups import (
     GROUP_KEYS,
     MEASURED,
     QUALITIES,
@@ -27,7 +28,6 @@ from kanalyze.analyses.joining._kernel_groups import (
     same_kernels,
     same_launches,
 )
-from kanalyze.analyses.joining._report_set import Together, different, of_each, pooled, several, together
 from kanalyze.analyses.ranges.ranges import range_gpu
 from kanalyze.analyses.shared.analysis import require
 from kanalyze.analyses.shared.statistics import total as total_of

@@ -14,11 +14,11 @@ from kanalyze.analyses.communication._recorded import WAITING, has_partners
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, exclusive_operations
 from kanalyze.analyses.device._windows import process_count, windows
 from kanalyze.analyses.findings._claims import MOST_REPLAYED, with_replays
-from kanalyze.analyses.findings._doubts import unused_launches, with_late
+from kanalyze.analyses.findings._doubts import with_late
 from kanalyze.analyses.findings.findings import ordered, ranked_with_samples
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules.compiling import ONE_TIME
-from kanalyze.analyses.host._call_kinds import interface
+from kanalyze.analyses.host._call_kinds import interface, unused_launches
 from kanalyze.analyses.host._captures import has_captures
 from kanalyze.analyses.host._range_lines import has_shapes
 from kanalyze.analyses.host.engine_marks import engine_marks

@@ -36,11 +36,11 @@ from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.host._call_kinds import interface
 from kanalyze.analyses.host.engine_marks import engine_marks
 from kanalyze.analyses.idle import code
-from kanalyze.analyses.joining._kernel_groups import same_kernels
 from kanalyze.analyses.joining._report_set import Together, together
 from kanalyze.analyses.joining.joined import gains_among, joined_of
 from kanalyze.analyses.memory import memory
 from kanalyze.analyses.operators._host_names import told
+from kanalyze.analyses.operators._kernel_groups import same_kernels
 from kanalyze.analyses.page.overview_page import (
     PageKernels,
     Summary,

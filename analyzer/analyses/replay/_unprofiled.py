@@ -392,8 +392,8 @@ def unprofiled(report: Report, host: Unslowed, window: Window | None = None) -> 
     starts_by_id = _starts(everything, net, times)
     moved = Moved(everything, starts_by_id, _clocks(net, times, point_values(net.line, state.values)), host)
     meta = replace(report.meta, end_ns=None if report.meta.end_ns is None else every[-1])
-    kept = (report.beside, report.sampled, report.bare, report.captured_in, report.labels)
-    return Report(meta, moved, Scope(), *kept)
+    beside = ("beside", "sampled", "counted", "bare", "captured_in", "labels")
+    return Report(meta, moved, **{name: getattr(report, name) for name in beside})
 
 
 def _starts(everything: Report, net: Network, times: pl.Series) -> pl.DataFrame:

@@ -17,7 +17,8 @@ from kanalyze.analyses.host.engine_marks import DECODE
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.serving.engine_steps import engine_steps
 from kanalyze.analyses.shared.analysis import analysis, once_per_report
-from kanalyze.analyses.work.work import memory_ns, memory_roofs, work
+from kanalyze.analyses.work._peaks import memory_ns, memory_roofs
+from kanalyze.analyses.work.work import work
 from kanalyze.columns import as_of, rows_at
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Report

@@ -127,7 +127,8 @@ def _read(call: Call) -> int:
 
 #: Where the two factors stand among the inputs, by operator.
 PRODUCTS: Final = {
-    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::matmul", "aten::_scaled_mm", "aten::_int_mm"), (0, 1)),
+    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::matmul", "aten::_int_mm", "aten::_scaled_mm"), (0, 1)),
+    **dict.fromkeys(("aten::_scaled_mm_v2", "aten::_scaled_grouped_mm_v2"), (0, 1)),
     **dict.fromkeys(("aten::addmm", "aten::addmm_", "aten::baddbmm", "aten::baddbmm_", "aten::addbmm"), (1, 2)),
     **dict.fromkeys(("aten::mv", "aten::dot", "aten::vdot"), (0, 1)),
     **dict.fromkeys(("aten::addmv", "aten::addmv_", "aten::_addmm_activation"), (1, 2)),
@@ -142,8 +143,8 @@ def _product(call: Call) -> Work | None:
     first, second = (call.tensor(place) for place in PRODUCTS[call.name])
     if first is None or second is None or not first.shape:
         return None
-    if call.name.endswith("grouped_mm"):
-        return _grouped(first, second)
+    if "grouped_mm" in call.name:
+        return _grouped(call, first, second)
     if not second.shape:
         return None
     b = second.shape[::-1] if call.name == "aten::linear" else second.shape
@@ -157,17 +158,27 @@ def _product(call: Call) -> Work | None:
         return None
     added = _bytes(call.tensor(0)) if PRODUCTS[call.name] == (1, 2) and call.value(3) in {"0", "0."} else 0
     product = Product(n, m, k, batch) if len(b) > 1 else Product(m, n, k, batch)
-    out = m * n * batch * max(first.element_bytes, _OUT_BYTES.get(call.values[6] if len(call.values) > 6 else "", 0))  # noqa: PLR2004
+    out = m * n * max(first.element_bytes, _OUT_BYTES.get(call.values[6] if len(call.values) > 6 else "", 0))  # noqa: PLR2004
+    out *= 1 if call.name == "aten::addbmm" else batch  # which sums its products
     return Work(product.flop, _read(call) - added + out, product)
 
 
-def _grouped(rows: Tensor, weights: Tensor) -> Work | None:
-    """Rows of groups, each with a matrix of its own; the groups' sizes are not recorded, the sum of them is."""
-    if len(rows.shape) != 2 or len(weights.shape) != 3:  # noqa: PLR2004
+def _grouped(call: Call, first: Tensor, second: Tensor) -> Work | None:
+    """Products of groups, whose sizes are not recorded, but their sum is: of rows, of columns, or of what is summed.
+
+    Gradients of weights cut both matrices along what is summed, and have a result for each group.
+    """
+    a, b = first.shape[-2:], second.shape[-2:]
+    if len(a) != len(b) or len(b) < 2 or a[1] != b[0]:  # noqa: PLR2004
         return None
-    product = Product(rows.shape[0], weights.shape[2], rows.shape[1])
-    out = rows.shape[0] * weights.shape[2] * rows.element_bytes
-    return Work(product.flop, _bytes(rows) + out, None, BOUND)
+    stacked = [one for one in (first, second) if len(one.shape) > 2]  # noqa: PLR2004
+    batch = first.shape[0] if len(stacked) > 1 else 1
+    ends = call.tensor(2) if call.name == "aten::_grouped_mm" else None
+    results = ends.shape[0] if ends is not None and ends.shape and not stacked else batch
+    # of stacked matrices, those of groups without rows are not read
+    read = [first, second] if len(stacked) != 1 else [first if stacked == [second] else second]
+    moved = _bytes(*read) + a[0] * b[1] * results * first.element_bytes
+    return Work(Product(a[0], b[1], a[1], batch).flop, moved, None, BOUND)
 
 
 # Convolutions, as products of N·P·Q × (C/groups)·R·S and (C/groups)·R·S × K. Source: Chetlur et al., cuDNN, 2014.
@@ -311,6 +322,8 @@ _ATTENTIONS: Final = {
     "aten::_scaled_dot_product_cudnn_attention_backward": _Attention(1, heads_first=True, causal=14, backward=True),
     "flash_attn::_flash_attn_forward": _Attention(0, heads_first=False, causal=5, window=6, at_end=True),
     "flash_attn::_flash_attn_backward": _Attention(1, False, 11, True, window=12, at_end=True),  # noqa: FBT003
+    "flash_attn::_flash_attn_varlen_forward": _Attention(0, heads_first=False, causal=9, lengths=3),
+    "flash_attn::_flash_attn_varlen_backward": _Attention(1, False, 15, True, lengths=9),  # noqa: FBT003
 }
 
 
@@ -319,27 +332,32 @@ _LOWER_RIGHT: Final = "2"
 
 
 def _attention(call: Call) -> Work | None:
+    """Attention of sequences of one length; of packed ones and within a window at least so many pairs.
+
+    Packed sequences have fewest pairs where all are equally long; each query has at least one key.
+    """
     places = _ATTENTIONS[call.name]
-    query, key, value = (call.tensor(places.query + step) for step in range(3))
-    if query is None or key is None or value is None:
+    query, key, value = (call.tensor(places.query + step) or Tensor((), 0, 0) for step in range(3))
+    if len({one.shape[:-3] for one in (query, key, value)}) > 1 or min(len(query.shape), len(value.shape)) < 3:  # noqa: PLR2004
         return None
-    if not len(query.shape) == len(key.shape) == len(value.shape) == 4:  # noqa: PLR2004 - packed: unknown lengths
+    queries, heads = query.shape[-3:-1][:: -1 if places.heads_first else 1]
+    keys, lengths = key.shape[-2 if places.heads_first else -3], call.tensor(places.lengths)
+    unknown = lengths is not None or bool({call.value(places.window + step) for step in range(2)} - {"", "-1", "None"})
+    if queries != keys if unknown else len(query.shape) != 4:  # noqa: PLR2004 - a cache, or packed in unknown lengths
         return None
-    sides = {call.value(places.window + step) for step in range(2)} - {"", "-1", "None"}
-    if call.tensor(places.lengths) is not None or sides:
-        return None
-    position = 2 if places.heads_first else 1
-    heads, queries, keys = query.shape[3 - position], query.shape[position], key.shape[position]
     of_keys, of_values = (3, 2) if places.backward else (1, 1)
-    depth = of_keys * query.shape[3] + of_values * value.shape[3]
+    depth = of_keys * query.shape[-1] + of_values * value.shape[-1]
     causal = call.true(places.causal) if call.values else call.causal
     at_end = places.at_end or ("efficient" in call.name and call.value(places.causal) == _LOWER_RIGHT)
-    pairs = Pairs(queries, keys, 2 * query.shape[0] * heads * depth, causal is not False, at_end)
-    known = BOUND if causal is None else MODEL
-    out = math.prod(query.shape[:3]) * value.shape[3] * query.element_bytes
+    flop_of_pair = 2 * math.prod(query.shape[:-3]) * heads * depth
+    pairs = Pairs(queries, keys, flop_of_pair, causal is not False, at_end)
+    sequences = max(lengths.shape[0] - 1, 1) if lengths is not None and lengths.shape else queries
+    kept = max(queries, queries * queries // (2 * sequences)) if unknown else pairs.kept  # half, as of a causal mask
+    out = math.prod(query.shape[:-1]) * value.shape[-1] * query.element_bytes
     wrote = 0 if places.backward and call.name.startswith("flash_attn") else out  # it is given what it writes
     wrote = _bytes(query, key, value) if places.backward and wrote else wrote
-    return Work(pairs.kept * pairs.flop, _read(call) + wrote, None if causal is None else pairs, known)
+    known = BOUND if unknown or causal is None else MODEL
+    return Work(kept * flop_of_pair, _read(call) + wrote, None if known == BOUND else pairs, known)
 
 
 # What reads and writes tensors of known shapes, and computes little with each element.
@@ -389,6 +407,17 @@ def _gather(call: Call) -> Work | None:
             return None
         chosen *= math.prod(table.shape) // max(table.shape[across[0]], 1)
     return Work(0, _bytes(index) + chosen * table.element_bytes, None, BOUND)
+
+
+#: What writes rows that an index chooses, or sums them.
+_INTO_ROWS: Final = _aten("""
+    index_add index_add_ index_copy_ index_fill_ scatter_add scatter_add_ scatter_ _index_put_impl_ _embedding_bag
+""")
+
+
+def _into_rows(call: Call) -> Work | None:
+    """Reads what comes after its table: an index, and what is written."""
+    return Work(0, sum(_bytes(*one) for one in call.inputs[1:3]), None, BOUND) if any(call.inputs[1:3]) else None
 
 
 def _embedding_backward(call: Call) -> Work | None:
@@ -451,6 +480,7 @@ _MODELS: Final[dict[str, _Model]] = {
     **dict.fromkeys(_ATTENTIONS, _attention),
     **dict.fromkeys(_WRITES_ONCE | _REDUCES, _rows),
     **dict.fromkeys(("aten::gather", "aten::index_select", "aten::embedding"), _gather),
+    **dict.fromkeys(_INTO_ROWS, _into_rows),
     "aten::embedding_dense_backward": _embedding_backward,
     **dict.fromkeys((f"aten::_fused_{name}_" for name in ("adam", "adamw", "sgd", "adagrad")), _fused_optimizer),
 }

@@ -10,9 +10,16 @@ from kanalyze.analyses.device._windows import share_of_window, windows
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.shared.analysis import analysis
 from kanalyze.analyses.shared.statistics import total
-from kanalyze.analyses.work.work import GROUPS, TYPES, calls_with_work, peaks, required_calls
+from kanalyze.analyses.work._peaks import peaks
+from kanalyze.analyses.work.work import (
+    GROUP,
+    GROUPS,
+    TYPE,
+    calls_with_work,
+    required_calls,
+)
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table, columns
+from kanalyze.schema import Table, columns
 from kanalyze.units import percent, time
 
 _COUNT: Final = pl.len().cast(pl.Int64)
@@ -29,19 +36,20 @@ TABLE: Final = Table(
             count int: Calls.
             exclusive_ns int: Device time of them, each instant counted once; all rows sum to the ledger's kernels.
         """),
-        Column("type", pl.Enum(TYPES), "Type of the arithmetic: " + ", ".join(TYPES) + ".", nullable=True),
-        Column("group", pl.Enum(GROUPS), "What it is: " + ", ".join(GROUPS) + "; null: no model.", nullable=True),
+        *(TYPE, GROUP),
         *columns("""
             flop_per_s float?: FLOPs by shape and time.
             bytes_per_s float?: Least bytes and time.
+            dram_bytes_per_s float?: Bytes of the GPU's memory that were read and written, of calls of which that was
+                measured, and their time.
+            measured text?: How, as in `work`; of several calls how most of their bytes were.
             intensity_flop_per_byte float?: FLOPs for each byte.
             executed_share float?: FLOPs by shape, of those that filled-up tiles execute: the rest is padding.
             bound text?: What takes longer at its peak: compute or memory.
             roof_share float?: The least time by the time: 1 is on the roof.
             at_roof_ns int?: The least time within exclusive_ns.
             distance_ns int?: The rest of exclusive_ns.
-            known text?: model (by formula), or bound (at least so much); null: no model, as for operators without one
-                and where shapes were not recorded.
+            known text?: How FLOPs and least bytes are known, as in `work`; null: not, as of operators without a model.
         """),
     ),
     purpose="how far operators are from what the GPU can do",
@@ -73,6 +81,9 @@ def roofs(report: Report) -> pl.DataFrame:
             pl.col("flop", "bytes").cast(pl.Float64).sum(),
             executed=pl.col("executed_flop").cast(pl.Float64).sum(),
             tiled=pl.when(pl.col("executed_flop").is_not_null()).then(pl.col("flop").cast(pl.Float64)).sum(),
+            moved=pl.col("dram_bytes").cast(pl.Float64).sum(),
+            moved_ns=pl.col("exclusive_ns").filter(pl.col("dram_bytes").is_not_null()).sum(),
+            measured=pl.col("measured").sort_by("dram_bytes").last(),
         )
     )
     seconds, modelled = pl.col("exclusive_ns").clip(lower_bound=1) / 1e9, pl.col("known").is_not_null()
@@ -80,6 +91,7 @@ def roofs(report: Report) -> pl.DataFrame:
     found = sums.with_columns(
         flop_per_s=pl.when(modelled).then(pl.col("flop") / seconds),
         bytes_per_s=pl.when(modelled).then(pl.col("bytes") / seconds),
+        dram_bytes_per_s=pl.when(pl.col("moved_ns") > 0).then(pl.col("moved") * 1e9 / pl.col("moved_ns")),
         intensity_flop_per_byte=pl.when(modelled & (pl.col("bytes") > 0)).then(pl.col("flop") / pl.col("bytes")),
         executed_share=pl.when(pl.col("executed") > 0).then(pl.col("tiled") / pl.col("executed")),
         roof_share=pl.when(timed).then(pl.col("at_roof_ns") / pl.col("exclusive_ns").clip(lower_bound=1)),
@@ -172,7 +184,10 @@ def mfu(report: Report) -> pl.DataFrame:
     calls = required_calls(report, MFU).with_columns(pl.col("type").cast(pl.String))
     peaked = calls.join(peaks(report.devices), on=["device", "type"], how="left")
     part = pl.col("inside_ns") / pl.col("dur_ns").clip(lower_bound=1)  # of what overlaps the window
-    flop, executed = (one.fill_null(0) * part for one in (pl.col("flop"), pl.coalesce("executed_flop", "flop")))
+    named = (pl.col("group") != "memory").fill_null(value=False)  # what ncu counted of others is no FLOP of a model
+    flop, executed = (
+        pl.when(named).then(one).fill_null(0) * part for one in (pl.col("flop"), pl.coalesce("executed_flop", "flop"))
+    )
     at_peak, peak = flop * 1e9 / pl.col("flop_per_s"), pl.col("flop_per_s").is_not_null()
     known, whole = pl.col("exclusive_ns").filter(pl.col("known").is_not_null()).sum(), pl.col("exclusive_ns").sum()
     sums = peaked.group_by("device").agg(

@@ -16,22 +16,22 @@ from kanalyze.analyses.operators._host_tree import host_tree, recomputed
 from kanalyze.analyses.operators._work import captured_work, launched_work
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.analyses.work._models import Product, executed_flop, tiles_of, work_of
+from kanalyze.analyses.work._measured import ALIKE, EXACT, SAMPLED, is_measured, with_measured
+from kanalyze.analyses.work._models import BOUND, MODEL, Product, executed_flop, tiles_of, work_of
+from kanalyze.analyses.work._peaks import TYPES, memory_ns, memory_roofs, peaks, per_cycle
 from kanalyze.columns import LARGEST, beside, gathered
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import ELEMENT_BYTES
-from kanalyze.device_limits import gpus_with_peaks, peaks_of
-from kanalyze.errors import UnknownNameError
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table, columns
-
-#: Types of arithmetic, and those of tensors and of kernels' names that are done with it.
-TYPES: Final = ("bf16", "fp16", "tf32", "fp32", "fp64", "fp8", "int8")
 
 #: Groups of operators by what bounds them, in the order of a page.
 GROUPS: Final = ("products", "convolutions", "attention", "memory")
 
-_TYPE: Final = Column("type", pl.Enum(TYPES), "Type of the arithmetic: " + ", ".join(TYPES) + ".", nullable=True)
+#: The columns on types and groups.
+TYPE: Final = Column("type", pl.Enum(TYPES), "Type of the arithmetic: " + ", ".join(TYPES) + ".", nullable=True)
+_SAID: Final = "; of kernels without a model, what their names say; null: neither."
+GROUP: Final = Column("group", pl.Enum(GROUPS), "What it is: " + ", ".join(GROUPS) + _SAID, nullable=True)
 
 TABLE: Final = Table(
     "work",
@@ -48,19 +48,24 @@ TABLE: Final = Table(
             dur_ns int: Sum of their durations.
             exclusive_ns int: Device time of them, each instant counted once; all rows sum to the ledger's kernels.
         """),
-        _TYPE,
-        Column("group", pl.Enum(GROUPS), "What it is: " + ", ".join(GROUPS) + "; null: no model.", nullable=True),
-        *columns("""
+        *(TYPE, GROUP),
+        *columns(f"""
             flop int?: FLOPs of products, convolutions and attention by their shapes (a fused product is two; of a
                 causal mask those that it keeps); 0 for operators that bytes bound.
-            executed_flop int?: Those of a product with its tiles filled up; null where the kernel's name tells no tile.
+            executed_flop int?: Those that ran: as ncu counted, else of a product with its tiles filled up, else of
+                tensor cores by GPU metrics; null where none of these tells.
             bytes int?: The least that is read and written.
-            roof_ns int?: The least time for both at the dense peak and the bandwidth of the GPU; what its cache may
-                hold is read from that at five times the bandwidth.
+            dram_bytes int?: What was, of the GPU's memory; null where it was not measured.
+            measured text?: How: {EXACT} (ncu counted this call, or the same kernel and launch shape for the same
+                inputs), {ALIKE} (the same kernel and launch shape, for inputs that were not recorded), {SAMPLED} (GPU
+                metrics over kernels that run alone for five samples and more).
+            roof_ns int?: The least time for both at the dense peak (at the clock of the SMs where that was sampled) and
+                the bandwidth of the GPU; what its cache may hold is read from that at five times the bandwidth.
             bound text?: What takes longer at its peak: compute or memory.
             at_roof_ns int?: roof_ns within exclusive_ns.
             distance_ns int?: exclusive_ns without at_roof_ns.
-            known text?: model (by formula), or bound (at least so much: rows that an index chooses); null: no model.
+            known text?: How flop and bytes are known: model (by formula), {BOUND} (at least so much: rows that an index
+                chooses); of operators without a model, and of bytes of a bound, as `measured`; null: not.
         """),
     ),
     purpose="FLOPs, bytes and roof of each operator's call",
@@ -102,6 +107,7 @@ _BY_TENSOR: Final = {
     "char": "int8",
     "c10::Float8": "fp8",
 }
+_OF_FAMILY: Final = {"gemm": "products", "conv": "convolutions", "attention": "attention"}
 _GROUP_WORDS: Final = (("conv", "convolutions"), ("attention", "attention"), ("flash_attn", "attention"))
 
 
@@ -128,7 +134,7 @@ def required_calls(report: Report, table: Table) -> pl.DataFrame:
         CannotTellError: The report has no operators and no ranges, or no kernels.
     """
     require(report, table, "kernel")
-    if shapes_beside(report) is None:
+    if shapes_beside(report) is None and not is_measured(report):
         require(report, table.name, "op", "range")
     return calls_with_work(report)
 
@@ -141,7 +147,7 @@ def calls_with_work(report: Report) -> pl.DataFrame:
     compute_ns and dram_ns are the least times of the arithmetic, and of the bytes without a cache; again tells what
     runs forward again within backward.
     """
-    timed = with_roofs(with_models(_calls(report)), report.devices)
+    timed = with_roofs(_as_measured(report, with_models(_calls(report))), report.devices, clocked=True)
     part = pl.col("exclusive_ns") / pl.col("dur_ns").clip(lower_bound=1)
     at_roof = pl.min_horizontal(pl.col("roof_ns") * part, "exclusive_ns").cast(pl.Int64)
     return timed.with_columns(at_roof_ns=pl.when(pl.col("roof_ns").is_not_null()).then(at_roof)).with_columns(
@@ -149,12 +155,40 @@ def calls_with_work(report: Report) -> pl.DataFrame:
     )
 
 
-def with_roofs(calls: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
-    """Adds roof_ns, bound, compute_ns and dram_ns to calls (device, type, flop, bytes), as if they ran on `devices`."""
+def _as_measured(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """Calls with what was measured of them, in the place of work that no model tells."""
+    kernels = operations_by_call(report).filter(pl.col("bucket") == "kernel") if is_measured(report) else None
+    found = with_measured(report, calls, kernels)
+    counted = pl.col("measured").is_in([EXACT, ALIKE])
+    whole = pl.col("dram_bytes", "counted_flop").round().cast(pl.Int64, strict=False)
+    found = found.with_columns(whole, pl.col("type", "measured").cast(pl.String))
+    memory = (pl.col("group") == "memory").fill_null(value=True)  # that no name says is more
+    alone = pl.col("known").is_null() & pl.col("dram_bytes").is_not_null()
+    chosen = (pl.col("known") == BOUND) & memory & counted
+    flop = pl.coalesce("counted_flop", pl.when(memory & ~counted).then(0))
+    return found.with_columns(
+        flop=pl.when(alone).then(flop).otherwise("flop"),
+        executed_flop=pl.coalesce(pl.when(~memory & counted).then("counted_flop"), "executed_flop",
+                                  pl.when(~memory).then("counted_flop")),
+        bytes=pl.when(alone | chosen).then(pl.max_horizontal("bytes", "dram_bytes")).otherwise("bytes"),
+        type=pl.when(alone).then(pl.coalesce("counted_type", "type")).otherwise("type"),
+        known=pl.when(alone | chosen).then("measured").otherwise("known"),
+    )  # fmt: skip
+
+
+def with_roofs(calls: pl.DataFrame, devices: pl.DataFrame, *, clocked: bool = False) -> pl.DataFrame:
+    """Adds roof_ns, bound, compute_ns and dram_ns to calls (device, type, flop, bytes), as if they ran on `devices`.
+
+    With `clocked` at the recorded clock of the SMs (clock_hz), where there is one.
+    """
     known = calls.drop("roof_ns", "bound", "compute_ns", "dram_ns", strict=False)
     of_type = known.with_columns(pl.col("type").cast(pl.String)).join(
         peaks(devices), on=["device", "type"], how="left", maintain_order="left"
     )
+    if clocked:
+        of_type = of_type.join(per_cycle(devices), on=["device", "type"], how="left", maintain_order="left")
+        at_clock = pl.coalesce(pl.col("flop_per_cycle") * pl.col("clock_hz"), "flop_per_s")
+        of_type = of_type.with_columns(flop_per_s=at_clock).drop("flop_per_cycle")
     limited = of_type.join(memory_roofs(devices), on="device", how="left", maintain_order="left")
     compute = pl.when(pl.col("flop") == 0).then(0.0).otherwise(pl.col("flop") * 1e9 / pl.col("flop_per_s"))
     timed = limited.with_columns(compute_ns=compute, memory_ns=memory_ns())
@@ -170,19 +204,20 @@ def with_roofs(calls: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
 def operations_with_roofs(report: Report) -> pl.DataFrame:
     """The kernels in scope: the columns of :func:`operations_by_call`, and those of their calls, these with took_ns."""
     calls = calls_with_work(report).rename({"dur_ns": "took_ns", "exclusive_ns": "took_alone_ns", "name": "op"})
-    kept = ("device", "call", "took_ns", "op", "input_shapes", "group", "bound", "roof_ns", "compute_ns", "dram_ns")
+    kept = ("call", "took_ns", "op", "input_shapes", "known", "group", "bound", "roof_ns", "compute_ns", "dram_ns")
     kernels = operations_by_call(report).filter(pl.col("bucket") == "kernel")
-    of_calls = calls.select(*kept, "flop", "executed_flop", "bytes", "sides", "tiles", "type")
+    of_calls = calls.select("device", *kept, "flop", "executed_flop", "bytes", "sides", "tiles", "type")
     return kernels.join(of_calls, on=["device", "call"], how="left", maintain_order="left")
 
 
 def least_times(report: Report, kind: str = "") -> pl.DataFrame:
-    """The kernels with what each takes at least (least_ns; null: unknown), in another type of arithmetic if told."""
+    """The kernels with the least time for what they need (least_ns; null: unknown), in another type if told."""
     calls = calls_with_work(report)
     if kind:
         other = pl.when(pl.col("flop") > 0).then(pl.lit(kind)).otherwise(pl.col("type").cast(pl.String))
         calls = with_roofs(calls.with_columns(type=other), report.devices)
-    roofs = calls.select("device", "call", share=pl.col("roof_ns") / pl.col("dur_ns").clip(lower_bound=1))
+    needed = pl.when(pl.col("known").is_in([MODEL, BOUND])).then("roof_ns")
+    roofs = calls.select("device", "call", share=needed / pl.col("dur_ns").clip(lower_bound=1))
     kernels = operations_by_call(report).filter(pl.col("bucket") == "kernel")
     parts = kernels.join(roofs, on=["device", "call"], how="left", maintain_order="left")
     return parts.with_columns(least_ns=(pl.col("dur_ns") * pl.col("share")).floor().cast(pl.Int64))
@@ -311,11 +346,11 @@ def _modelled(name: str, kernel: str, inputs: tuple[str | None, ...]) -> tuple[o
     in_name = (*said.input_types, said.output_type or ("f16" if _CUDNN_HALF.search(kernel) else ""))[0]
     work = work_of(name, inputs, said, int(opaque[1]) if opaque else ELEMENT_BYTES.get(in_name))
     # a complex product is four real ones, of a type that no peak is of
+    kind = _type_of(in_name, inputs[1], tensor_core=bool(said.tensor_core))
     if work is None or (work.flop and "complex" in (inputs[1] or "")):
-        return (None,) * len(WORK)
+        return (kind, _OF_FAMILY.get(said.family), *(None,) * (len(WORK) - 2))
     executed = None if work.tiled is None else executed_flop(work.tiled, said)
     executed = None if executed is None or executed > LARGEST else executed
-    kind = _type_of(in_name, inputs[1], tensor_core=bool(said.tensor_core))
     product = work.tiled if isinstance(work.tiled, Product) else None
     sides = None if product is None or max(product) > LARGEST else [*product]
     tiles = None if sides is None or product is None else tiles_of(product, said)
@@ -332,51 +367,3 @@ def _type_of(in_name: str, types: str | None, *, tensor_core: bool) -> str | Non
     if by_input is None:
         return "fp32" if in_name == "f32" else None
     return "tf32" if by_input == "fp32" and tensor_core else by_input
-
-
-#: A cache serves at most this many times what memory does (H100: 5.5 to 7 of 3.35 TB/s; RTX 4090: 5 of 1).
-_CACHE_FASTER: Final = 5
-
-
-def gpu_called(name: str) -> str:
-    """The driver's name of a GPU that is called by it, or by a part such as ``H200`` or ``A100``; the first of several.
-
-    Raises:
-        UnknownNameError: No GPU whose peaks are known is called so.
-    """
-    every = gpus_with_peaks()
-    part = re.compile(rf"(?i)\b{re.escape(name)}\b")
-    words = [one for one in every if re.search(r"\d", name) and part.search(one)]
-    found = [one for one in every if one.casefold() == name.casefold()] + words
-    if not found:
-        raise UnknownNameError.of("GPU with known peaks", name, every)
-    return found[0]
-
-
-def peaks(devices: pl.DataFrame) -> pl.DataFrame:
-    """Peaks of the devices of a report, one row per device and type.
-
-    Args:
-        devices: The report's :data:`kanalyze.model.DEVICES`.
-
-    Returns:
-        Columns device; type, of :data:`TYPES`; flop_per_s, null where unknown or 0 on this device.
-    """
-    rows = []
-    for device, name in devices.select("device", "name").iter_rows():
-        one = peaks_of(name)
-        rows += [(device, kind, (getattr(one, kind) * 1e12 or None) if one else None) for kind in TYPES]
-    return pl.DataFrame(rows, schema={"device": pl.Int64, "type": pl.String, "flop_per_s": pl.Float64}, orient="row")
-
-
-def memory_roofs(devices: pl.DataFrame) -> pl.DataFrame:
-    """Bandwidth and cache of the devices of a report: columns device, bytes_per_s, cache_bytes (0 where unknown)."""
-    caches = [(one.cache << 20) if (one := peaks_of(name)) else 0 for name in devices.get_column("name")]
-    cache = pl.coalesce("l2_bytes", pl.Series("cache", caches, dtype=pl.Int64))
-    return devices.select("device", bytes_per_s="memory_bandwidth_bytes_per_s", cache_bytes=cache)
-
-
-def memory_ns() -> pl.Expr:
-    """The least time for `bytes`, given bytes_per_s and cache_bytes: what a cache may hold comes from it."""
-    cached = pl.min_horizontal("bytes", "cache_bytes")
-    return ((pl.col("bytes") - cached) + cached / _CACHE_FASTER) * 1e9 / pl.col("bytes_per_s")

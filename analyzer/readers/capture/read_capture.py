@@ -78,7 +78,7 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
 
 
 def run_of(folder: Path, run: Path, *, cache: bool = True) -> Report:
-    """Opens a run of nsys, with the capture's tables of compiled kernels, and its trace and its samples beside it.
+    """Opens a run of nsys, with the capture's compiled kernels, and its trace, samples and counters beside it.
 
     Raises:
         DamagedReportError: It is truncated, or its list of tables cannot be read.
@@ -88,10 +88,11 @@ def run_of(folder: Path, run: Path, *, cache: bool = True) -> Report:
     sampled = Beside(report, [one for one in samples_in(folder) if one != run], partial(run_of, folder))
     named = Beside(report, [one for one in names_in(folder) if one != run], partial(run_of, folder))
     added = _lines_of(run, report.meta.origin_unix_ns) | {COMPILED_KERNELS.name: partial(_compiled, folder)}
-    source = CaptureTables(report.source, added, beside, sampled, named)
+    counted = counted_beside(report, folder)
+    source = CaptureTables(report.source, added, beside, sampled, named, counted)
     meta = replace(report.meta, capture=folder, partial=not recorded_all(commands(folder)))
     report = replace(report, meta=meta, source=source, beside=beside, sampled=sampled, captured_in=named)
-    return replace(report, bare=partial(bare_runs, folder))
+    return replace(report, counted=counted, bare=partial(bare_runs, folder))
 
 
 def _lines_of(recording: Path, origin_unix_ns: int | None) -> dict[str, Callable[[], pl.DataFrame]]:
@@ -106,8 +107,16 @@ def trace_of(folder: Path, trace: Path, progress: Progress | None = None, *, cac
     Raises as :func:`kanalyze.readers.read` does.
     """
     opened = read(regular(trace), progress, cache=cache)
-    source = CaptureTables(opened.source, _lines_of(trace, opened.meta.origin_unix_ns))
-    return replace(opened, source=source, meta=replace(opened.meta, capture=folder), bare=partial(bare_runs, folder))
+    counted = counted_beside(opened, folder)
+    source = CaptureTables(opened.source, _lines_of(trace, opened.meta.origin_unix_ns), counted)
+    opened = replace(opened, source=source, meta=replace(opened.meta, capture=folder), counted=counted)
+    return replace(opened, bare=partial(bare_runs, folder))
+
+
+def counted_beside(report: Report, folder: Path) -> Beside:
+    """What ncu counted in the capture in `folder`, beside one of its reports."""
+    runs = runs_in(folder, "ncu")
+    return Beside(report, [run.file for run in runs[:1]], lambda _: counters_of(folder, runs, None))
 
 
 def counters_of(folder: Path, runs: Sequence[Run], progress: Progress | None) -> Report:

@@ -179,9 +179,11 @@ def _every_report(
     for file, error in missing.items():
         reports[0].go_without(file, error)
     traces = [one for one in reports if one.meta.recorder.ranked]
+    counters = [one for one in reports if one.meta.recorder.counts]
     for one in reports:
-        if len(traces) == 1 and isinstance(one.beside, Beside):
-            one.beside.use(traces[0])
+        for beside, others in ((one.beside, traces), (one.counted, counters)):
+            if len(others) == 1 and isinstance(beside, Beside):
+                beside.use(others[0])
     return reports
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.device._operations import SHAPE
-from kanalyze.analyses.joining._kernel_groups import matched, same_kernels
+from kanalyze.analyses.operators._kernel_groups import matched, same_kernels
 from kanalyze.decoder.fields import normalised, shortened
 from support.build import call, graph, kernel, report
 from support.counters import measured

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.joining._kernel_groups import same_launches
+from kanalyze.analyses.operators._kernel_groups import same_launches
 from kanalyze.readers.ncu.read_csv_rep import Selection
 from support.build import call, graph, kernel, report
 from support.command import SAMPLES

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.joining._kernel_groups import kernel_groups
 from kanalyze.analyses.joining._reasons import COUNTED, Spread, UnderNcu, per_step, shared_steps
+from kanalyze.analyses.operators._kernel_groups import kernel_groups
 from support.build import call, kernel, memcpy, nvtx, report
 from support.strategies import FEWER
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze.analyses.host._captures import with_captures
 from kanalyze.analyses.work._configuration import Configuration, factors
-from kanalyze.analyses.work.work import gpu_called, peaks
+from kanalyze.analyses.work._peaks import gpu_called, peaks
 from kanalyze.errors import CannotTellError, UnknownNameError
 from support.build import call, host, kernel, nvtx, report
 from support.real_reports import real_report
@@ -23,6 +23,7 @@ GEMM = "nvjet_sm90_tst_64x8_64x16_2x1_v_bz_TNT"
 OTHER = "my_kernel(float *)"
 KINDS = ("kernel", "memcpy", "memset", "api", "op", "range")
 PEAK, BANDWIDTH = 989.4e12, 3.35e12
+ONE = {"grid": (1, 1, 1), "block": (1, 1, 1)}
 
 
 def program(calls, *, operators=True, **limits):
@@ -33,7 +34,7 @@ def program(calls, *, operators=True, **limits):
         parent = row if operators else None
         events += [host("op", "aten::mm", at, at + 50)] * operators + [
             call("cudaLaunchKernel", at + 1, at + 2, correlation=at + 1, parent=parent),
-            kernel(at + 5, at + 5 + length, name=name, correlation=at + 1, parent=parent),
+            kernel(at + 5, at + 5 + length, name=name, correlation=at + 1, parent=parent, **ONE),
         ]
         types = json.dumps(["c10::BFloat16"] * 2)
         details.append({"event_id": row, "input_shapes": shapes and json.dumps(shapes), "input_types": types})
@@ -80,7 +81,13 @@ def test_the_budget_is_the_window_and_roofs_are_its_kernels(calls):
     assert roofs.get_column("count").sum() == len(calls)
 
 
-@pytest.mark.parametrize("name", ["torch/memory.json.gz", "torch/ddp.json.gz", "emit_nvtx.sqlite", "torch.sqlite"])
+CLOSED = [
+    *("torch/memory.json.gz", "torch/ddp.json.gz", "emit_nvtx.sqlite", "torch.sqlite"),
+    *("metrics_matmul.sqlite", "gpu_metrics.sqlite", "../../sample_reports/cdist"),
+]
+
+
+@pytest.mark.parametrize("name", CLOSED)
 def test_the_budget_of_a_real_report_is_its_window(name):
     report = real_report(REPORTS / name)
     for device, ns in kanalyze.ledger(report).group_by("device").agg(pl.col("ns").sum()).iter_rows():

@@ -30,6 +30,11 @@ _FARTHEST: Final = 9  # maximum distance of a softmax from either product, in op
 #: an H100, of heads of 64 in bfloat16, 40 % forward and 55 % backward.
 _PRODUCTS_LEFT: Final = 0.6
 
+#: The same of products in full float32, whose fused kernel is in bfloat16, by compute capability: peak rates of float32
+#: over it (A100 19.5 of 312, H100 66.9 of 989.4 TFLOP/s), of which fused kernels reach two thirds of what products do.
+_FLOAT32_LEFT: Final = {(8, 0): 1.5 * 19.5 / 312, (9, 0): 1.5 * 66.9 / 989.4}
+_IN_FULL: Final = (~pl.col("tensor_core") & INPUTS.str.contains(r"^f32(?:/f32)*$")).fill_null(value=False)
+
 _SOFTMAX: Final = (FAMILY == "softmax") & (OPERATION == "softmax")
 _PRODUCT: Final = FAMILY == "gemm"
 
@@ -60,6 +65,7 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
         on_gpu.with_operators(report, numbered).with_columns(batched=pl.col("inner").is_in(on_gpu.BATCHED)),
         softmax=_SOFTMAX,
         product=_PRODUCT,
+        in_full=_IN_FULL,
         passes=_BETWEEN,
         copies=FAMILY == "copy",
         changes=FAMILY == "elementwise",
@@ -99,7 +105,10 @@ def _attention(chain: Work) -> Finding:
     )
     why = " PyTorch's attention fell back to it: type, mask or head size do not suit its kernels." if falls_back else ""
     call = "F.scaled_dot_product_attention(q, k, v)"
-    products = chain.rows.filter("product").select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - _PRODUCTS_LEFT))
+    products = chain.rows.filter("product")
+    in_full = total(products.filter("in_full"), "exclusive_ns") > total(products, "exclusive_ns") // 2
+    left = _FLOAT32_LEFT.get(chain.device.capability, _PRODUCTS_LEFT) if in_full else _PRODUCTS_LEFT
+    products = products.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - left))
     return chain.finding(
         "unfused-attention",
         "Attention runs as product, softmax and product: "
@@ -112,7 +121,7 @@ def _attention(chain: Work) -> Finding:
         else "Let one kernel do it: cuDNN's attention, or FlashAttention.",
         "kernels --by family",
         f"Attention is not fused: {percent(chain.share)} of kernel time",
-        call if torch else "attention of cuDNN, or FlashAttention",
+        call + " in bfloat16" * in_full if torch else "attention of cuDNN, or FlashAttention",
         str(softmaxes.sort("exclusive_ns", "name").item(-1, "name")),
         mending=Mending(products, chain.rows.filter(~pl.col("product")).get_column("row")),
     )

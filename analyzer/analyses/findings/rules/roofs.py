@@ -11,7 +11,7 @@ from kanalyze import intervals
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, told_as, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _telling as say
-from kanalyze.analyses.findings.rules._kernels import Work
+from kanalyze.analyses.findings.rules._kernels import REACHED, Work
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.work.work import operations_with_roofs
@@ -25,13 +25,10 @@ _WORTH: Final = {_PADDED: 0.02, _SKINNY: 0.02, _FLOOR: 0.1, _FAR: 0.05}
 _PADDING: Final = 4 / 3  # tiles that are filled up take so many times what their products do, or more
 _ITS_TIME: Final = 0.4  # and this part of the kernel's time
 _FEW_TILES: Final = 0.5  # tiles for this part of the SMs leave most of the GPU idle
-_FEW_ROWS: Final = 64  # a product of no more rows reads its weights for little arithmetic
+_FEW_ROWS, _SEVERAL = 64, 4  # a product of few rows reads its weights, several times as many, for little arithmetic
 _AT_FLOOR: Final = 0.6  # what memory bounds, and reaches this part of the bandwidth, is near its floor
 _FAR_SHARE: Final = 0.5
 _SHORTEST_NS: Final = 5000  # shorter kernels wait for latencies rather than for arithmetic or memory
-
-#: What kernels of each kind reach of their roof where nothing is wrong with them: benchmarks on an H100.
-_REACHED: Final = {"products": 0.75, "convolutions": 0.6, "attention": 0.5, "memory": 0.8}
 
 #: Action and remedy of kernels far from their roof, by kind.
 _NEARER: Final = words_of("""
@@ -55,15 +52,17 @@ def _caused(report: Report) -> pl.DataFrame:
     Of what the cache could hold the roof is that of the memory: kernels that pass over little data are no finding.
     """
     sms = report.devices.select("device", "sm_count")
-    work = operations_with_roofs(report).drop_nulls("roof_ns").join(sms, on="device", maintain_order="left")
+    work = operations_with_roofs(report).drop_nulls(["roof_ns", "group"]).join(sms, on="device", maintain_order="left")
     took = pl.col("took_ns").clip(lower_bound=1)
     least = pl.max_horizontal("compute_ns", "dram_ns")
     padded = pl.col("compute_ns") * pl.col("executed_flop") / pl.col("flop")
     product = pl.col("sides").is_not_null() & (pl.col("group") == "products")
-    rows = pl.min_horizontal(pl.col("sides").list.get(0), pl.col("sides").list.get(1))
+    both = pl.col("sides").list.head(2)
+    few = both.list.min() <= pl.min_horizontal(_FEW_ROWS, both.list.max() / _SEVERAL)
     idle = pl.col("tiles") / pl.col("sm_count")
+    told = pl.col("known").is_in(["model", "exact"])
     long, memory = took >= _SHORTEST_NS, pl.col("bound") == "memory"
-    usual = pl.col("group").cast(pl.String).replace_strict(_REACHED, default=None, return_dtype=pl.Float64)
+    usual = pl.col("group").cast(pl.String).replace_strict(REACHED, default=None, return_dtype=pl.Float64)
     left = {
         _PADDED: (
             product & (padded >= _PADDING * least) & (padded >= _ITS_TIME * took),
@@ -73,8 +72,9 @@ def _caused(report: Report) -> pl.DataFrame:
             product & (idle <= _FEW_TILES) & (least < _FAR_SHARE * took) & long,
             pl.max_horizontal(idle, least / took / usual),
         ),
-        _FLOOR: (product & memory & (rows <= _FEW_ROWS) & (least >= _AT_FLOOR * took), pl.lit(1.0)),
-        _FAR: ((least < _FAR_SHARE * took) & long, least / took / usual),
+        _FLOOR: (product & memory & few & (least >= _AT_FLOOR * took), pl.lit(1.0)),
+        # of what is known to need at least so much, and of what was not recorded, the distance could be less
+        _FAR: (told & (least < _FAR_SHARE * took) & long, least / took / usual),
     }
     cause, part = pl.lit(None, dtype=pl.String), pl.lit(None, dtype=pl.Float64)
     for name, (holds, stays) in reversed(left.items()):

@@ -12,7 +12,7 @@ from kanalyze.analyses.device.occupancy import launch_occupancy
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _telling as say
-from kanalyze.analyses.findings.rules._kernels import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, Work
+from kanalyze.analyses.findings.rules._kernels import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, REACHED, Work
 from kanalyze.analyses.host._call_kinds import world
 from kanalyze.analyses.host._range_lines import has_shapes
 from kanalyze.analyses.replay._changes import Mending
@@ -82,7 +82,8 @@ def _shapes(work: Work) -> tuple[list[int], int, str]:
     """The shapes of the products, where operators with shapes were recorded.
 
     Dimensions that no aligned kernel takes, those with most time first; what the same products would take at the best
-    rate of the report's aligned ones (ns; 0 if not known); and both in sentences, after a space.
+    rate of the report's aligned ones, without any as near to their roof as others come (ns; 0 if not known); and both
+    in sentences, after a space.
     """
     report, device = work.report, work.device.device
     if not has_shapes(report):
@@ -95,11 +96,15 @@ def _shapes(work: Work) -> tuple[list[int], int, str]:
     product, side, multiple = own.select("text", "odd", "multiple").row(0)
     text = f" Most for {product}" + (f": {side} is no multiple of {multiple}." if side else ".")
     rate = every.filter(pl.col("aligned") & (pl.col("ns") > 0)).select((pl.col("flop") / pl.col("ns")).max()).item()
-    if not rate or total(own, "ns") < work.ns // 2:
+    if total(own, "ns") < work.ns // 2 or not (rate or own.get_column("least_ns").is_not_null().all()):
         return odd, 0, text
-    least = pl.max_horizontal(pl.col("flop") / rate, "least_ns").floor()  # no less than their bytes do
-    aligned = int(own.select(pl.min_horizontal("ns", least).sum()).item())
-    text += f" At the best rate of the aligned products here they would take {say.per_iteration(report).time(aligned)}."
+    # no less than their bytes do
+    least = pl.max_horizontal(pl.col("flop") / rate, "dram_ns") if rate else pl.col("least_ns") / REACHED["products"]
+    aligned = int(own.select(pl.min_horizontal("ns", least.floor()).sum()).item())
+    rates = (
+        "At the best rate of the aligned products here" if rate else "As near to their roof as aligned products come,"
+    )
+    text += f" {rates} they would take {say.per_iteration(report).time(aligned)}."
     return odd, aligned, text
 
 
@@ -107,14 +112,17 @@ def _shapes(work: Work) -> tuple[list[int], int, str]:
 def _products(report: Report) -> pl.DataFrame:
     """Products whose shapes were recorded, by device, kernel (name, the one that took most) and shapes.
 
-    Those with most time first: ns and flop of all occurrences, least_ns (their bytes at the bandwidth), aligned
+    Those with most time first: ns and flop of all occurrences, dram_ns (their bytes at the bandwidth), least_ns (that
+    or the arithmetic at its peak; null where that is unknown), aligned
     (whether the kernel is for aligned data on tensor cores), multiple (elements that a thread loads at once of aligned
     data), odd (the dimension that is none of these), and text (``[8192, 768] × [768, 50257]``).
     """
     calls = calls_with_work(report).filter(pl.col("sides").is_not_null() & (pl.col("group") == "products"))
     keys = ["device", "name", "sides"]
-    each = calls.select("device", "sides", "flop", "dram_ns", name="kernel", ns="exclusive_ns")
-    sums = each.group_by(keys).agg(pl.col("flop").cast(pl.Float64).sum(), pl.col("ns", "dram_ns").sum())
+    least = pl.when(pl.col("compute_ns").is_not_null()).then(pl.max_horizontal("compute_ns", "dram_ns"))
+    each = calls.select("device", "sides", "flop", "dram_ns", name="kernel", ns="exclusive_ns", least_ns=least)
+    known = pl.when(pl.col("least_ns").count() == pl.len()).then(pl.col("least_ns").sum())
+    sums = each.group_by(keys).agg(pl.col("flop").cast(pl.Float64).sum(), pl.col("ns", "dram_ns").sum(), known)
     sums = sums.sort("ns", *keys, descending=[True, False, False, False])
     sums = sums.with_columns(on_gpu.decoded_names(sums.get_column("name")))
     each_bytes = _FIRST_INPUT.replace_strict(ELEMENT_BYTES, default=1, return_dtype=pl.Int64)
@@ -125,8 +133,7 @@ def _products(report: Report) -> pl.DataFrame:
     # transposed
     odd = pl.coalesce(pl.when(side % multiple != 0).then(side) for side in (n, k, m))
     return sums.select(
-        *("device", "name", "ns", "flop"),
-        least_ns="dram_ns",
+        *("device", "name", "ns", "flop", "dram_ns", "least_ns"),
         aligned=_ON_TENSOR_CORES & (FAMILY == "gemm") & ~_UNALIGNED,
         multiple=multiple,
         odd=odd,
@@ -217,9 +224,11 @@ _NO_TF32: Final = words_of("""
       torch.backends.cudnn.allow_tf32 = True
 """)
 
-#: What convolutions by transforms have besides: products of complex numbers, and kernels of cuDNN between these.
-_TRANSFORMS: Final = ((FAMILY == "gemm") & INPUTS.str.contains(r"^c64(?:/c64)*$")) | (
-    (LIBRARY == "cudnn") & pl.col("tensor_core").is_null() & INPUTS.is_in(["", "f32"]) & (OPERATION != "layout")
+#: What convolutions by transforms have besides: transforms, products of complex numbers, and cuDNN's between these.
+_TRANSFORMS: Final = (
+    (FAMILY == "fft")
+    | ((FAMILY == "gemm") & INPUTS.str.contains(r"^c64(?:/c64)*$"))
+    | ((LIBRARY == "cudnn") & pl.col("tensor_core").is_null() & INPUTS.is_in(["", "f32"]) & (OPERATION != "layout"))
 )
 _CONVOLVES: Final = r"^aten::(?:\w+_)?conv(?:\dd|olution)?"
 

@@ -1,6 +1,7 @@
 """Kernels by their distance to the roof: each cause by itself, and no gain beyond the distance."""
 
 import json
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -8,9 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.findings.findings import _SAME_WORK, ranked
+from kanalyze import intervals
+from kanalyze.analyses.findings.findings import _SAME_WORK, by_gain, ranked
 from kanalyze.analyses.findings.rules.roofs import below_roofs
+from kanalyze.analyses.work.work import least_times
 from support.build import call, host, kernel, report
+from support.real_reports import real_report
+
+REPORTS = Path(__file__).parents[3] / "reports"
 
 TILE, SMALL = "nvjet_sm90_tst_{}x{}_64x4_1x1_v_bz_TNT", "nvjet_sm90_tst_64x8_64x16_1x1_v_bz_TNT"
 UNALIGNED = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_128x128_tn_align1>(Params)"
@@ -67,6 +73,13 @@ def test_weights_that_are_read_at_the_bandwidth_are_at_their_floor_and_no_findin
     assert not {"small-grid", "low-occupancy", "tail", "padded-products", "far-from-roof"} & told.keys()
 
 
+def test_a_sum_over_many_rows_reads_no_weights():
+    """Gradients of small weights: both matrices are as long."""
+    length = 1 << 19
+    took = int(2 * 2 * 64 * length / BANDWIDTH * 1e9 / 0.8)
+    assert "memory-floor" not in found(program([([[64, length], [length, 64]], SMALL, took)] * 6))
+
+
 def test_what_is_far_from_its_roof_is_named_with_its_shapes():
     made = program([([[8192, 8192], []], SOFTMAX, 500_000)] * 4, op="aten::_softmax")
     one = found(made)["far-from-roof"]
@@ -108,6 +121,25 @@ def test_no_gain_of_kernels_of_the_same_work_exceeds_their_distance_to_the_roof(
             change = one.change(made)
             if change is not None and change.shorter is not None:
                 assert change.shorter.get_column("saved_ns").sum() <= distance + len(work)
+
+
+REAL = [
+    *("work/gpt.json.gz", "work/operators.json.gz", "torch/memory.json.gz", "torch/ddp.json.gz", "emit_nvtx.sqlite"),
+    *("torch/with_modules.json.gz", "torch/compile_reduce_overhead.json.gz", "torch/cuda_graph.json.gz"),
+]
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_no_gain_in_a_real_report_exceeds_the_distance_to_the_roof(name):
+    made = real_report(REPORTS / name)
+    for one in by_gain(made, 1 << 18):
+        if one.rule not in _SAME_WORK or one.claims is None or "The same cause" in one.text:
+            continue
+        kernels = least_times(made, _SAME_WORK[one.rule]).filter(device=one.device)
+        claims = intervals.union(one.claims)
+        part = intervals.overlap(kernels["start"], kernels["end"], claims) / (kernels["end"] - kernels["start"])
+        beyond = kernels["exclusive_ns"] * (1 - kernels["least_ns"].fill_null(0) / kernels["dur_ns"]).clip(0)
+        assert one.gain_ns <= (beyond * part).sum() + kernels.height
 
 
 def test_what_others_tell_of_is_left_out():

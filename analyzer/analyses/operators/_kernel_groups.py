@@ -15,7 +15,7 @@ from kanalyze.analyses.device._operations import (
     operations,
     with_facts,
 )
-from kanalyze.analyses.findings._doubts import unused_launches
+from kanalyze.analyses.host._call_kinds import unused_launches
 from kanalyze.analyses.operators._host_tree import host_tree, labelled_paths, modules, operator_paths
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.shared.analysis import once_per_report
