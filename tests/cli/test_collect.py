@@ -270,7 +270,7 @@ def test_a_signal_keeps_finished_passes_and_leaves_no_process(machine, number):
     machine.mode("ncu", "hangs")
     with started(command_line("collect", "--no-bare", "-o", "cap", "program")) as process:
         called = Path("../bin/called")
-        wait_until(lambda: called.exists() and '["ncu"' in called.read_text())
+        wait_until(lambda: called.exists() and "['ncu'" in called.read_text())
         process.send_signal(number)
         _, error = process.communicate(timeout=60)
     assert process.returncode == 130
