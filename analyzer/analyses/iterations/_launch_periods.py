@@ -60,6 +60,9 @@ _LOOP: Final = 0.1
 #: What all launches of a process weigh by one measure.
 _WHOLE: Final = 1 << 40
 
+#: Near repetitions tell more than units of which few are usual, if they cover so much of what these do.
+_AS_MUCH: Final = 0.95
+
 #: What the share of a candidate is of: the line's weight, and the time of all operations, or of kernels and graphs.
 _MEASURES: Final = ("weight", "ns", "work_ns")
 
@@ -170,8 +173,8 @@ def _of_line(launches: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
 def _of_units(line: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
     """The repetitions of units, of one loop after the other; None where they are few.
 
-    Worth more than others that cover as much if many are usual, and less if not; parts of steps, which have less than
-    half of the updates, are worth least.
+    Worth more than others that cover as much if nearly all are usual, and hardly less if not; parts of steps, which
+    have less than half of the updates, are worth least.
     """
     rest, loops, key = line.with_row_index("place"), list[pl.DataFrame](), None
     total, covered = float(line.get_column("weight").sum()), 0.0
@@ -189,8 +192,8 @@ def _of_units(line: pl.DataFrame, cuts: _Cuts) -> _Candidate | None:
     if key is None or covered < _LIKE_ANOTHER:
         return None
     candidate = _candidate(line, pl.concat(loops).sort("first"), key)
-    usual = candidate.rows.select(pl.col("usual").mean()).item()
-    worth = candidate.share * usual / MANY
+    usual = int(candidate.rows.get_column("usual").sum()) >= MANY * candidate.rows.height
+    worth = candidate.share / MANY if usual else candidate.share * _AS_MUCH
     if int(held(line, candidate.rows, "optimizer").sum()) < HALF * int(line.get_column("optimizer").sum()):
         worth = HALF
     return candidate._replace(worth=worth)

@@ -215,11 +215,12 @@ def test_before_an_update_of_another_kind_is_no_repetition():
     assert frame(program).get_column("start").to_list() == program.begun[1:]
 
 
-def test_an_evaluation_between_epochs_is_no_part_of_an_iteration():
+@pytest.mark.parametrize("size", [400, 1_200])
+def test_an_evaluation_between_epochs_is_no_part_of_an_iteration(size):
     random = Random(3)  # noqa: S311 - no secret depends on it
     program = Program(jitter=random).then(BOOT)
     for _ in range(3):
-        program.iterations(*texts(random, 20)).then([*cells(400, "judge"), copy_out()])
+        program.iterations(*texts(random, 20)).then([*cells(size, "judge"), copy_out()])
     assert frame(program).get_column("start").to_list() == program.begun
 
 
