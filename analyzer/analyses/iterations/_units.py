@@ -173,6 +173,9 @@ _ONE: Final = (("exact", "exact", 1), ("alike", "exact", 1), ("alike", "alike", 
 _SEVERAL: Final = tuple((column, column, size) for size, column in product((2, 8), COLUMNS[:2]))
 _LOOSE: Final = (("loose", "alike", 1), ("loose", "loose", 1))
 
+#: Mixes the codes of several launches in a row.
+_MULTIPLIER: Final = 6364136223846793005
+
 #: The share of launches in segments of about the unit's length from which on a loop holds nothing else.
 _NOTHING_ELSE: Final = 0.99
 
@@ -219,10 +222,9 @@ def units(line: pl.DataFrame) -> list[Unit]:
         if max((unit.share for unit in found.values()), default=0.0) >= NEARLY_ALL:
             break
         for column, of, size in ways:
-            codes, before = line.get_column(of).alias("code"), size // 2
+            codes, before = line.get_column(of), size // 2
             while before:  # one number for each launch and those before it, `size` in a row
-                several = pl.DataFrame([codes, codes.shift(before).alias("earlier")])
-                codes, before = several.select(code=mixed(("code", "earlier"))).to_series(), before // 2
+                codes, before = (codes.shift(before) * _MULTIPLIER + codes).fill_null(0), before // 2
             for code, word in _best_anchors(sums, codes, column):
                 if (column, word) not in found:
                     at = (codes == code).arg_true()
