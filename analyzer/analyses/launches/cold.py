@@ -74,7 +74,7 @@ def context_costs(report: Report) -> pl.DataFrame:
         start="start_ns",
         dur_ns=making,
         extra_ns=making - usual,
-        evidence=pl.when(pl.col("calls") > 0).then(others_say).otherwise(pl.lit("makes a context")),
+        evidence=pl.coalesce(others_say, pl.lit("makes a context")),
     )
     sides = [pl.col(side).fill_null(edge) for side, edge in (("before", "the start"), ("after", "the end"))]
     outside = unrecorded_contexts(report).select(
