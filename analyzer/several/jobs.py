@@ -98,12 +98,8 @@ def _made(
                 with nullcontext(run) if isinstance(run, Report) else run.opened() as report:
                     found = reduced(report)
                     # how ranks wait for each other without the recorder, one report of them all alone tells
-                    if (
-                        len(given) == len(runs) == 1
-                        and found
-                        and found["ranks"].height > 1
-                        and (new := corrected(report))
-                    ):
+                    alone = len(given) == len(runs) == 1 and found and found["ranks"].height > 1
+                    if new := corrected(report) if alone else None:
                         found = reduced(new)
                     if asked.done is not None:
                         asked.done(report)

@@ -63,24 +63,24 @@ CLOCKS: Final = _table(
 COLLECTIVE_SUMMARY: Final = _table(
     "collective_summary",
     "The collectives of one kind, group and size, over all ranks and steps.",
-    (
-        Column("kind", pl.String, "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send and recv, …"),
-        Column("group", pl.String, "Name of the process group or communicator.", nullable=True),
-        Column("size", pl.Int64, "Ranks of the group.", nullable=True),
-        Column("bytes", pl.Int64, "Size of each, as nccl-tests counts it.", nullable=True),
-        Column("count", pl.Int64, "Collectives, each once; of those without a partner as many as a rank has at most."),
-        Column("rank_ns", pl.Int64, "Durations, summed over ranks."),
-        Column("wait_ns", pl.Int64, "Waiting, summed over ranks."),
-        Column("transfer_ns", pl.Int64, "Transferring, summed over ranks."),
-        Column("exposed_wait_ns", pl.Int64, "Waiting in which a GPU ran nothing else, summed over ranks."),
-        Column("exposed_transfer_ns", pl.Int64, "Transferring in which a GPU ran nothing else, summed over ranks."),
-        Column("busbw_bytes_per_s", pl.Int64, "Median bus bandwidth.", nullable=True),
-        Column("best_share", pl.Float64, "That as a share of the best that this group reached.", nullable=True),
-        Column("skew_bound", pl.Int64, "Collectives that are skew-bound."),
-        Column("transfer_bound", pl.Int64, "Collectives that are transfer-bound."),
-        Column("mixed", pl.Int64, "Collectives that are neither."),
-        Column("cannot_tell", pl.Int64, "Collectives of which clocks or missing ranks do not let it be told."),
-    ),
+    columns("""
+        kind text: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send and recv, …
+        group text?: Name of the process group or communicator.
+        size int?: Ranks of the group.
+        bytes int?: Size of each, as nccl-tests counts it.
+        count int: Collectives, each once; of those without a partner as many as a rank has at most.
+        rank_ns int: Durations, summed over ranks.
+        wait_ns int: Waiting, summed over ranks.
+        transfer_ns int: Transferring, summed over ranks.
+        exposed_wait_ns int: Waiting in which a GPU ran nothing else, summed over ranks.
+        exposed_transfer_ns int: Transferring in which a GPU ran nothing else, summed over ranks.
+        busbw_bytes_per_s int?: Median bus bandwidth.
+        best_share float?: That as a share of the best that this group reached.
+        skew_bound int: Collectives that are skew-bound.
+        transfer_bound int: Collectives that are transfer-bound.
+        mixed int: Collectives that are neither.
+        cannot_tell int: Collectives of which clocks or missing ranks do not let it be told.
+    """),
     purpose="collectives by kind, group and size",
     telling=("kind", "bytes", "count", "wait_ns", "transfer_ns", "busbw_bytes_per_s", "best_share", "group", "size"),
 )
@@ -89,31 +89,31 @@ COLLECTIVE_SUMMARY: Final = _table(
 COLLECTIVES: Final = _table(
     "collectives",
     "One collective on one rank.",
-    (
-        Column("id", pl.Int64, "The collective, by first start; null where no other rank has it.", nullable=True),
-        Column("match", pl.String, "How it was matched over ranks: id, seq or ordinal.", nullable=True),
-        Column("kind", pl.String, "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv, …"),
-        Column("group", pl.String, "Name of the process group or communicator.", nullable=True),
-        Column("size", pl.Int64, "Ranks of the group.", nullable=True),
-        Column("rank", pl.Int64, "The rank."),
-        Column("device", pl.Int64, "The GPU.", nullable=True),
-        Column("stream", pl.Int64, "The stream.", nullable=True),
-        Column("start_ns", pl.Int64, "Start by the first rank's clock, in the origin of its report."),
-        Column("dur_ns", pl.Int64, "Duration; wait_ns and transfer_ns sum to it."),
-        Column("wait_ns", pl.Int64, "Until the last rank came.", nullable=True),
-        Column("transfer_ns", pl.Int64, "After that.", nullable=True),
-        Column("exposed_wait_ns", pl.Int64, "Waiting in which the GPU ran nothing else.", nullable=True),
-        Column("exposed_transfer_ns", pl.Int64, "Transferring in which the GPU ran nothing else.", nullable=True),
-        Column("bytes", pl.Int64, "Size as nccl-tests counts it, the larger of in and out.", nullable=True),
-        Column("algbw_bytes_per_s", pl.Int64, "Bytes by the time of the transfer.", nullable=True),
-        Column("busbw_bytes_per_s", pl.Int64, "That by the share that each link carries.", nullable=True),
-        Column("last_rank", pl.Int64, "Who came last; null where clocks do not tell.", nullable=True),
-        Column("lateness_ns", pl.Int64, "By how much it came later than the one before it.", nullable=True),
-        Column("class", pl.String, "transfer-bound, skew-bound, mixed, or cannot tell."),
-        Column("step", pl.Int64, "The step that it begins in.", nullable=True),
-        Column("doubt_ns", pl.Int64, "How far clocks may shift what is waiting; 0 on one clock.", nullable=True),
-        Column("shortest", pl.Boolean, "Whether bandwidth is by the shortest duration, since clocks do not tell."),
-    ),
+    columns("""
+        id int?: The collective, by first start; null where no other rank has it.
+        match text?: How it was matched over ranks: id, seq or ordinal.
+        kind text: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send, recv, …
+        group text?: Name of the process group or communicator.
+        size int?: Ranks of the group.
+        rank int: The rank.
+        device int?: The GPU.
+        stream int?: The stream.
+        start_ns int: Start by the first rank's clock, in the origin of its report.
+        dur_ns int: Duration; wait_ns and transfer_ns sum to it.
+        wait_ns int?: Until the last rank came.
+        transfer_ns int?: After that.
+        exposed_wait_ns int?: Waiting in which the GPU ran nothing else.
+        exposed_transfer_ns int?: Transferring in which the GPU ran nothing else.
+        bytes int?: Size as nccl-tests counts it, the larger of in and out.
+        algbw_bytes_per_s int?: Bytes by the time of the transfer.
+        busbw_bytes_per_s int?: That by the share that each link carries.
+        last_rank int?: Who came last; null where clocks do not tell.
+        lateness_ns int?: By how much it came later than the one before it.
+        class text: transfer-bound, skew-bound, mixed, or cannot tell.
+        step int?: The step that it begins in.
+        doubt_ns int?: How far clocks may shift what is waiting; 0 on one clock.
+        shortest bool: Whether bandwidth is by the shortest duration, since clocks do not tell.
+    """),
     purpose="each collective: waiting, transfer, bandwidth",
     telling=("id", "kind", "rank", "dur_ns", "wait_ns", "transfer_ns", "busbw_bytes_per_s", "last_rank", "class"),
 )
@@ -122,29 +122,24 @@ COLLECTIVES: Final = _table(
 RANK_STEPS: Final = _table(
     "rank_steps",
     "One step on one rank.",
-    (
-        Column("rank", pl.Int64, "The rank."),
-        Column("step", pl.Int64, "The step, the same number on all ranks."),
-        Column("kind", pl.String, "steady, warm-up, odd or cut."),
-        Column("start_ns", pl.Int64, "Start by the first rank's clock, in the origin of its report."),
-        Column("ns", pl.Int64, "Time of the step on the GPU."),
-        Column("busy_ns", pl.Int64, "Time in which the GPU ran anything."),
-        Column("compute_ns", pl.Int64, "The same without communication alone."),
-        Column("wait_ns", pl.Int64, "Exposed waiting for other ranks."),
-        Column("transfer_ns", pl.Int64, "Exposed transferring."),
-        Column("unmatched_ns", pl.Int64, "Exposed communication of which waiting is not told."),
-        Column("late_ns", pl.Int64, "By how much this rank fell behind, as the last to come to collectives."),
-        Column("cause", pl.String, "The bucket with most of that; null where it was never late.", nullable=True),
-        Column("cause_ns", pl.Int64, "How much of it that is.", nullable=True),
-        Column("cost_ns", pl.Int64, "Exposed waiting of the other ranks for it, summed over them."),
-        Column("detail", pl.String, "What most of the cause was in, where told: DataLoader.__next__.", nullable=True),
-        Column(
-            "recorder_ns",
-            pl.Int64,
-            "What of late_ns its recorder may cost, at most, by estimate; null where that is not told.",
-            nullable=True,
-        ),
-    ),
+    columns("""
+        rank int: The rank.
+        step int: The step, the same number on all ranks.
+        kind text: steady, warm-up, odd or cut.
+        start_ns int: Start by the first rank's clock, in the origin of its report.
+        ns int: Time of the step on the GPU.
+        busy_ns int: Time in which the GPU ran anything.
+        compute_ns int: The same without communication alone.
+        wait_ns int: Exposed waiting for other ranks.
+        transfer_ns int: Exposed transferring.
+        unmatched_ns int: Exposed communication of which waiting is not told.
+        late_ns int: By how much this rank fell behind, as the last to come to collectives.
+        cause text?: The bucket with most of that; null where it was never late.
+        cause_ns int?: How much of it that is.
+        cost_ns int: Exposed waiting of the other ranks for it, summed over them.
+        detail text?: What most of the cause was in, where told: DataLoader.__next__.
+        recorder_ns int?: What of late_ns its recorder may cost, at most, by estimate; null where that is not told.
+    """),
     purpose="each step of each rank: waits, lateness, cause",
     telling=("rank", "step", "ns", "busy_ns", "wait_ns", "late_ns", "cause"),
 )

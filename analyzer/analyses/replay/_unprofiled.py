@@ -374,8 +374,8 @@ class Clock(NamedTuple):
 def unprofiled(report: Report, host: Unslowed, window: Window | None = None) -> Report:
     """The whole report at the times of a replay in which so much of the host's time is left as usual.
 
-    Operations keep their durations, but for collectives that wait for other ranks of the report. What a thread does
-    lies between its calls as it did; a thread without calls, and a process without any, go by the thread with most.
+    Operations keep their durations, but for collectives, which wait for other ranks of the report. What a thread does
+    lies between its calls as it did; a thread without calls, and a process without any, go by that with most calls.
 
     Args:
         report: A report with times.

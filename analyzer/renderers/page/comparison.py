@@ -129,7 +129,7 @@ def _profiled(found: Comparison, cost: Profiled) -> str:
     explains = f"explains at most {of} of the difference" if most_ns > 0 else "explains nothing of the difference"
     if most_ns >= apart:
         explains = (
-            "alone explains the difference, and more" if least_ns > apart else "alone could explain the difference"
+            f"alone {'explains the difference, and more' if least_ns > apart else 'could explain the difference'}"
         )
     return f"Without {tool} it takes {base} in base and {new} in new, by estimate: what {tool} {costs} {explains}."
 
@@ -265,9 +265,8 @@ def _waterfall(found: Comparison, top: int) -> Section:
 def _tables(found: Comparison, top: int) -> Iterator[Section]:
     """What changed in each table, in the order of the page; without rows where nothing did."""
     changes = partial(_changes, top)
-    if (
-        found.base.about.gpu != found.new.about.gpu or len(found.tools) > 1
-    ):  # which may give other names to the same kernels
+    # other GPUs and tools may give other names to the same kernels
+    if found.base.about.gpu != found.new.about.gpu or len(found.tools) > 1:
         yield changes("FAMILIES OF KERNELS", found.table("compare_families"), "family", "family")
     kernels = found.table("compare_kernels")
     names = _short_names(kernels.filter("changed").head(top))
