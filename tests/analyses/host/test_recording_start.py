@@ -195,7 +195,7 @@ def test_tables_the_page_and_health_say_that_the_recording_begins_there():
         assert found.select("culprit", "ns", "gaps", "longest_ns").rows() == [("recording begins", unknown, 1, unknown)]
         assert gaps(report(events)).select("reason", "unknown_ns").rows() == [("unknown", unknown)]
     assert summarize(report(CUT)).answer.startswith(
-        "The GPU was busy 50.0 % of 1.000 s; the largest part of the rest went to what the rec"
+        "The GPU was busy 50.0 % of 1.000 s under test; the largest part of the rest went to what the rec"
     )
     (row,) = health(report(CUT)).filter(check="processes at work before the recording").to_dicts()
     assert (row["count"], row["ns"], row["doubt"]) == (1, LATE - 5 * US, True)

@@ -69,7 +69,7 @@ def test_time_and_shares_are_of_the_steps_of_the_ledger():
     """Of variants with other times the ledger is of one, and so is the first sentence."""
     same = overview(report(loop([10_000] * 8, [9_000] * 8)))
     assert same.answer.startswith(
-        "The host limits the step, though the GPU works for most of it. A step takes 10.01 µs"
+        "The host limits the step, though the GPU works for most of it. A step takes 10.01 µs under test"
     )
     events = loop([90_000] * 4, [80_000] * 4)
     for later, first in ((10**6, 10), (2 * 10**6, 20)):
@@ -77,7 +77,7 @@ def test_time_and_shares_are_of_the_steps_of_the_ledger():
             moved = replace(one, start=one.start + later, end=one.end + later)
             events.append(moved if one.kind == "range" else replace(moved, correlation=first + one.correlation))
     found = overview(report(events))
-    assert "A step takes 90.01 µs (mean of 4 in a row; median 90.01 µs, " in found.answer
+    assert "A step takes 90.01 µs under test (mean of 4 in a row; median 90.01 µs, " in found.answer
 
 
 def test_what_gains_less_than_a_hundredth_of_a_step_is_no_thing_to_do_first():
