@@ -247,7 +247,10 @@ NCCL = kernel(0, 500, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL")
         ([call("cudaMalloc", 0, 10), call("cudaDeviceSynchronize", 20, 30)], "No GPU did anything in this report"),
         (NO_CAPTURE, "No GPU did anything in this report"),
         # it is not just busy where no kernel runs
-        ([LAUNCH, memcpy(10, 980), kernel(980, 1000)], "The GPU was busy 99.0 % of 1.000 µs under test (97.0 % only copying);"),
+        (
+            [LAUNCH, memcpy(10, 980), kernel(980, 1000)],
+            "The GPU was busy 99.0 % of 1.000 µs under test (97.0 % only copying);",
+        ),
         (
             [memcpy(0, 300), memset(300, 500), kernel(500, 1000)],
             "The GPU was busy 100.0 % of 1.000 µs under test (30.0 % only copying, 20.0 % only setting memory)",
