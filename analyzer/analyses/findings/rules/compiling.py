@@ -25,6 +25,7 @@ from kanalyze.analyses.host._call_kinds import (
     context_calls,
     names_that,
     shown,
+    spoken,
     unrecorded_contexts,
     world,
 )
@@ -194,6 +195,18 @@ _ANEW: Final = Told(
     "api",
 )
 
+#: Action and remedy by world where the kernels are those of the same Fourier transforms each time, whose names have
+#: their lengths.
+_PLANS: Final = words_of("""
+    PyTorch: torch.backends.cuda.cufft_plan_cache.max_size: room for every plan
+      Let PyTorch keep its plans: torch.backends.cuda.cufft_plan_cache.max_size of no fewer than the program uses.
+    CuPy: cupy.fft.config.get_plan_cache().set_size(16): keep the plans
+      Let CuPy keep its plans (cupy.fft.config.get_plan_cache() with a size and a memory size), or make each once, by
+        cupyx.scipy.fft.get_fft_plan, and give it to the transforms.
+    others: plans once, before the loop: cufftPlanMany; cufftExec… in it
+      Make each plan once, before the loop, and destroy it after; plans may share a work area (cufftSetWorkArea).
+""")
+
 
 @Rule
 def recurring_loading(report: Report) -> Findings:
@@ -242,8 +255,12 @@ def _around(report: Report, loads: pl.DataFrame) -> pl.DataFrame:
 def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     per, loads = say.per_iteration(report), _loads(report)
     many = f"{count(_iterations_of(report, loads))} of {per.all}"
-    told = _ANEW.of(many)
-    if say.in_pytorch(report):
+    told, why = _ANEW.of(many), "as libraries do that plan anew for each shape, which load nothing for one that recurs"
+    if _of_equal_transforms(report, loads):
+        action, remedy = spoken(report, _PLANS, _PLANS["others"])
+        told = told._replace(action=action, remedy=remedy)
+        why = "most for equal Fourier transforms, whose plans are not kept"
+    elif say.in_pytorch(report):
         of_cudnn = (FAMILY == "attention") & (LIBRARY == "cudnn")
         cudnn = any(one.launches(of_cudnn) for one in on_gpu.kernel_sums(report))
         kernel = "sdpa_kernel(SDPBackend.FLASH_ATTENTION)"
@@ -256,14 +273,22 @@ def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
         )
     return told.finding(
         device,
-        f"Kernels are loaded in {many}, {per.plural(loads.height, 'time')}, as libraries do that plan anew for each "
-        f"shape: GPU {device} idles for {per.time(intervals.length(pieces))} from the launch before to the one after, "
-        f"of which the calls that load take {per.time(intervals.length(intervals.union(loads)))}. A program whose "
-        f"shapes recur loads nothing. {AHEAD}",
+        f"Kernels are loaded in {many}, {per.plural(loads.height, 'time')}, {why}: GPU {device} idles for "
+        f"{per.time(intervals.length(pieces))} from the launch before to the one after, of which the calls that load "
+        f"take {per.time(intervals.length(intervals.union(loads)))}. {AHEAD}",
         pieces,
         where=say.main_site(report, loads.select(*THREAD, at="start")),
         mending=on_gpu.nothing_within(report, _around(report, loads).unique()),
     )
+
+
+def _of_equal_transforms(report: Report, loads: pl.DataFrame) -> bool:
+    """Whether most `loads` come right before kernels of Fourier transforms, the same ones again and again."""
+    launches = operations(report, "call_start", "thread_id").filter(pl.col("kind") == "kernel")
+    launches = launches.select(*THREAD, "name", at="call_start").drop_nulls()
+    after = nearest(loads, launches, ("start", "at"), THREAD, "after").drop_nulls("name")
+    again = after.filter(on_gpu.decoded_as(after, FAMILY == "fft")).filter(pl.len().over("name") >= _FEWEST)
+    return again.height >= OFTEN * loads.height
 
 
 # Code that is compiled again while the program runs, and algorithms of convolutions that are tried anew.
@@ -371,6 +396,8 @@ def _loaded_again(report: Report) -> pl.DataFrame:
     made = made.select(*THREAD, "name", begun="call_start")
     line = nearest(loads, made, ("loaded", "begun"), THREAD, "after").drop_nulls("begun")
     line = nearest(line, launches.select(*THREAD, end="call_start"), ("loaded", "end"), THREAD, "after")
+    # what a library plans is loaded before kernels of its own
+    line = line.filter(pl.col("begun") == pl.col("end")) if libraries else line
     one = line.unique([*THREAD, "end"], keep="first", maintain_order=True)
     more = one.filter(pl.int_range(pl.len()).over("process_id", "name") > 0)
     again = nearest(more, launches.select(*THREAD, start="call_end"), ("loaded", "start"), THREAD).drop_nulls("start")
