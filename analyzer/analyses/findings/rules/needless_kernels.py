@@ -9,11 +9,12 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
-from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._kernels import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, Work
+from kanalyze.analyses.host._call_kinds import spoken
 from kanalyze.analyses.operators._host_tree import FEWEST_OF_LAYERS, OF_LAYERS, forward_rows, host_tree, inherited
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
@@ -442,26 +443,76 @@ def layout_copies(strided: Work) -> Finding | None:
 #: Kernels of sorts, not of topk.
 _SORTS: Final = (FAMILY == "sort") & (OPERATION == "sort")
 _TOPK: Final = (FAMILY == "sort") & (OPERATION == "topk")
+_WORTH_SORTS: Final = 0.1  # less of the kernel time is left out
 _SORTING: Final = ("aten::sort", "aten::argsort", "aten::msort")
 
 
-@on_gpu.choosing(_SORTS, 0.1)
+#: What uses all that was sorted; and the part of a sort's time in which nothing can read a whole array of it: to eight
+#: passes that read and write keys of 8 bytes and values of 4, reading the values once is a fiftieth.
+_USES_ALL: Final = LIBRARY.is_in(["cub", "thrust"]) & FAMILY.is_in(["index", "reduce", "scan", "sort"])
+_TOO_SHORT: Final = 50
+
+#: What is left of a sort by a selection, which reads the keys twice, and sorts what it finds: about a third for 32 of
+#: 8 million by a histogram of the keys.
+_SELECTED: Final = 0.3
+
+#: Action and remedy by world.
+_FIRST_FEW: Final = words_of("""
+    PyTorch: torch.topk(x, k) where the first k will do
+      Take torch.topk where the first entries will do, and compute on these alone; what is in order already need not be
+        sorted again.
+    JAX: jax.lax.top_k(x, k) where the first k will do; approx_max_k
+      Take jax.lax.top_k (of -x for the least), or jax.lax.approx_max_k, where the first entries will do.
+    CuPy: cupy.partition(x, k)[:k] where the first k will do
+      Take cupy.partition where the first entries will do, whose argpartition sorts everything: for indices compare with
+        the last of them, cupy.flatnonzero(x <= cupy.partition(x, k)[k - 1]), and sort what is left.
+    others: cub::DeviceTopK, or a histogram of keys, where the first k will do
+      Select before sorting: cub::DeviceTopK of recent CCCL, or a histogram of the keys' high bits, which tells up to
+        where the first entries go; collect these, and sort them alone.
+""")
+
+
+@on_gpu.choosing(_SORTS, _WORTH_SORTS)
 def full_sort(work: Work) -> Finding | None:
-    """One finding per device whose kernels sort whole tensors in a program of PyTorch, but what topk found."""
-    if not say.in_pytorch(work.report) or work.device.launches(_TOPK) >= work.rows.height:
+    """One finding per device whose kernels sort whole arrays of which the first entries may do.
+
+    Of PyTorch what topk found, and what other operators sort, is left out; elsewhere sorts after which the next
+    operation may read all.
+    """
+    report, torch = work.report, say.in_pytorch(work.report)
+    if not torch:
+        work = work._replace(rows=_little_read(work))
+        if work.ns < _WORTH_SORTS * work.device.kernel_ns:
+            return None
+    elif work.device.launches(_TOPK) >= work.rows.height:
         return None
-    others = on_gpu.with_operators(work.report, work.rows).filter(~pl.col("outer").is_in(_SORTING))
+    others = on_gpu.with_operators(report, work.rows).filter(~pl.col("outer").is_in(_SORTING))
     if 2 * total(others, "exclusive_ns") > work.ns:
         return None
+    action, remedy = spoken(report, _FIRST_FEW, _FIRST_FEW["others"])
+    seen = "" if torch else " What runs next on the stream is too short to read all that was sorted."
     return work.finding(
         "full-sort",
-        f"{work.many('kernel')} (most {{0}}) sort whole rows or tensors: {work.took}. Where the first entries will do, "
-        "as in sampling, topk finds them in a pass or two.",
-        "Take torch.topk where the first entries will do, and compute on these alone; what is in order already need "
-        "not be sorted again.",
+        f"{work.many('kernel')} (most {{0}}) sort whole rows or arrays: {work.took}.{seen} Where the first entries "
+        "will do, as of sampling or nearest neighbours, a selection finds them in a pass or two.",
+        remedy,
         "kernels --by operation",
-        f"Whole rows are sorted: {percent(work.share)} of kernel time",
-        "torch.topk(x, k) where the first k will do",
+        f"Whole {'rows' if torch else 'arrays'} are sorted: {percent(work.share)} of kernel time",
+        action,
         work.most,
-        left=None,
+        left=None if torch else _SELECTED,
+        at_most=not torch,
     )
+
+
+def _little_read(work: Work) -> pl.DataFrame:
+    """The kernels of sorts after which the next copy or kernel on the stream is too short to read all of the result."""
+    lines = on_gpu.stream_lines(work.report, work.device.device).filter(pl.col("kind") != "memset")
+    known = on_gpu.with_decoded(lines, sorts=_SORTS, uses=_USES_ALL, fills=FAMILY == "fill").filter(~pl.col("fills"))
+    known = known.with_columns(run=pl.struct("line", "sorts").rle_id())
+    ns, first = pl.col("exclusive_ns"), pl.col("exclusive_ns", "uses").first()
+    runs = known.group_by("run", maintain_order=True).agg(pl.col("line", "sorts").first(), first, ns=ns.sum())
+    after = pl.col("exclusive_ns", "uses").shift(-1).over("line")
+    runs = runs.with_columns(after).filter("sorts", ~pl.col("uses"), pl.col("ns") >= _TOO_SHORT * ns)
+    chosen = known.join(runs, on="run", how="semi").get_column("row")
+    return work.rows.filter(pl.col("row").is_in(chosen.implode()))
