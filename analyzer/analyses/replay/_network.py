@@ -11,12 +11,14 @@ something waits for it. With the recorded values every node therefore gets its r
 
 from __future__ import annotations
 
+import re
 from typing import Final, NamedTuple
 
 import polars as pl
 
 from kanalyze.analyses.communication._recorded import last_arrivals
 from kanalyze.analyses.device._operations import with_facts
+from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.idle.syncs import blocking_calls
 from kanalyze.analyses.replay._graph import Dependencies, dependencies
 from kanalyze.analyses.shared.threads import THREAD
@@ -29,6 +31,10 @@ _OF_STREAM: Final = ("stream", "copy")
 
 #: A stream holds some 1,022 launches that have not ended; a launch that took long and left so many waited for room.
 _FULL: Final = 1_000
+
+#: A call that enqueues a host function returns within microseconds; one that took so long waited for the device (ns).
+_HOST_FUNCTION: Final = re.compile(r"(?:cuda|cu)LaunchHostFunc")
+_LONG_NS: Final = 1_000_000
 
 
 class HostLine(NamedTuple):
@@ -86,7 +92,7 @@ def _waits(report: Report, graph: Dependencies, places: pl.Series) -> pl.DataFra
     work = graph.operations.select("process_id", "device", "end", number="stream").with_row_index("row")
     work = with_facts(report, work, "context_id", "stream").with_columns(begun=launched).drop_nulls("begun")
     work = in_order_of(work.drop_nulls("number"), ("begun",), ("end", "row"))
-    full = _of_full_queues(graph, places)
+    full = pl.concat([_of_full_queues(graph, places), _of_host_functions(report, graph, places)])
     copied = calls.select("place", row="copied")
     recorded = calls.filter(pl.col("scope") == "event").join(recorded_work(report), on=["process_id", "record_id"])
     one = pl.col("scope").is_in(_OF_STREAM) & pl.col("stream").is_not_null()
@@ -124,6 +130,15 @@ def _of_full_queues(graph: Dependencies, places: pl.Series) -> pl.DataFrame:
     rows = found.filter(waited)
     place = gathered(places, rows.get_column("call")).alias("place")
     return pl.DataFrame([place, rows.get_column("behind").cast(pl.UInt32).alias("row")])
+
+
+def _of_host_functions(report: Report, graph: Dependencies, places: pl.Series) -> pl.DataFrame:
+    """Operations that long enqueuing of host functions waited for, as for room: the one that ended last inside."""
+    asked = report.kind("api").get_column("name").is_in(names_that(report, _HOST_FUNCTION.match))
+    calls = graph.calls.select("process_id", "start", "end", place=places).filter(asked)
+    work = graph.operations.select("process_id", ended="end").with_row_index("row").sort("ended", "row")
+    found = nearest(calls.filter(pl.col("end") - pl.col("start") > _LONG_NS), work, ("end", "ended"), ["process_id"])
+    return found.filter(pl.col("ended") >= pl.col("start")).select("place", "row")
 
 
 def _launches_of_long_streams(graph: Dependencies) -> pl.DataFrame:

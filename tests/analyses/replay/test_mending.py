@@ -140,6 +140,16 @@ def test_launches_that_wait_for_room_in_their_stream_wait_less_where_kernels_are
     assert ends(found, Mending(shorter=saved)) == queued(kernel_ns)[1]
 
 
+@pytest.mark.parametrize("name", ["cuLaunchHostFunc", "cuEventRecord"])
+def test_host_functions_that_wait_for_room_wait_less_where_kernels_are_shorter(name):
+    """A thread enqueues one in the first of two kernels, returns as that ends, and launches the second."""
+    events = [call(LAUNCH, 0, 2_000, correlation=1), kernel(3_000, 4_003_000, correlation=1)]
+    events += [call(name, 5_000, 4_004_000), call(LAUNCH, 4_005_000, 4_007_000, correlation=2)]
+    found = report([*events, kernel(4_008_000, 4_009_000, correlation=2)])
+    halved = ends(found, Mending(shorter=less(r0=3_000_000)))
+    assert (ends(found, Mending()), halved < 1_100_000) == (4_009_000, name == "cuLaunchHostFunc")
+
+
 @pytest.mark.slow
 @given(TURNS, st.sampled_from([2, 4]))
 def test_shorter_kernels_of_simulated_programs(turns, factor):

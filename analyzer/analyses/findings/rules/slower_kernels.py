@@ -58,7 +58,9 @@ def unaligned_gemm(work: Work) -> Finding:
     images = not odd and work.device.launches(on_gpu.LAYOUTS) > 0
     left = aligned_ns / work.ns
     if not aligned_ns:
-        others = on_gpu.with_operators(work.report, work.rows).filter(~pl.col("inner").is_in(on_gpu.BATCHED))
+        # what has no operator may be one of these in PyTorch alone
+        batched = pl.col("inner").is_in(on_gpu.BATCHED).fill_null(value=images or say.in_pytorch(work.report))
+        others = on_gpu.with_operators(work.report, work.rows).filter(~batched)
         single = total(others, "exclusive_ns") / max(work.ns, 1)
         left = _ALIGNED_LEFT.get(work.device.capability, _ALIGNED_LEFT_ELSEWHERE)
         left = single * left + (1 - single) * _ALIGNED_LEFT_ELSEWHERE
