@@ -87,7 +87,7 @@ def _turns(kernels: pl.DataFrame) -> pl.DataFrame:
     one = pl.col("outermost").n_unique() == 1
     texts = kernels.group_by("chain").agg(pl.col("name").cast(pl.String), one=one)
     lengths = texts.select("name", "one").unique()
-    turns = [_turn(names, one=one) for names, one in lengths.iter_rows()]
+    turns = [repeated(names, one=one) for names, one in lengths.iter_rows()]
     known = texts.join(lengths.with_columns(length=pl.Series(turns, dtype=pl.Int64)), on=["name", "one"])
     placed = kernels.join(known.select("chain", "length"), on="chain", how="left", maintain_order="left")
     placed = placed.with_columns(turn=pl.int_range(pl.len()).over("chain") // pl.col("length"))
@@ -95,8 +95,8 @@ def _turns(kernels: pl.DataFrame) -> pl.DataFrame:
     return split.filter(pl.len().over("chain") > 1).drop("turn", "length")
 
 
-def _turn(names: list[str], *, one: bool) -> int:
-    """The period of a sequence of operators; its length if it has none."""
+def repeated(names: list[str], *, one: bool) -> int:
+    """The period of a sequence of names; its length if it has none, or repeats `one` name."""
     border = [0] * len(names)
     for at in range(1, len(names)):  # the failure function of Knuth, Morris and Pratt
         length = border[at - 1]

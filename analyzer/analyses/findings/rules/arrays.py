@@ -10,11 +10,11 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans, windows
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, told_as
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, told_as, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
-from kanalyze.analyses.findings.rules._kernels import FAMILY, LIBRARY
+from kanalyze.analyses.findings.rules._kernels import FAMILY, LIBRARY, OPERATION
 from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules._telling import COMPILED, FEWEST, OFTEN
 from kanalyze.analyses.host._call_kinds import (
@@ -33,6 +33,7 @@ from kanalyze.analyses.host._call_kinds import (
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
 from kanalyze.analyses.memory.memory import allocating_calls
+from kanalyze.analyses.operators.fusion import repeated
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
@@ -45,7 +46,7 @@ from kanalyze.units import count, percent, plural, size, time
 from kanalyze.window import of_module
 
 #: The words of the rules here.
-_GRID, _PARTS, _CHAINS, _IN_TURN = told_as("""
+_GRID, _PARTS, _IN_TURN = told_as("""
     host-grid-loop: kernels
       {launches} of {blocks} each, in a loop
       one batched call, such as cublasSgemmStridedBatched, in place of the loop
@@ -55,10 +56,6 @@ _GRID, _PARTS, _CHAINS, _IN_TURN = told_as("""
       The same {kernels} run for one slice after the other
       whole arrays in place of slices in a loop: x.sum(axis=1, keepdims=True)
       Let the loop's index be a dimension of the arrays: axis= and keepdims=True of reductions, broadcasting, einsum.
-    fusion: kernels
-      {0} could be one kernel each chain
-      @cupy.fuse() on the function, or one cupy.ElementwiseKernel
-      Fuse them: @cupy.fuse() on the function, or one cupy.ElementwiseKernel for its arithmetic.
     repeated-work: ranges
       {module} runs for one part after the other, {many}
       jax.jit(jax.vmap(f)) of all parts at once
@@ -194,28 +191,51 @@ def _is_loop(report: Report, own: pl.DataFrame) -> bool:
     return max(waited, allocating_calls(report).filter(inside).height) < OFTEN * own.height / int(own.item(0, "period"))
 
 
-# Operations of CuPy, each a kernel of its own: chains that one kernel could do, and arrays of float64.
+# Operations on arrays, each a kernel of its own: chains that one kernel could do, and arrays of float64.
 
-#: What one kernel takes for each operation of a chain after the first, as a part of the longest one: other arrays that
-#: it reads or writes. Of the fifth operation on half as much: most of their arrays have been read by then.
+#: Kernels that compute each element from those at the same place, by what they are written with; action and remedy.
+_BY_ELEMENT: Final = {
+    "CuPy": (LIBRARY == "cupy") & FAMILY.is_in(["elementwise", "copy"]),
+    "Thrust": LIBRARY.is_in(["cub", "thrust"]) & OPERATION.is_in(["transform", "for_each"]),
+    "Julia": pl.col("function").str.contains(r"^(?:_Z\d+)?(?:gpu_)?broadcast_kernel"),
+}
+_FUSED: Final = words_of("""
+    CuPy: @cupy.fuse() on the function, or one cupy.ElementwiseKernel
+      Fuse them: @cupy.fuse() on the function, or one cupy.ElementwiseKernel for its arithmetic.
+    Thrust: one functor of all: thrust::for_each over a zip_iterator, or a kernel
+      Do all that is done to an element in one functor: thrust::transform or for_each over a zip_iterator of the arrays,
+        a transform_iterator for what is read once, or one kernel.
+    Julia: one statement with dots, such as @. y = f(a, b) + c
+      Put them into one broadcast: dots fuse within a statement, and not from one to the next.
+""")
+
+#: Iterators of Thrust by which a functor may read other elements than the one at its place.
+_ELSEWHERE: Final = "counting_iterator|permutation_iterator|reverse_iterator"
+
+#: What one kernel takes for each operation of a chain after the first that has another array, as a part of the longest
+#: one. Of the fifth on half as much: most of their arrays have been read by then.
 _EACH_MORE: Final = 0.25
 _FIRST: Final = 4
-
+_LONGEST_TURN: Final = 1 << 12  # repetitions are looked for in so many operations of a row
+#: Operations of CuPy on one array, or on one and a number: ``cupy_multiply__float_float32_float32``.
+_OF_ONE: Final = r"^cupy_.*(?:_(?:float|int|complex)_|__[a-z]+\d*_[a-z]+\d*$)"
 _WORTH: Final = 0.03  # a smaller part of the kernel time is left out
 
 
 @Rule
 def array_chains(report: Report) -> Findings:
-    """One finding per device on elementwise operations of CuPy that follow each other on arrays of one size."""
+    """One finding per device on elementwise operations that follow each other on arrays of one size."""
     per = say.per_iteration(report)
-    for device, chains in say.by_device(_chains(report)) if world(report) == CUPY else ():
+    for device, chains in say.by_device(_chains(report)) if world(report) in (CUPY, CUDA) else ():
         groups, took = chains.unique("group"), total(chains, "dur_ns")
         merged_ns, kernels = total(groups, "merged_ns"), per.plural(chains.height, "elementwise kernel")
         if took - merged_ns < _WORTH * total(exclusive_operations(report), "exclusive_ns"):
             continue
-        yield _CHAINS.of(kernels).finding(
+        way = str(chains.group_by("way").agg(pl.col("dur_ns").sum()).sort("dur_ns", "way").item(-1, "way"))
+        action, remedy = _FUSED[way]
+        yield Told("fusion", f"{kernels} could be one kernel each chain", action, remedy, "kernels").finding(
             device,
-            f"{kernels} of CuPy pass their results through memory, in {per.plural(groups.height, 'chain')} of up to "
+            f"{kernels} of {way} pass their results through memory, in {per.plural(groups.height, 'chain')} of up to "
             f"{longest(groups, 'many')} on arrays of one size: {per.time(took)}. One kernel each would take "
             f"about {per.time(merged_ns)}.",
             chains.select("start", "end"),
@@ -228,12 +248,26 @@ def array_chains(report: Report) -> Findings:
 
 
 def _chains(report: Report) -> pl.DataFrame:
-    """Kernels of such chains: device, group, row, start, end, dur_ns, kept, merged_ns and many (of the chain)."""
+    """Their kernels, a chain each turn: device, group, way, row, start, end, dur_ns, kept, merged_ns, many."""
     work = exclusive_operations(report, "stream", *SHAPE).sort(*_STREAM, "start")
-    line = on_gpu.with_decoded(work, chains=(LIBRARY == "cupy") & FAMILY.is_in(["elementwise", "copy"]))
-    line = line.with_columns(group=say.changes((*_STREAM, *SHAPE, "chains")).cum_sum()).filter("chains")
+    line = on_gpu.with_decoded(work, **_BY_ELEMENT)
+    names = line.filter(pl.any_horizontal(*_BY_ELEMENT)).get_column("name").unique()
+    elsewhere, of_one = (
+        pl.col("name").is_in(names.filter(names.cast(pl.String).str.contains(those)).implode())
+        for those in (_ELSEWHERE, _OF_ONE)
+    )
+    line = line.with_columns(
+        way=pl.coalesce(pl.when(pl.col(way) & ~elsewhere).then(pl.lit(way)) for way in _BY_ELEMENT)
+    )
+    line = line.with_columns(group=say.changes((*_STREAM, *SHAPE, "way")).cum_sum()).drop_nulls("way")
+    # one functor of Thrust may work on one array after the other
+    line = line.filter((pl.col("way") == "CuPy") | (pl.col("name").n_unique().over("group") > 1))
+    texts = line.group_by("group").agg(pl.col("name").head(_LONGEST_TURN))
+    lengths = [repeated(list(own), one=True) for own in texts.get_column("name")]
+    line = line.join(texts.select("group", turn=pl.Series(lengths, dtype=pl.Int64)), on="group", maintain_order="left")
+    line = line.with_columns(group=pl.struct("group", pl.int_range(pl.len()).over("group") // pl.col("turn")).rle_id())
     many, most = pl.len().over("group"), pl.col("dur_ns").max().over("group")
-    others = many.cast(pl.Int64) - 1
+    others = ((~of_one).cast(pl.Int64).sum().over("group") - 1).clip(lower_bound=0)
     more = others.clip(upper_bound=_FIRST) + (others - _FIRST).clip(lower_bound=0) / 2
     told = line.with_columns(many=many, kept=pl.lit(1), merged_ns=(most * (1 + _EACH_MORE * more)).cast(pl.Int64))
     return told.filter((pl.col("many") > 1) & (pl.col("dur_ns").sum().over("group") > pl.col("merged_ns")))
