@@ -203,8 +203,7 @@ _FUSED: Final = words_of("""
     CuPy: @cupy.fuse() on the function, or one cupy.ElementwiseKernel
       Fuse them: @cupy.fuse() on the function, or one cupy.ElementwiseKernel for its arithmetic.
     Thrust: one functor of all: thrust::for_each over a zip_iterator, or a kernel
-      Do all that is done to an element in one functor: thrust::transform or for_each over a zip_iterator of the arrays,
-        a transform_iterator for what is read once, or one kernel.
+      Do all that is done to an element in one functor, over a zip_iterator of the arrays, or in one kernel.
     Julia: one statement with dots, such as @. y = f(a, b) + c
       Put them into one broadcast: dots fuse within a statement, and not from one to the next.
 """)
@@ -260,8 +259,8 @@ def _chains(report: Report) -> pl.DataFrame:
         way=pl.coalesce(pl.when(pl.col(way) & ~elsewhere).then(pl.lit(way)) for way in _BY_ELEMENT)
     )
     line = line.with_columns(group=say.changes((*_STREAM, *SHAPE, "way")).cum_sum()).drop_nulls("way")
-    # one functor of Thrust may work on one array after the other
-    line = line.filter((pl.col("way") == "CuPy") | (pl.col("name").n_unique().over("group") > 1))
+    several = pl.col("name").n_unique().over("group") > 1  # one functor may work on one array after the other
+    line = line.filter((pl.col("way") == "CuPy") | several)
     texts = line.group_by("group").agg(pl.col("name").head(_LONGEST_TURN))
     lengths = [repeated(list(own), one=True) for own in texts.get_column("name")]
     line = line.join(texts.select("group", turn=pl.Series(lengths, dtype=pl.Int64)), on="group", maintain_order="left")

@@ -16,9 +16,9 @@ from kanalyze.analyses.findings.rules import HEADLINE_LONGEST, Finding, Findings
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
-from kanalyze.analyses.findings.rules._operators import SPAN, TO_DEVICE
-from kanalyze.analyses.findings.rules._telling import AHEAD, LOADS_NEXT
-from kanalyze.analyses.host._call_kinds import captures, loading_seen
+from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, SPAN, TO_DEVICE
+from kanalyze.analyses.findings.rules._telling import AHEAD, LOADS_NEXT, OFTEN
+from kanalyze.analyses.host._call_kinds import CUPY, JAX, PYTORCH, captures, loading_seen, spoken
 from kanalyze.analyses.host._thread_timeline import WAIT
 from kanalyze.analyses.idle._attribution import SHORT_NS, host_by_name, host_pieces, idle_within
 from kanalyze.analyses.idle.code import PLACE, has_lines, place_at, placed_pieces, placed_with_text
@@ -30,9 +30,9 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, source_lines
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import parts_by
+from kanalyze.columns import nearest, parts_by
 from kanalyze.report import Report
-from kanalyze.units import moment, plural, time
+from kanalyze.units import moment, plural, size, time
 from kanalyze.window import located, of_iteration
 
 #: The words of the rules here.
@@ -384,6 +384,84 @@ def _faulting(report: Report, device: int) -> str:
     low, high = say.sides_of(report, device)
     many = total(faults.filter(pl.col("start").is_between(low, high, closed="left")), "faults")
     return f" Part of it may be {plural(many, 'page fault')} of the CPU on managed memory." if many else ""
+
+
+# Lines that convert arrays of the host, which are copied next.
+
+#: Lines that make floating-point numbers of others, or scale bytes; and arithmetic, which goes with these so many lines
+#: below, and is of what is stored in fewer bytes.
+_CONVERTS: Final = r"\.astype\(\s*\W?(?:\w+\.)?(?:float|single|double)|\b(?:np|numpy)\.float\d+\(|/ *(?:255|127)\b"
+_SCALES: Final = r"[-+*/]= *[\w.]+|/ *(?:255|127)\b"
+_NEAR: Final = 4
+
+#: Converting takes between these for each byte that is copied (ns): less is of other data, more is other work; and what
+#: the host does from there to the copy, which puts the data aside, no more than this.
+_NS_PER_BYTE: Final = (0.05, 2)
+_ASIDE_NS_PER_BYTE: Final = 0.25
+_SPARED: Final = 0.75  # of a copy of float32 in place of bytes
+
+_IN_ARRAYS: Final = Told(
+    "large-upload",
+    "Arrays are converted on the CPU before they are copied",
+    "",
+    "Copy the data as they are stored (uint8, int16), and convert and normalize them on the GPU: fewer bytes are "
+    "copied, and the CPU does nothing. What is float64 by itself is converted once, before the loop.",
+    "culprits",
+)
+_ON_GPU: Final = {
+    PYTORCH: "torch.from_numpy(x).to(device).float() / 255: copy first, then convert",
+    JAX: "jax.device_put(x) as stored; x.astype(jnp.float32) in the jitted step",
+    CUPY: "cupy.asarray(x) as stored, then .astype(cupy.float32) on the GPU",
+}
+
+
+@Rule
+def converted_arrays(report: Report) -> Findings:
+    """At most one finding per device on lines that convert what is copied to it in most iterations."""
+    per = say.per_iteration(report)
+    if not per.iterations or not source_lines(report).height or not has_lines(report):
+        return
+    for device, runs in say.by_device(_converted(report)):
+        if runs.height < OFTEN * per.iterations:
+            continue
+        idle, copies = say.idle_in(report, device, runs.select("process_id", "start", end="at")), runs.get_column("row")
+        claims = pl.concat([idle.select("start", "end"), on_gpu.times_of(report, copies)])
+        moved = size(int(runs.select(pl.col("size_bytes").median()).item()))
+        shorter = runs.select("row", saved_ns=on_gpu.part("dur_ns", pl.col("spared")))
+        aside = pl.min_horizontal(pl.col("at") - pl.col("end"), pl.col("size_bytes") * _ASIDE_NS_PER_BYTE)
+        aside *= pl.col("spared")
+        spared = runs.select("process_id", "start", end=pl.col("end") + aside.cast(pl.Int64))
+        yield _IN_ARRAYS._replace(action=spoken(report, _ON_GPU, _ON_GPU[CUPY].replace("cupy.", ""))).finding(
+            device,
+            f"Lines of the program convert arrays on the CPU, {per.plural(runs.height, 'time')}, of which {moved} are "
+            f"copied to the GPU next each time: it idles for {per.time(intervals.length(idle))} until that copy, which "
+            "has four bytes for what may be stored in one.",
+            claims,
+            mending=Mending(shorter=shorter, host=spared),
+        )
+
+
+def _converted(report: Report) -> pl.DataFrame:
+    """Large copies to a device before which lines convert arrays: row, device…, start and end (of lines), spared."""
+    places = source_lines(report).select(*PLACE, text=pl.col("text").cast(pl.String)).unique(PLACE)
+    number, converts = pl.col("line"), pl.col("text").str.contains(_CONVERTS)
+    last = pl.when(converts).then(number).forward_fill().over("file", "function", order_by="line")
+    chosen = places.with_columns(scales=pl.col("text").str.contains(_SCALES))
+    chosen = chosen.filter((converts | (pl.col("scales") & (number - last <= _NEAR))).fill_null(value=False))
+    lines = source_lines(report).join(chosen.select(*PLACE, "scales"), on=PLACE, nulls_equal=True)
+    lines = intervals.overlapping(lines.select("process_id", "scales", **intervals.OF_EVENTS), report.scope.sides)
+    large = (pl.col("detail").cast(pl.String) == TO_DEVICE) & (pl.col("size_bytes") >= LARGE_BYTES)
+    copies = on_host.device_copies(report).filter(large).drop_nulls("call_start")
+    copies = copies.select("process_id", "device", "row", "dur_ns", "size_bytes", at="call_start")
+    next_one = nearest(lines, copies, ("end", "at"), ["process_id"], "after").drop_nulls("at")
+    keys = ("process_id", "device", "row", "dur_ns", "size_bytes", "at")
+    runs = next_one.group_by(keys, maintain_order=True).agg(
+        pl.col("start").min(),
+        pl.col("end").max(),
+        ns_per_byte=(pl.col("end") - pl.col("start")).sum() / pl.col("size_bytes").first(),
+        spared=pl.col("scales").any() * _SPARED,
+    )
+    return runs.filter(pl.col("ns_per_byte").is_between(*_NS_PER_BYTE))
 
 
 # Lines of the program that launch nothing, and for which the device waits.

@@ -4,11 +4,13 @@ from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from kanalyze import intervals
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules.host_computes import (
+    converted_arrays,
     data_loading,
     host_computes,
     idle_before_data,
@@ -393,6 +395,50 @@ AROUND = [line(0, 10_000, 3, "y = model(x)"), line(110_000, 200_000, 5, "y = mod
 def test_the_headline_has_a_call_of_the_line_that_launches_nothing(lines, more, headline):
     of = report([*two_kernels(100_000), *more], source_lines=lines).narrow(window=STEPS)
     assert [one.headline for one in own_code(of)] == [headline] * (headline is not None)
+
+
+def converting(*texts, size_bytes=2 << 20, ns=200_000, passes=4):
+    """Passes of 1 ms: a kernel, lines of so many ns in all, and a copy of 10 µs to the GPU 100 µs after them."""
+    events, lines = [], []
+    for number in range(passes):
+        at = 1_000_000 * number
+        events += [call("cudaLaunchKernel", at, at + 5_000, correlation=2 * number), kernel(at + 6_000, at + 9_000)]
+        events += [call("cudaMemcpyAsync", at + 110_000 + ns, at + 115_000 + ns, correlation=2 * number + 1)]
+        copied = {"size_bytes": size_bytes, "direction": "Host-to-Device", "correlation": 2 * number + 1}
+        events += [memcpy(at + 120_000 + ns, at + 130_000 + ns, **copied)]
+        each = ns // len(texts)
+        sides = [at + 10_000 + each * place for place in range(len(texts) + 1)]
+        stretches = zip(sides, sides[1:], enumerate(texts), strict=False)
+        lines += [line(start, end, 80 + place, text) for start, end, (place, text) in stretches]
+        lines.append(line(sides[-1], at + 1_000_000, 95, "x = put(x)"))
+    whole = report(events, source_lines=lines)
+    return whole.narrow(window=Window(0, 1_000_000 * passes, count=passes, each="step"))
+
+
+SCALED = ["x = x.astype(np.float32)", "x -= MEAN", "x /= DEVIATION"]
+
+
+@pytest.mark.parametrize(
+    ("of", "host_ns", "copies_ns"),
+    [
+        (converting(*SCALED), 199_998 + 75_001, 7_500),
+        (converting("x = x.astype('float32')"), 200_000, 0),  # perhaps of float64, which is copied as it is then
+        (converting("x = np.float32(images) / 255"), 200_000 + 75_000, 7_500),
+        (converting("x = x.astype(np.float32)", size_bytes=1 << 19), None, None),
+        (converting("y = y.astype(np.float32)", ns=90_000), None, None),  # of other data, which are smaller
+        (converting("x = read(path).astype(np.float32)", ns=5_000_000, passes=1), None, None),
+        (converting("x = x.astype(np.uint8)", "x -= MEAN"), None, None),
+        (converting("x = put(x)"), None, None),
+        (converting(*SCALED).whole, None, None),
+    ],
+)
+def test_arrays_that_are_converted_before_they_are_copied(of, host_ns, copies_ns):
+    found = converted_arrays(of)
+    assert [one.rule for one in found] == ["large-upload"] * (host_ns is not None)
+    for one in found:
+        change = one.change(of)
+        assert change.host.select((pl.col("end") - pl.col("start")).unique()).to_series().to_list() == [host_ns]
+        assert change.shorter.get_column("saved_ns").unique().to_list() == [copies_ns]
 
 
 REPORTS = Path(__file__).parents[3] / "reports"
