@@ -378,6 +378,8 @@ COMPILED_KERNELS = Table(
         Column("compile_ns", pl.Int64, "What compiling took; null where it came from the cache.", nullable=True),
         Column("cache_hit", pl.Boolean, "Whether it came from the cache; null where nobody saw.", nullable=True),
         Column("ptx", pl.String, "Its PTX, a file in the capture.", nullable=True),
+        Column("atomics", pl.String, "The lines that add much by atomics to global memory, file:line.", nullable=True),
+        Column("atomic_bytes", pl.Int64, "Bytes that a thread adds so.", nullable=True),
         Column("operators", pl.String, "What inductor made it of, as its code says.", nullable=True),
         Column("lines", pl.String, "The lines of the program that these are in, file:line.", nullable=True),
     ),

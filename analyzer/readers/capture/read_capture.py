@@ -243,12 +243,49 @@ def _compiled(folder: Path) -> pl.DataFrame:
         # backend and architecture become one text
         parts = ([str(row[one]) for one in ("backend", "arch") if row.get(one) is not None] for row in rows)
         found = [
-            {name: row.get(name) for name in COMPILED_KERNELS.schema} | {"arch": ":".join(part) or None}
+            {name: row.get(name) for name in COMPILED_KERNELS.schema}
+            | {"arch": ":".join(part) or None, **_atomics(folder, row.get("ptx"))}
             for row, part in zip(rows, parts, strict=True)
         ]
         return COMPILED_KERNELS.check(pl.DataFrame(found, schema=COMPILED_KERNELS.schema))
     except (*MISSHAPEN, pl.exceptions.PolarsError) as error:
         raise DamagedReportError.at(path, "the rows of kernels", "not what the collector writes") from error
+
+
+#: Of PTX: places in the program, accesses of global memory with their width, labels and branches, tensor cores.
+_PTX: Final = re.compile(
+    r"^\s*\.loc\b.*?//.*?(?P<place>[\w.-]+\.py:\d+)(?=:\d+[ \]]*$)"
+    r"|\b(?P<access>ld|st|atom|red)\.global(?P<how>[\w.:]*?)(?:\.v(?P<many>\d))?\.(?:bf|[bfsu])(?P<bits>\d+)(?P<two>x2)?\s"
+    r"|^(?P<label>\$\w+):|\bbra\S*\s+(?P<to>\$\w+)|\bw?g?mma(?P<tensor>\.|_)",
+    re.MULTILINE,
+)
+_LONGEST_PTX: Final = 1 << 22  # of a longer file nothing is told
+_MUCH: Final = 0.2  # atomics are so much of the bytes that a thread accesses at least
+
+
+def _atomics(folder: Path, ptx: object) -> dict[str, str | int]:
+    """The columns on atomics of a kernel that adds much by these, as its PTX tells.
+
+    Empty where it does not tell: with loops, which repeat accesses, and of products on tensor cores.
+    """
+    path = folder / "triton" / Path(str(ptx)).name
+    if not isinstance(ptx, str) or not path.is_file() or path.stat().st_size > _LONGEST_PTX:
+        return {}
+    with readable(path):
+        text = regular(path).read_bytes().decode(errors="replace")
+    place, labels, lines, bytes_of = "", set[str](), dict[str, None](), {"add": 0, "others": 0}
+    for found in _PTX.finditer(text):
+        if found["tensor"] or found["to"] in labels:
+            return {}
+        place = found["place"] or place
+        labels.add(found["label"] or "")
+        if found["access"]:
+            adds = ".add" in found["how"]
+            width = int(found["bits"]) // 8 * int(found["many"] or 1) * (2 if found["two"] else 1)
+            bytes_of["add" if adds else "others"] += width
+            lines |= {place: None} if adds and place else {}
+    much = lines and bytes_of["add"] >= _MUCH * sum(bytes_of.values())
+    return {"atomics": ", ".join(lines), "atomic_bytes": bytes_of["add"]} if much else {}
 
 
 #: What another form of a file makes its readers raise.

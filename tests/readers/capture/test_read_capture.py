@@ -109,6 +109,37 @@ def test_of_ncu_alone_each_way_of_reading_tells_the_same(tmp_path):
     assert numbers.height
 
 
+ATOMIC = (
+    "\t.loc\t1 {} 8                          // sums.py:{}:8 @[ other.py:3:4 ]\n"
+    "\t@%p4 {}.global.gpu.acq_rel.add{} {{ %r31, %r32 }}, [ %rd8 + 0 ];\n"
+)
+LOADS = "\tld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%rd1];\n"
+ADDED = ATOMIC.format(7, 7, "atom", ".v4.f32") + ATOMIC.format(9, 9, "red", ".f32")
+
+
+@pytest.mark.parametrize(
+    ("ptx", "told"),
+    [
+        (LOADS * 2 + ADDED, ("other.py:3", 20)),  # the line of the kernel, not of what it calls
+        (LOADS * 2 + ADDED.replace(" @[ other.py:3:4 ]", ""), ("sums.py:7, sums.py:9", 20)),
+        (LOADS * 9 + ADDED, (None, None)),  # less than a fifth of 164 bytes
+        (LOADS + ADDED.replace(".add", ".max"), (None, None)),
+        (f"$L__BB0_1:\n{ADDED}\tbra.uni \t$L__BB0_1;\n", (None, None)),  # a loop
+        (f"\tbra.uni \t$L__BB0_1;\n{ADDED}$L__BB0_1:\n", ("other.py:3", 20)),
+        (f"\twgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16\n{ADDED}", (None, None)),
+        (ADDED[ADDED.index("@%p4") : ADDED.index(".loc\t1 9")], (None, None)),  # of no line
+        ("", (None, None)),
+    ],
+)
+def test_what_adds_by_atomics_is_read_from_the_code_of_a_kernel(capture, ptx, told):
+    (capture / "triton").mkdir()
+    (capture / "triton" / "sums-1.ptx").write_text(ptx)
+    row = {"name": "sums", "source": "triton", "hash": "1", "ptx": "../triton/sums-1.ptx"}
+    (capture / "compiled.json").write_text(json.dumps({"schema": 1, "kernels": [row]}))
+    with kanalyze.read(capture) as found:
+        assert found.table("compiled_kernels").select("atomics", "atomic_bytes").row(0) == told
+
+
 def test_without_a_torch_pass_nobody_knows_what_was_compiled(capture):
     for path in (capture, ADD):
         with pytest.raises(CannotTellError, match="cannot tell compiled"):

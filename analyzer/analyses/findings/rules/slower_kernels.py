@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.analyses.device._operations import exclusive_operations, launch_rows
+from kanalyze.analyses.device._operations import SHAPE, compiled_kernels, exclusive_operations, launch_rows, with_facts
 from kanalyze.analyses.device.occupancy import launch_occupancy
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
@@ -510,6 +510,41 @@ def scatter_atomics(sums: Work) -> Finding | None:
         slow.longest,
         mending=Mending(slow.rows.select("row", saved_ns=pl.col("exclusive_ns") - left)),
     )
+
+
+#: Additions that do not wait for each other read and write their values at so large a part of the memory's bandwidth.
+_AT_MEMORY: Final = 0.4
+
+
+@Rule
+def atomics_in_code(report: Report) -> Findings:
+    """One finding per device on Triton kernels of the program whose code adds by atomics, slower than the memory."""
+    own = compiled_kernels(report).filter(source="triton").drop_nulls("atomics").unique("name", keep="first")
+    named = pl.col("function").is_in(own.get_column("name").implode())
+    for work in on_gpu.kernels_that(report, named, _WORTH_SUMS) if own.height else ():
+        told = own.row(by_predicate=pl.col("name") == work.longest, named=True)
+        rows = with_facts(report, work.rows, *SHAPE).join(report.devices, on="device", how="left")
+        threads = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z") * pl.col("block_x")
+        rate = threads * 2 * told["atomic_bytes"] / pl.col("dur_ns") * 1e9
+        slow = rows.select((rate < _AT_MEMORY * pl.col("memory_bandwidth_bytes_per_s")).all()).item()
+        if not slow:
+            continue
+        lines = str(told["atomics"])
+        yield work.finding(
+            "scatter-atomics",
+            f"The code of {{0}} adds to global memory by atomics (in {literal(lines)}), a fifth of what each thread "
+            f"accesses or more, and slower than the memory is: {work.took}. Where many blocks add to the same "
+            "addresses, they wait for each other; whether they do, counters tell.",
+            "Let each program go over many rows in a loop, add up in registers, and store its sums to a buffer that a "
+            "second kernel sums; or one atomic for each program at its end.",
+            "kernels",
+            f"{percent(work.share)} is in a kernel that adds by atomics: {{0}}",
+            "sum in registers over many rows; one store or atomic per program",
+            work.longest,
+            left=None,
+            at_most=True,
+            where=literal(lines.partition(", ")[0]),
+        )
 
 
 def _slow_sums(work: Work) -> pl.DataFrame:

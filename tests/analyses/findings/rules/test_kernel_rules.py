@@ -18,6 +18,7 @@ from kanalyze.analyses.findings.rules.needless_kernels import (
     unfused_attention,
 )
 from kanalyze.analyses.findings.rules.slower_kernels import (
+    atomics_in_code,
     float64,
     gathers,
     no_tensor_cores,
@@ -300,6 +301,28 @@ def test_what_is_told(rule, events, stake, change, words):
 )
 def test_what_is_not_told(rule, events, capability):
     assert rule(report(events, limits={"compute_capability": capability})) == []
+
+
+IN_CODE = {"name": "sums", "source": "triton", "hash": "1", "atomics": "sums.py:7, sums.py:9", "atomic_bytes": 64}
+
+
+@pytest.mark.parametrize(
+    ("row", "name", "dur_ns", "found"),
+    [
+        ({}, "sums", 1000, True),  # 64 threads add 64 bytes each: 8.192 GB/s of 100
+        ({}, "sums", 200, False),  # 40.96 GB/s
+        ({}, "others", 1000, False),
+        ({"atomics": None}, "sums", 1000, False),
+        ({"source": "inductor"}, "sums", 1000, False),
+    ],
+)
+def test_atomics_that_the_code_of_a_kernel_shows(row, name, dur_ns, found):
+    events = [kernel(0, dur_ns, name=name, grid=(2, 1, 1), block=(32, 1, 1)), kernel(dur_ns, 2000, name=GEMM)]
+    limits = HOPPER | {"memory_bandwidth_bytes_per_s": 100_000_000_000}
+    told = atomics_in_code(report(events, limits=limits, compiled_kernels=[IN_CODE | row]))
+    assert [(one.rule, one.at_stake_ns, one.at_most, one.where) for one in told] == [
+        ("scatter-atomics", dur_ns, True, "sums.py:7")
+    ] * found
 
 
 def test_formulas_that_others_tell_of_are_left_out():
