@@ -67,6 +67,13 @@ def test_batches_of_any_size(seed):
     assert rows.get_column("usual").all()
 
 
+@pytest.mark.parametrize(("number", "tells"), [(9, True), (8, False)])
+def test_of_few_tokens_the_length_may_be_like_by_accident(number, tells):
+    passes = [token(length) for length in Random(1).sample(range(500), number)]  # noqa: S311 - no secret
+    program = Program().then(BOOT).iterations(*passes)
+    assert (frame(program).get_column("start").to_list() == program.begun) == tells
+
+
 def test_what_the_host_takes_no_part_in_is_none():
     passes = [token(number)[:-1] for number in Random(1).sample(range(500), 60)]  # noqa: S311 - no secret
     assert frame(Program().then(BOOT).iterations(*passes)).is_empty()
