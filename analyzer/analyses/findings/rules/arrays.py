@@ -216,7 +216,7 @@ _ELSEWHERE: Final = "counting_iterator|permutation_iterator|reverse_iterator"
 _EACH_MORE: Final = 0.25
 _FIRST: Final = 4
 _LONGEST_TURN: Final = 1 << 12  # repetitions are looked for in so many operations of a row
-#: Operations of CuPy on one array, or on one and a number: ``cupy_multiply__float_float32_float32``.
+#: Operations of CuPy on one array, or on one and a number: ``cupy_add__float_float32_float32``.
 _OF_ONE: Final = r"^cupy_.*(?:_(?:float|int|complex)_|__[a-z]+\d*_[a-z]+\d*$)"
 _WORTH: Final = 0.03  # a smaller part of the kernel time is left out
 
@@ -255,9 +255,8 @@ def _chains(report: Report) -> pl.DataFrame:
         pl.col("name").is_in(names.filter(names.cast(pl.String).str.contains(those)).implode())
         for those in (_ELSEWHERE, _OF_ONE)
     )
-    line = line.with_columns(
-        way=pl.coalesce(pl.when(pl.col(way) & ~elsewhere).then(pl.lit(way)) for way in _BY_ELEMENT)
-    )
+    ways = [pl.when(pl.col(way) & ~elsewhere).then(pl.lit(way)) for way in _BY_ELEMENT]
+    line = line.with_columns(way=pl.coalesce(ways))
     line = line.with_columns(group=say.changes((*_STREAM, *SHAPE, "way")).cum_sum()).drop_nulls("way")
     several = pl.col("name").n_unique().over("group") > 1  # one functor may work on one array after the other
     line = line.filter((pl.col("way") == "CuPy") | several)
