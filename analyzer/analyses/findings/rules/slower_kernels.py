@@ -21,6 +21,7 @@ from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work.work import calls_with_work
 from kanalyze.decoder.fields import ELEMENT_BYTES
+from kanalyze.errors import KanalyzeError
 from kanalyze.report import Report
 from kanalyze.units import percent
 
@@ -519,7 +520,12 @@ _AT_MEMORY: Final = 0.4
 @Rule
 def atomics_in_code(report: Report) -> Findings:
     """One finding per device on Triton kernels of the program whose code adds by atomics, slower than the memory."""
-    own = compiled_kernels(report).filter(source="triton").drop_nulls("atomics").unique("name", keep="first")
+    try:
+        compiled = compiled_kernels(report)
+    except KanalyzeError as damage:
+        report.go_without("of atomics in compiled kernels", damage)
+        return
+    own = compiled.filter(source="triton").drop_nulls("atomics").unique("name", keep="first")
     named = pl.col("function").is_in(own.get_column("name").implode())
     for work in on_gpu.kernels_that(report, named, _WORTH_SUMS) if own.height else ():
         told = own.row(by_predicate=pl.col("name") == work.longest, named=True)
