@@ -20,6 +20,7 @@ from kanalyze.analyses.host._call_kinds import (
     CUPY,
     NUMBA,
     PYTHON,
+    PYTORCH,
     bucket_of,
     calls_that,
     context_calls,
@@ -195,17 +196,12 @@ _ANEW: Final = Told(
     "api",
 )
 
-#: Action and remedy by world where the kernels are those of the same Fourier transforms each time, whose names have
-#: their lengths.
-_PLANS: Final = words_of("""
-    PyTorch: torch.backends.cuda.cufft_plan_cache.max_size: room for every plan
-      Let PyTorch keep its plans: torch.backends.cuda.cufft_plan_cache.max_size of no fewer than the program uses.
-    CuPy: cupy.fft.config.get_plan_cache().set_size(16): keep the plans
-      Let CuPy keep its plans (cupy.fft.config.get_plan_cache() with a size and a memory size), or make each once, by
-        cupyx.scipy.fft.get_fft_plan, and give it to the transforms.
-    others: plans once, before the loop: cufftPlanMany; cufftExec… in it
-      Make each plan once, before the loop, and destroy it after; plans may share a work area (cufftSetWorkArea).
-""")
+#: Action by world where the kernels are those of the same Fourier transforms each time, whose names have their lengths.
+_PLANS: Final = {
+    PYTORCH: "torch.backends.cuda.cufft_plan_cache.max_size: room for every plan",
+    CUPY: "cupy.fft.config.get_plan_cache().set_size(16): keep the plans",
+    CUDA: "plans once, before the loop: cufftPlanMany; cufftExec… in it",
+}
 
 
 @Rule
@@ -257,8 +253,8 @@ def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     many = f"{count(_iterations_of(report, loads))} of {per.all}"
     told, why = _ANEW.of(many), "as libraries do that plan anew for each shape, which load nothing for one that recurs"
     if _of_equal_transforms(report, loads):
-        action, remedy = spoken(report, _PLANS, _PLANS["others"])
-        told = told._replace(action=action, remedy=remedy)
+        remedy = "Make each plan once, or let a cache have room for all; plans may share a work area."
+        told = told._replace(action=spoken(report, _PLANS, _PLANS[CUDA]), remedy=remedy)
         why = "most for equal Fourier transforms, whose plans are not kept"
     elif say.in_pytorch(report):
         of_cudnn = (FAMILY == "attention") & (LIBRARY == "cudnn")

@@ -9,12 +9,12 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
-from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, words_of
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._kernels import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, Work
-from kanalyze.analyses.host._call_kinds import spoken
+from kanalyze.analyses.host._call_kinds import CUPY, JAX, PYTORCH, spoken
 from kanalyze.analyses.operators._host_tree import FEWEST_OF_LAYERS, OF_LAYERS, forward_rows, host_tree, inherited
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
@@ -22,6 +22,7 @@ from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD, touched
 from kanalyze.columns import beside, gathered, marked
 from kanalyze.report import Report
+from kanalyze.tools import CUDA
 from kanalyze.units import mean, percent, size
 
 _FEWEST_SOFTMAXES: Final = 2  # one such softmax may be something else
@@ -456,20 +457,13 @@ _TOO_SHORT: Final = 50
 #: 8 million by a histogram of the keys.
 _SELECTED: Final = 0.3
 
-#: Action and remedy by world.
-_FIRST_FEW: Final = words_of("""
-    PyTorch: torch.topk(x, k) where the first k will do
-      Take torch.topk where the first entries will do, and compute on these alone; what is in order already need not be
-        sorted again.
-    JAX: jax.lax.top_k(x, k) where the first k will do; approx_max_k
-      Take jax.lax.top_k (of -x for the least), or jax.lax.approx_max_k, where the first entries will do.
-    CuPy: cupy.partition(x, k)[:k] where the first k will do
-      Take cupy.partition where the first entries will do, whose argpartition sorts everything: for indices compare with
-        the last of them, cupy.flatnonzero(x <= cupy.partition(x, k)[k - 1]), and sort what is left.
-    others: cub::DeviceTopK, or a histogram of keys, where the first k will do
-      Select before sorting: cub::DeviceTopK of recent CCCL, or a histogram of the keys' high bits, which tells up to
-        where the first entries go; collect these, and sort them alone.
-""")
+#: Action by world.
+_FIRST_FEW: Final = {
+    PYTORCH: "torch.topk(x, k) where the first k will do",
+    JAX: "jax.lax.top_k(x, k) where the first k will do; approx_max_k",
+    CUPY: "cupy.partition(x, k)[:k] where the first k will do",
+    CUDA: "cub::DeviceTopK, or a histogram of keys, where the first k will do",
+}
 
 
 @on_gpu.choosing(_SORTS, _WORTH_SORTS)
@@ -489,16 +483,16 @@ def full_sort(work: Work) -> Finding | None:
     others = on_gpu.with_operators(report, work.rows).filter(~pl.col("outer").is_in(_SORTING))
     if 2 * total(others, "exclusive_ns") > work.ns:
         return None
-    action, remedy = spoken(report, _FIRST_FEW, _FIRST_FEW["others"])
     seen = "" if torch else " What runs next on the stream is too short to read all that was sorted."
     return work.finding(
         "full-sort",
         f"{work.many('kernel')} (most {{0}}) sort whole rows or arrays: {work.took}.{seen} Where the first entries "
         "will do, as of sampling or nearest neighbours, a selection finds them in a pass or two.",
-        remedy,
+        "Select the first entries, and sort and compute on these alone; what is in order already need not be sorted "
+        "again.",
         "kernels --by operation",
         f"Whole {'rows' if torch else 'arrays'} are sorted: {percent(work.share)} of kernel time",
-        action,
+        spoken(report, _FIRST_FEW, _FIRST_FEW[CUDA]),
         work.most,
         left=None if torch else _SELECTED,
         at_most=not torch,
