@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans, windows
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, told_as, words_of
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, told_as
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
@@ -193,20 +193,17 @@ def _is_loop(report: Report, own: pl.DataFrame) -> bool:
 
 # Operations on arrays, each a kernel of its own: chains that one kernel could do, and arrays of float64.
 
-#: Kernels that compute each element from those at the same place, by what they are written with; action and remedy.
+#: Kernels that compute each element from those at the same place, by what they are written with; and what to do.
 _BY_ELEMENT: Final = {
     "CuPy": (LIBRARY == "cupy") & FAMILY.is_in(["elementwise", "copy"]),
     "Thrust": LIBRARY.is_in(["cub", "thrust"]) & OPERATION.is_in(["transform", "for_each"]),
     "Julia": pl.col("function").str.contains(r"^(?:_Z\d+)?(?:gpu_)?broadcast_kernel"),
 }
-_FUSED: Final = words_of("""
-    CuPy: @cupy.fuse() on the function, or one cupy.ElementwiseKernel
-      Fuse them: @cupy.fuse() on the function, or one cupy.ElementwiseKernel for its arithmetic.
-    Thrust: one functor of all: thrust::for_each over a zip_iterator, or a kernel
-      Do all that is done to an element in one functor, over a zip_iterator of the arrays, or in one kernel.
-    Julia: one statement with dots, such as @. y = f(a, b) + c
-      Put them into one broadcast: dots fuse within a statement, and not from one to the next.
-""")
+_FUSED: Final = {
+    "CuPy": "@cupy.fuse() on the function, or one cupy.ElementwiseKernel",
+    "Thrust": "one functor of all: thrust::for_each over a zip_iterator, or a kernel",
+    "Julia": "one statement with dots, such as @. y = f(a, b) + c",
+}
 
 #: Iterators of Thrust by which a functor may read other elements than the one at its place.
 _ELSEWHERE: Final = "counting_iterator|permutation_iterator|reverse_iterator"
@@ -231,8 +228,8 @@ def array_chains(report: Report) -> Findings:
         if took - merged_ns < _WORTH * total(exclusive_operations(report), "exclusive_ns"):
             continue
         way = str(chains.group_by("way").agg(pl.col("dur_ns").sum()).sort("dur_ns", "way").item(-1, "way"))
-        action, remedy = _FUSED[way]
-        yield Told("fusion", f"{kernels} could be one kernel each chain", action, remedy, "kernels").finding(
+        remedy = f"Do all that is done to an element at once: {_FUSED[way]}."
+        yield Told("fusion", f"{kernels} could be one kernel each chain", _FUSED[way], remedy, "kernels").finding(
             device,
             f"{kernels} of {way} pass their results through memory, in {per.plural(groups.height, 'chain')} of up to "
             f"{longest(groups, 'many')} on arrays of one size: {per.time(took)}. One kernel each would take "

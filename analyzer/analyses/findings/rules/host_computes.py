@@ -401,9 +401,7 @@ _ASIDE_NS_PER_BYTE: Final = 0.25
 _SPARED: Final = 0.75  # of a copy of float32 in place of bytes
 
 _IN_ARRAYS: Final = Told(
-    "large-upload",
-    "Arrays are converted on the CPU before they are copied",
-    "",
+    *("large-upload", "Arrays are converted on the CPU before they are copied", ""),
     "Copy the data as they are stored (uint8, int16), and convert and normalize them on the GPU: fewer bytes are "
     "copied, and the CPU does nothing. What is float64 by itself is converted once, before the loop.",
     "culprits",
@@ -424,13 +422,12 @@ def converted_arrays(report: Report) -> Findings:
     for device, runs in say.by_device(_converted(report)):
         if runs.height < OFTEN * per.iterations:
             continue
-        idle, copies = say.idle_in(report, device, runs.select("process_id", "start", end="at")), runs.get_column("row")
-        claims = pl.concat([idle.select("start", "end"), on_gpu.times_of(report, copies)])
+        idle = say.idle_in(report, device, runs.select("start", end="at"))
+        claims = pl.concat([idle.select("start", "end"), on_gpu.times_of(report, runs.get_column("row"))])
         moved = size(int(runs.select(pl.col("size_bytes").median()).item()))
         shorter = runs.select("row", saved_ns=on_gpu.part("dur_ns", pl.col("spared")))
         aside = pl.min_horizontal(pl.col("at") - pl.col("end"), pl.col("size_bytes") * _ASIDE_NS_PER_BYTE)
-        aside *= pl.col("spared")
-        spared = runs.select("process_id", "start", end=pl.col("end") + aside.cast(pl.Int64))
+        spared = runs.select("process_id", "start", end=pl.col("end") + (aside * pl.col("spared")).cast(pl.Int64))
         yield _IN_ARRAYS._replace(action=spoken(report, _ON_GPU, _ON_GPU[CUPY].replace("cupy.", ""))).finding(
             device,
             f"Lines of the program convert arrays on the CPU, {per.plural(runs.height, 'time')}, of which {moved} are "
@@ -451,11 +448,10 @@ def _converted(report: Report) -> pl.DataFrame:
     lines = source_lines(report).join(chosen.select(*PLACE, "scales"), on=PLACE, nulls_equal=True)
     lines = intervals.overlapping(lines.select("process_id", "scales", **intervals.OF_EVENTS), report.scope.sides)
     large = (pl.col("detail").cast(pl.String) == TO_DEVICE) & (pl.col("size_bytes") >= LARGE_BYTES)
-    copies = on_host.device_copies(report).filter(large).drop_nulls("call_start")
-    copies = copies.select("process_id", "device", "row", "dur_ns", "size_bytes", at="call_start")
+    keys = ("process_id", "device", "row", "dur_ns", "size_bytes")
+    copies = on_host.device_copies(report).filter(large).select(*keys, at="call_start").drop_nulls("at")
     next_one = nearest(lines, copies, ("end", "at"), ["process_id"], "after").drop_nulls("at")
-    keys = ("process_id", "device", "row", "dur_ns", "size_bytes", "at")
-    runs = next_one.group_by(keys, maintain_order=True).agg(
+    runs = next_one.group_by(*keys, "at", maintain_order=True).agg(
         pl.col("start").min(),
         pl.col("end").max(),
         ns_per_byte=(pl.col("end") - pl.col("start")).sum() / pl.col("size_bytes").first(),
