@@ -19,7 +19,7 @@ from kanalyze.analyses.findings.rules._kernels import LIBRARY, REACHED, kernel_s
 from kanalyze.analyses.findings.rules._telling import with_lines
 from kanalyze.analyses.findings.rules.compiling import ONE_TIME
 from kanalyze.analyses.findings.rules.occupancy import SAMPLED
-from kanalyze.analyses.host._call_kinds import interface, spoken
+from kanalyze.analyses.host._call_kinds import JAX, interface, spoken, world
 from kanalyze.analyses.host._range_lines import has_shapes
 from kanalyze.analyses.host.engine_marks import engine_marks
 from kanalyze.analyses.idle.culprits import culprits
@@ -118,6 +118,7 @@ _NEEDS: Final[dict[str, Callable[[Report], bool]]] = {
     ),
     "pageable_copies": lambda report: _launched(report, 1, "memcpy") or _recorded(report),
     "roofs": has_shapes,
+    "xla": lambda report: world(report) == JAX,
     "serving": lambda report: engine_marks(report).height > 0,
 }
 

@@ -92,13 +92,14 @@ _NAMED: Final = 4
 _MANY: Final = 16  # so many passes that change a tensor each in place are over parameters or the like
 _CELL_KERNELS: Final = r"(?:lstm|gru)_cell_(?:forward|backward)"  # kernels of cells of recurrent networks
 
-#: Operators (aten::) by what they are to a loop: `cells` of recurrent networks, and what no nn.LSTM has between them;
+#: Operators (aten::) by what they are to a loop: `cells` of recurrent networks, whole ones, what no nn.LSTM has in it;
 #: those that take a part of a tensor, take it `apart`, put parts `together`, and write into a part; with weights, as
 #: layers have; gates and dense layers of a recurrent network; decompositions, which ask whether they could; reads of
 #: numbers, and `masks`, of which the number of elements is read; those that change a tensor in place, roots of second
 #: moments, `plain` ones, which compute nothing, and those of whole layers (`blocks`), which write into parts of caches.
 _MARKS: Final = {
     "cells": r"(?:lstm|gru|rnn_tanh|rnn_relu)_cell",
+    "recurrent": r"lstm|gru|rnn_tanh|rnn_relu",
     "depends": r"_?softmax|bmm|baddbmm|argmax|multinomial|topk|item|scaled_dot_product_attention",
     "takes": r"select|slice|narrow",
     "apart": r"unbind|split|chunk|split_with_sizes|tensor_split|unsafe_split|unsafe_chunk",
@@ -304,7 +305,7 @@ def _rule() -> pl.Expr:
         .when(~pl.col("weights") & pl.col("layers") & pl.col("in_place") & pl.col("roots"))
         .then(pl.lit(_OPTIMIZER.rule))
         .when(slices)
-        .then(pl.lit(_SLICES.rule))
+        .then(pl.when("recurrent").then(pl.lit(_RECURRENT.rule)).otherwise(pl.lit(_SLICES.rule)))
     )
 
 

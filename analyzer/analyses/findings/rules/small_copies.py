@@ -410,7 +410,8 @@ def no_kv_cache(report: Report) -> Findings:
             pl.col("start", "rows").first(), many=pl.len()
         )
         # the last norm of a pass may be of the last words alone
-        dips = (rows < rows.shift(1)) & (rows < rows.shift(-1)) & (pl.col("many") < pl.col("many").shift(1))
+        before, after = rows < rows.shift(1), (rows < rows.shift(-1)).fill_null(value=True)
+        dips = before & after & (pl.col("many") < pl.col("many").shift(1))
         passes = runs.filter(~dips.fill_null(value=False))
         passes = passes.select(begun="start", more=more, rows="rows", again=again.fill_null(value=False))
         work = nearest(every, passes, ("start", "begun"), ()).filter("again")

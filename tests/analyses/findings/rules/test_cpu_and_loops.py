@@ -254,6 +254,7 @@ WORK, MASKED = "repeated-work", "boolean-masks"
         (["mul", *["slice", "mul", "add"] * 9, "sum"], WORK, ("9 times",), (1_060_000, 32, -32_000)),
         # elements of what layers made, each with a gradient of its own; readings of a batch
         (["linear", *["select"] * 18, "stack"], "loop-indexing", ("18 times in a row, in 0 launches",), None),
+        (["linear", *["gru"] * 9, "cat"], "rnn-cells", ("A recurrent network is run cell by cell, 9 times",), None),
         (["linear", *["_to_copy"] * 9, "stack"], "small-copies", ("Tensors are copied to the GPU one by one",), None),
         (["linear", *["select"] * 18, "linear"], None, (), None),
         (["mm", *["linear", "relu", "linear"] * 9, "stack"], WORK, ("9 times",), (1_060_000, 48, -48_000)),
