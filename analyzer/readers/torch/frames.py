@@ -67,7 +67,7 @@ class Frames:
 
     def frame(self, kind: str) -> pl.DataFrame:
         """The events of one kind: without rows, but with all columns, where there are none."""
-        return self.events[kind] if kind in self.events else pl.DataFrame(schema=_SCHEMAS[kind])
+        return self.events[kind] if kind in self.events else pl.DataFrame(schema=SCHEMAS[kind])
 
 
 #: The columns of times.
@@ -81,7 +81,8 @@ def _schema(kind: str) -> dict[str, pl.DataType]:
     return {name: own.get(name, pl.Int64()) for name in fields}
 
 
-_SCHEMAS: Final = {kind: _schema(kind) for kind in KINDS}
+#: The columns of each kind of events.
+SCHEMAS: Final = {kind: _schema(kind) for kind in KINDS}
 
 
 def frames_of(parts: list[Part]) -> Frames:
@@ -106,7 +107,7 @@ def frames_of(parts: list[Part]) -> Frames:
             moved = collectives.join(order, on=["kind", "row"], how="left", maintain_order="left")
             now = pl.coalesce(pl.col("now").cast(pl.Int64), "row").alias("row")
             collectives, frame = moved.select(*(name for name in _COLLECTIVE if name != "row"), now), frame.drop("row")
-        found.events[kind] = frame.select(*_SCHEMAS[kind])  # in one order, as where there are none
+        found.events[kind] = frame.select(*SCHEMAS[kind])  # in one order, as where there are none
     found.collectives = collectives.select(*_COLLECTIVE).sort("kind", "row")
     if arrows := [arrow for columns, _ in pieces for arrow in columns.arrows]:
         _correlate(found.events, arrows)

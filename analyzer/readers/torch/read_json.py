@@ -70,7 +70,7 @@ def _decoded(path: Path, progress: Progress) -> Frames:
 
 
 #: Version of the cache format: raise it when frames change, to invalidate what older versions cached.
-_SCHEMA: Final = 8
+_SCHEMA: Final = 9
 #: Traces below this size, in bytes, decode as fast as the cache loads.
 _LEAST_BYTES: Final = 2 << 20
 #: File names of a cache entry.
@@ -85,7 +85,7 @@ def _kept(name: str) -> Frames | None:
         return None
     import polars as pl  # noqa: PLC0415 - not before a trace is decoded that is not kept
 
-    from kanalyze.readers.torch.frames import Frames  # noqa: PLC0415 - imports polars
+    from kanalyze.readers.torch.frames import SCHEMAS, Frames  # noqa: PLC0415 - imports polars
 
     try:
         told, _, text = (place / _REST).read_bytes().partition(b"\n")
@@ -100,6 +100,8 @@ def _kept(name: str) -> Frames | None:
             counts=rest["counts"],
             damage=rest["damage"],
         )
+        if any(SCHEMAS[kind].keys() != frame.schema.keys() for kind, frame in frames.events.items()):
+            return None  # of another version
         os.utime(place)
     except (OSError, ValueError, KeyError, TypeError, RecursionError, pl.exceptions.PolarsError):
         return None
