@@ -55,7 +55,7 @@ def per_cycle(devices: pl.DataFrame) -> pl.DataFrame:
     """
     of_each = pl.col("flop_per_s") / pl.col("sm_count") / pl.col("clock_hz")
     rates = peaks(devices).join(devices.select("device", "sm_count", "clock_hz"), on="device", maintain_order="left")
-    rate = pl.lit(2.0).pow(of_each.log(2).round()) * pl.col("sm_count")
+    rate = pl.lit(2.0).pow((of_each.log(2) + 1 / 2).floor()) * pl.col("sm_count")
     return rates.select("device", "type", flop_per_cycle=rate)
 
 

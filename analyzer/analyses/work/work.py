@@ -160,7 +160,7 @@ def _as_measured(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     kernels = operations_by_call(report).filter(pl.col("bucket") == "kernel") if is_measured(report) else None
     found = with_measured(report, calls, kernels)
     counted = pl.col("measured").is_in([EXACT, ALIKE])
-    whole = pl.col("dram_bytes", "counted_flop").round().cast(pl.Int64, strict=False)
+    whole = pl.col("dram_bytes", "counted_flop").cast(pl.Int64, strict=False)
     found = found.with_columns(whole, pl.col("type", "measured").cast(pl.String))
     memory = (pl.col("group") == "memory").fill_null(value=True)  # that no name says is more
     alone = pl.col("known").is_null() & pl.col("dram_bytes").is_not_null()
