@@ -15,7 +15,7 @@ from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, t
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
-from kanalyze.analyses.findings.rules._operators import NODE, SPAN
+from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, NODE, SPAN
 from kanalyze.analyses.idle._attribution import host_time, idle_within
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.replay._changes import Mending
@@ -93,7 +93,7 @@ _MANY: Final = 16  # so many passes that change a tensor each in place are over 
 _CELL_KERNELS: Final = r"(?:lstm|gru)_cell_(?:forward|backward)"  # kernels of cells of recurrent networks
 
 #: Operators (aten::) by what they are to a loop: `cells` of recurrent networks, whole ones, what no nn.LSTM has in it;
-#: those that take a part of a tensor, take it `apart`, put parts `together`, and write into a part; with weights, as
+#: those that take a part of a tensor, `elements` or rows, take it `apart`, put parts `together`, and write into a part; with weights, as
 #: layers have; gates and dense layers of a recurrent network; decompositions, which ask whether they could; reads of
 #: numbers, and `masks`, of which the number of elements is read; those that change a tensor in place, roots of second
 #: moments, `plain` ones, which compute nothing, and those of whole layers (`blocks`), which write into parts of caches.
@@ -102,6 +102,7 @@ _MARKS: Final = {
     "recurrent": r"lstm|gru|rnn_tanh|rnn_relu",
     "depends": r"_?softmax|bmm|baddbmm|argmax|multinomial|topk|item|scaled_dot_product_attention",
     "takes": r"select|slice|narrow",
+    "elements": r"select",
     "apart": r"unbind|split|chunk|split_with_sizes|tensor_split|unsafe_split|unsafe_chunk",
     "together": r"stack|cat|concat|hstack|vstack|dstack",
     "writes": r"copy_|index_put_|fill_",
@@ -249,7 +250,7 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
     begin, stop, period, passes = known.get_columns()
     # what decomposes a matrix asks whether it could
     asked = pl.when("decomposes").then(0).otherwise("to_host").alias("to_host")
-    sums = line.select(pl.col(*_MARKS, "backward", "launches", "to_device"), asked).select(
+    sums = line.select(pl.col(*_MARKS, "backward", "launches", "to_device", "to_device_bytes"), asked).select(
         pl.all().cast(pl.Int64).cum_sum()
     )
     before = pl.concat([sums.clear(1).fill_null(0), sums])
@@ -260,8 +261,9 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
     facts = in_one.select(pl.col(name) > 0 for name in _MARKS).with_columns(
         passes,
         after.alias("put_together"),
-        *((in_one.get_column(mark) == period).alias(f"only_{mark}") for mark in ("plain", "takes")),
+        *((in_one.get_column(mark) == period).alias(f"only_{mark}") for mark in ("plain", "elements")),
         (in_all.get_column("to_device") == in_all.get_column("launches")).alias("sends"),
+        (in_all.get_column("to_device_bytes") < passes * LARGE_BYTES).alias("small"),
         (in_all.get_column("to_host") >= passes).alias("asks"),
         (in_all.get_column("launches") >= passes).alias("launching"),
         (in_all.get_column("backward") > 0).alias("backward"),
@@ -285,7 +287,7 @@ def _rule() -> pl.Expr:
     written = pl.col("takes") & pl.col("writes") & ~pl.col("blocks")
     slices = pl.col("put_together") | written | (~pl.col("weights") & (apart | tensors) & ~pl.col("only_plain"))
     return (
-        pl.when(pl.col("only_takes") & pl.col("put_together") & ~pl.col("backward"))
+        pl.when(pl.col("only_elements") & pl.col("put_together") & ~pl.col("backward"))
         .then(pl.lit(_INDEXED.rule))
         .when(~pl.col("launching") | pl.col("backward") | (pl.col("asks") & pl.col("weights")))
         .then(None)
@@ -296,10 +298,10 @@ def _rule() -> pl.Expr:
             .when(pl.any_horizontal("reads", "takes"))
             .then(pl.lit(_READ.rule))
         )
-        .when("cells")
+        .when(pl.col("cells") | (pl.col("recurrent") & pl.col("depends")))
         .then(None)
         .when("sends")
-        .then(pl.lit(_SENT.rule))
+        .then(pl.when("small").then(pl.lit(_SENT.rule)))
         .when(apart & pl.all_horizontal("sigmoid", "tanh", "dense"))
         .then(pl.lit(_RECURRENT.rule))
         .when(~pl.col("weights") & pl.col("layers") & pl.col("in_place") & pl.col("roots"))

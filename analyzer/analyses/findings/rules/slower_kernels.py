@@ -526,14 +526,15 @@ def atomics_in_code(report: Report) -> Findings:
         report.go_without("of atomics in compiled kernels", damage)
         return
     own = compiled.filter(source="triton").drop_nulls("atomics").unique("name", keep="first")
-    named = pl.col("function").is_in(own.get_column("name").implode())
-    for work in on_gpu.kernels_that(report, named, _WORTH_SUMS) if own.height else ():
-        told = own.row(by_predicate=pl.col("name") == work.longest, named=True)
+    named = pl.col("name").is_in(own.get_column("name").implode())
+    for every in on_gpu.kernels_that(report, named, _WORTH_SUMS) if own.height else ():
+        work = every._replace(rows=every.rows.filter(pl.col("name") == every.most))
+        told = own.row(by_predicate=pl.col("name") == work.most, named=True)
         rows = with_facts(report, work.rows, *SHAPE).join(report.devices, on="device", how="left")
         threads = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z") * pl.col("block_x")
         rate = threads * 2 * told["atomic_bytes"] / pl.col("dur_ns") * 1e9
         slow = rows.select((rate < _AT_MEMORY * pl.col("memory_bandwidth_bytes_per_s")).all()).item()
-        if not slow:
+        if not slow or work.share < _WORTH_SUMS:
             continue
         lines = str(told["atomics"])
         yield work.finding(
@@ -546,7 +547,7 @@ def atomics_in_code(report: Report) -> Findings:
             "kernels",
             f"{percent(work.share)} is in a kernel that adds by atomics: {{0}}",
             "sum in registers over many rows; one store or atomic per program",
-            work.longest,
+            work.most,
             left=None,
             at_most=True,
             where=literal(lines.partition(", ")[0]),

@@ -312,6 +312,7 @@ IN_CODE = {"name": "sums", "source": "triton", "hash": "1", "atomics": "sums.py:
         ({}, "sums", 1000, True),  # 64 threads add 64 bytes each: 8.192 GB/s of 100
         ({}, "sums", 200, False),  # 40.96 GB/s
         ({}, "others", 1000, False),
+        ({}, "void sums<4>(float *)", 1000, False),  # another kernel of that name, in C++
         ({"atomics": None}, "sums", 1000, False),
         ({"source": "inductor"}, "sums", 1000, False),
     ],
@@ -319,10 +320,11 @@ IN_CODE = {"name": "sums", "source": "triton", "hash": "1", "atomics": "sums.py:
 def test_atomics_that_the_code_of_a_kernel_shows(row, name, dur_ns, found):
     events = [kernel(0, dur_ns, name=name, grid=(2, 1, 1), block=(32, 1, 1)), kernel(dur_ns, 2000, name=GEMM)]
     limits = HOPPER | {"memory_bandwidth_bytes_per_s": 100_000_000_000}
-    told = atomics_in_code(report(events, limits=limits, compiled_kernels=[IN_CODE | row]))
-    assert [(one.rule, one.at_stake_ns, one.at_most, one.where) for one in told] == [
-        ("scatter-atomics", dur_ns, True, "sums.py:7")
-    ] * found
+    events.append(kernel(2000, 2000 + dur_ns // 2, name="more_sums"))  # which is told of no more than once
+    codes = [IN_CODE | row, IN_CODE | row | {"name": "more_sums", "atomic_bytes": 1}]
+    told = atomics_in_code(report(events, limits=limits, compiled_kernels=codes))
+    told = [(one.rule, one.at_stake_ns, one.at_most, one.where) for one in told if one.names == (name,)]
+    assert told == [("scatter-atomics", dur_ns, True, "sums.py:7")] * found
 
 
 def test_formulas_that_others_tell_of_are_left_out():
