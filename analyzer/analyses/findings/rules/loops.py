@@ -93,10 +93,10 @@ _MANY: Final = 16  # so many passes that change a tensor each in place are over 
 _CELL_KERNELS: Final = r"(?:lstm|gru)_cell_(?:forward|backward)"  # kernels of cells of recurrent networks
 
 #: Operators (aten::) by what they are to a loop: `cells` of recurrent networks, whole ones, what no nn.LSTM has in it;
-#: those that take a part of a tensor, `elements` or rows, take it `apart`, put parts `together`, and write into a part; with weights, as
-#: layers have; gates and dense layers of a recurrent network; decompositions, which ask whether they could; reads of
-#: numbers, and `masks`, of which the number of elements is read; those that change a tensor in place, roots of second
-#: moments, `plain` ones, which compute nothing, and those of whole layers (`blocks`), which write into parts of caches.
+#: those that take a part of a tensor, or `elements`, take it `apart`, put parts `together`, and write into a part; with
+#: weights, as layers have; gates and dense layers of a recurrent network; decompositions, which ask whether they could;
+#: reads of numbers, and `masks`, of which the number of elements is read; those that change a tensor in place, roots of
+#: second moments, `plain` ones, which compute nothing, and those of whole layers (`blocks`), which write into caches.
 _MARKS: Final = {
     "cells": r"(?:lstm|gru|rnn_tanh|rnn_relu)_cell",
     "recurrent": r"lstm|gru|rnn_tanh|rnn_relu",

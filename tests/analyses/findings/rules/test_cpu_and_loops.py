@@ -257,6 +257,8 @@ WORK, MASKED = "repeated-work", "boolean-masks"
         (["linear", *["gru"] * 9, "cat"], "rnn-cells", ("A recurrent network is run cell by cell, 9 times",), None),
         (["linear", *["_to_copy"] * 9, "stack"], "small-copies", ("Tensors are copied to the GPU one by one",), None),
         (["linear", *["select"] * 18, "linear"], None, (), None),
+        (["conv2d", *["slice"] * 8, "cat", "linear"], None, (), None),  # patches are merged
+        (["linear", *["embedding", "gru", "linear", "topk"] * 9, "cat"], None, (), None),  # each word is the next input
         (["mm", *["linear", "relu", "linear"] * 9, "stack"], WORK, ("9 times",), (1_060_000, 48, -48_000)),
         (["mm", *["mul", "mul", "add", "copy_"] * 20, "mm"], WORK, (IN_PLACE,), (3_180_000, 152, -152_000)),
         (
@@ -307,6 +309,11 @@ def test_a_loop_is_told_by_what_its_passes_do(names, rule, words, figures):
     assert [one.rule for one in found] == ([rule] if rule else [])
     assert_told(found, [one.at_stake_ns for one in found], *words)
     assert figures is None or measures(found[0], of)[:3] == figures
+
+
+def test_large_tensors_are_no_small_copies():
+    events = [replace(event, size_bytes=1 << 20) for event in line(["linear", *["_to_copy"] * 9, "stack"], 0)]
+    assert python_loops(report(events)) == []
 
 
 def test_without_operators_kernels_of_cells_tell():
