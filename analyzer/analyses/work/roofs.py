@@ -237,7 +237,8 @@ def against_roofs(report: Report) -> str:
     }
     at_roof = ", ".join(f"{name} at {shares[group]}" for group, name in _NAMES.items() if group in shares)
     parts = [f"{at_roof} of their roof"] if at_roof else []
-    parts += [f"{'the rest' if parts else 'its kernels'} at {shares['memory']} of the bandwidth"] * ("memory" in shares)
+    if "memory" in shares:
+        parts.append(f"{'the rest' if parts else 'its kernels'} at {shares['memory']} of the bandwidth")
     hardware, used = (float(one.sum()) for one in mfu(report).select("flop_share", "model_flop_share"))
     window = report.scope.window
     iterations = (window.count if window else None) or 1

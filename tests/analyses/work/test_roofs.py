@@ -126,9 +126,15 @@ def test_the_flops_of_a_training_step_are_those_of_flop_counter():
     assert kanalyze.mfu(real_report(GPT)).get_column("flop").to_list() == [steps * (4_527_432_400_896 - masked)]
 
 
-def test_the_page_tells_how_far_operators_are_from_their_roofs():
-    answer = kanalyze.overview(real_report(GPT)).answer
-    assert "19.7 % MFU: products at 73.1 %, attention at 23.0 % of their roof, the rest at" in answer
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("gpt", "19.7 % MFU: products at 73.1 %, attention at 23.0 % of their roof, the rest at"),
+        ("remedies/tf32_mlp", "70.0 % MFU: products at 76.2 % of their roof; 1.734 ms of 7.010 ms"),
+    ],
+)
+def test_the_page_tells_how_far_operators_are_from_their_roofs(name, sentence):
+    assert sentence in kanalyze.overview(real_report(REPORTS / f"work/{name}.json.gz")).answer
 
 
 @pytest.mark.parametrize(
