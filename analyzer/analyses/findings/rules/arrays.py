@@ -40,7 +40,7 @@ from kanalyze.units import count, percent, plural, time
 #: The words of the rules here.
 _GRID, _PARTS = told_as("""
     host-grid-loop: kernels
-      {launches} of {blocks} each, in a loop
+      {launches} of {upto}{blocks} each, in a loop
       one batched call, such as cublasSgemmStridedBatched, in place of the loop
       One launch whose grid covers what the loop does one by one. Where a turn needs the result of the one before, let
         the loop run inside the kernel, or replay it as a CUDA graph.
@@ -89,6 +89,7 @@ def _looped(report: Report, device: int, own: pl.DataFrame) -> Finding:
     turns = own.group_by("run", "period").agg(pl.len() // pl.col("period").first()).get_column("len")
     most = own.group_by("name").agg(pl.col("dur_ns").sum(), pl.col("blocks").max()).sort("dur_ns", "name").row(-1)
     name, blocks = str(most[0]), plural(int(most[2]), "block")
+    upto = "up to " * (own.filter(name=name).get_column("blocks").n_unique() > 1)
     usual = int(own.group_by("period").len().sort("len", "period").item(-1, "period"))
     what = "One kernel is" if usual == 1 else f"{count(usual)} kernels are"
     launches = say.per_iteration(report).plural(own.height, "launch")
@@ -99,10 +100,10 @@ def _looped(report: Report, device: int, own: pl.DataFrame) -> Finding:
     spans = own.group_by("run").agg(pl.col("start").min(), pl.col("end").max()).select("start", "end")
     # each kernel of a loop is launched once, and the host does nothing else in it
     change = on_gpu.merged(_joined(own))._replace(host=on_gpu.host_of(own, "run"))
-    return told.of(launches=launches, blocks=blocks, kernels=plural(usual, "kernel")).finding(
+    return told.of(launches=launches, upto=upto, blocks=blocks, kernels=plural(usual, "kernel")).finding(
         device,
         f"{what} launched over and over with nothing else between: {launches} in {plural(len(turns), 'loop')} of up to "
-        f"{count(int(str(turns.max())))} turns, most {{0}} with {blocks}. GPU {device} works in them for "
+        f"{count(int(str(turns.max())))} turns, most {{0}} with {upto}{blocks}. GPU {device} works in them for "
         f"{time(intervals.length(intervals.union(own)))} and idles between for the rest; in one launch each they would "
         f"take about {time(merged_ns)}.",
         spans,
@@ -176,6 +177,11 @@ def _is_loop(report: Report, own: pl.DataFrame) -> bool:
     long = int(own.item(0, "period")) > _OWN[0] and not arrays
     if not small or long or world(report) == JAX or (say.in_pytorch(report) and all(others)):
         return False
+    return _runs_ahead(report, own)
+
+
+def _runs_ahead(report: Report, own: pl.DataFrame) -> bool:
+    """Whether the host neither waits nor allocates in half of the turns or more."""
     inside = pl.col("start").is_between(own.get_column("call_start").min(), own.get_column("call_start").max())
     waits = blocking_calls(report).filter(pl.col("scope").is_in(WAITING) & inside)
     waited = waits.height if world(report) not in (OPENMP, OPENACC) else 0
@@ -190,7 +196,8 @@ def _is_ragged(report: Report, own: pl.DataFrame) -> bool:
     names, more = own.get_column("name").unique().cast(pl.String), own.get_column("blocks").diff().drop_nulls()
     turns = min((more > 0).sum(), (more < 0).sum()) >= len(more) / 4
     fits = own.select((pl.col("blocks") < pl.col("sms")).all()).item()
-    return bool(turns and fits and world(report) != JAX) and not any(_of_library(report, name) for name in names)
+    own_code = world(report) != JAX and not any(_of_library(report, name) for name in names)
+    return bool(turns and fits and own_code) and _runs_ahead(report, own)
 
 
 # Operations on arrays, each a kernel of its own: chains that one kernel could do, and arrays of float64.

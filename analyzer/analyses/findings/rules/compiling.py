@@ -8,7 +8,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import exclusive_operations, launch_calls, operations, used_devices
+from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_calls, operations, used_devices
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, told_as, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
@@ -279,11 +279,11 @@ def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
 
 
 def _of_equal_transforms(report: Report, loads: pl.DataFrame) -> bool:
-    """Whether most `loads` come right before kernels of Fourier transforms, the same ones again and again."""
-    launches = operations(report, "call_start", "thread_id").filter(pl.col("kind") == "kernel")
-    launches = launches.select(*THREAD, "name", at="call_start").drop_nulls()
+    """Whether most `loads` come right before kernels of Fourier transforms, the same and as many again and again."""
+    launches = operations(report, "call_start", "thread_id", *SHAPE).filter(pl.col("kind") == "kernel")
+    launches = launches.select(*THREAD, "name", *SHAPE, at="call_start").drop_nulls(["name", "at"])
     after = nearest(loads, launches, ("start", "at"), THREAD, "after").drop_nulls("name")
-    again = after.filter(on_gpu.decoded_as(after, FAMILY == "fft")).filter(pl.len().over("name") >= _FEWEST)
+    again = after.filter(on_gpu.decoded_as(after, FAMILY == "fft")).filter(pl.len().over("name", *SHAPE) >= _FEWEST)
     return again.height >= OFTEN * loads.height
 
 

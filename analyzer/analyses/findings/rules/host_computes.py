@@ -390,8 +390,10 @@ def _faulting(report: Report, device: int) -> str:
 
 #: Lines that make floating-point numbers of others, or scale bytes; and arithmetic, which goes with these so many lines
 #: below, and is of what is stored in fewer bytes.
-_CONVERTS: Final = r"\.astype\(\s*\W?(?:\w+\.)?(?:float|single|double)|\b(?:np|numpy)\.float\d+\(|/ *(?:255|127)\b"
-_SCALES: Final = r"[-+*/]= *[\w.]+|/ *(?:255|127)\b"
+_CONVERTS: Final = (
+    r"\.astype\(\s*\W?(?:\w+\.)?(?:float(?:32|64)?|single|double)\b|\b(?:np|numpy)\.float(?:32|64)\(|/ *(?:255|127)\b"
+)
+_SCALES: Final = r"[-*/]= *[\w.]+|/ *(?:255|127)\b"
 _NEAR: Final = 4
 
 #: Converting takes between these for each byte that is copied (ns): less is of other data, more is other work; and what
@@ -432,7 +434,7 @@ def converted_arrays(report: Report) -> Findings:
             device,
             f"Lines of the program convert arrays on the CPU, {per.plural(runs.height, 'time')}, of which {moved} are "
             f"copied to the GPU next each time: it idles for {per.time(intervals.length(idle))} until that copy, which "
-            "has four bytes for what may be stored in one.",
+            "has four bytes or more for what may be stored in one.",
             claims,
             mending=Mending(shorter=shorter, host=spared),
         )

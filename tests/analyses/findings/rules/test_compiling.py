@@ -1,5 +1,6 @@
 """What is made, loaded, compiled and tuned: contexts, modules, kernels again and again; operations of JAX."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,10 @@ def step(number, *, loads=1, name=RELU, later=ATTENTION, thread=1):
     ]
 
 
-def steps(*loads, more=(), **options):
-    """Steps with so many loads each."""
+def steps(*loads, more=(), grows=False, **options):
+    """Steps with so many loads each; the kernels have one block each, or one more each step."""
     events = [event for number, many in enumerate(loads) for event in step(number, loads=many, **options)]
+    events = [replace(event, grid=(1 + grows * event.start // STEP, 1, 1)) for event in events]
     return report([*more, *events]).narrow(window=Window(0, STEP * len(loads), count=len(loads), each="step"))
 
 
@@ -89,6 +91,7 @@ FFT = "void regular_fft<(unsigned int){}, EPT<(unsigned int)5>>(kernel_arguments
             steps(*TEN, name="add", later=FFT.format(240)),
             "plans once, before the loop: cufftPlanMany; cufftExec… in it",
         ),
+        (steps(*TEN, name="add", later=FFT.format(240), grows=True), SHAPES),  # of as many as never before
         (steps(*[1, 0, 0] * 5), None),
         (steps(5, 5, *[0] * 8), None),  # many, but in two of ten
         (steps(1, 1, 1), None),

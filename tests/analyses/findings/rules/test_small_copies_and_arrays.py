@@ -278,6 +278,7 @@ WITH_COPIES = [
         loop("row(float *)", blocks=5),
         loop("row(float *)", blocks=lambda at: 7 - at // 8),  # an elimination
         loop("row(float *)", between=["cudaDeviceSynchronize"]),
+        loop("level(int *)", between=["cudaDeviceSynchronize"], blocks=lambda at: 5 + at % 3),  # the host reads the next
         loop("row(float *)", between=["cudaMalloc", "cudaFree"]),
         loop("void at::native::reduce_kernel<512>(int)"),
         loop("wrapped_tanh"),  # JAX
@@ -298,7 +299,7 @@ def test_other_loops_are_none(of):
         (loop("row(float *)"), "39 launches of 1 block each", "One kernel is", "one launch over", (380, 38, 0)),
         (loop("sum(X)", "scale(X)"), "78 launches", "2 kernels are", "one launch over all turns", (768, 76, 0)),
         # parts of different sizes
-        (loop("row(float *)", blocks=lambda at: 5 + at % 3), "39 launches", "One kernel is", "one", None),
+        (loop("row(float *)", blocks=lambda at: 5 + at % 3), "39 launches of up to 7", "One", "one", None),
         (loop("nvkernel_main_F1L21_2"), "39 launches", "One kernel is", "the loop inside the", (380, 38, 0)),
         (loop("ampere_sgemm_32x32_sliced1x4_nn"), "39 launches", "One", "one batched call", (380, 38, 0)),
         (SLICES, "The same 4 kernels run for one slice", "4 kernels are", "whole arrays in place of", (1536, 152, -8)),
