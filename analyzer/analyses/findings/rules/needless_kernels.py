@@ -452,6 +452,7 @@ _SORTING: Final = ("aten::sort", "aten::argsort", "aten::msort")
 #: passes that read and write keys of 8 bytes and values of 4, reading the values once is a fiftieth.
 _USES_ALL: Final = LIBRARY.is_in(["cub", "thrust"]) & FAMILY.is_in(["index", "reduce", "scan", "sort"])
 _TOO_SHORT: Final = 50
+_MOST_PASSES: Final = 10  # what takes more times as long as its longest kernel may be several sorts in a row
 
 #: What is left of a sort by a selection, which reads the keys twice, and sorts what it finds: about a third for 32 of
 #: 8 million by a histogram of the keys.
@@ -505,7 +506,8 @@ def _little_read(work: Work) -> pl.DataFrame:
     known = on_gpu.with_decoded(lines, sorts=_SORTS, uses=_USES_ALL, fills=FAMILY == "fill").filter(~pl.col("fills"))
     known = known.with_columns(run=pl.struct("line", "sorts").rle_id())
     ns, first = pl.col("exclusive_ns"), pl.col("exclusive_ns", "uses").first()
-    runs = known.group_by("run", maintain_order=True).agg(pl.col("line", "sorts").first(), first, ns=ns.sum())
+    longest = pl.min_horizontal(ns.sum(), _MOST_PASSES * ns.max())
+    runs = known.group_by("run", maintain_order=True).agg(pl.col("line", "sorts").first(), first, ns=longest)
     after = pl.col("exclusive_ns", "uses").shift(-1).over("line")
     runs = runs.with_columns(after).filter("sorts", ~pl.col("uses"), pl.col("ns") >= _TOO_SHORT * ns)
     chosen = known.join(runs, on="run", how="semi").get_column("row")

@@ -277,6 +277,7 @@ def test_what_is_told(rule, events, stake, change, words):
         *((full_sort, line((ONESWEEP, 4000), after), "9.0") for after in (("reorder", 81), BY_KEY)),  # all is used
         (full_sort, [*line((ONESWEEP, 4000)), memset(4000, 4010), *line(("bounds", 900), at=4010)], "9.0"),
         (full_sort, line((ONESWEEP, 4000), ("first", 80), ("simulate", 40_000)), "9.0"),
+        (full_sort, line(*[(ONESWEEP, 100)] * 64, ("use", 30)), "9.0"),  # several arrays, of which one is read next
         (full_sort, sorts("aten::topk", TOPK, BITONIC), "9.0"),  # what topk found is sorted
         (full_sort, sorts("aten::index_put_", RADIX, GEMM), "9.0"),  # indices are sorted for another operator
         *((unaligned_gemm, line((name, 100)), "9.0") for name in (ALIGN8, GEMM, FLOAT, SIMT)),
