@@ -133,7 +133,8 @@ def python_loops(report: Report) -> Findings:
     """At most one finding per device on each kind of loop of Python."""
     every = _loops(report)
     for told in (_RECURRENT, _SLICES, _INDEXED, _SENT, _READ, _MASKED, _OPTIMIZER):
-        if (loops := every.filter(pl.col("rule") == told.rule)).is_empty():
+        loops, once = every.filter(pl.col("rule") == told.rule), not say.per_iteration(report).iterations
+        if loops.is_empty() or (told == _SENT and once):  # a model is moved
             continue
         top = loops.sort("passes", "start", descending=[True, False]).row(0, named=True)
         inside = on_host.within(report, loops)

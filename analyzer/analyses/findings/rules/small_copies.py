@@ -423,9 +423,10 @@ def no_kv_cache(report: Report) -> Findings:
         saved = (pl.col("dur_ns") - pl.max_horizontal(left, _LEFT_NS).cast(pl.Int64)).clip(lower_bound=0)
         yield _AGAIN.of(share=percent(taken / device.kernel_ns)).finding(
             device.device,
-            f"{per.plural(many, 'pass', 'of a model')} work on all rows that the one before had and a few more, up "
-            f"to {longest(work, 'rows'):,}: {per.time(taken)}. With keys and values kept, each works on the new rows "
-            "alone, and writes theirs; where the host is the limit then, a larger batch or a graph is the next step.",
+            f"{per.plural(many, 'pass', 'of a model')} work on as many rows as the one before and the same few more, "
+            f"up to {longest(work, 'rows'):,}: {per.time(taken)}. Where these are one text that grows, not "
+            "longer and longer ones, keys and values that are kept let each work on the new rows alone, and write "
+            "theirs; where the host is the limit then, a larger batch or a graph is the next step.",
             work.select("start", "end"),
             taken,
             where=say.place_of(report, work.get_column("row")),

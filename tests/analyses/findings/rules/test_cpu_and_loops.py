@@ -311,9 +311,10 @@ def test_a_loop_is_told_by_what_its_passes_do(names, rule, words, figures):
     assert figures is None or measures(found[0], of)[:3] == figures
 
 
-def test_large_tensors_are_no_small_copies():
-    events = [replace(event, size_bytes=1 << 20) for event in line(["linear", *["_to_copy"] * 9, "stack"], 0)]
-    assert python_loops(report(events)) == []
+@pytest.mark.parametrize(("size_bytes", "steps"), [(1 << 20, 1), (4, None)])
+def test_large_tensors_are_no_small_copies_nor_is_a_model_that_is_moved(size_bytes, steps):
+    events = [replace(event, size_bytes=size_bytes) for event in line(["linear", *["_to_copy"] * 9, "stack"], 0)]
+    assert python_loops(report(events).narrow(window=Window(0, 220_000, count=steps, each="step"))) == []
 
 
 def test_without_operators_kernels_of_cells_tell():

@@ -278,7 +278,7 @@ WITH_COPIES = [
         loop("row(float *)", blocks=5),
         loop("row(float *)", blocks=lambda at: 7 - at // 8),  # an elimination
         loop("row(float *)", between=["cudaDeviceSynchronize"]),
-        loop("level(int *)", between=["cudaDeviceSynchronize"], blocks=lambda at: 5 + at % 3),  # the host reads the next
+        loop("level(int *)", between=["cudaDeviceSynchronize"], blocks=lambda at: 5 + at % 3),  # of a graph
         loop("row(float *)", between=["cudaMalloc", "cudaFree"]),
         loop("void at::native::reduce_kernel<512>(int)"),
         loop("wrapped_tanh"),  # JAX
