@@ -30,6 +30,8 @@ from kanalyze.units import percent
 #: What kernels of each kind reach of their roof where nothing is wrong with them: benchmarks on an H100.
 REACHED: Final = {"products": 0.75, "convolutions": 0.6, "attention": 0.5, "memory": 0.8}
 
+SHORTEST_NS: Final = 5000  # shorter kernels wait for latencies rather than for arithmetic or memory
+
 #: What decoded names of kernels say (:class:`kanalyze.decoder.fields.KernelName`), in expressions that choose kernels:
 #: texts, empty for what a name does not say; `inputs` has the types of all inputs, such as ``bf16/bf16``.
 FAMILY: Final = pl.col("family")

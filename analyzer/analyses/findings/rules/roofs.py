@@ -11,7 +11,7 @@ from kanalyze import intervals
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, told_as, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _telling as say
-from kanalyze.analyses.findings.rules._kernels import REACHED, Work
+from kanalyze.analyses.findings.rules._kernels import REACHED, SHORTEST_NS, Work
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.work.work import operations_with_roofs
@@ -33,7 +33,6 @@ _FEW_TILES: Final = 0.5  # tiles for this part of the SMs leave most of the GPU 
 _FEW_ROWS, _SEVERAL = 64, 4  # a product of few rows reads its weights, several times as many, for little arithmetic
 _AT_FLOOR: Final = 0.6  # what memory bounds, and reaches this part of the bandwidth, is near its floor
 _FAR_SHARE: Final = 0.5
-_SHORTEST_NS: Final = 5000  # shorter kernels wait for latencies rather than for arithmetic or memory
 
 #: Action and remedy of kernels far from their roof, by kind.
 _NEARER: Final = words_of("""
@@ -66,7 +65,7 @@ def _caused(report: Report) -> pl.DataFrame:
     few = both.list.min() <= pl.min_horizontal(_FEW_ROWS, both.list.max() / _SEVERAL)
     idle = pl.col("tiles") / pl.col("sm_count")
     told = pl.col("known").is_in(["model", "exact"])
-    long, memory = took >= _SHORTEST_NS, pl.col("bound") == "memory"
+    long, memory = took >= SHORTEST_NS, pl.col("bound") == "memory"
     usual = pl.col("group").cast(pl.String).replace_strict(REACHED, default=None, return_dtype=pl.Float64)
     usual = pl.when(pl.col("op").cast(pl.String).str.contains(_OF_ROWS)).then(_OF_ROWS_REACHED).otherwise(usual)
     left = {

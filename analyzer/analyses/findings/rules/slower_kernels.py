@@ -533,8 +533,8 @@ def atomics_in_code(report: Report) -> Findings:
         rows = with_facts(report, work.rows, *SHAPE).join(report.devices, on="device", how="left")
         threads = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z") * pl.col("block_x")
         rate = threads * 2 * told["atomic_bytes"] / pl.col("dur_ns") * 1e9
-        slow = rows.select((rate < _AT_MEMORY * pl.col("memory_bandwidth_bytes_per_s")).all()).item()
-        if not slow or work.share < _WORTH_SUMS:
+        slow = (rate < _AT_MEMORY * pl.col("memory_bandwidth_bytes_per_s")) & (pl.col("dur_ns") >= on_gpu.SHORTEST_NS)
+        if not rows.select(slow.all()).item() or work.share < _WORTH_SUMS:
             continue
         lines = str(told["atomics"])
         yield work.finding(

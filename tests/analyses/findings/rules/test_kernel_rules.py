@@ -310,18 +310,19 @@ IN_CODE = {"name": "sums", "source": "triton", "hash": "1", "atomics": "sums.py:
 @pytest.mark.parametrize(
     ("row", "name", "dur_ns", "found"),
     [
-        ({}, "sums", 1000, True),  # 64 threads add 64 bytes each: 8.192 GB/s of 100
-        ({}, "sums", 200, False),  # 40.96 GB/s
-        ({}, "others", 1000, False),
-        ({}, "void sums<4>(float *)", 1000, False),  # another kernel of that name, in C++
-        ({"atomics": None}, "sums", 1000, False),
-        ({"source": "inductor"}, "sums", 1000, False),
+        ({}, "sums", 50_000, True),  # 3,200 threads add 64 bytes each: 8.192 GB/s of 100
+        ({}, "sums", 10_000, False),  # 40.96 GB/s
+        ({"atomic_bytes": 8}, "sums", 4_000, False),  # it hardly takes longer than to start
+        ({}, "others", 50_000, False),
+        ({}, "void sums<4>(float *)", 50_000, False),  # another kernel of that name, in C++
+        ({"atomics": None}, "sums", 50_000, False),
+        ({"source": "inductor"}, "sums", 50_000, False),
     ],
 )
 def test_atomics_that_the_code_of_a_kernel_shows(row, name, dur_ns, found):
-    events = [kernel(0, dur_ns, name=name, grid=(2, 1, 1), block=(32, 1, 1)), kernel(dur_ns, 2000, name=GEMM)]
+    events = [kernel(0, dur_ns, name=name, grid=(100, 1, 1), block=(32, 1, 1)), kernel(dur_ns, 2 * dur_ns, name=GEMM)]
     limits = HOPPER | {"memory_bandwidth_bytes_per_s": 100_000_000_000}
-    events.append(kernel(2000, 2000 + dur_ns // 2, name="more_sums"))  # which is told of no more than once
+    events.append(kernel(2 * dur_ns, 2 * dur_ns + dur_ns // 2, name="more_sums"))  # which is told of no more than once
     codes = [IN_CODE | row, IN_CODE | row | {"name": "more_sums", "atomic_bytes": 1}]
     told = atomics_in_code(report(events, limits=limits, compiled_kernels=codes))
     told = [(one.rule, one.at_stake_ns, one.at_most, one.where) for one in told if one.names == (name,)]
