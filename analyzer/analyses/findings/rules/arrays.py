@@ -104,8 +104,8 @@ def _looped(report: Report, device: int, own: pl.DataFrame) -> Finding:
         device,
         f"{what} launched over and over with nothing else between: {launches} in {plural(len(turns), 'loop')} of up to "
         f"{count(int(str(turns.max())))} turns, most {{0}} with {upto}{blocks}. GPU {device} works in them for "
-        f"{time(intervals.length(intervals.union(own)))} and idles between for the rest; in one launch each they would "
-        f"take about {time(merged_ns)}.",
+        f"{time(intervals.length(intervals.union(own)))} and idles between for the rest; in one launch each, "
+        f"where no turn needs the one before, they would take about {time(merged_ns)}.",
         spans,
         intervals.length(intervals.union(spans)) - merged_ns,
         names=(name,),
@@ -241,8 +241,8 @@ def array_chains(report: Report) -> Findings:
         yield Told("fusion", f"{kernels} could be one kernel each chain", _FUSED[way], remedy, "kernels").finding(
             device,
             f"{kernels} of {way} pass their results through memory, in {per.plural(groups.height, 'chain')} of up to "
-            f"{longest(groups, 'many')} on arrays of one size: {per.time(took)}. One kernel each would take "
-            f"about {per.time(merged_ns)}.",
+            f"{longest(groups, 'many')} on arrays of one size: {per.time(took)}. One kernel each"
+            f"{', where functors read no neighbours,' * (way == 'Thrust')} would take about {per.time(merged_ns)}.",
             chains.select("start", "end"),
             took - merged_ns,
             where=say.place_of(report, chains.get_column("row")),
