@@ -114,7 +114,7 @@ def limit_of(steady: SteadyPart, tables: dict[str, pl.DataFrame]) -> Limit | Non
 def _promise(view: Report, steady: SteadyPart, best: Finding) -> str:
     """What an iteration takes with a finding's remedy, and without it; empty where that gains little."""
     whole_ns, gain_ns = best.unmended_ns or 0, best.replayed_ns or 0
-    if not best.replayed_low_ns or gain_ns < _PROMISED * whole_ns:
+    if not (best.replayed_low_ns and whole_ns) or gain_ns < _PROMISED * whole_ns:
         return ""
     how = "with" if _REMEDY.search(best.headline) else "without"
     told = instead((whole_ns - gain_ns) / steady.number, whole_ns / steady.number)

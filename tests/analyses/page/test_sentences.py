@@ -185,7 +185,7 @@ CHECKED = "Anomaly detection is on: every operator is checked"
         # nothing is promised where no gain is sure: no replay, too little, maybe nothing
         *(
             (HOST, finding(**COPIES, **gain), "host limits the step: 1 copy of pageable memory a step blocks the host.")
-            for gain in ({}, gaining(0.02), gaining(0.5) | {"replayed_low_ns": 0})
+            for gain in ({}, gaining(0.02), gaining(0.5) | {"replayed_low_ns": 0}, {"replayed_low_ns": 9})
         ),
         # what is about other time is no cause of the limit
         (HOST, FULL, "host limits the step. First: Products are in full float32."),
