@@ -22,10 +22,10 @@ from kanalyze.units import count, percent
 _PADDED, _SKINNY, _FLOOR, _FAR = "padded-products", "skinny-products", "memory-floor", "far-from-roof"
 _WORTH: Final = {_PADDED: 0.02, _SKINNY: 0.02, _FLOOR: 0.1, _FAR: 0.05}
 
-#: Operators that compute something of each row first, and what kernels of torch.compile reach of the bandwidth for
-#: them: 52 and 71 % of layer norms of 768 and 1,024 values in bfloat16 on an H200.
-_OF_ROWS: Final = r"norm|softmax"
-_OF_ROWS_REACHED: Final = 0.55
+#: What kernels of torch.compile reach of the bandwidth for norms: 52 and 71 % for layer norms of 768 and 1,024 values in
+#: bfloat16 on an H200.
+_NORMS: Final = "_norm"
+_NORMS_REACHED: Final = 0.55
 
 _PADDING: Final = 4 / 3  # tiles that are filled up take so many times what their products do, or more
 _ITS_TIME: Final = 0.4  # and this part of the kernel's time
@@ -67,7 +67,7 @@ def _caused(report: Report) -> pl.DataFrame:
     told = pl.col("known").is_in(["model", "exact"])
     long, memory = took >= SHORTEST_NS, pl.col("bound") == "memory"
     usual = pl.col("group").cast(pl.String).replace_strict(REACHED, default=None, return_dtype=pl.Float64)
-    usual = pl.when(pl.col("op").cast(pl.String).str.contains(_OF_ROWS)).then(_OF_ROWS_REACHED).otherwise(usual)
+    usual = pl.when(pl.col("op").cast(pl.String).str.contains(_NORMS)).then(_NORMS_REACHED).otherwise(usual)
     left = {
         _PADDED: (
             product & (padded >= _PADDING * least) & (padded >= _ITS_TIME * took),

@@ -86,7 +86,7 @@ def test_what_is_far_from_its_roof_is_named_with_its_shapes():
     floor = 2 * 2 * 8192 * 8192 / BANDWIDTH * 1e9
     assert one.general
     assert "[8192, 8192]" in one.text
-    assert one.at_stake_ns == pytest.approx(4 * (500_000 - floor / 0.55), rel=2e-3)  # a kernel of rows
+    assert one.at_stake_ns == pytest.approx(4 * (500_000 - floor / 0.8), rel=2e-3)
 
 
 def test_short_kernels_and_those_near_their_roof_are_no_finding():
