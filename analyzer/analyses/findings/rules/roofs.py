@@ -22,8 +22,8 @@ from kanalyze.units import count, percent
 _PADDED, _SKINNY, _FLOOR, _FAR = "padded-products", "skinny-products", "memory-floor", "far-from-roof"
 _WORTH: Final = {_PADDED: 0.02, _SKINNY: 0.02, _FLOOR: 0.1, _FAR: 0.05}
 
-#: What kernels of torch.compile reach of the bandwidth for norms: 52 and 71 % for layer norms of 768 and 1,024 values in
-#: bfloat16 on an H200.
+#: What kernels of torch.compile reach of the bandwidth for norms: 52 and 71 % for layer norms of 768 and 1,024 values
+#: in bfloat16 on an H200.
 _NORMS: Final = "_norm"
 _NORMS_REACHED: Final = 0.55
 
