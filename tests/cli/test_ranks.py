@@ -110,5 +110,6 @@ def test_of_a_report_of_nsys_for_each_rank_the_file_has_both(report_of_each, tmp
     assert ran.status == 0, ran.error
     text = path.read_text()
     assert "2 ranks" in text
-    assert run("ranks", report_of_each).text.splitlines()[0] == "kanalyze ranks   2 ranks   nsys   NVIDIA H200   times as recorded"
+    head = "kanalyze ranks   2 ranks   nsys   NVIDIA H200   times as recorded"
+    assert run("ranks", report_of_each).text.splitlines()[0] == head
     assert text.count("0.sqlite") >= 1 <= text.count("1.sqlite")
