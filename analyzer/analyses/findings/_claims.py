@@ -101,8 +101,7 @@ def _joined(found: Sequence[Finding]) -> list[Finding]:
     kept: dict[object, Finding] = {}
     for one in sorted(found, key=lambda one: -one.at_stake_ns):
         key = one.device if one.action == CHANNELS_LAST and one.mending else (len(kept),)
-        first, second = sorted((kept.get(key, one), one), key=_specificity)
-        kept[key] = _both(first, second) if key in kept else one
+        kept[key] = _both(*sorted((kept[key], one), key=_specificity)) if key in kept else one
     return [*kept.values()]
 
 

@@ -129,9 +129,8 @@ def _worth_saying(report: Report, every: Sequence[rules.Rule]) -> list[rules.Fin
     least, once = least_worth_saying(report), {device: WORTH_SAYING * ns for device, ns in _lengths(report).items()}
     enough = {(one.rule, one.device): max((once if one.rule in ONE_TIME else least)[one.device], 1) for one in found}
     worth = [one for one in found if one.at_stake_ns >= enough[one.rule, one.device]]
-    left = shared_out(
-        worth, enough
-    )  # what is at stake of a part of a finding's claims, the distance of that part tells
+    left = shared_out(worth, enough)
+    # what is at stake of a part of a finding's claims, the distance of that part tells
     parts = iter(within_distance(report, [one for one in left if one.curtailed]))
     left = [next(parts) if one.curtailed else one for one in left]
     in_words = [_in_terms_of(report, one) for one in with_lines(report, left)]

@@ -46,9 +46,7 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
     Raises:
         CannotTellError: There is no law of decode steps.
     """
-    parts = timed_parts(report).filter(pl.col("kind") == DECODE, pl.col("ns") > 0)
-    modes = parts.group_by("device", "mode").len().sort("len", "device", descending=[True, False])
-    of_gpu, of_host = (parts.join(modes.head(1), on=["device", "mode"]).filter(part=part) for part in (GPU, HOST))
+    of_gpu, of_host = _usual_steps(report)
     if (gpu := fitted(of_gpu)) is None or (host := fitted(of_host)) is None:
         raise CannotTellError.without_law(report.meta.path, f"it has {plural(of_gpu.height, 'decode step')} alone")
     usual, cached = (steps.select(pl.col(name).mean()).item() for steps, name in ((of_host, "n"), (of_gpu, "kv")))
@@ -99,6 +97,14 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
         host_kept_high=kept,
         remark=" ".join(filter(None, remarks)),
     )
+
+
+def _usual_steps(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Decode steps on the device and in the mode of most of them, by the GPU's time and by the host's."""
+    parts = timed_parts(report).filter(pl.col("kind") == DECODE, pl.col("ns") > 0)
+    modes = parts.group_by("device", "mode").len().sort("len", "device", descending=[True, False])
+    usual = parts.join(modes.head(1), on=["device", "mode"])
+    return usual.filter(part=GPU), usual.filter(part=HOST)
 
 
 def _padded(report: Report, steps: pl.DataFrame, batch: float) -> float:

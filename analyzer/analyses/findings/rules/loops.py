@@ -131,9 +131,9 @@ _MARKS: Final = {
 @Rule
 def python_loops(report: Report) -> Findings:
     """At most one finding per device on each kind of loop of Python."""
-    every = _loops(report)
+    every, once = _loops(report), not say.per_iteration(report).iterations
     for told in (_RECURRENT, _SLICES, _INDEXED, _SENT, _READ, _MASKED, _OPTIMIZER):
-        loops, once = every.filter(pl.col("rule") == told.rule), not say.per_iteration(report).iterations
+        loops = every.filter(pl.col("rule") == told.rule)
         if loops.is_empty() or (told == _SENT and once):  # a model is moved
             continue
         top = loops.sort("passes", "start", descending=[True, False]).row(0, named=True)
