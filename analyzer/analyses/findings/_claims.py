@@ -38,7 +38,7 @@ _FIRST: Final = (
     *("data-loading", "cpu-operators", "large-upload", "cpu-tensors", "extra-copy", "boolean-masks", "downloads"),
     # loops in which the program launches
     *("rnn-cells", "host-grid-loop", "repeated-work", "loop-indexing", "unfused-optimizer", "zero-grad-fills"),
-    *("no-kv-cache", "growing-copies", "allocation-in-loop"),
+    *("no-kv-cache", "growing-copies", "repeated-coalescing", "allocation-in-loop"),
     # kernels that another type, layout or operator spares
     *("float64", "recomputation", "large-logits", "unfused-attention", "layout-copies", "layout-conversions"),
     *("scatter-atomics", "gathers", "full-sort", "bias-before-batchnorm", "recurring-casts", "no-donation"),

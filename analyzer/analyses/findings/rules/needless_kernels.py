@@ -512,3 +512,31 @@ def _little_read(work: Work) -> pl.DataFrame:
     runs = runs.with_columns(after).filter("sorts", ~pl.col("uses"), pl.col("ns") >= _TOO_SHORT * ns)
     chosen = known.join(runs, on="run", how="semi").get_column("row")
     return work.rows.filter(pl.col("row").is_in(chosen.implode()))
+
+
+#: Operators that sort the entries of sparse tensors by index, and add those of one index together.
+_COALESCING: Final = ("aten::coalesce", "aten::_coalesce")
+_FEWEST_COALESCED: Final = 2  # a tensor that is new is put in order once
+
+
+@on_gpu.choosing(_SORTS, _WORTH_SORTS)
+def repeated_coalescing(sorting: Work) -> Finding | None:
+    """One finding per device whose products sort the entries of the sparse tensors that they are given."""
+    rows = on_gpu.with_operators(sorting.report, exclusive_operations(sorting.report))
+    rows = rows.filter(sorting.device.are(pl.lit(value=True)), pl.col("inner").is_in(_COALESCING))
+    # a program that calls coalesce() itself may have to: gradients of embeddings are not in order
+    work = sorting._replace(rows=rows.filter(~pl.col("outer").is_in(_COALESCING)))
+    operators = work.rows.select(pl.col("outer").mode().sort().first()).item()
+    sorts = work.rows.join(sorting.rows, on="row", how="semi").height
+    if sorts < _FEWEST_COALESCED or work.ns < _WORTH_SORTS * work.device.kernel_ns:
+        return None
+    return work.finding(
+        "repeated-coalescing",
+        f"{work.many('kernel')} (most {{0}}) sort entries of sparse tensors by index, in {operators}: {work.took}. An "
+        "operator that takes a sparse tensor puts it in order for itself, and leaves it as it was.",
+        "Put a sparse tensor in order where it is made, once: a = a.coalesce(), or a.to_sparse_csr().",
+        "op_kernels",
+        f"Sparse tensors are sorted by each {operators}: {percent(work.share)} of kernel time",
+        "a = a.coalesce() once, where the tensor is made",
+        work.most,
+    )

@@ -15,6 +15,7 @@ from kanalyze.analyses.findings.rules.needless_kernels import (
     layout_copies,
     recomputation,
     recurring_casts,
+    repeated_coalescing,
     unfused_attention,
 )
 from kanalyze.analyses.findings.rules.slower_kernels import (
@@ -174,6 +175,12 @@ def sorts(operator, *names):
     return launched(*[(name, 1000, operator if name != GEMM else "aten::mm") for name in [*names] * 4])
 
 
+def coalesced(operator, many=4):
+    """Sorts and sums of entries of sparse tensors, and products with them, within an operator."""
+    own = ((RADIX, 1000, "aten::_coalesce"), ("sums", 1000, "aten::_coalesce"), ("product", 500, "aten::f"))
+    return within(operator, *own * many)
+
+
 @pytest.mark.parametrize(
     ("rule", "events", "stake", "change", "words"),
     [
@@ -203,6 +210,7 @@ def sorts(operator, *names):
             *(no_kv_cache, texts(*range(3000, 3300, 60), ends=[("norm", 2)]), 4 * 90_000),
             *((0, KEPT + 4 * 8_000), ["All of a text is gone through again"]),
         ),
+        (repeated_coalescing, coalesced("aten::mm"), 8000, (8, 0), ["sorted by each aten::mm: 80.0 %"]),
         (full_sort, sorts("aten::sort", RADIX, GEMM), 4000, None, ["Whole rows are sorted: 50.0 %"]),
         # the second one is followed by what may read all, of the last one nothing is seen
         (full_sort, line(*FIRST_FEW, (ONESWEEP, 1900)), 4000, (0, 2800), ["Whole arrays are sorted: 29.0 %", "TopK"]),
@@ -278,6 +286,10 @@ def test_what_is_told(rule, events, stake, change, words):
         (full_sort, [*line((ONESWEEP, 4000)), memset(4000, 4010), *line(("bounds", 900), at=4010)], "9.0"),
         (full_sort, line((ONESWEEP, 4000), ("first", 80), ("simulate", 40_000)), "9.0"),
         (full_sort, line(*[(ONESWEEP, 100)] * 64, ("use", 30)), "9.0"),  # several arrays, of which one is read next
+        *(
+            (repeated_coalescing, events, "9.0")
+            for events in (coalesced("aten::coalesce"), coalesced("aten::addmm", 1))
+        ),
         (full_sort, sorts("aten::topk", TOPK, BITONIC), "9.0"),  # what topk found is sorted
         (full_sort, sorts("aten::index_put_", RADIX, GEMM), "9.0"),  # indices are sorted for another operator
         *((unaligned_gemm, line((name, 100)), "9.0") for name in (ALIGN8, GEMM, FLOAT, SIMT)),
