@@ -10,9 +10,11 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import ExitStack
 from dataclasses import fields, replace
 from functools import wraps
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack
 
@@ -22,6 +24,7 @@ from kanalyze import catalog, outlets, readers
 from kanalyze.analyses import homes_of_jobs
 from kanalyze.analyses.comparing import _comparison, _pair
 from kanalyze.analyses.page import batch_page, overview_page, time_page
+from kanalyze.analyses.ranks._job import Job
 from kanalyze.analyses.replay import _changes, _unprofiled, _whatif
 from kanalyze.analyses.timeline import _tracks
 from kanalyze.analyses.work._configuration import Configuration
@@ -32,20 +35,13 @@ from kanalyze.renderers.formats import document
 from kanalyze.report import Report, Where
 from kanalyze.several import Asked, jobs, reducing, sides
 from kanalyze.units import SLOWEST, parse_rate, parse_time_ns
+from kanalyze.window import Window
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-    from os import PathLike
-
     import pandas as pd
 
-    from kanalyze.analyses.ranks._job import Job
-    from kanalyze.analyses.timeline._tracks import Timeline
-    from kanalyze.readers import Progress
-    from kanalyze.window import Window
-
-    #: A side of a comparison: a report, a path, or several of these.
-    Given: TypeAlias = Report | str | PathLike[str] | Iterable[Report | str | PathLike[str]]
+#: A side of a comparison: a report, a path, or several of these.
+Given: TypeAlias = Report | str | PathLike[str] | Iterable[Report | str | PathLike[str]]
 
 #: Rows per table on a page that is not the first one.
 _TOP: Final = 8
@@ -211,13 +207,13 @@ def _left_out(errors: Iterable[KanalyzeError]) -> str:
     return "".join(f"<p>Left out: {outlets.html(str(error))}</p>" for error in errors)
 
 
-def read(path: str | PathLike[str], progress: Progress | None = None, *, cache: bool = True) -> Report:
+def read(path: str | PathLike[str], progress: readers.Progress | None = None, *, cache: bool = True) -> Report:
     """Opens the report in the file or folder at `path`; see :func:`kanalyze.readers.read`."""
     return _shown_well(readers.read(path, progress, cache=cache))
 
 
 def read_all(
-    *paths: str | PathLike[str], progress: Progress | None = None, cache: bool = True, runs: bool = False
+    *paths: str | PathLike[str], progress: readers.Progress | None = None, cache: bool = True, runs: bool = False
 ) -> list[Report]:
     """Opens the reports at `paths`, for tables of several; of a capture folder those of each tool.
 
@@ -334,7 +330,7 @@ class NotebookTimeline:
         drawn: The tracks, events and counters.
     """
 
-    def __init__(self, drawn: Timeline, title: str) -> None:
+    def __init__(self, drawn: _tracks.Timeline, title: str) -> None:
         """Show `drawn` under a title."""
         self.drawn = drawn
         self._title = title

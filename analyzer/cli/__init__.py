@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kanalyze import outlets
-from kanalyze.cli._answers import Where, print_doubts_early
+from kanalyze.cli._answers import Where, print_doubts
 from kanalyze.cli._process import (
     InputPath,
     Out,
@@ -45,6 +45,8 @@ from kanalyze.machinery import PARENT, end_with, late, remove_at_signals
 from kanalyze.tools import NAMES
 
 with late():
+    from importlib import metadata
+
     from kanalyze import catalog, readers
     from kanalyze.analyses.shared import analysis as one_thread
     from kanalyze.collectors import workload as shipped
@@ -143,19 +145,11 @@ class _Commands(click.Group):
         return command
 
 
-def _version() -> str:
-    from importlib.metadata import version  # noqa: PLC0415 - reads the installed packages, for --version only
-
-    return f"kanalyze {version('kanalyze')}\n"
-
-
 # What parameters may be, completed by a shell. A completion has to be quick and quiet: what takes long is not looked
 # at, and an error completes nothing.
 
 #: Largest reports of which ranges are read, in bytes: 0.2 s besides the start.
-_MOST_SQLITE: Final = 128 << 20
-_MOST_JSON: Final = 8 << 20
-_MOST_PACKED: Final = 1 << 20
+_MOST_BYTES: Final = {".sqlite": 128 << 20, ".json": 8 << 20, ".gz": 1 << 20}
 
 #: Most ranges, and instances of one, that are offered.
 _MOST_RANGES: Final = 60
@@ -268,8 +262,7 @@ def _quick(path: Path) -> Path | None:
     """The report at `path`, of a capture that of nsys, if its ranges are read in no time."""
     if path.is_dir():
         path = next((path / name for name in ("nsys.sqlite", "torch.json.gz") if (path / name).is_file()), path)
-    most = {".sqlite": _MOST_SQLITE, ".json": _MOST_JSON, ".gz": _MOST_PACKED}.get(path.suffix, 0)
-    return path if path.is_file() and path.stat().st_size <= most else None
+    return path if path.is_file() and path.stat().st_size <= _MOST_BYTES.get(path.suffix, 0) else None
 
 
 #: Names of findings.
@@ -454,9 +447,9 @@ def _worked_on(reports: Sequence[Path], work: Callable[[], object]) -> object:
         try:
             result = work()
         except click.exceptions.Exit:  # with a status that is an answer
-            print_doubts_early()
+            print_doubts()
             raise
-        print_doubts_early()
+        print_doubts()
         return result
 
     in_one_thread = one_thread.in_one_thread  # loads polars as a command is to have it, for large reports, too
@@ -475,7 +468,7 @@ def _bytes(report: Path) -> int:
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    params=[answering("--version", "Say the version and stop.", _version)],
+    params=[answering("--version", "Say the version and stop.", lambda: f"kanalyze {metadata.version('kanalyze')}\n")],
 )
 def kanalyze() -> None:
     """Where did the GPU time go? Reads profiles and attributes every nanosecond."""

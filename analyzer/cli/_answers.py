@@ -241,12 +241,14 @@ def progress_shown() -> Progress | None:
 # Doubts.
 
 
-def print_doubts(*, everything: bool) -> None:
-    """Prints the doubts about each report of which figures are printed, once per file, and releases the report.
+def print_doubts(*, everything: bool | None = None) -> None:
+    """Prints the doubts about each report of which figures are printed so far, once per file, and releases the report.
 
-    With `everything`, checks the whole report; else what the command read of it, since reading the rest may take long.
+    With `everything`, which is usual for small reports, checks the whole report; else what the command read of it,
+    since reading the rest may take long.
     """
     told = session()
+    everything = told.everything if everything is None else everything
     while told.undoubted:
         report = told.undoubted.pop(0)
         file = _file(report)
@@ -286,15 +288,10 @@ def command(file: str) -> str:
     return outlets.command("kanalyze", "show", "health", file)
 
 
-def print_doubts_early() -> None:
-    """Prints doubts about the reports so far and releases them, for commands that go through many."""
-    print_doubts(everything=session().everything)
-
-
 def doubted(report: Report) -> None:
     """Prints what is in doubt about a report while it is open."""
     session().undoubted.append(report)
-    print_doubts_early()
+    print_doubts()
 
 
 # Answers.
@@ -486,7 +483,7 @@ def _of_every_report(
         if table.name == _SAYS_ITSELF:
             session().undoubted.clear()
         if len(paths) > 1 and not held.holds:
-            print_doubts_early()  # lest all of them are held
+            print_doubts()  # lest all of them are held
         return str(report), frame.joined(parts)
 
     def lacking(report: Path) -> None:

@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -60,8 +61,10 @@ _INSTRUCTIONS: Final = (
 
 
 def _options(**given: object) -> list[str]:
-    """The options of a command that are given."""
-    return [f"--{name}={value}" for name, value in given.items() if value not in (None, "")]
+    """The options of a command that are given: values, flags, and lists of an option that is given several times."""
+    every = [(name, one) for name, value in given.items() for one in (value if isinstance(value, list) else [value])]
+    told = [(name, one) for name, one in every if not (one is None or one is False or one == "")]  # a device may be 0
+    return [f"--{name}" if one is True else f"--{name}={one}" for name, one in told]
 
 
 class Desk:
@@ -83,8 +86,7 @@ class Desk:
         self, report: str, window: str = "", device: int | None = None, process: int | None = None
     ) -> str:
         """The page of a report: what repeats, where the time of the GPUs went, what to do first."""
-        options = _options(window=window, device=device, process=process)
-        return await self._answer(["summarize", "--format=markdown", *options, "--", self._within(report)])
+        return await self._page("summarize", [report], window=window, device=device, process=process)
 
     async def show(  # noqa: PLR0913 - the options of the command
         self,
@@ -119,13 +121,11 @@ class Desk:
     async def compare(self, base: list[str], new: list[str], window: str = "") -> str:
         """Compares two sides of runs: faster or slower, by how much, where the difference went, how sure that is."""
         self._refuse_words([*base, *new])
-        options = [f"--base={self._within(one)}" for one in base] + _options(window=window)
-        return await self._answer(["compare", "--format=markdown", *options, "--", *map(self._within, new)])
+        return await self._page("compare", new, base=[*map(self._within, base)], window=window)
 
     async def ranks(self, reports: list[str]) -> str:
         """The ranks of one job, of all their reports or a folder of them: who waits for whom, and why."""
-        self._refuse_words(reports)
-        return await self._answer(["ranks", "--format=markdown", "--", *map(self._within, reports)])
+        return await self._page("ranks", reports)
 
     async def whatif(
         self, report: str, faster: str = "", window: str = "", *, graph: bool = False, each: bool = False
@@ -134,9 +134,7 @@ class Desk:
 
         graph: launches that repeat as one CUDA graph; each: single changes, everything twice as fast, by gain.
         """
-        flags = [f"--{name}" for name, wanted in (("graph", graph), ("each", each)) if wanted]
-        options = flags + _options(faster=faster, window=window)
-        return await self._answer(["whatif", "--format=markdown", *options, "--", self._within(report)])
+        return await self._page("whatif", [report], graph=graph, each=each, faster=faster, window=window)
 
     async def explain(self, name: str = "") -> str:
         """What a finding, a word of a page or a kernel's name means, and what to do; without name all findings."""
@@ -150,14 +148,18 @@ class Desk:
         options = [] if view == "lines" else [f"--{view}"]
         return await self._answer(["source", "--format=json", *options, "--", self._within(report), kernel])
 
+    async def _page(self, command: str, reports: list[str], **options: object) -> str:
+        """The page of reports that a command prints."""
+        self._refuse_words(reports)
+        paths = map(self._within, reports)
+        return await self._answer([command, "--format=markdown", *_options(**options), "--", *paths])
+
     def _within(self, text: str) -> str:
         """The path that is meant, without links; a ToolError unless it and what belongs to it lie within the roots."""
         self._refuse_words([text])
         given = Path(text)
         try:
-            candidates = (
-                [given.resolve()] if given.is_absolute() else [(root / given).resolve() for root in self._roots]
-            )
+            candidates = [(root / given).resolve() for root in self._roots]  # an absolute path stays what it is
             inside = [path for path in candidates if self._holds(path)]
             found = next((path for path in inside if path.exists()), None)
         except (OSError, ValueError, RuntimeError):
@@ -217,7 +219,10 @@ class Desk:
             room = self._limit - _AROUND_BYTES - len(_NAMES) - 1
             told = _cut_text(outlets.lines(said), room) or f"ended with status {ran.returncode}."
             raise self._failed(f"{told}\n{_NAMES}")
-        return bounded(_parsed(ran.stdout.decode("utf-8", "replace")), said, self._limit, notice)
+        data: Any = ran.stdout.decode("utf-8", "replace")
+        with suppress(ValueError):  # a page
+            data = json.loads(data)
+        return bounded(data, said, self._limit, notice)
 
 
 def serve(roots: Sequence[Path], limit: int) -> None:
@@ -283,14 +288,6 @@ def _longest(data: object) -> tuple[str, list[object]]:
     lists = {key: one for key, one in data.items() if isinstance(one, list)} if isinstance(data, dict) else {}
     key = max(lists, key=lambda one: len(json.dumps(lists[one])) if lists[one] else 0, default="")
     return key, lists.get(key, [])
-
-
-def _parsed(text: str) -> Any:  # noqa: ANN401 - any JSON
-    """Output of a command, as JSON where it is such."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def _cut_text(text: str, most: int) -> str:

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kanalyze import cli, errors, outlets
-from kanalyze.cli import (
-    _answers,
-)
+from kanalyze.cli import _answers
 from kanalyze.cli._answers import Where
 from kanalyze.cli._process import PAGES, InputPath, Out, emit, print_message, session, width
 from kanalyze.decoder.fields import OTHER
@@ -227,12 +225,12 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
     """Replay REPORT with a change: its operations and calls start anew as soon as what they wait for allows."""
     without = [*dict.fromkeys((*without, *(["startup"] if without_startup else [])))]
     factors = tuple(_faster(one) for one in faster)
-    if copies is not None and parse_rate(copies) is None:
+    rate = None if copies is None else parse_rate(copies)
+    if copies is not None and rate is None:
         raise click.BadParameter(f"{copies!r} is not a bandwidth, such as 50GB/s.", param_hint="--copies")
     took_ns = None if measured is None else parse_time_ns(measured)
     if measured is not None and (not took_ns or took_ns < 0):
         raise click.BadParameter(f"{measured!r} is not a time with a unit, such as 1.9ms.", param_hint="--measured")
-    rate = None if copies is None else parse_rate(copies)
     changes = _changes.Changes(factors, tuple(without), graph, rate)
     try:
         asked = _configuration.Configuration.of(gpu, batch, length, dtype)
@@ -317,7 +315,6 @@ _STATUS: Final = {"failed": 1, "cannot judge": 3}
 _LEAST: Final = "2%"
 
 _FILE: Final = InputPath(path_type=Path, dir_okay=False)
-_METRICS: Final = "step|quick|busy|bucket:NAME|kernel:NAME|token:KIND"
 
 
 @cli.command(

@@ -323,7 +323,10 @@ def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: Where
     roofline: kernels that ncu measured under their roofs. ranks: the steps of a job's ranks, and who was late. compare:
     from the first report to the second, bucket by bucket.
     """
-    form = drawn_form(to.output, plots.ROOFLINE_FORMATS if picture == "roofline" else plots.FORMATS)
+    accepted = plots.ROOFLINE_FORMATS if picture == "roofline" else plots.FORMATS
+    form = to.output.suffix.removeprefix(".") if to.output else ""
+    if form not in accepted:
+        raise UnknownNameError.of("kind of picture", form, accepted)
     if picture in ("timeline", "steps", "durations", "laws") and len(reports) > 1:
         raise click.UsageError(f"{picture} is of one report.")
     if draw := {"ledger": plots.ledger, "compare": plots.waterfall, "ranks": plots.ranks}.get(picture):
@@ -344,18 +347,6 @@ def plot(reports: Sequence[Path], picture: str, kernel: str | None, where: Where
         else:  # so many events in print, single ones and sums
             drawn = plots.timeline(_tracks.timeline(part, 6000), form)
     to.emit(drawn)
-
-
-def drawn_form(output: Path | None, accepted: Sequence[str]) -> str:
-    """The kind of picture that the end of a file's name says.
-
-    Raises:
-        UnknownNameError: It is none of those that are accepted.
-    """
-    form = output.suffix.removeprefix(".") if output else ""
-    if form not in accepted:
-        raise UnknownNameError.of("kind of picture", form, accepted)
-    return form
 
 
 def _iterations(report: Path, where: Where) -> pl.DataFrame:

@@ -19,20 +19,19 @@ from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.analyses.ranks.tables import rank_path
 from kanalyze.analyses.replay._unprofiled import corrected
 from kanalyze.errors import BadReductionError, CannotTellError, KanalyzeError, NoJobError
-from kanalyze.readers import unpacked
+from kanalyze.readers import Progress, unpacked
 from kanalyze.readers.capture.read_capture import accepts
 from kanalyze.readers.capture.reports import Run, reports_in_folder, runs_of
 from kanalyze.readers.torch.pieces import is_trace
 from kanalyze.reduction.tables import Reduction, checked, load, origin_of, reductions_at, together
 from kanalyze.report import Meta, Report
+from kanalyze.several import Asked
 from kanalyze.tools import TOOLS, tool_of
 
 if TYPE_CHECKING:
     from kanalyze.analyses.page.file_page import FilePage
     from kanalyze.analyses.timeline._slices import Slices
     from kanalyze.analyses.timeline._tracks import Timeline
-    from kanalyze.readers import Progress
-    from kanalyze.several import Asked
 
 #: Reductions that are read at once.
 _AT_ONCE: Final = 64

@@ -19,9 +19,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import import_module
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import polars as pl
 
@@ -35,6 +36,7 @@ from kanalyze.errors import (
     UnreadableReportError,
 )
 from kanalyze.readers import read
+from kanalyze.readers.capture.reports import Run
 from kanalyze.reduction.tables import (
     Origin,
     Packed,
@@ -46,11 +48,6 @@ from kanalyze.reduction.tables import (
     write,
 )
 from kanalyze.several.jobs import runs_of_ranks
-
-if TYPE_CHECKING:
-    from multiprocessing.process import BaseProcess
-
-    from kanalyze.readers.capture.reports import Run
 
 #: Where polars looks for how many threads it may have.
 _THREADS: Final = "POLARS_MAX_THREADS"
@@ -85,8 +82,7 @@ class Task(NamedTuple):
 Outcome: TypeAlias = Packed | KanalyzeError
 
 #: Works off tasks: gives each with its outcome, in any order.
-if TYPE_CHECKING:
-    Engine: TypeAlias = Callable[[Sequence[Task]], Iterator[tuple[Task, Outcome]]]
+Engine: TypeAlias = Callable[[Sequence[Task]], Iterator[tuple[Task, Outcome]]]
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from kanalyze.errors import IncomparableError, KanalyzeError
 from kanalyze.files import open_regular, readable
 from kanalyze.reduction.baselines import LAUNCHES, STEADY, SUFFIX, WHOLE, Digest, Part, loaded
 from kanalyze.report import BareRuns, Meta, Report
+from kanalyze.several import Asked
 from kanalyze.tools import TOOLS, tool_of
 
 if TYPE_CHECKING:
     from kanalyze.analyses.page.file_page import FilePage
     from kanalyze.analyses.timeline._tracks import Timeline
-    from kanalyze.several import Asked
 
 _TWO: Final = 2
 _TIMED: Final = [one.name for one in TOOLS if one.timed]

@@ -60,7 +60,7 @@ def test_what_is_completed_is_a_window(window):
 
 
 def test_a_large_report_is_not_read(monkeypatch):
-    monkeypatch.setattr(cli, "_MOST_SQLITE", 1000)
+    monkeypatch.setattr(cli, "_MOST_BYTES", {".sqlite": 1000})
     assert completed("show", "kernels", NVTX, "--window", "") == ["steady"]
 
 

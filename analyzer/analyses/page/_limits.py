@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import re
 from statistics import median
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.device._windows import busy_spans
+from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.iterations._marks import BY_LOOPS
 from kanalyze.analyses.iterations.phases import SteadyPart
 from kanalyze.report import Report
 from kanalyze.units import instead, time
 from kanalyze.window import WORDS, with_article
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.findings.rules import Finding
 
 #: What holds an iteration up, by bucket of the ledger and by cause on its critical path.
 _GPU: Final = "the GPU"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import polars as pl
 
@@ -17,6 +17,7 @@ from kanalyze.analyses.findings._claims import MOST_REPLAYED, with_replays
 from kanalyze.analyses.findings._doubts import with_late
 from kanalyze.analyses.findings.findings import ordered, ranked_with_samples
 from kanalyze.analyses.findings.health import health
+from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules.compiling import ONE_TIME
 from kanalyze.analyses.host._call_kinds import interface, unused_launches
 from kanalyze.analyses.host._captures import has_captures
@@ -70,9 +71,6 @@ with late():  # of reports with iterations, operators, captured graphs or steps 
     from kanalyze.analyses.replay import critical_path
     from kanalyze.analyses.serving import served
     from kanalyze.analyses.work import roofs
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.findings.rules import Finding
 
 Maker: TypeAlias = Callable[[Report], pl.DataFrame]
 

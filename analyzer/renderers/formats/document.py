@@ -20,7 +20,7 @@ from kanalyze.analyses.iterations.iterations import STEADY
 from kanalyze.analyses.shared.statistics import BUCKETS, MEANINGS
 from kanalyze.analyses.timeline._tracks import TONES, Counter, Timeline, fewer
 from kanalyze.renderers.formats.charts import CHART_NAME, copies_chart, measured_kernels, roofline_chart
-from kanalyze.renderers.page import COLOURS, PARTS, Page, page_of_any, short_names, text_of
+from kanalyze.renderers.page import COLOURS, PARTS, Page, Shown, page_of_any, short_names, text_of
 from kanalyze.renderers.page.kernel_names import short_forms
 from kanalyze.renderers.page.overview import TITLES
 from kanalyze.renderers.tables.descriptions import explained, explanation, words
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
     from kanalyze.analyses.page.file_page import FilePage
-    from kanalyze.analyses.timeline._tracks import Timeline
-    from kanalyze.renderers.page import Shown
 
 #: Rows of a table in the file: the first of these numbers with which all but the timeline is small enough.
 _ROWS: Final = (300, 100, 30, 10)

@@ -12,7 +12,7 @@ import polars as pl
 
 from kanalyze import outlets
 from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
-from kanalyze.renderers.page import comparison
+from kanalyze.renderers.page import Shown, comparison
 from kanalyze.renderers.page import job as job_pages
 from kanalyze.report import Meta
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from kanalyze.analyses.ranges.instances import Instances
     from kanalyze.analyses.ranks._job import Job
     from kanalyze.analyses.replay._whatif import WhatIf
-    from kanalyze.renderers.page import Shown
 
     Object = dict[str, Any]
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kanalyze.outlets import code, markdown, paragraph
-from kanalyze.renderers.page import Block, page_of_any, short_names
-
-if TYPE_CHECKING:
-    from kanalyze.renderers.page import Chapter, Ledger, Page, Section, Shown
+from kanalyze.renderers.page import Block, Chapter, Ledger, Page, Section, Shown, page_of_any, short_names
 
 #: Lines of a comparison, which is pasted into a pull request, and the rows of its tables that are tried for it.
 _MOST_LINES: Final = 39

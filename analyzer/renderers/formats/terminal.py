@@ -6,13 +6,11 @@ import re
 from collections.abc import Sequence
 from itertools import zip_longest
 from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kanalyze import units
-from kanalyze.renderers.page import CODES, LEAST_NAME, Chapter, Look, Section, page_of_any, short_names, wrapped
-
-if TYPE_CHECKING:
-    from kanalyze.renderers.page import Ledger, Page, Point, Shown
+from kanalyze.renderers import page as pages
+from kanalyze.renderers.page import CODES, LEAST_NAME, Look, Section, page_of_any, short_names, wrapped
 
 _GLYPHS: Final = "█▓▒░╬≡∷"
 _LEVELS: Final = " ▁▂▃▄▅▆▇█"
@@ -39,12 +37,12 @@ _BOLD, _DIM = "1", "2"
 _WIDE: Final = 80
 
 
-def render(shown: Sequence[Shown], look: Look, top: int | None) -> str:
+def render(shown: Sequence[pages.Shown], look: Look, top: int | None) -> str:
     """Renders a page per report as text, ending with a newline.
 
     Without `top`, a first page has as many rows as make it no longer than :data:`_LINES`.
     """
-    look, pages = Look(max(60, min(look.width, 160)), look.colour), []
+    look, texts = Look(max(60, min(look.width, 160)), look.colour), []
     for one in shown:
         page = page_of_any(one, top)
         text = _page(page, look)
@@ -52,11 +50,11 @@ def render(shown: Sequence[Shown], look: Look, top: int | None) -> str:
             if text.count("\n") <= _LINES:
                 break
             text = _page(page_of_any(one, rows), look)
-        pages.append(text)
-    return f"\n{look.paint('─' * look.width, _DIM)}\n\n".join(pages)
+        texts.append(text)
+    return f"\n{look.paint('─' * look.width, _DIM)}\n\n".join(texts)
 
 
-def _page(page: Page, look: Look) -> str:
+def _page(page: pages.Page, look: Look) -> str:
     room = [part.grid.room_for_names(look.width - len(_INDENT)) for part in page.sections if part.grid.named]
     names = short_names(page, max(LEAST_NAME, min([*room, 72, look.width])))
     name, *parts = page.heading
@@ -114,7 +112,7 @@ def _title(title: str, right: str, look: Look, rows: Sequence[str] | None = None
     return look.paint(title, _BOLD) + (" " * space + look.paint(right, _DIM) if right else "")
 
 
-def _ledger(ledger: Ledger, look: Look) -> list[str]:
+def _ledger(ledger: pages.Ledger, look: Look) -> list[str]:
     shares = ledger.shares
     glyphs = [_GLYPHS[at] if at < len(_GLYPHS) else "·" for at in range(len(shares))]
     cells = units.apportioned([share.ns for share in shares], look.width)
@@ -162,7 +160,7 @@ def _section(section: Section, look: Look, names: dict[str, str]) -> list[str]:
     ]
 
 
-def _points(page: Page, look: Look, names: dict[str, str]) -> list[str]:
+def _points(page: pages.Page, look: Look, names: dict[str, str]) -> list[str]:
     """Findings: the time, what is wrong, what to do, and where to read on."""
     lines = ["", _title("WHAT TO DO FIRST" if page.overview else "FINDINGS", page.points_remark, look, [])]
     if not page.points:
@@ -178,7 +176,7 @@ def _points(page: Page, look: Look, names: dict[str, str]) -> list[str]:
     return lines
 
 
-def _to_do(points: Sequence[Point], look: Look, names: dict[str, str]) -> list[str]:
+def _to_do(points: Sequence[pages.Point], look: Look, names: dict[str, str]) -> list[str]:
     """One action for each point, below all findings that it is for."""
     lines: list[str] = []
     longest = max(len(text) for one in points for text in (*(part.worth for part in one.together()), one.saved))
@@ -201,7 +199,7 @@ def _beside(left: Sequence[str], body: Sequence[str], wide: int) -> list[str]:
     return [f"{at}{_INDENT}{line}" for at, line in zip_longest(left, body or [""], fillvalue=" " * wide)]
 
 
-def _blocks(page: Page, look: Look) -> list[str]:
+def _blocks(page: pages.Page, look: Look) -> list[str]:
     """Titles with their texts beside them."""
     wide = max((len(one.title) for one in page.blocks), default=0)
     lines = [""] if page.blocks else []
@@ -211,7 +209,7 @@ def _blocks(page: Page, look: Look) -> list[str]:
     return lines
 
 
-def _chapter(chapter: Chapter, look: Look, name: str) -> list[str]:
+def _chapter(chapter: pages.Chapter, look: Look, name: str) -> list[str]:
     """Renders the chapter of one kernel: labels on the left, each advice with its estimated gain."""
     wide = max((len(label) for label, _ in chapter.facts), default=0)
     beside = len(name) + 2 + len(chapter.launch) <= look.width

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from kanalyze.report import Meta
     from kanalyze.window import Scope
 
-    Shown: TypeAlias = Summary | Instances | Comparison | Noise | Job | WhatIf
+#: What a page is made of.
+Shown: TypeAlias = "Summary | Instances | Comparison | Noise | Job | WhatIf"
 
-    #: Description of a part of a bucket, and its duration.
-    Part: TypeAlias = tuple[str | None, int]
-
-    Row = dict[str, Any]
+#: Description of a part of a bucket, and its duration; and a row of a table.
+Part: TypeAlias = tuple[str | None, int]
+Row: TypeAlias = dict[str, Any]
 
 
 class Look(NamedTuple):

@@ -10,7 +10,7 @@ import polars as pl
 
 from kanalyze import units
 from kanalyze.outlets import command
-from kanalyze.renderers.page import ARROW, ROWS, Block, Column, Page, Section, numbers, section, unversioned, words
+from kanalyze.renderers.page import ARROW, ROWS, Block, Column, Page, Row, Section, numbers, section, unversioned, words
 from kanalyze.renderers.page.kernel_names import short_forms
 from kanalyze.window import WORDS, PerIteration
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from kanalyze.analyses.comparing._comparison import Comparison, Noise, Profiled, Verdict
     from kanalyze.analyses.comparing._pair import Side
     from kanalyze.analyses.replay._whatif import WhatIf
-    from kanalyze.renderers.page import Row
-
 
 #: Lines of all sections together, and those of a section that are no rows.
 _LINES: Final = 31

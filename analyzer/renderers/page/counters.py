@@ -5,20 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from kanalyze import units
 from kanalyze.renderers import page
-from kanalyze.renderers.page import Column, Page, Section, numbers, section, text_of, words
+from kanalyze.renderers.page import Column, Page, Row, Section, numbers, section, text_of, words
 from kanalyze.renderers.page.time import gpu, launch_shape, page_of, show
 from kanalyze.tools import TOOLS, tool_of
 
 if TYPE_CHECKING:
     from kanalyze.analyses.page.overview_page import Summary
-
-    Row = dict[str, Any]
 
 #: Most stall reasons and ncu rules shown per kernel.
 _MOST: Final = 4

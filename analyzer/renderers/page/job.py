@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
 from kanalyze import outlets, units
+from kanalyze.analyses.ranks._job import Job
 from kanalyze.analyses.ranks._job_findings import Late, job_findings, late_ranks, notable_causes
 from kanalyze.analyses.ranks.tables import common_steps
 from kanalyze.outlets import command
-from kanalyze.renderers.page import PARTS, Block, Column, Page, Section, numbers, of, section, words
+from kanalyze.renderers.page import PARTS, Block, Column, Page, Row, Section, numbers, of, section, words
 from kanalyze.renderers.page.comparison import signed
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.ranks._job import Job
-    from kanalyze.renderers.page import Row
 
 #: Width of a rank's bar.
 _BAR: Final = 20

@@ -13,7 +13,7 @@ import polars as pl
 from kanalyze import units
 from kanalyze.outlets import command
 from kanalyze.renderers import page
-from kanalyze.renderers.page import Column, Page, Section, numbers, section, without_folders, words
+from kanalyze.renderers.page import Column, Page, Part, Section, numbers, section, without_folders, words
 from kanalyze.renderers.page.kernel_names import short_forms
 from kanalyze.schema import unit_of
 from kanalyze.window import WORDS, PerIteration, Window, of_iteration
@@ -21,7 +21,6 @@ from kanalyze.window import WORDS, PerIteration, Window, of_iteration
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.overview_page import Summary
-    from kanalyze.renderers.page import Part
 
     Tables = Mapping[str, pl.DataFrame]
 

@@ -13,7 +13,7 @@ import polars as pl
 
 from kanalyze import outlets, units
 from kanalyze.renderers import page
-from kanalyze.renderers.page import Column, Page, Section, numbers, section, words
+from kanalyze.renderers.page import Column, Page, Part, Row, Section, numbers, section, words
 from kanalyze.renderers.page.kernel_names import short_forms
 from kanalyze.renderers.page.overview import ENGINE, by_either, captured_section
 from kanalyze.tools import processor, worded
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.overview_page import Summary
     from kanalyze.analyses.ranges.instances import Instances
-    from kanalyze.renderers.page import Part, Row
 
     Tables = Mapping[str, pl.DataFrame]
     Make = Callable[[Tables, int], Section]

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import polars as pl
 
 from kanalyze import outlets, units
 from kanalyze.analyses.joining.agreement import REASONS, VERDICTS
-from kanalyze.renderers.page import LEAST_NAME, Column, section, words
+from kanalyze.renderers.page import LEAST_NAME, Column, Look, Row, section, words
 from kanalyze.renderers.page.kernel_names import NARROWEST, short_forms, shorten
-
-if TYPE_CHECKING:
-    from kanalyze.renderers.page import Look
-
-    Row = dict[str, Any]
 
 _BOLD, _DIM = "1", "2"
 
@@ -171,7 +166,7 @@ def _frame(rows: pl.DataFrame) -> str:
     return _HEAD if rows.get_column("live_registers").null_count() == rows.height else f"{_HEAD}{_LIVE}"
 
 
-def _line(row: dict[str, Any] | None, source: str, head: str, look: Look) -> str:
+def _line(row: Row | None, source: str, head: str, look: Look) -> str:
     """Formats a line: metrics below the `head`, line number, text."""
     figures, hot = f"{'':{len(head)}}", False
     if row is not None:
