@@ -98,6 +98,11 @@ class Out(NamedTuple):
         """Prints or writes a text, or bytes for programs."""
         emit(data, self.output)
 
+    def emit_as(self, forms: Mapping[str, Callable[[Any], str]], what: T, text: Callable[[T, int], str]) -> None:
+        """Prints or writes `what` in one of the `forms` for programs, else as text in the width of the terminal."""
+        render = forms.get(self.form)
+        self.emit(render(what).encode() if render else text(what, width()))
+
     def emit_rows(self, rows: pl.DataFrame) -> None:
         """Prints or writes a table for programs."""
         safe = outlets.spreadsheet(rows) if self.no_formulas and self.form == "csv" else rows

@@ -81,7 +81,7 @@ def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str |
     """Writes a folder of tables: those that are `named`, or all that the reports give."""
     opened = _process.session()
     opened.holds, opened.quiet = True, named is None
-    contents, missing = exports.Contents([str(report) for report in reports]), dict[str, str]()
+    written, missing = dict[str, object](), dict[str, str]()
     names = [name.strip() for name in named.split(",") if name.strip()] if named is not None else catalog.names()
     chosen = [catalog.table(name) for name in dict.fromkeys(names)]
     with _process.emit_folder(output) as folder:
@@ -100,9 +100,9 @@ def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str |
                 continue
             made = exports.Exported([table, *catalog.forms(table.name)], frame, opened.origins.get(table.name, ""))
             if rows is None:
-                exports.WRITERS[form](made, folder / file)
-            contents.add(made, file, rows)
-        (folder / exports.CONTENTS).write_bytes(contents.render(missing))
+                exports.write_table(form, made, folder / file)
+            written[table.name] = exports.entry(made, file, frame.height if rows is None else rows)
+        (folder / exports.CONTENTS).write_bytes(exports.contents([*map(str, reports)], written, missing))
     lines = [f"not of the first report: {', '.join(opened.origins)}."] if opened.origins else []
     if missing:
         lines.append(f"cannot tell, for the reasons in {output / exports.CONTENTS}: {', '.join(missing)}.")
@@ -114,10 +114,10 @@ def _write_tables(reports: Sequence[Path], where: Where, form: str, named: str |
 def _write_trace(reports: Sequence[Path], where: Where, form: str, output: Path) -> None:
     """Writes all events of a report, or of the ranks of a job, as slices on tracks."""
     found = _slices(reports, where)
-    name = Path(os.path.realpath(reports[0])).name
     if form == "perfetto":
         _process.emit_file(lambda file: exports.write_perfetto(found, file), output)
     else:
+        name = Path(os.path.realpath(reports[0])).name
         _process.emit_file(lambda file: exports.write_speedscope(found, file, name), output)
     further = sum(track.lane > 0 for track in found.tracks)
     overlaps = f", {further} of them for what overlaps" if further else ""

@@ -284,18 +284,15 @@ def explain(name: str | None, reports: Sequence[Path], where: Where, to: Out) ->
         return
     words = descriptions.meanings(" ".join(map(str, (name, *reports)))) if name and not is_finding else []
     if words:
-        shown = descriptions.WORDS.get(to.form)
-        to.emit(shown(words).encode() if shown else descriptions.meant(words, width()))
-        return
-    if name and not is_finding and not reports and (kernel := decode.decode(name)).family != OTHER:
-        as_json = to.form == "json"
-        to.emit(
-            descriptions.decoded_json([(name, kernel)]) if as_json else descriptions.decoded([(name, kernel)], width())
+        to.emit_as(descriptions.WORDS, words, descriptions.meant)
+    elif name and not is_finding and not reports and (kernel := decode.decode(name)).family != OTHER:
+        to.emit_as(descriptions.NAMES, [(name, kernel)], descriptions.decoded)
+    elif name:
+        to.emit_as(
+            descriptions.FINDINGS, [_explanation(name)], lambda found, wide: descriptions.explained(*found, wide)
         )
-        return
-    wanted = [_explanation(one) for one in ([name] if name else descriptions.names())]
-    text = descriptions.explained(wanted[0], width()) if name else descriptions.headlines(wanted, width())
-    to.emit(text if to.form == "terminal" else descriptions.FINDINGS[to.form](wanted).encode())
+    else:
+        to.emit_as(descriptions.FINDINGS, [*map(_explanation, descriptions.names())], descriptions.headlines)
 
 
 def _explanation(name: str) -> descriptions.Explanation:

@@ -284,13 +284,10 @@ def _describe(table: str | None, to: Out) -> None:
         listed = {subject: [catalog.table(name) for name in names] for subject, names in catalog.subjects().items()}
         to.emit(descriptions.listing(listed, width()))
         return
-    wanted = [(catalog.table(name), catalog.forms(name)) for name in ([table] if table else catalog.every_name())]
-    if to.form == "terminal":
-        to.emit(descriptions.terminal(wanted, width()))
-    elif described := descriptions.TABLES.get(to.form):
-        to.emit(described(wanted).encode())
-    else:
+    if to.form not in ("terminal", *descriptions.TABLES):
         raise click.UsageError(f"--format {to.form} is of rows: give a report.")
+    wanted = [(catalog.table(name), catalog.forms(name)) for name in ([table] if table else catalog.every_name())]
+    to.emit_as(descriptions.TABLES, wanted, descriptions.terminal)
 
 
 @cli.command(cli.argument("names", nargs=-1, required=True, metavar="KERNEL..."), cli.formats("json"), cli.OUTPUT)
@@ -302,10 +299,7 @@ def name(names: tuple[str, ...], to: Out) -> None:
     """
     said = sys.stdin.buffer.read().decode("utf-8", "replace").splitlines() if "-" in names else []
     given = [line.strip() for one in names for line in (said if one == "-" else [one]) if one != "-" or line.strip()]
-    decoded = [(one, decode.decode(one)) for one in given]
-    to.emit(
-        descriptions.decoded_json(decoded).encode() if to.form == "json" else descriptions.decoded(decoded, width())
-    )
+    to.emit_as(descriptions.NAMES, [(one, decode.decode(one)) for one in given], descriptions.decoded)
 
 
 @cli.command(

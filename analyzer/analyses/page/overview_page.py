@@ -266,11 +266,6 @@ class _Part(NamedTuple):
     device: int | None  # the GPU that the page is about
     of_device: Report  # the part of that GPU
 
-    @property
-    def shown(self) -> Report:
-        """What findings are told of: every GPU where nothing repeats."""
-        return self.view if self.steady is None else self.of_device
-
 
 def _part_of(report: Report, *, whole: bool) -> _Part:
     """What repeats in the report, else the window asked for, or all; on the GPU of that, else on the busiest."""
@@ -306,7 +301,8 @@ def _worth_doing(
     What gains less than a hundredth of the time is left out: modules and contexts are apart from it.
     """
     rows = tables.get("ledger", pl.DataFrame(schema={"device": pl.Int64, "bucket": pl.String, "ns": pl.Int64}))
-    main, found = part.device, ranked_with_samples(part.shown) if rows.height else []
+    told_of = part.view if part.steady is None else part.of_device  # every GPU where nothing repeats
+    main, found = part.device, ranked_with_samples(told_of) if rows.height else []
     found = [one for one in found if one.device == main and one.rule not in ONE_TIME]
     times = dict(rows.filter(pl.col("bucket") != _APART).group_by("device").agg(pl.col("ns").sum()).iter_rows())
     if beside is not None and main is not None and main in times and "hot_kernels" in tables:

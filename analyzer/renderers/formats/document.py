@@ -81,9 +81,6 @@ _FOLDED: Final = ("ledger", "exposure", "health", "launch_summary", "steps")
 #: Width of names in tables, in characters; a click shows the whole one.
 _TABLE_NAME: Final = 72
 
-#: Width of explanations, in characters.
-_EXPLAINED: Final = 110
-
 #: Iterations that are drawn one by one.
 _ITERATIONS: Final = 400
 
@@ -226,7 +223,9 @@ def environment() -> Environment:
     )
     made.filters |= {"percent": units.percent, "short": outlets.short, "time": units.time}
     made.filters["cell"] = lambda value, column: outlets.short(text_of(column, value))
-    made.filters |= {"drawn_bar": _drawn_bar, "keys": _keys, "explained": _explained}
+    made.filters |= {"drawn_bar": _drawn_bar, "keys": _keys}
+    # what `kanalyze explain` says of a rule, without its name
+    made.filters["explained"] = lambda rule: Markup(escape(explained(explanation(rule), 110).partition("\n")[2]))  # noqa: S704 - escaped
     return made
 
 
@@ -254,11 +253,6 @@ def _keys(text: str) -> Markup:
     """A legend of glyphs as one of colours."""
     keys = {ord(glyph): Markup('<span class="key {}"></span>').format(_GLYPHS[glyph]) for glyph in PARTS.values()}
     return Markup(str(escape(outlets.line(text))).translate(keys))  # noqa: S704 - escaped
-
-
-def _explained(rule: str) -> Markup:
-    """What `kanalyze explain` says of a rule, without its name."""
-    return Markup(escape(explained(explanation(rule), _EXPLAINED).partition("\n")[2]))  # noqa: S704 - escaped
 
 
 def _timeline(timeline: Timeline, data: str, ranks_left_out: int) -> dict[str, Any]:

@@ -11,8 +11,7 @@ largest one. Numbers that are padded so are within the format: a byte says that 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, cast
 
@@ -341,8 +340,8 @@ class Exported(NamedTuple):
         return {name: (unit_of(name), known.get(name, "")) for name in self.frame.columns}
 
 
-def _write(form: str, table: Exported, path: Path) -> None:
-    """Writes a whole table."""
+def write_table(form: str, table: Exported, path: Path) -> None:
+    """Writes a whole table, in the format that is the ending of such files: parquet, arrow or csv."""
     with path.open("wb") as file:
         writer = PartWriter(table, form, file)
         for part in [*table.frame.iter_slices(1 << 16)] if form == "arrow" and table.frame.height else [table.frame]:
@@ -395,36 +394,18 @@ class PartWriter:
             self._writer.close()
 
 
-class Contents:
-    """Contents of a folder of tables, collected while they are written."""
-
-    def __init__(self, reports: Sequence[str]) -> None:
-        """Nothing of the `reports` is written yet."""
-        self._reports = [*reports]
-        self._tables: dict[str, object] = {}
-
-    def add(self, table: Exported, file: str, rows: int | None = None) -> None:
-        """A table was written to `file`; with `rows` it has so many, which were written in parts."""
-        types = {name: str(kind) for name, kind in table.frame.schema.items()}
-        columns = [
-            {"name": name, "type": types[name].partition("(")[0], "unit": unit or None, "description": meaning}
-            for name, (unit, meaning) in table.described().items()
-        ]
-        self._tables[table.name] = {
-            "file": file,
-            "rows": table.frame.height if rows is None else rows,
-            "description": table.forms[0].doc,
-            "origin": table.origin or None,
-            "columns": columns,
-        }
-
-    def render(self, missing: Mapping[str, str]) -> bytes:
-        """All tables as JSON; `missing` has the reason for each that could not be given."""
-        found = {"version": 1, "reports": self._reports, "tables": self._tables, "cannot_tell": dict(missing)}
-        return json.dumps(found, indent=1).encode() + b"\n"
+def entry(table: Exported, file: str, rows: int) -> dict[str, object]:
+    """What :func:`contents` says of a table with so many rows, which was written to `file`."""
+    types = {name: str(kind).partition("(")[0] for name, kind in table.frame.schema.items()}
+    columns = [
+        {"name": name, "type": types[name], "unit": unit or None, "description": meaning}
+        for name, (unit, meaning) in table.described().items()
+    ]
+    about = {"description": table.forms[0].doc, "origin": table.origin or None}
+    return {"file": file, "rows": rows, **about, "columns": columns}
 
 
-#: How each format is written, by its name, which is the file's ending.
-WRITERS: Final[dict[str, Callable[[Exported, Path], None]]] = {
-    form: partial(_write, form) for form in ("parquet", "arrow", "csv")
-}
+def contents(reports: Sequence[str], tables: Mapping[str, object], missing: Mapping[str, str]) -> bytes:
+    """What is in a folder of tables, as JSON: the entry of each by name, and why others are missing."""
+    found = {"version": 1, "reports": reports, "tables": tables, "cannot_tell": missing}
+    return json.dumps(found, indent=1).encode() + b"\n"

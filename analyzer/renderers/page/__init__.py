@@ -184,16 +184,17 @@ def words(title: str, name: str, say: Callable[[str], str] = str, missing: str =
     return Column(title, name, say, left=True, missing=missing)
 
 
-def numbers(**columns: str) -> list[Column]:
+def numbers(*, missing: str = "", **columns: str) -> list[Column]:
     """Columns of quantities by title, with ``_`` for spaces: what is in the table, and perhaps ``wide`` or ``spare``.
 
     Whole numbers without a unit are counts.
     """
     told = {title.replace("_", " "): text.partition(" ") for title, text in columns.items()}
-    return [
+    every = [
         Column(title, name, None if unit_of(name) else units.count, wide=room == "wide", spare=room == "spare")
         for title, (name, _, room) in told.items()
     ]
+    return [one._replace(missing=missing) for one in every]
 
 
 def section(  # noqa: PLR0913 - as many as a section has parts

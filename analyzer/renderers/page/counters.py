@@ -45,6 +45,9 @@ _COUNTERS: Final = (
     "waits for {top_stall}",
 )
 
+#: Columns of quantities, with a dash for what is not known.
+_or_dash: Final = partial(numbers, missing="-")
+
 #: Explanations of uncertain matches.
 _MEANINGS: Final = {
     "shape": "same name and launch shape; which of the launches was measured is not known",
@@ -75,11 +78,6 @@ def counters_page(found: Summary, top: int) -> Page:
         more=f"counters, or stalls, roofline, advice, metrics: {show('counters', found.meta.path, scope=found.scope)}",
         chapters=[_chapter(row, found.tables, several=several) for row in rows.head(top).iter_rows(named=True)],
     )
-
-
-def _or_dash(**columns: str) -> list[Column]:
-    """Columns of quantities, with a dash for what is not known."""
-    return [one._replace(missing="-") for one in numbers(**columns)]
 
 
 def _chapter(row: Row, tables: Mapping[str, pl.DataFrame], *, several: bool) -> page.Chapter:

@@ -116,11 +116,11 @@ def _sections(job: Job, top: int) -> Iterator[Section]:
     of_all, waiting = pl.col("rank_ns") / pl.col("rank_ns").sum().clip(1), pl.col("wait_ns") / known
     collectives = summary.with_columns(all_share=of_all, wait_share=pl.when(known > 0).then(waiting))
     columns = (
-        *numbers(count="count", size="bytes", ranks="size wide", of_all="all_share", waiting="wait_share"),
-        *numbers(bus="busbw_bytes_per_s", of_best="best_share spare"),
+        *numbers(missing="?", count="count", size="bytes", ranks="size wide", of_all="all_share", waiting="wait_share"),
+        *numbers(missing="?", bus="busbw_bytes_per_s", of_best="best_share spare"),
         Column("collective", lambda row: row["kind"] + (f" in {row['group']}" if row["group"] else ""), left=True),
     )
-    yield section("COLLECTIVES", collectives, [one._replace(missing="?") for one in columns], top, cut=True)
+    yield section("COLLECTIVES", collectives, columns, top, cut=True)
     rows = common_steps(job.table("rank_steps"))
     if rows.height and top:  # how steps vary, and how unevenly ranks are loaded
         ns, compute, uneven = pl.col("ns"), pl.col("compute_ns"), pl.col("uneven")

@@ -236,8 +236,8 @@ def decoded(names: Sequence[tuple[str, KernelName]], width: int) -> str:
             del fields["function"]
         column = max(map(len, fields)) + 2
         for field, text in fields.items():
-            first, *rest = textwrap.wrap(text, max(width - column - 2, 20), break_on_hyphens=False) or [""]
-            lines += [f"  {field.replace('_', ' '):<{column}}{first}", *(f"{'':{column + 2}}{line}" for line in rest)]
+            start = f"  {field.replace('_', ' '):<{column}}"
+            lines += _wrapped(text, max(width, 20 + len(start)), start, break_on_hyphens=False) or [start]
         parts.append(_ended(lines))
     return "\n".join(parts)
 
@@ -250,7 +250,8 @@ def _text(field: str, value: object) -> str:
     return f"{value} (the name does not say)" if (field, value) == ("family", OTHER) else outlets.line(str(value))
 
 
-#: What renders each of these for programs: declarations of tables, explanations, words with meanings, decoded names.
+#: What renders each of these for programs: declarations of tables, explanations, words with meanings, and decoded
+#: names, an object each, with null or empty lists for fields that are not known.
 TABLES: Final = {"markdown": _markdown, "json": _json}
 FINDINGS: Final = {
     "markdown": lambda every: "\n".join(f"## {one.name}\n\n{one.headline}\n\n{one.text}" for one in every),
@@ -260,8 +261,8 @@ WORDS: Final = {
     "markdown": lambda meanings: "".join(f"**{word}**: {text}\n" for word, text in meanings),
     "json": lambda meanings: outlets.json([{"word": word, "meaning": text} for word, text in meanings]),
 }
-
-
-def decoded_json(names: Sequence[tuple[str, KernelName]]) -> str:
-    """Renders a JSON list with one object per name; unknown fields are null or empty lists."""
-    return outlets.json([{"name": name.encode("utf-8", "replace").decode(), **said._asdict()} for name, said in names])
+NAMES: Final = {
+    "json": lambda names: outlets.json(
+        [{"name": name.encode("utf-8", "replace").decode(), **said._asdict()} for name, said in names]
+    )
+}
