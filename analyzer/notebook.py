@@ -43,21 +43,15 @@ if TYPE_CHECKING:
 #: A side of a comparison: a report, a path, or several of these.
 Given: TypeAlias = Report | str | PathLike[str] | Iterable[Report | str | PathLike[str]]
 
-#: Rows per table on a page that is not the first one.
-_TOP: Final = 8
-
 
 def _page_html(found: overview_page.Summary | _comparison.Comparison | _whatif.WhatIf) -> str:
     """A page as it displays itself in notebooks."""
-    return document.page(found, _TOP if found.kind in ("time", "joint", "counters", "whatif") else None)
+    return document.page(found, 8 if found.kind in ("time", "joint", "counters", "whatif") else None)
 
 
 _kind: Any
 for _kind in (overview_page.Summary, _comparison.Comparison, _whatif.WhatIf):
     _kind._repr_html_ = _page_html
-
-#: Events of a timeline in a cell, single ones and sums.
-_EVENTS: Final = 100_000
 
 
 class NotebookTable(pl.DataFrame):
@@ -354,7 +348,7 @@ def timeline(report: Report, **where: Unpack[Where]) -> NotebookTimeline:
         CannotTellError: The report has no times, or no events at all.
     """
     _refuse_others("timeline", (report,), several=False)
-    return NotebookTimeline(_tracks.timeline(report.narrow(**where), _EVENTS), report.meta.path.name)
+    return NotebookTimeline(_tracks.timeline(report.narrow(**where), most=100_000), report.meta.path.name)
 
 
 def sql(report: Report | Sequence[Report], statement: str, **where: Unpack[Where]) -> NotebookTable:

@@ -44,11 +44,6 @@ _END: Final = "--"
 #: The option that may stand behind the program, with others around it.
 _AGAINST: Final = "--against"
 
-#: Width of the names that `doctor` prints, and of names with what was found of them.
-_NAME: Final = 16
-_HEAD: Final = 25
-
-
 #: What options take that are no texts, by their metavars.
 _PATH: Final = click.Path(path_type=Path)
 _TYPES: Final[dict[str, Any]] = {"SECONDS": float, "N": int, "K": int, "DIR": _PATH, "FILE": _PATH}
@@ -253,7 +248,7 @@ def _text(line: Examined) -> str:
     rows = [f"{line.found}: {line.means}"]
     if not line.ok:
         rows = [line.found, f"What for: {line.means}.", f"To get it: {line.remedy}."]
-    return _filled(f"{line.name:<{_NAME}}{state}", rows, _HEAD)
+    return _filled(f"{line.name:<16}{state}", rows, margin=25)
 
 
 def _filled(head: str, rows: Sequence[str], margin: int) -> str:

@@ -52,27 +52,13 @@ _KEYWORDS: Final = ("by", "trace", "graphs", "as_nsys", "as_torch", "segments", 
 _SECONDS: Final = ("KANALYZE_SQL_SECONDS", 60)
 _GIB: Final = ("KANALYZE_SQL_GIB", 4)
 
-#: Kernels of one part of a name that are named, and how long each name is.
+#: Kernels of one part of a name that are named.
 _MATCHES: Final = 8
-_SHORT: Final = 60
 
 #: How much of a call tree is drawn.
 _PRUNED: Final = (
     cli.option("--depth", "Of the tree: at most so many nodes below each other.", "N", type=cli.COUNT),
     cli.option("--min-share", "Of the tree: leave out what takes less; 1% unless told.", "SHARE"),
-)
-
-
-#: Options of some tables alone.
-_FORMS: Final = (
-    cli.flag("--trace", "A row per instance (range_gpu).", default=None),
-    cli.flag("--graphs", "Count graphs that were traced whole, too (range_gpu).", default=None),
-    cli.flag("--as-nsys", "Count as nsys itself does (utilisation).", default=None),
-    cli.flag("--as-torch", "Every row of torch's own table (ops).", default=None),
-    cli.flag("--segments", "Each stretch by itself (critical_path).", default=None),
-    cli.option("--log", "What a client wrote of its requests (requests).", "FILE", type=cli.READ),
-    cli.option("--chunks", "So many parts of the window (utilisation).", "N", type=click.IntRange(min=1)),
-    cli.option("--threshold", "A time such as 10us (gaps), or a share such as 50% (utilisation).", "LEAST"),
 )
 
 
@@ -86,7 +72,15 @@ _FORMS: Final = (
         "GROUPING",
         shell_complete=cli.complete_groupings,
     ),
-    *_FORMS,
+    # of some tables alone
+    cli.flag("--trace", "A row per instance (range_gpu).", default=None),
+    cli.flag("--graphs", "Count graphs that were traced whole, too (range_gpu).", default=None),
+    cli.flag("--as-nsys", "Count as nsys itself does (utilisation).", default=None),
+    cli.flag("--as-torch", "Every row of torch's own table (ops).", default=None),
+    cli.flag("--segments", "Each stretch by itself (critical_path).", default=None),
+    cli.option("--log", "What a client wrote of its requests (requests).", "FILE", type=cli.READ),
+    cli.option("--chunks", "So many parts of the window (utilisation).", "N", type=click.IntRange(min=1)),
+    cli.option("--threshold", "A time such as 10us (gaps), or a share such as 50% (utilisation).", "LEAST"),
     cli.option(
         "--columns",
         "These columns, in this order; all: also those that do not fit.",
@@ -457,7 +451,7 @@ def _chosen(report: Report, kernel: str) -> tuple[int, str]:
         raise UnknownNameError.of("kernel", kernel, dict.fromkeys(name for _, name, _ in rows))
     meant.sort(key=lambda row: (-row[2], row[0]))
     if len(meant) > 1:
-        short = short_forms((name for _, name, _ in meant), _SHORT)
+        short = short_forms((name for _, name, _ in meant), width=60)
         named = "; ".join(f"{number} {short[name]} {time(ns)}" for number, name, ns in meant[:_MATCHES])
         more = f"; and {len(meant) - _MATCHES} more" if len(meant) > _MATCHES else ""
         print_message(outlets.line(f"kanalyze: {len(meant)} kernels match, the first is shown: {named}{more}."))

@@ -52,12 +52,8 @@ from kanalyze.several.jobs import runs_of_ranks
 #: Where polars looks for how many threads it may have.
 _THREADS: Final = "POLARS_MAX_THREADS"
 
-_ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-
 #: How the names of reports of one file end.
 _REPORTS: Final = (".json", ".json.gz", ".sqlite", ".nsys-rep")
-
-_WILD: Final = re.compile(r"[*?\[]")
 
 #: What to do where a store refuses, or what reads it is missing.
 _REMEDY: Final = (
@@ -298,14 +294,14 @@ def by_dask(address: str) -> Iterator[Engine]:
 
 def is_address(text: str) -> bool:
     """Whether `text` is an address on an object store, not a path."""
-    return _ADDRESS.match(text) is not None
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", text) is not None
 
 
 def _reports_at(address: str) -> list[Origin]:
     """The reports at an address: of that file, of a folder, or of a pattern with ``*``; by name."""
     with _told(address):
         store, path = import_module("fsspec.core").url_to_fs(address)
-        if _WILD.search(path):
+        if re.search(r"[*?\[]", path):
             paths = store.glob(path)
         elif store.isdir(path):
             paths = [one for one in store.ls(path, detail=False) if one.endswith(_REPORTS)]

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from kanalyze.analyses.timeline._tracks import Timeline
 
 _TWO: Final = 2
-_TIMED: Final = [one.name for one in TOOLS if one.timed]
 
 
 def given(reports: Sequence[Path], base: Sequence[Path] = ()) -> tuple[list[Path], list[Path]]:
@@ -93,7 +92,7 @@ def _in_common(*sides: dict[str, list[Digest]]) -> list[tuple[str, ...]]:
     common = [one.name for one in TOOLS if all(side.get(one.name) for side in sides)]
     if common:
         return [(name,) * len(sides) for name in common]
-    first = [next((name for name in _TIMED if side.get(name)), None) for side in sides]
+    first = [next((one.name for one in TOOLS if one.timed and side.get(one.name)), None) for side in sides]
     timed = tuple(name for name in first if name)
     if len(timed) < len(sides):
         raise IncomparableError.tools(*([*side] for side in sides))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Any
 
 import polars as pl
 
@@ -18,9 +18,6 @@ from kanalyze.analyses.work._peaks import memory_ns, memory_roofs
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Report
 from kanalyze.units import plural, size, time
-
-#: What the parts of a step's time are called.
-_PARTS: Final = ("weights and requests", "tokens in the cache", "host")
 
 
 def by_law(report: Report, changes: Changes, configuration: Configuration, measured_ns: float | None) -> WhatIf | None:
@@ -71,7 +68,8 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
     least, most = of_gpu.select(pl.col("n").min().alias("least"), pl.col("n").max().alias("most")).row(0)
     beyond = max(padded / max(most, 1), least / padded, 1.0)  # of what was recorded, where nothing holds the line
     about = (sum(then[:2]) * near[0] + then[2] * near[1]) * (2 * beyond - 1)
-    told = [Critical(*named) for named in zip(_PARTS, ("",) * 3, map(int, now), map(int, then), strict=True)]
+    parts = ("weights and requests", "tokens in the cache", "host")
+    told = [Critical(part, "", int(one), int(other)) for part, one, other in zip(parts, now, then, strict=True)]
     now_ns, then_ns = sum(one.now_ns for one in told), sum(one.then_ns for one in told)
     remarks = (
         _rates(plural(requests, "request"), requests, then_ns, each[1], padded),

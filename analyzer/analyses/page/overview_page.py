@@ -89,9 +89,8 @@ WINDOWS: Final = Table(
     """),
 )
 
-#: What gains less than this part of the time that the page is of is no thing to do first; the bucket that is apart.
+#: What gains less than this part of the time that the page is of is no thing to do first.
 _WORTH_DOING: Final = 0.01
-_APART: Final = "loading"
 
 #: So many launches are a program of one kernel: what is told of it instead, by whether counters were recorded.
 _ONE: Final = 2
@@ -304,7 +303,7 @@ def _worth_doing(
     told_of = part.view if part.steady is None else part.of_device  # every GPU where nothing repeats
     main, found = part.device, ranked_with_samples(told_of) if rows.height else []
     found = [one for one in found if one.device == main and one.rule not in ONE_TIME]
-    times = dict(rows.filter(pl.col("bucket") != _APART).group_by("device").agg(pl.col("ns").sum()).iter_rows())
+    times = dict(rows.filter(pl.col("bucket") != "loading").group_by("device").agg(pl.col("ns").sum()).iter_rows())
     if beside is not None and main is not None and main in times and "hot_kernels" in tables:
         told = {name for one in found for name in one.names}
         found += beside(PageKernels(tables["hot_kernels"], main, times[main], told))
@@ -385,10 +384,6 @@ _ONLY: Final = {"memcpy": "copying", "communication": "communicating", "memset":
 #: What takes or gains a smaller part of the time is not mentioned.
 _NOTABLE: Final = 0.1
 
-#: What to do where launches were recorded, and nothing that they launched.
-_IN_WSL: Final = "In WSL2, nsys records the GPU's work only if driver and nsys support that: update both, or use Linux."
-_TRACED: Final = "The CUDA trace was on: see whether the program's calls failed, and whether nsys supports the driver."
-
 #: A function is told from that share of host time on, if so many samples tell it.
 _SAMPLES: Final = 20
 _OF: Final = "of the time in which the GPU waits for the program's own code"
@@ -405,9 +400,15 @@ def page_answer(report: Report, spans: pl.DataFrame, tables: dict[str, pl.DataFr
     if lost := unused_launches(report).filter(~pl.col("captured")).height:
         counted = f"{plural(lost, 'launch')} {'was' if lost == 1 else 'were'} made"
         missing = "what the GPU did is missing here, or every launch failed, so there is no GPU time to account for"
-        # a recorder of one trace records calls and the GPU's work together
-        together = _IN_WSL if meta.wsl else _TRACED
-        remedy = together if meta.recorder.one_trace else again(DEVICE_KINDS, meta.tool)
+        remedy = again(DEVICE_KINDS, meta.tool)
+        if meta.recorder.one_trace and meta.wsl:  # which records calls and the GPU's work together
+            remedy = (
+                "In WSL2, nsys records the GPU's work only if driver and nsys support that: update both, or use Linux."
+            )
+        elif meta.recorder.one_trace:
+            remedy = (
+                "The CUDA trace was on: see whether the program's calls failed, and whether nsys supports the driver."
+            )
         return f"{counted}, but no device activity was recorded: {missing}. {remedy}"
     if "ledger" in tables:
         return f"No GPU did anything in this report: it holds no kernel, copy or memset ({calls:,} CUDA calls)."

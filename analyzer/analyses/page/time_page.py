@@ -212,9 +212,6 @@ def _answer(kernels: pl.DataFrame, groups: pl.DataFrame) -> str:
 
 # One program recorded by several tools: the time page with counters and operators joined to its kernels.
 
-#: Kernels from this share of the time on are told.
-_MUCH: Final = 0.1
-
 #: At least this part of a kernel's time is in launch shapes that ncu measured.
 _MEASURED: Final = 0.5
 
@@ -323,7 +320,7 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
     shape that took about as long.
     """
     took = pl.col("exclusive_ns").alias("took_ns")
-    much = page.hot.filter(pl.col("exclusive_ns") >= max(_MUCH * page.whole_ns, 1)).select("name", took)
+    much = page.hot.filter(pl.col("exclusive_ns") >= max(0.1 * page.whole_ns, 1)).select("name", took)
     known = much.join(_roofs(joined), on="name", maintain_order="left").drop_nulls("roof_share")
     rows = [row for row in known.iter_rows() if page.whole_ns and row[0] not in page.told]
     if not rows:

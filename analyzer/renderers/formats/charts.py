@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     Dot = tuple[Place, int, str, str]
     Line = tuple[Place, Place, str]
 
-#: Kernels that are numbered and listed.
-_LISTED: Final = 6
-
 #: Width of kernel names in pictures, in characters.
 CHART_NAME: Final = 70
 
@@ -91,7 +88,7 @@ def roofline_chart(found: RoofPoints) -> dict[str, Any]:
         label = outlets.short(f"{precision} {units.flop(peak, units.operations(precision))}/s")
         lines.append(((right_end, peak), (min(start, right_end), peak), label))
     return {
-        **_scatter(axes, dots, lines, partial(text_of, "flop_per_s"), "{:g}".format, listed=_LISTED),
+        **_scatter(axes, dots, lines, partial(text_of, "flop_per_s"), "{:g}".format, listed=6),
         "remark": f"{kernels}{left}; area: time by {found.time_from}; at the clocks of ncu's runs",
         "across": "FLOP for each byte of DRAM traffic",
         "up": "FLOP/s",

@@ -84,9 +84,6 @@ _TABLE_NAME: Final = 72
 #: Iterations that are drawn one by one.
 _ITERATIONS: Final = 400
 
-#: A rank that is late by this part of a step is marked.
-_LATE: Final = 0.02
-
 
 def document(found: FilePage) -> str:
     """The HTML report as text: one file, which needs nothing else, and is under 5 MB."""
@@ -318,7 +315,7 @@ def _waiting(steps: pl.DataFrame) -> dict[str, Any] | None:
     cells = steps.filter(pl.col("rank").is_in(ranks), pl.col("step").is_in(numbers)).with_columns(
         x=pl.col("step").replace_strict(numbers, [at * 10 for at in range(len(numbers))], default=None),
         y=pl.col("rank").replace_strict(ranks, [at * 10 for at in range(len(ranks))], default=None),
-        late=pl.col("late_ns") > _LATE * pl.col("ns"),
+        late=pl.col("late_ns") > 0.02 * pl.col("ns"),
     )
     shown_ranks = part(len(ranks), len(all_ranks), "ranks", "the latest")
     shown_steps = part(len(numbers), len(all_numbers), "steps", "the first")
@@ -419,10 +416,6 @@ def headings(names: Sequence[str]) -> dict[str, str]:
 _NAME: Final = 1000
 _ALL_NAMES: Final = 1_000_000
 
-
-#: Width of a kernel's short name in a box, in characters.
-_BOX_NAME: Final = 60
-
 #: A timeline with fewer events is not reduced.
 _FEWEST: Final = 1000
 
@@ -484,7 +477,7 @@ def _short_names(timeline: Timeline, texts: _Texts) -> dict[int, str]:
     streams = [number for number, track in enumerate(timeline.tracks) if track.kind == "stream"]
     drawn = timeline.events.filter(pl.col("track").is_in(streams)).get_column("name").unique().drop_nulls()
     names = sorted({*map(drawn_name, drawn.cast(pl.String))} & texts.all.keys())
-    short = short_forms(names, _BOX_NAME)
+    short = short_forms(names, width=60)  # that of a box, in characters
     return {texts.all[name]: outlets.line(short[name]) for name in names if short[name] != name}
 
 

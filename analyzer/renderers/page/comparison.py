@@ -30,9 +30,6 @@ _BAR: Final = 12
 _CLOSE: Final = 1.2
 _LARGE: Final = 100
 
-#: What is said of two sides without a kernel in common.
-_APART: Final = "No kernel is on both sides: these are different programs, or one whose kernels were all replaced."
-
 #: Of the gain of a change, what Amdahl's differs by for the page to say so.
 _NOTABLE: Final = 0.1
 
@@ -110,7 +107,8 @@ def answer(found: Comparison) -> str:
     differs = verdict.word != "same" and not (verdict.low or 0) <= 1 <= (verdict.high or 0)
     if found.profiled is not None and (differs or len(found.tools) > 1):
         told.append(_profiled(found, found.profiled))
-    told.append(_APART if found.apart else "")
+    if found.apart:
+        told.append("No kernel is on both sides: these are different programs, or one whose kernels were all replaced.")
     return " ".join(filter(None, told))
 
 

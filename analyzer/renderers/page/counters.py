@@ -33,17 +33,6 @@ _BUSIER: Final = 0.05
 
 #: Facts of a kernel that are its columns, each part as far as its columns are known (:func:`_told`).
 _LIGHT: Final = ("compute {compute_share}", "memory {memory_share}")
-_MEMORY: Final = (
-    "DRAM {dram_share}[ ({dram_bytes_per_s})]",
-    "L2 {l2_share}[ (hits {l2_hit_share})]",
-    "L1 {l1_share}[ (hits {l1_hit_share})]",
-)
-_COUNTERS: Final = (
-    "{ncu_dur_ns} alone under ncu",
-    *_LIGHT,
-    "{roof_share} of the {bound} roof",
-    "waits for {top_stall}",
-)
 
 #: Columns of quantities, with a dash for what is not known.
 _or_dash: Final = partial(numbers, missing="-")
@@ -86,7 +75,12 @@ def _chapter(row: Row, tables: Mapping[str, pl.DataFrame], *, several: bool) -> 
     most = stalls.filter(waits).head(_MOST).select("reason", "share")
     facts = {
         "speed of light": _told(row, *_LIGHT),
-        "memory": _told(row, *_MEMORY),
+        "memory": _told(
+            row,
+            "DRAM {dram_share}[ ({dram_bytes_per_s})]",
+            "L2 {l2_share}[ (hits {l2_hit_share})]",
+            "L1 {l1_share}[ (hits {l1_hit_share})]",
+        ),
         "roofline": _roofline(row),
         "occupancy": _occupancy(row),
         "warps": _warps(row),
@@ -309,12 +303,13 @@ def _chapters_of_gains(found: Summary, joined: pl.DataFrame, top: int) -> list[p
 
 
 def _joint_chapter(row: Row, advice: Sequence[Row]) -> page.Chapter:
+    parts = ("{ncu_dur_ns} alone under ncu", *_LIGHT, "{roof_share} of the {bound} roof", "waits for {top_stall}")
     telling = [one for one in advice if one["gain_share"] is not None or one["source"] == "kanalyze"]
     shown = (telling or [*advice])[:3]
     took = _told(row, "{exclusive_ns}, {window_share} of the window") if row["count"] else "no time known"
     facts = {
         "launched by": _joined(row["module"] or "", row["path"] or row["operator"] or ""),
-        "counters": _told(row, *_COUNTERS),
+        "counters": _told(row, *parts),
         "match": _match(row),
     }
     more = len(advice) - len(shown)

@@ -428,10 +428,6 @@ def _ledger(summary: Summary, window: dict[str, int]) -> page.Ledger:
     return made._replace(busy=busy.get_column("busy_share").to_list(), span=(start, end))
 
 
-#: Instances included in medians and shares.
-_USUAL: Final = ~pl.col("warm_up") & ~pl.col("odd")
-
-
 def instances_page(found: Instances, top: int) -> Page:
     """Builds the page of a range's instances: time breakdown, outliers and slowest ones."""
     sections = []
@@ -440,7 +436,7 @@ def instances_page(found: Instances, top: int) -> Page:
     for process, device in keys.iter_rows():
         here = pl.col("process_id").eq_missing(process) & (pl.col("device") == device)
         rows = found.instances.filter(here)
-        usual = rows.filter(_USUAL)
+        usual = rows.filter(~pl.col("warm_up"), ~pl.col("odd"))  # those in medians and shares
         which = units.plural(usual.height, "instance")
         which = which if usual.height == rows.height else f"{usual.height} usual instances"
         whose = f", process {process}" if many else ""

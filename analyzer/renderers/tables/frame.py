@@ -28,8 +28,6 @@ PHRASES: Final = ("culprit", "waited_for")
 #: A kernel name within a phrase: "after gemm on stream 7".
 _PHRASE: Final = re.compile(r"(after )?(.*?)( on (?:the same |another )?(?:stream|GPU|process).*)?", re.DOTALL)
 
-_TEXT: Final = (pl.String, pl.Categorical, pl.Enum)
-
 
 def joined(parts: Mapping[str | None, pl.DataFrame], column: str = "instance") -> pl.DataFrame:
     """Concatenates the tables of several windows or reports with a leading `column`; a single unnamed one stays."""
@@ -108,7 +106,7 @@ def last_of(names: Sequence[str]) -> str | None:
 
 def is_text(kind: pl.DataType) -> bool:
     """Whether a column's values are texts, which are left-aligned."""
-    return kind in _TEXT
+    return kind in (pl.String, pl.Categorical, pl.Enum)
 
 
 def on_phrases(texts: Sequence[str], width: int) -> list[str]:

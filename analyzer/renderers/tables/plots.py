@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 FORMATS: Final = ("svg", "png", "pdf")
 ROOFLINE_FORMATS: Final = (*FORMATS, "html")
 
-#: A bucket is labelled in its bar from this share of the longest on; a waterfall has so many steps beside the rest.
-_LABELLED: Final = 0.065
+#: A waterfall has so many steps beside the rest.
 _STEPS: Final = 9
 
 #: Most sizes of graphs with colours of their own.
@@ -38,9 +37,8 @@ _SIZES: Final = 10
 
 _MS: Final = 1_000_000
 
-#: Colours of what ranks exchange, and of totals.
+#: Colours of what ranks exchange.
 _EXCHANGE: Final = {"wait": "#c51b8a", "transfer": "#e08cc2", "unmatched": "#d9d9d9"}
-_TOTAL: Final = "#555555"
 
 
 @contextmanager
@@ -113,7 +111,7 @@ def ledger(rows: pl.DataFrame, form: str) -> bytes:
     wholes = [sum(sums.values()) or 1 for sums in bars.values()]
 
     def share(at: int, ns: int) -> str:
-        return units.percent(ns / wholes[at]) if ns > _LABELLED * max(wholes) else ""
+        return units.percent(ns / wholes[at]) if ns > 0.065 * max(wholes) else ""  # else there is no room
 
     with _picture(form, 1.6 + 0.45 * max(len(bars), 1)) as (axes, out):
         _stacked(axes, "left", range(len(bars)), parts, share, edgecolor="white", linewidth=0.5)
@@ -152,7 +150,9 @@ def laws(points: pl.DataFrame, form: str) -> bytes:
         few = len(groups) <= _SIZES
         for number, ((size,), part) in enumerate((groups if few and groups else {("",): points.sort(across)}).items()):
             ms = [part.get_column(name) / _MS for name in ("ns", "law_ns")]
-            label, at = _batch(part.row(0, named=True)) if size else None, part.get_column(across)
+            label, at = f"graph of {size:,}" if size else None, part.get_column(across)
+            if size and part.item(0, "tokens_are") != "padded":
+                label = units.plural(size, "token")
             axes.scatter(at, ms[0], s=9, color=f"C{number}", alpha=0.5, linewidths=0, label=label)
             if size or not by_size:
                 axes.plot(at, ms[1], color=f"C{number}", linewidth=1.2)
@@ -165,10 +165,6 @@ def laws(points: pl.DataFrame, form: str) -> bytes:
         if few and groups:
             axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8)
     return out.getvalue()
-
-
-def _batch(step: Mapping[str, Any]) -> str:
-    return f"graph of {step['n']:,}" if step["tokens_are"] == "padded" else units.plural(step["n"], "token")
 
 
 def durations(name: str, values: pl.Series, form: str) -> bytes:
@@ -197,7 +193,7 @@ def waterfall(rows: pl.DataFrame, form: str) -> bytes:
     deltas = shown.get_column("delta_ns").to_list()
     levels = [ns / _MS for ns in accumulate([base, *deltas])]
     with _picture(form, 3.6) as (axes, out):
-        axes.bar([0, len(deltas) + 1], [base / _MS, new / _MS], color=_TOTAL)
+        axes.bar([0, len(deltas) + 1], [base / _MS, new / _MS], color="#555555")
         for place, (delta, level, after) in enumerate(zip(deltas, levels, levels[1:], strict=False), 1):
             colour = COLOURS["launch" if delta > 0 else "kernel"]
             axes.bar(place, abs(after - level), bottom=min(level, after), color=colour)
@@ -221,9 +217,6 @@ _LANES: Final = 4
 _ROW: Final = 0.24
 _REST: Final = 1.1
 _HALF: Final = 0.42
-
-#: A box is labelled from this part of the width on.
-_NAMED_FROM: Final = 0.04
 
 #: Colours of what is no bucket; ranges, operators and Python differ by name.
 _TONES: Final = COLOURS | {"iteration": "#5f8fc7", "odd": "#c07d55", "call": "#b08d57"}
@@ -275,7 +268,7 @@ def _boxes(axes: Axes, at: int, events: pl.DataFrame, found: Timeline) -> None:
         top = floor - 2 * _HALF * (covered / (end - start) if end > start else 1.0)
         boxes.append([(left, floor), (right, floor), (right, top), (left, top)])
         colours.append(_TONES.get(tone) or _BY_NAME[sum(map(ord, (name or "")[:99])) % len(_BY_NAME)])
-        if end - start > _NAMED_FROM * length and covered == end - start:
+        if end - start > 0.04 * length and covered == end - start:  # there is room for a name
             (short,) = shorten([name or tone], max(int((end - start) / length * 95), 4))
             style = {"ha": "center", "va": "center", "fontsize": 6, "clip_on": True}
             ink = "white" if tone in DARK else "black"
@@ -326,9 +319,6 @@ _LISTED: Final = 12
 _MARGIN: Final = 4.0
 _BOUNDS: Final = {"memory": "#2a6fbb", "compute": "#c8553d"}
 
-#: Content security policy of the page: the picture's own styles, no script, and nothing from elsewhere.
-_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-
 
 def roofline(found: RoofPoints, form: str) -> bytes:
     """The kernels under their roofs, in one of :data:`ROOFLINE_FORMATS`.
@@ -354,7 +344,9 @@ def roofline(found: RoofPoints, form: str) -> bytes:
         return drawn
     svg = drawn[drawn.index(b"<svg") :].decode()  # without its XML prolog
     title = outlets.html(f"Roofline of {found.title}")
-    policy = f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+    # the picture's own styles, no script, and nothing from elsewhere
+    allowed = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    policy = f'<meta http-equiv="Content-Security-Policy" content="{allowed}">'
     return f'<!doctype html>\n<meta charset="utf-8">\n{policy}\n<title>{title}</title>\n{svg}\n'.encode()
 
 
