@@ -311,10 +311,8 @@ def whatif(  # noqa: PLR0913 - the options of the command
     part = report.narrow(**where)
     changes = _changes.Changes(tuple(factors.items()), left_out, graph, rate)
     asked = Configuration.of(gpu, batch, length, dtype)
-    whole = took and took * ((part.scope.window.count if part.scope.window else None) or 1)
     told = changes.options(copies)
-    page = None if each else batch_page.by_law(part, changes, asked, took)
-    return page or _whatif.whatif_of(part, changes, told, each=each, measured_ns=whole, configuration=asked)
+    return batch_page.changed(part, changes, told, each=each, measured_ns=took, configuration=asked)
 
 
 class NotebookTimeline:

@@ -26,7 +26,7 @@ with late():
     from kanalyze.analyses.joining import agreement
     from kanalyze.analyses.page import batch_page, file_page, overview_page, time_page
     from kanalyze.analyses.ranges import instances
-    from kanalyze.analyses.replay import _changes, _whatif
+    from kanalyze.analyses.replay import _changes
     from kanalyze.analyses.work import _configuration
     from kanalyze.decoder import decode
     from kanalyze.readers.capture import read_capture
@@ -239,13 +239,8 @@ def whatif(  # noqa: PLR0913 - a click command has a parameter per option
         raise click.BadParameter(str(error), param_hint="--batch, --length") from error
     pages = []
     for name, part in _answers.opened_parts(report, where).items():
-        window = part.scope.window
-        whole_ns = None if took_ns is None else took_ns * ((window.count if window else None) or 1)
         told = [*changes.options(copies), *([f"--window {name}"] if name else [])]
-        page = None if each else batch_page.by_law(part, changes, asked, took_ns)
-        pages.append(
-            page or _whatif.whatif_of(part, changes, told, each=each, measured_ns=whole_ns, configuration=asked)
-        )
+        pages.append(batch_page.changed(part, changes, told, each=each, measured_ns=took_ns, configuration=asked))
     to.emit_pages(pages)
 
 

@@ -1,8 +1,9 @@
-"""A decode step of a serving engine at another batch, by the laws of its steps."""
+"""Results of changes: of a serving engine's batch by the laws of its decode steps, of all else by replays."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import polars as pl
@@ -10,7 +11,7 @@ import polars as pl
 from kanalyze.analyses.host.engine_marks import DECODE
 from kanalyze.analyses.replay._changes import Changes
 from kanalyze.analyses.replay._host_time import NEAR
-from kanalyze.analyses.replay._whatif import Critical, WhatIf
+from kanalyze.analyses.replay._whatif import Critical, WhatIf, whatif_of
 from kanalyze.analyses.serving.engine_steps import GRAPH, captured_sizes, engine_steps
 from kanalyze.analyses.serving.step_laws import GPU, HOST, PADDED, fitted, read_bytes, timed_parts
 from kanalyze.analyses.work._configuration import SAME, Configuration, Size
@@ -20,16 +21,26 @@ from kanalyze.report import Report
 from kanalyze.units import plural, size, time
 
 
-def by_law(report: Report, changes: Changes, configuration: Configuration, measured_ns: float | None) -> WhatIf | None:
-    """Another batch alone, by the law of the decode steps of a serving engine; None of any other report or change.
+def changed(  # noqa: PLR0913 - what is changed, and how that is told
+    report: Report,
+    changes: Changes,
+    told: Sequence[str],
+    *,
+    each: bool,
+    measured_ns: float | None,
+    configuration: Configuration,
+) -> WhatIf:
+    """Result of a change: another batch alone by the law of the steps of a serving engine, all else by a replay.
 
-    `measured_ns` is of a decode step.
+    `measured_ns` is what an iteration takes without a profiler, or the window where it is of none; the others as of
+    :func:`kanalyze.analyses.replay._whatif.whatif_of`.
     """
-    batch, length = configuration.batch, configuration.length
-    alone = configuration._replace(batch=None, length=None) == SAME and changes == Changes()
-    if batch is None or not alone or not (engine_steps(report).get_column("kind") == DECODE).any():
-        return None
-    return at_batch(report, batch, length, measured_ns)
+    batch, length, window = configuration.batch, configuration.length, report.scope.window
+    alone = not each and configuration._replace(batch=None, length=None) == SAME and changes == Changes()
+    if batch is not None and alone and (engine_steps(report).get_column("kind") == DECODE).any():
+        return at_batch(report, batch, length, measured_ns)
+    whole_ns = measured_ns and measured_ns * ((window.count if window else None) or 1)
+    return whatif_of(report, changes, told, each=each, measured_ns=whole_ns, configuration=configuration)
 
 
 def at_batch(report: Report, batch: Size, length: Size | None = None, measured_ns: float | None = None) -> WhatIf:
@@ -56,16 +67,16 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
     now, then = ([law.at(padded, 0.0), of_kv * kv * n, host[0].at(n, 0.0)] for n, kv, padded in by_law)
     of_cache = of_kv * (cached or 0.0)
     recorded = [float(gpu[1].mean()) - of_cache, of_cache, float(host[1].mean())]
-    more = None if measured_ns is None else measured_ns - sum(recorded)
     if not (batch.now or (length and length.now)):
         now = recorded
     near, kept = [_spread(of_gpu, gpu[1]), _spread(of_host, host[1])], 1.0
-    if more is not None:
+    if measured_ns is not None:
+        more = measured_ns - sum(recorded)
         near[1] = NEAR
         kept = max(now[-1] + more, 0.0) / max(now[-1], 1.0)
         now[-1], then[-1] = (max(side[-1] + more, 0.0) for side in (now, then))
     requests, padded = batch.then, graphs[1]
-    least, most = of_gpu.select(pl.col("n").min().alias("least"), pl.col("n").max().alias("most")).row(0)
+    least, most = of_gpu.select(least=pl.col("n").min(), most=pl.col("n").max()).row(0)
     beyond = max(padded / max(most, 1), least / padded, 1.0)  # of what was recorded, where nothing holds the line
     about = (sum(then[:2]) * near[0] + then[2] * near[1]) * (2 * beyond - 1)
     parts = ("weights and requests", "tokens in the cache", "host")

@@ -240,23 +240,20 @@ def summarize_together(*reports: Report, **where: Unpack[Where]) -> list[Summary
     Raises:
         CannotTellError: No report gives the time.
     """
-    found, others = _of_programs(reports, where)
-    pages = []
-    for each in found:
-        page = summarize(each.base)
-        if _can_join(each):
-            rows = joined_of(each)
-            page = replace(
-                page,
-                kind="joint",
-                tables=with_late(page.tables, each.base, each.given[1:]),
-                others=[one.meta for one in each.given[1:]],
-                joined=rows,
-                gains=gains_among(rows, each.ncu) if each.ncu is not None else None,
-                outside={other.meta.tool: _outside(each.base, other) for other in each.reports[1:]},
-            )
-        pages.append(page)
-    return [*pages, *_alone(found, others, summarize)]
+    return _pages_of(reports, where, _joint, summarize)
+
+
+def _joint(found: Together) -> Summary:
+    page, rows = summarize(found.base), joined_of(found)
+    return replace(
+        page,
+        kind="joint",
+        tables=with_late(page.tables, found.base, found.given[1:]),
+        others=[one.meta for one in found.given[1:]],
+        joined=rows,
+        gains=gains_among(rows, found.ncu) if found.ncu is not None else None,
+        outside={other.meta.tool: _outside(found.base, other) for other in found.reports[1:]},
+    )
 
 
 def _outside(base: Report, other: Report) -> int:
@@ -271,27 +268,34 @@ def overviews_together(
 ) -> list[Summary]:
     """Makes the first pages of reports of one program by different tools, as :func:`summarize_together` does."""
     first_page = partial(overview, whole=whole, as_recorded=as_recorded)
-    found, others = _of_programs(reports, where)
-    return [*(_overview(each, first_page) for each in found), *_alone(found, others, first_page)]
+    return _pages_of(reports, where, partial(_overview, first_page), first_page)
 
 
-def _overview(found: Together, first_page: Callable[..., Summary]) -> Summary:
-    if not _can_join(found):
-        return first_page(found.base)
+def _overview(first_page: Callable[..., Summary], found: Together) -> Summary:
     ncu, rows = found.ncu, cache(partial(joined_of, found))
     page = first_page(found.base, beside=ncu and (lambda kernels: slow_kernels(rows(), ncu, kernels)))
     others, joined = [one.meta for one in found.given[1:]], rows() if page.steady is None else None
     return replace(page, others=others, joined=joined, tables=with_late(page.tables, found.base, found.given[1:]))
 
 
-def _of_programs(reports: Sequence[Report], where: Where) -> tuple[list[Together], list[Report]]:
-    """The reports around each that gives the time; and those of other programs, which share no kernel with any."""
+def _pages_of(
+    reports: Sequence[Report], where: Where, joint: Callable[[Together], Summary], page: Callable[[Report], Summary]
+) -> list[Summary]:
+    """A page of each report that gives the time, `joint` where others can be joined to it; then those of all others.
+
+    Reports of other programs, which share no kernel with any, are joined to none.
+    """
     found = together("joined", reports, where)
     beside = dict.fromkeys(one for each in found for one in each.given[1:])
     others = [one for one in beside if not any(_may_be_one_program(each.base.whole, one) for each in found)]
     if others:
         found = together("joined", [one for one in reports if one not in others], where)
-    return found, [one if one.meta.timeless else one.narrow(**where) for one in others]
+    joining = [len(each.reports) > 1 and "kernel" in each.base.kinds for each in found]
+    joined = {one for each, joins in zip(found, joining, strict=True) if joins for one in each.given}
+    alone = [one for each in found for one in each.given[1:] if one not in joined]
+    alone += [one if one.meta.timeless else one.narrow(**where) for one in others]
+    pages = [joint(each) if joins else page(each.base) for each, joins in zip(found, joining, strict=True)]
+    return pages + [summarize_counters(one) if one.meta.timeless else page(one) for one in dict.fromkeys(alone)]
 
 
 def _may_be_one_program(base: Report, other: Report) -> bool:
@@ -300,17 +304,6 @@ def _may_be_one_program(base: Report, other: Report) -> bool:
     if of_capture or "kernel" not in base.kinds or not (other.meta.timeless or "kernel" in other.kinds):
         return True
     return not same_kernels(base, other).is_empty()
-
-
-def _can_join(found: Together) -> bool:
-    return len(found.reports) > 1 and "kernel" in found.base.kinds
-
-
-def _alone(found: Sequence[Together], others: Sequence[Report], page: Callable[[Report], Summary]) -> list[Summary]:
-    """Pages of the reports that are on no page of others, in order; and of the `others`."""
-    joint = {one for each in found if _can_join(each) for one in each.given}
-    alone = dict.fromkeys([*(one for each in found for one in each.given[1:] if one not in joint), *others])
-    return [summarize_counters(one) if one.meta.timeless else page(one) for one in alone]
 
 
 def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[Finding]:
