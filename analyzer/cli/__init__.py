@@ -197,16 +197,12 @@ def complete_tables(_: click.Context, incomplete: str) -> Choices:
     return [(name, catalog.table(name).purpose) for name in catalog.names() if name.startswith(incomplete)]
 
 
-#: Groupings of the table on the line.
-complete_groupings: Final = _completer(lambda ctx, _: [(by, "") for by in catalog.table(_words(ctx)[0]).groupings])
-
-
 def _column_names(ctx: click.Context) -> dict[str, str]:
     return {column.name: column.doc for form in _declared(ctx) for column in form.columns}
 
 
 @_completer
-def complete_columns(ctx: click.Context, incomplete: str) -> Choices:
+def _columns(ctx: click.Context, incomplete: str) -> Choices:
     """Lists of columns, the last of which is being typed."""
     before, comma, _ = incomplete.rpartition(",")
     chosen = before.split(",")
@@ -214,12 +210,8 @@ def complete_columns(ctx: click.Context, incomplete: str) -> Choices:
     return [*every, *((before + comma + name, doc) for name, doc in _column_names(ctx).items() if name not in chosen)]
 
 
-#: Single columns; to click a word that begins with a minus is an option.
-complete_sorting: Final = _completer(lambda ctx, _: _column_names(ctx).items())
-
-
 @_completer
-def complete_windows(ctx: click.Context, incomplete: str) -> Choices:
+def _windows(ctx: click.Context, incomplete: str) -> Choices:
     """The steady part and ranges of the report on the line; of the range that is being typed its instances."""
     counts = _ranges(ctx)
     name, mark, which = incomplete.partition("#")
@@ -269,11 +261,11 @@ def _quick(path: Path) -> Path | None:
 complete_findings: Final = _completer(lambda *_: [(name, "") for name in descriptions.names()])
 
 #: Names of reference workloads.
-complete_references: Final = _completer(lambda *_: [(one.name, one.teaches) for one in shipped.references()])
+_references: Final = _completer(lambda *_: [(one.name, one.teaches) for one in shipped.references()])
 
 
 @_completer
-def complete_passes(_: click.Context, incomplete: str) -> Choices:
+def _passes(_: click.Context, incomplete: str) -> Choices:
     """Lists of tools with commas between them."""
     before, comma, _last = incomplete.rpartition(",")
     return [(before + comma + word, "") for word in NAMES if word not in before.split(",")]
@@ -288,7 +280,19 @@ def complete_files(_: click.Context, _param: click.Parameter, incomplete: str) -
 
 def complete_workloads(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of reference workloads, and files."""
-    return [*complete_files(ctx, param, incomplete), *complete_references(ctx, param, incomplete)]
+    return [*complete_files(ctx, param, incomplete), *_references(ctx, param, incomplete)]
+
+
+#: What completes the value of an option, by its metavar; to click a word that begins with a minus is an option.
+_COMPLETED: Final = {
+    "A,B": complete_tables,
+    "A,B|all": _columns,
+    "COLUMN": _completer(lambda ctx, _: _column_names(ctx).items()),
+    "GROUPING": _completer(lambda ctx, _: [(by, "") for by in catalog.table(_words(ctx)[0]).groupings]),
+    "OTHER": complete_workloads,
+    "PASSES": _passes,
+    "START..END|RANGE": _windows,
+}
 
 
 # Parameters.
@@ -321,7 +325,8 @@ WRITTEN: Final = OutputPath(path_type=Path, dir_okay=False)
 
 def option(names: str, text: str, metavar: str | None = None, **attributes: Any) -> click.Option:  # noqa: ANN401 - of click.Option
     """An option of a command: its names, and that of its parameter where it has another one, with blanks between."""
-    return click.Option(names.split(), help=text, metavar=metavar, **attributes)
+    completed = _COMPLETED.get(metavar or "")
+    return click.Option(names.split(), help=text, metavar=metavar, shell_complete=completed, **attributes)
 
 
 def flag(names: str, text: str, *, default: bool | None = False) -> click.Option:
@@ -395,7 +400,6 @@ SCOPE: Final = (
         "Only this part: two times with units (120ms..250ms, ..1.5s; +1ms..+2ms since the first event), a range, one "
         "of several (step#3; step#* is each of them), or a step of a profiler (step:5; steps is each).",
         "START..END|RANGE",
-        shell_complete=complete_windows,
     ),
     option("--device", "Only this GPU.", "GPU", type=int),
     option("--process", "Only this process.", "PID", type=int),

@@ -51,16 +51,15 @@ _TYPES: Final[dict[str, Any]] = {"SECONDS": float, "N": int, "K": int, "DIR": _P
 
 def _option(option: Field[Any]) -> click.Option:
     """The option of the command line that fills an attribute of kanalyze.collectors.Options."""
-    names, metavar, default = option.metadata["names"].split(), option.metadata["metavar"], option.default
-    return click.Option(
-        [*names, option.name],
-        help=option.metadata["text"],
-        metavar=metavar,
+    told, metavar, default = option.metadata, option.metadata["metavar"], option.default
+    return cli.option(
+        f"{told['names']} {option.name}",
+        told["text"],
+        metavar,
         default=default,
         type=click.Choice(["base", "none"]) if option.name == "clock_control" else _TYPES.get(metavar),
         is_flag=isinstance(default, bool) or None,
         multiple=isinstance(default, tuple),
-        shell_complete=cli.complete_passes if option.name == "passes" else None,
     )
 
 
@@ -111,7 +110,6 @@ class _Collect(click.Command):
             _AGAINST,
             "Record OTHER too, run by run in turns: a program with its arguments in quotes, or only arguments.",
             "OTHER",
-            shell_complete=cli.complete_workloads,
         ),
         cli.flag("--dry-run", "Print the commands, for any machine, and run none of them."),
         cli.flag("--list listed", "List the reference workloads, or describe WORKLOAD, and run nothing."),

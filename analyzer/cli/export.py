@@ -49,7 +49,6 @@ _EVENTS = 600_000
         "--tables",
         "These tables alone (parquet, arrow, csv); without it all that the reports give.",
         "A,B",
-        shell_complete=cli.complete_tables,
     ),
     cli.output(
         "A file, or for tables a folder that is not there yet; all of it is written, or nothing.",
