@@ -416,10 +416,17 @@ def _side(name: str, given: Given) -> list[Report | Path]:
         TypeError: It is something else, or has something else in it.
     """
     several = [given] if isinstance(given, Report | str | os.PathLike) or not isinstance(given, Iterable) else [*given]
-    for one in several:
+    return _reports_or_paths(several, f"kanalyze.compare takes reports and paths; {name} has a")
+
+
+def _reports_or_paths(given: Iterable[object], refusal: str) -> list[Report | Path]:
+    """The reports as they are, and the others as paths; a TypeError where one is neither."""
+    found: list[Report | Path] = []
+    for one in given:
         if not isinstance(one, Report | str | os.PathLike):
-            raise TypeError(f"kanalyze.compare takes reports and paths; {name} has a {type(one).__name__}")
-    return [one if isinstance(one, Report) else Path(one) for one in several]
+            raise TypeError(f"{refusal} {type(one).__name__}")
+        found.append(one if isinstance(one, Report) else Path(one))
+    return found
 
 
 def ranks(*reports: Report | str | PathLike[str], one_host: bool = False, cache: bool = True) -> NotebookJob:
@@ -437,12 +444,9 @@ def ranks(*reports: Report | str | PathLike[str], one_host: bool = False, cache:
         KanalyzeError: None of them can be read; the first reason.
         TypeError: An argument is neither a report nor a path.
     """
-    for one in reports:
-        if not isinstance(one, Report | str | os.PathLike):
-            raise TypeError(f"kanalyze.ranks takes reports and paths, not {type(one).__name__}")
+    given = _reports_or_paths(reports, "kanalyze.ranks takes reports and paths, not")
     left_out: list[KanalyzeError] = []
-    asked = Asked(one_host=one_host, cache=cache, left_out=left_out.append)
-    found = jobs.job([one if isinstance(one, Report) else Path(one) for one in reports], asked)
+    found = jobs.job(given, Asked(one_host=one_host, cache=cache, left_out=left_out.append))
     return NotebookJob(found, left_out)
 
 

@@ -45,11 +45,7 @@ _EVENTS = 600_000
     cli.REPORTS,
     *cli.SCOPE,
     cli.option("--to form", "What is written.", type=click.Choice([*_TABLES, *_TRACES]), required=True),
-    cli.option(
-        "--tables",
-        "These tables alone (parquet, arrow, csv); without it all that the reports give.",
-        "A,B",
-    ),
+    cli.option("--tables", "These tables alone (parquet, arrow, csv); without it all that the reports give.", "A,B"),
     cli.output(
         "A file, or for tables a folder that is not there yet; all of it is written, or nothing.",
         type=_process.OutputPath(path_type=Path),

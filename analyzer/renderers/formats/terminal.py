@@ -101,10 +101,7 @@ def _commands(more: str, width: int) -> list[str]:
 
 def _title(title: str, right: str, look: Look, rows: Sequence[str] | None = None) -> str:
     """A title and its remark, which ends where the longest of the `rows` does, or stands below where it is too long."""
-    parts = right.split("; ")
-    while len(parts) > 1 and len(title) + 2 + len("; ".join(parts)) > look.width:
-        parts.pop()
-    right = "; ".join(parts)
+    right = _first_parts(right, "; ", look.width - len(title) - 2)
     if len(title) + 2 + len(right) > look.width:
         return "\n".join([look.paint(title, _BOLD), *(look.paint(line, _DIM) for line in wrapped(right, look.width))])
     width = look.width if rows is None else min(look.width, max(_WIDE, *map(len, rows), 0))
@@ -126,7 +123,8 @@ def _ledger(ledger: pages.Ledger, look: Look) -> list[str]:
         start += f"  {share.spread.rjust(spread)}" if spread else ""
         room = look.width - len(start) - 6
         cut = f"{share.detail[: room - 1]}…" if share.detail and room >= _TELLING else ""
-        detail = _fitted(share.detail, room) or _fitted(share.plain, room) or cut
+        fitting = (_first_parts(text, ", ", room) for text in (share.detail, share.plain))
+        detail = next((text for text in fitting if 0 < len(text) <= room), cut)
         lines.append(f"{look.paint(glyph, CODES[share.bucket])} {start}    {look.paint(detail, _DIM)}".rstrip())
     lines.append(f"  {'total'.ljust(names)}  {ledger.total}  100.0 %")
     if not ledger.busy:
@@ -140,13 +138,11 @@ def _ledger(ledger: pages.Ledger, look: Look) -> list[str]:
     return [*lines, "", _title("BUSY OVER TIME", remark, look), "".join(levels).rstrip(), axis]
 
 
-def _fitted(detail: str, width: int) -> str:
-    """As many comma-separated parts as fit."""
-    parts = detail.split(", ")
-    while len(parts) > 1 and len(", ".join(parts)) > width:
-        parts.pop()
-    text = ", ".join(parts)
-    return text if len(text) <= width else ""
+def _first_parts(text: str, between: str, width: int) -> str:
+    """As many parts as fit; the first one in any case."""
+    while len(text) > width and between in text:
+        text = text.rpartition(between)[0]
+    return text
 
 
 def _section(section: Section, look: Look, names: dict[str, str]) -> list[str]:
