@@ -241,11 +241,10 @@ def _is_trace(file: Path) -> bool:
 _MOST_DRAWN: Final = 16
 
 
-def file_page_of_job(given: Sequence[Report | Path], asked: Asked, most: int) -> FilePage:
+def file_page_of_job(given: Sequence[Report], asked: Asked, most: int) -> FilePage:
     """The content of an HTML report of a job: its page, its tables, and a timeline with the ranks on one clock.
 
-    Each report is opened once, unless there are more ranks than a timeline has room for: which of them are drawn is
-    known when the job is put together. The timeline has about `most` events, of which each rank has its part.
+    The timeline has about `most` events, of which each rank has its part.
 
     Raises:
         NoJobError: No report has a rank.
@@ -255,23 +254,13 @@ def file_page_of_job(given: Sequence[Report | Path], asked: Asked, most: int) ->
     from kanalyze.analyses.page.file_page import FilePage  # noqa: PLC0415
     from kanalyze.analyses.timeline._tracks import on_one_clock, timeline  # noqa: PLC0415
 
-    count = sum(1 if isinstance(one, Report) else len(runs_at(one, asked)) for one in given)
-    drawn: dict[str, tuple[Meta, Timeline] | None] = {}  # by report; None of one in which nothing happens
-
-    def draw(report: Report) -> None:
-        path = str(report.meta.path)
-        if path not in drawn:
-            drawn[path] = None
-            with suppress(CannotTellError):
-                drawn[path] = report.meta, timeline(report, most // min(max(count, 1), _MOST_DRAWN))
-
-    found = job(given, asked._replace(done=draw) if count <= _MOST_DRAWN else asked)
-    shifts, wanted, known = shifts_ns(found), _drawn_ranks(found), ranks_by_report(found)
-    looked_at = {known[path] for path in drawn if path in known}
-    for _, report in reports_of_ranks(given, asked, found, wanted - looked_at):
-        draw(report)
-    pictures = {known[path]: one for path, one in drawn.items() if one is not None and path in known}
-    shown = [(rank, *pictures[rank]) for rank in sorted(pictures) if rank in wanted]
+    found = job(given, asked)
+    shifts, drawn_ranks = shifts_ns(found), _drawn_ranks(found)
+    drawn: dict[int, tuple[Meta, Timeline]] = {}
+    for rank, report in reports_of_ranks(given, asked, found, drawn_ranks):
+        with suppress(CannotTellError):  # nothing happens in it
+            drawn[rank] = report.meta, timeline(report, most // min(len(given), _MOST_DRAWN))
+    shown = [(rank, *drawn[rank]) for rank in sorted(drawn)]
     together = [(f"rank {rank}", shifts[rank], one) for rank, _, one in shown]
     return FilePage(
         found,

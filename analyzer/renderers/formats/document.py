@@ -41,9 +41,6 @@ _CELL_ROWS: Final = 40
 #: Width of kernel names in a notebook.
 _CELL_NAME: Final = 72
 
-#: The element that holds the timeline's data; no text of a report can look like it.
-_DATA: Final = '<script type="application/json" id="timeline-data">{}</script>'
-
 #: Tables of the page by name, in its order, with titles that say what they answer.
 _TITLES: Final = {
     "code": "Where in your code",
@@ -96,8 +93,6 @@ def document(found: FilePage) -> str:
     if found.timeline is None:
         return text
     timeline, data = fitted(found.timeline, 4_900_000 - size)
-    if timeline is found.timeline:  # all that was said of it holds
-        return text.replace(_DATA.format(""), _DATA.format(data), 1)
     return _rendered(parts | {"timeline": _timeline(timeline, data, found.ranks_left_out)})
 
 
