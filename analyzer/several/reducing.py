@@ -72,7 +72,6 @@ class Task(NamedTuple):
     name: str  # the report, as people call it
     origin: Origin  # its file, in the state in which it was found
     run: Run | None  # how it is opened; None of an address on an object store
-    cache: bool  # whether what was decoded is kept, and used
 
 
 Outcome: TypeAlias = Packed | KanalyzeError
@@ -137,11 +136,11 @@ def _tasks(one: str | Path, leave_out: Callable[[KanalyzeError], object], *, cac
     """The reports at a path or an address."""
     try:
         if isinstance(one, str) and is_address(one):
-            yield from (Task(origin.path, origin, None, cache) for origin in _reports_at(one))
+            yield from (Task(origin.path, origin, None) for origin in _reports_at(one))
             return
         for run in runs_of_ranks(Path(one), None, cache=cache):
             try:
-                yield Task(str(run.file), origin_of(run.file), run, cache)
+                yield Task(str(run.file), origin_of(run.file), run)
             except KanalyzeError as error:
                 leave_out(error)
     except KanalyzeError as error:

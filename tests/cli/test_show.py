@@ -12,7 +12,7 @@ import pytest
 import kanalyze
 from kanalyze import catalog
 from kanalyze.errors import CannotTellError
-from kanalyze.renderers.tables.frame import PROSE, terminal
+from kanalyze.renderers.tables.frame import PROSE, Choice, terminal
 from kanalyze.renderers.tables.rows import FORMATS
 from support.command import ADD, REPORTS, SAMPLES, TORCH, printed, refused, run
 from support.exports import only
@@ -100,7 +100,7 @@ def test_every_table_can_be_read(path):
         except CannotTellError as error:
             left_out[name] = str(error)
             continue
-        lines = terminal(found, 80).splitlines()
+        lines = terminal(found, 80, Choice()).splitlines()
         assert [line for line in lines if len(line) > 80] == [], name
         lines = lines[: -1 if HIDDEN.match(lines[-1]) else None]
         assert len(lines) == 1 + max(found.height, 1) or {*PROSE} & {*found.columns}, name

@@ -304,7 +304,7 @@ def test_a_report_on_an_object_store_is_reduced_under_its_own_name(tmp_path, mon
     """Not that of the copy that is read."""
     monkeypatch.setattr(reducing, "_fetched", lambda _: nullcontext(NCCL))
     address = "memory://bucket/run/nccl.sqlite"
-    found = reducing.work_on(reducing.Task(address, origin_of(NCCL), None, cache=False))
+    found = reducing.work_on(reducing.Task(address, origin_of(NCCL), None))
     assert isinstance(found, Packed)
     made = load(write(found, tmp_path))
     assert made["ranks"].get_column("report").unique().to_list() == [address]

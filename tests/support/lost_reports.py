@@ -40,7 +40,7 @@ def defect(path, folder):
 def task(opener, path, folder):
     """The task of reducing the report at `path`, opened by `opener`."""
     run = Run("torch", path, partial(opener, path, folder), path)
-    return Task(str(path), origin_of(path), run, cache=False)
+    return Task(str(path), origin_of(path), run)
 
 
 def load(folder):

@@ -163,11 +163,7 @@ class Choice(NamedTuple):
     given: bool = False
 
 
-#: The columns that fit, as they are declared.
-_DECLARED: Final = Choice()
-
-
-def terminal(frame: pl.DataFrame, width: int, choice: Choice = _DECLARED) -> str:
+def terminal(frame: pl.DataFrame, width: int, choice: Choice) -> str:
     """Renders a table for the terminal, with units; shows the columns that fit `width`.
 
     Of those that are no first choice, the ones that are equal in all rows go first, then the last ones. A last line
