@@ -24,22 +24,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from kanalyze import outlets
+from kanalyze.cli import _process
 from kanalyze.cli._answers import Where, print_doubts
-from kanalyze.cli._process import (
-    InputPath,
-    Out,
-    OutputPath,
-    emit,
-    file_sizes,
-    flush,
-    hold_closed_streams,
-    in_own_process,
-    print_message,
-    refused,
-    session,
-    tight,
-    unwritten,
-)
+from kanalyze.cli._process import InputPath, Out, OutputPath, emit, print_message, session
 from kanalyze.errors import KanalyzeError, OutOfMemoryError, nearest
 from kanalyze.machinery import PARENT, end_with, late, remove_at_signals
 from kanalyze.tools import NAMES
@@ -462,7 +449,7 @@ def _worked_on(reports: Sequence[Path], work: Callable[[], object]) -> object:
 
 def _bytes(report: Path) -> int:
     """Size of a file or of a folder's files; of many no less than that of a large one."""
-    sizes = [size for _, size in islice(file_sizes(report), _MANY_FILES)]
+    sizes = [size for _, size in islice(_process.file_sizes(report), _MANY_FILES)]
     return _ONE_THREAD_BYTES if len(sizes) == _MANY_FILES else sum(sizes)
 
 
@@ -494,7 +481,7 @@ def main() -> None:
         print_message("Aborted!")
         sys.exit(130)  # as of any program that Ctrl-C ends
     except BaseException as error:
-        if not (told := OutOfMemoryError.anywhere() if refused(error) else unwritten(error)):
+        if not (told := OutOfMemoryError.anywhere() if _process.refused(error) else _process.unwritten(error)):
             raise
         _print_error(told)
         sys.exit(told.exit_status)
@@ -514,8 +501,8 @@ def entry() -> None:
     if parent := os.environ.pop(PARENT, ""):
         end_with(int(parent))
     gc.disable()
-    hold_closed_streams()
-    os._exit(in_own_process(_ended, _print_error) if tight(sys.argv[1:]) else _ended())
+    _process.hold_closed_streams()
+    os._exit(_process.in_own_process(_ended, _print_error) if _process.tight(sys.argv[1:]) else _ended())
 
 
 def _ended() -> int:
@@ -530,7 +517,7 @@ def _ended() -> int:
         status = stop.code
     if type(readers := sys.modules.get("kanalyze.readers")) is ModuleType:  # else nothing was read
         readers.remove_unpacked()  # the process ends without cleaning up after itself
-    flushed = flush(sys.stdout)
-    flush(sys.stderr)
+    flushed = _process.flush(sys.stdout)
+    _process.flush(sys.stderr)
     status = status or not flushed
     return status if isinstance(status, int) else int(status is not None)

@@ -37,16 +37,8 @@ from kanalyze.errors import (
 )
 from kanalyze.readers import read
 from kanalyze.readers.capture.reports import Run
-from kanalyze.reduction.tables import (
-    Origin,
-    Packed,
-    clear_forgotten,
-    is_whole,
-    origin_of,
-    origin_of_address,
-    packed,
-    write,
-)
+from kanalyze.reduction import tables
+from kanalyze.reduction.tables import Origin, Packed
 from kanalyze.several.jobs import runs_of_ranks
 
 #: Where polars looks for how many threads it may have.
@@ -115,9 +107,9 @@ def reduce_reports(  # noqa: PLR0913 - what is reduced, how, and who is told of 
         found.left_out.append(error)
         left_out(error)
 
-    clear_forgotten(out)
+    tables.clear_forgotten(out)
     tasks = {task.origin.folder: task for one in given for task in _tasks(one, leave_out, cache=cache)}
-    whole = {folder for folder in tasks if is_whole(out / folder)}
+    whole = {folder for folder in tasks if tables.is_whole(out / folder)}
     found.there.extend(out / folder for folder in tasks if folder in whole)
     missing = [task for folder, task in tasks.items() if folder not in whole]
     progress(len(whole), len(tasks))
@@ -125,7 +117,7 @@ def reduce_reports(  # noqa: PLR0913 - what is reduced, how, and who is told of 
         if isinstance(outcome, KanalyzeError):
             leave_out(outcome)
         else:
-            found.made.append(write(outcome, out))
+            found.made.append(tables.write(outcome, out))
         progress(done, len(tasks))
     if not found.made and not found.there:
         raise found.left_out[0] if found.left_out else NoJobError.empty()
@@ -140,7 +132,7 @@ def _tasks(one: str | Path, leave_out: Callable[[KanalyzeError], object], *, cac
             return
         for run in runs_of_ranks(Path(one), None, cache=cache):
             try:
-                yield Task(str(run.file), origin_of(run.file), run)
+                yield Task(str(run.file), tables.origin_of(run.file), run)
             except KanalyzeError as error:
                 leave_out(error)
     except KanalyzeError as error:
@@ -158,7 +150,7 @@ def work_on(task: Task) -> Outcome:
                 reduction = reduced(report)  # the copy has another name
                 if reduction:
                     reduction["ranks"] = reduction["ranks"].with_columns(report=pl.lit(task.name))
-        return packed(reduction, task.origin) if reduction else NoJobError.of(task.name)
+        return tables.packed(reduction, task.origin) if reduction else NoJobError.of(task.name)
     except KanalyzeError as error:
         return error
     except MemoryError:
@@ -313,7 +305,7 @@ def _reports_at(address: str) -> list[Origin]:
             changed = next((info[name] for name in _CHANGED if name in info), None)
             seconds = changed.timestamp() if isinstance(changed, datetime) else changed
             mtime_ns = int(seconds * 1_000_000) * 1000 if isinstance(seconds, int | float) else 0  # 0: not told
-            found.append(origin_of_address(str(store.unstrip_protocol(one)), int(info["size"]), mtime_ns, tag))
+            found.append(tables.origin_of_address(str(store.unstrip_protocol(one)), int(info["size"]), mtime_ns, tag))
         return found
 
 

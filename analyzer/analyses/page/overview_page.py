@@ -27,32 +27,13 @@ from kanalyze.analyses.idle import culprits
 from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.code import code, has_lines
 from kanalyze.analyses.idle.ledger import ledger
+from kanalyze.analyses.iterations import phases
 from kanalyze.analyses.iterations._marks import BY_ENGINE
-from kanalyze.analyses.iterations.phases import (
-    BEFORE,
-    OTHERS,
-    SteadyPart,
-    inner_parts,
-    known_steady_part,
-    part_of_session,
-    parts_of_step,
-    phases,
-    sampling_cost,
-    spread_of,
-)
-from kanalyze.analyses.iterations.phases import TABLE as PHASES
+from kanalyze.analyses.iterations.phases import SteadyPart, known_steady_part
 from kanalyze.analyses.launches._launch_costs import steady_parts
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.operators._host_names import told_briefly
-from kanalyze.analyses.replay._unprofiled import (
-    Bare,
-    bare_of,
-    bare_sentence,
-    corrected,
-    corrected_sentence,
-    estimated,
-    estimated_sentence,
-)
+from kanalyze.analyses.replay import _unprofiled
 from kanalyze.analyses.shared.analysis import side_by_side
 from kanalyze.analyses.shared.statistics import MEANINGS
 from kanalyze.errors import CannotTellError, KanalyzeError
@@ -158,7 +139,7 @@ class Summary:
     steady: SteadyPart | None = None
     device: int | None = None
     named: str = ""
-    bare: Bare | None = None
+    bare: _unprofiled.Bare | None = None
     others: list[Meta] = field(default_factory=list)
     joined: pl.DataFrame | None = None
     gains: pl.DataFrame | None = None
@@ -183,8 +164,8 @@ class Summary:
     @property
     def starts(self) -> bool:
         """Whether what came before the steady part is the program's start: no other loop of it to speak of."""
-        before = self.tables.get("phases", PHASES.empty()).filter(pl.col("phase") == BEFORE)
-        others = pl.col("ns").filter(pl.col("part").str.starts_with(f"{OTHERS} ")).sum()
+        before = self.tables.get("phases", phases.TABLE.empty()).filter(pl.col("phase") == phases.BEFORE)
+        others = pl.col("ns").filter(pl.col("part").str.starts_with(f"{phases.OTHERS} ")).sum()
         served = self.steady is not None and self.steady.found_by == BY_ENGINE  # other kinds are no start-up
         return bool(before.select(others <= (0 if served else _OF_START) * pl.col("ns").sum()).item())
 
@@ -226,7 +207,7 @@ def overview(
     kernels = device_operations(of_device).filter(pl.col("kind").is_in(["kernel", "graph"])).height
     alone = steady is None and 0 < kernels <= _ONE  # the host's time around it is that of starting up and checking
     findings = [one for one in findings if not (alone and one.rule in _AROUND)]
-    if (bare := bare_of(recorded)) is not None and steady is None:
+    if (bare := _unprofiled.bare_of(recorded)) is not None and steady is None:
         bare = bare._replace(iteration=None)
     sentences = [engine.sentence if engine else "", *_sentences(recorded, part, tables, findings, bare)]
     if (hot := tables.get("hot_kernels")) is not None:
@@ -277,16 +258,20 @@ def _part_of(report: Report, *, whole: bool) -> _Part:
 
 
 def _sentences(
-    recorded: Report, part: _Part, tables: dict[str, pl.DataFrame], findings: list[Finding], bare: Bare | None
+    recorded: Report,
+    part: _Part,
+    tables: dict[str, pl.DataFrame],
+    findings: list[Finding],
+    bare: _unprofiled.Bare | None,
 ) -> list[str]:
     """The sentences on a page's part: what limits it, what it takes, without the profiler too, of what peaks."""
-    unprofiled = _unprofiled(part, bare)
+    unprofiled = _without_profiler(part, bare)
     if part.steady is None:
         sentences = [page_answer(part.view, part.spans, tables), unprofiled]
     else:
         first = _limits.first_sentence(part.view, part.steady, tables, findings)
         length = _limits.length_of(part.steady, part.view.meta.profiled)
-        sentences = [first, length, unprofiled, part_of_session(recorded, part.steady)]
+        sentences = [first, length, unprofiled, phases.part_of_session(recorded, part.steady)]
     if part.spans.height and not {"op", "range"}.isdisjoint(part.report.kinds) and has_shapes(part.of_device):
         sentences.append(roofs.against_roofs(part.of_device))
     return sentences
@@ -314,21 +299,21 @@ def _worth_doing(
 def unprofiled_page(report: Report) -> Report:
     """The report without its profiler where the page is of that; else itself."""
     scope = report.scope
-    new = None if scope.window is not None else corrected(report)
+    new = None if scope.window is not None else _unprofiled.corrected(report)
     return report if new is None else new.narrow(device=scope.device, process=scope.process)
 
 
-def _unprofiled(part: _Part, bare: Bare | None) -> str:
+def _without_profiler(part: _Part, bare: _unprofiled.Bare | None) -> str:
     """Sentence on the program without its profiler, and on what it took while recorded."""
     report, steady, tool = part.report, part.steady, part.report.meta.tool
     if bare is not None and report.meta.slower is not None:
         each_ns = steady.ns / steady.number if steady is not None else 1
-        return corrected_sentence(bare, tool, report.meta.slower, each_ns)
-    measured = "" if bare is None else bare_sentence(bare, tool)
+        return _unprofiled.corrected_sentence(bare, tool, report.meta.slower, each_ns)
+    measured = "" if bare is None else _unprofiled.bare_sentence(bare, tool)
     if steady is None or report.scope.window or (bare is not None and bare.iteration is not None):
         return measured
-    estimate = estimated(part.of_device, steady)
-    told = "" if estimate is None else estimated_sentence(estimate, steady.ns / steady.number, tool)
+    estimate = _unprofiled.estimated(part.of_device, steady)
+    told = "" if estimate is None else _unprofiled.estimated_sentence(estimate, steady.ns / steady.number, tool)
     return " ".join(filter(None, (told, measured)))
 
 
@@ -337,10 +322,10 @@ def _makers(recorded: Report, of_device: Report, steady: SteadyPart | None) -> d
     makers: dict[str, Maker] = {"hot_kernels": lambda _: hot_kernels(of_device), "health": lambda _: health(recorded)}
     if steady is not None:
         makers |= {
-            "parts": lambda report: parts_of_step(report, steady),
-            "inner": lambda report: inner_parts(report, steady),
-            "phases": lambda _: phases(recorded),
-            "spread": lambda report: spread_of(report, steady),
+            "parts": lambda report: phases.parts_of_step(report, steady),
+            "inner": lambda report: phases.inner_parts(report, steady),
+            "phases": lambda _: phases.phases(recorded),
+            "spread": lambda report: phases.spread_of(report, steady),
         }
         if device_operations(of_device).height + of_device.kind("api").height <= _MOST_ON_PATH:
             makers["critical_path"] = lambda report: critical_path.critical_path(report, window=steady.window)
@@ -456,7 +441,7 @@ def sampled_beside(report: Report, view: Report) -> str:
             return _most_waited_for(view, "By samples").strip() if culprits.own_samples(report) else ""
         steady = known_steady_part(other)
         part = other if steady is None else other.narrow(window=steady.window)
-        return f"{_most_waited_for(part, 'In a run with samples')}{sampling_cost(report, other)}"
+        return f"{_most_waited_for(part, 'In a run with samples')}{phases.sampling_cost(report, other)}"
     except KanalyzeError:  # which is noted
         return ""
 

@@ -12,18 +12,7 @@ from typing import Any, Final, NamedTuple, Unpack
 import polars as pl
 
 from kanalyze.analyses import declarations, homes
-from kanalyze.analyses.counters.advice import (
-    COMPUTE,
-    FEW_BLOCKS,
-    LATENCY,
-    LOW,
-    MEMORY,
-    UNKNOWN,
-    advice,
-    bound,
-    kernel_facts,
-    paragraph,
-)
+from kanalyze.analyses.counters import advice
 from kanalyze.analyses.counters.counters import stalls
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.device._windows import process_count
@@ -41,15 +30,8 @@ from kanalyze.analyses.joining.joined import gains_among, joined_of
 from kanalyze.analyses.memory import memory
 from kanalyze.analyses.operators._host_names import told
 from kanalyze.analyses.operators._kernel_groups import same_kernels
-from kanalyze.analyses.page.overview_page import (
-    PageKernels,
-    Summary,
-    made,
-    overview,
-    page_answer,
-    sampled_beside,
-    windows_of,
-)
+from kanalyze.analyses.page import overview_page
+from kanalyze.analyses.page.overview_page import PageKernels, Summary, made, overview
 from kanalyze.analyses.ranges import instances
 from kanalyze.analyses.ranges.captured import BY_PLACE
 from kanalyze.analyses.ranges.ranges import BY_NAME
@@ -87,9 +69,13 @@ TABLES: Final[tuple[Table, ...]] = tuple(
 def summarize(report: Report) -> Summary:
     """Makes the page of a report: all tables that it allows, the findings, and the headline."""
     tables, reasons = tables_of(report)
-    spans, words = windows_of(report), interface(report)
+    spans, words = overview_page.windows_of(report), interface(report)
     engine = served.served(report) if engine_marks(report).height else None
-    sentences = engine.sentence if engine else "", page_answer(report, spans, tables), sampled_beside(report, report)
+    sentences = (
+        engine.sentence if engine else "",
+        overview_page.page_answer(report, spans, tables),
+        overview_page.sampled_beside(report, report),
+    )
     answer = " ".join(filter(None, sentences))
     processes = report.processes
     if report.scope.process is not None:
@@ -163,9 +149,9 @@ def summarize_counters(report: Report) -> Summary:
     Raises:
         CannotTellError: The report has no counters, or a window is asked for: kernels of ncu have no place in time.
     """
-    facts = kernel_facts(report)
+    facts = advice.kernel_facts(report)
     rows = facts.to_dicts()
-    texts = {"verdict": [bound(row) for row in rows], "conclusion": [paragraph(row) for row in rows]}
+    texts = {"verdict": [advice.bound(row) for row in rows], "conclusion": [advice.paragraph(row) for row in rows]}
     kernels = facts.with_columns(pl.Series(name, told, dtype=pl.String) for name, told in texts.items())
     order = kernels.sort("dur_ns", "event_id", descending=[True, False], nulls_last=True)
     shape = [f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz"]
@@ -184,7 +170,7 @@ def summarize_counters(report: Report) -> Summary:
             "kernels": kernels,
             "groups": groups,
             "stalls": stalls(report),
-            "advice": advice(report),
+            "advice": advice.advice(report),
             "health": health(report),
         },
     )
@@ -223,11 +209,11 @@ _HALF: Final = 0.5
 
 #: What to do, by what holds a kernel back.
 _ACTIONS: Final = {
-    FEW_BLOCKS: "a block for each SM at least, or other kernels beside it",
-    MEMORY: "fewer bytes: narrower types, reuse in the cache, neighbours side by side",
-    COMPUTE: "another algorithm, narrower types, tensor cores",
-    LATENCY: "more independent work in each thread, more resident warps",
-    UNKNOWN: "ncu --set full says what holds it back",
+    advice.FEW_BLOCKS: "a block for each SM at least, or other kernels beside it",
+    advice.MEMORY: "fewer bytes: narrower types, reuse in the cache, neighbours side by side",
+    advice.COMPUTE: "another algorithm, narrower types, tensor cores",
+    advice.LATENCY: "more independent work in each thread, more resident warps",
+    advice.UNKNOWN: "ncu --set full says what holds it back",
 }
 
 
@@ -324,13 +310,13 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
     each = ncu.table("instructions").group_by("event_id")
     atomics = dict(each.agg(adds / accesses).drop_nulls().iter_rows())
     needed = dict(each.agg(pl.col("ideal_sectors").sum() * _SECTOR_BYTES).iter_rows())
-    facts = {row["event_id"]: row for row in kernel_facts(ncu).to_dicts()}
+    facts = {row["event_id"]: row for row in advice.kernel_facts(ncu).to_dicts()}
     found = []
     for name, took_ns, event_id, roof in rows:
         of_kernel = facts[event_id] | {"atomics_share": atomics.get(event_id, 0.0), "needed": needed.get(event_id)}
         causes = (cause for cause in _CAUSES if cause.share(of_kernel) >= cause.least)
         cause = None if decode(str(name)).library is not None else next(causes, None)  # of the program's own kernels
-        if roof < LOW or (cause is not None and cause.whatever_roof):
+        if roof < advice.LOW or (cause is not None and cause.whatever_roof):
             found.append(_finding(page, str(name), took_ns, roof, of_kernel, cause))
     return found
 
@@ -361,7 +347,7 @@ def _roofs(joined: pl.DataFrame) -> pl.DataFrame:
 def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
     page: PageKernels, name: str, took_ns: int, roof_share: float, facts: dict[str, Any], cause: _Cause | None
 ) -> Finding:
-    action, roof = _ACTIONS[bound(facts)], percent(roof_share)
+    action, roof = _ACTIONS[advice.bound(facts)], percent(roof_share)
     told = (
         f"{{0}} takes {time(took_ns)}, {percent(took_ns / page.whole_ns)} of the time, and runs at {roof} of its roof."
     )
@@ -369,7 +355,7 @@ def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
         "far-from-roof",
         page.device,
         int(took_ns * (1 - roof_share)),
-        f"{told} {literal(paragraph(facts))}",
+        f"{told} {literal(advice.paragraph(facts))}",
         remedy=f"{action[0].upper()}{action[1:]}.",
         table="gains",
         names=(name,),
