@@ -230,18 +230,13 @@ def _ranges(ctx: click.Context) -> dict[str, int]:
     """The ranges of the first report on the line that is small enough, and how often each occurs."""
     words = _words(ctx)
     for path in map(Path, words[1:] if "table" in {param.name for param in ctx.command.params} else words):
-        if (found := _quick(path)) is not None:
-            with readers.read(found) as report:
+        inside = (path / name for name in ("nsys.sqlite", "torch.json.gz"))  # of a capture
+        file = next(filter(Path.is_file, inside), path)
+        if file.is_file() and file.stat().st_size <= _MOST_BYTES.get(file.suffix, 0):
+            with readers.read(file) as report:
                 names = report.kind("range").get_column("name").drop_nulls().cast(str).value_counts(sort=True)
                 return dict(names.head(_MOST_RANGES).rows())
     return {}
-
-
-def _quick(path: Path) -> Path | None:
-    """The report at `path`, of a capture that of nsys, if its ranges are read in no time."""
-    if path.is_dir():
-        path = next((path / name for name in ("nsys.sqlite", "torch.json.gz") if (path / name).is_file()), path)
-    return path if path.is_file() and path.stat().st_size <= _MOST_BYTES.get(path.suffix, 0) else None
 
 
 #: Names of findings.

@@ -34,6 +34,7 @@ from kanalyze.analyses.launches._launch_costs import steady_parts
 from kanalyze.analyses.launches.hot_kernels import hot_kernels
 from kanalyze.analyses.operators._host_names import told_briefly
 from kanalyze.analyses.replay import _unprofiled
+from kanalyze.analyses.replay._unprofiled import Bare
 from kanalyze.analyses.shared.analysis import side_by_side
 from kanalyze.analyses.shared.statistics import MEANINGS
 from kanalyze.errors import CannotTellError, KanalyzeError
@@ -139,7 +140,7 @@ class Summary:
     steady: SteadyPart | None = None
     device: int | None = None
     named: str = ""
-    bare: _unprofiled.Bare | None = None
+    bare: Bare | None = None
     others: list[Meta] = field(default_factory=list)
     joined: pl.DataFrame | None = None
     gains: pl.DataFrame | None = None
@@ -258,11 +259,7 @@ def _part_of(report: Report, *, whole: bool) -> _Part:
 
 
 def _sentences(
-    recorded: Report,
-    part: _Part,
-    tables: dict[str, pl.DataFrame],
-    findings: list[Finding],
-    bare: _unprofiled.Bare | None,
+    recorded: Report, part: _Part, tables: dict[str, pl.DataFrame], findings: list[Finding], bare: Bare | None
 ) -> list[str]:
     """The sentences on a page's part: what limits it, what it takes, without the profiler too, of what peaks."""
     unprofiled = _without_profiler(part, bare)
@@ -303,7 +300,7 @@ def unprofiled_page(report: Report) -> Report:
     return report if new is None else new.narrow(device=scope.device, process=scope.process)
 
 
-def _without_profiler(part: _Part, bare: _unprofiled.Bare | None) -> str:
+def _without_profiler(part: _Part, bare: Bare | None) -> str:
     """Sentence on the program without its profiler, and on what it took while recorded."""
     report, steady, tool = part.report, part.steady, part.report.meta.tool
     if bare is not None and report.meta.slower is not None:
