@@ -32,8 +32,6 @@ from kanalyze.machinery import PARENT, end_with, late, remove_at_signals
 from kanalyze.tools import NAMES
 
 with late():
-    from importlib import metadata
-
     from kanalyze import catalog, readers
     from kanalyze.analyses.shared import analysis as one_thread
     from kanalyze.collectors import workload as shipped
@@ -454,7 +452,13 @@ def _bytes(report: Path) -> int:
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
-    params=[answering("--version", "Say the version and stop.", lambda: f"kanalyze {metadata.version('kanalyze')}\n")],
+    params=[
+        answering(
+            "--version",
+            "Say the version and stop.",
+            lambda: f"kanalyze {import_module('importlib.metadata').version('kanalyze')}\n",
+        )
+    ],
 )
 def kanalyze() -> None:
     """Where did the GPU time go? Reads profiles and attributes every nanosecond."""

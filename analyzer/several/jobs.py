@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
@@ -19,6 +19,7 @@ from kanalyze.analyses.ranks._reducing import reduced
 from kanalyze.analyses.ranks.tables import rank_path
 from kanalyze.analyses.replay._unprofiled import corrected
 from kanalyze.errors import BadReductionError, CannotTellError, KanalyzeError, NoJobError
+from kanalyze.machinery import late
 from kanalyze.readers import Progress, unpacked
 from kanalyze.readers.capture.read_capture import accepts
 from kanalyze.readers.capture.reports import Run, reports_in_folder, runs_of
@@ -28,10 +29,9 @@ from kanalyze.report import Meta, Report
 from kanalyze.several import Asked
 from kanalyze.tools import TOOLS, tool_of
 
-if TYPE_CHECKING:
-    from kanalyze.analyses.page.file_page import FilePage
-    from kanalyze.analyses.timeline._slices import Slices
-    from kanalyze.analyses.timeline._tracks import Timeline
+with late():  # what draws is for files and traces alone
+    from kanalyze.analyses.page import file_page
+    from kanalyze.analyses.timeline import _slices, _tracks
 
 #: Reductions that are read at once.
 _AT_ONCE: Final = 64
@@ -241,7 +241,7 @@ def _is_trace(file: Path) -> bool:
 _MOST_DRAWN: Final = 16
 
 
-def file_page_of_job(given: Sequence[Report], asked: Asked, most: int) -> FilePage:
+def file_page_of_job(given: Sequence[Report], asked: Asked, most: int) -> file_page.FilePage:
     """The content of an HTML report of a job: its page, its tables, and a timeline with the ranks on one clock.
 
     The timeline has about `most` events, of which each rank has its part.
@@ -250,23 +250,19 @@ def file_page_of_job(given: Sequence[Report], asked: Asked, most: int) -> FilePa
         NoJobError: No report has a rank.
         KanalyzeError: As :func:`job`.
     """
-    # what draws is needed for files alone
-    from kanalyze.analyses.page.file_page import FilePage  # noqa: PLC0415
-    from kanalyze.analyses.timeline._tracks import on_one_clock, timeline  # noqa: PLC0415
-
     found = job(given, asked)
     shifts, drawn_ranks = shifts_ns(found), _drawn_ranks(found)
-    drawn: dict[int, tuple[Meta, Timeline]] = {}
+    drawn: dict[int, tuple[Meta, _tracks.Timeline]] = {}
     for rank, report in reports_of_ranks(given, asked, found, drawn_ranks):
         with suppress(CannotTellError):  # nothing happens in it
-            drawn[rank] = report.meta, timeline(report, most // min(len(given), _MOST_DRAWN))
+            drawn[rank] = report.meta, _tracks.timeline(report, most // min(len(given), _MOST_DRAWN))
     shown = [(rank, *drawn[rank]) for rank in sorted(drawn)]
     together = [(f"rank {rank}", shifts[rank], one) for rank, _, one in shown]
-    return FilePage(
+    return file_page.FilePage(
         found,
         [meta for _, meta, _ in shown],
         [(declarations(module)[name], found.table(name)) for name, module in homes_of_jobs().items()],
-        on_one_clock(together) if together else None,
+        _tracks.on_one_clock(together) if together else None,
         rank_steps=found.table("rank_steps"),
         ranks_left_out=found.ranks.get_column("rank").n_unique() - len(shown),
     )
@@ -280,16 +276,14 @@ def _drawn_ranks(found: Job) -> set[int]:
     return {*every} if len(every) <= _MOST_DRAWN else {*late, *every[::step]}
 
 
-def slices_of_job(given: Sequence[Path], asked: Asked) -> Slices | None:
+def slices_of_job(given: Sequence[Path], asked: Asked) -> _slices.Slices | None:
     """The events of all ranks of a job as slices, on the clock of the job; None where no report names its rank.
 
     Raises:
         NoJobError: No report has a rank.
         KanalyzeError: As :func:`job`.
     """
-    from kanalyze.analyses.timeline._slices import of_ranks, slices  # noqa: PLC0415 - traces alone
-
     found = job(given, asked)
     shifts = shifts_ns(found)
-    made = {rank: slices(report) for rank, report in reports_of_ranks(given, asked, found, {*shifts})}
-    return of_ranks([(rank, shifts[rank], made[rank]) for rank in sorted(made)]) if made else None
+    made = {rank: _slices.slices(report) for rank, report in reports_of_ranks(given, asked, found, {*shifts})}
+    return _slices.of_ranks([(rank, shifts[rank], made[rank]) for rank in sorted(made)]) if made else None

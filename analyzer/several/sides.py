@@ -9,21 +9,25 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kanalyze.analyses import declarations, homes_of_sides
 from kanalyze.analyses.comparing._comparison import Comparison, compared
 from kanalyze.analyses.comparing._pair import Limits, found_otherwise, same_launches, steps_in_common
 from kanalyze.errors import IncomparableError, KanalyzeError
 from kanalyze.files import open_regular, readable
+from kanalyze.machinery import late
 from kanalyze.reduction.baselines import LAUNCHES, STEADY, SUFFIX, WHOLE, Digest, Part, loaded
 from kanalyze.report import BareRuns, Meta, Report
 from kanalyze.several import Asked
 from kanalyze.tools import TOOLS, tool_of
 
-if TYPE_CHECKING:
-    from kanalyze.analyses.page.file_page import FilePage
-    from kanalyze.analyses.timeline._tracks import Timeline
+with late():  # two baselines need no reader, and what draws is for files alone
+    from kanalyze.analyses.comparing import _digesting
+    from kanalyze.analyses.iterations import phases
+    from kanalyze.analyses.page import file_page
+    from kanalyze.analyses.timeline import _tracks
+    from kanalyze.readers.capture import reports as captures
 
 _TWO: Final = 2
 
@@ -36,11 +40,8 @@ def given(reports: Sequence[Path], base: Sequence[Path] = ()) -> tuple[list[Path
     """
     if base:
         return [*base], [*reports]
-    if len(reports) == 1:
-        from kanalyze.readers.capture.reports import sides_in  # noqa: PLC0415 - two baselines need no reader
-
-        if both := sides_in(reports[0]):
-            return [both[0]], [both[1]]
+    if len(reports) == 1 and (both := captures.sides_in(reports[0])):
+        return [both[0]], [both[1]]
     if len(reports) != _TWO:
         raise IncomparableError.unclear(len(reports))
     return [reports[0]], [reports[1]]
@@ -240,15 +241,13 @@ def runs_of_one_tool(given: Sequence[Report | Path], asked: Asked) -> list[Diges
 
 def _of_report(report: Report, asked: Asked, part: Part) -> list[Digest]:
     """The digests of a report as recorded, and those without the profiler, where that is told of its iterations."""
-    from kanalyze.analyses.comparing._digesting import digests_of, unprofiled_digests  # noqa: PLC0415 - as below
-
     where = asked.where
     if report.meta.timeless:
-        return digests_of(report.narrow(device=where.get("device"), process=where.get("process")))
+        return _digesting.digests_of(report.narrow(device=where.get("device"), process=where.get("process")))
     own = report.narrow(**where)
     whole = part == STEADY and own.scope.window is None
-    recorded = digests_of(own, part) if report.meta.slower is None or not whole else []
-    return [*recorded, *(unprofiled_digests(own) if whole else [])]
+    recorded = _digesting.digests_of(own, part) if report.meta.slower is None or not whole else []
+    return [*recorded, *(_digesting.unprofiled_digests(own) if whole else [])]
 
 
 def _of_run(bare: Callable[[], BareRuns], number: int) -> BareRuns:
@@ -259,12 +258,10 @@ def _of_run(bare: Callable[[], BareRuns], number: int) -> BareRuns:
 
 def opened_of(one: Report | Path, asked: Asked) -> Iterator[Report]:
     """Each report of a side; those that are opened here are closed when the next one is asked for."""
-    from kanalyze.readers.capture.reports import runs_of  # noqa: PLC0415 - baselines need no reader
-
     if not isinstance(one, Path):
         yield one
         return
-    runs = runs_of(one, asked.progress, cache=asked.cache)
+    runs = captures.runs_of(one, asked.progress, cache=asked.cache)
     timed = any(tool_of(run.tool).timed for run in runs)
     for run in runs:
         try:
@@ -293,7 +290,7 @@ def _paths(given: Sequence[Report | Path]) -> tuple[str, ...]:
 # What a file is of.
 
 
-def file_page_of_sides(base: Sequence[Path], new: Sequence[Path], asked: Asked, most: int) -> FilePage:
+def file_page_of_sides(base: Sequence[Path], new: Sequence[Path], asked: Asked, most: int) -> file_page.FilePage:
     """The content of an HTML report of two sides: the comparison, its tables, and a timeline of a run of each.
 
     Both begin their first steady iteration at the same place; without such, their first work on a device. The timeline
@@ -302,31 +299,24 @@ def file_page_of_sides(base: Sequence[Path], new: Sequence[Path], asked: Asked, 
     Raises:
         IncomparableError: As :func:`comparison`.
     """
-    # what draws is needed for files alone
-    from kanalyze.analyses.page.file_page import FilePage  # noqa: PLC0415
-    from kanalyze.analyses.timeline._tracks import on_one_clock  # noqa: PLC0415
-
     found = comparison(base, new, asked)
     drawn = [(name, *one) for name, side in (("base", base), ("new", new)) for one in _first_drawn(side, asked, most)]
     places = [(name, drawn[0][1] - anchor_ns, own) for name, anchor_ns, own, _ in drawn]
-    return FilePage(
+    return file_page.FilePage(
         found,
         [meta for *_, meta in drawn],
         [(declarations(module)[name], found.table(name)) for name, module in homes_of_sides().items()],
-        on_one_clock(places) if places else None,
+        _tracks.on_one_clock(places) if places else None,
     )
 
 
-def _first_drawn(side: Sequence[Path], asked: Asked, most: int) -> list[tuple[int, Timeline, Meta]]:
+def _first_drawn(side: Sequence[Path], asked: Asked, most: int) -> list[tuple[int, _tracks.Timeline, Meta]]:
     """The timeline of the first run of a side that has one, with where its work begins; none of a baseline."""
-    from kanalyze.analyses.iterations.phases import known_steady_part  # noqa: PLC0415 - as above
-    from kanalyze.analyses.timeline._tracks import timeline  # noqa: PLC0415 - as above
-
     for opened in (report for path in side if path.suffix != SUFFIX for report in opened_of(path, asked)):
         if opened.meta.timeless:
             continue
         report = opened.narrow(**asked.where)
-        steady, drawn = known_steady_part(report), timeline(report, most // 2)
+        steady, drawn = phases.known_steady_part(report), _tracks.timeline(report, most // 2)
         begins = drawn.start_ns if steady is None else steady.window.start_ns
         return [(drawn.start_ns if begins is None else begins, drawn, report.meta)]
     return []

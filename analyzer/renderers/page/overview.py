@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import units
+from kanalyze.machinery import late
 from kanalyze.outlets import command
 from kanalyze.renderers import page
 from kanalyze.renderers.page import Column, Page, Part, Section, numbers, section, without_folders, words
 from kanalyze.renderers.page.kernel_names import short_forms
 from kanalyze.schema import unit_of
 from kanalyze.window import WORDS, PerIteration, Window, of_iteration
+
+with late():  # most pages are of one report
+    from kanalyze.renderers.page import counters
 
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
@@ -107,9 +111,7 @@ def _heading(found: Summary) -> list[str]:
     parts = [f"{count} × {name or 'GPU'}" if count > 1 else name or "GPU" for name, count in models.iter_rows()]
     parts += [units.plural(found.process_count, "process")] if found.process_count > 1 else []
     if found.others:
-        from kanalyze.renderers.page.counters import joined_with  # noqa: PLC0415 - most pages are of one report
-
-        parts += joined_with(found)
+        parts += counters.joined_with(found)
     parts += page.rank_of(found.meta)
     if found.steady is not None:
         number = found.steady.rows.filter(pl.col("name") == found.steady.each).height
@@ -290,9 +292,7 @@ def _largest(  # noqa: PLR0913 - of the table, and of the section
 def _kernels(found: Summary, per: PerIteration, top: int) -> Section | None:
     table = found.tables.get("hot_kernels")
     if found.joined is not None and table is not None and table.height and top:
-        from kanalyze.renderers.page.counters import joined_kernels  # noqa: PLC0415 - as above
-
-        return joined_kernels(found, found.joined, top)
+        return counters.joined_kernels(found, found.joined, top)
     columns = (
         *_each(per, time="exclusive_ns", of_GPU="busy_share", count="count"),
         *numbers(average="avg_ns spare"),
