@@ -263,9 +263,9 @@ def _describe(table: str | None, to: Out) -> None:
         listed = {subject: [catalog.table(name) for name in names] for subject, names in catalog.subjects().items()}
         to.emit(descriptions.listing(listed, width()))
         return
+    wanted = [(catalog.table(name), catalog.forms(name)) for name in ([table] if table else catalog.every_name())]
     if to.form not in ("terminal", *descriptions.TABLES):
         raise click.UsageError(f"--format {to.form} is of rows: give a report.")
-    wanted = [(catalog.table(name), catalog.forms(name)) for name in ([table] if table else catalog.every_name())]
     to.emit_as(descriptions.TABLES, wanted, descriptions.terminal)
 
 
