@@ -366,6 +366,10 @@ _ONLY: Final = {"memcpy": "copying", "communication": "communicating", "memset":
 #: What takes or gains a smaller part of the time is not mentioned.
 _NOTABLE: Final = 0.1
 
+#: What to do where launches were recorded, and nothing that they launched.
+_IN_WSL: Final = "In WSL2, nsys records the GPU's work only if driver and nsys support that: update both, or use Linux."
+_TRACED: Final = "The CUDA trace was on: see whether the program's calls failed, and whether nsys supports the driver."
+
 #: A function is told from that share of host time on, if so many samples tell it.
 _SAMPLES: Final = 20
 _OF: Final = "of the time in which the GPU waits for the program's own code"
@@ -382,15 +386,9 @@ def page_answer(report: Report, spans: pl.DataFrame, tables: dict[str, pl.DataFr
     if lost := unused_launches(report).filter(~pl.col("captured")).height:
         counted = f"{plural(lost, 'launch')} {'was' if lost == 1 else 'were'} made"
         missing = "what the GPU did is missing here, or every launch failed, so there is no GPU time to account for"
-        remedy = again(DEVICE_KINDS, meta.tool)
-        if meta.recorder.one_trace and meta.wsl:  # which records calls and the GPU's work together
-            remedy = (
-                "In WSL2, nsys records the GPU's work only if driver and nsys support that: update both, or use Linux."
-            )
-        elif meta.recorder.one_trace:
-            remedy = (
-                "The CUDA trace was on: see whether the program's calls failed, and whether nsys supports the driver."
-            )
+        # a recorder of one trace records calls and the GPU's work together
+        together = _IN_WSL if meta.wsl else _TRACED
+        remedy = together if meta.recorder.one_trace else again(DEVICE_KINDS, meta.tool)
         return f"{counted}, but no device activity was recorded: {missing}. {remedy}"
     if "ledger" in tables:
         return f"No GPU did anything in this report: it holds no kernel, copy or memset ({calls:,} CUDA calls)."
