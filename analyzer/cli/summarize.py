@@ -284,7 +284,7 @@ def explain(name: str | None, reports: Sequence[Path], where: Where, to: Out) ->
         to.emit_as(descriptions.NAMES, [(name, kernel)], descriptions.decoded)
     elif name:
         to.emit_as(
-            descriptions.FINDINGS, [_explanation(name)], lambda found, wide: descriptions.explained(*found, wide)
+            descriptions.FINDINGS, [_explanation(name)], lambda found, wide: descriptions.explained(found[0], wide)
         )
     else:
         to.emit_as(descriptions.FINDINGS, [*map(_explanation, descriptions.names())], descriptions.headlines)
