@@ -38,12 +38,9 @@ with late():
 if TYPE_CHECKING:
     import polars as pl
 
-    from kanalyze.readers import Progress
-    from kanalyze.readers.capture.reports import Run
     from kanalyze.report import Meta, Report
     from kanalyze.report import Where as Part
     from kanalyze.schema import Table
-    from kanalyze.several import Asked
 
 T = TypeVar("T")
 
@@ -223,13 +220,13 @@ def several_ranks(metas: Iterable[Meta]) -> bool:
     return len({meta.rank for meta in metas if meta.rank is not None and (meta.world_size or 0) > 1}) > 1
 
 
-def request(where: Where, **more: Any) -> Asked:  # noqa: ANN401 - of Asked
+def request(where: Where, **more: Any) -> several.Asked:  # noqa: ANN401 - of Asked
     """How several reports are read: what cannot be read is left out with a word."""
     named = None if where.capture is None else partial(_named, where=where)
     return several.Asked(where.part, named, not where.no_cache, progress_shown(), left_out=print_left_out, **more)
 
 
-def progress_shown() -> Progress | None:
+def progress_shown() -> readers.Progress | None:
     """Shows the progress of opening a report on one line, where standard error is a terminal."""
 
     def shown(what: str, share: float) -> None:
@@ -397,7 +394,7 @@ def _held() -> Session:
     return session() if session().holds else Session()
 
 
-def _ways(path: Path, where: Where) -> list[Run]:
+def _ways(path: Path, where: Where) -> list[captures.Run]:
     """The reports of the capture at `path`; none of any other path."""
     folder = folder_at(path)
     if folder is None or not read_capture.accepts(folder, b""):
@@ -405,7 +402,7 @@ def _ways(path: Path, where: Where) -> list[Run]:
     return captures.ways(folder, progress_shown(), cache=not where.no_cache)
 
 
-def _try_others(path: Path, report: Report, ways: Sequence[Run], held: Session) -> None:
+def _try_others(path: Path, report: Report, ways: Sequence[captures.Run], held: Session) -> None:
     """Notes the reports of a capture that do not open and that `report`, the first, does not look at itself."""
     alone = sum(way.recorder.ranked for way in ways) == 1
     for way in ways[1:]:
@@ -416,7 +413,7 @@ def _try_others(path: Path, report: Report, ways: Sequence[Run], held: Session) 
             report.go_without(way.name, error)
 
 
-def _origin(table: str, way: Run, ways: Sequence[Run], held: Session, whole: Report) -> str:
+def _origin(table: str, way: captures.Run, ways: Sequence[captures.Run], held: Session, whole: Report) -> str:
     """What is to be said of a table that is of another report of a capture than the first: why, and what that costs."""
     same = sum(one.tool == way.tool for one in ways)
     which = f", the first of {units.plural(same, 'trace')}" if same > 1 else ""

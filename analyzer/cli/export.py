@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence, Sized
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -26,12 +26,6 @@ with late():
     from kanalyze.readers.capture import reports as captures
     from kanalyze.renderers.formats import document, exports
     from kanalyze.several import jobs, reducing, sides
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.page.file_page import FilePage
-    from kanalyze.analyses.timeline._slices import Slices
-    from kanalyze.redact import Removed
-    from kanalyze.several.reducing import Reduced
 
 #: Forms that are a folder of tables, and those that are a file of one report.
 _TABLES: Final = ("parquet", "arrow", "csv")
@@ -121,7 +115,7 @@ def _write_trace(reports: Sequence[Path], where: Where, form: str, output: Path)
     _process.print_message(outlets.line(f"kanalyze: {written}"))
 
 
-def _slices(reports: Sequence[Path], where: Where) -> Slices:
+def _slices(reports: Sequence[Path], where: Where) -> slices.Slices:
     if (given := len(_answers.expanded(reports))) == 1:
         parts = _answers.opened_parts(reports[0], where)
         _refuse_several(parts, "a trace")
@@ -156,7 +150,7 @@ def html(reports: Sequence[Path], base: Sequence[Path], where: Where, to: Out, *
         asked, given = _answers.request(where, done=_answers.doubted), sides.given(reports, base)
         if where.several:
             _refuse_several(_answers.opened_parts(given[0][0], where), "an HTML page")
-        page: FilePage = sides.file_page_of_sides(*given, asked, _EVENTS)
+        page: file_page.FilePage = sides.file_page_of_sides(*given, asked, _EVENTS)
     else:
         page = _file_page(reports, where)
     _process.emit(document.document(page).encode(), target)
@@ -173,7 +167,7 @@ def _refuse_several(windows: Sized, what: str) -> None:
         raise click.UsageError(f"{what} is of one window; name one of them, such as step#3.")
 
 
-def _file_page(reports: Sequence[Path], where: Where) -> FilePage:
+def _file_page(reports: Sequence[Path], where: Where) -> file_page.FilePage:
     """The content: of the ranks of one job together, else of the report that gives the time."""
     each = _answers.of_each(
         _answers.different(_answers.expanded(reports)),
@@ -234,7 +228,7 @@ def reduce(reports: Sequence[str], out: str, jobs: int | None, dask: str | None)
         raise click.exceptions.Exit(1)
 
 
-def _outcome(ended: Reduced) -> str:
+def _outcome(ended: reducing.Reduced) -> str:
     """How many reports were reduced, and what to do with them."""
     parts = [f"{plural(len(ended.made), 'report')} reduced"]
     parts += [f"{len(ended.there):,} there already"] if ended.there else []
@@ -266,7 +260,7 @@ def redact(  # noqa: PLR0913 - a click command has a parameter per option
     )
 
 
-def _taken_out(removed: Removed, head: str) -> str:
+def _taken_out(removed: redaction.Removed, head: str) -> str:
     """What was removed, as lines."""
     counts = {what: units.count(number) for what, number in removed.counts.most_common()}
     wide = max(map(len, counts.values()), default=0)
