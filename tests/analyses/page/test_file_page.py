@@ -259,7 +259,7 @@ def known(launch_id, monkeypatch):
     def facts(**said):
         rows = pl.DataFrame([{"event_id": launch_id, **PLAIN, **said}])
         for name, told in (("kernel_facts", rows), ("bound", "unknown"), ("paragraph", "")):
-            monkeypatch.setattr(f"kanalyze.analyses.page.time_page.{name}", lambda _, told=told: told)
+            monkeypatch.setattr(f"kanalyze.analyses.counters.advice.{name}", lambda _, told=told: told)
 
     return facts
 
