@@ -2,7 +2,6 @@
 
 from kanalyze import columns
 from kanalyze.analyses.idle import _idle_parts
-from kanalyze.analyses.shared import threads
 
 
 def as_if_large(patch):
@@ -13,11 +12,8 @@ def as_if_large(patch):
 def in_batches(patch, rows):
     """Let a monkey patch have a batch of idle time take so many rows at a time.
 
-    If two, all else is done as for large reports; if three, every thread has a line of its own, as in reports whose
-    times lie far apart.
+    If two, all else is done as for large reports.
     """
     patch.setattr(_idle_parts, "BATCH", rows)
     if rows == 2:
         as_if_large(patch)
-    if rows == 3:
-        patch.setattr(threads, "_LONGEST", 0)

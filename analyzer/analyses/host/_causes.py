@@ -13,7 +13,7 @@ from kanalyze import intervals
 from kanalyze.analyses.host._range_lines import stack_names
 from kanalyze.analyses.host._thread_timeline import WAIT, processor_lines, system_calls, threads, told_parts
 from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.analyses.shared.threads import LINE, THREAD, ThreadKey, outermost
+from kanalyze.analyses.shared.threads import LINE, THREAD, ThreadKey, by_thread, key_columns, outermost
 from kanalyze.columns import as_of, count_up_to, gathered, nearest_place, parts_by, rows_at, sure
 from kanalyze.report import Report
 
@@ -77,10 +77,9 @@ _CANDIDATES: Final = {
 def _off_processor(report: Report) -> pl.DataFrame:
     """When threads were off their processors, other than for another thread: process_id, thread_id, start, end."""
     found = [pl.DataFrame(schema=dict.fromkeys((*THREAD, "start", "end"), pl.Int64))]
-    for (process, thread), line in processor_lines(report).items():
+    for key, line in processor_lines(report).items():
         off = line.head(-1).filter(~pl.col("runs") & ~pl.col("waits"))  # nothing is recorded of the last one's end
-        keys = (pl.lit(key, pl.Int64).alias(name) for name, key in zip(THREAD, (process, thread), strict=True))
-        found.append(off.select(*keys, "start", "end"))
+        found.append(off.select(**key_columns(key), start="start", end="end"))
     return pl.concat(found)
 
 
@@ -270,8 +269,8 @@ def told_causes(report: Report) -> pl.DataFrame:
     """
     whole = report.everywhere  # of other processes some launch nothing, but end waits
     every, found = causes(whole), []
-    for key, own in parts_by(every, THREAD).items():
-        if (thread := threads(report).get((key[0], key[1]))) is not None:
+    for key, own in by_thread(every).items():
+        if (thread := threads(report).get(key)) is not None:
             calls = nearest_place(thread.starts[thread.rows], own.get_column("start"))
             found.append(own.filter(~sure(gathered(thread.reached, calls) > own.get_column("start"))))
     waits = pl.concat([every.clear(), *found])
@@ -320,5 +319,4 @@ def cause_lines(report: Report) -> dict[ThreadKey, pl.DataFrame]:
     """When each thread waited so, where it is known for whom: start, end, row (of :func:`told_causes`)."""
     told = told_causes(report).with_row_index("row").drop_nulls("cause")
     long = told.filter(pl.col("end") - pl.col("start") >= _LEAST_NAMED_NS)
-    lines = parts_by(long.select(*THREAD, "start", "end", "row"), THREAD)
-    return {(key[0], key[1]): own.select([*LINE]) for key, own in lines.items()}
+    return {key: own.select([*LINE]) for key, own in by_thread(long).items()}

@@ -27,13 +27,16 @@ from kanalyze.analyses.shared.threads import (
     LINE,
     THREAD,
     ThreadKey,
+    by_thread,
     innermost_line,
     innermost_lines,
-    laned,
+    joined_up,
+    of_thread,
+    on_line,
     overlaid,
     touched,
 )
-from kanalyze.columns import count_up_to, gathered, in_order_of, of_parts, positions, sure
+from kanalyze.columns import gathered, in_order_of, nearest_place, of_parts, positions
 from kanalyze.report import Report
 from kanalyze.window import STEP_PREFIX, UNNAMED
 from kanalyze.window import named as shown_name
@@ -62,11 +65,7 @@ def range_lines(report: Report) -> dict[tuple[int | None, int | None], pl.DataFr
         pair = (pl.col("style") == "StartEnd").fill_null(value=False)
         stacked, paired = part.filter(~pair), part.filter(pair)
         # of push/pop ranges the one that started last, also where ranges of two domains cross
-        line = innermost_line(stacked)
-        goes_on = (pl.col("row") == pl.col("row").shift(1)) & (pl.col("start") == pl.col("end").shift(1))
-        begins = line.select(~goes_on.fill_null(value=False)).to_series()
-        ends = begins.shift(-1, fill_value=True)
-        line = line.filter(begins).with_columns(line.get_column("end").filter(ends))
+        line = joined_up(innermost_line(stacked), "row")
         if paired.height:
             edges = part.select(pl.col("start").min(), pl.col("end").max()).row(0)
             of_pairs = intervals.first_come(paired.sort("start", "row")).select("row", start="own_start", end="own_end")
@@ -90,18 +89,6 @@ def on_lines(lines: dict[ThreadKey, pl.DataFrame], points: pl.DataFrame) -> pl.S
     """What the timeline of its thread has at each of `points` (process_id, thread_id, at), as :func:`on_line`."""
     at, nothing = points.select(*THREAD, "at"), pl.DataFrame(schema=LINE)
     return of_parts(at, THREAD, pl.UInt32, lambda key, part: on_line(lines.get(key, nothing), part.get_column("at")))
-
-
-def on_line(line: pl.DataFrame, at: pl.Series) -> pl.Series:
-    """The row of the interval that contains each point, in a timeline of :func:`range_lines`; null for none.
-
-    A null point is in none.
-    """
-    known = at.fill_null(strategy="forward").fill_null(intervals.BEFORE_ALL) if at.has_nulls() else at
-    begun = count_up_to(line.get_column("start"), known, equal=True)
-    place = (begun - 1).set(begun == 0, None)
-    inside = sure(gathered(line.get_column("end"), place) > at)
-    return gathered(line.get_column("row"), place).set(~inside, None)
 
 
 # Names of host time outside CUDA calls, by operator and Python function, where a framework recorded them.
@@ -292,9 +279,8 @@ def named(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
         culprit = _texts(pairs, alone.otherwise(pl.format("{} in {}", "a", "b")))
         inside = inside.with_columns(culprit.alias("culprit"))
         # outside of the program's functions any other one counts
-        same = (pl.col(name).eq_missing(pl.lit(one, dtype=pl.Int64)) for name, one in zip(THREAD, key, strict=True))
-        of_thread = _python(report).filter(same).with_row_index("row")
-        others = _HostEvents(of_thread, innermost_lines(of_thread.filter(touched(of_thread, lost))))
+        own = _python(report).filter(of_thread(key)).with_row_index("row")
+        others = _HostEvents(own, innermost_lines(own.filter(touched(own, lost))))
         cut = others.cut(key, lost, "function")
         what, function = _host_events(report).at(cut.get_column("what")), others.at(cut.get_column("function"))
         in_function = what.get_column("start").is_null() | _within(function, what).fill_null(value=False)
@@ -420,9 +406,9 @@ def _neighbours(report: Report) -> dict[ThreadKey, _Neighbours]:
     own = calls.select(*THREAD, **intervals.OF_EVENTS).with_columns(names)
     every = pl.concat([named_events(report), own])
     found: dict[ThreadKey, _Neighbours] = {}
-    for lanes, part in laned(every):
+    for key, part in by_thread(every).items():
         line = in_order_of(part.drop(THREAD), ("start",), (-pl.col("end"),)).with_columns(pl.col("end").cum_max())
-        found.update((key, _Neighbours(*own.get_columns())) for key, own in lanes.of_each(line))
+        found[key] = _Neighbours(*line.get_columns())
     return found
 
 
@@ -452,12 +438,11 @@ def between_calls(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.Se
 
 
 def _between(sides: _Neighbours, pieces: pl.DataFrame) -> pl.Series:
-    begun = count_up_to(sides.start, pieces.get_column("start"), equal=True)
-    latest = gathered(sides.reached, (begun - 1).set(begun == 0, None))
-    first = count_up_to(sides.reached, latest.fill_null(0), equal=False).set(begun == 0, None)
-    after = count_up_to(sides.start, pieces.get_column("end"), equal=False)
+    latest = gathered(sides.reached, nearest_place(sides.start, pieces.get_column("start")))
+    first = nearest_place(sides.reached, latest, later=True)
+    after = nearest_place(sides.start, pieces.get_column("end"), later=True)
     names = {}
-    for side, at in (("a", first), ("b", after.set(after == len(sides.start), None))):
+    for side, at in (("a", first), ("b", after)):
         name = gathered(sides.name, at)
         unnamed = at.is_not_null() & name.is_null()
         if unnamed.any():

@@ -24,9 +24,18 @@ from kanalyze.analyses.host._call_kinds import (
     unseen_syncs,
 )
 from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.analyses.shared.statistics import longest
-from kanalyze.analyses.shared.threads import LINE, THREAD, Lanes, ThreadKey, innermost_lines, laned, of_thread, overlaid
-from kanalyze.columns import count_up_to, gathered, in_order, nearest, parts_by, rows_at, sure
+from kanalyze.analyses.shared.threads import (
+    LINE,
+    THREAD,
+    ThreadKey,
+    by_thread,
+    innermost_lines,
+    of_thread,
+    on_line,
+    overlaid,
+    touched,
+)
+from kanalyze.columns import gathered, in_order, nearest, parts_by, positions, rows_at
 from kanalyze.report import Report
 
 #: Bucket and detail of the labels that are no name of a call or an overhead: the last rows of :func:`labels`.
@@ -41,7 +50,7 @@ def labels(report: Report) -> pl.DataFrame:
     blocking call that waits for work from before the recording.
     """
     calls = call_names(report)
-    overheads = report.kind("overhead").get_column("name").unique()
+    overheads = _overheads(report)
     buckets = [bucket_of(name) for name in calls.cast(pl.String).to_list()]
     shown_calls = calls.to_frame().select(shown(pl.col("name"))).to_series()
     details = [*shown_calls, *overheads.cast(pl.String), *(detail for _, detail in _EXTRA_LABELS)]
@@ -53,35 +62,26 @@ def labels(report: Report) -> pl.DataFrame:
     return table.with_columns(pl.col("bucket").replace_strict(ranks, return_dtype=pl.UInt32).alias("rank"))
 
 
-@once_per_process
-def label_codes(report: Report) -> tuple[pl.Series, pl.Series]:
-    """Row of :func:`labels` by categorical code of a name, for calls and for overheads; the last for a null name."""
-    kinds = call_names(report), report.kind("overhead").get_column("name").unique()
-    found, first = [], 0
-    for names in kinds:
-        codes = names.to_physical().cast(pl.Int64)
-        size = longest(codes.alias("code").to_frame(), "code") + 2
-        at = codes.fill_null(size - 1)
-        rows = pl.Series([0], dtype=pl.UInt32).new_from_index(0, size)
-        found.append(rows.scatter(at, pl.int_range(first, first + len(names), dtype=pl.UInt32, eager=True)))
-        first += len(names)
-    return found[0], found[1]
-
-
-def _label_of(names: pl.Series, codes: pl.Series) -> pl.Series:
-    at = names.to_physical().cast(pl.UInt32)
-    return codes[at.fill_null(len(codes) - 1) if at.has_nulls() else at]
+def _label_of(kind: pl.Series, names: pl.Series) -> pl.Series:
+    """The place of each of `names` among the distinct ones of its kind, null included."""
+    return positions(kind.to_physical(), names.to_physical()).fill_null(kind.is_null().arg_max() or 0)
 
 
 def call_labels(report: Report, names: pl.Series) -> pl.Series:
     """Rows of :func:`labels` of calls by their names."""
-    return _label_of(names, label_codes(report)[0])
+    return _label_of(call_names(report), names)
 
 
 def shown_calls(report: Report, names: pl.Series) -> pl.Series:
     """Display names of calls; null for null."""
     details = labels(report).get_column("detail").cast(pl.Categorical)
     return details[call_labels(report, names)].set(names.is_null(), None)
+
+
+@once_per_process
+def _overheads(report: Report) -> pl.Series:
+    """Distinct names of the profiler's overheads (Categorical), null included."""
+    return report.kind("overhead").get_column("name").unique()
 
 
 @once_per_process
@@ -103,36 +103,31 @@ class Thread(NamedTuple):
     others: pl.DataFrame
 
 
-def activity(report: Report, lanes: Lanes, sides: tuple[int, int], pieces: pl.DataFrame) -> pl.DataFrame:
-    """The :func:`timeline` of host threads between two times, in lane times: start, end, label (row of :func:`labels`).
+def activity(report: Report, key: ThreadKey, sides: tuple[int, int], pieces: pl.DataFrame) -> pl.DataFrame:
+    """The :func:`timeline` of a host thread between two times: start, end, label (row of :func:`labels`).
 
     Only calls and overheads that take precedence over launches, or overlap any of `pieces` (start, end; sorted and
     disjoint).
     """
-    every = pl.concat([_labelled_events(report, lanes, lane, sides) for lane in range(len(lanes.keys))], rechunk=True)
-    # a call overlaps any piece only if it overlaps the first one that ends after the start of the call
-    at = count_up_to(pieces.get_column("end"), every.get_column("start"), equal=True)
-    begins = gathered(pieces.get_column("start"), at.set(at == pieces.height, None))
-    near = sure(begins < every.get_column("end"))
-    needed = every.filter(near | winning(report)[every.get_column("label")])
+    every = _labelled_events(report, threads(report)[key], *sides)
+    needed = every.filter(touched(every, pieces) | winning(report)[every.get_column("label")])
     return timeline(needed, labels(report).get_column("rank"))
 
 
-def _labelled_events(report: Report, lanes: Lanes, lane: int, sides: tuple[int, int]) -> pl.DataFrame:
-    """Calls and overheads of one thread in lane times: start, end, label; sorted by start."""
-    (low, high), times, thread = sides, lanes.placed(lane, "start", "end"), threads(report)[lanes.keys[lane]]
+def _labelled_events(report: Report, thread: Thread, low: int, high: int) -> pl.DataFrame:
+    """Calls and overheads of one thread between two times: start, end, label; sorted by start."""
     first = bisect_right(thread.reached, low)
     stop = max(bisect_left(thread.rows, high, key=thread.starts.item), first)
     rows = thread.rows.slice(first, stop - first)
     calls = report.kind("api").select("name", "start_ns", "dur_ns")[rows].select("name", **intervals.OF_EVENTS)
-    done = calls.select(*times, label=call_labels(report, calls.get_column("name")))
+    done = calls.select("start", "end", label=call_labels(report, calls.get_column("name")))
     unseen = unseen_syncs(report)
     if len(unseen) and (these := rows.is_in(unseen.implode())).any():
         waits = pl.lit(labels(report).height - 1, dtype=pl.UInt32)
         done = done.with_columns(pl.when(these).then(waits).otherwise("label").alias("label"))
     others = thread.others.filter((pl.col("end") > low) & (pl.col("start") < high))
     if others.height:
-        done = pl.concat([others.select(*times, "label"), done]).sort("start", maintain_order=True)
+        done = pl.concat([others.select("start", "end", "label"), done]).sort("start", maintain_order=True)
     return done
 
 
@@ -140,17 +135,17 @@ def _labelled_events(report: Report, lanes: Lanes, lane: int, sides: tuple[int, 
 def threads(report: Report) -> dict[ThreadKey, Thread]:
     """Host threads with CUDA calls, by process id and thread id."""
     over, made = report.kind("overhead"), context_calls(report)
-    over = over.select(*THREAD, **intervals.OF_EVENTS, label=_label_of(over.get_column("name"), label_codes(report)[1]))
+    label = _label_of(_overheads(report), over.get_column("name")) + len(call_names(report))
+    over = over.select(*THREAD, **intervals.OF_EVENTS, label=label.cast(pl.UInt32))
     until = pl.min_horizontal("made_ns", "end_ns")
-    label = pl.lit(labels(report).height - 2, dtype=pl.UInt32)
-    made = made.select(*THREAD, start="start_ns", end=until, label=label)
+    of_contexts = pl.lit(labels(report).height - 2, dtype=pl.UInt32)
+    made = made.select(*THREAD, start="start_ns", end=until, label=of_contexts)
     parts, starts = parts_by(pl.concat([made, over]).sort("start"), THREAD), report.kind("api").get_column("start_ns")
     found, row = {}, pl.int_range(pl.len(), dtype=pl.UInt32)
-    for lanes, calls in laned(report.kind("api").select(*THREAD, row=row, **intervals.OF_EVENTS)):
-        line = in_order(calls.drop(THREAD), "start").with_columns(pl.col("end").cum_max())
-        for key, own in lanes.of_each(line):
-            others = parts.get(key, over.clear()).select("start", "end", "label")
-            found[key] = Thread(own.get_column("row"), starts, own.get_column("end"), others)
+    for key, calls in by_thread(report.kind("api").select(*THREAD, row=row, **intervals.OF_EVENTS)).items():
+        own = in_order(calls, "start")
+        others = parts.get(key, over.clear()).select("start", "end", "label")
+        found[key] = Thread(own.get_column("row"), starts, own.get_column("end").cum_max(), others)
     return found
 
 
@@ -177,14 +172,8 @@ def _without_overlaps(calls: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
     for rank in range(len(CALL_BUCKETS)):
         own = intervals.first_come(calls.filter(pl.col("rank") == rank))
         own = own.filter(pl.col("own_end") > pl.col("own_start"))
-        if own.is_empty():
-            continue
-        # own pieces are sorted and disjoint: only the last that begins at or before a cut can cover it
-        begun = own.get_column("own_start").search_sorted(start, side="right").cast(pl.Int64) - 1
-        latest = begun.set(begun < 0, None)
-        covers = own.get_column("own_end").gather(latest) > start
-        label = own.get_column("label").gather(latest)
-        winner = winner.zip_with(winner.is_not_null(), label.set(~covers.fill_null(value=False), None))
+        label = on_line(own.select(start="own_start", end="own_end", row="label"), start)
+        winner = winner.zip_with(winner.is_not_null(), label)
     pieces = pl.DataFrame([start, end, winner.alias("label")])
     return pieces.drop_nulls("label")
 

@@ -17,7 +17,7 @@ import polars as pl
 from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, facts_of, launching_by_start, of_device, operations
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, facts_of, launch_calls, of_device, operations
 from kanalyze.analyses.device._windows import activity, busy_layers, windows
 from kanalyze.analyses.host._call_kinds import unrecorded_contexts, unseen_starts, unseen_syncs
 from kanalyze.analyses.idle._idle_parts import (
@@ -34,7 +34,7 @@ from kanalyze.analyses.idle._idle_parts import (
 )
 from kanalyze.analyses.shared.analysis import in_threads, once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import BUCKETS
-from kanalyze.analyses.shared.threads import THREAD, ThreadKey, touched
+from kanalyze.analyses.shared.threads import THREAD, ThreadKey, joined_up, key_columns, touched
 from kanalyze.columns import gathered, in_order, parts_by, positions, rows_at, sure
 from kanalyze.report import Report
 from kanalyze.window import Window
@@ -169,12 +169,6 @@ def by_thread(report: Report, pieces: pl.DataFrame) -> Iterator[tuple[ThreadKey,
         yield (None, None) if code is None else thread_keys(report)[code], part
 
 
-def _with_key(key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Start and end of pieces of a thread, with the columns :data:`THREAD` before."""
-    keys = {name: pl.lit(value, dtype=pl.Int64) for name, value in zip(THREAD, key, strict=True)}
-    return pieces.select(**keys, start="start", end="end")
-
-
 def idle_sums(report: Report) -> pl.DataFrame:
     """Idle time of the devices in scope by bucket and detail: device, bucket, detail, ns."""
     known, found = reasons(report), [pl.DataFrame(schema=_BY_DETAIL)]
@@ -286,9 +280,10 @@ def unknown_times(report: Report) -> list[tuple[int, int]]:
         sums = _NS.filter(unknown).sum(), _NS.filter(pl.col("reason") == known.unseen).sum().alias("begins")
         return [pieces.select(sums).row(0) for pieces in idle_pieces(report).values()]
     found, sides = [], {device: edges for device, *edges in windows(report).iter_rows()}
+    launching = launch_calls(report, "thread_id").drop_nulls().get_column("process_id").unique()
     for device, before, after, idle in _idle_devices(report):
         thread = facts_of(report, idle.get_column("row"), "thread_id").to_series()
-        nearby = sure(idle.get_column("process_id").is_in([*launching_by_start(report)]))
+        nearby = sure(idle.get_column("process_id").is_in(launching.implode()))
         parts = (before, idle.filter(thread.is_null() & ~nearby), after)
         lost = pl.concat(part.select("start", "end") for part in parts)
         found.append((intervals.length(intervals.clip(lost, *sides[device])), 0))
@@ -318,7 +313,7 @@ def host_time(report: Report) -> dict[int, HostTime]:
         for key, own in by_thread(report, pieces) if contexts else ():
             if key in contexts:
                 inside = intervals.cut(own, intervals.union(contexts[key]))
-                making.append(_with_key(key, inside))
+                making.append(inside.select(**key_columns(key), start="start", end="end"))
                 rest = spans.filter(~pl.col("thread").eq_missing(own.item(0, "thread")))
                 free = intervals.gaps(inside, intervals.BEFORE_ALL, intervals.AFTER_ALL)
                 spans = pl.concat([rest, intervals.cut(own, free)]).sort("start")
@@ -331,13 +326,11 @@ def host_time(report: Report) -> dict[int, HostTime]:
 
 def host_pieces(report: Report) -> dict[int, pl.DataFrame]:
     """The pieces of the bucket `host` of each device in scope, those that adjoin as one: start, end and thread."""
-    found = {}
-    for device, pieces in idle_pieces(report).items():
-        own = pieces.filter(pl.col("reason") == reasons(report).host).select("start", "end", "thread")
-        begins = own.select((pl.col("start") != pl.col("end").shift(1)).fill_null(value=True)).to_series()
-        ends = own.get_column("end").filter(begins.shift(-1, fill_value=True))
-        found[device] = own.filter(begins).with_columns(ends)
-    return found
+    of_host = pl.col("reason") == reasons(report).host
+    return {
+        device: joined_up(pieces.filter(of_host).select("start", "end", "thread"), "thread")
+        for device, pieces in idle_pieces(report).items()
+    }
 
 
 def idle_within(report: Report, within: pl.DataFrame) -> dict[int, pl.DataFrame]:
@@ -355,7 +348,8 @@ def idle_within(report: Report, within: pl.DataFrame) -> dict[int, pl.DataFrame]
         for key, part in by_thread(report, own.drop_nulls("thread")):
             if key in spans:
                 cut = intervals.cut(part, spans[key])
-                parts.append(_with_key(key, cut).hstack(rows_at(reasons(report).table, cut.get_column("reason"))))
+                named = cut.select(**key_columns(key), start="start", end="end")
+                parts.append(named.hstack(rows_at(reasons(report).table, cut.get_column("reason"))))
         found[device] = pl.concat(parts)
     return found
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 import polars as pl
 from polars.datatypes import DataType, DataTypeClass
 
-from kanalyze.analyses.device._operations import facts_of, launch_rows, launching_by_start, nearest_launches
+from kanalyze.analyses.device._operations import facts_of, launch_rows, nearest_launches
 from kanalyze.analyses.device._windows import activity as device_activity
 from kanalyze.analyses.host._call_kinds import context_calls, unrecorded_contexts, unseen_starts, unseen_syncs
 from kanalyze.analyses.host._range_lines import (
@@ -21,16 +21,15 @@ from kanalyze.analyses.host._range_lines import (
     framework_recorded,
     named,
     named_ranges,
-    on_line,
     range_lines,
 )
-from kanalyze.analyses.host._thread_timeline import activity, label_codes, labels, records_waits, threads, winning
+from kanalyze.analyses.host._thread_timeline import activity, labels, records_waits, threads, winning
 from kanalyze.analyses.host.engine_marks import engine_labels
 from kanalyze.analyses.operators._host_names import host_names
 from kanalyze.analyses.shared.analysis import Remembered, at_once, once_per_process
-from kanalyze.analyses.shared.threads import THREAD, Lanes, ThreadKey, lanes_of, overlaid, touched
+from kanalyze.analyses.shared.threads import LINE, ThreadKey, by_thread, on_line, overlaid, touched
 from kanalyze.analyses.streams.concurrency import ended_last, event_waits, waited_for
-from kanalyze.columns import gathered, rows_by, sure
+from kanalyze.columns import gathered, in_order, sure
 from kanalyze.errors import DamagedReportError
 from kanalyze.machinery import late, workers
 from kanalyze.report import Report
@@ -47,8 +46,8 @@ BATCH: Final = 1 << 19
 #: Cached answers that every batch looks up: computed beforehand, since batches would otherwise block on them one after
 #: the other; and what names of pieces are made of.
 _NEEDED: Final[tuple[Remembered[Any], ...]] = (
-    *(threads, unrecorded_contexts, context_calls, label_codes, winning, device_activity, launch_rows),
-    *(launching_by_start, unseen_starts, unseen_syncs),
+    *(threads, unrecorded_contexts, context_calls, winning, device_activity, launch_rows),
+    *(unseen_starts, unseen_syncs),
 )
 _NAMES: Final[tuple[Remembered[Any], ...]] = (range_lines, host_names, ended_last, event_waits)
 
@@ -100,10 +99,7 @@ def idle_intervals(work: pl.DataFrame, low: int, high: int) -> pl.DataFrame:
     operation; for the trailing interval of the operation that ended last, of equals the highest event_id).
     """
     real = work.select("start", "end", "rank", "row", "process_id")
-    if not real.select((pl.col("end") > pl.col("start")).all()).item():
-        real = real.filter(pl.col("end") > pl.col("start"))
-    if not real.get_column("start").is_sorted():
-        real = real.sort("start", maintain_order=True)
+    real = in_order(real.filter(pl.col("end") > pl.col("start")), "start")
     same = pl.col("start") == pl.col("start").shift(1)
     if real.select((same & (pl.col("rank") < pl.col("rank").shift(1))).any()).item():
         real = real.sort("start", "rank", "row")  # a sort by several columns takes many times as long
@@ -210,42 +206,24 @@ def split_idle(report: Report, device: int, idle: pl.DataFrame) -> pl.DataFrame:
     Each interval is split by the activity of the host thread that it is attributed to, and the time before its launch
     call by the innermost range of that thread, too; from the launch call on, the range is the one in which that began.
     """
-    idle = with_launches(report, idle)
-    rows = rows_by(idle, THREAD)
-    known = {key: own for key, own in rows.items() if key in threads(report) and key[1] is not None}
     found = [pl.DataFrame(schema=PIECE)]
-    if lost := [own for key, own in rows.items() if key not in known]:
-        nowhere = _rows(idle[pl.concat(lost)].with_columns(range=None), reason=_code(reasons(report).unknown))
-        found.append(nowhere.with_columns(pl.lit(None, PIECE[name]).alias(name) for name in [*PIECE][4:]))
-    if known:
-        # lanes have to span the launch calls, too: their enclosing ranges are looked up on them
-        ends = pl.max_horizontal(pl.col("end").max(), pl.col("call_start").max() + 1).alias("high")
-        begins = pl.min_horizontal(pl.col("start").min(), pl.col("call_start").min()).alias("low")
-        begun, ended, low, high = idle.select(pl.col("start").min(), pl.col("end").max(), begins, ends).row(0)
-        for lanes in lanes_of([*known], low, high):
-            split = _split(report, lanes, (begun, ended), _on_lanes(idle, lanes, known))
-            found += [lanes.back(part) for part in _named(report, lanes, device, split) if part.height]
+    for key, own in by_thread(with_launches(report, idle)).items():
+        if key in threads(report) and key[1] is not None:
+            found += [part for part in _named(report, key, device, _split(report, key, own)) if part.height]
+        else:
+            nowhere = _rows(own.with_columns(range=None), reason=_code(reasons(report).unknown))
+            found.append(nowhere.with_columns(pl.lit(None, PIECE[name]).alias(name) for name in [*PIECE][4:]))
     return pl.concat(part.select([*PIECE]) for part in found).sort("start")
 
 
-def _on_lanes(idle: pl.DataFrame, lanes: Lanes, rows: Mapping[ThreadKey, pl.Series]) -> pl.DataFrame:
-    """Converts the intervals of some threads (their `rows` in `idle`) to lane times."""
-    own = [rows[key] for key in lanes.keys]
-    every, idle = pl.concat(own, rechunk=True), idle.drop(*THREAD, "call_end")
-    if len(own) == 1:
-        return idle if len(every) == idle.height else idle[every]
-    moved = pl.col("start", "begun", "returned", "end", "call_start") + lanes.shifts([len(one) for one in own])
-    return idle[every].with_columns(moved)
+def _split(report: Report, key: ThreadKey, idle: pl.DataFrame) -> pl.DataFrame:
+    """Splits intervals that are attributed to one thread by its activity.
 
-
-def _split(report: Report, lanes: Lanes, sides: tuple[int, int], idle: pl.DataFrame) -> pl.DataFrame:
-    """Splits intervals between two times, given in lane times, by the activity of their threads.
-
-    Columns: those of :data:`PIECE` but culprit, in lane times; range is a row of :func:`named_ranges`.
+    Columns: those of :data:`PIECE` but culprit; range is a row of :func:`named_ranges`.
     """
     before = idle.filter(pl.col("begun") > pl.col("start")).select("start", "row", "lost", end="begun")
-    line = activity(report, lanes, sides, before)
-    spans = lanes.line(range_lines(report) if unnamed(report) is None else {})
+    line = activity(report, key, idle.select(pl.col("start").min(), pl.col("end").max()).row(0), before)
+    spans = _line_of(range_lines(report) if unnamed(report) is None else {}, key)
     before = overlaid(before, spans.rename({"row": "range"}), "range")
     idle = idle.with_columns(on_line(spans, idle.get_column("call_start")).alias("range"))
     launched = idle.filter(pl.col("end") > pl.col("begun"))
@@ -259,12 +237,13 @@ def _split(report: Report, lanes: Lanes, sides: tuple[int, int], idle: pl.DataFr
     if held.any():
         pieces = _from_launches(report, launched.filter(held), pl.col("returned")).sort("start")
         parts.append(_rows(overlaid(pieces, above, "label"), reason=pl.coalesce("label", "reason")))
-    rows = pl.concat(parts)
-    numbers = {key: code for code, key in enumerate(thread_keys(report))}
-    codes = pl.Series("thread", [numbers[key] for key in lanes.keys], dtype=pl.UInt32)
-    if len(codes) == 1:
-        return rows.with_columns(codes.new_from_index(0, rows.height))
-    return rows.with_columns(codes[((rows.get_column("start") - lanes.low) // lanes.width).cast(pl.UInt32)])
+    code = pl.lit(thread_keys(report).index(key), dtype=pl.UInt32)
+    return pl.concat(parts).with_columns(thread=code)
+
+
+def _line_of(lines: Mapping[ThreadKey, pl.DataFrame], key: ThreadKey) -> pl.DataFrame:
+    """The timeline of a thread, if there is one: :data:`LINE`."""
+    return lines.get(key, pl.DataFrame(schema=LINE))
 
 
 def _before_launches(report: Report, before: pl.DataFrame) -> pl.DataFrame:
@@ -293,7 +272,7 @@ def _code(number: int) -> pl.Expr:
     return pl.lit(number, dtype=pl.UInt32)
 
 
-def _named(report: Report, lanes: Lanes, device: int, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+def _named(report: Report, key: ThreadKey, device: int, rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """The rows of :func:`_split` with culprit, and range by name, in any order; without where these are damaged."""
     if unnamed(report) is not None:
         yield rows.with_columns(pl.lit(None, dtype=pl.Categorical).alias(name) for name in ("culprit", "range"))
@@ -316,7 +295,7 @@ def _named(report: Report, lanes: Lanes, device: int, rows: pl.DataFrame) -> Ite
         waits = rows.filter(queued)
         yield parts(waits, waited_for(report, device, waits.get_column("row")))
     if host.any():
-        for own in _named_host(report, lanes, rows.filter(host)):
+        for own in _named_host(report, key, rows.filter(host)):
             yield parts(own, own.get_column("culprit"))
 
 
@@ -329,13 +308,13 @@ def _waits(report: Report) -> dict[ThreadKey, pl.DataFrame]:
         return {}
 
 
-def _named_host(report: Report, lanes: Lanes, pieces: pl.DataFrame) -> list[pl.DataFrame]:
+def _named_host(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> list[pl.DataFrame]:
     """Adds `culprit` to host intervals outside CUDA calls; splits them further by operator and Python function."""
     if framework_recorded(report):
-        return [named(report, key, own) for key, own in lanes.of_each(pieces)]
+        return [named(report, key, pieces)]
     waits, found = _waits(report), list[pl.DataFrame]()
     if waits:
-        told = overlaid(pieces, lanes.line(waits).rename({"row": "name"}), "name")
+        told = overlaid(pieces, _line_of(waits, key).rename({"row": "name"}), "name")
         waited = told.filter(pl.col("name").is_not_null())
         names = gathered(_causes.cause_names(report), waited.get_column("name")).alias("culprit")
         found.append(waited.with_columns(names).drop("name"))
@@ -345,14 +324,12 @@ def _named_host(report: Report, lanes: Lanes, pieces: pl.DataFrame) -> list[pl.D
     found += [inside.with_columns(gathered(range_names(report), inside.get_column("range")).alias("culprit"))]
     known = host_names(report)
     if known.lines and alone.height:
-        told = overlaid(alone, lanes.line(known.lines).rename({"row": "name"}), "name")
+        told = overlaid(alone, _line_of(known.lines, key).rename({"row": "name"}), "name")
         beside = told.filter(pl.col("name").is_not_null())
         names = gathered(known.names, beside.get_column("name"))
         found.append(beside.with_columns(names.alias("culprit")).drop("name"))
         alone = told.filter(pl.col("name").is_null()).drop("name")
-    for key, own in lanes.of_each(alone):
-        found.append(own.with_columns(between_calls(report, key, own).alias("culprit")))
-    return found
+    return [*found, alone.with_columns(between_calls(report, key, alone).alias("culprit"))] if alone.height else found
 
 
 @once_per_process

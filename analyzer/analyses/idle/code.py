@@ -10,10 +10,10 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, compiled_from, exclusive_operations, facts_of
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.host._captures import capture_rows, capture_source, captures
-from kanalyze.analyses.host._range_lines import on_line, program_functions
+from kanalyze.analyses.host._range_lines import program_functions
 from kanalyze.analyses.idle._attribution import bucket_of, by_thread, idle_pieces
 from kanalyze.analyses.shared.analysis import analysis, once_per_process, once_per_report, require, source_lines
-from kanalyze.analyses.shared.threads import THREAD, ThreadKey, innermost_lines, overlaid
+from kanalyze.analyses.shared.threads import THREAD, ThreadKey, innermost_lines, key_columns, on_line, overlaid
 from kanalyze.columns import gathered, of_parts, parts_by
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.outlets import short_paths
@@ -233,6 +233,6 @@ def _stretches(report: Report) -> pl.DataFrame:
     places = texts.to_frame("name").join(known, on="name", how="left", maintain_order="left").get_column("place")
     found = [pl.DataFrame(schema=_STRETCH)]
     for key, line in innermost_lines(functions).items():
-        names = (pl.lit(value, dtype=pl.Int64).alias(name) for name, value in zip(THREAD, key, strict=True))
-        found.append(line.select(*names, "start", "end", gathered(places, line.get_column("row")).alias("place")))
+        of_line = gathered(places, line.get_column("row"))
+        found.append(line.select(**key_columns(key), start="start", end="end", place=of_line))
     return pl.concat(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import polars as pl
@@ -12,8 +12,8 @@ from kanalyze.analyses.device._operations import SHAPE, operations
 from kanalyze.analyses.host._range_lines import named_events, neighbours, program_functions
 from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.analyses.shared.threads import THREAD, ThreadKey, of_thread
-from kanalyze.columns import gathered, parts_by, positions, rows_at
+from kanalyze.analyses.shared.threads import THREAD, ThreadKey, key_columns, of_thread
+from kanalyze.columns import gathered, nearest_place, parts_by, positions, rows_at
 from kanalyze.decoder.fields import normalised
 from kanalyze.errors import ClosedReportError, DamagedReportError
 from kanalyze.report import Report
@@ -364,18 +364,8 @@ def launches_beside(report: Report, points: pl.DataFrame) -> pl.DataFrame:
 
     Columns: process_id, thread_id and at (its start) in the trace; null where that launch has no sure partner.
     """
-    found = [points.select(*THREAD, "at").clear().with_columns(point=pl.lit(0, dtype=pl.UInt32))]
-    numbered = points.select(*THREAD, "at").with_row_index("point")
-    for pair in host_names(report).threads:
-        own = numbered.filter(of_thread(pair.left))
-        if not pair.complete or own.is_empty():
-            continue
-        row = pair.calls.get_column("start").search_sorted(own.get_column("at"), side="right").cast(pl.Int64) - 1
-        at = gathered(pair.others.get_column("start"), row.set(row < 0, None)).alias("at")
-        there = own.select("point", *(key.alias(name) for name, key in _keys(pair.right))).with_columns(at)
-        found.append(there.select(found[0].columns))
-    moved = pl.concat(found).drop_nulls("at")
-    return numbered.select("point").join(moved, on="point", how="left", maintain_order="left").drop("point")
+    pairs = [pair for pair in host_names(report).threads if pair.complete]
+    return _in_the_trace(pairs, points, nearest_place)
 
 
 def operators_beside(report: Report, trace: Report, launches: pl.DataFrame) -> pl.Series:
@@ -383,21 +373,28 @@ def operators_beside(report: Report, trace: Report, launches: pl.DataFrame) -> p
 
     Null where that launch has no partner in the trace.
     """
-    numbered = launches.select(*THREAD, "at").with_row_index("point")
-    found = [numbered.clear()]
-    for pair in host_names(report).threads:
-        own = numbered.filter(of_thread(pair.left))
-        call = positions(pair.calls.get_column("start"), own.get_column("at"))
-        partner = gathered(pair.pairs.get_column("right"), positions(pair.pairs.get_column("left"), call))
-        at = gathered(pair.others.get_column("start"), partner).alias("at")
-        found.append(own.select("point", *(key.alias(name) for name, key in _keys(pair.right)), at))
-    known, tree = pl.concat(found).drop_nulls("at"), host_tree(trace)
-    there = numbered.select("point").join(known, on="point", how="left", maintain_order="left").drop("point")
+    there, tree = _in_the_trace(host_names(report).threads, launches, positions), host_tree(trace)
     return tree.innermost(there, tree.of_kinds("op"))
 
 
-def _keys(key: ThreadKey) -> list[tuple[str, pl.Expr]]:
-    return [(name, pl.lit(value, dtype=pl.Int64)) for name, value in zip(THREAD, key, strict=True)]
+def _in_the_trace(
+    pairs: Sequence[ThreadPair], points: pl.DataFrame, launch_of: Callable[[pl.Series, pl.Series], pl.Series]
+) -> pl.DataFrame:
+    """The partner in the trace of the launch that each of `points` (process_id, thread_id, at) belongs to.
+
+    `launch_of` gives its place among the starts of the thread's launches. Columns: process_id, thread_id and at (its
+    start); null where there is none.
+    """
+    numbered = points.select(*THREAD, "at").with_row_index("point")
+    found = [numbered.clear()]
+    for pair in pairs:
+        own = numbered.filter(of_thread(pair.left))
+        place = launch_of(pair.calls.get_column("start"), own.get_column("at"))
+        partner = gathered(pair.pairs.get_column("right"), positions(pair.pairs.get_column("left"), place))
+        there = own.with_columns(**key_columns(pair.right), at=gathered(pair.others.get_column("start"), partner))
+        found.append(there.select(found[0].columns))
+    known = pl.concat(found).drop_nulls("at")
+    return numbered.select("point").join(known, on="point", how="left", maintain_order="left").drop("point")
 
 
 def placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
@@ -430,8 +427,7 @@ def placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
             "start": pl.col("start") + ((first - pl.col("there")) * scale + 0.5).cast(pl.Int64),
             "end": pl.col("start") + ((last - pl.col("there")) * scale + 0.5).cast(pl.Int64),
         }
-        keys = dict(_keys(pair.left))
-        found.append(cut.with_columns(**sides, **keys).select(found[0].columns))
+        found.append(cut.with_columns(**sides, **key_columns(pair.left)).select(found[0].columns))
     return pl.concat(found).sort(*THREAD, "start", "end")
 
 

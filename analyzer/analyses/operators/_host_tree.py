@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 import polars as pl
 
 from kanalyze.analyses.shared.analysis import once_per_process
-from kanalyze.analyses.shared.threads import THREAD, laned, nested
-from kanalyze.columns import beside, gathered, of_parts, positions, rows_by, telling
+from kanalyze.analyses.shared.threads import THREAD, by_thread, nested
+from kanalyze.columns import beside, gathered, nearest_place, of_parts, positions, rows_by, telling
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 
@@ -70,8 +70,7 @@ class HostTree(NamedTuple):
 
         def around(thread: tuple[Any, ...], part: pl.DataFrame) -> pl.Series:
             own, at = threads.get(thread, pl.Series(dtype=pl.UInt32)), part.get_column("at")
-            last = gathered(starts, own).search_sorted(at, side="right").cast(pl.Int64) - 1
-            row = gathered(own, last.set(last < 0, None).cast(pl.UInt32)).cast(pl.Int64)
+            row = gathered(own, nearest_place(gathered(starts, own), at)).cast(pl.Int64)
             while (over := (gathered(ends, row) <= at).fill_null(value=False)).any():
                 row = row.zip_with(~over, gathered(parents, row))
             return self.nearest(row, wanted)
@@ -86,7 +85,7 @@ def tree_of(*parts: pl.DataFrame) -> HostTree:
     events = pl.concat([part.select(columns) for part in parts])
     events = events.sort(*THREAD, "start", "end", descending=order, maintain_order=True)
     begin, trees = 0, [nested(*events.clear().select("start", "end"))]
-    for _, own in laned(events.select(*THREAD, "start", "end")):
+    for own in by_thread(events.select(*THREAD, "start", "end")).values():
         tree = nested(own.get_column("start"), own.get_column("end"))
         trees.append(tree.with_columns(pl.col("parent", "stop") + begin))
         begin += own.height
@@ -322,14 +321,8 @@ def plain_names(rows: pl.DataFrame) -> pl.Series:
     """The names of rows, without object addresses in the names of Python's built-in functions."""
     names = rows.get_column("name")
     different = names.unique().drop_nulls()
-    texts = different.cast(pl.String)
-    addressed = texts.str.contains(_ADDRESS)
-    if not addressed.any():
-        return names
-    plain = texts.filter(addressed).str.replace(_ADDRESS, "").cast(pl.Categorical)
-    known = pl.DataFrame({"name": different.filter(addressed), "plain": plain})
-    found = rows.select("name").join(known, on="name", how="left", maintain_order="left")
-    return found.select(pl.coalesce("plain", "name").alias("name")).to_series()
+    plain = different.cast(pl.String).str.replace(_ADDRESS, "").cast(pl.Categorical)
+    return names.replace_strict(different, plain, default=None, return_dtype=pl.Categorical)
 
 
 def path_numbers(rows: pl.DataFrame, included: pl.Series, labels: pl.Series) -> pl.Series:

@@ -24,7 +24,7 @@ from kanalyze.analyses.operators._host_tree import (
 )
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import beside, gathered, of_parts
+from kanalyze.columns import beside, gathered, nearest_place, of_parts
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import OTHER
 from kanalyze.report import Report
@@ -128,8 +128,7 @@ def overhead_makers(report: Report) -> pl.DataFrame:
     overhead = calls.filter(pl.col("kind") == "overhead").sort("start", "event_id")
     points = overhead.select(*THREAD, at="start")
     spans = device_annotations(report)
-    last = spans.get_column("start").search_sorted(points.get_column("at"), side="right").cast(pl.Int64) - 1
-    last = last.set(last < 0, None)
+    last = nearest_place(spans.get_column("start"), points.get_column("at"))
     begun, ended = (gathered(spans.get_column(name), last) for name in ("start", "end"))
     # of all events only those around any of the points, ends included
     at = pl.concat([points.get_column("at"), begun]).drop_nulls().unique().sort()

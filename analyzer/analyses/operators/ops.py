@@ -40,7 +40,7 @@ from kanalyze.analyses.operators._work import (
     said_by_kernels,
 )
 from kanalyze.analyses.shared.analysis import analysis, require
-from kanalyze.analyses.shared.statistics import duration_statistics
+from kanalyze.analyses.shared.statistics import duration_statistics, share_of_total
 from kanalyze.columns import beside, gathered, rows_at
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
@@ -518,8 +518,6 @@ def op_kernels(report: Report) -> pl.DataFrame:
         text = texts.rename({"path": f"{side}number", "text": f"{side}path"})
         sums = sums.join(text, on=f"{side}number", how="left")
     sums = sums.rename({"forward_name": "forward"})
-    whole = pl.col("exclusive_ns").sum()
-    share = pl.when(whole > 0).then(pl.col("exclusive_ns") / whole).otherwise(0.0)
     order = [True, True, *(False for _ in _OF_KERNELS)]
-    table = OP_KERNELS.select(sums.with_columns(share=share))
+    table = OP_KERNELS.select(sums.with_columns(share_of_total("exclusive_ns")))
     return table.sort("exclusive_ns", "total_ns", *_OF_KERNELS, descending=order)

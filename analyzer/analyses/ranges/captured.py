@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, Unpack
 
 import polars as pl
@@ -26,7 +25,7 @@ from kanalyze.analyses.operators._host_tree import ARROW, MODULE, host_tree
 from kanalyze.analyses.operators._work import SHELL, said_by_kernels
 from kanalyze.analyses.ranges._projection import thread_ranges
 from kanalyze.analyses.shared.analysis import check_grouping, once_per_process, require
-from kanalyze.analyses.shared.statistics import duration_statistics
+from kanalyze.analyses.shared.statistics import exclusive_sums
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import beside, gathered, parts_by, rows_at
 from kanalyze.model import DEVICE_KINDS
@@ -125,7 +124,7 @@ def captured(report: Report, by: str | None = None, **where: Unpack[Where]) -> p
     require(report, TABLE, *DEVICE_KINDS)
     named = _named(report)
     if by is None:
-        return _summed(TABLE, named, _KEYS)
+        return exclusive_sums(TABLE, named, _KEYS)
     shell = pl.col("range").str.contains(SHELL).fill_null(value=False)
     places = pl.when(shell).then(pl.coalesce("operator", "range")).otherwise(pl.coalesce("range", "module", "operator"))
     placed = named.with_columns(places.alias("place"))
@@ -136,16 +135,7 @@ def captured(report: Report, by: str | None = None, **where: Unpack[Where]) -> p
     most = placed.drop_nulls("operator").group_by("place", "operator").agg(ns).sort("exclusive_ns", "operator")
     names = most.group_by("place", maintain_order=True).agg(pl.col("operator").tail(_MOST).reverse())
     told = names.select("place", operators=pl.col("operator").list.join(", "))
-    return _summed(BY_PLACE, placed.join(told, on="place", how="left"), ("place", "how", "operators"))
-
-
-def _summed(table: Table, named: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """Sums of operations by `keys`, the longest first."""
-    sums = named.group_by(keys).agg(*duration_statistics(), pl.col("exclusive_ns").sum())
-    whole = pl.col("exclusive_ns").sum()
-    share = pl.when(whole > 0).then(pl.col("exclusive_ns") / whole).otherwise(0.0)
-    order = [True, True, *(False for _ in keys)]
-    return table.select(sums.with_columns(share=share)).sort("exclusive_ns", "total_ns", *keys, descending=order)
+    return exclusive_sums(BY_PLACE, placed.join(told, on="place", how="left"), ("place", "how", "operators"))
 
 
 def _named(report: Report) -> pl.DataFrame:

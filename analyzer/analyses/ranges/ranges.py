@@ -22,7 +22,7 @@ from kanalyze.analyses.ranges._projection import (
 )
 from kanalyze.analyses.shared.analysis import analysis, check_grouping, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, known_sum, share_of_total, spread
-from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.analyses.shared.threads import key_columns
 from kanalyze.columns import rows_at
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
@@ -275,10 +275,10 @@ def range_kernels(report: Report) -> pl.DataFrame:
     for via, of, threads in sides:
         names = named_ranges(of).select(pl.col("range").cast(pl.Categorical), "style")
         for thread, kernels in threads.items():
-            of_thread = [pl.lit(key, pl.Int64).alias(name) for key, name in zip(thread, THREAD, strict=True)]
             ranges = thread_ranges(of).get(thread, ThreadRanges.none())
             found = (_sums(names, _in_ranges(ranges, part)) for part in _parts(kernels, ranges.deepest))
-            sums += [RANGE_KERNELS.select(rows.with_columns(*of_thread, via=pl.lit(via))) for rows in found]
+            keys = key_columns((thread[0], thread[1]))
+            sums += [RANGE_KERNELS.select(rows.with_columns(**keys, via=pl.lit(via))) for rows in found]
     by = ["range", "process_id", "thread_id", "total_ns", "style", "kernel", "via"]
     return pl.concat(sums).sort(by, descending=[name == "total_ns" for name in by])
 

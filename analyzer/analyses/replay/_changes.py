@@ -169,10 +169,8 @@ def _events(report: Report, asked: pl.DataFrame) -> pl.Series:
 @once_per_report
 def _sides(report: Report) -> dict[int | None, pl.Series]:
     """Begins and ends of ranges and operators by process, sorted."""
-    parts = [
-        report.kind(kind).select("process_id", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
-        for kind in ("range", "op")
-    ]
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    parts = [report.kind(kind).select("process_id", start="start_ns", end=end) for kind in ("range", "op")]
     sides = pl.concat([part.select("process_id", at=side) for part in parts for side in ("start", "end")])
     by_process = sides.drop_nulls("at").partition_by("process_id", as_dict=True)
     return {process: part.get_column("at").sort() for (process,), part in by_process.items()}
@@ -181,9 +179,12 @@ def _sides(report: Report) -> dict[int | None, pl.Series]:
 @once_per_report
 def _own_work(report: Report) -> Spans:
     """The union of what a profiler reports as its own work, by process."""
-    rows = report.kind("overhead").filter(~IS_LOADING)
-    rows = rows.select("process_id", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
-    parts = rows.drop_nulls("end").filter(pl.col("end") > pl.col("start")).partition_by("process_id", as_dict=True)
+    return _unions(report.kind("overhead").filter(~IS_LOADING).select("process_id", **intervals.OF_EVENTS))
+
+
+def _unions(spans: pl.DataFrame) -> Spans:
+    """The union of `spans` (process_id, start, end) by process."""
+    parts = spans.filter(pl.col("end") > pl.col("start")).partition_by("process_id", as_dict=True)
     return {process: intervals.union(part.select("start", "end")) for (process,), part in parts.items()}
 
 
@@ -404,8 +405,7 @@ def _host_spans(report: Report, network: Network, what: str) -> Spans:
         return dict.fromkeys(network.line.calls.get_column("process_id").unique().to_list(), window)
     pattern, known = what.removeprefix(_RANGE), list[str]()
     for kind in ("range", "op"):
-        end = pl.col("start_ns") + pl.col("dur_ns")
-        events = report.kind(kind).select("name", "process_id", start="start_ns", end=end)
+        events = report.kind(kind).select("name", "process_id", **intervals.OF_EVENTS)
         names = sorted(events.get_column("name").unique().drop_nulls().cast(pl.String))
         known += names
         if chosen := [name for name in names if fnmatchcase(name, pattern)]:
@@ -415,11 +415,7 @@ def _host_spans(report: Report, network: Network, what: str) -> Spans:
 
 def by_process(network: Network, spans: pl.DataFrame) -> Spans:
     """The union of `spans` (process_id, start, end) in the window, by process."""
-    parts = spans.filter(pl.col("end") > pl.col("start")).partition_by("process_id", as_dict=True)
-    return {
-        process: intervals.clip(intervals.union(part.select("start", "end")), network.start, network.end)
-        for (process,), part in parts.items()
-    }
+    return {key: intervals.clip(union, network.start, network.end) for key, union in _unions(spans).items()}
 
 
 def _without_sync(report: Report, network: Network, state: Changed) -> Changed:

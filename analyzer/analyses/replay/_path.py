@@ -20,8 +20,8 @@ from kanalyze.analyses.host._thread_timeline import shown_calls
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.replay._graph import BEFORE, Dependencies, dependencies, release
 from kanalyze.analyses.shared.analysis import once_per_report
-from kanalyze.analyses.shared.threads import LINE, THREAD, ThreadKey, innermost_lines, overlaid, touched
-from kanalyze.columns import gathered, in_order, parts_by, rows_at, slices
+from kanalyze.analyses.shared.threads import LINE, THREAD, ThreadKey, by_thread, innermost_lines, overlaid, touched
+from kanalyze.columns import gathered, in_order, rows_at, slices
 from kanalyze.report import Report
 
 if TYPE_CHECKING:
@@ -388,8 +388,8 @@ def _host_names(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     cut = _cut(pieces, _lines(table, pieces), table.get_column("name"))
     known = cut.get_column("name").is_not_null()
     found = [cut.filter(known)]
-    for key, part in parts_by(cut.filter(~known), THREAD).items():
-        found.append(part.with_columns(neighbours(report, (key[0], key[1]), part).alias("name")))
+    for key, part in by_thread(cut.filter(~known)).items():
+        found.append(part.with_columns(neighbours(report, key, part).alias("name")))
     return pl.concat(found)
 
 
@@ -410,8 +410,8 @@ def _around(pieces: pl.DataFrame, lines: Lines, names: pl.Series) -> pl.DataFram
 def _cut(pieces: pl.DataFrame, lines: Lines, names: pl.Series) -> pl.DataFrame:
     """Cuts pieces, which follow each other, by what `lines` have at them, and adds its name."""
     found = [pieces.clear().with_columns(around=pl.lit(None, dtype=pl.UInt32))]
-    for key, part in parts_by(pieces, THREAD).items():
-        line = lines.get((key[0], key[1]), pl.DataFrame(schema=LINE))
+    for key, part in by_thread(pieces).items():
+        line = lines.get(key, pl.DataFrame(schema=LINE))
         found.append(overlaid(part, line.rename({"row": "around"}), "around"))
     cut = pl.concat(found)
     return cut.drop("around").hstack([gathered(names, cut.get_column("around")).alias("name")])

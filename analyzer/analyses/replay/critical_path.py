@@ -298,9 +298,7 @@ def _segments(report: Report) -> pl.DataFrame:
 
 def _sums(pieces: pl.DataFrame, count: int | None, *keys: str) -> pl.DataFrame:
     """Sums of pieces by `keys`, the longest first: ns, share, each_ns (of so many iterations), pieces, device_ns."""
-    agg = {"ns": _NS.sum(), "pieces": pl.len().cast(pl.Int64), "device_ns": _NS.filter(RUNNING).sum()}
-    parts = pl.concat([part.group_by(keys).agg(**agg) for part in slices(pieces)])
-    sums = parts.group_by(keys).agg(pl.col(*agg).sum())
+    sums = pieces.group_by(keys).agg(ns=_NS.sum(), pieces=pl.len().cast(pl.Int64), device_ns=_NS.filter(RUNNING).sum())
     total = max(int(sums.get_column("ns").sum()), 1)
     each = pl.lit(None, dtype=pl.Float64) if count is None else pl.col("ns") / count
     told = sums.with_columns(share=pl.col("ns") / total, each_ns=each)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import polars as pl
 
-from kanalyze.schema import Column
+from kanalyze.schema import Column, Table
 
 
 def total(frame: pl.DataFrame, column: str) -> int:
@@ -64,10 +65,17 @@ def spread(column: str, prefix: str, unit: str) -> list[pl.Expr]:
     return [expression.alias(f"{prefix}{name}{unit}") for name, expression in parts.items()]
 
 
-def share_of_total() -> pl.Expr:
-    """Share of each row in the sum of total_ns; 0 where that sum is 0."""
-    total = pl.col("total_ns").sum()
-    return pl.when(total > 0).then(pl.col("total_ns") / total).otherwise(0.0).alias("share")
+def share_of_total(column: str = "total_ns") -> pl.Expr:
+    """Share of each row in the sum of a column; 0 where that sum is 0."""
+    total = pl.col(column).sum()
+    return pl.when(total > 0).then(pl.col(column) / total).otherwise(0.0).alias("share")
+
+
+def exclusive_sums(table: Table, work: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
+    """Sums of operations (`keys`, dur_ns, exclusive_ns) by `keys`, as rows of `table`; the longest first."""
+    sums = work.group_by(keys).agg(*duration_statistics(), pl.col("exclusive_ns").sum())
+    rows = table.select(sums.with_columns(share_of_total("exclusive_ns")))
+    return rows.sort("exclusive_ns", "total_ns", *keys, descending=[True, True, *(False for _ in keys)])
 
 
 def known_sum(column: str) -> pl.Expr:

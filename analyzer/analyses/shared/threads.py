@@ -1,15 +1,13 @@
-"""Events of host threads: their call tree and timelines, of all threads at once on one axis."""
+"""Events of host threads: their call tree and timelines."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate, pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 import polars as pl
 
-from kanalyze.columns import count_up_to, rows_by
+from kanalyze.columns import count_up_to, gathered, nearest_place, parts_by, sure
 from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
 
 #: Key columns of a host thread, and the type of its values.
@@ -19,8 +17,7 @@ ThreadKey = tuple[int | None, int | None]
 
 def of_thread(key: ThreadKey) -> pl.Expr:
     """Whether a row is of a thread; null counts as a number."""
-    values = (pl.lit(value, dtype=pl.Int64) for value in key)
-    return pl.all_horizontal(pl.col(name).eq_missing(value) for name, value in zip(THREAD, values, strict=True))
+    return pl.all_horizontal(pl.col(name).eq_missing(value) for name, value in key_columns(key).items())
 
 
 def outermost(ranges: pl.DataFrame, *keys: str) -> pl.DataFrame:
@@ -31,91 +28,32 @@ def outermost(ranges: pl.DataFrame, *keys: str) -> pl.DataFrame:
     return line.filter((pl.col("start") >= reached).fill_null(value=True))
 
 
+def on_line(line: pl.DataFrame, at: pl.Series) -> pl.Series:
+    """The row of the interval of a timeline (:data:`LINE`) that contains each point; null for none, and for null."""
+    place = nearest_place(line.get_column("start"), at)
+    inside = sure(gathered(line.get_column("end"), place) > at)
+    return gathered(line.get_column("row"), place.set(~inside, None))
+
+
+def joined_up(line: pl.DataFrame, value: str) -> pl.DataFrame:
+    """A timeline (start, end, `value`, any others; sorted, disjoint) with intervals that adjoin as one, by value."""
+    goes_on = pl.col(value).eq_missing(pl.col(value).shift(1)) & (pl.col("start") == pl.col("end").shift(1))
+    begins = line.select(~goes_on.fill_null(value=False)).to_series()
+    return line.filter(begins).with_columns(line.get_column("end").filter(begins.shift(-1, fill_value=True)))
+
+
 #: Schema of a timeline: disjoint intervals, each with a row number of another table.
 LINE: Final = {"start": pl.Int64, "end": pl.Int64, "row": pl.UInt32}
 
-#: Longest total length of all lanes, so that no time overflows.
-_LONGEST: Final = 1 << 62
 
-#: Events of small threads that are looked at together: a call of polars for each thread costs more than its events.
-_TOGETHER: Final = 1 << 16
-
-
-class Lanes(NamedTuple):
-    """The lanes of some threads (process id and thread id), in order, each from time `low` to time `high` (ns)."""
-
-    keys: tuple[ThreadKey, ...]
-    low: int
-    high: int
-
-    @property
-    def width(self) -> int:
-        """Distance between the starts of two lanes."""
-        return self.high - self.low + 2
-
-    def placed(self, lane: int, *times: str) -> list[pl.Expr]:
-        """Expressions that convert columns of times of one thread to lane times, clipped to the lane."""
-        if len(self.keys) == 1:
-            return [pl.col(time) for time in times]
-        low, high, later = (pl.lit(at, dtype=pl.Int64) for at in (self.low, self.high, lane * self.width))
-        return [pl.max_horizontal(pl.min_horizontal(time, high), low).alias(time) + later for time in times]
-
-    def shifts(self, counts: Sequence[int]) -> pl.Series:
-        """Shift of the lane of each row, where `counts` is the number of rows of each thread, in lane order."""
-        each = [pl.Series([lane * self.width], dtype=pl.Int64) for lane in range(len(counts))]
-        return pl.concat([later.new_from_index(0, count) for later, count in zip(each, counts, strict=True)])
-
-    def line(self, lines: Mapping[ThreadKey, pl.DataFrame]) -> pl.DataFrame:
-        """Concatenates timelines of threads (start, end, row; sorted, disjoint) in lane times, clipped to the lanes."""
-        parts = [pl.DataFrame(schema=LINE)]
-        for lane, key in enumerate(self.keys):
-            line = lines.get(key, parts[0])
-            first = bisect_right(line.get_column("end"), self.low)
-            stop = max(bisect_left(line.get_column("start"), self.high), first)
-            parts.append(line.slice(first, stop - first).select(*self.placed(lane, "start", "end"), "row"))
-        return pl.concat(parts, rechunk=True)
-
-    def back(self, pieces: pl.DataFrame) -> pl.DataFrame:
-        """Converts `pieces` (start, end, any others) from lane times back to times of their threads."""
-        if len(self.keys) == 1:
-            return pieces
-        later = (pl.col("start") - self.low) // self.width * self.width
-        return pieces.with_columns(pl.col("start") - later, pl.col("end") - later)
-
-    def of_each(self, pieces: pl.DataFrame) -> Iterator[tuple[ThreadKey, pl.DataFrame]]:
-        """Splits sorted `pieces` (start, end, any others) by thread, with times converted back."""
-        begins = [self.low + lane * self.width for lane in range(1, len(self.keys))]
-        places = [0, *(bisect_left(pieces.get_column("start"), begin) for begin in begins), pieces.height]
-        moved = self.back(pieces)
-        for key, (first, stop) in zip(self.keys, pairwise(places), strict=True):
-            if stop > first:
-                yield key, moved.slice(first, stop - first)
+def key_columns(key: ThreadKey) -> dict[str, pl.Expr]:
+    """The columns :data:`THREAD` of what is of one thread."""
+    return {name: pl.lit(value, dtype=pl.Int64) for name, value in zip(THREAD, key, strict=True)}
 
 
-def lanes_of(keys: Sequence[ThreadKey], low: int, high: int) -> Iterator[Lanes]:
-    """Lanes of the threads `keys` from `low` to `high`; several groups where one axis would overflow."""
-    most = max(_LONGEST // (high - low + 2), 1)
-    for first in range(0, len(keys), most):
-        yield Lanes(tuple(keys[first : first + most]), low, high)
-
-
-def laned(events: pl.DataFrame) -> Iterator[tuple[Lanes, pl.DataFrame]]:
-    """The `events` (:data:`THREAD`, start, end, any others) in lane times, thread by thread, small threads together.
-
-    Threads come in the order of `events` that are sorted by thread.
-    """
-    parts = rows_by(events, THREAD)
-    sides = [pl.col("start", "end").min(), pl.col("start", "end").max().name.suffix("s")]
-    times = events.select(sides).row(0)
-    groups: dict[int, list[ThreadKey]] = {}
-    for key, reached in zip(parts, accumulate(map(len, parts.values())), strict=True):
-        groups.setdefault(reached // _TOGETHER, []).append((key[0], key[1]))
-    for keys in groups.values():
-        for lanes in lanes_of(keys, min(times), max(times)):
-            rows = [parts[key] for key in lanes.keys]
-            moved = [] if len(rows) == 1 else [pl.col("start", "end") + lanes.shifts([len(own) for own in rows])]
-            own = events if len(parts) == 1 else events[pl.concat(rows, rechunk=True)]
-            yield lanes, own.with_columns(moved)
+def by_thread(events: pl.DataFrame) -> dict[ThreadKey, pl.DataFrame]:
+    """The rows of each thread in `events` (:data:`THREAD`, any others), in their order, the threads sorted by key."""
+    return {(key[0], key[1]): own for key, own in parts_by(events, THREAD).items()}
 
 
 # Call tree of the host events of one thread, by the rule of torch's own profiler; and timelines cut by others.
@@ -215,8 +153,9 @@ def next_greater(values: pl.Series, rows: pl.Series, above: pl.Series | None = N
 
 
 def innermost_lines(events: pl.DataFrame) -> dict[ThreadKey, pl.DataFrame]:
-    """The :func:`innermost_line` of each thread in `events` (process_id, thread_id, start, end, row)."""
-    return {key: line for lanes, own in laned(events) for key, line in lanes.of_each(innermost_line(own))}
+    """The :func:`innermost_line` of each thread in `events` (process_id, thread_id, start, end, row) that has one."""
+    lines = {key: innermost_line(own) for key, own in by_thread(events).items()}
+    return {key: line for key, line in lines.items() if line.height}
 
 
 def innermost_line(events: pl.DataFrame) -> pl.DataFrame:
@@ -248,9 +187,11 @@ def overlaid(pieces: pl.DataFrame, spans: pl.DataFrame, value: str) -> pl.DataFr
 
     Both (start, end) are sorted and disjoint; the parts are sorted by start and keep the columns of `pieces`.
     """
-    values = spans.get_column(value)
     if spans.is_empty() or pieces.is_empty():
-        return pieces.with_columns(pl.lit(None, dtype=values.dtype).alias(value))
+        return pieces.with_columns(pl.lit(None, dtype=spans.schema[value]).alias(value))
+    spans = spans.slice(bisect_right(spans.get_column("end"), pieces.item(0, "start")))  # those before touch nothing
+    spans = spans.head(bisect_left(spans.get_column("start"), pieces.item(-1, "end")))
+    values = spans.get_column(value)
     edges = spans.select(pl.concat_arr("start", "end")).to_series().explode()  # sorted, as spans are
     # elementary intervals are numbered by their first edge, from 1 on: odd ones are inside a span, even ones between
     first = count_up_to(edges, pieces.get_column("start"), equal=True)

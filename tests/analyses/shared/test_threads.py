@@ -7,14 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.shared import threads
 from kanalyze.analyses.shared.threads import (
     LINE,
     THREAD,
     innermost_line,
     innermost_lines,
-    laned,
-    lanes_of,
     nested,
     next_greater,
     of_thread,
@@ -105,40 +102,6 @@ def test_touched_pieces_overlap_a_span(pieces, spans):
     assert touched(frame, known).to_list() == expected
 
 
-@st.composite
-def lines(draw):
-    """What each thread did: spans that are sorted and apart."""
-    found = {}
-    for key in [(1, 1), (1, 2), (7, None)][: draw(st.integers(1, 3))]:
-        edges = sorted(draw(st.lists(st.integers(-20, 20), max_size=8, unique=True)))
-        found[key] = [(start, end, row) for row, (start, end) in enumerate(zip(edges[::2], edges[1::2], strict=False))]
-    return found
-
-
-@given(lines(), st.integers(-10, 10), st.integers(0, 15), st.sampled_from([0, 60, 1 << 62]))
-def test_lanes_hold_what_threads_did_from_low_to_high(of_threads, low, length, longest):
-    high, frames = low + length, {}
-    for key, spans in of_threads.items():
-        frames[key] = pl.DataFrame(spans, schema=LINE, orient="row")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(threads, "_LONGEST", longest)
-        every = list(lanes_of([*of_threads], low, high))
-    assert [key for lanes in every for key in lanes.keys] == [*of_threads]
-    told = {}
-    for lanes in every:
-        line = lanes.line(frames)
-        assert line.get_column("start").is_sorted()
-        assert (line.get_column("start").shift(-1) >= line.get_column("end")).all()
-        told |= {key: own.rows() for key, own in lanes.of_each(line)}
-    for key, spans in of_threads.items():
-        inside = [(start, end, row) for start, end, row in spans if end > low and start < high]
-        if len(every) < len(of_threads):  # what sticks out of a lane is cut off where there is another one
-            inside = [(max(start, low), min(end, high), row) for start, end, row in inside]
-        if len(every) < len(of_threads) and len(told.get(key, [])) == len(inside):
-            told[key] = [(max(start, low), min(end, high), row) for start, end, row in told.get(key, [])]
-        assert told.get(key, []) == inside
-
-
 @given(st.lists(st.tuples(st.integers(0, 1), st.sampled_from([None, *range(12)]), *[st.integers(-9, 40)] * 2)))
 def test_every_thread_has_the_line_that_it_has_alone(rows):
     events = pl.DataFrame(rows, schema=dict.fromkeys((*THREAD, "start", "end"), pl.Int64), orient="row")
@@ -148,12 +111,6 @@ def test_every_thread_has_the_line_that_it_has_alone(rows):
     assert {key: line.rows() for key, line in found.items()} == {
         key: line.select(*LINE).rows() for key, line in alone.items() if line.height
     }
-
-
-def test_threads_that_no_axis_holds_together_come_apart():
-    rows = [(1, thread, 0, 1 << 61) for thread in range(5)]
-    events = pl.DataFrame(rows, schema=[*THREAD, "start", "end"], orient="row")
-    assert [own.height for _, own in laned(events)] == [1, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(("key", "rows"), [((1, 2), [0]), ((1, None), [1]), ((None, None), [2])])
