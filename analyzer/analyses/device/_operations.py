@@ -16,19 +16,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
-from kanalyze.columns import (
-    beside,
-    gathered,
-    in_order,
-    marked,
-    mixed,
-    nearest_place,
-    of_parts,
-    parts_by,
-    positions,
-    rows_at,
-    slices,
-)
+from kanalyze.columns import as_of, beside, gathered, in_order, marked, mixed, of_parts, positions, rows_at
 from kanalyze.decoder.decode import HINTS, decode
 from kanalyze.decoder.fields import OTHER
 from kanalyze.errors import CannotTellError
@@ -271,22 +259,6 @@ def launch_calls(report: Report, *columns: str) -> pl.DataFrame:
     return processes.with_columns(values.alias(name) for name, values in told.items())
 
 
-@once_per_process
-def launching_by_start(report: Report) -> dict[int | None, pl.Series]:
-    """Rows of the launch calls of each process in the api events, sorted by start; those of no thread are left out."""
-    calls = launch_calls(report, "call_row", "call_start", "thread_id").drop_nulls().drop("thread_id")
-    parts = parts_by(in_order(calls, "call_start"), ["process_id"])
-    return {process: part.get_column("call_row") for (process,), part in parts.items()}
-
-
-def launches_of(report: Report, process: int | None, *columns: str, thread: int | None = None) -> pl.DataFrame:
-    """Columns of the launch calls of a process, or of one of its threads, sorted by start; see :func:`launch_calls`."""
-    rows = launching_by_start(report).get(process, pl.Series(dtype=pl.UInt32))
-    if thread is not None:
-        rows = rows.filter(gathered(report.kind("api").get_column("thread_id"), rows) == thread)
-    return pl.DataFrame(_of_calls(report, rows, [*columns]))
-
-
 def nearest_launches(
     report: Report, points: pl.DataFrame, *columns: str, later: bool = False, equal: bool = False
 ) -> pl.DataFrame:
@@ -296,14 +268,9 @@ def nearest_launches(
     call that starts at the point counts, too.
     """
     keys = [name for name in ("process_id", "thread_id") if name in points.columns]
-
-    def rows_of(key: tuple[int | None, ...], part: pl.DataFrame) -> pl.Series:
-        calls = launches_of(report, key[0], "call_row", "call_start", thread=key[1] if len(keys) > 1 else None)
-        place = nearest_place(calls.get_column("call_start"), part.get_column("at"), later=later, equal=equal)
-        return gathered(calls.get_column("call_row"), place)
-
-    rows = of_parts(points.select(*keys, "at"), keys, pl.UInt32, rows_of)
-    return pl.DataFrame(_of_calls(report, rows, [*columns]))
+    calls = launch_calls(report, "call_row", "call_start", "thread_id").drop_nulls()
+    at = as_of(points.select(*keys, "at"), calls.select(*keys, at="call_start"), later=later, equal=equal)
+    return pl.DataFrame(_of_calls(report, gathered(calls.get_column("call_row"), at), [*columns]))
 
 
 def launch_shapes(report: Report) -> pl.DataFrame:
@@ -314,18 +281,12 @@ def launch_shapes(report: Report) -> pl.DataFrame:
 @once_per_process
 def _shapes(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Distinct shapes, and the number of each row of the table of kernel configurations: event_id and shape."""
-    config, found = report.kernel_config, []
-    codes = []
-    for part in slices(config.select(*SHAPE, *RESOURCES)):
-        code = part.select(mixed(part.columns).alias("code")).to_series()
-        fresh = code.is_first_distinct()
-        codes.append(code)
-        found.append(part.filter(fresh).with_columns(code.filter(fresh)))
-    shapes = pl.concat(found).unique("code").sort("code").with_row_index("shape")
-    numbers = [positions(shapes.get_column("code"), part) for part in codes]
-    ids, kernels = config.get_column("event_id"), report.kind("kernel").get_column("event_id")
-    shared = kernels if ids.equals(kernels) else ids  # instead of a copy
-    return shapes.drop("code"), pl.DataFrame([shared, pl.concat(numbers).alias("shape")])
+    config = report.kernel_config.select("event_id", *SHAPE, *RESOURCES)
+    code = config.select(mixed(config.columns[1:]).alias("code")).to_series()
+    distinct = config.drop("event_id").with_columns(code).filter(code.is_first_distinct())
+    shapes = distinct.sort("code").with_row_index("shape")
+    numbers = positions(shapes.get_column("code"), code).alias("shape")
+    return shapes.drop("code"), config.select("event_id", numbers)
 
 
 @once_per_process

@@ -17,7 +17,6 @@ import polars as pl
 from kanalyze.analyses.device._operations import (
     device_operations,
     exclusive_operations,
-    facts_of,
     operations,
     with_facts,
 )
@@ -128,13 +127,17 @@ def _series_of_launches(report: Report) -> tuple[pl.DataFrame, pl.DataFrame, pl.
 
 
 def _candidates(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFrame:
-    # in slices, since there may be many operations
-    parts = (part.drop_nulls("sequence") for part in slices(line))
-    of_parts, calls = zip(*in_threads(partial(_of_slice, report, waits), list(parts)), strict=True)
-    units = pl.concat(of_parts).group_by("unit", maintain_order=True)
-    totals = pl.col("operations", "kernels", "api_total_ns", *_WAITS).sum()
-    units = units.agg(pl.col("sequence", "row", "start_ns").first(), totals)
-    of_calls = pl.concat(calls).group_by("sequence").agg(own=pl.col("call_ns").median())
+    line = line.drop_nulls("sequence")
+    work = with_facts(report, line.with_columns(_waits(waits, line)), "kind", "call_start", "call_ns")
+    units = work.group_by("unit", maintain_order=True).agg(
+        pl.col("sequence", "row").first(),
+        pl.col(*_WAITS).sum(),
+        operations=pl.len().cast(pl.Int64),
+        kernels=(pl.col("kind") == "kernel").sum().cast(pl.Int64),
+        start_ns=pl.col("call_start").first(),
+        api_total_ns=pl.col("call_ns").sum(),
+    )
+    of_calls = work.group_by("sequence").agg(own=pl.col("call_ns").median())
     units = with_facts(report, units, "device").join(of_calls, on="sequence", maintain_order="left")
     units = units.join(_graph_costs(report), on="device", how="left", maintain_order="left")
     cost = pl.col("cost").fill_null(pl.col("own")).cast(pl.Int64)
@@ -148,20 +151,6 @@ def _candidates(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFra
     sums = with_facts(report, sums.filter(pl.col("kernels") > 0), "process_id", "thread_id", "stream", "name")
     sums = sums.with_columns(first=pl.col("name").cast(pl.String))
     return CANDIDATES.select(sums.sort("saved_ns", "start_ns", "device", descending=[True, False, False]))
-
-
-def _of_slice(report: Report, waits: _Waits, part: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Sums of a slice of operations by repetition, and their launching calls (columns sequence, call_ns)."""
-    work = with_facts(report, part.with_columns(_waits(waits, part)), "kind", "call_start", "call_ns")
-    sums = work.group_by("unit", maintain_order=True).agg(
-        pl.col("sequence", "row").first(),
-        pl.len().cast(pl.Int64).alias("operations"),
-        (pl.col("kind") == "kernel").sum().cast(pl.Int64).alias("kernels"),
-        pl.col(*_WAITS).sum(),
-        start_ns=pl.col("call_start").first(),
-        api_total_ns=pl.col("call_ns").sum(),
-    )
-    return sums, work.select("sequence", "call_ns")
 
 
 def _waits(waits: _Waits, part: pl.DataFrame) -> list[pl.Series]:
@@ -387,13 +376,12 @@ def launch_series(report: Report) -> pl.DataFrame:
 def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl.Series]]:
     """The operations in scope that a capture allows, by call, with codes; and the sorted split times of each thread.
 
-    In a window, of what it takes to tell of its launches. Columns: row, series, code, first, apart (from the thread's
-    previous launch), call_start, and those of :data:`THREAD` and of :func:`_implicit_order`.
+    Columns: row, series, code, first, apart (from the thread's previous launch), call_start, and those of
+    :data:`THREAD` and of :func:`_implicit_order`.
     """
     work = device_operations(report).select("row", "kind", "name", "device", "process_id")
-    work = _near_window(report, work.with_columns(_implicit_order(report)))
     coded = partial(_coded_slice, report, names_that(report, _splits_series))
-    line = pl.concat(in_threads(coded, list(slices(work))), rechunk=True)
+    line = pl.concat(in_threads(coded, list(slices(work.with_columns(_implicit_order(report))))), rechunk=True)
     keys = line.get_column("series")
     distinct = keys.unique(maintain_order=True).to_frame().with_row_index("number").sort("series")
     numbers = distinct.get_column("number").gather(positions(distinct.get_column("series"), keys))
@@ -403,23 +391,11 @@ def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl
     parts = splits.partition_by(*THREAD, as_dict=True)
     cuts = {key: part.get_column("start_ns") for key, part in parts.items()}
     line = _with_apart(report, line).drop("call_end")
-    windowed = report.scope.window is not None
     first = pl.col("kernel").is_first_distinct() & pl.col("kernel").is_not_null()
-    first = pl.col("row").is_in(_first_launches(report, line).implode()) if windowed else first
     line = line.with_columns(first=first).drop("kernel").filter(~pl.col("cut")).drop("cut")
-    if windowed:
+    if report.scope.window is not None:
         line = line.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
     return line, cuts
-
-
-def _first_launches(report: Report, line: pl.DataFrame) -> pl.Series:
-    """The rows of the first launch in the recording of each kernel in `line` that a capture allows."""
-    names = facts_of(report, line.drop_nulls("kernel").get_column("row"), "name").to_series().unique()
-    work = device_operations(report).select("row", *KERNEL, "kind")
-    work = work.filter(pl.col("kind") == "kernel", pl.col("name").is_in(names.implode(), nulls_equal=True))
-    barred = pl.col("call_name").is_in(names_that(report, _splits_series)).fill_null(value=False)
-    allowed = with_facts(report, work, "call_start", "call_name").filter(pl.col("call_start").is_not_null() & ~barred)
-    return allowed.group_by(KERNEL).agg(pl.col("row").get(pl.col("call_start").arg_min())).get_column("row")
 
 
 def _implicit_order(report: Report) -> list[pl.Series]:
@@ -446,25 +422,6 @@ def _with_apart(report: Report, line: pl.DataFrame) -> pl.DataFrame:
     if every is line:
         return line.with_columns(apart)
     return line.join(every.select("row", apart), on="row", how="left", maintain_order="left")
-
-
-def _near_window(report: Report, work: pl.DataFrame) -> pl.DataFrame:
-    """Of operations those launched from the first launch of the window to its last, and on each thread the one before.
-
-    `work` itself without a window: these are all.
-    """
-    if report.scope.window is None:
-        return work
-    inside = exclusive_operations(report, "call_start")
-    low, high = inside.select(pl.col("call_start").min(), last=pl.col("call_start").max()).row(0)
-    if low is None:
-        return work.clear()
-    calls = facts_of(report, work.get_column("row"), *THREAD, "call_start")
-    begun = calls.get_column("call_start")
-    before = calls.with_row_index("at").filter(begun < low)
-    last = before.group_by(THREAD).agg(pl.col("call_start").max())
-    before = before.join(last, on=[*THREAD, "call_start"], how="semi", nulls_equal=True)
-    return work[pl.concat([before.get_column("at"), begun.is_between(low, high).arg_true()]).sort()]
 
 
 def _coded_slice(report: Report, barred: list[str], part: pl.DataFrame) -> pl.DataFrame:

@@ -8,12 +8,12 @@ from typing import Final, Unpack
 import polars as pl
 
 from kanalyze import intervals, units
-from kanalyze.analyses.device._operations import launches_of, of_used_processes
+from kanalyze.analyses.device._operations import launch_calls, of_used_processes
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that, shown
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.shared.analysis import check_grouping, once_per_process, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
-from kanalyze.columns import beside
+from kanalyze.columns import beside, in_order
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
@@ -116,8 +116,10 @@ def allocating_calls(report: Report) -> pl.DataFrame:
     )
     calls = calls.filter(pl.col("gives") | text.str.contains(_TAKES)).sort("process_id", "start", "row")
     parts = [_with_rounds(calls.clear(), pl.Series(dtype=pl.Int64))]
+    launches = in_order(launch_calls(report, "call_start", "thread_id").drop_nulls(), "call_start")
     for (process,), part in calls.partition_by("process_id", as_dict=True).items():
-        parts.append(_with_rounds(part, launches_of(report, process, "call_start").to_series()))
+        own = launches.filter(pl.col("process_id").eq_missing(process)).get_column("call_start")
+        parts.append(_with_rounds(part, own))
     return pl.concat(parts).sort("start", "row")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from itertools import combinations
 from typing import Final, Unpack
 
 import polars as pl
@@ -62,9 +62,7 @@ def _behind(report: Report, device: int, rows: pl.Series) -> tuple[pl.Series, pl
     work, ended, held = operations(report), ended_last(report)[device], event_waits(report)
     starts, ends = work.get_column("start").gather(rows), work.get_column("end")
     # the device was busy until the interval began, so there is an operation that ended before
-    first, stop = (bisect_right(ended, edge, key=ends.item) for edge in (starts.min(), starts.max()))
-    near = ended[max(first - 1, 0) : stop]
-    last = near.gather(count_up_to(gathered(ends, near), starts, equal=True) - 1)
+    last = ended.get_column("row").gather(count_up_to(ended.get_column("end"), starts, equal=True) - 1)
     if held.is_empty():
         return last, last.is_null()
     behind = gathered(held.get_column("behind"), positions(held.get_column("row"), rows))
@@ -89,13 +87,10 @@ def _text(device: int) -> pl.Expr:
 
 
 @once_per_process
-def ended_last(report: Report) -> dict[int, pl.Series]:
-    """Rows of the operations by device, sorted by end; those without duration are left out."""
+def ended_last(report: Report) -> dict[int, pl.DataFrame]:
+    """The operations of each device, sorted by end: end and row; those without duration are left out."""
     work = operations(report).select("device", "start", "end", "row").filter(pl.col("end") > pl.col("start"))
-    devices = work.get_column("device").unique().sort()
-    return {
-        device: in_order(of_device(work, device).select("end", "row"), "end").get_column("row") for device in devices
-    }
+    return {device: in_order(own.select("end", "row"), "end") for (device,), own in parts_by(work, ["device"]).items()}
 
 
 @once_per_process
@@ -340,7 +335,7 @@ def ordered(report: Report, found: pl.DataFrame) -> pl.Series:
 
 # Overlap of each stream with all others, or of pairs of streams of one context: overlap, alternation and waits.
 
-#: Most streams of a context that are compared, the busiest ones: each is a bit of an Int64.
+#: Most streams of a context that are compared, the busiest ones.
 MOST_STREAMS: Final = 62
 
 _PAIR: Final = {"first": pl.UInt32, "second": pl.UInt32}
@@ -360,7 +355,7 @@ def stream_pairs(report: Report) -> pl.DataFrame:
         numbers = [number for number in members.get_column("number") if number in busy]
         kept = sorted(sorted(numbers, key=lambda number: -length[number])[:MOST_STREAMS])
         compared += kept
-        parts.append(_overlaps([busy[number] for number in kept], kept))
+        parts.append(_overlaps({number: busy[number] for number in kept}))
     sums = pl.concat(parts, how="diagonal").group_by(*_PAIR).agg(pl.col(*_SUMS).sum())
     related = sums.filter(pl.col("first").is_in(compared) & pl.col("second").is_in(compared))
     related = related.filter(pl.any_horizontal(pl.col("overlap_ns", "turns", "waits", "ordered_waits") > 0))
@@ -374,27 +369,10 @@ def stream_pairs(report: Report) -> pl.DataFrame:
     return joined.with_columns(never_overlap=never)
 
 
-def _overlaps(spans: list[pl.DataFrame], numbers: list[int]) -> pl.DataFrame:
-    """Overlap of each pair of streams, given as span sets: first, second, overlap_ns.
-
-    The set of running streams is a bit mask, so one sweep over all edges gives the time of each set.
-    """
-    if len(numbers) <= 1:
-        return pl.DataFrame(schema=_PAIR)
-    edges = [
-        edge.with_columns(bit=pl.lit(bit, dtype=pl.Int64))
-        for place, part in enumerate(spans)
-        for edge, bit in ((part.select(at="start"), 1 << place), (part.select(at="end"), -(1 << place)))
-    ]
-    line = pl.concat(edges).sort("at")
-    pieces = line.select(running=pl.col("bit").cum_sum(), ns=pl.col("at").shift(-1) - pl.col("at"))
-    sets = pieces.group_by("running").agg(pl.col("ns").sum())
-    rows = []
-    for place, number in enumerate(numbers[:-1]):
-        with_it, later = sets.filter(pl.col("running") // (1 << place) % 2 == 1), range(place + 1, len(numbers))
-        times = {str(other): (pl.col("ns") * (pl.col("running") // (1 << other) % 2)).sum() for other in later}
-        others = zip(numbers[place + 1 :], with_it.select(**times).row(0), strict=True)
-        rows += [(number, other, ns) for other, ns in others if ns]
+def _overlaps(spans: dict[int, pl.DataFrame]) -> pl.DataFrame:
+    """Overlap of each pair of streams, given as span sets by number: first, second, overlap_ns."""
+    pairs = combinations(spans.items(), 2)
+    rows = [(one, other, intervals.length(intervals.intersect(own, theirs))) for (one, own), (other, theirs) in pairs]
     return pl.DataFrame(rows, schema={**_PAIR, "overlap_ns": pl.Int64}, orient="row")
 
 
@@ -531,18 +509,13 @@ def _of_device(work: pl.DataFrame, busy: dict[int, pl.DataFrame]) -> pl.DataFram
     only one to run kernels; the same for the other buckets.
     """
     spans = _concatenated(busy)
-    single = _covered(spans, intervals.alone(spans)) if len(busy) > 1 else spans
-    parts = [_sums(spans, "busy_ns"), _sums(single, "alone_ns")]
-    for rank, bucket in enumerate(BUSY_BUCKETS if len(busy) > 1 else ()):
+    parts = [_sums(spans, "busy_ns"), _sums(_covered(spans, intervals.alone(spans)), "alone_ns")]
+    for rank, bucket in enumerate(BUSY_BUCKETS):
         name, alike = f"overlap_{bucket}_ns", work.filter(pl.col("rank") == rank).select("number", "start", "end")
-        if alike.height == work.height:  # only this bucket occurs: reuses the sets above
-            beside, itself = spans, single
-        elif alike.height:
+        if alike.height:
             own = _concatenated(spans_by_stream(alike))
-            beside, itself = _covered(spans, intervals.union(alike)), _covered(own, intervals.alone(own))
-        else:
-            continue
-        parts += [_sums(beside, name), _sums(itself, name).with_columns(-pl.col(name))]
+            itself = _sums(_covered(own, intervals.alone(own)), name)
+            parts += [_sums(_covered(spans, intervals.union(alike)), name), itself.with_columns(-pl.col(name))]
     every = pl.DataFrame({"number": list(busy)}, schema={"number": pl.UInt32})
     sums = pl.concat([pl.DataFrame(schema=_TIMES), every, *parts], how="diagonal").group_by("number")
     return sums.agg(pl.exclude("number").sum())
