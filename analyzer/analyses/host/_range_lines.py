@@ -52,7 +52,7 @@ def named_ranges(report: Report) -> pl.DataFrame:
 
 
 @once_per_process
-def range_lines(report: Report) -> dict[tuple[int | None, int | None], pl.DataFrame]:
+def range_lines(report: Report) -> dict[ThreadKey, pl.DataFrame]:
     """Timeline of the innermost range of each thread, by process id and thread id: sorted, disjoint intervals.
 
     Columns: start, end and row (of :func:`named_ranges`). An instant belongs to the push/pop range of its thread that
@@ -61,7 +61,7 @@ def range_lines(report: Report) -> dict[tuple[int | None, int | None], pl.DataFr
     """
     ranges = named_ranges(report).filter((pl.col("end") > pl.col("start")) & (pl.col("range") != UNNAMED))
     lines = {}
-    for key, part in ranges.partition_by(THREAD, as_dict=True).items():
+    for key, part in by_thread(ranges).items():
         pair = (pl.col("style") == "StartEnd").fill_null(value=False)
         stacked, paired = part.filter(~pair), part.filter(pair)
         # of push/pop ranges the one that started last, also where ranges of two domains cross
@@ -70,9 +70,8 @@ def range_lines(report: Report) -> dict[tuple[int | None, int | None], pl.DataFr
             edges = part.select(pl.col("start").min(), pl.col("end").max()).row(0)
             of_pairs = intervals.first_come(paired.sort("start", "row")).select("row", start="own_start", end="own_end")
             of_pairs = of_pairs.filter(pl.col("end") > pl.col("start")).select(line.columns)
-            line = pl.concat([line, intervals.cut(of_pairs, intervals.gaps(intervals.union(line), *edges))]).sort(
-                "start"
-            )
+            free = intervals.gaps(intervals.union(line), *edges)
+            line = pl.concat([line, intervals.cut(of_pairs, free)]).sort("start")
         lines[key] = line
     return lines
 
@@ -388,28 +387,18 @@ def _idle(report: Report) -> pl.DataFrame:
     return intervals.union(pl.concat([pl.DataFrame(schema=intervals.SPANS), *every]))
 
 
-class _Neighbours(NamedTuple):
-    """Host events and CUDA calls of a thread, sorted by start, the longest first, to look up neighbours in.
-
-    `reached` is the running maximum of the ends.
-    """
-
-    start: pl.Series
-    reached: pl.Series
-    name: pl.Series
-
-
 @once_per_process
-def _neighbours(report: Report) -> dict[ThreadKey, _Neighbours]:
+def _neighbours(report: Report) -> dict[ThreadKey, pl.DataFrame]:
+    """Host events and CUDA calls by thread, to look up neighbours in: start, end (the latest so far) and name.
+
+    Sorted by start, the longest first.
+    """
     calls = report.kind("api")
     names = shown_calls(report, calls.get_column("name")).alias("name")
     own = calls.select(*THREAD, **intervals.OF_EVENTS).with_columns(names)
-    every = pl.concat([named_events(report), own])
-    found: dict[ThreadKey, _Neighbours] = {}
-    for key, part in by_thread(every).items():
-        line = in_order_of(part.drop(THREAD), ("start",), (-pl.col("end"),)).with_columns(pl.col("end").cum_max())
-        found[key] = _Neighbours(*line.get_columns())
-    return found
+    parts = by_thread(pl.concat([named_events(report), own]))
+    lines = ((key, in_order_of(part.drop(THREAD), ("start",), (-pl.col("end"),))) for key, part in parts.items())
+    return {key: line.with_columns(pl.col("end").cum_max()) for key, line in lines}
 
 
 def neighbours(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.Series:
@@ -433,17 +422,19 @@ def between_calls(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.Se
     first = bisect_left(thread.reached, thread.reached.item(first - 1)) if first else 0
     stop = bisect_left(thread.rows, high, key=thread.starts.item) + 1
     rows, reached = (of.slice(first, stop - first) for of in (thread.rows, thread.reached))
-    near = _Neighbours(gathered(thread.starts, rows), reached, shown_calls(report, gathered(names, rows)))
-    return _between(near, pieces)
+    names = shown_calls(report, gathered(names, rows))
+    return _between(pl.DataFrame({"start": gathered(thread.starts, rows), "end": reached, "name": names}), pieces)
 
 
-def _between(sides: _Neighbours, pieces: pl.DataFrame) -> pl.Series:
-    latest = gathered(sides.reached, nearest_place(sides.start, pieces.get_column("start")))
-    first = nearest_place(sides.reached, latest, later=True)
-    after = nearest_place(sides.start, pieces.get_column("end"), later=True)
+def _between(sides: pl.DataFrame, pieces: pl.DataFrame) -> pl.Series:
+    """Names pieces by their neighbours in `sides`, as of :func:`_neighbours`."""
+    starts, reached, names_of = (sides.get_column(name) for name in ("start", "end", "name"))
+    latest = gathered(reached, nearest_place(starts, pieces.get_column("start")))
+    first = nearest_place(reached, latest, later=True)
+    after = nearest_place(starts, pieces.get_column("end"), later=True)
     names = {}
     for side, at in (("a", first), ("b", after)):
-        name = gathered(sides.name, at)
+        name = gathered(names_of, at)
         unnamed = at.is_not_null() & name.is_null()
         if unnamed.any():
             name = name.cast(pl.String).set(unnamed, "a call without a name").cast(pl.Categorical)

@@ -103,11 +103,8 @@ def iterations(report: Report) -> pl.DataFrame:
         CannotTellError: The report records no device operations.
     """
     require(report, TABLE, *DEVICE_KINDS)
-    found, (low, high) = iteration_ledgers(report), report.scope.sides
-    if low is not None:
-        found = found.filter(pl.col("start_ns") + pl.col("dur_ns") > low)
-    if high is not None:
-        found = found.filter(pl.col("start_ns") < high)
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    found = intervals.overlapping(iteration_ledgers(report), report.scope.sides, "start_ns", end)
     if report.scope.device is not None:
         used = device_operations(report).select(pl.col("process_id").unique()).to_series()
         found = found.filter(pl.col("process_id").is_in(used.implode(), nulls_equal=True))

@@ -286,10 +286,10 @@ def network(report: Report, start: int, end: int) -> Network:
     """The network of a report for a window."""
     graph = dependencies(report)
     line = host_line(report, graph)
-    collectives = last_arrivals(report).select("row", "late")
+    collectives = last_arrivals(report).select("row", "late")  # whose ranks are all in the report; late: the last one's
     nodes = _nodes(line, graph, collectives, end)
     numbers = _numbers(line, graph, nodes)
-    edges = _edges(line, graph, _Placed(nodes, numbers, collectives), end)
+    edges = _edges(line, graph, nodes, numbers, collectives)
     return Network(nodes.select("at"), edges, numbers, line, graph, start, end, *_planned(edges))
 
 
@@ -311,14 +311,6 @@ def _planned(edges: pl.DataFrame) -> tuple[pl.DataFrame, pl.Series]:
         b_edge=pl.col("edge") + twofold.cast(pl.UInt32),
     )
     return rows.filter(~pl.col("second")).drop("second"), steps
-
-
-class _Placed(NamedTuple):
-    """The nodes, and the collectives whose ranks are all in the report (row, and late: that of the last rank)."""
-
-    nodes: pl.DataFrame
-    numbers: Numbers
-    collectives: pl.DataFrame
 
 
 def _nodes(line: HostLine, graph: Dependencies, collectives: pl.DataFrame, end: int) -> pl.DataFrame:
@@ -365,19 +357,20 @@ def _numbers(line: HostLine, graph: Dependencies, nodes: pl.DataFrame) -> Number
     return Numbers(ends, begins, placed("start", work), placed("finish", work), bases)
 
 
-def _edges(line: HostLine, graph: Dependencies, placed: _Placed, end: int) -> pl.DataFrame:
-    nodes, numbers = placed.nodes, placed.numbers
+def _edges(
+    line: HostLine, graph: Dependencies, nodes: pl.DataFrame, numbers: Numbers, collectives: pl.DataFrame
+) -> pl.DataFrame:
     parts = [
         *_of_operations(line, graph, numbers),
         *_of_calls(line, graph, numbers),
-        *_of_window(line, graph, numbers, nodes.height - 1, end),
+        *_of_window(line, graph, numbers, *nodes.select("node", "at").row(-1)),
     ]
     at = nodes.get_column("at")
     values = point_values(line, recorded_values(line, graph))
     edges = pl.concat(parts)
-    if placed.collectives.height:
+    if collectives.height:
         edges = _from_finishes(edges, graph, numbers, len(values) - 1)
-        edges = pl.concat([edges, _of_collectives(placed.collectives, numbers, len(values) - 1)])
+        edges = pl.concat([edges, _of_collectives(collectives, numbers, len(values) - 1)])
     edges = edges.drop_nulls(["target", "source", "point"]).filter(pl.col("source") < pl.col("target"))
     since = gathered(at, edges.get_column("source")) + gathered(values, edges.get_column("point"))
     edges = edges.with_columns((gathered(at, edges.get_column("target")) - since).alias("slack"))

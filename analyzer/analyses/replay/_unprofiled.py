@@ -32,7 +32,7 @@ from kanalyze.analyses.replay._host_time import (
 from kanalyze.analyses.replay._network import Changed, Network, as_recorded, network, point_values
 from kanalyze.analyses.replay._whatif import replayed, window_without
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
-from kanalyze.analyses.shared.threads import THREAD, ThreadKey
+from kanalyze.analyses.shared.threads import THREAD, ThreadKey, by_thread
 from kanalyze.columns import gathered, of_parts
 from kanalyze.errors import CannotTellError
 from kanalyze.machinery import loading_late
@@ -431,10 +431,7 @@ def _clocks(net: Network, times: pl.Series, points: pl.Series) -> _Clocks:
     line = pl.concat(sides).drop_nulls(["recorded", "new"]).sort(*THREAD, "recorded", "new")
     # calls that overlap on one thread, of a damaged report, stay in order
     line = line.with_columns(pl.col("new").cum_max().over(THREAD))
-    return {
-        (process, thread): Clock(part.get_column("recorded"), part.get_column("new"))
-        for (process, thread), part in line.partition_by(THREAD, as_dict=True).items()
-    }
+    return {key: Clock(*part.select("recorded", "new")) for key, part in by_thread(line).items()}
 
 
 class Moved:
