@@ -184,14 +184,14 @@ def _with_units(line: pl.DataFrame, words: pl.DataFrame) -> pl.DataFrame:
 
 def _words(line: pl.DataFrame) -> pl.DataFrame:
     """The stretches: length, word (equal for equal stretches of a series) and alike (number of equal ones)."""
-    length = line.get_column("stretch").rle().struct.unnest().get_column("len")
-    begin, end = length.cum_sum() - length, length.cum_sum() - 1
-    place = pl.int_range(pl.len()) - begin.cast(pl.Int64).gather(line.get_column("stretch"))
-    code = line.select((pl.col("code") + place * _SPREAD).hash().alias("code")).to_series()
-    halves = {"low": code % _HALF, "high": code // _HALF % _HALF}
-    ends = {name: half.cum_sum().gather(end) for name, half in halves.items()}
-    sums = {name: reached - reached.shift(1, fill_value=0) for name, reached in ends.items()}
-    words = pl.DataFrame({"series": line.get_column("series").gather(begin), "length": length, **sums})
+    place = pl.int_range(pl.len(), dtype=pl.Int64).over("stretch")
+    coded = line.select("series", "stretch", code=(pl.col("code") + place * _SPREAD).hash())
+    words = coded.group_by("stretch", maintain_order=True).agg(
+        pl.col("series").first(),
+        length=pl.len(),
+        low=(pl.col("code") % _HALF).sum(),
+        high=(pl.col("code") // _HALF % _HALF).sum(),
+    )
     same = ["series", "length", "low", "high"]
     numbers = words.group_by(same, maintain_order=True).agg(alike=pl.len()).with_row_index("word")
     return words.join(numbers, on=same, maintain_order="left").select("length", "word", "alike")
