@@ -277,8 +277,8 @@ def range_kernels(report: Report) -> pl.DataFrame:
         for thread, kernels in threads.items():
             ranges = thread_ranges(of).get(thread, ThreadRanges.none())
             found = (_sums(names, _in_ranges(ranges, part)) for part in _parts(kernels, ranges.deepest))
-            keys = key_columns((thread[0], thread[1]))
-            sums += [RANGE_KERNELS.select(rows.with_columns(**keys, via=pl.lit(via))) for rows in found]
+            keys = {**key_columns(thread), "via": pl.lit(via)}
+            sums += [RANGE_KERNELS.select(rows.with_columns(**keys)) for rows in found]
     by = ["range", "process_id", "thread_id", "total_ns", "style", "kernel", "via"]
     return pl.concat(sums).sort(by, descending=[name == "total_ns" for name in by])
 

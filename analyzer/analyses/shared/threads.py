@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import Final
 
 import polars as pl
@@ -46,7 +47,7 @@ def joined_up(line: pl.DataFrame, value: str) -> pl.DataFrame:
 LINE: Final = {"start": pl.Int64, "end": pl.Int64, "row": pl.UInt32}
 
 
-def key_columns(key: ThreadKey) -> dict[str, pl.Expr]:
+def key_columns(key: Sequence[object]) -> dict[str, pl.Expr]:
     """The columns :data:`THREAD` of what is of one thread."""
     return {name: pl.lit(value, dtype=pl.Int64) for name, value in zip(THREAD, key, strict=True)}
 
