@@ -8,10 +8,11 @@ shared memory are handed out are those of cuda_occupancy.h in the CUDA toolkit 1
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import polars as pl
+
+T = TypeVar("T")
 
 #: Warp size and largest block, in threads; the same for every capability below.
 THREADS_PER_WARP: Final = 32
@@ -72,64 +73,6 @@ def capabilities() -> pl.DataFrame:
     )
 
 
-#: Peak memory bandwidth in GB/s by driver name of the GPU; the longest matching prefix wins.
-#: Sources: NVIDIA's and AMD's datasheets of these products.
-_BANDWIDTHS: Final = {
-    "Tesla V100": 900,
-    "Tesla T4": 320,
-    "NVIDIA A10": 600,
-    "NVIDIA A10G": 600,
-    "NVIDIA A30": 933,
-    "NVIDIA A40": 696,
-    "NVIDIA A100-SXM4-40GB": 1555,
-    "NVIDIA A100-PCIE-40GB": 1555,
-    "NVIDIA A100-SXM4-80GB": 2039,
-    "NVIDIA A100 80GB PCIe": 1935,
-    "NVIDIA RTX A6000": 768,
-    "NVIDIA L4": 300,
-    "NVIDIA L40": 864,
-    "NVIDIA L40S": 864,
-    "NVIDIA RTX 6000 Ada Generation": 960,
-    "NVIDIA GeForce RTX 3090": 936,
-    "NVIDIA GeForce RTX 4090": 1008,
-    "NVIDIA GeForce RTX 5090": 1792,
-    "NVIDIA H100 80GB HBM3": 3350,
-    "NVIDIA H100 PCIe": 2000,
-    "NVIDIA H100 NVL": 3900,
-    "NVIDIA H800": 3350,
-    "NVIDIA H800 PCIe": 2000,
-    "NVIDIA GH200 480GB": 4000,
-    "NVIDIA GH200 144G HBM3e": 4900,
-    "NVIDIA H200": 4800,
-    "NVIDIA H20": 4000,
-    "NVIDIA B200": 8000,
-    "NVIDIA GB200": 8000,
-    "NVIDIA B300": 8000,
-    "NVIDIA GB300": 8000,
-    "AMD Instinct MI210": 1638,
-    "AMD Instinct MI250": 1638,  # of one of its two devices
-    "AMD Instinct MI250X": 1638,
-    "AMD Instinct MI300A": 5300,
-    "AMD Instinct MI300X": 5300,
-    "AMD Instinct MI325X": 6000,
-    "AMD Instinct MI350X": 8000,
-    "AMD Instinct MI355X": 8000,
-}
-
-
-def memory_bandwidth_bytes_per_s(name: str | None) -> int | None:
-    """Peak memory bandwidth of the GPU `name` in bytes/s; None if unknown."""
-    known = _longest_of(_BANDWIDTHS, name)
-    return None if known is None else _BANDWIDTHS[known] * 1_000_000_000
-
-
-def _longest_of(names: Iterable[str], name: str | None) -> str | None:
-    """The longest of `names` that a GPU's name begins with; None also for parts of a GPU, and for those of laptops."""
-    if name is None or "Laptop" in name or "MIG" in name:
-        return None
-    return max((one for one in names if name == one or name.startswith((f"{one} ", f"{one}-"))), key=len, default=None)
-
-
 class Peaks(NamedTuple):
     """One product: dense TFLOP/s by type, of tensor cores where it has them for that type, and its last cache, MB.
 
@@ -151,51 +94,77 @@ class Peaks(NamedTuple):
         return self.fp16 * self.has_bf16
 
 
-#: Sources: NVIDIA's and AMD's datasheets and architecture whitepapers of these products; the longest prefix wins.
-_PEAKS: Final = {
-    "Tesla V100": Peaks(125, 0, 15.7, 7.8, 0, 0, 6, has_bf16=False),
-    "Tesla V100-PCIE": Peaks(112, 0, 14, 7, 0, 0, 6, has_bf16=False),
-    "Tesla T4": Peaks(65, 0, 8.1, 0.25, 0, 130, 4, has_bf16=False),
-    "NVIDIA A10": Peaks(125, 62.5, 31.2, 0.98, 0, 250, 6),
-    "NVIDIA A10G": Peaks(70, 35, 31.5, 0.98, 0, 140, 6),
-    "NVIDIA A30": Peaks(165, 82, 10.3, 10.3, 0, 330, 24),
-    "NVIDIA A40": Peaks(149.7, 74.8, 37.4, 1.17, 0, 299.3, 6),
-    "NVIDIA A100": Peaks(312, 156, 19.5, 19.5, 0, 624, 40),
-    "NVIDIA RTX A6000": Peaks(154.8, 77.4, 38.7, 1.21, 0, 309.7, 6),
-    "NVIDIA L4": Peaks(121, 60, 30.3, 0.49, 242, 242, 48),
-    "NVIDIA L40": Peaks(181, 90.5, 90.5, 1.41, 362, 362, 96),
-    "NVIDIA L40S": Peaks(362, 183, 91.6, 1.43, 733, 733, 96),
-    "NVIDIA GeForce RTX 3090": Peaks(71, 35.6, 35.6, 0.56, 0, 284, 6),
-    "NVIDIA GeForce RTX 4090": Peaks(165.2, 82.6, 82.6, 1.29, 330.3, 660.6, 72),
-    "NVIDIA GeForce RTX 5090": Peaks(209.5, 104.8, 104.8, 1.64, 419, 838, 96),
-    "NVIDIA H100 80GB HBM3": Peaks(989.4, 494.7, 66.9, 66.9, 1978.9, 1978.9, 50),
-    "NVIDIA H100 PCIe": Peaks(756, 378, 51, 51, 1513, 1513, 50),
-    "NVIDIA H100 NVL": Peaks(835, 417, 60, 60, 1671, 1671, 50),
-    "NVIDIA H800": Peaks(989.4, 494.7, 66.9, 1, 1978.9, 1978.9, 50),
-    "NVIDIA H800 PCIe": Peaks(756, 378, 51, 0.8, 1513, 1513, 50),
-    "NVIDIA GH200": Peaks(989.4, 494.7, 66.9, 66.9, 1978.9, 1978.9, 60),
-    "NVIDIA H200": Peaks(989.4, 494.7, 66.9, 66.9, 1978.9, 1978.9, 60),
-    "NVIDIA H200 NVL": Peaks(835, 417, 60, 60, 1671, 1671, 60),
-    "NVIDIA H20": Peaks(148, 74, 44, 1, 296, 296, 60),
-    "NVIDIA B200": Peaks(2250, 1125, 75, 37, 4500, 4500, 126),
-    "NVIDIA GB200": Peaks(2500, 1250, 80, 40, 5000, 5000, 126),
-    "AMD Instinct MI210": Peaks(181, 0, 45.3, 45.3, 0, 181, 8),
-    "AMD Instinct MI250": Peaks(181, 0, 45.3, 45.3, 0, 181, 8),
-    "AMD Instinct MI250X": Peaks(191.5, 0, 47.9, 47.9, 0, 191.5, 8),
-    "AMD Instinct MI300X": Peaks(1307.4, 653.7, 163.4, 163.4, 2614.9, 2614.9, 256),
-    "AMD Instinct MI325X": Peaks(1307.4, 653.7, 163.4, 163.4, 2614.9, 2614.9, 256),
+#: Peak memory bandwidth in GB/s and peaks by driver name of the GPU, each None where it is not known, or a shorter or
+#: longer name tells it; the longest prefix wins. Sources: NVIDIA's and AMD's datasheets and architecture whitepapers.
+_GPUS: Final[dict[str, tuple[int | None, Peaks | None]]] = {
+    "Tesla V100": (900, Peaks(125, 0, 15.7, 7.8, 0, 0, 6, has_bf16=False)),
+    "Tesla V100-PCIE": (None, Peaks(112, 0, 14, 7, 0, 0, 6, has_bf16=False)),
+    "Tesla T4": (320, Peaks(65, 0, 8.1, 0.25, 0, 130, 4, has_bf16=False)),
+    "NVIDIA A10": (600, Peaks(125, 62.5, 31.2, 0.98, 0, 250, 6)),
+    "NVIDIA A10G": (600, Peaks(70, 35, 31.5, 0.98, 0, 140, 6)),
+    "NVIDIA A30": (933, Peaks(165, 82, 10.3, 10.3, 0, 330, 24)),
+    "NVIDIA A40": (696, Peaks(149.7, 74.8, 37.4, 1.17, 0, 299.3, 6)),
+    "NVIDIA A100": (None, Peaks(312, 156, 19.5, 19.5, 0, 624, 40)),
+    "NVIDIA A100-SXM4-40GB": (1555, None),
+    "NVIDIA A100-PCIE-40GB": (1555, None),
+    "NVIDIA A100-SXM4-80GB": (2039, None),
+    "NVIDIA A100 80GB PCIe": (1935, None),
+    "NVIDIA RTX A6000": (768, Peaks(154.8, 77.4, 38.7, 1.21, 0, 309.7, 6)),
+    "NVIDIA L4": (300, Peaks(121, 60, 30.3, 0.49, 242, 242, 48)),
+    "NVIDIA L40": (864, Peaks(181, 90.5, 90.5, 1.41, 362, 362, 96)),
+    "NVIDIA L40S": (864, Peaks(362, 183, 91.6, 1.43, 733, 733, 96)),
+    "NVIDIA RTX 6000 Ada Generation": (960, None),
+    "NVIDIA GeForce RTX 3090": (936, Peaks(71, 35.6, 35.6, 0.56, 0, 284, 6)),
+    "NVIDIA GeForce RTX 4090": (1008, Peaks(165.2, 82.6, 82.6, 1.29, 330.3, 660.6, 72)),
+    "NVIDIA GeForce RTX 5090": (1792, Peaks(209.5, 104.8, 104.8, 1.64, 419, 838, 96)),
+    "NVIDIA H100 80GB HBM3": (3350, Peaks(989.4, 494.7, 66.9, 66.9, 1978.9, 1978.9, 50)),
+    "NVIDIA H100 PCIe": (2000, Peaks(756, 378, 51, 51, 1513, 1513, 50)),
+    "NVIDIA H100 NVL": (3900, Peaks(835, 417, 60, 60, 1671, 1671, 50)),
+    "NVIDIA H800": (3350, Peaks(989.4, 494.7, 66.9, 1, 1978.9, 1978.9, 50)),
+    "NVIDIA H800 PCIe": (2000, Peaks(756, 378, 51, 0.8, 1513, 1513, 50)),
+    "NVIDIA GH200": (None, Peaks(989.4, 494.7, 66.9, 66.9, 1978.9, 1978.9, 60)),
+    "NVIDIA GH200 480GB": (4000, None),
+    "NVIDIA GH200 144G HBM3e": (4900, None),
+    "NVIDIA H200": (4800, Peaks(989.4, 494.7, 66.9, 66.9, 1978.9, 1978.9, 60)),
+    "NVIDIA H200 NVL": (None, Peaks(835, 417, 60, 60, 1671, 1671, 60)),
+    "NVIDIA H20": (4000, Peaks(148, 74, 44, 1, 296, 296, 60)),
+    "NVIDIA B200": (8000, Peaks(2250, 1125, 75, 37, 4500, 4500, 126)),
+    "NVIDIA GB200": (8000, Peaks(2500, 1250, 80, 40, 5000, 5000, 126)),
+    "NVIDIA B300": (8000, None),
+    "NVIDIA GB300": (8000, None),
+    "AMD Instinct MI210": (1638, Peaks(181, 0, 45.3, 45.3, 0, 181, 8)),
+    "AMD Instinct MI250": (1638, Peaks(181, 0, 45.3, 45.3, 0, 181, 8)),  # of one of its two devices
+    "AMD Instinct MI250X": (1638, Peaks(191.5, 0, 47.9, 47.9, 0, 191.5, 8)),
+    "AMD Instinct MI300A": (5300, None),
+    "AMD Instinct MI300X": (5300, Peaks(1307.4, 653.7, 163.4, 163.4, 2614.9, 2614.9, 256)),
+    "AMD Instinct MI325X": (6000, Peaks(1307.4, 653.7, 163.4, 163.4, 2614.9, 2614.9, 256)),
+    "AMD Instinct MI350X": (8000, None),
+    "AMD Instinct MI355X": (8000, None),
 }
+
+
+def memory_bandwidth_bytes_per_s(name: str | None) -> int | None:
+    """Peak memory bandwidth of the GPU `name` in bytes/s; None if unknown."""
+    known = _longest_of({one: bandwidth for one, (bandwidth, _) in _GPUS.items()}, name)
+    return None if known is None else known * 1_000_000_000
 
 
 def peaks_of(name: str | None) -> Peaks | None:
     """The peaks of a GPU by the name that its driver gives; None if unknown."""
-    known = _longest_of(_PEAKS, name)
-    return None if known is None else _PEAKS[known]
+    return _longest_of({one: peaks for one, (_, peaks) in _GPUS.items()}, name)
+
+
+def _longest_of(facts: dict[str, T | None], name: str | None) -> T | None:
+    """The fact by the longest name that a GPU's begins with; None also for parts of a GPU, and for those of laptops."""
+    if name is None or "Laptop" in name or "MIG" in name:
+        return None
+    fits = (one for one in facts if facts[one] is not None and (name == one or name.startswith((f"{one} ", f"{one}-"))))
+    return facts.get(max(fits, key=len, default=""))
 
 
 def gpus_with_peaks() -> list[str]:
     """Driver names of the GPUs whose peaks and bandwidth are known."""
-    return [one for one in _BANDWIDTHS if peaks_of(one) is not None]
+    return [one for one, (bandwidth, _) in _GPUS.items() if bandwidth is not None and peaks_of(one) is not None]
 
 
 #: Upper bounds with room for future GPUs; larger values are damaged or in another unit.
