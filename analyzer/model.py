@@ -72,15 +72,13 @@ LAUNCH_SHAPE: Final = (
 )
 
 #: CUDA graph of a kernel, copy or memset.
-_OF_GRAPH: Final = (
-    Column("graph_exec_id", pl.Int64, "Executable CUDA graph that it was launched by.", nullable=True),
-    Column("graph_node_id", pl.Int64, "Node of the CUDA graph that it was launched by.", nullable=True),
-    *columns("""
-        after_id int?: What it had to wait for in its graph (event_id), of several nodes the one that ended last; null
-            where no dependencies are recorded.
-        mark text?: What the program says of a node of a CUDA graph by torch.cuda's mark_kernels.
-    """),
-)
+_OF_GRAPH: Final = columns("""
+    graph_exec_id int?: Executable CUDA graph that it was launched by.
+    graph_node_id int?: Node of the CUDA graph that it was launched by.
+    after_id int?: What it had to wait for in its graph (event_id), of several nodes the one that ended last; null where
+        no dependencies are recorded.
+    mark text?: What the program says of a node of a CUDA graph by torch.cuda's mark_kernels.
+""")
 
 KERNEL_CONFIG = Table(
     "kernel_config",
@@ -153,45 +151,6 @@ SYNC_DETAIL = Table(
         record_id int?: The recording of that event in `event_records`.
     """),
     purpose="the CUDA event that a synchronisation awaited",
-)
-
-EVENT_RECORDS = Table(
-    "event_records",
-    "One recording of a CUDA event into a stream; its time is that of the call with its correlation id.",
-    (
-        Column("process_id", pl.Int64, "Process; null where the tool does not say.", nullable=True),
-        Column("device", pl.Int64, "The GPU, as in `devices`.", nullable=True),
-        Column("context_id", pl.Int64, "CUDA context.", nullable=True),
-        Column("stream", pl.Int64, "CUDA stream that it was recorded into.", nullable=True),
-        Column("correlation_id", pl.Int64, "Joins it to the call.", nullable=True),
-        Column("cuda_event_id", pl.Int64, "The CUDA event.", nullable=True),
-        Column("record_id", pl.Int64, "This recording, as in `sync_detail`.", nullable=True),
-    ),
-    purpose="CUDA events recorded into streams",
-    tools=recorders("event_records"),
-)
-
-#: Stream types by implicit synchronisation: null and blocking streams of a context wait for each other.
-STREAM_TYPES: Final = ("null", "blocking", "non-blocking")
-
-STREAMS = Table(
-    "streams",
-    "One CUDA stream that the report knows.",
-    (
-        Column("process_id", pl.Int64, "Process."),
-        Column("context_id", pl.Int64, "CUDA context."),
-        Column("stream", pl.Int64, "CUDA stream, as in `events`."),
-        Column(
-            "type",
-            pl.Enum(STREAM_TYPES),
-            "null (the legacy default stream), blocking (it and the null stream wait for each other), or non-blocking.",
-            nullable=True,
-        ),
-        Column("priority", pl.Int64, "Priority; lower numbers go first.", nullable=True),
-        Column("name", pl.String, "The name that the program gave it through NVTX.", nullable=True),
-    ),
-    purpose="streams, and whether they wait for the default",
-    tools=recorders("streams"),
 )
 
 FAULT_DETAIL = Table(
@@ -306,23 +265,60 @@ GRAPH_DETAIL = Table(
 GRAPH_NODES = Table(
     "graph_nodes",
     "One node of a CUDA graph, each time that it was made, where graphs were traced node by node.",
-    (
-        Column("process_id", pl.Int64, "Process; null where the tool does not say.", nullable=True),
-        Column("graph_exec_id", pl.Int64, "The graph, by the number that executable ones have in `kernel_config`."),
-        Column("graph_node_id", pl.Int64, "The node, as in `kernel_config`: the graph's number × 2³² and its own."),
-        Column("graph_id", pl.Int64, "The graph that it was made from; null for a captured one.", nullable=True),
-        Column("original_node_id", pl.Int64, "The node of that graph.", nullable=True),
-        *columns("""
-            made_ns int?: When it was made, in the trace's own origin: of several rows of one node the last one before a
-                launch counts.
-            thread_id int?: The thread that made it.
-            captured_ns int?: When the node that it goes back to was captured, or added by a call; null where the
-                recording began later.
-            captured_thread_id int?: The thread that did so.
-        """),
-    ),
+    columns("""
+        process_id int?: Process; null where the tool does not say.
+        graph_exec_id int: The graph, by the number that executable ones have in `kernel_config`.
+        graph_node_id int: The node, as in `kernel_config`: the graph's number × 2³² and its own.
+        graph_id int?: The graph that it was made from; null for a captured one.
+        original_node_id int?: The node of that graph.
+        made_ns int?: When it was made, in the trace's own origin: of several rows of one node the last one before a
+            launch counts.
+        thread_id int?: The thread that made it.
+        captured_ns int?: When the node that it goes back to was captured, or added by a call; null where the recording
+            began later.
+        captured_thread_id int?: The thread that did so.
+    """),
     purpose="nodes of CUDA graphs, and what made them",
     tools=recorders("graphs"),
+)
+
+EVENT_RECORDS = Table(
+    "event_records",
+    "One recording of a CUDA event into a stream; its time is that of the call with its correlation id.",
+    (
+        Column("process_id", pl.Int64, "Process; null where the tool does not say.", nullable=True),
+        Column("device", pl.Int64, "The GPU, as in `devices`.", nullable=True),
+        Column("context_id", pl.Int64, "CUDA context.", nullable=True),
+        Column("stream", pl.Int64, "CUDA stream that it was recorded into.", nullable=True),
+        Column("correlation_id", pl.Int64, "Joins it to the call.", nullable=True),
+        Column("cuda_event_id", pl.Int64, "The CUDA event.", nullable=True),
+        Column("record_id", pl.Int64, "This recording, as in `sync_detail`.", nullable=True),
+    ),
+    purpose="CUDA events recorded into streams",
+    tools=recorders("event_records"),
+)
+
+#: Stream types by implicit synchronisation: null and blocking streams of a context wait for each other.
+STREAM_TYPES: Final = ("null", "blocking", "non-blocking")
+
+STREAMS = Table(
+    "streams",
+    "One CUDA stream that the report knows.",
+    (
+        Column("process_id", pl.Int64, "Process."),
+        Column("context_id", pl.Int64, "CUDA context."),
+        Column("stream", pl.Int64, "CUDA stream, as in `events`."),
+        Column(
+            "type",
+            pl.Enum(STREAM_TYPES),
+            "null (the legacy default stream), blocking (it and the null stream wait for each other), or non-blocking.",
+            nullable=True,
+        ),
+        Column("priority", pl.Int64, "Priority; lower numbers go first.", nullable=True),
+        Column("name", pl.String, "The name that the program gave it through NVTX.", nullable=True),
+    ),
+    purpose="streams, and whether they wait for the default",
+    tools=recorders("streams"),
 )
 
 DEVICES = Table(
@@ -427,38 +423,9 @@ NOTES = Table(
     ),
 )
 
-#: Readers' tables by name; `events` is read kind by kind.
+#: Readers' tables by name, in the order of the list of tables; `events` is read kind by kind.
 READER_TABLES: Final = {
-    table.name: table
-    for table in (
-        EVENTS,
-        KERNEL_CONFIG,
-        COPY_DETAIL,
-        RANGE_DETAIL,
-        SYNC_DETAIL,
-        FAULT_DETAIL,
-        MEMORY_DETAIL,
-        OP_DETAIL,
-        COLLECTIVE_DETAIL,
-        COMMUNICATOR_CALLS,
-        GRAPH_DETAIL,
-        GRAPH_NODES,
-        EVENT_RECORDS,
-        STREAMS,
-        DEVICES,
-        PROCESSES,
-        COMPILED_KERNELS,
-        SOURCE_LINES,
-        LOOP_PASSES,
-        counter_model.METRICS,
-        counter_model.RULE_RESULTS,
-        counter_model.INSTRUCTIONS,
-        counter_model.SOURCE_FILES,
-        counter_model.LAUNCH_NUMBERS,
-        counter_model.SYMBOLS,
-        *counter_model.SAMPLE_TABLES,
-        NOTES,
-    )
+    one.name: one for one in (*globals().values(), *vars(counter_model).values()) if isinstance(one, Table)
 }
 
 
