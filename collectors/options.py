@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from kanalyze.collectors.in_workload.torch_sessions import RECIPES
-from kanalyze.errors import KanalyzeError, UnknownNameError, nearest
+from kanalyze.errors import Case, KanalyzeError, UnknownNameError
 from kanalyze.tools import NAMES
 from kanalyze.units import plural
 
@@ -139,7 +139,7 @@ def checked(options: Options) -> Options:
         value, wanted = getattr(options, option.name), option.metadata["wanted"]
         for one in (value if isinstance(value, tuple) else (value,)) if wanted else ():
             if one is not None and not _HOLDS[wanted](one):
-                raise BadOptionError.of(option.metadata["names"], one, wanted)
+                raise BadOptionError.of(option.metadata["names"], str(one), wanted)
     if options.range_name is not None and options.cuda_profiler_api:
         raise BadOptionError("--range and --cuda-profiler-api exclude each other.", "Give one of them.")
     return options
@@ -151,14 +151,11 @@ def checked(options: Options) -> Options:
 class WorkloadError(KanalyzeError, slug="bad-workload"):
     """The workload does not exist or cannot be profiled."""
 
-    @classmethod
-    def missing(cls, path: Path, beside: Iterable[str], references: Iterable[str]) -> WorkloadError:
-        """Error: `path` is not a file, nor a program on PATH or a reference workload."""
-        near = nearest(path.name, beside)
-        hint = str(path.parent / near) if near else nearest(path.name, references)
-        usual = "Give a .cu file, a Python script, an executable, or a name that `kanalyze collect --list` lists."
-        remedy = f"Did you mean {hint}?" if hint else usual
-        return cls(f"{path}: no such file, program on PATH or reference workload.", remedy)
+    missing = Case(
+        "path",
+        "{path}: no such file, program on PATH or reference workload.",
+        "Give a .cu file, a Python script, an executable, or a name that `kanalyze collect --list` lists.",
+    )
 
     @classmethod
     def not_runnable(cls, path: Path) -> WorkloadError:
@@ -170,12 +167,13 @@ class WorkloadError(KanalyzeError, slug="bad-workload"):
 
 
 class BadOptionError(KanalyzeError, slug="bad-option"):
-    """An option has an invalid value."""
+    """An option has a value, a text, that is not the wanted one, a noun phrase."""
 
-    @classmethod
-    def of(cls, option: str, value: object, wanted: str) -> BadOptionError:
-        """Error: `option` has `value`, which is not the `wanted` one, a noun phrase."""
-        return cls(f"{option} {str(value)!r}: not {wanted}.", f"`kanalyze collect --help` says what {option} takes.")
+    of = Case(
+        "option value wanted",
+        "{option} {value!r}: not {wanted}.",
+        "`kanalyze collect --help` says what {option} takes.",
+    )
 
 
 class CompileError(KanalyzeError, slug="compile-failed"):

@@ -68,7 +68,7 @@ def find(name: str, option: str, asked: str | PathLike[str] | None, folders: Seq
     if not candidates:
         return Program(name, problem="not found on PATH or where its installers put it", remedy=remedy)
     path = candidates[0]
-    status, text = answer(path, "--version") or (None, "")
+    status, text = answer(path, "--version")
     if status != 0:
         how = "does not run" if status is None else f"ended with status {status}: {' '.join(text.split())[:200]}"
         return Program(name, path, problem=f"{path} --version {how}", remedy=remedy)
@@ -81,7 +81,7 @@ def runnable(option: str, asked: str | PathLike[str]) -> Path:
     path = Path(asked)
     place = shutil.which(path.absolute() if path.parent != Path() or path.exists() else path)
     if place is None:
-        raise BadOptionError.of(option, asked, "a program that can be run")
+        raise BadOptionError.of(option, str(asked), "a program that can be run")
     return Path(place)
 
 
@@ -98,13 +98,13 @@ def installed(name: str, folders: Sequence[str]) -> list[Path]:
 
 def version_of(*command: str) -> str | None:
     """The version printed by a command; None if it prints none."""
-    ran = answer(*command, "--version")
-    version = _VERSION.search(ran[1]) if ran and not ran[0] else None
+    status, text = answer(*command, "--version")
+    version = _VERSION.search(text) if status == 0 else None
     return version.group(1) if version else None
 
 
-def answer(*command: str | Path, patience_s: float = 60) -> tuple[int, str] | None:
-    """Exit status and output of a short command; None if it cannot be started or times out."""
+def answer(*command: str | Path, patience_s: float = 60) -> tuple[int | None, str]:
+    """Exit status and output of a short command; None and no output if it cannot be started or times out."""
     try:
         ended = subprocess.run(  # noqa: S603 - a list of arguments, no shell
             [str(word) for word in command],
@@ -115,7 +115,7 @@ def answer(*command: str | Path, patience_s: float = 60) -> tuple[int, str] | No
             check=False,
         )
     except (OSError, subprocess.SubprocessError):
-        return None
+        return None, ""
     return ended.returncode, ended.stdout.decode(errors="replace")
 
 
@@ -357,7 +357,7 @@ def target(name: str, output: str | PathLike[str] | None) -> Path:
 def scratch(final: Path, sides: Iterable[str] = ("",)) -> Path:
     """Creates a temporary folder beside `final`, with one for logs in it, or in each of its `sides`; absolute path.
 
-    Leftovers of killed runs are found by its name.
+    Leftovers of killed runs are found by its name. A signal leaves it, since what was finished is kept.
     """
     parent = final.absolute().parent
     try:

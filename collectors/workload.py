@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from kanalyze.collectors.options import BadOptionError, WorkloadError
+from kanalyze.errors import nearest
 
 #: What stands before a module's name, on Python's command line as on ours.
 MODULE: Final = "-m"
@@ -179,7 +180,9 @@ def _refuse(path: Path) -> None:
     if path.exists():
         raise WorkloadError.not_runnable(path)
     beside = [entry.name for entry in path.parent.iterdir() if entry.is_file()] if path.parent.is_dir() else []
-    raise WorkloadError.missing(path, beside, [one.name for one in references()])
+    near = nearest(path.name, beside)
+    hint = path.parent / near if near else nearest(path.name, [one.name for one in references()])
+    raise WorkloadError.missing(path, remedy=f"Did you mean {hint}?" if hint else "")
 
 
 def _of_file(path: Path, args: tuple[str, ...]) -> Workload:

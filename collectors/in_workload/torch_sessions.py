@@ -64,19 +64,16 @@ class Recipe(NamedTuple):
         return self._replace(cycle=cycle, switches={**self.switches, **of_switches})
 
 
+_SHAPES = {**SWITCHES, "record_shapes": True}
 _TOGGLE = "What an iteration costs without one of its parts: the part is left out of {}"
 
 _ALL = (
-    Recipe(
-        "plain",
-        "Everything from the first line to the last: short programs.",
-        switches={**SWITCHES, "record_shapes": True},
-    ),
+    Recipe("plain", "Everything from the first line to the last: short programs.", switches=_SHAPES),
     Recipe(
         "schedule",
         "A few warm iterations of a long program: skips one, warms up in one, records seven.",
         cycle=CYCLE,
-        switches={**SWITCHES, "record_shapes": True},
+        switches=_SHAPES,
     ),
     Recipe("toggle", _TOGGLE.format("the trace (as toggle-both-off)."), leaves_out=("cpu", "cuda")),
     Recipe("toggle-none", _TOGGLE.format("nothing: the control for the other three."), leaves_out=()),
@@ -95,7 +92,7 @@ _ALL = (
         "As schedule, laid out for `tensorboard --logdir`.",
         makes=TENSORBOARD,
         cycle=CYCLE,
-        switches={**SWITCHES, "record_shapes": True},
+        switches=_SHAPES,
     ),
     Recipe("output-code", "The code that inductor wrote, by TORCH_LOGS=output_code; no profiler on.", makes=CODE),
     Recipe("own", "The program starts torch.profiler itself; only what is compiled is kept.", makes=NOTHING),

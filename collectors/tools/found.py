@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kanalyze.collectors import process
 from kanalyze.collectors.in_workload.torch_sessions import RANGES, RECIPES
@@ -105,15 +105,20 @@ def python_of(workload: Workload | None, options: Options) -> tuple[str, ...]:
 def _find_torch(command: Sequence[str]) -> tuple[Program, dict[str, object]]:
     """Queries torch in the Python that `command` starts: version, CUDA, whether it sees a GPU."""
     python = Path(command[-1])
-    ran = answer(*command, "-c", _ASKED, patience_s=_PATIENCE_S)
-    line = re.search(r"^kanalyze:(.*)$", ran[1], re.MULTILINE) if ran and not ran[0] else None
-    if line is not None:
-        facts: dict[str, object] = json.loads(line[1])
+    facts, status, last = _printed(r"^kanalyze:(.*)$", *command, "-c", _ASKED)
+    if facts:
         return Program("torch", python, str(facts["version"])), facts
-    last = (ran[1].strip().splitlines() or ["no output"])[-1].strip()[:200] if ran else ""
-    problem = f"{python} cannot import it ({last})" if ran else f"{python} does not run"
+    problem = f"{python} does not run" if status is None else f"{python} cannot import it ({last or 'no output'})"
     remedy = f"install it for that Python (`{python} -m pip install torch`), or name another one with --python"
     return Program("torch", problem=problem, remedy=remedy), {}
+
+
+def _printed(pattern: str, *command: str | Path) -> tuple[dict[str, Any], int | None, str]:
+    """The JSON object in the line of that pattern of what a program of Python prints; its status, and its last line."""
+    status, text = answer(*command, patience_s=_PATIENCE_S)
+    line = re.search(pattern, text, re.MULTILINE) if status == 0 else None
+    last = next(reversed(text.strip().splitlines()), "")
+    return json.loads(line[1]) if line else {}, status, last.strip()[:200]
 
 
 def makes_ranges(workload: Workload, options: Options) -> bool:
@@ -322,13 +327,10 @@ def measured(options: Options | None = None) -> list[Examined]:
     Takes some seconds of the GPU, and a Python that has torch for CUDA; one line says so where there is none.
     """
     program = Path(__file__).parents[1] / "in_workload" / "measured_peaks.py"
-    ran = answer(*python_of(None, options or Options()), program, patience_s=_PATIENCE_S)
-    line = re.search(r'^\{"name": .*\}$', ran[1], re.MULTILINE) if ran and not ran[0] else None
-    if line is None:
-        why = ((ran[1].strip().splitlines() if ran else []) or ["no answer"])[-1].strip()[:200]
-        remedy = "name a Python that has torch for CUDA: --python"
+    told, _, last = _printed(r'^(\{"name": .*\})$', *python_of(None, options or Options()), program)
+    if not told:
+        why, remedy = last or "no answer", "name a Python that has torch for CUDA: --python"
         return [Examined("roofs", ok=False, found=why, means="what the GPU reaches", remedy=remedy, optional=True)]
-    told = json.loads(line[0])
     peaks = device_limits.peaks_of(told["name"])
     bandwidth = device_limits.memory_bandwidth_bytes_per_s(told["name"])
     lines = []

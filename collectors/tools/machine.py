@@ -139,8 +139,7 @@ def _query(smi: Program, fields: dict[str, str]) -> list[Row]:
     """Queries fields per GPU; retries without a field that this nvidia-smi does not know."""
     wanted = dict(fields)
     while smi.path is not None and wanted:
-        ran = answer(smi.path, f"--query-gpu={','.join(wanted.values())}", "--format=csv,noheader,nounits")
-        status, text = ran or (0, "")
+        status, text = answer(smi.path, f"--query-gpu={','.join(wanted.values())}", "--format=csv,noheader,nounits")
         if status == 0:
             lines = [line.split(", ") for line in text.splitlines() if line.strip()]
             rows = [dict(zip(wanted, map(_value, cells), strict=True)) for cells in lines if len(cells) == len(wanted)]
@@ -186,15 +185,14 @@ def host() -> dict[str, str | int | None]:
 def git(folder: Path) -> dict[str, str | bool] | None:
     """Commit, branch and dirty state of the repository that contains `folder`; None if there is none."""
     program = shutil.which("git") or "git"
-    status, text = answer(program, "-C", folder, "rev-parse", "--show-toplevel", "HEAD", patience_s=10) or (1, "")
-    if status:
+    status, text = answer(program, "-C", folder, "rev-parse", "--show-toplevel", "HEAD", patience_s=10)
+    if status != 0:
         return None
     root, commit = text.splitlines()[:2]
-    _, branch = answer(program, "-C", folder, "branch", "--show-current", patience_s=10) or (1, "")
+    _, branch = answer(program, "-C", folder, "branch", "--show-current", patience_s=10)
     # --no-optional-locks: must not update the user's index
-    changed = answer(program, "-C", folder, "--no-optional-locks", "status", "--porcelain", patience_s=30)
-    is_changed = bool(changed and changed[1].strip())
-    return {"root": root, "commit": commit, "branch": branch.strip(), "changed": is_changed}
+    _, changed = answer(program, "-C", folder, "--no-optional-locks", "status", "--porcelain", patience_s=30)
+    return {"root": root, "commit": commit, "branch": branch.strip(), "changed": bool(changed.strip())}
 
 
 class Permission(NamedTuple):

@@ -164,8 +164,7 @@ def warnings(log: str) -> list[str]:
 
 def options_of(nsys: Program) -> str:
     """Output of ``nsys profile --help``; empty where it does not run."""
-    ran = answer(nsys.command, "profile", "--help") if nsys.usable else None
-    return ran[1] if ran else ""
+    return answer(nsys.command, "profile", "--help")[1] if nsys.usable else ""
 
 
 def has_option(options: str, name: str) -> bool:
@@ -181,7 +180,7 @@ def metrics_of(nsys: Program) -> Permission:
     if flag is None:
         found = f"nsys {nsys.version or 'of unknown version'} does not sample them"
         return Permission(ok=False, found=found, remedy=remedy)
-    ran = answer(nsys.command, "profile", f"{flag}=help")
-    printed = ran[1] if ran else "it does not say for which GPUs it samples them"
+    _, text = answer(nsys.command, "profile", f"{flag}=help")
+    printed = text or "it does not say for which GPUs it samples them"
     gpus = re.findall(r"^\s*\d+: *(.+?)(?: PCI\[.*)?$", printed, re.MULTILINE)
     return Permission(bool(gpus), ", ".join(gpus) or "nsys: " + " ".join(printed.split())[:_WIDE], remedy)

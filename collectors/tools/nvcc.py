@@ -67,8 +67,8 @@ def arch_flags(arch: Sequence[str]) -> tuple[str, ...]:
 
 def supported(nvcc: Program) -> tuple[str, ...]:
     """Architectures that this nvcc supports, such as ``90``; empty if unknown."""
-    ran = answer(nvcc.path, "--list-gpu-arch") if nvcc.path else None
-    return tuple(re.findall(r"compute_(\d+)", ran[1])) if ran and not ran[0] else ()
+    status, text = answer(nvcc.path, "--list-gpu-arch") if nvcc.path else (None, "")
+    return tuple(re.findall(r"compute_(\d+)", text)) if status == 0 else ()
 
 
 def errors(printed: Iterable[str]) -> list[str]:

@@ -24,7 +24,7 @@ OTHER = '{"name": "Some GPU", "rates": {"fp32": 1e13}}'
             (1, "Traceback\nModuleNotFoundError: No module named 'torch'\n"),
             [("roofs", "ModuleNotFoundError: No module named 'torch'")],
         ),
-        (None, [("roofs", "no answer")]),
+        ((None, ""), [("roofs", "no answer")]),
     ],
     ids=["known", "no datasheet", "no torch", "no python"],
 )
