@@ -38,11 +38,9 @@ from kanalyze.tools import TOOLS
 from kanalyze.units import change, nearest, percent
 
 if TYPE_CHECKING:
-    from kanalyze.analyses.comparing._statistics import Estimate, NoiseFloor
+    from kanalyze.analyses.comparing._statistics import Estimate, Judgement, NoiseFloor
 
     Rank = Sequence[Digest]
-
-Word = Literal["faster", "slower", "same", "cannot tell"]
 
 #: From so many steps on, their median lies between the shortest and the longest one in 94 % of all runs.
 _ENOUGH: Final = 5
@@ -108,7 +106,7 @@ class Gate(NamedTuple):
 class Verdict(NamedTuple):
     """The judgement of new against base, and how sure it is."""
 
-    word: Word
+    word: Judgement
     ratio: float | None  # time of an iteration of new by that of base: below 1 is faster; None where base has no time
     low: float | None  # lower end of its 95 % interval; None where there is none
     high: float | None  # upper end

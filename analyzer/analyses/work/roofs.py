@@ -205,8 +205,6 @@ def mfu(report: Report) -> pl.DataFrame:
     return MFU.select(timed).sort("device")
 
 
-#: Groups of operators as a sentence names them.
-_NAMES: Final = {"products": "products", "convolutions": "convolutions", "attention": "attention"}
 #: A group is named if it takes this part of the time of kernels; the sentence is told if so much of that has a model,
 #: and if kernels take so much of the window.
 _WORTH_NAMING, _WORTH_TELLING = 0.05, 0.5
@@ -235,7 +233,7 @@ def against_roofs(report: Report) -> str:
         for group, row in rows.items()
         if row["exclusive_ns"] >= _WORTH_NAMING * kernels
     }
-    at_roof = ", ".join(f"{name} at {shares[group]}" for group, name in _NAMES.items() if group in shares)
+    at_roof = ", ".join(f"{group} at {shares[group]}" for group in GROUPS if group in shares and group != "memory")
     parts = [f"{at_roof} of their roof"] if at_roof else []
     if "memory" in shares:
         parts.append(f"{'the rest' if parts else 'its kernels'} at {shares['memory']} of the bandwidth")

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from kanalyze.readers import Progress
 
     Runner = Callable[[Sequence[str]], subprocess.CompletedProcess[bytes]]
-    #: The commands of a capture, keyed by step name, as :func:`commands` returns them.
-    Commands = Mapping[str, Sequence[str]]
 
 
 #: Suffixes of reports, compressed ones among them, and of pages and logs; a page may have any name.
