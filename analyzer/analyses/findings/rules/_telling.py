@@ -336,14 +336,6 @@ def operator_of(report: Report, chosen: pl.Expr) -> str:
     return literal(str(times.sort("exclusive_ns", "operator").item(-1, "operator")).removeprefix(_OF_AUTOGRAD))
 
 
-def place_of_kernels(report: Report, device: int, names: pl.Series, at_stake_ns: int) -> str:
-    """The :func:`place_of` of kernels of some names; empty where no finding is made of so little time."""
-    if at_stake_ns < least_worth_saying(report)[device]:
-        return ""
-    own = exclusive_operations(report).filter(device=device)
-    return place_of(report, own.filter(pl.col("name").is_in(names.unique().implode())).get_column("row"))
-
-
 def by_device(rows: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
     """The rows of each device, in order of first rows."""
     for own in rows.partition_by("device", maintain_order=True):

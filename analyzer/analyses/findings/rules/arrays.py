@@ -9,23 +9,12 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, operations, with_facts
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, told_as
+from kanalyze.analyses.findings.rules import Findings, Rule, Told, told_as
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._kernels import FAMILY, LIBRARY, OPERATION
 from kanalyze.analyses.findings.rules._operators import TO_DEVICE
-from kanalyze.analyses.findings.rules._telling import COMPILED, OFTEN
-from kanalyze.analyses.host._call_kinds import (
-    CUPY,
-    JAX,
-    NUMBA,
-    OPENACC,
-    OPENMP,
-    PYTHON,
-    PYTORCH,
-    spoken,
-    world,
-)
+from kanalyze.analyses.host._call_kinds import CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, spoken, world
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
 from kanalyze.analyses.memory.memory import allocating_calls
 from kanalyze.analyses.operators.fusion import repeated
@@ -80,42 +69,39 @@ _ACTIONS: Final = {
 def host_grid_loop(report: Report) -> Findings:
     """At most one finding per device, on all loops together: of array libraries ``repeated-work``."""
     for device, own in say.by_device(_loops(report)):
-        one = _looped(report, device, own)
-        yield one if one.at_stake_ns > 0 else None
-
-
-def _looped(report: Report, device: int, own: pl.DataFrame) -> Finding:
-    merged_ns = total(_joined(own).unique("group"), "merged_ns")
-    turns = own.group_by("run", "period").agg(pl.len() // pl.col("period").first()).get_column("len")
-    most = own.group_by("name").agg(pl.col("dur_ns").sum(), pl.col("blocks").max()).sort("dur_ns", "name").row(-1)
-    name, blocks = str(most[0]), plural(int(most[2]), "block")
-    upto = "up to " * (own.filter(name=name).get_column("blocks").n_unique() > 1)
-    usual = int(own.group_by("period").len().sort("len", "period").item(-1, "period"))
-    what = "One kernel is" if usual == 1 else f"{count(usual)} kernels are"
-    launches = say.per_iteration(report).plural(own.height, "launch")
-    library = _of_library(report, name)
-    told = _PARTS if library and world(report) in _ARRAYS else _GRID
-    if told == _GRID and not (library and world(report) == CUDA):
-        told = told._replace(action=spoken(report, _ACTIONS, _ACTIONS[PYTHON]))
-    spans = own.group_by("run").agg(pl.col("start").min(), pl.col("end").max()).select("start", "end")
-    # each kernel of a loop is launched once, and the host does nothing else in it
-    change = on_gpu.merged(_joined(own))._replace(host=on_gpu.host_of(own, "run"))
-    return told.of(launches=launches, upto=upto, blocks=blocks, kernels=plural(usual, "kernel")).finding(
-        device,
-        f"{what} launched over and over with nothing else between: {launches} in {plural(len(turns), 'loop')} of up to "
-        f"{count(int(str(turns.max())))} turns, most {{0}} with {upto}{blocks}. GPU {device} works in them for "
-        f"{time(intervals.length(intervals.union(own)))} and idles between for the rest; in one launch each, "
-        f"where no turn needs the one before, they would take about {time(merged_ns)}.",
-        spans,
-        intervals.length(intervals.union(spans)) - merged_ns,
-        names=(name,),
-        where=say.place_of(report, own.get_column("row")),
-        mending=change,
-    )
+        spans = own.group_by("run").agg(pl.col("start").min(), pl.col("end").max()).select("start", "end")
+        merged_ns = total(_joined(own).unique("group"), "merged_ns")
+        if (stake := intervals.length(intervals.union(spans)) - merged_ns) <= 0:
+            continue
+        turns = own.group_by("run", "period").agg(pl.len() // pl.col("period").first()).get_column("len")
+        most = own.group_by("name").agg(pl.col("dur_ns").sum(), pl.col("blocks").max()).sort("dur_ns", "name").row(-1)
+        name, blocks = str(most[0]), plural(int(most[2]), "block")
+        upto = "up to " * (own.filter(name=name).get_column("blocks").n_unique() > 1)
+        usual = int(own.group_by("period").len().sort("len", "period").item(-1, "period"))
+        what = "One kernel is" if usual == 1 else f"{count(usual)} kernels are"
+        launches = say.per_iteration(report).plural(own.height, "launch")
+        library = _of_library(report, name)
+        told = _PARTS if library and world(report) in _ARRAYS else _GRID
+        if told == _GRID and not (library and world(report) == CUDA):
+            told = told._replace(action=spoken(report, _ACTIONS, _ACTIONS[PYTHON]))
+        # each kernel of a loop is launched once, and the host does nothing else in it
+        change = on_gpu.merged(_joined(own))._replace(host=on_gpu.host_of(own, "run"))
+        yield told.of(launches=launches, upto=upto, blocks=blocks, kernels=plural(usual, "kernel")).finding(
+            device,
+            f"{what} launched over and over with nothing else between: {launches} in {plural(len(turns), 'loop')} of "
+            f"up to {count(int(str(turns.max())))} turns, most {{0}} with {upto}{blocks}. GPU {device} works in them "
+            f"for {time(intervals.length(intervals.union(own)))} and idles between for the rest; in one launch each, "
+            f"where no turn needs the one before, they would take about {time(merged_ns)}.",
+            spans,
+            stake,
+            names=(name,),
+            where=say.place_of(report, own.get_column("row")),
+            mending=change,
+        )
 
 
 def _of_library(report: Report, name: str) -> bool:
-    return say.written_with(report, name) in (say.LIBRARY, COMPILED)
+    return say.written_with(report, name) in (say.LIBRARY, say.COMPILED)
 
 
 def _joined(own: pl.DataFrame) -> pl.DataFrame:
@@ -185,7 +171,9 @@ def _runs_ahead(report: Report, own: pl.DataFrame) -> bool:
     inside = pl.col("start").is_between(own.get_column("call_start").min(), own.get_column("call_start").max())
     waits = blocking_calls(report).filter(pl.col("scope").is_in(WAITING) & inside)
     waited = waits.height if world(report) not in (OPENMP, OPENACC) else 0
-    return max(waited, allocating_calls(report).filter(inside).height) < OFTEN * own.height / int(own.item(0, "period"))
+    return max(waited, allocating_calls(report).filter(inside).height) < say.OFTEN * own.height / int(
+        own.item(0, "period")
+    )
 
 
 def _is_ragged(report: Report, own: pl.DataFrame) -> bool:

@@ -15,7 +15,6 @@ from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._kernels import FAMILY, LIBRARY
-from kanalyze.analyses.findings.rules._telling import AHEAD, COMPILED, FEWEST, OFTEN, PARTS, TRITON
 from kanalyze.analyses.host._call_kinds import (
     CUPY,
     NUMBA,
@@ -229,7 +228,7 @@ def _iterations_of(report: Report, events: pl.DataFrame) -> int:
     if (parts := _parts(report)) is None or events.is_empty():
         return 0
     many = int(events.select(say.part_of(pl.col("start"), *parts).clip(0, parts[-1] - 1).n_unique()).item())
-    return many if many >= OFTEN * parts[-1] else 0
+    return many if many >= say.OFTEN * parts[-1] else 0
 
 
 @once_per_report
@@ -271,7 +270,7 @@ def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
         device,
         f"Kernels are loaded in {many}, {per.plural(loads.height, 'time')}, {why}: GPU {device} idles for "
         f"{per.time(intervals.length(pieces))} from the launch before to the one after, of which the calls that load "
-        f"take {per.time(intervals.length(intervals.union(loads)))}. {AHEAD}",
+        f"take {per.time(intervals.length(intervals.union(loads)))}. {say.AHEAD}",
         pieces,
         where=say.main_site(report, loads.select(*THREAD, at="start")),
         mending=on_gpu.nothing_within(report, _around(report, loads).unique()),
@@ -284,7 +283,7 @@ def _of_equal_transforms(report: Report, loads: pl.DataFrame) -> bool:
     launches = launches.select(*THREAD, "name", *SHAPE, at="call_start").drop_nulls(["name", "at"])
     after = nearest(loads, launches, ("start", "at"), THREAD, "after").drop_nulls("name")
     again = after.filter(on_gpu.decoded_as(after, FAMILY == "fft")).filter(pl.len().over("name", *SHAPE) >= _FEWEST)
-    return again.height >= OFTEN * loads.height
+    return again.height >= say.OFTEN * loads.height
 
 
 # Code that is compiled again while the program runs, and algorithms of convolutions that are tried anew.
@@ -321,7 +320,7 @@ def recompilation(report: Report) -> Findings:
                 say.part_of(pl.col("start"), *sides)
             )
             parts = begun.to_series()
-            if parts.n_unique() < _RECURS or not (parts >= PARTS // 2).any():
+            if parts.n_unique() < _RECURS or not (parts >= say.PARTS // 2).any():
                 continue
             times = say.per_iteration(report).plural(inside.host.height, "time")
             yield from on_host.on_time(report, told, inside, f"{told.what} {times}, not only at its start: ")
@@ -350,7 +349,7 @@ _HOW: Final = words_of("""
 def recompiled_kernels(report: Report) -> Findings:
     """At most one finding per device on all kernels that are loaded again."""
     again = intervals.overlapping(_loaded_again(report), report.scope.sides)
-    if again.height < max(say.fewest_in(report), FEWEST):
+    if again.height < max(say.fewest_in(report), say.FEWEST):
         return
     low, high = windows(report).select(pl.col("start").min(), pl.col("end").max()).row(0)
     if not say.per_iteration(report).iterations and not again.select(say.all_along(pl.col("loaded"), low, high)).item():
@@ -375,7 +374,7 @@ def _loaded_again(report: Report) -> pl.DataFrame:
     schema = {**dict.fromkeys((*THREAD, "start", "end", "loaded"), pl.Int64), "name": pl.String}
     libraries = world(report) in (CUPY, NUMBA, PYTHON)
     loads = calls_that(report, (_LOADS if libraries else _MODULE_LOADS).match, *THREAD, loaded="start_ns").drop_nulls()
-    if loads.height < FEWEST:
+    if loads.height < say.FEWEST:
         return pl.DataFrame(schema=schema)
     work = operations(report, "call_start", "call_end", "thread_id")
     work = work.select(*THREAD, "kind", "name", "call_start", "call_end").filter(pl.col("kind") == "kernel")
@@ -384,7 +383,7 @@ def _loaded_again(report: Report) -> pl.DataFrame:
     texts = launches.get_column("name").unique().drop_nulls()
     # of a compiler that the program runs, as its world and the name tell
     own = [
-        say.written_with(report, str(name)) in (TRITON, COMPILED)
+        say.written_with(report, str(name)) in (say.TRITON, say.COMPILED)
         or (libraries and decode(str(name)).library in (None, "cupy"))
         for name in texts
     ]
@@ -398,7 +397,7 @@ def _loaded_again(report: Report) -> pl.DataFrame:
     more = one.filter(pl.int_range(pl.len()).over("process_id", "name") > 0)
     again = nearest(more, launches.select(*THREAD, start="call_end"), ("loaded", "start"), THREAD).drop_nulls("start")
     again = again.with_columns(pl.col("name").cast(pl.String)).select(*schema)
-    return again.filter(pl.len().over("process_id", "name") >= FEWEST)
+    return again.filter(pl.len().over("process_id", "name") >= say.FEWEST)
 
 
 @Rule
@@ -413,25 +412,24 @@ def tuned_again(report: Report) -> Findings:
     own = work.with_columns(fill=pl.col("name").is_in(fills.implode()), part=say.part_of(at, *parts))
     first, last = (side.over("device", "part") for side in (at.filter("fill").min(), at.filter("fill").max()))
     for device, one in say.by_device(own.filter((at >= first) & (at <= last))):
-        yield _tuned(report, device, one, many)
-
-
-def _tuned(report: Report, device: int, own: pl.DataFrame, many: int) -> Finding:
-    per = say.per_iteration(report)
-    sums = own.filter(~pl.col("fill")).group_by(name=pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
-    name = str(sums.sort("exclusive_ns", "name").item(-1, "name")) if sums.height else ""
-    action, remedy = _HOW[COMPILED if say.written_with(report, name) == COMPILED else "tuned"]
-    claims = intervals.union(own.group_by("part").agg(pl.col("start").min(), pl.col("end").max()))
-    told = Told("recompilation", f"Autotuned again in {many:,} of {per.all}: {{0}}", action, remedy, "kernels")
-    # what is timed is not launched, and the host does nothing for it
-    change = on_gpu.without(own)._replace(host=on_gpu.host_of(own, "part"))
-    return told.finding(
-        device,
-        f"In {many:,} of {per.all} kernels are timed, each run after a fill of the cache, as an autotuner does that "
-        f"begins anew: {per.plural(own.height, 'launch')}, most of {{0}}, {per.time(intervals.length(claims))} of GPU "
-        f"{device}. What was chosen is kept for each shape, type and constant.",
-        claims,
-        names=(name,),
-        where=say.place_of(report, own.get_column("row")),
-        mending=change,
-    )
+        per = say.per_iteration(report)
+        sums = (
+            one.filter(~pl.col("fill")).group_by(name=pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
+        )
+        name = str(sums.sort("exclusive_ns", "name").item(-1, "name")) if sums.height else ""
+        action, remedy = _HOW[say.COMPILED if say.written_with(report, name) == say.COMPILED else "tuned"]
+        claims = intervals.union(one.group_by("part").agg(pl.col("start").min(), pl.col("end").max()))
+        told = Told("recompilation", f"Autotuned again in {many:,} of {per.all}: {{0}}", action, remedy, "kernels")
+        # what is timed is not launched, and the host does nothing for it
+        change = on_gpu.without(one)._replace(host=on_gpu.host_of(one, "part"))
+        yield told.finding(
+            device,
+            f"In {many:,} of {per.all} kernels are timed, each run after a fill of the cache, as an autotuner does "
+            f"that begins anew: {per.plural(one.height, 'launch')}, most of {{0}}, "
+            f"{per.time(intervals.length(claims))} of GPU {device}. What was chosen is kept for each shape, type and "
+            "constant.",
+            claims,
+            names=(name,),
+            where=say.place_of(report, one.get_column("row")),
+            mending=change,
+        )

@@ -14,7 +14,6 @@ from kanalyze.analyses.findings.rules import Findings, Rule, Told, literal, told
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, NODE, SCALAR_BYTES, SPAN, TO_DEVICE, TO_HOST
-from kanalyze.analyses.findings.rules._telling import LAUNCH_NS
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, source_lines
 from kanalyze.analyses.shared.threads import THREAD, of_thread
@@ -134,7 +133,7 @@ def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:
     every = on_host.within(report, runs)
     if rule == _MADE.rule:
         return every.mending
-    kept = pl.min_horizontal(pl.col("start") + pl.col("operators").cast(pl.Int64) * LAUNCH_NS, "end")
+    kept = pl.min_horizontal(pl.col("start") + pl.col("operators").cast(pl.Int64) * say.LAUNCH_NS, "end")
     left = on_host.within(report, runs.with_columns(start=kept)).mending
     if rule == _COMPUTED.rule:
         return left._replace(gone=every.mending.gone)
@@ -198,7 +197,7 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     """The runs of a kind, with what of their time, and of what is around them, is work of the CPU."""
     uploads, downloads = pl.col("to_device").fill_null(0) > 0, pl.col("to_host_bytes") > SCALAR_BYTES
     back = uploads & (pl.col("bytes") <= _LARGER * pl.col("to_host_bytes"))
-    by_operators = (pl.col("operators") > 0) & ((pl.col("top_ns") >= 2 * LAUNCH_NS) | back)
+    by_operators = (pl.col("operators") > 0) & ((pl.col("top_ns") >= 2 * say.LAUNCH_NS) | back)
     by_others = back & (pl.col("after_start") - pl.col("before_end") >= _LONG_NS)
     computing = downloads & (by_operators | by_others) & (pl.col("to_host_next").fill_null(0) == 0)
     kind = (

@@ -17,7 +17,6 @@ from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, SPAN, TO_DEVICE
-from kanalyze.analyses.findings.rules._telling import AHEAD, LOADS_NEXT, OFTEN
 from kanalyze.analyses.host._call_kinds import CUPY, JAX, PYTORCH, captures, loading_seen, spoken
 from kanalyze.analyses.host._thread_timeline import WAIT
 from kanalyze.analyses.idle._attribution import SHORT_NS, host_by_name, host_pieces, idle_within
@@ -287,7 +286,7 @@ def _prepares(report: Report, device: int, data: pl.DataFrame) -> Finding:
     return told.finding(
         device,
         f"GPU {device} idle while the program runs its own code, in no CUDA call, right before it copies data to the "
-        f"GPU: {say.of_window(report, device, intervals.length(data))}. {AHEAD}",
+        f"GPU: {say.of_window(report, device, intervals.length(data))}. {say.AHEAD}",
         data,
         where=where,
         retold=partial(_prepares, report, device),
@@ -315,7 +314,7 @@ def _computes(report: Report, device: int, spans: pl.DataFrame) -> Finding:
         f"GPU {device} idle while the program runs its own code, in no CUDA call: "
         f"{say.of_window(report, device, stake)}{others}.{most} The longest stretch is {time(longest_ns)}, from "
         f"{moment(start, report.zero_ns)} on."
-        f"{_faulting(report, device)} {AHEAD}",
+        f"{_faulting(report, device)} {say.AHEAD}",
         spans,
         where=_where(_mostly(phases)),
         vague=unclear,
@@ -354,7 +353,7 @@ def _advice(report: Report, device: int, top: str, spans: pl.DataFrame) -> Told:
     low, high = say.sides_of(report, device)
     loading = loading_seen(report).filter(pl.col("start").is_between(low, high, closed="left"))
     recurs = say.per_iteration(report).iterations or loading.select(say.all_along(pl.col("start"), low, high)).item()
-    if top == LOADS_NEXT and recurs:
+    if top == say.LOADS_NEXT and recurs:
         return _PREPARES
     how = "kanalyze show culprits --by function"
     if not own_samples(report):
@@ -422,7 +421,7 @@ def converted_arrays(report: Report) -> Findings:
     if not per.iterations or not source_lines(report).height or not has_lines(report):
         return
     for device, runs in say.by_device(_converted(report)):
-        if runs.height < OFTEN * per.iterations:
+        if runs.height < say.OFTEN * per.iterations:
             continue
         idle = say.idle_in(report, device, runs.select("start", end="at"))
         claims = pl.concat([idle.select("start", "end"), on_gpu.times_of(report, runs.get_column("row"))])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 import polars as pl
 
@@ -23,7 +23,6 @@ from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._operators import PINNED, TO_DEVICE, TO_HOST
-from kanalyze.analyses.findings.rules._telling import COMPILED
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.idle._attribution import reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
@@ -70,7 +69,7 @@ def launch_bound(report: Report) -> Findings:
             (str(top["name"]),),
             headline=f"{per.clause(launches, 'kernel', 'take')} longer to launch than to run",
             action=less.action,
-            where=say.place_of_kernels(report, device, own.get_column("name"), stake),
+            where=say.place_of(report, names.filter(device=device).get_column("row")),
             mending=graphed,
             claims=_waits_for(report, device, names.get_column("row"), "launch"),
             vague=graphed is None,
@@ -108,45 +107,47 @@ def graph_candidate(report: Report) -> Findings:
         own = candidates(report).with_columns(launches=pl.col("operations") * pl.col("repetitions"))
         worth = (pl.col("launches") >= _FEWEST_LAUNCHES) & (pl.col("saved_ns") > 0)
         own = own.filter((pl.col("device") == device) & worth)
-        yield _graph_candidate(report, device, own, most) if own.height else None
-
-
-def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) -> Finding:
-    top, stake = own.row(0, named=True), min(total(own, "saved_ns"), most)
-    per, launches, less = say.per_iteration(report), total(own, "launches"), on_gpu.launch_less(report, device)
-    cut = total(cut_launches(report).filter(pl.col("device") == device), "launches")
-    known = "the median of those in this report" if top["measured"] else "the median of these calls, for want of one"
-    text = (
-        f"{plural(own.height, 'sequence')} of launches repeat{'' if own.height > 1 else 's'}: "
-        f"{per.plural(launches, 'launch')} for which GPU {device} waited "
-        f"{per.time(total(own, 'launch_ns') + total(own, 'queued_ns'))}, most for "
-        f"{plural(top['operations'], 'operation')} launched {count(top['repetitions'])} times, beginning with {{0}}. "
-        f"As CUDA graphs they would save at most {per.time(stake)} of that, if launching one takes "
-        f"{time(top['graph_launch_ns'])} ({known}), and the program's own time between them besides."
-    )
-    if cut:
-        text += f" Not counted: {plural(cut, 'launch')} that repeat with a call between them that no capture allows."
-    default = report.table(STREAMS.name).filter(pl.col("type") == "null")
-    on_default = own.join(default, on=["process_id", "stream"], how="semi", nulls_equal=True).height > 0
-    own_stream = " (on a stream of its own: the default stream cannot be captured)" if on_default else ""
-    return Finding(
-        "graph-candidate",
-        device,
-        stake,
-        text,
-        less.capture
-        or (
-            f"Capture the sequence once as a CUDA graph{own_stream} and replay it; arguments that change go "
-            "through memory."
-        ),
-        "graphs --by candidate",
-        (str(top["first"]),),
-        headline=f"{per.plural(launches, 'launch')} could be replayed as a graph",
-        action=less.action,
-        mending=_graphed(report),
-        claims=_waits_for(report, device, repetitions(report).get_column("row"), *_LAUNCHING),
-        general=True,
-    )
+        if own.is_empty():
+            continue
+        top, stake = own.row(0, named=True), min(total(own, "saved_ns"), most)
+        per, launches, less = say.per_iteration(report), total(own, "launches"), on_gpu.launch_less(report, device)
+        cut = total(cut_launches(report).filter(pl.col("device") == device), "launches")
+        known = (
+            "the median of those in this report" if top["measured"] else "the median of these calls, for want of one"
+        )
+        text = (
+            f"{plural(own.height, 'sequence')} of launches repeat{'' if own.height > 1 else 's'}: "
+            f"{per.plural(launches, 'launch')} for which GPU {device} waited "
+            f"{per.time(total(own, 'launch_ns') + total(own, 'queued_ns'))}, most for "
+            f"{plural(top['operations'], 'operation')} launched {count(top['repetitions'])} times, beginning with "
+            f"{{0}}. As CUDA graphs they would save at most {per.time(stake)} of that, if launching one takes "
+            f"{time(top['graph_launch_ns'])} ({known}), and the program's own time between them besides."
+        )
+        if cut:
+            text += (
+                f" Not counted: {plural(cut, 'launch')} that repeat with a call between them that no capture allows."
+            )
+        default = report.table(STREAMS.name).filter(pl.col("type") == "null")
+        on_default = own.join(default, on=["process_id", "stream"], how="semi", nulls_equal=True).height > 0
+        own_stream = " (on a stream of its own: the default stream cannot be captured)" if on_default else ""
+        yield Finding(
+            "graph-candidate",
+            device,
+            stake,
+            text,
+            less.capture
+            or (
+                f"Capture the sequence once as a CUDA graph{own_stream} and replay it; arguments that change go "
+                "through memory."
+            ),
+            "graphs --by candidate",
+            (str(top["first"]),),
+            headline=f"{per.plural(launches, 'launch')} could be replayed as a graph",
+            action=less.action,
+            mending=_graphed(report),
+            claims=_waits_for(report, device, repetitions(report).get_column("row"), *_LAUNCHING),
+            general=True,
+        )
 
 
 def _graphed(report: Report) -> Mending | None:
@@ -191,7 +192,7 @@ def timed_kernels(report: Report) -> Findings:
             (name,),
             headline="Kernels are timed, each run after a fill of the cache: {0}",
             action="record a second run: torch.compile keeps on disk what it chose"
-            if say.written_with(report, name) == COMPILED
+            if say.written_with(report, name) == say.COMPILED
             else "if an autotuner's: @triton.autotune(…, cache_results=True)",
             claims=on_gpu.times_of(report, own.get_column("row")),
         )
@@ -435,20 +436,10 @@ _OVERLAP: Final = (
 )
 
 
-class _Rank(NamedTuple):
-    """A device, and how long it does nothing but communicate."""
-
-    device: int
-    ns: int
-    waited_ns: int  # of that, as far as the report tells: for partners, mostly for one
-    transfer_ns: int
-    partner: str | None
-    collectives: int  # their number
-
-
 @Rule
 def exposed_communication(report: Report) -> Findings:
     """On all collectives of a device; one finding on their transfer and one on waits, where the report tells them."""
+    # how long each device does nothing but communicate, and of that waits for partners, mostly for one
     rows = ledger(report).filter(pl.col("bucket") == "communication")
     if rows.is_empty():
         return
@@ -460,60 +451,59 @@ def exposed_communication(report: Report) -> Findings:
         partner=detail.filter(waits).sort_by(ns.filter(waits), descending=True).first().str.strip_prefix(WAITING),
     )
     many = _collectives(report).group_by("device").agg(collectives=pl.len())
-    ranks = [_Rank(**row) for row in exposed.join(many, on="device").sort("device").iter_rows(named=True)]
-    least = {device: _NOTABLE * ns for device, ns in least_worth_saying(report).items()}
-    for rank in ranks:
-        yield from (one for one in _of_rank(report, rank, ranks, least) if one.at_stake_ns >= least[rank.device])
+    ranks = exposed.join(many, on="device").sort("device")
+    for rank in ranks.iter_rows(named=True):
+        least = _NOTABLE * least_worth_saying(report)[rank["device"]]
+        yield from (one for one in _of_rank(report, rank, ranks, least) if one.at_stake_ns >= least)
 
 
-def _of_rank(report: Report, rank: _Rank, ranks: list[_Rank], worth: dict[int, float]) -> list[Finding]:
+def _of_rank(report: Report, rank: dict[str, Any], ranks: pl.DataFrame, worth: float) -> list[Finding]:
     """The findings on transfer and on waits; on both as one where the report tells neither."""
-    per, sums, torch = say.per_iteration(report), _by_kind(report, rank), say.in_pytorch(report)
-    whole = intervals.length(intervals.union(_collectives(report).filter(device=rank.device)))
+    per, device, ns, partner = say.per_iteration(report), rank["device"], rank["ns"], rank["partner"]
+    sums, torch = _by_kind(report, device), say.in_pytorch(report)
+    whole = intervals.length(intervals.union(_collectives(report).filter(device=device)))
     named = [
-        f"{literal(kind)} {per.time(ns)} ({per.plural(count, 'kernel')})"
-        for kind, count, ns in sums.head(_NAMED).iter_rows()
+        f"{literal(kind)} {per.time(took)} ({per.plural(count, 'kernel')})"
+        for kind, count, took in sums.head(_NAMED).iter_rows()
     ]
     more = f", and {plural(sums.height - _NAMED, 'other kind')}" if sums.height > _NAMED else ""
     exposed = Finding(
         "exposed-communication",
-        rank.device,
-        rank.ns,
-        f"GPU {rank.device} does nothing but communicate for {per.time(rank.ns)}, {percent(rank.ns / whole)} of the "
-        f"time of its collectives: {', '.join(named)}{more}.",
+        device,
+        ns,
+        f"GPU {device} does nothing but communicate for {per.time(ns)}, {percent(ns / whole)} of the time of its "
+        f"collectives: {', '.join(named)}{more}.",
         _OVERLAP[torch],
         "exposure",
         headline=f"The GPU does nothing beside {literal(sums.item(0, 'kind')[:_LONGEST])}",
         action=f"Overlap it with computation{': DDP buckets, FSDP prefetch, async_op=True' * torch}",
     )
-    if not rank.waited_ns + rank.transfer_ns:
+    if not rank["waited_ns"] + rank["transfer_ns"]:
         # of the devices that run as many, as ranks of one program do, the least exposed one tells what can be gained
-        alike = [one for one in ranks if abs(one.collectives - rank.collectives) <= _ALIKE * rank.collectives]
-        least, waits = min(alike, key=lambda one: one.ns), ""
-        if least.device != rank.device:
-            ns = per.time(least.ns)
-            waits = f": GPU {least.device}, which runs as many, has {ns}, and what is more here may be a wait"
+        as_many = (pl.col("collectives") - rank["collectives"]).abs() <= _ALIKE * rank["collectives"]
+        other, least_ns = ranks.filter(as_many).sort("ns", maintain_order=True).row(0)[:2]
+        waits = f": GPU {other}, which runs as many, has {per.time(least_ns)}, and what is more here may be a wait"
+        waits *= other != device
         balance = " If ranks differ in their work, balance that first: a collective waits for the slowest."
         one = exposed._replace(
             text=f"{exposed.text} Any waiting for the slowest rank is in it{waits}.", remedy=exposed.remedy + balance
         )
-        if least.ns >= worth[rank.device]:  # everywhere
-            return [one._replace(at_stake_ns=least.ns)]
-        return [one._replace(action=f"Balance the work of ranks: GPU {least.device} hardly communicates alone")]
-    moved, waited = rank.ns - rank.waited_ns, per.time(rank.waited_ns)
-    told = f" {waited} of that is waiting, mostly for {rank.partner}." if rank.partner else ""
-    if rest := moved - rank.transfer_ns:
+        if least_ns >= worth:  # everywhere
+            return [one._replace(at_stake_ns=least_ns)]
+        return [one._replace(action=f"Balance the work of ranks: GPU {other} hardly communicates alone")]
+    moved, waited = ns - rank["waited_ns"], per.time(rank["waited_ns"])
+    told = f" {waited} of that is waiting, mostly for {partner}." if partner else ""
+    if rest := moved - rank["transfer_ns"]:
         told += f" Of {per.time(rest)} it is not told whether it waits for ranks elsewhere."
     waiting = exposed._replace(
-        at_stake_ns=rank.waited_ns,
-        text=f"GPU {rank.device} waits {waited} in collectives with nothing else to do, mostly for {rank.partner}, "
-        f"which comes later; that is {percent(rank.waited_ns / rank.ns)} of the time in which it does nothing but "
-        "communicate.",
+        at_stake_ns=rank["waited_ns"],
+        text=f"GPU {device} waits {waited} in collectives with nothing else to do, mostly for {partner}, which comes "
+        f"later; that is {percent(rank['waited_ns'] / ns)} of the time in which it does nothing but communicate.",
         remedy="Balance the work of the ranks, or look at what holds up the one that comes last: its ledger before the "
         "collective says so (`kanalyze ranks` compares them). Overlap does not end such waits.",
         table="ledger",
-        headline=f"The GPU waits for {rank.partner}, which is late to collectives",
-        action=f"Balance the work of ranks: {rank.partner} comes last",
+        headline=f"The GPU waits for {partner}, which is late to collectives",
+        action=f"Balance the work of ranks: {partner} comes last",
         where=literal(sums.item(0, "kind")),
     )
     return [exposed._replace(at_stake_ns=moved, text=f"{exposed.text}{told}"), waiting]
@@ -523,9 +513,9 @@ def _collectives(report: Report) -> pl.DataFrame:
     return exclusive_operations(report).filter(pl.col("bucket") == "communication")
 
 
-def _by_kind(report: Report, rank: _Rank) -> pl.DataFrame:
+def _by_kind(report: Report, device: int) -> pl.DataFrame:
     """Exposed time by collective, the longest first: kind, count, ns. As recorded, else by the kernel's name."""
-    work = _collectives(report).filter(device=rank.device)
+    work = _collectives(report).filter(device=device)
     told = decoded(report, beside(work, report.table("collective_detail"), "collective"), "operation")
     named = told.with_columns(kind=pl.coalesce(pl.col("collective").cast(pl.String), "operation"))
     sums = named.group_by("kind").agg(count=pl.len(), ns=pl.col("exclusive_ns").sum())

@@ -20,7 +20,6 @@ from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, t
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._operators import LARGE_BYTES
-from kanalyze.analyses.findings.rules._telling import FEWEST, OFTEN
 from kanalyze.analyses.host._call_kinds import OPENACC, OPENMP, names_that, shown, world
 from kanalyze.analyses.idle._attribution import idle_within, reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums
@@ -64,7 +63,7 @@ def allocation_in_loop(report: Report) -> Findings:
     every, window, counts = allocating_calls(report), report.scope.window, pl.col("round").is_not_null()
     if window is not None and window.count:
         sums = intervals.overlapping(every, report.scope.sides).group_by("name").len()
-        often = sums.filter(pl.col("len") >= max(OFTEN * window.count, FEWEST)).get_column("name")
+        often = sums.filter(pl.col("len") >= max(say.OFTEN * window.count, say.FEWEST)).get_column("name")
         counts = counts | pl.col("name").is_in(often.implode())
     looping = intervals.overlapping(every.filter(counts), report.scope.sides).with_columns(call=shown(pl.col("name")))
     for device, idle in idle_spans(report).items():

@@ -33,7 +33,6 @@ from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._kernels import FAMILY, TENSOR_TYPED
-from kanalyze.analyses.findings.rules._telling import CUDA, LIBRARY, TRITON
 from kanalyze.analyses.host._call_kinds import NUMBA, OPENACC, OPENMP, spoken
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
@@ -59,14 +58,13 @@ def _told(  # noqa: PLR0913 - the words of a finding
     share = (pl.col("stake_ns") / pl.col("dur_ns").sum().over("name", *shape)).clip(upper_bound=1.0)
     most = (pl.col("dur_ns") - _NOTHING_NS).clip(lower_bound=0)
     saved = ran.select("row", saved_ns=pl.min_horizontal(on_gpu.part("dur_ns", share), most))
-    stake_ns, top = total(kernels, stake), kernels.get_column("name").head(1).cast(pl.Categorical)
     return Told(rule, headline, action, remedy, "occupancy" if shape else "gpu_units").finding(
         device,
         text,
         ran.select("start", "end"),
-        stake_ns,
+        total(kernels, stake),
         names=(name,),
-        where=say.place_of_kernels(report, device, top, stake_ns),
+        where=say.place_of(report, work.filter(pl.col("name") == name).get_column("row")),
         mending=Mending(saved) if shape else None,
         shortens=True,
     )
@@ -327,7 +325,7 @@ def low_occupancy(report: Report) -> Findings:
     shapes = shapes.with_columns(registers=registers_for_one_more(), shared=shared_for_one_more(), usual_ns=usual_ns)
     for rows in _costliest(shapes, "low_occupancy_ns", *SHAPE):
         top = rows.row(0, named=True)
-        in_triton = _IN_TRITON if say.written_with(report, str(top["name"])) == TRITON else None
+        in_triton = _IN_TRITON if say.written_with(report, str(top["name"])) == say.TRITON else None
         remedy = (in_triton or spoken(report, _BY_WORLD, _REMEDIES))[top["limiter"].split(", ")[0]]
         one = _told(
             report,
@@ -347,7 +345,7 @@ def low_occupancy(report: Report) -> Findings:
 def _changeable(report: Report, launches: pl.DataFrame) -> pl.DataFrame:
     """The launch shapes of kernels that the program's user wrote, and that are not seen at the limit of DRAM."""
     names = launches.get_column("name").unique().drop_nulls().cast(pl.String)
-    own = [name for name in names if say.written_with(report, name) in (TRITON, CUDA)]
+    own = [name for name in names if say.written_with(report, name) in (say.TRITON, say.CUDA)]
     at_limit = _kernels(report).filter(pl.col("dram") >= _DRAM_LIMIT)
     at_limit = at_limit.select("device", pl.col("name").cast(launches.schema["name"]))
     written = launches.filter(pl.col("name").cast(pl.String).is_in(own))
@@ -446,7 +444,7 @@ _PER_CHANNEL: Final = re.compile(r"(?i)(?:batch_?norm_|\bbn_(?:fw|bw))(?!.*(?:ch
 
 def _runs_per_channel(report: Report, name: str) -> bool:
     """Whether the kernel `name` of PyTorch runs a block for each channel of images in NCHW."""
-    library = say.in_pytorch(report) and say.written_with(report, name) == LIBRARY
+    library = say.in_pytorch(report) and say.written_with(report, name) == say.LIBRARY
     return library and bool(_PER_CHANNEL.search(name)) and not on_host.wants_planes(report)
 
 
@@ -458,7 +456,7 @@ def _more_blocks(report: Report, name: str, *, alone: bool) -> tuple[str, str]:
             "model.to(memory_format=torch.channels_last), and the same for images."
         )
         return CHANNELS_LAST, remedy
-    words = {} if say.written_with(report, name) != CUDA else _BLOCKS | _ALONE if alone else _BLOCKS
+    words = {} if say.written_with(report, name) != say.CUDA else _BLOCKS | _ALONE if alone else _BLOCKS
     action, remedy = spoken(report, words, _BLOCKS["others"])
     return action, remedy
 
@@ -518,7 +516,7 @@ def far_apart(report: Report) -> Findings:
             (name,),
             headline=f"A thread for {each}: accesses are uncoalesced in {{0}}",
             action="a warp for each row: x[row * n + lane], lanes side by side",
-            where=say.place_of_kernels(report, device, work.get_column("name"), stake),
+            where=say.place_of(report, work.get_column("row")),
             mending=Mending(work.select("row", saved_ns=on_gpu.part("dur_ns", stake / ns))),
             claims=work.select("start", "end"),
             shortens=True,
@@ -531,7 +529,7 @@ def _slow(report: Report) -> pl.DataFrame:
     every = in_order(operations(report).select("row", "kind", "device", "name", "start"), "start")
     kernels = every.filter(pl.col("kind").is_in(["kernel", "graph"]))
     first = kernels.unique("device", keep="first", maintain_order=True).select("device", name="name", first="start")
-    own = [say.written_with(report, str(name)) == CUDA for name in first.get_column("name")]
+    own = [say.written_with(report, str(name)) == say.CUDA for name in first.get_column("name")]
     alone = first.filter(pl.Series(own, dtype=pl.Boolean))
     before = every.filter(pl.col("kind").is_in(["memcpy", "memset"])).join(alone, on="device")
     before = with_facts(report, before.filter(pl.col("start") < pl.col("first")), "size_bytes")

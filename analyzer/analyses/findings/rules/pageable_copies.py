@@ -12,7 +12,6 @@ from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, t
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, PAGEABLE, PINNED, SPAN, TO_DEVICE, TO_HOST
-from kanalyze.analyses.findings.rules._telling import LAUNCH_NS
 from kanalyze.analyses.host._call_kinds import CUPY, world
 from kanalyze.analyses.idle.syncs import blocking_calls, scope_of
 from kanalyze.analyses.iterations.iterations import iterations_at, judged_iterations
@@ -326,7 +325,7 @@ def boolean_masks(report: Report) -> Findings:
     # nothing is asked for, but what takes its place is launched
     # of arrays an operation takes its place, where()
     apart = on_host.launched(report).select(pl.col("call_start").diff().over(THREAD).median()).item() or 0
-    kept = pl.min_horizontal(pl.col("start") + (LAUNCH_NS if torch else int(apart)), "end")
+    kept = pl.min_horizontal(pl.col("start") + (say.LAUNCH_NS if torch else int(apart)), "end")
     turns = spans.height / (say.per_iteration(report).iterations or 1)
     every = pl.concat([spans, _by_masks(own, spans)]).sort(SPAN[:3]) if turns >= _TURNS else spans
     asked, left = (on_host.within(report, part) for part in (every, every.with_columns(start=kept)))

@@ -9,13 +9,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import (
-    SHAPE,
-    exclusive_operations,
-    nearest_launches,
-    operations,
-    with_facts,
-)
+from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, nearest_launches, operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, told_as
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
@@ -219,39 +213,39 @@ _BETWEEN: Final = 8
 def extra_copy(report: Report) -> Findings:
     """At most one finding per device, on all such copies together."""
     for device, copies in say.by_device(_moved(report)):
-        if copies.height >= say.fewest_in(report):
-            yield _extra(report, device, copies)
-
-
-def _extra(report: Report, device: int, copies: pl.DataFrame) -> Finding:
-    spans = copies.select(*THREAD, start="made", end="until")
-    pieces = idle_within(report, spans)[device].select("start", "end")
-    stake = intervals.length(pieces) + total(copies, "exclusive_ns")
-    per, makers = say.per_iteration(report), on_host.by_number(copies.get_column("maker"))
-    named = ", ".join(
-        f"{literal(maker)} ({per.plural(number, 'time')})" for maker, number in makers.head(3).iter_rows()
-    )
-    at = say.sites(report, copies.select(*THREAD, at="made")).with_columns(operator=pl.lit(None, dtype=pl.String))
-    common = on_host.by_number(at.select(say.site_text()).to_series().drop_nulls())
-    where = literal(common.item(0, "value")) if common.height else ""
-    name = str(makers.item(0, "value")).removeprefix("aten::")
-    made = "zeros" if name.endswith("_") or name == _TENSOR else name
-    return Finding(
-        "extra-copy",
-        device,
-        stake,
-        f"{per.plural(copies.height, 'copy')} to GPU {device} of a tensor that was filled on the CPU right before, by "
-        f"{named}{f', most in {where}' if where else ''}, up to {size(longest(copies, 'size_bytes'))} each. The GPU "
-        f"idles while they are made and sent, or does nothing but copy, for {per.time(stake)}.",
-        "Make the tensor on the GPU, torch.zeros(…, device=x.device), or once before the loop; from Python lists and "
-        "numbers, once before the loop.",
-        "copies",
-        headline="Tensors are made on the CPU and copied to the GPU",
-        action=f"torch.{made}(…, device='cuda') in place of .to('cuda')",
-        where=where,
-        mending=on_gpu.nothing_within(report, spans),
-        claims=pl.concat([pieces, on_gpu.times_of(report, copies.get_column("row"))]),
-    )
+        if copies.height < say.fewest_in(report):
+            continue
+            spans = copies.select(*THREAD, start="made", end="until")
+            pieces = idle_within(report, spans)[device].select("start", "end")
+            stake = intervals.length(pieces) + total(copies, "exclusive_ns")
+            per, makers = say.per_iteration(report), on_host.by_number(copies.get_column("maker"))
+            named = ", ".join(
+                f"{literal(maker)} ({per.plural(number, 'time')})" for maker, number in makers.head(3).iter_rows()
+            )
+            at = say.sites(report, copies.select(*THREAD, at="made")).with_columns(
+                operator=pl.lit(None, dtype=pl.String)
+            )
+            common = on_host.by_number(at.select(say.site_text()).to_series().drop_nulls())
+            where = literal(common.item(0, "value")) if common.height else ""
+            name = str(makers.item(0, "value")).removeprefix("aten::")
+            made = "zeros" if name.endswith("_") or name == _TENSOR else name
+            yield Finding(
+                "extra-copy",
+                device,
+                stake,
+                f"{per.plural(copies.height, 'copy')} to GPU {device} of a tensor that was filled on the CPU right "
+                f"before, by {named}{f', most in {where}' if where else ''}, up to "
+                f"{size(longest(copies, 'size_bytes'))} each. The GPU idles while they are made and sent, or does "
+                f"nothing but copy, for {per.time(stake)}.",
+                "Make the tensor on the GPU, torch.zeros(…, device=x.device), or once before the loop; from Python "
+                "lists and numbers, once before the loop.",
+                "copies",
+                headline="Tensors are made on the CPU and copied to the GPU",
+                action=f"torch.{made}(…, device='cuda') in place of .to('cuda')",
+                where=where,
+                mending=on_gpu.nothing_within(report, spans),
+                claims=pl.concat([pieces, on_gpu.times_of(report, copies.get_column("row"))]),
+            )
 
 
 @once_per_report

@@ -16,7 +16,6 @@ from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._operators import PAGEABLE, SCALAR_BYTES, SPAN, TO_HOST
-from kanalyze.analyses.findings.rules._telling import AHEAD, FEWEST, OFTEN
 from kanalyze.analyses.host._call_kinds import begun_before, calls_that, shown
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle._attribution import launch_waits, reasoned_pieces, waited_ns
@@ -72,7 +71,7 @@ def _blocks(report: Report, device: int, pieces: pl.DataFrame, left: pl.DataFram
     return _BLOCKS.finding(
         device,
         f"GPU {device} idle while the host is blocked in a synchronizing call: {say.of_window(report, device, stake)} "
-        f"({calls}){others}. {AHEAD}",
+        f"({calls}){others}. {say.AHEAD}",
         left,
         retold=partial(_blocks, report, device, pieces),
     )
@@ -96,34 +95,31 @@ def unneeded_sync(report: Report) -> Findings:
     held = dict(rows.group_by("device").agg(pl.col("ns").sum()).iter_rows())
     if any(worth_saying(report, ns) for ns in held.values()):
         for device, calls in say.by_device(avoidable(report)):
-            yield _unneeded(report, device, calls, held.get(device, 0)) if calls.height >= FEWEST else None
-
-
-def _unneeded(report: Report, device: int, calls: pl.DataFrame, held_ns: int) -> Finding:
-    """The finding on calls of a device, no more than the time that its buckets hold."""
-    stake = min(total(calls, "gain_ns"), held_ns)
-    per, blocked = say.per_iteration(report), intervals.length(calls)
-    told = _UNNEEDED.of(per.plural(calls.height, "wait"))
-    if say.in_pytorch(report):
-        told = told._replace(action="no torch.cuda.synchronize(); pinned memory and .cuda(non_blocking=True)")
-    # the name and range of most of them
-    ranges = gathered(range_names(report), ranges_at(report, calls.select(*THREAD, at="start"))).cast(pl.String)
-    named = calls.select(shown(pl.col("name")).alias("api")).with_columns(ranges.alias("range"))
-    top = named.group_by("api", "range").len().sort("len", "api", "range", descending=[True, False, False])
-    name, span, times = top.row(0)
-    share = "" if times == calls.height else f"{percent(times / calls.height)} of them "
-    most = f"{share}{literal(str(name))}{f' in {literal(span)}' if span else ''}"
-    return told.finding(
-        device,
-        f"{per.plural(calls.height, 'blocking call')} ({most}), {per.time(blocked)} of host time, after"
-        f" which the host launched more work, with no copy to the host pending: GPU {device} idled {per.time(stake)} "
-        f"until they had returned and the next launch was through. That is unneeded unless the host or another process "
-        f"reads what kernels wrote without a copy. {AHEAD}",
-        say.idle_in(report, device, calls.select(start="since", end="until")),
-        stake,
-        where=say.main_site(report, calls.select(*THREAD, at="start")),
-        mending=Mending(calls=calls.get_column("call_row")),
-    )
+            if calls.height < say.FEWEST:
+                continue
+            stake = min(total(calls, "gain_ns"), held.get(device, 0))
+            per, blocked = say.per_iteration(report), intervals.length(calls)
+            told = _UNNEEDED.of(per.plural(calls.height, "wait"))
+            if say.in_pytorch(report):
+                told = told._replace(action="no torch.cuda.synchronize(); pinned memory and .cuda(non_blocking=True)")
+            # the name and range of most of them
+            ranges = gathered(range_names(report), ranges_at(report, calls.select(*THREAD, at="start"))).cast(pl.String)
+            named = calls.select(shown(pl.col("name")).alias("api")).with_columns(ranges.alias("range"))
+            top = named.group_by("api", "range").len().sort("len", "api", "range", descending=[True, False, False])
+            name, span, times = top.row(0)
+            share = "" if times == calls.height else f"{percent(times / calls.height)} of them "
+            most = f"{share}{literal(str(name))}{f' in {literal(span)}' if span else ''}"
+            yield told.finding(
+                device,
+                f"{per.plural(calls.height, 'blocking call')} ({most}), {per.time(blocked)} of host time, after which "
+                f"the host launched more work, with no copy to the host pending: GPU {device} idled {per.time(stake)} "
+                "until they had returned and the next launch was through. That is unneeded unless the host or another "
+                f"process reads what kernels wrote without a copy. {say.AHEAD}",
+                say.idle_in(report, device, calls.select(start="since", end="until")),
+                stake,
+                where=say.main_site(report, calls.select(*THREAD, at="start")),
+                mending=Mending(calls=calls.get_column("call_row")),
+            )
 
 
 @once_per_report
@@ -244,7 +240,7 @@ def _of_loops(report: Report, known: pl.DataFrame) -> pl.DataFrame:
     spans = intervals.overlapping(iteration_spans(report), report.scope.sides)
     counted = spans.group_by(each="name").len("many")
     line = known.with_columns(inside.get_columns()).join(counted, on="each", how="left", maintain_order="left")
-    often = pl.col("iteration").n_unique().over("each") >= OFTEN * pl.col("many")
+    often = pl.col("iteration").n_unique().over("each") >= say.OFTEN * pl.col("many")
     return line.filter(pl.col("iteration").is_null() | often).select(known.columns)
 
 

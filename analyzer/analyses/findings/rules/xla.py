@@ -16,13 +16,7 @@ from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._kernels import FAMILY
 from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, TO_HOST
-from kanalyze.analyses.findings.rules._telling import FEWEST
-from kanalyze.analyses.host._call_kinds import (
-    JAX,
-    is_launch_name,
-    names_that,
-    world,
-)
+from kanalyze.analyses.host._call_kinds import JAX, is_launch_name, names_that, world
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
@@ -203,7 +197,7 @@ def _fusible(report: Report, device: int) -> pl.DataFrame:
 def recompilation(report: Report) -> Findings:
     """At most one finding per device on modules that XLA compiles again and again."""
     again = _compiled_again(report)
-    if again.height < max(say.fewest_in(report), FEWEST):
+    if again.height < max(say.fewest_in(report), say.FEWEST):
         return
     most = literal(again.group_by("module").len().sort("len", "module").item(-1, "module"))
     times, spans = (
