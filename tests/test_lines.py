@@ -60,13 +60,12 @@ def test_modules_of_our_own_are_imported_inside_functions_only_where_few_reports
     deferring_polars = (  # while others decode
         "analyzer/readers/torch/read_json.py",
     )
-    deferring_replays = ("analyzer/analyses/findings/_claims.py",)
     deferring_rooms = (  # what programs without marks, traces and captures need: 1 % of a small page
         "analyzer/analyses/iterations/iterations.py",
         "analyzer/analyses/operators/_host_names.py",
         "analyzer/analyses/replay/_changes.py",
     )
-    deferring = deferring_numpy + deferring_polars + deferring_replays + deferring_rooms
+    deferring = deferring_numpy + deferring_polars + deferring_rooms
     assert {place for place in inner if not place.startswith(deferring)} == set()
 
 

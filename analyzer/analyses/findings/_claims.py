@@ -21,8 +21,12 @@ from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import total
+from kanalyze.machinery import late
 from kanalyze.report import Report
 from kanalyze.units import percent
+
+with late():  # of reports whose remedies are replayed
+    from kanalyze.analyses.replay import _host_time, _unprofiled, _whatif
 
 #: The rules, the most specific first. A rule comes before those that say less of the same time: one that names what the
 #: program does (an operator, a module, a loop) before one that names a call or a kernel, and what all programs have in
@@ -200,16 +204,12 @@ def _of_device(report: Report, found: Sequence[Finding], changes: Mapping[int, M
 
 def _replayed(report: Report, device: int, change: Mending) -> _Gains:
     """How much shorter the window of a device gets by a change, and how wrong that may be."""
-    from kanalyze.analyses.replay._host_time import NEAR  # noqa: PLC0415 - as above
-    from kanalyze.analyses.replay._unprofiled import sides  # noqa: PLC0415 - as above
-    from kanalyze.analyses.replay._whatif import mended, replayed  # noqa: PLC0415 - most reports need no replay
-
     # what is paid once is the same with the remedy
     once = total(bucket_sums(report).filter(device=device, bucket="loading"), "ns")
     gains = []
-    for known, state, end in sides(report)[device]:
-        then = replayed(known, mended(report, known, state, change)).end
-        gains.append((max(end - then, 0), int(NEAR * max(then - known.start - once, 0))))
+    for known, state, end in _unprofiled.sides(report)[device]:
+        then = _whatif.replayed(known, _whatif.mended(report, known, state, change)).end
+        gains.append((max(end - then, 0), int(_host_time.NEAR * max(then - known.start - once, 0))))
     return gains
 
 
@@ -231,13 +231,10 @@ def _with(report: Report, one: Finding, gains: _Gains | None) -> Finding:
     """The finding with its gain, and between which bounds: those of nothing are nothing; at most it is the whole."""
     if gains is None:
         return _unreplayed(report, one)
-    from kanalyze.analyses.replay._host_time import NEAR  # noqa: PLC0415 - as above
-    from kanalyze.analyses.replay._unprofiled import sides  # noqa: PLC0415 - as above
-
-    known, usual = sides(report)[one.device][0], gains[0][0]
+    known, usual = _unprofiled.sides(report)[one.device][0], gains[0][0]
     whole = known.end - known.network.start
     low = max(min(ns - (apart if ns else 0) for ns, apart in gains), 0) * (1 - OF_REMEDIES)
-    low = int(min(max(low, whole * (1 - NEAR) - (whole - usual) * _LEFT if low else 0), usual))
+    low = int(min(max(low, whole * (1 - _host_time.NEAR) - (whole - usual) * _LEFT if low else 0), usual))
     high = int(max(ns + (apart if ns else 0) for ns, apart in gains) * (1 + OF_REMEDIES))
     usual, low, high = (min(ns, one.at_stake_ns if one.at_most else whole) for ns in (usual, low, high))
     return one._replace(mending=None, replayed_ns=usual, replayed_low_ns=low, replayed_high_ns=high, unmended_ns=whole)

@@ -260,9 +260,8 @@ def unplaced(report: Report) -> list[Count]:
     calls = report.kind("api").filter(pl.any_horizontal(pl.col(*THREAD).is_null()))
     listed = report.devices.filter(pl.any_horizontal(pl.col("name", "compute_capability").is_not_null()))
     listed = listed if listed.height else report.devices
-    strange = (
-        report.of_kinds(DEVICE_KINDS, "device", "dur_ns").drop_nulls("device").join(listed, on="device", how="anti")
-    )
+    placed = report.of_kinds(DEVICE_KINDS, "device", "dur_ns").drop_nulls("device")
+    strange = placed.join(listed, on="device", how="anti")
     return [
         ("operations without a device or stream", *_sum(*lost)),
         ("operations of a GPU that is not listed", *_sum(strange)),
@@ -419,14 +418,8 @@ def unknown_streams(report: Report) -> list[Count]:
     told = known.filter(pl.col("type") != "null").get_column("process_id").unique()
     if told.is_empty():
         return []
-    used = (
-        operations(report, *STREAM)
-        .group_by(STREAM)
-        .agg(pl.len().alias("count"), pl.col("dur_ns").sum())
-        .drop_nulls(STREAM)
-    )
-    lost = used.join(known, on=STREAM, how="anti").filter(pl.col("process_id").is_in(told.implode()))
-    return [("operations on unknown streams", total(lost, "count"), total(lost, "dur_ns"))]
+    lost = operations(report, *STREAM).drop_nulls(STREAM).join(known, on=STREAM, how="anti")
+    return [("operations on unknown streams", *_sum(lost.filter(pl.col("process_id").is_in(told.implode()))))]
 
 
 @_check(*_WORK)

@@ -131,8 +131,8 @@ class Told(NamedTuple):
     what: str = ""
 
     def of(self, *values: object, **named: object) -> Told:
-        """The words with values in the places of their headline."""
-        return self._replace(headline=self.headline.format(*values, **named))
+        """The words with values in their places; ``{{0}}`` stands for the name of a kernel."""
+        return Told(*(part.format(*values, **named) for part in self))
 
     def finding(
         self,

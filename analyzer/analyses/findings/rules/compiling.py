@@ -43,7 +43,7 @@ from kanalyze.tools import CUDA
 from kanalyze.units import count, moment, plural, time
 
 #: The words of the rules here.
-_CONTEXT, _UNRECORDED, _MODULES, _FIRST, _AGAIN, _TRIED = told_as("""
+_CONTEXT, _UNRECORDED, _MODULES, _FIRST, _ANEW, _AGAIN, _TRIED = told_as("""
     context-creation: cold
       Making the CUDA context
       keep processes alive
@@ -60,6 +60,11 @@ _CONTEXT, _UNRECORDED, _MODULES, _FIRST, _AGAIN, _TRIED = told_as("""
       First launches of {0} take longer than later ones
       run every shape once before you measure or serve
       Lazy loading at first use: warm up every kernel before you measure.
+    recurring-loading: api
+      Kernels are planned and loaded anew in {0}
+      keep to a few shapes, and run each once before
+      Keep to a few shapes, and run each once before: pad lengths, or sort them into a few buckets; allocate what grows,
+        such as a cache of keys and values, at its full length, and mask it.
     recompilation: culprits
       Code is compiled again while the program runs
       torch.compile(…, dynamic=True); pad to a few shapes; no Python numbers that change
@@ -79,8 +84,6 @@ _CONTEXT, _UNRECORDED, _MODULES, _FIRST, _AGAIN, _TRIED = told_as("""
 ONE_TIME: Final = ("context-creation", "unrecorded-context", "module-loading", "first-launch", "pinned-allocation")
 
 _NAMED: Final = 3  # maximum number of contexts named in the sentence
-
-_FEW_SHAPES: Final = "keep to a few shapes, and run each once before"
 
 
 @Rule
@@ -147,7 +150,7 @@ def _loading(report: Report, device: int, pieces: pl.DataFrame) -> Finding | Non
     per = say.per_iteration(report)
     told = _MODULES.of(per.time(stake))
     if per.iterations:  # what runs in turn is warm: new kernels come with new shapes
-        told = told._replace(action=_FEW_SHAPES, remedy=f"It goes on in the steady part: {_FEW_SHAPES}.")
+        told = told._replace(action=_ANEW.action, remedy=f"It goes on in the steady part: {_ANEW.action}.")
     what, slowest = per.plural(loads.height, "call"), time(longest(loads, "dur_ns"))
     text = f"Loading modules and libraries: {what}, the longest {slowest} (most in {literal(most)})."
     return told.finding(device, text, pieces)
@@ -185,15 +188,6 @@ _LOADS: Final = re.compile(r"cu(?:Module|Library)Load|cudaLibraryLoad")
 #: Fewest iterations for loading, or tuning, to recur in many of them: the first ones of each shape load in programs
 #: with a few shapes, too.
 _FEWEST: Final = 4
-
-_ANEW: Final = Told(
-    "recurring-loading",
-    "Kernels are planned and loaded anew in {0}",
-    _FEW_SHAPES,
-    "Keep to a few shapes, and run each once before: pad lengths, or sort them into a few buckets; allocate what "
-    "grows, such as a cache of keys and values, at its full length, and mask it.",
-    "api",
-)
 
 #: Action by world where the kernels are those of the same Fourier transforms each time, whose names have their lengths.
 _PLANS: Final = {

@@ -22,7 +22,7 @@ from kanalyze.report import Report
 from kanalyze.units import size
 
 #: The words of the rules here.
-_COMPUTED, _MADE, _CONVERTED = told_as("""
+_COMPUTED, _MADE, _CONVERTED, _CHECKED = told_as("""
     cpu-operators: culprits
       The CPU computes in the middle of the GPU's work
       compute it on the GPU: no .cpu(), .numpy() or CPU tensors before it
@@ -41,6 +41,12 @@ _COMPUTED, _MADE, _CONVERTED = told_as("""
       Copy the data as they are stored (uint8, int16), and convert and normalize them on the GPU: fewer bytes are
         copied, and the CPU does nothing.
       Data are converted on the CPU (most time in {}) before they are copied to the GPU
+    anomaly-detection: kernels
+      Anomaly detection is on: each result of backward is checked
+      torch.autograd.set_detect_anomaly(False)
+      Leave it off but to find a NaN that was seen: torch.autograd.detect_anomaly() around single steps.
+      Anomaly detection is on: results of backward's operators are compared with themselves ({}), by two kernels and a
+        copy to the host each, for which the host waits; and operators of forward save their stack of Python
 """)
 
 #: Operators that launch nothing on any device: they change how a tensor is seen, or get memory.
@@ -271,28 +277,15 @@ _STACK_NS: Final = 1_000_000  # a longer time between launches of the forward pa
 _FEWEST: Final = 20
 _AFTER_NS: Final = 5_000
 
-_CHECKED: Final = Told(
-    "anomaly-detection",
-    "Anomaly detection is on: each result of backward is checked",
-    "torch.autograd.set_detect_anomaly(False)",
-    "Leave it off but to find a NaN that was seen: torch.autograd.detect_anomaly() around single steps.",
-    "kernels",
-    "Anomaly detection is on: results of backward's operators are compared with themselves ({}), by two kernels "
-    "and a copy to the host each, for which the host waits; and operators of forward save their stack of Python: ",
-)
-
 
 @Rule
 def anomaly_detection(report: Report) -> Findings:
     """At most one finding per device."""
     checks, saves = _checks(report)
     if checks.height:
-        yield from on_host.on_time(
-            report,
-            _CHECKED,
-            on_host.within(report, pl.concat([checks, saves])),
-            _CHECKED.what.format(say.per_iteration(report).plural(on_host.within(report, checks).host.height, "check")),
-        )
+        inside, many = on_host.within(report, pl.concat([checks, saves])), on_host.within(report, checks).host.height
+        told = _CHECKED.of(say.per_iteration(report).plural(many, "check"))
+        yield from on_host.on_time(report, told, inside, f"{told.what}: ")
 
 
 _NO_SPANS: Final = pl.DataFrame(schema=dict.fromkeys(SPAN, pl.Int64))

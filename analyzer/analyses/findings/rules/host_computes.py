@@ -35,7 +35,7 @@ from kanalyze.units import moment, plural, size, time
 from kanalyze.window import located, of_iteration
 
 #: The words of the rules here.
-_WORKERS, _NO_WORKERS, _INDEXES, _IN_TORCH, _OWN_CODE = told_as("""
+_WORKERS, _NO_WORKERS, _INDEXES, _IN_TORCH, _PREFETCH, _PREPARES, _UNKNOWN, _IN_ARRAYS, _OWN_CODE = told_as("""
     data-loading: culprits
       The loop waits for DataLoader's workers
       DataLoader(…, num_workers=more, prefetch_factor=4, persistent_workers=True)
@@ -58,6 +58,26 @@ _WORKERS, _NO_WORKERS, _INDEXES, _IN_TORCH, _OWN_CODE = told_as("""
       DataLoader(…, num_workers=8, pin_memory=True, prefetch_factor=4)
       If the host prepares that data, let workers of a DataLoader do so (num_workers, prefetch_factor, pin_memory=True)
         while the GPU works; if it waits for them, it needs more of them.
+    host-computes: culprits
+      The GPU waits until the host copies the next data to it
+      prepare the next data in another thread, while the GPU works
+      If the host prepares that data, prepare the next ones in another thread while the GPU works, and copy them on a
+        stream of their own.
+    host-computes: culprits
+      The GPU waits while the host prepares new kernels
+      keep to a few shapes, for which kernels are chosen once
+      What takes the host long there is mostly to choose, compile or load kernels for shapes that are new: keep to a few
+        shapes (pad to them), and run each once before.
+    host-computes: culprits
+      The GPU waits while the program runs its own code
+      see what it does there: {0}
+      Once it is known what that is (ranges of NVTX and samples tell it), do it on the GPU, do it before it is needed,
+        on another thread, or less often.
+    large-upload: culprits
+      Arrays are converted on the CPU before they are copied
+      {0}
+      Copy the data as they are stored (uint8, int16), and convert and normalize them on the GPU: fewer bytes are
+        copied, and the CPU does nothing. What is float64 by itself is converted once, before the loop.
     own-code: code
       The GPU waits for code that launches nothing
       do it less often, on another thread, or on the GPU
@@ -234,24 +254,6 @@ _SEVERAL: Final = 2
 _TOLD_LEAST: Final = 0.01  # the least part of the time at stake that other findings tell and that is worth a word
 _DATA_BYTES: Final = 1 << 16  # smaller copies are of single numbers and the like, which take no time to prepare
 
-_PREFETCH: Final = _IN_TORCH._replace(
-    action="prepare the next data in another thread, while the GPU works",
-    remedy="If the host prepares that data, prepare the next ones in another thread while the GPU works, and copy them "
-    "on a stream of their own.",
-)
-_PREPARES: Final = _IN_TORCH._replace(
-    headline="The GPU waits while the host prepares new kernels",
-    action="keep to a few shapes, for which kernels are chosen once",
-    remedy="What takes the host long there is mostly to choose, compile or load kernels for shapes that are new: keep "
-    "to a few shapes (pad to them), and run each once before.",
-)
-_UNKNOWN: Final = _IN_TORCH._replace(
-    headline="The GPU waits while the program runs its own code",
-    action="see what it does there: {0}",
-    remedy="Once it is known what that is (ranges of NVTX and samples tell it), do it on the GPU, do it before it is "
-    "needed, on another thread, or less often.",
-)
-
 
 @Rule
 def host_computes(report: Report) -> Findings:
@@ -401,12 +403,6 @@ _NS_PER_BYTE: Final = (0.05, 2)
 _ASIDE_NS_PER_BYTE: Final = 0.25
 _SPARED: Final = 0.75  # of a copy of float32 in place of bytes
 
-_IN_ARRAYS: Final = Told(
-    *("large-upload", "Arrays are converted on the CPU before they are copied", ""),
-    "Copy the data as they are stored (uint8, int16), and convert and normalize them on the GPU: fewer bytes are "
-    "copied, and the CPU does nothing. What is float64 by itself is converted once, before the loop.",
-    "culprits",
-)
 _ON_GPU: Final = {
     PYTORCH: "torch.from_numpy(x).to(device).float() / 255: copy first, then convert",
     JAX: "jax.device_put(x) as stored; x.astype(jnp.float32) in the jitted step",
@@ -429,7 +425,7 @@ def converted_arrays(report: Report) -> Findings:
         shorter = runs.select("row", saved_ns=on_gpu.part("dur_ns", pl.col("spared")))
         aside = pl.min_horizontal(pl.col("at") - pl.col("end"), pl.col("size_bytes") * _ASIDE_NS_PER_BYTE)
         spared = runs.select("process_id", "start", end=pl.col("end") + (aside * pl.col("spared")).cast(pl.Int64))
-        yield _IN_ARRAYS._replace(action=spoken(report, _ON_GPU, _ON_GPU[CUPY].replace("cupy.", ""))).finding(
+        yield _IN_ARRAYS.of(spoken(report, _ON_GPU, _ON_GPU[CUPY].replace("cupy.", ""))).finding(
             device,
             f"Lines of the program convert arrays on the CPU, {per.plural(runs.height, 'time')}, of which {moved} are "
             f"copied to the GPU next each time: it idles for {per.time(intervals.length(idle))} until that copy, which "

@@ -28,7 +28,7 @@ from kanalyze.analyses.device.occupancy import (
     registers_for_one_more,
     shared_for_one_more,
 )
-from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, Told, words_of
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, Told, told_as, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
@@ -44,9 +44,7 @@ from kanalyze.units import count, frequency, percent, plural, size, time
 _NOTHING_NS: Final = 1000  # what a kernel takes that has nothing to do, about: no remedy makes one shorter
 
 
-def _told(  # noqa: PLR0913 - the words of a finding
-    report: Report, kernels: pl.DataFrame, stake: str, rule: str, text: str, remedy: str, headline: str, action: str
-) -> Finding:
+def _told(report: Report, kernels: pl.DataFrame, stake: str, told: Told, text: str) -> Finding:
     """The finding on kernels of a device, the costliest first; each shape takes less by `stake`, or `usual_ns`."""
     device, name = int(kernels.item(0, "device")), str(kernels.item(0, "name"))
     shape = SHAPE if "grid_x" in kernels.columns else ()
@@ -58,7 +56,7 @@ def _told(  # noqa: PLR0913 - the words of a finding
     share = (pl.col("stake_ns") / pl.col("dur_ns").sum().over("name", *shape)).clip(upper_bound=1.0)
     most = (pl.col("dur_ns") - _NOTHING_NS).clip(lower_bound=0)
     saved = ran.select("row", saved_ns=pl.min_horizontal(on_gpu.part("dur_ns", share), most))
-    return Told(rule, headline, action, remedy, "occupancy" if shape else "gpu_units").finding(
+    return told.finding(
         device,
         text,
         ran.select("start", "end"),
@@ -120,44 +118,40 @@ def _kernels(report: Report) -> pl.DataFrame:
     return pl.concat(found).with_columns(dram=dram)
 
 
-#: What is told of units of the GPU that kernels leave idle, by rule: the part in which they are active; the sentence,
-#: others of the kind, remedy, headline and action.
-_IDLE: Final = {
-    "few-sms": (
-        "sms_active_share",
-        "While {{0}} ran, {share} of the SMs were active (mean of {samples}), for {time}.",
-        "with few SMs active",
-        "Give each SM a block, better several that take equally long; or run other kernels beside it.",
-        "{share} of the SMs are active: {{0}}",
-        "more and even blocks: smaller tiles, a larger batch, kernels side by side",
-    ),
-    "idle-tensor-cores": (
-        "tensor_active_share",
-        (
-            "While the matrix product {{0}} ran, the tensor cores were active in {share} of the time (mean of "
-            "{samples}), for {time}."
-        ),
-        "of the kind",
-        (
-            "Larger products (batch, width) and dimensions that are multiples of 64; ncu tells what its warps wait for "
-            "(`kanalyze collect --with nsys,ncu`)."
-        ),
-        "Tensor cores are active in {share} of a product: {{0}}",
-        "larger products, dimensions in multiples of 64",
-    ),
-}
+#: The words of rules here.
+_FEW_ACTIVE, _IDLE_CORES, _AT_DRAM, _TAIL = told_as("""
+    few-sms: gpu_units
+      {share} of the SMs are active: {{0}}
+      more and even blocks: smaller tiles, a larger batch, kernels side by side
+      Give each SM a block, better several that take equally long; or run other kernels beside it.
+      While {{0}} ran, {share} of the SMs were active (mean of {samples}), for {time}.
+    idle-tensor-cores: gpu_units
+      Tensor cores are active in {share} of a product: {{0}}
+      larger products, dimensions in multiples of 64
+      Larger products (batch, width) and dimensions that are multiples of 64; ncu tells what its warps wait for
+        (`kanalyze collect --with nsys,ncu`).
+      While the matrix product {{0}} ran, the tensor cores were active in {share} of the time (mean of {samples}), for
+        {time}.
+    dram-bound: gpu_units
+      Kernels at DRAM's limit are {} of kernel time
+      fused kernels, smaller types: fewer bytes to move
+      They gain by moving fewer bytes only: fuse them with their neighbours, or use smaller types.
+    tail: occupancy
+      A last wave leaves {idle} idle: {{0}}
+      a multiple of {room} blocks, or a loop over tiles in each
+      Make the grid a multiple of what runs at once ({room} blocks), or let each block take several parts of the work;
+        or run other kernels beside it.
+""")
 
 
-def _idle_units(report: Report, kernels: pl.DataFrame, rule: str) -> Findings:
+def _idle_units(report: Report, kernels: pl.DataFrame, unit: str, words: Told, others: str) -> Findings:
     """One finding per device: the kernel whose idle units cost most, and the sum over all."""
-    unit, text, others, remedy, headline, action = _IDLE[rule]
     idle = pl.col("exclusive_ns") * (1 - pl.col(unit))
     for rows in _costliest(kernels.with_columns(stake_ns=idle.cast(pl.Int64)), "stake_ns"):
         top = rows.row(0, named=True)
         ran, samples = say.per_iteration(report).time(top["exclusive_ns"]), plural(top["samples"], "sample")
-        values = {"share": percent(top[unit]), "samples": samples, "time": ran}
-        told = text.format(**values) + _also(rows.height - 1, "other kernel", others)
-        yield _told(report, rows, "stake_ns", rule, told, remedy, headline.format(**values), action)
+        told = words.of(share=percent(top[unit]), samples=samples, time=ran)
+        yield _told(report, rows, "stake_ns", told, told.what + _also(rows.height - 1, "other kernel", others))
 
 
 def _few_sms(report: Report) -> pl.DataFrame:
@@ -169,7 +163,7 @@ def _few_sms(report: Report) -> pl.DataFrame:
 @Rule
 def few_sms(report: Report) -> Findings:
     """One finding per device with kernels that keep few SMs active."""
-    return _idle_units(report, _few_sms(report), "few-sms")
+    return _idle_units(report, _few_sms(report), "sms_active_share", _FEW_ACTIVE, "with few SMs active")
 
 
 @Rule
@@ -178,7 +172,8 @@ def idle_tensor_cores(report: Report) -> Findings:
     busy = (pl.col("dram").fill_null(0) < _DRAM_BUSY) & (pl.col("sms_active_share").fill_null(1) > _FEW)
     slow = _kernels(report).filter((pl.col("tensor_active_share") <= _IDLE_TENSOR) & busy)
     made = FAMILY.is_in(["gemm", "conv"]) & pl.col("tensor_core") & TENSOR_TYPED
-    return _idle_units(report, slow.filter(on_gpu.decoded_as(slow, made)), "idle-tensor-cores")
+    products = slow.filter(on_gpu.decoded_as(slow, made))
+    return _idle_units(report, products, "tensor_active_share", _IDLE_CORES, "of the kind")
 
 
 @Rule
@@ -191,18 +186,17 @@ def dram_bound(report: Report) -> Findings:
         share = ns / max(total(work.filter(pl.col("device") == top["device"]), "exclusive_ns"), 1)
         if share < _WORTH_SAMPLED:
             continue
+        told = _AT_DRAM.of(percent(share))
+        told = told._replace(action=f"torch.compile or {told.action}") if say.in_pytorch(report) else told
         one = _told(
             report,
             rows,
             "exclusive_ns",
-            "dram-bound",
+            told,
             f"{per.plural(total(rows, 'launches'), 'kernel')} at the limit of the GPU's memory: {per.time(ns)}, "
             f"{percent(share)} of kernel time; most {{0}} ({percent(top['dram_read_share'])} read, "
             f"{percent(top['dram_write_share'])} written of the bandwidth, mean of "
             f"{plural(top['samples'], 'sample')}).",
-            "They gain by moving fewer bytes only: fuse them with their neighbours, or use smaller types.",
-            f"Kernels at DRAM's limit are {percent(share)} of kernel time",
-            f"{'torch.compile or ' * say.in_pytorch(report)}fused kernels, smaller types: fewer bytes to move",
         )
         yield one._replace(at_most=True, vague=True, shortens=False)
 
@@ -327,17 +321,16 @@ def low_occupancy(report: Report) -> Findings:
         top = rows.row(0, named=True)
         in_triton = _IN_TRITON if say.written_with(report, str(top["name"])) == say.TRITON else None
         remedy = (in_triton or spoken(report, _BY_WORLD, _REMEDIES))[top["limiter"].split(", ")[0]]
+        headline = f"{count(top['warps_per_sm'])} of {count(top['max_warps_per_sm'])} warps fit on an SM: {{0}}"
+        helps = f"{remedy}. It helps where the kernel waits for latency, not where it waits for bandwidth."
         one = _told(
             report,
             rows,
             "low_occupancy_ns",
-            "low-occupancy",
+            Told("low-occupancy", headline, remedy, helps, "occupancy"),
             f"{{0}} gets at most {count(top['warps_per_sm'])} of {plural(top['max_warps_per_sm'], 'warp')} on an SM "
             f"({percent(top['occupancy_share'])} occupancy), for {say.per_iteration(report).time(top['alone_ns'])}; "
             f"the limit is {_limit(top)}.{_also(other_shapes(rows), 'other launch shape', 'of low occupancy')}",
-            f"{remedy}. It helps where the kernel waits for latency, not where it waits for bandwidth.",
-            f"{count(top['warps_per_sm'])} of {count(top['max_warps_per_sm'])} warps fit on an SM: {{0}}",
-            remedy,
         )
         yield one._replace(at_most=True)
 
@@ -390,19 +383,17 @@ def _small(report: Report, shapes: pl.DataFrame) -> Finding:
     fit = top["sm_count"] * (top["max_threads_per_sm"] or 0)
     threads = plural(top["blocks"] * top["threads"], "thread")
     of_fit = f", {threads} of the {count(fit)} that fit" if fit else ""
-    action, remedy = _more_blocks(report, str(top["name"]), alone=top["blocks"] == 1)
+    headline = f"{plural(top['blocks'], 'block')} for {count(top['sm_count'])} SMs: {{0}}"
+    words = _more_blocks(report, str(top["name"]), alone=top["blocks"] == 1)
     return _told(
         report,
         shapes,
         "idle_sm_ns",
-        "small-grid",
+        Told("small-grid", headline, *words, "occupancy"),
         f"{{0}} uses {plural(top['blocks'], 'block')} of {plural(top['threads'], 'thread')} on "
         f"{count(top['sm_count'])} SMs{of_fit}, for {say.per_iteration(report).time(top['alone_ns'])}."
         f"{_also(other_shapes(shapes), 'other launch shape', 'with fewer blocks than SMs')} A block for every SM gains "
         f"at most the time at stake; more may follow with several.{_with_more_blocks(report, top)}",
-        remedy,
-        f"{plural(top['blocks'], 'block')} for {count(top['sm_count'])} SMs: {{0}}",
-        action,
     )
 
 
@@ -448,7 +439,7 @@ def _runs_per_channel(report: Report, name: str) -> bool:
     return library and bool(_PER_CHANNEL.search(name)) and not on_host.wants_planes(report)
 
 
-def _more_blocks(report: Report, name: str, *, alone: bool) -> tuple[str, str]:
+def _more_blocks(report: Report, name: str, *, alone: bool) -> tuple[str, ...]:
     """Remedy for a small grid of the kernel `name`: in a line, and as a sentence; `alone` for one block."""
     if _runs_per_channel(report, name):
         remedy = (
@@ -457,8 +448,7 @@ def _more_blocks(report: Report, name: str, *, alone: bool) -> tuple[str, str]:
         )
         return CHANNELS_LAST, remedy
     words = {} if say.written_with(report, name) != say.CUDA else _BLOCKS | _ALONE if alone else _BLOCKS
-    action, remedy = spoken(report, words, _BLOCKS["others"])
-    return action, remedy
+    return spoken(report, words, _BLOCKS["others"])
 
 
 @Rule
@@ -473,15 +463,11 @@ def tail(report: Report) -> Findings:
             report,
             rows,
             "tail_ns",
-            "tail",
+            _TAIL.of(idle=percent(top["tail_share"]), room=count(room)),
             f"{{0}} has {plural(top['blocks'], 'block')} where {count(room)} run at once, for "
             f"{say.per_iteration(report).time(top['alone_ns'])}: its last wave holds {count(top['blocks'] % room)}, "
             f"and leaves {percent(top['tail_share'])} of that idle if all blocks take as long."
             f"{_also(other_shapes(rows), 'other launch shape', 'with such a tail')}",
-            f"Make the grid a multiple of what runs at once ({count(room)} blocks), or let each block take several "
-            "parts of the work; or run other kernels beside it.",
-            f"A last wave leaves {percent(top['tail_share'])} idle: {{0}}",
-            f"a multiple of {count(room)} blocks, or a loop over tiles in each",
         )
 
 

@@ -185,4 +185,4 @@ def _in_figures(work: Work, told: Told, stake_ns: int) -> tuple[Told, str]:
         "action": action,
         "remedy": remedy,
     }
-    return Told(*(part.format(**values) for part in told)), str(top["name"])
+    return told.of(**values), str(top["name"])

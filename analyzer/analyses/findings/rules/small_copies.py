@@ -215,37 +215,35 @@ def extra_copy(report: Report) -> Findings:
     for device, copies in say.by_device(_moved(report)):
         if copies.height < say.fewest_in(report):
             continue
-            spans = copies.select(*THREAD, start="made", end="until")
-            pieces = idle_within(report, spans)[device].select("start", "end")
-            stake = intervals.length(pieces) + total(copies, "exclusive_ns")
-            per, makers = say.per_iteration(report), on_host.by_number(copies.get_column("maker"))
-            named = ", ".join(
-                f"{literal(maker)} ({per.plural(number, 'time')})" for maker, number in makers.head(3).iter_rows()
-            )
-            at = say.sites(report, copies.select(*THREAD, at="made")).with_columns(
-                operator=pl.lit(None, dtype=pl.String)
-            )
-            common = on_host.by_number(at.select(say.site_text()).to_series().drop_nulls())
-            where = literal(common.item(0, "value")) if common.height else ""
-            name = str(makers.item(0, "value")).removeprefix("aten::")
-            made = "zeros" if name.endswith("_") or name == _TENSOR else name
-            yield Finding(
-                "extra-copy",
-                device,
-                stake,
-                f"{per.plural(copies.height, 'copy')} to GPU {device} of a tensor that was filled on the CPU right "
-                f"before, by {named}{f', most in {where}' if where else ''}, up to "
-                f"{size(longest(copies, 'size_bytes'))} each. The GPU idles while they are made and sent, or does "
-                f"nothing but copy, for {per.time(stake)}.",
-                "Make the tensor on the GPU, torch.zeros(…, device=x.device), or once before the loop; from Python "
-                "lists and numbers, once before the loop.",
-                "copies",
-                headline="Tensors are made on the CPU and copied to the GPU",
-                action=f"torch.{made}(…, device='cuda') in place of .to('cuda')",
-                where=where,
-                mending=on_gpu.nothing_within(report, spans),
-                claims=pl.concat([pieces, on_gpu.times_of(report, copies.get_column("row"))]),
-            )
+        spans = copies.select(*THREAD, start="made", end="until")
+        pieces = idle_within(report, spans)[device].select("start", "end")
+        stake = intervals.length(pieces) + total(copies, "exclusive_ns")
+        per, makers = say.per_iteration(report), on_host.by_number(copies.get_column("maker"))
+        named = ", ".join(
+            f"{literal(maker)} ({per.plural(number, 'time')})" for maker, number in makers.head(3).iter_rows()
+        )
+        at = say.sites(report, copies.select(*THREAD, at="made")).with_columns(operator=pl.lit(None, dtype=pl.String))
+        common = on_host.by_number(at.select(say.site_text()).to_series().drop_nulls())
+        where = literal(common.item(0, "value")) if common.height else ""
+        name = str(makers.item(0, "value")).removeprefix("aten::")
+        made = "zeros" if name.endswith("_") or name == _TENSOR else name
+        yield Finding(
+            "extra-copy",
+            device,
+            stake,
+            f"{per.plural(copies.height, 'copy')} to GPU {device} of a tensor that was filled on the CPU right "
+            f"before, by {named}{f', most in {where}' if where else ''}, up to "
+            f"{size(longest(copies, 'size_bytes'))} each. The GPU idles while they are made and sent, or does "
+            f"nothing but copy, for {per.time(stake)}.",
+            "Make the tensor on the GPU, torch.zeros(…, device=x.device), or once before the loop; from Python "
+            "lists and numbers, once before the loop.",
+            "copies",
+            headline="Tensors are made on the CPU and copied to the GPU",
+            action=f"torch.{made}(…, device='cuda') in place of .to('cuda')",
+            where=where,
+            mending=on_gpu.nothing_within(report, spans),
+            claims=pl.concat([pieces, on_gpu.times_of(report, copies.get_column("row"))]),
+        )
 
 
 @once_per_report
@@ -433,13 +431,14 @@ def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, told
     """The finding on operations that copy, of which only the new piece would have to be."""
     per, ns = say.per_iteration(report), total(work, "exclusive_ns")
     words = {noun: per.plural(work.height, noun) for noun in ("concatenation", "kernel", "copy")}
-    words |= {"ns": per.time(ns), "share": percent(ns / max(whole_ns, 1))}
+    words |= {"ns": per.time(ns), "share": percent(ns / max(whole_ns, 1)), "device": f"{device}"}
     if told == _REPEATED:
         top = work.group_by("outer").agg(pl.col("exclusive_ns").sum()).sort("exclusive_ns", "outer").item(-1, "outer")
         words["written"] = _REPEATS[top]
-    return told.of(**words).finding(
+    told = told.of(**words)
+    return told.finding(
         device,
-        told.what.format(**words, device=device),
+        told.what,
         work.select("start", "end"),
         ns,
         names=(str(work.sort("exclusive_ns").item(-1, "name")),),
