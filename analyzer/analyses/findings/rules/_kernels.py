@@ -11,7 +11,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_rows, with_facts
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, words_of
-from kanalyze.analyses.findings.rules._telling import per_iteration, place_of
+from kanalyze.analyses.findings.rules._telling import outermost, per_iteration, place_of
 from kanalyze.analyses.host._call_kinds import PYTORCH, spoken
 from kanalyze.analyses.launches._launch_costs import graph_operations, has_graphs
 from kanalyze.analyses.operators._host_names import operators_beside
@@ -132,6 +132,12 @@ def decoded_as(work: pl.DataFrame, wanted: pl.Expr | Callable[[KernelName], bool
     return sure(names.is_in(different.filter(asked).implode()))
 
 
+def named(names: pl.Series, pattern: str) -> pl.Series:
+    """Whether names have a pattern; each different one is read once."""
+    different = names.unique().drop_nulls()
+    return sure(names.is_in(different.filter(different.cast(pl.String).str.contains(pattern)).implode()))
+
+
 def with_decoded(work: pl.DataFrame, **wanted: pl.Expr) -> pl.DataFrame:
     """Adds columns to operations: whether their decoded names are `wanted`."""
     return work.with_columns(**{column: decoded_as(work, asked) for column, asked in wanted.items()})
@@ -192,17 +198,10 @@ def launching_operators(report: Report) -> pl.DataFrame:
 def _named(report: Report, work: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
     """What is told of the operators in some rows of the host tree of a report: row (of `work`) and :data:`_TOLD`."""
     tree, around = host_tree(report), "autograd::engine::evaluate_function: "
-    names, parents = (tree.rows.get_column(name) for name in ("name", "parent"))
-    texts = names.unique().drop_nulls()
-    own, nodes = (
-        names.is_in(texts.filter(texts.cast(pl.String).str.starts_with(start)).implode()).fill_null(value=False)
-        for start in ("aten::", around)
-    )
-    inner, node = tree.nearest(rows, own), tree.nearest(rows, nodes)
-    outer, above = inner, tree.nearest(gathered(parents, inner), own)
-    while above.is_not_null().any():
-        outer = outer.zip_with(above.is_null(), above)
-        above = tree.nearest(gathered(parents, above), own)
+    names = tree.rows.get_column("name")
+    own = named(names, "^aten::")
+    inner, node = tree.nearest(rows, own), tree.nearest(rows, named(names, f"^{around}"))
+    outer = outermost(tree, inner, own)
     told = {name: gathered(names, at).cast(pl.String) for name, at in zip(_TOLD, (inner, outer, node), strict=True)}
     told["node"] = told["node"].str.strip_prefix(around)
     return work.select("row").with_columns(**told)
@@ -348,7 +347,7 @@ class Work(NamedTuple):
             "shortens": left != 0,
             **others,
         }
-        ns, claims = values.pop("at_stake_ns", self.ns), self.rows.select("start", "end")
+        ns, claims = values.pop("at_stake_ns", self.ns), values.pop("claims", self.rows).select("start", "end")
         told = Told(rule, headline, action, remedy, table)
         return told.finding(self.device.device, text, claims, ns, names=names, **values)
 

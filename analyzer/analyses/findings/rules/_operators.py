@@ -24,7 +24,7 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings.rules import Findings, Told
-from kanalyze.analyses.findings.rules._kernels import FAMILY, decoded_as, is_inside, joined, nothing_within, span_of
+from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules._telling import fewest_in, per_iteration
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle._attribution import idle_within
@@ -98,7 +98,7 @@ def within(report: Report, spans: pl.DataFrame) -> Within:
 def own_within(report: Report, spans: pl.DataFrame) -> Within:
     """The same of spans of the report itself."""
     host = intervals.overlapping(spans.select(SPAN), report.scope.sides)
-    return Within(host, nothing_within(report, host))
+    return Within(host, on_gpu.nothing_within(report, host))
 
 
 def _placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
@@ -112,7 +112,7 @@ def _placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
     for pair in known.threads:
         if (own := threads.get(pair.right)) is None:
             continue
-        place = span_of(pair.others.select(at="start"), own.select("start", "end"))
+        place = on_gpu.span_of(pair.others.select(at="start"), own.select("start", "end"))
         if known.recurring:
             there = pl.DataFrame([surroundings(pair.others), place.is_not_null().alias("inside")]).drop_nulls("around")
             most = there.group_by("around").agg(pl.col("inside").mean() > 1 / 2).filter("inside").get_column("around")
@@ -121,7 +121,7 @@ def _placed(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
             parts = [_between_launches(pair, own), _with_next(pair, place)]
         thread = [pl.lit(value, dtype=pl.Int64).alias(name) for name, value in zip(THREAD, pair.left, strict=True)]
         found += [part.select(*thread, "start", "end") for part in parts]
-    return joined(pl.concat(found))
+    return on_gpu.joined(pl.concat(found))
 
 
 def _between_launches(pair: ThreadPair, spans: pl.DataFrame) -> pl.DataFrame:
@@ -167,7 +167,7 @@ def outermost(report: Report) -> pl.DataFrame:
     if other is None or top.is_empty():
         return top.with_columns(pl.lit(0).alias(name) for name in _LAUNCHED).with_columns(aside=pl.lit(value=False))
     work = operations(other, "call_start", "thread_id", "size_bytes").drop_nulls("call_start")
-    place = span_of(work.select(*THREAD, at="call_start"), top.select(SPAN))
+    place = on_gpu.span_of(work.select(*THREAD, at="call_start"), top.select(SPAN))
     host, device = (pl.col("detail").cast(pl.String) == way for way in (TO_HOST, TO_DEVICE))
     launched = work.with_columns(gathered(top.get_column("row"), place).alias("within")).drop_nulls("within")
     bytes_of = pl.col("size_bytes").cast(pl.Int64)
@@ -180,7 +180,7 @@ def outermost(report: Report) -> pl.DataFrame:
     )
     told = top.join(sums, on="row", how="left").with_columns(pl.col(_LAUNCHED).fill_null(0).cast(pl.Int64)).sort("row")
     around = spans_named(_AROUND, other.kind("range"), other.kind("op"))
-    return told.with_columns(aside=is_inside(told.select(*THREAD, at="start"), around))
+    return told.with_columns(aside=on_gpu.is_inside(told.select(*THREAD, at="start"), around))
 
 
 #: Operators of convolutions; of normalizations whose kernels for GPUs take images in NCHW alone; and of others.
@@ -199,13 +199,8 @@ def wants_planes(report: Report) -> bool:
 
 def spans_named(pattern: str, *tables: pl.DataFrame) -> pl.DataFrame:
     """The events of some tables whose names have a pattern: :data:`SPAN` and name."""
-    found = []
-    for events in tables:
-        names = events.get_column("name").unique()
-        wanted = names.filter(names.cast(pl.String).str.contains(pattern).fill_null(value=False))
-        own = events.filter(pl.col("name").is_in(wanted.implode()))
-        found.append(own.select(*THREAD, **intervals.OF_EVENTS, name="name"))
-    return pl.concat(found)
+    own = (events.filter(on_gpu.named(events.get_column("name"), pattern)) for events in tables)
+    return pl.concat(events.select(*THREAD, **intervals.OF_EVENTS, name="name") for events in own)
 
 
 def launched(report: Report) -> pl.DataFrame:
@@ -238,10 +233,7 @@ def _launch_order(report: Report) -> pl.Series:
 
 def kernels_named(line: pl.DataFrame, pattern: str) -> pl.Series:
     """Whether each of some operations (kind, name) is a kernel whose name has a pattern; each name is read once."""
-    names = line.get_column("name")
-    different = names.unique().drop_nulls()
-    wanted = different.filter(different.cast(pl.String).str.contains(pattern))
-    return sure((line.get_column("kind") == "kernel") & names.is_in(wanted.implode()))
+    return sure(line.get_column("kind") == "kernel") & on_gpu.named(line.get_column("name"), pattern)
 
 
 _FILLS: Final = 0.5  # the part of a window that work of the host fills, of which it need not be much in each iteration
@@ -282,7 +274,7 @@ def filling(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     """Adds to operations whether each is a kernel of a `layer` with weights, and what `part` of the GPU it fills."""
     known = report.devices.select("sm_count", "max_warps_per_sm", "threads_per_warp").drop_nulls()
     processors, warps, threads = known.row(0) if known.height else (1, 1, 1)
-    layer = decoded_as(work, FAMILY.is_in(_LARGE_BLOCKS)).alias("layer")
+    layer = on_gpu.decoded_as(work, on_gpu.FAMILY.is_in(_LARGE_BLOCKS)).alias("layer")
     blocks = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z") / processors
     resident = blocks * pl.col("block_x") * pl.col("block_y") * pl.col("block_z") / (warps * threads)
     part = pl.when(layer).then(blocks).otherwise(resident).clip(upper_bound=1.0).fill_null(1.0)
@@ -341,8 +333,8 @@ def without_set_up(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
         return copies
     asked = copies.select("row", *THREAD, "call_start", "size_bytes").with_row_index("place").sort("call_start")
     within = asked.with_columns(
-        own=is_inside(asked.select(*THREAD, at="call_start"), own),
-        any=is_inside(asked.select("process_id", at="call_start"), own),
+        own=on_gpu.is_inside(asked.select(*THREAD, at="call_start"), own),
+        any=on_gpu.is_inside(asked.select("process_id", at="call_start"), own),
     )
     named = pl.struct(THREAD).is_in(own.select(pl.struct(THREAD)).to_series().unique().implode())
     theirs = pl.col("own") | (pl.col("any").all().over(THREAD) & ~named)
@@ -355,15 +347,14 @@ def without_set_up(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
 def outside_library(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     """The `calls` (:data:`THREAD`, start) that the library does not make itself, sorted by start."""
     asked = calls.sort("start")
-    return asked.filter(~is_inside(asked.select(*THREAD, at="start"), _own_ranges(report)))
+    return asked.filter(~on_gpu.is_inside(asked.select(*THREAD, at="start"), _own_ranges(report)))
 
 
 def _own_ranges(report: Report) -> pl.DataFrame:
     """Ranges and operators of the library: :data:`THREAD`, start, end."""
-    ops = report.kind("op").select(*THREAD, "name", start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
-    ranges = named_ranges(report).select(*THREAD, pl.col("range").alias("name"), "start", "end")
-    parts = [part.filter(pl.col("name").cast(pl.String).str.contains(_OWN)).drop("name") for part in (ops, ranges)]
-    return pl.concat(parts)
+    ranges = named_ranges(report)
+    ranges = ranges.filter(on_gpu.named(ranges.get_column("range"), _OWN))
+    return pl.concat(part.select(SPAN) for part in (spans_named(_OWN, report.kind("op")), ranges))
 
 
 def _before_first(report: Report, kernels: pl.DataFrame, collective: pl.Expr, asked: pl.DataFrame) -> pl.Series:

@@ -21,7 +21,7 @@ from kanalyze.analyses.idle.code import has_lines, place_at, placed_pieces, plac
 from kanalyze.analyses.iterations._marks import LIBRARIES
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.operators._host_names import launches_beside
-from kanalyze.analyses.operators._host_tree import host_tree
+from kanalyze.analyses.operators._host_tree import HostTree, host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import source_lines
@@ -320,15 +320,21 @@ def launch_before(report: Report, points: pl.DataFrame) -> pl.Series:
     return before.select(returned=pl.col("call_start") + pl.col("call_ns").fill_null(0)).to_series()
 
 
+def outermost(tree: HostTree, rows: pl.Series, wanted: pl.Series) -> pl.Series:
+    """The outermost of the `wanted` rows of a tree around each of some of these; one itself where none is."""
+    parents = tree.rows.get_column("parent")
+    while (above := tree.nearest(gathered(parents, rows), wanted)).is_not_null().any():
+        rows = rows.zip_with(above.is_null(), above)
+    return rows
+
+
 def operator_of(report: Report, chosen: pl.Expr) -> str:
     """The outermost operator of most time of the `chosen` rows of ``exclusive_operations``; empty without operators."""
     if "op" not in report.kinds:
         return ""
     work, tree = launched_work(report).filter(chosen), host_tree(report)
-    found, parents, operators = work.get_column("operator"), tree.rows.get_column("parent"), tree.of_kinds("op")
-    found = found.set(~gathered(operators, found).fill_null(value=False), None)
-    while (above := tree.nearest(gathered(parents, found), operators)).is_not_null().any():
-        found = found.zip_with(above.is_null(), above)
+    found, operators = work.get_column("operator"), tree.of_kinds("op")
+    found = outermost(tree, found.set(~gathered(operators, found).fill_null(value=False), None), operators)
     names = gathered(tree.rows.get_column("name"), found).cast(pl.String).alias("operator")
     times = work.select("exclusive_ns").with_columns(names).drop_nulls().group_by("operator").sum()
     if times.is_empty():

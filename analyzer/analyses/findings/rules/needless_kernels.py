@@ -144,7 +144,7 @@ def layout_conversions(work: Work) -> Finding | None:
     torch, operators = say.in_pytorch(work.report), on_host.outermost(work.report).get_column("name")
     in_torch = _VOLUMES_LAST if operators.str.contains("^aten::conv(?:_transpose)?3d$").any() else CHANNELS_LAST
     norms = exclusive_operations(work.report).filter(work.device.are(pl.col("name").str.contains(_BY_CHANNEL)))
-    one = work.finding(
+    return work.finding(
         "layout-conversions",
         f"{work.many('conversion')} of images between NCHW and NHWC by cuDNN (most {{0}}): {work.took}. More may be "
         "gained without: convolutions, normalizations and what is between them run other kernels on images in NHWC.",
@@ -159,8 +159,8 @@ def layout_conversions(work: Work) -> Finding | None:
         mending=Mending(
             norms.select("row", saved_ns=on_gpu.part("dur_ns", 1 - _NORMS_LEFT)), work.rows.get_column("row")
         ),
+        claims=pl.concat([work.rows, norms]),
     )
-    return one._replace(claims=pl.concat([work.rows, norms]).select("start", "end"))
 
 
 _FEWEST_CASTS: Final = 32  # fewer do not recur

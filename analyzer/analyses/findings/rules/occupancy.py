@@ -44,7 +44,7 @@ from kanalyze.units import count, frequency, percent, plural, size, time
 _NOTHING_NS: Final = 1000  # what a kernel takes that has nothing to do, about: no remedy makes one shorter
 
 
-def _told(report: Report, kernels: pl.DataFrame, stake: str, told: Told, text: str) -> Finding:
+def _told(report: Report, kernels: pl.DataFrame, stake: str, told: Told, text: str, **others: bool) -> Finding:
     """The finding on kernels of a device, the costliest first; each shape takes less by `stake`, or `usual_ns`."""
     device, name = int(kernels.item(0, "device")), str(kernels.item(0, "name"))
     shape = SHAPE if "grid_x" in kernels.columns else ()
@@ -64,7 +64,7 @@ def _told(report: Report, kernels: pl.DataFrame, stake: str, told: Told, text: s
         names=(name,),
         where=say.place_of(report, work.filter(pl.col("name") == name).get_column("row")),
         mending=Mending(saved) if shape else None,
-        shortens=True,
+        **{"shortens": True, **others},
     )
 
 
@@ -188,7 +188,7 @@ def dram_bound(report: Report) -> Findings:
             continue
         told = _AT_DRAM.of(percent(share))
         told = told._replace(action=f"torch.compile or {told.action}") if say.in_pytorch(report) else told
-        one = _told(
+        yield _told(
             report,
             rows,
             "exclusive_ns",
@@ -197,8 +197,10 @@ def dram_bound(report: Report) -> Findings:
             f"{percent(share)} of kernel time; most {{0}} ({percent(top['dram_read_share'])} read, "
             f"{percent(top['dram_write_share'])} written of the bandwidth, mean of "
             f"{plural(top['samples'], 'sample')}).",
+            at_most=True,
+            vague=True,
+            shortens=False,
         )
-        yield one._replace(at_most=True, vague=True, shortens=False)
 
 
 @Rule
@@ -323,7 +325,7 @@ def low_occupancy(report: Report) -> Findings:
         remedy = (in_triton or spoken(report, _BY_WORLD, _REMEDIES))[top["limiter"].split(", ")[0]]
         headline = f"{count(top['warps_per_sm'])} of {count(top['max_warps_per_sm'])} warps fit on an SM: {{0}}"
         helps = f"{remedy}. It helps where the kernel waits for latency, not where it waits for bandwidth."
-        one = _told(
+        yield _told(
             report,
             rows,
             "low_occupancy_ns",
@@ -331,8 +333,8 @@ def low_occupancy(report: Report) -> Findings:
             f"{{0}} gets at most {count(top['warps_per_sm'])} of {plural(top['max_warps_per_sm'], 'warp')} on an SM "
             f"({percent(top['occupancy_share'])} occupancy), for {say.per_iteration(report).time(top['alone_ns'])}; "
             f"the limit is {_limit(top)}.{_also(other_shapes(rows), 'other launch shape', 'of low occupancy')}",
+            at_most=True,
         )
-        yield one._replace(at_most=True)
 
 
 def _changeable(report: Report, launches: pl.DataFrame) -> pl.DataFrame:

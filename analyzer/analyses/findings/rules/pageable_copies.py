@@ -307,8 +307,6 @@ _LEAST_BYTES: Final = 1 << 12
 #: A call that waits returns so long after a copy's, at most (ns).
 _RETURN_NS: Final = 50_000
 
-_MASKS_OF_CUPY: Final = _MASKS._replace(action="cupy.where(mask, x, 0) in place of x[mask]")
-
 
 @Rule
 def boolean_masks(report: Report) -> Findings:
@@ -332,7 +330,7 @@ def boolean_masks(report: Report) -> Findings:
     change = asked.mending._replace(host=left.host) if torch else left.mending
     yield from on_host.on_time(
         report,
-        _MASKS if torch else _MASKS_OF_CUPY,
+        _MASKS if torch else _MASKS._replace(action="cupy.where(mask, x, 0) in place of x[mask]"),
         inside,
         f"Indices of a mask's true elements are asked for {many}, for whose number the host waits: ",
         change,

@@ -385,7 +385,7 @@ def float64(work: Work) -> Finding | None:
     saved = (pl.col("exclusive_ns") - after).floor().cast(pl.Int64).clip(lower_bound=0)
     in_products = say.per_iteration(work.report).time(total(work.rows.filter(products), "exclusive_ns"))
     why, remedy, action = words
-    one = work.finding(
+    return work.finding(
         "float64",
         f"{work.many('kernel')} (most {{0}}) compute on tensors of float64: {work.took}, {in_products} of it in matrix "
         f"products. {why} In float32 every tensor is half as large, and products run on tensor cores (TF32).",
@@ -396,8 +396,8 @@ def float64(work: Work) -> Finding | None:
         work.most,
         left=None,
         mending=Mending(work.rows.select("row", saved_ns=saved), casts.get_column("row")),
+        claims=pl.concat([work.rows.select("start", "end"), casts.select("start", "end")]),
     )
-    return one._replace(claims=pl.concat([work.rows.select("start", "end"), casts.select("start", "end")]))
 
 
 # Rows that are gathered again and again, and weights that are gathered for each token, copied to be read once.
