@@ -140,8 +140,10 @@ def _worth_saying(report: Report, every: Sequence[rules.Rule]) -> list[rules.Fin
 def _in_terms_of(report: Report, one: rules.Finding) -> rules.Finding:
     """The finding with headline and action, in the terms of the program's world and programming interface."""
     brief = in_words_of(report, one).brief
-    words = ("text", "remedy", "headline", "action")
-    return brief._replace(**{field: worded(getattr(brief, field), interface(report)) for field in words})
+    text, remedy, headline, action = (
+        worded(part, interface(report)) for part in (brief.text, brief.remedy, brief.headline, brief.action)
+    )
+    return brief._replace(text=text, remedy=remedy, headline=headline, action=action)
 
 
 def ranked_with_samples(report: Report) -> list[rules.Finding]:

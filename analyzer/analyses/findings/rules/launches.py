@@ -107,47 +107,45 @@ def graph_candidate(report: Report) -> Findings:
         own = candidates(report).with_columns(launches=pl.col("operations") * pl.col("repetitions"))
         worth = (pl.col("launches") >= _FEWEST_LAUNCHES) & (pl.col("saved_ns") > 0)
         own = own.filter((pl.col("device") == device) & worth)
-        if own.is_empty():
-            continue
-        top, stake = own.row(0, named=True), min(total(own, "saved_ns"), most)
-        per, launches, less = say.per_iteration(report), total(own, "launches"), on_gpu.launch_less(report, device)
-        cut = total(cut_launches(report).filter(pl.col("device") == device), "launches")
-        known = (
-            "the median of those in this report" if top["measured"] else "the median of these calls, for want of one"
-        )
-        text = (
-            f"{plural(own.height, 'sequence')} of launches repeat{'' if own.height > 1 else 's'}: "
-            f"{per.plural(launches, 'launch')} for which GPU {device} waited "
-            f"{per.time(total(own, 'launch_ns') + total(own, 'queued_ns'))}, most for "
-            f"{plural(top['operations'], 'operation')} launched {count(top['repetitions'])} times, beginning with "
-            f"{{0}}. As CUDA graphs they would save at most {per.time(stake)} of that, if launching one takes "
-            f"{time(top['graph_launch_ns'])} ({known}), and the program's own time between them besides."
-        )
-        if cut:
-            text += (
-                f" Not counted: {plural(cut, 'launch')} that repeat with a call between them that no capture allows."
-            )
-        default = report.table(STREAMS.name).filter(pl.col("type") == "null")
-        on_default = own.join(default, on=["process_id", "stream"], how="semi", nulls_equal=True).height > 0
-        own_stream = " (on a stream of its own: the default stream cannot be captured)" if on_default else ""
-        yield Finding(
-            "graph-candidate",
-            device,
-            stake,
-            text,
-            less.capture
-            or (
-                f"Capture the sequence once as a CUDA graph{own_stream} and replay it; arguments that change go "
-                "through memory."
-            ),
-            "graphs --by candidate",
-            (str(top["first"]),),
-            headline=f"{per.plural(launches, 'launch')} could be replayed as a graph",
-            action=less.action,
-            mending=_graphed(report),
-            claims=_waits_for(report, device, repetitions(report).get_column("row"), *_LAUNCHING),
-            general=True,
-        )
+        yield _graph_candidate(report, device, own, most) if own.height else None
+
+
+def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) -> Finding:
+    top, stake = own.row(0, named=True), min(total(own, "saved_ns"), most)
+    per, launches, less = say.per_iteration(report), total(own, "launches"), on_gpu.launch_less(report, device)
+    cut = total(cut_launches(report).filter(pl.col("device") == device), "launches")
+    known = "the median of those in this report" if top["measured"] else "the median of these calls, for want of one"
+    text = (
+        f"{plural(own.height, 'sequence')} of launches repeat{'' if own.height > 1 else 's'}: "
+        f"{per.plural(launches, 'launch')} for which GPU {device} waited "
+        f"{per.time(total(own, 'launch_ns') + total(own, 'queued_ns'))}, most for "
+        f"{plural(top['operations'], 'operation')} launched {count(top['repetitions'])} times, beginning with {{0}}. "
+        f"As CUDA graphs they would save at most {per.time(stake)} of that, if launching one takes "
+        f"{time(top['graph_launch_ns'])} ({known}), and the program's own time between them besides."
+    )
+    if cut:
+        text += f" Not counted: {plural(cut, 'launch')} that repeat with a call between them that no capture allows."
+    default = report.table(STREAMS.name).filter(pl.col("type") == "null")
+    on_default = own.join(default, on=["process_id", "stream"], how="semi", nulls_equal=True).height > 0
+    own_stream = " (on a stream of its own: the default stream cannot be captured)" if on_default else ""
+    return Finding(
+        "graph-candidate",
+        device,
+        stake,
+        text,
+        less.capture
+        or (
+            f"Capture the sequence once as a CUDA graph{own_stream} and replay it; arguments that change go "
+            "through memory."
+        ),
+        "graphs --by candidate",
+        (str(top["first"]),),
+        headline=f"{per.plural(launches, 'launch')} could be replayed as a graph",
+        action=less.action,
+        mending=_graphed(report),
+        claims=_waits_for(report, device, repetitions(report).get_column("row"), *_LAUNCHING),
+        general=True,
+    )
 
 
 def _graphed(report: Report) -> Mending | None:

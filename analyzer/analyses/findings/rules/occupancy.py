@@ -386,12 +386,12 @@ def _small(report: Report, shapes: pl.DataFrame) -> Finding:
     threads = plural(top["blocks"] * top["threads"], "thread")
     of_fit = f", {threads} of the {count(fit)} that fit" if fit else ""
     headline = f"{plural(top['blocks'], 'block')} for {count(top['sm_count'])} SMs: {{0}}"
-    words = _more_blocks(report, str(top["name"]), alone=top["blocks"] == 1)
+    action, remedy = _more_blocks(report, str(top["name"]), alone=top["blocks"] == 1)
     return _told(
         report,
         shapes,
         "idle_sm_ns",
-        Told("small-grid", headline, *words, "occupancy"),
+        Told("small-grid", headline, action, remedy, "occupancy"),
         f"{{0}} uses {plural(top['blocks'], 'block')} of {plural(top['threads'], 'thread')} on "
         f"{count(top['sm_count'])} SMs{of_fit}, for {say.per_iteration(report).time(top['alone_ns'])}."
         f"{_also(other_shapes(shapes), 'other launch shape', 'with fewer blocks than SMs')} A block for every SM gains "

@@ -396,28 +396,7 @@ def zero_grad_fills(report: Report) -> Findings:
     """One finding per device and optimizer whose gradients are filled with zeros."""
     for steps in _in_ranges(report, "zero_grad") or _by_fills(report):
         fills = steps.kernels.filter(_fills(steps.kernels))
-        if fills.is_empty():
-            continue
-        per, sums, fills = say.per_iteration(report), _added(report, steps), plural(steps.each, "fill")
-        ran, added, waited = total(steps.kernels, "exclusive_ns"), total(sums, "exclusive_ns"), steps.waited(report)
-        by = f"{plural(sums.height, 'kernel')} ({per.time(added)})" if sums.height else "more kernels"
-        who = f"{literal(steps.optimizer)}.zero_grad" if steps.optimizer else "What looks like zero_grad"
-        yield Finding(
-            "zero-grad-fills",
-            steps.device,
-            ran + added + waited,
-            f"{who} fills gradients with zeros: {fills} in each of {plural(steps.number, 'step')}, {per.time(ran)} of "
-            f"the GPU, which idled for up to {per.time(waited)} meanwhile. Backward then adds to the zeros, by {by}, "
-            "where it could keep what it computes.",
-            "Let gradients be None instead: optimizer.zero_grad(set_to_none=True), which is the default since PyTorch "
-            "2.0.",
-            "kernels --by operation",
-            headline=f"zero_grad fills memory: {fills} a step",
-            action="optimizer.zero_grad(set_to_none=True)",
-            where=say.place_of(report, steps.kernels.get_column("row")),
-            mending=on_gpu.without(pl.concat([steps.kernels.select("row"), sums.select("row")])),
-            claims=pl.concat([steps.claims(report), sums.select("start", "end")]),
-        )
+        yield _zeroed(report, steps._replace(kernels=fills)) if fills.height else None
 
 
 #: Kernels that fill lists of tensors, and any.
@@ -460,4 +439,26 @@ def _added(report: Report, steps: _Steps) -> pl.DataFrame:
     first = (pl.col("turn") == pl.col("turn").min().over("period")) & (pl.col("period") > 0)
     return known.filter(
         first & (pl.col("node") == "torch::autograd::AccumulateGrad") & (pl.col("inner") == "aten::add_")
+    )
+
+
+def _zeroed(report: Report, steps: _Steps) -> Finding:
+    per, sums, fills = say.per_iteration(report), _added(report, steps), plural(steps.each, "fill")
+    ran, added, waited = total(steps.kernels, "exclusive_ns"), total(sums, "exclusive_ns"), steps.waited(report)
+    by = f"{plural(sums.height, 'kernel')} ({per.time(added)})" if sums.height else "more kernels"
+    who = f"{literal(steps.optimizer)}.zero_grad" if steps.optimizer else "What looks like zero_grad"
+    return Finding(
+        "zero-grad-fills",
+        steps.device,
+        ran + added + waited,
+        f"{who} fills gradients with zeros: {fills} in each of {plural(steps.number, 'step')}, {per.time(ran)} of the "
+        f"GPU, which idled for up to {per.time(waited)} meanwhile. Backward then adds to the zeros, by {by}, where it "
+        "could keep what it computes.",
+        "Let gradients be None instead: optimizer.zero_grad(set_to_none=True), which is the default since PyTorch 2.0.",
+        "kernels --by operation",
+        headline=f"zero_grad fills memory: {fills} a step",
+        action="optimizer.zero_grad(set_to_none=True)",
+        where=say.place_of(report, steps.kernels.get_column("row")),
+        mending=on_gpu.without(pl.concat([steps.kernels.select("row"), sums.select("row")])),
+        claims=pl.concat([steps.claims(report), sums.select("start", "end")]),
     )
