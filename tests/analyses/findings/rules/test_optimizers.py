@@ -61,7 +61,7 @@ ON_LISTS = (
     "AdamW works on lists of tensors (foreach), operation by operation: 3 kernels in each of 1 step, 300 ns; the host",
     *("AdamW runs 3 kernels a step", "AdamW(…, fused=True)", "[Optimizer.step#AdamW.step]"),
 )
-ZEROS = step("zero_grad", *launched(FILL, FILL), *launched(GEMM, at=1000))
+ZEROS = step("zero_grad", *launched(FILL, ADD, FILL), *launched(GEMM, at=1000))
 
 
 @pytest.mark.parametrize(
