@@ -6,15 +6,17 @@ duration that is inside of it changes. Definitions: docs/definitions.md, section
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from math import inf
 from typing import Final, NamedTuple, TypeAlias
 
 import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import WITH_HOST, families, launching_rows, operations
-from kanalyze.analyses.host._call_kinds import LOADING_WORDS
+from kanalyze.analyses.host._call_kinds import LOADING_WORDS, names_that
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
 from kanalyze.analyses.launches._graph_candidates import graph_costs, repetitions
 from kanalyze.analyses.operators._host_tree import ARROW
@@ -79,6 +81,9 @@ _OF_WAITS: Final = ("own", "return")
 #: Rows of overheads that are CUDA's own loading, and no work of the profiler.
 IS_LOADING: Final = pl.col("name").cast(pl.String).str.contains(LOADING_WORDS).fill_null(value=False)
 
+#: Calls that load or unload code, which a profiler goes through: the more of it, the longer.
+_LOADS_CODE: Final = re.compile(r"cu(?:da)?(?:Module|Library)(?:Load|Unload)")
+
 #: A GPU that is free begins a launch within some microseconds, large graphs aside; one that takes longer was held up.
 _HELD_NS: Final = 200_000
 
@@ -86,15 +91,17 @@ _HELD_NS: Final = 200_000
 def without_profiler(report: Report, network: Network, state: Changed, host: HostTime) -> Changed:
     """What is left of the host's time, from the window's start on.
 
-    Of a call, and of a wait for what it returns late, the event is the call; of the code before a call there are also
-    the begins and ends of ranges and operators in it, half an event each. What the profiler itself reports as its own
-    work between calls is gone.
+    Of a call, and of a wait for what it returns late, the event is the call, near to which all of a call that loads
+    code is; of the code before a call there are also the begins and ends of ranges and operators in it, half an event
+    each. What the profiler itself reports as its own work between calls is gone.
     """
     if host == AS_RECORDED:
         return state
+    loading = report.whole.kind("api").get_column("name").is_in(names_that(report, _LOADS_CODE.match))
     calls = network.line.calls.select(
         "process_id",
         "start",
+        loads=gathered(loading, network.line.calls.get_column("row")),
         own=state.values.own,
         gap=state.values.gaps,
         since=pl.col("start") - pl.col("gap"),
@@ -103,8 +110,9 @@ def without_profiler(report: Report, network: Network, state: Changed, host: Hos
     calls = calls.with_columns(events=_events(report, between), profiled=covered(between, _own_work(report)))
     inside, whole = pl.col("start") >= network.start, pl.col("since") >= network.start
     code = (pl.col("gap") - pl.col("profiled")).clip(lower_bound=0)
+    in_call = pl.when("loads").then(inf).otherwise(1.0)
     new = calls.select(
-        own=pl.when(inside).then(_shorter(pl.col("own"), 1.0, host)).otherwise("own"),
+        own=pl.when(inside).then(_shorter(pl.col("own"), in_call, host)).otherwise("own"),
         gap=pl.when(whole & (pl.col("gap") > 0)).then(_shorter(code, pl.col("events"), host)).otherwise("gap"),
     )
     values = state.values._replace(own=new.get_column("own"), gaps=new.get_column("gap"))

@@ -57,18 +57,21 @@ class Unslowed(NamedTuple):
 UNCHANGED: Final = Unslowed(AS_RECORDED, AS_RECORDED, AS_RECORDED)
 
 
-def _estimate(kept: float, reach_ns: float) -> Unslowed:
+def _estimate(kept: float, reach_ns: float, far: float) -> Unslowed:
     """What is usually left, and the host's time shorter and longer by as much as runs of these programs differ."""
     parts = (1, 1 - _HOSTS_DIFFER, 1 + _HOSTS_DIFFER)
-    return Unslowed(*(HostTime(kept * part, reach_ns, part) for part in parts))
+    return Unslowed(*(HostTime(kept * part, reach_ns, far * part) for part in parts))
 
 
 #: Without a profiler the host of one program takes longer or shorter by such a part, from one run to another.
 _HOSTS_DIFFER: Final = 0.12
 
 #: What is left without a tool, by tool: of programs whose host is the limit, on hosts of H100 and H200 (docs/whatif.md
-#: has the programs).
-BY_TOOL: Final = {"nsys": _estimate(0.68, _REACH_NS), "torch.profiler": _estimate(0.55, _REACHES_NS[0])}
+#: has the programs). What is far from events, such as work on the processor, is slower under nsys, too.
+BY_TOOL: Final = {"nsys": _estimate(0.65, _REACH_NS, 0.9), "torch.profiler": _estimate(0.55, _REACHES_NS[0], 1.0)}
+
+#: Operations of a GPU take longer or shorter by such a part from one run to another, as its clocks do.
+DEVICES_DIFFER: Final = 0.08
 
 #: As much as a profiler costs the host of any program of docs/whatif.md: no more than so much is left near an event.
 COSTLIEST: Final = HostTime(0.4, _REACH_NS)

@@ -23,6 +23,7 @@ from kanalyze.analyses.replay._host_time import (
     AS_RECORDED,
     BY_TOOL,
     COSTLIEST,
+    DEVICES_DIFFER,
     NEAR,
     UNCHANGED,
     HostTime,
@@ -107,11 +108,11 @@ def runs_without(report: Report, steady: SteadyPart | None, busy_ns: float) -> B
     whole = report.meta.recorder.every_launch and not report.meta.partial and report.whole is report
     if steady is None or not whole:
         return Bare(programs_ns, None)
-    return Bare(programs_ns, _iteration(runs, report.meta.rank, steady, busy_ns))
+    return Bare(programs_ns, iteration_of(runs, report.meta.rank, steady, busy_ns))
 
 
-def _iteration(runs: Sequence[BareRun], rank: int | None, steady: SteadyPart, busy_ns: float) -> BareIteration | None:
-    # of a rank; where none is of it, of the first one
+def iteration_of(runs: Sequence[BareRun], rank: int | None, steady: SteadyPart, busy_ns: float) -> BareIteration | None:
+    """An iteration of the steady part without a profiler, by runs of a rank, or of the first where none is of it."""
     ranks = {one.rank for one in runs}
     wanted = rank if rank in ranks else min(ranks, key=lambda one: -1 if one is None else one, default=None)
     runs = [one for one in runs if one.rank == wanted]
@@ -538,11 +539,24 @@ def sides(report: Report) -> dict[int, list[Side]]:
 
 
 class Estimate(NamedTuple):
-    """What an iteration takes without the profiler, as estimated for its tool (ns)."""
+    """What an iteration takes without the profiler, as estimated for its tool (ns), on a GPU as quick as recorded.
+
+    Another run takes between `low_ns` and `high_ns`: clocks of GPUs differ, too.
+    """
 
     usual_ns: float
     least_ns: float
     most_ns: float
+
+    @property
+    def low_ns(self) -> float:
+        """The least of another run."""
+        return min(self.least_ns, self.usual_ns * (1 - DEVICES_DIFFER))
+
+    @property
+    def high_ns(self) -> float:
+        """The most of another run."""
+        return max(self.most_ns, self.usual_ns * (1 + DEVICES_DIFFER))
 
 
 def estimated(view: Report, steady: SteadyPart) -> Estimate | None:
@@ -563,4 +577,4 @@ def estimated_sentence(estimate: Estimate, recorded_ns: float, tool: str) -> str
     """A sentence on what an iteration takes without `tool`, beside a report of it."""
     if estimate.least_ns >= recorded_ns * (1 - SAME - NEAR):
         return f"Without {tool} it takes about as long, by estimate."
-    return f"Without {tool} it takes {time(estimate.least_ns)} to {time(estimate.most_ns)}, by estimate."
+    return f"Without {tool} it takes {time(estimate.low_ns)} to {time(estimate.high_ns)}, by estimate."

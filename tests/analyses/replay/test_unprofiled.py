@@ -22,6 +22,7 @@ from kanalyze.analyses.replay._host_time import AS_RECORDED, UNCHANGED, HostTime
 from kanalyze.analyses.replay._unprofiled import (
     Bare,
     BareIteration,
+    Estimate,
     Moved,
     _mean,
     bare_sentence,
@@ -251,6 +252,23 @@ def test_of_one_thread_each_call_and_the_code_before_it_keep_their_part_within_r
         assert row == pytest.approx(want, abs=2 * len(line))  # whole ns, of each call and of the code before it
 
 
+@pytest.mark.parametrize(
+    ("name", "left_ns"),
+    [
+        *((name, 500_000) for name in ("cuModuleLoadData", "cuModuleUnload", "cuLibraryLoadData", "hipModuleLoadData")),
+        *((name, 950_000) for name in ("cudaMalloc_v3020", "cuModuleGetFunction", "cudaMemcpyAsync_v3020")),
+    ],
+)
+def test_all_of_a_call_that_loads_code_is_near_and_of_others_what_is_within_reach(name, left_ns):
+    """Calls of a millisecond, half of which is left within 100 µs."""
+    events = [call(name, 0, 1_000_000, correlation=1)]
+    events += [
+        call("cudaLaunchKernel", 1_000_000, 1_000_010, correlation=2),
+        kernel(1_000_020, 1_000_030, correlation=2),
+    ]
+    assert spans(without(report(events), 0.5, 100_000), "api").row(0)[1:] == (0, left_ns)
+
+
 @given(TURNS)
 def test_of_simulated_programs_nothing_changes_where_all_is_left(turns):
     whole = simulated(turns).report
@@ -338,7 +356,7 @@ def test_a_process_that_starts_slowly_under_the_profiler_says_nothing_of_the_cod
     assert fitted(took, near_ns + 1_000_000, 0.03).usual.kept < 0.2  # of no known tool all would be as much quicker
 
 
-@pytest.mark.parametrize(("least", "kept"), [(0.1, [0.68, 0.5984, 0.7]), (0.5, [0.6, 0.5, 0.7])])
+@pytest.mark.parametrize(("least", "kept"), [(0.1, [0.65, 0.572, 0.7]), (0.5, [0.6, 0.5, 0.7])])
 def test_where_a_run_tells_nothing_of_the_host_the_estimate_holds_up_to_the_most_that_it_allows(least, kept):
     known = Unslowed(HostTime(0.6), HostTime(least), HostTime(0.7))
     source = object.__new__(Moved)
@@ -391,6 +409,15 @@ def test_an_estimate_lies_between_what_the_gpu_does_and_what_was_recorded(path):
     found = estimated(whole.narrow(window=steady.window), steady)
     assert found.least_ns <= found.usual_ns <= found.most_ns * 1.001
     assert found.most_ns <= 1.031 * 1.12 * steady.ns / steady.number  # hosts differ from run to run
+
+
+@pytest.mark.parametrize(
+    ("told", "low_ns", "high_ns"),
+    [((100.0, 99.0, 101.0), 92, 108), ((100.0, 85.0, 115.0), 85, 115), ((100.0, 97.0, 130.0), 92, 130)],
+)
+def test_another_run_differs_by_what_hosts_do_and_at_least_by_what_gpus_do(told, low_ns, high_ns):
+    found = Estimate(*told)
+    assert (found.low_ns, found.high_ns) == (pytest.approx(low_ns), pytest.approx(high_ns))
 
 
 @pytest.mark.parametrize("name", ["decoder.sqlite", "native.sqlite"])
