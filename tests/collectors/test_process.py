@@ -2,13 +2,12 @@
 
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 
 from kanalyze.collectors import process
 from kanalyze.collectors.process import Step
+from support.command import is_running, wait_until
 
 #: Starts a grandchild in a session of its own, which outlives its parent and ignores polite requests.
 DAEMON = """
@@ -34,20 +33,6 @@ def run(argv, folder, timeout_s=60.0, **more):
     return process.run(Step("x", argv, folder / "log"), timeout_s, **more)
 
 
-def alive(pid):
-    """Whether a process runs; a zombie that nobody has waited for does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state not in "ZX"
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    monkeypatch.setattr(process, "_GRACE_S", 0.3)
-
-
 def test_what_a_command_prints_goes_to_the_log_and_it_reads_nothing(tmp_path, monkeypatch):
     code = (
         "import os, sys; print(repr(sys.stdin.read()), os.environ['ADDED'], os.environ['KEPT'], flush=True)\n"
@@ -69,7 +54,7 @@ def test_a_command_that_takes_too_long_is_stopped_even_if_it_does_not_want_to(tm
 def test_no_process_outlives_its_step_whatever_session_it_is_in(tmp_path):
     ended = run(python(DAEMON, tmp_path / "pid"), tmp_path)
     assert ended.status == 0
-    assert not alive(int((tmp_path / "pid").read_text()))
+    assert not is_running(int((tmp_path / "pid").read_text()))
 
 
 def test_an_interrupt_ends_everything_before_it_goes_on(tmp_path):
@@ -80,16 +65,13 @@ def test_an_interrupt_ends_everything_before_it_goes_on(tmp_path):
     code = DAEMON + "\ntime.sleep(1000)"
     with pytest.raises(KeyboardInterrupt):
         run(python(code, tmp_path / "pid"), tmp_path, tick=interrupted)
-    deadline = time.monotonic() + 5
-    while alive(int((tmp_path / "pid").read_text() or 0)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not alive(int((tmp_path / "pid").read_text()))
+    wait_until(lambda: not is_running(int((tmp_path / "pid").read_text() or 0)), 5)
 
 
 def test_other_processes_are_left_alone(tmp_path):
     with subprocess.Popen(["sleep", "1000"]) as other:  # noqa: S607 - of the system
         run(python("pass"), tmp_path)
-        assert alive(other.pid)
+        assert is_running(other.pid)
         other.kill()
 
 

@@ -201,6 +201,15 @@ def wait_until(holds, seconds=60):
         time.sleep(0.05)
 
 
+def is_running(process):
+    """Whether a process runs, by its id; one that has ended and that nobody has waited for does not."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
 def spawn(*arguments, stdout=subprocess.PIPE, **changes):
     """Run the command line in a process of its own, with `changes` to the environment."""
     keys = {"stdin": subprocess.DEVNULL, "stdout": stdout, "stderr": subprocess.PIPE, "capture_output": False}

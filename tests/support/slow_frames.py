@@ -48,62 +48,33 @@ class SlowFrames(SlowGaps):
             caller = self.items[caller].event.parent
         return caller is not None and WHOSE[self.items[caller].event.name] == "program"
 
-    def _blamed(self, wait, ender, told, place):
-        at, bucket, culprit, around = super()._blamed(wait, ender, told, place)
-        if around is not None and around.startswith("ProfilerStep#"):
-            around = "ProfilerStep*"
-        if bucket == "host":
-            culprit = self._in(wait.thread, at) or self._beside(wait, told, place)
-        return at, bucket, culprit, around
+    def innermost(self, thread, instant):
+        """The name of the range that a thread was in, in which all steps are one."""
+        name = super().innermost(thread, instant)
+        return "ProfilerStep*" if name and name.startswith("ProfilerStep#") else name
+
+    def _depth(self, item):
+        return item.start, -item.event.end, _ORDER.index(item.event.kind), item.event_id
 
     def _in(self, thread, at):
         """What a thread was in, as it is told; None for nothing."""
-        thing = _innermost(self.things, thread, at)
-        function = _innermost(self.functions, thread, at)
+        thing = self._innermost(self.things, thread, at)
+        function = self._innermost(self.functions, thread, at)
         if function is not None:
             inside = thing is not None and _within(thing, function)
             return f"{thing.event.name} in {function.event.name}" if inside else function.event.name
-        other = _innermost(self.python, thread, at)
+        other = self._innermost(self.python, thread, at)
         if other is not None and (thing is None or _within(other, thing)):
             thing = other
         return thing and thing.event.name
 
-    def _beside(self, wait, told, place):
-        """What a stretch in nothing lies between; it ends where the innermost range changes."""
-
-        def alike(number):
-            at, bucket, _ = told[number]
-            here = bucket == "host" and self._in(wait.thread, at) is None
-            return here and self.range_around(wait.thread, at) is self.range_around(wait.thread, told[place][0])
-
-        first, last = place, place
-        while first > 0 and alike(first - 1):
-            first -= 1
-        while last + 1 < len(told) and alike(last + 1):
-            last += 1
-        start, end = told[first][0], told[last][0] + 1
-        every = [item for item in (*self.things, *self.calls) if thread_of(item) == wait.thread]
-        before = [item for item in every if item.start <= start]
-        after = [item for item in every if item.start >= end]
-        left = max(before, key=lambda item: (item.event.end, *(-part for part in _depth(item))), default=None)
-        right = min(after, key=_depth, default=None)
-        if left is None:
-            return right and f"before {self._named(right)}"
-        ended = f"after {self._named(left)}"
-        return ended if right is None else f"between {self._named(left)} and {self._named(right)}"
+    def _innermost(self, items, thread, at):
+        here = [item for item in items if thread_of(item) == thread and item.covers(at)]
+        return max(here, key=self._depth, default=None)
 
 
 def _nameless(item):
     return item.event.name is None or item.event.name.startswith("ProfilerStep#")
-
-
-def _depth(item):
-    return item.start, -item.event.end, _ORDER.index(item.event.kind), item.event_id
-
-
-def _innermost(items, thread, at):
-    here = [item for item in items if thread_of(item) == thread and item.covers(at)]
-    return max(here, key=_depth, default=None)
 
 
 def _within(inner, outer):

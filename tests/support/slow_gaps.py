@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from hypothesis import strategies as st
 
 from support.build import RECORD, call, host, kernel, nvtx, rows_of
-from support.slow_model import DEVICE_KINDS, Item, SlowModel, rank, thread_of
+from support.slow_model import DEVICE_KINDS, Item, SlowModel, thread_of
 from support.strategies import EVENTS, THREADS
 
 IDLE = ("profiler", "loading", "allocation", "launch", "queued", "sync", "api", "host", "unknown")
@@ -56,6 +56,7 @@ class SlowGaps(SlowModel):
         self.records = records
         self.ranges = [item for item in self.items if item.event.kind == "range"]
         self.syncs = [item for item in self.items if item.event.kind == "sync"]
+        self.things = []  # what a stretch may lie between, besides calls
 
     def gaps(self):
         return [gap for device in self.devices for gap in self._gaps_of(device)]
@@ -72,18 +73,12 @@ class SlowGaps(SlowModel):
         low, high = self.window(device)
         found = []
         for wait in self._waits(device):
-            ender = self._ender(device, wait.end)
             told = [(at, *self._idle(wait, at)) for at in range(max(wait.start, low), min(wait.end, high))]
-            instants = [self._blamed(wait, ender, told, place) for place in range(len(told))]
-            found += [Gap(device, tuple(instants), ender)] if instants else []
+            instants = [self._blamed(wait, told, place) for place in range(len(told))]
+            found += [Gap(device, tuple(instants), wait.ender)] if instants else []
         return found
 
-    def _ender(self, device, end):
-        real = [item for item in self.operations if item.event.device == device and item.end > item.start]
-        enders = [item for item in real if item.start == end]
-        return min(enders, key=lambda item: (rank(item.event), item.event_id), default=None)
-
-    def _blamed(self, wait, ender, told, place):
+    def _blamed(self, wait, told, place):
         """An instant with its bucket, culprit and range; `told` are all of its gap with bucket and detail."""
         at, bucket, detail = told[place]
         if bucket == "unknown" and detail is None:
@@ -92,34 +87,44 @@ class SlowGaps(SlowModel):
         around = self.innermost(wait.thread, wait.launch.start if launched else at)
         culprit = detail
         if bucket == "launch":
-            culprit = ender.event.name
+            culprit = wait.ender.event.name
         elif bucket == "queued":
-            culprit = self.waited_for(ender)
+            culprit = self.waited_for(wait.ender)
         elif bucket == "host":
-            culprit = self._between(wait, told, place) if around is None else around
+            culprit = self._in(wait.thread, at) or self._beside(wait, told, place)
         return at, bucket, culprit, around
 
-    def _between(self, wait, told, place):
-        def free(number):
+    def _in(self, thread, at):
+        """What a thread was in, as it is told; None for nothing."""
+        return self.innermost(thread, at)
+
+    def _depth(self, item):
+        """By which of the things that a thread is in or between come first."""
+        return item.start, item.event_id
+
+    def _beside(self, wait, told, place):
+        """What a stretch in nothing lies between; it ends where the innermost range changes."""
+
+        def alike(number):
             at, bucket, _ = told[number]
-            return bucket == "host" and self.innermost(wait.thread, at) is None
+            here = bucket == "host" and self._in(wait.thread, at) is None
+            return here and self.range_around(wait.thread, at) is self.range_around(wait.thread, told[place][0])
 
         first, last = place, place
-        while first > 0 and free(first - 1):
+        while first > 0 and alike(first - 1):
             first -= 1
-        while last + 1 < len(told) and free(last + 1):
+        while last + 1 < len(told) and alike(last + 1):
             last += 1
         start, end = told[first][0], told[last][0] + 1
-        own = [item for item in self.calls if thread_of(item) == wait.thread]
-        before = [item for item in own if item.start <= start]
-        after = [item for item in own if item.start >= end]
-        left = max(before, key=lambda item: (item.event.end, -item.start, -item.event_id), default=None)
-        right = min(after, key=lambda item: (item.start, item.event_id), default=None)
+        every = [item for item in (*self.things, *self.calls) if thread_of(item) == wait.thread]
+        before = [item for item in every if item.start <= start]
+        after = [item for item in every if item.start >= end]
+        left = max(before, key=lambda item: (item.event.end, *(-part for part in self._depth(item))), default=None)
+        right = min(after, key=self._depth, default=None)
         if left is None:
             return right and f"before {self._named(right)}"
-        return (
-            f"after {self._named(left)}" if right is None else f"between {self._named(left)} and {self._named(right)}"
-        )
+        ended = f"after {self._named(left)}"
+        return ended if right is None else f"between {self._named(left)} and {self._named(right)}"
 
     def shown(self, item):
         """A call as nsys shows it."""

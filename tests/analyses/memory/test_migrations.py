@@ -1,6 +1,7 @@
 """What unified memory moved, as nsys prints it and by cause; who faulted; and how often pages moved, by a model."""
 
 from collections import Counter, defaultdict
+from functools import partial
 from itertools import pairwise
 from unittest.mock import patch
 
@@ -21,15 +22,22 @@ from support.strategies import FEWER
 NS_PER_S = 1_000_000_000
 
 
-def move(span, address, size, way="Host-to-Device", cause="Page fault", **keys):
+FAULT, ASKED, FULL = "Page fault", "User prefetch", "Eviction"
+WAYS = ("Host-to-Device", "Device-to-Host")
+
+
+def move(span, address, size, way=WAYS[0], cause=FAULT, **keys):
     side = {"address": address, "migration_cause": cause, **keys.pop("side", {})}
     return memcpy(*span, direction=f"Unified {way}", size_bytes=size, side=side, **keys)
 
 
-def fault(side, at, address, count=1, process=1):
-    told = {"side": side, "address": address, "faults": count}
-    device = None if side == "CPU" else 0
-    return host("fault", f"{side} page fault", at, at, process=process, device=device, side=told)
+def fault(side, start, address=4096, faults=1, *, end=None, process=1, device=0, **told):  # noqa: PLR0913 - all of one
+    of_side = {} if side == "CPU" else {"thread": None, "device": device}
+    told = {"side": side, "address": address, "faults": faults, "access": None if side == "CPU" else "Read", **told}
+    return host("fault", f"{side} page fault", start, end or start, process=process, side=told, **of_side)
+
+
+cpu, gpu = partial(fault, "CPU"), partial(fault, "GPU")
 
 
 def the_row(events, **where):
@@ -110,7 +118,7 @@ def test_addresses_causes_and_totals_tell_the_same(name):
 def test_the_part_that_is_looked_at():
     """A copy that overlaps the window counts whole, but for the time of its own, which is inside."""
     events = [move((0, 10), 4096, 1), move((10, 20), 4096, 2), move((30, 40), 4096, 4, device=1, process=2)]
-    events += [fault("CPU", 5, 4096), fault("CPU", 35, 4096, process=2)]
+    events += [cpu(5, 4096), cpu(35, 4096, process=2)]
 
     def found(**where):
         rows = migrations(report(events), **where)
@@ -137,7 +145,7 @@ def test_every_column_worked_out_by_hand():
         kernel(0, 10),
         *(move((5, 25), 4096, 100), move((30, 40), 4096, 100, "Device-to-Host", "Eviction")),
         *(move((50, 60), 4096, 100), move((70, 75), 4096, 60, cause="User prefetch")),
-        *(fault("CPU", 1, 4000), fault("CPU", 2, 4096), fault("GPU", 3, 4096, 5), fault("GPU", 4, 65536, 3)),
+        *(cpu(1, 4000), cpu(2, 4096), gpu(3, 4096, 5), gpu(4, 65536, 3)),
     ]
     assert the_row(events) == {
         "h2d_bytes": 260, "d2h_bytes": 100, "cpu_faults": 2, "gpu_faults": 8, "min_address": 4000,
@@ -147,23 +155,6 @@ def test_every_column_worked_out_by_hand():
     }  # fmt: skip
 
 
-def cpu(at, address=4096, *, process=1, **side):
-    return host("fault", "CPU page fault", at, at, process=process, side={"address": address, "faults": 1, **side})
-
-
-def gpu(start, end, address=4096, *, device=0, **told):
-    side = {"side": "GPU", "address": address, "faults": 1, "access": "Read", **told}
-    return host("fault", "GPU page faults", start, end, thread=None, device=device, side=side)
-
-
-FAULT, ASKED, FULL = "Page fault", "User prefetch", "Eviction"
-
-
-def moved(start, address, size, to, cause=FAULT, **keys):
-    way = "Host-to-Device" if to == "device" else "Device-to-Host"
-    return move((start, start + 1), address, size, way, cause, **keys)
-
-
 def test_another_process_on_another_device_does_not_count():
     """Three moves of one page are no thrash, whatever the pages of another program do."""
     events = []
@@ -171,8 +162,8 @@ def test_another_process_on_another_device_does_not_count():
         where = {"process": process, "device": device, "correlation": 1}
         events += [call("cudaLaunchKernel", 0, 100, process=process, correlation=1), kernel(200, 300, **where)]
         events += [
-            moved(1000 + 2000 * at, process << 30, 65536, ("device", "host")[at % 2], process=process, device=device)
-            for at in range(times)
+            move((start, start + 1), process << 30, 65536, WAYS[at % 2], process=process, device=device)
+            for at, start in enumerate(range(1000, 1000 + 2000 * times, 2000))
         ]
     found = [one for one in unified_memory(report(events)) if one.rule == "unified-memory-thrash"]
     assert [one.device for one in found] == [0]
@@ -186,11 +177,11 @@ def test_of_twenty_rounds_ten_were_asked_for():
 
 MOVES = st.lists(
     st.builds(
-        moved,
-        st.integers(0, 20),
+        move,
+        st.integers(0, 20).map(lambda start: (start, start + 1)),
         st.integers(0, 12),
         st.integers(0, 6),
-        st.sampled_from(["device", "host"]),
+        st.sampled_from(WAYS),
         st.sampled_from([FAULT, FAULT, ASKED, FULL, "Speculative prefetch", None]),
         device=st.sampled_from([0, 0, 1]),
         process=st.sampled_from([1, 1, 2]),
@@ -234,7 +225,7 @@ def test_pages_equal_the_model(events, batch):
 
 
 def test_a_copy_without_an_address_is_no_page():
-    found = pages(report([moved(0, None, 4, "device")]))
+    found = pages(report([move((0, 1), None, 4)]))
     assert found.pieces.is_empty()
     assert found.unasked.is_empty()
 
@@ -251,7 +242,7 @@ RATES = ("bandwidth_bytes_per_s", "throughput_bytes_per_s", "total_ns", "round_t
             [
                 *(move((0, 5), 4096, 100), move((10, 15), 4096, 50, "Device-to-Host", "Eviction")),
                 *(move((20, 25), 8192, 10, cause="User prefetch"), move((30, 35), 4096, 7, process=2, cause=None)),
-                *(fault("CPU", 1, 4096), fault("CPU", 2, 4096), fault("GPU", 3, 4096, 5), fault("GPU", 4, 65536, 3)),
+                *(cpu(1, 4096), cpu(2, 4096), gpu(3, 4096, 5), gpu(4, 65536, 3)),
             ],
             (*COUNTED, "fault_bytes", "prefetch_bytes", "eviction_bytes"),
             [
@@ -274,7 +265,7 @@ RATES = ("bandwidth_bytes_per_s", "throughput_bytes_per_s", "total_ns", "round_t
             (*COUNTED, *RATES),
             [(1, None, 100, 10, None, None, None, 2, None, None, 0, None, 0)],
         ),
-        ([fault("CPU", 0, 4096)], COUNTED, [(1, 4096, None, None, None, 1, None, 0)]),
+        ([cpu(0, 4096)], COUNTED, [(1, 4096, None, None, None, 1, None, 0)]),
     ],
 )  # fmt: skip
 def test_rows_by_address_and_their_sums(events, columns, rows):
@@ -332,7 +323,7 @@ IN_MAIN = {"function": "main", "source_file": "a.c", "source_line": 7, "module":
 LINES = ("side", "faults", "function", "source_line", "module", "groups", "pages", "min_address", "max_address")
 PARTS = [
     *(kernel(0, 50), kernel(0, 50, device=1), kernel(0, 50, process=2, device=1), cpu(5, function="f")),
-    *(cpu(6, function="g", process=2), gpu(10, 20), gpu(10, 20, device=1, faults=2)),
+    *(cpu(6, function="g", process=2), gpu(10, end=20), gpu(10, end=20, device=1, faults=2)),
 ]
 
 
@@ -352,7 +343,7 @@ PARTS = [
         (
             [
                 *(kernel(0, 20, name="first"), kernel(5, 30, name="second"), graph(40, 50)),
-                *(gpu(10, 35, faults=3), gpu(20, 22, 8192), gpu(30, 32), gpu(45, 60, access="Write")),
+                *(gpu(10, end=35, faults=3), gpu(20, 8192, end=22), gpu(30, end=32), gpu(45, end=60, access="Write")),
             ],
             {}, COLUMNS,
             [
@@ -360,11 +351,14 @@ PARTS = [
                 ("GPU", 1, "[CUDA graph 1]", 0, "Write", 1, 1, 15, 0), ("GPU", 1, "second", 0, "Read", 1, 1, 2, 0),
             ],
         ),
-        ([kernel(0, 20, device=1), kernel(0, 20, process=2), gpu(10, 12)], {}, ("side", "function"), [("GPU", None)]),
+        (
+            [kernel(0, 20, device=1), kernel(0, 20, process=2), gpu(10, end=12)],
+            {}, ("side", "function"), [("GPU", None)],
+        ),
         # what faults moved counts for the last group that began before
         (
             [
-                *(kernel(0, 100), gpu(10, 30, access="Read"), gpu(20, 40, access="Write")),
+                *(kernel(0, 100), gpu(10, end=30, access="Read"), gpu(20, end=40, access="Write")),
                 *(move((start, start + 1), 4096, 1 << at) for at, start in enumerate((9, 15, 20, 39, 40))),
                 *(move((25, 26), 4096, 32, cause="User prefetch"), move((25, 26), 4096, 64, device=1)),
             ],

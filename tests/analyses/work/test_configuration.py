@@ -1,8 +1,6 @@
 """Other configurations of a program: its shapes by brute force, and steps that were measured in each."""
 
-import json
 import math
-from pathlib import Path
 from statistics import median
 
 import polars as pl
@@ -11,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
+from analyses.work.test_roofs import GEMM, GPT
+from analyses.work.test_roofs import program as programs
 from kanalyze.analyses.work._configuration import (
     Configuration,
     Size,
@@ -22,10 +22,7 @@ from kanalyze.analyses.work._configuration import (
     resolved,
 )
 from kanalyze.errors import CannotTellError
-from support.build import call, host, kernel, report
 from support.real_reports import real_report
-
-GPT = Path(__file__).parents[2] / "reports/work/gpt.json.gz"
 
 
 def transformer(batch, length, heads, width, depth):
@@ -91,20 +88,9 @@ def test_a_size_is_one_number_or_two():
         Configuration.of(None, None, None, "int4")
 
 
-def program(inputs, *, types="c10::BFloat16"):
+def program(inputs, **more):
     """Products, each by one kernel of 100 µs on an H100."""
-    events, details = [], []
-    for number, shapes in enumerate(inputs):
-        at, row = 1_000_000 * number, len(events)
-        events += [
-            host("op", "aten::mm", at, at + 50),
-            call("cudaLaunchKernel", at + 1, at + 2, correlation=at + 1, parent=row),
-            kernel(at + 5, at + 100_005, name="nvjet_sm90_tst_64x8_64x16_2x1_v_bz_TNT", correlation=at + 1, parent=row),
-        ]
-        kinds = types and json.dumps([types] * 2 if isinstance(types, str) else types)
-        details.append({"event_id": row, "input_shapes": shapes and json.dumps(shapes), "input_types": kinds})
-    h100 = {"name": "NVIDIA H100 80GB HBM3", "memory_bandwidth_bytes_per_s": int(3.35e12), "l2_bytes": 50 << 20}
-    return report(events, kinds=("kernel", "memcpy", "memset", "api", "op", "range"), op_detail=details, limits=h100)
+    return programs([(shapes, GEMM, 100_000) for shapes in inputs], **more)
 
 
 ANYTHING = st.recursive(

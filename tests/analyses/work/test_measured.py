@@ -1,7 +1,6 @@
 """Work that tools measured: as ncu counted it, and as GPU metrics sampled it."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,11 +10,10 @@ import kanalyze
 from analyses.work.test_roofs import OTHER, program
 from kanalyze.analyses.counters.roofline import _CORES, BUSY
 from kanalyze.readers.capture.reports import counters_at
-from support.command import SAMPLES
+from support.command import REPORTS, SAMPLES
 from support.counters import measured
 from support.real_reports import real_report
 
-REPORTS = Path(__file__).parents[2] / "reports"
 CYCLES, OPS = 1000, [op for ops, _ in _CORES.values() for op in ops]
 
 

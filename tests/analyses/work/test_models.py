@@ -1,7 +1,6 @@
 """FLOPs and bytes of operators: their formulas on small inputs, and what FlopCounter and ncu count of real ones."""
 
 import json
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -13,9 +12,9 @@ from kanalyze.analyses.work._models import _MODELS, Pairs, Product, executed_flo
 from kanalyze.columns import LARGEST
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import KernelName
+from support.command import REPORTS
 from support.real_reports import real_report
 
-REPORTS = Path(__file__).parents[2] / "reports"
 FLOAT, HALF = "float", "c10::BFloat16"
 PLAIN = KernelName()
 ELEMENTWISE = decode(

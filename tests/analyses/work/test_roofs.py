@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from math import ceil
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -16,18 +15,20 @@ from kanalyze.analyses.work._configuration import Configuration, factors
 from kanalyze.analyses.work._peaks import gpu_called, peaks
 from kanalyze.errors import CannotTellError, UnknownNameError
 from support.build import call, host, kernel, nvtx, report
+from support.command import REPORTS, SAMPLES
 from support.real_reports import real_report
 
-REPORTS = Path(__file__).parents[2] / "reports"
 GEMM = "nvjet_sm90_tst_64x8_64x16_2x1_v_bz_TNT"
 OTHER = "my_kernel(float *)"
 KINDS = ("kernel", "memcpy", "memset", "api", "op", "range")
 PEAK, BANDWIDTH = 989.4e12, 3.35e12
+H100 = {"name": "NVIDIA H100 80GB HBM3", "memory_bandwidth_bytes_per_s": int(BANDWIDTH), "l2_bytes": 50 << 20}
 ONE = {"grid": (1, 1, 1), "block": (1, 1, 1)}
+TYPES = json.dumps(["c10::BFloat16"] * 2)
 
 
-def program(calls, *, operators=True, **limits):
-    """One operator after another, each with one kernel; its shapes are recorded or not."""
+def program(calls, *, operators=True, types="c10::BFloat16", **limits):
+    """One operator after another, each with one kernel on an H100; its shapes are recorded or not."""
     events, details = [], []
     for number, (shapes, name, length) in enumerate(calls):
         at, row = 10_000_000 * number, len(events)
@@ -36,11 +37,10 @@ def program(calls, *, operators=True, **limits):
             call("cudaLaunchKernel", at + 1, at + 2, correlation=at + 1, parent=parent),
             kernel(at + 5, at + 5 + length, name=name, correlation=at + 1, parent=parent, **ONE),
         ]
-        types = json.dumps(["c10::BFloat16"] * 2)
-        details.append({"event_id": row, "input_shapes": shapes and json.dumps(shapes), "input_types": types})
-    h100 = {"name": "NVIDIA H100 80GB HBM3", "memory_bandwidth_bytes_per_s": int(BANDWIDTH), "l2_bytes": 50 << 20}
+        kinds = types and json.dumps([types] * 2 if isinstance(types, str) else types)
+        details.append({"event_id": row, "input_shapes": shapes and json.dumps(shapes), "input_types": kinds})
     tables = {"kinds": KINDS, "op_detail": details} if operators else {"kinds": ("kernel", "api")}
-    return report(events, **tables, limits=h100 | limits)
+    return report(events, **tables, limits=H100 | limits)
 
 
 def test_a_product_that_its_peak_bounds():
@@ -199,7 +199,7 @@ def test_of_an_unknown_gpu_nothing_is_told_of_another():
 
 def test_kernels_of_graphs_have_the_work_of_their_capture():
     """The same batches ran once in each, while they were captured and from the graphs."""
-    folder = REPORTS.parents[1] / "sample_reports/inside_graphs"
+    folder = SAMPLES / "inside_graphs"
     decode, capture = (real_report(folder / f"{name}.json.gz") for name in ("decode", "capture"))
     assert kanalyze.mfu(decode).get_column("known_share").to_list() == [0.0]
     replayed, captured = kanalyze.mfu(with_captures(decode, capture)), kanalyze.mfu(capture)
@@ -247,8 +247,7 @@ def in_ranges(*ranges):
         at = 1_000_000 * number
         events += [nvtx(text, at, at + 100), call("cudaLaunchKernel", at + 1, at + 2, correlation=at + 1)]
         events.append(kernel(at + 200, at + 90_200, name=name, correlation=at + 1))
-    h100 = {"name": "NVIDIA H100 80GB HBM3", "memory_bandwidth_bytes_per_s": int(BANDWIDTH), "l2_bytes": 50 << 20}
-    return kanalyze.work(report(events, limits=h100))
+    return kanalyze.work(report(events, limits=H100))
 
 
 CONVOLVES = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x64_g1_execute_kernel"
@@ -300,14 +299,9 @@ def checkpointed(*nodes):
                 call("cudaLaunchKernel", at + 30, at + 31, correlation=row + 1, parent=row + 1),
                 kernel(10_000_000 + 1_000_000 * row, 11_000_000 + 1_000_000 * row, name=GEMM, correlation=row + 1),
             ]
-            shapes = {
-                "input_shapes": "[[4096, 4096], [4096, 4096]]",
-                "input_types": '["c10::BFloat16", "c10::BFloat16"]',
-            }
-            details.append({"event_id": row + 1, **shapes})
+            details.append({"event_id": row + 1, "input_shapes": json.dumps(BIG), "input_types": TYPES})
             at += 1000
-    limits = {"name": "NVIDIA H100 80GB HBM3", "memory_bandwidth_bytes_per_s": int(BANDWIDTH), "l2_bytes": 50 << 20}
-    return report(events, kinds=KINDS, op_detail=details, limits=limits)
+    return report(events, kinds=KINDS, op_detail=details, limits=H100)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 import kanalyze
 from kanalyze.readers import read
 from kanalyze.readers.nsys import read_rep
-from support.command import ADD, ADD_UM, command_line, environment, refused, run
+from support.command import ADD, ADD_UM, command_line, is_running, refused, run, started, wait_until
 
 MAGIC = b"NVIDIA Tegra Profiler Report 2025.\n"
 
@@ -101,21 +100,6 @@ def message(path):
     assert told.startswith(f"{path}: ")
     assert remedy.endswith("  [export-failed]")
     return told.removeprefix(f"{path}: "), remedy.removesuffix("  [export-failed]")
-
-
-def is_running(process):
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def wait_until(true, seconds=20):
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 # An export
@@ -333,10 +317,9 @@ INTERRUPTIBLE = (
 )
 
 
-def started(*arguments):
+def summarizing(report):
     """The command line in a process of its own, which runs on."""
-    command = [sys.executable, "-c", INTERRUPTIBLE, *command_line(*arguments)]
-    return subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)  # noqa: S603 - this very package
+    return started([sys.executable, "-c", INTERRUPTIBLE, *command_line("summarize", report)])
 
 
 def stopped(process, number, true):
@@ -357,7 +340,7 @@ def stopped(process, number, true):
 )
 def test_a_command_that_is_stopped_leaves_no_process_and_no_file(nsys, cache, report, number, stubborn):
     nsys.write(before=("signal.signal(signal.SIGTERM, signal.SIG_IGN); " if stubborn else "") + "time.sleep(60)")
-    assert stopped(started("summarize", report), number, lambda: nsys.runs) != 0
+    assert stopped(summarizing(report), number, lambda: nsys.runs) != 0
     ((export, _),) = nsys.runs
     assert not is_running(export)
     assert list(cache.iterdir()) == []
@@ -374,7 +357,7 @@ time.sleep(60)
 
 def test_children_of_nsys_are_stopped_with_it(nsys, cache, report):
     nsys.write(before=CHILD.format(log=str(nsys.log)))
-    stopped(started("summarize", report), signal.SIGINT, lambda: len(nsys.runs) == 2)
+    stopped(summarizing(report), signal.SIGINT, lambda: len(nsys.runs) == 2)
     for running, _ in nsys.runs:
         wait_until(lambda running=running: not is_running(running))
     assert list(cache.iterdir()) == []
@@ -383,7 +366,7 @@ def test_children_of_nsys_are_stopped_with_it(nsys, cache, report):
 @pytest.mark.slow
 def test_two_commands_at_once_both_have_a_page(nsys, cache, report):
     nsys.write(before="time.sleep(1)")
-    both = [started("summarize", report) for _ in range(2)]
+    both = [summarizing(report) for _ in range(2)]
     pages = [process.communicate(timeout=60) for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert pages[0] == pages[1]
