@@ -8,7 +8,6 @@ import re
 import sys
 import tokenize
 from functools import partial
-from pathlib import Path
 
 import agents
 import pytest
@@ -17,9 +16,10 @@ import truth
 
 import tools
 from kanalyze.renderers.tables import descriptions as explanations
+from support.command import ROOT, SAMPLES
 
-PROGRAMS = Path(__file__).parents[2] / "benchmarks/diagnosis/programs"
-FILES = sorted(PROGRAMS.glob("[!_]*.py"))
+FOLDER = ROOT / "benchmarks" / "diagnosis"
+FILES = sorted((FOLDER / "programs").glob("[!_]*.py"))
 
 #: Causes that no finding names yet.
 UNNAMED = {
@@ -62,9 +62,6 @@ def test_there_are_healthy_programs_and_some_with_two_faults():
     named = [constants(ast.parse(file.read_text())) for file in FILES]
     assert sum(not each["CAUSE"] for each in named) >= 4
     assert sum(bool(each["ALSO"]) for each in named) >= 3
-
-
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "diagnosis"
 
 
 PYTHON = """CAUSE = "cpu-tensors"
@@ -231,7 +228,6 @@ def test_each_cause_has_a_sentence():
 
 
 FAULTY = 'CAUSE = "float64"\nALSO = ()\n\n\ndef step(i):\n    x = y.double()  # fault\n'
-SAMPLES = Path(__file__).parents[2] / "sample_reports"
 
 
 @pytest.fixture

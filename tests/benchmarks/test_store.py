@@ -6,12 +6,11 @@ import re
 import sqlite3
 import tarfile
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 import store
 
-SAMPLES = Path(__file__).parents[2] / "sample_reports"
+from support.command import SAMPLES
 
 
 def packed(path, content):

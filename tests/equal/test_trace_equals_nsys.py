@@ -1,15 +1,12 @@
 """The same workload under torch.profiler and under nsys: what ran agrees, and the times but for the tools' part."""
 
-from pathlib import Path
-
 import polars as pl
 import pytest
 
 import kanalyze
 from kanalyze.model import LAUNCH_SHAPE
+from support.command import SAMPLES
 from support.real_reports import real_report
-
-SAMPLES = Path(__file__).parents[2] / "sample_reports"
 
 #: Those that both tools recorded from beginning to end; mlp_train's trace is of 7 of its 42 steps, and what gelu's
 #: autotuning tries differs from run to run.

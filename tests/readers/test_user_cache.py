@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,8 +12,9 @@ import kanalyze
 from kanalyze.model import KINDS
 from kanalyze.readers import user_cache
 from kanalyze.readers.torch import read_json
+from support.command import SAMPLES
 
-TRACE = Path(__file__).parents[2] / "sample_reports" / "square" / "torch.json.gz"
+TRACE = SAMPLES / "square" / "torch.json.gz"
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Waiting and transfer in the ledger of one report: by hand, on real reports, and for any events."""
 
 import sys
-from pathlib import Path
 from subprocess import run
 
 import polars as pl
@@ -18,9 +17,9 @@ from kanalyze.several import Asked
 from kanalyze.several.jobs import job
 from kanalyze.window import Window
 from support.build import kernel, report
+from support.command import REPORTS
 from support.strategies import EVENTS
 
-REPORTS = Path(__file__).parents[2] / "reports"
 SIZED, UNSIZED = REPORTS / "communicators.sqlite", REPORTS / "nccl.sqlite"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 

@@ -13,7 +13,7 @@ from kanalyze.renderers.formats.markdown import render
 from kanalyze.renderers.page import page_of_any
 from kanalyze.several import Asked
 from kanalyze.several.sides import comparison, digests
-from support.command import SAMPLES
+from support.command import ROOT, SAMPLES
 
 #: A step of base and of new in microseconds without a profiler, means of the times that the programs printed in turns.
 BARE = {
@@ -91,7 +91,6 @@ def test_single_runs_of_one_program_are_never_faster_or_slower(name, number):
 # Two reports compared.
 
 
-ROOT = Path(__file__).parents[3]
 REPORTS = sorted(
     path
     for folder in ("tests/reports", "sample_reports/*")
@@ -119,7 +118,7 @@ def test_a_report_compared_with_its_own_baseline_has_no_difference(path):
 
 def test_of_a_page_that_is_too_long_the_last_sections_are_named_alone(monkeypatch):
     names = ("loop_base", "loop_fuse")
-    found = comparison(*([ROOT / f"sample_reports/{name}.kz"] for name in names), Asked({}))
+    found = comparison(*([SAMPLES / f"{name}.kz"] for name in names), Asked({}))
     whole = page_of_any(found, None)
     monkeypatch.setattr("kanalyze.renderers.formats.markdown._MOST_LINES", 16)
     text = render([found], None)

@@ -1,18 +1,17 @@
 """Jobs of several ranks, quicker steps, and one run a side: on digests made by hand and on a real report."""
 
-from pathlib import Path
-
-import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from analyses.comparing.test_matching import digest_of
 from kanalyze.analyses.comparing._comparison import compared, gate_of
 from kanalyze.analyses.comparing._pair import Limits
-from kanalyze.reduction.baselines import TABLES, About, Digest
+from kanalyze.reduction.baselines import About
 from kanalyze.renderers.page.comparison import answer
 from kanalyze.several import Asked
 from kanalyze.several.sides import comparison
+from support.command import SAMPLES
 
 MS = 1_000_000
 
@@ -22,16 +21,10 @@ def process(rank, steps, *, waits=0, idle=0, **about):
     lengths = [round(step * MS) for step in steps]
     known = {"each": "step", "iterations": len(steps), "recorded_iterations": len(steps), **about}
     ns = sum(lengths)
-    rows = {
-        "buckets": [
-            ("kernel", None, ns - (waits + idle) * MS),
-            ("communication", None, waits * MS),
-            ("host", None, idle * MS),
-        ],
-        "steps": [(ns,) for ns in lengths],
-    }
-    tables = {name: pl.DataFrame(found, schema=TABLES[name].schema, orient="row") for name, found in rows.items()}
-    return Digest(About("run", "nsys", "steady", found_by="ranges", ns=ns, rank=rank, **known), **tables)
+    parts = {"kernel": ns - (waits + idle) * MS, "communication": waits * MS, "host": idle * MS}
+    about = About("run", "nsys", "steady", found_by="ranges", ns=ns, rank=rank, **known)
+    buckets = [(bucket, None, part) for bucket, part in parts.items()]
+    return digest_of(about, buckets=buckets, steps=[(ns,) for ns in lengths])
 
 
 def compare(base, new):
@@ -86,10 +79,9 @@ def test_ranks_that_do_something_else_are_no_job(other):
 def test_a_run_that_one_rank_began_cold_does_not_count_in_the_job():
     def run(ms, loading=0):
         first = process(0, [ms] * 3)
-        rows = [("kernel", None, 3 * ms * MS), ("loading", None, loading * MS)]
-        cold = pl.DataFrame(rows, schema=TABLES["buckets"].schema, orient="row")
         second = process(1, [ms + loading / 3] * 3)
-        return [first, Digest(second.about, cold, second.steps)]
+        rows = [("kernel", None, 3 * ms * MS), ("loading", None, loading * MS)]
+        return [first, digest_of(second.about, buckets=rows, steps=second.steps.rows())]
 
     base = [run(10), run(10, loading=30), run(10), run(10)]
     found = compare(base, [run(10) for _ in range(4)])
@@ -150,9 +142,6 @@ def test_exchanging_the_sides_exchanges_the_verdict(base, new):
 
 
 # One run a side.
-
-
-SAMPLES = Path(__file__).parents[3] / "sample_reports"
 
 
 def alone(base, new, *, floor=None, idle=0):

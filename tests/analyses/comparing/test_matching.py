@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.comparing._comparison import compared
 from kanalyze.analyses.comparing._pair import matches
-from kanalyze.reduction.baselines import BUCKETS, SLOTS, STEPS, About, Digest
+from kanalyze.reduction.baselines import SLOTS, TABLES, About, Digest
 
 
 def slots(names, ns=1000, iterations=10):
@@ -22,17 +22,18 @@ def plain(text, inner=None):
     return [(name, inner) for name in text.split()]
 
 
+def digest_of(about, **tables):
+    """The digest of a run with these rows of its tables."""
+    of = {name: pl.DataFrame(rows, schema=TABLES[name].schema, orient="row") for name, rows in tables.items()}
+    return Digest(about, **of)
+
+
 def digest(rows, host_ns=500, iterations=10, name="a", **about):
     kernels = int(rows.get_column("exclusive_ns").sum())
     buckets = [("kernel", None, kernels), ("host", None, host_ns * iterations)]
     ns = kernels + host_ns * iterations
     said = About(name, "nsys", "steady", "step", "ranges", iterations, iterations, ns, **about)
-    return Digest(
-        said,
-        buckets=pl.DataFrame(buckets, schema=BUCKETS.schema, orient="row"),
-        steps=pl.DataFrame({"dur_ns": [ns // iterations] * iterations}, schema=STEPS.schema),
-        slots=rows,
-    )
+    return digest_of(said, buckets=buckets, steps=[(ns // iterations,)] * iterations, slots=rows.rows())
 
 
 def kernels(base, new):

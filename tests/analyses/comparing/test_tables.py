@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from analyses.comparing.test_matching import digest, slots
+from analyses.comparing.test_matching import digest, digest_of, slots
 from kanalyze.analyses.comparing._comparison import compared
 from kanalyze.reduction.baselines import TABLES, About, Digest
 from kanalyze.renderers.page.comparison import comparison_page
@@ -21,11 +21,7 @@ LINEAR = "aten::linear"
 def run(ns=1000, *, iterations=1, rank=0, **tables):
     """A run of one bucket with the given rows of its tables."""
     about = About("run", "torch.profiler", "whole", iterations=iterations, ns=ns, rank=rank)
-    buckets = [("kernel", None, ns)]
-    rows = {"buckets": buckets, **tables}
-    return Digest(
-        about, **{name: pl.DataFrame(found, schema=TABLES[name].schema, orient="row") for name, found in rows.items()}
-    )
+    return digest_of(about, **{"buckets": [("kernel", None, ns)], **tables})
 
 
 def rows_of(table, base, new, *columns):
@@ -125,11 +121,9 @@ def slots_run(gpu, operations):
     sums = {
         bucket: sum(row["exclusive_ns"] for row in rows if row["bucket"] == bucket) for bucket in ("kernel", "memcpy")
     }
-    one = run(sum(sums.values()), buckets=[(bucket, None, ns) for bucket, ns in sums.items()])
-    frame = pl.DataFrame(
-        [{name: row.get(name) for name in TABLES["slots"].schema} for row in rows], schema=TABLES["slots"].schema
-    )
-    return replace(one, about=replace(one.about, gpu=gpu), slots=frame)
+    filled = [tuple(map(row.get, TABLES["slots"].schema)) for row in rows]
+    one = run(sum(sums.values()), buckets=[(bucket, None, ns) for bucket, ns in sums.items()], slots=filled)
+    return replace(one, about=replace(one.about, gpu=gpu))
 
 
 def titles(found):

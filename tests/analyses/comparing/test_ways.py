@@ -4,7 +4,6 @@ import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -17,9 +16,9 @@ from kanalyze.reduction.baselines import dumped
 from kanalyze.renderers.page.comparison import answer
 from kanalyze.several import Asked, sides
 from kanalyze.several.sides import comparison, digests
-from support.command import SAMPLES, refused, run
+from support.command import REPORTS, SAMPLES, refused, run
 
-MARKED = Path(__file__).parents[3] / "tests" / "reports" / "findings_clean.sqlite"
+MARKED = REPORTS / "findings_clean.sqlite"
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -22,9 +21,9 @@ from kanalyze.several import Asked
 from kanalyze.several.jobs import job, path_of_ranks
 from kanalyze.window import Window
 from support.build import call, kernel, report
+from support.command import REPORTS, SAMPLES
 
-SAMPLES = Path(__file__).parents[3] / "sample_reports"
-REPORT = Path(__file__).parents[2] / "reports" / "nccl.sqlite"
+REPORT = REPORTS / "nccl.sqlite"
 
 #: What rank 1 slept in step 11 of two ranks, by its own clock.
 LATE_NS = 30_330_000
@@ -187,8 +186,6 @@ def test_exposed_parts_sum_to_the_bucket_of_the_ledger(two_gpus):
 # with `HTA_DISABLE_NS_ROUNDING=1` and `include_last_profiler_step` (docs/ranks.md).
 
 
-LATE = Path(__file__).parents[3] / "sample_reports" / "ddp_late"
-
 #: By rank: idle, computing and other time of `get_temporal_breakdown` in microseconds, and the overlap of
 #: communication with computing of `get_comm_comp_overlap`, in percent.
 PRINTED = {
@@ -200,7 +197,7 @@ PRINTED = {
 @pytest.mark.parametrize("rank", PRINTED)
 def test_times_and_overlap(rank):
     idle, computing, other, overlapped = PRINTED[rank]
-    with read(LATE / f"rank{rank}.json.gz") as report:
+    with read(SAMPLES / "ddp_late" / f"rank{rank}.json.gz") as report:
         work = operations(report)
         window = Window(*work.select(pl.col("start").min(), pl.col("end").max()).row(0))
         sums = dict(ledger(report, window=window).group_by("bucket").agg(pl.col("ns").sum()).iter_rows())
@@ -212,7 +209,6 @@ def test_times_and_overlap(rank):
     assert 100 * told.item(0, "hidden_share") == pytest.approx(overlapped, abs=0.005)
 
 
-REPORT_PAYLOADS = Path(__file__).parents[2] / "reports" / "communicators.sqlite"
 MB = 1 << 20
 
 #: Kind and bytes as nccl-tests counts them, in the order in which the program calls them (groups.py).
@@ -225,7 +221,7 @@ CALLED = [
 
 @pytest.fixture(scope="module")
 def rows():
-    return job([REPORT_PAYLOADS], Asked()).table("collectives")
+    return job([REPORTS / "communicators.sqlite"], Asked()).table("collectives")
 
 
 def test_kinds_and_sizes_are_those_that_the_program_called(rows):
@@ -297,7 +293,6 @@ def test_what_is_no_payload_of_nccl_is_no_call(blob, undecoded):
     assert counts == {"payloads of ranges that cannot be decoded": undecoded}
 
 
-ROOT = Path(__file__).parents[3]
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
 
 
@@ -343,11 +338,11 @@ def test_of_one_report():
 
 @pytest.mark.slow
 def test_the_ranks_of_a_sample():
-    rows = path_of_ranks([ROOT / "sample_reports" / "ddp_late"], Asked(cache=False))
+    rows = path_of_ranks([SAMPLES / "ddp_late"], Asked(cache=False))
     assert rows["rank"].sort().to_list() == [0, 1]
     assert abs(rows["share"].sum() - 1) < 1e-12
     # rank 1 sleeps for 30 ms in one of the steps, rank 0 waits for it
-    alone = critical_path(read(ROOT / "sample_reports" / "ddp_late" / "rank0.json.gz"))
+    alone = critical_path(read(SAMPLES / "ddp_late" / "rank0.json.gz"))
     talks = alone.filter(pl.col("cause") == "communication")["ns"].sum()
     assert talks > 26_000_000
     assert rows.filter(pl.col("rank") == 1)["ns"].item() > 29_000_000

@@ -3,16 +3,16 @@
 import itertools
 import json
 from functools import cache
-from pathlib import Path
 
 import polars as pl
 import pytest
 
 import kanalyze
 from kanalyze.readers.request_log import read_requests
+from support.command import SAMPLES
 from support.real_reports import real_report
 
-SAMPLES = Path(__file__).parents[3] / "sample_reports" / "serving"
+SERVING = SAMPLES / "serving"
 BOTH = pytest.mark.parametrize("name", ["vllm.sqlite", "sglang.json.gz"])
 
 #: What is told has to be as near to the log as this (ns).
@@ -26,15 +26,15 @@ def logged(name):
 
 
 def log_of(name):
-    return SAMPLES / f"{name.partition('.')[0]}.jsonl"
+    return SERVING / f"{name.partition('.')[0]}.jsonl"
 
 
 def steps_of(name):
-    return kanalyze.engine_steps(real_report(SAMPLES / name)).sort("start_ns")
+    return kanalyze.engine_steps(real_report(SERVING / name)).sort("start_ns")
 
 
 def origin_of(name):
-    return real_report(SAMPLES / name).meta.origin_unix_ns
+    return real_report(SERVING / name).meta.origin_unix_ns
 
 
 @BOTH
@@ -66,7 +66,7 @@ def test_steps_and_gaps_are_as_long_as_the_engine_says(name):
 @BOTH
 def test_gaps_are_of_those_who_slept(name):
     """The scheduler sleeps for 150 µs, and the detokenizer for 300 µs, on average; none of it while the GPU works."""
-    report, log = real_report(SAMPLES / name), logged(name)[0]
+    report, log = real_report(SERVING / name), logged(name)[0]
     gaps = kanalyze.engine_steps(report, by="gap").filter(bucket="host").group_by("culprit").agg(pl.col("ns").sum())
     told = dict(gaps.iter_rows())
     for part, steps in (("detokenize", log[:-1]), ("schedule", log[1:])):
@@ -76,7 +76,7 @@ def test_gaps_are_of_those_who_slept(name):
 @BOTH
 def test_each_request_is_told_with_its_steps_and_a_latency_that_closes(name):
     steps, requests = logged(name)
-    found = kanalyze.requests(real_report(SAMPLES / name), log=read_requests(log_of(name)))
+    found = kanalyze.requests(real_report(SERVING / name), log=read_requests(log_of(name)))
     assert found["request"].to_list() == [str(one["request"]) for one in requests]
     parts = found.select("queue_ns", "prefill_ns", "decode_ns", "stall_ns", "gap_ns")
     assert parts.sum_horizontal().to_list() == found["latency_ns"].to_list()
@@ -98,7 +98,7 @@ def test_each_request_is_told_with_its_steps_and_a_latency_that_closes(name):
 
 @BOTH
 def test_a_client_s_clock_of_another_origin_is_brought_together_with_the_report_s(name):
-    report, log = real_report(SAMPLES / name), read_requests(log_of(name))
+    report, log = real_report(SERVING / name), read_requests(log_of(name))
     other = log.with_columns(pl.col("arrival_ns", "first_ns", "end_ns") - log["arrival_ns"].min() + 7_000_000_000)
     apart = kanalyze.requests(report, log=other)["arrival_ns"] - kanalyze.requests(report, log=log)["arrival_ns"]
     assert apart.n_unique() == 1

@@ -1,7 +1,6 @@
 """Laws of steps: those that made the times, times of an H100 that no profiler slowed, and what no step tells."""
 
 from functools import partial
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -15,11 +14,11 @@ from kanalyze.analyses.serving.step_laws import Law, fitted, in_words, law_point
 from kanalyze.analyses.work._configuration import Size
 from kanalyze.errors import CannotTellError
 from support.build import kernel, launched, nvtx, report
+from support.command import REPORTS
 from support.engine_rows import engine_of
 
-REPORTS = Path(__file__).parents[2] / "reports" / "serving"
 SIZES = (1, 2, 4, 8, 16, 32, 64)
-STEPS = pl.read_csv(REPORTS / "h100_decode_steps.csv")
+STEPS = pl.read_csv(REPORTS / "serving" / "h100_decode_steps.csv")
 H100 = engine_of(STEPS.rows(), captures=SIZES)
 
 #: Requests and tokens in the cache of some steps.
@@ -98,7 +97,7 @@ def test_an_h100_at_batches_that_were_not_recorded_takes_what_the_law_says_withi
     """The truth are medians between CUDA events without a profiler, of other prompts; 1, 4, 16 and 64 were recorded."""
     assert gpu(H100)["within_share"] < 0.03
     errors = {}
-    for requests, kv, ns in pl.read_csv(REPORTS / "h100_unprofiled.csv").iter_rows():
+    for requests, kv, ns in pl.read_csv(REPORTS / "serving" / "h100_unprofiled.csv").iter_rows():
         found = at_batch(H100, to(requests), to(round(kv / requests)))
         then = sum(one.then_ns for one in found.critical if one.cause != "host")
         errors.setdefault(requests, []).append(then / ns - 1)

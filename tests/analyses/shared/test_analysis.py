@@ -5,7 +5,6 @@ import signal
 import threading
 import traceback
 from itertools import islice
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -15,9 +14,8 @@ from kanalyze.analyses.page.time_page import summarize
 from kanalyze.analyses.shared import analysis
 from kanalyze.analyses.shared.analysis import in_one_thread, in_threads
 from kanalyze.readers import read
-from support.command import SAMPLES, run
+from support.command import REPORTS, SAMPLES, run
 
-REPORTS = Path(__file__).parents[2] / "reports"
 JOBS = range(50)
 FRAME = pl.DataFrame({"number": range(10)})
 

@@ -432,9 +432,8 @@ def test_work_items_are_blocks_where_the_call_of_a_kernel_is_known(tables, corre
 # What PyTorch 2.15 writes of GPUs beside its events: sampled counters, nodes and arrows of CUDA graphs
 
 
-CALL = {"ph": "X", "cat": "cuda_runtime", "name": "cudaGraphLaunch", "pid": 9, "tid": 9, "ts": 1.0, "dur": 2.0}
-ON = {"device": 0, "stream": 7, "context": 1, "correlation": 5}
-ON_GPU = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 10.0, "dur": 30.0, "args": ON}
+CALL = call("cudaGraphLaunch", 1.0, 2.0, 5)
+ON_GPU = kernel("k", 10.0, 30.0, 5)
 NODE = {**ON_GPU, "cat": "graph_host_node", "name": "HostNode: f", "ts": 50.0, "dur": 1.0}
 ARROW = {"cat": "graph_dep", "name": "graph_dep", "id": 1 << 40, "pid": 0, "tid": 7}
 SORTED = {"ph": "M", "name": "process_sort_index", "pid": "GPU 0 Counters", "tid": 0, "args": {"sort_index": 100}}
@@ -451,7 +450,7 @@ SAMPLES = [
     sample("Cycles (Current Kernel)", 10.0, 4500),
 ]
 EVENTS = [
-    {**CALL, "args": {"correlation": 5}},
+    CALL,
     ON_GPU,
     NODE,
     {**NODE, "cat": "graph_event_node", "name": "EventRecord"},
@@ -462,12 +461,8 @@ EVENTS = [
 ]
 
 
-def made_of(folder, events):
-    return report_of(folder, json.dumps({"schemaVersion": 1, "traceEvents": events}).encode())
-
-
-def test_counters_are_those_of_gpu_metrics(tmp_path):
-    found = made_of(tmp_path, EVENTS).table("gpu_metrics")
+def test_counters_are_those_of_gpu_metrics(tables):
+    found = tables(*EVENTS).report.table("gpu_metrics")
     assert sorted(found.select("device", "metric", "unit", "value").unique().rows()) == [
         (0, "Cycles (Current Kernel)", "", 4500.0),
         (0, "SM Active", "%", 60.0),
@@ -478,8 +473,8 @@ def test_counters_are_those_of_gpu_metrics(tmp_path):
     assert active.select("start_ns", "dur_ns", "samples").rows()[:2] == [(0, 2000, 1), (2000, 2000, 1)]
 
 
-def test_a_kernel_has_the_means_of_its_samples_and_none_of_it_is_a_doubt(tmp_path):
-    report = made_of(tmp_path, EVENTS)
+def test_a_kernel_has_the_means_of_its_samples_and_none_of_it_is_a_doubt(tables):
+    report = tables(*EVENTS).report
     row = kanalyze.gpu_units(report).row(0, named=True)
     assert (row["name"], row["sms_active_share"], row["sm_clock_hz"]) == ("k", 0.6, 1.5e9)
     checks = {row["check"]: row for row in kanalyze.health(report).to_dicts()}
@@ -491,13 +486,13 @@ def test_a_kernel_has_the_means_of_its_samples_and_none_of_it_is_a_doubt(tmp_pat
     }.items():
         assert (checks[check]["count"], checks[check]["doubt"]) == (count, False)
     other = {**SAMPLES[0], "pid": "Program"}  # a counter of anything else
-    found = kanalyze.health(made_of(tmp_path, [*EVENTS, other])).filter("doubt").get_column("check")
+    found = kanalyze.health(tables(*EVENTS, other).report).filter("doubt").get_column("check")
     assert "events without a category" in found.to_list()
 
 
 def node(number, ts, **args):
     """A node of graph 3, which took 10 µs, as PyTorch 2.14 on writes it."""
-    return {**ON_GPU, "ts": ts, "dur": 10.0, "args": {**ON, "graph id": 3, "graph node id": number, **args}}
+    return {**ON_GPU, "ts": ts, "dur": 10.0, "args": {**ON_GPU["args"], "graph id": 3, "graph node id": number, **args}}
 
 
 def arrows(kind, *ends):
@@ -512,10 +507,11 @@ def arrows(kind, *ends):
 
 
 @pytest.mark.parametrize("kind", ["ac2g", "graph_dep"])
-def test_nodes_of_graphs_have_what_they_depend_on(tmp_path, kind):
+def test_nodes_of_graphs_have_what_they_depend_on(tables, kind):
     nodes = [node(1, 10.0), node(2, 20.0), node(3, 30.0), {**node(4, 40.0), "cat": "gpu_memset"}]
     # the last one waits for the first, and for the second, which ended later; an arrow that leads nowhere
-    found = made_of(tmp_path, [CALL, *nodes, *arrows(kind, (20.0, 40.0), (30.0, 40.0), (20.0, 30.0), (35.0, 40.0))])
+    ends = (20.0, 40.0), (30.0, 40.0), (20.0, 30.0), (35.0, 40.0)
+    found = tables(CALL, *nodes, *arrows(kind, *ends)).report
     ids = found.kind("kernel").get_column("event_id").to_list()
     assert found.table("kernel_config").get_column("after_id").to_list() == [None, None, ids[0]]
     assert found.table("copy_detail").get_column("after_id").to_list() == [ids[1]]
@@ -534,19 +530,17 @@ def test_nodes_of_graphs_have_what_they_depend_on(tmp_path, kind):
         ({}, None),
     ],
 )
-def test_marks_of_nodes_in_all_forms(tmp_path, args, mark):
-    found = made_of(tmp_path, [CALL, node(1, 10.0, **args), {**node(2, 30.0, **args), "cat": "gpu_memcpy"}])
+def test_marks_of_nodes_in_all_forms(tables, args, mark):
+    found = tables(CALL, node(1, 10.0, **args), {**node(2, 30.0, **args), "cat": "gpu_memcpy"}).report
     assert [found.table(name).get_column("mark").to_list() for name in ("kernel_config", "copy_detail")] == [[mark]] * 2
 
 
-def test_copies_have_their_direction_in_their_arguments(tmp_path):
+def test_copies_have_their_direction_in_their_arguments(tables):
     kinds = {"copy kind": "HtoD", "src kind": "pageable", "dst kind": "device", "bytes": 8}
-    copy = {**ON_GPU, "cat": "gpu_memcpy", "name": "Memcpy", "args": {**ON, **kinds}}
-    old = {**copy, "name": "Memcpy DtoH (Device -> Pinned)", "args": ON, "ts": 90.0}
-    found = made_of(tmp_path, [copy, old])
-    assert found.kind("memcpy").get_column("name").to_list() == [
-        "[CUDA memcpy Host-to-Device]",
-        "[CUDA memcpy Device-to-Host]",
-    ]
+    copy = kernel("Memcpy", 10.0, 30.0, 5, **kinds) | {"cat": "gpu_memcpy"}
+    old = {**ON_GPU, "cat": "gpu_memcpy", "name": "Memcpy DtoH (Device -> Pinned)", "ts": 90.0}
+    found = tables(copy, old).report
+    names = [f"[CUDA memcpy {way}]" for way in ("Host-to-Device", "Device-to-Host")]
+    assert found.kind("memcpy").get_column("name").to_list() == names
     memory = found.table("copy_detail").select("direction", "source_memory", "target_memory").rows()
     assert memory == [("Host-to-Device", "Pageable", "Device"), ("Device-to-Host", "Device", "Pinned")]
