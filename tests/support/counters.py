@@ -3,11 +3,15 @@
 from pathlib import Path
 
 import polars as pl
+import pytest
 
 from kanalyze.counter_model import RULE_RESULTS
+from kanalyze.readers.ncu import module
 from kanalyze.readers.ncu.read_csv_rep import with_numbers
 from kanalyze.readers.ncu.tables import LAUNCHES, Measured, NcuTables, metrics_frame
 from kanalyze.report import Meta, Report
+
+needs_module = pytest.mark.skipif(module.module() is None, reason="ncu-report is not installed (extra ncu)")
 
 
 def measured(  # noqa: PLR0913 - what a test may say of kernels

@@ -13,7 +13,7 @@ from kanalyze.analyses.page.time_page import summarize_counters
 from kanalyze.readers.ncu import module as ncu_module
 from kanalyze.renderers.page.counters import counters_page
 from support.command import REPORTS, SAMPLES
-from support.counters import measured
+from support.counters import measured, needs_module
 from support.real_reports import real_report
 
 PAGES = [*sorted((REPORTS / "ncu").glob("*.details.csv")), *sorted(SAMPLES.glob("*/ncu*.details.csv"))]
@@ -71,7 +71,7 @@ def test_advice_on_real_kernels(path):
                 assert rule.evidence(row).count("=") == len(rule.needs)
 
 
-@pytest.mark.skipif(ncu_module.module() is None, reason="ncu-report is not installed (extra ncu)")
+@needs_module
 @pytest.mark.parametrize("path", sorted(SAMPLES.glob("*/ncu*.ncu-rep")), ids=lambda path: path.parent.name)
 def test_every_result_in_a_report_is_in_advice(path, tmp_path):
     """Against the module, results without a message included."""

@@ -12,8 +12,7 @@ from kanalyze.collectors.options import CompileError
 from kanalyze.collectors.run import collect as recording
 from kanalyze.collectors.tools import nvcc
 from kanalyze.errors import CollectError
-
-COUNTING = '#!/bin/sh\necho "$KANALYZE_TOOL" >> "$(dirname "$0")/runs"\necho "Max error: 0"\n'
+from support.stand_ins import PROGRAM
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,7 @@ def test_locks_of_builds_that_were_stopped_are_told(stand_ins, monkeypatch):
         f"ncu: {new} is left of a build that was stopped: remove it, or later runs wait for it for ever",
     )
     assert json.loads(Path("cap/manifest.json").read_text())["passes"][1]["status"] == "failed"
-    assert collect(stand_ins.write("fine", COUNTING), output=Path("well")).notes == ()
+    assert collect(stand_ins.write("fine", PROGRAM), output=Path("well")).notes == ()
 
 
 KERNEL = {"target": {"backend": "cuda", "arch": 90, "warp_size": 32}, "num_warps": 4, "num_stages": 3, "shared": 0}

@@ -13,13 +13,11 @@ from kanalyze.files import fields
 from kanalyze.readers import read
 from kanalyze.readers.ncu import module as ncu_module
 from support.command import REPORTS, SAMPLES
-from support.counters import measured
+from support.counters import measured, needs_module
 
 SAMPLE = SAMPLES / "add_parallel" / "ncu.ncu-rep"
 PAGES = ("details", "raw", "source")
 WHOLE = SAMPLE.read_bytes()
-
-needs_module = pytest.mark.skipif(ncu_module.module() is None, reason="ncu-report is not installed (extra ncu)")
 
 
 def looked_at(path) -> set[str]:

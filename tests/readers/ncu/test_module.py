@@ -18,10 +18,9 @@ from kanalyze.readers import read
 from kanalyze.readers.ncu import module as ncu_module
 from kanalyze.readers.ncu import read_csv_rep as ncu_program
 from support.command import SAMPLES
+from support.counters import needs_module
 
 REPORTS = sorted(SAMPLES.glob("*/ncu*.ncu-rep"))
-
-needs_module = pytest.mark.skipif(ncu_module.module() is None, reason="ncu-report is not installed (extra ncu)")
 
 #: A file of whole blocks: sound, and not cut off.
 WHOLE = (True, False)

@@ -171,7 +171,7 @@ def told(path):
     read = kanalyze.read(path)
     names = ("function", "module", "state", "waits_on", "call", "chain", "evidence", "samples", "ns")
     tables = {name: read.table(name) for name in ("cpu_samples", "call_stacks", "stack_frames")}
-    return tables | {"culprits": kanalyze.culprits(kanalyze.read(path), by="function").select(names)}
+    return tables | {"culprits": kanalyze.culprits(read, by="function").select(names)}
 
 
 @pytest.mark.slow
