@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
@@ -43,6 +43,10 @@ def changed(  # noqa: PLR0913 - what is changed, and how that is told
     return whatif_of(report, changes, told, each=each, measured_ns=whole_ns, configuration=configuration)
 
 
+#: What a decode step's time is of, by the laws.
+_PARTS: Final = ("weights and requests", "tokens in the cache", "host")
+
+
 def at_batch(report: Report, batch: Size, length: Size | None = None, measured_ns: float | None = None) -> WhatIf:
     """A decode step of `batch` requests, with `length` tokens in the cache of each, or as many as in the recording.
 
@@ -75,17 +79,14 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
         near[1] = NEAR
         kept = max(now[-1] + more, 0.0) / max(now[-1], 1.0)
         now[-1], then[-1] = (max(side[-1] + more, 0.0) for side in (now, then))
-    requests, padded = batch.then, graphs[1]
-    least, most = of_gpu.select(least=pl.col("n").min(), most=pl.col("n").max()).row(0)
-    beyond = max(padded / max(most, 1), least / padded, 1.0)  # of what was recorded, where nothing holds the line
+    beyond, recorded_sizes = _beyond(of_gpu, graphs[1])
     about = (sum(then[:2]) * near[0] + then[2] * near[1]) * (2 * beyond - 1)
-    parts = ("weights and requests", "tokens in the cache", "host")
-    told = [Critical(part, "", int(one), int(other)) for part, one, other in zip(parts, now, then, strict=True)]
+    told = [Critical(part, "", int(one), int(other)) for part, one, other in zip(_PARTS, now, then, strict=True)]
     now_ns, then_ns = sum(one.now_ns for one in told), sum(one.then_ns for one in told)
     remarks = (
-        _rates(plural(requests, "request"), requests, then_ns, each[1], padded),
+        _rates(plural(batch.then, "request"), batch.then, then_ns, each[1], graphs[1]),
         _rates(f"Now, with {sizes[0]:,.{0 if batch.now else 1}f}", sizes[0], now_ns),
-        "" if least <= padded <= most else f"Recorded were {least:,} to {most:,}.",
+        recorded_sizes,
         _floor(report, of_gpu),
         "" if of_kv else "What tokens in the cache take is not known: these steps do not tell.",
     )
@@ -106,6 +107,13 @@ def at_batch(report: Report, batch: Size, length: Size | None = None, measured_n
         host_kept_high=kept,
         remark=" ".join(filter(None, remarks)),
     )
+
+
+def _beyond(of_gpu: pl.DataFrame, padded: float) -> tuple[float, str]:
+    """How many times as large or small as any recorded batch one is, at least 1, and a remark on that."""
+    least, most = of_gpu.select(least=pl.col("n").min(), most=pl.col("n").max()).row(0)
+    remark = "" if least <= padded <= most else f"Recorded were {least:,} to {most:,}."
+    return max(padded / max(most, 1), least / padded, 1.0), remark
 
 
 def _usual_steps(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
