@@ -15,7 +15,7 @@ from hypothesis import Phase, settings
 from hypothesis.internal.conjecture import engine
 
 settings.register_profile("quick", deadline=None, max_examples=12, derandomize=True)
-settings.register_profile("more", settings.get_profile("quick"), max_examples=30)
+settings.register_profile("more", settings.get_profile("quick"), max_examples=24)
 settings.register_profile("longer", deadline=None, max_examples=500)
 settings.register_profile("hunt", deadline=None, max_examples=20_000)
 # whether something fails, and not how simply: tests/mutation asks no more
