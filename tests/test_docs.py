@@ -77,6 +77,7 @@ def verdict(*sides):
     return re.sub(r", \d against \d runs(, interleaved)?", "", told.removeprefix("A step "))
 
 
+@pytest.mark.slow
 def test_the_tables_of_seeds_and_changes_have_the_verdicts_of_compare():
     page = sections((ROOT / "docs/comparing.md").read_text())
     text = page["The seeds' comparisons, told by one command"]

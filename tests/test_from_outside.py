@@ -112,6 +112,7 @@ def test_several_reports_are_not_a_list(name):
 # Tables as pandas frames: integers and truth values stay such where some are missing
 
 
+@pytest.mark.slow
 def test_integers_stay_integers_in_pandas():
     pd = pytest.importorskip("pandas", reason="comes with `.[pandas]` only")
     table = kanalyze.gaps(kanalyze.read(TORCH))

@@ -114,6 +114,7 @@ def test_a_part_of_the_report_is_asked(mlp):
     assert int(ran.lines[1]) > 10
 
 
+@pytest.mark.slow
 def test_tables_of_a_capture_come_from_the_tool_that_has_them():
     statement = "SELECT ops.name FROM ops JOIN joined ON joined.operator = ops.name WHERE joined.count = 32"
     ran = run("sql", SAMPLES / "square", statement, "--format", "csv")

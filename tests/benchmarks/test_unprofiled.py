@@ -28,6 +28,7 @@ def test_what_a_step_takes_is_what_its_own_run_says_or_the_time_alone(one, true,
     assert (one.true, one.sure, one.holds, one.width) == (true, sure, holds, 0.1)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", ["cupy_ptychography", "text_writer", "sentence_encoder", "answers"])
 def test_an_estimate_holds_what_the_step_takes_without_the_profiler(name):
     """Loads of modules, host code far from events, operators between calls, and a GPU that is the limit."""

@@ -8,6 +8,8 @@ import pytest
 from kanalyze.cli import _GROUPS
 from support.command import REPORTS, SAMPLES, refused, run
 
+pytestmark = pytest.mark.slow
+
 SQUARE, MLP, NVTX = SAMPLES / "square", SAMPLES / "mlp_train", REPORTS / "nvtx.sqlite"
 ADD, TRACE = SAMPLES / "add" / "nsys.sqlite", SQUARE / "torch.json.gz"
 GEMM = "cutlass_80_simt_sgemm_256x128_8x4_tn_align1"

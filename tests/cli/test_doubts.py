@@ -50,6 +50,7 @@ def test_of_a_small_export_everything_is_told_whatever_is_asked_for(tmp_path, co
     assert told in the_line(run(*command, path), path)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("command", ON_TRACES, ids=" ".join)
 def test_of_a_report_without_doubts_nothing_is_said(command):
     assert run(*command, TRACE).said == ""

@@ -96,6 +96,7 @@ def test_each_label_of_a_page_as_it_is_printed_is_explained(path):
     assert [one for one in (*titles, *buckets) if not explanations.meanings(one)] == []
 
 
+@pytest.mark.slow
 def test_of_a_report_a_finding_is_shown_with_what_it_is_made_of():
     told = explained("no-tf32", SAMPLES / "mlp_train" / "nsys.sqlite")
     assert told.startswith("no-tf32   nsys.sqlite   21 steps\n\n13 matrix products a step in full float32")
@@ -107,6 +108,7 @@ def test_of_a_report_a_finding_is_shown_with_what_it_is_made_of():
     assert markdown.startswith("### `no-tf32`\n")
 
 
+@pytest.mark.slow
 def test_programs_get_objects():
     one = explanations.explanation("tail")
     assert json.loads(explained("tail", "--format", "json")) == [one._asdict()]

@@ -30,6 +30,8 @@ from support.command import ADD, REPORTS, run
 from support.hostile import ALL, WHOLE, Tags, active_in_markdown, obeyed_by_terminal
 from support.real_reports import real_report
 
+pytestmark = pytest.mark.slow
+
 #: Columns of an nsys export that hold what somebody wrote, and more than a number or a word of nsys' own.
 _PLACES = (
     *(("StringIds", "value"), ("NVTX_EVENTS", "text"), ("DIAGNOSTIC_EVENT", "text"), ("TARGET_INFO_GPU", "name")),

@@ -104,6 +104,7 @@ def test_a_million_events_fit_into_five_megabytes(tmp_path):
     assert alone + sums <= 650_000
 
 
+@pytest.mark.slow
 def test_a_part_of_a_job_is_refused(tmp_path):
     ran = run("html", SAMPLES / "ddp_late", "--window", "step#2", "-o", tmp_path / "report.html")
     assert ran.status == 2

@@ -69,6 +69,7 @@ def test_every_path_is_told_apart_as_read_or_written():
                 assert isinstance(param.type, InputPath | OutputPath), (name, param.name)
 
 
+@pytest.mark.slow
 def test_a_link_to_itself_is_no_output(tmp_path):
     loop = tmp_path / "loop.html"
     loop.symlink_to(loop)

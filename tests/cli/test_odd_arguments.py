@@ -9,6 +9,8 @@ import pytest
 from support.command import ADD, REPORTS, SAMPLES, refused, run
 from support.exports import altered
 
+pytestmark = pytest.mark.slow
+
 TRACE = REPORTS / "torch" / "ddp.json.gz"
 LIMITS = {ADD: "0.000 ms to 1.309239 s", TRACE: "+0.000 ms to +27.145 ms"}
 

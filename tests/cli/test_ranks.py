@@ -28,6 +28,7 @@ def test_a_page_of_gpus_that_wait_for_each_other_points_there(report, said):
     assert (f"`kanalyze ranks {path}` says who for whom" in ran.error) is said
 
 
+@pytest.mark.slow
 def test_a_damaged_rank_is_named_and_the_rest_goes_on(tmp_path):
     for name in ("rank0.json.gz", "rank1.json.gz"):
         (tmp_path / name).write_bytes((JOB / name).read_bytes())

@@ -13,6 +13,8 @@ import kanalyze
 from kanalyze.readers.capture.reports import reports_in_folder
 from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH, capture, html_of, printed, refused, run
 
+pytestmark = pytest.mark.slow
+
 NVTX, EMPTY = REPORTS / "nvtx.sqlite", REPORTS / "empty.sqlite"
 
 

@@ -135,6 +135,7 @@ def test_sort_is_ascending_with_a_minus_descending_and_missing_values_are_last(t
     assert numbers == sorted(numbers, reverse=descending) != [int(text) for text in column(name, table, TORCH) if text]
 
 
+@pytest.mark.slow
 def test_a_window_a_device_and_a_process_narrow_every_table():
     whole = kanalyze.read(TWO_GPUS)
     process = whole.processes["process_id"][0]

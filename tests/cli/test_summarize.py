@@ -74,6 +74,7 @@ def test_output_where_none_can_be_is_refused(tmp_path, folder, reason):
 FULL, STOPPED = OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("step", ["touch", "replace"])
 @pytest.mark.parametrize(("error", "said"), [(FULL, "(No space left on device)"), (STOPPED, "Aborted!")])
 def test_output_that_fails_midway_leaves_what_was_there(tmp_path, monkeypatch, step, error, said):
@@ -89,6 +90,7 @@ def test_output_that_fails_midway_leaves_what_was_there(tmp_path, monkeypatch, s
     assert path.read_text() == "as it was"
 
 
+@pytest.mark.slow
 def test_output_through_a_link_is_written_where_it_points(tmp_path):
     (tmp_path / "link").symlink_to("page.txt")
     page(ADD, "-o", tmp_path / "link")

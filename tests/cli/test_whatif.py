@@ -37,6 +37,7 @@ def test_another_configuration_is_told_with_what_was_recorded():
     assert found["low_ns"] < found["then_ns"] < found["high_ns"]
 
 
+@pytest.mark.slow
 def test_each_change_alone_by_gain():
     ran = run("whatif", TRAIN, "--each", "--top", "99")
     assert ran.status == 0
@@ -66,6 +67,7 @@ def test_mistakes(arguments, said):
     assert said in ran.error
 
 
+@pytest.mark.slow
 def test_another_batch_of_an_engine_is_told_by_the_law_of_its_steps():
     path = SAMPLES / "serving" / "vllm.sqlite"
     ran = run("whatif", path, "--batch", "12", "--length", "300", "--measured", "1.2ms", "--format", "json")

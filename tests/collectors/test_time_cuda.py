@@ -98,6 +98,7 @@ def test_only_the_call_is_between_the_events(gpu):
     gpu.module.cuda.device.assert_called_once_with("cuda:1")
 
 
+@pytest.mark.slow
 def test_the_budget_gives_the_number_of_calls(gpu):
     assert len(time_cuda(gpu.call, budget_s=1e-9).times_ns) == 10
     assert len(time_cuda(gpu.call, budget_s=1e9).times_ns) == 10_000

@@ -121,6 +121,7 @@ def told(command, other=None):
     return "; ".join(f"{name} {text}" for name, text in facts.items() if text)
 
 
+@pytest.mark.slow
 def test_what_commands_are(bare, gold):
     for name in ("env", "bash", "sh"):
         bare.write(name, "#!/bin/sh\n")

@@ -71,6 +71,7 @@ def test_a_report_in_an_archive_reads_as_that_report(tmp_path, name):
         assert kanalyze.kernels(report).equals(kanalyze.kernels(kanalyze.read(ADD)))
 
 
+@pytest.mark.slow
 def test_a_capture_in_a_zip_reads_as_the_capture(tmp_path):
     capture = next(path.parent for path in sorted(SAMPLES.glob("*/manifest.json")))
     packed = shutil.make_archive(str(tmp_path / "packed"), "zip", capture.parent, capture.name)

@@ -129,6 +129,7 @@ if hasattr(os, "geteuid") and os.geteuid() == 0:  # only root may give files awa
     UNTRUSTED["as somebody else's"] = lambda place: os.chown(place, 12345, 12345)
 
 
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("what", ["cache", "entry"])
 @pytest.mark.parametrize("make", UNTRUSTED.values(), ids=UNTRUSTED)
 def test_what_others_may_write_to_is_not_used(cache, trace, decoded, make, what):

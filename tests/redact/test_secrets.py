@@ -288,6 +288,7 @@ def capture(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_nothing_that_was_planted_is_left_in_a_capture(capture, tmp_path):
     assert redact(capture, tmp_path / "out").left_out == {}
     made = [path for path in sorted((tmp_path / "out").rglob("*")) if path.is_file()]

@@ -56,6 +56,7 @@ def test_a_folder_is_reduced_and_what_cannot_be_is_named(traces, tmp_path):
     assert steps == [(0, 3), (1, 3), (2, 3), (3, 3)]
 
 
+@pytest.mark.slow
 def test_tables_that_earlier_versions_kept_are_passed_over(tmp_path):
     (folder,) = reduce_reports([NCCL], tmp_path / "out", one_by_one).made
     made = packed(load(folder), origin_of(NCCL))
@@ -300,6 +301,7 @@ def test_an_object_store_without_its_package(missing, address, reason, tmp_path,
     assert "copy the files" in caught.value.remedy
 
 
+@pytest.mark.slow
 def test_a_report_on_an_object_store_is_reduced_under_its_own_name(tmp_path, monkeypatch):
     """Not that of the copy that is read."""
     monkeypatch.setattr(reducing, "_fetched", lambda _: nullcontext(NCCL))

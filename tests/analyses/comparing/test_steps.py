@@ -15,6 +15,8 @@ from support.build import report
 from support.serving import USUAL, events_of
 from support.strategies import FEWER
 
+pytestmark = pytest.mark.slow
+
 #: Mixes of requests: few at a time, many at a time, and mostly prompts.
 FEW = ((900, 0), *((0, number) for number in (1, 2, 3, 3, 4, 4, 5, 6))) * 6
 MANY = ((300, 9), *((0, number) for number in (1, 2, 3, 4, 6, 12, 13, 14, 15, 16, 16))) * 6

@@ -100,6 +100,7 @@ def test_two_tools_are_compared_by_what_they_tell_alike():
     assert gate_of(found, 0.05, "step", ["runs"]).reason.startswith("tool: nsys in base, torch.profiler in new")
 
 
+@pytest.mark.slow
 def test_real_reports_of_two_tools_are_compared_and_those_without_times_refused():
     folder = Path("sample_reports/launch_bound_plain")
     found = comparison([folder / "nsys.sqlite"], [folder / "torch.json.gz"], Asked())

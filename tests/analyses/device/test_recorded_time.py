@@ -61,6 +61,7 @@ def recorded(events, end):
 LATE, OUT, HOST = THOUSAND_S, "operations outside the recording", "host events outside the recording"
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("free", "ran", "end", "until", "told"),
     [

@@ -91,6 +91,7 @@ OTHERS = [launch(0, 80), launch(0, 40, device=3), launch(0, 40, device=1)]
 OTHERS += [launch(0, 80, 32, device=2), launch(20, 100, 32, device=2, process=2)]
 
 
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(
     ("events", "window", "told"),
     [
@@ -268,6 +269,7 @@ def test_a_kernel_that_nothing_runs_beside_gains_what_it_is_shortened_by():
     assert row["replayed_ns"] == pytest.approx(row["at_stake_ns"], rel=0.01)
 
 
+@pytest.mark.slow
 def test_shorter_kernels_gain_nothing_where_the_host_is_the_limit():
     found = by_rule(SAMPLES / "mlp_train" / "nsys.sqlite")
     assert found["no-tf32"]["at_stake_ns"] > 0
@@ -275,12 +277,14 @@ def test_shorter_kernels_gain_nothing_where_the_host_is_the_limit():
     assert found["graph-candidate"]["replayed_ns"] > found["graph-candidate"]["at_stake_ns"]
 
 
+@pytest.mark.slow
 def test_what_gains_most_by_a_replay_comes_first():
     rows = findings(read(SAMPLES / "mlp_train" / "nsys.sqlite", cache=False), window="steady").to_dicts()
     gains = [row["replayed_ns"] for row in rows if row["replayed_ns"] is not None]
     assert gains == sorted(gains, reverse=True)
 
 
+@pytest.mark.slow
 def test_of_more_operations_and_calls_than_may_be_nothing_is_replayed():
     found = read(SAMPLES / "mlp_train" / "nsys.sqlite", cache=False)
     told = with_replays(found, ranked(found), most=1000)
@@ -304,6 +308,7 @@ def test_findings_of_one_cause_are_one_and_what_their_remedy_changes_adds_up():
     assert [one.at_stake_ns for one in _joined([slow._replace(action="other"), needless])] == [90, 40]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", ["mlp_train", "launch_bound_plain"])
 def test_gains_add_up_to_no_more_than_all_remedies_gain_together(name):
     of = read(SAMPLES / name / "nsys.sqlite", cache=False)

@@ -383,6 +383,7 @@ UNITS = SAMPLED.parent / "units"
 TRAINED = SAMPLED.parents[1] / "mlp_train"
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("statement", "unread"),
     [
@@ -411,6 +412,7 @@ LATE, TRACE = pytest.mark.slow, "torch.json.gz"
 EARLY_END = f"early end of the compressed data ({TRACE})"
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("capture", "name", "damage", "told", "by_itself"),
     [
@@ -444,6 +446,7 @@ def test_damage_of_a_further_report_of_a_capture_is_a_doubt_on_its_page(  # noqa
     assert bool([check for check in alone if check.startswith(told)]) == by_itself
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     "names", [["ncu.raw.csv"], [TRACE], ["torch-0.json.gz", "torch-1.json.gz"], ["samples.sqlite"]]
 )
@@ -464,6 +467,7 @@ def test_every_report_of_a_capture_that_does_not_open_is_in_its_health(tmp_path,
     assert [check for check in told if check not in beside] == []
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("cut", ["substr(binaryData, 1, 40)", "zeroblob(64)", "x'00'"])
 def test_stacks_that_cannot_be_decoded_are_counted(tmp_path, cut):
     check, report_of = "stacks of Python that cannot be decoded", REPORTS / "sampled_python.sqlite"

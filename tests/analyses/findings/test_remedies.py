@@ -8,6 +8,8 @@ import pytest
 from kanalyze.analyses.findings.findings import by_gain
 from support.real_reports import real_report
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "reports" / "work" / "remedies"
 TIMES = json.loads((FOLDER / "times.json").read_text())
 STEPS = 4  # of each trace

@@ -41,6 +41,7 @@ def done_by(work, wait):
     return before[-1:] + [row for row in before if row["end"] >= end - HANDOVER]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("name", "known"), [("native", 0.99), ("pipe_noise", 0.98), ("queue", 0.95), ("poll", 0.9), ("loader_spawn", 0.95)]
 )

@@ -347,6 +347,7 @@ def test_numbers_in_the_path_of_a_models_part_are_places(name):
     assert rows.get_column("found_by").unique().to_list() == ["ranges embed to head"]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9_000)), max_size=8),
     st.lists(st.integers(50, 300), min_size=3, max_size=9),
@@ -533,6 +534,7 @@ def test_of_a_session_far_longer_than_a_processs_events_these_are_what_the_repor
     assert rows.get_column("ns").sum() == shown
 
 
+@pytest.mark.slow
 @given(st.integers(1_000, 1_900), st.integers(1, 700))
 @example(1_100, 200)
 @example(1_150, 100)
@@ -641,6 +643,7 @@ def idle_within(*inside):
     return report(events)
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("inside", "told"),
     [
@@ -740,6 +743,7 @@ LENGTHS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(st.tuples(LENGTHS, LENGTHS | st.just([])))
 @example(([(100, at % 2 * 900) for at in range(6)], []))
 def test_the_steady_part_is_the_longest_run_of_a_walk(loops):

@@ -13,6 +13,8 @@ from kanalyze.analyses.iterations.phases import steady_part, steady_part_by_laun
 from support.build import nvtx, report
 from support.launches import Launch, Program, copy_in, copy_out, layer, report_of, training_step
 
+pytestmark = pytest.mark.slow
+
 #: What an iteration launches.
 STEPS = {
     "training of 2 layers": training_step(layers=2),

@@ -438,6 +438,7 @@ def noisy_loops(draw):
     return [*draw(EVENTS), *program.events]
 
 
+@pytest.mark.slow
 @given(noisy_loops())
 def test_repetitions_are_disjoint_and_begin_with_a_launch(events):
     found = report(events)

@@ -119,6 +119,7 @@ def looped(unmarked):
     return folder, times
 
 
+@pytest.mark.slow
 def test_a_loop_of_the_program_is_what_repeats(looped):
     folder, times = looped
     with read(folder) as report:
@@ -130,6 +131,7 @@ def test_a_loop_of_the_program_is_what_repeats(looped):
     assert rows.get_column("start_ns").to_list() == times[:-1]
 
 
+@pytest.mark.slow
 def test_without_the_loop_its_launches_tell_what_repeats(unmarked):
     with read(unmarked) as report:
         assert steady_part(report).found_by == "launches"

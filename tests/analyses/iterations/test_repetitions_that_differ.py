@@ -7,6 +7,8 @@ import pytest
 from kanalyze.analyses.iterations._launch_periods import launch_periods
 from support.launches import Launch, Program, copy_in, copy_out, layer, random_launches, report_of
 
+pytestmark = pytest.mark.slow
+
 BOOT = [Launch("fill"), Launch("random")]
 
 

@@ -22,6 +22,8 @@ from support.command import REPORTS, SAMPLES, run
 from support.counters import measured
 from support.real_reports import real_capture
 
+pytestmark = pytest.mark.slow
+
 CONFIG = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_bytes": 64}
 
 

@@ -93,6 +93,7 @@ def test_each_report_that_gives_time_has_its_rows_with_the_traces_and_counters_o
 RANKS = ("torch-rank0.json.gz", "torch-rank1.json.gz")
 
 
+@pytest.mark.slow
 def test_what_is_given_twice_counts_once(tmp_path):
     """Files, copies of traces, and runs of ncu that are part of a capture."""
     cdist, square = real_capture(SAMPLES / "cdist"), real_capture(SAMPLES / "square")

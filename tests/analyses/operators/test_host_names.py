@@ -155,6 +155,7 @@ def test_names_change_no_time_of_any_bucket(own, others, events):
     assert times[0].equals(times[1])
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("sample", ["cdist", "gelu", "square", "launch_bound_plain", "launch_bound_graph"])
 def test_launches_of_both_passes_are_aligned(sample):
     reports = read_all(SAMPLES / sample)
@@ -268,6 +269,7 @@ def test_what_shares_launches_with_a_step_is_none():
     assert host_rows(made)["aten::randn"] == 30 * 89_000
 
 
+@pytest.mark.slow
 def test_a_capture_opens_its_trace_once_and_closes_it():
     with read(SAMPLES / "cdist") as capture:
         trace = capture.beside()

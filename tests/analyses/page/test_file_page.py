@@ -51,6 +51,7 @@ def test_lines_of_a_report_in_ncu_s_own_format():
     assert found.lines.equals(lines.head(8))
 
 
+@pytest.mark.slow
 def test_nothing_where_nothing_was_measured_or_no_copy_is_large():
     found = real_report(REPORTS / "torch.sqlite")
     assert measured([found]) is None
@@ -181,6 +182,7 @@ def page(*hot, whole_ns=1000, told=()) -> PageKernels:
     return PageKernels(frame, 0, whole_ns, set(told))
 
 
+@pytest.mark.slow
 def test_the_slow_kernel_of_cdist_is_the_first_thing_to_do():
     found = first_things("cdist")[0]
     rows = kanalyze.joined(kanalyze.read(CDIST / "nsys.sqlite"), kanalyze.read(CDIST / "ncu.raw.csv"))
@@ -190,6 +192,7 @@ def test_the_slow_kernel_of_cdist_is_the_first_thing_to_do():
     assert not found["at_most"]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", ["square", "gelu", "add"])  # near their roof, little time, named by another finding
 def test_other_kernels_are_none(name):
     assert "far-from-roof" not in {one["rule"] for one in first_things(name)}

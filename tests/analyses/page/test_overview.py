@@ -41,6 +41,7 @@ def turns(process, first, steps=30):
     return events
 
 
+@pytest.mark.slow
 def test_processes_that_take_turns_are_said_first_of_the_steady_part():
     """Products in full float32 take more time; but all times hold the other process's work."""
     found = overview(report([*turns(1, 0), *turns(2, SLICE)], limits=HOPPER))
@@ -65,6 +66,7 @@ def loop(lengths, kernels, *, between=10):
     return events
 
 
+@pytest.mark.slow
 def test_time_and_shares_are_of_the_steps_of_the_ledger():
     """Of variants with other times the ledger is of one, and so is the first sentence."""
     same = overview(report(loop([10_000] * 8, [9_000] * 8)))
@@ -160,6 +162,7 @@ def gpus(number, *, apart=3):
     return report(events)
 
 
+@pytest.mark.slow
 def test_of_other_gpus_is_told_only_how_busy_they_were():
     """The page of what repeats is about one GPU: the findings and the waits of others are not looked for."""
     found, alone = overview(gpus(3)), gpus(3)
@@ -192,6 +195,7 @@ def runs():
     return [summarize(report([LAUNCH, kernel(20, dur, correlation=1)])) for dur in (100, 130, 110)]
 
 
+@pytest.mark.slow
 def test_several_are_the_first_with_how_far_they_are_apart():
     assert repeated(runs()[:1]) is runs()[0]
     found = repeated(runs())

@@ -210,6 +210,7 @@ def test_the_limit_and_its_cause(known, found, text):
     assert not text or said_first.startswith(("The ", "First"))
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("before", "said", "session"),
     [
@@ -237,6 +238,7 @@ LAUNCH = call("cudaLaunchKernel", 0, 1, correlation=1)
 NCCL = kernel(0, 500, name="ncclDevKernel_AllReduce_Sum_f32_RING_LL")
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("events", "begins"),
     [

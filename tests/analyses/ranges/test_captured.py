@@ -404,6 +404,7 @@ def test_replayed_kernels_have_the_names_of_their_eager_twins():
     assert (every["eager"] == every["captured"]).all()
 
 
+@pytest.mark.slow
 def test_a_trace_has_the_names_of_captures_in_another_one_of_the_same_program():
     of = with_captures(real_report(DECODE), real_report(CAPTURE))
     (_, _, expected), *_ = (one.select("name", "eager_name", "eager") for one in twins(real_report(DECODER)))

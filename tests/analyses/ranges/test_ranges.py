@@ -26,6 +26,8 @@ from support.real_reports import real_report
 from support.slow_ranges import OPEN_UNTIL, SlowRanges, name_of, reports, spread
 from support.strategies import FEWER, WINDOWS
 
+pytestmark = pytest.mark.slow
+
 EMIT = REPORTS / "emit_nvtx.sqlite"
 
 

@@ -23,6 +23,8 @@ from kanalyze.window import Window
 from support.build import call, kernel, report
 from support.command import REPORTS, SAMPLES
 
+pytestmark = pytest.mark.slow
+
 REPORT = REPORTS / "nccl.sqlite"
 
 #: What rank 1 slept in step 11 of two ranks, by its own clock.

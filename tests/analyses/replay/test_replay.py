@@ -214,6 +214,7 @@ def _uploads(kernel_ns, copy_ns, api, target):
     return report([*events, call("cudaDeviceSynchronize", at, free + 40)])
 
 
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("api", ["cudaMemcpyAsync", "cudaMemcpy_v3020", "cuMemcpyHtoDAsync_v2", "hipMemcpyAsync"])
 @pytest.mark.parametrize("target", ["Device", "Array", None])
 def test_a_call_that_puts_a_copy_aside_returns_with_the_copy(api, target):

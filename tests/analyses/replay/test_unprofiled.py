@@ -41,6 +41,8 @@ from support.build import call, host, kernel, launched, nvtx, overhead, report
 from support.command import ROOT, run
 from support.slow_replay import TURNS, simulated
 
+pytestmark = pytest.mark.slow
+
 FIFO = "a pipe in place of the file"
 CAPTURE = ROOT / "sample_reports" / "mlp_train"
 

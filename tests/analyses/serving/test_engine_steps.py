@@ -17,6 +17,8 @@ from kanalyze.errors import UnknownNameError
 from support.build import graph, kernel, launched, nvtx, report
 from support.command import REPORTS, html_of, printed, run
 
+pytestmark = pytest.mark.slow
+
 #: Labels with engine, kind, requests, tokens, padded, tokens of KV, and requests and tokens of prompts.
 LABELS = {
     "step[DECODE bs=64]": ("SGLang", "decode", 64, 64, None, None, 0, 0),

@@ -153,6 +153,7 @@ def test_nothing_is_learned_of_other_programs(steps, more):
     assert engine_steps(report([*events_of(steps, label=None, layers=5, **more), *further])).is_empty()
 
 
+@pytest.mark.slow
 def test_every_format_has_the_sections_and_the_schema_their_tables():
     for make, kind in ((kanalyze.overview, "first_page"), (kanalyze.summarize, "full")):
         page = make(ENGINE)

@@ -60,6 +60,7 @@ def gpu(report):
     return row
 
 
+@pytest.mark.slow
 @given(
     st.integers(50_000, 900_000), st.integers(500, 9_000), st.integers(2, 60), st.lists(st.integers(0, 8), max_size=2)
 )
@@ -115,6 +116,7 @@ def test_between_two_sizes_a_step_takes_what_is_between_and_beyond_them_what_the
     assert law.at(tokens, 3.0) == ns + 6
 
 
+@pytest.mark.slow
 def test_an_h100_at_batches_that_were_not_recorded_takes_what_the_law_says_within_5_percent():
     """The truth are medians between CUDA events without a profiler, of other prompts; 1, 4, 16 and 64 were recorded."""
     assert gpu(H100)["within_share"] < 0.03

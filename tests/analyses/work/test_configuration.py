@@ -24,6 +24,8 @@ from kanalyze.analyses.work._configuration import (
 from kanalyze.errors import CannotTellError
 from support.real_reports import real_report
 
+pytestmark = pytest.mark.slow
+
 
 def transformer(batch, length, heads, width, depth):
     """Operators of a layer with the shapes of their inputs, forward and backward; the vocabulary is odd."""

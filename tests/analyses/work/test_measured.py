@@ -32,6 +32,7 @@ def counted(*launches, name=OTHER):
     )
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", ["add", "add_parallel", "square", "launch_bound_plain"])
 def test_a_launch_that_ncu_counted_has_its_figures(name):
     report = real_report(SAMPLES / name)
@@ -49,6 +50,7 @@ SHAPES = st.sampled_from([None, [[64, 32], [32, 64]], [[64, 96], [96, 64]]])
 COUNTS = st.tuples(st.sampled_from([2_000, 4_000]), st.sampled_from([10_000, 30_000]))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(SHAPES, st.sampled_from([100_000, 101_000, 200_000])), min_size=1, max_size=5),
        st.lists(COUNTS, min_size=1, max_size=3))  # fmt: skip
 def test_counts_of_others_are_taken_where_inputs_or_times_are_the_same(launches, counts):

@@ -87,6 +87,7 @@ CLOSED = [
 ]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("name", CLOSED)
 def test_the_budget_of_a_real_report_is_its_window(name):
     report = real_report(REPORTS / name)
@@ -126,6 +127,7 @@ def test_the_flops_of_a_training_step_are_those_of_flop_counter():
     assert kanalyze.mfu(real_report(GPT)).get_column("flop").to_list() == [steps * (4_527_432_400_896 - masked)]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [

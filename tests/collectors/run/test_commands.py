@@ -57,6 +57,7 @@ def programs(bare, monkeypatch):
     Path("program").chmod(0o755)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("programs")
 def test_dry_runs_are_what_was_asked_for(gold):
     lines = []

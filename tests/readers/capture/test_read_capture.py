@@ -61,6 +61,7 @@ def test_a_run_in_which_nothing_happened_is_told(capture):
     assert told.endswith("This is the first of 2 runs; in 1 of them nothing that a GPU did was recorded.")
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_be_read_is_left_out_with_a_word(capture):
     for name in ("nsys-3.sqlite", "nsys-4.sqlite"):
         shutil.copyfile(ADD, capture / name)
@@ -188,6 +189,7 @@ def sampled(capture):
     return capture
 
 
+@pytest.mark.slow
 def test_tables_of_samples_are_of_that_pass_and_say_what_it_cost(sampled):
     ran = run("show", "culprits", "--by", "function", "--top", "1", sampled)
     alone = run("show", "culprits", "--by", "function", "--top", "1", REPORTS / "sampled_host.sqlite")
@@ -222,6 +224,7 @@ def test_samples_of_a_program_that_did_other_work_have_no_price(sampled):
     assert "What sampling cost cannot be told" in " ".join(run("summarize", sampled).text.split())
 
 
+@pytest.mark.slow
 def test_the_samples_are_no_second_run_of_the_program(sampled):
     assert [report.meta.path for report in every_report(sampled, runs=True)] == [sampled]
     assert [one.tool for one in runs_of(sampled)] == ["nsys"]
@@ -304,6 +307,7 @@ def test_the_page_says_what_the_gpu_waits_for_in_the_run_with_samples(sampled, n
 # The run for names alone
 
 
+@pytest.mark.slow
 def test_of_the_run_for_names_only_names_count(tmp_path):
     folder = captured(tmp_path / "capture", "nsys.sqlite", "names.sqlite")
     for name in ("nsys", "names"):

@@ -103,6 +103,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path, name, content, found, remed
     assert advised.startswith(remedy)
 
 
+@pytest.mark.slow
 def test_what_a_file_is_called_does_not_matter(tmp_path):
     for name in ("a.nsys-rep", "no suffix", "ä ? #%41&mode=rw.txt"):
         (tmp_path / name).write_bytes(ADD.read_bytes())
@@ -157,6 +158,7 @@ OLD = [
 ]
 
 
+@pytest.mark.slow
 def test_an_old_export_without_enumerations_and_machine_gives_the_same_times(tmp_path):
     old, new = kanalyze.read(altered(tmp_path, GRAPH_NODE, *OLD)), kanalyze.read(GRAPH_NODE)
     for table in (kanalyze.kernels, kanalyze.copies, kanalyze.ledger, kanalyze.launches):
@@ -190,6 +192,7 @@ def test_marker_names_are_inline_or_in_the_string_table(tmp_path):
     assert "graph launches" in inline.kind("range")["name"].to_list()
 
 
+@pytest.mark.slow
 def test_ranges_that_were_never_closed_are_a_doubt(tmp_path):
     path = altered(tmp_path, GRAPH_NODE, 'UPDATE NVTX_EVENTS SET "end" = NULL WHERE rowid < 4')
     assert page(path)

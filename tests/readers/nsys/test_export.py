@@ -14,6 +14,8 @@ from kanalyze.readers import read
 from kanalyze.readers.nsys import read_rep
 from support.command import ADD, ADD_UM, command_line, is_running, refused, run, started, wait_until
 
+pytestmark = pytest.mark.slow
+
 MAGIC = b"NVIDIA Tegra Profiler Report 2025.\n"
 
 #: An nsys that exports any report as `source`, after a delay, and notes that it ran.

@@ -156,6 +156,7 @@ def test_blanks_take_no_memory(tmp_path, sign):
     assert most < 150 << 20
 
 
+@pytest.mark.slow
 def test_what_stands_around_them_is_read(tmp_path):
     made = kanalyze.read(blank(tmp_path / "trace.json.gz", 40, b"\n"), cache=False)
     assert made.table("events").get_column("start_ns").to_list() == [1000, 9000]

@@ -45,6 +45,7 @@ def waits(ranks, steps):
     )
 
 
+@pytest.mark.slow
 def test_the_grid_of_waiting_has_room_for_the_latest_ranks_and_the_first_steps():
     found = _waiting(waits(100, 200))
     assert len(found["ranks"]) == 64

@@ -138,6 +138,7 @@ def told(name):
     return json.loads(summary_json.render([joint(name)]), parse_constant=pytest.fail)
 
 
+@pytest.mark.slow
 def test_json_is_the_object_of_the_time_with_the_tables_of_all(name):
     found, (base, *others) = told(name), reports(name)
     alone = json.loads(summary_json.render([kanalyze.summarize(base)]))

@@ -164,6 +164,7 @@ def test_the_rows_sum_to_the_step():
         assert abs(float(row[0]) - sum(map(float, row[1:-2]))) < 0.003
 
 
+@pytest.mark.slow
 def test_a_line_with_less_than_half_a_hundredth_has_no_row():
     shares = section(looped([("a.py", 1, "x"), *[("a.py", 2, "y")] * 220]))
     assert [row[-2] for row in shares.grid.rows] == ["a.py:2", "elsewhere"]

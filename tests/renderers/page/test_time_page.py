@@ -226,6 +226,7 @@ CONTEXTS = [
 ]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("title", "events", "told"),
     [

@@ -496,6 +496,7 @@ def test_a_context_is_made_up_to_the_profilers_word_and_not_to_the_next_call(see
     assert one.at_stake_ns > 1_380 * MS
 
 
+@pytest.mark.slow
 def test_two_contexts_of_a_real_program():
     """Both were made before anything ran: the ledger counts 265 ms of them as host."""
     of = real_report(REPORTS / "two_gpus.sqlite")

@@ -469,6 +469,7 @@ def test_phases_are_named_by_range_and_by_the_calls_around_them():
     )
 
 
+@pytest.mark.slow
 def test_the_real_program_that_computes_on_the_host_raises_it():
     of = real_report(REPORTS / "findings.sqlite")
     (one,) = (one for one in ranked(of) if one.rule == "host-computes")

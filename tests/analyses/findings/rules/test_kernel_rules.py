@@ -613,6 +613,7 @@ def test_who_compiles_already_is_told_to_compile_chains_too():
 # Real reports
 
 
+@pytest.mark.slow
 def test_real_programs():
     naive = real_report(SAMPLES / "mlp_train" / "nsys.sqlite")
     (found,) = no_tf32(naive)  # all of its 546 products, as `kernels --by arch` sums them

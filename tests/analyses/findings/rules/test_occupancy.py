@@ -256,6 +256,7 @@ BUSY = "While no operation of this report ran on the GPU, PCIe was busy for "
 SLOW_TENSORS = (values("Tensor Active", "value / 10"), values("GPC Clock", "1980000000"))
 
 
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize(
     ("name", "statements", "rules", "stake", "words"),
     [

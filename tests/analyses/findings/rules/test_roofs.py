@@ -104,6 +104,7 @@ CALL = st.tuples(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(CALL, min_size=1, max_size=5), st.sampled_from(["float", "c10::BFloat16"]))
 def test_no_gain_of_kernels_of_the_same_work_exceeds_their_distance_to_the_roof(calls, kind):
     made = program(calls * 2, kind=kind)
@@ -129,6 +130,7 @@ REAL = [
 ]
 
 
+@pytest.mark.one_in(8)
 @pytest.mark.parametrize("name", REAL)
 def test_no_gain_in_a_real_report_exceeds_the_distance_to_the_roof(name):
     made = real_report(REPORTS / name)
