@@ -526,17 +526,17 @@ def repeated_coalescing(sorting: Work) -> Finding | None:
     rows = rows.filter(sorting.device.are(pl.lit(value=True)), pl.col("inner").is_in(_COALESCING))
     # a program that calls coalesce() itself may have to: gradients of embeddings are not in order
     work = sorting._replace(rows=rows.filter(~pl.col("outer").is_in(_COALESCING)))
-    operators = work.rows.select(pl.col("outer").mode().sort().first()).item()
     sorts = work.rows.join(sorting.rows, on="row", how="semi").height
     if sorts < _FEWEST_COALESCED or work.ns < _WORTH_SORTS * work.device.kernel_ns:
         return None
+    operator = work.rows.select(pl.col("outer").mode().sort().first()).item()
     return work.finding(
         "repeated-coalescing",
-        f"{work.many('kernel')} (most {{0}}) sort entries of sparse tensors by index, in {operators}: {work.took}. An "
+        f"{work.many('kernel')} (most {{0}}) sort entries of sparse tensors by index, in {operator}: {work.took}. An "
         "operator that takes a sparse tensor puts it in order for itself, and leaves it as it was.",
         "Put a sparse tensor in order where it is made, once: a = a.coalesce(), or a.to_sparse_csr().",
         "op_kernels",
-        f"Sparse tensors are sorted by each {operators}: {percent(work.share)} of kernel time",
+        f"Sparse tensors are sorted by each {operator}: {percent(work.share)} of kernel time",
         "a = a.coalesce() once, where the tensor is made",
         work.most,
     )
