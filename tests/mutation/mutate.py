@@ -1,11 +1,12 @@
-"""Changes single lines of the package, and says how many of the changes no quick test fails on.
+"""Changes single lines of the package, and says how many of the changes no test fails on.
 
 In a checkout of its own, where nobody edits; the first with Python 3.12 or later and what `.[test]` installs:
 
     SEEN_LINES=seen PYTHONPATH=tests/mutation pytest -p seen_lines -n 2 -W ignore::ResourceWarning -o timeout=0
     python tests/mutation/mutate.py --seen seen --results results.jsonl --count 100 --seed 1
 
-The first notes which quick test runs which lines, in the folder `seen`; run for further tests, it adds them. The second
+The first notes which test runs which lines, in the folder `seen`: quick ones, with `-m slow` the slow ones; run for
+further tests, it adds them. The second
 draws mutants from all lines of the package, or of the files that `--only` names, and runs for each the tests that run
 its line, those of its own file and the quickest first, then others of their files, until one fails; no longer than
 `--most-seconds`. A line that no test runs has survived. It prints every mutant that survived, and a table. What was
@@ -178,7 +179,7 @@ def fails(tests):
     return failed[0] if failed else f"status {ran.returncode}: {ran.stderr[-200:]}"
 
 
-_OPTIONS = ("--hypothesis-profile=mutants", "-W", "ignore::pytest.PytestCacheWarning")
+_OPTIONS = ("-m", "", "--hypothesis-profile=mutants", "-W", "ignore::pytest.PytestCacheWarning")
 
 
 def room_of(one):
