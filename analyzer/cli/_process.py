@@ -349,8 +349,15 @@ _SIGNS: Final = (
 #: The child has so long to end by Ctrl-C, which it got, too; after that it gets it once more.
 _GRACE_S: Final = 0.5
 
-#: A child all of whose threads wait for each other so long is ended: one of them got no memory.
+#: A child is ended that so long is at its limit, or has all its threads wait for each other: one got no memory.
+#: Python 3.11 tries for ever where it gets none for the place of an exception in a `with`.
 _STUCK_S: Final = 5.0
+
+#: What Python asks for at once, where it needs more: an arena.
+_ARENA_BYTES: Final = 1 << 20
+
+#: The limits of a process, and which word of /proc/…/statm says how much of it is taken.
+_LIMITED: Final = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}
 
 #: How often the child is looked after: at first often, as most work is short.
 _FIRST_S: Final = 0.0005
@@ -391,12 +398,12 @@ def most_at_once(reports: Sequence[str]) -> int:
     return max(1, min(_free_bytes(), default=_UNLIMITED) // max(1, largest))
 
 
-def limits_of_process() -> list[int]:
+def limits_of_process() -> dict[str, int]:
     """The limits that are set for this process: RLIMIT_AS and RLIMIT_DATA, in bytes."""
     import resource  # noqa: PLC0415 - there is none on Windows
 
-    found = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
-    return [limit for limit in found if limit != resource.RLIM_INFINITY]
+    limits = {name: resource.getrlimit(getattr(resource, name))[0] for name in _LIMITED}
+    return {name: limit for name, limit in limits.items() if limit != resource.RLIM_INFINITY}
 
 
 def file_sizes(path: Path) -> Iterator[tuple[Path, int]]:
@@ -522,7 +529,7 @@ def _awaited(child: int) -> int:
         due.append((monotonic() + (_GRACE_S if number == signal.SIGINT else 0), number))
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    pause, last_moved, limited = _FIRST_S, monotonic(), bool(limits_of_process())
+    pause, last_moved, limits = _FIRST_S, monotonic(), limits_of_process()
     try:
         while True:
             ended, status = os.waitpid(child, os.WNOHANG)
@@ -530,7 +537,7 @@ def _awaited(child: int) -> int:
                 return os.waitstatus_to_exitcode(status)
             while due and due[0][0] <= monotonic():
                 os.kill(child, due.pop(0)[1])
-            if not (limited and _all_wait(child)):
+            if not (limits and (_all_wait(child) or _is_full(child, limits))):
                 last_moved = monotonic()
             elif monotonic() - last_moved > _STUCK_S:
                 os.kill(child, signal.SIGKILL)
@@ -546,4 +553,13 @@ def _all_wait(process: int) -> bool:
     with suppress(OSError):
         waits = [file.read_bytes() for file in Path(f"/proc/{process}/task").glob("*/wchan")]
         return any(b"futex" in wait for wait in waits) and all(b"futex" in wait or b"epoll" in wait for wait in waits)
+    return False
+
+
+def _is_full(process: int, limits: Mapping[str, int]) -> bool:
+    """Whether a process has no room left for Python's next request; False if unknown."""
+    with suppress(OSError):
+        pages = Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()
+        taken_bytes = {name: int(pages[word]) * os.sysconf("SC_PAGE_SIZE") for name, word in _LIMITED.items()}
+        return any(limit - taken_bytes[name] < _ARENA_BYTES for name, limit in limits.items())
     return False

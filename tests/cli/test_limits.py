@@ -7,6 +7,7 @@ import select
 import signal
 import threading
 import time
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -142,10 +143,10 @@ def test_the_limits_of_control_groups(tmp_path):
 def test_a_report_that_may_not_fit_is_read_in_a_child(tmp_path):
     report = tmp_path / "x.json.gz"
     report.write_bytes(b"x" * 1000)
-    with patch.object(_process, "limits_of_process", list), patch.object(_process, "_free_bytes", lambda: [100_000]):
+    with patch.object(_process, "limits_of_process", dict), patch.object(_process, "_free_bytes", lambda: [100_000]):
         assert _process.tight(["summarize", str(report)])
         assert not _process.tight(["tables", str(report)])
-    with patch.object(_process, "limits_of_process", list), patch.object(_process, "_free_bytes", lambda: [1_000_000]):
+    with patch.object(_process, "limits_of_process", dict), patch.object(_process, "_free_bytes", lambda: [1_000_000]):
         assert not _process.tight(["summarize", str(report)])
 
 
@@ -167,7 +168,7 @@ def test_a_child_that_lacks_process_to_say_so_is_told(error, capfd, monkeypatch)
     def lack():
         raise error
 
-    monkeypatch.setattr(_process, "limits_of_process", lambda: [1 << 40])
+    monkeypatch.setattr(_process, "limits_of_process", lambda: {"RLIMIT_AS": 1 << 40})
     told = []
     assert _process.in_own_process(lack, told.append) == 2
     assert [one.slug for one in told] == ["out-of-memory"]
@@ -182,10 +183,25 @@ def test_a_child_whose_threads_wait_for_ever_lacked_process(monkeypatch):
         threading.Thread(target=select.epoll().poll).start()  # as an idle thread of polars
         return int(lock.acquire())
 
-    monkeypatch.setattr(_process, "limits_of_process", lambda: [1 << 40])
+    monkeypatch.setattr(_process, "limits_of_process", lambda: {"RLIMIT_AS": 1 << 40})
     monkeypatch.setattr(_process, "_STUCK_S", 0.05)
     told = []
     assert _process.in_own_process(wait, told.append) == 2
+    assert [error.slug for error in told] == ["out-of-memory"]
+
+
+def test_a_child_that_tries_for_ever_at_its_limit_lacked_process(monkeypatch):
+    """As Python 3.11 does where it has no memory for the place of an exception in a `with`."""
+
+    def spin():
+        while True:
+            pass
+
+    size_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    monkeypatch.setattr(_process, "limits_of_process", lambda: {"RLIMIT_AS": size_bytes})
+    monkeypatch.setattr(_process, "_STUCK_S", 0.05)
+    told = []
+    assert _process.in_own_process(spin, told.append) == 2
     assert [error.slug for error in told] == ["out-of-memory"]
 
 
@@ -204,5 +220,5 @@ def test_what_says_that_memory_is_refused(error, refused):
 
 
 def test_a_library_that_cannot_be_loaded_for_a_limit_lacked_memory(monkeypatch):
-    monkeypatch.setattr(_process, "limits_of_process", lambda: [1 << 40])
+    monkeypatch.setattr(_process, "limits_of_process", lambda: {"RLIMIT_AS": 1 << 40})
     assert _process.refused(SyntaxError("(unicode error) \\N escapes not supported (can't load unicodedata module)"))
