@@ -124,7 +124,8 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command called `cmd_name`."""
         if cmd_name not in _COMMANDS:
-            hint = nearest(cmd_name, self.list_commands(ctx))
+            is_table = cmd_name in catalog.every_name()
+            hint = f"show {cmd_name}" if is_table else nearest(cmd_name, self.list_commands(ctx))
             ctx.fail(f"No such command {cmd_name!r}." + (f" Did you mean {hint}?" if hint else ""))
         command: click.Command = getattr(import_module(f"{__name__}.{_COMMANDS[cmd_name]}"), cmd_name)
         return command

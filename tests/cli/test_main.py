@@ -72,7 +72,8 @@ def test_an_error_is_a_message_and_a_remedy_and_its_name_in_the_docs():
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["summarise", ADD], "No such command 'summarise'"),
+        (["summarise", ADD], "No such command 'summarise'. Did you mean summarize?"),
+        (["ledger", ADD], "No such command 'ledger'. Did you mean show ledger?"),
         (["summarize"], "Missing argument 'REPORTS...'"),
         (["show", "kernels", "--format", "csv"], "--format csv is of rows: give a report."),
         (["export", ADD], "Choose from:\n  parquet,\n  arrow,"),
