@@ -98,6 +98,7 @@ def host_grid_loop(report: Report) -> Findings:
             names=(name,),
             where=say.place_of(report, own.get_column("row")),
             mending=change,
+            at_most=True,
         )
 
 

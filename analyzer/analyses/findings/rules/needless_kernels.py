@@ -247,7 +247,8 @@ def bias_before_batchnorm(report: Report) -> Findings:
                 "bias-before-batchnorm",
                 f"{work.many('kernel')} add biases of convolutions, or sum their gradients, before a batch "
                 f"normalization, which takes off the mean and the bias with it: {work.took}.",
-                "Leave the bias out: Conv2d(…, bias=False) where a BatchNorm follows, which has one of its own.",
+                "Leave the bias out: Conv2d(…, bias=False) where a BatchNorm follows, which has one of its own; in a "
+                "trained model, take the biases off the running means.",
                 "op_kernels",
                 f"Biases before BatchNorm are {percent(work.share)} of kernel time",
                 "Conv2d(…, bias=False) before BatchNorm2d",

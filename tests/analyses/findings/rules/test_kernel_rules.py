@@ -199,7 +199,7 @@ def coalesced(operator, many=4):
         (large_logits, CAST, 180, (2, 20 + 30), ["Large logits in float32, the loss by hand: 64.3 %"]),
         (scatter_atomics, SUMS, 300, (0, 280), ["Atomics into few rows (sums): 89.6 %"]),
         (gathers, GATHERS, 8 * 22, (15, 10 - 8 * 4), ["8 gathers of rows, one by one: 38.8 %"]),
-        (gathers, WEIGHTS, 60, (1, 0), ["Weights are gathered for each token: 60.0 %"]),
+        (gathers, WEIGHTS, 60, (1, 0), ["Matrices are gathered for each product: 60.0 %"]),
         (recomputation, launched(*AGAIN, node="B0"), 50, (3, 0), ["again in backward: 62.5 %", "GPU has 80.00 GB."]),
         (by_hand, line(*FORMULA, (GEMM, 10**5)), 35_000, (3, -10_000), ["Formulas kernel by kernel (mul, add, pow)"]),
         # torch.compile fuses what else there is in a row, as one kernel of twice the shortest
@@ -278,6 +278,8 @@ def test_what_is_told(rule, events, stake, change, words):
         (gathers, line(*[(GATHER, 10), (ADD, 12)] * 7), "9.0"),
         (gathers, line(*[(GATHER, 1), (ADD, 2)] * 8, (GEMM, 30)), "9.0"),
         (gathers, launched((GATHER, 60, "aten::index"), (GEMM, 40, "aten::mm")), "9.0"),
+        # rows of a table, as of negative samples
+        (gathers, launched((GATHER, 60, "aten::embedding"), (GEMM, 40, "aten::bmm")), "9.0"),
         (recomputation, launched(*AGAIN), "9.0"),
         (recomputation, launched((GEMM, 30, "aten::mm"), (MUL, 9, "aten::mul"), node="B0"), "9.0"),
         (by_hand, line((GEMM, 50_000), *FORMULA[2:] * 2, (GEMM, 50_000)), "9.0"),  # residuals and biases
