@@ -228,15 +228,12 @@ def _unreplayed(report: Report, one: Finding) -> Finding:
 
 
 def _with(report: Report, one: Finding, gains: _Gains | None) -> Finding:
-    """The finding with its gain, and between which bounds: those of nothing are nothing; at most it is the whole.
-
-    Of what gains no more than is at stake the least is nothing: a report does not show whether the remedy helps.
-    """
+    """The finding with its gain, and between which bounds: those of nothing are nothing; at most it is the whole."""
     if gains is None:
         return _unreplayed(report, one)
     known, usual = _unprofiled.sides(report)[one.device][0], gains[0][0]
     whole = known.end - known.network.start
-    low = max(min(ns - (apart if ns else 0) for ns, apart in gains), 0) * (1 - OF_REMEDIES) * (not one.at_most)
+    low = max(min(ns - (apart if ns else 0) for ns, apart in gains), 0) * (1 - OF_REMEDIES)
     low = int(min(max(low, whole * (1 - _host_time.NEAR) - (whole - usual) * _LEFT if low else 0), usual))
     high = int(max(ns + (apart if ns else 0) for ns, apart in gains) * (1 + OF_REMEDIES))
     usual, low, high = (min(ns, one.at_stake_ns if one.at_most else whole) for ns in (usual, low, high))

@@ -120,7 +120,6 @@ def data_loading(report: Report) -> Findings:
                 f"GPU {device} idles for {per.time(intervals.length(pieces))} while the loop that launches its work "
                 f"{told.what} ({per.plural(took.height, 'batch')}, {median}{beside}){most}.",
                 pieces,
-                at_most=True,  # workers, too, take their time
                 mending=Mending(host=batches.select("process_id", "start", "end")),
             )
 
