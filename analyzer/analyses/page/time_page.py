@@ -422,7 +422,7 @@ _CAUSES: Final = (
         "scatter-atomics",
         lambda facts: 1.0 if facts["atomics_share"] >= _OF_ACCESSES and facts["roof_share"] < _FAR else 0.0,
         1.0,
-        "Each thread adds by an atomic: where many add to few addresses, they wait for each other.",
+        "Its threads add by atomics: where many add to few addresses, they wait for each other.",
         "Atomics on global memory hold a kernel up: {{0}}",
         "add up in shared memory or registers first, one atomic per block",
         "Let each block add up in shared memory (a histogram of its own) or by warp shuffles, and add that once.",

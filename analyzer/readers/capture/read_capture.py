@@ -252,10 +252,12 @@ def _compiled(folder: Path) -> pl.DataFrame:
         raise DamagedReportError.at(path, "the rows of kernels", "not what the collector writes") from error
 
 
-#: Of PTX: places in the program, accesses of global memory with their width, labels and branches, tensor cores.
+#: Of PTX: places in the program, accesses of global memory with their width, labels and branches, tensor cores; and
+#: predicates that few threads have, by their number.
 _PTX: Final = re.compile(
     r"^\s*\.loc\b.*?//.*?(?P<place>[\w.-]+\.py:\d+)(?=:\d+[ \]]*$)"
-    r"|\b(?P<access>ld|st|atom|red)\.global(?P<how>[\w.:]*?)(?:\.v(?P<many>\d))?\.(?:bf|[bfsu])(?P<bits>\d+)(?P<two>x2)?\s"
+    r"|\bsetp\.(?:eq\.\w+|lt\.u32)\s+(?P<one>%p\d+)|\band\.pred\s+(?P<both>%p\d+),\s*(?P<left>%p\d+),\s*(?P<right>%p\d+)"
+    r"|(?:@(?P<guard>%p\d+)\s+)?\b(?P<access>ld|st|atom|red)\.global(?P<how>[\w.:]*?)(?:\.v(?P<many>\d))?\.(?:bf|[bfsu])(?P<bits>\d+)(?P<two>x2)?\s"
     r"|^(?P<label>\$\w+):|\bbra\S*\s+(?P<to>\$\w+)|\bw?g?mma(?P<tensor>\.|_)",
     re.MULTILINE,
 )
@@ -266,21 +268,24 @@ _MUCH: Final = 0.2  # atomics are so much of the bytes that a thread accesses at
 def _atomics(folder: Path, ptx: object) -> dict[str, str | int]:
     """The columns on atomics of a kernel that adds much by these, as its PTX tells.
 
-    Empty where it does not tell: with loops, which repeat accesses, and of products on tensor cores.
+    Empty where it does not tell: with loops, which repeat accesses, and of products on tensor cores. What only some
+    threads of a program add, such as the first one, is left out.
     """
     path = folder / "triton" / Path(str(ptx)).name
     if not isinstance(ptx, str) or not path.is_file() or path.stat().st_size > _LONGEST_PTX:
         return {}
     with readable(path):
         text = regular(path).read_bytes().decode(errors="replace")
-    place, labels, lines, bytes_of = "", set[str](), dict[str, None](), {"add": 0, "others": 0}
+    place, labels, few, lines, bytes_of = "", set[str](), set[str](), dict[str, None](), {"add": 0, "others": 0}
     for found in _PTX.finditer(text):
         if found["tensor"] or found["to"] in labels:
             return {}
         place = found["place"] or place
         labels.add(found["label"] or "")
-        if found["access"]:
-            adds = ".add" in found["how"]
+        if found["one"] or few.intersection(found.group("left", "right")):
+            few.add(found["one"] or found["both"])
+        adds = ".add" in (found["how"] or "")
+        if found["access"] and not (adds and found["guard"] in few):
             width = int(found["bits"]) // 8 * int(found["many"] or 1) * (2 if found["two"] else 1)
             bytes_of["add" if adds else "others"] += width
             lines |= {place: None} if adds and place else {}

@@ -22,7 +22,7 @@ def decode(requests, padded, kv):
     return f"decode[bs={size} tok={requests} d={requests} sqsq={requests} sqsk={kv} sk={kv}]"
 
 
-def engine_of(rows, host=100_000, captures=(), **of):
+def engine_of(rows, host=100_000, captures=(), told=decode, **of):
     """A report of steps: requests, size of the graph (0 for none: prompts of so many tokens), tokens in the cache, ns.
 
     The host takes `host` ns before each; graphs of `captures` were captured before.
@@ -32,7 +32,7 @@ def engine_of(rows, host=100_000, captures=(), **of):
         side = {"graph_exec_id": padded, "graph_node_id": padded << 32} if padded else {}
         ran = kernel(at + 8_000, at + 8_000 + ns, correlation=number, name="layers", side=side)
         name = "cudaGraphLaunch" if padded else "cudaLaunchKernel"
-        label = decode(requests, padded, kv) if padded else f"prefill[bs=1 tok={requests} sqsq=1 sqsk=1 sk={kv}]"
+        label = told(requests, padded, kv) if padded else f"prefill[bs=1 tok={requests} sqsq=1 sqsk=1 sk={kv}]"
         events += [*launched(at + 2_000, at + 6_000, ran, name=name), nvtx(label, at, at + 9_000 + ns)]
         events.append(call("cudaStreamSynchronize", at + 7_000, at + 8_500 + ns))
         at += 8_000 + ns + host
@@ -184,6 +184,10 @@ def test_steps_far_above_their_law_are_a_finding_and_others_are_none():
     assert one.at_stake_ns == pytest.approx(9_000_000 - 400_000 - 900 * 16 - 13 * 9000, rel=1e-3)
     assert one.text.startswith("1 decode step took 8.4")
     assert "most in step 6, decode[bs=9/16" in one.text
+    assert "in the cache" not in one.text
+    longer = [(8, 8, 0, 900_000 if at == 20 else 400_000 + at) for at in range(24)]
+    (one,) = slow_engine_steps(engine_of(longer, told="execute_context_0(0)_generation_{0}({0})".format))
+    assert one.text.endswith("Tokens in the cache, of which no label tells, may be why.")
 
 
 def test_a_law_needs_steps_and_says_of_them_what_it_says_of_the_table():

@@ -128,6 +128,10 @@ ADDED = ATOMIC.format(7, 7, "atom", ".v4.f32") + ATOMIC.format(9, 9, "red", ".f3
         (f"$L__BB0_1:\n{ADDED}\tbra.uni \t$L__BB0_1;\n", (None, None)),  # a loop
         (f"\tbra.uni \t$L__BB0_1;\n{ADDED}$L__BB0_1:\n", ("other.py:3", 20)),
         (f"\twgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16\n{ADDED}", (None, None)),
+        # the first thread of a program adds for all of them
+        (f"\tsetp.eq.b32 \t%p4, %r2, 0;\n{ADDED}", (None, None)),
+        (f"\tsetp.lt.u32 \t%p2, %r2, 4;\n\tand.pred \t%p4, %p1, %p2;\n{ADDED}", (None, None)),
+        (f"\tsetp.lt.s32 \t%p4, %r2, %r3;\n{ADDED}", ("other.py:3", 20)),  # a mask
         (ADDED[ADDED.index("@%p4") : ADDED.index(".loc\t1 9")], (None, None)),  # of no line
         ("", (None, None)),
     ],

@@ -266,6 +266,10 @@ def on_time(
         yield told.finding(device, f"{text}{taken}", claims, stake, mending=mending or inside.mending)
 
 
+#: Kernels of a pass whose result is the next one's input, and those of a training, which a larger batch changes.
+CHOOSES: Final = r"(?i)argmax|ArgMax|multinomial|topk|radixSort|gatherTopK|distribution_"
+UPDATES: Final = r"multi_tensor_apply|[Aa]dam|[Ss]gd|SGD|LAMB|[Bb]ackward|dgrad|wgrad|bprop|_bwd"
+
 #: Families of kernels of which an SM runs a block or two at a time; others fill it with threads.
 _LARGE_BLOCKS: Final = ("gemm", "conv", "attention")
 

@@ -30,13 +30,14 @@ from kanalyze.units import count, percent, plural, time
 _GRID, _PARTS = told_as("""
     host-grid-loop: kernels
       {launches} of {upto}{blocks} each, in a loop
-      one batched call, such as cublasSgemmStridedBatched, in place of the loop
+      independent turns in one batched call, such as cublasSgemmStridedBatched
       One launch whose grid covers what the loop does one by one. Where a turn needs the result of the one before, let
         the loop run inside the kernel, or replay it as a CUDA graph.
     repeated-work: kernels
-      The same {kernels} run for one slice after the other
-      whole arrays in place of slices in a loop: x.sum(axis=1, keepdims=True)
+      The same {kernels} run over and over on small arrays
+      independent turns on a whole array: x.sum(axis=1, keepdims=True)
       Let the loop's index be a dimension of the arrays: axis= and keepdims=True of reductions, broadcasting, einsum.
+        Where a turn needs the result of the one before, replay the loop as a CUDA graph.
 """)
 
 _WITHIN: Final = pl.col("detail") == "Device-to-Device"  # copies within a device, such as ``x[i] = y`` of arrays
@@ -56,12 +57,12 @@ _ARRAYS: Final = (CUPY, PYTHON)  # worlds in which operations on arrays are kern
 
 #: Action by world, of the program's own kernels.
 _ACTIONS: Final = {
-    CUDA: "one launch over all turns: dim3 grid(blocks, turns), blockIdx.y for i",
-    PYTORCH: "one launch with a grid over the loop: kernel[(turns, blocks)](…)",
-    NUMBA: "one launch over all turns: kernel[(blocks, turns), threads](…)",
-    PYTHON: "one launch, or one operation on the whole array, in place of the loop",
-    OPENMP: "the loop inside the region: target teams distribute over it, collapse(2)",
-    OPENACC: "the loop inside the region: parallel loop gang over it, collapse(2)",
+    CUDA: "independent turns in one launch: dim3 grid(blocks, turns), blockIdx.y for i",
+    PYTORCH: "independent turns in one launch: kernel[(turns, blocks)](…)",
+    NUMBA: "independent turns in one launch: kernel[(blocks, turns), threads](…)",
+    PYTHON: "independent turns in one launch, or one operation on the whole array",
+    OPENMP: "independent turns in one region: target teams distribute, collapse(2)",
+    OPENACC: "independent turns in one region: parallel loop gang, collapse(2)",
 }
 
 
@@ -97,6 +98,7 @@ def host_grid_loop(report: Report) -> Findings:
             names=(name,),
             where=say.place_of(report, own.get_column("row")),
             mending=change,
+            at_most=True,
         )
 
 

@@ -112,6 +112,7 @@ def _context(report: Report, device: int, pieces: pl.DataFrame) -> Finding | Non
         device,
         f"Context creation, once per process and device, inside {literal(names)} ({time(ns)}{whole}{warm}).",
         pieces,
+        at_most=True,
     )
 
 
@@ -133,6 +134,7 @@ def _unrecorded_context(report: Report, device: int) -> Finding | None:
         f"{plural(made.height, 'CUDA context')} {'was' if made.height == 1 else 'were'} made outside of all recorded "
         f"calls ({'; '.join(which)}). Up to {time(stake)} of what counts as host is this.",
         making,
+        at_most=True,
     )
 
 
@@ -153,7 +155,7 @@ def _loading(report: Report, device: int, pieces: pl.DataFrame) -> Finding | Non
         told = told._replace(action=_ANEW.action, remedy=f"It goes on in the steady part: {_ANEW.action}.")
     what, slowest = per.plural(loads.height, "call"), time(longest(loads, "dur_ns"))
     text = f"Loading modules and libraries: {what}, the longest {slowest} (most in {literal(most)})."
-    return told.finding(device, text, pieces)
+    return told.finding(device, text, pieces, at_most=True)
 
 
 def _first_launches(report: Report, device: int) -> Finding | None:
@@ -170,6 +172,7 @@ def _first_launches(report: Report, device: int) -> Finding | None:
         f"warm; the longest {time(worst['api_ns'])}, {{0}}.",
         waits.filter(bucket="launch"),
         first.stake_ns,
+        at_most=True,
         names=(str(worst["name"]),),
     )
 

@@ -35,12 +35,12 @@ _RECURRENT, _SLICES, _INDEXED, _SENT, _READ, _MASKED, _OPTIMIZER, _SMALL = told_
         needs more, compile the loop.
       A recurrent network is run cell by cell
     repeated-work
-      The same operators run slice by slice in a Python loop
-      work on the whole tensor at once: a batch dimension, bmm, torch.vmap
-      Let the loop's index be a dimension of the tensors: torch.bmm, einsum, broadcasting, grouped convolutions, or
-        torch.vmap of the function; torch._foreach_ functions take lists of parameters of any shapes; what goes from
-        pass to pass can be compiled, or scanned.
-      The same operators run for one part of a tensor after the other
+      The same sequence of operators runs over and over in Python
+      all passes at once: a batch dimension, stacked weights and bmm, torch.vmap
+      Let the loop's index be a dimension of the tensors, and of the weights where each pass has its own: torch.bmm,
+        einsum, broadcasting, grouped convolutions, or torch.vmap of the function; torch._foreach_ functions take lists
+        of parameters of any shapes; passes that need the one before can be compiled, or scanned.
+      The same operators run again and again, as for parts of a tensor or for several layers of one input
     loop-indexing
       A Python loop indexes a tensor element by element
       Index once: x[rows, columns], or x.gather(…), in place of x[i, j] in a loop
@@ -336,10 +336,6 @@ _EMPTY: Final = 0.5
 _FULL: Final = 0.9  # layers that fill so large a part of the GPU gain nothing by a larger batch
 _LARGER: Final = 16  # how many times as large a batch is told of
 
-#: Kernels of a pass whose result is the next one's input, and those of a training, which a larger batch changes.
-_CHOOSES: Final = r"(?i)argmax|ArgMax|multinomial|topk|radixSort|gatherTopK|distribution_"
-_UPDATES: Final = r"multi_tensor_apply|[Aa]dam|[Ss]gd|SGD|LAMB|[Bb]ackward|dgrad|wgrad|bprop|_bwd"
-
 #: Operators by which samples are taken from a batch, and the first layers of models, which they are given to.
 _TAKES: Final = r"^aten::(?:slice|narrow|select|index|index_select)$"
 _FIRST: Final = r"^aten::(?:embedding|linear|conv\w*|_convolution|to)$"
@@ -374,10 +370,10 @@ def small_batches(report: Report) -> Findings:
         anchor, fewest = layers.select("token", "len").row(0)
         each = (2 * fewest + iterations) // (2 * iterations)
         names = counts.get_column("name").cast(pl.String)
-        trains = bool(names.str.contains(_UPDATES).any())
+        trains = bool(names.str.contains(on_host.UPDATES).any())
         taken = _takes_samples(report, fewest / line.height) or _splits(report, fewest, joins=not trains)
         several = each >= _PASSES // 2 and taken
-        chooses = fewest < _PASSES or names.str.contains(_CHOOSES).any()
+        chooses = fewest < _PASSES or names.str.contains(on_host.CHOOSES).any()
         if _filled(line.filter("layer")) >= _FULL or chooses:
             continue
         if not several and (each != 1 or line.get_column("thread_id").n_unique() > 1 or trains):

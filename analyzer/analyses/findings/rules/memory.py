@@ -245,7 +245,7 @@ def pinned_allocation(report: Report) -> Findings:
                 f"GPU {device} waits {time(stake)} for {plural(calls.height, 'call')} to pin memory of the host, not "
                 f"in a loop ({literal(named)}). It takes time for each page."
             )
-            one = _PINS.of(time(stake)).finding(device, text, pieces)
+            one = _PINS.of(time(stake)).finding(device, text, pieces, at_most=True)
             yield one._replace(action="pin less, and keep it") if say.in_pytorch(report) else one
 
 

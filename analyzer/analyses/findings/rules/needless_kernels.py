@@ -247,7 +247,8 @@ def bias_before_batchnorm(report: Report) -> Findings:
                 "bias-before-batchnorm",
                 f"{work.many('kernel')} add biases of convolutions, or sum their gradients, before a batch "
                 f"normalization, which takes off the mean and the bias with it: {work.took}.",
-                "Leave the bias out: Conv2d(…, bias=False) where a BatchNorm follows, which has one of its own.",
+                "Leave the bias out: Conv2d(…, bias=False) where a BatchNorm follows, which has one of its own; in a "
+                "trained model, take the biases off the running means.",
                 "op_kernels",
                 f"Biases before BatchNorm are {percent(work.share)} of kernel time",
                 "Conv2d(…, bias=False) before BatchNorm2d",
@@ -452,6 +453,11 @@ _SORTING: Final = ("aten::sort", "aten::argsort", "aten::msort")
 #: passes that read and write keys of 8 bytes and values of 4, reading the values once is a fiftieth.
 _USES_ALL: Final = LIBRARY.is_in(["cub", "thrust"]) & FAMILY.is_in(["index", "reduce", "scan", "sort"])
 _TOO_SHORT: Final = 50
+
+#: What puts other values in the order that was found, so soon after; scattering back and embeddings, as in sampling
+#: and of nearest neighbours, do with the first entries.
+_REORDERS: Final = (LIBRARY == "aten") & ((FAMILY == "index") | pl.col("function").str.contains("searchsorted"))
+_SOON: Final = 8
 _MOST_PASSES: Final = 10  # what takes more times as long as its longest kernel may be several sorts in a row
 
 #: What is left of a sort by a selection, which reads the keys twice, and sorts what it finds: about a third for 32 of
@@ -471,15 +477,13 @@ _FIRST_FEW: Final = {
 def full_sort(work: Work) -> Finding | None:
     """One finding per device whose kernels sort whole arrays of which the first entries may do.
 
-    Of PyTorch what topk found, and what other operators sort, is left out; elsewhere sorts after which the next
-    operation may read all.
+    Of PyTorch what topk found, what other operators sort, and sorts by whose order others are put are left out;
+    elsewhere sorts after which the next operation may read all.
     """
     report, torch = work.report, say.in_pytorch(work.report)
-    if not torch:
-        work = work._replace(rows=_little_read(work))
-        if work.ns < _WORTH_SORTS * work.device.kernel_ns:
-            return None
-    elif work.device.launches(_TOPK) >= work.rows.height:
+    topk = torch and work.device.launches(_TOPK) >= work.rows.height
+    work = work._replace(rows=_little_read(work, torch=torch))
+    if topk or work.ns < _WORTH_SORTS * work.device.kernel_ns:
         return None
     others = on_gpu.with_operators(report, work.rows).filter(~pl.col("outer").is_in(_SORTING))
     if 2 * total(others, "exclusive_ns") > work.ns:
@@ -500,16 +504,23 @@ def full_sort(work: Work) -> Finding | None:
     )
 
 
-def _little_read(work: Work) -> pl.DataFrame:
-    """The kernels of sorts after which the next copy or kernel on the stream is too short to read all of the result."""
+def _little_read(work: Work, *, torch: bool) -> pl.DataFrame:
+    """The kernels of sorts after which the next copy or kernel on the stream is too short to read all of the result.
+
+    Of PyTorch those soon after which none that reorders is long enough for all.
+    """
     lines = on_gpu.stream_lines(work.report, work.device.device).filter(pl.col("kind") != "memset")
-    known = on_gpu.with_decoded(lines, sorts=_SORTS, uses=_USES_ALL, fills=FAMILY == "fill").filter(~pl.col("fills"))
-    known = known.with_columns(run=pl.struct("line", "sorts").rle_id())
-    ns, first = pl.col("exclusive_ns"), pl.col("exclusive_ns", "uses").first()
+    lines = on_gpu.with_operators(work.report, lines)
+    known = on_gpu.with_decoded(lines, sorts=_SORTS, uses=_USES_ALL, fills=FAMILY == "fill", orders=_REORDERS)
+    known = known.filter(~pl.col("fills")).with_columns(run=pl.struct("line", "sorts").rle_id())
+    ns, others = pl.col("exclusive_ns"), pl.col("outer").str.contains("scatter|embedding").fill_null(value=False)
+    orders = pl.when(pl.col("orders") & ~others).then(ns)
+    soon = pl.max_horizontal(orders.shift(-at) for at in range(1, _SOON + 1)).fill_null(0)
+    after, uses = (soon, pl.lit(value=False)) if torch else (ns.shift(-1), pl.col("uses").shift(-1))
+    known = known.with_columns(after=after.over("line"), uses=uses.over("line"))
     longest = pl.min_horizontal(ns.sum(), _MOST_PASSES * ns.max())
-    runs = known.group_by("run", maintain_order=True).agg(pl.col("line", "sorts").first(), first, ns=longest)
-    after = pl.col("exclusive_ns", "uses").shift(-1).over("line")
-    runs = runs.with_columns(after).filter("sorts", ~pl.col("uses"), pl.col("ns") >= _TOO_SHORT * ns)
+    runs = known.group_by("run").agg(pl.col("sorts", "after", "uses").last(), ns=longest)
+    runs = runs.filter("sorts", ~pl.col("uses"), pl.col("ns") >= _TOO_SHORT * pl.col("after"))
     chosen = known.join(runs, on="run", how="semi").get_column("row")
     return work.rows.filter(pl.col("row").is_in(chosen.implode()))
 

@@ -277,6 +277,9 @@ SAMPLED: Final = (few_sms, idle_tensor_cores, dram_bound, busy_pcie, clock_drop)
 #: Library kernels for matrix products and attention, which keep tiles in registers and shared memory by design.
 _FEW_BY_DESIGN: Final = "(?i)cutlass|cute::|nvjet|xmma|cublas|cudnn|gem[mv]|flash_?(?:fwd|bwd|att)|fmha|wgmma|tensorop"
 
+#: Kernels of Triton with so much shared memory are such, too: others use it for sums.
+_TILES: Final = 1 << 15
+
 _REMEDIES: Final = {
     "registers": "Use fewer registers per thread (__launch_bounds__, -maxrregcount), as long as that spills none",
     "shared memory": "Use less shared memory per block: smaller tiles, or fewer of them in flight",
@@ -317,6 +320,9 @@ def low_occupancy(report: Report) -> Findings:
     low = (share < enough) & (pl.col("low_occupancy_ns") > 0)
     designed = pl.col("name").str.contains(_FEW_BY_DESIGN).fill_null(value=False)
     shapes = _changeable(report, launch_occupancy(report).filter((pl.col("bucket") == "kernel") & low & ~designed))
+    triton = [say.written_with(report, str(name)) == say.TRITON for name in shapes.get_column("name")]
+    tiled = pl.Series(triton, dtype=pl.Boolean) & (pl.col("dynamic_shared_bytes").fill_null(0) >= _TILES)
+    shapes = shapes.filter(~tiled)
     usual_ns = on_gpu.part("low_occupancy_ns", (1 - share / enough) / (1 - share))
     shapes = shapes.with_columns(registers=registers_for_one_more(), shared=shared_for_one_more(), usual_ns=usual_ns)
     for rows in _costliest(shapes, "low_occupancy_ns", *SHAPE):
@@ -502,7 +508,7 @@ def far_apart(report: Report) -> Findings:
             "(a structure of arrays, the transposed matrix).",
             "kernels",
             (name,),
-            headline=f"A thread for {each}: accesses are uncoalesced in {{0}}",
+            headline=f"A thread for {each}, perhaps a row apart: {{0}}",
             action="a warp for each row: x[row * n + lane], lanes side by side",
             where=say.place_of(report, work.get_column("row")),
             mending=Mending(work.select("row", saved_ns=on_gpu.part("dur_ns", stake / ns))),

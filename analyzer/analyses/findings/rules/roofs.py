@@ -39,8 +39,8 @@ _NEARER: Final = words_of("""
     products: torch.compile(mode="max-autotune"), dimensions in multiples of 64
       Let dimensions be multiples of 64, join products of one input (the three projections of attention), and let
         torch.compile(mode="max-autotune") try other kernels.
-    convolutions: channels_last, and torch.backends.cudnn.benchmark = True
-      Keep images in channels_last, channels in multiples of 8, and let cuDNN try its kernels.
+    convolutions: torch.backends.cudnn.benchmark = True, channels in multiples of 8
+      Let channels be multiples of 8, and let cuDNN try its kernels.
     attention: head sizes of 64 or 128, lengths in multiples of 128, newer cuDNN
       Head sizes of 64 or 128 and lengths that are multiples of 128 fill its tiles; newer cuDNN and FlashAttention are
         nearer to the roof.

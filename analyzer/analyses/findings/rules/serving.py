@@ -22,12 +22,13 @@ def slow_engine_steps(report: Report) -> Findings:
     for row in worst.iter_rows(named=True):
         steps = plural(row["count"], f"{row['kind']} step")
         of = "the host" if row["part"] == HOST else "the GPU"
+        longer = " Tokens in the cache, of which no label tells, may be why." * (of == "the GPU" and row["kv"] is None)
         yield Finding(
             "slow-steps",
             row["device"],
             min(int(row["all_ns"]), lengths.get(row["device"], 0)),
             f"{steps} took {time(row['all_ns'])} of {of} more than others of that kind with as many tokens, most in "
-            f"step {row['index']}, {literal(row['label'])}: {time(row['ns'])}, by law {time(row['law_ns'])}.",
+            f"step {row['index']}, {literal(row['label'])}: {time(row['ns'])}, by law {time(row['law_ns'])}.{longer}",
             "See what ran in these steps: a first launch, a kernel that is loaded, compiled or planned for a length, "
             "memory that is allocated, a collection of garbage. Warm up with the lengths that will come.",
             "step_laws",

@@ -361,9 +361,9 @@ _CASTS: Final = (LIBRARY == "aten") & (OPERATION == "copy") & (INPUTS == "") & ~
 #: By what the program is written with: why tensors are of float64, the remedy, and what to write.
 _NARROWED: Final = words_of("""
     PyTorch: NumPy's arrays are of float64 unless told otherwise, and what meets such a tensor becomes one.
-      Make tensors of float32 where they are made, torch.from_numpy(a).float() or dtype=torch.float32, and allow TF32
-        for products, torch.set_float32_matmul_precision("high").
-      x.float(), and torch.set_float32_matmul_precision("high")
+      Where float32 is exact enough, make tensors of it, torch.from_numpy(a).float() or dtype=torch.float32, and allow
+        TF32 for products, torch.set_float32_matmul_precision("high").
+      if exact enough: x.float(), torch.set_float32_matmul_precision("high")
     JAX: JAX computes in float32 unless 64-bit types are turned on, for all of the program.
       Where float32 is exact enough, leave 64-bit types off, or make what is large of it: dtype=jnp.float32.
       jax.config.update("jax_enable_x64", False), or dtype=jnp.float32
@@ -426,18 +426,19 @@ def gathers(own: Work) -> Finding | None:
     following = pl.when(~pl.col("gathers")).then("inner").backward_fill().over("line")
     after = pl.col("gathers").shift(1).over("line").fill_null(value=False)
     read_by = after & on_gpu.decoded_as(lines, FAMILY == "elementwise")
-    weights = lines.filter(pl.col("gathers") & following.is_in(on_gpu.BATCHED).fill_null(value=False))
+    embeds = (pl.col("outer") == "aten::embedding").fill_null(value=False)
+    weights = lines.filter(pl.col("gathers") & ~embeds & following.is_in(on_gpu.BATCHED).fill_null(value=False))
     if total(weights, "exclusive_ns") >= _WORTH_GATHERS * device.kernel_ns:
         work = own._replace(rows=weights)
         return work.finding(
             "gathers",
-            f"{work.many('gather')} (most {{0}}) copy matrices by an index for products of many matrices (bmm), as "
-            f"weights of experts for each token: {work.took}. A product for each expert, with its tokens, reads its "
-            "weights where they are.",
+            f"{work.many('gather')} (most {{0}}) copy matrices by an index for products of many matrices (bmm): "
+            f"{work.took}. Where they are weights of experts for each token, a product for each expert, with its "
+            "tokens, reads its weights where they are.",
             "Sort tokens by expert, and multiply each group by its weights: grouped_mm, or a loop over experts.",
             "kernels --by family",
-            f"Weights are gathered for each token: {percent(work.share)}",
-            "sort tokens by expert; one product for each group (grouped_mm)",
+            f"Matrices are gathered for each product: {percent(work.share)}",
+            "of experts' weights: sort tokens by expert, one product for each group",
             work.longest,
         )
     if own.rows.height < _FEWEST_GATHERS * (say.per_iteration(report).iterations or 1):
@@ -502,12 +503,13 @@ def scatter_atomics(sums: Work) -> Finding | None:
     return slow.finding(
         "scatter-atomics",
         f"Sums into rows by an index ({written}; most {{0}}) take {slow.took}, {_LONGER:g} times as long as kernels on "
-        "tensors beside them, or longer: many values meet in few rows, and atomics on one address wait for each other.",
+        "tensors beside them, or longer. Where many values meet in few rows, atomics on one address wait for one "
+        "another.",
         "Sum without atomics: where rows are few, a product with a one-hot matrix, F.one_hot(index, rows).T @ values; "
         "or torch.segment_reduce of values sorted by row; look up small tables by such a product, too.",
         "kernels --by family",
         f"Atomics into few rows ({written.partition(',')[0]}): {percent(slow.share)} of kernel time",
-        "F.one_hot(index, rows).to(values.dtype).T @ values, or segment_reduce",
+        "few rows: F.one_hot(index, rows).to(values.dtype).T @ values; segment_reduce",
         slow.longest,
         mending=Mending(slow.rows.select("row", saved_ns=pl.col("exclusive_ns") - left)),
     )

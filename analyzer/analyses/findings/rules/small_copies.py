@@ -50,10 +50,10 @@ _GROWN, _REPEATED, _AGAIN = told_as("""
       {kernel} (most {{0}}) repeat tensors in memory ({written}): {ns}, {share} of kernel time. Operators broadcast what
         is expanded without a copy.
     no-kv-cache: kernels
-      All of a text is gone through again for each word: {share}
-      keep keys and values of what was read: use_cache=True, StaticCache
-      Keep the keys and values of each layer, in a cache made once, and run the model on the new words alone
-        (transformers: use_cache=True, with a StaticCache).
+      Each pass takes the rows of the one before, and some: {share}
+      if one text grows: keep its keys and values, use_cache=True, StaticCache
+      Of a text that grows, keep the keys and values of each layer, in a cache made once, and run the model on the new
+        words alone (transformers: use_cache=True, with a StaticCache).
 """)
 
 _STEP: Final = rf"^:?{STEP_PREFIX}\d+$"  # a profiler step's range, as `named_ranges` names it
@@ -383,7 +383,8 @@ def growing_copies(report: Report) -> Findings:
 
 
 #: Kernels with a block for each row of a text; a pass of so many rows as the one before and a few more, at most this
-#: part of all, goes through them again. Products of fewer rows take as long as of so many: their weights are read.
+#: part of all, may go through them again, where a word is chosen after each, and nothing is trained. Products of fewer
+#: rows take as long as of so many: their weights are read.
 _OF_ROWS: Final = r"layer_norm|rms_norm"
 _FEW_MORE: Final = 1 / 16
 _PASSES: Final = 4
@@ -406,8 +407,12 @@ def no_kv_cache(report: Report) -> Findings:
         dips = before & after & (pl.col("many") < pl.col("many").shift(1))
         passes = runs.filter(~dips.fill_null(value=False))
         passes = passes.select(begun="start", more=more, rows="rows", again=again.fill_null(value=False))
-        work = nearest(every, passes, ("start", "begun"), ()).filter("again")
-        taken, many, per = total(work, "exclusive_ns"), passes.filter("again").height, say.per_iteration(report)
+        work = nearest(every, passes, ("start", "begun"), ())
+        names = work.get_column("name")
+        chosen = work.filter(on_gpu.named(names, on_host.CHOOSES)).get_column("begun")
+        trained = on_gpu.named(names, on_host.UPDATES).any()
+        work = work.filter("again", pl.col("begun").is_in(chosen.implode()), not trained)
+        taken, many, per = total(work, "exclusive_ns"), work["begun"].n_unique(), say.per_iteration(report)
         if many < max(_PASSES, (per.iterations or 1) / 2) or taken < _MUCH * device.kernel_ns:
             continue
         least = pl.when(on_gpu.decoded_as(work, FAMILY == "gemm")).then(_LEAST_ROWS).otherwise(0)

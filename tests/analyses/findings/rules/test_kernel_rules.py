@@ -74,6 +74,8 @@ COMPILED = "triton_poi_fused_add_mul_0"
 TOPK = "void at::native::sbtopk::gatherTopK<float, unsigned int, 2, false>(int)"
 BITONIC = "void at::native::bitonicSortKVInPlace<2, -1, 16, 16, float, long, at::native::LTOp<float, true>>(int)"
 RADIX = "void at_cuda_detail::cub::DeviceRadixSortOnesweepKernel<Policy1000>(int)"
+SORTED = (RADIX, 4000, "aten::sort")
+INDEX = "void at::native::_scatter_gather_elementwise_kernel<128, 8>(int)"
 ONESWEEP = "void cub::detail::radix_sort::DeviceRadixSortOnesweepKernel<Policy1000, float>(int)"
 BY_KEY = "void cub::detail::DeviceCompactInitKernel<cub::ScanTileState>(int)"
 SUM = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, float>, 4> >(int)"
@@ -151,6 +153,7 @@ PIECES = [size for at in range(1, 30) for size in (100 * at, 100)][1:]  # the fi
 REPEATED = launched((STRIDED, 40, "aten::repeat_interleave"), (GEMM, 60, "aten::mm"))
 ATTENTION = line(*[SUM, DOWN, GEMM, ADD, SOFTMAX, DOWN, GEMM, DOWN, SUM] * 2)
 KEPT = sum(2 * (8_000 + 30_000 - 30_000 * 300 // rows) for rows in range(3060, 3300, 60))
+CHOSEN = "void at::native::reduce_kernel<512, 1, ReduceOp<float, ArgMaxOps<float>>>(X)"
 NORM = "void at::native::vectorized_layer_norm_kernel<c10::BFloat16, float, false>(X)"
 CASTS = "32 casts between types, most {} ({{0}}): 320 ns, 24.2 % of kernel time; the GPU"
 SOFTMAXES = "2 softmax passes over scores (most {0}) in chains of 7 kernels, 140 ns, 77.8 % of kernel time."
@@ -162,10 +165,11 @@ def casts(name, *more, many=32, rest=1000):
     return line(*[name] * many, ("k", rest), *more)
 
 
-def texts(*lengths, ends=()):
-    """Passes of a model of two layers over so many rows: a normalization and a product of each, one after the other."""
-    parts = [part for rows in lengths for part in [*[("norm", rows), ("gemm", rows)] * 2, *ends]]
-    names = {"norm": (NORM, 10_000), "gemm": (GEMM, 30_000)}
+def texts(*lengths, ends=(), chosen="chosen"):
+    """Passes of a model of two layers over so many rows: normalizations, products, and the choice of a word."""
+    parts = [part for rows in lengths for part in [*[("norm", rows), ("gemm", rows)] * 2, *ends, (chosen, 1)]]
+    names = {"norm": (NORM, 10_000), "gemm": (GEMM, 30_000), "chosen": (CHOSEN, 1000), "other": (ADD, 1000)}
+    names |= {"trained": (OPTIMIZER, 1000)}
     return [
         one for at, (name, rows) in enumerate(parts) for one in line(names[name], at=at * 50_000, grid=(rows, 1, 1))
     ]
@@ -195,7 +199,7 @@ def coalesced(operator, many=4):
         (large_logits, CAST, 180, (2, 20 + 30), ["Large logits in float32, the loss by hand: 64.3 %"]),
         (scatter_atomics, SUMS, 300, (0, 280), ["Atomics into few rows (sums): 89.6 %"]),
         (gathers, GATHERS, 8 * 22, (15, 10 - 8 * 4), ["8 gathers of rows, one by one: 38.8 %"]),
-        (gathers, WEIGHTS, 60, (1, 0), ["Weights are gathered for each token: 60.0 %"]),
+        (gathers, WEIGHTS, 60, (1, 0), ["Matrices are gathered for each product: 60.0 %"]),
         (recomputation, launched(*AGAIN, node="B0"), 50, (3, 0), ["again in backward: 62.5 %", "GPU has 80.00 GB."]),
         (by_hand, line(*FORMULA, (GEMM, 10**5)), 35_000, (3, -10_000), ["Formulas kernel by kernel (mul, add, pow)"]),
         # torch.compile fuses what else there is in a row, as one kernel of twice the shortest
@@ -204,14 +208,17 @@ def coalesced(operator, many=4):
         (growing_concatenations, REPEATED, 40, (0, 0), ["Tensors are repeated in memory (repeat_interleave): 40.0 %"]),
         (growing_copies, copied(*PIECES), 43_400, (28, 0), ["A growing array is copied whole for each piece: 9"]),
         # a fiftieth of rows for each norm, 2 µs at the least, and 300 of 3,000 and more for each product
-        (no_kv_cache, texts(*range(3000, 3300, 60)), 8 * 40_000, (0, KEPT), ["All of a text is gone through again"]),
+        (no_kv_cache, texts(*range(3000, 3300, 60)), 8 * 40_000 + 4000, (0, KEPT), ["Each pass takes the rows of the"]),
         # a last norm of the last words alone, which is of the pass, and longer than 2 µs
         (
-            *(no_kv_cache, texts(*range(3000, 3300, 60), ends=[("norm", 2)]), 4 * 90_000),
-            *((0, KEPT + 4 * 8_000), ["All of a text is gone through again"]),
+            *(no_kv_cache, texts(*range(3000, 3300, 60), ends=[("norm", 2)]), 4 * 91_000),
+            *((0, KEPT + 4 * 8_000), ["Each pass takes the rows of the one before, and some"]),
         ),
         (repeated_coalescing, coalesced("aten::mm"), 8000, (8, 0), ["sorted by each aten::mm: 80.0 %"]),
         (full_sort, sorts("aten::sort", RADIX, GEMM), 4000, None, ["Whole rows are sorted: 50.0 %"]),
+        # one word is gathered; what is left out is scattered back
+        (full_sort, launched(SORTED, (INDEX, 9, "aten::gather")), 4000, None, ["Whole rows are sorted"]),
+        (full_sort, launched(SORTED, (INDEX, 90, "aten::scatter")), 4000, None, ["Whole rows are sorted"]),
         # the second one is followed by what may read all, of the last one nothing is seen
         (full_sort, line(*FIRST_FEW, (ONESWEEP, 1900)), 4000, (0, 2800), ["Whole arrays are sorted: 29.0 %", "TopK"]),
         (unaligned_gemm, line((ALIGN1, 300), (GEMM, 700)), 300, (0, 225), ["1 matrix product by kernels for"]),
@@ -271,6 +278,8 @@ def test_what_is_told(rule, events, stake, change, words):
         (gathers, line(*[(GATHER, 10), (ADD, 12)] * 7), "9.0"),
         (gathers, line(*[(GATHER, 1), (ADD, 2)] * 8, (GEMM, 30)), "9.0"),
         (gathers, launched((GATHER, 60, "aten::index"), (GEMM, 40, "aten::mm")), "9.0"),
+        # rows of a table, as of negative samples
+        (gathers, launched((GATHER, 60, "aten::embedding"), (GEMM, 40, "aten::bmm")), "9.0"),
         (recomputation, launched(*AGAIN), "9.0"),
         (recomputation, launched((GEMM, 30, "aten::mm"), (MUL, 9, "aten::mul"), node="B0"), "9.0"),
         (by_hand, line((GEMM, 50_000), *FORMULA[2:] * 2, (GEMM, 50_000)), "9.0"),  # residuals and biases
@@ -282,6 +291,9 @@ def test_what_is_told(rule, events, stake, change, words):
         # longer texts, other ones, prompts in parts, and shorter ones
         *((no_kv_cache, texts(*rows), "9.0") for rows in ([64, 128, 256, 512, 1024], [3000, 3050, 3170, 3200, 3290])),
         *((no_kv_cache, texts(*rows), "9.0") for rows in ([3000] * 5, range(3300, 3000, -60), range(256, 2048, 256))),
+        # batches that are sorted by length, to be trained on or not
+        *((no_kv_cache, texts(*range(3000, 3300, 60), chosen=last), "9.0") for last in ("other", "trained")),
+        (no_kv_cache, texts(*range(3000, 3300, 60), ends=[("trained", 1)]), "9.0"),
         *((full_sort, line((ONESWEEP, 4000), after), "9.0") for after in (("reorder", 81), BY_KEY)),  # all is used
         (full_sort, [*line((ONESWEEP, 4000)), memset(4000, 4010), *line(("bounds", 900), at=4010)], "9.0"),
         (full_sort, line((ONESWEEP, 4000), ("first", 80), ("simulate", 40_000)), "9.0"),
@@ -291,6 +303,8 @@ def test_what_is_told(rule, events, stake, change, words):
             for events in (coalesced("aten::coalesce"), coalesced("aten::addmm", 1))
         ),
         (full_sort, sorts("aten::topk", TOPK, BITONIC), "9.0"),  # what topk found is sorted
+        # others are put in that order: a loss of ranks, edges of a graph, tokens by expert
+        (full_sort, launched(SORTED, (ADD, 90, "aten::sub"), (INDEX, 90, "aten::index")), "9.0"),
         (full_sort, sorts("aten::index_put_", RADIX, GEMM), "9.0"),  # indices are sorted for another operator
         *((unaligned_gemm, line((name, 100)), "9.0") for name in (ALIGN8, GEMM, FLOAT, SIMT)),
         *((old_architecture_gemm, line((ALIGN8, 100)), one) for one in ("8.0", "8.9", "12.0")),

@@ -296,13 +296,37 @@ def test_other_loops_are_none(of):
     ("of", "headline", "text", "action", "figures"),
     [
         # 256 rows at a time
-        (loop("row(float *)"), "39 launches of 1 block each", "One kernel is", "one launch over", (380, 38, 0)),
-        (loop("sum(X)", "scale(X)"), "78 launches", "2 kernels are", "one launch over all turns", (768, 76, 0)),
+        (
+            loop("row(float *)"),
+            "39 launches of 1 block each",
+            "One kernel is",
+            "independent turns in one",
+            (380, 38, 0),
+        ),
+        (loop("sum(X)", "scale(X)"), "78 launches", "2 kernels are", "independent turns in one launch", (768, 76, 0)),
         # parts of different sizes
-        (loop("row(float *)", blocks=lambda at: 5 + at % 3), "39 launches of up to 7", "One", "one", None),
-        (loop("nvkernel_main_F1L21_2"), "39 launches", "One kernel is", "the loop inside the", (380, 38, 0)),
-        (loop("ampere_sgemm_32x32_sliced1x4_nn"), "39 launches", "One", "one batched call", (380, 38, 0)),
-        (SLICES, "The same 4 kernels run for one slice", "4 kernels are", "whole arrays in place of", (1536, 152, -8)),
+        (
+            loop("row(float *)", blocks=lambda at: 5 + at % 3),
+            "39 launches of up to 7",
+            "One",
+            "independent turns in",
+            None,
+        ),
+        (
+            loop("nvkernel_main_F1L21_2"),
+            "39 launches",
+            "One kernel is",
+            "independent turns in one region",
+            (380, 38, 0),
+        ),
+        (
+            loop("ampere_sgemm_32x32_sliced1x4_nn"),
+            "39 launches",
+            "One",
+            "independent turns in one batched call",
+            (380, 38, 0),
+        ),
+        (SLICES, "The same 4 kernels run over and over", "4 kernels are", "independent turns on", (1536, 152, -8)),
     ],
 )
 def test_the_remedy_is_in_the_language_of_the_program(of, headline, text, action, figures):
