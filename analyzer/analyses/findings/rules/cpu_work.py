@@ -86,6 +86,9 @@ _LONG_NS: Final = 100_000
 #: What is copied back is up to so many times as large as what came: one-hot vectors of numbers of classes are.
 _LARGER: Final = 32
 
+#: A processor writes no more in a nanosecond: what operators made so quickly is not what is copied.
+_MOST_BYTES_PER_NS: Final = 200
+
 #: Copying within the host takes less for each byte; data that take longer before they are copied are made of lists.
 _SLOW_NS_PER_BYTE: Final = 2
 
@@ -183,6 +186,7 @@ def _runs(report: Report) -> pl.DataFrame:
         converts=(pl.col("converts") & ~pl.col("shortens")).any(),
         top=name.sort_by(took, nulls_last=False).last(),
         top_ns=took.max(),
+        took_ns=took.sum(),
     )
     after = {"bytes": "to_device_bytes", "after_start": "start", "after_end": "end", "to_host_next": "to_host"}
     following = line.filter(launches).select(*THREAD, "to_device", run=pl.col("run") - 1, **after)
@@ -203,7 +207,8 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     """The runs of a kind, with what of their time, and of what is around them, is work of the CPU."""
     uploads, downloads = pl.col("to_device").fill_null(0) > 0, pl.col("to_host_bytes") > SCALAR_BYTES
     back = uploads & (pl.col("bytes") <= _LARGER * pl.col("to_host_bytes"))
-    by_operators = (pl.col("operators") > 0) & ((pl.col("top_ns") >= 2 * say.LAUNCH_NS) | back)
+    made = pl.col("bytes").fill_null(0) <= _MOST_BYTES_PER_NS * pl.col("took_ns")
+    by_operators = (pl.col("operators") > 0) & ((pl.col("top_ns") >= 2 * say.LAUNCH_NS) | (back & made))
     by_others = back & (pl.col("after_start") - pl.col("before_end") >= _LONG_NS)
     computing = downloads & (by_operators | by_others) & (pl.col("to_host_next").fill_null(0) == 0)
     kind = (
@@ -211,7 +216,7 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit("cpu-operators"))
         .when(uploads & (pl.col("top_ns") >= _LONG_NS) & pl.col("top").str.contains(_OF_MODELS))
         .then(pl.lit("cpu-operators"))
-        .when(uploads & (pl.col("created") | pl.col("lifted")))
+        .when(uploads & ((pl.col("created") & made) | pl.col("lifted")))
         .then(pl.lit("cpu-tensors"))
         .when(uploads & pl.col("converts") & (pl.col("bytes") >= LARGE_BYTES))
         .then(pl.lit("large-upload"))

@@ -118,6 +118,9 @@ AND_BACK = "between a copy to it and one back, 1 time a step"
         (program("aten::add", down=4, up=0, took=5000), None, (), None),  # a number that is read
         (program("aten::to", "aten::div", down=0, up=1 << 19), None, (), None),  # few data
         (program(LIFT, down=0, up=2 << 20), None, (), None),  # a batch
+        # 2 MB that are copied to the host and back: an annotation makes a tensor of its own meanwhile
+        (program("aten::zeros", down=1 << 21, up=1 << 21, took=3000), None, (), None),
+        (program("aten::zeros", took=3000, **LARGE), None, (), None),
         (
             program("aten::bincount", up=1 << 20),
             "cpu-operators",
