@@ -482,9 +482,10 @@ def tail(report: Report) -> Findings:
 # Kernels that take far longer than reading and writing all that is there, with a long piece of it for each thread.
 
 #: A kernel at the memory's limit takes so many times what its bytes do at the peak bandwidth, and one whose accesses
-#: are apart at least so many times.
+#: are apart at least so many times; no access costs more than a sector for a byte, and what takes longer computes.
 _USUAL: Final = 1.3
 _FAR: Final = 3.0
+_FARTHEST: Final = 32.0
 _APART: Final = 512  # neighbouring threads begin so far apart (bytes), or read the same
 _LEAST_NS: Final = 20_000  # shorter kernels are launched rather than run
 
@@ -542,5 +543,6 @@ def _slow(report: Report) -> pl.DataFrame:
         many=(blocks.first() >= pl.col("sms").first()),
     )
     each = pl.col("ns") / pl.col("launches")
-    far = (each >= _FAR * pl.col("least_ns")) & (each >= _LEAST_NS) & pl.col("many")
-    return sums.filter(far & (pl.col("bytes_there") >= _APART * pl.col("threads"))).drop("many").sort("device")
+    far = each.is_between(*(times * pl.col("least_ns") for times in (_FAR, _FARTHEST))) & (each >= _LEAST_NS)
+    apart = pl.col("many") & (pl.col("bytes_there") >= _APART * pl.col("threads"))
+    return sums.filter(far & apart).drop("many").sort("device")
