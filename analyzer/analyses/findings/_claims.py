@@ -20,7 +20,9 @@ from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.replay._changes import Mending
+from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
+from kanalyze.analyses.streams.concurrency import leaves_room
 from kanalyze.machinery import late
 from kanalyze.report import Report
 from kanalyze.units import percent
@@ -206,11 +208,30 @@ def _replayed(report: Report, device: int, change: Mending) -> _Gains:
     """How much shorter the window of a device gets by a change, and how wrong that may be."""
     # what is paid once is the same with the remedy
     once = total(bucket_sums(report).filter(device=device, bucket="loading"), "ns")
-    gains = []
+    gains, least_ns = [], _of_full_grids(report, device, change)
     for known, state, end in _unprofiled.sides(report)[device]:
         then = _whatif.replayed(known, _whatif.mended(report, known, state, change)).end
+        then = max(then, known.start + least_ns)
         gains.append((max(end - then, 0), int(_host_time.NEAR * max(then - known.start - once, 0))))
     return gains
+
+
+def _of_full_grids(report: Report, device: int, change: Mending) -> int:
+    """What a change leaves of the time of kernels that fill the device (ns): on any streams they run in turn."""
+    filling = _filling(report, device)
+    filling = filling.filter(~pl.col("row").is_in(change.gone.implode()))
+    saved_ns = 0
+    if change.shorter is not None:
+        saved_ns = total(change.shorter.join(filling, on="row", how="semi"), "saved_ns")
+    return intervals.length(intervals.union(filling)) - saved_ns
+
+
+@once_per_report
+def _filling(report: Report, device: int) -> pl.DataFrame:
+    """Kernels of several streams of the device whose grids fill it: row, start, end."""
+    work = exclusive_operations(report, "stream").filter((pl.col("device") == device) & (pl.col("kind") == "kernel"))
+    work = work.filter(pl.lit(work.get_column("stream").n_unique() > 1))
+    return work.filter(~leaves_room(report, work.get_column("row"))).select("row", "start", "end")
 
 
 def _unreplayed(report: Report, one: Finding) -> Finding:

@@ -4,6 +4,7 @@ import ast
 import inspect
 import pkgutil
 from collections import defaultdict
+from dataclasses import replace
 from functools import reduce
 from importlib import import_module
 from itertools import pairwise
@@ -351,6 +352,22 @@ def test_what_a_remedy_leaves_bounds_its_gain_too(saved, bounds):
     change = Mending(shorter=pl.DataFrame({"row": [0], "saved_ns": [saved]}))
     (one,) = with_replays(report([kernel(0, 1000)]), [Finding("full-sort", 0, 1000, "", "", "", mending=change)], 99)
     assert one.replayed == pytest.approx(bounds, abs=1)
+
+
+@pytest.mark.parametrize(("blocks", "gain"), [(32, (60, 100)), (1, (300, 480))])
+def test_kernels_that_fill_the_gpu_run_in_turn_on_any_streams(blocks, gain):
+    """Five of 100 µs, each on a stream of its own, each but the last waited for: small ones could run side by side."""
+    events = []
+    for number in range(5):
+        start, keys = 120 * number, {"correlation": number + 1}
+        events += [call(LAUNCH, start * US, (start + 5) * US, **keys), launch(start + 10, start + 110, blocks, **keys)]
+        events[-1] = replace(events[-1], stream=number + 7)
+        if number < 4:
+            events += [call("cudaDeviceSynchronize_v3020", (start + 6) * US, (start + 115) * US)]
+    of = report(events, limits=LIMITS | {"max_warps_per_sm": 64, "threads_per_warp": 32})
+    (one,) = (found for found in ranked(of) if found.rule == "unneeded-sync")
+    (told, _), *_ = _replayed(of, 0, one.change(of))
+    assert gain[0] * US <= told <= gain[1] * US
 
 
 def test_what_is_paid_once_makes_no_replay_less_sure():

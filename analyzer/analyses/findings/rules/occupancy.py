@@ -42,6 +42,7 @@ from kanalyze.report import Report
 from kanalyze.units import count, frequency, percent, plural, size, time
 
 _NOTHING_NS: Final = 1000  # what a kernel takes that has nothing to do, about: no remedy makes one shorter
+_FLAG_NS: Final = 10_000  # a warp that is done sooner reads and writes some numbers alone
 
 
 def _told(report: Report, kernels: pl.DataFrame, stake: str, told: Told, text: str, **others: bool) -> Finding:
@@ -373,6 +374,9 @@ def _limit(top: dict[str, Any]) -> str:
 def small_grid(report: Report) -> Findings:
     """Per device, and remedy: the launch shape with fewer blocks than SMs that wastes most, and the sum over all."""
     launches = launch_occupancy(report).filter((pl.col("bucket") == "kernel") & (pl.col("idle_sm_ns") > 0))
+    # a warp that is done so soon sets a flag: it has nothing to divide
+    one_warp = pl.col("blocks") * pl.col("threads") <= pl.col("threads_per_warp")
+    launches = launches.filter(~(one_warp & (pl.col("alone_ns") < _FLAG_NS * pl.col("count"))).fill_null(value=False))
     fit = pl.col("max_warps_per_sm") * pl.col("threads_per_warp")
     shape = ("device", "name", *SHAPE, "blocks", "threads", "sm_count")
     # one shape may have run with several shared-memory configurations of the SM
@@ -543,6 +547,6 @@ def _slow(report: Report) -> pl.DataFrame:
         many=(blocks.first() >= pl.col("sms").first()),
     )
     each = pl.col("ns") / pl.col("launches")
-    far = each.is_between(*(times * pl.col("least_ns") for times in (_FAR, _FARTHEST))) & (each >= _LEAST_NS)
+    far = each.is_between(_FAR * pl.col("least_ns"), _FARTHEST * pl.col("least_ns")) & (each >= _LEAST_NS)
     apart = pl.col("many") & (pl.col("bytes_there") >= _APART * pl.col("threads"))
     return sums.filter(far & apart).drop("many").sort("device")

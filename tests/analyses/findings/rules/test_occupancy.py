@@ -217,6 +217,11 @@ def test_more_warps_are_worth_what_is_enough_of_them(event):
     assert one.change(made).shorter.get_column("saved_ns").sum() == pytest.approx(50_000, abs=2)
 
 
+@pytest.mark.parametrize(("threads", "took", "told"), [(1, 3000, 0), (1, 30_000, 1), (64, 3000, 1)])
+def test_a_flag_that_one_thread_sets_is_no_small_grid(threads, took, told):
+    assert len(small_grid(report([launch(0, took, 1, threads=threads)], limits=SMALL))) == told
+
+
 def test_quicker_launches_of_more_blocks_and_a_window():
     (other,) = small_grid(report([launch(0, 100, 1, name="solve"), launch(200, 900, 32, name="solve")], limits=SMALL))
     assert "in this report" not in other.text
