@@ -36,7 +36,7 @@ _RECURRENT, _SLICES, _INDEXED, _SENT, _READ, _MASKED, _OPTIMIZER, _SMALL = told_
       A recurrent network is run cell by cell
     repeated-work
       The same sequence of operators runs over and over in Python
-      all passes at once: a batch dimension, stacked weights and bmm, torch.vmap
+      independent passes at once: a batch dimension, bmm, torch.vmap
       Let the loop's index be a dimension of the tensors, and of the weights where each pass has its own: torch.bmm,
         einsum, broadcasting, grouped convolutions, or torch.vmap of the function; torch._foreach_ functions take lists
         of parameters of any shapes; passes that need the one before can be compiled, or scanned.
@@ -73,7 +73,7 @@ _RECURRENT, _SLICES, _INDEXED, _SENT, _READ, _MASKED, _OPTIMIZER, _SMALL = told_
       An optimizer runs parameter by parameter
     small-batches: kernels
       The model is run for few samples at a time: {0} of the GPU
-      give the model all samples at once: model(x), not model(x[i:i + 2])
+      independent samples in one call: model(x), not model(x[i:i + 2])
       Give the model more samples at a time: larger batches in a loop over slices of data, requests put together in a
         server; where memory or the method needs small ones, replay them as a CUDA graph.
 """)

@@ -433,11 +433,12 @@ def layout_copies(strided: Work) -> Finding | None:
     return work.finding(
         "layout-copies",
         f"{work.many('kernel')} (most {{0}}) copy tensors into another order{by}: {work.took}. Layers, matrix products "
-        "and attention take transposed tensors as they are, and elementwise operators keep their order.",
+        "and attention take transposed tensors as they are, and elementwise operators keep their order; what joins "
+        "transposed dimensions, as heads after an attention by hand, has to copy.",
         "Keep one order from layer to layer: leave .contiguous() out, or choose it so that no layer transposes.",
         "kernels --by operation",
         f"Copies of transposed tensors: {percent(work.share)} of kernel time",
-        "leave .transpose(…).contiguous() out: keep one layout",
+        "leave .contiguous() out where no .view() needs it: keep one layout",
         strided.most,
     )
 

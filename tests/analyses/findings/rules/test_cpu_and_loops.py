@@ -297,6 +297,7 @@ WORK, MASKED = "repeated-work", "boolean-masks"
                 [*["lstm_cell", "bmm", "softmax"] * 10, "stack"],  # with attention
                 ["embedding", *["layer_norm", "linear", *["select"] * 2, "linear", "add"] * 12, "layer_norm", "linear"],
                 ["mul", *["mm", "relu"] * 9, "sum"],  # nothing is taken, nothing put together
+                ["conv2d", *["cat", "batch_norm", "relu", "conv2d"] * 9, "cat"],  # of layers that need those before
                 ["mul", *["to"] * 30, "sum"],  # casts
                 ["mul", *["select", "eq", "nonzero"] * 3, "sum"],
                 ["mul", *["select", "mm", "relu"] * 7, "stack"],

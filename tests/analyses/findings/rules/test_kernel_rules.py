@@ -193,7 +193,13 @@ def coalesced(operator, many=4):
         (float64, COMPLEXES, 100_000, (0, 50_000), ["Tensors are of float64: 100.0 %"]),
         # a cast right after is from float64, and gone
         (float64, line((TANH64, 50_000), (UP, 10_000)), 50_000, (1, 25_000), ["Tensors are of float64: 83.3 %"]),
-        (layout_copies, COPIED, 40, (1, 0), ["Copies of transposed tensors: 40.0 %", "most by .contiguous(): 40 ns"]),
+        (
+            layout_copies,
+            COPIED,
+            40,
+            (1, 0),
+            ["Copies of transposed tensors: 40.0 %", "by .contiguous(): 40 ns", "has to copy"],
+        ),
         # one softmax forward and one backward are left, in the type of the logits
         (large_logits, line(*LOSS), 220, (4, 20 + 30), ["Large logits in float32, the loss by hand: 68.3 %"]),
         (large_logits, CAST, 180, (2, 20 + 30), ["Large logits in float32, the loss by hand: 64.3 %"]),
