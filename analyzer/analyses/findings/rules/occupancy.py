@@ -476,9 +476,10 @@ def tail(report: Report) -> Findings:
 # Kernels that take far longer than reading and writing all that is there, with a long piece of it for each thread.
 
 #: A kernel at the memory's limit takes so many times what its bytes do at the peak bandwidth, and one whose accesses
-#: are apart at least so many times.
+#: are apart at least so many times. A sector that is read for each byte makes it 32 times: what takes longer computes.
 _USUAL: Final = 1.3
 _FAR: Final = 3.0
+_COMPUTES: Final = 64.0
 _APART: Final = 512  # neighbouring threads begin so far apart (bytes), or read the same
 _LEAST_NS: Final = 20_000  # shorter kernels are launched rather than run
 
@@ -536,5 +537,9 @@ def _slow(report: Report) -> pl.DataFrame:
         many=(blocks.first() >= pl.col("sms").first()),
     )
     each = pl.col("ns") / pl.col("launches")
-    far = (each >= _FAR * pl.col("least_ns")) & (each >= _LEAST_NS) & pl.col("many")
+    far = (
+        each.is_between(_FAR * pl.col("least_ns"), _COMPUTES * pl.col("least_ns"))
+        & (each >= _LEAST_NS)
+        & pl.col("many")
+    )
     return sums.filter(far & (pl.col("bytes_there") >= _APART * pl.col("threads"))).drop("many").sort("device")

@@ -349,6 +349,7 @@ def test_a_kernel_that_takes_far_longer_than_its_bytes():
     "other",
     [
         program(dur=250_000),
+        program(dur=100_000_000),
         program(blocks=64),
         program(blocks=2),
         program(kernel(0, 10, name="fill(float *)")),
@@ -357,7 +358,17 @@ def test_a_kernel_that_takes_far_longer_than_its_bytes():
         program(bytes_there=1_000),
         report([memset(0, 5)], limits=SLOW_MEMORY),
     ],
-    ids=["near", "short pieces", "few blocks", "made by a kernel", "library", "PyTorch", "few bytes", "no kernel"],
+    ids=[
+        "near",
+        "computes",
+        "short pieces",
+        "few blocks",
+        "made by a kernel",
+        "library",
+        "PyTorch",
+        "few bytes",
+        "no kernel",
+    ],
 )
 def test_what_is_not_known_is_not_said(other):
     assert far_apart(other) == []
