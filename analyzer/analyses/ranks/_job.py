@@ -253,6 +253,9 @@ def _doubts_of(
 #: Kinds of events that a report has only where they came.
 _AS_THEY_COME: Final = ("range", "fault", "memory")
 
+#: The doubt of whom others wait for in sends and receives.
+SENDS: Final = "sends and receives"
+
 #: What is in doubt about a job, in the order of the numbers that :func:`_doubts_of` counts, and what that means.
 _DOUBTS: Final = (
     (
@@ -281,7 +284,7 @@ _DOUBTS: Final = (
         "who was not recorded may have been the last: what is told as transfer may be waiting for that rank",
     ),
     (
-        "sends and receives",
+        SENDS,
         "nobody is called late for their waits, which are by design where they are stages of a pipeline",
     ),
 )

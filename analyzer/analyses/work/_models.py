@@ -440,6 +440,8 @@ def _elementwise(call: Call) -> Work | None:
     inputs = call.inputs
     if "addcmul" in call.name:  # the square of one, mostly
         inputs = inputs[:2] + inputs[3:]
+    if call.name == "aten::ne" and inputs[:1] == inputs[1:2]:  # one tensor with itself, mostly: isnan
+        inputs = inputs[:1]
     if call.name in _WRITES_ALONE:
         return Work(0, _bytes(*inputs[0])) if inputs and inputs[0] else None
     sizes = sizes_of(call.name, inputs)

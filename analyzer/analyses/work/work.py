@@ -286,7 +286,7 @@ def _described(calls: pl.DataFrame, source: Report) -> pl.DataFrame:
     rows, by = host_tree(source).rows, calls.get_column("operator")
     named = calls.rename({"event_id": "kernel_id"}).with_columns(
         gathered(rows.get_column("name"), by).cast(pl.String).alias("name"),
-        gathered(rows.get_column("event_id"), by).alias("event_id"),
+        gathered(rows.get_column("last_id"), by).alias("event_id"),  # of two of one name inputs are those of the inner
         gathered(recomputed(source), by).fill_null(value=False).alias("again"),
     )
     inputs = ("input_shapes", "input_types", "input_strides", "input_values")

@@ -9,7 +9,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze import outlets, units
-from kanalyze.analyses.ranks._job import Job
+from kanalyze.analyses.ranks._job import SENDS, Job
 from kanalyze.analyses.ranks._job_findings import Late, job_findings, late_ranks, notable_causes
 from kanalyze.analyses.ranks.tables import common_steps
 from kanalyze.outlets import command
@@ -74,7 +74,9 @@ def answer(job: Job) -> str:
     )
     one = next((one for one in late_ranks(job) if one.named), None)
     if one is None:
-        return f"{first}: none is late for long."
+        paired = any(check == SENDS for check, *_ in job.doubts)
+        beside = " but for sends and receives, of which that is not told" if paired else ""
+        return f"{first}: none is late for long{beside}."
     cost = units.time(one.cost_ns / one.steps / max(ranks.height - 1, 1))  # the mean in each of these steps
     steps = "step" if one.steps == 1 else "steps"
     told = f"Rank {one.rank} is {units.time(one.late_ns)} late in {steps} {_steps_of(one)}: {_causes(one)}"

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kanalyze.analyses.ranks._job import job_of
 from kanalyze.reduction.tables import BEFORE, PIECES
+from kanalyze.renderers.page.job import answer
 from support.strategies import FEWER
 from support.synthetic_job import Op, Plan, Straggler, play
 
@@ -96,6 +97,7 @@ def test_sends_and_receives_of_unknown_purpose_are_not_said_to_be_of_a_pipeline(
     job, _ = matches(STREAM, {})
     (effect,) = [effect for check, _, effect in job.doubts if check == "sends and receives"]
     assert effect == "nobody is called late for their waits, which are by design where they are stages of a pipeline"
+    assert answer(job).endswith("none is late for long but for sends and receives, of which that is not told.")
     job, _ = matches(replace(STREAM, grouped=True), {}, kind="all_to_all")
     assert not [check for check, _, _ in job.doubts if check == "sends and receives"]
 

@@ -80,6 +80,8 @@ BY_HAND = [
     ("aten::normal_", [[3, 4], [], []], [FLOAT, "Scalar", "Scalar"], ["", "0", "1"], 0, 4 * 12),
     ("aten::add", [[3, 4], [4], []], [FLOAT, FLOAT, "Scalar"], ["", "", "1"], 0, 4 * (12 + 4 + 12)),
     ("aten::gt", [[3, 4], []], [FLOAT, "Scalar"], ["", "0"], 0, 4 * 12 + 12),
+    ("aten::ne", [[3, 4], [3, 4]], [FLOAT] * 2, ["", ""], 0, 4 * 12 + 12),  # of one tensor with itself: isnan
+    ("aten::ne", [[3, 4], [4]], [FLOAT] * 2, ["", ""], 0, 4 * (12 + 4) + 12),
     ("aten::embedding", [[9, 4], [5], []], [FLOAT, "long int", "Scalar"], ["", "", "-1"], 0, 8 * 5 + 4 * 20),
     ("aten::index_select", [[9, 4], [], [2]], [FLOAT, "Scalar", "long int"], ["", "1", ""], 0, 8 * 2 + 4 * 18),
     ("aten::_foreach_copy_", [[[3, 4]], [[3, 4]], []], ["TensorList"] * 2 + ["Scalar"], ["", "", ""], 0, 4 * 24),

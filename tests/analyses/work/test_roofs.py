@@ -64,6 +64,22 @@ def test_a_kernel_faster_than_its_roof_has_no_distance_to_it():
     assert (row["at_roof_ns"], row["distance_ns"]) == (1000, 0)
 
 
+def test_of_an_operator_within_one_of_its_name_the_inner_has_the_inputs():
+    """As DTensor calls the operator of a tensor's part within that of the whole."""
+    events = [
+        host("op", "aten::mm", 0, 50),
+        host("op", "aten::mm", 10, 40),
+        call("cudaLaunchKernel", 20, 25, correlation=1, parent=1),
+        kernel(30, 200_030, name=GEMM, correlation=1, parent=1, **ONE),
+    ]
+    sides = [[[4096, 4096], [4096, side]] for side in (4096, 2048)]
+    details = [
+        {"event_id": row, "input_shapes": json.dumps(one), "input_types": TYPES} for row, one in enumerate(sides)
+    ]
+    row = kanalyze.work(report(events, kinds=KINDS, op_detail=details, limits=H100)).row(0, named=True)
+    assert row["flop"] == 2 * 4096**2 * 2048
+
+
 SHAPES = st.sampled_from([None, [[64, 64], [64, 64]], [[4096, 4096], [4096, 4096]], [[3, 4], [5, 6]]])
 CALLS = st.lists(st.tuples(SHAPES, st.sampled_from([GEMM, OTHER]), st.integers(1, 300_000)), min_size=1, max_size=6)
 
