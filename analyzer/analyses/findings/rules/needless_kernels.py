@@ -318,7 +318,8 @@ def large_logits(work: Work) -> Finding | None:
 def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     """The passes of losses by hand: rows of `lines` with run, softmax, fill and short.
 
-    A loss is a run of kernels between two products with a large softmax in it; passes are those about as long.
+    A loss is a run of kernels between two products with a large softmax in it; passes are those about as long. Those
+    of a policy's few actions, or of sampling one word, are short.
     """
     known = on_gpu.with_decoded(
         on_gpu.with_operators(report, lines),
@@ -336,7 +337,8 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     # of scores in 16 bits only operators tell whose they are
     told = pl.lit(value=known.get_column("inner").is_not_null().any()) | ~pl.col("short").all().over("run")
     runs = known.filter(pl.col("passes") & ~pl.col("attends") & told)
-    large = runs.filter(pl.col("exclusive_ns") >= _FULL * pl.col("exclusive_ns").filter("softmax").max().over("run"))
+    widest_ns = pl.col("exclusive_ns").filter("softmax").max().over("run")
+    large = runs.filter(pl.col("exclusive_ns") >= _FULL * widest_ns, widest_ns >= on_gpu.SHORTEST_NS)
     other = (~pl.col("softmax") & ~pl.col("moved") & ~pl.col("fill")).sum().over("run")
     # those into a short type are of the backward pass: of autocast, too, which casts within the loss
     asked = pl.col("cast") & ~pl.col("short") & (pl.col("outer") == "aten::to").fill_null(value=False)

@@ -129,12 +129,14 @@ def saved(found, made):
 
 
 LOSS = [(GEMM, 50), (UP, 40), (LOG, 40), (MUL, 30), (MUL, 30), (ADD, 2), (LOG_BACK, 60), (DOWN, 20), (GEMM, 50)]
+LOSS = [(name, 1000 * us) for name, us in LOSS]
 AUTOCAST = [
-    *((GEMM, 50, "aten::mm"), (LOG, 40, "aten::cross_entropy_loss"), (UP, 40, "aten::cross_entropy_loss")),
-    *((DOWN, 40, "aten::to"), (LOG_BACK, 60, "aten::_log_softmax_backward_data"), (GEMM, 50, "aten::mm")),
+    *((GEMM, 50_000, "aten::mm"), (LOG, 40_000, "aten::cross_entropy_loss"), (UP, 40_000, "aten::cross_entropy_loss")),
+    *((DOWN, 40_000, "aten::to"), (LOG_BACK, 60_000, "aten::_log_softmax_backward_data"), (GEMM, 50_000, "aten::mm")),
 ]
 CHAIN = [(GEMM, 50, "aten::bmm"), (MUL, 40, "aten::mul"), (LOG, 40, "aten::softmax"), (MUL, 40, "aten::mul")]
-ROWS = [(STRIDED, 40, "aten::copy_"), (LOG, 40, "aten::log_softmax"), (LOG_BACK, 60, "aten::to")]
+CHAIN = [(name, 1000 * us, operator) for name, us, operator in CHAIN]
+ROWS = [(STRIDED, 40_000, "aten::copy_"), (LOG, 40_000, "aten::log_softmax"), (LOG_BACK, 60_000, "aten::to")]
 FIRST_FEW = [(ONESWEEP, 4000), ("first", 80), (ONESWEEP, 3800), ("measure", 4000)]
 AGAIN = [(GEMM, 30, "aten::linear"), (MUL, 10, "aten::mul"), (MUL, 10, "aten::gelu"), (GEMM, 30, "aten::mm")]
 FORMULA = [(POW, 10_000), (MUL, 15_000), (ADD, 15_000), (MUL, 15_000)]
@@ -142,7 +144,7 @@ OTHERS = [(MUL, 9_000), (ADD, 9_000), (CAT, 9_000)]
 DOUBLES = line((GEMM64, 50_000), (TANH64, 30_000), (ADAM, 20_000))
 COMPLEXES = line((FFT, 50_000), (COMPLEX, 30_000), (TANH64, 20_000))
 COPIED = [*within("aten::contiguous", (STRIDED, 40, "aten::copy_")), kernel(50, 110, name=GEMM)]
-CAST = launched(AUTOCAST[0], (UP, 40, "aten::to"), AUTOCAST[1], *AUTOCAST[3:])
+CAST = launched(AUTOCAST[0], (UP, 40_000, "aten::to"), AUTOCAST[1], *AUTOCAST[3:])
 SUMS = line((GEMM, 20), (MUL, 10), (INDEX_ADD, 300), (GEMM, 5))
 GATHERS = line(*[(GATHER, 10), (ADD, 12)] * 8, (GEMM, 30))
 WEIGHTS = launched((GATHER, 60, "aten::index"), (GEMM, 40, "aten::bmm"))
@@ -191,8 +193,8 @@ def coalesced(operator, many=4):
         (float64, line((TANH64, 50_000), (UP, 10_000)), 50_000, (1, 25_000), ["Tensors are of float64: 83.3 %"]),
         (layout_copies, COPIED, 40, (1, 0), ["Copies of transposed tensors: 40.0 %", "most by .contiguous(): 40 ns"]),
         # one softmax forward and one backward are left, in the type of the logits
-        (large_logits, line(*LOSS), 220, (4, 20 + 30), ["Large logits in float32, the loss by hand: 68.3 %"]),
-        (large_logits, CAST, 180, (2, 20 + 30), ["Large logits in float32, the loss by hand: 64.3 %"]),
+        (large_logits, line(*LOSS), 220_000, (4, 50_000), ["Large logits in float32, the loss by hand: 68.3 %"]),
+        (large_logits, CAST, 180_000, (2, 50_000), ["Large logits in float32, the loss by hand: 64.3 %"]),
         (scatter_atomics, SUMS, 300, (0, 280), ["Atomics into few rows (sums): 89.6 %"]),
         (gathers, GATHERS, 8 * 22, (15, 10 - 8 * 4), ["8 gathers of rows, one by one: 38.8 %"]),
         (gathers, WEIGHTS, 60, (1, 0), ["Weights are gathered for each token: 60.0 %"]),
@@ -261,11 +263,12 @@ def test_what_is_told(rule, events, stake, change, words):
         (layout_copies, line((STRIDED, 9), (GEMM, 91)), "9.0"),
         (layout_copies, line((UP, 40), (GEMM, 60)), "9.0"),
         (large_logits, line(*(LOSS[at] for at in (0, 1, 2, 6, 7, 8))), "9.0"),  # of F.cross_entropy under autocast
-        (large_logits, line((GEMM, 50), (MUL, 30), (MUL, 30), (ADD, 30), (GEMM, 50)), "9.0"),
-        (large_logits, line(*LOSS, (GEMM, 3000)), "9.0"),
+        (large_logits, line((GEMM, 50_000), (MUL, 30_000), (MUL, 30_000), (ADD, 30_000), (GEMM, 50_000)), "9.0"),
+        (large_logits, line(*LOSS, (GEMM, 3_000_000)), "9.0"),
         (large_logits, launched(*AUTOCAST), "9.0"),
-        (large_logits, launched((GEMM, 50, "aten::mm"), *ROWS, ROWS[0], (GEMM, 50, "aten::mm")), "9.0"),
-        (large_logits, launched(*CHAIN, (GEMM, 50, "aten::bmm")), "9.0"),  # attention
+        (large_logits, line(*((name, ns // 20) for name, ns in LOSS)), "9.0"),  # of small tensors, as a policy's
+        (large_logits, launched((GEMM, 50_000, "aten::mm"), *ROWS, ROWS[0], (GEMM, 50_000, "aten::mm")), "9.0"),
+        (large_logits, launched(*CHAIN, (GEMM, 50_000, "aten::bmm")), "9.0"),  # attention
         (scatter_atomics, line((GEMM, 20), (MUL, 101), (INDEX_ADD, 300)), "9.0"),
         (scatter_atomics, line((GEMM, 20), (INDEX_ADD, 100), (GEMM, 10_000)), "9.0"),
         (gathers, line(*[(GATHER, 10), (ADD, 12)] * 7), "9.0"),
@@ -437,7 +440,7 @@ OLDER = report(line((GEMM, 100)), limits={"compute_capability": "10.0"})
         (old_architecture_gemm, blocks(131), [], ()),
         (old_architecture_gemm, OLDER, [50], ()),
         (no_tensor_cores, SLOW_HALF, [100], ()),
-        (large_logits, report(launched(*CHAIN, (GEMM, 50, "aten::mm"))), [120], ()),
+        (large_logits, report(launched(*CHAIN, (GEMM, 50_000, "aten::mm"))), [120_000], ()),
     ],
 )
 def test_what_is_told_of_steps_and_shapes(rule, of, stakes, words):
