@@ -286,7 +286,9 @@ def _rule() -> pl.Expr:
     apart = pl.col("takes") | (pl.col("parts") > pl.col("passes"))
     tensors = pl.col("layers") & (pl.col("passes") >= _MANY) & pl.col("in_place")
     written = pl.col("takes") & pl.col("writes") & ~pl.col("blocks")
-    slices = pl.col("put_together") | written | (~pl.col("weights") & (apart | tensors) & ~pl.col("only_plain"))
+    rows = (pl.col("parts") > pl.col("passes")) & ~pl.col("blocks")  # of a tensor that was taken apart for the loop
+    slices = rows | (~pl.col("weights") & (apart | tensors))
+    slices = pl.col("put_together") | written | (slices & ~pl.col("only_plain"))
     return (
         pl.when(pl.col("only_elements") & pl.col("put_together") & ~pl.col("backward"))
         .then(pl.lit(_INDEXED.rule))

@@ -250,6 +250,7 @@ WORK, MASKED = "repeated-work", "boolean-masks"
         # taken in each pass, put together; taken apart before; written into parts; no weights; an ensemble
         (["mul", *["select", "mm", "relu"] * 9, "stack"], WORK, ("9 times",), (1_060_000, 32, -32_000)),
         (["unbind", *["mm", "relu"] * 9, "cat"], WORK, ("9 times",), (700_000, 32, -32_000)),
+        (["unbind", *["mm", "linalg_inv", "add"] * 9, "mm"], WORK, ("(mm → linalg_inv → add)",), None),
         (["mul", *["select", "mm", "select", "copy_"] * 9, "sum"], WORK, ("9 times",), (1_420_000, 32, -32_000)),
         (["mul", *["slice", "mul", "add"] * 9, "sum"], WORK, ("9 times",), (1_060_000, 32, -32_000)),
         # elements of what layers made, each with a gradient of its own; readings of a batch
@@ -294,6 +295,7 @@ WORK, MASKED = "repeated-work", "boolean-masks"
                 [*["lstm_cell", "bmm", "softmax"] * 10, "stack"],  # with attention
                 ["embedding", *["layer_norm", "linear", *["select"] * 2, "linear", "add"] * 12, "layer_norm", "linear"],
                 ["mul", *["mm", "relu"] * 9, "sum"],  # nothing is taken, nothing put together
+                ["unbind", *["layer_norm", "mm", "relu"] * 9, "sum"],  # layers, of which each has a part
                 ["mul", *["to"] * 30, "sum"],  # casts
                 ["mul", *["select", "eq", "nonzero"] * 3, "sum"],
                 ["mul", *["select", "mm", "relu"] * 7, "stack"],
