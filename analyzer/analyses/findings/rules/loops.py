@@ -36,7 +36,7 @@ _RECURRENT, _SLICES, _INDEXED, _SENT, _READ, _MASKED, _OPTIMIZER, _SMALL = told_
       A recurrent network is run cell by cell
     repeated-work
       The same operators run slice by slice in a Python loop
-      work on all at once: a batch dimension, bmm, torch.vmap; of parameters, torch._foreach_lerp_ and others
+      all at once: a batch dimension, bmm, torch.vmap; torch._foreach_ functions
       Let the loop's index be a dimension of the tensors: torch.bmm, einsum, broadcasting, grouped convolutions, or
         torch.vmap of the function; torch._foreach_ functions take lists of parameters of any shapes; what goes from
         pass to pass can be compiled, or scanned.
@@ -61,7 +61,7 @@ _RECURRENT, _SLICES, _INDEXED, _SENT, _READ, _MASKED, _OPTIMIZER, _SMALL = told_
       A value is read by the host in each pass of a loop
     boolean-masks
       A boolean mask is taken in each pass of a Python loop
-      (labels == arange(n)[:, None]).float() @ x, of all masks; of boxes, torchvision.ops.nms
+      (labels == arange(n)[:, None]).float() @ x; of boxes, torchvision.ops.nms
       Work on all masks at once: a comparison with all classes is a matrix, whose product with the data sums each class;
         or sort once, and take slices (torch.segment_reduce, index_add_). Boxes that overlap better ones are left out by
         one kernel, torchvision.ops.batched_nms.
