@@ -404,6 +404,7 @@ def float64(work: Work) -> Finding | None:
 
 _WORTH_GATHERS: Final = 0.2  # less of the kernel time is left out
 _FEWEST_GATHERS: Final = 8  # so many of an iteration, or of a window without any, are a loop's
+_SUMMED: Final = 0.5  # a smaller part of them is read by an elementwise kernel right after: they are not for sums
 _READS: Final = 0.4  # what is left of a gather that writes nothing: less than half, which also waits for the index
 
 #: Kernels of PyTorch that read rows by an index: what writes them has another functor.
@@ -443,6 +444,9 @@ def gathers(own: Work) -> Finding | None:
     if own.rows.height < _FEWEST_GATHERS * (say.per_iteration(report).iterations or 1):
         return None
     pairs = own._replace(rows=lines.filter(pl.col("gathers") | read_by))
+    summed = lines.filter(pl.col("gathers") & read_by.shift(-1).over("line").fill_null(value=False))
+    if total(summed, "exclusive_ns") < _SUMMED * own.ns:
+        return _whole(own)
     # the first of the gathers in a row stays, as long as reading all takes; others are gone, with what read them
     another = (pl.col("name") != pl.col("name").shift(2)).fill_null(value=True)
     read_ns = (pl.col("exclusive_ns") * _READS).cast(pl.Int64) * pl.col("gathers")
@@ -461,6 +465,22 @@ def gathers(own: Work) -> Finding | None:
         'F.embedding_bag(index, table, mode="sum"), or one gather for all',
         own.longest,
         mending=Mending(saved.filter(stays), known.filter(~stays).get_column("row")),
+    )
+
+
+def _whole(own: Work) -> Finding:
+    """Gathers whose results are not summed right after, as those of a cache that follows its beams."""
+    return own.finding(
+        "gathers",
+        f"{own.many('gather')} (most {{0}}) copy tensors by an index, {own.took}, for what reads them later: each row "
+        "is read twice, and written.",
+        "Keep the tensor as it is and the index beside it, and index what is read where it is read, as a cache of "
+        "pages does; index small tensors, not large ones: a product of all rows before the gather of its results.",
+        "kernels --by family",
+        f"{own.many('gather')} copy tensors by an index: {percent(own.share)}",
+        "index what is read where it is read, not the whole tensor; x @ w before [index]",
+        own.longest,
+        mending=Mending(own.rows.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - _READS))),
     )
 
 
