@@ -83,6 +83,7 @@ _RECURRENT, _SLICES, _INDEXED, _SENT, _READ, _MASKED, _OPTIMIZER, _SMALL = told_
 _PASSES: Final = 8
 _LONGEST: Final = 40
 
+_ALIKE: Final = 0.5  # passes that are the same in so large a part of a loop are told as these
 _IDLES: Final = 0.25  # for so large a part of a loop the device idles in it, or it is no matter of launching
 _FAR: Final = 2  # two passes are so many times as far apart as usual where one loop ends and another begins
 
@@ -228,6 +229,24 @@ def _reading(line: pl.DataFrame) -> list[tuple[int, int, int]]:
     return runs.select(pl.col("at", "at_last") + 1, period=(length - 1) // passes + 1).rows()
 
 
+def _branching(line: pl.DataFrame) -> list[tuple[int, int, int]]:
+    """Stretches from where a tensor is taken apart to where parts are put together, whatever each pass does with them.
+
+    As :func:`_repeated`; each pass ends with the same operator, and none has layers, or is read.
+    """
+    wall = pl.any_horizontal("weights", "backward", "apart", "together") | (pl.col("to_host") > 0)
+    since, parted = (pl.when(wall).then(of).shift(1).forward_fill().over(THREAD) for of in ("at", "apart"))
+    last = pl.col("name").shift(1).over(THREAD)
+    known = line.with_columns(pl.col("at").cast(pl.Int64), since=since, parted=parted, last=last)
+    took = known.group_by("since").agg(pl.col("at").filter("takes").min().alias("first"), taken=pl.col("takes").sum())
+    passes = known.group_by("since", last="name").agg(passes=pl.len().cast(pl.Int64))
+    ends = known.filter("together").join(passes, on=["since", "last"]).join(took, on="since")
+    ends = ends.filter(pl.col("passes") >= _PASSES, pl.col("parted") | (pl.col("taken") >= pl.col("passes")))
+    begin = pl.when("parted").then(pl.col("since") + 1).otherwise("first")
+    ends = ends.with_columns(begin=begin, period=(pl.col("at") - begin - 1) // pl.col("passes") + 1)
+    return ends.filter(pl.col("period") <= _LONGEST).select("begin", "at", "period").rows()
+
+
 def _repeated(line: pl.DataFrame) -> pl.DataFrame:
     """Stretches in which operators of the same names follow each other: begin, stop (places), period, the shortest."""
     words, found = line.select(*THREAD, word=pl.col("name").hash()), _reading(line)
@@ -243,6 +262,10 @@ def _repeated(line: pl.DataFrame) -> pl.DataFrame:
                 continue
             taken.insert(at, (begin, stop))
             found.append((begin, stop, period))
+    for begin, stop, period in _branching(line):
+        within = [one for one in found if one[0] < stop and one[1] > begin]
+        if sum(one[1] - one[0] for one in within) < _ALIKE * (stop - begin):
+            found = [*(one for one in found if one not in within), (begin, stop, period)]
     return pl.DataFrame(found, schema=dict.fromkeys(("begin", "stop", "period"), pl.Int64), orient="row")
 
 

@@ -239,6 +239,9 @@ BRANCHES = [
     name for at in range(12) for name in ("select", "lt", "item", "select", ("mul_", "div_", "sub_")[at * at % 3])
 ]
 ONE_BY_ONE = "11 times in a row, in 33 launches a step (select → mul_ → select → lt → …)"
+#: Samples of a batch, of which some are changed otherwise.
+SAMPLES = [name for at in range(12) for name in ("slice", *["flip"] * (at * at % 3), "mul", "clamp")]
+DIFFERENT = "11 times in a row, in 32 launches a step (slice → mul → clamp → slice)"
 INVERSES, FACTORS = ["eq", "index", "linalg_inv", "mean"], ["mm", "linalg_cholesky", "linalg_eigvalsh"]
 WORK, MASKED = "repeated-work", "boolean-masks"
 
@@ -270,6 +273,10 @@ WORK, MASKED = "repeated-work", "boolean-masks"
             ["linear", *["norm", "item"] * 20, "mm"],
             *("blocking-read", (READS, "20 values are read one by one in a Python loop"), (1_580_000, 76, -76_000)),
         ),
+        (["linear", "unbind", *SAMPLES, "stack"], WORK, (DIFFERENT,), None),
+        (["linear", *SAMPLES, "cat"], WORK, (DIFFERENT,), None),
+        (["linear", "unbind", *SAMPLES, "sum"], None, (), None),
+        (["linear", "unbind", *SAMPLES[:20], "linear", *SAMPLES[20:], "stack"], None, (), None),
         (["linear", *BRANCHES, "linear"], "blocking-read", (ONE_BY_ONE,), (2_180_000, 60, -60_000)),
         (
             ["linear", *BRANCHES[:35], "linear", *BRANCHES[35:]],
