@@ -300,16 +300,21 @@ def large_logits(work: Work) -> Finding | None:
     if passes.ns < _WORTH_LOGITS * work.device.kernel_ns:
         return None
     wide = "" if passes.rows.get_column("short").all() else " in float32"
+    # F.kl_div of two models' words has no fused kernel
+    diverges = on_gpu.decoded_as(passes.rows, OPERATION == "xlogy").any()
     return passes.finding(
         "large-logits",
         f"A loss by hand works on large tensors of logits: {passes.many('pass', 'over them')} around a softmax{wide} "
         f"(most {{0}}), {passes.took}. One fused cross entropy takes the logits as they are, and reads them once "
         "forward and once backward.",
         "Give logits and targets to F.cross_entropy as they are, without .float(), softmax and one_hot; of very large "
-        "vocabularies by chunks of rows, or by a kernel fused with the last layer (Liger, cut cross entropy).",
+        "vocabularies by chunks of rows, or by a kernel fused with the last layer (Liger, cut cross entropy). "
+        "torch.compile makes a divergence of two models' words (F.kl_div) one kernel forward and one backward.",
         "kernels --by operation",
         f"Large logits{wide}, the loss by hand: {percent(passes.share)}",
-        "F.cross_entropy(logits, targets), without .float() and one_hot",
+        "torch.compile of the loss with F.kl_div, of logits without .float()"
+        if diverges
+        else "F.cross_entropy(logits, targets), without .float() and one_hot",
         passes.longest,
         mending=_fused_loss(passes.rows),
     )

@@ -46,6 +46,7 @@ ADAM = (
     "void at::native::multi_tensor_apply_kernel<at::native::FusedOptimizerTensorListMetadata<4>, "
     "at::native::FusedAdamMathFunctor<c10::BFloat16, 4, (at::native::ADAM_MODE)1, false>, float const*, double, double>"
 )
+XLOGY = ONE.format("xlogy_kernel_cuda(X&)::{{lambda(float)#1}}").replace("{{", "{").replace("}}", "}")
 LOG = "void at::native::cunn_SoftMaxForward<4, float, float, float, at::native::LogSoftMaxForwardEpilogue>(float*)"
 LOG_BACK = "void at::native::cunn_SoftMaxBackward<4, float, float, float, at::native::LogSoftMaxBackwardEpilogue>(X)"
 INDEX_ADD = "void at::native::indexFuncLargeIndex<float, long, unsigned int, 2, 2, -2, true, at::native::ReduceAdd>(X)"
@@ -194,9 +195,17 @@ def coalesced(operator, many=4):
         (layout_copies, COPIED, 40, (1, 0), ["Copies of transposed tensors: 40.0 %", "most by .contiguous(): 40 ns"]),
         # one softmax forward and one backward are left, in the type of the logits
         (large_logits, line(*LOSS), 220_000, (4, 50_000), ["Large logits in float32, the loss by hand: 68.3 %"]),
+        (
+            large_logits,
+            line(*LOSS[:3], (XLOGY, 30_000), *LOSS[4:]),
+            220_000,
+            (4, 50_000),
+            ["torch.compile of the loss"],
+        ),
         (large_logits, CAST, 180_000, (2, 50_000), ["Large logits in float32, the loss by hand: 64.3 %"]),
         (scatter_atomics, SUMS, 300, (0, 280), ["Atomics into few rows (sums): 89.6 %"]),
         (gathers, GATHERS, 8 * 22, (15, 10 - 8 * 4), ["8 gathers of rows, one by one: 38.8 %"]),
+        (gathers, line(*[GATHER] * 8, (GEMM, 30)), 80, (0, 8 * 6), ["8 gathers copy tensors by an index: 72.7 %"]),
         (gathers, WEIGHTS, 60, (1, 0), ["Weights are gathered for each token: 60.0 %"]),
         (recomputation, launched(*AGAIN, node="B0"), 50, (3, 0), ["again in backward: 62.5 %", "GPU has 80.00 GB."]),
         (by_hand, line(*FORMULA, (GEMM, 10**5)), 35_000, (3, -10_000), ["Formulas kernel by kernel (mul, add, pow)"]),
