@@ -91,7 +91,7 @@ _FAR: Final = 2  # two passes are so many times as far apart as usual where one 
 _NEAR: Final = 4
 _NAMED: Final = 4
 
-_MANY: Final = 16  # so many passes that change a tensor each in place are over parameters or the like
+_MANY: Final = 16  # so many passes that change a tensor each, or have tensors of various shapes, are over parameters
 _CELL_KERNELS: Final = r"(?:lstm|gru)_cell_(?:forward|backward)"  # kernels of cells of recurrent networks
 
 #: Operators (aten::) by what they are to a loop: `cells` of recurrent networks, whole ones, what no nn.LSTM has in it;
@@ -280,6 +280,9 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
     )
     before = pl.concat([sums.clear(1).fill_null(0), sums])
     in_one, in_all = before[begin + period] - before[begin], before[stop] - before[begin]
+    # of the first operator of the first passes: those of a batch's parts, or of what goes on and on, are alike
+    shape = line.get_column("input_shapes")
+    passed = [shape.gather((begin + turn * period).clip(upper_bound=line.height - 1)) for turn in range(_NEAR)]
     parts = line.select(pl.when("apart").then(pl.col("stop") - pl.col("row")).otherwise(0)).to_series()
     near = [gathered(parts, (begin - by).set(begin < by, None)).alias(f"{by}") for by in range(1, _NEAR + 1)]
     after = gathered(line.get_column("together"), stop.set(stop >= line.height, None)).fill_null(value=False)
@@ -292,6 +295,7 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
         (in_all.get_column("to_host") >= passes).alias("asks"),
         (in_all.get_column("launches") >= passes).alias("launching"),
         (in_all.get_column("backward") > 0).alias("backward"),
+        various=pl.any_horizontal(one != passed[0] for one in passed).fill_null(value=False),
         parts=pl.DataFrame(near).max_horizontal().fill_null(0),
         layers=pl.lit(bool(line.get_column("weights").any())),
     )
@@ -308,7 +312,7 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
 def _rule() -> pl.Expr:
     """The rule of a stretch, by what its passes have, whether there was a part for each before, and what follows it."""
     apart = pl.col("takes") | (pl.col("parts") > pl.col("passes"))
-    tensors = pl.col("layers") & (pl.col("passes") >= _MANY) & pl.col("in_place")
+    tensors = pl.col("layers") & (pl.col("passes") >= _MANY) & (pl.col("in_place") | pl.col("various"))
     written = pl.col("takes") & pl.col("writes") & ~pl.col("blocks")
     rows = (pl.col("parts") > pl.col("passes")) & ~pl.col("blocks")  # of a tensor that was taken apart for the loop
     slices = rows | (~pl.col("weights") & (apart | tensors))

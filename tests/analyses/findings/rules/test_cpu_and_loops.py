@@ -348,6 +348,23 @@ def test_what_backward_runs_for_a_loop_is_of_it(numbers, spared):
     assert measures(one, of)[3] == spared
 
 
+@pytest.mark.parametrize(
+    ("shapes", "passes", "told"),
+    [
+        (["[[64,64]]", "[[64]]"], 16, True),  # weights and biases
+        (["[[64,64]]"], 16, False),  # what goes on with the same tensor
+        (["[[64,64]]", "[[64]]"], 15, False),
+    ],
+)
+def test_a_loop_over_tensors_of_various_shapes_is_over_parameters(shapes, passes, told):
+    names = ["linear", *["pow", "sum", "add"] * passes, "linear"]
+    events = [event for number in range(2) for event in line(names, number * LOOP_STEP)]
+    powers = [at for at, one in enumerate(events) if one.name == "aten::pow"]
+    details = [{"event_id": at, "input_shapes": shapes[turn % len(shapes)]} for turn, at in enumerate(powers)]
+    of = report(events, op_detail=details).narrow(window=Window(0, 2 * LOOP_STEP, count=2, each="step"))
+    assert [one.rule for one in python_loops(of)] == [WORK] * told
+
+
 # Few samples at a time
 
 PASS = 1_000_000
