@@ -29,7 +29,7 @@ from kanalyze.analyses.findings.rules.slower_kernels import (
     unaligned_gemm,
 )
 from kanalyze.analyses.findings.rules.small_copies import growing_concatenations, growing_copies, no_kv_cache
-from kanalyze.analyses.findings.rules.unfused import by_hand, fusible
+from kanalyze.analyses.findings.rules.unfused import bags_by_hand, by_hand, fusible
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, memset, nvtx, report
 from support.kernel_names import ADD, BACKWARD, DOWN, GEMM, LOG_SOFTMAX, MUL, ONE, POW, SOFTMAX, STRIDED, UP
@@ -206,6 +206,15 @@ def coalesced(operator, many=4):
         (scatter_atomics, SUMS, 300, (0, 280), ["Atomics into few rows (sums): 89.6 %"]),
         (gathers, GATHERS, 8 * 22, (15, 10 - 8 * 4), ["8 gathers of rows, one by one: 38.8 %"]),
         (gathers, line(*[GATHER] * 8, (GEMM, 30)), 80, (0, 8 * 6), ["8 gathers copy tensors by an index: 72.7 %"]),
+        (
+            gathers,
+            line(*[(GATHER, 10), (SUM, 6)] * 8, (GEMM, 30)),
+            128,
+            (15, 10 - 8 * 4),
+            ["8 gathers of rows, one by one"],
+        ),
+        (bags_by_hand, line((GATHER, 40), (MUL, 40), (SUM, 20), (GEMM, 50)), 100, (2, 24), ["then summed: 66.7 %"]),
+        (bags_by_hand, line((GATHER, 40), (SUM, 20), (SUM, 20), (GEMM, 50)), 60, (1, 24), ['mode="sum"']),
         (gathers, WEIGHTS, 60, (1, 0), ["Weights are gathered for each token: 60.0 %"]),
         (recomputation, launched(*AGAIN, node="B0"), 50, (3, 0), ["again in backward: 62.5 %", "GPU has 80.00 GB."]),
         (by_hand, line(*FORMULA, (GEMM, 10**5)), 35_000, (3, -10_000), ["Formulas kernel by kernel (mul, add, pow)"]),
@@ -281,6 +290,10 @@ def test_what_is_told(rule, events, stake, change, words):
         (scatter_atomics, line((GEMM, 20), (MUL, 101), (INDEX_ADD, 300)), "9.0"),
         (scatter_atomics, line((GEMM, 20), (INDEX_ADD, 100), (GEMM, 10_000)), "9.0"),
         (gathers, line(*[(GATHER, 10), (ADD, 12)] * 7), "9.0"),
+        (bags_by_hand, line((GATHER, 40), (MUL, 40), (SUM, 9), (GEMM, 50)), "9.0"),  # of less than was gathered
+        (bags_by_hand, line((GATHER, 40), (ADD, 40), (SUM, 40), (GEMM, 50)), "9.0"),
+        (bags_by_hand, line((GATHER, 40), (NORM, 40), (GEMM, 50)), "9.0"),
+        (bags_by_hand, line(*[(GATHER, 40), (SUM, 20)] * 8), "9.0"),  # many in a loop
         (gathers, line(*[(GATHER, 1), (ADD, 2)] * 8, (GEMM, 30)), "9.0"),
         (gathers, launched((GATHER, 60, "aten::index"), (GEMM, 40, "aten::mm")), "9.0"),
         (recomputation, launched(*AGAIN), "9.0"),
