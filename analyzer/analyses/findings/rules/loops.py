@@ -314,7 +314,8 @@ def _rule() -> pl.Expr:
     apart = pl.col("takes") | (pl.col("parts") > pl.col("passes"))
     tensors = pl.col("layers") & (pl.col("passes") >= _MANY) & (pl.col("in_place") | pl.col("various"))
     written = pl.col("takes") & pl.col("writes") & ~pl.col("blocks")
-    rows = (pl.col("parts") > pl.col("passes")) & ~pl.col("blocks")  # of a tensor that was taken apart for the loop
+    # of a tensor that was taken apart for the loop, of which no pass joins its result to those before
+    rows = (pl.col("parts") > pl.col("passes")) & ~pl.any_horizontal("blocks", "together")
     slices = rows | (~pl.col("weights") & (apart | tensors))
     slices = pl.col("put_together") | written | (slices & ~pl.col("only_plain"))
     return (

@@ -303,6 +303,7 @@ WORK, MASKED = "repeated-work", "boolean-masks"
                 ["embedding", *["layer_norm", "linear", *["select"] * 2, "linear", "add"] * 12, "layer_norm", "linear"],
                 ["mul", *["mm", "relu"] * 9, "sum"],  # nothing is taken, nothing put together
                 ["unbind", *["layer_norm", "mm", "relu"] * 9, "sum"],  # layers, of which each has a part
+                ["unbind", *["mm", "relu", "cat"] * 9, "sum"],  # what grows
                 ["mul", *["to"] * 30, "sum"],  # casts
                 ["mul", *["select", "eq", "nonzero"] * 3, "sum"],
                 ["mul", *["select", "mm", "relu"] * 7, "stack"],
