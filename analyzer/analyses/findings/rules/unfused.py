@@ -506,3 +506,39 @@ def bags_by_hand(own: Work) -> Finding | None:
             work.rows.filter(~pl.col("gathers")).get_column("row"),
         ),
     )
+
+
+# Products with matrices of zeros and ones, which only take rows of the other matrix.
+
+_WORTH_ONE_HOT: Final = 0.1  # less of the kernel time is left out
+
+
+@on_gpu.choosing(OPERATION == "scatter_fill", 0)
+def one_hot_products(own: Work) -> Finding | None:
+    """One finding per device on zeros into which ones are scattered, cast or not, for a product right after."""
+    line = on_gpu.stream_lines(own.report, own.device.device)
+    kinds = {"fills": FAMILY == "fill", "casts": FAMILY == "copy", "multiplies": FAMILY == "gemm"}
+    known = on_gpu.with_decoded(line, marks=OPERATION == "scatter_fill", **kinds)
+
+    def beside(what: str, by: int) -> pl.Expr:
+        return pl.col(what).shift(-by).over("line").fill_null(value=False)
+
+    length = pl.when(beside("multiplies", 1)).then(1).when(beside("casts", 1) & beside("multiplies", 2)).then(2)
+    known = known.with_columns(hot=pl.when(pl.col("marks") & beside("fills", -1)).then(length).fill_null(0))
+    inside = (pl.col("hot").shift(by).over("line") >= least for by, least in ((-1, 1), (0, 1), (1, 1), (2, 2)))
+    work = own._replace(rows=known.filter(pl.any_horizontal(inside)))
+    if work.ns < _WORTH_ONE_HOT * own.device.kernel_ns:
+        return None
+    made, products = work.rows.filter(~pl.col("multiplies")), work.rows.filter("multiplies")
+    return work.finding(
+        "gathers",
+        f"{work._replace(rows=products).many('product')} (most {{0}}) multiply one-hot matrices, which are made for "
+        f"that: {work.took} in all. Such a product takes rows of the other matrix, as an index does.",
+        "Index the table: F.embedding(index, table) or table[index], in place of F.one_hot(index, n).float() @ table "
+        "or zeros with scatter_; what sums by class is index_add_.",
+        "kernels --by family",
+        f"One-hot matrices are multiplied: {percent(work.share)}",
+        "table[index], or F.embedding(index, table), in place of one_hot(index) @ table",
+        str(products.sort("exclusive_ns").item(-1, "name")),
+        mending=on_gpu.without(made),
+    )

@@ -29,7 +29,7 @@ from kanalyze.analyses.findings.rules.slower_kernels import (
     unaligned_gemm,
 )
 from kanalyze.analyses.findings.rules.small_copies import growing_concatenations, growing_copies, no_kv_cache
-from kanalyze.analyses.findings.rules.unfused import bags_by_hand, by_hand, fusible
+from kanalyze.analyses.findings.rules.unfused import bags_by_hand, by_hand, fusible, one_hot_products
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, memset, nvtx, report
 from support.kernel_names import ADD, BACKWARD, DOWN, GEMM, LOG_SOFTMAX, MUL, ONE, POW, SOFTMAX, STRIDED, UP
@@ -50,6 +50,11 @@ XLOGY = ONE.format("xlogy_kernel_cuda(X&)::{{lambda(float)#1}}").replace("{{", "
 LOG = "void at::native::cunn_SoftMaxForward<4, float, float, float, at::native::LogSoftMaxForwardEpilogue>(float*)"
 LOG_BACK = "void at::native::cunn_SoftMaxBackward<4, float, float, float, at::native::LogSoftMaxBackwardEpilogue>(X)"
 INDEX_ADD = "void at::native::indexFuncLargeIndex<float, long, unsigned int, 2, 2, -2, true, at::native::ReduceAdd>(X)"
+FILL = "void at::native::vectorized_elementwise_kernel<2, at::native::FillFunctor<long>, std::array<char*, 1ul> >(int)"
+ONES = (
+    "void at::native::_scatter_gather_elementwise_kernel<128, 8, "
+    "at::native::_cuda_scatter_fill_internal_kernel<at::native::OpaqueType<8>, long>::operator()(X)>(int)"
+)
 GATHER = "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long, long, long, long, bool)"
 CAT = "void at::native::CatArrayBatchedCopy<at::native::OpaqueType<2u>, unsigned int, 4, 64, 64>(X)"
 FFT = "void regular_fft<512u, EPT<8u>, 8u, 2u, (padding_t)6, unsigned int, double>(kernel_arguments_t<double>)"
@@ -215,6 +220,8 @@ def coalesced(operator, many=4):
         ),
         (bags_by_hand, line((GATHER, 40), (MUL, 40), (SUM, 20), (GEMM, 50)), 100, (2, 24), ["then summed: 66.7 %"]),
         (bags_by_hand, line((GATHER, 40), (SUM, 20), (SUM, 20), (GEMM, 50)), 60, (1, 24), ['mode="sum"']),
+        (one_hot_products, line(FILL, ONES, UP, GEMM, (GEMM, 50)), 40, (3, 0), ["are multiplied: 44.4 %"]),
+        (one_hot_products, line(FILL, ONES, GEMM, (ADD, 50)), 30, (2, 0), ["are multiplied: 37.5 %"]),
         (gathers, WEIGHTS, 60, (1, 0), ["Weights are gathered for each token: 60.0 %"]),
         (recomputation, launched(*AGAIN, node="B0"), 50, (3, 0), ["again in backward: 62.5 %", "GPU has 80.00 GB."]),
         (by_hand, line(*FORMULA, (GEMM, 10**5)), 35_000, (3, -10_000), ["Formulas kernel by kernel (mul, add, pow)"]),
@@ -293,6 +300,9 @@ def test_what_is_told(rule, events, stake, change, words):
         (bags_by_hand, line((GATHER, 40), (MUL, 40), (SUM, 9), (GEMM, 50)), "9.0"),  # of less than was gathered
         (bags_by_hand, line((GATHER, 40), (ADD, 40), (SUM, 40), (GEMM, 50)), "9.0"),
         (bags_by_hand, line((GATHER, 40), (NORM, 40), (GEMM, 50)), "9.0"),
+        (one_hot_products, line(FILL, ONES, UP, MUL, GEMM), "9.0"),  # of a loss
+        (one_hot_products, line(FILL, ADD, ONES, GEMM), "9.0"),
+        (one_hot_products, line(FILL, ONES, GEMM, (ADD, 500)), "9.0"),
         (bags_by_hand, line(*[(GATHER, 40), (SUM, 20)] * 8), "9.0"),  # many in a loop
         (gathers, line(*[(GATHER, 1), (ADD, 2)] * 8, (GEMM, 30)), "9.0"),
         (gathers, launched((GATHER, 60, "aten::index"), (GEMM, 40, "aten::mm")), "9.0"),
