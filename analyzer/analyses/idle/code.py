@@ -50,6 +50,9 @@ TABLE: Final = Table(
     telling=("place", "host_ns", "launch_ns", "wait_ns", "work_ns", "text"),
 )
 
+#: A place by the name that traces have for the call of a function.
+_AS_RECORDED: Final = pl.format("{}({}): {}", *PLACE)
+
 _STRETCH: Final = {**dict.fromkeys(THREAD, pl.Int64), "start": pl.Int64, "end": pl.Int64, "place": pl.UInt32}
 
 
@@ -105,6 +108,24 @@ def placed_pieces(report: Report) -> pl.DataFrame:
         parts = _of_idle(report, pieces).with_columns(pl.lit(device, dtype=pl.Int64).alias("device"))
         found.append(parts.select(found[0].columns))
     return pl.concat(found)
+
+
+#: A function runs in so large a part of some time for it to be around what happens there.
+_AROUND: Final = 0.9
+
+
+def function_around(report: Report, spans: pl.DataFrame) -> str:
+    """The innermost recorded function of the main thread that runs in nearly all of some `spans`; empty for none."""
+    functions = parts_by(program_functions(report), THREAD).values()
+    if not functions or spans.is_empty():
+        return ""
+    calls = max(functions, key=len)
+    held = intervals.overlap(calls.get_column("start"), calls.get_column("end"), spans).alias("held")
+    sums = calls.select(name=pl.col("name").cast(pl.String), whole=pl.col("end") - pl.col("start")).with_columns(held)
+    sums = sums.group_by("name").sum().filter(pl.col("held") >= _AROUND * intervals.length(spans))
+    places = _places(report).with_columns(name=_AS_RECORDED).join(sums, on="name")
+    inner = places.filter(pl.col("function") != "<module>").sort("whole", "place")
+    return str(place_texts(report)[inner.item(0, "place")]) if inner.height else ""
 
 
 def captured_places(report: Report) -> pl.DataFrame:
@@ -228,8 +249,7 @@ def _stretches(report: Report) -> pl.DataFrame:
         return placed.select(*THREAD, **intervals.OF_EVENTS, place="place").sort(*THREAD, "start")
     functions = program_functions(report).with_row_index("row")
     texts = functions.get_column("name").cast(pl.String)
-    keys = pl.format("{}({}): {}", "file", "line", "function")
-    known = _places(report).select("place", name=keys)
+    known = _places(report).select("place", name=_AS_RECORDED)
     places = texts.to_frame("name").join(known, on="name", how="left", maintain_order="left").get_column("place")
     found = [pl.DataFrame(schema=_STRETCH)]
     for key, line in innermost_lines(functions).items():

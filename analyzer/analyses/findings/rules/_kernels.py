@@ -53,6 +53,17 @@ LAYOUTS: Final = (LIBRARY == "cudnn") & (OPERATION == "layout") & (pl.col("layou
 
 BATCHED: Final = ("aten::bmm", "aten::baddbmm")  # operators of products of many matrices
 
+#: Kernels of PyTorch that read rows by an index: what writes them has another functor.
+GATHERS: Final = (
+    (LIBRARY == "aten")
+    & (FAMILY == "index")
+    & (OPERATION.is_in(["index_select", "index", "gather", ""]) | pl.col("functor").str.contains("index_kernel"))
+)
+#: Kernels that sum what they read, and how many gathers of an iteration, or a window without any, are a loop's.
+SUMS: Final = (FAMILY == "reduce") & OPERATION.is_in(["sum", "mean"])
+FEWEST_GATHERS: Final = 8
+READS: Final = 0.4  # what is left of a gather that writes nothing: less than half, which also waits for the index
+
 #: Memsets, and copies within the device.
 MOVES: Final = (pl.col("kind") == "memset") | (pl.col("name") == "[CUDA memcpy Device-to-Device]")
 

@@ -64,7 +64,7 @@ def operators(report: Report) -> pl.DataFrame:
     tree = operator_tree(other).rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
     before = pl.concat([pl.Series([0]), tree.select((pl.col("kind") == "api").cast(pl.Int64).cum_sum()).to_series()])
     calls = before.gather(tree.get_column("stop")) - before.gather(tree.get_column("row"))
-    numbers = other.table("op_detail").select("event_id", "sequence_number", "input_types")
+    numbers = other.table("op_detail").select("event_id", "sequence_number", "input_types", "input_shapes")
     every = tree.with_columns(called=calls > 0).filter(pl.col("kind") == "op").join(numbers, on="event_id", how="left")
     return every.with_columns(pl.col("name").cast(pl.String)).select(*_SCHEMA).sort("row")
 
@@ -76,6 +76,7 @@ _SCHEMA: Final = {
     "called": pl.Boolean,
     "sequence_number": pl.Int64,
     "input_types": pl.Categorical,
+    "input_shapes": pl.Categorical,
 }
 
 

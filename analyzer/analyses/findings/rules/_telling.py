@@ -17,7 +17,7 @@ from kanalyze.analyses.host._range_lines import ranges_at, roles
 from kanalyze.analyses.host._thread_timeline import WAIT
 from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.idle._idle_parts import range_names
-from kanalyze.analyses.idle.code import has_lines, place_at, placed_pieces, placed_with_text
+from kanalyze.analyses.idle.code import function_around, has_lines, place_at, placed_pieces, placed_with_text
 from kanalyze.analyses.iterations._marks import LIBRARIES
 from kanalyze.analyses.launches._launch_costs import least_worth_saying
 from kanalyze.analyses.operators._host_names import launches_beside
@@ -372,11 +372,19 @@ def _asked(finding: Finding) -> bool:
 
 
 def line_of(report: Report, finding: Finding) -> str:
-    """The line with at least half of the time that a finding claims, or lines: ``model.py:41-43``; empty for none."""
+    """The line with at least half of the time that a finding claims, or lines: ``model.py:41-43``; empty for none.
+
+    Where the host takes the time, and a function calls others for it, as a loop does, that function.
+    """
     pieces, ns = claimed(report, finding), pl.col("ns").sum()
     own = pieces.filter("own")
     told = own if own.select(ns).item() >= _OWN * pieces.select(ns).item() else pieces
-    return lines_of_most(report, told.group_by("place").agg(ns))
+    if line := lines_of_most(report, told.group_by("place").agg(ns)):
+        return line
+    host = pieces.filter(pl.col("part") != "work")
+    if host.select(ns).item() < _MOST_OF_TIME * pieces.select(ns).item():
+        return ""
+    return function_around(report, intervals.union(host.select("start", "end")))
 
 
 def lines_of_most(report: Report, sums: pl.DataFrame) -> str:

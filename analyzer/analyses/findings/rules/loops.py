@@ -61,9 +61,10 @@ _RECURRENT, _SLICES, _INDEXED, _SENT, _READ, _MASKED, _OPTIMIZER, _SMALL = told_
       A value is read by the host in each pass of a loop
     boolean-masks
       A boolean mask is taken in each pass of a Python loop
-      membership = (labels == arange(n)[:, None]).float(); membership @ x
+      (labels == arange(n)[:, None]).float() @ x; of boxes, torchvision.ops.nms
       Work on all masks at once: a comparison with all classes is a matrix, whose product with the data sums each class;
-        or sort once, and take slices (torch.segment_reduce, index_add_).
+        or sort once, and take slices (torch.segment_reduce, index_add_). Boxes that overlap better ones are left out by
+        one kernel, torchvision.ops.batched_nms.
       A boolean mask is taken in each pass of a loop
     unfused-optimizer
       An optimizer is written out and run parameter by parameter
@@ -82,6 +83,7 @@ _RECURRENT, _SLICES, _INDEXED, _SENT, _READ, _MASKED, _OPTIMIZER, _SMALL = told_
 _PASSES: Final = 8
 _LONGEST: Final = 40
 
+_ALIKE: Final = 0.5  # passes that are the same in so large a part of a loop are told as these
 _IDLES: Final = 0.25  # for so large a part of a loop the device idles in it, or it is no matter of launching
 _FAR: Final = 2  # two passes are so many times as far apart as usual where one loop ends and another begins
 
@@ -89,7 +91,7 @@ _FAR: Final = 2  # two passes are so many times as far apart as usual where one 
 _NEAR: Final = 4
 _NAMED: Final = 4
 
-_MANY: Final = 16  # so many passes that change a tensor each in place are over parameters or the like
+_MANY: Final = 16  # so many passes that change a tensor each, or have tensors of various shapes, are over parameters
 _CELL_KERNELS: Final = r"(?:lstm|gru)_cell_(?:forward|backward)"  # kernels of cells of recurrent networks
 
 #: Operators (aten::) by what they are to a loop: `cells` of recurrent networks, whole ones, what no nn.LSTM has in it;
@@ -227,6 +229,24 @@ def _reading(line: pl.DataFrame) -> list[tuple[int, int, int]]:
     return runs.select(pl.col("at", "at_last") + 1, period=(length - 1) // passes + 1).rows()
 
 
+def _branching(line: pl.DataFrame) -> list[tuple[int, int, int]]:
+    """Stretches from where a tensor is taken apart to where parts are put together, whatever each pass does with them.
+
+    As :func:`_repeated`; each pass ends with the same operator, and none has layers, or is read.
+    """
+    wall = pl.any_horizontal("weights", "backward", "apart", "together") | (pl.col("to_host") > 0)
+    since, parted = (pl.when(wall).then(of).shift(1).forward_fill().over(THREAD) for of in ("at", "apart"))
+    last = pl.col("name").shift(1).over(THREAD)
+    known = line.with_columns(pl.col("at").cast(pl.Int64), since=since, parted=parted, last=last)
+    took = known.group_by("since").agg(pl.col("at").filter("takes").min().alias("first"), taken=pl.col("takes").sum())
+    passes = known.group_by("since", last="name").agg(passes=pl.len().cast(pl.Int64))
+    ends = known.filter("together").join(passes, on=["since", "last"]).join(took, on="since")
+    ends = ends.filter(pl.col("passes") >= _PASSES, pl.col("parted") | (pl.col("taken") >= pl.col("passes")))
+    begin = pl.when("parted").then(pl.col("since") + 1).otherwise("first")
+    ends = ends.with_columns(begin=begin, period=(pl.col("at") - begin - 1) // pl.col("passes") + 1)
+    return ends.filter(pl.col("period") <= _LONGEST).select("begin", "at", "period").rows()
+
+
 def _repeated(line: pl.DataFrame) -> pl.DataFrame:
     """Stretches in which operators of the same names follow each other: begin, stop (places), period, the shortest."""
     words, found = line.select(*THREAD, word=pl.col("name").hash()), _reading(line)
@@ -242,6 +262,10 @@ def _repeated(line: pl.DataFrame) -> pl.DataFrame:
                 continue
             taken.insert(at, (begin, stop))
             found.append((begin, stop, period))
+    for begin, stop, period in _branching(line):
+        within = [one for one in found if one[0] < stop and one[1] > begin]
+        if sum(one[1] - one[0] for one in within) < _ALIKE * (stop - begin):
+            found = [*(one for one in found if one not in within), (begin, stop, period)]
     return pl.DataFrame(found, schema=dict.fromkeys(("begin", "stop", "period"), pl.Int64), orient="row")
 
 
@@ -256,6 +280,9 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
     )
     before = pl.concat([sums.clear(1).fill_null(0), sums])
     in_one, in_all = before[begin + period] - before[begin], before[stop] - before[begin]
+    # of the first operator of the first passes: those of a batch's parts, or of what goes on and on, are alike
+    shape = line.get_column("input_shapes")
+    passed = [shape.gather((begin + turn * period).clip(upper_bound=line.height - 1)) for turn in range(_NEAR)]
     parts = line.select(pl.when("apart").then(pl.col("stop") - pl.col("row")).otherwise(0)).to_series()
     near = [gathered(parts, (begin - by).set(begin < by, None)).alias(f"{by}") for by in range(1, _NEAR + 1)]
     after = gathered(line.get_column("together"), stop.set(stop >= line.height, None)).fill_null(value=False)
@@ -268,6 +295,7 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
         (in_all.get_column("to_host") >= passes).alias("asks"),
         (in_all.get_column("launches") >= passes).alias("launching"),
         (in_all.get_column("backward") > 0).alias("backward"),
+        various=pl.any_horizontal(one != passed[0] for one in passed).fill_null(value=False),
         parts=pl.DataFrame(near).max_horizontal().fill_null(0),
         layers=pl.lit(bool(line.get_column("weights").any())),
     )
@@ -284,9 +312,12 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
 def _rule() -> pl.Expr:
     """The rule of a stretch, by what its passes have, whether there was a part for each before, and what follows it."""
     apart = pl.col("takes") | (pl.col("parts") > pl.col("passes"))
-    tensors = pl.col("layers") & (pl.col("passes") >= _MANY) & pl.col("in_place")
+    tensors = pl.col("layers") & (pl.col("passes") >= _MANY) & (pl.col("in_place") | pl.col("various"))
     written = pl.col("takes") & pl.col("writes") & ~pl.col("blocks")
-    slices = pl.col("put_together") | written | (~pl.col("weights") & (apart | tensors) & ~pl.col("only_plain"))
+    # of a tensor that was taken apart for the loop, of which no pass joins its result to those before
+    rows = (pl.col("parts") > pl.col("passes")) & ~pl.any_horizontal("blocks", "together")
+    slices = rows | (~pl.col("weights") & (apart | tensors))
+    slices = pl.col("put_together") | written | (slices & ~pl.col("only_plain"))
     return (
         pl.when(pl.col("only_elements") & pl.col("put_together") & ~pl.col("backward"))
         .then(pl.lit(_INDEXED.rule))

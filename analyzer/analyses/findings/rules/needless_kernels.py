@@ -301,16 +301,21 @@ def large_logits(work: Work) -> Finding | None:
     if passes.ns < _WORTH_LOGITS * work.device.kernel_ns:
         return None
     wide = "" if passes.rows.get_column("short").all() else " in float32"
+    # F.kl_div of two models' words has no fused kernel
+    diverges = on_gpu.decoded_as(passes.rows, OPERATION == "xlogy").any()
     return passes.finding(
         "large-logits",
         f"A loss by hand works on large tensors of logits: {passes.many('pass', 'over them')} around a softmax{wide} "
         f"(most {{0}}), {passes.took}. One fused cross entropy takes the logits as they are, and reads them once "
         "forward and once backward.",
         "Give logits and targets to F.cross_entropy as they are, without .float(), softmax and one_hot; of very large "
-        "vocabularies by chunks of rows, or by a kernel fused with the last layer (Liger, cut cross entropy).",
+        "vocabularies by chunks of rows, or by a kernel fused with the last layer (Liger, cut cross entropy). "
+        "torch.compile makes a divergence of two models' words (F.kl_div) one kernel forward and one backward.",
         "kernels --by operation",
         f"Large logits{wide}, the loss by hand: {percent(passes.share)}",
-        "F.cross_entropy(logits, targets), without .float() and one_hot",
+        "torch.compile of the loss with F.kl_div, of logits without .float()"
+        if diverges
+        else "F.cross_entropy(logits, targets), without .float() and one_hot",
         passes.longest,
         mending=_fused_loss(passes.rows),
     )
@@ -319,7 +324,8 @@ def large_logits(work: Work) -> Finding | None:
 def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     """The passes of losses by hand: rows of `lines` with run, softmax, fill and short.
 
-    A loss is a run of kernels between two products with a large softmax in it; passes are those about as long.
+    A loss is a run of kernels between two products with a large softmax in it; passes are those about as long. Those
+    of a policy's few actions, or of sampling one word, are short.
     """
     known = on_gpu.with_decoded(
         on_gpu.with_operators(report, lines),
@@ -337,7 +343,8 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     # of scores in 16 bits only operators tell whose they are
     told = pl.lit(value=known.get_column("inner").is_not_null().any()) | ~pl.col("short").all().over("run")
     runs = known.filter(pl.col("passes") & ~pl.col("attends") & told)
-    large = runs.filter(pl.col("exclusive_ns") >= _FULL * pl.col("exclusive_ns").filter("softmax").max().over("run"))
+    widest_ns = pl.col("exclusive_ns").filter("softmax").max().over("run")
+    large = runs.filter(pl.col("exclusive_ns") >= _FULL * widest_ns, widest_ns >= on_gpu.SHORTEST_NS)
     other = (~pl.col("softmax") & ~pl.col("moved") & ~pl.col("fill")).sum().over("run")
     # those into a short type are of the backward pass: of autocast, too, which casts within the loss
     asked = pl.col("cast") & ~pl.col("short") & (pl.col("outer") == "aten::to").fill_null(value=False)

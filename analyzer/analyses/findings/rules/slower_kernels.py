@@ -403,29 +403,21 @@ def float64(work: Work) -> Finding | None:
 # Rows that are gathered again and again, and weights that are gathered for each token, copied to be read once.
 
 _WORTH_GATHERS: Final = 0.2  # less of the kernel time is left out
-_FEWEST_GATHERS: Final = 8  # so many of an iteration, or of a window without any, are a loop's
-_READS: Final = 0.4  # what is left of a gather that writes nothing: less than half, which also waits for the index
-
-#: Kernels of PyTorch that read rows by an index: what writes them has another functor.
-_GATHERS: Final = (
-    (LIBRARY == "aten")
-    & (FAMILY == "index")
-    & (OPERATION.is_in(["index_select", "index", "gather", ""]) | pl.col("functor").str.contains("index_kernel"))
-)
+_SUMMED: Final = 0.5  # a smaller part of them is read by an elementwise kernel right after: they are not for sums
 
 
-@on_gpu.choosing(_GATHERS, _WORTH_GATHERS)
+@on_gpu.choosing(on_gpu.GATHERS, _WORTH_GATHERS)
 def gathers(own: Work) -> Finding | None:
     """One finding per device that gathers matrices for products of many, or rows in a loop, each read by a kernel."""
     report, device = own.report, own.device
     if not say.in_pytorch(report):
         return None
     lines = on_gpu.with_operators(report, on_gpu.stream_lines(report, device.device))
-    lines = lines.with_columns(gathers=on_gpu.decoded_as(lines, _GATHERS))
+    lines = lines.with_columns(gathers=on_gpu.decoded_as(lines, on_gpu.GATHERS))
     # both matrices of a product may be gathered
     following = pl.when(~pl.col("gathers")).then("inner").backward_fill().over("line")
     after = pl.col("gathers").shift(1).over("line").fill_null(value=False)
-    read_by = after & on_gpu.decoded_as(lines, FAMILY == "elementwise")
+    read_by = after & on_gpu.decoded_as(lines, (FAMILY == "elementwise") | on_gpu.SUMS)
     embeds = (pl.col("outer") == "aten::embedding").fill_null(value=False)
     weights = lines.filter(pl.col("gathers") & ~embeds & following.is_in(on_gpu.BATCHED).fill_null(value=False))
     if total(weights, "exclusive_ns") >= _WORTH_GATHERS * device.kernel_ns:
@@ -441,12 +433,15 @@ def gathers(own: Work) -> Finding | None:
             "of experts' weights: sort tokens by expert, one product for each group",
             work.longest,
         )
-    if own.rows.height < _FEWEST_GATHERS * (say.per_iteration(report).iterations or 1):
+    if own.rows.height < on_gpu.FEWEST_GATHERS * (say.per_iteration(report).iterations or 1):
         return None
     pairs = own._replace(rows=lines.filter(pl.col("gathers") | read_by))
+    summed = lines.filter(pl.col("gathers") & read_by.shift(-1).over("line").fill_null(value=False))
+    if total(summed, "exclusive_ns") < _SUMMED * own.ns:
+        return _whole(own)
     # the first of the gathers in a row stays, as long as reading all takes; others are gone, with what read them
     another = (pl.col("name") != pl.col("name").shift(2)).fill_null(value=True)
-    read_ns = (pl.col("exclusive_ns") * _READS).cast(pl.Int64) * pl.col("gathers")
+    read_ns = (pl.col("exclusive_ns") * on_gpu.READS).cast(pl.Int64) * pl.col("gathers")
     known = pairs.rows.with_columns(group=(pl.col("gathers") & another).cum_sum(), read_ns=read_ns)
     stays = known.select(pl.col("gathers") & pl.struct("group", "gathers").is_first_distinct()).to_series()
     saved = known.select("row", saved_ns=pl.col("exclusive_ns") - pl.col("read_ns").sum().over("group"))
@@ -462,6 +457,22 @@ def gathers(own: Work) -> Finding | None:
         'F.embedding_bag(index, table, mode="sum"), or one gather for all',
         own.longest,
         mending=Mending(saved.filter(stays), known.filter(~stays).get_column("row")),
+    )
+
+
+def _whole(own: Work) -> Finding:
+    """Gathers whose results are not summed right after, as those of a cache that follows its beams."""
+    return own.finding(
+        "gathers",
+        f"{own.many('gather')} (most {{0}}) copy tensors by an index, {own.took}, for what reads them later: each row "
+        "is read twice, and written.",
+        "Keep the tensor as it is and the index beside it, and index what is read where it is read, as a cache of "
+        "pages does; index small tensors, not large ones: a product of all rows before the gather of its results.",
+        "kernels --by family",
+        f"{own.many('gather')} copy tensors by an index: {percent(own.share)}",
+        "index what is read where it is read, not the whole tensor; x @ w before [index]",
+        own.longest,
+        mending=Mending(own.rows.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - on_gpu.READS))),
     )
 
 

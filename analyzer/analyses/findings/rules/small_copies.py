@@ -46,7 +46,7 @@ _GROWN, _REPEATED, _AGAIN = told_as("""
       Tensors are repeated in memory ({written}): {share}
       .expand() or broadcasting; enable_gqa=True in attention
       Use .expand() or a dimension of 1, which operators broadcast; of keys and values of grouped queries,
-        scaled_dot_product_attention(…, enable_gqa=True).
+        scaled_dot_product_attention(…, enable_gqa=True); images are enlarged by F.interpolate.
       {kernel} (most {{0}}) repeat tensors in memory ({written}): {ns}, {share} of kernel time. Operators broadcast what
         is expanded without a copy.
     no-kv-cache: kernels

@@ -462,3 +462,83 @@ def _zeroed(report: Report, steps: _Steps) -> Finding:
         mending=on_gpu.without(pl.concat([steps.kernels.select("row"), sums.select("row")])),
         claims=pl.concat([steps.claims(report), sums.select("start", "end")]),
     )
+
+
+# Rows that are gathered to be summed, as a bag of embeddings by hand; many in a loop are another rule's.
+
+_WORTH_BAGS: Final = 0.1  # less of the kernel time is left out
+_READS_ALL: Final = 0.25  # what takes this part of a gather's time, or more, works on all that it wrote
+
+
+@on_gpu.choosing(on_gpu.GATHERS, _WORTH_BAGS)
+def bags_by_hand(own: Work) -> Finding | None:
+    """One finding per device on gathers whose rows are summed right after, weighted or not."""
+    report, device = own.report, own.device
+    if not say.in_pytorch(report) or own.rows.height >= on_gpu.FEWEST_GATHERS * (
+        say.per_iteration(report).iterations or 1
+    ):
+        return None
+    line = on_gpu.stream_lines(report, device.device)
+    known = on_gpu.with_decoded(line, gathers=on_gpu.GATHERS, weighs=OPERATION == "mul", sums=on_gpu.SUMS)
+
+    def after(what: str, by: int) -> pl.Expr:
+        whole = pl.col("exclusive_ns").shift(-by) >= _READS_ALL * pl.col("exclusive_ns")
+        return (pl.col(what).shift(-by) & whole).over("line").fill_null(value=False)
+
+    length = pl.when(after("sums", 1)).then(1).when(after("weighs", 1) & after("sums", 2)).then(2).otherwise(0)
+    known = known.with_columns(bag=pl.when("gathers").then(length).otherwise(0))
+    inside = (pl.col("bag").shift(by, fill_value=0).over("line") >= by for by in (1, 2))
+    work = own._replace(rows=known.filter((pl.col("bag") > 0) | pl.any_horizontal(inside)))
+    if work.ns < _WORTH_BAGS * device.kernel_ns:
+        return None
+    gathers = work.rows.filter("gathers")
+    return work.finding(
+        "gathers",
+        f"{own.many('gather')} (most {{0}}) write rows that are read by an index, to be summed by the next kernels: "
+        f"{work.took} in all. One kernel that gathers and sums reads the rows and writes the result.",
+        'Gather and sum at once: F.embedding_bag(index, table, mode="sum", per_sample_weights=…), or mode="mean".',
+        "kernels --by family",
+        f"Rows are gathered, then summed: {percent(work.share)}",
+        'F.embedding_bag(index, table, mode="sum"), or "mean"; it takes weights',
+        own.longest,
+        mending=Mending(
+            gathers.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - on_gpu.READS)),
+            work.rows.filter(~pl.col("gathers")).get_column("row"),
+        ),
+    )
+
+
+# Products with matrices of zeros and ones, which only take rows of the other matrix.
+
+_WORTH_ONE_HOT: Final = 0.1  # less of the kernel time is left out
+
+
+@on_gpu.choosing(OPERATION == "scatter_fill", 0)
+def one_hot_products(own: Work) -> Finding | None:
+    """One finding per device on zeros into which ones are scattered, cast or not, for a product right after."""
+    line = on_gpu.stream_lines(own.report, own.device.device)
+    kinds = {"fills": FAMILY == "fill", "casts": FAMILY == "copy", "multiplies": FAMILY == "gemm"}
+    known = on_gpu.with_decoded(line, marks=OPERATION == "scatter_fill", **kinds)
+
+    def beside(what: str, by: int) -> pl.Expr:
+        return pl.col(what).shift(-by).over("line").fill_null(value=False)
+
+    length = pl.when(beside("multiplies", 1)).then(1).when(beside("casts", 1) & beside("multiplies", 2)).then(2)
+    known = known.with_columns(hot=pl.when(pl.col("marks") & beside("fills", -1)).then(length).fill_null(0))
+    inside = (pl.col("hot").shift(by).over("line") >= least for by, least in ((-1, 1), (0, 1), (1, 1), (2, 2)))
+    work = own._replace(rows=known.filter(pl.any_horizontal(inside)))
+    if work.ns < _WORTH_ONE_HOT * own.device.kernel_ns:
+        return None
+    made, products = work.rows.filter(~pl.col("multiplies")), work.rows.filter("multiplies")
+    return work.finding(
+        "gathers",
+        f"{work._replace(rows=products).many('product')} (most {{0}}) multiply one-hot matrices, which are made for "
+        f"that: {work.took} in all. Such a product takes rows of the other matrix, as an index does.",
+        "Index the table: F.embedding(index, table) or table[index], in place of F.one_hot(index, n).float() @ table "
+        "or zeros with scatter_; what sums by class is index_add_.",
+        "kernels --by family",
+        f"One-hot matrices are multiplied: {percent(work.share)}",
+        "table[index], or F.embedding(index, table), in place of one_hot(index) @ table",
+        str(products.sort("exclusive_ns").item(-1, "name")),
+        mending=on_gpu.without(made),
+    )

@@ -206,7 +206,11 @@ _BY_OPERATOR: Final = words_of("""
         A shape that depends on data (x[mask], nonzero) stalls
       torch.where(mask, x, 0) in place of x[mask]
     aten::is_nonzero: A tensor as a condition (if x > 0) stalls the GPU
-      torch.where(x > 0, a, b) in place of if; or ask every N steps
+      torch.where in place of if; of torch.distributions, validate_args=False
+    aten::one_hot: F.one_hot asks the GPU for the number of classes
+      F.one_hot(x, num_classes=n)
+    aten::repeat_interleave: repeat_interleave asks the GPU how long its result is
+      x.repeat_interleave(repeats, output_size=n)
     number by aten::item, number by aten::_local_scalar_dense: A number read by the host (.item(), print) stalls the GPU
       loss.detach() instead of .item(); read it every N steps
     value: A value read by the host (.item(), x[mask], if) stalls

@@ -242,6 +242,9 @@ BRANCHES = [
     name for at in range(12) for name in ("select", "lt", "item", "select", ("mul_", "div_", "sub_")[at * at % 3])
 ]
 ONE_BY_ONE = "11 times in a row, in 33 launches a step (select → mul_ → select → lt → …)"
+#: Samples of a batch, of which some are changed otherwise.
+SAMPLES = [name for at in range(12) for name in ("slice", *["flip"] * (at * at % 3), "mul", "clamp")]
+DIFFERENT = "11 times in a row, in 32 launches a step (slice → mul → clamp → slice)"
 INVERSES, FACTORS = ["eq", "index", "linalg_inv", "mean"], ["mm", "linalg_cholesky", "linalg_eigvalsh"]
 WORK, MASKED = "repeated-work", "boolean-masks"
 
@@ -253,6 +256,7 @@ WORK, MASKED = "repeated-work", "boolean-masks"
         # taken in each pass, put together; taken apart before; written into parts; no weights; an ensemble
         (["mul", *["select", "mm", "relu"] * 9, "stack"], WORK, ("9 times",), (1_060_000, 32, -32_000)),
         (["unbind", *["mm", "relu"] * 9, "cat"], WORK, ("9 times",), (700_000, 32, -32_000)),
+        (["unbind", *["mm", "linalg_inv", "add"] * 9, "mm"], WORK, ("(mm → linalg_inv → add)",), None),
         (["mul", *["select", "mm", "select", "copy_"] * 9, "sum"], WORK, ("9 times",), (1_420_000, 32, -32_000)),
         (["mul", *["slice", "mul", "add"] * 9, "sum"], WORK, ("9 times",), (1_060_000, 32, -32_000)),
         # elements of what layers made, each with a gradient of its own; readings of a batch
@@ -272,6 +276,10 @@ WORK, MASKED = "repeated-work", "boolean-masks"
             ["linear", *["norm", "item"] * 20, "mm"],
             *("blocking-read", (READS, "20 values are read one by one in a Python loop"), (1_580_000, 76, -76_000)),
         ),
+        (["linear", "unbind", *SAMPLES, "stack"], WORK, (DIFFERENT,), None),
+        (["linear", *SAMPLES, "cat"], WORK, (DIFFERENT,), None),
+        (["linear", "unbind", *SAMPLES, "sum"], None, (), None),
+        (["linear", "unbind", *SAMPLES[:20], "linear", *SAMPLES[20:], "stack"], None, (), None),
         (["linear", *BRANCHES, "linear"], "blocking-read", (ONE_BY_ONE,), (2_180_000, 60, -60_000)),
         (
             ["linear", *BRANCHES[:35], "linear", *BRANCHES[35:]],
@@ -298,6 +306,8 @@ WORK, MASKED = "repeated-work", "boolean-masks"
                 ["embedding", *["layer_norm", "linear", *["select"] * 2, "linear", "add"] * 12, "layer_norm", "linear"],
                 ["mul", *["mm", "relu"] * 9, "sum"],  # nothing is taken, nothing put together
                 ["conv2d", *["cat", "batch_norm", "relu", "conv2d"] * 9, "cat"],  # of layers that need those before
+                ["unbind", *["layer_norm", "mm", "relu"] * 9, "sum"],  # layers, of which each has a part
+                ["unbind", *["mm", "relu", "cat"] * 9, "sum"],  # what grows
                 ["mul", *["to"] * 30, "sum"],  # casts
                 ["mul", *["select", "eq", "nonzero"] * 3, "sum"],
                 ["mul", *["select", "mm", "relu"] * 7, "stack"],
@@ -341,6 +351,23 @@ def test_what_backward_runs_for_a_loop_is_of_it(numbers, spared):
     of = report(events, op_detail=details).narrow(window=Window(0, 2 * LOOP_STEP, count=2, each="step"))
     (one,) = python_loops(of)
     assert measures(one, of)[3] == spared
+
+
+@pytest.mark.parametrize(
+    ("shapes", "passes", "told"),
+    [
+        (["[[64,64]]", "[[64]]"], 16, True),  # weights and biases
+        (["[[64,64]]"], 16, False),  # what goes on with the same tensor
+        (["[[64,64]]", "[[64]]"], 15, False),
+    ],
+)
+def test_a_loop_over_tensors_of_various_shapes_is_over_parameters(shapes, passes, told):
+    names = ["linear", *["pow", "sum", "add"] * passes, "linear"]
+    events = [event for number in range(2) for event in line(names, number * LOOP_STEP)]
+    powers = [at for at, one in enumerate(events) if one.name == "aten::pow"]
+    details = [{"event_id": at, "input_shapes": shapes[turn % len(shapes)]} for turn, at in enumerate(powers)]
+    of = report(events, op_detail=details).narrow(window=Window(0, 2 * LOOP_STEP, count=2, each="step"))
+    assert [one.rule for one in python_loops(of)] == [WORK] * told
 
 
 # Few samples at a time

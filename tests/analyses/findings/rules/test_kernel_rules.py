@@ -29,7 +29,7 @@ from kanalyze.analyses.findings.rules.slower_kernels import (
     unaligned_gemm,
 )
 from kanalyze.analyses.findings.rules.small_copies import growing_concatenations, growing_copies, no_kv_cache
-from kanalyze.analyses.findings.rules.unfused import by_hand, fusible
+from kanalyze.analyses.findings.rules.unfused import bags_by_hand, by_hand, fusible, one_hot_products
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, memset, nvtx, report
 from support.kernel_names import ADD, BACKWARD, DOWN, GEMM, LOG_SOFTMAX, MUL, ONE, POW, SOFTMAX, STRIDED, UP
@@ -46,9 +46,15 @@ ADAM = (
     "void at::native::multi_tensor_apply_kernel<at::native::FusedOptimizerTensorListMetadata<4>, "
     "at::native::FusedAdamMathFunctor<c10::BFloat16, 4, (at::native::ADAM_MODE)1, false>, float const*, double, double>"
 )
+XLOGY = ONE.format("xlogy_kernel_cuda(X&)::{{lambda(float)#1}}").replace("{{", "{").replace("}}", "}")
 LOG = "void at::native::cunn_SoftMaxForward<4, float, float, float, at::native::LogSoftMaxForwardEpilogue>(float*)"
 LOG_BACK = "void at::native::cunn_SoftMaxBackward<4, float, float, float, at::native::LogSoftMaxBackwardEpilogue>(X)"
 INDEX_ADD = "void at::native::indexFuncLargeIndex<float, long, unsigned int, 2, 2, -2, true, at::native::ReduceAdd>(X)"
+FILL = "void at::native::vectorized_elementwise_kernel<2, at::native::FillFunctor<long>, std::array<char*, 1ul> >(int)"
+ONES = (
+    "void at::native::_scatter_gather_elementwise_kernel<128, 8, "
+    "at::native::_cuda_scatter_fill_internal_kernel<at::native::OpaqueType<8>, long>::operator()(X)>(int)"
+)
 GATHER = "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int, long, long, long, long, bool)"
 CAT = "void at::native::CatArrayBatchedCopy<at::native::OpaqueType<2u>, unsigned int, 4, 64, 64>(X)"
 FFT = "void regular_fft<512u, EPT<8u>, 8u, 2u, (padding_t)6, unsigned int, double>(kernel_arguments_t<double>)"
@@ -131,12 +137,14 @@ def saved(found, made):
 
 
 LOSS = [(GEMM, 50), (UP, 40), (LOG, 40), (MUL, 30), (MUL, 30), (ADD, 2), (LOG_BACK, 60), (DOWN, 20), (GEMM, 50)]
+LOSS = [(name, 1000 * us) for name, us in LOSS]
 AUTOCAST = [
-    *((GEMM, 50, "aten::mm"), (LOG, 40, "aten::cross_entropy_loss"), (UP, 40, "aten::cross_entropy_loss")),
-    *((DOWN, 40, "aten::to"), (LOG_BACK, 60, "aten::_log_softmax_backward_data"), (GEMM, 50, "aten::mm")),
+    *((GEMM, 50_000, "aten::mm"), (LOG, 40_000, "aten::cross_entropy_loss"), (UP, 40_000, "aten::cross_entropy_loss")),
+    *((DOWN, 40_000, "aten::to"), (LOG_BACK, 60_000, "aten::_log_softmax_backward_data"), (GEMM, 50_000, "aten::mm")),
 ]
 CHAIN = [(GEMM, 50, "aten::bmm"), (MUL, 40, "aten::mul"), (LOG, 40, "aten::softmax"), (MUL, 40, "aten::mul")]
-ROWS = [(STRIDED, 40, "aten::copy_"), (LOG, 40, "aten::log_softmax"), (LOG_BACK, 60, "aten::to")]
+CHAIN = [(name, 1000 * us, operator) for name, us, operator in CHAIN]
+ROWS = [(STRIDED, 40_000, "aten::copy_"), (LOG, 40_000, "aten::log_softmax"), (LOG_BACK, 60_000, "aten::to")]
 FIRST_FEW = [(ONESWEEP, 4000), ("first", 80), (ONESWEEP, 3800), ("measure", 4000)]
 AGAIN = [(GEMM, 30, "aten::linear"), (MUL, 10, "aten::mul"), (MUL, 10, "aten::gelu"), (GEMM, 30, "aten::mm")]
 FORMULA = [(POW, 10_000), (MUL, 15_000), (ADD, 15_000), (MUL, 15_000)]
@@ -144,7 +152,7 @@ OTHERS = [(MUL, 9_000), (ADD, 9_000), (CAT, 9_000)]
 DOUBLES = line((GEMM64, 50_000), (TANH64, 30_000), (ADAM, 20_000))
 COMPLEXES = line((FFT, 50_000), (COMPLEX, 30_000), (TANH64, 20_000))
 COPIED = [*within("aten::contiguous", (STRIDED, 40, "aten::copy_")), kernel(50, 110, name=GEMM)]
-CAST = launched(AUTOCAST[0], (UP, 40, "aten::to"), AUTOCAST[1], *AUTOCAST[3:])
+CAST = launched(AUTOCAST[0], (UP, 40_000, "aten::to"), AUTOCAST[1], *AUTOCAST[3:])
 SUMS = line((GEMM, 20), (MUL, 10), (INDEX_ADD, 300), (GEMM, 5))
 GATHERS = line(*[(GATHER, 10), (ADD, 12)] * 8, (GEMM, 30))
 WEIGHTS = launched((GATHER, 60, "aten::index"), (GEMM, 40, "aten::bmm"))
@@ -201,10 +209,29 @@ def coalesced(operator, many=4):
             ["Copies of transposed tensors: 40.0 %", "by .contiguous(): 40 ns", "has to copy"],
         ),
         # one softmax forward and one backward are left, in the type of the logits
-        (large_logits, line(*LOSS), 220, (4, 20 + 30), ["Large logits in float32, the loss by hand: 68.3 %"]),
-        (large_logits, CAST, 180, (2, 20 + 30), ["Large logits in float32, the loss by hand: 64.3 %"]),
+        (large_logits, line(*LOSS), 220_000, (4, 50_000), ["Large logits in float32, the loss by hand: 68.3 %"]),
+        (
+            large_logits,
+            line(*LOSS[:3], (XLOGY, 30_000), *LOSS[4:]),
+            220_000,
+            (4, 50_000),
+            ["torch.compile of the loss"],
+        ),
+        (large_logits, CAST, 180_000, (2, 50_000), ["Large logits in float32, the loss by hand: 64.3 %"]),
         (scatter_atomics, SUMS, 300, (0, 280), ["Atomics into few rows (sums): 89.6 %"]),
         (gathers, GATHERS, 8 * 22, (15, 10 - 8 * 4), ["8 gathers of rows, one by one: 38.8 %"]),
+        (gathers, line(*[GATHER] * 8, (GEMM, 30)), 80, (0, 8 * 6), ["8 gathers copy tensors by an index: 72.7 %"]),
+        (
+            gathers,
+            line(*[(GATHER, 10), (SUM, 6)] * 8, (GEMM, 30)),
+            128,
+            (15, 10 - 8 * 4),
+            ["8 gathers of rows, one by one"],
+        ),
+        (bags_by_hand, line((GATHER, 40), (MUL, 40), (SUM, 20), (GEMM, 50)), 100, (2, 24), ["then summed: 66.7 %"]),
+        (bags_by_hand, line((GATHER, 40), (SUM, 20), (SUM, 20), (GEMM, 50)), 60, (1, 24), ['mode="sum"']),
+        (one_hot_products, line(FILL, ONES, UP, GEMM, (GEMM, 50)), 40, (3, 0), ["are multiplied: 44.4 %"]),
+        (one_hot_products, line(FILL, ONES, GEMM, (ADD, 50)), 30, (2, 0), ["are multiplied: 37.5 %"]),
         (gathers, WEIGHTS, 60, (1, 0), ["Matrices are gathered for each product: 60.0 %"]),
         (recomputation, launched(*AGAIN, node="B0"), 50, (3, 0), ["again in backward: 62.5 %", "GPU has 80.00 GB."]),
         (by_hand, line(*FORMULA, (GEMM, 10**5)), 35_000, (3, -10_000), ["Formulas kernel by kernel (mul, add, pow)"]),
@@ -274,14 +301,22 @@ def test_what_is_told(rule, events, stake, change, words):
         (layout_copies, line((STRIDED, 9), (GEMM, 91)), "9.0"),
         (layout_copies, line((UP, 40), (GEMM, 60)), "9.0"),
         (large_logits, line(*(LOSS[at] for at in (0, 1, 2, 6, 7, 8))), "9.0"),  # of F.cross_entropy under autocast
-        (large_logits, line((GEMM, 50), (MUL, 30), (MUL, 30), (ADD, 30), (GEMM, 50)), "9.0"),
-        (large_logits, line(*LOSS, (GEMM, 3000)), "9.0"),
+        (large_logits, line((GEMM, 50_000), (MUL, 30_000), (MUL, 30_000), (ADD, 30_000), (GEMM, 50_000)), "9.0"),
+        (large_logits, line(*LOSS, (GEMM, 3_000_000)), "9.0"),
         (large_logits, launched(*AUTOCAST), "9.0"),
-        (large_logits, launched((GEMM, 50, "aten::mm"), *ROWS, ROWS[0], (GEMM, 50, "aten::mm")), "9.0"),
-        (large_logits, launched(*CHAIN, (GEMM, 50, "aten::bmm")), "9.0"),  # attention
+        (large_logits, line(*((name, ns // 20) for name, ns in LOSS)), "9.0"),  # of small tensors, as a policy's
+        (large_logits, launched((GEMM, 50_000, "aten::mm"), *ROWS, ROWS[0], (GEMM, 50_000, "aten::mm")), "9.0"),
+        (large_logits, launched(*CHAIN, (GEMM, 50_000, "aten::bmm")), "9.0"),  # attention
         (scatter_atomics, line((GEMM, 20), (MUL, 101), (INDEX_ADD, 300)), "9.0"),
         (scatter_atomics, line((GEMM, 20), (INDEX_ADD, 100), (GEMM, 10_000)), "9.0"),
         (gathers, line(*[(GATHER, 10), (ADD, 12)] * 7), "9.0"),
+        (bags_by_hand, line((GATHER, 40), (MUL, 40), (SUM, 9), (GEMM, 50)), "9.0"),  # of less than was gathered
+        (bags_by_hand, line((GATHER, 40), (ADD, 40), (SUM, 40), (GEMM, 50)), "9.0"),
+        (bags_by_hand, line((GATHER, 40), (NORM, 40), (GEMM, 50)), "9.0"),
+        (one_hot_products, line(FILL, ONES, UP, MUL, GEMM), "9.0"),  # of a loss
+        (one_hot_products, line(FILL, ADD, ONES, GEMM), "9.0"),
+        (one_hot_products, line(FILL, ONES, GEMM, (ADD, 500)), "9.0"),
+        (bags_by_hand, line(*[(GATHER, 40), (SUM, 20)] * 8), "9.0"),  # many in a loop
         (gathers, line(*[(GATHER, 1), (ADD, 2)] * 8, (GEMM, 30)), "9.0"),
         (gathers, launched((GATHER, 60, "aten::index"), (GEMM, 40, "aten::mm")), "9.0"),
         # rows of a table, as of negative samples
@@ -457,7 +492,7 @@ OLDER = report(line((GEMM, 100)), limits={"compute_capability": "10.0"})
         (old_architecture_gemm, blocks(131), [], ()),
         (old_architecture_gemm, OLDER, [50], ()),
         (no_tensor_cores, SLOW_HALF, [100], ()),
-        (large_logits, report(launched(*CHAIN, (GEMM, 50, "aten::mm"))), [120], ()),
+        (large_logits, report(launched(*CHAIN, (GEMM, 50_000, "aten::mm"))), [120_000], ()),
     ],
 )
 def test_what_is_told_of_steps_and_shapes(rule, of, stakes, words):

@@ -218,9 +218,9 @@ def test_the_default_stream_and_blocking_ones_of_its_context_cut_each_other(stre
     assert cut_launches(of)["launches"].to_list() == ([600] if cuts else [])
 
 
-def waiting(waits):
-    """Ten iterations that wait so often each."""
-    program = repeated(10 * waits, "abcd", SYNC)
+def waiting(waits, launches=4):
+    """Ten iterations that wait so often each, after so many launches."""
+    program = repeated(10 * waits, "abcd" * (launches // 4), SYNC)
     return report(program.events).narrow(window=Window(0, program.now, count=10, each="step"))
 
 
@@ -251,6 +251,7 @@ OWN_STREAM = "(on a stream of its own: the default stream cannot be captured)"
         (report(loop().events, streams=[{**STREAMS[1], "stream": 7}]), [180], ("a CUDA graph and replay it",)),
         (waiting(16), [954], ()),
         (waiting(17), [], ()),  # too many pieces
+        (waiting(17, launches=32), [10_531], ()),  # of many launches each
         (ahead(9), [], ()),
         (ahead(11), [2_843], ()),
         *((real_report(REPORTS / f"{name}.sqlite"), [], ()) for name in ("findings_clean", "graph_node", "thrash")),

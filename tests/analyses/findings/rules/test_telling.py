@@ -138,6 +138,20 @@ def finding(*claims, where=""):
     return Finding("rule", 0, 100, "Text.", "Remedy.", "code", where=where, claims=spans)
 
 
+def of_functions(*calls):
+    """Functions (name, start, end) that call each other, of a program whose device idles between two launches."""
+    events = [
+        call("cudaLaunchKernel", 0, 100, correlation=1),
+        kernel(100, 150, correlation=1),
+        call("cudaLaunchKernel", 4_900, 5_000, correlation=2),
+        kernel(5_000, 5_100, correlation=2),
+    ]
+    return report([*events, *(host("python", *one) for one in calls)])
+
+
+LOOP = [("a.py(9): <module>", 0, 5_000), ("a.py(3): loop", 150, 2_200)]
+HELPERS = [("b.py(1): iou", 200, 1_000), ("c.py(1): keep", 1_000, 1_700), ("d.py(1): sort", 1_800, 2_200)]
+
 FOUR = [(0, 50, "a.py", 1), (50, 650, "b.py", 2), (650, 750, "c.py", 3), (750, 5_000, "d.py", 4)]
 SHARES = [(200, 350), (600, 650), (1_000, 1_120)]
 
@@ -180,6 +194,10 @@ def of_other_thread(own_ns):
         ([(200, 600)], of_lines(), "aten::item in train.py(31): step", "aten::item in train.py(31): step"),
         ([(200, 600)], report(EVENTS), "", ""),
         ([(200, 600)], of_lines([(0, 5_000, "{0}.py", 1)]), "", "{0}.py:1"),
+        # the innermost function around the others that the host runs
+        ([(200, 2_200)], of_functions(*LOOP, *HELPERS), "", "a.py:3"),
+        ([(200, 3_000)], of_functions(*LOOP, *HELPERS), "", ""),
+        ([(200, 1_000)], of_functions(*LOOP, *HELPERS), "", "b.py:1"),
     ],
 )
 def test_a_finding_lies_in_the_line_with_most_of_its_time(claims, of, where, place):

@@ -130,6 +130,7 @@ THREE = (
         (torch(), None, [3 * 35], ("[aten::item (.item())]", NUMBER)),
         (torch("aten::nonzero"), None, [3 * 35], MASK),
         (torch("aten::is_nonzero"), None, [3 * 35], CONDITION),
+        (torch("aten::one_hot"), None, [3 * 35], ("[aten::one_hot]", "F.one_hot asks the GPU")),
         (torch("aten::unique_dim"), None, [3 * 35], ("[aten::unique_dim]", VALUE)),
         (torch("aten::to", size=4_000), None, [3 * 35], RESULTS),
         (torch("autograd::engine: IndexBackward0"), None, [3 * 35], ("[aten::_local_scalar_dense (.item())]", NUMBER)),
