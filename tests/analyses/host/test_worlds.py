@@ -55,7 +55,7 @@ def test_launching_less_is_told_in_its_language(name, own, other):
 def test_a_small_grid_is_told_in_its_language(name, blocks, action):
     limits = {"compute_capability": "9.0", "sm_count": 4}
     side = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_bytes": 0}
-    of = report([kernel(0, 1000, name=name, grid=(blocks, 1, 1), side=side)], limits=limits)
+    of = report([kernel(0, 20_000, name=name, grid=(blocks, 1, 1), side=side)], limits=limits)
     assert [one.action for one in small_grid(of)] == [action]
 
 
