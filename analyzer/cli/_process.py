@@ -558,8 +558,13 @@ def _all_wait(process: int) -> bool:
 
 def _is_full(process: int, limits: Mapping[str, int]) -> bool:
     """Whether a process has no room left for Python's next request; False if unknown."""
-    with suppress(OSError):
+    taken = taken_bytes(process)
+    return any(limits[name] - taken[name] < _ARENA_BYTES for name in limits.keys() & taken.keys())
+
+
+def taken_bytes(process: int | str = "self") -> dict[str, int]:
+    """Memory of a process that counts against each of its limits, about; empty where the system does not say."""
+    with suppress(OSError, IndexError, ValueError):
         pages = Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()
-        taken_bytes = {name: int(pages[word]) * os.sysconf("SC_PAGE_SIZE") for name, word in _LIMITED.items()}
-        return any(limit - taken_bytes[name] < _ARENA_BYTES for name, limit in limits.items())
-    return False
+        return {name: int(pages[word]) * os.sysconf("SC_PAGE_SIZE") for name, word in _LIMITED.items()}
+    return {}

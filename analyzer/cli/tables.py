@@ -15,7 +15,7 @@ import click
 from kanalyze import cli, outlets
 from kanalyze.cli import _answers
 from kanalyze.cli._answers import Where
-from kanalyze.cli._process import Out, apart, limits_of_process, noted, print_message, session, width
+from kanalyze.cli._process import Out, apart, limits_of_process, noted, print_message, session, taken_bytes, width
 from kanalyze.errors import BadThresholdError, CannotTellError, OutputError, SqlError, UnknownNameError
 from kanalyze.machinery import late
 from kanalyze.renderers.tables.rows import FORMATS
@@ -219,7 +219,7 @@ def _bounded() -> Iterator[None]:
         signal.SIGSEGV: ("it is nested too deeply", "Take fewer parts, or a list: `x IN (…)`."),
     }
     if not limits_of_process():
-        limits[resource.RLIMIT_DATA] = _data_bytes() + int(gib * 2**30)
+        limits[resource.RLIMIT_DATA] = taken_bytes().get("RLIMIT_DATA", 0) + int(gib * 2**30)
         more = f"it takes more than {gib:g} GiB of memory beside its tables"
         reasons[signal.SIGABRT] = (more, f"{fewer}; {_GIB[0]}={gib * 2:g} allows more.")
     before = {kind: resource.getrlimit(kind) for kind in limits}
@@ -234,15 +234,6 @@ def _bounded() -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, 0)
             for kind, both in before.items():
                 resource.setrlimit(kind, both)
-
-
-def _data_bytes() -> int:
-    """Memory of this process that counts against RLIMIT_DATA, about; 0 where the system does not say."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as file:  # noqa: PTH123 - as quick as may be
-            return int(file.read().split()[5]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return 0
 
 
 def _limit(name: str, usual: float) -> float:
