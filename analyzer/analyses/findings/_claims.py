@@ -230,7 +230,7 @@ def _of_full_grids(report: Report, device: int, change: Mending) -> int:
 def _filling(report: Report, device: int) -> pl.DataFrame:
     """Kernels of several streams of the device whose grids fill it: row, start, end."""
     work = exclusive_operations(report, "stream").filter((pl.col("device") == device) & (pl.col("kind") == "kernel"))
-    work = work.filter(pl.lit(work.get_column("stream").n_unique() > 1))
+    work = work.filter(pl.col("stream").n_unique() > 1)
     return work.filter(~leaves_room(report, work.get_column("row"))).select("row", "start", "end")
 
 

@@ -59,9 +59,8 @@ GATHERS: Final = (
     & (FAMILY == "index")
     & (OPERATION.is_in(["index_select", "index", "gather", ""]) | pl.col("functor").str.contains("index_kernel"))
 )
-#: Kernels that sum what they read, and how many gathers of an iteration, or a window without any, are a loop's.
-SUMS: Final = (FAMILY == "reduce") & OPERATION.is_in(["sum", "mean"])
-FEWEST_GATHERS: Final = 8
+SUMS: Final = (FAMILY == "reduce") & OPERATION.is_in(["sum", "mean"])  # kernels that sum what they read
+_FEWEST_GATHERS: Final = 8  # so many of an iteration, or of a window without any, are a loop's
 READS: Final = 0.4  # what is left of a gather that writes nothing: less than half, which also waits for the index
 
 #: Memsets, and copies within the device.
@@ -361,6 +360,11 @@ class Work(NamedTuple):
         ns, claims = values.pop("at_stake_ns", self.ns), values.pop("claims", self.rows).select("start", "end")
         told = Told(rule, headline, action, remedy, table)
         return told.finding(self.device.device, text, claims, ns, names=names, **values)
+
+
+def in_a_loop(gathers: Work) -> bool:
+    """Whether there are as many gathers as a loop makes."""
+    return gathers.rows.height >= _FEWEST_GATHERS * (per_iteration(gathers.report).iterations or 1)
 
 
 # How a program launches less often, by what it is written in and whether it has CUDA graphs already.

@@ -489,9 +489,10 @@ def full_sort(work: Work) -> Finding | None:
     elsewhere sorts after which the next operation may read all.
     """
     report, torch = work.report, say.in_pytorch(work.report)
-    topk = torch and work.device.launches(_TOPK) >= work.rows.height
+    if torch and work.device.launches(_TOPK) >= work.rows.height:
+        return None
     work = work._replace(rows=_little_read(work, torch=torch))
-    if topk or work.ns < _WORTH_SORTS * work.device.kernel_ns:
+    if work.ns < _WORTH_SORTS * work.device.kernel_ns:
         return None
     others = on_gpu.with_operators(report, work.rows).filter(~pl.col("outer").is_in(_SORTING))
     if 2 * total(others, "exclusive_ns") > work.ns:

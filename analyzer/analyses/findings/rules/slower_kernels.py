@@ -433,7 +433,7 @@ def gathers(own: Work) -> Finding | None:
             "of experts' weights: sort tokens by expert, one product for each group",
             work.longest,
         )
-    if own.rows.height < on_gpu.FEWEST_GATHERS * (say.per_iteration(report).iterations or 1):
+    if not on_gpu.in_a_loop(own):
         return None
     pairs = own._replace(rows=lines.filter(pl.col("gathers") | read_by))
     summed = lines.filter(pl.col("gathers") & read_by.shift(-1).over("line").fill_null(value=False))

@@ -474,9 +474,7 @@ _READS_ALL: Final = 0.25  # what takes this part of a gather's time, or more, wo
 def bags_by_hand(own: Work) -> Finding | None:
     """One finding per device on gathers whose rows are summed right after, weighted or not."""
     report, device = own.report, own.device
-    if not say.in_pytorch(report) or own.rows.height >= on_gpu.FEWEST_GATHERS * (
-        say.per_iteration(report).iterations or 1
-    ):
+    if not say.in_pytorch(report) or on_gpu.in_a_loop(own):
         return None
     line = on_gpu.stream_lines(report, device.device)
     known = on_gpu.with_decoded(line, gathers=on_gpu.GATHERS, weighs=OPERATION == "mul", sums=on_gpu.SUMS)
