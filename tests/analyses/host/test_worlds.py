@@ -2,8 +2,8 @@
 
 import pytest
 
-from kanalyze.analyses.findings.findings import _WORDS, in_words_of
-from kanalyze.analyses.findings.rules import ACTION_LONGEST, Finding
+from kanalyze.analyses.findings.findings import in_words_of
+from kanalyze.analyses.findings.rules import ACTION_LONGEST, WORDS, Finding
 from kanalyze.analyses.findings.rules._kernels import launch_less
 from kanalyze.analyses.findings.rules.occupancy import small_grid
 from kanalyze.analyses.host._call_kinds import CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, world
@@ -68,7 +68,8 @@ def test_a_rule_without_words_of_a_world_keeps_its_own():
 
 
 def test_actions_fit_their_line():
-    assert [action for worlds in _WORDS.values() for action, _ in worlds.values() if len(action) > ACTION_LONGEST] == []
+    actions = [action for worlds in WORDS["worlds"].values() for action, _ in worlds.values()]
+    assert [action for action in actions if len(action) > ACTION_LONGEST] == []
 
 
 @pytest.mark.parametrize(

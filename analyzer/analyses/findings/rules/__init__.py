@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from functools import update_wrapper
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import polars as pl
 
 from kanalyze import intervals
+from kanalyze.analyses.host._call_kinds import PYTORCH, world
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.report import Report
 
@@ -29,6 +32,10 @@ _NAME_SHORTEST: Final = 8
 
 #: Parts of a sentence that no cut may divide: escaped braces, placeholders, single characters.
 _PARTS: Final = re.compile(r"\{\{|\}\}|\{\d+\}|.", re.DOTALL)
+
+
+#: The words of all rules, by what they are of.
+WORDS: Final = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
 
 
 def literal(text: str) -> str:
@@ -121,12 +128,12 @@ class Rule:
 
 
 class Told(NamedTuple):
-    """Words of a finding on some time: its rule, and others as in :class:`Finding`. `what` is of the sentence."""
+    """Words of a finding: its rule, and others as in :class:`Finding`. `what` is of the sentence."""
 
     rule: str
-    headline: str
-    action: str
-    remedy: str
+    headline: str = ""
+    action: str = ""
+    remedy: str = ""
     table: str = "tree"
     what: str = ""
 
@@ -138,54 +145,45 @@ class Told(NamedTuple):
         self,
         device: int,
         text: str,
-        claims: pl.DataFrame,
+        claims: pl.DataFrame | None = None,
         at_stake_ns: int | None = None,
         **others: Any,  # noqa: ANN401 - of any field
     ) -> Finding:
-        """The finding on some time of a device, all of which is at stake unless told; `others` as :class:`Finding`."""
-        return Finding(
-            self.rule,
-            device,
-            intervals.length(claims) if at_stake_ns is None else at_stake_ns,
-            text,
-            self.remedy,
-            self.table,
-            claims=claims,
-            headline=self.headline,
-            action=self.action,
-            **others,
-        )
+        """The finding on some time of a device (columns start, end), all of which is at stake unless told.
+
+        `others` as :class:`Finding`.
+        """
+        spans = None if claims is None else claims.select("start", "end")
+        stake = intervals.length(spans) if at_stake_ns is None and spans is not None else at_stake_ns or 0
+        words = {"remedy": self.remedy, "table": self.table, "headline": self.headline, "action": self.action}
+        return Finding(self.rule, device, stake, text, **{**words, "claims": spans, **others})
 
 
-def told_as(text: str) -> tuple[Told, ...]:
-    """Words of findings: rows of rule and table, below each headline, action, remedy and perhaps what, one a line.
+def words_of(name: str, report: Report | None = None) -> Told:
+    """Words of a finding in words.toml, by its rule, perhaps with what tells it from others of that: ``rule: what``.
 
-    What goes on in a further line is indented more deeply.
+    On a `report` of a program of PyTorch they are those for such programs, as far as it has others.
     """
-    found = []
-    for rule, table, (headline, action, remedy, *what) in _rows(text):
-        found.append(Told(rule, headline, action, remedy, table or "tree", *what))
-    return tuple(found)
+    in_torch = WORDS["in PyTorch"].get(name, {}) if report is not None and world(report) == PYTORCH else {}
+    return Told(name.partition(":")[0], **_one_line({**WORDS["findings"][name], **in_torch}))
 
 
-def words_of(text: str) -> dict[str, tuple[str, ...]]:
-    """Words by names: rows of names and the first words, below others, or else those of the next row."""
-    words: dict[str, tuple[str, ...]] = {}
-    others: list[str] = []
-    for names, first, fields in reversed(_rows(text)):
-        others = fields or others
-        words |= dict.fromkeys(names.split(", "), (first, *others))
-    return dict(reversed(words.items()))
+def phrases(name: str) -> dict[str, tuple[str, ...]]:
+    """One of the tables of phrases in words.toml."""
+    return _one_line(WORDS["phrases"][name])
 
 
-def _rows(text: str) -> list[tuple[str, str, list[str]]]:
-    """The rows of a table of words: what stands before and after the colon, and the fields below."""
-    found, edge = [], text[: -len(text.lstrip())]
-    for row in re.split(rf"{edge}(?=\S)", text.strip()):
-        head, *fields = re.split(rf"{edge}  (?=\S)", row)
-        name, _, rest = " ".join(head.split()).partition(": ")
-        found.append((name, rest, [" ".join(field.split()) for field in fields]))
-    return found
+def in_other_worlds(rule: str) -> dict[str, tuple[str, ...]]:
+    """Action and remedy of a rule by world, as far as words.toml has others than the rule's own."""
+    return _one_line(WORDS["worlds"].get(rule, {}))
+
+
+def _one_line(words: dict[str, Any]) -> dict[str, Any]:
+    """The words without the line breaks of the file."""
+    return {
+        name: " ".join(said.split()) if isinstance(said, str) else tuple(" ".join(one.split()) for one in said)
+        for name, said in words.items()
+    }
 
 
 def _fitted(headline: str) -> str:

@@ -10,7 +10,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_rows, with_facts
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, words_of
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, phrases, words_of
 from kanalyze.analyses.findings.rules._telling import outermost, per_iteration, place_of
 from kanalyze.analyses.host._call_kinds import PYTORCH, spoken
 from kanalyze.analyses.launches._launch_costs import graph_operations, has_graphs
@@ -334,32 +334,29 @@ class Work(NamedTuple):
         """The name of those that take most time together."""
         return str(self.names.item(0, "name"))
 
-    def finding(  # noqa: PLR0913 - the words of a finding
+    def finding(
         self,
-        rule: str,
+        name: str,
         text: str,
-        remedy: str,
-        table: str,
-        headline: str,
-        action: str,
         *names: str,
         left: float | None = 0,
         **others: Any,  # noqa: ANN401 - of any field
     ) -> Finding:
-        """The finding that has them at stake; `others` as :class:`Finding`.
+        """The finding that has them at stake, in the words of this name; `others` as :class:`Finding`.
 
         `left` is what is left of each by the remedy, a share of its time, or None if that is not known.
         """
         change = Mending(shorter=self.rows.select("row", saved_ns=part("dur_ns", 1 - left))) if left else None
         values = {
+            "claims": self.rows,
+            "at_stake_ns": self.ns,
             "where": place_of(self.report, self.rows.get_column("row")),
             "mending": without(self.rows) if left == 0 else change,
             "shortens": left != 0,
             **others,
         }
-        ns, claims = values.pop("at_stake_ns", self.ns), values.pop("claims", self.rows).select("start", "end")
-        told = Told(rule, headline, action, remedy, table)
-        return told.finding(self.device.device, text, claims, ns, names=names, **values)
+        told = words_of(name, self.report).of(share=percent(self.share))
+        return told.finding(self.device.device, text, names=names, **values)
 
 
 def in_a_loop(gathers: Work) -> bool:
@@ -381,41 +378,7 @@ class LaunchLess(NamedTuple):
 
 
 #: The remedy by world, of others that of CUDA, and `beside` where some kernels are replayed as graphs already.
-_LAUNCH_LESS: Final = words_of("""
-    PyTorch: torch.compile(…, mode="reduce-overhead")
-      Launch less often: torch.compile(mode="reduce-overhead") fuses kernels and replays CUDA graphs; larger batches.
-      Launch less often, so that the host keeps ahead of the GPU: torch.compile fuses operators, and with
-        mode="reduce-overhead" replays them as CUDA graphs; larger batches give each launch more to do.
-      Let torch.compile(mode="reduce-overhead") capture and replay it as a CUDA graph, or do so with torch.cuda.graph;
-        shapes stay, and inputs are copied into the same tensors.
-    JAX: jax.jit around the whole step, jax.lax.scan over several
-      Launch less often: one function under jax.jit for the whole step; XLA fuses what is in it.
-      Dispatch less often: one function under jax.jit for the whole step, and jax.lax.scan over several steps.
-      Put the sequence under one jax.jit: XLA fuses it, and replays what is left as a CUDA graph.
-    CuPy: @cupy.fuse or one ElementwiseKernel; whole arrays, not rows in a loop
-    Numba: one kernel that loops inside, in place of a loop around kernels
-    Python: one kernel for several operations; whole arrays, not parts in a loop
-      Launch less often: fuse operations on one array into a kernel, and loops over parts into operations on all.
-      Launch less often: fuse operations on one array into a kernel, and loops over parts into operations on all.
-      Launch less often: fuse operations on one array into a kernel, and loops over parts into operations on all.
-    OpenMP, OpenACC: one region for several loops: fuse them, collapse(2), nowait or async
-      Launch less often: fuse loops, collapse nested ones, and put what stays into one region.
-      Launch less often: fuse loops, collapse nested ones, and let kernels follow each other by nowait or async.
-      Put the loop over these kernels into one: fuse loops, or collapse the outer one into them.
-    others: fuse them, or use cudaStreamBeginCapture
-      Launch less often: fuse kernels, batch work, or replay it as a CUDA graph.
-      Launch less often, so that the host keeps ahead: fuse kernels, or replay them as a CUDA graph.
-    beside PyTorch: torch.compile what is in no CUDA graph yet
-      Some kernels are replayed as CUDA graphs already: compile or capture the rest of the step, too, such as the
-        optimizer.
-      Some kernels are replayed as CUDA graphs already: compile or capture the rest of the step, too, such as the
-        optimizer, so that the host keeps ahead of the GPU.
-      Some kernels are replayed as CUDA graphs already: compile or capture this sequence, too, such as the step of the
-        optimizer; shapes stay, and inputs are copied into the same tensors.
-    beside: capture what is in no CUDA graph yet
-      Some kernels are replayed as CUDA graphs already: capture the rest, too, or fuse kernels.
-      Some kernels are replayed as CUDA graphs already: capture the rest, too, so that the host keeps ahead.
-""")
+_LAUNCH_LESS: Final = phrases("launches")
 
 #: What to do where graphs run most of the time, and the host launches them too late.
 _MOSTLY_GRAPHS: Final = {

@@ -9,7 +9,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, operations, with_facts
-from kanalyze.analyses.findings.rules import Findings, Rule, Told, told_as
+from kanalyze.analyses.findings.rules import Findings, Rule, Told, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._kernels import FAMILY, LIBRARY, OPERATION
@@ -24,21 +24,10 @@ from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
 from kanalyze.tools import CUDA
-from kanalyze.units import count, percent, plural, time
+from kanalyze.units import count, plural, time
 
-#: The words of the rules here.
-_GRID, _PARTS = told_as("""
-    host-grid-loop: kernels
-      {launches} of {upto}{blocks} each, in a loop
-      independent turns in one batched call, such as cublasSgemmStridedBatched
-      One launch whose grid covers what the loop does one by one. Where a turn needs the result of the one before, let
-        the loop run inside the kernel, or replay it as a CUDA graph.
-    repeated-work: kernels
-      The same {kernels} run over and over on small arrays
-      independent turns on a whole array: x.sum(axis=1, keepdims=True)
-      Let the loop's index be a dimension of the arrays: axis= and keepdims=True of reductions, broadcasting, einsum.
-        Where a turn needs the result of the one before, replay the loop as a CUDA graph.
-""")
+#: Words of rules.
+_GRID: Final = words_of("host-grid-loop")
 
 _WITHIN: Final = pl.col("detail") == "Device-to-Device"  # copies within a device, such as ``x[i] = y`` of arrays
 _STREAM: Final = ("device", "process_id", "stream")  # what follows each other in a stream
@@ -82,7 +71,7 @@ def host_grid_loop(report: Report) -> Findings:
         what = "One kernel is" if usual == 1 else f"{count(usual)} kernels are"
         launches = say.per_iteration(report).plural(own.height, "launch")
         library = _of_library(report, name)
-        told = _PARTS if library and world(report) in _ARRAYS else _GRID
+        told = words_of("repeated-work: arrays") if library and world(report) in _ARRAYS else _GRID
         if told == _GRID and not (library and world(report) == CUDA):
             told = told._replace(action=spoken(report, _ACTIONS, _ACTIONS[PYTHON]))
         # each kernel of a loop is launched once, and the host does nothing else in it
@@ -283,14 +272,9 @@ def double_arrays(report: Report) -> Findings:
         doubles = function.is_in([*_on_wide_arrays(report)]) | function.str.contains(_DOUBLE)
         for work in on_gpu.kernels_that(report, doubles, _WORTH):
             yield work.finding(
-                "float64",
+                "float64: arrays",
                 f"{work.many('kernel')} of CuPy compute in float64 (most {{0}}): {work.took}. NumPy's arrays and "
                 "Python's numbers are float64 unless told otherwise; float32 moves half of the bytes.",
-                "Make arrays float32 where that is exact enough: dtype=cp.float32, x.astype(np.float32) before "
-                "cp.asarray.",
-                "kernels",
-                f"Arrays are float64: {percent(work.share)} of kernel time",
-                "dtype=cp.float32; x.astype(np.float32) before cp.asarray(x)",
                 work.most,
                 left=None,
                 mending=Mending(_in_single(report, work)),

@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_calls, operations, used_devices
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, told_as, words_of
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, phrases, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
@@ -42,43 +42,8 @@ from kanalyze.report import Report
 from kanalyze.tools import CUDA
 from kanalyze.units import count, moment, plural, time
 
-#: The words of the rules here.
-_CONTEXT, _UNRECORDED, _MODULES, _FIRST, _ANEW, _AGAIN, _TRIED = told_as("""
-    context-creation: cold
-      Making the CUDA context
-      keep processes alive
-      A cost of starting up: leave it out of what you compare, and keep processes alive.
-    unrecorded-context: cold
-      A CUDA context was made outside of all recorded calls
-      leave it out of what you compare
-      A cost of starting up: leave it out of what you compare.
-    module-loading: ledger
-      Loading modules and libraries takes {0}
-      warm up before you measure, or CUDA_MODULE_LOADING=EAGER
-      Paid at first use: warm up before you measure, or load eagerly (CUDA_MODULE_LOADING=EAGER).
-    first-launch: cold
-      First launches of {0} take longer than later ones
-      run every shape once before you measure or serve
-      Lazy loading at first use: warm up every kernel before you measure.
-    recurring-loading: api
-      Kernels are planned and loaded anew in {0}
-      keep to a few shapes, and run each once before
-      Keep to a few shapes, and run each once before: pad lengths, or sort them into a few buckets; allocate what grows,
-        such as a cache of keys and values, at its full length, and mask it.
-    recompilation: culprits
-      Code is compiled again while the program runs
-      torch.compile(…, dynamic=True); pad to a few shapes; no Python numbers that change
-      Let shapes and numbers that go into compiled code stay the same: pad lengths or sort them into buckets, mark what
-        changes as dynamic (dynamic=True, torch._dynamo.mark_dynamic; no tl.constexpr for it), and pass numbers that
-        change as tensors. TORCH_LOGS=recompiles says what changed.
-      The program compiles
-    recompilation
-      cuDNN tries its algorithms anew for new shapes
-      torch.backends.cudnn.benchmark = False, or keep to a few shapes
-      With torch.backends.cudnn.benchmark each new shape of a convolution has all algorithms tried: keep to a few shapes
-        (pad, or sort into buckets), or leave it off where shapes change.
-      The program runs a convolution with many algorithms
-""")
+#: Words of rules.
+_ANEW: Final = words_of("recurring-loading")
 
 #: The rules on one-time costs: those of :func:`cold_start`, and the pinning of memory.
 ONE_TIME: Final = ("context-creation", "unrecorded-context", "module-loading", "first-launch", "pinned-allocation")
@@ -108,7 +73,7 @@ def _context(report: Report, device: int, pieces: pl.DataFrame) -> Finding | Non
     warm = f"; later calls of it take {time(median_of(later, 'dur_ns'))}" if later.height else ""
     ns, whole_ns = made.sort("ns", "event_id").select("ns", "dur_ns").row(-1)
     whole = f" of {time(whole_ns)}" if ns < whole_ns else ""
-    return _CONTEXT.finding(
+    return words_of("context-creation").finding(
         device,
         f"Context creation, once per process and device, inside {literal(names)} ({time(ns)}{whole}{warm}).",
         pieces,
@@ -129,7 +94,7 @@ def _unrecorded_context(report: Report, device: int) -> Finding | None:
         for end, before, after in made.head(_NAMED).select("end", "before", "after").iter_rows()
     ]
     which += [f"and {count(made.height - _NAMED)} more"] * (made.height > _NAMED)
-    return _UNRECORDED.finding(
+    return words_of("unrecorded-context").finding(
         device,
         f"{plural(made.height, 'CUDA context')} {'was' if made.height == 1 else 'were'} made outside of all recorded "
         f"calls ({'; '.join(which)}). Up to {time(stake)} of what counts as host is this.",
@@ -150,7 +115,7 @@ def _loading(report: Report, device: int, pieces: pl.DataFrame) -> Finding | Non
     loads = loads.join(made, on="event_id", how="left").with_columns(pl.col("dur_ns") - pl.col("made_ns").fill_null(0))
     loads = loads.filter(pl.col("made_ns").is_null() | (pl.col("dur_ns") > 0))
     per = say.per_iteration(report)
-    told = _MODULES.of(per.time(stake))
+    told = words_of("module-loading").of(per.time(stake))
     if per.iterations:  # what runs in turn is warm: new kernels come with new shapes
         told = told._replace(action=_ANEW.action, remedy=f"It goes on in the steady part: {_ANEW.action}.")
     what, slowest = per.plural(loads.height, "call"), time(longest(loads, "dur_ns"))
@@ -165,15 +130,19 @@ def _first_launches(report: Report, device: int) -> Finding | None:
         return None
     cold, worst = first.cold, first.cold.row(0, named=True)
     waits = reasoned_pieces(report, device).filter(pl.col("row").is_in(cold.get_column("row").implode()))
-    return _FIRST.of(plural(cold.height, "kernel")).finding(
-        device,
-        f"First launches: {count(cold.height)} of {plural(first.kernels, 'kernel')} took "
-        f"{time(median_of(cold, 'api_ns'))} (median) to launch the first time against {time(first.usual_ns)} once "
-        f"warm; the longest {time(worst['api_ns'])}, {{0}}.",
-        waits.filter(bucket="launch"),
-        first.stake_ns,
-        at_most=True,
-        names=(str(worst["name"]),),
+    return (
+        words_of("first-launch")
+        .of(plural(cold.height, "kernel"))
+        .finding(
+            device,
+            f"First launches: {count(cold.height)} of {plural(first.kernels, 'kernel')} took "
+            f"{time(median_of(cold, 'api_ns'))} (median) to launch the first time against {time(first.usual_ns)} once "
+            f"warm; the longest {time(worst['api_ns'])}, {{0}}.",
+            waits.filter(bucket="launch"),
+            first.stake_ns,
+            at_most=True,
+            names=(str(worst["name"]),),
+        )
     )
 
 
@@ -310,7 +279,7 @@ def recompilation(report: Report) -> Findings:
     trying = on_host.outermost(report).filter(pl.col("name").str.contains("conv") & (pl.col("launches") >= _TRIES))
     waits = calls_that(other, _WAITS.match, *THREAD, at="start_ns")
     trying = nearest(trying, waits, ("start", "at"), THREAD, "after").filter(pl.col("at") < pl.col("end"))
-    for told, spans in ((_AGAIN, compiling), (_TRIED, trying)):
+    for told, spans in ((words_of("recompilation"), compiling), (words_of("recompilation: convolutions"), trying)):
         inside = on_host.within(report, spans)
         for _, *sides in windows(report).iter_rows():
             begun = intervals.overlapping(inside.host, (sides[0], sides[1])).select(
@@ -330,16 +299,7 @@ def recompilation(report: Report) -> Findings:
 _MODULE_LOADS: Final = re.compile(r"cuModuleLoad(?:Data)?(?:Ex)?(?:_v\d+)?$")
 
 #: Action and remedy by what the kernels are written with; and where Triton tunes them.
-_HOW: Final = words_of("""
-    Triton: an ordinary argument in place of tl.constexpr; do_not_specialize
-      Give what changes as an ordinary argument; @triton.jit(do_not_specialize=[…]) for integers; few sizes.
-    torch.compile: torch.compile(…, dynamic=True), or torch._dynamo.mark_dynamic(x, 0)
-      Let sizes be dynamic, or pad them to a few; numbers that change as tensors, not as Python's.
-    CUDA: compile once: what changes as an argument, not in the source
-      Make the kernel once, outside the loop, and give it what changes as an argument, not in its source.
-    tuned: @triton.autotune(…, key=[…]) of few values: sizes in buckets
-      Give the key few values: sizes rounded up to a few, or none (key=[]); cache_results=True keeps them on disk.
-""")
+_HOW: Final = phrases("compilers")
 
 
 @Rule

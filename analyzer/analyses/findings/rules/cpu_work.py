@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import facts_of
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.rules import Findings, Rule, Told, literal, told_as
+from kanalyze.analyses.findings.rules import Findings, Rule, Told, literal, words_of
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, NODE, SCALAR_BYTES, SPAN, TO_DEVICE, TO_HOST
@@ -21,33 +21,9 @@ from kanalyze.columns import nearest, of_parts
 from kanalyze.report import Report
 from kanalyze.units import size
 
-#: The words of the rules here.
-_COMPUTED, _MADE, _CONVERTED, _CHECKED = told_as("""
-    cpu-operators: culprits
-      The CPU computes in the middle of the GPU's work
-      compute it on the GPU: no .cpu(), .numpy() or CPU tensors before it
-      Keep the tensors on the GPU: sampling, softmax, sorting and metrics run there, too; copy what is left of them, and
-        only where the host needs it.
-      The CPU computes on tensors of the host between launches, most in {}
-    cpu-tensors: culprits
-      A tensor is made on the CPU and copied, again and again
-      torch.full(…, device=x.device), or make it once: register_buffer
-      Make it once, before the loop (register_buffer in a module), or where it is needed: device=x.device,
-        dtype=x.dtype; attention takes is_causal=True in place of a mask.
-      A tensor is made on the CPU (most time in {}) and copied to the GPU
-    large-upload: culprits
-      Data are converted on the CPU before they are copied
-      x.to(device, non_blocking=True).float() / 255: copy first, then convert
-      Copy the data as they are stored (uint8, int16), and convert and normalize them on the GPU: fewer bytes are
-        copied, and the CPU does nothing.
-      Data are converted on the CPU (most time in {}) before they are copied to the GPU
-    anomaly-detection: kernels
-      Anomaly detection is on: each result of backward is checked
-      torch.autograd.set_detect_anomaly(False)
-      Leave it off but to find a NaN that was seen: torch.autograd.detect_anomaly() around single steps.
-      Anomaly detection is on: results of backward's operators are compared with themselves ({}), by two kernels and a
-        copy to the host each, for which the host waits; and operators of forward save their stack of Python
-""")
+#: Words of rules.
+_COMPUTED: Final = words_of("cpu-operators")
+_MADE: Final = words_of("cpu-tensors")
 
 #: Operators that launch nothing on any device: they change how a tensor is seen, or get memory.
 _NO_WORK: Final = (
@@ -111,7 +87,7 @@ def cpu_work(report: Report) -> Findings:
     """At most one finding per device on each kind of work of the CPU between launches."""
     torch = say.in_pytorch(report)
     runs = _runs(report) if torch and on_host.outermost(report).height else _between_copies(report)
-    for told in (_COMPUTED, _MADE, _CONVERTED):
+    for told in (_COMPUTED, _MADE, words_of("large-upload")):
         if (own := runs.filter(pl.col("kind") == told.rule)).height:
             yield from _told(report, told, own, torch=torch)
 
@@ -289,7 +265,7 @@ def anomaly_detection(report: Report) -> Findings:
     checks, saves = _checks(report)
     if checks.height:
         inside, many = on_host.within(report, pl.concat([checks, saves])), on_host.within(report, checks).host.height
-        told = _CHECKED.of(say.per_iteration(report).plural(many, "check"))
+        told = words_of("anomaly-detection").of(say.per_iteration(report).plural(many, "check"))
         yield from on_host.on_time(report, told, inside, f"{told.what}: ")
 
 

@@ -12,7 +12,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import nearest_launches, used_devices
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.rules import HEADLINE_LONGEST, Finding, Findings, Rule, Told, literal, told_as
+from kanalyze.analyses.findings.rules import HEADLINE_LONGEST, Finding, Findings, Rule, Told, literal, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
@@ -34,56 +34,10 @@ from kanalyze.report import Report
 from kanalyze.units import moment, plural, size, time
 from kanalyze.window import located, of_iteration
 
-#: The words of the rules here.
-_WORKERS, _NO_WORKERS, _INDEXES, _IN_TORCH, _PREFETCH, _PREPARES, _UNKNOWN, _IN_ARRAYS, _OWN_CODE = told_as("""
-    data-loading: culprits
-      The loop waits for DataLoader's workers
-      DataLoader(…, num_workers=more, prefetch_factor=4, persistent_workers=True)
-      More or faster workers: a higher num_workers, up to the CPU cores of this process, and prefetch_factor;
-        persistent_workers=True if the long waits are at the start of an epoch; less work in __getitem__.
-      waits in DataLoader for a batch of the loader's workers
-    data-loading: culprits
-      The loop reads its batches itself: DataLoader has no workers
-      DataLoader(…, num_workers=N, persistent_workers=True, pin_memory=True)
-      Give DataLoader workers, which read the next batches meanwhile: num_workers=N, up to the CPU cores of this
-        process, persistent_workers=True, and pin_memory=True for batches that are copied to the GPU.
-      reads batches itself: its DataLoader has no workers
-    loop-indexing
-      A Python loop indexes a tensor element by element
-      Index once: x[indices] in place of x[i] in a loop
-      Work on the whole tensor at once: a slice, an index tensor (gather, index_put_, scatter_), or arithmetic on
-        torch.arange.
-    host-computes: culprits
-      The GPU waits until the host copies the next data to it
-      DataLoader(…, num_workers=8, pin_memory=True, prefetch_factor=4)
-      If the host prepares that data, let workers of a DataLoader do so (num_workers, prefetch_factor, pin_memory=True)
-        while the GPU works; if it waits for them, it needs more of them.
-    host-computes: culprits
-      The GPU waits until the host copies the next data to it
-      prepare the next data in another thread, while the GPU works
-      If the host prepares that data, prepare the next ones in another thread while the GPU works, and copy them on a
-        stream of their own.
-    host-computes: culprits
-      The GPU waits while the host prepares new kernels
-      keep to a few shapes, for which kernels are chosen once
-      What takes the host long there is mostly to choose, compile or load kernels for shapes that are new: keep to a few
-        shapes (pad to them), and run each once before.
-    host-computes: culprits
-      The GPU waits while the program runs its own code
-      see what it does there: {0}
-      Once it is known what that is (ranges of NVTX and samples tell it), do it on the GPU, do it before it is needed,
-        on another thread, or less often.
-    large-upload: culprits
-      Arrays are converted on the CPU before they are copied
-      {0}
-      Copy the data as they are stored (uint8, int16), and convert and normalize them on the GPU: fewer bytes are
-        copied, and the CPU does nothing. What is float64 by itself is converted once, before the loop.
-    own-code: code
-      The GPU waits for code that launches nothing
-      do it less often, on another thread, or on the GPU
-      Do it every N iterations, in another thread or process (workers of a DataLoader, a queue), before the loop, or on
-        the GPU.
-""")
+#: Words of rules.
+_PREPARES: Final = words_of("host-computes: new kernels")
+_UNKNOWN: Final = words_of("host-computes")
+_OWN_CODE: Final = words_of("own-code")
 
 #: What DataLoader calls the range (in old versions the operator) in which it gets a batch, with the kind of loader.
 _NEXT: Final = r"enumerate\(DataLoader\)#\w*?(SingleProcess|MultiProcessing)\w*\.__next__"
@@ -106,7 +60,7 @@ def data_loading(report: Report) -> Findings:
     """At most one finding per device on loaders without workers, and one on loaders with workers."""
     every, per = getting_batches(report), say.per_iteration(report)
     beside = ", by the trace of the same program" if _recorded(report).is_empty() else ""
-    for told, workers in ((_NO_WORKERS, False), (_WORKERS, True)):
+    for told, workers in ((words_of("data-loading: no workers"), False), (words_of("data-loading: workers"), True)):
         batches = every.filter(pl.col("end") - pl.col("start") >= _HANDOVER_NS[workers], workers=workers)
         idle = say.idle_worth_saying(report, batches) if batches.height else {}
         for device, pieces in idle.items():
@@ -201,7 +155,7 @@ def loop_indexing(report: Report) -> Findings:
         top = loops.sort("passes", "start", descending=[True, False]).head(1)
         at = say.sites(report, top.select(*THREAD, at="start"))
         where = literal(at.select(pl.coalesce("function", "range").fill_null("")).item())
-        yield _INDEXES.finding(
+        yield words_of("loop-indexing: one level").finding(
             device,
             f"A tensor is indexed element by element in {per.plural(loops.height, 'loop')}, "
             f"{total(loops, 'passes'):,} passes in all, up to {longest(loops, 'passes'):,} in a row of "
@@ -284,13 +238,12 @@ def idle_before_data(report: Report, device: int) -> pl.DataFrame:
 
 def _prepares(report: Report, device: int, data: pl.DataFrame) -> Finding:
     """The finding on host time right before data is copied to the device."""
-    told, where = _IN_TORCH if say.in_pytorch(report) else _PREFETCH, _where(_mostly(_phases(report, device, data)))
-    return told.finding(
+    return words_of("host-computes: data", report).finding(
         device,
         f"GPU {device} idle while the program runs its own code, in no CUDA call, right before it copies data to the "
         f"GPU: {say.of_window(report, device, intervals.length(data))}. {say.AHEAD}",
         data,
-        where=where,
+        where=_where(_mostly(_phases(report, device, data))),
         retold=partial(_prepares, report, device),
     )
 
@@ -425,13 +378,17 @@ def converted_arrays(report: Report) -> Findings:
         shorter = runs.select("row", saved_ns=on_gpu.part("dur_ns", pl.col("spared")))
         aside = pl.min_horizontal(pl.col("at") - pl.col("end"), pl.col("size_bytes") * _ASIDE_NS_PER_BYTE)
         spared = runs.select("process_id", "start", end=pl.col("end") + (aside * pl.col("spared")).cast(pl.Int64))
-        yield _IN_ARRAYS.of(spoken(report, _ON_GPU, _ON_GPU[CUPY].replace("cupy.", ""))).finding(
-            device,
-            f"Lines of the program convert arrays on the CPU, {per.plural(runs.height, 'time')}, of which {moved} are "
-            f"copied to the GPU next each time: it idles for {per.time(intervals.length(idle))} until that copy, which "
-            "has four bytes or more for what may be stored in one.",
-            claims,
-            mending=Mending(shorter=shorter, host=spared),
+        yield (
+            words_of("large-upload: arrays")
+            .of(spoken(report, _ON_GPU, _ON_GPU[CUPY].replace("cupy.", "")))
+            .finding(
+                device,
+                f"Lines of the program convert arrays on the CPU, {per.plural(runs.height, 'time')}, of which {moved} "
+                f"are copied to the GPU next each time: it idles for {per.time(intervals.length(idle))} until that "
+                "copy, which has four bytes or more for what may be stored in one.",
+                claims,
+                mending=Mending(shorter=shorter, host=spared),
+            )
         )
 
 

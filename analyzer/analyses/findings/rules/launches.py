@@ -18,7 +18,7 @@ from kanalyze.analyses.device._operations import (
     with_facts,
 )
 from kanalyze.analyses.device._windows import overlapping, shared_devices, windows
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
@@ -56,22 +56,20 @@ def launch_bound(report: Report) -> Findings:
         less = on_gpu.launch_less(report, device)
         waited = f"{per.time(stake)} " if per.iterations else ""
         names = exclusive_operations(report).join(own, on=["device", "name"], how="semi")
-        yield Finding(
-            "launch-bound",
+        yield words_of("launch-bound").finding(
             device,
-            stake,
             f"Launch-bound: {plural(own.height, 'kernel')} in {per.plural(launches, 'warm launch')} run shorter "
             f"than their launch takes, and the GPU waited {waited}for it (most for {{0}}: {time(top['api_ns'])} to "
             f"launch, {time(top['kernel_ns'])} to run). More may follow: the host is spared what it does between "
             "launches, too.",
-            less.remedy,
-            "launch_summary",
-            (str(top["name"]),),
+            _waits_for(report, device, names.get_column("row"), "launch"),
+            stake,
             headline=f"{per.clause(launches, 'kernel', 'take')} longer to launch than to run",
             action=less.action,
+            remedy=less.remedy,
+            names=(str(top["name"]),),
             where=say.place_of(report, names.filter(device=device).get_column("row")),
             mending=graphed,
-            claims=_waits_for(report, device, names.get_column("row"), "launch"),
             vague=graphed is None,
             general=True,
         )
@@ -129,22 +127,20 @@ def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) 
     default = report.table(STREAMS.name).filter(pl.col("type") == "null")
     on_default = own.join(default, on=["process_id", "stream"], how="semi", nulls_equal=True).height > 0
     own_stream = " (on a stream of its own: the default stream cannot be captured)" if on_default else ""
-    return Finding(
-        "graph-candidate",
+    return words_of("graph-candidate").finding(
         device,
-        stake,
         text,
-        less.capture
+        _waits_for(report, device, repetitions(report).get_column("row"), *_LAUNCHING),
+        stake,
+        headline=f"{per.plural(launches, 'launch')} could be replayed as a graph",
+        action=less.action,
+        remedy=less.capture
         or (
             f"Capture the sequence once as a CUDA graph{own_stream} and replay it; arguments that change go "
             "through memory."
         ),
-        "graphs --by candidate",
-        (str(top["first"]),),
-        headline=f"{per.plural(launches, 'launch')} could be replayed as a graph",
-        action=less.action,
+        names=(str(top["first"]),),
         mending=_graphed(report),
-        claims=_waits_for(report, device, repetitions(report).get_column("row"), *_LAUNCHING),
         general=True,
     )
 
@@ -178,23 +174,17 @@ def timed_kernels(report: Report) -> Findings:
         sums = timed.group_by(pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
         name = str(sums.sort("exclusive_ns", "name", descending=[True, False]).item(0, "name"))
         fill, took = (per.time(total(part, "exclusive_ns")) for part in (fills, timed))
-        yield Finding(
-            "timed-kernels",
+        yield words_of("timed-kernels").finding(
             device,
-            total(own, "exclusive_ns"),
             f"{per.plural(own.get_column('run').n_unique(), 'run')} of kernels, most of {{0}}, are timed: a fill "
             f"clears the cache before each ({fill}), and events are around what follows ({took}), as "
             "triton.testing.do_bench and autotuners do.",
-            "Where the program is a benchmark, read the times of its kernels alone. What an autotuner chose can "
-            "be kept (@triton.autotune(…, cache_results=True), TRITON_CACHE_AUTOTUNING=1; torch.compile does), or "
-            "be chosen before what is recorded; fewer configurations take less time.",
-            "kernels",
-            (name,),
-            headline="Kernels are timed, each run after a fill of the cache: {0}",
+            on_gpu.times_of(report, own.get_column("row")),
+            total(own, "exclusive_ns"),
             action="record a second run: torch.compile keeps on disk what it chose"
             if say.written_with(report, name) == say.COMPILED
             else "if an autotuner's: @triton.autotune(…, cache_results=True)",
-            claims=on_gpu.times_of(report, own.get_column("row")),
+            names=(name,),
         )
 
 
@@ -217,24 +207,16 @@ def serial_copy(report: Report) -> Findings:
         if not (stake := _hidden_at_most(report, copies)):
             continue
         numbers = used_streams(report).filter(pl.col("number").is_in(copies.get_column("number").implode()))
-        yield Finding(
-            "serial-copy",
+        yield words_of("serial-copy", report).finding(
             device,
+            f"{per.plural(copies.height, 'copy', 'of pinned memory')}, {size(total(copies, 'size_bytes'))}, ran "
+            f"alone for {per.time(total(copies, 'exclusive_ns'))} between kernels of the same stream "
+            f"({_listed(numbers, 'stream')}); the host had submitted both by then, and only the stream's order "
+            "kept them apart.",
+            copies.select("start", "end"),
             stake,
-            f"{per.plural(copies.height, 'copy', 'of pinned memory')}, {size(total(copies, 'size_bytes'))}, ran alone "
-            f"for {per.time(total(copies, 'exclusive_ns'))} between kernels of the same stream "
-            f"({_listed(numbers, 'stream')}); the host had submitted both by then, and only the stream's order kept "
-            "them apart.",
-            "Copy in a stream of its own, into a second buffer, while kernels work on the first; order what depends by "
-            "events.",
-            "concurrency",
             headline=f"{per.clause(copies.height, 'copy', 'run')} between kernels, not beside",
-            action=(
-                "a second stream and a second buffer: copy ahead of the kernels",
-                "copy one batch ahead in a torch.cuda.Stream() of its own",
-            )[say.in_pytorch(report)],
             at_most=bool(copies.get_column("alone").all()),
-            claims=copies.select("start", "end"),
         )
 
 
@@ -325,19 +307,14 @@ def default_stream(report: Report) -> Findings:
         hidden = int(waits.select(pl.min_horizontal("held_ns", "ns").sum()).item())
         if not (stake := min(hidden, total(by_stream, "ns") - longest(by_stream, "ns"))):
             continue
-        yield Finding(
-            "default-stream",
+        yield words_of("default-stream").finding(
             device,
-            stake,
             f"The default stream ({_listed(waits, 'null')}) and blocking streams ({_listed(waits, 'blocking')}) never "
             f"run side by side: {per.plural(waits.height, 'operation')} of one were ready for "
             f"{per.time(total(waits, 'held_ns'))} while the other ran, and nothing but the default stream's rule is "
             "known to have held them. More may follow where the host waits for them.",
-            "Where they need not wait for each other, create streams with cudaStreamNonBlocking or compile with "
-            "--default-stream per-thread, and order by events what depends.",
-            "concurrency --by pair",
-            headline="The default stream and others wait for each other",
-            action="cudaStreamCreateWithFlags(…, cudaStreamNonBlocking)",
+            None,
+            stake,
         )
 
 
@@ -382,19 +359,15 @@ def shared_gpu(report: Report) -> Findings:
         if slowed is not None:
             longest_ns, alone_ns = time(slowed.longest_ns), time(slowed.alone_ns)
             took = f" {{0}} of process {slowed.process} takes up to {longest_ns} then, {alone_ns} else (median)."
-        yield Finding(
-            "shared-gpu",
+        yield words_of("shared-gpu").finding(
             shared.device,
+            f"Processes {', '.join(others)} and {last} share GPU {shared.device}: {held}, and the next was "
+            f"another's {plural(shared.turns, 'time')}.{took} Without MPS or MIG they run in turn, in time slices, "
+            "and a kernel's duration holds the other's slices.",
+            None,
             stake,
-            f"Processes {', '.join(others)} and {last} share GPU {shared.device}: {held}, and the next was another's "
-            f"{plural(shared.turns, 'time')}.{took} Without MPS or MIG they run in turn, in time slices, and a "
-            "kernel's duration holds the other's slices.",
-            "If MPS is off, start it (nvidia-cuda-mps-control -d), so that kernels of several processes run side by "
-            "side; or give each process a GPU, or a MIG instance, of its own.",
-            "concurrency",
-            () if slowed is None else (slowed.name,),
             headline=f"{plural(many, 'process')} {'take turns on' if waited_ns else 'share'} GPU {shared.device}",
-            action="nvidia-cuda-mps-control -d (MPS), or a GPU for each process",
+            names=() if slowed is None else (slowed.name,),
         )
 
 
@@ -423,18 +396,6 @@ _LONGEST: Final = 30
 #: Ranks of one program run equally many collectives, but for this part of them at the edges of a window.
 _ALIKE: Final = 0.1
 
-_OVERLAP: Final = (
-    (
-        "Let it run beside computation: on a stream of its own, ordered by events, in pieces that begin as soon as "
-        "their data are ready."
-    ),
-    (
-        "Let it run beside computation: DistributedDataParallel overlaps gradients with the backward pass "
-        "(bucket_cap_mb, static_graph=True), FSDP prefetches (backward_prefetch, forward_prefetch); of own collectives "
-        "use async_op=True and wait where the result is used."
-    ),
-)
-
 
 @Rule
 def exposed_communication(report: Report) -> Findings:
@@ -460,23 +421,20 @@ def exposed_communication(report: Report) -> Findings:
 def _of_rank(report: Report, rank: dict[str, Any], ranks: pl.DataFrame, worth: float) -> list[Finding]:
     """The findings on transfer and on waits; on both as one where the report tells neither."""
     per, device, ns, partner = say.per_iteration(report), rank["device"], rank["ns"], rank["partner"]
-    sums, torch = _by_kind(report, device), say.in_pytorch(report)
+    sums = _by_kind(report, device)
     whole = intervals.length(intervals.union(_collectives(report).filter(device=device)))
     named = [
         f"{literal(kind)} {per.time(took)} ({per.plural(count, 'kernel')})"
         for kind, count, took in sums.head(_NAMED).iter_rows()
     ]
     more = f", and {plural(sums.height - _NAMED, 'other kind')}" if sums.height > _NAMED else ""
-    exposed = Finding(
-        "exposed-communication",
+    exposed = words_of("exposed-communication", report).finding(
         device,
-        ns,
         f"GPU {device} does nothing but communicate for {per.time(ns)}, {percent(ns / whole)} of the time of its "
         f"collectives: {', '.join(named)}{more}.",
-        _OVERLAP[torch],
-        "exposure",
+        None,
+        ns,
         headline=f"The GPU does nothing beside {literal(sums.item(0, 'kind')[:_LONGEST])}",
-        action=f"Overlap it with computation{': DDP buckets, FSDP prefetch, async_op=True' * torch}",
     )
     if not rank["waited_ns"] + rank["transfer_ns"]:
         # of the devices that run as many, as ranks of one program do, the least exposed one tells what can be gained

@@ -11,7 +11,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, told_as
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
@@ -26,58 +26,14 @@ from kanalyze.columns import gathered, nearest
 from kanalyze.report import Report
 from kanalyze.units import percent
 
-#: The words of the rules here.
-_RECURRENT, _SLICES, _INDEXED, _SENT, _READ, _MASKED, _OPTIMIZER, _SMALL = told_as("""
-    rnn-cells
-      A recurrent cell is run step by step in a Python loop
-      nn.LSTM(…)(x) in place of a loop over nn.LSTMCell (nn.GRU, nn.RNN alike)
-      Give the whole sequence to nn.LSTM, nn.GRU or nn.RNN, which run it as a few kernels of cuDNN; where each step
-        needs more, compile the loop.
-      A recurrent network is run cell by cell
-    repeated-work
-      The same sequence of operators runs over and over in Python
-      independent passes at once: a batch dimension, bmm, torch.vmap
-      Let the loop's index be a dimension of the tensors, and of the weights where each pass has its own: torch.bmm,
-        einsum, broadcasting, grouped convolutions, or torch.vmap of the function; torch._foreach_ functions take lists
-        of parameters of any shapes; passes that need the one before can be compiled, or scanned.
-      The same operators run again and again, as for parts of a tensor or for several layers of one input
-    loop-indexing
-      A Python loop indexes a tensor element by element
-      Index once: x[rows, columns], or x.gather(…), in place of x[i, j] in a loop
-      Take all elements at once: an index tensor (gather, index_select, index_put_), a slice, or a mask; each element
-        that a loop takes has an operator, and for backward a gradient of the whole tensor, of its own.
-      A tensor is indexed element by element
-    small-copies: copies
-      {passes:,} tensors are copied to the GPU one by one in a Python loop
-      keep them in one pinned tensor, and copy it once: batch.to(device, non_blocking=True)
-      Put the tensors side by side in one tensor (torch.stack or torch.cat where they are made, pinned), copy that once,
-        and take views of it on the GPU: unbind, split.
-      Tensors are copied to the GPU one by one
-    blocking-read
-      {passes:,} values are read one by one in a Python loop
-      stack the values on the GPU, and read them once: torch.stack(v).tolist()
-      Let the loop's values stay on the GPU (a list, then torch.stack; torch._foreach_norm, a comparison with all
-        classes at once), and read them together after it, or every so many steps.
-      A value is read by the host in each pass of a loop
-    boolean-masks
-      A boolean mask is taken in each pass of a Python loop
-      (labels == arange(n)[:, None]).float() @ x; of boxes, torchvision.ops.nms
-      Work on all masks at once: a comparison with all classes is a matrix, whose product with the data sums each class;
-        or sort once, and take slices (torch.segment_reduce, index_add_). Boxes that overlap better ones are left out by
-        one kernel, torchvision.ops.batched_nms.
-      A boolean mask is taken in each pass of a loop
-    unfused-optimizer
-      An optimizer is written out and run parameter by parameter
-      torch.optim.AdamW(…, fused=True), or torch._foreach_ functions
-      Take PyTorch's optimizer with fused=True, which updates all parameters in a few kernels; what it does not have can
-        be written with torch._foreach_ functions on lists of tensors, or compiled.
-      An optimizer runs parameter by parameter
-    small-batches: kernels
-      The model is run for few samples at a time: {0} of the GPU
-      independent samples in one call: model(x), not model(x[i:i + 2])
-      Give the model more samples at a time: larger batches in a loop over slices of data, requests put together in a
-        server; where memory or the method needs small ones, replay them as a CUDA graph.
-""")
+#: Words of rules.
+_RECURRENT: Final = words_of("rnn-cells")
+_SLICES: Final = words_of("repeated-work")
+_INDEXED: Final = words_of("loop-indexing")
+_SENT: Final = words_of("small-copies: tensors")
+_READ: Final = words_of("blocking-read: values")
+_MASKED: Final = words_of("boolean-masks: loop")
+_OPTIMIZER: Final = words_of("unfused-optimizer: parameters")
 
 #: Fewest passes of a loop, and the most operators of one.
 _PASSES: Final = 8
@@ -457,7 +413,7 @@ def _few_samples(report: Report, device: int, line: pl.DataFrame) -> Finding:
     spared = spans.filter(pl.col("passed") % _LARGER != 0)
     calls, host = on_gpu.calls_within(report, spared), spared.select("process_id", "start", "end")
     change = on_gpu.merged(groups)._replace(host=host, calls=calls)
-    return _SMALL.of(part).finding(device, text, claims, stake, mending=change)
+    return words_of("small-batches").of(part).finding(device, text, claims, stake, mending=change)
 
 
 def _filled(line: pl.DataFrame) -> float:

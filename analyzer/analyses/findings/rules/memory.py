@@ -16,7 +16,7 @@ from kanalyze.analyses.device._operations import (
     used_devices,
 )
 from kanalyze.analyses.device._windows import idle_spans, windows
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, told_as
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, words_of
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._operators import LARGE_BYTES
@@ -32,28 +32,7 @@ from kanalyze.columns import nearest, part
 from kanalyze.report import Report
 from kanalyze.units import plural, rate, size, time
 
-#: The words of the rules here.
-_PINS, _PAGE_BY_PAGE = told_as("""
-    pinned-allocation: memory --by call
-      Pinning memory of the host takes {}
-      one cudaHostAlloc for all buffers, reused
-      A cost of starting up: pin less, pin once, or pin while the GPU has work.
-    cpu-page-faults: faults
-      The CPU works on managed memory, page by page
-      prefetch it to the CPU before its loop, or do that on the GPU
-      Move what the CPU reads with one prefetch, or one copy, before its loop; or let a kernel do that work.
-""")
-
 _NAMED: Final = 3  # maximum number of calls named in the sentence
-
-_REMEDIES: Final = {
-    "cuda": "Allocate once before the loop and reuse the memory, or take it from a pool that keeps what is freed.",
-    "torch": "Leave torch.cuda.empty_cache() out of the loop. If sizes change from step to step, set "
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
-    "retries": "Leave the allocator room: a smaller batch, activation checkpointing, or "
-    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, which wastes less. torch.cuda.memory_stats() counts "
-    "num_alloc_retries.",
-}
 
 
 @Rule
@@ -83,8 +62,7 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
     *others, last = sums.get_column("call").head(_NAMED)
     named = " and ".join([", ".join(others), last] if others else [last])
     rounds = calls.drop_nulls("round").select("process_id", "round", "launches").unique()
-    per, torch = say.per_iteration(report), say.in_pytorch(report)
-    retries = _retries(report, calls) if torch else 0
+    per, retries = say.per_iteration(report), _retries(report, calls) if say.in_pytorch(report) else 0
     launches = plural(total(rounds, "launches"), "launch")
     between = f" in {plural(rounds.height, 'round')} with {launches}" if rounds.height else ""
     host_ns = int(calls.select((pl.col("end") - pl.col("start")).sum()).item())
@@ -93,22 +71,15 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
         "allocate: PyTorch's allocator does so where memory is short."
     )
     pieces = reasoned_pieces(report, device).filter(bucket="allocation")
-    return Finding(
-        "allocation-in-loop",
+    return words_of(f"allocation-in-loop{': retries' * (retries > 0)}", report).finding(
         device,
-        stake,
         f"{literal(named)} are called over and over between launches: {per.plural(calls.height, 'call')}"
         f"{between}, {per.time(host_ns)} of host time. The device waited {per.time(stake)} for them."
         f"{short if retries else ''} More may follow: the host is spared the calls.",
-        _REMEDIES["retries" if retries else "torch" if torch else "cuda"],
-        "memory --by call",
+        pieces.filter(pl.col("detail").is_in(held.get_column("call").implode())),
+        stake,
         headline=f"{per.plural(calls.height, 'call')} to allocate or free GPU memory",
-        action=(
-            "allocate before the loop, or cudaMallocAsync from a pool",
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; no empty_cache()",
-        )[torch],
         mending=Mending(calls=calls.get_column("row")),
-        claims=pieces.filter(pl.col("detail").is_in(held.get_column("call").implode())),
     )
 
 
@@ -162,22 +133,17 @@ def _thrash(report: Report, device: int, moved: pl.DataFrame) -> Finding | None:
     evicted = total(unasked.filter(pl.col("cause") == "Eviction"), "size_bytes")
     host = _faulting_times(faulting_host(report).get(device, pl.DataFrame(schema=intervals.SPANS)))
     waits, per = intervals.length(host), say.per_iteration(report)
-    return Finding(
-        "unified-memory-thrash",
+    return words_of("unified-memory-thrash").finding(
         device,
-        int(unasked.select(of_kernels.sum()).item()) + stalled + waits,
         f"Page faults moved {size(total(unasked, 'size_bytes'))} of managed memory, {size(again)} of it to where it "
         f"had been before; the busiest page went there and back {plural(trips, 'time')}."
         + (_STALLED.format(per.time(stalled)) if stalled else "")
         + (f" The device had no room for {size(evicted)}." if evicted else "")
         + _FAULTS
         + (f" For {per.time(waits)} the device waits while the CPU faults them back, and works." if waits else ""),
-        "Keep data on the side that uses it: cudaMemAdvise, a buffer of its own for each side, or one "
-        "cudaMemPrefetchAsync per phase.",
-        "migrations",
+        pl.concat([unasked.select("start", end=_END), host]),
+        int(unasked.select(of_kernels.sum()).item()) + stalled + waits,
         headline=f"{size(again)} of managed memory moved back and forth",
-        action="cudaMemAdvise, or a buffer of its own for each side",
-        claims=pl.concat([unasked.select("start", end=_END), host]),
     )
 
 
@@ -191,18 +157,14 @@ def _prefetch(report: Report, device: int, moved: pl.DataFrame) -> Finding | Non
     against = f", prefetched memory at {rate(on_host.bandwidth(asked))}" if asked.height else ""
     per, bytes_moved = say.per_iteration(report), total(faulted, "size_bytes")
     many, in_all = per.plural(faulted.height, "copy"), " in all," if per.iterations else ""
-    return Finding(
-        "unified-memory-prefetch",
+    return words_of("unified-memory-prefetch").finding(
         device,
-        total(faulted, "exclusive_ns") + stalled,
         f"Page faults moved {size(bytes_moved)} of managed memory{in_all} in {many} of "
         f"{size(bytes_moved / faulted.height)} on average, at {rate(on_host.bandwidth(faulted))}{against}."
         f"{_STALLED.format(per.time(stalled)) if stalled else ''}{_FAULTS}",
-        "Move it before it is used with one cudaMemPrefetchAsync on the stream that needs it.",
-        "migrations --by cause",
+        faulted.select("start", end=_END),
+        total(faulted, "exclusive_ns") + stalled,
         headline=f"Managed memory moves in {many} by page faults",
-        action="cudaMemPrefetchAsync before it is used",
-        claims=faulted.select("start", end=_END),
     )
 
 
@@ -245,8 +207,7 @@ def pinned_allocation(report: Report) -> Findings:
                 f"GPU {device} waits {time(stake)} for {plural(calls.height, 'call')} to pin memory of the host, not "
                 f"in a loop ({literal(named)}). It takes time for each page."
             )
-            one = _PINS.of(time(stake)).finding(device, text, pieces, at_most=True)
-            yield one._replace(action="pin less, and keep it") if say.in_pytorch(report) else one
+            yield words_of("pinned-allocation", report).of(time(stake)).finding(device, text, pieces, at_most=True)
 
 
 _FEWEST_FAULTS: Final = 8  # fewer page faults are of what every program touches
@@ -257,7 +218,7 @@ _MOST: Final = 0.5  # a function is named where it has this share of the time
 def cpu_page_faults(report: Report) -> Findings:
     """At most one finding per device, on all of the CPU's work in which it faults on managed memory."""
     per, ns = say.per_iteration(report), (pl.col("end") - pl.col("start")).sum()
-    told = _PAGE_BY_PAGE
+    told = words_of("cpu-page-faults")
     if world(report) in (OPENMP, OPENACC):
         told = told._replace(action="map(to: …) and map(from: …) in place of managed memory, or do that on the GPU")
     for device, inside in faulting_host(report).items():

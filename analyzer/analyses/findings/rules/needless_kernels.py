@@ -101,32 +101,24 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def _attention(chain: Work) -> Finding:
-    report, softmaxes, torch = chain.report, chain.rows.filter("softmax"), say.in_pytorch(chain.report)
-    falls_back = "aten::_scaled_dot_product_attention_math" in report.kind("op").get_column("name").unique().cast(
-        pl.String
-    )
-    why = " PyTorch's attention fell back to it: type, mask or head size do not suit its kernels." if falls_back else ""
-    call = "F.scaled_dot_product_attention(q, k, v)"
-    products = chain.rows.filter("product")
+    report, softmaxes, products = chain.report, chain.rows.filter("softmax"), chain.rows.filter("product")
+    names = report.kind("op").get_column("name").unique().cast(pl.String)
+    why = " PyTorch's attention fell back to it: type, mask or head size do not suit its kernels."
     in_full = total(products.filter("in_full"), "exclusive_ns") > total(products, "exclusive_ns") // 2
     left = _FLOAT32_LEFT.get(chain.device.capability, _PRODUCTS_LEFT) if in_full else _PRODUCTS_LEFT
-    products = products.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - left))
-    return chain.finding(
+    one = chain.finding(
         "unfused-attention",
         "Attention runs as product, softmax and product: "
         f"{say.per_iteration(report).plural(softmaxes.height, 'softmax pass')} over scores (most {{0}}) in chains of "
         f"{mean(chain.rows.height, softmaxes.height)} kernels, {chain.took}. A fused kernel keeps the scores on the "
-        f"chip, and takes a small part of that.{why}",
-        f"Let one kernel do it: {call} in bfloat16 or float16, with is_causal=True in place of a mask where that is "
-        "meant."
-        if torch
-        else "Let one kernel do it: cuDNN's attention, or FlashAttention.",
-        "kernels --by family",
-        f"Attention is not fused: {percent(chain.share)} of kernel time",
-        call + " in bfloat16" * in_full if torch else "attention of cuDNN, or FlashAttention",
+        f"chip, and takes a small part of that.{why * ('aten::_scaled_dot_product_attention_math' in names)}",
         str(softmaxes.sort("exclusive_ns", "name").item(-1, "name")),
-        mending=Mending(products, chain.rows.filter(~pl.col("product")).get_column("row")),
+        mending=Mending(
+            products.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - left)),
+            chain.rows.filter(~pl.col("product")).get_column("row"),
+        ),
     )
+    return one._replace(action=f"{one.action} in bfloat16") if in_full and say.in_pytorch(report) else one
 
 
 #: Normalizations of images in NCHW, channel by channel, and what is left of them in channels_last: less than half of a
@@ -141,26 +133,19 @@ def layout_conversions(work: Work) -> Finding | None:
     """One finding per device on which cuDNN converts images to the layout of its kernels and back."""
     if on_host.wants_planes(work.report):
         return None  # in channels_last those would convert all that they read
-    torch, operators = say.in_pytorch(work.report), on_host.outermost(work.report).get_column("name")
-    in_torch = _VOLUMES_LAST if operators.str.contains("^aten::conv(?:_transpose)?3d$").any() else CHANNELS_LAST
     norms = exclusive_operations(work.report).filter(work.device.are(pl.col("name").str.contains(_BY_CHANNEL)))
-    return work.finding(
+    one = work.finding(
         "layout-conversions",
         f"{work.many('conversion')} of images between NCHW and NHWC by cuDNN (most {{0}}): {work.took}. More may be "
         "gained without: convolutions, normalizations and what is between them run other kernels on images in NHWC.",
-        "Keep model and images in channels_last: model.to(memory_format=torch.channels_last), and the same for images "
-        "(of videos and volumes: channels_last_3d)."
-        if torch
-        else "Give cuDNN tensors in NHWC, the layout of its fastest kernels.",
-        "kernels --by operation",
-        f"Images change their layout: {percent(work.share)} of kernel time",
-        in_torch if torch else "tensors in NHWC",
         work.most,
         mending=Mending(
             norms.select("row", saved_ns=on_gpu.part("dur_ns", 1 - _NORMS_LEFT)), work.rows.get_column("row")
         ),
         claims=pl.concat([work.rows, norms]),
     )
+    volumes = on_host.outermost(work.report).get_column("name").str.contains("^aten::conv(?:_transpose)?3d$").any()
+    return one._replace(action=_VOLUMES_LAST) if volumes and one.action == CHANNELS_LAST else one
 
 
 _FEWEST_CASTS: Final = 32  # fewer do not recur
@@ -215,14 +200,13 @@ def recurring_casts(work: Work) -> Finding | None:
         f"{f', most in {around}' if around else ''}; the GPU idled {per.time(waited)} until they were launched. "
         "autocast casts weights of float32 in each forward pass and their gradients back, in any program that uses it: "
         "the larger the batch, the smaller their share.",
-        "Keep weights in the type that they are used in "
+        work.most,
+        headline=work.many("cast", between),
+        action=f"keep weights in {'half precision' if half else 'bfloat16'}, or "
+        f"{'cast them once' if compiled else 'torch.compile(model)'}",
+        remedy="Keep weights in the type that they are used in "
         f"({'model.half(), or bfloat16 for training' if half else 'model.to(torch.bfloat16), for training'} with "
         f"an optimizer that keeps float32 copies), or cast once and reuse; {fused}",
-        "kernels --by operation",
-        work.many("cast", between),
-        f"keep weights in {'half precision' if half else 'bfloat16'}, or "
-        f"{'cast them once' if compiled else 'torch.compile(model)'}",
-        work.most,
         at_stake_ns=work.ns + waited,
     )
 
@@ -247,11 +231,6 @@ def bias_before_batchnorm(report: Report) -> Findings:
                 "bias-before-batchnorm",
                 f"{work.many('kernel')} add biases of convolutions, or sum their gradients, before a batch "
                 f"normalization, which takes off the mean and the bias with it: {work.took}.",
-                "Leave the bias out: Conv2d(…, bias=False) where a BatchNorm follows, which has one of its own; in a "
-                "trained model, take the biases off the running means.",
-                "op_kernels",
-                f"Biases before BatchNorm are {percent(work.share)} of kernel time",
-                "Conv2d(…, bias=False) before BatchNorm2d",
             )
 
 
@@ -308,15 +287,11 @@ def large_logits(work: Work) -> Finding | None:
         f"A loss by hand works on large tensors of logits: {passes.many('pass', 'over them')} around a softmax{wide} "
         f"(most {{0}}), {passes.took}. One fused cross entropy takes the logits as they are, and reads them once "
         "forward and once backward.",
-        "Give logits and targets to F.cross_entropy as they are, without .float(), softmax and one_hot; of very large "
-        "vocabularies by chunks of rows, or by a kernel fused with the last layer (Liger, cut cross entropy). "
-        "torch.compile makes a divergence of two models' words (F.kl_div) one kernel forward and one backward.",
-        "kernels --by operation",
-        f"Large logits{wide}, the loss by hand: {percent(passes.share)}",
-        "torch.compile of the loss with F.kl_div, of logits without .float()"
+        passes.longest,
+        headline=f"Large logits{wide}, the loss by hand: {percent(passes.share)}",
+        action="torch.compile of the loss with F.kl_div, of logits without .float()"
         if diverges
         else "F.cross_entropy(logits, targets), without .float() and one_hot",
-        passes.longest,
         mending=_fused_loss(passes.rows),
     )
 
@@ -388,11 +363,6 @@ def recomputation(report: Report) -> Findings:
                 "recomputation",
                 f"Layers run forward again within backward: {work.many('operation')}, {work.took}, as under activation "
                 f"checkpointing, which saves memory.{holds} Where that is not short, they run for nothing.",
-                "Leave torch.utils.checkpoint out where memory suffices (torch.cuda.max_memory_allocated tells), or "
-                "use it for some of the layers, or for cheap operators alone.",
-                "kernels --by family",
-                f"Layers are computed again in backward: {percent(work.share)}",
-                "no torch.utils.checkpoint, or only in some layers",
             )
 
 
@@ -442,10 +412,6 @@ def layout_copies(strided: Work) -> Finding | None:
         f"{work.many('kernel')} (most {{0}}) copy tensors into another order{by}: {work.took}. Layers, matrix products "
         "and attention take transposed tensors as they are, and elementwise operators keep their order; what joins "
         "transposed dimensions, as heads after an attention by hand, has to copy.",
-        "Keep one order from layer to layer: leave .contiguous() out, or choose it so that no layer transposes.",
-        "kernels --by operation",
-        f"Copies of transposed tensors: {percent(work.share)} of kernel time",
-        "leave .contiguous() out where no .view() needs it: keep one layout",
         strided.most,
     )
 
@@ -502,12 +468,9 @@ def full_sort(work: Work) -> Finding | None:
         "full-sort",
         f"{work.many('kernel')} (most {{0}}) sort whole rows or arrays: {work.took}.{seen} Where the first entries "
         "will do, as of sampling or nearest neighbours, a selection finds them in a pass or two.",
-        "Select the first entries, and sort and compute on these alone; what is in order already need not be sorted "
-        "again.",
-        "kernels --by operation",
-        f"Whole {'rows' if torch else 'arrays'} are sorted: {percent(work.share)} of kernel time",
-        spoken(report, _FIRST_FEW, _FIRST_FEW[CUDA]),
         work.most,
+        headline=f"Whole {'rows' if torch else 'arrays'} are sorted: {percent(work.share)} of kernel time",
+        action=spoken(report, _FIRST_FEW, _FIRST_FEW[CUDA]),
         left=None if torch else _SELECTED,
         at_most=not torch,
     )
@@ -554,9 +517,6 @@ def repeated_coalescing(sorting: Work) -> Finding | None:
         "repeated-coalescing",
         f"{work.many('kernel')} (most {{0}}) sort entries of sparse tensors by index, in {operator}: {work.took}. An "
         "operator that takes a sparse tensor puts it in order for itself, and leaves it as it was.",
-        "Put a sparse tensor in order where it is made, once: a = a.coalesce(), or a.to_sparse_csr().",
-        "op_kernels",
-        f"Sparse tensors are sorted by each {operator}: {percent(work.share)} of kernel time",
-        "a = a.coalesce() once, where the tensor is made",
         work.most,
+        headline=f"Sparse tensors are sorted by each {operator}: {percent(work.share)} of kernel time",
     )

@@ -28,7 +28,7 @@ from kanalyze.analyses.device.occupancy import (
     registers_for_one_more,
     shared_for_one_more,
 )
-from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, Told, told_as, words_of
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, Told, phrases, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
@@ -119,32 +119,6 @@ def _kernels(report: Report) -> pl.DataFrame:
     return pl.concat(found).with_columns(dram=dram)
 
 
-#: The words of rules here.
-_FEW_ACTIVE, _IDLE_CORES, _AT_DRAM, _TAIL = told_as("""
-    few-sms: gpu_units
-      {share} of the SMs are active: {{0}}
-      more and even blocks: smaller tiles, a larger batch, kernels side by side
-      Give each SM a block, better several that take equally long; or run other kernels beside it.
-      While {{0}} ran, {share} of the SMs were active (mean of {samples}), for {time}.
-    idle-tensor-cores: gpu_units
-      Tensor cores are active in {share} of a product: {{0}}
-      larger products, dimensions in multiples of 64
-      Larger products (batch, width) and dimensions that are multiples of 64; ncu tells what its warps wait for
-        (`kanalyze collect --with nsys,ncu`).
-      While the matrix product {{0}} ran, the tensor cores were active in {share} of the time (mean of {samples}), for
-        {time}.
-    dram-bound: gpu_units
-      Kernels at DRAM's limit are {} of kernel time
-      fused kernels, smaller types: fewer bytes to move
-      They gain by moving fewer bytes only: fuse them with their neighbours, or use smaller types.
-    tail: occupancy
-      A last wave leaves {idle} idle: {{0}}
-      a multiple of {room} blocks, or a loop over tiles in each
-      Make the grid a multiple of what runs at once ({room} blocks), or let each block take several parts of the work;
-        or run other kernels beside it.
-""")
-
-
 def _idle_units(report: Report, kernels: pl.DataFrame, unit: str, words: Told, others: str) -> Findings:
     """One finding per device: the kernel whose idle units cost most, and the sum over all."""
     idle = pl.col("exclusive_ns") * (1 - pl.col(unit))
@@ -164,7 +138,7 @@ def _few_sms(report: Report) -> pl.DataFrame:
 @Rule
 def few_sms(report: Report) -> Findings:
     """One finding per device with kernels that keep few SMs active."""
-    return _idle_units(report, _few_sms(report), "sms_active_share", _FEW_ACTIVE, "with few SMs active")
+    return _idle_units(report, _few_sms(report), "sms_active_share", words_of("few-sms"), "with few SMs active")
 
 
 @Rule
@@ -174,7 +148,7 @@ def idle_tensor_cores(report: Report) -> Findings:
     slow = _kernels(report).filter((pl.col("tensor_active_share") <= _IDLE_TENSOR) & busy)
     made = FAMILY.is_in(["gemm", "conv"]) & pl.col("tensor_core") & TENSOR_TYPED
     products = slow.filter(on_gpu.decoded_as(slow, made))
-    return _idle_units(report, products, "tensor_active_share", _IDLE_CORES, "of the kind")
+    return _idle_units(report, products, "tensor_active_share", words_of("idle-tensor-cores"), "of the kind")
 
 
 @Rule
@@ -187,13 +161,11 @@ def dram_bound(report: Report) -> Findings:
         share = ns / max(total(work.filter(pl.col("device") == top["device"]), "exclusive_ns"), 1)
         if share < _WORTH_SAMPLED:
             continue
-        told = _AT_DRAM.of(percent(share))
-        told = told._replace(action=f"torch.compile or {told.action}") if say.in_pytorch(report) else told
         yield _told(
             report,
             rows,
             "exclusive_ns",
-            told,
+            words_of("dram-bound", report).of(percent(share)),
             f"{per.plural(total(rows, 'launches'), 'kernel')} at the limit of the GPU's memory: {per.time(ns)}, "
             f"{percent(share)} of kernel time; most {{0}} ({percent(top['dram_read_share'])} read, "
             f"{percent(top['dram_write_share'])} written of the bandwidth, mean of "
@@ -222,17 +194,13 @@ def busy_pcie(report: Report) -> Findings:
         if samples < _SAMPLES or known < _COVERED * intervals.length(idle) or ns < _WORTH_SAMPLED * known:
             continue
         share = percent(busy.select((pl.col("link") * pl.col("ns")).sum() / pl.col("ns").sum()).item())
-        yield Finding(
-            "busy-pcie",
+        yield words_of("busy-pcie").finding(
             device,
-            ns,
             "While no operation of this report ran on the GPU, PCIe was busy for "
             f"{say.per_iteration(report).time(ns)}, at {share} of its bandwidth (mean of {plural(samples, 'sample')}).",
-            "Look for who moves data then: another process on the GPU, a network adapter or a disk that reaches its "
-            "memory, managed memory that the host reads, or copies that were not recorded.",
-            "gpu_units --by gap",
+            None,
+            ns,
             headline=f"PCIe is busy at {share} while the GPU is idle",
-            action="nvidia-smi shows other processes on the GPU",
         )
 
 
@@ -256,19 +224,15 @@ def clock_drop(report: Report) -> Findings:
         if samples < _SAMPLES or ns < _COVERED * total(work, "exclusive_ns") or lost < _WORTH_CLOCK * ns:
             continue
         mean, least = told.select((clock * pl.col("ns")).sum() / ns, least=clock.min()).row(0)
-        yield Finding(
-            "clock-drop",
+        yield words_of("clock-drop").finding(
             device,
-            lost,
             f"While kernels ran, the clock of the SMs fell from {frequency(highest)} to {frequency(mean)} on average, "
             f"{frequency(least)} at least ({plural(samples, 'sample')}). A clock that stays saves at most "
             f"{per.time(lost)} of {per.time(ns)}.",
-            "`nvidia-smi -q -d PERFORMANCE` tells what limits it, power or temperature; for figures that can be "
-            "compared lock a clock that it keeps (`nvidia-smi -lgc`).",
-            "gpu_units",
-            at_most=True,
+            None,
+            lost,
             headline=f"The SM clock falls to {percent(mean / highest)} of {frequency(highest)}",
-            action="nvidia-smi -q -d PERFORMANCE tells what limits the clock",
+            at_most=True,
         )
 
 
@@ -425,21 +389,8 @@ def _with_more_blocks(report: Report, top: dict[str, Any]) -> str:
 
 #: The remedy for small grids, in a line and as a sentence: of the program's own kernels by world, also where one block
 #: does all the work.
-_BLOCKS: Final = words_of("""
-    OpenMP: teams distribute parallel for, collapse(2) where the loop is short
-      Distribute the loop over teams, one for each SM at least: without teams distribute, one team runs it all.
-    OpenACC: parallel loop gang vector, collapse(2) where the loop is short
-      Divide the loop among gangs, one for each SM at least: seq, or kernels without independent, leaves one.
-    Numba: kernel[blocks, threads] with a block for each SM at least
-    others: more blocks: smaller tiles, a larger batch, or kernels side by side
-      Give it at least one block per SM, better several: more parallelism, or kernels side by side.
-""")
-_ALONE: Final = words_of("""
-    CUDA: <<<(n + 255) / 256, 256>>>: a thread for each element
-      One block runs on one SM: launch as many as the data need, with a loop over the grid in each thread.
-    Numba: kernel[(n + 255) // 256, 256]: a thread for each element
-      One block runs on one SM: launch as many as the data need; cuda.grid(1) says which element is whose.
-""")
+_BLOCKS: Final = phrases("blocks")
+_ALONE: Final = phrases("one block")
 
 #: Normalizations of images over each channel, which run a block per channel unless the layout is channels_last.
 _PER_CHANNEL: Final = re.compile(r"(?i)(?:batch_?norm_|\bbn_(?:fw|bw))(?!.*(?:channels_?last|nhwc))")
@@ -475,7 +426,7 @@ def tail(report: Report) -> Findings:
             report,
             rows,
             "tail_ns",
-            _TAIL.of(idle=percent(top["tail_share"]), room=count(room)),
+            words_of("tail").of(idle=percent(top["tail_share"]), room=count(room)),
             f"{{0}} has {plural(top['blocks'], 'block')} where {count(room)} run at once, for "
             f"{say.per_iteration(report).time(top['alone_ns'])}: its last wave holds {count(top['blocks'] % room)}, "
             f"and leaves {percent(top['tail_share'])} of that idle if all blocks take as long."
@@ -501,23 +452,18 @@ def far_apart(report: Report) -> Findings:
         stake, each = ns - int(launches * least_ns * _USUAL), size(bytes_there / threads)
         own = (pl.col("device") == device) & (pl.col("kind") == "kernel") & (pl.col("name").cast(pl.String) == name)
         work = exclusive_operations(report).filter(own)
-        yield Finding(
-            "uncoalesced",
+        yield words_of("uncoalesced").finding(
             device,
-            stake,
             f"{{0}} takes {time(ns / launches)} where all that was copied or set before it ran, {size(bytes_there)}, "
             f"is read in {time(least_ns)} at the GPU's bandwidth. Each of its {count(threads)} threads has {each} of "
             "it: where that is a row, neighbours read a row apart, and each reads a whole sector of 32 bytes for 4. "
             "Counters of ncu prove it (`kanalyze collect --with nsys,ncu`).",
-            "Let neighbouring threads access neighbouring elements: a warp or a block for each row, or another layout "
-            "(a structure of arrays, the transposed matrix).",
-            "kernels",
-            (name,),
+            work.select("start", "end"),
+            stake,
             headline=f"A thread for {each}, perhaps a row apart: {{0}}",
-            action="a warp for each row: x[row * n + lane], lanes side by side",
+            names=(name,),
             where=say.place_of(report, work.get_column("row")),
             mending=Mending(work.select("row", saved_ns=on_gpu.part("dur_ns", stake / ns))),
-            claims=work.select("start", "end"),
             shortens=True,
             at_most=True,
         )

@@ -8,7 +8,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations, launch_calls, nearest_launches
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, told_as
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, words_of
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, PAGEABLE, PINNED, SPAN, TO_DEVICE, TO_HOST
@@ -24,24 +24,6 @@ from kanalyze.columns import as_of, gathered, nearest
 from kanalyze.report import Report
 from kanalyze.units import count, plural, rate, size, time
 from kanalyze.window import WORDS
-
-#: The words of the rules here.
-_ONCE, _MASKS, _DOWNLOADS = told_as("""
-    pageable-copy-once: copies
-      {} of pageable memory are copied once
-      leave it out of what you compare
-      If it is a cost of starting up, as the upload of a model is, leave it out of what you compare.
-    boolean-masks
-      A boolean mask or nonzero makes the host wait for a shape
-      torch.where(mask, x, 0) in place of x[mask]; sort by expert and slice
-      Compute on all and choose by where(), or multiply by the mask; where rows go to experts or buckets, sort them once
-        and take slices of known or padded sizes.
-    downloads: memory
-      Large data are copied to the host again and again
-      compute on the GPU what is reported, and copy that; or every N steps
-      Compute on the GPU what is logged (histograms, norms, means) and copy that, or do it every so many steps; copy
-        what is whole into pinned memory, asynchronously, and use it a step later.
-""")
 
 #: CUDA takes up to so much pageable memory with the call, and returns (CUDA C++ Programming Guide, "Concurrent
 #: execution between host and device").
@@ -162,11 +144,7 @@ def _without_repeated(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
 
 _LONGEST: Final = 60  # maximum length of a range's name in the sentence
 
-#: How to copy from pinned memory, in sentences; and in a line, by whether in PyTorch, and whether to the host.
-_PIN: Final = "Copy from pinned memory: cudaHostAlloc, or pin_memory() and DataLoader(pin_memory=True) in PyTorch."
-_PIN_IN_TORCH: Final = (
-    "Copy from pinned memory: DataLoader(…, pin_memory=True) or pin_memory(), and .to(device, non_blocking=True)."
-)
+#: How to copy from pinned memory, by whether in PyTorch, and whether to the host.
 _PINNED_COPY: Final = {
     (True, False): "DataLoader(…, pin_memory=True), batch.cuda(non_blocking=True)",
     (True, True): "torch.empty(…, pin_memory=True).copy_(result, non_blocking=True)",
@@ -188,7 +166,7 @@ def pageable_copy(report: Report) -> Findings:
 
 
 def _pageable_finding(report: Report, copies: pl.DataFrame, when: str) -> Finding | None:
-    per, device, torch = say.per_iteration(report), int(copies.item(0, "device")), say.in_pytorch(report)
+    per, device = say.per_iteration(report), int(copies.item(0, "device"))
     rows, spans = copies.get_column("row"), copies.select(start="spared", end="until")
     if not (stake := _gained_at_most(report, device, rows, spans)):
         return None
@@ -203,20 +181,20 @@ def _pageable_finding(report: Report, copies: pl.DataFrame, when: str) -> Findin
     claims = pl.concat([copies.select("start", "end"), say.idle_in(report, device, spans)])
     if when in {"once", "few"}:
         needed = copies.select(_NEEDED.any()).item()  # the host may do without what it waits for
-        told = _ONCE.of(size(moved))
-        return told.finding(device, text, claims, stake, at_most=not needed, vague=True)
-    return Finding(
-        "pageable-copy",
+        return (
+            words_of("pageable-copy-once")
+            .of(size(moved))
+            .finding(device, text, claims, stake, at_most=not needed, vague=True)
+        )
+    return words_of("pageable-copy", report).finding(
         device,
-        stake,
         text,
-        _PIN_IN_TORCH if torch else _PIN,
-        "copies",
+        claims,
+        stake,
         headline=f"{per.clause(copies.height, 'copy', 'block', 'of pageable memory')} the host",
-        action=_PINNED_COPY[torch, 2 * back > moved],
+        action=_PINNED_COPY[say.in_pytorch(report), 2 * back > moved],
         where=say.place_of(report, rows),
         mending=_pinned(report, copies),
-        claims=claims,
     )
 
 
@@ -330,7 +308,7 @@ def boolean_masks(report: Report) -> Findings:
     change = asked.mending._replace(host=left.host) if torch else left.mending
     yield from on_host.on_time(
         report,
-        _MASKS if torch else _MASKS._replace(action="cupy.where(mask, x, 0) in place of x[mask]"),
+        words_of(f"boolean-masks{': CuPy' * (not torch)}"),
         inside,
         f"Indices of a mask's true elements are asked for {many}, for whose number the host waits: ",
         change,
@@ -391,14 +369,9 @@ def downloads(report: Report) -> Findings:
     seen = copies.join(exclusive_operations(report).select("row"), on="row", how="semi")
     if (moved := total(seen, "bytes")) >= LARGE_BYTES * iterations:
         many = say.per_iteration(report).plural(seen.height, "copy", "to the host")
-        told = (
-            _DOWNLOADS._replace(action="compute it on the GPU (torch.histc, .norm()), or every N steps")
-            if say.in_pytorch(report)
-            else _DOWNLOADS
-        )
         yield from on_host.on_time(
             report,
-            told,
+            words_of("downloads", report),
             on_host.own_within(report, copies.select(*THREAD, "end", start="call_start")),
             f"{many}, {size(moved // iterations)} {'in each' if iterations > 1 else 'in all'}: ",
         )

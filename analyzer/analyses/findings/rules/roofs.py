@@ -8,7 +8,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, told_as, words_of
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, phrases, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._kernels import REACHED, SHORTEST_NS, Work
@@ -35,18 +35,7 @@ _AT_FLOOR: Final = 0.6  # what memory bounds, and reaches this part of the bandw
 _FAR_SHARE: Final = 0.5
 
 #: Action and remedy of kernels far from their roof, by kind.
-_NEARER: Final = words_of("""
-    products: torch.compile(mode="max-autotune"), dimensions in multiples of 64
-      Let dimensions be multiples of 64, join products of one input (the three projections of attention), and let
-        torch.compile(mode="max-autotune") try other kernels.
-    convolutions: torch.backends.cudnn.benchmark = True, channels in multiples of 8
-      Let channels be multiples of 8, and let cuDNN try its kernels.
-    attention: head sizes of 64 or 128, lengths in multiples of 128, newer cuDNN
-      Head sizes of 64 or 128 and lengths that are multiples of 128 fill its tiles; newer cuDNN and FlashAttention are
-        nearer to the roof.
-    memory: torch.compile, or a fused kernel with vector loads
-      Let torch.compile write it, with what is around it in one kernel; give it contiguous tensors.
-""")
+_NEARER: Final = phrases("roofs")
 
 
 @once_per_report
@@ -90,38 +79,7 @@ def _caused(report: Report) -> pl.DataFrame:
 
 
 #: What is told of each cause, with figures of the call that most time is lost of.
-_TOLD: Final = {
-    told.rule: told
-    for told in told_as("""
-        padded-products: roofs
-          Products compute {times} times what they need, in padding
-          {rows} rows fill a tile: batch more, or pad to it knowingly
-          Let dimensions be multiples of the tile: more rows in a product (a larger batch, several requests at once), or
-            fewer in the last one.
-          {many} compute more than they need, since tiles are filled up: {took}. Most {operator} of {product}, whose
-            tiles hold {times} times as much.
-        skinny-products: roofs
-          {tiles} tiles of a product for {sms} SMs: {{0}}
-          cut the long dimension in parts: torch.bmm of these, and a sum
-          Let the long dimension be cut among SMs (split-k): a batched product of parts of it, and their sum; or join
-            such products to one.
-          {many} have too few tiles for the GPU: {took}. Most {operator} of {product}, {tiles} tiles for {sms} SMs, at
-            {share} of its roof.
-        memory-floor: roofs
-          Products of few rows read weights at {share} of the bandwidth
-          larger batches, or smaller weights (fp8, int8, int4)
-          More rows in each product take hardly longer (larger batches, several tokens at once), and smaller weights
-            shorter; more blocks or warps gain nothing.
-          {many} take as long as their weights are read: {took}. Most {operator} of {product}, at {share} of the
-            bandwidth.
-        far-from-roof: roofs
-          {{0}} reaches {share} of its roof
-          {action}
-          {remedy}
-          {many} reach less than half of what the GPU could do: {took}. Most {operator} of {shapes} ({{0}}), at {share}
-            of its roof. As near as others of the kind come, all would take {less} less.
-    """)
-}
+_TOLD: Final = {cause: words_of(cause) for cause in _WORTH}
 
 
 @Rule

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
+from kanalyze.analyses.findings.rules import Findings, Rule, literal, words_of
 from kanalyze.analyses.serving.step_laws import HOST, slow_steps
 from kanalyze.report import Report
 from kanalyze.units import plural, time
@@ -23,15 +23,12 @@ def slow_engine_steps(report: Report) -> Findings:
         steps = plural(row["count"], f"{row['kind']} step")
         of = "the host" if row["part"] == HOST else "the GPU"
         longer = " Tokens in the cache, of which no label tells, may be why." * (of == "the GPU" and row["kv"] is None)
-        yield Finding(
-            "slow-steps",
+        yield words_of("slow-steps").finding(
             row["device"],
-            min(int(row["all_ns"]), lengths.get(row["device"], 0)),
             f"{steps} took {time(row['all_ns'])} of {of} more than others of that kind with as many tokens, most in "
             f"step {row['index']}, {literal(row['label'])}: {time(row['ns'])}, by law {time(row['law_ns'])}.{longer}",
-            "See what ran in these steps: a first launch, a kernel that is loaded, compiled or planned for a length, "
-            "memory that is allocated, a collection of garbage. Warm up with the lengths that will come.",
-            "step_laws",
+            None,
+            min(int(row["all_ns"]), lengths.get(row["device"], 0)),
             headline=f"{steps} take longer than others with as many tokens",
             action=f"look into step {row['index']}; warm up with the lengths that will come",
             vague=True,

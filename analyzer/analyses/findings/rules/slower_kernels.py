@@ -9,7 +9,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, compiled_kernels, exclusive_operations, launch_rows, with_facts
 from kanalyze.analyses.device.occupancy import launch_occupancy
-from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal, words_of
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal, phrases
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._kernels import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, REACHED, Work
@@ -69,13 +69,11 @@ def unaligned_gemm(work: Work) -> Finding:
         "unaligned-gemm",
         f"{work.many('matrix product')} by kernels for unaligned data (align{least}, most "
         f"{{0}}): {work.took}.{shapes} What works on the same rows may gain, too.",
-        "Keep images in channels_last: on others cuDNN runs convolutions as products of rows of pixels."
+        work.most,
+        action=CHANNELS_LAST if images else pad,
+        remedy="Keep images in channels_last: on others cuDNN runs convolutions as products of rows of pixels."
         if images
         else f"{pad} (such as a vocabulary or the width of a layer), and let rows begin at multiples of 16 bytes.",
-        "kernels",
-        f"Unaligned matrix products are {percent(work.share)} of kernel time",
-        CHANNELS_LAST if images else pad,
-        work.most,
         at_stake_ns=max(work.ns - aligned_ns, 0),
         left=min(left, 1.0),
     )
@@ -190,11 +188,10 @@ def old_architecture_gemm(work: Work) -> Finding | None:
         "old-architecture-gemm",
         f"{work.many(what)} by kernels made for {made_for}'s tensor cores ({arch}, {types}; most {{0}}) on {gpu}: "
         f"{work.took}. Small ones may be right so; large ones may take half as long by kernels made for this GPU.",
-        f"Use {libraries}, dimensions that are multiples of {_PAD}{layout}.",
-        "kernels --by arch",
-        f"Kernels made for {made_for} are {percent(work.share)} of kernel time",
-        f"{libraries}; dimensions in multiples of {_PAD}",
         work.most,
+        headline=f"Kernels made for {made_for} are {percent(work.share)} of kernel time",
+        action=f"{libraries}; dimensions in multiples of {_PAD}",
+        remedy=f"Use {libraries}, dimensions that are multiples of {_PAD}{layout}.",
         at_stake_ns=work.ns // _OLDER,
         left=1 / _OLDER,
     )
@@ -212,20 +209,7 @@ _TENSOR_LEFT: Final = {(8, 0): 78 / 312, (9, 0): 133.8 / 989.4}
 
 #: Kernels of products and convolutions in full float32, by family, with the words of the finding on them.
 _FLOAT32: Final = ~pl.col("tensor_core") & INPUTS.str.contains(r"^f32(?:/f32)*$")
-_NO_TF32: Final = words_of("""
-    gemm: matrix product
-      . TF32 (10 bits of mantissa; up to 8 times the rate on A100 and H100, less on others) saves at most that; bfloat16
-        may save more.
-      Allow TF32 where its precision suffices: cublasSetMathMode(handle, CUBLAS_TF32_TENSOR_OP_MATH).
-      float32 products without TF32: {} of kernel time
-      CUBLAS_TF32_TENSOR_OP_MATH
-    conv: convolution kernel
-      , and no convolution in TF32. PyTorch allows it by default: it was turned off, or cuDNN has no such kernel for
-        these (depthwise ones, few channels).
-      Set torch.backends.cudnn.allow_tf32 = True where TF32's precision suffices, or use bfloat16 (autocast).
-      float32 convolutions without TF32: {} of kernels
-      torch.backends.cudnn.allow_tf32 = True
-""")
+_NO_TF32: Final = phrases("float32")
 
 #: What convolutions by transforms have besides: transforms, products of complex numbers, and cuDNN's between these.
 _TRANSFORMS: Final = (
@@ -252,11 +236,10 @@ def no_tf32(report: Report) -> Findings:
             one = work.finding(
                 "no-tf32",
                 f"{work.many(noun)} in full float32, not on tensor cores, most {{0}}: {work.took}{more}",
-                remedy,
-                "kernels --by dtype",
-                headline.format(percent(work.share)),
-                action,
                 work.most,
+                headline=headline.format(percent(work.share)),
+                action=action,
+                remedy=remedy,
                 left=left,
             )
             if family == "gemm" and say.in_pytorch(report):
@@ -324,12 +307,8 @@ def no_tensor_cores(work: Work) -> Finding:
         "no-tensor-cores",
         f"{work.many('product')} of {types} by kernels that do not use tensor cores, most {{0}}: {work.took}, which is "
         "the most that such as do can save.",
-        "Make dimensions multiples of 8 and rows begin at multiples of 16 bytes, and allow tensor cores (no pedantic "
-        "math mode).",
-        "kernels --by tensor-core",
-        f"{types} products without tensor cores: {percent(work.share)} of kernels",
-        "make dimensions multiples of 8, and rows begin at multiples of 16 bytes",
         work.most,
+        headline=f"{types} products without tensor cores: {percent(work.share)} of kernels",
         at_most=True,
         left=_TENSOR_LEFT.get(work.device.capability),
     )
@@ -359,15 +338,7 @@ _CASTS: Final = (LIBRARY == "aten") & (OPERATION == "copy") & (INPUTS == "") & ~
 
 
 #: By what the program is written with: why tensors are of float64, the remedy, and what to write.
-_NARROWED: Final = words_of("""
-    PyTorch: NumPy's arrays are of float64 unless told otherwise, and what meets such a tensor becomes one.
-      Where float32 is exact enough, make tensors of it, torch.from_numpy(a).float() or dtype=torch.float32, and allow
-        TF32 for products, torch.set_float32_matmul_precision("high").
-      if exact enough: x.float(), torch.set_float32_matmul_precision("high")
-    JAX: JAX computes in float32 unless 64-bit types are turned on, for all of the program.
-      Where float32 is exact enough, leave 64-bit types off, or make what is large of it: dtype=jnp.float32.
-      jax.config.update("jax_enable_x64", False), or dtype=jnp.float32
-""")
+_NARROWED: Final = phrases("float64")
 
 
 @on_gpu.choosing(_DOUBLES, 0.03)  # sums for accuracy are in well-made programs, too
@@ -389,11 +360,9 @@ def float64(work: Work) -> Finding | None:
         "float64",
         f"{work.many('kernel')} (most {{0}}) compute on tensors of float64: {work.took}, {in_products} of it in matrix "
         f"products. {why} In float32 every tensor is half as large, and products run on tensor cores (TF32).",
-        remedy,
-        "kernels --by dtype",
-        f"Tensors are of float64: {percent(work.share)} of kernel time",
-        action,
         work.most,
+        action=action,
+        remedy=remedy,
         left=None,
         mending=Mending(work.rows.select("row", saved_ns=saved), casts.get_column("row")),
         claims=pl.concat([work.rows.select("start", "end"), casts.select("start", "end")]),
@@ -423,14 +392,10 @@ def gathers(own: Work) -> Finding | None:
     if total(weights, "exclusive_ns") >= _WORTH_GATHERS * device.kernel_ns:
         work = own._replace(rows=weights)
         return work.finding(
-            "gathers",
+            "gathers: of weights",
             f"{work.many('gather')} (most {{0}}) copy matrices by an index for products of many matrices (bmm): "
             f"{work.took}. Where they are weights of experts for each token, a product for each expert, with its "
             "tokens, reads its weights where they are.",
-            "Sort tokens by expert, and multiply each group by its weights: grouped_mm, or a loop over experts.",
-            "kernels --by family",
-            f"Matrices are gathered for each product: {percent(work.share)}",
-            "of experts' weights: sort tokens by expert, one product for each group",
             work.longest,
         )
     if not on_gpu.in_a_loop(own):
@@ -450,12 +415,8 @@ def gathers(own: Work) -> Finding | None:
         f"{own.many('gather')} (most {{0}}) copy rows by an index, {percent(own.share)} of kernel time; with the "
         f"kernels that read each copy, {say.per_iteration(report).time(pairs.ns)}. One kernel that gathers and sums "
         "reads the rows and writes the result.",
-        'Gather and sum at once: F.embedding_bag(index, table, mode="sum"), or one index for all; torch.compile fuses '
-        "a gather into what reads it.",
-        "kernels --by family",
-        f"{own.many('gather')} of rows, one by one: {percent(own.share)}",
-        'F.embedding_bag(index, table, mode="sum"), or one gather for all',
         own.longest,
+        headline=f"{own.many('gather')} of rows, one by one: {percent(own.share)}",
         mending=Mending(saved.filter(stays), known.filter(~stays).get_column("row")),
     )
 
@@ -463,15 +424,11 @@ def gathers(own: Work) -> Finding | None:
 def _whole(own: Work) -> Finding:
     """Gathers whose results are not summed right after, as those of a cache that follows its beams."""
     return own.finding(
-        "gathers",
+        "gathers: read later",
         f"{own.many('gather')} (most {{0}}) copy tensors by an index, {own.took}, for what reads them later: each row "
         "is read twice, and written.",
-        "Keep the tensor as it is and the index beside it, and index what is read where it is read, as a cache of "
-        "pages does; index small tensors, not large ones: a product of all rows before the gather of its results.",
-        "kernels --by family",
-        f"{own.many('gather')} copy tensors by an index: {percent(own.share)}",
-        "index what is read where it is read, not the whole tensor; x @ w before [index]",
         own.longest,
+        headline=f"{own.many('gather')} copy tensors by an index: {percent(own.share)}",
         mending=Mending(own.rows.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - on_gpu.READS))),
     )
 
@@ -516,12 +473,8 @@ def scatter_atomics(sums: Work) -> Finding | None:
         f"Sums into rows by an index ({written}; most {{0}}) take {slow.took}, {_LONGER:g} times as long as kernels on "
         "tensors beside them, or longer. Where many values meet in few rows, atomics on one address wait for one "
         "another.",
-        "Sum without atomics: where rows are few, a product with a one-hot matrix, F.one_hot(index, rows).T @ values; "
-        "or torch.segment_reduce of values sorted by row; look up small tables by such a product, too.",
-        "kernels --by family",
-        f"Atomics into few rows ({written.partition(',')[0]}): {percent(slow.share)} of kernel time",
-        "few rows: F.one_hot(index, rows).to(values.dtype).T @ values; segment_reduce",
         slow.longest,
+        headline=f"Atomics into few rows ({written.partition(',')[0]}): {percent(slow.share)} of kernel time",
         mending=Mending(slow.rows.select("row", saved_ns=pl.col("exclusive_ns") - left)),
     )
 
@@ -551,15 +504,10 @@ def atomics_in_code(report: Report) -> Findings:
             continue
         lines = str(told["atomics"])
         yield work.finding(
-            "scatter-atomics",
+            "scatter-atomics: code",
             f"The code of {{0}} adds to global memory by atomics (in {literal(lines)}), a fifth of what each thread "
             f"accesses or more, and slower than the memory is: {work.took}. Where many blocks add to the same "
             "addresses, they wait for each other; whether they do, counters tell.",
-            "Let each program go over many rows in a loop, add up in registers, and store its sums to a buffer that a "
-            "second kernel sums; or one atomic for each program at its end.",
-            "kernels",
-            f"{percent(work.share)} is in a kernel that adds by atomics: {{0}}",
-            "sum in registers over many rows; one store or atomic per program",
             work.most,
             left=None,
             at_most=True,

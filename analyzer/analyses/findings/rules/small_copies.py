@@ -11,7 +11,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, nearest_launches, operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, told_as
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
@@ -33,28 +33,8 @@ from kanalyze.report import Report
 from kanalyze.units import percent, plural, rate, size
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
 
-#: The words of the rules here.
-_GROWN, _REPEATED, _AGAIN = told_as("""
-    growing-copies: kernels --by operation
-      torch.cat copies a growing tensor for each piece: {share}
-      cache[:, :, at:at + 1] = new, in a tensor made once
-      Make the tensor once, as large as it gets, and write each piece into it: cache[:, :, at] = key, with a view of
-        what is filled for attention (transformers: StaticCache); or collect pieces in a list, and join them once.
-      {concatenation} (most {{0}}) take {ns}, {share} of kernel time, and longer and longer: the tensor that grows is
-        copied whole for each piece.
-    growing-copies: kernels --by operation
-      Tensors are repeated in memory ({written}): {share}
-      .expand() or broadcasting; enable_gqa=True in attention
-      Use .expand() or a dimension of 1, which operators broadcast; of keys and values of grouped queries,
-        scaled_dot_product_attention(…, enable_gqa=True); images are enlarged by F.interpolate.
-      {kernel} (most {{0}}) repeat tensors in memory ({written}): {ns}, {share} of kernel time. Operators broadcast what
-        is expanded without a copy.
-    no-kv-cache: kernels
-      Each pass takes the rows of the one before, and some: {share}
-      if one text grows: keep its keys and values, use_cache=True, StaticCache
-      Of a text that grows, keep the keys and values of each layer, in a cache made once, and run the model on the new
-        words alone (transformers: use_cache=True, with a StaticCache).
-""")
+#: Words of rules.
+_REPEATED: Final = words_of("growing-copies: repeated")
 
 _STEP: Final = rf"^:?{STEP_PREFIX}\d+$"  # a profiler step's range, as `named_ranges` names it
 
@@ -105,23 +85,17 @@ def _between(report: Report, device: int, direction: str, copies: pl.DataFrame) 
     against = f", {size(LARGE_BYTES)} and more at {rate(rate_of(speed, 1))}" if speed else ""
     one = runs.select(group="run", kept=pl.lit(1), merged_ns=joined.cast(pl.Int64))
     idle = say.idle_in(report, device, copies.select(start="call_start", end="call_end"))
-    return Finding(
-        "small-copies",
+    return words_of("small-copies", report).finding(
         device,
-        moved_ns + called_ns,
         f"{per.plural(number, 'copy')} {literal(direction)} of {size(bytes_moved / number)} on average, one after the "
         f"other{several}, at {rate(rate_of(bytes_moved, total(copies, 'dur_ns')))}{against}"
         f"{_caller(report, copies)}. They cost {per.time(moved_ns)} of copying and {per.time(called_ns)} in which the "
         f"device waited for their calls, more than one copy {'per run' if several else 'of all'} would. More may "
         "follow: the host is spared the calls.",
-        "Put the pieces side by side in one buffer and copy that once (or cudaMemcpyBatchAsync, cudaMemcpy2D).",
-        "copies",
+        pl.concat([on_gpu.times_of(report, copies.get_column("row")), idle]),
+        moved_ns + called_ns,
         headline=f"{per.plural(number, 'small copy')}, one after another",
-        action=("one buffer and one cudaMemcpyAsync", "torch.cat(pieces).cuda().split(lengths)")[
-            say.in_pytorch(report)
-        ],
         where=say.main_site(report, copies.select("process_id", "thread_id", at="call_start")),
-        claims=pl.concat([on_gpu.times_of(report, copies.get_column("row")), idle]),
         mending=on_gpu.merged(copies.select("row", "dur_ns", group="run").join(one, on="group")),
     )
 
@@ -227,22 +201,17 @@ def extra_copy(report: Report) -> Findings:
         where = literal(common.item(0, "value")) if common.height else ""
         name = str(makers.item(0, "value")).removeprefix("aten::")
         made = "zeros" if name.endswith("_") or name == _TENSOR else name
-        yield Finding(
-            "extra-copy",
+        yield words_of("extra-copy").finding(
             device,
-            stake,
             f"{per.plural(copies.height, 'copy')} to GPU {device} of a tensor that was filled on the CPU right "
             f"before, by {named}{f', most in {where}' if where else ''}, up to "
             f"{size(longest(copies, 'size_bytes'))} each. The GPU idles while they are made and sent, or does "
             f"nothing but copy, for {per.time(stake)}.",
-            "Make the tensor on the GPU, torch.zeros(…, device=x.device), or once before the loop; from Python "
-            "lists and numbers, once before the loop.",
-            "copies",
-            headline="Tensors are made on the CPU and copied to the GPU",
+            pl.concat([pieces, on_gpu.times_of(report, copies.get_column("row"))]),
+            stake,
             action=f"torch.{made}(…, device='cuda') in place of .to('cuda')",
             where=where,
             mending=on_gpu.nothing_within(report, spans),
-            claims=pl.concat([pieces, on_gpu.times_of(report, copies.get_column("row"))]),
         )
 
 
@@ -330,17 +299,6 @@ _LEFT_NS: Final = 2000  # what is left of a copy: one of the new piece alone (ns
 #: What users write that repeats a tensor in memory, by the operators.
 _REPEATS: Final = {"aten::repeat": ".repeat()", "aten::repeat_interleave": "repeat_interleave", "aten::tile": "tile"}
 
-_KEPT: Final = _GROWN._replace(
-    what="{concatenation} (most {{0}}) take {ns}, {share} of kernel time, and put what they join in the place of a "
-    "part of it: a tensor that grows so is copied whole for each piece."
-)
-_COPIED: Final = _GROWN._replace(
-    headline="A growing array is copied whole for each piece: {share}",
-    table="copies",
-    what="{copy} within GPU {device} take {ns}, {share} of its work: each is as large as the one before and the piece "
-    "that came after it, so that all of a growing array is copied for each piece.",
-)
-
 
 @Rule
 def growing_concatenations(report: Report) -> Findings:
@@ -352,7 +310,13 @@ def growing_concatenations(report: Report) -> Findings:
         if total(cats, "exclusive_ns") >= _MUCH * device.kernel_ns:
             grows = _grow(cats.get_column("dur_ns"), say.per_iteration(report).iterations or 1)
             if grows or _are_kept(report, cats):
-                yield _copied(report, device.device, cats, device.kernel_ns, _GROWN if grows else _KEPT)
+                yield _copied(
+                    report,
+                    device.device,
+                    cats,
+                    device.kernel_ns,
+                    words_of("growing-copies") if grows else words_of("growing-copies: kept"),
+                )
         copies = every.filter(device.are(aten & ((OPERATION == "copy") | (FAMILY == "index"))))
         work = copies.join(on_gpu.launching_operators(report), on="row").filter(pl.col("outer").is_in(_REPEATS.keys()))
         if total(work, "exclusive_ns") >= max(_MUCH * device.kernel_ns, 1):
@@ -377,7 +341,9 @@ def growing_copies(report: Report) -> Findings:
     for device, own in say.by_device(within.filter(grows | again)):
         whole_ns = total(every.filter(pl.col("device") == device), "exclusive_ns")
         if own.height >= _FEWEST and total(own, "exclusive_ns") >= _MUCH * whole_ns:
-            one = _copied(report, device, own, whole_ns, _COPIED)._replace(names=(), mending=on_gpu.without(own))
+            one = _copied(report, device, own, whole_ns, words_of("growing-copies: arrays"))._replace(
+                names=(), mending=on_gpu.without(own)
+            )
             elsewhere = "write each piece into an array made once, as large as it gets"
             yield one if say.in_pytorch(report) else one._replace(action=elsewhere)
 
@@ -418,17 +384,21 @@ def no_kv_cache(report: Report) -> Findings:
         least = pl.when(on_gpu.decoded_as(work, FAMILY == "gemm")).then(_LEAST_ROWS).otherwise(0)
         left = (pl.max_horizontal("more", least) / rows).clip(upper_bound=1.0) * pl.col("dur_ns")
         saved = (pl.col("dur_ns") - pl.max_horizontal(left, _LEFT_NS).cast(pl.Int64)).clip(lower_bound=0)
-        yield _AGAIN.of(share=percent(taken / device.kernel_ns)).finding(
-            device.device,
-            f"{per.plural(many, 'pass', 'of a model')} work on as many rows as the one before and the same few more, "
-            f"up to {longest(work, 'rows'):,}: {per.time(taken)}. Where these are one text that grows, not "
-            "longer and longer ones, keys and values that are kept let each work on the new rows alone, and write "
-            "theirs; where the host is the limit then, a larger batch or a graph is the next step.",
-            work.select("start", "end"),
-            taken,
-            where=say.place_of(report, work.get_column("row")),
-            mending=Mending(shorter=work.select("row", saved_ns=saved)),
-            shortens=True,
+        yield (
+            words_of("no-kv-cache")
+            .of(share=percent(taken / device.kernel_ns))
+            .finding(
+                device.device,
+                f"{per.plural(many, 'pass', 'of a model')} work on as many rows as the one before and the same few "
+                f"more, up to {longest(work, 'rows'):,}: {per.time(taken)}. Where these are one text that grows, not "
+                "longer and longer ones, keys and values that are kept let each work on the new rows alone, and write "
+                "theirs; where the host is the limit then, a larger batch or a graph is the next step.",
+                work.select("start", "end"),
+                taken,
+                where=say.place_of(report, work.get_column("row")),
+                mending=Mending(shorter=work.select("row", saved_ns=saved)),
+                shortens=True,
+            )
         )
 
 

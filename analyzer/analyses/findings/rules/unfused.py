@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _telling as say
 from kanalyze.analyses.findings.rules._kernels import COMPILED_KERNELS, FAMILY, LIBRARY, MOVES, OPERATION, Work
@@ -49,19 +49,17 @@ def fusible(report: Report) -> Findings:
         remedy = f"Fuse them: {how} one Triton or CUDA kernel."
         if top["chain"].startswith("aten::_foreach_"):
             remedy += " PyTorch's optimizers take fused=True."
-        yield Finding(
-            "fusion",
+        yield words_of("fusion: chains").finding(
             device,
-            stake,
             f"{kernels} in {per.plural(total(rows, 'count'), 'chain')} pass their results through memory: "
             f"{per.time(total(rows, 'total_ns'))}. Most: {literal(_longest_chain(top))}. More may follow, where the "
             "GPU waits for their launches.",
-            remedy,
-            "fusion",
-            general=True,
+            on_gpu.times_of(report, work.get_column("row")),
+            stake,
             headline=f"{kernels} could be fused",
             action=f"torch.compile{' them, too' if device in compiled else ''}, or one kernel in Triton or CUDA",
-            claims=on_gpu.times_of(report, work.get_column("row")),
+            remedy=remedy,
+            general=True,
             mending=on_gpu.merged(work),
         )
 
@@ -176,15 +174,11 @@ def _formulas(runs: Work, compiled: Mending) -> Finding | None:
     operations = [*dict.fromkeys(one for one in (decode(name).operation for name in names) if one)][:_NAMED]
     what = literal(", ".join(operations))
     return runs.finding(
-        "fusion",
+        "fusion: formulas",
         f"Formulas are written out in {runs.many('elementwise kernel')} and sums ({what}), in "
         f"{per.plural(groups.height, 'run')} without anything else between: {runs.took}. Each passes its result "
         f"through memory; fused they would take {per.time(saved)} less.",
-        "Use the layer that has a kernel (nn.LayerNorm, nn.RMSNorm, nn.GELU, F.cross_entropy), or let torch.compile "
-        "fuse the formula.",
-        "kernels --by operation",
-        f"Formulas kernel by kernel ({what}): {percent(runs.share)}",
-        "torch.compile, or the layer with a kernel (nn.RMSNorm, nn.GELU…)",
+        headline=f"Formulas kernel by kernel ({what}): {percent(runs.share)}",
         at_stake_ns=saved,
         mending=compiled,
         retold=of_left,
@@ -283,21 +277,20 @@ def _unfused(report: Report, steps: _Steps) -> Finding | None:
     host = total(steps.spans.select(ns=pl.col("end") - pl.col("start")), "ns")
     call = f"{literal(steps.optimizer[:40])}(…, {how})"
     given = f"{how}: {call}" if steps.optimizer else f"{how}, which Adam and AdamW have"
-    return Finding(
-        "unfused-optimizer",
+    return words_of("unfused-optimizer").finding(
         steps.device,
-        kernels + waited,
         f"{who} works {way}, operation by operation: {each} in each of {plural(steps.number, 'step')}, "
         f"{per.time(ran)}; the host was in it for {per.time(host)}. One pass over the tensors saves at most "
         f"{per.time(kernels)} of kernels, and {per.time(waited)} of the GPU's idle time.",
-        f"Give the optimizer {given}. torch.compile of its step fuses any.",
-        "ops --by phase" if "op" in report.kinds else "kernels --by family",
-        at_most=True,
+        steps.claims(report),
+        kernels + waited,
+        table="ops --by phase" if "op" in report.kinds else "kernels --by family",
         headline=f"{literal(steps.optimizer[:20]) or 'The optimizer'} runs {each} a step",
         action=call if steps.optimizer else f"{how} in Adam or AdamW",
+        remedy=f"Give the optimizer {given}. torch.compile of its step fuses any.",
+        at_most=True,
         where=say.place_of(report, steps.kernels.get_column("row")),
         mending=_in_one_pass(steps),
-        claims=steps.claims(report),
     )
 
 
@@ -447,20 +440,16 @@ def _zeroed(report: Report, steps: _Steps) -> Finding:
     ran, added, waited = total(steps.kernels, "exclusive_ns"), total(sums, "exclusive_ns"), steps.waited(report)
     by = f"{plural(sums.height, 'kernel')} ({per.time(added)})" if sums.height else "more kernels"
     who = f"{literal(steps.optimizer)}.zero_grad" if steps.optimizer else "What looks like zero_grad"
-    return Finding(
-        "zero-grad-fills",
+    return words_of("zero-grad-fills").finding(
         steps.device,
-        ran + added + waited,
         f"{who} fills gradients with zeros: {fills} in each of {plural(steps.number, 'step')}, {per.time(ran)} of the "
         f"GPU, which idled for up to {per.time(waited)} meanwhile. Backward then adds to the zeros, by {by}, where it "
         "could keep what it computes.",
-        "Let gradients be None instead: optimizer.zero_grad(set_to_none=True), which is the default since PyTorch 2.0.",
-        "kernels --by operation",
+        pl.concat([steps.claims(report), sums.select("start", "end")]),
+        ran + added + waited,
         headline=f"zero_grad fills memory: {fills} a step",
-        action="optimizer.zero_grad(set_to_none=True)",
         where=say.place_of(report, steps.kernels.get_column("row")),
         mending=on_gpu.without(pl.concat([steps.kernels.select("row"), sums.select("row")])),
-        claims=pl.concat([steps.claims(report), sums.select("start", "end")]),
     )
 
 
@@ -491,13 +480,9 @@ def bags_by_hand(own: Work) -> Finding | None:
         return None
     gathers = work.rows.filter("gathers")
     return work.finding(
-        "gathers",
+        "gathers: bags",
         f"{own.many('gather')} (most {{0}}) write rows that are read by an index, to be summed by the next kernels: "
         f"{work.took} in all. One kernel that gathers and sums reads the rows and writes the result.",
-        'Gather and sum at once: F.embedding_bag(index, table, mode="sum", per_sample_weights=…), or mode="mean".',
-        "kernels --by family",
-        f"Rows are gathered, then summed: {percent(work.share)}",
-        'F.embedding_bag(index, table, mode="sum"), or "mean"; it takes weights',
         own.longest,
         mending=Mending(
             gathers.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - on_gpu.READS)),
@@ -529,14 +514,9 @@ def one_hot_products(own: Work) -> Finding | None:
         return None
     made, products = work.rows.filter(~pl.col("multiplies")), work.rows.filter("multiplies")
     return work.finding(
-        "gathers",
+        "gathers: one-hot",
         f"{work._replace(rows=products).many('product')} (most {{0}}) multiply one-hot matrices, which are made for "
         f"that: {work.took} in all. Such a product takes rows of the other matrix, as an index does.",
-        "Index the table: F.embedding(index, table) or table[index], in place of F.one_hot(index, n).float() @ table "
-        "or zeros with scatter_; what sums by class is index_add_.",
-        "kernels --by family",
-        f"One-hot matrices are multiplied: {percent(work.share)}",
-        "table[index], or F.embedding(index, table), in place of one_hot(index) @ table",
         str(products.sort("exclusive_ns").item(-1, "name")),
         mending=on_gpu.without(made),
     )

@@ -11,7 +11,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import facts_of, launch_calls, operations, with_facts
 from kanalyze.analyses.device._windows import busy_spans, windows
-from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, told_as, words_of
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
@@ -33,22 +33,8 @@ from kanalyze.columns import gathered, in_order, nearest, of_parts, positions, r
 from kanalyze.report import Report
 from kanalyze.units import percent, size
 
-#: The words of the rules here.
-_BLOCKS, _UNNEEDED, _READ = told_as("""
-    host-blocks: syncs --by api
-      The GPU idles while the host waits for it
-      launch the next work before you wait for the last
-      Launch the next work before waiting, or wait for less: an event instead of the device, later instead of now.
-    unneeded-sync: syncs --by api
-      {0} for the GPU that nothing is seen to need
-      order streams by cudaStreamWaitEvent; wait where a result is read
-      Leave them out, or order streams by events, so that the host launches ahead; wait where a result is read.
-    blocking-read: syncs --by api
-      Results that the host waits for stall the GPU
-      Launch the next work first; wait for an event behind the copy later
-      Launch the next work before waiting for a result: copy it asynchronously into pinned memory, record an event
-        behind the copy, and wait for that an iteration later.
-""")
+#: Words of rules.
+_READ: Final = words_of("blocking-read")
 
 _NAMED: Final = 3  # maximum number of calls or places named in the sentence
 
@@ -68,7 +54,7 @@ def _blocks(report: Report, device: int, pieces: pl.DataFrame, left: pl.DataFram
     sums = parts.group_by("detail").agg(pl.col("ns").sum()).sort("ns", "detail", descending=[True, False])
     calls = ", ".join(f"{literal(name)} {per.mean_time(ns)}" for name, ns in sums.head(_NAMED).iter_rows())
     others = f", besides {per.mean_time(every - stake)} of which other findings tell" if stake < every else ""
-    return _BLOCKS.finding(
+    return words_of("host-blocks").finding(
         device,
         f"GPU {device} idle while the host is blocked in a synchronizing call: {say.of_window(report, device, stake)} "
         f"({calls}){others}. {say.AHEAD}",
@@ -93,23 +79,24 @@ def unneeded_sync(report: Report) -> Findings:
     """At most one finding per device, on all such calls together."""
     rows = bucket_sums(report).filter(pl.col("bucket").is_in(("sync", "launch")))
     held = dict(rows.group_by("device").agg(pl.col("ns").sum()).iter_rows())
-    if any(worth_saying(report, ns) for ns in held.values()):
-        for device, calls in say.by_device(avoidable(report)):
-            if calls.height < say.FEWEST:
-                continue
-            stake = min(total(calls, "gain_ns"), held.get(device, 0))
-            per, blocked = say.per_iteration(report), intervals.length(calls)
-            told = _UNNEEDED.of(per.plural(calls.height, "wait"))
-            if say.in_pytorch(report):
-                told = told._replace(action="no torch.cuda.synchronize(); pinned memory and .cuda(non_blocking=True)")
-            # the name and range of most of them
-            ranges = gathered(range_names(report), ranges_at(report, calls.select(*THREAD, at="start"))).cast(pl.String)
-            named = calls.select(shown(pl.col("name")).alias("api")).with_columns(ranges.alias("range"))
-            top = named.group_by("api", "range").len().sort("len", "api", "range", descending=[True, False, False])
-            name, span, times = top.row(0)
-            share = "" if times == calls.height else f"{percent(times / calls.height)} of them "
-            most = f"{share}{literal(str(name))}{f' in {literal(span)}' if span else ''}"
-            yield told.finding(
+    if not any(worth_saying(report, ns) for ns in held.values()):
+        return
+    for device, calls in say.by_device(avoidable(report)):
+        if calls.height < say.FEWEST:
+            continue
+        stake = min(total(calls, "gain_ns"), held.get(device, 0))
+        per, blocked = say.per_iteration(report), intervals.length(calls)
+        # the name and range of most of them
+        ranges = gathered(range_names(report), ranges_at(report, calls.select(*THREAD, at="start"))).cast(pl.String)
+        named = calls.select(shown(pl.col("name")).alias("api")).with_columns(ranges.alias("range"))
+        top = named.group_by("api", "range").len().sort("len", "api", "range", descending=[True, False, False])
+        name, span, times = top.row(0)
+        share = "" if times == calls.height else f"{percent(times / calls.height)} of them "
+        most = f"{share}{literal(str(name))}{f' in {literal(span)}' if span else ''}"
+        yield (
+            words_of("unneeded-sync", report)
+            .of(per.plural(calls.height, "wait"))
+            .finding(
                 device,
                 f"{per.plural(calls.height, 'blocking call')} ({most}), {per.time(blocked)} of host time, after which "
                 f"the host launched more work, with no copy to the host pending: GPU {device} idled {per.time(stake)} "
@@ -120,6 +107,7 @@ def unneeded_sync(report: Report) -> Findings:
                 where=say.main_site(report, calls.select(*THREAD, at="start")),
                 mending=Mending(calls=calls.get_column("call_row")),
             )
+        )
 
 
 @once_per_report
@@ -201,23 +189,7 @@ def _host_copies(report: Report) -> pl.DataFrame:
 _PURE: Final = pl.col("scope").is_in(WAITING)  # calls that only wait
 
 #: Headline and action by the operator of PyTorch that reads, or reads a number; of others by what is read.
-_BY_OPERATOR: Final = words_of("""
-    aten::nonzero, aten::index, aten::masked_select, aten::index_put_:
-        A shape that depends on data (x[mask], nonzero) stalls
-      torch.where(mask, x, 0) in place of x[mask]
-    aten::is_nonzero: A tensor as a condition (if x > 0) stalls the GPU
-      torch.where in place of if; of torch.distributions, validate_args=False
-    aten::one_hot: F.one_hot asks the GPU for the number of classes
-      F.one_hot(x, num_classes=n)
-    aten::repeat_interleave: repeat_interleave asks the GPU how long its result is
-      x.repeat_interleave(repeats, output_size=n)
-    number by aten::item, number by aten::_local_scalar_dense: A number read by the host (.item(), print) stalls the GPU
-      loss.detach() instead of .item(); read it every N steps
-    value: A value read by the host (.item(), x[mask], if) stalls
-      read it every N steps; torch.where in place of masks and if
-    tensors: Results read by the host (.cpu() and others) stall the GPU
-      .to('cpu', non_blocking=True) into pinned memory; read it a step later
-""")
+_BY_OPERATOR: Final = phrases("reads")
 
 
 @Rule

@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, operations
 from kanalyze.analyses.device._windows import idle_spans, windows
-from kanalyze.analyses.findings.rules import Findings, Rule, literal, told_as
+from kanalyze.analyses.findings.rules import Findings, Rule, literal, words_of
 from kanalyze.analyses.findings.rules import _kernels as on_gpu
 from kanalyze.analyses.findings.rules import _operators as on_host
 from kanalyze.analyses.findings.rules import _telling as say
@@ -26,43 +26,6 @@ from kanalyze.columns import nearest
 from kanalyze.report import Report
 from kanalyze.units import percent, size
 from kanalyze.window import of_module
-
-#: The words of the rules here.
-_IN_TURN, _ONE_BY_ONE, _COMPILED, _KEPT, _READ = told_as("""
-    repeated-work: ranges
-      {module} runs for one part after the other, {many}
-      jax.jit(jax.vmap(f)) of all parts at once
-      Give the function all parts: jax.vmap(f, in_axes=…) under jax.jit; where a call needs the result of the one
-        before, jax.lax.scan(f, …).
-    not-jitted: ranges
-      {many} run one by one, without jax.jit
-      step = jax.jit(step), around all of it
-      Put the whole step into one function under jax.jit; loops as jax.lax.scan, conditions on values as jnp.where or
-        jax.lax.cond.
-      {many} of JAX run one by one, each as a module of its own (most {named}): IDLES while the host dispatches them.
-        Under jax.jit XLA makes one module of them, and fuses what is elementwise.
-    recompilation: ranges
-      XLA compiles {most} anew {times}
-      pad to a few shapes; jax.jit once, outside the loop
-      Call one jitted function, made once, with arrays of few shapes: pad them, and give what changes as an array, not
-        as a Python number under static_argnums.
-      XLA compiles modules that it has compiled before {times} (most {most}): IDLES from the launch before to the one
-        after. A function under jax.jit is traced and compiled anew for each new shape, type or static argument, and
-        where it is made anew (a lambda or jax.jit(…) in the loop).
-    no-donation: copies
-      {many} of arrays that could be updated in place
-      jax.jit(step, donate_argnums=0); state = step(state, …)
-      Give the old array away where it is not used again: donate_argnums names the arguments whose memory the result may
-        take.
-      {many} of whole arrays within the GPU's memory{moved}, {time}, {share} of its work: XLA copies an argument that it
-        has to keep before it updates a part of it.
-    blocking-read: copies
-      {values} read by the host (float(x), .item())
-      keep arrays; jax.device_get(list) every N steps
-      Keep them on the GPU, and read them together every N steps.
-      {numbers} or short arrays of JAX are read by the host, one by one: IDLES from the copy of each until the next
-        launch. What reads (float(x), x.item(), np.asarray(x), print, if) waits for all that was dispatched before.
-""")
 
 #: What XLA calls its ranges about a module that runs, and about one that it compiles.
 _RUNS: Final = "XlaModule"
@@ -151,7 +114,7 @@ def called_in_turn(report: Report) -> Findings:
     )
     many = say.per_iteration(report).plural(own.height, "time")
     module = literal(own.group_by("module").len().sort("len", "module").item(-1, "module"))
-    told = _IN_TURN.of(module=module, many=many)
+    told = words_of("repeated-work: JAX").of(module=module, many=many)
     for device, idle in _idle_in(report, own).items():
         busy = inside.filter(device=device).select("start", "end")
         claims = intervals.union(pl.concat([idle.select("start", "end"), busy]))
@@ -176,7 +139,7 @@ def not_jitted(report: Report) -> Findings:
     spans = single.select(*THREAD, start="since", end="end")
     often = single.group_by("module").len().sort("len", "module", descending=[True, False])
     named = ", ".join(literal(name) for name in often.get_column("module").head(_DIFFERENT))
-    told = _ONE_BY_ONE.of(many=many, named=named)
+    told = words_of("not-jitted").of(many=many, named=named)
     yield from say.on_idle(report, _idle_in(report, spans), told, partial(_jitted, report, spans))
 
 
@@ -219,7 +182,7 @@ def recompilation(report: Report) -> Findings:
     if again.height < max(say.fewest_in(report), say.FEWEST):
         return
     most = literal(again.group_by("module").len().sort("len", "module").item(-1, "module"))
-    told = _COMPILED.of(most=most, times=say.per_iteration(report).plural(again.height, "time"))
+    told = words_of("recompilation: JAX").of(most=most, times=say.per_iteration(report).plural(again.height, "time"))
     spans = again.select(*THREAD, start="since", end="until")
     change = on_gpu.nothing_within(report, spans.unique())
     yield from say.on_idle(report, _idle_in(report, spans), told, lambda _: change)
@@ -259,7 +222,7 @@ def no_donation(report: Report) -> Findings:
         stake, busy, moved = total(copies, "exclusive_ns"), total(own, "exclusive_ns"), total(copies, "size_bytes")
         if copies.height < say.fewest_in(report) or stake < max(_WORTH * busy, 1):
             continue
-        told = _KEPT.of(
+        told = words_of("no-donation").of(
             many=per.plural(copies.height, "copy"),
             moved=f", {size(moved)} in all" if moved else "",
             time=per.time(stake),
@@ -286,5 +249,7 @@ def numbers_read(report: Report) -> Findings:
     if own.height < say.fewest_in(report):
         return
     per, change = say.per_iteration(report), on_gpu.without(own)._replace(host=own.select("process_id", "start", "end"))
-    told = _READ.of(values=per.plural(own.height, "value"), numbers=per.plural(own.height, "number"))
+    told = words_of("blocking-read: JAX").of(
+        values=per.plural(own.height, "value"), numbers=per.plural(own.height, "number")
+    )
     yield from say.on_idle(report, _idle_in(report, own), told, lambda _: change)
