@@ -1,9 +1,15 @@
-"""Findings ranked by the time at stake, and by what a replay of the recording says that their remedies gain."""
+"""Findings ranked by the time at stake, and by what a replay of the recording says that their remedies gain.
+
+Each piece of a device's time belongs to one finding, the most specific whose cause is seen. Remedies are replayed one
+after the other, so that gains add up to that of all together.
+"""
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from importlib import import_module
 from typing import Final
 
@@ -13,28 +19,32 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import rules
-from kanalyze.analyses.findings._claims import shared_out, with_replays
-from kanalyze.analyses.findings.rules import Finding
-from kanalyze.analyses.findings.rules._kernels import LIBRARY, REACHED, kernel_sums
-from kanalyze.analyses.findings.rules._telling import with_lines
+from kanalyze.analyses.findings.on_gpu import LIBRARY, REACHED, kernel_sums
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Rule
 from kanalyze.analyses.findings.rules.compiling import ONE_TIME
 from kanalyze.analyses.findings.rules.occupancy import SAMPLED
+from kanalyze.analyses.findings.say import with_lines
 from kanalyze.analyses.host._call_kinds import JAX, interface, spoken, world
 from kanalyze.analyses.host._range_lines import has_shapes
 from kanalyze.analyses.host.engine_marks import engine_marks
 from kanalyze.analyses.idle.culprits import culprits
+from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations.phases import known_steady_part
 from kanalyze.analyses.launches._launch_costs import WORTH_SAYING, least_worth_saying
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import analysis, once_per_report, require, side_by_side
+from kanalyze.analyses.shared.statistics import total
+from kanalyze.analyses.streams.concurrency import leaves_room
 from kanalyze.errors import KanalyzeError
 from kanalyze.machinery import late
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns
 from kanalyze.tools import worded
+from kanalyze.units import percent
 
-with late():  # of reports with shapes of operators
+with late():  # of reports with shapes of operators, and whose remedies are replayed
+    from kanalyze.analyses.replay import _host_time, _unprofiled, _whatif
     from kanalyze.analyses.work import work
 
 TABLE: Final = Table(
@@ -79,17 +89,17 @@ _COUNTS: Final = {"shared-gpu": 5.0}
 
 
 @once_per_report
-def ranked(report: Report) -> list[rules.Finding]:
+def ranked(report: Report) -> list[Finding]:
     """All findings with enough time at stake in their device's window, the costliest first.
 
     Enough is at least :func:`least_worth_saying`; for one-time costs, the same share of the whole window.
     """
     require(report, TABLE, *DEVICE_KINDS)
     culprits(report)  # first, since the ledger, which many rules need, reuses its pass over idle time
-    names = [module.name for module in pkgutil.iter_modules(rules.__path__) if not module.name.startswith("_")]
+    names = [module.name for module in pkgutil.iter_modules(rules.__path__)]
     needed = [name for name in names if name not in _NEEDS or _NEEDS[name](report)]
     modules = [import_module(f"{rules.__name__}.{name}") for name in needed]
-    every = [rule for module in modules for rule in vars(module).values() if isinstance(rule, rules.Rule)]
+    every = [rule for module in modules for rule in vars(module).values() if isinstance(rule, Rule)]
     # by name: what needs most memory (graph_candidate) comes before what keeps most (pageable_copy), 0.3 GB at 1 GB
     return _worth_saying(report, sorted(every, key=lambda rule: rule.name))
 
@@ -110,26 +120,22 @@ _NEEDS: Final[dict[str, Callable[[Report], bool]]] = {
     # as many operations as any loop has
     **dict.fromkeys(
         ("arrays", "loops", "cpu_work", "small_copies"),
-        lambda report: _launched(report, 8, *DEVICE_KINDS) or _recorded(report),
+        lambda report: _launched(report, 8, *DEVICE_KINDS) or _recorded(report) or world(report) == JAX,
     ),
     **dict.fromkeys(
         ("needless_kernels", "slower_kernels", "unfused"),
         lambda report: any(one.launches(LIBRARY != "") for one in kernel_sums(report)) or _recorded(report),
     ),
-    "pageable_copies": lambda report: _launched(report, 1, "memcpy") or _recorded(report),
-    "roofs": has_shapes,
-    "xla": lambda report: world(report) == JAX,
-    "serving": lambda report: engine_marks(report).height > 0,
+    "laws": lambda report: has_shapes(report) or engine_marks(report).height > 0,
 }
 
 
-def _worth_saying(report: Report, every: Sequence[rules.Rule]) -> list[rules.Finding]:
+def _worth_saying(report: Report, every: Sequence[Rule]) -> list[Finding]:
     """The findings of some rules with enough time at stake, the costliest first, in the terms of the program."""
     found = within_distance(report, [finding for some in side_by_side(report, every) for finding in some])
     least, once = least_worth_saying(report), {device: WORTH_SAYING * ns for device, ns in _lengths(report).items()}
     enough = {(one.rule, one.device): max((once if one.rule in ONE_TIME else least)[one.device], 1) for one in found}
-    worth = [one for one in found if one.at_stake_ns >= enough[one.rule, one.device]]
-    left = shared_out(worth, enough)
+    left = shared_out([one for one in found if one.at_stake_ns >= enough[one.rule, one.device]], enough)
     # what is at stake of a part of a finding's claims, the distance of that part tells
     parts = iter(within_distance(report, [one for one in left if one.curtailed]))
     left = [next(parts) if one.curtailed else one for one in left]
@@ -137,7 +143,7 @@ def _worth_saying(report: Report, every: Sequence[rules.Rule]) -> list[rules.Fin
     return sorted(in_words, key=lambda one: (-one.at_stake_ns, one.rule, one.device))
 
 
-def _in_terms_of(report: Report, one: rules.Finding) -> rules.Finding:
+def _in_terms_of(report: Report, one: Finding) -> Finding:
     """The finding with headline and action, in the terms of the program's world and programming interface."""
     brief = in_words_of(report, one).brief
     text, remedy, headline, action = (
@@ -146,7 +152,7 @@ def _in_terms_of(report: Report, one: rules.Finding) -> rules.Finding:
     return brief._replace(text=text, remedy=remedy, headline=headline, action=action)
 
 
-def ranked_with_samples(report: Report) -> list[rules.Finding]:
+def ranked_with_samples(report: Report) -> list[Finding]:
     """The same, and after them those on the GPU's units in the run that nsys sampled, of a capture with one.
 
     What they have at stake is the same part of this report's window as it is of that run's.
@@ -174,12 +180,12 @@ def _lengths(report: Report) -> dict[int, int]:
     return {device: end - start for device, start, end in windows(report).iter_rows()}
 
 
-def by_gain(report: Report, most: int) -> list[rules.Finding]:
+def by_gain(report: Report, most: int) -> list[Finding]:
     """The :func:`ranked_with_samples` with replays of at most so many operations and calls, what gains most first."""
     return ordered(report, with_replays(report, ranked_with_samples(report), most))
 
 
-def ordered(report: Report, found: list[rules.Finding]) -> list[rules.Finding]:
+def ordered(report: Report, found: list[Finding]) -> list[Finding]:
     """The findings in the order of what they gain, on every page and in every table."""
     work = exclusive_operations(report).group_by("device").agg(pl.col("exclusive_ns").sum())
     busy_ns, lengths = dict(work.iter_rows()), _lengths(report)
@@ -187,7 +193,7 @@ def ordered(report: Report, found: list[rules.Finding]) -> list[rules.Finding]:
     return sorted(found, key=lambda one: -weighed_ns(one, busy.get(one.device, 0.0)))
 
 
-def weighed_ns(one: rules.Finding, busy: float) -> float:
+def weighed_ns(one: Finding, busy: float) -> float:
     """Weight of a finding in their order (ns), where the GPU is busy for such a part of the time."""
     counts = busy if one.shortens and one.replayed_ns is None else _COUNTS.get(one.rule, 1.0)
     return one.gain_ns * (_VAGUE if one.vague else min(_GENERAL, counts) if one.general else counts)
@@ -285,7 +291,238 @@ def _within(report: Report, one: Finding) -> Finding:
     return one._replace(at_stake_ns=at_stake_ns, mending=bounded if one.mending else None)
 
 
-def in_words_of(report: Report, one: rules.Finding) -> rules.Finding:
+def in_words_of(report: Report, one: Finding) -> Finding:
     """The finding with action and remedy in the language of the program's world."""
     action, remedy = spoken(report, rules.in_other_worlds(one.rule), ("", ""))
     return one._replace(action=action, remedy=remedy) if action else one
+
+
+# Whose time it is, and what remedies gain.
+
+#: The rules, the most specific first. A rule comes before those that say less of the same time: one that names what the
+#: program does (an operator, a module, a loop) before one that names a call or a kernel, and what all programs have in
+#: common comes last. Rules that are not named come before :data:`_LAST`.
+_FIRST: Final = (
+    # another program's
+    "shared-gpu",
+    # once
+    *("unrecorded-context", "context-creation", "pinned-allocation"),
+    # what the program has turned on, or computes where it should not
+    *("anomaly-detection", "not-jitted", "recompilation", "recurring-loading", "module-loading", "first-launch"),
+    "timed-kernels",
+    *("data-loading", "cpu-operators", "large-upload", "cpu-tensors", "extra-copy", "boolean-masks", "downloads"),
+    # loops in which the program launches
+    *("rnn-cells", "host-grid-loop", "repeated-work", "loop-indexing", "unfused-optimizer", "zero-grad-fills"),
+    *("no-kv-cache", "growing-copies", "repeated-coalescing", "allocation-in-loop"),
+    # kernels that another type, layout or operator spares
+    *("float64", "recomputation", "large-logits", "unfused-attention", "layout-copies", "layout-conversions"),
+    *("scatter-atomics", "gathers", "full-sort", "bias-before-batchnorm", "recurring-casts", "no-donation"),
+    # waits and copies
+    *("small-copies", "blocking-read", "unneeded-sync", "pageable-copy", "serial-copy", "pageable-copy-once"),
+    *("unified-memory-thrash", "unified-memory-prefetch", "cpu-page-faults", "default-stream", "exposed-communication"),
+    # kernels by how they run
+    *("unaligned-gemm", "no-tf32", "no-tensor-cores", "uncoalesced", "few-sms", "old-architecture-gemm"),
+    *("idle-tensor-cores", "padded-products", "skinny-products", "memory-floor"),
+)
+_LAST: Final = (
+    *("small-batches", "small-grid", "tail", "low-occupancy", "dram-bound", "busy-pcie", "clock-drop"),
+    "own-code",
+    # help whatever the cause, or name none
+    *("fusion", "graph-candidate", "launch-bound", "host-blocks", "host-computes", "far-from-roof"),
+)
+ORDER: Final = (*_FIRST, *_LAST)
+
+#: Findings that are specific where they are not general come before others': a formula's casts go with the formula.
+_SPECIFIC: Final = {"fusion": "recurring-casts"}
+
+_WORTH_A_WORD: Final = 0.01  # a smaller part of a finding's time that others tell of is nothing
+
+_PLACES: Final = {rule: at for at, rule in enumerate(ORDER)}
+
+
+def place_in_order(rule: str) -> float:
+    """How far back in the order a rule comes; those not named come together, before what is least specific."""
+    return _PLACES.get(rule, len(_FIRST) - 0.5)
+
+
+def shared_out(found: Sequence[Finding], least: Mapping[tuple[str, int], float]) -> list[Finding]:
+    """The findings with what of their claims no more specific one takes, the most specific first.
+
+    Those of one cause are one finding. A finding that loses a part of its claims loses the same part of what is at
+    stake, or is told anew. It is dropped where less is left than the `least` worth saying (ns), by rule and device.
+    """
+    taken: dict[int, pl.DataFrame] = {}
+    kept: list[Finding] = []
+    for one in sorted(_joined(found), key=_specificity):
+        claims = intervals.union(pl.DataFrame(schema=intervals.SPANS) if one.claims is None else one.claims)
+        before = taken.get(one.device, claims.clear())
+        remaining = _of_left(one, claims, intervals.subtract(claims, before))
+        if remaining is not None and remaining.at_stake_ns >= max(least[one.rule, one.device], 1):
+            kept.append(remaining._replace(retold=None))  # which holds the report
+            taken[one.device] = intervals.union(pl.concat([before, claims]))
+    return kept
+
+
+def _specificity(one: Finding) -> tuple[float, bool, int]:
+    place = place_in_order(one.rule)
+    if not one.general and one.rule in _SPECIFIC:
+        place = place_in_order(_SPECIFIC[one.rule]) - 0.5
+    return place, one.general, -one.at_stake_ns
+
+
+def _joined(found: Sequence[Finding]) -> list[Finding]:
+    """The findings by time at stake; what conversions of images and kernels per channel take adds up by device."""
+    kept: dict[object, Finding] = {}
+    for one in sorted(found, key=lambda one: -one.at_stake_ns):
+        key = one.device if one.action == CHANNELS_LAST and one.mending else (len(kept),)
+        kept[key] = _both(*sorted((kept[key], one), key=_specificity)) if key in kept else one
+    return [*kept.values()]
+
+
+def _both(first: Finding, other: Finding) -> Finding:
+    """Two findings of one cause, with mendings, told as the first one."""
+    text = re.sub(r"\{(\d+)\}", lambda place: f"{{{int(place[1]) + len(first.names)}}}", other.text)
+    claims = [one.claims for one in (first, other) if one.claims is not None]
+
+    def all_changes(report: Report) -> Mending | None:
+        changes = [change for one in (first, other) if (change := one.change(report)) is not None]
+        return reduce(Mending.with_all_of, changes) if changes else None
+
+    return first._replace(
+        at_stake_ns=first.at_stake_ns + other.at_stake_ns,
+        text=f"{first.text} The same cause: {text}",
+        names=(*first.names, *other.names),
+        at_most=False,
+        mending=all_changes,
+        claims=pl.concat(claims) if claims else None,
+    )
+
+
+def _of_left(one: Finding, claims: pl.DataFrame, left: pl.DataFrame) -> Finding | None:
+    """A finding on what is `left` of its claims; None where that is nothing."""
+    whole, rest = intervals.length(claims), intervals.length(left)
+    if rest == whole:
+        return one._replace(claims=claims) if whole else one
+    if not rest:
+        return None
+    lost = 1 - rest / whole
+    if one.retold:
+        remaining = one.retold(left)
+    else:
+        text = f"{one.text} Other findings tell of {percent(lost)} of that." if lost > _WORTH_A_WORD else one.text
+        remaining = one._replace(at_stake_ns=one.at_stake_ns * rest // whole, text=text)
+    return remaining and remaining._replace(claims=left, curtailed=lost > _WORTH_A_WORD)
+
+
+MOST_REPLAYED: Final = 1 << 18  # a page replays remedies of reports with at most so many operations and calls
+
+#: Findings that many sound programs have, and that are told only where their remedy gains a hundredth: so many times
+#: what is worth saying of any.
+_COMMON: Final = ("small-grid", "tail", "low-occupancy")
+_HUNDREDTH: Final = 10
+
+#: What a remedy gains differs by so large a part from what an exact replay says, at most, and what it leaves takes so
+#: many times as long: in four of five programs of docs/diagnosis.md, and in nineteen of twenty where it gains most.
+OF_REMEDIES: Final = 0.25
+_LEFT: Final = 2
+
+#: What the window of a device gets shorter by: without the profiler as usual, with least of the host's time, with most;
+#: and by how much each of them may be wrong (ns).
+_Gains = list[tuple[int, int]]
+
+
+def with_replays(report: Report, found: Sequence[Finding], most: int) -> list[Finding]:
+    """The findings on a report's window with what a replay says that each remedy gains.
+
+    Where specific ones gain less together than one by one, none is told of more than it gains on top of those that gain
+    more; no general one of more than on top of all specific ones, and none that others claim a part of, on top of those
+    whose time is their own. None is replayed of a report with more than `most` operations and calls.
+    """
+    least, replayable = least_worth_saying(report), operations(report).height + report.kind("api").height <= most
+    gains: dict[int, _Gains] = {}
+    for device in {one.device for one in found if one.mending and replayable}:
+        changes = {at: one.change(report) for at, one in enumerate(found) if one.device == device}
+        gains |= _of_device(report, found, {at: change for at, change in changes.items() if change is not None})
+    replayed = [_with(report, one, gains.get(at)) for at, one in enumerate(found)]
+    return [
+        one
+        for one in replayed
+        if not (one.general or one.rule in _COMMON) or one.gain_ns >= _HUNDREDTH * least[one.device]
+    ]
+
+
+def _of_device(report: Report, found: Sequence[Finding], changes: Mapping[int, Mending]) -> dict[int, _Gains]:
+    """The gains of the remedies of a device, by finding."""
+    gains = {at: _replayed(report, found[at].device, change) for at, change in changes.items()}
+    later = {at for at in gains if found[at].general or found[at].curtailed}
+    own = sorted(gains.keys() - later, key=lambda at: -gains[at][0][0])
+    rest = sorted(later, key=lambda at: (found[at].general, _specificity(found[at])[0]))
+    union = reduce(Mending.with_all_of, (changes[at] for at in own), Mending())
+    before = [(0, 0)] * 3 if not own else gains[own[0]]
+    if len(own) > 1:
+        before = _replayed(report, found[own[0]].device, union)
+    if sum(gains[at][0][0] for at in own) > before[0][0]:
+        union, before, rest = changes[own[0]], gains[own[0]], [*own[1:], *rest]
+    for at in rest:
+        union = union.with_all_of(changes[at])
+        after = _replayed(report, found[at].device, union)
+        more = [(max(new - old, 0), apart) for (old, _), (new, apart) in zip(before, after, strict=True)]
+        gains[at] = [min(sides) for sides in zip(more, gains[at], strict=True)]
+        before = after
+    return gains
+
+
+def _replayed(report: Report, device: int, change: Mending) -> _Gains:
+    """How much shorter the window of a device gets by a change, and how wrong that may be."""
+    # what is paid once is the same with the remedy
+    once = total(bucket_sums(report).filter(device=device, bucket="loading"), "ns")
+    gains, least_ns = [], _of_full_grids(report, device, change)
+    for known, state, end in _unprofiled.sides(report)[device]:
+        then = _whatif.replayed(known, _whatif.mended(report, known, state, change)).end
+        then = max(then, known.start + least_ns)
+        gains.append((max(end - then, 0), int(_host_time.NEAR * max(then - known.start - once, 0))))
+    return gains
+
+
+def _of_full_grids(report: Report, device: int, change: Mending) -> int:
+    """What a change leaves of the time of kernels that fill the device (ns): on any streams they run in turn."""
+    filling = _filling(report, device).filter(~pl.col("row").is_in(change.gone.implode()))
+    saved_ns = 0
+    if change.shorter is not None:
+        saved_ns = total(change.shorter.join(filling, on="row", how="semi"), "saved_ns")
+    return intervals.length(intervals.union(filling)) - saved_ns
+
+
+@once_per_report
+def _filling(report: Report, device: int) -> pl.DataFrame:
+    """Kernels of several streams of the device whose grids fill it: row, start, end."""
+    work = exclusive_operations(report, "stream").filter((pl.col("device") == device) & (pl.col("kind") == "kernel"))
+    work = work.filter(pl.col("stream").n_unique() > 1)
+    return work.filter(~leaves_room(report, work.get_column("row"))).select("row", "start", "end")
+
+
+def _unreplayed(report: Report, one: Finding) -> Finding:
+    """The finding without a replay: its remedy leaves the device all other work, and gains nothing at the least."""
+    if one.vague or one.replayed_high_ns is not None:
+        return one._replace(mending=None)
+    if one.claims is None:
+        return one._replace(mending=None, replayed_low_ns=0, replayed_high_ns=one.at_stake_ns)
+    work = exclusive_operations(report).filter(device=one.device).select("start", "end")
+    others = intervals.subtract(intervals.union(work), intervals.union(one.claims.select("start", "end")))
+    low, high = windows(report).row(by_predicate=pl.col("device") == one.device)[1:]
+    most = high - low - intervals.length(intervals.clip(others, low, high))
+    bound = one.at_stake_ns if one.at_most else max(most, one.at_stake_ns)
+    return one._replace(mending=None, replayed_low_ns=0, replayed_high_ns=bound)
+
+
+def _with(report: Report, one: Finding, gains: _Gains | None) -> Finding:
+    """The finding with its gain, and between which bounds: those of nothing are nothing; at most it is the whole."""
+    if gains is None:
+        return _unreplayed(report, one)
+    known, usual = _unprofiled.sides(report)[one.device][0], gains[0][0]
+    whole = known.end - known.network.start
+    low = max(min(ns - (apart if ns else 0) for ns, apart in gains), 0) * (1 - OF_REMEDIES)
+    low = int(min(max(low, whole * (1 - _host_time.NEAR) - (whole - usual) * _LEFT if low else 0), usual))
+    high = int(max(ns + (apart if ns else 0) for ns, apart in gains) * (1 + OF_REMEDIES))
+    usual, low, high = (min(ns, one.at_stake_ns if one.at_most else whole) for ns in (usual, low, high))
+    return one._replace(mending=None, replayed_ns=usual, replayed_low_ns=low, replayed_high_ns=high, unmended_ns=whole)

@@ -14,10 +14,9 @@ from kanalyze.analyses.counters.counters import HOT_LINES, STALLS, hot_lines, st
 from kanalyze.analyses.counters.roofline import TABLE as ROOFLINE
 from kanalyze.analyses.counters.roofline import roofline
 from kanalyze.analyses.device._operations import device_operations, exclusive_operations, with_facts
-from kanalyze.analyses.findings._claims import MOST_REPLAYED
-from kanalyze.analyses.findings.findings import by_gain
+from kanalyze.analyses.findings.findings import MOST_REPLAYED, by_gain
 from kanalyze.analyses.findings.rules import Finding
-from kanalyze.analyses.findings.rules._telling import claimed
+from kanalyze.analyses.findings.say import claimed
 from kanalyze.analyses.idle._attribution import bucket_of, idle_pieces
 from kanalyze.analyses.idle.code import has_lines, placed_with_text
 from kanalyze.analyses.idle.culprits import waiting_trees

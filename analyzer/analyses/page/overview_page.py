@@ -13,9 +13,8 @@ from kanalyze import intervals
 from kanalyze.analyses.communication._recorded import WAITING, has_partners
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, exclusive_operations
 from kanalyze.analyses.device._windows import process_count, windows
-from kanalyze.analyses.findings._claims import MOST_REPLAYED, with_replays
 from kanalyze.analyses.findings._doubts import with_late
-from kanalyze.analyses.findings.findings import ordered, ranked_with_samples
+from kanalyze.analyses.findings.findings import MOST_REPLAYED, ordered, ranked_with_samples, with_replays
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules.compiling import ONE_TIME

@@ -17,9 +17,8 @@ from kanalyze.analyses.counters.counters import stalls
 from kanalyze.analyses.device._operations import device_operations
 from kanalyze.analyses.device._windows import process_count
 from kanalyze.analyses.device.occupancy import BY_KERNEL
-from kanalyze.analyses.findings._claims import MOST_REPLAYED, OF_REMEDIES
 from kanalyze.analyses.findings._doubts import with_late
-from kanalyze.analyses.findings.findings import by_gain
+from kanalyze.analyses.findings.findings import MOST_REPLAYED, OF_REMEDIES, by_gain
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules import Finding, literal
 from kanalyze.analyses.host._call_kinds import interface

@@ -19,8 +19,17 @@ from hypothesis import strategies as st
 from kanalyze import intervals
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.findings import rules
-from kanalyze.analyses.findings._claims import ORDER, _joined, _replayed, place_in_order, shared_out, with_replays
-from kanalyze.analyses.findings.findings import _sampled_run, findings, ranked
+from kanalyze.analyses.findings.findings import (
+    ORDER,
+    _joined,
+    _replayed,
+    _sampled_run,
+    findings,
+    place_in_order,
+    ranked,
+    shared_out,
+    with_replays,
+)
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.iterations.phases import known_steady_part

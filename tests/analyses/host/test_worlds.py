@@ -3,8 +3,8 @@
 import pytest
 
 from kanalyze.analyses.findings.findings import in_words_of
+from kanalyze.analyses.findings.on_gpu import launch_less
 from kanalyze.analyses.findings.rules import ACTION_LONGEST, WORDS, Finding
-from kanalyze.analyses.findings.rules._kernels import launch_less
 from kanalyze.analyses.findings.rules.occupancy import small_grid
 from kanalyze.analyses.host._call_kinds import CUPY, JAX, NUMBA, OPENACC, OPENMP, PYTHON, PYTORCH, world
 from kanalyze.tools import CUDA

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze import culprits, gaps, read, read_all
-from kanalyze.analyses.findings.rules._telling import sites_of_launches
+from kanalyze.analyses.findings.say import sites_of_launches
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.operators._host_names import (
     align,

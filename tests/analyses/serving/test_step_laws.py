@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.findings.rules.serving import slow_engine_steps
+from kanalyze.analyses.findings.rules.laws import slow_engine_steps
 from kanalyze.analyses.page.batch_page import at_batch
 from kanalyze.analyses.serving.step_laws import Law, fitted, in_words, law_points, laws
 from kanalyze.analyses.work._configuration import Size

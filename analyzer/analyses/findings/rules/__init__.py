@@ -123,8 +123,8 @@ class Rule:
         update_wrapper(self, find)
 
     def __call__(self, report: Report) -> list[Finding]:
-        """All findings of a report."""
-        return [one for one in self._find(report) if one is not None]
+        """All findings of a report that have any time at stake."""
+        return [one for one in self._find(report) if one is not None and one.at_stake_ns > 0]
 
 
 class Told(NamedTuple):
@@ -168,9 +168,9 @@ def words_of(name: str, report: Report | None = None) -> Told:
     return Told(name.partition(":")[0], **_one_line({**WORDS["findings"][name], **in_torch}))
 
 
-def phrases(name: str) -> dict[str, tuple[str, ...]]:
-    """One of the tables of phrases in words.toml."""
-    return _one_line(WORDS["phrases"][name])
+def phrases(name: str) -> dict[str, Any]:
+    """One of the tables of phrases in words.toml, each one text or several; empty where there is none of that name."""
+    return _one_line(WORDS["phrases"].get(name, {}))
 
 
 def in_other_worlds(rule: str) -> dict[str, tuple[str, ...]]:

@@ -10,16 +10,13 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_calls, operations, used_devices
 from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.findings import on_gpu, on_host, say
+from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, phrases, words_of
-from kanalyze.analyses.findings.rules import _kernels as on_gpu
-from kanalyze.analyses.findings.rules import _operators as on_host
-from kanalyze.analyses.findings.rules import _telling as say
-from kanalyze.analyses.findings.rules._kernels import FAMILY, LIBRARY
 from kanalyze.analyses.host._call_kinds import (
     CUPY,
     NUMBA,
     PYTHON,
-    PYTORCH,
     bucket_of,
     calls_that,
     context_calls,
@@ -81,11 +78,9 @@ def _context(report: Report, device: int, pieces: pl.DataFrame) -> Finding | Non
     )
 
 
-def _unrecorded_context(report: Report, device: int) -> Finding | None:
+def _unrecorded_context(report: Report, device: int) -> Finding:
     """The time of context creation outside of all recorded calls, which the ledger attributes to the host."""
     making = host_time(report)[device].unrecorded
-    if not (stake := intervals.length(making)):
-        return None
     low, high = say.sides_of(report, device)
     made = _of_processes(report, device, unrecorded_contexts(report))
     made = made.filter((pl.col("start") < high) & (pl.col("end") > low)).sort("end")
@@ -97,15 +92,13 @@ def _unrecorded_context(report: Report, device: int) -> Finding | None:
     return words_of("unrecorded-context").finding(
         device,
         f"{plural(made.height, 'CUDA context')} {'was' if made.height == 1 else 'were'} made outside of all recorded "
-        f"calls ({'; '.join(which)}). Up to {time(stake)} of what counts as host is this.",
+        f"calls ({'; '.join(which)}). Up to {time(intervals.length(making))} of what counts as host is this.",
         making,
         at_most=True,
     )
 
 
-def _loading(report: Report, device: int, pieces: pl.DataFrame) -> Finding | None:
-    if not (stake := intervals.length(pieces)):
-        return None
+def _loading(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     rows = pieces.group_by("detail").agg(ns=(pl.col("end") - pl.col("start")).sum())
     most = ", ".join(rows.sort("ns", descending=True).get_column("detail").fill_null("calls without a name").head(2))
     loading = names_that(report, lambda name: bucket_of(name) == "loading")
@@ -115,7 +108,7 @@ def _loading(report: Report, device: int, pieces: pl.DataFrame) -> Finding | Non
     loads = loads.join(made, on="event_id", how="left").with_columns(pl.col("dur_ns") - pl.col("made_ns").fill_null(0))
     loads = loads.filter(pl.col("made_ns").is_null() | (pl.col("dur_ns") > 0))
     per = say.per_iteration(report)
-    told = words_of("module-loading").of(per.time(stake))
+    told = words_of("module-loading").of(per.time(intervals.length(pieces)))
     if per.iterations:  # what runs in turn is warm: new kernels come with new shapes
         told = told._replace(action=_ANEW.action, remedy=f"It goes on in the steady part: {_ANEW.action}.")
     what, slowest = per.plural(loads.height, "call"), time(longest(loads, "dur_ns"))
@@ -161,13 +154,6 @@ _LOADS: Final = re.compile(r"cu(?:Module|Library)Load|cudaLibraryLoad")
 #: with a few shapes, too.
 _FEWEST: Final = 4
 
-#: Action by world where the kernels are those of the same Fourier transforms each time, whose names have their lengths.
-_PLANS: Final = {
-    PYTORCH: "torch.backends.cuda.cufft_plan_cache.max_size: room for every plan",
-    CUPY: "cupy.fft.config.get_plan_cache().set_size(16): keep the plans",
-    CUDA: "plans once, before the loop: cufftPlanMany; cufftExec… in it",
-}
-
 
 @Rule
 def recurring_loading(report: Report) -> Findings:
@@ -175,8 +161,7 @@ def recurring_loading(report: Report) -> Findings:
     if not _iterations_of(report, loads := _loads(report)):
         return
     of_launches = pl.col("bucket").cast(pl.String).is_in(("launch", "queued"))
-    idle = say.idle_worth_saying(report, _around(report, loads), ~of_launches)
-    for device, pieces in idle.items():
+    for device, pieces in say.idle_worth_saying(report, _around(report, loads), ~of_launches).items():
         if _iterations_of(report, _of_processes(report, device, loads)):
             yield _anew(report, device, pieces)
 
@@ -218,8 +203,11 @@ def _anew(report: Report, device: int, pieces: pl.DataFrame) -> Finding:
     many = f"{count(_iterations_of(report, loads))} of {per.all}"
     told, why = _ANEW.of(many), "as libraries do that plan anew for each shape, which load nothing for one that recurs"
     if _of_equal_transforms(report, loads):
-        remedy = "Make each plan once, or let a cache have room for all; plans may share a work area."
-        told = told._replace(action=spoken(report, _PLANS, _PLANS[CUDA]), remedy=remedy)
+        plans, remedy = (
+            phrases("plans"),
+            "Make each plan once, or let a cache have room for all; plans may share a work area.",
+        )
+        told = told._replace(action=spoken(report, plans, plans[CUDA]), remedy=remedy)
         why = "most for equal Fourier transforms, whose plans are not kept"
     elif say.in_pytorch(report):
         of_cudnn = (FAMILY == "attention") & (LIBRARY == "cudnn")

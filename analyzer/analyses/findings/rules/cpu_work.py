@@ -10,20 +10,15 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import facts_of
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.rules import Findings, Rule, Told, literal, words_of
-from kanalyze.analyses.findings.rules import _operators as on_host
-from kanalyze.analyses.findings.rules import _telling as say
-from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, NODE, SCALAR_BYTES, SPAN, TO_DEVICE, TO_HOST
+from kanalyze.analyses.findings import on_host, say
+from kanalyze.analyses.findings.on_host import LARGE_BYTES, NODE, SCALAR_BYTES, SPAN, TO_DEVICE, TO_HOST
+from kanalyze.analyses.findings.rules import Findings, Rule, literal, words_of
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, source_lines
 from kanalyze.analyses.shared.threads import THREAD, of_thread
 from kanalyze.columns import nearest, of_parts
 from kanalyze.report import Report
 from kanalyze.units import size
-
-#: Words of rules.
-_COMPUTED: Final = words_of("cpu-operators")
-_MADE: Final = words_of("cpu-tensors")
 
 #: Operators that launch nothing on any device: they change how a tensor is seen, or get memory.
 _NO_WORK: Final = (
@@ -70,29 +65,18 @@ _SLOW_NS_PER_BYTE: Final = 2
 
 _SPARED_OF_COPIES: Final = 0.75  # of a copy of float32 in place of bytes so much is spared
 
-_BETWEEN: Final = "what the host does between a copy to it and one back"
-_ELSEWHERE: Final = {
-    "action": "compute it on the GPU, too: no copy to the host, and back",
-    "remedy": "Keep the data on the GPU, and let a kernel or a library (jax.random, CuPy, Thrust, CUB) do what the "
-    "host does; copy only what is needed there.",
-}
-_OF_PYTHON: Final = {
-    "headline": "Data of Python or NumPy become tensors and are copied, each time",
-    "action": "keep what recurs on the GPU: make it once, or data[rows] there",
-}
-
 
 @Rule
 def cpu_work(report: Report) -> Findings:
     """At most one finding per device on each kind of work of the CPU between launches."""
-    torch = say.in_pytorch(report)
-    runs = _runs(report) if torch and on_host.outermost(report).height else _between_copies(report)
-    for told in (_COMPUTED, _MADE, words_of("large-upload")):
-        if (own := runs.filter(pl.col("kind") == told.rule)).height:
-            yield from _told(report, told, own, torch=torch)
+    named = say.in_pytorch(report) and on_host.outermost(report).height
+    runs = _runs(report) if named else _between_copies(report)
+    for rule in ("cpu-operators", "cpu-tensors", "large-upload"):
+        if (own := runs.filter(pl.col("kind") == rule)).height:
+            yield from _told(report, rule, own)
 
 
-def _told(report: Report, told: Told, runs: pl.DataFrame, *, torch: bool) -> Findings:
+def _told(report: Report, rule: str, runs: pl.DataFrame) -> Findings:
     inside, per = on_host.within(report, runs), say.per_iteration(report)
     starts = inside.host.select("start")
     along = (starts.select(say.all_along(pl.col("start"), *sides)).item() for _, *sides in windows(report).iter_rows())
@@ -101,26 +85,23 @@ def _told(report: Report, told: Told, runs: pl.DataFrame, *, torch: bool) -> Fin
     top = runs.group_by("top").agg(pl.col("top_ns").sum()).sort("top_ns", "top").item(-1, "top")
     moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())
     copied = f", {size(moved)} copied to the GPU each time" if moved else ""
+    told = words_of("cpu-tensors: of Python" if rule == "cpu-tensors" and not top else rule, report)
     told = told._replace(headline=f"{told.headline}: {literal(top)}") if top else told
-    if not torch:
-        told = told._replace(**_ELSEWHERE)
-    elif not top and told.rule == _MADE.rule:
-        told = told._replace(**_OF_PYTHON)
-    unnamed = _BETWEEN if told.rule == _COMPUTED.rule else "Python and NumPy"
-    what = told.what.format(literal(top) if top else unnamed)
+    by_host = "what the host does between a copy to it and one back" if rule == "cpu-operators" else "Python and NumPy"
+    what = told.what.format(literal(top) if top else by_host)
     text = f"{what}, {per.plural(inside.host.height, 'time')}{copied}: "
-    yield from on_host.on_time(report, told, inside, text, partial(_spared, runs=runs, rule=told.rule))
+    yield from on_host.on_time(report, told, inside, text, partial(_spared, runs=runs, rule=rule))
 
 
 def _spared(report: Report, runs: pl.DataFrame, rule: str) -> Mending:
     """The time of the runs is gone, but for launches of the operators that the device computes then."""
     # data that were converted before are still copied, by a quarter: they are bytes that became four each
     every = on_host.within(report, runs)
-    if rule == _MADE.rule:
+    if rule == "cpu-tensors":
         return every.mending
     kept = pl.min_horizontal(pl.col("start") + pl.col("operators").cast(pl.Int64) * say.LAUNCH_NS, "end")
     left = on_host.within(report, runs.with_columns(start=kept)).mending
-    if rule == _COMPUTED.rule:
+    if rule == "cpu-operators":
         return left._replace(gone=every.mending.gone)
     facts = facts_of(report, every.mending.gone, "dur_ns", "detail").with_columns(every.mending.gone.alias("row"))
     copies = (pl.col("detail").cast(pl.String) == TO_DEVICE).fill_null(value=False)
@@ -226,7 +207,7 @@ def _between_copies(report: Report) -> pl.DataFrame:
     pairs = pairs.with_columns(of_parts(pairs, THREAD, pl.Int64, free).alias("top_ns"))
     return pairs.filter(pl.col("top_ns") >= _LONG_NS).select(
         *(*THREAD, "top_ns"),
-        kind=pl.lit(_COMPUTED.rule),
+        kind=pl.lit("cpu-operators"),
         operators=pl.lit(1, pl.UInt32),
         top=pl.lit(None, pl.String),
         bytes="next_bytes",

@@ -12,12 +12,10 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import nearest_launches, used_devices
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings.rules import HEADLINE_LONGEST, Finding, Findings, Rule, Told, literal, words_of
-from kanalyze.analyses.findings.rules import _kernels as on_gpu
-from kanalyze.analyses.findings.rules import _operators as on_host
-from kanalyze.analyses.findings.rules import _telling as say
-from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, SPAN, TO_DEVICE
-from kanalyze.analyses.host._call_kinds import CUPY, JAX, PYTORCH, captures, loading_seen, spoken
+from kanalyze.analyses.findings import on_gpu, on_host, say
+from kanalyze.analyses.findings.on_host import LARGE_BYTES, SPAN, TO_DEVICE
+from kanalyze.analyses.findings.rules import HEADLINE_LONGEST, Finding, Findings, Rule, Told, literal, phrases, words_of
+from kanalyze.analyses.host._call_kinds import captures, loading_seen, spoken
 from kanalyze.analyses.host._thread_timeline import WAIT
 from kanalyze.analyses.idle._attribution import SHORT_NS, host_by_name, host_pieces, idle_within
 from kanalyze.analyses.idle.code import PLACE, has_lines, place_at, placed_pieces, placed_with_text
@@ -62,8 +60,7 @@ def data_loading(report: Report) -> Findings:
     beside = ", by the trace of the same program" if _recorded(report).is_empty() else ""
     for told, workers in ((words_of("data-loading: no workers"), False), (words_of("data-loading: workers"), True)):
         batches = every.filter(pl.col("end") - pl.col("start") >= _HANDOVER_NS[workers], workers=workers)
-        idle = say.idle_worth_saying(report, batches) if batches.height else {}
-        for device, pieces in idle.items():
+        for device, pieces in (say.idle_worth_saying(report, batches) if batches.height else {}).items():
             took, most = (
                 batches.select(ns=pl.col("end") - pl.col("start")),
                 _most_in_loader(report, device, workers=workers),
@@ -148,8 +145,7 @@ _KINDS: Final = 4
 def loop_indexing(report: Report) -> Findings:
     """At most one finding per device, on all such loops together."""
     every, per = _loops(report), say.per_iteration(report)
-    idle = say.idle_worth_saying(report, every) if every.height else {}
-    for device, pieces in idle.items():
+    for device, pieces in (say.idle_worth_saying(report, every) if every.height else {}).items():
         low, high = pieces.select(pl.col("start").min(), pl.col("end").max()).row(0)
         loops = every.filter((pl.col("end") > low) & (pl.col("start") < high))
         top = loops.sort("passes", "start", descending=[True, False]).head(1)
@@ -356,12 +352,6 @@ _NS_PER_BYTE: Final = (0.05, 2)
 _ASIDE_NS_PER_BYTE: Final = 0.25
 _SPARED: Final = 0.75  # of a copy of float32 in place of bytes
 
-_ON_GPU: Final = {
-    PYTORCH: "torch.from_numpy(x).to(device).float() / 255: copy first, then convert",
-    JAX: "jax.device_put(x) as stored; x.astype(jnp.float32) in the jitted step",
-    CUPY: "cupy.asarray(x) as stored, then .astype(cupy.float32) on the GPU",
-}
-
 
 @Rule
 def converted_arrays(report: Report) -> Findings:
@@ -369,6 +359,7 @@ def converted_arrays(report: Report) -> Findings:
     per = say.per_iteration(report)
     if not per.iterations or not source_lines(report).height or not has_lines(report):
         return
+    conversions = phrases("conversions")
     for device, runs in say.by_device(_converted(report)):
         if runs.height < say.OFTEN * per.iterations:
             continue
@@ -380,7 +371,7 @@ def converted_arrays(report: Report) -> Findings:
         spared = runs.select("process_id", "start", end=pl.col("end") + (aside * pl.col("spared")).cast(pl.Int64))
         yield (
             words_of("large-upload: arrays")
-            .of(spoken(report, _ON_GPU, _ON_GPU[CUPY].replace("cupy.", "")))
+            .of(spoken(report, conversions, conversions["others"]))
             .finding(
                 device,
                 f"Lines of the program convert arrays on the CPU, {per.plural(runs.height, 'time')}, of which {moved} "

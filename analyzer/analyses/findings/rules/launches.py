@@ -18,11 +18,9 @@ from kanalyze.analyses.device._operations import (
     with_facts,
 )
 from kanalyze.analyses.device._windows import overlapping, shared_devices, windows
+from kanalyze.analyses.findings import on_gpu, on_host, say
+from kanalyze.analyses.findings.on_host import PINNED, TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, words_of
-from kanalyze.analyses.findings.rules import _kernels as on_gpu
-from kanalyze.analyses.findings.rules import _operators as on_host
-from kanalyze.analyses.findings.rules import _telling as say
-from kanalyze.analyses.findings.rules._operators import PINNED, TO_DEVICE, TO_HOST
 from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.idle._attribution import reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
@@ -204,8 +202,6 @@ def serial_copy(report: Report) -> Findings:
         return
     per = say.per_iteration(report)
     for device, copies in say.by_device(_serial_copies(report)):
-        if not (stake := _hidden_at_most(report, copies)):
-            continue
         numbers = used_streams(report).filter(pl.col("number").is_in(copies.get_column("number").implode()))
         yield words_of("serial-copy", report).finding(
             device,
@@ -213,8 +209,8 @@ def serial_copy(report: Report) -> Findings:
             f"alone for {per.time(total(copies, 'exclusive_ns'))} between kernels of the same stream "
             f"({_listed(numbers, 'stream')}); the host had submitted both by then, and only the stream's order "
             "kept them apart.",
-            copies.select("start", "end"),
-            stake,
+            copies,
+            _hidden_at_most(report, copies),
             headline=f"{per.clause(copies.height, 'copy', 'run')} between kernels, not beside",
             at_most=bool(copies.get_column("alone").all()),
         )
@@ -305,8 +301,6 @@ def default_stream(report: Report) -> Findings:
         involved = pl.concat([waits.select("number", "row", "ns"), behind]).unique("row")
         by_stream = involved.group_by("number").agg(pl.col("ns").sum())
         hidden = int(waits.select(pl.min_horizontal("held_ns", "ns").sum()).item())
-        if not (stake := min(hidden, total(by_stream, "ns") - longest(by_stream, "ns"))):
-            continue
         yield words_of("default-stream").finding(
             device,
             f"The default stream ({_listed(waits, 'null')}) and blocking streams ({_listed(waits, 'blocking')}) never "
@@ -314,7 +308,7 @@ def default_stream(report: Report) -> Findings:
             f"{per.time(total(waits, 'held_ns'))} while the other ran, and nothing but the default stream's rule is "
             "known to have held them. More may follow where the host waits for them.",
             None,
-            stake,
+            min(hidden, total(by_stream, "ns") - longest(by_stream, "ns")),
         )
 
 
@@ -348,8 +342,6 @@ def shared_gpu(report: Report) -> Findings:
         kernels = kernels.filter(pl.col("end") > pl.col("start")).select("process_id", "start", "end")
         waits = _waits_for_others(report, shared.device, kernels)
         spans = intervals.union(pl.concat([waits, overlapping(kernels)])) if shared.together_ns else waits
-        if not (stake := intervals.length(spans) * (many - 1) // many):
-            continue
         ways = (
             (waited_ns := intervals.length(waits), "what one had submitted waited while kernels of another ran"),
             (shared.together_ns, "kernels of more than one had begun and not ended"),
@@ -365,7 +357,7 @@ def shared_gpu(report: Report) -> Findings:
             f"another's {plural(shared.turns, 'time')}.{took} Without MPS or MIG they run in turn, in time slices, "
             "and a kernel's duration holds the other's slices.",
             None,
-            stake,
+            intervals.length(spans) * (many - 1) // many,
             headline=f"{plural(many, 'process')} {'take turns on' if waited_ns else 'share'} GPU {shared.device}",
             names=() if slowed is None else (slowed.name,),
         )

@@ -11,11 +11,9 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations
 from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.findings import on_gpu, on_host, say
+from kanalyze.analyses.findings.on_host import LARGE_BYTES, NODE, SPAN
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, words_of
-from kanalyze.analyses.findings.rules import _kernels as on_gpu
-from kanalyze.analyses.findings.rules import _operators as on_host
-from kanalyze.analyses.findings.rules import _telling as say
-from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, NODE, SPAN
 from kanalyze.analyses.idle._attribution import host_time, idle_within
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.replay._changes import Mending

@@ -9,12 +9,10 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
-from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule
-from kanalyze.analyses.findings.rules import _kernels as on_gpu
-from kanalyze.analyses.findings.rules import _operators as on_host
-from kanalyze.analyses.findings.rules import _telling as say
-from kanalyze.analyses.findings.rules._kernels import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, Work
-from kanalyze.analyses.host._call_kinds import CUPY, JAX, PYTORCH, spoken
+from kanalyze.analyses.findings import on_gpu, on_host, say
+from kanalyze.analyses.findings.on_gpu import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, Work
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, phrases
+from kanalyze.analyses.host._call_kinds import spoken
 from kanalyze.analyses.operators._host_tree import FEWEST_OF_LAYERS, OF_LAYERS, forward_rows, host_tree, inherited
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
@@ -277,8 +275,6 @@ def large_logits(work: Work) -> Finding | None:
     if not say.in_pytorch(work.report):
         return None
     passes = work._replace(rows=_losses(work.report, on_gpu.stream_lines(work.report, work.device.device)))
-    if passes.ns < _WORTH_LOGITS * work.device.kernel_ns:
-        return None
     wide = "" if passes.rows.get_column("short").all() else " in float32"
     # F.kl_div of two models' words has no fused kernel
     diverges = on_gpu.decoded_as(passes.rows, OPERATION == "xlogy").any()
@@ -293,6 +289,7 @@ def large_logits(work: Work) -> Finding | None:
         if diverges
         else "F.cross_entropy(logits, targets), without .float() and one_hot",
         mending=_fused_loss(passes.rows),
+        least=_WORTH_LOGITS,
     )
 
 
@@ -345,8 +342,7 @@ _WORTH_AGAIN: Final = 0.05  # less of the kernel time is left out
 @Rule
 def recomputation(report: Report) -> Findings:
     """One finding per device that runs layers again within backward, by the operators there."""
-    forward = pl.col("outer").is_in(OF_LAYERS)
-    again = (forward & pl.col("node").is_not_null()).fill_null(value=False)
+    again = (pl.col("outer").is_in(OF_LAYERS) & pl.col("node").is_not_null()).fill_null(value=False)
     known = say.in_pytorch(report) and on_gpu.launching_operators(report).filter(again).get_column("outer").n_unique()
     for device in on_gpu.kernel_sums(report) if known >= FEWEST_OF_LAYERS else ():
         line = on_gpu.with_operators(report, on_gpu.stream_lines(report, device.device)).with_columns(
@@ -356,14 +352,14 @@ def recomputation(report: Report) -> Findings:
         place = pl.col("place").filter(again)
         inside = pl.col("place").is_between(place.min().over("run"), place.max().over("run"))
         work = Work(report, device, line.filter(inside))
-        if work.ns >= _WORTH_AGAIN * device.kernel_ns:
-            memory = report.devices.filter(device=device.device).get_column("memory_bytes").drop_nulls()
-            holds = f" The GPU has {size(int(memory.item(0)))}." if len(memory) else ""
-            yield work.finding(
-                "recomputation",
-                f"Layers run forward again within backward: {work.many('operation')}, {work.took}, as under activation "
-                f"checkpointing, which saves memory.{holds} Where that is not short, they run for nothing.",
-            )
+        memory = report.devices.filter(device=device.device).get_column("memory_bytes").drop_nulls()
+        holds = f" The GPU has {size(int(memory.item(0)))}." if len(memory) else ""
+        yield work.finding(
+            "recomputation",
+            f"Layers run forward again within backward: {work.many('operation')}, {work.took}, as under activation "
+            f"checkpointing, which saves memory.{holds} Where that is not short, they run for nothing.",
+            least=_WORTH_AGAIN,
+        )
 
 
 # Copies that change the order of a tensor's elements.
@@ -438,14 +434,6 @@ _MOST_PASSES: Final = 10  # what takes more times as long as its longest kernel 
 #: 8 million by a histogram of the keys.
 _SELECTED: Final = 0.3
 
-#: Action by world.
-_FIRST_FEW: Final = {
-    PYTORCH: "torch.topk(x, k) where the first k will do",
-    JAX: "jax.lax.top_k(x, k) where the first k will do; approx_max_k",
-    CUPY: "cupy.partition(x, k)[:k] where the first k will do",
-    CUDA: "cub::DeviceTopK, or a histogram of keys, where the first k will do",
-}
-
 
 @on_gpu.choosing(_SORTS, _WORTH_SORTS)
 def full_sort(work: Work) -> Finding | None:
@@ -470,7 +458,7 @@ def full_sort(work: Work) -> Finding | None:
         "will do, as of sampling or nearest neighbours, a selection finds them in a pass or two.",
         work.most,
         headline=f"Whole {'rows' if torch else 'arrays'} are sorted: {percent(work.share)} of kernel time",
-        action=spoken(report, _FIRST_FEW, _FIRST_FEW[CUDA]),
+        action=spoken(report, phrases("selections"), phrases("selections")[CUDA]),
         left=None if torch else _SELECTED,
         at_most=not torch,
     )

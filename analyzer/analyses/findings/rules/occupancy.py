@@ -28,12 +28,10 @@ from kanalyze.analyses.device.occupancy import (
     registers_for_one_more,
     shared_for_one_more,
 )
-from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, Told, phrases, words_of
-from kanalyze.analyses.findings.rules import _kernels as on_gpu
-from kanalyze.analyses.findings.rules import _operators as on_host
-from kanalyze.analyses.findings.rules import _telling as say
-from kanalyze.analyses.findings.rules._kernels import FAMILY, TENSOR_TYPED
-from kanalyze.analyses.host._call_kinds import NUMBA, OPENACC, OPENMP, spoken
+from kanalyze.analyses.findings import on_gpu, on_host, say
+from kanalyze.analyses.findings.on_gpu import FAMILY, TENSOR_TYPED
+from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, phrases, words_of
+from kanalyze.analyses.host._call_kinds import spoken, world
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
@@ -245,36 +243,6 @@ _FEW_BY_DESIGN: Final = "(?i)cutlass|cute::|nvjet|xmma|cublas|cudnn|gem[mv]|flas
 #: Kernels of Triton with so much shared memory are such, too: others use it for sums.
 _TILES: Final = 1 << 15
 
-_REMEDIES: Final = {
-    "registers": "Use fewer registers per thread (__launch_bounds__, -maxrregcount), as long as that spills none",
-    "shared memory": "Use less shared memory per block: smaller tiles, or fewer of them in flight",
-    SHARED_SETTING: "Let the SM use more of its cache as shared memory (cudaFuncSetAttribute, preferred carve-out)",
-    "warps": "Choose a block size of which a multiple fills the SM",
-    "blocks": "Use larger blocks: an SM holds only so many, however small they are",
-}
-
-#: The same for what is written in Triton, as it seems, or in CUDA.
-_IN_TRITON: Final = _REMEDIES | {
-    "registers": "Use fewer registers: smaller blocks; in Triton more num_warps",
-    "shared memory": "Use less shared memory: smaller tiles; in Triton fewer num_stages",
-    "warps": "Choose a block size (in Triton num_warps) of which a multiple fills the SM",
-    "blocks": "Use larger blocks (in Triton num_warps): an SM holds only so many",
-}
-
-_BY_WORLD: Final = {  # in worlds with words of their own
-    NUMBA: _REMEDIES | {"registers": "Use fewer registers: @cuda.jit(max_registers=…), as long as that spills none"},
-    OPENMP: _REMEDIES
-    | {
-        "registers": "Use fewer registers: shorter loop bodies, or the compiler's limit (-gpu=maxregcount:64)",
-        **dict.fromkeys(("warps", "blocks"), "thread_limit(256), of which a multiple fills the SM"),
-    },
-    OPENACC: _REMEDIES
-    | {
-        "registers": "Use fewer registers: shorter loop bodies, or -gpu=maxregcount:64",
-        **dict.fromkeys(("warps", "blocks"), "vector_length(256), of which a multiple fills the SM"),
-    },
-}
-
 
 @Rule
 def low_occupancy(report: Report) -> Findings:
@@ -292,8 +260,8 @@ def low_occupancy(report: Report) -> Findings:
     shapes = shapes.with_columns(registers=registers_for_one_more(), shared=shared_for_one_more(), usual_ns=usual_ns)
     for rows in _costliest(shapes, "low_occupancy_ns", *SHAPE):
         top = rows.row(0, named=True)
-        in_triton = _IN_TRITON if say.written_with(report, str(top["name"])) == say.TRITON else None
-        remedy = (in_triton or spoken(report, _BY_WORLD, _REMEDIES))[top["limiter"].split(", ")[0]]
+        way = say.TRITON if say.written_with(report, str(top["name"])) == say.TRITON else world(report)
+        remedy = (phrases("limiters") | phrases(f"limiters in {way}"))[top["limiter"].split(", ")[0]]
         headline = f"{count(top['warps_per_sm'])} of {count(top['max_warps_per_sm'])} warps fit on an SM: {{0}}"
         helps = f"{remedy}. It helps where the kernel waits for latency, not where it waits for bandwidth."
         yield _told(
@@ -387,11 +355,6 @@ def _with_more_blocks(report: Report, top: dict[str, Any]) -> str:
     return f" With {count(many)} blocks it took {time(ns)} in this report, with these {time(here.item(0, 'dur_ns'))}."
 
 
-#: The remedy for small grids, in a line and as a sentence: of the program's own kernels by world, also where one block
-#: does all the work.
-_BLOCKS: Final = phrases("blocks")
-_ALONE: Final = phrases("one block")
-
 #: Normalizations of images over each channel, which run a block per channel unless the layout is channels_last.
 _PER_CHANNEL: Final = re.compile(r"(?i)(?:batch_?norm_|\bbn_(?:fw|bw))(?!.*(?:channels_?last|nhwc))")
 
@@ -405,13 +368,11 @@ def _runs_per_channel(report: Report, name: str) -> bool:
 def _more_blocks(report: Report, name: str, *, alone: bool) -> tuple[str, ...]:
     """Remedy for a small grid of the kernel `name`: in a line, and as a sentence; `alone` for one block."""
     if _runs_per_channel(report, name):
-        remedy = (
-            "It runs a block for each channel. Of images in channels_last other kernels normalize, with more blocks: "
-            "model.to(memory_format=torch.channels_last), and the same for images."
-        )
-        return CHANNELS_LAST, remedy
-    words = {} if say.written_with(report, name) != say.CUDA else _BLOCKS | _ALONE if alone else _BLOCKS
-    return spoken(report, words, _BLOCKS["others"])
+        told = words_of("small-grid: per channel")
+        return told.action, told.remedy
+    own, blocks = say.written_with(report, name) == say.CUDA, phrases("blocks")
+    words = blocks | (phrases("one block") if alone else {}) if own else {}
+    return spoken(report, words, blocks["others"])
 
 
 @Rule

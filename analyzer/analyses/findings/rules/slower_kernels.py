@@ -9,10 +9,9 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import SHAPE, compiled_kernels, exclusive_operations, launch_rows, with_facts
 from kanalyze.analyses.device.occupancy import launch_occupancy
+from kanalyze.analyses.findings import on_gpu, say
+from kanalyze.analyses.findings.on_gpu import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, REACHED, Work
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal, phrases
-from kanalyze.analyses.findings.rules import _kernels as on_gpu
-from kanalyze.analyses.findings.rules import _telling as say
-from kanalyze.analyses.findings.rules._kernels import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, REACHED, Work
 from kanalyze.analyses.host._call_kinds import world
 from kanalyze.analyses.host._range_lines import has_shapes
 from kanalyze.analyses.replay._changes import Mending
@@ -274,8 +273,7 @@ def _as_one(work: Work, left: float) -> Mending:
     begun = pl.col("call_start")
     spans = own.drop_nulls("call_start").group_by(*THREAD, "group").agg(start=begun.min(), end=begun.max())
     calls = on_gpu.calls_within(report, spans)
-    launching = launch_rows(report)
-    others = calls.filter(~calls.is_in(launching.drop_nulls().implode()))
+    others = calls.filter(~calls.is_in(launch_rows(report).drop_nulls().implode()))
     return on_gpu.merged(own.sort("group", "dur_ns", descending=[False, True]))._replace(
         calls=others, host=spans.select("process_id", "start", "end")
     )

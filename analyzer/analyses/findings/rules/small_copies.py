@@ -11,12 +11,10 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, nearest_launches, operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
+from kanalyze.analyses.findings import on_gpu, on_host, say
+from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY, OPERATION
+from kanalyze.analyses.findings.on_host import LARGE_BYTES, TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, Told, literal, words_of
-from kanalyze.analyses.findings.rules import _kernels as on_gpu
-from kanalyze.analyses.findings.rules import _operators as on_host
-from kanalyze.analyses.findings.rules import _telling as say
-from kanalyze.analyses.findings.rules._kernels import FAMILY, LIBRARY, OPERATION
-from kanalyze.analyses.findings.rules._operators import LARGE_BYTES, TO_DEVICE, TO_HOST
 from kanalyze.analyses.host._call_kinds import calls_that, context_calls, shown
 from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
 from kanalyze.analyses.idle._attribution import idle_within
@@ -56,7 +54,7 @@ def many_small_copies(report: Report) -> Findings:
     yield from (_between(report, int(str(device)), str(direction), part) for (device, direction), part in parts)
 
 
-def _between(report: Report, device: int, direction: str, copies: pl.DataFrame) -> Finding | None:
+def _between(report: Report, device: int, direction: str, copies: pl.DataFrame) -> Finding:
     """The finding on runs of one direction on one device; one copy could replace each run."""
     # idle time, less the profiler's overhead and context creation
     overhead = report.kind("overhead").select(**intervals.OF_EVENTS)
@@ -78,8 +76,6 @@ def _between(report: Report, device: int, direction: str, copies: pl.DataFrame) 
     moved_ns, called_ns = runs.select(moving=moving, calling=calling).row(0)
     waits = (pl.col("device") == device) & pl.col("bucket").cast(pl.String).is_in(("launch", "queued", "sync", "api"))
     called_ns = min(called_ns, total(bucket_sums(report).filter(waits), "ns"))
-    if moved_ns + called_ns <= 0:
-        return None
     per, number, bytes_moved = say.per_iteration(report), copies.height, total(copies, "size_bytes")
     several = f" in {plural(runs.height, 'run')}" if runs.height > 1 else ""
     against = f", {size(LARGE_BYTES)} and more at {rate(rate_of(speed, 1))}" if speed else ""

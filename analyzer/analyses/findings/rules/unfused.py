@@ -9,10 +9,9 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
+from kanalyze.analyses.findings import on_gpu, say
+from kanalyze.analyses.findings.on_gpu import COMPILED_KERNELS, FAMILY, LIBRARY, MOVES, OPERATION, Work
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, words_of
-from kanalyze.analyses.findings.rules import _kernels as on_gpu
-from kanalyze.analyses.findings.rules import _telling as say
-from kanalyze.analyses.findings.rules._kernels import COMPILED_KERNELS, FAMILY, LIBRARY, MOVES, OPERATION, Work
 from kanalyze.analyses.operators._host_tree import ARROW
 from kanalyze.analyses.operators.fusion import chains, fusion, is_elementwise, occurrences
 from kanalyze.analyses.replay._changes import Mending
@@ -476,8 +475,6 @@ def bags_by_hand(own: Work) -> Finding | None:
     known = known.with_columns(bag=pl.when("gathers").then(length).otherwise(0))
     inside = (pl.col("bag").shift(by, fill_value=0).over("line") >= by for by in (1, 2))
     work = own._replace(rows=known.filter((pl.col("bag") > 0) | pl.any_horizontal(inside)))
-    if work.ns < _WORTH_BAGS * device.kernel_ns:
-        return None
     gathers = work.rows.filter("gathers")
     return work.finding(
         "gathers: bags",
@@ -488,6 +485,7 @@ def bags_by_hand(own: Work) -> Finding | None:
             gathers.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - on_gpu.READS)),
             work.rows.filter(~pl.col("gathers")).get_column("row"),
         ),
+        least=_WORTH_BAGS,
     )
 
 
@@ -510,13 +508,12 @@ def one_hot_products(own: Work) -> Finding | None:
     known = known.with_columns(hot=pl.when(pl.col("marks") & beside("fills", -1)).then(length).fill_null(0))
     inside = (pl.col("hot").shift(by).over("line") >= least for by, least in ((-1, 1), (0, 1), (1, 1), (2, 2)))
     work = own._replace(rows=known.filter(pl.any_horizontal(inside)))
-    if work.ns < _WORTH_ONE_HOT * own.device.kernel_ns:
-        return None
     made, products = work.rows.filter(~pl.col("multiplies")), work.rows.filter("multiplies")
     return work.finding(
         "gathers: one-hot",
         f"{work._replace(rows=products).many('product')} (most {{0}}) multiply one-hot matrices, which are made for "
         f"that: {work.took} in all. Such a product takes rows of the other matrix, as an index does.",
-        str(products.sort("exclusive_ns").item(-1, "name")),
+        work._replace(rows=products).longest,
         mending=on_gpu.without(made),
+        least=_WORTH_ONE_HOT,
     )

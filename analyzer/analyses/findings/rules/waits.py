@@ -1,4 +1,4 @@
-"""Calls in which the host waits for the device: blocking ones, those that nothing needs, and reads of results."""
+"""Calls in which the host waits for the device: blocking ones, those that nothing needs, reads of results and data."""
 
 from __future__ import annotations
 
@@ -9,14 +9,26 @@ from typing import Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import facts_of, launch_calls, operations, with_facts
+from kanalyze.analyses.device._operations import (
+    exclusive_operations,
+    facts_of,
+    launch_calls,
+    nearest_launches,
+    operations,
+    with_facts,
+)
 from kanalyze.analyses.device._windows import busy_spans, windows
+from kanalyze.analyses.findings import on_gpu, on_host, say
+from kanalyze.analyses.findings.on_host import (
+    LARGE_BYTES,
+    PAGEABLE,
+    SCALAR_BYTES,
+    SPAN,
+    TO_DEVICE,
+    TO_HOST,
+)
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, phrases, words_of
-from kanalyze.analyses.findings.rules import _kernels as on_gpu
-from kanalyze.analyses.findings.rules import _operators as on_host
-from kanalyze.analyses.findings.rules import _telling as say
-from kanalyze.analyses.findings.rules._operators import PAGEABLE, SCALAR_BYTES, SPAN, TO_HOST
-from kanalyze.analyses.host._call_kinds import begun_before, calls_that, shown
+from kanalyze.analyses.host._call_kinds import CUPY, begun_before, calls_that, shown, world
 from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.idle._attribution import launch_waits, reasoned_pieces, waited_ns
 from kanalyze.analyses.idle._idle_parts import range_names
@@ -302,3 +314,108 @@ def _places(report: Report, own: pl.DataFrame) -> tuple[str, str]:
     listed = [f"{literal(name)} ({per.plural(int(number), 'time')})" for name, number, _ in top.iter_rows()]
     rest = total(sums, "count") - total(top, "count")
     return ", ".join(listed) + (f", and {rest:,} elsewhere" if rest else ""), literal(str(top.item(0, "place")))
+
+
+# Data that the host asks for: how many elements of a mask are true, and what is copied to it again and again.
+
+_FINDING: Final = r"NonZeroOp|nonzero|DeviceSelectSweep|DeviceCompactInit|write_indices|cupy_(?:scan|bsum|getitem_mask)"
+
+_TURNS: Final = 8  # so many masks of an iteration are a loop's
+
+#: The size of a count, which the host reads.
+_COUNT_BYTES: Final = 8
+
+#: Smaller copies are of numbers.
+_LEAST_BYTES: Final = 1 << 12
+
+#: A call that waits returns so long after a copy's, at most (ns).
+_RETURN_NS: Final = 50_000
+
+
+@Rule
+def boolean_masks(report: Report) -> Findings:
+    """At most one finding per device, on reads of how many elements of a mask are true."""
+    torch = say.in_pytorch(report)
+    if not (torch or world(report) == CUPY):
+        return
+    finds, own = (pl.col("name") == "aten::nonzero") & pl.col("called"), on_host.operators(report)
+    spans = own.filter(finds).select(SPAN) if own.height else _kernels(report)
+    if spans.is_empty():
+        return
+    inside = on_host.within(report, _until_next(report, spans))
+    many = say.per_iteration(report).plural(inside.host.height, "time")
+    # nothing is asked for, but what takes its place is launched
+    # of arrays an operation takes its place, where()
+    apart = on_host.launched(report).select(pl.col("call_start").diff().over(THREAD).median()).item() or 0
+    kept = pl.min_horizontal(pl.col("start") + (say.LAUNCH_NS if torch else int(apart)), "end")
+    turns = spans.height / (say.per_iteration(report).iterations or 1)
+    every = pl.concat([spans, _by_masks(own, spans)]).sort(SPAN[:3]) if turns >= _TURNS else spans
+    asked, left = (on_host.within(report, part) for part in (every, every.with_columns(start=kept)))
+    change = asked.mending._replace(host=left.host) if torch else left.mending
+    yield from on_host.on_time(
+        report,
+        words_of(f"boolean-masks{': CuPy' * (not torch)}"),
+        inside,
+        f"Indices of a mask's true elements are asked for {many}, for whose number the host waits: ",
+        change,
+    )
+
+
+def _by_masks(own: pl.DataFrame, asked: pl.DataFrame) -> pl.DataFrame:
+    """Gathers and scatters of the rows of many masks that are `asked` for in turn: sorted once, each is a slice."""
+    parts = own.filter(pl.col("name").is_in(["aten::index", "aten::index_put_"]))
+    parts = nearest(parts.select(SPAN), asked.select(*THREAD, begun="start"), ("end", "begun"), THREAD)
+    apart = asked.select(pl.col("start").diff().over(THREAD).median()).item() or 0
+    return parts.filter((pl.col("start") - pl.col("begun")).is_between(1, 2 * apart)).select(SPAN)
+
+
+def _until_next(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
+    """The spans, each until the next launch of its thread, but at most twice as long: the device waits for that."""
+    points = spans.select(*THREAD, at="end")
+    until = nearest_launches(on_host.traced(report) or report, points, "call_start", later=True, equal=True).to_series()
+    end = pl.min_horizontal(until.alias("until"), 2 * pl.col("end") - pl.col("start"))
+    return spans.select(*THREAD, "start", end=pl.coalesce(end, "end")).sort(*THREAD, "start")
+
+
+def _kernels(report: Report) -> pl.DataFrame:
+    """Runs of kernels that find true elements, with the read of their number among them."""
+    line = on_host.launched(report)
+    finds = on_host.kernels_named(line, _FINDING)
+    if not finds.any():
+        return line.clear().select(*THREAD, start="call_start", end="call_end")
+    reads = (pl.col("way") == TO_HOST) & (pl.col("bytes") <= _COUNT_BYTES)
+    if world(report) == CUPY:  # whose scans are for sums, too
+        reads &= on_host.kernels_named(line, "cupy_getitem_mask").shift(-1)
+    marked = line.with_columns(finds=finds, reads=reads.fill_null(value=False))
+    following = pl.col("call_start").shift(-1).over(THREAD)
+    marked = marked.with_columns(until=pl.when("reads").then(following).otherwise(None).fill_null(pl.col("call_end")))
+    part = (pl.col("finds") | pl.col("reads")).alias("part")
+    asked = pl.col("reads").cast(pl.UInt32).cum_sum().shift(1, fill_value=0)
+    runs = marked.with_columns(part, run=part.rle_id().over(THREAD), asked=asked).filter("part")
+    found = runs.group_by(*THREAD, "run", "asked", maintain_order=True).agg(
+        pl.col("finds", "reads").any(), start=pl.col("call_start").first(), end=pl.col("until").last()
+    )
+    return found.filter(pl.col("finds") & pl.col("reads")).select(SPAN)
+
+
+@Rule
+def downloads(report: Report) -> Findings:
+    """At most one finding per device, on copies of a model, or of data, to the host in each iteration."""
+    iterations = say.per_iteration(report).iterations or 1
+    copies = on_host.with_next(
+        on_host.launched(report), (pl.col("way") == TO_HOST) & (pl.col("bytes") >= _LEAST_BYTES)
+    ).filter((pl.col("next_way") != TO_DEVICE).fill_null(value=True))
+    after, another = pl.col("next_call_start"), (pl.col("next_way") == TO_HOST).fill_null(value=False)
+    # NumPy computes with what it got from CuPy
+    returned = after if world(report) == CUPY else pl.col("call_end") + _RETURN_NS
+    end = pl.when(another).then(after).otherwise(pl.min_horizontal(after, returned))
+    copies = copies.with_columns(end=pl.coalesce(end, "call_end"))
+    seen = copies.join(exclusive_operations(report).select("row"), on="row", how="semi")
+    if (moved := total(seen, "bytes")) >= LARGE_BYTES * iterations:
+        many = say.per_iteration(report).plural(seen.height, "copy", "to the host")
+        yield from on_host.on_time(
+            report,
+            words_of("downloads", report),
+            on_host.own_within(report, copies.select(*THREAD, "end", start="call_start")),
+            f"{many}, {size(moved // iterations)} {'in each' if iterations > 1 else 'in all'}: ",
+        )

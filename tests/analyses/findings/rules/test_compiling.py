@@ -8,9 +8,9 @@ import pytest
 from kanalyze import intervals
 from kanalyze.analyses.findings.findings import ranked
 from kanalyze.analyses.findings.rules import compiling
+from kanalyze.analyses.findings.rules.arrays import called_in_turn, no_donation, not_jitted, numbers_read, recompilation
 from kanalyze.analyses.findings.rules.compiling import cold_start, recompiled_kernels, recurring_loading, tuned_again
 from kanalyze.analyses.findings.rules.waits import idle_after_reads
-from kanalyze.analyses.findings.rules.xla import called_in_turn, no_donation, not_jitted, numbers_read, recompilation
 from kanalyze.analyses.idle._attribution import host_time
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.page.time_page import summarize

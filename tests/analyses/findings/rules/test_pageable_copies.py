@@ -9,14 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.device._operations import operations
-from kanalyze.analyses.findings.rules.pageable_copies import (
-    boolean_masks,
-    copies_by_calls,
-    downloads,
-    pageable_copies,
-    pageable_copy,
-)
+from kanalyze.analyses.findings.rules.memory import copies_by_calls, pageable_copies, pageable_copy
 from kanalyze.analyses.findings.rules.small_copies import many_small_copies, small_copies
+from kanalyze.analyses.findings.rules.waits import boolean_masks, downloads
 from kanalyze.units import time
 from kanalyze.window import Window
 from support import machine

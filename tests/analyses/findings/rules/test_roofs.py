@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import kanalyze
 from kanalyze import intervals
 from kanalyze.analyses.findings.findings import _SAME_WORK, by_gain, ranked
-from kanalyze.analyses.findings.rules.roofs import _NEARER, below_roofs
+from kanalyze.analyses.findings.rules.laws import _NEARER, below_roofs
 from kanalyze.analyses.work.work import least_times
 from support.build import call, host, kernel, report
 from support.real_reports import real_report

@@ -12,10 +12,10 @@ import pytest
 import kanalyze
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.findings.findings import findings, ranked
+from kanalyze.analyses.findings.on_gpu import launch_less, launching_operators
+from kanalyze.analyses.findings.on_host import operators, outermost, own_within, within
 from kanalyze.analyses.findings.rules import ACTION_LONGEST, HEADLINE_LONGEST, Finding, literal
-from kanalyze.analyses.findings.rules._kernels import launch_less, launching_operators
-from kanalyze.analyses.findings.rules._operators import operators, outermost, own_within, within
-from kanalyze.analyses.findings.rules._telling import LOADS_NEXT, claimed, in_pytorch, per_iteration, phase, with_lines
+from kanalyze.analyses.findings.say import LOADS_NEXT, claimed, in_pytorch, per_iteration, phase, with_lines
 from kanalyze.window import PerIteration, Window
 from support.build import call, graph, host, kernel, nvtx, report
 from support.real_reports import real_report

@@ -23,9 +23,9 @@ from kanalyze.analyses.device._operations import (
     with_facts,
 )
 from kanalyze.analyses.device._windows import windows
+from kanalyze.analyses.findings import on_gpu
 from kanalyze.analyses.findings.rules import Findings, Told
-from kanalyze.analyses.findings.rules import _kernels as on_gpu
-from kanalyze.analyses.findings.rules._telling import fewest_in, per_iteration
+from kanalyze.analyses.findings.say import fewest_in, per_iteration
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.idle._attribution import idle_within
 from kanalyze.analyses.launches._launch_costs import least_worth_saying

@@ -11,7 +11,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, launch_rows, with_facts
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, phrases, words_of
-from kanalyze.analyses.findings.rules._telling import outermost, per_iteration, place_of
+from kanalyze.analyses.findings.say import outermost, per_iteration, place_of
 from kanalyze.analyses.host._call_kinds import PYTORCH, spoken
 from kanalyze.analyses.launches._launch_costs import graph_operations, has_graphs
 from kanalyze.analyses.operators._host_names import operators_beside
@@ -318,7 +318,7 @@ class Work(NamedTuple):
     @property
     def longest(self) -> str:
         """The name of the single one that takes most time."""
-        return str(self.rows.sort("exclusive_ns").item(-1, "name"))
+        return str(self.rows.sort("exclusive_ns").get_column("name").last())
 
     @property
     def took(self) -> str:
@@ -332,7 +332,7 @@ class Work(NamedTuple):
     @property
     def most(self) -> str:
         """The name of those that take most time together."""
-        return str(self.names.item(0, "name"))
+        return str(self.names.get_column("name").first())
 
     def finding(
         self,
@@ -340,11 +340,13 @@ class Work(NamedTuple):
         text: str,
         *names: str,
         left: float | None = 0,
+        least: float = 0,
         **others: Any,  # noqa: ANN401 - of any field
     ) -> Finding:
         """The finding that has them at stake, in the words of this name; `others` as :class:`Finding`.
 
-        `left` is what is left of each by the remedy, a share of its time, or None if that is not known.
+        `left` is what is left of each by the remedy, a share of its time, or None if that is not known. Nothing is at
+        stake where they are less than a part of `least` of all kernel time.
         """
         change = Mending(shorter=self.rows.select("row", saved_ns=part("dur_ns", 1 - left))) if left else None
         values = {
@@ -355,6 +357,8 @@ class Work(NamedTuple):
             "shortens": left != 0,
             **others,
         }
+        if self.share < least:
+            values["at_stake_ns"] = 0
         told = words_of(name, self.report).of(share=percent(self.share))
         return told.finding(self.device.device, text, names=names, **values)
 
