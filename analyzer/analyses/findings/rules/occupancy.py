@@ -23,7 +23,6 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.device.occupancy import (
-    SHARED_SETTING,
     launch_occupancy,
     registers_for_one_more,
     shared_for_one_more,
@@ -288,18 +287,11 @@ def _changeable(report: Report, launches: pl.DataFrame) -> pl.DataFrame:
 
 def _limit(top: dict[str, Any]) -> str:
     """The limiting resource, and from which amount on one more block would fit."""
-    if top["limiter"] == "registers":
-        now, then = top["registers_per_thread"], top["registers"]
-        return f"registers ({now} per thread; with {then} one more block fits)"
-    if top["limiter"] == "shared memory":
-        now, then = top["static_shared_bytes"] + top["dynamic_shared_bytes"], top["shared"]
-        return f"shared memory ({size(now)} per block; with {size(then)} one more fits)"
-    if top["limiter"] == SHARED_SETTING:
-        now, all_of_it = top["shared_config_bytes"], top["shared_per_sm_bytes"]
-        return f"the setting of the shared memory ({size(now)} of the SM's {size(all_of_it)})"
-    if top["limiter"] == "blocks":
-        return f"the number of blocks ({plural(top['blocks_per_sm'], 'block')} of {plural(top['threads'], 'thread')})"
-    return " and ".join(top["limiter"].rsplit(", ", 1))
+    used = (top["static_shared_bytes"] or 0) + (top["dynamic_shared_bytes"] or 0)
+    sizes = {name: size(top[name] or 0) for name in ("shared", "shared_config_bytes", "shared_per_sm_bytes")}
+    blocks = {"blocks": plural(top["blocks_per_sm"], "block"), "threads": plural(top["threads"], "thread")}
+    several = " and ".join(top["limiter"].rsplit(", ", 1))
+    return str(phrases("limits").get(top["limiter"], several)).format(**{**top, **sizes, **blocks, "used": size(used)})
 
 
 @Rule

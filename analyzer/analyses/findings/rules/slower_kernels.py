@@ -11,8 +11,8 @@ from kanalyze.analyses.device._operations import SHAPE, compiled_kernels, exclus
 from kanalyze.analyses.device.occupancy import launch_occupancy
 from kanalyze.analyses.findings import on_gpu, say
 from kanalyze.analyses.findings.on_gpu import FAMILY, INPUTS, LIBRARY, OPERATION, OUTPUT, REACHED, Work
-from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal, phrases
-from kanalyze.analyses.host._call_kinds import world
+from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Findings, Rule, literal, words_of
+from kanalyze.analyses.host._call_kinds import JAX, PYTORCH, world
 from kanalyze.analyses.host._range_lines import has_shapes
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
@@ -206,9 +206,9 @@ _SINCE: Final = {"f16": (7, 0), "bf16": (8, 0)}
 _TF32_LEFT: Final = {(8, 0): 19.5 / 156, (9, 0): 66.9 / 494.7}
 _TENSOR_LEFT: Final = {(8, 0): 78 / 312, (9, 0): 133.8 / 989.4}
 
-#: Kernels of products and convolutions in full float32, by family, with the words of the finding on them.
+#: Kernels of products and convolutions in full float32; by family what these are, and the words of the finding on them.
 _FLOAT32: Final = ~pl.col("tensor_core") & INPUTS.str.contains(r"^f32(?:/f32)*$")
-_NO_TF32: Final = phrases("float32")
+_NO_TF32: Final = {"gemm": ("matrix product", "no-tf32"), "conv": ("convolution kernel", "no-tf32: convolutions")}
 
 #: What convolutions by transforms have besides: transforms, products of complex numbers, and cuDNN's between these.
 _TRANSFORMS: Final = (
@@ -225,7 +225,7 @@ def no_tf32(report: Report) -> Findings:
     if not any(device.launches(_FLOAT32) for device in on_gpu.kernel_sums(report)):
         return
     inside = _in_convolutions(report)
-    for family, (noun, more, remedy, headline, action) in _NO_TF32.items():
+    for family, (noun, name) in _NO_TF32.items():
         for work in on_gpu.kernels_that(report, partial(_in_full, family=family, inside=inside), _WORTH):
             # cuDNN takes TF32 unless told otherwise: where any convolution runs so, it has no such kernel for others
             allowed = family == "conv" and work.device.launches((family == FAMILY) & INPUTS.str.contains("tf32"))
@@ -233,18 +233,11 @@ def no_tf32(report: Report) -> Findings:
                 continue
             left = _TF32_LEFT.get(work.device.capability)
             one = work.finding(
-                "no-tf32",
-                f"{work.many(noun)} in full float32, not on tensor cores, most {{0}}: {work.took}{more}",
+                name,
+                f"{work.many(noun)} in full float32, not on tensor cores, most {{0}}: {work.took}{words_of(name).what}",
                 work.most,
-                headline=headline.format(percent(work.share)),
-                action=action,
-                remedy=remedy,
                 left=left,
             )
-            if family == "gemm" and say.in_pytorch(report):
-                how = 'torch.set_float32_matmul_precision("high")'
-                in_torch = f"Allow TF32 where its precision suffices, {how}, or use autocast."
-                one = one._replace(action=how, remedy=in_torch)
             if left is not None and work.names.select(_TRANSFORMS.any()).item():
                 one = one._replace(mending=_as_one(work, left))
             yield one
@@ -335,14 +328,10 @@ _DOUBLES: Final = INPUTS.str.contains(r"\b(?:f64|c128)\b") | (
 _CASTS: Final = (LIBRARY == "aten") & (OPERATION == "copy") & (INPUTS == "") & ~OUTPUT.is_in(_DOUBLE)
 
 
-#: By what the program is written with: why tensors are of float64, the remedy, and what to write.
-_NARROWED: Final = phrases("float64")
-
-
 @on_gpu.choosing(_DOUBLES, 0.03)  # sums for accuracy are in well-made programs, too
 def float64(work: Work) -> Finding | None:
     """One finding per device whose kernels compute on float64 tensors in a program of PyTorch or JAX."""
-    if (words := _NARROWED.get(world(work.report))) is None:
+    if world(work.report) not in (PYTORCH, JAX):
         return None
     lines = on_gpu.stream_lines(work.report, work.device.device)
     doubles = lines.get_column("row").is_in(work.rows.get_column("row").implode())
@@ -353,14 +342,12 @@ def float64(work: Work) -> Finding | None:
     after = pl.max_horizontal(pl.col("exclusive_ns") * pl.when(products).then(left).otherwise(_HALF), _SHORTEST_NS)
     saved = (pl.col("exclusive_ns") - after).floor().cast(pl.Int64).clip(lower_bound=0)
     in_products = say.per_iteration(work.report).time(total(work.rows.filter(products), "exclusive_ns"))
-    why, remedy, action = words
     return work.finding(
         "float64",
         f"{work.many('kernel')} (most {{0}}) compute on tensors of float64: {work.took}, {in_products} of it in matrix "
-        f"products. {why} In float32 every tensor is half as large, and products run on tensor cores (TF32).",
+        f"products. {words_of('float64', work.report).what} In float32 every tensor is half as large, and products run "
+        "on tensor cores (TF32).",
         work.most,
-        action=action,
-        remedy=remedy,
         left=None,
         mending=Mending(work.rows.select("row", saved_ns=saved), casts.get_column("row")),
         claims=pl.concat([work.rows.select("start", "end"), casts.select("start", "end")]),

@@ -419,7 +419,7 @@ def shaped(*shapes, events=()):
     """The finding on unaligned products, with the shapes of some events."""
     rows = [{"event_id": at, "input_shapes": text} for at, text in shapes]
     operator = {3: "aten::addmm"}.get(shapes[0][1].count("],") + 1, "aten::bmm")
-    events = events or product(0, 0, 100, ALIGN1, operator)
+    events = events or product(0, 0, 1_000_000, ALIGN1, operator)
     (found,) = unaligned_gemm(report(events, limits=HOPPER, op_detail=rows))
     return found
 
