@@ -25,7 +25,6 @@ from kanalyze.analyses.operators._host_tree import HostTree, host_tree
 from kanalyze.analyses.operators._work import launched_work
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import source_lines
-from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import gathered, parts_by
 from kanalyze.decoder.decode import decode
@@ -246,9 +245,17 @@ def main_site(report: Report, points: pl.DataFrame) -> str:
     if source_lines(report).height:
         each = place_at(report, points).alias("place").to_frame().group_by("place").agg(ns=pl.len())
         return literal(lines_of_most(report, each))
-    counts = sites(report, points).select(site=site_text()).group_by("site").len()
-    most = counts.drop_nulls("site").filter(2 * pl.col("len") >= points.height).sort("len", "site")
-    return literal(str(most.item(-1, "site"))) if most.height else ""
+    return literal(most(sites(report, points).select(site=site_text()), "site", least=_MOST_OF_TIME))
+
+
+def most(rows: pl.DataFrame, column: str, ns: str | None = None, least: float = 0) -> str:
+    """The value of a column that has most of the rows, or of a time `ns`, and at least a part of `least`; or empty.
+
+    Of values with as much, the last in order.
+    """
+    amount = pl.len() if ns is None else pl.col(ns).sum()
+    sums = rows.group_by(pl.col(column).cast(pl.String)).agg(amount=amount).sort("amount", column)
+    return str(sums.filter(pl.col("amount") >= least * pl.col("amount").sum()).get_column(column).last() or "")
 
 
 def _operators(report: Report, points: pl.DataFrame) -> pl.DataFrame:
@@ -308,10 +315,7 @@ def place_of(report: Report, rows: pl.Series) -> str:
     work = work.gather_every(work.height // _ENOUGH + 1)
     points = facts_of(report, work.get_column("row"), *THREAD, "call_start").rename({"call_start": "at"})
     times = work.with_columns(sites(report, points).select(place=pl.coalesce("function", "range")))
-    sums = times.group_by("place").agg(pl.col("exclusive_ns").sum())
-    most = _MOST_OF_TIME * total(sums, "exclusive_ns")
-    top = sums.drop_nulls("place").filter(pl.col("exclusive_ns") >= most).sort("exclusive_ns", "place")
-    return literal(str(top.item(-1, "place"))) if top.height else ""
+    return literal(most(times, "place", "exclusive_ns", _MOST_OF_TIME))
 
 
 def launch_before(report: Report, points: pl.DataFrame) -> pl.Series:
@@ -336,10 +340,8 @@ def operator_of(report: Report, chosen: pl.Expr) -> str:
     found, operators = work.get_column("operator"), tree.of_kinds("op")
     found = outermost(tree, found.set(~gathered(operators, found).fill_null(value=False), None), operators)
     names = gathered(tree.rows.get_column("name"), found).cast(pl.String).alias("operator")
-    times = work.select("exclusive_ns").with_columns(names).drop_nulls().group_by("operator").sum()
-    if times.is_empty():
-        return ""
-    return literal(str(times.sort("exclusive_ns", "operator").item(-1, "operator")).removeprefix(_OF_AUTOGRAD))
+    times = work.select("exclusive_ns").with_columns(names).drop_nulls()
+    return literal(most(times, "operator", "exclusive_ns").removeprefix(_OF_AUTOGRAD))
 
 
 def by_device(rows: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:

@@ -214,7 +214,7 @@ def array_chains(report: Report) -> Findings:
         merged_ns, kernels = total(groups, "merged_ns"), per.plural(chains.height, "elementwise kernel")
         if took - merged_ns < _WORTH * total(exclusive_operations(report), "exclusive_ns"):
             continue
-        way = str(chains.group_by("way").agg(pl.col("dur_ns").sum()).sort("dur_ns", "way").item(-1, "way"))
+        way = say.most(chains, "way", "dur_ns")
         fused = phrases("fused")[way]
         remedy = f"Do all that is done to an element at once: {fused}."
         yield Told("fusion", f"{kernels} could be one kernel each chain", fused, remedy, "kernels").finding(
@@ -401,7 +401,7 @@ def called_in_turn(report: Report) -> Findings:
         calls=calls.filter(~launching), host=spared.select("process_id", "start", "end")
     )
     many = say.per_iteration(report).plural(own.height, "time")
-    module = literal(own.group_by("module").len().sort("len", "module").item(-1, "module"))
+    module = literal(say.most(own, "module"))
     told = words_of("repeated-work: JAX").of(module=module, many=many)
     for device, idle in _idle_in(report, own).items():
         busy = inside.filter(device=device).select("start", "end")
@@ -469,7 +469,7 @@ def recompilation(report: Report) -> Findings:
     again = _compiled_again(report)
     if again.height < max(say.fewest_in(report), say.FEWEST):
         return
-    most = literal(again.group_by("module").len().sort("len", "module").item(-1, "module"))
+    most = literal(say.most(again, "module"))
     told = words_of("recompilation: JAX").of(most=most, times=say.per_iteration(report).plural(again.height, "time"))
     spans = again.select(*THREAD, start="since", end="until")
     change = on_gpu.nothing_within(report, spans.unique())

@@ -299,7 +299,7 @@ def recompiled_kernels(report: Report) -> Findings:
     low, high = windows(report).select(pl.col("start").min(), pl.col("end").max()).row(0)
     if not say.per_iteration(report).iterations and not again.select(say.all_along(pl.col("loaded"), low, high)).item():
         return  # not in iterations, nor all along the time in which devices work
-    most = str(again.group_by("name").len().sort("len", "name").item(-1, "name"))
+    most = say.most(again, "name")
     action, remedy = _HOW.get(say.written_with(report, most), _HOW[CUDA])
     times, spans = say.per_iteration(report).plural(again.height, "time"), again.select(*THREAD, "start", "end")
     text = (
@@ -358,10 +358,7 @@ def tuned_again(report: Report) -> Findings:
     first, last = (side.over("device", "part") for side in (at.filter("fill").min(), at.filter("fill").max()))
     for device, one in say.by_device(own.filter((at >= first) & (at <= last))):
         per = say.per_iteration(report)
-        sums = (
-            one.filter(~pl.col("fill")).group_by(name=pl.col("name").cast(pl.String)).agg(pl.col("exclusive_ns").sum())
-        )
-        name = str(sums.sort("exclusive_ns", "name").item(-1, "name")) if sums.height else ""
+        name = say.most(one.filter(~pl.col("fill")), "name", "exclusive_ns")
         action, remedy = _HOW[say.COMPILED if say.written_with(report, name) == say.COMPILED else "tuned"]
         claims = intervals.union(one.group_by("part").agg(pl.col("start").min(), pl.col("end").max()))
         told = Told("recompilation", f"Autotuned again in {many:,} of {per.all}: {{0}}", action, remedy, "kernels")

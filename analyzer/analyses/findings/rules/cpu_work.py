@@ -82,7 +82,7 @@ def _told(report: Report, rule: str, runs: pl.DataFrame) -> Findings:
     along = (starts.select(say.all_along(pl.col("start"), *sides)).item() for _, *sides in windows(report).iter_rows())
     if not (per.iterations or any(along)):
         return
-    top = runs.group_by("top").agg(pl.col("top_ns").sum()).sort("top_ns", "top").item(-1, "top")
+    top = say.most(runs, "top", "top_ns")
     moved = int(runs.select(pl.col("bytes").median().fill_null(0)).item())
     copied = f", {size(moved)} copied to the GPU each time" if moved else ""
     told = words_of("cpu-tensors: of Python" if rule == "cpu-tensors" and not top else rule, report)

@@ -401,8 +401,8 @@ def layout_copies(strided: Work) -> Finding | None:
     own_ns = total(work.rows.filter(pl.col("node").is_null()), "exclusive_ns")
     if not work.rows.height or own_ns < (_WORTH_COPIES if known else _WORTH_UNNAMED) * work.device.kernel_ns:
         return None
-    sums = work.rows.group_by("outer").agg(pl.col("exclusive_ns").sum()).sort("exclusive_ns", "outer")
-    by = f", most by {_WRITTEN[top]}" if (top := sums.item(-1, "outer")) in _WRITTEN else ""
+    top = say.most(work.rows, "outer", "exclusive_ns")
+    by = f", most by {_WRITTEN[top]}" if top in _WRITTEN else ""
     return work.finding(
         "layout-copies",
         f"{work.many('kernel')} (most {{0}}) copy tensors into another order{by}: {work.took}. Layers, matrix products "

@@ -404,8 +404,7 @@ def _copied(report: Report, device: int, work: pl.DataFrame, whole_ns: int, told
     words = {noun: per.plural(work.height, noun) for noun in ("concatenation", "kernel", "copy")}
     words |= {"ns": per.time(ns), "share": percent(ns / max(whole_ns, 1)), "device": f"{device}"}
     if told == _REPEATED:
-        top = work.group_by("outer").agg(pl.col("exclusive_ns").sum()).sort("exclusive_ns", "outer").item(-1, "outer")
-        words["written"] = _REPEATS[top]
+        words["written"] = _REPEATS[say.most(work, "outer", "exclusive_ns")]
     told = told.of(**words)
     return told.finding(
         device,

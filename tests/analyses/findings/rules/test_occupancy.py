@@ -359,26 +359,15 @@ def test_a_kernel_that_takes_far_longer_than_its_bytes():
 @pytest.mark.parametrize(
     "other",
     [
-        program(dur=250_000),
+        program(dur=250_000),  # near
         program(dur=3_300_000),  # it computes
-        program(blocks=64),
-        program(blocks=2),
-        program(kernel(0, 10, name="fill(float *)")),
+        program(blocks=64),  # short pieces
+        program(blocks=2),  # few blocks
+        program(kernel(0, 10, name="fill(float *)")),  # made by a kernel
         program(name="void cub::DeviceReduceKernel<float>(float *)"),
         program(name="void at::native::sum(int)"),
         program(bytes_there=1_000),
         report([memset(0, 5)], limits=SLOW_MEMORY),
-    ],
-    ids=[
-        "near",
-        "far beyond",
-        "short pieces",
-        "few blocks",
-        "made by a kernel",
-        "library",
-        "PyTorch",
-        "few bytes",
-        "no kernel",
     ],
 )
 def test_what_is_not_known_is_not_said(other):

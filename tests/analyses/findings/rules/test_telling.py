@@ -15,7 +15,7 @@ from kanalyze.analyses.findings.findings import findings, ranked
 from kanalyze.analyses.findings.on_gpu import launch_less, launching_operators
 from kanalyze.analyses.findings.on_host import operators, outermost, own_within, within
 from kanalyze.analyses.findings.rules import ACTION_LONGEST, HEADLINE_LONGEST, Finding, literal
-from kanalyze.analyses.findings.say import LOADS_NEXT, claimed, in_pytorch, per_iteration, phase, with_lines
+from kanalyze.analyses.findings.say import LOADS_NEXT, per_iteration, phase, with_lines
 from kanalyze.window import PerIteration, Window
 from support.build import call, graph, host, kernel, nvtx, report
 from support.real_reports import real_report
@@ -70,20 +70,6 @@ def test_times_counts_and_verbs_agree(told, time, number, text, runs):
 def test_the_window_says_whether_figures_are_per_iteration(window, told):
     events = [kernel(0, 10)]
     assert per_iteration(report(events).narrow(window=window)) == told
-
-
-@pytest.mark.parametrize(
-    ("event", "yes"),
-    [
-        (kernel(0, 10, name="void at::native::vectorized_elementwise_kernel<4>(int)"), True),
-        (host("op", "aten::add", 0, 10), True),
-        (host("op", "xla::add", 0, 10), False),
-        (kernel(0, 10, name="void native::add(int)"), False),
-        (kernel(0, 10, name=None), False),
-    ],
-)
-def test_a_program_of_pytorch_is_known_by_its_kernels_or_operators(event, yes):
-    assert in_pytorch(report([event, kernel(20, 30)])) is yes
 
 
 @pytest.mark.parametrize(
@@ -203,14 +189,6 @@ def of_other_thread(own_ns):
 def test_a_finding_lies_in_the_line_with_most_of_its_time(claims, of, where, place):
     (one,) = with_lines(of, [finding(*claims, where=where)])
     assert one.place.format() == place
-
-
-def test_what_is_claimed_is_cut_at_the_sides_of_the_claim():
-    found = claimed(of_lines(), finding((150, 400)))
-    assert found.group_by("part", maintain_order=True).agg(pl.col("ns").sum()).sort("part").rows() == [
-        ("launch", 50),
-        ("work", 200),
-    ]
 
 
 REPORTS = Path(__file__).parents[3] / "reports"
