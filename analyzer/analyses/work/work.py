@@ -347,7 +347,8 @@ def _modelled(name: str, kernel: str, inputs: tuple[str | None, ...]) -> tuple[o
     work = work_of(name, inputs, said, int(opaque[1]) if opaque else ELEMENT_BYTES.get(in_name))
     # a complex product is four real ones, of a type that no peak is of
     kind = _type_of(in_name, inputs[1], tensor_core=bool(said.tensor_core))
-    if work is None or (work.flop and "complex" in (inputs[1] or "")):
+    sparse = said.library == "cusparse"  # the shapes are of the whole matrices
+    if work is None or sparse or (work.flop and "complex" in (inputs[1] or "")):
         return (kind, _OF_FAMILY.get(said.family), *(None,) * (len(WORK) - 2))
     executed = None if work.tiled is None else executed_flop(work.tiled, said)
     executed = None if executed is None or executed > LARGEST else executed

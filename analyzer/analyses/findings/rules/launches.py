@@ -206,9 +206,9 @@ def serial_copy(report: Report) -> Findings:
         yield words_of("serial-copy", report).finding(
             device,
             f"{per.plural(copies.height, 'copy', 'of pinned memory')}, {size(total(copies, 'size_bytes'))}, ran "
-            f"alone for {per.time(total(copies, 'exclusive_ns'))} between kernels of the same stream "
-            f"({_listed(numbers, 'stream')}); the host had submitted both by then, and only the stream's order "
-            "kept them apart.",
+            f"alone for {per.time(total(copies, 'exclusive_ns'))} between kernels of stream "
+            f"{_listed(numbers, 'stream')}; the host had submitted both by then, and only the order of a stream, or "
+            "an event, kept them apart.",
             copies,
             _hidden_at_most(report, copies),
             headline=f"{per.clause(copies.height, 'copy', 'run')} between kernels, not beside",
@@ -242,7 +242,32 @@ def _serial_copies(report: Report) -> pl.DataFrame:
         low="start", high="after_end", earlier="call_start", call_start="after_call", to_host=pl.lit(value=True)
     )
     both = pl.concat([to_device, to_host])
-    return both.filter(~ordered(report, both)).sort("device")
+    held = _held_by_events(report, copies.select(told))
+    both = both.filter(~ordered(report, both)).select(held.columns)
+    return pl.concat([both, held]).sort("device")
+
+
+def _held_by_events(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
+    """Copies to the device, on streams without kernels, that began as a kernel ended, and had been submitted before.
+
+    Of one buffer that is copied into again only once its kernels are through. None that a copy of at least its size to
+    the host came before meanwhile, whose data it could be. `number` is the stream of the kernel.
+    """
+    work = streamed_operations(report).select("row", "rank", "start", "end", "number", "device")
+    kernels = with_facts(report, work.filter(pl.col("rank") <= _KERNELS), "call_start")
+    aside = work.drop("rank", "device").join(kernels.select("number").unique(), on="number", how="anti")
+    before = kernels.select("device", "number", at="end", low="start", before_end="end", earlier="call_start")
+    to_device = copies.filter(pl.col("detail") == TO_DEVICE).join(aside.drop("number"), on="row")
+    line = nearest(to_device, before, ("start", "at"), ["device"]).drop_nulls("low")
+    line = line.filter(pl.col("start") - pl.col("before_end") < LATENCY_NS, pl.col("before_end") > pl.col("call_end"))
+    back = copies.filter(pl.col("detail") == TO_HOST).join(work.select("row", at="end"), on="row").sort("at")
+    back = back.select("device", "at", back_end="at", back_bytes="size_bytes")
+    line = nearest(line, back, ("start", "at"), ["device"])
+    returned = (pl.col("back_end") > pl.col("earlier")) & (pl.col("back_bytes") >= pl.col("size_bytes"))
+    line = line.filter(~returned.fill_null(value=False)).with_columns(high="end", to_host=pl.lit(value=False))
+    return line.select(
+        "device", "number", "size_bytes", "start", "end", "exclusive_ns", "low", "high", "to_host", "alone"
+    )
 
 
 def _hidden_at_most(report: Report, copies: pl.DataFrame) -> int:

@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import exclusive_operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans
-from kanalyze.analyses.findings import on_gpu, say
+from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_gpu import COMPILED_KERNELS, FAMILY, LIBRARY, MOVES, OPERATION, Work
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, words_of
 from kanalyze.analyses.operators._host_tree import ARROW
@@ -293,17 +293,20 @@ def _unfused(report: Report, steps: _Steps) -> Finding | None:
     )
 
 
-def _in_one_pass(steps: _Steps) -> Mending | None:
-    """Each step in one pass, at the rate of its shortest operator; None for classes that cannot be fused."""
-    if steps.optimizer not in _PASSES:
-        return None
+def _in_one_pass(steps: _Steps) -> Mending:
+    """Each step in one pass, at the rate of its shortest operator; each operator of unknown classes on lists at once.
+
+    The kernels of these take as long on lists as one by one, at least: nothing tells what else fuses them.
+    """
+    keys = ("step",) if steps.optimizer in _PASSES else ("step", "name")
     sums = steps.kernels.group_by("step", "name").agg(pl.len().alias("launches"), pl.col("exclusive_ns").sum())
     together = 1 if on_gpu.decoded_as(steps.kernels, _LISTS).any() else _AT_ONCE
-    shortest, ran = pl.col("exclusive_ns").min() * _PASSES[steps.optimizer] // _BOTH, pl.col("exclusive_ns").sum()
+    ran = pl.col("exclusive_ns").sum()
+    shortest = pl.col("exclusive_ns").min() * _PASSES.get(steps.optimizer, _BOTH) // _BOTH
     kept = (pl.col("launches").min() - 1) // together + 1
-    groups = sums.group_by("step").agg(kept=kept, merged_ns=pl.min_horizontal(shortest, ran))
-    work = steps.kernels.select("row", "step", dur_ns="exclusive_ns")
-    return on_gpu.merged(work.join(groups, on="step", maintain_order="left").rename({"step": "group"}))
+    groups = sums.group_by(keys).agg(kept=kept, merged_ns=pl.min_horizontal(shortest, ran))
+    work = steps.kernels.select("row", *keys, dur_ns="exclusive_ns").join(groups, on=keys, maintain_order="left")
+    return on_gpu.merged(work.with_columns(group=pl.struct(keys)))
 
 
 def _in_ranges(report: Report, method: str) -> list[_Steps]:
@@ -327,13 +330,27 @@ def _by_optimizer(rows: pl.DataFrame, spans: pl.DataFrame) -> list[_Steps]:
 
 
 def _ranges(report: Report, method: str) -> pl.DataFrame:
-    """The ranges of one method of torch's optimizers, by start: step, start, end, process_id, thread_id, optimizer."""
+    """The ranges of one method of torch's optimizers, by start: step, start, end, process_id, thread_id, optimizer.
+
+    Without any in the report, those of the trace beside it.
+    """
+    own, other = _recorded_ranges(report, method), on_host.traced(report)
+    if own.is_empty() and other not in (report.whole, None):
+        there = _recorded_ranges(other, method)
+        by_class = there.partition_by("optimizer", as_dict=True, include_key=False)
+        placed = [(on_host.within(report, rows).host, name) for (name,), rows in sorted(by_class.items())]
+        own = pl.concat([own, *(spans.with_columns(pl.lit(name).alias("optimizer")) for spans, name in placed)])
+    return own.sort("start").with_row_index("step")
+
+
+def _recorded_ranges(report: Report, method: str) -> pl.DataFrame:
+    """The ranges of one method of torch's optimizers: process_id, thread_id, start, end, optimizer (its class)."""
     events = report.kind("range")
     names = events.select("name").unique().drop_nulls()
     optimizer = pl.col("name").cast(pl.String).str.extract(rf"^Optimizer\.{method}#(\w+)\.")
     own = events.join(names.with_columns(optimizer=optimizer).drop_nulls(), on="name", maintain_order="left")
     end = pl.col("start_ns") + pl.col("dur_ns").fill_null(0)
-    return own.select(*THREAD, "optimizer", start="start_ns", end=end).drop_nulls().sort("start").with_row_index("step")
+    return own.select(*THREAD, start="start_ns", end=end, optimizer="optimizer").drop_nulls()
 
 
 def _by_launches(report: Report) -> list[_Steps]:
