@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, Final, cast
+from typing import IO, Any, Final, cast
 
 from kanalyze import outlets
 from kanalyze.errors import (
@@ -38,10 +38,6 @@ from kanalyze.files import readable
 from kanalyze.machinery import modules
 from kanalyze.report import Report
 
-if TYPE_CHECKING:
-    from os import PathLike
-
-
 #: Told what is being done, and which share of it is done.
 Progress = Callable[[str, float], object]
 
@@ -50,7 +46,7 @@ _FIRST_BYTES: Final = 64
 _UNFINISHED: Final = ".qdstrm"
 
 
-def read(path: str | PathLike[str], progress: Progress | None = None, *, cache: bool = True) -> Report:
+def read(path: str | os.PathLike[str], progress: Progress | None = None, *, cache: bool = True) -> Report:
     """The report in the file or folder at `path`, whatever tool wrote it.
 
     Args:

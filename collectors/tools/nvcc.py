@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from kanalyze.collectors.process import Program, answer
+from kanalyze.files import cache_folder
 
 FOLDERS: Final = ("/usr/local/cuda/bin", "/usr/local/cuda-*/bin", "/opt/cuda/bin", "/opt/nvidia/hpc_sdk/*/*/cuda/bin")
 
@@ -83,9 +84,8 @@ def dependencies(text: str) -> list[str]:
 
 
 def folder() -> Path:
-    """The cache folder: ``$XDG_CACHE_HOME/kanalyze/builds``, or ``~/.cache/kanalyze/builds``."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "kanalyze" / "builds"
+    """The folder of compiled workloads in the user's cache."""
+    return cache_folder() / "builds"
 
 
 def build(

@@ -11,16 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
 from kanalyze.counter_model import INSTRUCTIONS, LAUNCH_NUMBERS, METRICS, SOURCE_FILES
 from kanalyze.errors import DamagedReportError
-from kanalyze.model import EVENTS, KERNEL_CONFIG, NOTES, reader_table
-
-if TYPE_CHECKING:
-    Note = tuple[str, int | None, int | None, str]
+from kanalyze.model import EVENTS, KERNEL_CONFIG, NOTES, Note, reader_table
 
 #: Launch columns that precede the metrics on ncu's pages.
 LAUNCHES: Final[dict[str, type[pl.DataType]]] = {

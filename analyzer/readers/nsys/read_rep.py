@@ -24,11 +24,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from kanalyze.errors import ExportError, KanalyzeError, UnreadableReportError
-from kanalyze.files import digest
+from kanalyze.files import cache_folder, digest
 from kanalyze.machinery import end_by, ending_with
 from kanalyze.readers.nsys.read_sqlite_folder import report_of, shows_nsys
 from kanalyze.readers.storage.table_files import SqliteFile
-from kanalyze.readers.user_cache import alone, cache_folder, checksum, kept, make_room, name_of, scratch
+from kanalyze.readers.user_cache import alone, checksum, kept, make_room, name_of, scratch
 from kanalyze.report import Report
 
 if TYPE_CHECKING:

@@ -20,14 +20,12 @@ import polars as pl
 from kanalyze import device_limits
 from kanalyze.columns import gathered, positions
 from kanalyze.device_limits import plausible
-from kanalyze.model import DEVICES, NOTES, PROCESSES, STREAMS
+from kanalyze.model import DEVICES, NOTES, PROCESSES, STREAMS, Note
 
 if TYPE_CHECKING:
     from kanalyze.readers.storage.table_files import TableFile
 
     Namer = Callable[[pl.DataFrame], pl.Series]
-
-    Note = tuple[str, int | None, int | None, str]
 
 
 #: A globalTid holds the thread id in bits 0 to 23 and the process id in bits 24 to 47; globalPid has no thread.

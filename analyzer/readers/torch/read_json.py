@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kanalyze.errors import UnknownFormatError
-from kanalyze.files import digest, regular
+from kanalyze.files import cache_folder, digest, regular
 from kanalyze.outlets import line
 from kanalyze.readers import GZIP, other_programs
 from kanalyze.readers.torch.pieces import MARK, TraceText, decoded
-from kanalyze.readers.user_cache import alone, cache_folder, checksum, kept, make_room, name_of, scratch
+from kanalyze.readers.user_cache import alone, checksum, kept, make_room, name_of, scratch
 from kanalyze.report import Report
 
 if TYPE_CHECKING:
