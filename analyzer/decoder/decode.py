@@ -57,16 +57,6 @@ _OLD: Final = (
 #: Namespaces of expert-parallel dispatch and combine (DeepEP and its copies), and their kernels that communicate.
 _EXPERTS: Final = r"^(deep_ep|uccl)::|(?:^|::)ep::(?:internode(?:_ll)?|intranode)::"
 _COLLECTIVE: Final = r"(?:^|_)(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce)(?=_|$)"
-#: Libraries of all-reduce kernels, and words for their algorithms: one-shot, two-shot, LL protocol, peer memory.
-_ENGINES: Final = (
-    r"(?:^|::)(?P<library>vllm|flashinfer|tensorrt_llm|sglang|aiter|mscclpp|transformer_engine|hybrid_ep)::"
-)
-_BETWEEN: Final = (
-    r"one_?shot|two_?shot|[12]_?stage|lamport|cross_device|mnnvl|nvls|multimem|lamport|symm|peer|ipc|p2p"
-    r"|all_?reduce_(?:fusion_)?kernel"
-)
-#: Block-level sums that are also called all-reduce, and kernels that only prepare a collective.
-_WITHIN: Final = r"(?:^|_)(?:block|warp|thread|wave|wavefront|group|subgroup|cta|cluster|local|init|prepare|get)(?=_)"
 
 
 def communication(name: Spelled) -> Fields | None:
@@ -102,21 +92,21 @@ def _others(name: Spelled) -> Fields | None:
         moves = r"(?:^|_)(?:(?P<operation>dispatch|combine|notify|barrier)(?:_|$)|pp_(?:send|recv)_|engram_fetch_)"
         move = None if apart else re.search(moves, word)
         return {"library": found[1] or "deep_ep", **({"family": "communication"} if move else {}), **in_groups(move)}
-    engine = re.search(_ENGINES, name.function)
+    engine = looked_up("engines with collectives", name.function)
     if of_experts := looked_up("experts", name.function):
-        return of_experts | in_groups(engine)
+        return of_experts | engine
     known = looked_up("parallel decoding", name.function) or looked_up("shots", word)
     return known or looked_up("symmetric memory", text) or _collective(name, engine)
 
 
-def _collective(name: Spelled, engine: re.Match[str] | None) -> Fields | None:
+def _collective(name: Spelled, engine: Fields) -> Fields | None:
     """Decodes engines' own collectives, such as ``vllm::cross_device_reduce_1stage``."""
     function = snake(name.word)
-    found = re.search(_COLLECTIVE, function)
-    if not found or re.search(_WITHIN, function[: found.end()]) or not (engine or re.search(_BETWEEN, function)):
+    found, between = re.search(_COLLECTIVE, function), engine or looked_up("words between devices", function)
+    if not (found and between) or looked_up("words within a device", function[: found.end()]):
         return None
     (operation,) = exact("collectives").get(found[1].replace("_", ""), ("allreduce",))
-    return {"family": "communication", "operation": operation, **in_groups(engine)}
+    return {**between, "operation": operation}
 
 
 # Vendors' libraries: cuDNN, CUB, Thrust, cuFFT, cuSPARSE, cuSOLVER, FBGEMM, AMD's, XLA and CuPy.
@@ -220,23 +210,17 @@ def xla(name: Spelled) -> Fields | None:
 
     They say what is computed in a loop, what a reduction or a scatter reads, or which operation is wrapped.
     """
-    if fields := looked_up("xla", name.word):
-        return fields
-    families = by_name("xla operations")
-    found = re.fullmatch(r"(?:(?:loop|input)(?:_(\w+?))?_fusion|wrapped_(\w+?))(?:_\d{1,9})*", name.word)
-    if found is None or (found[2] and found[2] not in families):
+    fields, families = looked_up("xla", name.word), by_name("xla operations")
+    if not fields or (name.word.startswith("wrapped_") and fields["operation"] not in families):
         return None
-    operation = found[1] or found[2]
-    return {"library": "xla", "family": families.get(operation, "elementwise"), "operation": operation}
+    return {"family": families.get(fields.get("operation", ""), "elementwise"), **fields}
 
 
 def cupy(name: Spelled) -> Fields | None:
     """Decodes CuPy's own kernels: an operation, and the types that it is computed of: ``cupy_add__float64_float64``."""
-    found = re.fullmatch(r"cupy_([a-z0-9_]+?)(__\w+)?", name.word)
-    if found is None:
-        return None
-    usual = "elementwise" if found[2] else OTHER
-    return {"library": "cupy", "family": by_name("cupy").get(found[1], usual), "operation": found[1]}
+    fields = looked_up("names of cupy", name.word)
+    known = by_name("cupy").get(fields.get("operation", ""))
+    return {**fields, **({"family": known} if known else {})} or None
 
 
 # Engines and libraries around a framework: vLLM, SGLang, TensorRT-LLM, Transformer Engine, Apex, Mamba, Liger, FLA.
