@@ -21,6 +21,7 @@ import stat
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path, PurePosixPath
@@ -210,10 +211,9 @@ def _is_tar(head: bytes) -> bool:
 
 def inflated(head: bytes, most: int) -> bytes:
     """What the first bytes of a gzip file hold, of it `most` bytes; nothing if they are damaged."""
-    try:
+    with suppress(zlib.error):  # a damaged trace is read as far as it goes
         return zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(head, most)
-    except zlib.error:  # a damaged trace is read as far as it goes
-        return b""
+    return b""
 
 
 def _unpack(path: Path, magic: bytes) -> Path:

@@ -75,10 +75,9 @@ def _make(cache: Path) -> None:
 
 def kept(place: Path) -> bool:
     """Whether there is a trusted cache entry at `place`."""
-    try:
+    with suppress(OSError):
         return trusted(place.parent) and trusted(place)
-    except OSError:
-        return False
+    return False
 
 
 @contextmanager
