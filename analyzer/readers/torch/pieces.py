@@ -15,12 +15,13 @@ import re
 import subprocess
 import sys
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
 from importlib import import_module
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from queue import SimpleQueue
 from subprocess import PIPE
@@ -31,7 +32,7 @@ import msgspec
 
 from kanalyze.errors import DecoderEndedError, UnknownFormatError
 from kanalyze.files import open_regular
-from kanalyze.machinery import in_order, processors
+from kanalyze.machinery import processors
 from kanalyze.readers import GZIP
 from kanalyze.readers.torch.columns import Columns, Decoder, repaired, send
 
@@ -249,10 +250,15 @@ def is_trace(path: Path) -> bool:
 
 
 def _until_error(inflater: zlib._Decompress, data: bytes) -> Iterator[bytes]:
-    """Decompresses up to the damaged place, byte by byte."""
-    with suppress(zlib.error):
-        for at in range(len(data)):
-            yield inflater.decompress(data[at : at + 1])
+    """Decompresses up to the damaged place, almost to the byte."""
+    for step in (4096, 64, 1):
+        for at in range(0, len(data), step):
+            saved = inflater.copy()
+            try:
+                yield inflater.decompress(data[at : at + step])
+            except zlib.error:
+                inflater, data = saved, data[at : at + step]
+                break
 
 
 def split_tail(text: bytes, pattern: re.Pattern[bytes]) -> tuple[bytes, bytes | None]:
@@ -409,58 +415,16 @@ def decoded(text: TraceText, progress: Progress) -> list[Part]:
         DecoderEndedError: A process that decoded was ended from outside.
     """
     small = text.path.stat().st_size < (SMALL_GZIP_BYTES if text.compressed else SMALL_PLAIN_BYTES)
-    number = min(processors(), _MOST)
-    decoder, pieces = Decoder(), text.pieces()
-    if small or number == 1:
-        return list(mended(map(partial(Part.by, decoder), pieces), text))
-    free = SimpleQueue[Worker]()
-    with ExitStack() as at_end:  # what is last here ends first: threads wait for processes
-        workers = [*_started(number, at_end)]
-        threads = ThreadPoolExecutor(_THREADS * number)
-        at_end.callback(threads.shutdown, cancel_futures=True)
-        for worker in workers:
-            at_end.callback(worker.process.kill)
-            free.put(worker)
-        work = partial(_decoded, text.path, free) if workers else bytes
-        parts = in_order(threads, work, pieces, _AHEAD)
-        import_module("kanalyze.readers.torch.frames")  # and polars, meanwhile: a tenth of the time of a large trace
-        here = (part if isinstance(part, Part) else Part.by(decoder, part) for part in parts)
-        return list(mended(_told(here, text, progress), text))
-
-
-def _started(number: int, at_end: ExitStack) -> Iterator[Worker]:
-    """Up to `number` processes, closed at the end; none if programs cannot be started."""
-    with suppress(OSError, ValueError):
-        for _ in range(number):
-            worker = Worker()
-            at_end.callback(worker.close)
-            yield worker
-
-
-def _decoded(path: Path, free: SimpleQueue[Worker], piece: bytes) -> Part | bytes:
-    """A piece decoded by the next free worker; the piece itself if that could not begin."""
-    worker = free.get()
+    workers = min(processors(), _MOST)
+    if small or workers == 1:
+        return list(mended(map(partial(Part.by, Decoder()), text.pieces()), text))
+    pool = _Pool(text, workers)
     try:
-        columns = worker.answer(piece)
-        if columns is not None:
-            return Part.of(pickle.loads(columns), worker.texts, piece)  # noqa: S301 - our own process wrote it
-        status = worker.process.wait()
-        if worker.texts or status < 0:
-            raise DecoderEndedError.of(path, status)
-        return piece
+        pool.read_ahead()
+        import_module("kanalyze.readers.torch.frames")  # and polars, meanwhile: a tenth of the time of a large trace
+        return list(mended(pool.parts(progress), text))
     finally:
-        free.put(worker)
-
-
-def _told(parts: Iterable[Part], text: TraceText, progress: Progress) -> Iterator[Part]:
-    """The parts of a trace; says how much of it is read once that takes long."""
-    begun = monotonic()
-    for part in parts:
-        if monotonic() - begun > _PATIENCE_S:
-            progress(f"reading {text.path.name}", min(text.share, 0.99))
-        yield part
-    if monotonic() - begun > _PATIENCE_S:
-        progress(f"reading {text.path.name}", 1.0)
+        pool.end()
 
 
 class Worker:
@@ -483,7 +447,8 @@ class Worker:
         self.process = subprocess.Popen(  # noqa: S603 - ourselves
             command, stdin=PIPE, stdout=PIPE, stderr=subprocess.DEVNULL, env=os.environ | _KEEPING, pipesize=_PIPE_BYTES
         )
-        self.texts: list[str] = []  # that it has interned so far, by code; none until it has decoded a piece
+        self.texts: list[str] = []  # that it has interned so far, by code
+        self.answered = False  # whether it has decoded a piece
 
     def answer(self, piece: bytes) -> bytes | None:
         """Have a piece decoded: its columns, pickled; None if the process has exited."""
@@ -493,6 +458,7 @@ class Worker:
         except (BrokenPipeError, EOFError, pickle.UnpicklingError):
             return None
         self.texts += texts
+        self.answered = True
         pickled: bytes = columns
         return pickled
 
@@ -502,3 +468,67 @@ class Worker:
             with suppress(BrokenPipeError):  # it left input unread
                 cast("IO[bytes]", pipe).close()
         self.process.wait()
+
+
+class _Pool:
+    """Worker processes that decode one trace."""
+
+    def __init__(self, text: TraceText, workers: int) -> None:
+        """Start up to `workers` processes; none if programs cannot be started."""
+        self._text, self._pieces = text, text.pieces()
+        self._workers: list[Worker] = []
+        with suppress(OSError, ValueError):
+            for _ in range(workers):
+                self._workers.append(Worker())
+        #: Workers that wait for a piece; None stands for one that could not start.
+        self._free: SimpleQueue[Worker | None] = SimpleQueue()
+        for number in range(max(1, len(self._workers))):
+            self._free.put(self._workers[number] if self._workers else None)
+        self._threads = ThreadPoolExecutor(_THREADS * workers)
+        self._waiting: deque[Future[Part | bytes]] = deque()
+
+    def read_ahead(self) -> None:
+        """Give the workers pieces, up to so many that are ahead of the next part."""
+        some = islice(self._pieces, _AHEAD - len(self._waiting))
+        self._waiting += (self._threads.submit(self._decoded, piece) for piece in some)
+
+    def parts(self, progress: Progress) -> Iterator[Part]:
+        """The decoded pieces in order, decoded in this process where no other could be started.
+
+        Raises:
+            DecoderEndedError: A process was ended from outside.
+        """
+        decoder, what, begun = Decoder(), f"reading {self._text.path.name}", monotonic()
+        while self._waiting:
+            part = self._waiting.popleft().result()
+            self.read_ahead()
+            if monotonic() - begun > _PATIENCE_S:
+                progress(what, min(self._text.share, 0.99) if self._waiting else 1.0)
+            yield part if isinstance(part, Part) else Part.by(decoder, part)
+
+    def end(self) -> None:
+        """Terminate the workers at once."""
+        self._waiting.clear()
+        for worker in self._workers:
+            worker.process.kill()
+        self._threads.shutdown(cancel_futures=True)
+        with ExitStack() as closing:
+            for worker in self._workers:
+                closing.callback(worker.close)
+
+    def _decoded(self, piece: bytes) -> Part | bytes:
+        """A piece decoded by the next free worker; the piece itself if that could not start."""
+        worker = self._free.get()
+        try:
+            if worker is None:
+                return piece
+            columns, texts = worker.answer(piece), worker.texts
+            if columns is None:
+                status, answered = worker.process.wait(), worker.answered
+                worker = None
+                if answered or status < 0:
+                    raise DecoderEndedError.of(self._text.path, status)
+                return piece
+        finally:
+            self._free.put(worker)
+        return Part.of(pickle.loads(columns), texts, piece)  # noqa: S301 - our own process wrote it
