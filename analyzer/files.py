@@ -64,6 +64,12 @@ def readable(path: Path) -> Iterator[None]:
         raise UnreadableReportError.because(path, "no path has a null byte in it") from error
 
 
+def cache_folder() -> Path:
+    """The user's cache folder: ``$XDG_CACHE_HOME/kanalyze``, or ``~/.cache/kanalyze``."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (base if base.is_absolute() else Path.home() / ".cache") / "kanalyze"
+
+
 def digest(data: bytes) -> str:
     """A short hash of `data`."""
     return hashlib.blake2b(data, digest_size=8).hexdigest()

@@ -8,14 +8,22 @@ import shutil
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
+from itertools import islice
 from pathlib import Path
 from threading import RLock
 from types import FrameType, ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+J = TypeVar("J")
+R = TypeVar("R")
 
 #: The environment variable that names the process with which a command ends.
 PARENT: Final = "KANALYZE_PARENT"
@@ -49,6 +57,20 @@ def processors() -> int:
 def workers() -> int:
     """Number of threads that work side by side."""
     return min(processors(), _MOST_WORKERS)
+
+
+def in_order(pool: Executor, work: Callable[[J], R], jobs: Iterable[J], ahead: int) -> Iterator[R]:
+    """The results of `work` for `jobs`, in their order; so many are begun `ahead`, the first ones at once."""
+    left = iter(jobs)
+    begun = deque(pool.submit(work, job) for job in islice(left, ahead))
+
+    def results() -> Iterator[R]:
+        while begun:
+            result = begun.popleft().result()
+            begun.extend(pool.submit(work, job) for job in islice(left, 1))
+            yield result
+
+    return results()
 
 
 def give_back() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import polars as pl
 
@@ -411,6 +411,9 @@ LOOP_PASSES = Table(
     purpose="when loops of the program began a pass",
     tools=("capture",),
 )
+
+#: A row of :data:`NOTES`: check, count, time in ns, effect.
+Note: TypeAlias = tuple[str, int | None, int | None, str]
 
 NOTES = Table(
     "notes",

@@ -8,20 +8,18 @@ Shared errors are in :mod:`kanalyze.errors`; ``docs/errors.md`` explains every c
 from __future__ import annotations
 
 import math
+import os
 import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from kanalyze.collectors.in_workload.torch_sessions import RECIPES
 from kanalyze.errors import Case, KanalyzeError, UnknownNameError
 from kanalyze.tools import NAMES
 from kanalyze.units import plural
-
-if TYPE_CHECKING:
-    from os import PathLike
 
 #: The passes that `passes` chooses among, one by each tool; those of samples and names, by nsys, too, have own options.
 CHOICES: Final = NAMES
@@ -67,7 +65,7 @@ class Options:
     )
     bare: bool = _option("--bare/--no-bare", "Run it without a profiler first, for its true times; on.", default=True)
     lines: bool = _option("--lines/--no-lines", "Note the lines that a Python program is in; on.", default=True)
-    output: str | PathLike[str] | None = _option("-o --output", "The folder to write; it must not exist yet.", "DIR")
+    output: str | os.PathLike[str] | None = _option("-o --output", "The folder to write; it must not exist yet.", "DIR")
     samples: bool = _option(
         "--samples", "Also sample the host, in a run of its own: functions, Python, waits.", default=False
     )
@@ -111,10 +109,10 @@ class Options:
     )
     delay_s: float | None = _option("--delay", "nsys begins so much later.", "SECONDS", _DELAY)
     duration_s: float | None = _option("--duration", "nsys records so long, and ends the run.", "SECONDS", _TIME)
-    python: str | PathLike[str] | None = _option("--python", "The Python that runs a script.", "FILE")
-    nvcc: str | PathLike[str] | None = _option("--nvcc-path", "The nvcc to use.", "FILE")
-    nsys: str | PathLike[str] | None = _option("--nsys", "The nsys to use.", "FILE")
-    ncu: str | PathLike[str] | None = _option("--ncu", "The ncu to use.", "FILE")
+    python: str | os.PathLike[str] | None = _option("--python", "The Python that runs a script.", "FILE")
+    nvcc: str | os.PathLike[str] | None = _option("--nvcc-path", "The nvcc to use.", "FILE")
+    nsys: str | os.PathLike[str] | None = _option("--nsys", "The nsys to use.", "FILE")
+    ncu: str | os.PathLike[str] | None = _option("--ncu", "The ncu to use.", "FILE")
 
     @property
     def partial(self) -> bool:

@@ -21,14 +21,11 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import IO, Final, Literal, NamedTuple
 
 from kanalyze.collectors.options import BadOptionError
 from kanalyze.errors import OutputError
 from kanalyze.units import size
-
-if TYPE_CHECKING:
-    from os import PathLike
 
 #: A version number in the output of ``--version``: ``2025.3.1.90-253135822v0``, ``release 13.0, V13.0.88``.
 _VERSION: Final = re.compile(r"V?(\d+\.\d+(?:\.\d+)*)")
@@ -54,7 +51,7 @@ class Program(NamedTuple):
         return str(self.path) if self.path else self.name
 
 
-def find(name: str, option: str, asked: str | PathLike[str] | None, folders: Sequence[str], remedy: str) -> Program:
+def find(name: str, option: str, asked: str | os.PathLike[str] | None, folders: Sequence[str], remedy: str) -> Program:
     """Finds the tool `name`.
 
     That is the one `asked` for with an option, else the one on PATH, else one in the usual installation `folders`:
@@ -76,7 +73,7 @@ def find(name: str, option: str, asked: str | PathLike[str] | None, folders: Seq
     return Program(name, path, version.group(1) if version else None, remedy=remedy)
 
 
-def runnable(option: str, asked: str | PathLike[str]) -> Path:
+def runnable(option: str, asked: str | os.PathLike[str]) -> Path:
     """Resolves the program given with `option`: a file, or a name on PATH; raises BadOptionError."""
     path = Path(asked)
     place = shutil.which(path.absolute() if path.parent != Path() or path.exists() else path)
@@ -345,7 +342,7 @@ _LEAST_BYTES: Final = 50_000_000
 ENOUGH_BYTES: Final = 2_000_000_000
 
 
-def target(name: str, output: str | PathLike[str] | None) -> Path:
+def target(name: str, output: str | os.PathLike[str] | None) -> Path:
     """The folder to write a capture to; raises OutputError."""
     if output is None:
         return vacant(Path(f"{name}-{datetime.now().astimezone():%Y%m%d-%H%M%S}"))

@@ -302,8 +302,6 @@ def starts_python(program: str, args: Sequence[str], head: bytes) -> bool:
 
 
 def _reads_as_python_script(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return any(_STARTS_PYTHON.search(line) for line in file.read(1 << 16).splitlines() if line[:1] != b"#")
-    except OSError:
-        return False
+    with suppress(OSError), path.open("rb") as file:
+        return any(_STARTS_PYTHON.search(line) for line in file.read(1 << 16).splitlines() if line[:1] != b"#")
+    return False

@@ -19,6 +19,7 @@ from kanalyze import cli, outlets
 from kanalyze.cli._process import emit, flush, print_message, stderr_is_terminal, width
 from kanalyze.collectors import options as declared
 from kanalyze.errors import IncomparableError, UnknownNameError
+from kanalyze.files import cache_folder
 from kanalyze.machinery import late
 from kanalyze.units import plural, size
 
@@ -280,7 +281,7 @@ def cache(*, clear: bool) -> None:
 
     Beyond the most that is kept, what was used longest ago goes first.
     """
-    folder = user_cache.cache_folder()
+    folder = cache_folder()
     sizes = [kept for _, _, kept in user_cache.entries(folder)]
     if clear:
         with user_cache.alone(folder):

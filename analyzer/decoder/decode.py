@@ -20,6 +20,7 @@ from kanalyze.decoder.fields import (
     by_name,
     by_table,
     direction,
+    every,
     exact,
     headed,
     in_groups,
@@ -36,10 +37,10 @@ if TYPE_CHECKING:
     Decoder = Callable[[Spelled], Fields | None]
 
 
-def _in_scope(scope: str, library: str, table: str, part: str = "word") -> Decoder:
-    """A decoder of the functions that match `scope`: of a library, and what a table tells by a part of the name."""
+def _in_scope(scope: str, table: str, part: str = "word") -> Decoder:
+    """A decoder of the functions that match `scope`: what a table of a library tells by a part."""
     return lambda name: (
-        {"library": library, **looked_up(table, getattr(name, part))} if re.match(scope, name.function) else None
+        {"library": table, **looked_up(table, getattr(name, part))} if re.match(scope, name.function) else None
     )
 
 
@@ -51,27 +52,11 @@ def _in_scope(scope: str, library: str, table: str, part: str = "word") -> Decod
 #: Quick check: every communication kernel contains one of these words, in any case.
 HINTS: Final = listed("hints of communication")
 _OLD: Final = (
-    r"nccl(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)(Ring|Tree|CollNet)?(LL128|LL|Simple)?Kernel"
+    r"^nccl(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)(Ring|Tree|CollNet)?(LL128|LL|Simple)?Kernel"
 )
-#: What words of NCCL's names tell.
-_NCCL: Final = {
-    "functor": r"_(sum|prod|max|min|premulsum|sumpostdiv|minmax)(?=_)",
-    "protocol": r"_(ll|ll128|simple)(?=_)",
-    "algorithm": r"_((?:ring|tree|collnet|nvls|pat)(?:_(?:tree|direct|chain))?)(?=_)",
-}
 #: Namespaces of expert-parallel dispatch and combine (DeepEP and its copies), and their kernels that communicate.
 _EXPERTS: Final = r"^(deep_ep|uccl)::|(?:^|::)ep::(?:internode(?:_ll)?|intranode)::"
 _COLLECTIVE: Final = r"(?:^|_)(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|cross_device_reduce)(?=_|$)"
-#: Libraries of all-reduce kernels, and words for their algorithms: one-shot, two-shot, LL protocol, peer memory.
-_ENGINES: Final = (
-    r"(?:^|::)(?P<library>vllm|flashinfer|tensorrt_llm|sglang|aiter|mscclpp|transformer_engine|hybrid_ep)::"
-)
-_BETWEEN: Final = (
-    r"one_?shot|two_?shot|[12]_?stage|lamport|cross_device|mnnvl|nvls|multimem|lamport|symm|peer|ipc|p2p"
-    r"|all_?reduce_(?:fusion_)?kernel"
-)
-#: Block-level sums that are also called all-reduce, and kernels that only prepare a collective.
-_WITHIN: Final = r"(?:^|_)(?:block|warp|thread|wave|wavefront|group|subgroup|cta|cluster|local|init|prepare|get)(?=_)"
 
 
 def communication(name: Spelled) -> Fields | None:
@@ -85,21 +70,13 @@ def _nccl(name: Spelled) -> Fields | None:
     start = re.match(r"nccl|rccl", name.text.removeprefix("void "))
     if not start and "ncclDevKernel" not in name.text and "ncclKernel" not in name.text:
         return None
-    if old := re.match(_OLD, name.word):
-        words = [*(part or "" for part in old.groups()), *name.word[old.end() :].split("_")]
-    else:
-        words = re.sub(r"^(?:nccl|rccl)(?:Sym[a-z]*)?(?:Dev)?Kernel_", "", name.word).split("_")
-    lowered, collectives = [part.lower() for part in words], exact("collectives")
-    short = next((short for part in lowered if (short := type_of(part))), None)
+    word = re.sub(r"^(?:nccl|rccl)(?:Sym[a-z]*)?(?:Dev)?Kernel_", "", re.sub(_OLD, r"\1_\2_\3", name.word)).lower()
+    words, collectives = word.split("_"), exact("collectives")
+    short = next((short for part in words if (short := type_of(part))), None)
     return {
-        "family": "communication",
+        **every("nccl", f"_{word}_"),
         "library": start[0] if start else "nccl",
-        "operation": next((collectives[part][0] for part in lowered if part in collectives), None),
-        **{
-            field: found[1]
-            for field, pattern in _NCCL.items()
-            if (found := re.search(pattern, f"_{'_'.join(lowered)}_"))
-        },
+        "operation": next((collectives[part][0] for part in words if part in collectives), None),
         "input_types": (short,) if short else (),
         "output_type": short,
     }
@@ -115,28 +92,21 @@ def _others(name: Spelled) -> Fields | None:
         moves = r"(?:^|_)(?:(?P<operation>dispatch|combine|notify|barrier)(?:_|$)|pp_(?:send|recv)_|engram_fetch_)"
         move = None if apart else re.search(moves, word)
         return {"library": found[1] or "deep_ep", **({"family": "communication"} if move else {}), **in_groups(move)}
-    engine = re.search(_ENGINES, name.function)
-    if of_experts := looked_up("experts", word):
-        return of_experts | in_groups(engine)
-    in_dcp = name.function.startswith("vllm::direct_dcp::") or word.startswith("direct_dcp_")
-    if in_dcp and re.search(r"gather|scatter|combine|exchange|reduce", word):
-        return {"family": "communication", "library": "vllm"}
-    shots = r"^(?:one_shot|two_shot|multimem(?:_one_shot)?)_(all_reduce|reduce_scatter|all_gather|all_to_all)\w*$"
-    found = re.match(shots, word)
-    if found or "symm_mem" in text or "symmetric_memory::" in text:
-        operation = {"all_reduce": "allreduce", "all_gather": "allgather"}.get(found[1], found[1]) if found else None
-        return {"family": "communication", "library": "symmetric_memory", "operation": operation}
-    return _collective(name, engine)
+    engine = looked_up("engines with collectives", name.function)
+    if of_experts := looked_up("experts", name.function):
+        return of_experts | engine
+    known = looked_up("parallel decoding", name.function) or looked_up("shots", word)
+    return known or looked_up("symmetric memory", text) or _collective(name, engine)
 
 
-def _collective(name: Spelled, engine: re.Match[str] | None) -> Fields | None:
+def _collective(name: Spelled, engine: Fields) -> Fields | None:
     """Decodes engines' own collectives, such as ``vllm::cross_device_reduce_1stage``."""
     function = snake(name.word)
-    found = re.search(_COLLECTIVE, function)
-    if not found or re.search(_WITHIN, function[: found.end()]) or not (engine or re.search(_BETWEEN, function)):
+    found, between = re.search(_COLLECTIVE, function), engine or looked_up("words between devices", function)
+    if not (found and between) or looked_up("words within a device", function[: found.end()]):
         return None
     (operation,) = exact("collectives").get(found[1].replace("_", ""), ("allreduce",))
-    return {"family": "communication", "operation": operation, **in_groups(engine)}
+    return {**between, "operation": operation}
 
 
 # Vendors' libraries: cuDNN, CUB, Thrust, cuFFT, cuSPARSE, cuSOLVER, FBGEMM, AMD's, XLA and CuPy.
@@ -152,7 +122,7 @@ def miopen(name: Spelled) -> Fields | None:
     if not fields:
         return None
     way = looked_up("convolutions", name.word) if fields["family"] == "conv" else {"direction": direction(name.word)}
-    return {"library": "miopen", **fields, **way, "input_types": fields.get("input_types", ()) * 2}
+    return {"library": "miopen", **fields, **way}
 
 
 def ck(name: Spelled) -> Fields | None:
@@ -182,102 +152,55 @@ def of_aiter(name: Spelled) -> Fields | None:
     return {"library": "aiter", **fields}
 
 
-#: Functions of cuDNN in any namespace.
-_CUDNN_OWN: Final = (
-    r"implicit_convolve_[sdh]gemm$|wgrad_alg\d|dgrad\d?d?_alg\d|bn_(?:fw|bw)_\w*1C11|fft2d_[rc]2[rc]_"
-    r"|elemWiseRNNcell$|RNN_blockPersist|persistRNN_|conv2d_grouped_direct|(?:LSTM|GRU|GENERIC)_elementWise_"
-    r"|scalePackedTensor_kernel|flip_filter$|im2col4d_kernel$"
-    r"|[dw]grad_engine$|nchwToNhwcKernel$|nhwcToNchwKernel$|dgrad2d|wgrad2d|[dw]grad_alg0_engine$"
-)
-
-
 def cudnn(name: Spelled) -> Fields | None:
     """Decodes cuDNN kernels that are C++ templates or generated: ``cudnn_generated_fort_native_sdpa_sm90_…``."""
     if name.text.startswith("cudnn_generated_"):
-        return _generated(name.text)
+        return every("generated cudnn", name.text)
     if name.function.startswith("cutlass"):  # cuDNN's copy of CUTLASS is named like CUTLASS
         return None
     scoped = "cudnn" in name.function and re.search(r"(?:^|_)cudnn(?:_\w+)?::", name.function)
-    if not scoped and (name.function.startswith("at::") or not re.match(_CUDNN_OWN, name.word)):
+    if not scoped and (name.function.startswith("at::") or not looked_up("functions of cudnn", name.word)):
         return None
-    fields: Fields = {"library": "cudnn", **looked_up("cudnn", name.word)}
-    if "inograd" in name.word:
-        fields["algorithm"] = "winograd"
-    elif name.word.startswith("fft2d"):
-        fields["algorithm"] = "fft"
+    fields: Fields = {"library": "cudnn", **looked_up("cudnn", name.word), **every("details of cudnn", name.word)}
     typed = ("conv", "normalization", "softmax", "pooling", "copy")
     if fields.get("family") in typed and (short := type_of(name.arg(0))):
         fields["input_types"] = (short,)
-    if fields.get("operation") == "layout" and (layout := re.match(r"(nchw|nhwc)To(Nchw|Nhwc)", name.word)):
-        fields |= {"layout": layout[1], "output_layout": layout[2].lower()}
     return fields
-
-
-def _generated(text: str) -> Fields:
-    """Decodes generated cuDNN kernels. The f16 in their names stands for bf16, too."""
-    size = r"\d{1,6}x\d{1,6}x\d{1,6}"
-    fields: Fields = {"library": "cudnn"}
-    for pattern in (r"_(?P<arch>sm\d{1,6}[a-z]?)_", rf"_(?P<tile>{size})_", rf"_(?P<warps>{size})_kernel"):
-        fields |= in_groups(re.search(pattern, text))
-    if "_sdpa_" in text:
-        fields |= {"family": "attention", "operation": "attention"}
-    if way := re.search(r"_([fb])prop_", text):
-        fields["direction"] = "forward" if way[1] == "f" else "backward"
-    return fields | ({"tensor_core": True} if re.search(r"_w?g?mma_|_umma_|_wmma_", text) else {})
-
-
-_CUB_WORD: Final = (
-    r"Device(?:Reduce(?:SingleTile)?|Scan(?:Init)?|ScanByKey(?:Init)?|RadixSort\w{2,30}|Select(?:Sweep)|CompactInit"
-    r"|SegmentedReduce|SegmentedRadixSort|ReduceByKey|MergeSort\w{2,30}|Histogram\w{2,30}|UniqueByKey\w{2,30})Kernel$"
-)
-_FFT: Final = (
-    r"^(?:[sdh]p(?:Radix|Vector|Real)\w*|(?:regular|vector|real|(?:multi|regular)_bluestein|bluestein|composite\w*|strided)_fft\w*"
-    r"|fft_\d\w*|postprocess_(?:C2C|C2R|R2C)\w*|preprocess_(?:C2R|R2C)\w*|pre_\w*_fft\w*|dpRadix\w*)$"
-)
-_FFT_SCOPE: Final = r"^(?:[sdh]p(?:Radix|Vector|Real)\w*|cufft\w*)::"
-_FFT_TYPES: Final = {"s": "f32", "d": "f64", "h": "f16"}
 
 
 def cub(name: Spelled) -> Fields | None:
     """Decodes CUB and Thrust kernels, including vendored copies."""
     in_thrust = "cuda_cub::" in name.function
     if not in_thrust and (
-        "cub::" in name.function or ("thrust::" not in name.function and re.match(_CUB_WORD, name.word))
+        "cub::" in name.function or ("thrust::" not in name.function and looked_up("functions of cub", name.word))
     ):
         text = name.text if name.word in {"static_kernel", "_kernel_agent"} else name.word
         return {"library": "cub", **looked_up("cub", text)}
     return {"library": "thrust", **looked_up("cub", name.text)} if in_thrust or "thrust::" in name.function else None
 
 
+_FFT_TYPES: Final = {"s": "f32", "d": "f64", "h": "f16"}
+
+
 def fft(name: Spelled) -> Fields | None:
     """Decodes cuFFT kernels."""
-    own = re.match(_FFT, name.word) or re.match(_FFT_SCOPE, name.function)
-    if not own and not re.search(r"\((?:real_complex_args_t|kernel_arguments_\w{0,12}|RealComplex_st)<", name.text):
-        return None
+    own = looked_up("fft", name.function) or looked_up("arguments of fft", name.text)
     given = (type_of(name.arg(at)) for at in range(len(name.args)))
     short = next((short for short in given if short in _FFT_TYPES.values()), None)
     if re.match(r"[sdh]p[RV]", name.function):
         short = _FFT_TYPES[name.function[0]]
-    return {"family": "fft", "operation": "fft", "library": "cufft", "accumulator_type": short}
+    return {**own, "accumulator_type": short} if own else None
 
 
 def sparse(name: Spelled) -> Fields | None:
-    """Decodes cuSPARSE and cuSOLVER kernels, and MAGMA GEMMs."""
-    if "cusparse" in name.function:
-        return {"library": "cusparse", **looked_up("sparse products", name.function.lower())}
-    return looked_up("solvers", name.word) or None
-
-
-#: FBGEMM's in any namespace; others only in its own.
-_FBGEMM_OWN: Final = (
-    r"^(?:split|dense|ssd)_embedding\w*_codegen_|^bounds_check_indices|^linearize_(?:cache_)?ind|^lxu_cache_"
-    r"|^permute_pooled_embs|^recat_copy_async"
-)
+    """Decodes cuSPARSE kernels."""
+    known = "cusparse" in name.function
+    return {"library": "cusparse", **looked_up("sparse products", name.function.lower())} if known else None
 
 
 def fbgemm(name: Spelled) -> Fields | None:
     """Decodes FBGEMM kernels: ``split_embedding_backward_codegen_rowwise_adagrad_unweighted_kernel_cta_per_row_1``."""
-    if not name.function.startswith("fbgemm_gpu::") and not re.match(_FBGEMM_OWN, name.word):
+    if not name.function.startswith("fbgemm_gpu::") and not looked_up("functions of fbgemm", name.word):
         return None
     return {"library": "fbgemm", **looked_up("fbgemm", name.word), **in_groups(re.search(WAY, name.word))}
 
@@ -287,23 +210,17 @@ def xla(name: Spelled) -> Fields | None:
 
     They say what is computed in a loop, what a reduction or a scatter reads, or which operation is wrapped.
     """
-    if fields := looked_up("xla", name.word):
-        return fields
-    families = by_name("xla operations")
-    found = re.fullmatch(r"(?:(?:loop|input)(?:_(\w+?))?_fusion|wrapped_(\w+?))(?:_\d{1,9})*", name.word)
-    if found is None or (found[2] and found[2] not in families):
+    fields, families = looked_up("xla", name.word), by_name("xla operations")
+    if not fields or (name.word.startswith("wrapped_") and fields["operation"] not in families):
         return None
-    operation = found[1] or found[2]
-    return {"library": "xla", "family": families.get(operation, "elementwise"), "operation": operation}
+    return {"family": families.get(fields.get("operation", ""), "elementwise"), **fields}
 
 
 def cupy(name: Spelled) -> Fields | None:
     """Decodes CuPy's own kernels: an operation, and the types that it is computed of: ``cupy_add__float64_float64``."""
-    found = re.fullmatch(r"cupy_([a-z0-9_]+?)(__\w+)?", name.word)
-    if found is None:
-        return None
-    usual = "elementwise" if found[2] else OTHER
-    return {"library": "cupy", "family": by_name("cupy").get(found[1], usual), "operation": found[1]}
+    fields = looked_up("names of cupy", name.word)
+    known = by_name("cupy").get(fields.get("operation", ""))
+    return {**fields, **({"family": known} if known else {})} or None
 
 
 # Engines and libraries around a framework: vLLM, SGLang, TensorRT-LLM, Transformer Engine, Apex, Mamba, Liger, FLA.
@@ -343,13 +260,6 @@ def term(name: Spelled) -> Fields | None:
     return {**headed(known), "direction": direction(name.word)} if known else None
 
 
-_TRTLLM_TYPE: Final = r"(?:Mx)?(?:Bfloat16|Fp16|Fp32|E4m3|E2m1|E5m2|Int8)"
-#: ``bmm_Bfloat16_E4m3E4m3_Fp32_t128x16x128u2_s6_et64x16_m64x16x32_c1x1x1_…_sm100f``: output, A and B, accumulator,
-#: tile, stages. Source: the generator of TensorRT-LLM's batched products, whose options are in the name.
-_TRTLLM_GEN: Final = (
-    rf"^(?:bmm|gemm(?:GatedAct)?(?:Kernel)?)_(?P<output>{_TRTLLM_TYPE})_(?P<inputs>(?:{_TRTLLM_TYPE}){{1,2}})_Fp32_"
-    r"(?:\w*?_)?t(?P<tile>\d{1,6}x\d{1,6}x\d{1,6})(?:u\d{1,3})?_s(?P<stages>\d{1,3})_"
-)
 #: Words of kernels that only prepare or inspect what the other words name.
 _ABOUT: Final = (
     r"(?:^|_)(?:metadata|meta|mask|masks|prepare|plan|init|setup|check|verify|test|ref|reference|workspace|offsets?"
@@ -363,22 +273,8 @@ _LONGEST_FUNCTION: Final = 200
 
 def trtllm_gen(name: Spelled) -> Fields | None:
     """Decodes TensorRT-LLM's generated batched GEMMs: ``bmm_…_sm100f``."""
-    found = re.match(_TRTLLM_GEN, name.word[:_LONGEST_FUNCTION]) if name.word.startswith(("bmm_", "gemm")) else None
-    if not found:
-        return None
-    types = [type_of(kind.removeprefix("Mx")) for kind in re.findall(_TRTLLM_TYPE, found["inputs"])]
-    return {
-        "family": "gemm",
-        "operation": "gemm",
-        "library": "tensorrt_llm",
-        "accumulator_type": "f32",
-        "input_types": (types[0], types[-1]),
-        "output_type": type_of(found["output"].removeprefix("Mx")),
-        "tensor_core": True if {*types} & {*TENSOR_TYPES} else None,
-        "fused": ("swiglu",) if "_swiGlu" in name.word else (),
-        **in_groups(re.search(r"_(?P<arch>sm\d{2,3}[af]?)$", name.word)),
-        **{field: value for field, value in in_groups(found).items() if field in {"tile", "stages"}},
-    }
+    fields = looked_up("generated by tensorrt_llm", name.word) if name.word.startswith(("bmm_", "gemm")) else {}
+    return {**fields, "tensor_core": not {*fields["input_types"]}.isdisjoint(TENSOR_TYPES) or None} if fields else None
 
 
 def cute(name: Spelled) -> Fields | None:
@@ -410,25 +306,17 @@ def words(name: Spelled) -> Fields | None:
 
 _TRAITS: Final = (
     r"[Ff]lash_(?:fwd|bwd)_kernel_traits<(?P<head_dim>\d{1,6}), (?P<tile>\d{1,6}, \d{1,6}), (?P<warps>\d{1,6}),"
-    r"(?: \w+,){1,8} (?P<input_types>[\w:]+_t)\b"
+    r"(?: \w+,){1,8} (?P<qkv>[\w:]+_t)\b"
 )
 #: Sequence, head, step, warps of a row and a column.
 _TRAITS1: Final = (
-    r"FMHA_kernel_traits<\d{1,6}, (?P<head_dim>\d{1,6}), \d{1,6}, \d{1,6}, \d{1,6}(?:, \w+, (?P<input_types>\w+)>)?"
+    r"FMHA_kernel_traits<\d{1,6}, (?P<head_dim>\d{1,6}), \d{1,6}, \d{1,6}, \d{1,6}(?:, \w+, (?P<qkv>\w+)>)?"
 )
 _MAINLOOP: Final = (
     r"CollectiveMainloop[FB]wd\w{0,40}<(?P<stages>\d{1,6}), "
     r"cute::tuple<(?P<cluster>cute::C<\d{1,6}>, cute::C<\d{1,6}>, cute::C<\d{1,6}>)\s?>, "
     r"cute::tuple<(?P<tile>cute::C<\d{1,6}>, cute::C<\d{1,6}>), cute::C<(?P<head_dim>\d{1,6})>\s?>, "
-    r"(?:\d{1,6}, )?(?P<input_types>[\w:]+), float, cutlass::arch::Sm\d{1,6}(?:, (true|false))?"
-)
-_EFFICIENT: Final = (
-    r"^fmha_cutlass[FB]_(?P<input_types>f16|bf16|f32)_(?:aligned|notaligned)(?:_(?P<tile>\d{1,6}x\d{1,6}))?\w*?"
-    r"_sm(?P<arch>\d{1,6})(?![0-9])"
-)
-_VLLM: Final = (
-    r"^(?:single_query_cached_kv_attention|paged_attention_v\d(?:_reduce)?|kernel_unified_attention_[23]d"
-    r"|kernel_paged_attention_2d|masked_multihead_attention|merge_attn_states)_?(?:kernel)?$"
+    r"(?:\d{1,6}, )?(?P<qkv>[\w:]+), (?P<accumulator_type>float), cutlass::arch::Sm\d{1,6}(?:, (true|false))?"
 )
 _ATTENTION: Final = {"family": "attention", "operation": "attention"}
 
@@ -451,7 +339,7 @@ def flash(name: Spelled) -> Fields | None:
         return None
     way = direction(word.replace("fprop", "_fwd_").replace("dgrad", "_bwd_"))
     fields: Fields = {**_ATTENTION, "library": "flash_attention", "direction": way}
-    fields |= _for_all_inputs(re.search(_TRAITS, text) or re.search(_TRAITS1, text))
+    fields |= in_groups(re.search(_TRAITS, text) or re.search(_TRAITS1, text))
     if fields.get("warps") and fields.get("input_types"):
         fields["tensor_core"] = fields["input_types"][0] in ("f16", "bf16") or None
     if word in _CAUSAL:
@@ -467,40 +355,18 @@ def _flash3(text: str) -> Fields:
     if "Combine" in called:
         fields["operation"] = "combine"
     if found := re.search(_MAINLOOP, text):
-        fields |= {**_for_all_inputs(found), "accumulator_type": "f32", "tensor_core": True}
+        fields |= {**in_groups(found), "tensor_core": True}
         if "Fwd" in found[0] and (causal := found[found.re.groups]):
             fields["causal"] = causal == "true"
     return fields
 
 
-def _for_all_inputs(found: re.Match[str] | None) -> Fields:
-    """The fields in a match, with one type for Q, K and V."""
-    fields = in_groups(found)
-    return {**fields, "input_types": fields.get("input_types", ()) * 3}
-
-
 def efficient(name: Spelled) -> Fields | None:
     """Decodes xformers' memory-efficient attention, as in PyTorch: ``fmha_cutlassF_f16_aligned_64x64_rf_sm80``."""
-    fields: Fields = {**_ATTENTION, "library": "mem_efficient_attention"}
-    found = re.search(_EFFICIENT, name.word) if name.word.startswith("fmha_cutlass") else None
-    if not found:
-        return fields if name.word in {"attention_kernel_batched", "attention_kernel_backward_batched"} else None
-    fields |= {**_for_all_inputs(found), "direction": "forward" if found[0].startswith("fmha_cutlassF") else "backward"}
-    # xformers' GEMMs: halves on tensor cores from sm70 on, f32 (as three products of tf32) from sm80 on
-    return fields | {"tensor_core": int(found["arch"]) >= (80 if found["input_types"] == "f32" else 70)}
-
-
-def attention(name: Spelled) -> Fields | None:
-    """Decodes attention kernels of TensorRT-LLM and vLLM."""
-    word = name.word
-    if not any(part in word for part in ("fmha", "attention", "attn")):
-        return None
-    if found := re.match(r"fmha(?:_v2|Sm(\d{1,6})\w*?Kernel)_?(?=[A-Z_]|flash)", word):
-        return {**_ATTENTION, "library": "tensorrt_llm", "arch": f"sm{found[1]}" if found[1] else None}
-    if re.match(_VLLM, word):
-        library = "vllm" if name.function.startswith("vllm::") or word.startswith("kernel_") else None
-        return {**_ATTENTION, "library": library, **({"operation": "combine"} if "reduce" in word else {})}
-    return None
+    fields = looked_up("memory-efficient attention", name.word)
+    if "arch" in fields:  # GEMMs: halves on tensor cores from sm70 on, f32 (as three products of tf32) from sm80 on
+        fields["tensor_core"] = int(fields["arch"][2:]) >= (80 if "f32" in fields["input_types"] else 70)
+    return fields or None
 
 
 #: Most specific first: NCCL's pattern occurs in no other name; a cuDNN name may contain one of CUTLASS.
@@ -508,14 +374,14 @@ _DECODERS: Final[tuple[Decoder, ...]] = (
     communication,
     pytorch.inductor,
     *(miopen, ck, of_aiter),
-    _in_scope(r"rocprim::|hipcub::", "rocprim", "rocprim", "text"),
+    _in_scope(r"rocprim::|hipcub::", "rocprim", "text"),
     by_table("hip runtime", "text"),
-    *(flash, efficient, _in_scope(r"flashinfer::", "flashinfer", "flashinfer"), attention),
+    *(flash, efficient, _in_scope(r"flashinfer::", "flashinfer"), by_table("attention of engines", "function")),
     *products.PRINTED,
     cudnn,
     *products.TEMPLATES,
     pytorch.aten,
-    *(cub, fft, sparse, fbgemm, xla, cupy, engine),
+    *(cub, fft, sparse, by_table("solvers", "word"), fbgemm, xla, cupy, engine),
     *(by_table("jiterator", "text"), by_table("cuda driver", "text")),
     *(term, trtllm_gen, cute, by_table("namespaces", "function"), words),
 )

@@ -224,28 +224,30 @@ class KernelName(NamedTuple):
         return self.output_type or self.accumulator_type
 
 
-#: Fields that are sizes, such as 128x64, and fields that are one number; the others are texts.
-_SIZES: Final = ("tile", "cluster", "instruction", "warps", "warpgroups")
-_NUMBERS: Final = ("stages", "alignment", "vector", "ordinal", "head_dim")
-_TYPED: Final = ("output_type", "accumulator_type", "scale_type")
+#: The values of fields that are no texts, by the text of a group.
+_VALUES: Final[dict[str, Callable[[str], Any]]] = {
+    **dict.fromkeys(
+        ("tile", "cluster", "instruction", "warps", "warpgroups"),
+        lambda text: tuple(map(int, re.findall(r"\d+", text))),
+    ),
+    **dict.fromkeys(("stages", "alignment", "vector", "ordinal", "head_dim"), int),
+    **dict.fromkeys(("output_type", "accumulator_type", "scale_type"), type_of),
+    **dict.fromkeys(("split_k", "tensor_core"), bool),
+    **dict.fromkeys(("algorithm", "layout", "output_layout"), str.lower),
+    "input_types": lambda text: types_of([text]),
+    "fused": lambda text: (text.lower(),),
+    "arch": lambda text: f"sm{text}" if text.isdecimal() else text,
+}
+#: Groups that hold the type of so many inputs.
+_OPERANDS: Final = {"a": 1, "b": 1, "ab": 2, "qkv": 3}
 
 
 def in_groups(found: re.Match[str] | None) -> Fields:
     """The fields that the named groups of a match hold, by the names of the groups; none of groups without text."""
-    texts = found.groupdict() if found else {}
-    return {name: _field(name, text) for name, text in texts.items() if text}
-
-
-def _field(name: str, text: str) -> Any:  # noqa: ANN401 - each field has a type of its own
-    if name in _SIZES:
-        return tuple(map(int, re.findall(r"\d+", text)))
-    if name in _NUMBERS:
-        return int(text)
-    if name == "input_types":
-        return types_of([text])
-    if name in _TYPED:
-        return type_of(text)
-    return f"sm{text}" if name == "arch" and text.isdecimal() else text
+    texts = {name: text for name, text in found.groupdict().items() if text} if found else {}
+    fields = {name: _VALUES.get(name, str)(text) for name, text in texts.items() if name not in _OPERANDS}
+    operands = [text for name, text in texts.items() for _ in range(_OPERANDS.get(name, 0))]
+    return {**fields, "input_types": types_of(operands)} if operands else fields
 
 
 #: A word in snake case that is a direction.
@@ -293,14 +295,23 @@ def listed(table: str) -> frozenset[str]:
     return frozenset(" ".join(_tables()[table]).split())
 
 
-def looked_up(table: str, text: str) -> Fields:
-    """What the first row of a table of patterns says of which one is in `text`; empty if none is."""
+def _rows(table: str, text: str) -> Iterator[Fields]:
+    """What each row of a table of patterns says of which one is in `text`."""
     for parts, pattern, head in _patterns(table):
         if any(part in text for part in parts):
-            return headed(head)
-        if pattern and (found := re.search(pattern, text)):
-            return headed(head) | in_groups(found)
-    return {}
+            yield headed(head)
+        elif pattern and (found := re.search(pattern, text)):
+            yield headed(head) | in_groups(found)
+
+
+def looked_up(table: str, text: str) -> Fields:
+    """What the first row of a table of patterns says of which one is in `text`; empty if none is."""
+    return next(_rows(table, text), {})
+
+
+def every(table: str, text: str) -> Fields:
+    """What all rows of a table of patterns say of which one is in `text`; of one field the last one counts."""
+    return {field: value for fields in _rows(table, text) for field, value in fields.items()}
 
 
 def by_table(table: str, part: str) -> Callable[[Spelled], Fields | None]:

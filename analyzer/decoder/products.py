@@ -11,7 +11,17 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
-from kanalyze.decoder.fields import TENSOR_TYPES, exact, headed, in_groups, looked_up, type_of, types_of
+from kanalyze.decoder.fields import (
+    TENSOR_TYPES,
+    by_name,
+    every,
+    exact,
+    headed,
+    in_groups,
+    looked_up,
+    type_of,
+    types_of,
+)
 
 if TYPE_CHECKING:
     from kanalyze.decoder.fields import Fields, Spelled
@@ -21,13 +31,11 @@ _TYPE: Final = "tf32|bf16|f64|f32|f16|e4m3|e5m2|e2m1|i32|i8|u8|cf32|cf64"
 _SPELLED: Final = "fp16|bf16|fp32|tf32|fp64|int8|int32|f16|f32|f64|s8|u8|s32|i8"
 
 #: xmma: types of A and output, of B and accumulator, of alpha and beta.
-_XMMA: Final = r"(?:^|_)(sm\d{2,3}[a-z]?)_xmma_(sparse_)?(gemm|fprop|dgrad|wgrad)(?=_)(.*)"
+_XMMA: Final = r"(?:^|_)sm\d{2,3}[a-z]?_xmma_(?:sparse_)?(?:gemm|[fdw](?:prop|grad))(?=_).*"
 _XMMA_TYPES: Final = (
-    rf"_({_TYPE})(?P<output_type>{_TYPE})_({_TYPE})(?P<accumulator_type>{_TYPE})_(?P<scale_type>{_TYPE})(?=_|$)"
+    rf"_(?P<a>{_TYPE})(?P<output_type>{_TYPE})_(?P<b>{_TYPE})(?P<accumulator_type>{_TYPE})"
+    rf"_(?P<scale_type>{_TYPE})(?=_|$)"
 )
-_XMMA_LAYOUT: Final = r"_(?P<layout>[nt]{2})_(?P<output_layout>[nt])(?=_|$)"
-_XMMA_IMAGE: Final = r"_(?P<layout>n[cdhw]{3,4})k\w{2,4}_(?P<output_layout>n[cdhw]{3,4})(?=_|$)"
-_XMMA_SIZES: Final = {"tile": "tilesize", "warps": "warpsize", "warpgroups": "warpgroupsize", "cluster": "cgasize"}
 
 _OPERATION: Final = (
     rf"(?:(?P<first>{_SPELLED})_)?"
@@ -54,18 +62,6 @@ def dims(text: str) -> tuple[int, ...]:
     return tuple(int(size) for size in text.split("x"))
 
 
-def _sized(text: str) -> dict[str, tuple[int, ...]]:
-    """Parses sizes by the word before them, first of each: tilesize32x32x16, stage3, align8."""
-    found: dict[str, tuple[int, ...]] = {}
-    for word, size in re.findall(r"(?:^|_)([A-Za-z]+)(\d{1,6}(?:x\d{1,6})*)(?=_|$)", text):
-        found.setdefault(word, dims(size))
-    return found
-
-
-def _first(sizes: dict[str, tuple[int, ...]], *words: str) -> int | None:
-    return next((sizes[word][0] for word in words if word in sizes), None)
-
-
 def _fused(words: Sequence[str]) -> tuple[str, ...]:
     parts = (part for word in words for part in _JOINED.get(word, (word,)))
     return tuple(dict.fromkeys(part for part in parts if part in _EPILOGUES))
@@ -78,42 +74,24 @@ def _work(operation: str) -> Fields:
     return {"family": "conv", "operation": operation, "direction": _DIRECTIONS.get(operation)}
 
 
-def _split(text: str) -> bool | None:
-    return True if re.search(r"(?i)split_?k(?=_|$)", text) else None
-
-
 def xmma(name: Spelled) -> Fields | None:
     """Decodes xmma names: ``sm80_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize32x32x16_stage3_warpsize2x2x1_…``."""
     found = re.search(_XMMA, name.text) if "_xmma_" in name.text else None
     if not found:
         return None
-    arch, _, operation, rest = found.groups()
-    sizes = _sized(rest)
-    fields: Fields = {
-        **_work(operation),
-        "library": "cudnn" if rest.endswith("_cudnn") or operation != "gemm" else "cublas",
-        "arch": arch,
-        "split_k": _split(rest),
-        "fused": _fused(rest.split("_")),
-        **in_groups(re.search(_XMMA_LAYOUT, rest) or re.search(_XMMA_IMAGE, rest)),
-        **{field: sizes.get(word, ()) for field, word in _XMMA_SIZES.items()},
-        "instruction": sizes.get("tensor") or sizes.get("sptensor", ()),
-        "stages": _first(sizes, "stage"),
-        "alignment": _first(sizes, "align", "aligna"),
-    }
-    if rest.endswith(("_trt", "_fusion_tactic")) or name.text.startswith("trt_"):
+    types = in_groups(re.search(_XMMA_TYPES, found[0]))
+    fields: Fields = {**every("xmma", found[0]), "fused": _fused(found[0].split("_")), **types}
+    if name.text.startswith("trt_"):
         fields["library"] = "tensorrt"
-    if types := re.search(_XMMA_TYPES, rest):
-        a, b = types_of([types[1], types[3]])
-        if a.startswith("c") or {a, b} == {
-            "f32",
-            "tf32",
-        }:  # that of B is the multiplied one: tf32 of f32, f32 of complex
-            a = b = a if a.startswith("c") else "tf32"
-        fields |= {**in_groups(types), "input_types": (a, b)}
-    if fields["instruction"] or fields["warpgroups"]:
+    # the type of B is the multiplied one: tf32 of f32, f32 of complex
+    inputs = {*fields.get("input_types", ())}
+    if inputs == {"f32", "tf32"}:
+        fields["input_types"] = ("tf32", "tf32")
+    elif types and types["input_types"][0].startswith("c"):
+        fields["input_types"] = types["input_types"][:1] * 2
+    if fields.get("instruction") or fields.get("warpgroups"):
         fields["tensor_core"] = True
-    elif re.search(r"_[fdh]fma_", rest) or fields.get("input_types") == ("f32", "f32"):
+    elif re.search(r"_[fdh]fma_", found[0]) or inputs == {"f32"}:
         fields["tensor_core"] = False
     return fields
 
@@ -133,6 +111,7 @@ def _of_blas(found: re.Match[str]) -> Fields:
     a = math or behind or ("tf32" if shape and letter == "s" else accumulator)
     return {
         **_work(found["operation"]),
+        **every("options of products", found["rest"]),
         "arch": in_groups(found).get("arch"),
         "instruction": _shape(shape),
         "accumulator_type": accumulator,
@@ -141,19 +120,14 @@ def _of_blas(found: re.Match[str]) -> Fields:
         "tile": (*tile, *loop[:1])[: 2 + bool(loop[0])] if sizes else (),
         "stages": loop[1] or None,
         "layout": max(layouts, key=len) if layouts else None,  # nhwc says more than tn
-        "alignment": _first(_sized(found["rest"]), "align"),
-        "split_k": _split(found["rest"]),
         "fused": _fused(words),
-        "algorithm": next((word for word in ("winograd", "fft") if word in words), None),
     }
 
 
 def _shape(text: str | None) -> tuple[int, ...]:
     """The shape of an instruction: 16x8x16, also written as 16816."""
-    if text and "x" in text:
-        return dims(text)
     found = re.fullmatch(r"(16|8)(16|8)(4|8|16|32|64|128|256)", text or "")
-    return tuple(map(int, found.groups())) if found else ()
+    return tuple(map(int, found.groups())) if found else dims(text) if text and "x" in text else ()
 
 
 def cutlass2(name: Spelled) -> Fields | None:
@@ -180,12 +154,13 @@ def cutlass3(name: Spelled) -> Fields | None:
     if not found:
         return None
     arch, unit, shape, operation, rest = found.groups()
-    words = re.split(r"\W", rest, maxsplit=1)[0].split("_")
+    told = re.split(r"\W", rest, maxsplit=1)[0]
+    words = told.split("_")
     shapes = [dims(word) for word in words if re.fullmatch(r"\d{1,6}x\d{1,6}x\d{1,6}", word)]
     counts = [int(word) for word in words if re.fullmatch(r"\d{1,3}", word)]
-    layout = next((word for word in words if re.fullmatch(r"[nt]{3}", word)), None)
     fields: Fields = {
         **_work(operation),
+        **every("cutlass 3", told),
         "library": "cutlass",
         "arch": arch,
         "instruction": _shape(shape),
@@ -194,9 +169,6 @@ def cutlass3(name: Spelled) -> Fields | None:
         "tile": (*shapes, ())[0],
         "cluster": (*shapes, (), ())[1],
         "stages": (counts[0] or None) if counts else None,  # 0 means that CUTLASS chooses
-        "layout": layout and layout[:2],
-        "output_layout": layout and layout[2],
-        "alignment": _first(_sized("_".join(words)), "align"),
     }
     types = [*takewhile(lambda word: word == "void" or type_of(word), words)]
     if len(types) == len(("A", "B", "accumulator", "C", "D")):
@@ -222,12 +194,12 @@ def nvjet(name: Spelled) -> Fields | None:
     shapes = [dims(word) for word in words if re.fullmatch(r"\d{1,6}x\d{1,6}(?:x\d{1,6})?", word)]
     fields: Fields = {
         **_work("gemm"),
+        **every("options of products", f"_{rest}"),
         "library": "cublas",
         "arch": arch,
         "input_types": inputs,
         "accumulator_type": types[-2],
         "output_type": types[-1],
-        "split_k": _split(rest),
         "fused": _fused(words),
         "tensor_core": True if {*inputs} & {*TENSOR_TYPES} else None,
         "layout": words[-1][:2].lower() if re.fullmatch(r"[ntNT]{3,4}", words[-1]) else None,
@@ -242,13 +214,8 @@ def tensile(name: Spelled) -> Fields | None:
     """Decodes Tensile names of rocBLAS and hipBLASLt: ``Cijk_Ailk_Bljk_BBS_BH_…_MT256x192x64_MI16x16x1_…``."""
     if not name.text.startswith("Cijk_"):
         return None
-    layout = re.match(r"Cijk_(Ailk|Alik)_(Bljk|Bjlk)", name.text)
-    return {
-        **_work("gemm"),
-        "library": "tensile",
-        "tile": _sized(name.text).get("MT", ()),
-        "layout": ("n" if layout[1] == "Ailk" else "t") + ("n" if layout[2] == "Bljk" else "t") if layout else None,
-    }
+    layout = by_name("layouts of tensile").get("_".join(name.text.split("_")[1:3]))
+    return {**every("tensile", name.text), "layout": layout}
 
 
 PRINTED: Final = (xmma, cutlass2, cutlass3, nvjet, named, tensile)
@@ -256,11 +223,11 @@ PRINTED: Final = (xmma, cutlass2, cutlass3, nvjet, named, tensile)
 
 _C3: Final = r"cute::C<\d{1,6}>, cute::C<\d{1,6}>, cute::C<\d{1,6}>"
 _MAINLOOP: Final = rf"MainloopSm(?P<arch>\d{{1,6}})\w{{0,60}}<(?P<stages>\d{{1,6}}), cute::tuple<(?P<cluster>{_C3})\s?>"
-_TILE: Final = rf"cute::tuple<(?P<tile>{_C3})\s?>, (?P<input_types>[\w:]+)"
+_TILE: Final = rf"cute::tuple<(?P<tile>{_C3})\s?>, (?P<ab>[\w:]+)"
 _FACTOR: Final = "TF32|BF16|F16|E4M3|E5M2|S8|U8|F64"
 _ATOM: Final = (
     r"\bSM(?P<arch>\d{1,6})(?:::GMMA::MMA)?_(?P<instruction>\d{1,6}x\d{1,6}x\d{1,6})"
-    rf"_(?P<accumulator_type>F32|F16|S32|F64)({_FACTOR})({_FACTOR})"
+    rf"_(?P<accumulator_type>F32|F16|S32|F64)(?P<a>{_FACTOR})(?P<b>{_FACTOR})"
 )
 
 #: cuBLAS kernels by name prefix: operation, and index of the types of A, B, C and the accumulator.
@@ -326,23 +293,16 @@ def _cutlass3(text: str) -> Fields:
     """Decodes CUTLASS 3: arch, stages and cluster of the main loop; tile and type after it; instruction."""
     fields: Fields = {}
     if found := re.search(_MAINLOOP, text):
-        tile = in_groups(re.compile(_TILE).search(text, found.end()))
-        fields = {**in_groups(found), **tile, "input_types": tile.get("input_types", ()) * 2}
-    if atom := re.search(_ATOM, text):
-        factors = (type_of(atom[4]), type_of(atom[5]))
-        fields = {**in_groups(atom), **fields, "input_types": factors, "tensor_core": True}
-    elif re.search(r"\bSM1\d\d_MMA_", text):
-        fields["tensor_core"] = True
-    return fields
+        fields = {**in_groups(found), **in_groups(re.compile(_TILE).search(text, found.end()))}
+    if atom := in_groups(re.search(_ATOM, text)):
+        return {**atom, **fields, "input_types": atom["input_types"], "tensor_core": True}
+    return fields | ({"tensor_core": True} if re.search(r"\bSM1\d\d_MMA_", text) else {})
 
 
 def _cutlass2(text: str) -> Fields:
     """Decodes CUTLASS 2: the first shape is the thread block's tile."""
-    fields = in_groups(re.search(r"GemmShape<(?P<tile>\d{1,6}, \d{1,6}, \d{1,6})>", text))
-    fields |= in_groups(re.search(r"cutlass::arch::Sm(?P<arch>\d{1,6})", text))
-    if unit := re.search(r"OpClass(\w*TensorOp|Simt)", text):
-        fields["tensor_core"] = unit[1] != "Simt"
-    return fields
+    unit = re.search(r"OpClass(\w*TensorOp|Simt)", text)
+    return every("cutlass 2", text) | ({"tensor_core": unit[1] != "Simt"} if unit else {})
 
 
 def quantised(name: Spelled) -> Fields | None:

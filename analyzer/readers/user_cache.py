@@ -37,12 +37,6 @@ _OURS: Final = re.compile(r"\.trace\d+$|\.sqlite$")
 _SCRATCH: Final = ".exporting-"
 
 
-def cache_folder() -> Path:
-    """The cache folder: ``$XDG_CACHE_HOME/kanalyze``, or ``~/.cache/kanalyze``."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "kanalyze"
-
-
 def name_of(path: Path) -> str:
     """The cache key of a file in its current state; its first part depends on the path only."""
     found, place = path.stat(), os.fsencode(path.resolve())
@@ -81,10 +75,9 @@ def _make(cache: Path) -> None:
 
 def kept(place: Path) -> bool:
     """Whether there is a trusted cache entry at `place`."""
-    try:
+    with suppress(OSError):
         return trusted(place.parent) and trusted(place)
-    except OSError:
-        return False
+    return False
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kanalyze.errors import (
     KanalyzeError,
@@ -27,10 +27,6 @@ from kanalyze.redact import documents, ncu, nsys
 from kanalyze.redact.names import Names, asked
 from kanalyze.redact.texts import Removed, Texts
 from kanalyze.tools import EXPORT
-
-if TYPE_CHECKING:
-    from os import PathLike
-
 
 __all__ = ["Removed", "redact"]
 
@@ -81,8 +77,8 @@ _LONG_ENOUGH: Final = 6
 
 
 def redact(
-    report: str | PathLike[str],
-    out: str | PathLike[str] | None,
+    report: str | os.PathLike[str],
+    out: str | os.PathLike[str] | None,
     *,
     keep: Iterable[str] = (),
     remove: Iterable[str] = (),

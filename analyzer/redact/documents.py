@@ -278,10 +278,9 @@ def _quoted(rule: Callable[[str], str], raw: bytes) -> bytes:
 def _decoded(raw: bytes) -> str:
     """Decodes a JSON string literal; unchanged if it is invalid."""
     text = _text(raw)
-    try:
+    with suppress(ValueError):
         return str(json.loads(f'"{text}"', strict=False)) if "\\" in text else text
-    except ValueError:
-        return text
+    return text
 
 
 def _text(raw: bytes) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -178,16 +179,14 @@ def _leaves(data: bytes, at: int, end: int, above: tuple[int, ...]) -> Iterator[
 
 def _text_of(value: bytes) -> str | None:
     """`value` decoded as text; None if it is not text."""
-    try:
+    with suppress(UnicodeDecodeError):
         text = value.decode()
-    except UnicodeDecodeError:
-        return None
-    return text if text.translate(_BLANKS).isprintable() else None
+        return text if text.translate(_BLANKS).isprintable() else None
+    return None
 
 
 def _is_message(data: bytes, begin: int, end: int) -> bool:
     """Whether bytes can be parsed as a message."""
-    try:
+    with suppress(ValueError, IndexError):
         return all(True for _ in fields(data, begin, end))
-    except (ValueError, IndexError):
-        return False
+    return False

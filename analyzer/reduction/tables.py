@@ -298,11 +298,10 @@ def reductions_at(path: Path) -> list[Path]:
 
 def is_whole(folder: Path) -> bool:
     """Whether a reduction is there, of our version, with every file as it was written."""
-    try:
+    with suppress(BadReductionError):
         checked(folder)
-    except BadReductionError:
-        return False
-    return True
+        return True
+    return False
 
 
 def checked(folder: Path) -> list[int | None]:

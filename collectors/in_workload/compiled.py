@@ -32,6 +32,7 @@ import os
 import re
 import shutil
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -144,11 +145,10 @@ def entries(folders: Iterable[Path]) -> list[Entry]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
+    with suppress(OSError, ValueError):
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
+        return document if isinstance(document, dict) else {}
+    return {}
 
 
 def rows(

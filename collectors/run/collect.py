@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kanalyze.collectors import process
 from kanalyze.collectors.in_workload import compiled
@@ -40,9 +40,6 @@ from kanalyze.collectors.workload import resolve, resolve_other
 from kanalyze.errors import CollectError, OutputError
 from kanalyze.tools import SIDES
 from kanalyze.units import plural
-
-if TYPE_CHECKING:
-    from os import PathLike
 
 #: Schema version of the manifest; docs/collect.md has its history, and describes every key.
 _SCHEMA: Final = 1
@@ -106,7 +103,7 @@ class Captures:
 
 
 def collect(
-    workload: str | PathLike[str],
+    workload: str | os.PathLike[str],
     args: Sequence[str] = (),
     options: Options | None = None,
     progress: Progress = lambda _: None,
@@ -137,8 +134,8 @@ def collect(
 
 
 def collect_against(  # noqa: PLR0913 - as of collect, and the other program
-    workload: str | PathLike[str],
-    other: str | PathLike[str],
+    workload: str | os.PathLike[str],
+    other: str | os.PathLike[str],
     args: Sequence[str] = (),
     options: Options | None = None,
     progress: Progress = lambda _: None,
@@ -170,7 +167,7 @@ def collect_against(  # noqa: PLR0913 - as of collect, and the other program
 
 
 def dry_run(
-    workload: str | PathLike[str],
+    workload: str | os.PathLike[str],
     args: Sequence[str] = (),
     options: Options | None = None,
     **changes: Any,  # noqa: ANN401 - of Options
@@ -186,8 +183,8 @@ def dry_run(
 
 
 def dry_run_against(
-    workload: str | PathLike[str],
-    other: str | PathLike[str],
+    workload: str | os.PathLike[str],
+    other: str | os.PathLike[str],
     args: Sequence[str] = (),
     options: Options | None = None,
     **changes: Any,  # noqa: ANN401 - of Options
@@ -197,7 +194,7 @@ def dry_run_against(
 
 
 def _planned(
-    programs: Sequence[str | PathLike[str]],
+    programs: Sequence[str | os.PathLike[str]],
     args: Sequence[str],
     options: Options | None,
     changes: dict[str, Any],

@@ -13,6 +13,7 @@ import re
 import shutil
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -261,11 +262,9 @@ def _number(root: Path, setting: str) -> int | None:
 
 def _text(root: Path, name: str, size: int = 1 << 16) -> str:
     """The beginning of a file of the kernel; empty if there is none that can be read."""
-    try:
-        with (root / name).open(encoding="utf-8", errors="replace") as file:
-            return file.read(size)
-    except OSError:
-        return ""
+    with suppress(OSError), (root / name).open(encoding="utf-8", errors="replace") as file:
+        return file.read(size)
+    return ""
 
 
 def _opened() -> int:

@@ -14,10 +14,12 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from kanalyze.collectors.process import Program, answer
+from kanalyze.files import cache_folder
 
 FOLDERS: Final = ("/usr/local/cuda/bin", "/usr/local/cuda-*/bin", "/opt/cuda/bin", "/opt/nvidia/hpc_sdk/*/*/cuda/bin")
 
@@ -83,9 +85,8 @@ def dependencies(text: str) -> list[str]:
 
 
 def folder() -> Path:
-    """The cache folder: ``$XDG_CACHE_HOME/kanalyze/builds``, or ``~/.cache/kanalyze/builds``."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "kanalyze" / "builds"
+    """The folder of compiled workloads in the user's cache."""
+    return cache_folder() / "builds"
 
 
 def build(
@@ -133,17 +134,14 @@ def _keep(scratch: Path, place: Path) -> None:
 
 def _serves(binary: Path) -> bool:
     """Whether `binary` exists and all its inputs are unchanged."""
-    try:
+    with suppress(OSError, ValueError):
         headers = json.loads((binary.parent / _HEADERS).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return binary.is_file() and all(_digest_of(Path(file)) == digest for file, digest in headers.items())
+        return binary.is_file() and all(_digest_of(Path(file)) == digest for file, digest in headers.items())
+    return False
 
 
 def _digest_of(file: Path) -> str:
     """Digest of a file's content; empty if it cannot be read."""
-    try:
-        with file.open("rb") as opened:
-            return hashlib.file_digest(opened, lambda: hashlib.blake2b(digest_size=12)).hexdigest()
-    except OSError:
-        return ""
+    with suppress(OSError), file.open("rb") as opened:
+        return hashlib.file_digest(opened, lambda: hashlib.blake2b(digest_size=12)).hexdigest()
+    return ""

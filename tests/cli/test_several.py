@@ -11,7 +11,7 @@ import pytest
 
 import kanalyze
 from kanalyze.readers.capture.reports import reports_in_folder
-from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH, capture, html_of, printed, refused, run
+from support.command import ADD, ADD_UM, REPORTS, SAMPLES, TORCH, capture, captured, html_of, printed, refused, run
 
 pytestmark = pytest.mark.slow
 
@@ -47,10 +47,8 @@ NO_KERNELS, COUNTERS = REPORTS / "torch" / "cpu_only.json.gz", REPORTS / "ncu" /
 
 
 def test_so_it_is_of_a_capture(tmp_path):
-    (tmp_path / "manifest.json").write_text('{"schema": 1}')
-    shutil.copyfile(NO_KERNELS, tmp_path / "torch.json.gz")
-    shutil.copyfile(COUNTERS, tmp_path / "ncu.details.csv")
-    time, counters = content(tmp_path)["reports"]
+    both = captured(tmp_path / "both", torch_json_gz=NO_KERNELS, ncu_details_csv=COUNTERS)
+    time, counters = content(both)["reports"]
     assert time["answer"] == content(NO_KERNELS)["answer"]
     assert counters["answer"] == content(tmp_path / "ncu.details.csv")["answer"]
 
@@ -195,11 +193,7 @@ def test_of_several_traces_it_is_the_first(tmp_path):
 
 def test_a_table_that_nsys_was_not_asked_for_is_from_the_trace(tmp_path):
     """Not by a list of tables: both tools record ranges, here only torch did."""
-    made = tmp_path / "capture"
-    made.mkdir()
-    (made / "manifest.json").write_text('{"schema": 1}')
-    shutil.copyfile(ADD, made / "nsys.sqlite")
-    shutil.copyfile(TRACE, made / "torch.json.gz")
+    made = captured(tmp_path / "capture", nsys_sqlite=ADD, torch_json_gz=TRACE)
     said = [f"ranges is from {made}/torch.json.gz; nsys.sqlite does not record it."]
     assert rows("ranges", made, said=said) == rows("ranges", TRACE)
 

@@ -132,7 +132,7 @@ def test_every_name_of_communication_holds_a_hint():
 
 
 def test_each_table_is_read_and_there():
-    read = re.compile(r'(?:looked_up|by_table|by_name|exact|listed|_in_scope)\((?:r"[^"]+", "\w+", )?"([^"]+)"')
+    read = re.compile(r'(?:looked_up|every|by_table|by_name|exact|listed|_in_scope)\((?:r"[^"]+", )?"([^"]+)"')
     code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "analyzer/decoder").glob("*.py"))
     tables = re.findall(r"^\[(.+)\]$", (ROOT / "analyzer/decoder/tables.txt").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(tables) == sorted(set(read.findall(code)))

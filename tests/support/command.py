@@ -65,6 +65,15 @@ def _folder():
     return folder
 
 
+def captured(folder, **reports):
+    """A capture in a new folder: files by how they are called there, with _ in place of points."""
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text('{"schema": 1}')
+    for name, file in reports.items():
+        shutil.copyfile(file, folder / name.replace("_", "."))
+    return folder
+
+
 @functools.cache
 def capture():
     """A capture with a compiled kernel."""

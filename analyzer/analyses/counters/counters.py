@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -12,7 +13,7 @@ from kanalyze.analyses.shared.analysis import analysis
 from kanalyze.analyses.shared.statistics import known_sum
 from kanalyze.errors import CannotTellError
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table, columns
+from kanalyze.schema import Table, columns
 
 
 def require_counters(report: Report, table: Table) -> None:
@@ -116,97 +117,75 @@ _THEORETICAL: Final = "memory_l2_theoretical_sectors_global"
 _WAVES: Final = "launch__waves_per_multiprocessor"
 _SMS: Final = "launch__sm_count"
 
-#: Of the columns that are one metric of ncu, those that are whole numbers; shares are percentages there.
-_COUNTED: Final = ("cycles", "dram_read_bytes", "dram_write_bytes", "instructions", "bank_conflicts", "local_loads",
-                   "local_stores", "spill_requests", "sms", "sm_clock_hz", "dram_bytes_per_s")  # fmt: skip
-
-#: The columns of the table; those that are one metric of ncu as name, metric and meaning.
-_COLUMNS: Final[tuple[Column | tuple[str, str, str], ...]] = (
-    Column("event_id", pl.Int64, "The kernel in `events`, in the order of the report."),
-    Column("name", pl.String, "Its name.", nullable=True),
-    Column("device", pl.Int64, "The GPU, as in `devices`.", nullable=True),
-    Column("dur_ns", pl.Int64, "Duration, alone and under replay: not that in the program.", nullable=True),
-    ("cycles", "gpc__cycles_elapsed.max", "Elapsed Cycles."),
-    ("sm_clock_hz", "gpc__cycles_elapsed.avg.per_second", "SM Frequency."),
-    ("compute_share", "sm__throughput.avg.pct_of_peak_sustained_elapsed", "Compute (SM) Throughput of its peak."),
-    (
-        "memory_share",
-        "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
-        "Memory Throughput of its peak.",
-    ),
-    ("dram_share", "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", "DRAM Throughput of its peak."),
-    ("dram_bytes_per_s", "dram__bytes.sum.per_second", "DRAM bandwidth, reads and writes."),
-    ("dram_read_bytes", "dram__bytes_read.sum", "Bytes read from DRAM."),
-    ("dram_write_bytes", "dram__bytes_write.sum", "Bytes written to DRAM."),
-    ("l2_share", "lts__throughput.avg.pct_of_peak_sustained_elapsed", "L2 Cache Throughput of its peak."),
-    ("l2_hit_share", "lts__t_sector_hit_rate.pct", "L2 Hit Rate."),
-    ("l1_share", "l1tex__throughput.avg.pct_of_peak_sustained_active", "L1/TEX Cache Throughput of its peak."),
-    ("l1_hit_share", "l1tex__t_sector_hit_rate.pct", "L1/TEX Hit Rate."),
-    *SHAPE_COLUMNS,
-    Column("registers_per_thread", pl.Int32, "Registers that a thread uses.", nullable=True),
-    Column("static_shared_bytes", pl.Int64, "Static shared memory of a block.", nullable=True),
-    Column("dynamic_shared_bytes", pl.Int64, "Dynamic shared memory of a block.", nullable=True),
-    ("occupancy_share", "sm__maximum_warps_per_active_cycle_pct", "Theoretical Occupancy."),
-    ("achieved_occupancy_share", "sm__warps_active.avg.pct_of_peak_sustained_active", "Achieved Occupancy."),
-    Column("limiter", pl.String, f"What allows no further block on an SM: {', '.join(LIMITS)}.", nullable=True),
-    Column("blocks_per_sm", pl.Int64, "Blocks that an SM can hold: ncu's least Block Limit.", nullable=True),
-    ("sms", _SMS, "SMs of the GPU."),
-    ("waves", _WAVES, "Waves Per SM: the grid by the blocks that run at once."),
+#: Columns whose meaning ends with the metric of ncu that they are; shares are percentages there.
+_COLUMNS: Final = (
     *columns("""
-        tail_share float?: The part of the blocks' room that the last wave leaves empty; 0 where there is but one wave.
+        event_id int: The kernel in `events`, in the order of the report.
+        name text?: Its name.
+        device int?: The GPU, as in `devices`.
+        dur_ns int?: Duration, alone and under replay: not that in the program.
+        cycles int?: Elapsed Cycles. gpc__cycles_elapsed.max.
+        sm_clock_hz int?: SM Frequency. gpc__cycles_elapsed.avg.per_second.
+        compute_share float?: Compute (SM) Throughput of its peak. sm__throughput.avg.pct_of_peak_sustained_elapsed.
+        memory_share float?: Memory Throughput of its peak.
+            gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed.
+        dram_share float?: DRAM Throughput of its peak. gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed.
+        dram_bytes_per_s int?: DRAM bandwidth, reads and writes. dram__bytes.sum.per_second.
+        dram_read_bytes int?: Bytes read from DRAM. dram__bytes_read.sum.
+        dram_write_bytes int?: Bytes written to DRAM. dram__bytes_write.sum.
+        l2_share float?: L2 Cache Throughput of its peak. lts__throughput.avg.pct_of_peak_sustained_elapsed.
+        l2_hit_share float?: L2 Hit Rate. lts__t_sector_hit_rate.pct.
+        l1_share float?: L1/TEX Cache Throughput of its peak. l1tex__throughput.avg.pct_of_peak_sustained_active.
+        l1_hit_share float?: L1/TEX Hit Rate. l1tex__t_sector_hit_rate.pct.
     """),
-    ("instructions", "smsp__inst_executed.sum", "Executed Instructions, of warps."),
-    ("ipc", "sm__inst_executed.avg.per_cycle_active", "Instructions that an SM executes per active cycle."),
-    ("issue_share", "smsp__issue_active.avg.pct_of_peak_sustained_active", "Cycles in which a scheduler issues."),
-    ("active_warps", "smsp__warps_active.avg.per_cycle_active", "Active Warps Per Scheduler."),
-    ("eligible_warps", "smsp__warps_eligible.avg.per_cycle_active", "Eligible Warps Per Scheduler."),
-    ("cycles_per_instruction", LATENCY, "Warp Cycles Per Issue."),
-    *columns("""
+    *SHAPE_COLUMNS,
+    *columns(f"""
+        registers_per_thread int32?: Registers that a thread uses.
+        static_shared_bytes int?: Static shared memory of a block.
+        dynamic_shared_bytes int?: Dynamic shared memory of a block.
+        occupancy_share float?: Theoretical Occupancy. sm__maximum_warps_per_active_cycle_pct.
+        achieved_occupancy_share float?: Achieved Occupancy. sm__warps_active.avg.pct_of_peak_sustained_active.
+        limiter text?: What allows no further block on an SM: {", ".join(LIMITS)}.
+        blocks_per_sm int?: Blocks that an SM can hold: ncu's least Block Limit.
+        sms int?: SMs of the GPU. {_SMS}.
+        waves float?: Waves Per SM: the grid by the blocks that run at once. {_WAVES}.
+        tail_share float?: The part of the blocks' room that the last wave leaves empty; 0 where there is but one wave.
+        instructions int?: Executed Instructions, of warps. smsp__inst_executed.sum.
+        ipc float?: Instructions that an SM executes per active cycle. sm__inst_executed.avg.per_cycle_active.
+        issue_share float?: Cycles in which a scheduler issues. smsp__issue_active.avg.pct_of_peak_sustained_active.
+        active_warps float?: Active Warps Per Scheduler. smsp__warps_active.avg.per_cycle_active.
+        eligible_warps float?: Eligible Warps Per Scheduler. smsp__warps_eligible.avg.per_cycle_active.
+        cycles_per_instruction float?: Warp Cycles Per Issue. {LATENCY}.
         top_stall text?: What warps wait for longest, as `stalls` names it; not counting `selected` and `not_selected`.
         top_stall_share float?: Its part of cycles_per_instruction.
-    """),
-    ("threads_per_instruction", "smsp__thread_inst_executed_per_inst_executed.ratio", "Avg. Active Threads Per Warp."),
-    *(
-        Column(
-            f"{what}_sectors_per_request",
-            pl.Float64,
-            f"Sectors of 32 bytes that a global {what} of a warp touches; 4 where 32 threads use 4 bytes each, "
-            "side by side.",
-            nullable=True,
-        )
-        for what in _OPS
-    ),
-    *(
-        Column(f"{what}_used_share", pl.Float64, f"Bytes of them that a global {what} uses.", nullable=True)
-        for what in _OPS
-    ),
-    *columns(f"""
+        threads_per_instruction float?: Avg. Active Threads Per Warp.
+            smsp__thread_inst_executed_per_inst_executed.ratio.
+        load_sectors_per_request float?: Sectors of 32 bytes that a global load of a warp touches; 4 where 32 threads
+            use 4 bytes each, side by side.
+        store_sectors_per_request float?: Sectors of 32 bytes that a global store of a warp touches; 4 where 32 threads
+            use 4 bytes each, side by side.
+        load_used_share float?: Bytes of them that a global load uses.
+        store_used_share float?: Bytes of them that a global store uses.
         uncoalesced_share float?: Sectors of global accesses that ideal ones would not need. {_EXCESSIVE} by
             {_THEORETICAL}.
-    """),
-    ("bank_conflicts", _CONFLICTS, "Bank conflicts of shared memory."),
-    *columns("""
+        bank_conflicts int?: Bank conflicts of shared memory. {_CONFLICTS}.
         bank_conflict_share float?: Bank conflicts by all wavefronts of shared memory, of which each conflict adds one.
+        local_loads int?: Loads from local memory: spilled registers and arrays.
+            smsp__sass_inst_executed_op_local_ld.sum.
+        local_stores int?: Stores to local memory. smsp__sass_inst_executed_op_local_st.sum.
+        spill_requests int?: Requests of local memory for spilled registers. derived__local_spilling_requests.
+        spill_share float?: Requests of local memory that are register spills. derived__local_spilling_requests_pct.
+        tensor_share float?: Use of the tensor pipe, which executes register moves, too.
+            sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active.
     """),
-    (
-        "local_loads",
-        "smsp__sass_inst_executed_op_local_ld.sum",
-        "Loads from local memory: spilled registers and arrays.",
-    ),
-    ("local_stores", "smsp__sass_inst_executed_op_local_st.sum", "Stores to local memory."),
-    ("spill_requests", "derived__local_spilling_requests", "Requests of local memory for spilled registers."),
-    ("spill_share", "derived__local_spilling_requests_pct", "Requests of local memory that are register spills."),
-    (
-        "tensor_share",
-        "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
-        "Use of the tensor pipe, which executes register moves, too.",
-    ),
 )
 
-_PLAIN: Final = {one[0]: one[1] for one in _COLUMNS if isinstance(one, tuple)}
+_PLAIN: Final = {
+    one.name: (found[1], one.dtype) for one in _COLUMNS if (found := re.search(r" (\w+__[\w.]+)\.$", one.doc))
+}
 
 _METRICS: Final = (
-    *_PLAIN.values(),
+    *(metric for metric, _ in _PLAIN.values()),
     *LIMITS.values(),
     *(metric.format(op) for metric in (_SECTORS, _REQUESTS, _BYTES) for op in _OPS.values()),
     *(_WAVEFRONTS, _EXCESSIVE, _THEORETICAL),
@@ -216,15 +195,11 @@ _METRICS: Final = (
 TABLE: Final = Table(
     "counters",
     "One kernel that ncu measured, as its details page prints it; what was not collected is null.",
-    tuple(
-        one if isinstance(one, Column)
-        else Column(one[0], pl.Int64 if one[0] in _COUNTED else pl.Float64, f"{one[2]} {one[1]}.", nullable=True)
-        for one in _COLUMNS
-    ),
+    _COLUMNS,
     purpose="speed of light, memory, occupancy per kernel",
     telling=("dur_ns", "compute_share", "memory_share", "achieved_occupancy_share", "limiter", "top_stall"),
     counted=True,
-)  # fmt: skip
+)
 
 
 @analysis
@@ -246,7 +221,14 @@ def counters(report: Report) -> pl.DataFrame:
     longest = pl.max_horizontal(map(stall_metric, waiting))
     stalls_of = [pl.when((pl.col(stall_metric(one)) == longest) & (longest > 0)).then(pl.lit(one)) for one in waiting]
     kernels = measured_kernels(report, TABLE, _METRICS).with_columns(
-        **{name: _plain(name, pl.col(metric)) for name, metric in _PLAIN.items()},
+        **{
+            name: pl.col(metric) / 100
+            if name.endswith("_share")
+            else counted(pl.col(metric))
+            if dtype == pl.Int64
+            else pl.col(metric)
+            for name, (metric, dtype) in _PLAIN.items()
+        },
         **{
             f"{what}_sectors_per_request": ratio(_SECTORS.format(op), _REQUESTS.format(op)) for what, op in _OPS.items()
         },
@@ -264,12 +246,6 @@ def counters(report: Report) -> pl.DataFrame:
         top_stall_share=ratio(longest, LATENCY),
     )
     return TABLE.select(kernels)
-
-
-def _plain(name: str, metric: pl.Expr) -> pl.Expr:
-    if name.endswith("_share"):
-        return metric / 100
-    return counted(metric) if name in _COUNTED else metric
 
 
 STALLS: Final = Table(

@@ -17,7 +17,7 @@ import polars as pl
 from kanalyze.analyses.counters.counters import counted, measured_kernels, ratio
 from kanalyze.analyses.shared.analysis import analysis
 from kanalyze.report import Report
-from kanalyze.schema import Column, Table, columns
+from kanalyze.schema import Table, columns
 
 _BEGINNING: Final = "sm__ops_path_tensor_"
 _DONE, _RATE, _PEAK = ".sum", ".sum.per_cycle_elapsed", ".sum.peak_sustained"
@@ -182,43 +182,39 @@ _METRICS: Final = (
 TABLE: Final = Table(
     "roofline",
     "One kernel that ncu measured, under the roof of its GPU; what was not collected is null.",
-    (
-        Column("event_id", pl.Int64, "The kernel in `events`."),
-        Column("name", pl.String, "Its name.", nullable=True),
-        Column("device", pl.Int64, "The GPU, as in `devices`.", nullable=True),
-        Column("dur_ns", pl.Int64, "Duration, alone and under replay.", nullable=True),
-        *(
-            Column(f"{name}_flop", pl.Float64, f"Work in {name} outside of tensor cores.", nullable=True)
-            for name in _CORES
-        ),
-        *columns(f"""
-            tensor_flop float?: Floating-point work of tensor cores.
-            tensor_int_op float?: Work of tensor cores on integers, which is no FLOP.
-            flop float?: All floating-point work.
-            dram_bytes int?: Bytes read from DRAM and written to it.
-            intensity_flop_per_byte float?: Work for each byte of DRAM traffic; here and below, operations of tensor
-                cores on integers are work, too.
-            precision text?: What is nearest its peak: {', '.join(_CORES)}, or tensor with the type of its inputs
-                (tensor bf16), and sparse where these were 2:4 sparse instructions.
-            instruction text?: The instruction that tensor cores did most of it with, where ncu tells them apart: hmma,
-                hgmma, imma…
-            achieved_flop_per_s float?: Work by the duration.
-            attainable_flop_per_s float?: The same work by the least time that the GPU needs for it and for the bytes,
-                at the clocks of the run.
-            peak_flop_per_s float?: The peak of `precision` with that instruction, at the clock of the run: of dense
-                work the dense one.
-            dram_bytes_per_s float?: Achieved bandwidth.
-            peak_dram_bytes_per_s float?: Peak bandwidth, at the clock of the run.
-            ridge_flop_per_byte float?: The intensity where both take equally long.
-            bound text?: What takes longer at its peak: memory or compute.
-            roof_share float?: The least time by the duration: 1 is on the roof, the rest is the distance to it.
-        """),
-    ),
+    columns(f"""
+        event_id int: The kernel in `events`.
+        name text?: Its name.
+        device int?: The GPU, as in `devices`.
+        dur_ns int?: Duration, alone and under replay.
+        fp64_flop float?: Work in fp64 outside of tensor cores.
+        fp32_flop float?: Work in fp32 outside of tensor cores.
+        fp16_flop float?: Work in fp16 outside of tensor cores.
+        tensor_flop float?: Floating-point work of tensor cores.
+        tensor_int_op float?: Work of tensor cores on integers, which is no FLOP.
+        flop float?: All floating-point work.
+        dram_bytes int?: Bytes read from DRAM and written to it.
+        intensity_flop_per_byte float?: Work for each byte of DRAM traffic; here and below, operations of tensor
+            cores on integers are work, too.
+        precision text?: What is nearest its peak: {", ".join(_CORES)}, or tensor with the type of its inputs
+            (tensor bf16), and sparse where these were 2:4 sparse instructions.
+        instruction text?: The instruction that tensor cores did most of it with, where ncu tells them apart: hmma,
+            hgmma, imma…
+        achieved_flop_per_s float?: Work by the duration.
+        attainable_flop_per_s float?: The same work by the least time that the GPU needs for it and for the bytes,
+            at the clocks of the run.
+        peak_flop_per_s float?: The peak of `precision` with that instruction, at the clock of the run: of dense
+            work the dense one.
+        dram_bytes_per_s float?: Achieved bandwidth.
+        peak_dram_bytes_per_s float?: Peak bandwidth, at the clock of the run.
+        ridge_flop_per_byte float?: The intensity where both take equally long.
+        bound text?: What takes longer at its peak: memory or compute.
+        roof_share float?: The least time by the duration: 1 is on the roof, the rest is the distance to it.
+    """),
     purpose="work, bytes, and distance to the roof",
     telling=("dur_ns", "bound", "roof_share", "flop", "dram_bytes"),
     counted=True,
-
-)  # fmt: skip
+)
 
 
 @analysis

@@ -12,6 +12,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
 from itertools import takewhile
@@ -438,11 +439,9 @@ def _times(content: dict[str, Any], part: str, origin_unix_ns: int) -> pl.DataFr
 
 def from_manifest(folder: Path, part: str, made: Callable[[Any], T], otherwise: T) -> T:
     """What is made of a part of the manifest of the capture in `folder`; else where it lacks that, or is damaged."""
-    try:
-        with open_regular(folder / MANIFEST) as file:
-            return made(json.loads(file.read())[part])
-    except (OSError, *MISSHAPEN):
-        return otherwise
+    with suppress(OSError, *MISSHAPEN), open_regular(folder / MANIFEST) as file:
+        return made(json.loads(file.read())[part])
+    return otherwise
 
 
 def commands(folder: Path) -> dict[str, list[str]]:

@@ -18,17 +18,15 @@ from functools import partial
 from itertools import pairwise
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
 from kanalyze.counter_model import RULE_RESULTS
 from kanalyze.errors import DamagedReportError, UnknownFormatError
 from kanalyze.files import readable, regular
+from kanalyze.model import Note
 from kanalyze.readers.ncu.tables import LABELS, LAUNCHES, SECTIONS, Measured, damaged, metrics_frame
-
-if TYPE_CHECKING:
-    from kanalyze.readers.ncu.tables import Note
 
 #: First lines of pages: the header of pages of launches, and the kernel line of the source page.
 _LAUNCHES: Final = b'"ID","'

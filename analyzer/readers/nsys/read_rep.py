@@ -24,11 +24,11 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from kanalyze.errors import ExportError, KanalyzeError, UnreadableReportError
-from kanalyze.files import digest
+from kanalyze.files import cache_folder, digest
 from kanalyze.machinery import end_by, ending_with
 from kanalyze.readers.nsys.read_sqlite_folder import report_of, shows_nsys
 from kanalyze.readers.storage.table_files import SqliteFile
-from kanalyze.readers.user_cache import alone, cache_folder, checksum, kept, make_room, name_of, scratch
+from kanalyze.readers.user_cache import alone, checksum, kept, make_room, name_of, scratch
 from kanalyze.report import Report
 
 if TYPE_CHECKING:
@@ -91,34 +91,29 @@ def exported(path: Path, progress: Progress, *, cache: bool = True) -> SqliteFil
 def _beside(path: Path) -> SqliteFile | None:
     """The sibling export with suffix .sqlite, if newer than the report and complete; `nsys stats` writes it too."""
     candidate = path.with_suffix(".sqlite")
-    try:
-        if candidate == path or candidate.stat().st_mtime_ns < path.stat().st_mtime_ns:
-            return None
-        if candidate.with_name(candidate.name + "-journal").exists():  # nsys is still writing it
-            return None
-    except OSError:
-        return None
-    return _opened(candidate)
+    with suppress(OSError):
+        is_newer = candidate != path and candidate.stat().st_mtime_ns >= path.stat().st_mtime_ns
+        if is_newer and not candidate.with_name(candidate.name + "-journal").exists():  # nsys is still writing it
+            return _opened(candidate)
+    return None
 
 
 def _kept(path: Path) -> SqliteFile | None:
     """The cached export at `path`; None if missing or if its checksum does not match."""
-    try:
+    with suppress(OSError):
         if not kept(path) or not path.is_file() or path.suffixes[:1] != [f".{checksum(path)}"]:
             return None
         os.utime(path)
-    except OSError:
-        return None
-    return _opened(path)
+        return _opened(path)
+    return None
 
 
 def _opened(path: Path) -> SqliteFile | None:
     """Opens the export at `path`; None if missing or incomplete."""
-    try:
+    with suppress(KanalyzeError):
         database = SqliteFile(path) if path.is_file() else None
-    except KanalyzeError:
-        return None
-    return database if database is not None and shows_nsys(database.tables) else None
+        return database if database is not None and shows_nsys(database.tables) else None
+    return None
 
 
 def _export(path: Path, name: str, program: Path, progress: Progress) -> Path:

@@ -8,9 +8,11 @@ that is absent reads as null.
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import polars as pl
@@ -18,14 +20,12 @@ import polars as pl
 from kanalyze import device_limits
 from kanalyze.columns import gathered, positions
 from kanalyze.device_limits import plausible
-from kanalyze.model import DEVICES, NOTES, PROCESSES, STREAMS
+from kanalyze.model import DEVICES, NOTES, PROCESSES, STREAMS, Note
 
 if TYPE_CHECKING:
     from kanalyze.readers.storage.table_files import TableFile
 
     Namer = Callable[[pl.DataFrame], pl.Series]
-
-    Note = tuple[str, int | None, int | None, str]
 
 
 #: A globalTid holds the thread id in bits 0 to 23 and the process id in bits 24 to 47; globalPid has no thread.
@@ -110,53 +110,11 @@ EVENT_RECORD_COLUMNS: Final = (*_PLACED, "eventId", "eventSyncId")
 GRAPH_NODES: Final = ("CUDA_GRAPH_NODE_EVENTS", "CUDA_GRAPH_EVENTS")
 OF_GRAPH_NODES: Final = ("start", "globalTid", "graphNodeId", "originalGraphNodeId")
 
-#: Kinds recorded together: the nsys setting, and the kinds that it enables.
-TRACES: Final = {
-    "COLLECT_CUDA_TRACE": ("kernel", "graph", "memcpy", "memset", "api"),
-    "COLLECT_NVTX_TRACE": ("range",),
-    "COLLECT_GPU_MEMORY_USAGE": ("memory",),
-    "COLLECT_UVM_CPU_PAGE_FAULTS": ("fault",),
-    "COLLECT_UVM_GPU_PAGE_FAULTS": ("fault",),
-    "COLLECT_CUBLAS_TRACE": ("library",),
-    "COLLECT_CUDNN_TRACE": ("library",),
-    "COLLECT_OSRT_TRACE": ("osrt",),
-}
-
+_MAPS: Final = tomllib.loads(Path(__file__).with_name("maps.toml").read_text(encoding="utf-8"))
+#: Kinds recorded together, by the nsys setting that enables them.
+TRACES: Final[dict[str, list[str]]] = _MAPS["traces"]
 #: Columns of the devices table and their names in TARGET_INFO_GPU.
-DEVICE_COLUMNS: Final = {
-    "device": "id",
-    "name": "name",
-    "sm_count": "smCount",
-    "memory_bytes": "totalMemory",
-    "memory_bandwidth_bytes_per_s": "memoryBandwidth",
-    "l2_bytes": "l2CacheSize",
-    "clock_hz": "clockRate",
-    "max_warps_per_sm": "maxWarpsPerSm",
-    "max_blocks_per_sm": "maxBlocksPerSm",
-    "max_threads_per_block": "maxThreadsPerBlock",
-    "registers_per_sm": "maxRegistersPerSm",
-    "shared_per_sm_bytes": "maxShmemPerSm",
-    "shared_per_block_bytes": "maxShmemPerBlockOptin",
-    "threads_per_warp": "threadsPerWarp",
-}
-
-#: CUPTI's names, by number, for files without the enumeration table (CUpti_ActivityMemcpyKind and others).
-_FALLBACK_LABELS: Final = {
-    "ENUM_CUDA_MEMCPY_OPER": (
-        *("Unknown", "Host-to-Device", "Device-to-Host", "Host-to-Array", "Array-to-Host", "Array-to-Array"),
-        *("Array-to-Device", "Device-to-Array", "Device-to-Device", "Host-to-Host", "Peer-to-Peer"),
-        *("Unified Host-to-Device", "Unified Device-to-Host", "Unified Device-to-Device"),
-    ),
-    "ENUM_CUDA_MEM_KIND": (
-        *("Pageable", "Pinned", "Device", "Array", "Managed", "Device Static", "Managed Static", "Unknown"),
-    ),
-    "ENUM_CUPTI_SYNC_TYPE": ("Unknown", "Event sync", "Stream wait sync", "Stream sync", "Context sync"),
-    "ENUM_CUDA_DEV_MEM_EVENT_OPER": ("Allocation", "Deallocation"),
-    "ENUM_CUDA_UNIF_MEM_MIGRATION": (  # the third as nsys writes it
-        *("Unknown", "User prefetch", "Page fault", "Speculative prefecth", "Eviction", "Access counters"),
-    ),
-    "ENUM_CUDA_UNIF_MEM_ACCESS_TYPE": ("Unknown", "Read", "Write", "Atomic", "Prefetch"),
-}
+DEVICE_COLUMNS: Final[dict[str, str]] = _MAPS["devices"]
 
 
 def process_of(column: str) -> pl.Expr:
@@ -213,10 +171,6 @@ def first_node(graph: pl.Expr) -> pl.Expr:
     return graph * _NODES_OF_A_GRAPH
 
 
-#: Graph id of a kernel, copy or memset.
-_OF_GRAPH: Final = {"graph_exec_id": graph_of_node("graphNodeId"), "graph_node_id": absent_as_null("graphNodeId")}
-
-
 class Details(NamedTuple):
     """Mapping of one nsys table to a side table."""
 
@@ -231,85 +185,32 @@ class Details(NamedTuple):
         return tuple(dict.fromkeys([*plain, *(named.column for named in self.labels.values())]))
 
 
-def _copy(source: str) -> Details:
-    return Details(
-        source,
-        {
-            "size_bytes": pl.col("bytes"),
-            "source_device": pl.col("srcDeviceId"),
-            "target_device": pl.col("dstDeviceId"),
-            "address": pl.col("virtualAddress"),
-            **_OF_GRAPH,
-        },
-        {
-            "direction": Named("copyKind", "ENUM_CUDA_MEMCPY_OPER"),
-            "source_memory": Named("srcKind", "ENUM_CUDA_MEM_KIND"),
-            "target_memory": Named("dstKind", "ENUM_CUDA_MEM_KIND"),
-            "migration_cause": Named("migrationCause", "ENUM_CUDA_UNIF_MEM_MIGRATION"),
-        },
-    )
+#: How columns are made of one of nsys' columns.
+_MADE: Final[dict[str, Callable[[str], pl.Expr]]] = {
+    "": pl.col,
+    "some": absent_as_null,
+    "known": known_id,
+    "graph": graph_of_node,
+}
+
+
+def _details(sources: dict[str, dict[str, str]]) -> Iterator[Details]:
+    """The mappings of a side table, as maps.toml declares them."""
+    for names, columns in sources.items():
+        made, labels = dict[str, pl.Expr](), dict[str, Named]()
+        for name, told in columns.items():
+            how, _, column = told.rpartition(" ")
+            if how.endswith(" of"):
+                labels[name] = Named(how.removesuffix(" of"), column)
+            elif how == "=":
+                made[name] = pl.lit(int(column) if column.isdecimal() else column)
+            else:
+                made[name] = _MADE[how](column)
+        yield from (Details(source, made, labels) for source in names.split())
 
 
 #: The nsys tables that each side table is built from.
-DETAILS: Final = {
-    "kernel_config": (
-        Details(
-            "CUPTI_ACTIVITY_KIND_KERNEL",
-            {
-                **{f"{what}_{axis}": pl.col(f"{what}{axis.upper()}") for what in ("grid", "block") for axis in "xyz"},
-                "registers_per_thread": pl.col("registersPerThread"),
-                "static_shared_bytes": pl.col("staticSharedMemory"),
-                "dynamic_shared_bytes": pl.col("dynamicSharedMemory"),
-                "shared_config_bytes": absent_as_null("sharedMemoryExecuted"),
-                "local_per_thread_bytes": pl.col("localMemoryPerThread"),
-                **_OF_GRAPH,
-            },
-        ),
-    ),
-    "copy_detail": (_copy("CUPTI_ACTIVITY_KIND_MEMCPY"), _copy("CUPTI_ACTIVITY_KIND_MEMSET")),
-    "sync_detail": (
-        Details(
-            "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
-            {"cuda_event_id": known_id("eventId"), "record_id": known_id("eventSyncId")},
-        ),
-    ),
-    "fault_detail": (
-        Details(
-            "CUDA_UM_CPU_PAGE_FAULT_EVENTS",
-            {
-                "side": pl.lit("CPU"),
-                "address": pl.col("address"),
-                "faults": pl.lit(1),
-                "source_line": absent_as_null("sourceLine"),
-            },
-            {"function": Named("CpuInstruction"), "module": Named("module"), "source_file": Named("sourceFile")},
-        ),
-        Details(
-            "CUDA_UM_GPU_PAGE_FAULT_EVENTS",
-            {"side": pl.lit("GPU"), "address": pl.col("address"), "faults": pl.col("numberOfPageFaults")},
-            {"access": Named("faultAccessType", "ENUM_CUDA_UNIF_MEM_ACCESS_TYPE")},
-        ),
-    ),
-    "memory_detail": (
-        Details(
-            "CUDA_GPU_MEMORY_USAGE_EVENTS",
-            {
-                "address": pl.col("address"),
-                "size_bytes": pl.col("bytes"),
-                "pool": absent_as_null("localMemoryPoolAddress"),
-                "pool_size_bytes": pl.col("localMemoryPoolSize"),
-                "pool_used_bytes": pl.col("localMemoryPoolUtilizedSize"),
-            },
-            {"memory": Named("memKind", "ENUM_CUDA_MEM_KIND")},
-        ),
-    ),
-    "graph_detail": (
-        Details(
-            "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
-            {"graph_id": absent_as_null("graphId"), "graph_exec_id": absent_as_null("graphExecId")},
-        ),
-    ),
-}
+DETAILS: Final = {table: [*_details(sources)] for table, sources in _MAPS["details"].items()}
 
 
 # Numbers (StringIds, ENUM_* tables) to names, column by column.
@@ -335,7 +236,7 @@ class Labels:
             kept = rows.with_columns(pl.col(column).str.head(_LONGEST))
             cut = int((kept.get_column(column) != rows.get_column(column)).sum())
             self._undecoded[_CUT] = self._undecoded.get(_CUT, 0) + cut
-            self._known[table] = dict(kept.iter_rows()) or dict(enumerate(_FALLBACK_LABELS.get(table, ())))
+            self._known[table] = dict(kept.iter_rows()) or dict(enumerate(_MAPS["labels"].get(table, ())))
         return self._known[table]
 
     def namer(self, named: Named) -> Namer:
@@ -451,37 +352,12 @@ def streams(database: TableFile) -> pl.DataFrame:
 
 # Health notes of an nsys export: lost rows, missing columns and tables, nsys' own warnings.
 
-_KERNEL, _MEMCPY, _MEMSET, _API, _SYNC, _GRAPH = (
-    f"CUPTI_ACTIVITY_KIND_{name}"
-    for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION", "GRAPH_TRACE")
+_KERNEL, _MEMCPY, _MEMSET, _SYNC = (
+    f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "SYNCHRONIZATION")
 )
 _GPU, _ORDINALS = "TARGET_INFO_GPU", "TARGET_INFO_CUDA_DEVICE"
 
 _OCCUPANCY: Final = "occupancy and waves cannot be told"
-
-#: Optional columns, and what is unknown without them.
-_NEEDED: Final = {
-    (_KERNEL, "correlationId"): "kernels cannot be joined to the calls that launched them",
-    (_KERNEL, "deviceId"): "kernels cannot be told apart by GPU; they count on GPU 0",
-    (_KERNEL, "globalPid"): "kernels cannot be told apart by process",
-    (_KERNEL, "streamId"): "kernels cannot be told apart by stream",
-    (_KERNEL, "graphNodeId"): "kernels of CUDA graphs cannot be told from others",
-    **{(_KERNEL, name): _OCCUPANCY for name in ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory")},
-    (_MEMCPY, "correlationId"): "copies cannot be joined to the calls that made them",
-    (_MEMCPY, "bytes"): "sizes and bandwidths of copies cannot be told",
-    **{(_MEMCPY, name): "pageable copies cannot be told from pinned ones" for name in ("srcKind", "dstKind")},
-    (_MEMCPY, "migrationCause"): "why unified memory moved cannot be told",
-    (_MEMCPY, "virtualAddress"): "which pages of unified memory moved again cannot be told",
-    (_MEMSET, "bytes"): "sizes of memsets cannot be told",
-    (_GRAPH, "graphExecId"): "whole graphs cannot be told apart",
-    (_API, "globalTid"): "calls cannot be told apart by thread",
-    (_API, "correlationId"): "calls cannot be joined to what they launched",
-    (RANGES, "globalTid"): "ranges cannot be joined to what was launched in them",
-    (RANGES, "endGlobalTid"): "ranges that end on another thread cannot be told from others",
-    (RANGES, "domainId"): "domains of ranges cannot be told",
-    ("CUDA_GPU_MEMORY_USAGE_EVENTS", "localMemoryPoolAddress"): "memory of pools cannot be told from other memory",
-    **{(_GPU, name): _OCCUPANCY for name in ("smCount", "maxWarpsPerSm")},
-}
 
 #: The table of device work that we do not read.
 _UNREAD: Final = "CUPTI_ACTIVITY_KIND_MEM_DECOMPRESS"
@@ -558,9 +434,10 @@ def _failed_launches(database: TableFile, failed: Sequence[pl.DataFrame]) -> Ite
 
 def _missing(database: TableFile, looked_at: AbstractSet[str]) -> Iterator[Note]:
     """Notes on columns and tables that are missing."""
-    for (table, column), effect in _NEEDED.items():
-        if database.last_row(table) and column not in database.columns(table):
-            yield f"column {table}.{column} missing", 1, None, effect
+    for table, effects in _MAPS["needed"].items():
+        for column, effect in effects.items() if database.last_row(table) else ():
+            if column not in database.columns(table):
+                yield f"column {table}.{column} missing", 1, None, effect
     told = _SYNC not in looked_at or "eventSyncId" in database.columns(_SYNC)
     if not told and database.distinct(_SYNC, "eventId") - {NO_ID}:
         effect = "what a wait on a CUDA event waited for cannot be told"

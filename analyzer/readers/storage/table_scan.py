@@ -13,9 +13,8 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from itertools import pairwise
 from pathlib import Path
@@ -26,7 +25,7 @@ import polars as pl
 
 from kanalyze.columns import constant
 from kanalyze.errors import DamagedReportError
-from kanalyze.machinery import workers
+from kanalyze.machinery import in_order, workers
 from kanalyze.readers.storage import page_decoder as decoder
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     Ints = npt.NDArray[np.int64]
 
 T = TypeVar("T")
-R = TypeVar("R")
 
 _REALS = ("REAL", "FLOA", "DOUB")
 _AFFINITIES = ("INT", "CHAR", "CLOB", "TEXT", "BLOB", *_REALS)
@@ -115,13 +113,16 @@ class PagesFile:
             block = decoder.decode(self._read(numbers), layout, columns)
             return int(numbers[0]), block.rowids[[0, -1]], transform(block)
 
-        last = None
-        with closing(_in_order(work, runs, min(threads or workers(), len(runs)))) as blocks:
-            for page, rowids, result in blocks:
-                if last is not None and rowids[0] <= last:
-                    raise decoder.DamagedPageError(page, "rowids do not increase")
-                last = rowids[-1]
-                yield result
+        last, number = None, min(threads or workers(), len(runs))
+        with ThreadPoolExecutor(max(number, 1)) as pool:
+            try:
+                for page, rowids, result in in_order(pool, work, runs, number) if number > 1 else map(work, runs):
+                    if last is not None and rowids[0] <= last:
+                        raise decoder.DamagedPageError(page, "rowids do not increase")
+                    last = rowids[-1]
+                    yield result
+            finally:
+                pool.shutdown(cancel_futures=True)
 
     def _leaf_pages(self, root: int) -> Ints:
         """The numbers of the leaf pages under `root` from left to right, int64; none for an empty table."""
@@ -220,24 +221,6 @@ def _read_layout(path: Path, table: str, wanted: Sequence[str]) -> decoder.Layou
 def _split(numbers: Ints, step: int) -> list[Ints]:
     """Cut `numbers` into runs of `step`, the last one shorter."""
     return [numbers[first : first + step] for first in range(0, len(numbers), step)]
-
-
-def _in_order(work: Callable[[Ints], R], jobs: Sequence[Ints], threads: int) -> Generator[R, None, None]:
-    """Yield ``work(job)`` for each of `jobs` in their order, computed by `threads` at most one job ahead."""
-    if threads <= 1:
-        yield from map(work, jobs)
-        return
-    waiting: deque[Future[R]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for job in jobs:
-                if len(waiting) > threads:
-                    yield waiting.popleft().result()
-                waiting.append(pool.submit(work, job))
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
 
 
 def read_blocks(

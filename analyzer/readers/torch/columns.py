@@ -437,11 +437,10 @@ def _replaced(pattern: re.Pattern[bytes], by: Callable[[re.Match[bytes]], bytes]
 
 
 def _is_json(text: bytes) -> bool:
-    try:
+    with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         _VALUES.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
+        return True
+    return False
 
 
 def _controls_mended(text: bytes) -> tuple[bytes, int]:

@@ -19,7 +19,7 @@ from kanalyze import device_limits
 from kanalyze.counter_model import GPU_METRICS
 from kanalyze.device_limits import capabilities, memory_bandwidth_bytes_per_s, plausible
 from kanalyze.machinery import give_back, one_blas_thread
-from kanalyze.model import COLLECTIVE_DETAIL, DEVICES, NOTES, PROCESSES
+from kanalyze.model import COLLECTIVE_DETAIL, DEVICES, NOTES, PROCESSES, Note
 from kanalyze.readers.torch.events import COLLECTIVE, KEPT, KINDS, LINKS, MISSING, number
 from kanalyze.tools import amd_target, is_amd
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
     from kanalyze.readers.torch.columns import Arrow, Columns
     from kanalyze.readers.torch.pieces import Part
-
-    Note = tuple[str, int | None, int | None, str]
 
 
 #: Columns of interned text codes.

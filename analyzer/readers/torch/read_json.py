@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from kanalyze.errors import UnknownFormatError
-from kanalyze.files import digest, regular
+from kanalyze.files import cache_folder, digest, regular
 from kanalyze.outlets import line
-from kanalyze.readers import GZIP
+from kanalyze.readers import GZIP, other_programs
 from kanalyze.readers.torch.pieces import MARK, TraceText, decoded
-from kanalyze.readers.user_cache import alone, cache_folder, checksum, kept, make_room, name_of, scratch
+from kanalyze.readers.user_cache import alone, checksum, kept, make_room, name_of, scratch
 from kanalyze.report import Report
-from kanalyze.tools import EXPORT
 
 if TYPE_CHECKING:
     from kanalyze.readers import Progress
@@ -153,45 +151,6 @@ _OTHER_EVENTS: Final = (_CATEGORY, "no category", "no time")
 _NAMED, _WIDE = 4, 40
 
 
-_NSYS: Final = "record the program with Nsight Systems and give that report: `nsys profile --trace=cuda,nvtx …`"
-
-_RECORD: Final = f"For the GPU's time, {_NSYS}."
-_BROWSER: Final = ("blink", "blink.user_timing", "cc", "devtools.timeline", "loading", "toplevel", "v8")
-
-#: Programs that write Chrome traces: what such a trace is, what to give or record instead, and of what any identifies
-#: it: categories, properties, prefixes of names of processes.
-_OTHERS: Final[tuple[tuple[str, str, Collection[str], Collection[str], tuple[str, ...]], ...]] = (
-    ("a trace of VizTracer", _RECORD, ("FEE",), ("viztracer_metadata",), ()),
-    (
-        "what torch.compile traced of its own work",
-        "Give a trace of torch.profiler of the compiled program: `prof.export_chrome_trace(...)`.",
-        *(("dynamo_timed",), (), ()),
-    ),
-    (
-        "a Chrome trace made of a report of Nsight Systems",
-        f"Give the report itself, which holds more: the .nsys-rep, or its export (`{EXPORT}`).",
-        *(("cuda", "nvtx", "nvtx-kernel", "CUDA", "NVTX", "osrt", "OSRT"), (), ()),
-    ),
-    (
-        "a trace of XLA's profiler (JAX, TensorFlow)",
-        f"For a program on NVIDIA's GPUs, {_NSYS}.",
-        *((), (), ("/device:", "/host:", "/task:", "/job:")),
-    ),
-    ("a profile of ONNX Runtime", _RECORD, ("Session", "Node"), (), ()),
-    ("a trace of Paddle's profiler", _RECORD, ("CudaRuntime", "ProfileStep", "OperatorInner"), ("span_indx",), ()),
-    ("a trace of a web browser", "Give a trace of torch.profiler, or a report of nsys or ncu.", _BROWSER, (), ()),
-    (
-        "a trace of AMD's rocprof",
-        "Of a PyTorch program give a trace of torch.profiler, which records AMD's GPUs, too.",
-        *(("hip_api", "hsa_api", "rocm"), ()),
-        ("COPY", "CPU HIP API", "CPU HSA API", "GPU0", "Markers and Ranges"),
-    ),
-)
-
-#: Those that are told even where events look like torch's, whose names they use for other things.
-_SURELY: Final = ("a profile of ONNX Runtime", "a trace of Paddle's profiler")
-
-
 def _refuse_others(path: Path, frames: Frames) -> None:
     """Raise :class:`UnknownFormatError` if the events of a trace at `path` are not of torch's profilers."""
     counts = {word: count for word, count in frames.counts.items() if count and word.startswith(_OTHER_EVENTS)}
@@ -200,10 +159,16 @@ def _refuse_others(path: Path, frames: Frames) -> None:
     single = {part for name in categories for part in name.split(",")}  # an event may be counted under several
     of_torch = not _KINDS_OF_ANY.issuperset(frames.events) or not _PROPERTIES.isdisjoint(frames.properties)
     processes = [name for _, thread, name in frames.names if thread is None]
-    for what, remedy, known, properties, begins in _OTHERS:
-        signs = single.intersection(known), {*properties}.intersection(frames.properties)
-        if (any(signs) or any(name.startswith(begins) for name in processes)) and (what in _SURELY or not of_torch):
-            raise UnknownFormatError.of(path, what, remedy)
+    for program in other_programs("traces"):
+        told = any(
+            (
+                not single.isdisjoint(program.get("categories", ())),
+                not frames.properties.keys().isdisjoint(program.get("properties", ())),
+                any(name.startswith(tuple(program.get("processes", ()))) for name in processes),
+            )
+        )
+        if told and (program.get("surely") or not of_torch):
+            raise UnknownFormatError.of(path, program["what"], program["remedy"])
     if counts and not of_torch:
         some = ", ".join(f"'{line(name[:_WIDE])}'" for name in categories[:_NAMED])
         more = f", with events of the categories {some}" if some else ", whose events have no categories"

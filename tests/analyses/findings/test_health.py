@@ -16,7 +16,7 @@ from kanalyze.analyses.page.time_page import overviews_together
 from kanalyze.readers.capture.reports import every_report
 from kanalyze.window import Window
 from support.build import call, graph, host, kernel, memcpy, memset, nvtx, overhead, report
-from support.command import REPORTS, run
+from support.command import REPORTS, captured, run
 from support.counters import measured
 from support.exports import altered
 
@@ -451,10 +451,7 @@ def test_damage_of_a_further_report_of_a_capture_is_a_doubt_on_its_page(  # noqa
     "names", [["ncu.raw.csv"], [TRACE], ["torch-0.json.gz", "torch-1.json.gz"], ["samples.sqlite"]]
 )
 def test_every_report_of_a_capture_that_does_not_open_is_in_its_health(tmp_path, names):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "manifest.json").write_text('{"schema": 1}')
-    shutil.copyfile(REPORTS / "add.sqlite", folder / "nsys.sqlite")
+    folder = captured(tmp_path / "run", nsys_sqlite=REPORTS / "add.sqlite")
     for name in names:
         (folder / name).write_bytes(b"garbage")
     told = [f"report {name.replace('ncu.raw.csv', 'of ncu')} not read" for name in names]

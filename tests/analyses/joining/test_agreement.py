@@ -18,7 +18,7 @@ from kanalyze.readers.capture.read_capture import selective
 from kanalyze.readers.capture.reports import every_report
 from kanalyze.readers.ncu.read_csv_rep import chooses
 from support.build import call, kernel, memcpy, report
-from support.command import REPORTS, SAMPLES, run
+from support.command import REPORTS, SAMPLES, captured, run
 from support.counters import measured
 from support.real_reports import real_capture
 
@@ -312,12 +312,7 @@ def test_what_is_further_apart_is_told_and_fails_the_gate(tmp_path):
 
 
 def test_of_a_capture_the_samples_are_those_of_their_own_pass(tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "manifest.json").write_text('{"schema": 1}')
-    shutil.copyfile(SAMPLED, folder / "samples.sqlite")
-    shutil.copyfile(COUNTED, folder / "ncu.raw.csv")
-    shutil.copyfile(SAMPLED, folder / "nsys.sqlite")
+    folder = captured(tmp_path / "run", samples_sqlite=SAMPLED, ncu_raw_csv=COUNTED, nsys_sqlite=SAMPLED)
     with closing(sqlite3.connect(folder / "nsys.sqlite")) as plain:
         plain.execute("DROP TABLE GPU_METRICS")
         plain.commit()

@@ -17,16 +17,14 @@ from kanalyze.errors import CannotTellError, KanalyzeError
 from kanalyze.readers.capture import read_capture
 from kanalyze.readers.capture.reports import counters_at, every_report, runs_of, sides_in
 from kanalyze.tools import Turn, interleaved
-from support.command import ADD, ADD_UM, REPORTS, SAMPLES, refused, run
+from support.command import ADD, ADD_UM, REPORTS, SAMPLES, captured, refused, run
+
+TRACE = SAMPLES / "mlp_train" / "torch.json.gz"
 
 
 @pytest.fixture
 def capture(tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "manifest.json").write_text('{"schema": 1}')
-    shutil.copyfile(ADD, folder / "nsys.sqlite")
-    return folder
+    return captured(tmp_path / "run", nsys_sqlite=ADD)
 
 
 def test_it_is_the_report_of_nsys_under_the_folder_s_name(capture):
@@ -168,11 +166,10 @@ def test_a_damaged_list_of_compiled_kernels_is_told(capture, text):
 
 
 def test_a_capture_of_torch_alone_is_read_as_its_trace(tmp_path):
-    (tmp_path / "manifest.json").write_text('{"schema": 1}')
-    trace = shutil.copy(SAMPLES / "mlp_train" / "torch.json.gz", tmp_path)
-    report = kanalyze.read(tmp_path)
-    assert (report.meta.path, report.meta.capture, str(report.meta.read_from)) == (tmp_path, tmp_path, str(trace))
-    assert kanalyze.ops(report).equals(kanalyze.ops(kanalyze.read(trace)))
+    folder = captured(tmp_path / "run", torch_json_gz=TRACE)
+    report = kanalyze.read(folder)
+    assert (report.meta.path, report.meta.capture, report.meta.read_from) == (folder, folder, folder / "torch.json.gz")
+    assert kanalyze.ops(report).equals(kanalyze.ops(kanalyze.read(TRACE)))
 
 
 # The pass of samples
@@ -313,15 +310,14 @@ def test_the_page_says_what_the_gpu_waits_for_in_the_run_with_samples(sampled, n
 
 @pytest.mark.slow
 def test_of_the_run_for_names_only_names_count(tmp_path):
-    folder = captured(tmp_path / "capture", "nsys.sqlite", "names.sqlite")
-    for name in ("nsys", "names"):
-        shutil.copyfile(SAMPLES / "inside_graphs" / "decoder.sqlite", folder / f"{name}.sqlite")
+    decoder = SAMPLES / "inside_graphs" / "decoder.sqlite"
+    folder = captured(tmp_path / "capture", nsys_sqlite=decoder, names_sqlite=decoder)
     of = kanalyze.read(folder)
     assert of.captured_in().meta.path.name == "names.sqlite"
     assert of.captured_in().captured_in() is None
     assert [one.meta.read_from.name for one in every_report(folder, runs=True)] == ["nsys.sqlite"]
     assert [run.file.name for run in runs_of(folder)] == ["nsys.sqlite"]
-    own = kanalyze.read(SAMPLES / "inside_graphs" / "decoder.sqlite")
+    own = kanalyze.read(decoder)
     assert capture_source(of) is of.captured_in()
     assert kanalyze.captured(of).equals(kanalyze.captured(own))
     assert kanalyze.range_gpu(of).equals(kanalyze.range_gpu(own))
@@ -329,10 +325,10 @@ def test_of_the_run_for_names_only_names_count(tmp_path):
 
 
 def test_a_run_for_names_of_another_program_is_left_out_and_told(tmp_path):
-    folder = captured(tmp_path / "capture", "nsys.sqlite", "names.sqlite")
-    shutil.copyfile(SAMPLES / "inside_graphs" / "decoder.sqlite", folder / "nsys.sqlite")
+    decoder = SAMPLES / "inside_graphs" / "decoder.sqlite"
+    folder = captured(tmp_path / "capture", nsys_sqlite=decoder, names_sqlite=ADD)
     ran = run("show", "captured", folder)
-    assert ran.lines == run("show", "captured", SAMPLES / "inside_graphs" / "decoder.sqlite").lines
+    assert ran.lines == run("show", "captured", decoder).lines
     assert "1 report names.sqlite not read" in ran.said
 
 
@@ -350,17 +346,14 @@ def test_as_many_occurrences_are_kept_as_the_reader_thinks_and_what_is_no_range_
 # The runs at a path: of captures, folders of reports, single reports and sides of an interleaved collection
 
 
-TRACE = SAMPLES / "mlp_train" / "torch.json.gz"
-
-
-def captured(folder, *names, against=None):
+def repeated(folder, *names, against=None):
     """A capture with reports of these names."""
-    folder.mkdir()
+    captured(folder)
     for name in names:
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ADD if path.suffix == ".sqlite" else TRACE, path)
-    (folder / "manifest.json").write_text(json.dumps({"schema": 1} | ({"against": against} if against else {})))
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(ADD if name.endswith(".sqlite") else TRACE, folder / name)
+    if against:
+        (folder / "manifest.json").write_text(json.dumps({"schema": 1, "against": against}))
     return folder
 
 
@@ -378,7 +371,7 @@ def test_a_report_is_one_run():
 
 def test_a_capture_has_the_repetitions_of_each_tool(tmp_path):
     names = [f"nsys{number}.sqlite" for number in ("", "-2", "-3", "-10")]
-    folder = captured(tmp_path / "run", *names, "torch.json.gz", "torch-2/torch.json.gz", "torch-11/torch.json.gz")
+    folder = repeated(tmp_path / "run", *names, "torch.json.gz", "torch-2/torch.json.gz", "torch-11/torch.json.gz")
     shutil.copy(SAMPLES / "add" / "ncu.details.csv", folder)
     assert shown(folder, runs_of(folder)) == [
         *(("nsys", number, name, None) for number, name in enumerate(names, 1)),
@@ -395,7 +388,7 @@ def test_a_capture_has_the_repetitions_of_each_tool(tmp_path):
 
 def test_traces_of_several_ranks_are_of_one_run(tmp_path):
     names = ["torch-rank0.json.gz", "torch-rank1.json.gz"]
-    folder = captured(tmp_path / "run", *names, *(f"torch-2/{name}" for name in names))
+    folder = repeated(tmp_path / "run", *names, *(f"torch-2/{name}" for name in names))
     assert [(run.number, run.file.name) for run in runs_of(folder)] == [
         (number, name) for number in (1, 2) for name in names
     ]
@@ -404,7 +397,7 @@ def test_traces_of_several_ranks_are_of_one_run(tmp_path):
 def test_of_a_folder_of_reports_each_is_a_run(tmp_path):
     for name in ("b.sqlite", "a.sqlite"):
         shutil.copyfile(ADD, tmp_path / name)
-    captured(tmp_path / "c", "nsys.sqlite", "nsys-2.sqlite")
+    repeated(tmp_path / "c", "nsys.sqlite", "nsys-2.sqlite")
     assert shown(tmp_path, runs_of(tmp_path)) == [
         ("nsys", 1, "a.sqlite", None),
         ("nsys", 2, "b.sqlite", None),
@@ -421,7 +414,7 @@ def both(tmp_path):
     for side, numbers in turns.items():
         told = {"collection": "a", "side": side, "turns": dict(zip(names, numbers, strict=True))}
         files = ("nsys.sqlite", "nsys-2.sqlite", "torch.json.gz", "torch-2/torch.json.gz")
-        captured(tmp_path / side, *files, against=told)
+        repeated(tmp_path / side, *files, against=told)
     return tmp_path
 
 
@@ -460,7 +453,7 @@ def test_what_no_collector_writes_is_no_turn(both, text):
 
 def test_what_is_missing_is_told_when_it_is_opened(tmp_path):
     (tmp_path / "text").write_text("text")
-    for path in (tmp_path / "nowhere", tmp_path / "text", captured(tmp_path / "empty")):
+    for path in (tmp_path / "nowhere", tmp_path / "text", repeated(tmp_path / "empty")):
         (run,) = runs_of(path)
         assert (run.tool, run.file) == ("", path)
         with pytest.raises(KanalyzeError, match=path.name):

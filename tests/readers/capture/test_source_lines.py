@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -13,7 +12,7 @@ import kanalyze
 from kanalyze.collectors.in_workload import notes as collector
 from kanalyze.errors import DamagedReportError
 from kanalyze.readers.capture.read_capture import lines_file, lines_tables
-from support.command import ADD, run
+from support.command import ADD, captured, run
 
 UNIX = 1_700_000_000_000_000_000
 CONTENT = {
@@ -158,10 +157,7 @@ def test_damage_is_told_with_the_file(recording, content):
 @pytest.fixture
 def capture(tmp_path):
     """A capture whose only process is in one line all the time."""
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "manifest.json").write_text('{"schema": 1}')
-    shutil.copyfile(ADD, folder / "nsys.sqlite")
+    folder = captured(tmp_path / "run", nsys_sqlite=ADD)
     report = kanalyze.read(folder)
     began, (first, last) = report.meta.origin_unix_ns, report.recorded
     with closing(sqlite3.connect(ADD)) as database:

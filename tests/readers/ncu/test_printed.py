@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.readers.ncu.csv import COMMA, POINT, AmbiguousError, base_unit, missing, numbers, separators
-from kanalyze.readers.ncu.read_csv_rep import names_of_sources, with_whole_names
+from kanalyze.readers.ncu.csv import COMMA, POINT, AmbiguousError, base_unit, numbers, separators
+from kanalyze.readers.ncu.read_csv_rep import with_whole_names
 from support.command import SAMPLES
 
 
@@ -69,11 +69,6 @@ def test_any_locale_is_recognised_by_its_two_decimals(parts, way):
     assert read(*(text.translate(swap) for text in english)) == [float(text.replace(",", "")) for text in english]
 
 
-@pytest.mark.parametrize("text", [None, "", "n/a", "nan", "-inf", "no data"])
-def test_what_says_that_there_is_no_value(text):
-    assert pl.DataFrame({"text": [text]}, schema={"text": pl.String}).select(missing("text")).item()
-
-
 UNITS = """
 ns 1 ns, us 1e3 ns, ms 1e6 ns, s 1e9 ns, usecond 1e3 ns, second 1e9 ns, byte 1 byte, Mbyte 1e6 byte,
 Tbyte/s 1e12 byte/s, Gbyte/second 1e9 byte/s, Kbyte/block 1e3 byte/block, Kbyte/cycle 1e3 byte/cycle,
@@ -113,11 +108,6 @@ def named(short, whole):
 )
 def test_names_are_completed_in_order_or_not_at_all(short, whole, expected):
     assert named(short, whole) == expected
-
-
-def test_names_of_blocks_are_read_as_csv():
-    page = b'"Kernel Name","void k<""a"", 2>(int)",\n"Address","Source"\n"0x0","NOP"\n"Kernel Name","b",\n'
-    assert names_of_sources(page) == ['void k<"a", 2>(int)', "b"]
 
 
 @pytest.mark.parametrize("workload", ["square", "gelu", "launch_bound_graph"])

@@ -137,6 +137,13 @@ OP = written(EVENTS[0])
 
 #: The same on lines as Kineto has them.
 LINES = OP.replace('"ph"', '\n    "ph"').replace('"ts"', '\n    "ts"')
+#: Later in 2026 each key stood in a line of its own.
+LATER = (
+    OP.replace('{"ph"', '\n  {\n    "ph"')
+    .replace(', "cat"', ',\n    "cat"')
+    .replace(', "name"', ',\n    "name"')
+    .replace(', "pid"', ',\n    "pid"')
+)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +153,16 @@ LINES = OP.replace('"ph"', '\n    "ph"').replace('"ts"', '\n    "ts"')
         (OP.replace("aten", "\udcff\udcfe"), {"characters that JSON does not allow": 2}, ["\ufffd\ufffd::mm"]),
         (OP.replace("aten", "C:\\Users"), {"characters that JSON does not allow": 1}, ["C:\\Users::mm"]),
         (LINES.replace("aten", 'a "quoted" one'), {"characters that JSON does not allow": 1}, ['a "quoted" one::mm']),
+        (LINES.replace("aten", '", "x": "y" '), {"characters that JSON does not allow": 1}, ['", "x": "y" ::mm']),
+        (LATER.replace("aten", '", "x": "y" '), {"characters that JSON does not allow": 1}, ['", "x": "y" ::mm']),
+        (LINES.replace("aten", 'a \\"b\\" "c'), {"characters that JSON does not allow": 1}, ['a "b" "c::mm']),
+        (
+            OP.replace("aten", "\\ud83d\\ude00 \\ude00 \\d"),
+            {"characters that JSON does not allow": 2},
+            ["\U0001f600 \ufffd \\d::mm"],
+        ),
+        (OP.replace("aten", "x\ny"), {"characters that JSON does not allow": 1}, ["x y::mm"]),
+        (f'{{"no": 1}}, nonsense {OP}, {{"ph": 2, "a": {{"b": [1}}}}', {LOST: 2}, ["aten::mm"]),
         (OP.replace("[[2", "[NaN, inf, -Infinity, N/A, [2"), {"characters that JSON does not allow": 4}, ["aten::mm"]),
         (OP.replace('"dur": 50', '"dur": null'), {"op events without a duration": 1}, ["aten::mm"]),
         (OP.replace("50", "18446744073709551.615"), {"op events without a duration": 1}, ["aten::mm"]),

@@ -1,4 +1,4 @@
-"""A piece of a trace becomes columns: exact times, texts as codes, odd numbers, and what the counts say."""
+"""A piece of a trace becomes columns: exact times, odd numbers, every category, and what the counts say."""
 
 from decimal import Decimal
 
@@ -6,21 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.readers.torch import columns as trace_loose
 from kanalyze.readers.torch import events as of
-from kanalyze.readers.torch.columns import Decoder, repaired, whole_objects
+from kanalyze.readers.torch.columns import Decoder
 from kanalyze.readers.torch.events import MISSING, number
 from kanalyze.readers.torch.frames import frames_of
 from kanalyze.readers.torch.pieces import Part
 from support.made_traces import decimals, dumps, x
-
-#: An event as Kineto wrote it until 2026.
-KINETO = b'[\n  {\n    "ph": "X", "cat": "cpu_op", "name": "%s", "pid": 1, "tid": 2,\n    "ts": 1\n  }]'
-
-#: The same later in that year.
-LATER = (
-    b'[\n  {\n    "ph": "X",\n    "cat": "cpu_op",\n    "name": "%s",\n    "pid": 1,\n    "tid": 2,\n    "ts": 1\n  }]'
-)
 
 
 def nanoseconds(text: str) -> list[tuple[int, int | None]]:
@@ -99,64 +90,6 @@ def test_what_is_no_time_is_counted(written):
 )
 def test_numbers_of_64_bits_and_nothing_else(value, expected):
     assert number(value) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "better", "count"),
-    [
-        (b'[{"a": 1}]', b'[{"a": 1}]', 0),
-        (b'[{"a": "nan, inf"}]', b'[{"a": "nan, inf"}]', 0),
-        (b'[{"a": nan, "b": [-inf, Infinity], "c": N/A}]', b'[{"a": null, "b": [null, null], "c": null}]', 4),
-        (b'[{"a": "x\x02y"}]', b'[{"a": "x y"}]', 1),
-        (b'[{"a": "x\ny"}]', b'[{"a": "x y"}]', 1),
-        (b'[{"a": "x\xffy"}]', '[{"a": "x\ufffdy"}]'.encode(), 1),
-        (b'[{"a": "\\d\\\\d\\n"}]', b'[{"a": "\\\\d\\\\d\\n"}]', 1),
-        (b'[{"a": "\\ud83d\\ude00 \\ude00 \\\\ud83d"}]', b'[{"a": "\\ud83d\\ude00 \\ufffd \\\\ud83d"}]', 1),
-        (KINETO % b'a "b" c', KINETO % b'a \\"b\\" c', 1),
-        (KINETO % b'", "x": "y" "', KINETO % b'\\", \\"x\\": \\"y\\" \\"', 1),
-        (LATER % b'", "x": "y" "', LATER % b'\\", \\"x\\": \\"y\\" \\"', 1),
-        (KINETO % b'a \\"b\\" "c', KINETO % b'a \\"b\\" \\"c', 1),
-        (b'[{"name": "a", "x": "nan", "pid": 1, "y": nan}]', b'[{"name": "a", "x": "nan", "pid": 1, "y": null}]', 1),
-        (b'{"a": NaN}', b'{"a": null}', 1),
-    ],
-)
-def test_text_that_is_no_json_is_repaired(text, better, count):
-    assert repaired(text) == (better, count)
-
-
-def test_whole_events_are_found_between_what_cannot_be_read():
-    text = b'{"ph": 1}, {"ph": 2, "a": {"b": [1}}, {"no": 1}, {"ph": "}, {"}, '
-    text += b'nonsense {"ph": 3, "args": {"ph": 4}} {"ph": 5'
-    found = list(whole_objects(text))
-    assert [part for part in found if isinstance(part, bytes)] == [
-        b'{"ph": 1}',
-        b'{"ph": "}, {"}',
-        b'{"ph": 3, "args": {"ph": 4}}',
-    ]
-    lost = [dict(part) for part in found if not isinstance(part, bytes)]
-    assert lost == [
-        {"entries": 1, "unreadable": 1, "unreadable bytes": 36},
-        {"entries": 1, "unreadable": 1, "unreadable bytes": 8},
-        {"entries": 1, "unreadable": 1, "unreadable bytes": 8},
-    ]
-
-
-def test_what_was_read_in_vain_is_not_read_again_for_ever(monkeypatch):
-    """Each place may be read again a few times; then what was read is given up."""
-    monkeypatch.setattr(trace_loose, "_AGAIN_AT_LEAST", 0)
-    whole = b'{"ph": 1}'
-    text = b'{"a": ' * 400 + b"x" * 100 + whole
-    assert whole in list(whole_objects(text))
-    deep = b'{"a":' * 100_000 + b" " * 3000 + whole
-    assert whole in list(whole_objects(deep))
-
-
-@pytest.mark.parametrize(("left", "found"), [(-1, False), (0, False), (1, True)])
-def test_what_is_left_to_read_again_ends_at_none(monkeypatch, left, found):
-    text = b'{"a": {"ph": 1}, x}'
-    monkeypatch.setattr(trace_loose, "_AGAIN", 0)
-    monkeypatch.setattr(trace_loose, "_AGAIN_AT_LEAST", text.index(b"x") + left)
-    assert (b'{"ph": 1}' in list(whole_objects(text))) is found
 
 
 @pytest.mark.parametrize("category", of.KIND_OF)

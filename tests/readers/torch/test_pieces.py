@@ -8,7 +8,7 @@ import pytest
 import kanalyze
 from kanalyze.errors import UnknownFormatError
 from kanalyze.readers.torch import pieces as trace_text
-from kanalyze.readers.torch.pieces import TraceText, is_trace, list_ends
+from kanalyze.readers.torch.pieces import TraceText, is_trace
 from support.made_traces import LAYOUTS, trace, written_to, x
 
 EVENTS = [
@@ -38,11 +38,6 @@ def test_pieces_are_whole_events_and_together_all_of_them(tmp_path, monkeypatch,
     assert text.properties == {"schemaVersion": 1, "traceName": "t"}
     assert (text.damage, text.bare) == ([], False)
     assert text.share > 0.9
-
-
-def test_a_list_ends_where_a_bracket_closes_that_none_opened():
-    text = b'{"a": "}, {"}, {"b": [{}, {}]}, {"c\\"{": 1}], "d": [2]}'
-    assert [text[at:] for at in list_ends(text)] == [b'], "d": [2]}', b"}"]
 
 
 @pytest.mark.parametrize("head", [b'{"a": [{"b": "traceEvents"}], ', b'\xef\xbb\xbf {\n "a": [{"b": "traceEvents"}],'])
