@@ -57,7 +57,7 @@ from kanalyze.analyses.idle.syncs import blocking_calls, staged_copies, waited_f
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import LATENCY_NS, event_waits, ordered, streamed_operations, used_streams
-from kanalyze.columns import count_up_to, gathered, in_order_of, nearest, parts_by, sure
+from kanalyze.columns import count_up_to, gathered, in_order_of, marked, nearest, parts_by, scattered, sure
 from kanalyze.intervals import OF_EVENTS
 from kanalyze.report import Report
 
@@ -185,14 +185,11 @@ def _kept(line: pl.DataFrame, edges: pl.DataFrame) -> pl.DataFrame:
 
 def _placed(line: pl.DataFrame, found: pl.DataFrame, name: str) -> pl.Series:
     """`before` of the rows of `found` at their places among all operations; null elsewhere."""
-    nothing = pl.Series(name, [None], dtype=pl.UInt32).new_from_index(0, line.height)
-    return nothing.scatter(found.get_column("row"), found.get_column("before")) if found.height else nothing
+    return scattered(line.height, found.get_column("row"), found.get_column("before")).alias(name)
 
 
 #: What a call does: it blocks until a device is done, it launches, or neither.
-CALL_KINDS: Final = ("wait", "launch", "other")
-
-_WAIT, _LAUNCH, _OTHER = range(len(CALL_KINDS))
+CALL_KINDS: Final = pl.Enum(("wait", "launch", "other"))
 
 
 def host_calls(report: Report) -> pl.DataFrame:
@@ -217,16 +214,12 @@ def _outermost(calls: pl.DataFrame) -> pl.Series:
 
 def _kinds(report: Report, calls: pl.DataFrame) -> pl.Series:
     """Kind of each call, or of a call that is nested in it."""
-    outer, rank = calls.get_column("outer"), pl.Series("kind", [_OTHER], dtype=pl.UInt8)
-    rank = rank.new_from_index(0, calls.height)
-    for kind, rows in (
-        (_LAUNCH, launching_rows(report)),
-        (_WAIT, blocking_calls(report).get_column("call_row")),
-        (_WAIT, staged_copies(report).get_column("call_row")),
-    ):
-        rank = rank.scatter(gathered(outer, rows), kind) if len(rows) else rank
-    names = pl.Series(CALL_KINDS, dtype=pl.Enum(CALL_KINDS))
-    return names[rank.cast(pl.UInt32)].alias("kind")
+    waiting = pl.concat(of(report).get_column("call_row") for of in (blocking_calls, staged_copies))
+    waits, launches = (
+        marked(calls.height, gathered(calls.get_column("outer"), rows)) for rows in (waiting, launching_rows(report))
+    )
+    kind = pl.when(waits).then(pl.lit("wait")).when(launches).then(pl.lit("launch")).otherwise(pl.lit("other"))
+    return calls.select(kind=kind.cast(CALL_KINDS)).to_series()
 
 
 def _waited_for(report: Report, calls: pl.DataFrame) -> pl.Series:
