@@ -108,17 +108,14 @@ def _before_in_stream(line: pl.DataFrame) -> pl.DataFrame:
 
 def _across_null_stream(report: Report, line: pl.DataFrame) -> pl.DataFrame:
     """The operation of a null stream that ended last before each of a blocking one, and the other way round."""
-    found, known = [pl.DataFrame(schema=_EDGE)], used_streams(report).filter(pl.col("type").is_in(["null", "blocking"]))
+    known = used_streams(report).filter(pl.col("type").is_in(["null", "blocking"]))
     known = known.select("number", "group", legacy=pl.col("type") == "null")
     # of contexts that use both
     streams = known.filter(pl.col("legacy").any().over("group") & ~pl.col("legacy").all().over("group"))
-    if streams.is_empty():
-        return found[0]
     work = line.select("row", "stream", "start", "end").join(streams, left_on="stream", right_on="number")
-    for legacy in (True, False):
-        asking, asked = work.filter(pl.col("legacy") == legacy), work.filter(pl.col("legacy") != legacy)
-        found.append(_last_ended(asking, asked, ["group"]))
-    return _kept(line, pl.concat(found))
+    null, blocking = work.filter("legacy"), work.filter(~pl.col("legacy"))
+    sides = ((null, blocking), (blocking, null))
+    return _kept(line, pl.concat(_last_ended(asking, asked, ["group"]) for asking, asked in sides))
 
 
 def _same_graph(report: Report, line: pl.DataFrame) -> pl.DataFrame:
@@ -126,10 +123,7 @@ def _same_graph(report: Report, line: pl.DataFrame) -> pl.DataFrame:
 
     That is what the report tells for any node of the launch, else the node of the launch that ended last before it.
     """
-    launches = names_that(report, _GRAPH_LAUNCH.match)
-    if not launches:
-        return pl.DataFrame(schema=_EDGE)
-    of_graph = report.kind("api").get_column("name").is_in(launches)
+    of_graph = report.kind("api").get_column("name").is_in(names_that(report, _GRAPH_LAUNCH.match))
     nodes = line.select("row", "call", "start", "end").filter(gathered(of_graph, line.get_column("call")))
     nodes = nodes.filter(pl.col("call").is_duplicated())
     ids = operations(report).select(before="row", after_id="event_id")

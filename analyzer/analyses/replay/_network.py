@@ -420,8 +420,7 @@ def _lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
     own = own.filter(pl.col("kind").is_in(["own", "return", "transfer"]))
     back = own.filter(pl.col("kind") != "own").group_by("target").agg(back=pl.col("slack").min().clip(0))
     own = own.filter(pl.col("kind") != "return").join(back, on="target", how="left", maintain_order="left")
-    if own.height:
-        lags = lags.with_columns(column.scatter(own.get_column("edge"), own.get_column("back")) for column in lags)
+    lags = lags.with_columns(column.scatter(own.get_column("edge"), own.get_column("back")) for column in lags)
     keeps = pl.col("binds") | pl.col("kind").is_in(["cut"] if exact else ["cut", "tail"])
     least = (pl.when(~keeps & (pl.col(name) < pl.col("slack"))).then(name).otherwise("slack") for name in lags.columns)
     return edges.hstack(lags).with_columns(one.alias(name) for name, one in zip(lags.columns, least, strict=True))

@@ -164,8 +164,6 @@ def _operations(report: Report, graph: Dependencies) -> pl.DataFrame:
 def _with_partners(report: Report, told: pl.DataFrame) -> pl.DataFrame:
     """Collectives with partners in the report: they transfer since the last rank came, and lead to that."""
     found = last_arrivals(report)
-    if found.is_empty():
-        return told
     late = found.filter(pl.col("late") != pl.col("row"))
     moving = found.filter("sized").get_column("row")
     own = told.get_column("own").scatter(moving, CAUSES.index("transfer"))
