@@ -311,10 +311,15 @@ def _recorded(report: Report) -> pl.DataFrame:
     return in_order(report.of_kinds(DEVICE_KINDS, "event_id", *_RECORDED), "event_id")
 
 
+def in_device_scope(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
+    """The `rows` (device) on the device in scope; all of them without such a device."""
+    device = report.scope.device
+    return rows if device is None else of_device(rows, device)
+
+
 @once_per_report
 def _device_operations(report: Report) -> pl.DataFrame:
-    work, device = operations(report), report.scope.device
-    return work if device is None else work.filter(pl.col("device") == device)
+    return in_device_scope(report, operations(report))
 
 
 @once_per_report
@@ -328,8 +333,7 @@ def _exclusive_operations(report: Report) -> pl.DataFrame:
 
 def used_devices(report: Report) -> pl.DataFrame:
     """Distinct pairs of device in scope and process with operations on it: device, process_id."""
-    used, device = _used_devices(report), report.scope.device
-    return used if device is None else used.filter(pl.col("device") == device)
+    return in_device_scope(report, _used_devices(report))
 
 
 def of_used_processes(report: Report, events: pl.DataFrame) -> pl.DataFrame:

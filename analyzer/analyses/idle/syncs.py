@@ -11,7 +11,7 @@ from typing import Final, Unpack
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import facts_of, operations, used_devices, with_facts
+from kanalyze.analyses.device._operations import facts_of, in_device_scope, operations, used_devices, with_facts
 from kanalyze.analyses.device._windows import busy_within
 from kanalyze.analyses.host._call_kinds import BLOCKING_COPY, call_names, cuda_name, shown
 from kanalyze.analyses.host._causes import EVIDENCE, told_causes
@@ -241,10 +241,7 @@ def _with_devices(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
 
 def in_scope(report: Report) -> pl.DataFrame:
     """The :func:`blocking_calls` that overlap the window and wait for the device in scope."""
-    calls, scope = blocking_calls(report), report.scope
-    if scope.device is not None:
-        calls = calls.filter(pl.col("device") == scope.device)
-    return intervals.overlapping(calls, scope.sides)
+    return intervals.overlapping(in_device_scope(report, blocking_calls(report)), report.scope.sides)
 
 
 # Waits of host threads for which a device was idle, and the thread of any process that each of them waited for.
