@@ -331,6 +331,13 @@ def _exclusive_operations(report: Report) -> pl.DataFrame:
     return pl.concat([part.with_columns(intervals.exclusive(part)) for part in by_device(work)])
 
 
+def in_window_scope(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
+    """The `rows` (row) of :func:`operations` on the devices in scope that the window shows; all of them without one."""
+    if report.scope.window is None:
+        return rows
+    return rows.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
+
+
 def used_devices(report: Report) -> pl.DataFrame:
     """Distinct pairs of device in scope and process with operations on it: device, process_id."""
     return in_device_scope(report, _used_devices(report))

@@ -16,7 +16,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import (
     device_operations,
-    exclusive_operations,
+    in_window_scope,
     operations,
     with_facts,
 )
@@ -391,9 +391,7 @@ def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl
     line = _with_apart(report, line).drop("call_end")
     first = pl.col("kernel").is_first_distinct() & pl.col("kernel").is_not_null()
     line = line.with_columns(first=first).drop("kernel").filter(~pl.col("cut")).drop("cut")
-    if report.scope.window is not None:
-        line = line.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
-    return line, cuts
+    return in_window_scope(report, line), cuts
 
 
 def _implicit_order(report: Report) -> list[pl.Series]:
