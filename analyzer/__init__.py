@@ -38,11 +38,11 @@ if TYPE_CHECKING:  # the public names, for type checkers and for the list of tab
     from kanalyze.analyses.host.calls import libraries as libraries
     from kanalyze.analyses.idle.code import code as code
     from kanalyze.analyses.idle.culprits import culprits as culprits
-    from kanalyze.analyses.idle.host_waits import host_waits as host_waits
     from kanalyze.analyses.idle.ledger import exposure as exposure
     from kanalyze.analyses.idle.ledger import gaps as gaps
     from kanalyze.analyses.idle.ledger import ledger as ledger
     from kanalyze.analyses.idle.ledger import utilisation as utilisation
+    from kanalyze.analyses.idle.syncs import host_waits as host_waits
     from kanalyze.analyses.idle.syncs import syncs as syncs
     from kanalyze.analyses.iterations.iterations import iterations as iterations
     from kanalyze.analyses.iterations.phases import phases as phases

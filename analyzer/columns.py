@@ -109,6 +109,12 @@ def marked(size: int, rows: pl.Series) -> pl.Series:
     return nothing.scatter(rows, True) if len(rows) else nothing  # noqa: FBT003 - polars has no name for it
 
 
+def scattered(size: int, rows: pl.Series, values: pl.Series) -> pl.Series:
+    """The `values` at their `rows` of so many; null elsewhere."""
+    nothing = values.clear(size)
+    return nothing.scatter(rows, values) if len(rows) else nothing
+
+
 def sure(mask: pl.Series) -> pl.Series:
     """`mask`, and False where it is null: without an expression where nothing is, as is usual."""
     return mask.fill_null(value=False) if mask.has_nulls() else mask

@@ -311,10 +311,15 @@ def _recorded(report: Report) -> pl.DataFrame:
     return in_order(report.of_kinds(DEVICE_KINDS, "event_id", *_RECORDED), "event_id")
 
 
+def in_device_scope(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
+    """The `rows` (device) on the device in scope; all of them without such a device."""
+    device = report.scope.device
+    return rows if device is None else of_device(rows, device)
+
+
 @once_per_report
 def _device_operations(report: Report) -> pl.DataFrame:
-    work, device = operations(report), report.scope.device
-    return work if device is None else work.filter(pl.col("device") == device)
+    return in_device_scope(report, operations(report))
 
 
 @once_per_report
@@ -326,10 +331,16 @@ def _exclusive_operations(report: Report) -> pl.DataFrame:
     return pl.concat([part.with_columns(intervals.exclusive(part)) for part in by_device(work)])
 
 
+def in_window_scope(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
+    """The `rows` (row) of :func:`operations` on the devices in scope that the window shows; all of them without one."""
+    if report.scope.window is None:
+        return rows
+    return rows.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
+
+
 def used_devices(report: Report) -> pl.DataFrame:
     """Distinct pairs of device in scope and process with operations on it: device, process_id."""
-    used, device = _used_devices(report), report.scope.device
-    return used if device is None else used.filter(pl.col("device") == device)
+    return in_device_scope(report, _used_devices(report))
 
 
 def of_used_processes(report: Report, events: pl.DataFrame) -> pl.DataFrame:

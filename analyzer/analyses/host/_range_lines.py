@@ -24,13 +24,13 @@ from kanalyze.analyses.device._windows import busy_spans
 from kanalyze.analyses.host._thread_timeline import shown_calls, threads
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import (
-    LINE,
     THREAD,
     ThreadKey,
     by_thread,
     innermost_line,
     innermost_lines,
     joined_up,
+    line_of,
     of_thread,
     on_line,
     overlaid,
@@ -86,8 +86,8 @@ def ranges_at(report: Report, points: pl.DataFrame) -> pl.Series:
 
 def on_lines(lines: dict[ThreadKey, pl.DataFrame], points: pl.DataFrame) -> pl.Series:
     """What the timeline of its thread has at each of `points` (process_id, thread_id, at), as :func:`on_line`."""
-    at, nothing = points.select(*THREAD, "at"), pl.DataFrame(schema=LINE)
-    return of_parts(at, THREAD, pl.UInt32, lambda key, part: on_line(lines.get(key, nothing), part.get_column("at")))
+    at = points.select(*THREAD, "at")
+    return of_parts(at, THREAD, pl.UInt32, lambda key, part: on_line(line_of(lines, key), part.get_column("at")))
 
 
 # Names of host time outside CUDA calls, by operator and Python function, where a framework recorded them.
@@ -329,7 +329,7 @@ class _HostEvents(NamedTuple):
 
     def cut(self, key: ThreadKey, pieces: pl.DataFrame, column: str) -> pl.DataFrame:
         """Splits `pieces` of a thread by the innermost event; adds the row of that as `column`."""
-        return overlaid(pieces, self.lines.get(key, pl.DataFrame(schema=LINE)).rename({"row": column}), column)
+        return overlaid(pieces, line_of(self.lines, key).rename({"row": column}), column)
 
     def at(self, rows: pl.Series) -> pl.DataFrame:
         """Start, end and name of the events in `rows`; nulls for null."""

@@ -25,11 +25,11 @@ from kanalyze.analyses.host._call_kinds import (
 )
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import (
-    LINE,
     THREAD,
     ThreadKey,
     by_thread,
     innermost_lines,
+    line_of,
     of_thread,
     on_line,
     overlaid,
@@ -174,8 +174,7 @@ def _without_overlaps(calls: pl.DataFrame, ranks: pl.Series) -> pl.DataFrame:
         own = own.filter(pl.col("own_end") > pl.col("own_start"))
         label = on_line(own.select(start="own_start", end="own_end", row="label"), start)
         winner = winner.zip_with(winner.is_not_null(), label)
-    pieces = pl.DataFrame([start, end, winner.alias("label")])
-    return pieces.drop_nulls("label")
+    return pl.DataFrame([start, end, winner.alias("label")]).drop_nulls("label")
 
 
 # States of each host thread over time: on a processor, in a system call, runnable, blocked.
@@ -267,8 +266,7 @@ def states_of(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> pl.DataFr
 
     Adds state (of :data:`STATES`) and call (row of :func:`system_calls`, null outside of them).
     """
-    calls = call_lines(report).get(key, pl.DataFrame(schema=LINE))
-    cut = overlaid(pieces, calls.rename({"row": "call"}), "call")
+    cut = overlaid(pieces, line_of(call_lines(report), key).rename({"row": "call"}), "call")
     line = processor_lines(report).get(key, pl.DataFrame(schema=_ON_PROCESSOR))
     cut = overlaid(cut, line.with_row_index("moment"), "moment")
     cut = cut.hstack(rows_at(line.select("runs", "waits"), cut.get_column("moment")))

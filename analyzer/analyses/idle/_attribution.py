@@ -219,9 +219,7 @@ def waited_ns(waits: pl.DataFrame, rows: pl.Series) -> pl.Series:
 def _waits(report: Report, reason: int, name: str) -> pl.DataFrame:
     parts = [pieces.filter(pl.col("reason") == reason).select("row", _NS) for pieces in idle_pieces(report).values()]
     every = in_order(pl.concat([pl.DataFrame(schema={"row": pl.UInt32, "ns": pl.Int64}), *parts]), "row")
-    if (every.get_column("row") == every.get_column("row").shift(1)).any():
-        every = every.group_by("row", maintain_order=True).agg(pl.col("ns").sum())
-    return every.rename({"ns": name})
+    return every.group_by("row", maintain_order=True).agg(pl.col("ns").sum().alias(name))
 
 
 #: So many gaps are grouped at a time.

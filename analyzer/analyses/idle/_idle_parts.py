@@ -7,7 +7,7 @@ Definitions: definitions.md, section 5, rules 5 to 13.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import polars as pl
@@ -27,7 +27,7 @@ from kanalyze.analyses.host._thread_timeline import activity, labels, records_wa
 from kanalyze.analyses.host.engine_marks import engine_labels
 from kanalyze.analyses.operators._host_names import host_names
 from kanalyze.analyses.shared.analysis import Remembered, at_once, once_per_process
-from kanalyze.analyses.shared.threads import LINE, ThreadKey, by_thread, on_line, overlaid, touched
+from kanalyze.analyses.shared.threads import ThreadKey, by_thread, line_of, on_line, overlaid, touched
 from kanalyze.analyses.streams.concurrency import ended_last, event_waits, waited_for
 from kanalyze.columns import gathered, in_order, sure
 from kanalyze.errors import DamagedReportError
@@ -54,12 +54,7 @@ _NAMES: Final[tuple[Remembered[Any], ...]] = (range_lines, host_names, ended_las
 
 def prepare(report: Report) -> None:
     """Computes what all batches look up; what needs little memory at the same time as all else."""
-
-    def needed(report: Report) -> None:
-        for answer in _NEEDED:
-            answer(report)
-
-    makers: list[Callable[[Report], object]] = [needed, unnamed]
+    makers: list[Callable[[Report], object]] = [lambda report: [answer(report) for answer in _NEEDED], unnamed]
     at_once(report, makers)
 
 
@@ -137,9 +132,7 @@ def with_launches(report: Report, idle: pl.DataFrame) -> pl.DataFrame:
         )
         nearest = before.to_series().fill_null(after.to_series())
         calls = calls.with_columns(calls.get_column("thread_id").clone().scatter(missing, nearest))
-    waited = unseen_starts(report)
-    none = pl.Series([False]).new_from_index(0, idle.height)
-    unseen = pl.lit(sure(idle.get_column("row").is_in(waited.implode())) if len(waited) else none)
+    unseen = pl.lit(sure(idle.get_column("row").is_in(unseen_starts(report).implode())))
     # without a call both are the end of the interval: min_horizontal and max_horizontal skip nulls
     begun, returned = (pl.max_horizontal("start", pl.min_horizontal(at, "end")) for at in ("call_start", "call_end"))
     within, known = pl.col("call_start") >= pl.col("start"), reasons(report)
@@ -223,37 +216,29 @@ def _split(report: Report, key: ThreadKey, idle: pl.DataFrame) -> pl.DataFrame:
     """
     before = idle.filter(pl.col("begun") > pl.col("start")).select("start", "row", "lost", end="begun")
     line = activity(report, key, idle.select(pl.col("start").min(), pl.col("end").max()).row(0), before)
-    spans = _line_of(range_lines(report) if unnamed(report) is None else {}, key)
+    spans = line_of(range_lines(report) if unnamed(report) is None else {}, key)
     before = overlaid(before, spans.rename({"row": "range"}), "range")
     idle = idle.with_columns(on_line(spans, idle.get_column("call_start")).alias("range"))
     launched = idle.filter(pl.col("end") > pl.col("begun"))
     above = line.filter(winning(report)[line.get_column("label")])
     held = touched(launched.select("end", start="begun"), above)
     whole = pl.when(pl.col("late") == reasons(report).launch).then("end").otherwise("returned")
+    pieces = _from_launches(report, launched.filter(held), pl.col("returned")).sort("start")
     parts = [
         _before_launches(report, overlaid(before, line, "label")),
-        _from_launches(report, launched.filter(~held) if held.any() else launched, whole),
+        _from_launches(report, launched.filter(~held), whole),
+        _rows(overlaid(pieces, above, "label"), reason=pl.coalesce("label", "reason")),
     ]
-    if held.any():
-        pieces = _from_launches(report, launched.filter(held), pl.col("returned")).sort("start")
-        parts.append(_rows(overlaid(pieces, above, "label"), reason=pl.coalesce("label", "reason")))
     code = pl.lit(thread_keys(report).index(key), dtype=pl.UInt32)
     return pl.concat(parts).with_columns(thread=code)
 
 
-def _line_of(lines: Mapping[ThreadKey, pl.DataFrame], key: ThreadKey) -> pl.DataFrame:
-    """The timeline of a thread, if there is one: :data:`LINE`."""
-    return lines.get(key, pl.DataFrame(schema=LINE))
-
-
 def _before_launches(report: Report, before: pl.DataFrame) -> pl.DataFrame:
     """Rows of the time before launch calls, by label; that of work launched before the recording is `unseen`."""
-    known = reasons(report)
-    reason = pl.col("label").fill_null(_code(known.host))
-    if before.get_column("lost").any():
-        wins = pl.col("label").is_in(winning(report).arg_true().implode()).fill_null(value=False)
-        reason = pl.when(pl.col("lost") & ~wins).then(_code(known.unseen)).otherwise(reason)
-    return _rows(before, reason=reason)
+    label, known = pl.col("label"), reasons(report)
+    wins = label.is_in(winning(report).arg_true().implode()).fill_null(value=False)
+    unseen = pl.when(pl.col("lost") & ~wins).then(_code(known.unseen))
+    return _rows(before, reason=unseen.otherwise(label.fill_null(_code(known.host))))
 
 
 def _from_launches(report: Report, launched: pl.DataFrame, until: pl.Expr) -> pl.DataFrame:
@@ -284,19 +269,13 @@ def _named(report: Report, key: ThreadKey, device: int, rows: pl.DataFrame) -> I
         return rows.with_columns(culprit.alias("culprit"), ranges.alias("range"))
 
     host, launch, queued = (reason == code for code in (known.host, known.launch, known.queued))
-    called = rows.filter(~(host | launch | queued))
-    if called.height:
-        details = known.table.get_column("detail").cast(pl.Categorical)
-        yield parts(called, gathered(details, called.get_column("reason")))
-    if launch.any():
-        launches = rows.filter(launch)
-        yield parts(launches, facts_of(report, launches.get_column("row"), "name").to_series())
-    if queued.any():
-        waits = rows.filter(queued)
-        yield parts(waits, waited_for(report, device, waits.get_column("row")))
-    if host.any():
-        for own in _named_host(report, key, rows.filter(host)):
-            yield parts(own, own.get_column("culprit"))
+    called, launches, waits = (rows.filter(own) for own in (~(host | launch | queued), launch, queued))
+    details = known.table.get_column("detail").cast(pl.Categorical)
+    yield parts(called, gathered(details, called.get_column("reason")))
+    yield parts(launches, facts_of(report, launches.get_column("row"), "name").to_series())
+    yield parts(waits, waited_for(report, device, waits.get_column("row")))
+    for own in _named_host(report, key, rows.filter(host)):
+        yield parts(own, own.get_column("culprit"))
 
 
 @once_per_process
@@ -314,7 +293,7 @@ def _named_host(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> list[pl
         return [named(report, key, pieces)]
     waits, found = _waits(report), list[pl.DataFrame]()
     if waits:
-        told = overlaid(pieces, _line_of(waits, key).rename({"row": "name"}), "name")
+        told = overlaid(pieces, line_of(waits, key).rename({"row": "name"}), "name")
         waited = told.filter(pl.col("name").is_not_null())
         names = gathered(_causes.cause_names(report), waited.get_column("name")).alias("culprit")
         found.append(waited.with_columns(names).drop("name"))
@@ -324,7 +303,7 @@ def _named_host(report: Report, key: ThreadKey, pieces: pl.DataFrame) -> list[pl
     found += [inside.with_columns(gathered(range_names(report), inside.get_column("range")).alias("culprit"))]
     known = host_names(report)
     if known.lines and alone.height:
-        told = overlaid(alone, _line_of(known.lines, key).rename({"row": "name"}), "name")
+        told = overlaid(alone, line_of(known.lines, key).rename({"row": "name"}), "name")
         beside = told.filter(pl.col("name").is_not_null())
         names = gathered(known.names, beside.get_column("name"))
         found.append(beside.with_columns(names.alias("culprit")).drop("name"))

@@ -75,10 +75,7 @@ def code(report: Report) -> pl.DataFrame:
     sums = [pl.col("ns").filter(pl.col("part") == part).sum().alias(f"{part}_ns") for part in PARTS]
     by_place = placed_pieces(report).group_by("device", "place").agg(*sums, ns=pl.col("ns").sum())
     inside = captured_places(report)
-    if inside.height:
-        by_place = by_place.join(inside, on=["device", "place"], how="full", coalesce=True, nulls_equal=True)
-    else:
-        by_place = by_place.with_columns(captured_ns=0)
+    by_place = by_place.join(inside, on=["device", "place"], how="full", coalesce=True, nulls_equal=True)
     by_place = by_place.with_columns(pl.exclude("device", "place").fill_null(0))
     order = by_place.sort("device", "ns", "captured_ns", "place", descending=[False, True, True, False])
     known = order.join(lengths, on="device")

@@ -26,7 +26,7 @@ from kanalyze.analyses.operators._host_tree import (
     sums_by,
 )
 from kanalyze.analyses.shared.analysis import analysis, check_grouping, once_per_process, once_per_report, require
-from kanalyze.analyses.shared.threads import LINE, THREAD, ThreadKey, innermost_lines, overlaid
+from kanalyze.analyses.shared.threads import THREAD, ThreadKey, innermost_lines, line_of, overlaid
 from kanalyze.columns import gathered, mixed, parts_by
 from kanalyze.errors import CannotTellError
 from kanalyze.machinery import late
@@ -54,12 +54,11 @@ def host_spans(report: Report) -> Iterator[tuple[int, ThreadKey, pl.DataFrame]]:
 @once_per_report
 def waiting_host(report: Report) -> pl.DataFrame:
     """Host time while a device in scope waited: :data:`PARTS`; the rows of a device sum to its bucket `host`."""
-    spans, nothing = [], pl.DataFrame(schema=LINE)
-    waits, causes = dict[ThreadKey, pl.DataFrame](), pl.Series("cause", [], dtype=pl.String)
+    spans, waits, causes = [], dict[ThreadKey, pl.DataFrame](), pl.Series("cause", [], dtype=pl.String)
     if records_waits(report):
         waits, causes = _causes.cause_lines(report), _causes.told_causes(report).get_column("cause")
     for number, key, own in host_spans(report):
-        cut = overlaid(own, waits.get(key, nothing), "row")
+        cut = overlaid(own, line_of(waits, key), "row")
         cause = gathered(causes, cut.get_column("row"))
         spans.append((key, cut.select("start", "end", cause.alias("waits_for"), device=pl.lit(number, pl.Int64))))
     return told_parts(report, spans)
@@ -179,8 +178,8 @@ def _of_trace(report: Report) -> pl.DataFrame:
     lines = innermost_lines(events.select(*THREAD, "start", "end", "row"))
     pieces: dict[int, list[pl.DataFrame]] = {}
     for device, key, spans in host_spans(report):
-        line = lines.get(key, pl.DataFrame(schema={"start": pl.Int64, "end": pl.Int64, "row": pl.UInt32}))
-        cut = overlaid(spans, line, "row").select(pl.col("row").cast(pl.Int64), ns=pl.col("end") - pl.col("start"))
+        cut = overlaid(spans, line_of(lines, key), "row")
+        cut = cut.select(pl.col("row").cast(pl.Int64), ns=pl.col("end") - pl.col("start"))
         pieces.setdefault(device, []).append(cut)
     found = [_merged(pl.DataFrame(schema=_ROWS | {"device": pl.Int64, "ns": pl.Int64, "count": pl.Int64}))]
     for device, cuts in pieces.items():

@@ -12,7 +12,6 @@ from kanalyze.analyses.device._operations import (
     BUSY_BUCKETS,
     exclusive_operations,
     facts_of,
-    launching_rows,
     of_device,
     operations,
 )
@@ -303,10 +302,8 @@ def _launching(report: Report, device: int, low: int, high: int) -> list[_Expose
 
     Of that, the time inside the calls lies within their union; the latency after them does not.
     """
-    every = operations(report, "call_row").select("device", "call_row")
-    work, called = of_device(every, device), launching_rows(report)
-    if work.height < every.height:
-        called = work.get_column("call_row").drop_nulls().unique().sort()
+    work = of_device(operations(report, "call_row"), device)
+    called = work.get_column("call_row").drop_nulls().unique().sort()
     calls = rows_at(report.kind("api").select("start_ns", "dur_ns"), called)
     inside = intervals.clip(calls.select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")), low, high)
     if inside.is_empty():

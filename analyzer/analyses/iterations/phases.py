@@ -450,8 +450,7 @@ def phases(report: Report) -> pl.DataFrame:
     rows = pl.DataFrame(parts, schema=columns, orient="row").filter(pl.col("ns") > 0)
     total = int(rows.get_column("ns").sum())
     if total != end - start:
-        message = f"phases add up to {total} ns of {end - start}"
-        raise AssertionError(message)
+        raise AssertionError(f"phases add up to {total} ns of {end - start}")
     order = pl.col("phase").replace_strict({BEFORE: 0, STEADY: 1, BETWEEN: 2, AFTER: 3}, return_dtype=pl.Int64)
     told = rows.with_columns(process_id=pl.lit(steady.process_id, dtype=pl.Int64), share=pl.col("ns") / total)
     return TABLE.select(told.sort(order, "ns", descending=[False, True], maintain_order=True))

@@ -16,13 +16,13 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import (
     device_operations,
-    exclusive_operations,
+    in_window_scope,
     operations,
     with_facts,
 )
 from kanalyze.analyses.host._call_kinds import bucket_of, calls_that, names_that
 from kanalyze.analyses.idle._attribution import launch_waits, queued_waits, waited_ns
-from kanalyze.analyses.launches._launch_costs import KERNEL, graph_launches, has_graphs
+from kanalyze.analyses.launches._launch_costs import KERNEL, graph_launches
 from kanalyze.analyses.shared.analysis import in_threads, once_per_report
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import streamed_operations, used_streams
@@ -97,6 +97,11 @@ def pieces(report: Report) -> int:
 def graph_costs(report: Report) -> dict[int, float]:
     """The median duration of the calls that launched a CUDA graph on each device, in ns."""
     return dict(_graph_costs(report).iter_rows())
+
+
+def _graph_costs(report: Report) -> pl.DataFrame:
+    """The same as a table: device, cost."""
+    return graph_launches(report).filter("charged").group_by("device").agg(cost=pl.col("call_ns").median())
 
 
 def cut_launches(report: Report) -> pl.DataFrame:
@@ -195,13 +200,6 @@ def _words(line: pl.DataFrame) -> pl.DataFrame:
     same = ["series", "length", "low", "high"]
     numbers = words.group_by(same, maintain_order=True).agg(alike=pl.len()).with_row_index("word")
     return words.join(numbers, on=same, maintain_order="left").select("length", "word", "alike")
-
-
-def _graph_costs(report: Report) -> pl.DataFrame:
-    """The median duration of graph launch calls by device: device, cost."""
-    if not has_graphs(report):
-        return pl.DataFrame(schema={"device": pl.Int64, "cost": pl.Float64})
-    return graph_launches(report).filter("charged").group_by("device").agg(cost=pl.col("call_ns").median())
 
 
 # Series of launches by one thread onto one stream, split at calls that a CUDA graph capture does not allow; and periods
@@ -393,9 +391,7 @@ def _launched(report: Report) -> tuple[pl.DataFrame, dict[tuple[object, ...], pl
     line = _with_apart(report, line).drop("call_end")
     first = pl.col("kernel").is_first_distinct() & pl.col("kernel").is_not_null()
     line = line.with_columns(first=first).drop("kernel").filter(~pl.col("cut")).drop("cut")
-    if report.scope.window is not None:
-        line = line.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
-    return line, cuts
+    return in_window_scope(report, line), cuts
 
 
 def _implicit_order(report: Report) -> list[pl.Series]:

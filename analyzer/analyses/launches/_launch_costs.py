@@ -15,7 +15,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import (
     device_operations,
-    exclusive_operations,
+    in_window_scope,
     of_device,
     operations,
     used_devices,
@@ -120,10 +120,7 @@ def launched_kernels(report: Report) -> pl.DataFrame:
     work = work.with_columns(first=mixed(KERNEL).is_first_distinct())
     work = work.filter(~repeated(work.get_column("call_row"))).drop("call_start")
     launched = with_facts(report, work, "call_ns").rename({"call_ns": "api_ns"}).drop("call_row")
-    known = launched.with_columns(waited_ns(launch_waits(report), launched.get_column("row")))
-    if report.scope.window is None:
-        return known
-    return known.join(exclusive_operations(report).select("row"), on="row", how="semi", maintain_order="left")
+    return in_window_scope(report, launched.with_columns(waited_ns(launch_waits(report), launched.get_column("row"))))
 
 
 #: Keys of the launches on one device, and of its graphs (`mark` only where no id is known).

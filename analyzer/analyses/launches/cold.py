@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import (
     device_operations,
-    exclusive_operations,
+    in_window_scope,
     launching_rows,
     used_devices,
     with_facts,
@@ -29,7 +29,7 @@ from kanalyze.analyses.host._call_kinds import (
     unrecorded_contexts,
 )
 from kanalyze.analyses.launches._launch_costs import COLD_FACTOR, KERNEL, graph_launches, launch_costs, launched_kernels
-from kanalyze.analyses.shared.analysis import check_grouping, once_per_report, require, side_by_side
+from kanalyze.analyses.shared.analysis import check_grouping, once_per_report, require
 from kanalyze.columns import nearest
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
@@ -282,8 +282,8 @@ def cold(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.Da
 
 
 def _by_cost(report: Report) -> pl.DataFrame:
-    parts = [context_costs, loading_costs, first_touch_costs, graph_costs, first_call_costs]
-    known = pl.concat(side_by_side(report, parts))
+    makers = (context_costs, loading_costs, first_touch_costs, graph_costs, first_call_costs)
+    known = pl.concat(make(report) for make in makers)
     # first events are first in the recording where the process began before it
     warm = begun_before(report).get_column("process_id")
     earlier = pl.col("process_id").is_in(warm.implode(), nulls_equal=True) & pl.col("category").is_in(_FIRSTS)
@@ -373,9 +373,7 @@ def kernel_starts(report: Report) -> pl.DataFrame:
     """
     work = device_operations(report).select("kind", "row", *KERNEL, "start", "dur_ns")
     runs = work.filter(pl.col("kind") == "kernel").sort("start", "row")
-    runs = runs.with_columns(first=pl.struct(KERNEL).is_first_distinct())
-    if report.scope.window is not None:
-        runs = runs.join(exclusive_operations(report).select("row"), on="row", how="semi")
+    runs = in_window_scope(report, runs.with_columns(first=pl.struct(KERNEL).is_first_distinct()))
     first, warm = pl.col("first"), ~pl.col("first")
     sums = runs.group_by(KERNEL).agg(
         pl.len().cast(pl.Int64).alias("count"),

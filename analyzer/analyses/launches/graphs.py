@@ -9,7 +9,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import exclusive_operations, with_facts
 from kanalyze.analyses.host._call_kinds import captures, graph_steps
 from kanalyze.analyses.launches._graph_candidates import CANDIDATES, candidates
-from kanalyze.analyses.launches._launch_costs import graph_launches, graph_operations, has_graphs
+from kanalyze.analyses.launches._launch_costs import graph_launches, graph_operations
 from kanalyze.analyses.shared.analysis import check_grouping, once_per_report, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
 from kanalyze.analyses.shared.threads import THREAD
@@ -118,8 +118,6 @@ def _seen(report: Report) -> pl.DataFrame:
 
 
 def _summed(report: Report) -> pl.DataFrame:
-    if not has_graphs(report):
-        return TABLE.empty()
     seen = _seen(report)
     keys = seen.group_by("graph").agg(pl.col(_NAMES[1:]).first(), pl.col("exclusive_ns").sum())
     launches = graph_launches(report).join(seen.select("launch").drop_nulls().unique(), on="launch", how="semi")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import polars as pl
@@ -10,7 +9,7 @@ import polars as pl
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, families, kernel_shapes
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.launches._launch_costs import launch_costs
-from kanalyze.analyses.shared.analysis import analysis, require, side_by_side
+from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table, columns
@@ -55,8 +54,6 @@ def hot_kernels(report: Report) -> pl.DataFrame:
         CannotTellError: The report records neither kernels nor graphs.
     """
     require(report, TABLE, "kernel", "graph")
-    needed: list[Callable[[Report], object]] = [launch_costs, kernel_shapes]
-    side_by_side(report, needed)
     everything = exclusive_operations(report)
     work = everything.filter(pl.col("kind").is_in(["kernel", "graph"]))
     # graph numbers are per process; a kernel name is the same function in all processes

@@ -8,7 +8,7 @@ from typing import Final, Unpack
 import polars as pl
 
 from kanalyze import intervals, units
-from kanalyze.analyses.device._operations import launch_calls, of_used_processes
+from kanalyze.analyses.device._operations import in_device_scope, launch_calls, of_used_processes
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that, shown
 from kanalyze.analyses.idle.ledger import bucket_sums
 from kanalyze.analyses.shared.analysis import check_grouping, once_per_process, require
@@ -68,12 +68,6 @@ def _steps(report: Report) -> pl.DataFrame:
     )
 
 
-def _steps_here(report: Report) -> pl.DataFrame:
-    """The :func:`_steps` on the device in scope."""
-    line, device = _steps(report), report.scope.device
-    return line if device is None else line.filter(pl.col("device") == device)
-
-
 def in_use(report: Report) -> Iterator[tuple[int | None, int | None, str, pl.DataFrame]]:
     """Memory in use over time, by device (None for host memory), process and kind: these, and points of t_ns and value.
 
@@ -81,7 +75,9 @@ def in_use(report: Report) -> Iterator[tuple[int | None, int | None, str, pl.Dat
     """
     if "memory" not in report.kinds:
         return
-    for (device, process, memory), part in _steps_here(report).group_by(*_KEYS, maintain_order=True):
+    for (device, process, memory), part in in_device_scope(report, _steps(report)).group_by(
+        *_KEYS, maintain_order=True
+    ):
         used = pl.col("before_bytes").first() + pl.col("delta_bytes").cum_sum()
         points = intervals.overlapping(part.select("t_ns", value=used), report.scope.sides, "t_ns", "t_ns")
         yield device if memory in ON_DEVICE else None, process, f"{memory or 'memory'} in use", points
@@ -255,7 +251,7 @@ def memory(report: Report, by: str | None = None, *, trace: bool = False, **wher
         return _by_call(report)
     require(report, TABLE, "memory")
     low, high = report.scope.sides
-    line = intervals.overlapping(_steps_here(report), (None, high), "t_ns", "t_ns")
+    line = intervals.overlapping(in_device_scope(report, _steps(report)), (None, high), "t_ns", "t_ns")
     line = line.with_columns(inside=pl.lit(value=True) if low is None else pl.col("t_ns") >= low)
     if trace:
         there = line.filter("on_device").with_columns(device_bytes=_used(("device",)))

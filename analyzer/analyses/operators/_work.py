@@ -7,7 +7,13 @@ from typing import Any, Final
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import compiled_from, exclusive_operations, facts_of, operations
+from kanalyze.analyses.device._operations import (
+    compiled_from,
+    exclusive_operations,
+    facts_of,
+    in_device_scope,
+    operations,
+)
 from kanalyze.analyses.host._captures import capture_rows, capture_source, captures
 from kanalyze.analyses.operators._host_tree import (
     FRAMEWORK_KINDS,
@@ -182,10 +188,9 @@ def _named_makers(report: Report) -> pl.Series:
 
 def torch_device_times(report: Report) -> pl.DataFrame:
     """The columns self_device_ns and device_ns for the operator tree, as torch counts them, on the device in scope."""
-    here = pl.lit(value=True) if report.scope.device is None else pl.col("device") == report.scope.device
     work = operations(report).select("device", ns="dur_ns", event_id=_named_makers(report))
-    parts, keys = [work.filter(here).select("event_id", "ns")], ["process_id", "correlation_id"]
-    waits = report.kind("sync").filter(here).select(*keys, ns="dur_ns")
+    parts, keys = [in_device_scope(report, work).select("event_id", "ns")], ["process_id", "correlation_id"]
+    waits = in_device_scope(report, report.kind("sync")).select(*keys, ns="dur_ns")
     if waits.height:  # torch takes these waits for device operations of the operator
         calls = report.kind("api").join(call_makers(report), on="event_id").unique(keys)
         parts.append(waits.join(calls, on=keys).select(event_id="maker_id", ns="ns"))

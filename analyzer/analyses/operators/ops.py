@@ -8,6 +8,7 @@ from typing import Final, Unpack
 import polars as pl
 
 from kanalyze import intervals
+from kanalyze.analyses.device._operations import in_device_scope
 from kanalyze.analyses.host._captures import capture_source
 from kanalyze.analyses.operators._host_tree import (
     PHASE,
@@ -207,9 +208,7 @@ def _torch_rows(report: Report) -> pl.DataFrame:
     host = operator_work(report).with_columns(
         pl.col("name").cast(pl.String), annotation=pl.col("kind") == "range", self_cpu_ns="self_ns", cpu_ns="dur_ns"
     )
-    spans = device_annotations(report)
-    if report.scope.device is not None:
-        spans = spans.filter(pl.col("device") == report.scope.device)
+    spans = in_device_scope(report, device_annotations(report))
     spans = intervals.overlapping(spans, report.scope.sides).with_columns(
         pl.col("name").cast(pl.String), dur_ns=pl.col("end") - pl.col("start"), annotation=pl.lit(value=True)
     )
@@ -231,9 +230,7 @@ def _operations(report: Report) -> pl.DataFrame:
     }
     parts = []
     for kind in (*DEVICE_KINDS, "sync"):
-        events = report.seen(kind)
-        if report.scope.device is not None:
-            events = events.filter(pl.col("device") == report.scope.device)
+        events = in_device_scope(report, report.seen(kind))
         name = pl.col("name").cast(pl.String).replace(_WAITS)
         if kind in named:
             events = beside(events, report.copy_detail, "direction", "source_memory", "target_memory")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, Literal
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, used_devices
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, in_device_scope, used_devices
 from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.shared.analysis import analysis, once_per_process, require
@@ -227,9 +227,7 @@ def compile_spans(report: Report) -> pl.DataFrame:
         events = report.kind(kind)
         names = events.get_column("name").unique().cast(pl.String).drop_nulls()
         compiles = names.filter(names.str.contains(r" \(dynamo_timed\)$")).to_list()
-        if compiles:
-            own = events.filter(pl.col("name").is_in(compiles))
-            parts.append(own.select(**intervals.OF_EVENTS))
+        parts.append(events.filter(pl.col("name").is_in(compiles)).select(**intervals.OF_EVENTS))
     return intervals.union(pl.concat(parts))
 
 
@@ -376,8 +374,7 @@ def steps(report: Report) -> pl.DataFrame:
     if in_window.is_empty():
         return STEPS_TABLE.empty()
     rows = in_window.join(used_devices(report).select(_KEYS), on="process_id", how="left", nulls_equal=True)
-    if report.scope.device is not None:
-        rows = rows.filter(pl.col("device") == report.scope.device)
+    rows = in_device_scope(report, rows)
     rows = rows.join(window_ledgers(report, in_window.select("start", "end")), on=["window", "device"], how="left")
     rows = rows.join(_launched_in(report, in_window), on=["window", "device"], how="left")
     busy = pl.sum_horizontal((f"{bucket}_ns" for bucket in BUSY_BUCKETS), ignore_nulls=False)

@@ -17,10 +17,7 @@ from kanalyze.analyses.communication._waits import CLOCKS, OF_SLICE, Clocks, of_
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from kanalyze.analyses.communication._matching import Matches, Rows, Slice, Small
-
-    Ints = npt.NDArray[np.int64]
-    Bools = npt.NDArray[np.bool_]
+    from kanalyze.analyses.communication._matching import Bools, Ints, Matches, Rows, Slice, Small
 
 #: Collectives in a part of the run, and most parts.
 _OF_PART: Final = 64

@@ -51,8 +51,6 @@ def late_ranks(job: Job) -> list[Late]:
     Of the steps that means are of.
     """
     rows = job.table("rank_steps")
-    if rows.is_empty():
-        return []
     notable = (pl.col("late_ns") >= _NOTABLE * pl.col("ns")) & (pl.col("cost_ns") > 0)
     late = common_steps(rows).filter(notable).sort("rank", "step")
     others = max(job.ranks.height - 1, 1)
@@ -240,8 +238,6 @@ def _uneven_parts(job: Job, steps: _Steps) -> Iterable[JobFinding]:
     """Exchanges in which one rank sends or gets more than the others."""
     calls = job.collected.calls.select((pl.col("kind") == "all_to_all") & pl.col("largest_bytes").is_not_null())
     at = np.flatnonzero(calls.to_series().to_numpy()[job.collected.call] & (job.found.match >= 0))
-    if not len(at):
-        return
     own = job.rows_at(at)
     told = own.group_by("match").agg(most=pl.col("largest_bytes").max(), mean=pl.col("largest_bytes").mean())
     uneven = told.filter(pl.col("most") > _UNEVEN * pl.col("mean"))

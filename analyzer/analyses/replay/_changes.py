@@ -7,7 +7,7 @@ duration that is inside of it changes. Definitions: docs/definitions.md, section
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from math import inf
 from typing import Final, NamedTuple, TypeAlias
@@ -23,7 +23,7 @@ from kanalyze.analyses.operators._host_tree import ARROW
 from kanalyze.analyses.replay._host_time import AS_RECORDED, HostTime
 from kanalyze.analyses.replay._network import HOST_EDGES, Changed, Network, as_recorded, recorded_values
 from kanalyze.analyses.shared.analysis import once_per_report
-from kanalyze.columns import count_up_to, gathered, marked, sure
+from kanalyze.columns import count_up_to, gathered, marked, scattered, sure
 from kanalyze.decoder.fields import spelled
 from kanalyze.errors import UnknownNameError
 from kanalyze.machinery import late
@@ -260,14 +260,9 @@ def changed(report: Report, network: Network, changes: Changes, lags: str = "lag
         state = _faster(report, network, state, what, factor)
     if changes.copies_bytes_per_s is not None:
         state = _with_bandwidth(report, network, state, changes.copies_bytes_per_s)
-    if "startup" in changes.without:
-        state = _without_startup(report, network, state)
-    if "sync" in changes.without:
-        state = _without_sync(report, network, state)
-    if changes.graph:
-        state = as_graphs(report, network, state)
-    if "launch-gaps" in changes.without:
-        state = _without_launch_gaps(report, network, state)
+    asked = {*changes.without, *(["graph"] if changes.graph else [])}
+    for name, made in _MADE.items():
+        state = made(report, network, state) if name in asked else state
     return state
 
 
@@ -279,7 +274,7 @@ def _faster(report: Report, network: Network, state: Changed, what: str, factor:
     if what == CALLS:
         calls = network.line.calls
         own = _less(state.values.own, recorded.own, inside_window(network, calls), share)
-        return state.less(_sum((state.values.own - own).filter(~calls.get_column("blocks"))), own=own)
+        return state.less(int((state.values.own - own).filter(~calls.get_column("blocks")).sum()), own=own)
     if what.startswith(_IN_RANGE):
         chosen = _in_ranges(report, what.removeprefix(_IN_RANGE))
     else:
@@ -299,7 +294,7 @@ def with_durations(network: Network, state: Changed, durations: pl.Series) -> Ch
         left_over = (lags - gathered(before - durations, place)).clip(lower_bound=0)
         kind = edges.get_column("kind")
         lags = left_over.zip_with(kind == "cut", scaled.zip_with(kind == "transfer", lags))
-    return state.less(_sum(before - durations), lags, durations=durations)
+    return state.less(int((before - durations).sum()), lags, durations=durations)
 
 
 def _less(values: pl.Series, recorded: pl.Series, inside: pl.Series, share: float) -> pl.Series:
@@ -397,13 +392,8 @@ def host_less(network: Network, state: Changed, spans: Spans, share: float) -> C
     lags = _with(state.lags, host.get_column("edge"), host.get_column("lag") - host.get_column("less"))
     # where a begin is handed over, that time is the host's, not the time since the last call of its own thread
     of_edges = host.filter(pl.col("binds") | (pl.col("kind") == "tail")).get_column("less")
-    saved = _sum(less.filter(~calls.get_column("begins"))) + _sum(of_edges)
+    saved = int(less.filter(~calls.get_column("begins")).sum()) + int(of_edges.sum())
     return state.less(saved, lags, gaps=state.values.gaps - less)
-
-
-def _sum(values: pl.Series) -> int:
-    """The sum of times, in ns."""
-    return int(values.sum())
 
 
 def _host_spans(report: Report, network: Network, what: str) -> Spans:
@@ -446,13 +436,13 @@ def without_waits(network: Network, state: Changed, gone: pl.Series, unwaited: p
     free = (empty | free) & line.calls.get_column("blocks")
     # the place of the blocking call whose end each edge of kind own or return leads to
     own = edges.filter(pl.col("kind") == "own")
-    places = pl.Series([None], dtype=pl.UInt32).new_from_index(0, network.nodes.height)
     of_call = (own.get_column("point") - network.graph.operations.height).cast(pl.UInt32)
-    waiting = gathered(_with(places, own.get_column("target"), of_call), edges.get_column("target"))
+    ended = scattered(network.nodes.height, own.get_column("target"), of_call)
+    waiting = gathered(ended, edges.get_column("target"))
     kinds = edges.get_column("kind")
     lags = state.lags.set(sure(gathered(free, waiting)) & (kinds == "return"), _GONE)
     lags = lags.set(sure(gathered(empty, waiting)) & (kinds == "own"), 0)
-    return state.less(_sum(state.values.own.filter(empty)), lags, own=state.values.own.set(empty, 0))
+    return state.less(int(state.values.own.filter(empty).sum()), lags, own=state.values.own.set(empty, 0))
 
 
 def _without_startup(report: Report, network: Network, state: Changed) -> Changed:
@@ -468,7 +458,7 @@ def _without_startup(report: Report, network: Network, state: Changed) -> Change
     extra = found.group_by("place").agg(pl.col("extra").max(), pl.col("own").first())
     new = (extra.get_column("own") - extra.get_column("extra")).clip(lower_bound=0)
     own = _with(state.values.own, extra.get_column("place"), new)
-    return state.less(_sum(state.values.own - own), own=own)
+    return state.less(int((state.values.own - own).sum()), own=own)
 
 
 def as_graphs(report: Report, network: Network, state: Changed) -> Changed:
@@ -499,7 +489,7 @@ def as_graphs(report: Report, network: Network, state: Changed) -> Changed:
     inner = inner.fill_null(value=False)
     own = pl.when(inner).then(0).when(pl.col("place") == pl.col("first")).then("cost").otherwise("own")
     new = joined.select(own=own, gap=pl.when(inner).then(0).otherwise("gap"))
-    saved = sum(_sum(line.get_column(name) - new.get_column(name)) for name in ("own", "gap"))
+    saved = sum(int((line.get_column(name) - new.get_column(name)).sum()) for name in ("own", "gap"))
     # those that waited for room in their stream do not, either
     places = joined.filter(inner).get_column("place")
     lags = without_waits(network, state, places, places).lags
@@ -519,4 +509,13 @@ def _without_launch_gaps(report: Report, network: Network, state: Changed) -> Ch
     own = state.values.own.set(launches & free, 0)
     at = gathered(network.nodes.get_column("at"), edges.get_column("target"))
     lags = capped(state.lags, edges.get_column("kind").is_in(_LAUNCHES) & (at >= network.start), 0)
-    return state.less(_sum(state.values.own - own) + _sum(state.lags - lags), lags, own=own)
+    return state.less(int((state.values.own - own).sum()) + int((state.lags - lags).sum()), lags, own=own)
+
+
+#: Changes by name, in the order in which they are made.
+_MADE: Final[dict[str, Callable[[Report, Network, Changed], Changed]]] = {
+    "startup": _without_startup,
+    "sync": _without_sync,
+    "graph": as_graphs,
+    "launch-gaps": _without_launch_gaps,
+}

@@ -57,7 +57,7 @@ from kanalyze.analyses.idle.syncs import blocking_calls, staged_copies, waited_f
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import LATENCY_NS, event_waits, ordered, streamed_operations, used_streams
-from kanalyze.columns import count_up_to, gathered, in_order_of, nearest, parts_by, sure
+from kanalyze.columns import count_up_to, gathered, in_order_of, marked, nearest, parts_by, scattered, sure
 from kanalyze.intervals import OF_EVENTS
 from kanalyze.report import Report
 
@@ -108,17 +108,14 @@ def _before_in_stream(line: pl.DataFrame) -> pl.DataFrame:
 
 def _across_null_stream(report: Report, line: pl.DataFrame) -> pl.DataFrame:
     """The operation of a null stream that ended last before each of a blocking one, and the other way round."""
-    found, known = [pl.DataFrame(schema=_EDGE)], used_streams(report).filter(pl.col("type").is_in(["null", "blocking"]))
+    known = used_streams(report).filter(pl.col("type").is_in(["null", "blocking"]))
     known = known.select("number", "group", legacy=pl.col("type") == "null")
     # of contexts that use both
     streams = known.filter(pl.col("legacy").any().over("group") & ~pl.col("legacy").all().over("group"))
-    if streams.is_empty():
-        return found[0]
     work = line.select("row", "stream", "start", "end").join(streams, left_on="stream", right_on="number")
-    for legacy in (True, False):
-        asking, asked = work.filter(pl.col("legacy") == legacy), work.filter(pl.col("legacy") != legacy)
-        found.append(_last_ended(asking, asked, ["group"]))
-    return _kept(line, pl.concat(found))
+    null, blocking = work.filter("legacy"), work.filter(~pl.col("legacy"))
+    sides = ((null, blocking), (blocking, null))
+    return _kept(line, pl.concat(_last_ended(asking, asked, ["group"]) for asking, asked in sides))
 
 
 def _same_graph(report: Report, line: pl.DataFrame) -> pl.DataFrame:
@@ -126,10 +123,7 @@ def _same_graph(report: Report, line: pl.DataFrame) -> pl.DataFrame:
 
     That is what the report tells for any node of the launch, else the node of the launch that ended last before it.
     """
-    launches = names_that(report, _GRAPH_LAUNCH.match)
-    if not launches:
-        return pl.DataFrame(schema=_EDGE)
-    of_graph = report.kind("api").get_column("name").is_in(launches)
+    of_graph = report.kind("api").get_column("name").is_in(names_that(report, _GRAPH_LAUNCH.match))
     nodes = line.select("row", "call", "start", "end").filter(gathered(of_graph, line.get_column("call")))
     nodes = nodes.filter(pl.col("call").is_duplicated())
     ids = operations(report).select(before="row", after_id="event_id")
@@ -185,14 +179,11 @@ def _kept(line: pl.DataFrame, edges: pl.DataFrame) -> pl.DataFrame:
 
 def _placed(line: pl.DataFrame, found: pl.DataFrame, name: str) -> pl.Series:
     """`before` of the rows of `found` at their places among all operations; null elsewhere."""
-    nothing = pl.Series(name, [None], dtype=pl.UInt32).new_from_index(0, line.height)
-    return nothing.scatter(found.get_column("row"), found.get_column("before")) if found.height else nothing
+    return scattered(line.height, found.get_column("row"), found.get_column("before")).alias(name)
 
 
 #: What a call does: it blocks until a device is done, it launches, or neither.
-CALL_KINDS: Final = ("wait", "launch", "other")
-
-_WAIT, _LAUNCH, _OTHER = range(len(CALL_KINDS))
+CALL_KINDS: Final = pl.Enum(("wait", "launch", "other"))
 
 
 def host_calls(report: Report) -> pl.DataFrame:
@@ -217,16 +208,12 @@ def _outermost(calls: pl.DataFrame) -> pl.Series:
 
 def _kinds(report: Report, calls: pl.DataFrame) -> pl.Series:
     """Kind of each call, or of a call that is nested in it."""
-    outer, rank = calls.get_column("outer"), pl.Series("kind", [_OTHER], dtype=pl.UInt8)
-    rank = rank.new_from_index(0, calls.height)
-    for kind, rows in (
-        (_LAUNCH, launching_rows(report)),
-        (_WAIT, blocking_calls(report).get_column("call_row")),
-        (_WAIT, staged_copies(report).get_column("call_row")),
-    ):
-        rank = rank.scatter(gathered(outer, rows), kind) if len(rows) else rank
-    names = pl.Series(CALL_KINDS, dtype=pl.Enum(CALL_KINDS))
-    return names[rank.cast(pl.UInt32)].alias("kind")
+    waiting = pl.concat(of(report).get_column("call_row") for of in (blocking_calls, staged_copies))
+    waits, launches = (
+        marked(calls.height, gathered(calls.get_column("outer"), rows)) for rows in (waiting, launching_rows(report))
+    )
+    kind = pl.when(waits).then(pl.lit("wait")).when(launches).then(pl.lit("launch")).otherwise(pl.lit("other"))
+    return calls.select(kind=kind.cast(CALL_KINDS)).to_series()
 
 
 def _waited_for(report: Report, calls: pl.DataFrame) -> pl.Series:

@@ -23,7 +23,7 @@ from kanalyze.analyses.idle.syncs import blocking_calls
 from kanalyze.analyses.replay._graph import Dependencies, dependencies
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import LATENCY_NS, STREAM, recorded_work
-from kanalyze.columns import gathered, in_order, in_order_of, marked, nearest, sure
+from kanalyze.columns import gathered, in_order, in_order_of, marked, nearest, scattered, sure
 from kanalyze.report import Report
 
 #: Scopes of blocking calls that wait for one stream; `event` waits for the work before an event, others for a device.
@@ -62,14 +62,14 @@ def host_line(report: Report, graph: Dependencies) -> HostLine:
     own = every.filter(pl.col("outer") == pl.col("row"))
     order = ["row", "process_id", "thread_id", "start", "end", "kind", "process_before"]
     calls = in_order_of(own.select(order), (*THREAD, "start"), ("end", "row")).with_row_index("place")
-    found = pl.Series("place", [None], dtype=pl.UInt32).new_from_index(0, every.height)
-    places = found.scatter(calls.get_column("row"), calls.get_column("place")) if calls.height else found
-    waits = _waits(report, graph, gathered(places, every.get_column("outer")))
+    places = scattered(every.height, calls.get_column("row"), calls.get_column("place"))
+    around = gathered(places, every.get_column("outer"))
+    waits = _waits(report, graph, around)
     calls = calls.with_columns(
         handover=gathered(places, calls.get_column("process_before")),
         blocks=pl.col("place").is_in(waits.get_column("place").unique().implode()),
     )
-    return HostLine(_segments(calls), gathered(places, every.get_column("outer")), waits)
+    return HostLine(_segments(calls), around, waits)
 
 
 def _segments(calls: pl.DataFrame) -> pl.DataFrame:
@@ -148,8 +148,6 @@ def _launches_of_long_streams(graph: Dependencies) -> pl.DataFrame:
     """
     work = graph.operations.select("stream", "call", "end").with_row_index("row").drop_nulls()
     work = work.filter(pl.len().over("stream") > _FULL)
-    if int(marked(graph.calls.height, work.get_column("call")).sum()) == work.height:
-        return work
     launches = work.group_by("stream", "call").agg(pl.col("row").sort_by("end", "row").last(), pl.col("end").max())
     return launches.filter(pl.len().over("stream") > _FULL)
 
@@ -175,7 +173,7 @@ _LATE: Final = 0.25
 _LATEST_NS: Final = 50_000
 
 #: What a node is.
-_WHAT: Final = ("origin", "finish", "end", "begin", "start", "window")
+_WHAT: Final = pl.Enum(("origin", "finish", "end", "begin", "start", "window"))
 
 #: Of the lags of a kind that bind, the share that is no larger than what is taken as their largest.
 _MOST: Final = 0.95
@@ -322,29 +320,24 @@ def _nodes(line: HostLine, graph: Dependencies, collectives: pl.DataFrame, end: 
     work = graph.operations.with_row_index("row")
     parts = [
         work.filter(marked(work.height, collectives.get_column("row"))).select(
-            what=_what("finish"), row="row", at="end", then="end"
+            what=pl.lit("finish", _WHAT), row="row", at="end", then="end"
         ),
-        calls.filter("blocks").select(what=_what("end"), row="place", at="end", then="end"),
-        calls.filter("begins").select(what=_what("begin"), row="place", at="start", then="end"),
-        work.select(what=_what("start"), row="row", at="start", then="end"),
+        calls.filter("blocks").select(what=pl.lit("end", _WHAT), row="place", at="end", then="end"),
+        calls.filter("begins").select(what=pl.lit("begin", _WHAT), row="place", at="start", then="end"),
+        work.select(what=pl.lit("start", _WHAT), row="row", at="start", then="end"),
     ]
     known = in_order_of(pl.concat(parts).filter(pl.col("at") <= end), ("at",), ("what", "then", "row"))
     origin, window = (
-        pl.DataFrame([(_WHAT.index(what), 0, at, 0)], schema=known.schema, orient="row")
+        pl.DataFrame([(what, 0, at, 0)], schema=known.schema, orient="row")
         for what, at in (("origin", 0), ("window", end))
     )
     return pl.concat([origin, known, window]).with_row_index("node").drop("then")
 
 
-def _what(name: str) -> pl.Expr:
-    return pl.lit(_WHAT.index(name), pl.UInt8)
-
-
 def _numbers(line: HostLine, graph: Dependencies, nodes: pl.DataFrame) -> Numbers:
     def placed(what: str, size: int) -> pl.Series:
-        own = nodes.filter(pl.col("what") == _WHAT.index(what))
-        found = pl.Series("node", [None], dtype=pl.UInt32).new_from_index(0, size)
-        return found.scatter(own.get_column("row"), own.get_column("node")) if own.height else found
+        own = nodes.filter(pl.col("what") == what)
+        return scattered(size, own.get_column("row"), own.get_column("node"))
 
     calls = line.calls.height
     work = graph.operations.height
@@ -402,11 +395,8 @@ def _from_finishes(edges: pl.DataFrame, graph: Dependencies, numbers: Numbers, z
 def _of_collectives(collectives: pl.DataFrame, numbers: Numbers, zero: int) -> pl.DataFrame:
     """The end of each collective waits for the starts of all ranks."""
     pairs = collectives.join(collectives.select("late", other="row"), on="late")
-    rows = pairs.get_column("row")
-    point = pl.Series([zero], dtype=pl.UInt32).new_from_index(0, len(rows))
-    return _edge(
-        "transfer", gathered(numbers.finishes, rows), gathered(numbers.starts, pairs.get_column("other")), point, rows
-    )
+    rows, others = pairs.get_column("row"), pairs.get_column("other")
+    return _edge("transfer", gathered(numbers.finishes, rows), gathered(numbers.starts, others), zero, rows)
 
 
 def _lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
@@ -430,8 +420,7 @@ def _lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
     own = own.filter(pl.col("kind").is_in(["own", "return", "transfer"]))
     back = own.filter(pl.col("kind") != "own").group_by("target").agg(back=pl.col("slack").min().clip(0))
     own = own.filter(pl.col("kind") != "return").join(back, on="target", how="left", maintain_order="left")
-    if own.height:
-        lags = lags.with_columns(column.scatter(own.get_column("edge"), own.get_column("back")) for column in lags)
+    lags = lags.with_columns(column.scatter(own.get_column("edge"), own.get_column("back")) for column in lags)
     keeps = pl.col("binds") | pl.col("kind").is_in(["cut"] if exact else ["cut", "tail"])
     least = (pl.when(~keeps & (pl.col(name) < pl.col("slack"))).then(name).otherwise("slack") for name in lags.columns)
     return edges.hstack(lags).with_columns(one.alias(name) for name, one in zip(lags.columns, least, strict=True))
@@ -457,13 +446,11 @@ def _usual_lags(edges: pl.DataFrame, follows: float) -> pl.DataFrame:
 
 
 def _edge(
-    kind: str, target: pl.Series, source: pl.Series, point: pl.Series, place: pl.Series | None = None
+    kind: str, target: pl.Series | int, source: pl.Series, point: pl.Series | int, place: pl.Series | None = None
 ) -> pl.DataFrame:
-    """Edges of one kind."""
-    place = pl.Series([None]).new_from_index(0, len(target)) if place is None else place
-    numbers = {"target": target, "source": source, "point": point, "place": place}
-    told = pl.DataFrame({name: values.cast(pl.UInt32) for name, values in numbers.items()})
-    return told.with_columns(kind=pl.lit(kind, _KIND))
+    """Edges of one kind; a number is that of all."""
+    told = pl.DataFrame([source.alias("source")]).with_columns(target=target, point=point, place=place)
+    return told.select(pl.all().cast(pl.UInt32), kind=pl.lit(kind, _KIND))
 
 
 def _of_operations(line: HostLine, graph: Dependencies, numbers: Numbers) -> list[pl.DataFrame]:
@@ -480,7 +467,7 @@ def _of_operations(line: HostLine, graph: Dependencies, numbers: Numbers) -> lis
         held = over & gathered(staged, known.get_column("row"))
         for chosen, name in ((over & ~held, kind), (held, "staged"), (~over, "overlap")):
             source, rows = (known.get_column(one).filter(chosen) for one in (column, "row"))
-            point = pl.Series([zero]).new_from_index(0, len(rows)) if name == "overlap" else source
+            point = zero if name == "overlap" else source
             found.append(_edge(name, gathered(numbers.starts, rows), gathered(numbers.starts, source), point))
     places = gathered(line.places, work.get_column("call")).alias("place")
     known = work.with_columns(places).drop_nulls("place")
@@ -528,11 +515,9 @@ def _of_window(line: HostLine, graph: Dependencies, numbers: Numbers, node: int,
     rows = ended.agg(pl.col("row").filter(latest).last()).get_column("row")
     cut = work.filter((pl.col("start") < end) & (pl.col("end") > end))
     place, running = over.get_column("place"), cut.get_column("row")
-    target = pl.Series([node], dtype=pl.UInt32)
-    zero = pl.Series([size + 2 * calls.height], dtype=pl.UInt32).new_from_index(0, len(running))
     return [
-        _edge("tail", target.new_from_index(0, len(place)), *_ends(line, numbers, size, place), place),
-        _edge("held", target.new_from_index(0, len(held)), gathered(numbers.bases, held), held + size),
-        _edge("window", target.new_from_index(0, len(rows)), gathered(numbers.starts, rows), rows),
-        _edge("cut", target.new_from_index(0, len(running)), gathered(numbers.starts, running), zero, running),
+        _edge("tail", node, *_ends(line, numbers, size, place), place),
+        _edge("held", node, gathered(numbers.bases, held), held + size),
+        _edge("window", node, gathered(numbers.starts, rows), rows),
+        _edge("cut", node, gathered(numbers.starts, running), size + 2 * calls.height, running),
     ]

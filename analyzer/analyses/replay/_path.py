@@ -20,7 +20,7 @@ from kanalyze.analyses.host._thread_timeline import shown_calls
 from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.replay._graph import BEFORE, Dependencies, dependencies, release
 from kanalyze.analyses.shared.analysis import once_per_report
-from kanalyze.analyses.shared.threads import LINE, THREAD, ThreadKey, by_thread, innermost_lines, overlaid, touched
+from kanalyze.analyses.shared.threads import THREAD, ThreadKey, by_thread, innermost_lines, line_of, overlaid, touched
 from kanalyze.columns import gathered, in_order, rows_at, slices
 from kanalyze.report import Report
 
@@ -75,18 +75,13 @@ class Nodes(NamedTuple):
     graph: Dependencies  # what the nodes are of
     unseen: pl.Series  # rows of calls that waited for work from before the recording
 
-    @property
-    def operations(self) -> int:
-        """Number of operations, the first nodes."""
-        return self.work.height
-
     def row(self, nodes: pl.Series) -> pl.Series:
-        """Rows of the operations that `nodes` are; null for those of calls."""
-        return nodes.set(nodes >= self.operations, None)
+        """Rows of the operations that `nodes` are, which are the first nodes; null for those of calls."""
+        return nodes.set(nodes >= self.work.height, None)
 
     def call(self, nodes: pl.Series) -> pl.Series:
         """Rows of the calls that `nodes` are, or are the begin of; null for operations."""
-        place = nodes.set(nodes < self.operations, None) - self.operations
+        place = nodes.set(nodes < self.work.height, None) - self.work.height
         return (place % max(self.graph.calls.height, 1)).cast(pl.UInt32)
 
     @property
@@ -99,7 +94,7 @@ class Nodes(NamedTuple):
         known = rows_at(calls.select("kind", "waited_for", "process_before"), row)
         before = gathered(calls.get_column("end"), known.get_column("process_before")).alias("before")
         unseen = row.is_in(self.unseen.implode()) if len(self.unseen) else pl.lit(value=False)
-        waits = pl.col("waited_for").is_not_null() & (pl.col("node") < self.operations + calls.height)
+        waits = pl.col("waited_for").is_not_null() & (pl.col("node") < self.work.height + calls.height)
         columns = [nodes.alias("node"), gathered(self.begin, nodes).alias("begin"), before]
         told = rows_at(self.work, self.row(nodes)).hstack(known).hstack(columns)
         return told.select(
@@ -169,8 +164,6 @@ def _operations(report: Report, graph: Dependencies) -> pl.DataFrame:
 def _with_partners(report: Report, told: pl.DataFrame) -> pl.DataFrame:
     """Collectives with partners in the report: they transfer since the last rank came, and lead to that."""
     found = last_arrivals(report)
-    if found.is_empty():
-        return told
     late = found.filter(pl.col("late") != pl.col("row"))
     moving = found.filter("sized").get_column("row")
     own = told.get_column("own").scatter(moving, CAUSES.index("transfer"))
@@ -411,7 +404,6 @@ def _cut(pieces: pl.DataFrame, lines: Lines, names: pl.Series) -> pl.DataFrame:
     """Cuts pieces, which follow each other, by what `lines` have at them, and adds its name."""
     found = [pieces.clear().with_columns(around=pl.lit(None, dtype=pl.UInt32))]
     for key, part in by_thread(pieces).items():
-        line = lines.get(key, pl.DataFrame(schema=LINE))
-        found.append(overlaid(part, line.rename({"row": "around"}), "around"))
+        found.append(overlaid(part, line_of(lines, key).rename({"row": "around"}), "around"))
     cut = pl.concat(found)
     return cut.drop("around").hstack([gathered(names, cut.get_column("around")).alias("name")])

@@ -247,11 +247,6 @@ def bare_of(report: Report) -> Bare | None:
     return runs_without(report, steady, 0.0 if steady is None else busy_ns(report, steady))
 
 
-def _usual(report: Report) -> Unslowed:
-    """What is usually left of the host's time without the report's tool."""
-    return BY_TOOL.get(report.meta.tool, UNCHANGED)
-
-
 @once_per_process
 def _measured(report: Report) -> Unslowed | None:
     """What is left of the host's time by a run without the profiler; None where no such run tells an iteration."""
@@ -265,12 +260,13 @@ def _measured(report: Report) -> Unslowed | None:
         alone, host_ns = cache(window_without(view, device=False)), one.host_ns * steady.number
         if alone(HostTime(_NOTHING, inf)) <= host_ns:
             return fitted(alone, min(host_ns, alone(AS_RECORDED)), near)
-    return fitted(cache(window_without(view)), one.ns * steady.number, near, _usual(report).usual)
+    usual = BY_TOOL.get(report.meta.tool, UNCHANGED).usual
+    return fitted(cache(window_without(view)), one.ns * steady.number, near, usual)
 
 
 def hosts_of(report: Report) -> Unslowed:
     """What is left of the host's time of a report, or a part of one, without its profiler: measured, else estimated."""
-    estimate = _usual(report)
+    estimate = BY_TOOL.get(report.meta.tool, UNCHANGED)
     known = report.source.host if isinstance(report.source, Moved) else _measured(report)
     if known is None:
         return estimate

@@ -15,7 +15,7 @@ from typing import Final, Unpack
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, operations
+from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, in_device_scope, operations
 from kanalyze.analyses.device._windows import busy_within, windows
 from kanalyze.analyses.host.engine_marks import CAPTURE, DECODE, KINDS, LAUNCHES_GRAPH, REPLAYED, engine_marks
 from kanalyze.analyses.idle._attribution import ledger_pieces, window_ledgers
@@ -206,12 +206,10 @@ def compared_steps(report: Report, device: int | None) -> pl.DataFrame:
 
 def _in_scope(report: Report) -> pl.DataFrame:
     """The steps that overlap the window on the devices in scope."""
-    steps, (low, high) = timed_steps(report.whole), report.scope.sides
-    if report.scope.device is not None:
-        steps = steps.filter(pl.col("device") == report.scope.device)
+    steps, sides = in_device_scope(report, timed_steps(report.whole)), report.scope.sides
     begun = pl.coalesce("gpu_start_ns", "start_ns")
     ended = begun + pl.when(pl.col("device").is_null()).then("host_ns").otherwise("dur_ns")
-    return intervals.overlapping(steps.with_columns(_begun=begun), (low, high), "_begun", ended).drop("_begun")
+    return intervals.overlapping(steps.with_columns(_begun=begun), sides, "_begun", ended).drop("_begun")
 
 
 def _gaps(report: Report, steps: pl.DataFrame) -> pl.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import polars as pl
@@ -34,6 +34,11 @@ def on_line(line: pl.DataFrame, at: pl.Series) -> pl.Series:
     place = nearest_place(line.get_column("start"), at)
     inside = sure(gathered(line.get_column("end"), place) > at)
     return gathered(line.get_column("row"), place.set(~inside, None))
+
+
+def line_of(lines: Mapping[ThreadKey, pl.DataFrame], key: ThreadKey) -> pl.DataFrame:
+    """The timeline of a thread, if there is one: :data:`LINE`."""
+    return lines.get(key, pl.DataFrame(schema=LINE))
 
 
 def joined_up(line: pl.DataFrame, value: str) -> pl.DataFrame:

@@ -63,8 +63,6 @@ def _behind(report: Report, device: int, rows: pl.Series) -> tuple[pl.Series, pl
     starts, ends = work.get_column("start").gather(rows), work.get_column("end")
     # the device was busy until the interval began, so there is an operation that ended before
     last = ended.get_column("row").gather(count_up_to(ended.get_column("end"), starts, equal=True) - 1)
-    if held.is_empty():
-        return last, last.is_null()
     behind = gathered(held.get_column("behind"), positions(held.get_column("row"), rows))
     in_time = ((ends.gather(behind) >= ends.gather(last)) & (ends.gather(behind) <= starts)).fill_null(value=False)
     return behind.zip_with(in_time, last), in_time

@@ -21,27 +21,7 @@ from kanalyze.window import Window
 from support.build import call, kernel, launched, report
 from support.shares import cases, holds
 from support.slow_gaps import gap_reports
-from support.slow_model import SlowModel
 from support.strategies import EVENTS, FEWER, WINDOWS
-
-
-def assert_partition(found, of):
-    """The pieces of a device follow each other, from the first moment of its window to the last."""
-    for device, low, high in windows(of).select("device", "start", "end").iter_rows():
-        own = found.filter(pl.col("device") == device)
-        assert [low, *own.get_column("end")] == [*own.get_column("start"), high]
-
-
-@FEWER
-@given(EVENTS, WINDOWS)
-def test_each_instant_is_that_of_the_model(events, window):
-    model, of = SlowModel(events, window), report(events).narrow(window=Window(*window))
-    found = ledger_pieces(of)
-    assert_partition(found, of)
-    for device in windows(of).get_column("device"):
-        own = found.filter(pl.col("device") == device).select("start", "end", "bucket")
-        told = {at: bucket for start, end, bucket in own.iter_rows() for at in range(start, end)}
-        assert told == {at: bucket for at, bucket, _ in model.instants(device)}
 
 
 @FEWER

@@ -8,7 +8,7 @@ import pytest
 import kanalyze
 from kanalyze.analyses.host._causes import cause_lines, told_causes
 from kanalyze.analyses.idle.culprits import culprits
-from kanalyze.analyses.idle.host_waits import TABLE, host_waits
+from kanalyze.analyses.idle.syncs import HOST_WAITS, host_waits
 from kanalyze.errors import CannotTellError
 from support.build import host, kernel, launched, report
 from support.command import REPORTS
@@ -93,7 +93,7 @@ def test_a_wait_is_in_the_table_as_far_as_a_device_was_idle():
     far = host("osrt", "poll", 4_000_000, 5_000_000, process=2, thread=7)
     events = (*events, host("osrt", "poll", 130_000, 170_000))  # the recording's last operation has ended
     found = host_waits(report((*events, far)))
-    assert dict(found.schema) == TABLE.schema
+    assert dict(found.schema) == HOST_WAITS.schema
     row = found.row(0, named=True)
     assert found.height == 1
     assert (row["start_ns"], row["dur_ns"], row["idle_ns"], row["call"]) == (10, 109_990, 109_980, "read")

@@ -133,7 +133,7 @@ def test_each_operation_leads_to_what_released_it(turns):
     through = nodes(made)
     for row, why in enumerate(released):
         following = int(through.next[row])
-        found = following if following < through.operations else "launch"
+        found = following if following < through.work.height else "launch"
         assert found in why, (row, found, why)
 
 
