@@ -230,15 +230,8 @@ def in_order(frame: pl.DataFrame, column: str) -> pl.DataFrame:
 
 
 def in_order_of(frame: pl.DataFrame, columns: Sequence[str], ties: Sequence[str | pl.Expr]) -> pl.DataFrame:
-    """`frame` sorted by `columns`, then by `ties`, equal rows in their order.
-
-    By one column after the other, the last one first: ``sort`` by thread, start and end takes 1.4 s of 3 million calls.
-    """
-    exprs = [pl.col(one) if isinstance(one, str) else one for one in (*columns, *ties)]
-    keys = frame.select(one.alias(f"key {number}") for number, one in enumerate(exprs)).with_row_index("row")
-    for number in reversed(range(len(exprs))):
-        keys = in_order(keys, f"key {number}")
-    order = keys.get_column("row")
+    """`frame` sorted by `columns`, then by `ties`, equal rows in their order; `frame` itself where it is sorted."""
+    order = frame.select(pl.arg_sort_by([*columns, *ties], maintain_order=True)).to_series()
     return frame if order.is_sorted() else frame[order]
 
 
