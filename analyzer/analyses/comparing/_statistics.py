@@ -446,4 +446,5 @@ def _estimates(contrast: tuple[Floats, Floats, Floats]) -> Estimates:
 
 def _only(rows: Estimates, basis: Basis) -> Estimate:
     """The one row."""
-    return Estimate(*(float(column[0]) for column in rows), basis)
+    ratio, low, high, p_value = (float(column[0]) for column in rows)
+    return Estimate(ratio, low, high, p_value, basis)
