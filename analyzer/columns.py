@@ -116,12 +116,7 @@ def sure(mask: pl.Series) -> pl.Series:
 
 def beside(frame: pl.DataFrame, side: pl.DataFrame, *columns: str) -> pl.DataFrame:
     """Left join: adds `columns` of a table keyed by event_id; null where that has no such row."""
-    if not side.get_column("event_id").is_sorted():
-        side = side.sort("event_id")
-    ids, keys = frame.get_column("event_id"), side.get_column("event_id")
-    if len(ids) == len(keys) and ids.equals(keys):
-        return frame.with_columns(side.get_column(name) for name in columns)
-    at = positions(keys, ids)
+    at = positions(side.get_column("event_id"), frame.get_column("event_id"))
     return frame.with_columns(rows_at(side.select(columns), at))
 
 

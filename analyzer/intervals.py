@@ -12,7 +12,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.columns import count_up_to, in_order
+from kanalyze.columns import count_up_to
 
 #: Sentinels beyond all times of any trace, and far from overflow in differences.
 BEFORE_ALL: Final = -(1 << 62)
@@ -108,11 +108,8 @@ def exclusive(intervals: pl.DataFrame) -> pl.Series:
     `began` is the start before any clipping. Each instant belongs to one interval: among those that cover it, the one
     with the lowest rank, then the one that started first, then the lower event_id (definitions.md, section 5).
     """
-    times = in_order(intervals.select("start", "end", "began"), "began")
-    if not (times.get_column("start") < times.get_column("end").cum_max().shift(1)).any():
-        return intervals.select(exclusive_ns=(pl.col("end") - pl.col("start")).clip(lower_bound=0)).to_series()
     line = intervals.select("start", "end", "began", "rank", "event_id").with_row_index("row")
-    parts, above = [], pl.DataFrame(schema=SPANS)
+    parts, above = [line.select("row", exclusive_ns="end").clear()], pl.DataFrame(schema=SPANS)
     for rank in sorted(line.get_column("rank").unique().to_list()):
         level = line.filter(pl.col("rank") == rank).sort("began", "event_id")
         own = first_come(level)
