@@ -37,10 +37,6 @@ Shown: TypeAlias = "Summary | Instances | Comparison | Noise | Job | WhatIf"
 Part: TypeAlias = tuple[str | None, int]
 Row: TypeAlias = dict[str, Any]
 
-#: Tables by name, and what makes a section of them with so many rows at most.
-Tables: TypeAlias = Mapping[str, pl.DataFrame]
-Make: TypeAlias = "Callable[[Tables, int], Section]"
-
 
 class Look(NamedTuple):
     """Display options of text: width in columns, and whether ANSI colour codes are allowed."""
@@ -219,24 +215,6 @@ def section(  # noqa: PLR0913 - as many as a section has parts
     rows = [tuple(one.text(row) for one in columns) for row in every]
     grid = Grid((*columns,), rows, named=named, cut=cut, broken=broken)
     return Section(title, of(len(rows), len(table), remark), grid, foot)
-
-
-def section_of(
-    name: str,
-    title: str,
-    *columns: Column | Callable[[pl.DataFrame], Sequence[Column]],
-    rows: Callable[[pl.DataFrame], pl.DataFrame] = pl.DataFrame.clone,
-    most: int | None = 1 << 31,
-    **how: Any,  # noqa: ANN401 - as a section has
-) -> Make:
-    """What makes the section of a table: of these `rows` at most so many, or all for None; columns may depend on it."""
-
-    def make(tables: Tables, top: int) -> Section:
-        table = rows(tables[name])
-        every = [one for some in columns for one in ([some] if isinstance(some, Column) else some(table))]
-        return section(title, table, every, most and min(top, most), **how)
-
-    return make
 
 
 def text_of(name: str, value: object) -> str:

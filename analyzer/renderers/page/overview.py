@@ -5,8 +5,8 @@ Beside it the sections that it has in common with the page of all tables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import polars as pl
 
@@ -14,7 +14,7 @@ from kanalyze import units
 from kanalyze.machinery import late
 from kanalyze.outlets import command
 from kanalyze.renderers import page
-from kanalyze.renderers.page import Column, Page, Part, Section, numbers, section, section_of, without_folders, words
+from kanalyze.renderers.page import Column, Page, Part, Section, numbers, section, without_folders, words
 from kanalyze.renderers.page.kernel_names import short_forms
 from kanalyze.schema import unit_of
 from kanalyze.window import WORDS, PerIteration, Window, of_iteration
@@ -25,6 +25,10 @@ with late():  # most pages are of one report
 if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.overview_page import Summary
+
+#: Tables by name, and what makes a section of them with so many rows at most.
+Tables: TypeAlias = Mapping[str, pl.DataFrame]
+Make: TypeAlias = "Callable[[Tables, int], Section]"
 
 #: Rows of the page's tables where it has few lines.
 _FEW_ROWS: Final = 2
@@ -493,6 +497,24 @@ def nameless(table: pl.DataFrame) -> str:
     return "; ".join(told)
 
 
+def section_of(
+    name: str,
+    title: str,
+    *columns: Column | Callable[[pl.DataFrame], Sequence[Column]],
+    rows: Callable[[pl.DataFrame], pl.DataFrame] = pl.DataFrame.clone,
+    most: int | None = 1 << 31,
+    **how: Any,  # noqa: ANN401 - as a section has
+) -> Make:
+    """What makes the section of a table: of these `rows` at most so many, or all for None; columns may depend on it."""
+
+    def make(tables: Tables, top: int) -> Section:
+        table = rows(tables[name])
+        every = [one for some in columns for one in ([some] if isinstance(some, Column) else some(table))]
+        return section(title, table, every, most and min(top, most), **how)
+
+    return make
+
+
 def _gpu(table: pl.DataFrame) -> list[Column]:
     """The column of the GPU, where there are several."""
     return [Column("GPU", "device")] * (table.get_column("device").n_unique() > 1)
@@ -500,7 +522,7 @@ def _gpu(table: pl.DataFrame) -> list[Column]:
 
 #: The sections of a serving engine in page order, by the table that each needs: kinds of steps side by side, what the
 #: GPU waited for or ran between steps, and sizes of graphs that steps replayed, with steps of these kinds without one.
-ENGINE: Final[dict[str, page.Make]] = {
+ENGINE: Final[dict[str, Make]] = {
     "engine_steps": section_of(
         "engine_steps",
         "ENGINE STEPS",

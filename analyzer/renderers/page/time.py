@@ -13,9 +13,9 @@ import polars as pl
 
 from kanalyze import outlets, units
 from kanalyze.renderers import page
-from kanalyze.renderers.page import Column, Page, Part, Row, Section, Tables, numbers, section, section_of, words
+from kanalyze.renderers.page import Column, Page, Part, Row, Section, numbers, section, words
 from kanalyze.renderers.page.kernel_names import short_forms
-from kanalyze.renderers.page.overview import ENGINE, by_either, captured_section
+from kanalyze.renderers.page.overview import ENGINE, Make, Tables, by_either, captured_section, section_of
 from kanalyze.tools import processor, worded
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, Scope, Window, located, plain
 
@@ -285,7 +285,7 @@ def steps(tables: Tables, top: int) -> Section:
 
 
 #: Sections in page order, by the table that each needs; empty ones are omitted.
-_SECTIONS: Final[dict[str, page.Make]] = {
+_SECTIONS: Final[dict[str, Make]] = {
     **ENGINE,
     "culprits": culprits,
     "steps": steps,
