@@ -8,29 +8,20 @@ a model that walks instant by instant.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from typing import Final
 
 import polars as pl
 
-from kanalyze.columns import count_up_to, in_order
-
-#: Longer span sets are cut to what is asked for before their lengths are summed up.
-_LONG: Final = 1 << 12
+from kanalyze.columns import count_up_to
 
 #: Sentinels beyond all times of any trace, and far from overflow in differences.
 BEFORE_ALL: Final = -(1 << 62)
 AFTER_ALL: Final = 1 << 62
 
-#: Larger than the difference of any two times of a trace.
-_ABOVE_ALL_TIMES: Final = 1 << 64
-
 SPANS: Final = {"start": pl.Int64, "end": pl.Int64}
 
 #: Start and end of events; one that was never closed ends where it starts.
 OF_EVENTS: Final = {"start": pl.col("start_ns"), "end": pl.col("start_ns") + pl.col("dur_ns").fill_null(0)}
-
-_NOTHING: Final = pl.Series([0], dtype=pl.Int64)
 
 
 def union(intervals: pl.DataFrame) -> pl.DataFrame:
@@ -38,11 +29,9 @@ def union(intervals: pl.DataFrame) -> pl.DataFrame:
     real = _real(pl.DataFrame([intervals.get_column("start"), intervals.get_column("end")]))
     if real.is_empty():
         return pl.DataFrame(schema=SPANS)
-    real = real if real.get_column("start").is_sorted() else real.sort("start")
-    start, reached = real.get_column("start"), _reached(real.get_column("end"))
+    real = real.sort("start")
+    start, reached = real.get_column("start"), real.get_column("end").cum_max()
     apart = start.slice(1) > reached.slice(0, len(reached) - 1)
-    if apart.all():
-        return pl.DataFrame([start, reached])
     first, last = pl.Series([True]).extend(apart), apart.extend(pl.Series([True]))
     return pl.DataFrame([start.filter(first), reached.filter(last)])
 
@@ -52,11 +41,6 @@ def _real(intervals: pl.DataFrame) -> pl.DataFrame:
     return intervals.filter(intervals.get_column("end") > intervals.get_column("start"))
 
 
-def _reached(ends: pl.Series) -> pl.Series:
-    """The running maximum of `ends`."""
-    return ends if ends.is_sorted() else ends.cum_max()
-
-
 def length(spans: pl.DataFrame) -> int:
     """The total length of intervals, overlaps counted repeatedly."""
     return int((spans.get_column("end") - spans.get_column("start")).sum())
@@ -64,9 +48,7 @@ def length(spans: pl.DataFrame) -> int:
 
 def clip(intervals: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
     """Clips each interval to ``[start, end)``; drops those outside, other columns stay."""
-    low, high = intervals.get_column("start").min(), intervals.get_column("end").max()
-    outside = (isinstance(low, int) and low < start) or (isinstance(high, int) and high > end)
-    return _real(intervals.with_columns(pl.col("start", "end").clip(start, end)) if outside else intervals)
+    return _real(intervals.with_columns(pl.col("start", "end").clip(start, end)))
 
 
 def overlapping(
@@ -107,46 +89,17 @@ def gaps(spans: pl.DataFrame, start: int, end: int) -> pl.DataFrame:
 
 def covered_before(points: pl.Series, spans: pl.DataFrame) -> pl.Series:
     """The length of a span set before each of `points`, in ns."""
-    if spans.is_empty() or points.is_empty():
-        return pl.zeros(len(points), dtype=pl.Int64, eager=True)
-    return _covered(_running(spans), points)
-
-
-def _running(spans: pl.DataFrame) -> tuple[pl.Series, pl.Series, pl.Series]:
-    """Starts of a span set; the length up to each end, and the ends, with one more for before the first start."""
     start, end = spans.get_column("start"), spans.get_column("end")
+    # of the spans that have begun all but what is behind the point; with one more for before the first start
     lengths = pl.Series([0], dtype=pl.Int64).extend((end - start).cum_sum())
-    return start, lengths, pl.Series([BEFORE_ALL], dtype=pl.Int64).extend(end)
-
-
-def _covered(running: tuple[pl.Series, pl.Series, pl.Series], points: pl.Series) -> pl.Series:
-    start, lengths, ends = running
+    ends = pl.Series([BEFORE_ALL], dtype=pl.Int64).extend(end)
     begun = count_up_to(start, points, equal=True)
-    return lengths[begun] - _positive(ends[begun] - points)
-
-
-def _positive(lengths: pl.Series) -> pl.Series:
-    """`lengths`, and 0 where they are negative; clipping takes ten times as long for a few."""
-    return lengths.zip_with(lengths > 0, _NOTHING)
+    return lengths[begun] - (ends[begun] - points).clip(0)
 
 
 def overlap(start: pl.Series, end: pl.Series, spans: pl.DataFrame) -> pl.Series:
     """The length of each ``[start, end)`` covered by a span set, in ns; 0 for empty or reversed intervals."""
-    if spans.is_empty() or start.is_empty():
-        return pl.zeros(len(start), dtype=pl.Int64, eager=True)
-    running = _running(_near(spans, start.min(), end.max()) if spans.height > _LONG else spans)
-    if len(start) > _LONG:
-        return _positive(_covered(running, end) - _covered(running, start))
-    both = _covered(running, pl.concat([start, end]))
-    return _positive(both.slice(len(start)) - both.slice(0, len(start)))
-
-
-def _near(spans: pl.DataFrame, low: object, high: object) -> pl.DataFrame:
-    """The part of a span set that may overlap what lies between `low` and `high`, None for nothing."""
-    if not isinstance(low, int) or not isinstance(high, int):
-        return spans
-    first = bisect_right(spans.get_column("end"), low)
-    return spans.slice(first, max(bisect_left(spans.get_column("start"), high) - first, 0))
+    return (covered_before(end, spans) - covered_before(start, spans)).clip(0)
 
 
 def exclusive(intervals: pl.DataFrame) -> pl.Series:
@@ -155,11 +108,8 @@ def exclusive(intervals: pl.DataFrame) -> pl.Series:
     `began` is the start before any clipping. Each instant belongs to one interval: among those that cover it, the one
     with the lowest rank, then the one that started first, then the lower event_id (definitions.md, section 5).
     """
-    times = in_order(intervals.select("start", "end", "began"), "began")
-    if not (times.get_column("start") < _reached(times.get_column("end")).shift(1)).any():
-        return intervals.select(exclusive_ns=(pl.col("end") - pl.col("start")).clip(lower_bound=0)).to_series()
     line = intervals.select("start", "end", "began", "rank", "event_id").with_row_index("row")
-    parts, above = [], pl.DataFrame(schema=SPANS)
+    parts, above = [line.select("row", exclusive_ns="end").clear()], pl.DataFrame(schema=SPANS)
     for rank in sorted(line.get_column("rank").unique().to_list()):
         level = line.filter(pl.col("rank") == rank).sort("began", "event_id")
         own = first_come(level)
@@ -183,15 +133,8 @@ def first_come(intervals: pl.DataFrame) -> pl.DataFrame:
 
 def newly_covered(intervals: pl.DataFrame, key: str) -> pl.Series:
     """The time of each interval that earlier ones of its key (UInt32) do not cover; sorted by key, then by start."""
-    length, same = pl.col("end") - pl.col("start"), pl.col(key) == pl.col(key).shift(1)
-    if not intervals.select((same & (pl.col("start") < pl.col("end").shift(1))).any()).item():
-        return intervals.select(length.clip(lower_bound=0)).to_series()
-    # the running maximum of the end within the key: 128 bits hold key and time in one number, so that the maximum
-    # restarts with each key; a window expression over many small groups takes four times as long
-    base = pl.col(key).cast(pl.Int128) * _ABOVE_ALL_TIMES
-    reached = (base + pl.col("end")).cum_max().shift(1) - base
-    late = pl.when(reached > pl.col("start")).then(reached).cast(pl.Int64)
-    return intervals.select((pl.col("end") - pl.max_horizontal("start", late)).clip(lower_bound=0)).to_series()
+    begins = pl.max_horizontal("start", pl.col("end").cum_max().shift(1).over(key))
+    return intervals.select((pl.col("end") - begins).clip(lower_bound=0)).to_series()
 
 
 def subtract(spans: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
@@ -200,8 +143,7 @@ def subtract(spans: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
         return spans
     low = int(spans.get_column("start").item(0))
     high = int(spans.get_column("end").item(-1))
-    between = gaps(holes, low, high)
-    return between if spans.height == 1 else intersect(spans, between)
+    return intersect(spans, gaps(holes, low, high))
 
 
 def alone(intervals: pl.DataFrame) -> pl.DataFrame:
@@ -211,9 +153,6 @@ def alone(intervals: pl.DataFrame) -> pl.DataFrame:
 
 def intersect(left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
     """The intersection of two span sets."""
-    for one, other in ((left, right), (right, left)):
-        if one.height == 1:
-            return clip(other, one.item(0, "start"), one.item(0, "end"))
     start, end = (pl.concat([left.get_column(side), right.get_column(side)]) for side in ("start", "end"))
     return _covered_times(start, end, 2)
 

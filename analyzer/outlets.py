@@ -71,8 +71,6 @@ def line(text: str) -> str:
 
 def lines(text: str) -> str:
     """`text` with non-printable characters replaced, except for line ends and our own ANSI colours."""
-    if text.isascii() and _COLOUR_OR_ODD.search(text) is None:
-        return text
     return _COLOUR_OR_ODD.sub(lambda found: found[0] if len(found[0]) > 1 else _shown(found[0]), text)
 
 

@@ -148,12 +148,7 @@ class Table:
 
     def select(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Selects the schema's columns of `frame`, in order, cast and checked."""
-        found = frame.select([column.name for column in self.columns])
-        types = found.schema
-        others = [
-            pl.col(column.name).cast(column.dtype) for column in self.columns if types[column.name] != column.dtype
-        ]
-        return self.check(found.with_columns(others) if others else found)
+        return self.check(frame.select(pl.col(column.name).cast(column.dtype) for column in self.columns))
 
 
 def _in_python(when: str) -> str:

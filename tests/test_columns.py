@@ -14,14 +14,12 @@ from kanalyze.columns import (
     LARGEST,
     as_of,
     count_up_to,
-    first_seen,
     in_order,
     in_order_of,
     nearest,
     of_parts,
     parts_by,
     positions,
-    repeated,
     too_large,
 )
 from kanalyze.errors import DamagedReportError
@@ -101,13 +99,6 @@ def test_parts_keep_the_order_of_the_frame(pairs):
     assert found.to_list() == [pairs[:at].count(pair) for at, pair in enumerate(pairs)]
     rows = {key: part.get_column("at").to_list() for key, part in parts_by(frame, ("a", "b")).items()}
     assert rows == {pair: [at for at, one in enumerate(pairs) if one == pair] for pair in pairs}
-
-
-@given(st.lists(st.none() | st.integers(0, 9), max_size=20), st.booleans())
-def test_first_and_repeated_values_are_those_of_a_list(values, ordered):
-    values = sorted(one for one in values if one is not None) if ordered else values
-    assert first_seen(int64(values)).to_list() == [one not in values[:at] for at, one in enumerate(values)]
-    assert repeated(int64(values)).to_list() == [values.count(one) > 1 for one in values]
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 3)] * 3), max_size=12))

@@ -74,7 +74,6 @@ class Estimate(NamedTuple):
     low: float
     high: float
     p_value: float  # of no change at all, two-sided
-    degrees: float  # of freedom of the t distribution
     basis: Basis
 
 
@@ -95,14 +94,6 @@ class Estimates(NamedTuple):
     low: Floats
     high: Floats
     p_value: Floats
-    degrees: Floats
-
-
-#: Of each row of values what is there: how many, the mean (NaN without any), the variance (NaN with fewer than two).
-_Moments: TypeAlias = "tuple[Floats, Floats, Floats]"
-
-#: Differences of mean logarithms of rows, the variance of each difference, and its degrees of freedom.
-_Contrast: TypeAlias = "tuple[Floats, Floats, Floats]"
 
 
 def _distributions() -> Any:  # noqa: ANN401 - its stubs know no plain numbers
@@ -188,10 +179,8 @@ def judged(estimate: Estimate, least_effect: float = LEAST_EFFECT) -> Judgement:
 # Numbers of repeats
 
 
-def repeats_needed(
-    base: Sequence[float], new: Sequence[float], *, effect: float, power: float = _POWER, paired: bool = False
-) -> int | None:
-    """Runs of each side that would show a change of `effect` with this probability, given how these runs vary.
+def repeats_needed(base: Sequence[float], new: Sequence[float], *, effect: float, paired: bool = False) -> int | None:
+    """Runs of each side that would show a change of `effect` nine times in ten, given how these runs vary.
 
     To show is to have an interval without 1, "no change". None where it takes more than a thousand, or where these runs
     do not say how much they vary.
@@ -199,7 +188,7 @@ def repeats_needed(
     if effect <= 0 or ratio_of_runs(base, new, paired=paired) is None:
         return None
     distance, variances = math.log1p(effect), _variances(base, new, paired=paired)
-    return _fewest(lambda repeats: _power(distance, variances, repeats), power)
+    return _fewest(lambda repeats: _power(distance, variances, repeats))
 
 
 def repeats_to_judge(
@@ -216,10 +205,10 @@ def repeats_to_judge(
     variances = _variances(base, new, paired=paired)
     if change > bound:
         shown = [(change - bound, CONFIDENCE)] if paired else [(change - bound, CONFIDENCE), (change, 1 - CHANCE)]
-        return _fewest(lambda repeats: min(_power(away, variances, repeats, sure) for away, sure in shown), _POWER)
+        return _fewest(lambda repeats: min(_power(away, variances, repeats, sure) for away, sure in shown))
     # both ends have to lie within; that neither fails is at least this likely
     ends = (bound - change, bound + change)
-    return _fewest(lambda repeats: sum(_power(end, variances, repeats) for end in ends) - 1, _POWER)
+    return _fewest(lambda repeats: sum(_power(end, variances, repeats) for end in ends) - 1)
 
 
 def _variances(base: Sequence[float], new: Sequence[float], *, paired: bool) -> tuple[float, ...]:
@@ -244,14 +233,14 @@ def _power(distance: float, variances: tuple[float, ...], repeats: int, confiden
     return 1 - float(special.nctdtr(degrees, away, special.stdtrit(measured, (1 + confidence) / 2)).mean())
 
 
-def _fewest(power: Callable[[int], float], wanted: float) -> int | None:
+def _fewest(power: Callable[[int], float]) -> int | None:
     """The fewest repeats whose power, which grows with them, is the wanted one."""
-    if power(_MOST_REPEATS) < wanted:
+    if power(_MOST_REPEATS) < _POWER:
         return None
-    return bisect_left(range(_MOST_REPEATS), wanted, lo=LEAST_RUNS, key=power)
+    return bisect_left(range(_MOST_REPEATS), _POWER, lo=LEAST_RUNS, key=power)
 
 
-def noise_floor(runs: Sequence[float], effects: Sequence[float] = NOISE_EFFECTS) -> NoiseFloor | None:
+def noise_floor(runs: Sequence[float]) -> NoiseFloor | None:
     """How much runs of one program differ, and the repeats of each side that would show a change of each size.
 
     None for fewer than two runs, or a run of no time.
@@ -266,7 +255,7 @@ def noise_floor(runs: Sequence[float], effects: Sequence[float] = NOISE_EFFECTS)
         spread=spread,
         spread_high=spread * math.sqrt((count - 1) / float(special.chdtri(count - 1, CONFIDENCE))),
         least_ratio=math.exp(float(special.stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * spread * math.sqrt(2)),
-        repeats={effect: repeats_needed(runs, runs, effect=effect) for effect in effects},
+        repeats={effect: repeats_needed(runs, runs, effect=effect) for effect in NOISE_EFFECTS},
     )
 
 
@@ -414,7 +403,8 @@ def _relative_rounding(values: Floats) -> Floats:
     return np.asarray(_ROUNDING_NS2 * np.exp(-2 * _moments(_logs(values), 0.0)[1]), np.float64)
 
 
-def _moments(values: Floats, least_variance: Floats | float) -> _Moments:
+def _moments(values: Floats, least_variance: Floats | float) -> tuple[Floats, Floats, Floats]:
+    """What is there in each row: how many, the mean (NaN without any), the variance (NaN with fewer than two)."""
     there = ~np.isnan(values)
     count = there.sum(axis=1).astype(np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -424,8 +414,11 @@ def _moments(values: Floats, least_variance: Floats | float) -> _Moments:
     return count, mean, np.maximum(variance, least_variance)
 
 
-def _contrast(base: Floats, new: Floats, *, paired: bool) -> _Contrast:
-    """Differences of mean logarithms of rows of times: the paired t, or Welch's with Satterthwaite's degrees."""
+def _contrast(base: Floats, new: Floats, *, paired: bool) -> tuple[Floats, Floats, Floats]:
+    """Differences of mean logarithms of rows of times, the variance of each, and its degrees of freedom.
+
+    By the paired t, or Welch's with Satterthwaite's degrees.
+    """
     rounding = _relative_rounding(base), _relative_rounding(new)
     if paired:
         if base.shape != new.shape:
@@ -439,7 +432,7 @@ def _contrast(base: Floats, new: Floats, *, paired: bool) -> _Contrast:
     return sides[1][1] - sides[0][1], total, degrees
 
 
-def _estimates(contrast: _Contrast) -> Estimates:
+def _estimates(contrast: tuple[Floats, Floats, Floats]) -> Estimates:
     """The ratios whose logarithms have these variances, by the t distribution."""
     special, (difference, variance, freedom) = _distributions(), contrast
     error = np.sqrt(variance)
@@ -448,10 +441,10 @@ def _estimates(contrast: _Contrast) -> Estimates:
     p_value = np.asarray(2 * special.stdtr(degrees, -np.abs(difference) / error), np.float64)
     with np.errstate(over="ignore"):  # an interval that a float does not hold reaches to infinity
         ratio, low, high = (np.exp(difference + shift) for shift in (0.0, -half, half))
-    return Estimates(ratio, low, high, p_value, degrees)
+    return Estimates(ratio, low, high, p_value)
 
 
 def _only(rows: Estimates, basis: Basis) -> Estimate:
     """The one row."""
-    ratio, low, high, p_value, degrees = (float(column[0]) for column in rows)
-    return Estimate(ratio, low, high, p_value, degrees, basis)
+    ratio, low, high, p_value = (float(column[0]) for column in rows)
+    return Estimate(ratio, low, high, p_value, basis)

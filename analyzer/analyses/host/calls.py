@@ -21,7 +21,7 @@ from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total, spread
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import first_seen, positions, rows_at, sure, telling
+from kanalyze.columns import positions, rows_at, sure, telling
 from kanalyze.model import LAUNCH_SHAPE
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table, columns
@@ -123,7 +123,7 @@ def joined_launches(report: Report) -> pl.DataFrame:
     return joined.with_columns(
         pl.when(queue >= 0).then(queue).alias("queue_ns"),
         (pl.max_horizontal(api_end, kernel_end) - pl.col("api_start_ns")).alias("total_ns"),
-        pl.when(first_seen(rows)).then(pl.col("api_ns")).otherwise(0).alias("charged_api_ns"),
+        pl.when(rows.is_first_distinct()).then(pl.col("api_ns")).otherwise(0).alias("charged_api_ns"),
         cuda_ordinal(report).alias("device"),
     )
 

@@ -28,7 +28,7 @@ from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import longest
 from kanalyze.analyses.shared.threads import THREAD, next_greater
-from kanalyze.columns import count_up_to, first_seen, gathered, in_order, parts_by, rows_at
+from kanalyze.columns import count_up_to, gathered, in_order, parts_by, rows_at
 from kanalyze.intervals import newly_covered
 from kanalyze.report import Report
 
@@ -434,7 +434,7 @@ def _projected(
     while parts:
         key, part = parts.popitem()  # releases each part, since those of a large report do not all fit into memory
         if key in threads:
-            first = first_seen(part.get_column("call_row"))
+            first = part.get_column("call_row").is_first_distinct()
             needed = part.select("start", "end", "since", "until", first.alias("first"))
             found += _of_thread(threads[key], needed)
     return pl.concat(found).sort("row")

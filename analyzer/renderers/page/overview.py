@@ -6,7 +6,7 @@ Beside it the sections that it has in common with the page of all tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import polars as pl
 
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.overview_page import Summary
 
-    Tables = Mapping[str, pl.DataFrame]
+#: Tables by name, and what makes a section of them with so many rows at most.
+Tables: TypeAlias = Mapping[str, pl.DataFrame]
+Make: TypeAlias = "Callable[[Tables, int], Section]"
 
 #: Rows of the page's tables where it has few lines.
 _FEW_ROWS: Final = 2
@@ -58,7 +60,7 @@ def overview_page(found: Summary, top: int) -> Page:
     """
     per, rows = _per(found.window, 24), top if top > 0 else _FEW_ROWS
     main = pl.col("device").eq_missing(pl.lit(found.device, dtype=pl.Int64))
-    shown, others = (found.windows.filter(these).sort("device").to_dicts() for these in (main, ~main))
+    own, others = (found.windows.filter(these).sort("device").to_dicts() for these in (main, ~main))
     code, blocks = _code(found, per, rows + 1), _blocks(found)
     made = {name: make(found.tables, rows) for name, make in ENGINE.items() if len(found.tables.get(name, ()))}
     engine = [one._replace(foot=found.remarks.get(name, "")) for name, one in made.items()][: max(top + 2, 1)]
@@ -81,7 +83,7 @@ def overview_page(found: Summary, top: int) -> Page:
     return Page(
         heading=_heading(found),
         answer=found.answer,
-        ledgers=[_ledger(found, per, row, min(page.ROWS, max(top, 0) + 4)) for row in shown],
+        ledgers=[_ledger(found, per, row, min(page.ROWS, max(top, 0) + 4)) for row in own],
         sections=[table for table in tables if table is not None],
         more="\n".join([*more, *(command("kanalyze", "explain", one.rule) for one in found.findings[:1])]),
         points=points,
@@ -495,8 +497,22 @@ def nameless(table: pl.DataFrame) -> str:
     return "; ".join(told)
 
 
-#: The titles of the sections of a serving engine.
-_KINDS, _GAPS, _SIZES = TITLES = ("ENGINE STEPS", "BETWEEN STEPS", "SIZES OF GRAPHS")
+def section_of(
+    name: str,
+    title: str,
+    *columns: Column | Callable[[pl.DataFrame], Sequence[Column]],
+    rows: Callable[[pl.DataFrame], pl.DataFrame] = pl.DataFrame.clone,
+    most: int | None = 1 << 31,
+    **how: Any,  # noqa: ANN401 - as a section has
+) -> Make:
+    """What makes the section of a table: of these `rows` at most so many, or all for None; columns may depend on it."""
+
+    def make(tables: Tables, top: int) -> Section:
+        table = rows(tables[name])
+        every = [one for some in columns for one in ([some] if isinstance(some, Column) else some(table))]
+        return section(title, table, every, most and min(top, most), **how)
+
+    return make
 
 
 def _gpu(table: pl.DataFrame) -> list[Column]:
@@ -504,11 +520,13 @@ def _gpu(table: pl.DataFrame) -> list[Column]:
     return [Column("GPU", "device")] * (table.get_column("device").n_unique() > 1)
 
 
-def _kinds(tables: Tables, _: int) -> Section:
-    """Kinds of steps side by side; all rows."""
-    table = tables["engine_steps"].filter(pl.col("count") > 0)
-    columns = (
-        *_gpu(table),
+#: The sections of a serving engine in page order, by the table that each needs: kinds of steps side by side, what the
+#: GPU waited for or ran between steps, and sizes of graphs that steps replayed, with steps of these kinds without one.
+ENGINE: Final[dict[str, Make]] = {
+    "engine_steps": section_of(
+        "engine_steps",
+        "ENGINE STEPS",
+        _gpu,
         *numbers(steps="count"),
         Column("requests", "mean_requests", "{:.3g}".format),
         Column("tokens", lambda row: "" if row["tokens"] is None else units.mean(row["tokens"], row["count"])),
@@ -518,41 +536,34 @@ def _kinds(tables: Tables, _: int) -> Section:
         Column("gap", lambda row: units.time(row["gap_ns"] / row["count"])),
         Column("in graphs", lambda row: units.percent(row["replayed"] / row["count"]), spare=True),
         Column("kind", "kind", left=True),
-    )
-    return section(_KINDS, table, columns, remark="mean; time with the gap before")
-
-
-def _gaps(tables: Tables, top: int) -> Section:
-    """What the GPU waited for, or ran, between steps."""
-    table = tables["engine_gaps"]
-    columns = (
-        *_gpu(table),
+        rows=lambda table: table.filter(pl.col("count") > 0),
+        most=None,
+        remark="mean; time with the gap before",
+    ),
+    "engine_gaps": section_of(
+        "engine_gaps",
+        "BETWEEN STEPS",
+        _gpu,
         *numbers(time="ns", share="share", gaps="gaps"),
         Column("before a", "kind", left=True),
         Column("bucket", "bucket", left=True),
         Column("culprit", "culprit", without_folders, left=True),
-    )
-    return section(_GAPS, table, columns, top, "what the GPU waited for or ran", cut=True)
-
-
-def _sizes(tables: Tables, top: int) -> Section:
-    """Sizes of graphs that steps replayed, and the steps of these kinds without one."""
-    table = tables["engine_graphs"]
-    columns = (
-        *_gpu(table),
+        remark="what the GPU waited for or ran",
+        cut=True,
+    ),
+    "engine_graphs": section_of(
+        "engine_graphs",
+        "SIZES OF GRAPHS",
+        _gpu,
         Column("size", lambda row: str(row["padded"] or ("?" if row["mode"] == "graph" else ""))),
         *numbers(steps="count"),
         Column("requests", lambda row: f"{row['least_requests']} to {row['most_requests']}"),
         Column("mean", "mean_requests", "{:.3g}".format, spare=True),
         *numbers(median="median_ns", padding="lost_ns"),
         Column("kind", lambda row: f"{row['kind']}{'' if row['mode'] == 'graph' else ', ' + row['mode']}", left=True),
-    )
-    return section(_SIZES, table, columns, top, "padding: time that it took, by the size below")
-
-
-#: These sections in page order, by the table that each needs.
-ENGINE: Final[dict[str, Callable[[Tables, int], Section]]] = {
-    "engine_steps": _kinds,
-    "engine_gaps": _gaps,
-    "engine_graphs": _sizes,
+        remark="padding: time that it took, by the size below",
+    ),
 }
+
+#: The titles of these sections.
+TITLES: Final = ("ENGINE STEPS", "BETWEEN STEPS", "SIZES OF GRAPHS")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -15,7 +15,7 @@ from kanalyze import outlets, units
 from kanalyze.renderers import page
 from kanalyze.renderers.page import Column, Page, Part, Row, Section, numbers, section, words
 from kanalyze.renderers.page.kernel_names import short_forms
-from kanalyze.renderers.page.overview import ENGINE, by_either, captured_section
+from kanalyze.renderers.page.overview import ENGINE, Make, Tables, by_either, captured_section, section_of
 from kanalyze.tools import processor, worded
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, Scope, Window, located, plain
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from kanalyze.analyses.findings.rules import Finding
     from kanalyze.analyses.page.overview_page import Summary
     from kanalyze.analyses.ranges.instances import Instances
-
-    Tables = Mapping[str, pl.DataFrame]
-    Make = Callable[[Tables, int], Section]
 
 #: Most rows of sections of secondary interest.
 _FEWER: Final = 5
@@ -234,21 +231,9 @@ def memory(tables: Tables, top: int, zero_ns: int = 0) -> Section:
     return section("MEMORY", table, columns, min(top, _FEWER))
 
 
-def streams(tables: Tables, top: int) -> Section:
-    """Section of CUDA streams: busy time, and time without overlap."""
-    table = tables["concurrency"].sort("busy_ns", descending=True)
-
-    def name(row: Row) -> str:
-        number = "migrations" if row["stream"] is None else f"stream {row['stream']}"
-        return f"GPU {row['device']} {number}" + (f" ({row['name']})" if row.get("name") else "")
-
-    columns = (
-        *numbers(busy="busy_ns", alone="alone_ns", with_kernels="overlap_kernel_ns"),
-        *numbers(with_copies="overlap_memcpy_ns spare", operations="operations spare"),
-        *_whose(table, ("device", "stream"), ("process_id", "context_id")),
-        Column("stream", name, left=True),
-    )
-    return section("STREAMS", table, columns, min(top, _FEWER), "alone, or beside others' work", cut=True)
+def _stream(row: Row) -> str:
+    number = "migrations" if row["stream"] is None else f"stream {row['stream']}"
+    return f"GPU {row['device']} {number}" + (f" ({row['name']})" if row.get("name") else "")
 
 
 def operators(tables: Tables, top: int) -> Section:
@@ -299,11 +284,6 @@ def steps(tables: Tables, top: int) -> Section:
     return section("STEPS", shown, kept, remark=remark)
 
 
-def _whole(title: str, table: str, *columns: Column, **shown: Any) -> Make:  # noqa: ANN401 - as a section has
-    """What makes the section of a table that is shown as it is."""
-    return lambda tables, top: section(title, tables[table], columns, top, **shown)
-
-
 #: Sections in page order, by the table that each needs; empty ones are omitted.
 _SECTIONS: Final[dict[str, Make]] = {
     **ENGINE,
@@ -315,27 +295,38 @@ _SECTIONS: Final[dict[str, Make]] = {
     "ops": operators,
     "graphs": graphs,
     "captured": captured,
-    "copies": _whole(
-        "COPIES",
+    "copies": section_of(
         "copies",
+        "COPIES",
         *numbers(time="total_ns", exposed="exclusive_ns", count="count spare", bytes="total_bytes"),
         *numbers(average="avg_bytes wide", rate="bandwidth_bytes_per_s"),
         words("operation", "operation", page.operation),
         cut=True,
     ),
-    "migration_totals": _whole(
-        "UNIFIED MEMORY",
+    "migration_totals": section_of(
         "migration_totals",
+        "UNIFIED MEMORY",
         *numbers(to_GPU="h2d_bytes", to_host="d2h_bytes", again="again_bytes spare", copies="moves spare"),
         *numbers(time="total_ns", CPU_faults="cpu_faults", GPU_faults="gpu_faults"),
         remark="again: moved more than once in a direction",
     ),
     "memory": memory,
-    "concurrency": streams,
+    "concurrency": section_of(
+        "concurrency",
+        "STREAMS",
+        *numbers(busy="busy_ns", alone="alone_ns", with_kernels="overlap_kernel_ns"),
+        *numbers(with_copies="overlap_memcpy_ns spare", operations="operations spare"),
+        lambda table: _whose(table, ("device", "stream"), ("process_id", "context_id")),
+        Column("stream", _stream, left=True),
+        rows=lambda table: table.sort("busy_ns", descending=True),
+        most=_FEWER,
+        remark="alone, or beside others' work",
+        cut=True,
+    ),
     "launch_summary": launches,
-    "api": _whole(
-        "CUDA CALLS",
+    "api": section_of(
         "api",
+        "CUDA CALLS",
         *numbers(host_time="total_ns", count="count", average="avg_ns", median="median_ns wide", longest="max_ns"),
         words("call", "name"),
         cut=True,

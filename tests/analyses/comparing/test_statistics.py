@@ -46,7 +46,6 @@ def agrees(found, expected):
     assert math.log(found.low) == pytest.approx(low, rel=1e-6, abs=1e-9)
     assert math.log(found.high) == pytest.approx(high, rel=1e-6, abs=1e-9)
     assert found.p_value == pytest.approx(expected.pvalue, rel=1e-6, abs=1e-12)
-    assert found.degrees == pytest.approx(expected.df)
 
 
 # Two sides of runs
@@ -111,7 +110,7 @@ def test_equal_runs_are_believed_to_their_rounding():
     ],
 )
 def test_verdict_is_where_the_interval_lies(low, high, least, verdict):
-    assert judged(Estimate(math.sqrt(low * high), low, high, 0.5, 4.0, "runs"), least) == verdict
+    assert judged(Estimate(math.sqrt(low * high), low, high, 0.5, "runs"), least) == verdict
 
 
 # One run a side
@@ -134,8 +133,8 @@ def test_steps_count_less_the_more_they_follow_one_another(base, new):
     parts = [(spread / mean**2, degrees) for mean, spread, degrees in map(slow_mean_of_steps, (base, new))]
     total = sum(part for part, _ in parts)
     assert found.ratio == pytest.approx(fmean(new) / fmean(base))
-    assert found.degrees == pytest.approx(total**2 / sum(part**2 / degrees for part, degrees in parts))
-    half = scipy.stats.t.ppf(0.975, found.degrees) * math.sqrt(total)
+    freedom = total**2 / sum(part**2 / degrees for part, degrees in parts)
+    half = scipy.stats.t.ppf(0.975, freedom) * math.sqrt(total)
     assert math.log(found.high / found.ratio) == pytest.approx(half, rel=1e-6)
     assert math.log(found.ratio / found.low) == pytest.approx(half, rel=1e-6)
     assert found.basis == "steps"
@@ -172,7 +171,6 @@ def test_repeats_are_the_fewest_that_show_an_effect(spreads, effect):
     repeats = repeats_needed(base, new, effect=effect)
     assert slow_power(math.log(1 + effect), sides, repeats) >= 0.885
     assert repeats == 2 or slow_power(math.log(1 + effect), sides, repeats - 1) < 0.915
-    assert repeats_needed(base, new, effect=effect, power=0.5) <= repeats
 
 
 def test_repeats_of_pairs_are_by_the_spread_of_their_differences():
@@ -300,7 +298,7 @@ def slow_moderated(base, new):
         change = fmean(logs[1][index]) - fmean(logs[0][index])
         reach = scipy.stats.t.ppf(0.975, freedom) * error
         p_value = 2 * scipy.stats.t.sf(abs(change) / error, freedom)
-        rows.append([math.exp(change), math.exp(change - reach), math.exp(change + reach), p_value, freedom])
+        rows.append([math.exp(change), math.exp(change - reach), math.exp(change + reach), p_value])
     return np.array(rows).T
 
 
@@ -337,7 +335,7 @@ def test_a_kernel_that_a_run_lacks_is_compared_by_the_others():
     present = [base[0, [0, 2, 3]], new[0]]
     assert found.ratio[0] == pytest.approx(scipy.stats.gmean(present[1]) / scipy.stats.gmean(present[0]))
     assert found.ratio[1] == pytest.approx(scipy.stats.gmean(new[1, 1:]) / scipy.stats.gmean(base[1]))
-    assert np.isnan([column[2] for column in found[:5]]).all()
+    assert np.isnan([column[2] for column in found]).all()
     # one run a side has no spread of its own, and is as wide as what the kernels have in common says
     assert np.log(found.high[3] / found.low[3]) > np.median(np.log(found.high / found.low)[4:])
     assert np.isfinite(found.p_value[[0, 1, 3, 4]]).all()
@@ -348,7 +346,7 @@ def test_a_kernel_that_a_run_lacks_is_compared_by_the_others():
 def test_kernels_that_are_few_missing_or_do_not_vary(paired):
     base, new = drawn(9, 3, 3)  # few have Welch's t each
     each = ratios_of_runs(base, new, paired=paired)
-    assert np.array(moderated(base, new, paired=paired)[:5]) == pytest.approx(np.array(each[:5]))
+    assert np.array(moderated(base, new, paired=paired)) == pytest.approx(np.array(each))
     for shape in ((0, 3), (20, 1), (20, 0)):
         nothing = moderated(np.ones(shape), np.ones(shape), paired=paired).p_value
         assert nothing.shape == shape[:1]

@@ -33,7 +33,7 @@ from kanalyze.analyses.launches._launch_costs import launch_costs
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import first_seen, in_order, nearest
+from kanalyze.columns import in_order, nearest
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
 from kanalyze.tools import CUDA
@@ -324,7 +324,7 @@ def _loaded_again(report: Report) -> pl.DataFrame:
     work = operations(report, "call_start", "call_end", "thread_id")
     work = work.select(*THREAD, "kind", "name", "call_start", "call_end").filter(pl.col("kind") == "kernel")
     launches = in_order(work.drop("kind").drop_nulls(["call_start", "thread_id"]), "call_start")
-    launches = launches.filter(first_seen(launches.get_column("call_start")))
+    launches = launches.filter(launches.get_column("call_start").is_first_distinct())
     texts = launches.get_column("name").unique().drop_nulls()
     # of a compiler that the program runs, as its world and the name tell
     own = [
