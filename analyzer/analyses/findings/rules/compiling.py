@@ -294,11 +294,12 @@ _HOW: Final = phrases("compilers")
 def recompiled_kernels(report: Report) -> Findings:
     """At most one finding per device on all kernels that are loaded again."""
     again = intervals.overlapping(_loaded_again(report), report.scope.sides)
-    if again.height < max(say.fewest_in(report), say.FEWEST):
+    if again.height < say.FEWEST:
         return
     low, high = windows(report).select(pl.col("start").min(), pl.col("end").max()).row(0)
-    if not say.per_iteration(report).iterations and not again.select(say.all_along(pl.col("loaded"), low, high)).item():
-        return  # not in iterations, nor all along the time in which devices work
+    often = say.per_iteration(report).iterations and again.height >= say.fewest_in(report)
+    if not often and not again.select(say.all_along(pl.col("loaded"), low, high)).item():
+        return  # neither in most iterations, nor all along the time in which devices work
     most = say.most(again, "name")
     action, remedy = _HOW.get(say.written_with(report, most), _HOW[CUDA])
     times, spans = say.per_iteration(report).plural(again.height, "time"), again.select(*THREAD, "start", "end")

@@ -63,6 +63,9 @@ _MOST_BYTES_PER_NS: Final = 200
 #: Copying within the host takes less for each byte; data that take longer before they are copied are made of lists.
 _SLOW_NS_PER_BYTE: Final = 2
 
+#: No list of numbers takes so long to become a tensor: what takes longer is computed, in the lines before.
+_COMPUTED_NS_PER_BYTE: Final = 50
+
 _SPARED_OF_COPIES: Final = 0.75  # of a copy of float32 in place of bytes so much is spared
 
 
@@ -150,13 +153,14 @@ def _runs(report: Report) -> pl.DataFrame:
     runs = runs.join(following, on=[*THREAD, "run"], how="left", nulls_equal=True)
     # torch.tensor(…, device=…) copies before it lifts
     lifted = pl.col("lifted") | pl.col("lifted_first").shift(-1, fill_value=False).over(THREAD)
-    # of large data what the host did in lines before is no part of it: it may have read them
+    # of large data what the host did in lines before is no part of it, since it may have read them; nor of slow data
     lines = source_lines(on_host.traced(report) or report).select(*THREAD, since="start_ns").sort("since")
     ends = nearest(runs.select(*THREAD, "run", "after_start").drop_nulls(), lines, ("after_start", "since"), THREAD)
     runs = runs.join(ends.drop("after_start"), on=[*THREAD, "run"], how="left", nulls_equal=True, maintain_order="left")
     since, small = pl.max_horizontal("before_end", "since"), pl.col("bytes") < LARGE_BYTES
     slow = pl.col("after_start") - since > _SLOW_NS_PER_BYTE * pl.col("bytes")
-    begun = pl.when(lifted & ~small).then(since).otherwise("before_end")
+    computed = pl.col("after_start") - pl.col("before_end") > _COMPUTED_NS_PER_BYTE * pl.col("bytes")
+    begun = pl.when(lifted & (~small | computed)).then(since).otherwise("before_end")
     return _of_kinds(runs.with_columns(lifted=lifted & (small | slow), before_end=begun))
 
 

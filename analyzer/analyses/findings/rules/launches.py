@@ -248,7 +248,7 @@ def _serial_copies(report: Report) -> pl.DataFrame:
 
 
 def _held_by_events(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
-    """Copies to the device, on streams without kernels, that began as a kernel ended, and had been submitted before.
+    """Copies to the device, on streams without kernels, that waited for an event until a kernel ended.
 
     Of one buffer that is copied into again only once its kernels are through. None that a copy of at least its size to
     the host came before meanwhile, whose data it could be. `number` is the stream of the kernel.
@@ -256,18 +256,23 @@ def _held_by_events(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     work = streamed_operations(report).select("row", "rank", "start", "end", "number", "device")
     kernels = with_facts(report, work.filter(pl.col("rank") <= _KERNELS), "call_start")
     aside = work.drop("rank", "device").join(kernels.select("number").unique(), on="number", how="anti")
-    before = kernels.select("device", "number", at="end", low="start", before_end="end", earlier="call_start")
-    to_device = copies.filter(pl.col("detail") == TO_DEVICE).join(aside.drop("number"), on="row")
-    line = nearest(to_device, before, ("start", "at"), ["device"]).drop_nulls("low")
-    line = line.filter(pl.col("start") - pl.col("before_end") < LATENCY_NS, pl.col("before_end") > pl.col("call_end"))
-    back = copies.filter(pl.col("detail") == TO_HOST).join(work.select("row", at="end"), on="row").sort("at")
-    back = back.select("device", "at", back_end="at", back_bytes="size_bytes")
+    before = kernels.select("device", lane="number", at="end", low="start", before_end="end", earlier="call_start")
+    line = copies.filter(pl.col("detail") == TO_DEVICE).join(aside, on="row")
+    line = nearest(line, before, ("start", "at"), ["device"]).drop_nulls("low")
+    line = line.filter(
+        pl.col("start") - pl.col("before_end") < LATENCY_NS, pl.col("before_end") > pl.col("call_end") + LATENCY_NS
+    )
+    line = line.filter(ordered(report, line))
+    back = on_host.device_copies(report).filter(pl.col("detail").cast(pl.String) == TO_HOST)
+    back = back.join(work.select("row", back_end="end"), on="row").sort("back_end")
+    back = back.select("device", "back_end", at="back_end", back_bytes="size_bytes")
     line = nearest(line, back, ("start", "at"), ["device"])
     returned = (pl.col("back_end") > pl.col("earlier")) & (pl.col("back_bytes") >= pl.col("size_bytes"))
-    line = line.filter(~returned.fill_null(value=False)).with_columns(high="end", to_host=pl.lit(value=False))
-    return line.select(
-        "device", "number", "size_bytes", "start", "end", "exclusive_ns", "low", "high", "to_host", "alone"
+    line = line.filter(~returned.fill_null(value=False)).with_columns(
+        number="lane", high="end", to_host=pl.lit(value=False)
     )
+    kept = ("device", "number", "size_bytes", "start", "end", "exclusive_ns", "low", "high", "to_host", "alone")
+    return line.select(kept)
 
 
 def _hidden_at_most(report: Report, copies: pl.DataFrame) -> int:

@@ -73,14 +73,16 @@ def asked(own, other):
 
 SHORT = launched(1, kernel(20 * US, 30 * US, correlation=1), at=0, name="cudaLaunchKernel")
 LONG_COPY = launched(2, memcpy(31 * US, 131 * US, correlation=2, side=PINNED), at=3 * US)
+BACK = memcpy(50 * US, 90 * US, direction="Device-to-Host", correlation=4, side=TO_HOST, size_bytes=1 << 20, stream=14)
+RETURNED = launched(4, BACK, at=2 * US)
 SECOND = [
     *to_device(),
     *launched(3, kernel(140 * US, 200 * US, correlation=3), at=7 * US, name="cudaLaunchKernel"),
     *launched(4, memcpy(201 * US, 231 * US, correlation=4, size_bytes=1 << 20, side=PINNED), at=9 * US),
 ]
 ALONE = (
-    "1 copy of pinned memory, 1.049 MB, ran alone for 30.00 µs between kernels of the same stream (7); the host had "
-    "submitted both by then, and only the stream's order kept them apart."
+    "1 copy of pinned memory, 1.049 MB, ran alone for 30.00 µs between kernels of stream 7; the host had "
+    "submitted both by then, and only the order of a stream, or an event, kept them apart."
 )
 
 
@@ -96,6 +98,10 @@ ALONE = (
         (to_device(name="cudaMemcpy"), None, [], ()),
         (to_device(at=95 * US), None, [], ()),
         (to_device(stream=13), None, [], ()),
+        # of one buffer, on a stream of its own that waits for the kernels before
+        ([*to_device(stream=13), *asked(-5 * US, 4 * US)], None, [30 * US], ("between kernels of stream 7",)),
+        ([*to_device(at=95 * US, stream=13), *asked(-5 * US, 94 * US)], None, [], ()),
+        ([*to_device(stream=13), *asked(-5 * US, 4 * US), *RETURNED], None, [], ()),
         (to_device(direction="Device-to-Host"), None, [], ()),
         ([*to_device(), kernel(90 * US, 140 * US, stream=13)], None, [], ()),  # hidden
         ([*to_device(), call("cudaStreamWaitEvent", 4 * US, 5 * US)], None, [], ()),
