@@ -119,6 +119,13 @@ def test_mfu_is_the_time_at_the_peak_of_the_window():
     assert row["known_share"] == pytest.approx(2 / 3)
 
 
+def test_a_sparse_product_has_not_the_flops_of_its_shapes():
+    sparse = "void cusparse::csrmm_alg2_kernel<long, long, float>(cusparse::KernelCoeff<float>, int)"
+    made = program([([[65536, 65536], [65536, 256]], sparse, 200_000), ([[4096, 4096], [4096, 4096]], GEMM, 200_000)])
+    assert kanalyze.mfu(made).item(0, "flop") == 2 * 4096**3
+    assert kanalyze.work(made).get_column("flop").to_list() == [None, 2 * 4096**3]
+
+
 def test_an_unknown_gpu_has_work_and_no_roof():
     made = program([([[64, 64], [64, 64]], GEMM, 10_000)], name="Some GPU", memory_bandwidth_bytes_per_s=None)
     row = kanalyze.roofs(made).row(0, named=True)

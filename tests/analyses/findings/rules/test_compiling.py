@@ -412,6 +412,12 @@ KEYS = ("Autotuned again in 6 of 6 steps: {0}", "@triton.autotune(…, key=[…]
         (recompiled_kernels, compiling_steps(*["void cutlass::Kernel2<int>(int)"] * 12), [], ()),
         (recompiled_kernels, compiling_steps(*["step(float *)"] * 12, before=kernel(0, 10, name="init(X)")), [], ()),
         (recompiled_kernels, compiling_steps(*["dropout"] * 8, after=CALM), [], ()),  # at the start alone
+        # in few of the iterations, all along
+        (
+            recompiled_kernels,
+            compiling_steps(*["dropout"] * 12).narrow(window=Window(0, 12_000_000, "steady", count=48, each="step")),
+            *([11 * 905_000], ("an ordinary argument in place of tl.constexpr",)),
+        ),
         (tuned_again, tuned(6), [6 * (29 * 200_000 + 44_000)], KEYS),
         (tuned_again, tuned(6, runs=60, again=False), [], ()),  # chosen once
     ],

@@ -1,5 +1,6 @@
 """Findings about optimizers that run kernel by kernel, and about gradients filled with zeros."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,31 @@ def test_real_programs(path, steps):
     found = unfused_optimizer(real_report(path))
     assert [f"8 kernels in each of {steps} steps" in one.text for one in found] == [True] * bool(steps)
     assert steps or zero_grad_fills(real_report(path)) == []
+
+
+def test_an_optimizer_of_ones_own_is_known_by_the_trace_beside():
+    """Lion, tensor by tensor, whose steps the trace alone has as ranges; on lists its kernels take as long."""
+    ms, names = 1_000_000, [*"abcdefgh", *[AVERAGE, ADD] * 4]
+
+    def steps(number, *, named):
+        for at in range(number):
+            begin = 20 * at * ms
+            for place, name in enumerate(names):
+                start, launch_id = begin + place * ms, len(names) * at + place
+                yield call("cudaLaunchKernel", start, start + ms // 10, correlation=launch_id)
+                yield kernel(start + ms // 10, start + ms // 5, correlation=launch_id, name=name)
+                if named:
+                    yield host("op", "aten::mul", start - ms // 10, start + ms // 8)
+            if named:
+                yield nvtx("Optimizer.step#Lion.step", begin + 7 * ms + ms // 2, begin + 16 * ms)
+
+    trace = report(list(steps(6, named=True)), kinds=("op", "range"))
+    made = replace(report(list(steps(6, named=False))), beside=lambda: trace)
+    (found,) = unfused_optimizer(made)
+    assert "Lion works tensor by tensor, operation by operation: 8 kernels in each of 6 steps" in found.text
+    change = found.change(made)
+    assert change.gone.len() == 6 * (8 - 2)  # one launch of each operator stays
+    assert change.shorter.get_column("saved_ns").sum() == -6 * (8 - 2) * ms // 10
 
 
 def test_what_adds_gradients_to_the_zeros_counts_in_the_first_backward_pass():

@@ -35,7 +35,13 @@ def program(calls, *, op="aten::mm", kind="c10::BFloat16"):
             call("cudaLaunchKernel", at + 1, at + 2, correlation=row + 1, parent=row),
             kernel(at + 5, at + 5 + length, name=name, correlation=row + 1, parent=row, grid=(16, 1, 1)),
         ]
-        details.append({"event_id": row, "input_shapes": json.dumps(shapes), "input_types": json.dumps([kind] * 2)})
+        details.append(
+            {
+                "event_id": row,
+                "input_shapes": json.dumps(shapes),
+                "input_types": json.dumps([kind] * max(len(shapes), 2)),
+            }
+        )
         at += length
     limits = {"name": "NVIDIA H100 80GB HBM3", "memory_bandwidth_bytes_per_s": int(BANDWIDTH), "l2_bytes": 50 << 20}
     limits |= {"sm_count": 132, "compute_capability": "9.0"}
@@ -91,6 +97,16 @@ def test_what_is_far_from_its_roof_is_named_with_its_shapes():
     assert one.general
     assert "[8192, 8192]" in one.text
     assert one.at_stake_ns == pytest.approx(4 * (500_000 - floor / 0.8), rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("op", "told"), [("aten::native_layer_norm", True), ("aten::native_layer_norm_backward", False)]
+)
+def test_of_gradients_of_norms_nobody_knows_what_others_reach(op, told):
+    norm = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>(int, float)"
+    rows = [[65536, 1024]] * (2 if op.endswith("backward") else 1)
+    made = program([([*rows, [], [1024], [1024], []], norm, 2_000_000)] * 4, op=op, kind="float")
+    assert ("far-from-roof" in found(made)) == told
 
 
 def test_short_kernels_and_those_near_their_roof_are_no_finding():
