@@ -35,7 +35,7 @@ STREAM: Final = ("process_id", "context_id", "stream")
 _CALL: Final = ("process_id", "correlation_id")
 
 #: The call that makes a stream wait for a CUDA event.
-_STREAM_WAITS: Final = re.compile(r"(?:cuda|cu)StreamWaitEvent")
+STREAM_WAITS: Final = re.compile(r"(?:cuda|cu)StreamWaitEvent")
 
 
 def waited_for(report: Report, device: int, rows: pl.Series) -> pl.Series:
@@ -100,11 +100,11 @@ def event_waits(report: Report) -> pl.DataFrame:
     sorted by row.
     """
     nothing = pl.DataFrame(schema={"row": pl.UInt32, "behind": pl.UInt32})
-    if report.table("event_records").is_empty() or not names_that(report, _STREAM_WAITS.match):
+    if report.table("event_records").is_empty() or not names_that(report, STREAM_WAITS.match):
         return nothing
     synced = report.kind("sync").select("event_id", *STREAM, "correlation_id")
     known = synced.join(report.table("sync_detail").select("event_id", "record_id").drop_nulls(), on="event_id")
-    asking = _first_of_each(calls_that(report, _STREAM_WAITS.match, *_CALL, at="start_ns"))
+    asking = _first_of_each(calls_that(report, STREAM_WAITS.match, *_CALL, at="start_ns"))
     waiting = known.join(asking, on=list(_CALL))
     waiting = waiting.join(recorded_work(report), on=["process_id", "record_id"])
     ends = operations(report).get_column("end").gather(waiting.get_column("behind"))

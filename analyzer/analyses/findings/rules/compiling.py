@@ -297,6 +297,8 @@ def recompiled_kernels(report: Report) -> Findings:
     if again.height < say.FEWEST:
         return
     low, high = windows(report).select(pl.col("start").min(), pl.col("end").max()).row(0)
+    if low is None:
+        return
     often = say.per_iteration(report).iterations and again.height >= say.fewest_in(report)
     if not often and not again.select(say.all_along(pl.col("loaded"), low, high)).item():
         return  # neither in most iterations, nor all along the time in which devices work

@@ -159,7 +159,8 @@ def _runs(report: Report) -> pl.DataFrame:
     runs = runs.join(ends.drop("after_start"), on=[*THREAD, "run"], how="left", nulls_equal=True, maintain_order="left")
     since, small = pl.max_horizontal("before_end", "since"), pl.col("bytes") < LARGE_BYTES
     slow = pl.col("after_start") - since > _SLOW_NS_PER_BYTE * pl.col("bytes")
-    computed = pl.col("after_start") - pl.col("before_end") > _COMPUTED_NS_PER_BYTE * pl.col("bytes")
+    converted_ns = pl.max_horizontal(_COMPUTED_NS_PER_BYTE * pl.col("bytes"), _LONG_NS)
+    computed = pl.col("after_start") - pl.col("before_end") > converted_ns
     begun = pl.when(lifted & (~small | computed)).then(since).otherwise("before_end")
     return _of_kinds(runs.with_columns(lifted=lifted & (small | slow), before_end=begun))
 

@@ -21,7 +21,7 @@ from kanalyze.analyses.device._windows import overlapping, shared_devices, windo
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_host import PINNED, TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, words_of
-from kanalyze.analyses.host._call_kinds import names_that
+from kanalyze.analyses.host._call_kinds import calls_that, names_that
 from kanalyze.analyses.idle._attribution import reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.iterations._launch_periods import timed_runs
@@ -31,6 +31,7 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.streams.concurrency import (
     LATENCY_NS,
+    STREAM_WAITS,
     in_window,
     ordered,
     placed_operations,
@@ -253,26 +254,37 @@ def _held_by_events(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     Of one buffer that is copied into again only once its kernels are through. None that a copy of at least its size to
     the host came before meanwhile, whose data it could be. `number` is the stream of the kernel.
     """
-    work = streamed_operations(report).select("row", "rank", "start", "end", "number", "device")
+    work = streamed_operations(report).select("row", "rank", "start", "end", "number", "group").sort("start")
+    work = work.with_columns(free=pl.col("end").cum_max().shift(1).over("number"))
     kernels = with_facts(report, work.filter(pl.col("rank") <= _KERNELS), "call_start")
-    aside = work.drop("rank", "device").join(kernels.select("number").unique(), on="number", how="anti")
-    before = kernels.select("device", lane="number", at="end", low="start", before_end="end", earlier="call_start")
+    aside = work.drop("rank").join(kernels.select("number").unique(), on="number", how="anti")
+    before = kernels.select("group", lane="number", at="end", low="start", before_end="end", earlier="call_start")
     line = copies.filter(pl.col("detail") == TO_DEVICE).join(aside, on="row")
-    line = nearest(line, before, ("start", "at"), ["device"]).drop_nulls("low")
-    line = line.filter(
-        pl.col("start") - pl.col("before_end") < LATENCY_NS, pl.col("before_end") > pl.col("call_end") + LATENCY_NS
-    )
-    line = line.filter(ordered(report, line))
+    line = nearest(line, before.sort("at"), ("start", "at"), ["group"]).drop_nulls(["low", "earlier"])
+    late = pl.col("before_end") > pl.max_horizontal(pl.col("call_end") + LATENCY_NS, "free")
+    line = line.filter((pl.col("start") - pl.col("before_end") < LATENCY_NS) & late)
+    line = line.filter(_waits_for_events(report, line))
     back = on_host.device_copies(report).filter(pl.col("detail").cast(pl.String) == TO_HOST)
-    back = back.join(work.select("row", back_end="end"), on="row").sort("back_end")
-    back = back.select("device", "back_end", at="back_end", back_bytes="size_bytes")
-    line = nearest(line, back, ("start", "at"), ["device"])
-    returned = (pl.col("back_end") > pl.col("earlier")) & (pl.col("back_bytes") >= pl.col("size_bytes"))
-    line = line.filter(~returned.fill_null(value=False)).with_columns(
-        number="lane", high="end", to_host=pl.lit(value=False)
-    )
+    back = back.join(line.select(least=pl.col("size_bytes").min()), how="cross")
+    back = back.filter(pl.col("size_bytes") >= pl.col("least"))  # less is not its data
+    back = back.select("row").join(work.select("row", "group", back_end="end"), on="row").sort("back_end")
+    line = nearest(line, back.select("group", "back_end", at="back_end"), ("start", "at"), ["group"])
+    line = line.filter((pl.col("back_end") <= pl.col("earlier")).fill_null(value=True))
+    line = line.with_columns(number="lane", high="end", to_host=pl.lit(value=False))
     kept = ("device", "number", "size_bytes", "start", "end", "exclusive_ns", "low", "high", "to_host", "alone")
     return line.select(kept)
+
+
+def _waits_for_events(report: Report, copies: pl.DataFrame) -> pl.Series:
+    """Whether the stream of each copy was made to wait for an event between `earlier` and `call_start`."""
+    keys = ("process_id", "correlation_id")
+    asked = calls_that(report, STREAM_WAITS.match, *keys, asked="start_ns").drop_nulls()
+    asked = asked.join(report.kind("sync").select(*keys, "stream").drop_nulls().unique(keys), on=keys)
+    asked = asked.select("process_id", "stream", "asked", at="asked").sort("at")
+    streams = used_streams(report).select(pl.col("process_id", "stream").gather(copies.get_column("number")))
+    line = pl.concat([copies.select("earlier", at="call_start"), streams], how="horizontal")
+    last = nearest(line, asked, ("at", "at"), ["process_id", "stream"])
+    return last.select(waits=(pl.col("asked") > pl.col("earlier")).fill_null(value=False)).to_series()
 
 
 def _hidden_at_most(report: Report, copies: pl.DataFrame) -> int:

@@ -62,6 +62,12 @@ def in_turn(*turns):
 TURNS = in_turn((13, 40), (7, 30), (13, 40), (7, 30))
 
 
+def held(at=4 * US, *, stream=13, name="cudaStreamWaitEvent", recorded=True):
+    """A call at `at` by which a stream waits for an event."""
+    waits = [host("sync", "Stream wait event", at, at + 500, correlation=60, context=1, stream=stream)] * recorded
+    return [call(name, at, at + 500, correlation=60), *waits]
+
+
 def asked(own, other):
     """A call that orders the stream of the copy, by what was recorded of it, and one that may order any."""
     return [
@@ -99,9 +105,16 @@ ALONE = (
         (to_device(at=95 * US), None, [], ()),
         (to_device(stream=13), None, [], ()),
         # of one buffer, on a stream of its own that waits for the kernels before
-        ([*to_device(stream=13), *asked(-5 * US, 4 * US)], None, [30 * US], ("between kernels of stream 7",)),
-        ([*to_device(at=95 * US, stream=13), *asked(-5 * US, 94 * US)], None, [], ()),
-        ([*to_device(stream=13), *asked(-5 * US, 4 * US), *RETURNED], None, [], ()),
+        ([*to_device(stream=13), *held()], None, [30 * US], ("between kernels of stream 7",)),
+        ([*to_device(at=95 * US, stream=13), *held(94 * US)], None, [], ()),  # submitted when the kernel ended
+        ([*to_device(stream=13), *held(stream=7)], None, [], ()),
+        ([*to_device(stream=13), *held(-5 * US)], None, [], ()),  # for what was before the kernel
+        ([*to_device(stream=13), *held(name="cudaLaunchHostFunc")], None, [], ()),
+        ([*to_device(stream=13), *held(recorded=False)], None, [], ()),
+        ([*to_device(stream=13)[1:], *held()], None, [], ()),  # a kernel without its call
+        ([*to_device(stream=13, context=2), *held()], None, [], ()),  # of another context
+        ([*to_device(stream=13), *held(), *RETURNED], None, [], ()),  # data that may have come from the device
+        ([*to_device(stream=13), *held(), memcpy(60 * US, 100 * US, stream=13)], None, [], ()),  # behind another copy
         (to_device(direction="Device-to-Host"), None, [], ()),
         ([*to_device(), kernel(90 * US, 140 * US, stream=13)], None, [], ()),  # hidden
         ([*to_device(), call("cudaStreamWaitEvent", 4 * US, 5 * US)], None, [], ()),
