@@ -35,7 +35,7 @@ STREAM: Final = ("process_id", "context_id", "stream")
 _CALL: Final = ("process_id", "correlation_id")
 
 #: The call that makes a stream wait for a CUDA event.
-STREAM_WAITS: Final = re.compile(r"(?:cuda|cu)StreamWaitEvent")
+_STREAM_WAITS: Final = re.compile(r"(?:cuda|cu)StreamWaitEvent")
 
 
 def waited_for(report: Report, device: int, rows: pl.Series) -> pl.Series:
@@ -100,11 +100,11 @@ def event_waits(report: Report) -> pl.DataFrame:
     sorted by row.
     """
     nothing = pl.DataFrame(schema={"row": pl.UInt32, "behind": pl.UInt32})
-    if report.table("event_records").is_empty() or not names_that(report, STREAM_WAITS.match):
+    if report.table("event_records").is_empty() or not names_that(report, _STREAM_WAITS.match):
         return nothing
     synced = report.kind("sync").select("event_id", *STREAM, "correlation_id")
     known = synced.join(report.table("sync_detail").select("event_id", "record_id").drop_nulls(), on="event_id")
-    asking = _first_of_each(calls_that(report, STREAM_WAITS.match, *_CALL, at="start_ns"))
+    asking = _first_of_each(calls_that(report, _STREAM_WAITS.match, *_CALL, at="start_ns"))
     waiting = known.join(asking, on=list(_CALL))
     waiting = waiting.join(recorded_work(report), on=["process_id", "record_id"])
     ends = operations(report).get_column("end").gather(waiting.get_column("behind"))
@@ -314,12 +314,7 @@ def ordered(report: Report, found: pl.DataFrame) -> pl.Series:
 
     Where `earlier` is null, at any time before `call_start`.
     """
-    keys = ["process_id", "correlation_id"]
-    asked = ordering_calls(report)
-    waits = report.kind("sync").select(*keys, "stream").drop_nulls().unique(keys)
-    asked = asked.join(waits, on=keys, how="left").sort("at")
-    streams = used_streams(report).select(pl.col("process_id", "stream").gather(found.get_column("number")))
-    line = pl.concat([found.select("earlier", at="call_start"), streams], how="horizontal")
+    asked, line = _with_streams(report, ordering_calls(report)), _on_streams(report, found)
     # a call without a recorded stream may concern any stream of its process
     by_stream = {True: ("process_id", "stream"), False: ("process_id",)}
     latest = []
@@ -329,6 +324,26 @@ def ordered(report: Report, found: pl.DataFrame) -> pl.Series:
     last = pl.max_horizontal(*latest)
     asked_for = (last >= pl.col("earlier")) | (last.is_not_null() & pl.col("earlier").is_null())
     return line.select(ordered=asked_for.fill_null(value=False)).to_series()
+
+
+def waits_for_events(report: Report, found: pl.DataFrame) -> pl.Series:
+    """Whether the stream of each row is known to wait for an event, asked for between `earlier` and `call_start`."""
+    calls = calls_that(report, _STREAM_WAITS.match, *_CALL, at="start_ns").drop_nulls()
+    asked = _with_streams(report, calls).drop_nulls().select("process_id", "stream", "at", asked="at")
+    last = nearest(_on_streams(report, found), asked, ("at", "at"), ["process_id", "stream"])
+    return last.select(waits=(pl.col("asked") > pl.col("earlier")).fill_null(value=False)).to_series()
+
+
+def _with_streams(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """Calls (process_id, correlation_id, at) by time, with the stream that each makes wait; null if not recorded."""
+    waits = report.kind("sync").select(*_CALL, "stream").drop_nulls().unique(_CALL)
+    return calls.join(waits, on=_CALL, how="left").sort("at")
+
+
+def _on_streams(report: Report, found: pl.DataFrame) -> pl.DataFrame:
+    """The calls of operations: earlier, at (its start), process_id and stream (of the stream's `number`)."""
+    streams = used_streams(report).select(pl.col("process_id", "stream").gather(found.get_column("number")))
+    return pl.concat([found.select("earlier", at="call_start"), streams], how="horizontal")
 
 
 # Overlap of each stream with all others, or of pairs of streams of one context: overlap, alternation and waits.

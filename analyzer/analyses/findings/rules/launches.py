@@ -21,7 +21,7 @@ from kanalyze.analyses.device._windows import overlapping, shared_devices, windo
 from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_host import PINNED, TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, words_of
-from kanalyze.analyses.host._call_kinds import calls_that, names_that
+from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.idle._attribution import reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.iterations._launch_periods import timed_runs
@@ -31,7 +31,6 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.streams.concurrency import (
     LATENCY_NS,
-    STREAM_WAITS,
     in_window,
     ordered,
     placed_operations,
@@ -39,6 +38,7 @@ from kanalyze.analyses.streams.concurrency import (
     stream_waits,
     streamed_operations,
     used_streams,
+    waits_for_events,
 )
 from kanalyze.columns import beside, nearest
 from kanalyze.model import STREAMS
@@ -263,7 +263,7 @@ def _held_by_events(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     line = nearest(line, before.sort("at"), ("start", "at"), ["group"]).drop_nulls(["low", "earlier"])
     late = pl.col("before_end") > pl.max_horizontal(pl.col("call_end") + LATENCY_NS, "free")
     line = line.filter((pl.col("start") - pl.col("before_end") < LATENCY_NS) & late)
-    line = line.filter(_waits_for_events(report, line))
+    line = line.filter(waits_for_events(report, line))
     back = on_host.device_copies(report).filter(pl.col("detail").cast(pl.String) == TO_HOST)
     back = back.join(line.select(least=pl.col("size_bytes").min()), how="cross")
     back = back.filter(pl.col("size_bytes") >= pl.col("least"))  # less is not its data
@@ -273,18 +273,6 @@ def _held_by_events(report: Report, copies: pl.DataFrame) -> pl.DataFrame:
     line = line.with_columns(number="lane", high="end", to_host=pl.lit(value=False))
     kept = ("device", "number", "size_bytes", "start", "end", "exclusive_ns", "low", "high", "to_host", "alone")
     return line.select(kept)
-
-
-def _waits_for_events(report: Report, copies: pl.DataFrame) -> pl.Series:
-    """Whether the stream of each copy was made to wait for an event between `earlier` and `call_start`."""
-    keys = ("process_id", "correlation_id")
-    asked = calls_that(report, STREAM_WAITS.match, *keys, asked="start_ns").drop_nulls()
-    asked = asked.join(report.kind("sync").select(*keys, "stream").drop_nulls().unique(keys), on=keys)
-    asked = asked.select("process_id", "stream", "asked", at="asked").sort("at")
-    streams = used_streams(report).select(pl.col("process_id", "stream").gather(copies.get_column("number")))
-    line = pl.concat([copies.select("earlier", at="call_start"), streams], how="horizontal")
-    last = nearest(line, asked, ("at", "at"), ["process_id", "stream"])
-    return last.select(waits=(pl.col("asked") > pl.col("earlier")).fill_null(value=False)).to_series()
 
 
 def _hidden_at_most(report: Report, copies: pl.DataFrame) -> int:
