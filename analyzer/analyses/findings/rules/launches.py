@@ -32,6 +32,7 @@ from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.streams.concurrency import (
     LATENCY_NS,
     in_window,
+    leaves_room,
     ordered,
     placed_operations,
     stream_pairs,
@@ -321,14 +322,13 @@ def default_stream(report: Report) -> Findings:
         return
     per = say.per_iteration(report)
     for device, held in say.by_device(_serialised(report)):
-        # what held one may have been held by the same rule itself
-        ran = in_window(report, facts_of(report, held.get_column("behind_row"), "start", "end"))
-        ns = intervals.overlap(held.get_column("ready"), held.get_column("end"), intervals.union(ran))
+        # what held one may have been held by the same rule itself, as may what its stream ran before
+        beside = _beside(report, held)
+        ns = intervals.overlap(held.get_column("ready"), held.get_column("end"), intervals.union(beside))
         waits = held.with_columns(ns.alias("held_ns"))
-        # one that waited can overlap the other one for at most its own duration and the time that it was held, and
+        # one that waited can overlap the others for at most its own duration and the time that it was held, and
         # together they still take as long as the busiest of their streams
-        behind = waits.select(number="behind_number", row="behind_row", ns="behind_ns")
-        involved = pl.concat([waits.select("number", "row", "ns"), behind]).unique("row")
+        involved = pl.concat([frame.select("number", "row", "ns") for frame in (waits, beside)]).unique("row")
         by_stream = involved.group_by("number").agg(pl.col("ns").sum())
         hidden = int(waits.select(pl.min_horizontal("held_ns", "ns").sum()).item())
         yield words_of("default-stream").finding(
@@ -342,21 +342,33 @@ def default_stream(report: Report) -> Findings:
         )
 
 
+def _beside(report: Report, held: pl.DataFrame) -> pl.DataFrame:
+    """The operations, on streams of those `held` or behind, that ran while one was held and could run beside it."""
+    numbers = pl.concat([held.get_column("number"), held.get_column("behind_number")]).unique()
+    work = placed_operations(report).filter(pl.col("number").is_in(numbers.implode()))
+    roomy = (pl.col("rank") > _KERNELS) | leaves_room(report, work.get_column("row"))
+    work = work.filter(roomy | pl.col("row").is_in(held.get_column("behind_row").implode()))
+    spans = intervals.union(held.select(start="ready", end="end"))
+    meanwhile = intervals.overlap(work.get_column("start"), work.get_column("end"), spans) > 0
+    return work.filter(meanwhile).rename({"exclusive_ns": "ns"})
+
+
 def _serialised(report: Report) -> pl.DataFrame:
     """Operations on the default stream (null) or a blocking one that waited for one `behind` which is on the other."""
     pairs = stream_pairs(report).filter("never_overlap")
     first, other = pl.col("type") == "null", pl.col("other_type") == "null"
     pairs = pairs.filter((first & (pl.col("other_type") == "blocking")) | (other & (pl.col("type") == "blocking")))
     null, blocking = (pl.when(one).then("stream").otherwise("other_stream") for one in (first, other))
-    both, work = ("number", "behind_number"), exclusive_operations(report).select("row", "exclusive_ns")
+    both = ("number", "behind_number")
     waits = in_window(report, stream_waits(report)).filter(~pl.col("ordered"))
     waits = waits.with_columns(first=pl.min_horizontal(both), second=pl.max_horizontal(both))
     named = pairs.select("device", "first", "second", null=null, blocking=blocking)
-    waits = waits.join(named, on=["first", "second"], maintain_order="left")
-    for row, ns, call in (("row", "ns", "call"), ("behind_row", "behind_ns", "behind_call")):
-        took = work.rename({"row": row, "exclusive_ns": ns})
-        called = facts_of(report, waits.get_column(row), "call_start").to_series().alias(call)
-        waits = waits.with_columns(called).join(took, on=row, how="left", maintain_order="left")
+    took = exclusive_operations(report).select("row", ns="exclusive_ns")
+    waits = waits.join(named, on=["first", "second"], maintain_order="left").join(took, on="row", maintain_order="left")
+    waits = waits.with_columns(
+        facts_of(report, waits.get_column(row), "call_start").to_series().alias(call)
+        for row, call in (("row", "call"), ("behind_row", "behind_call"))
+    )
     return waits.filter((pl.col("behind_call") < pl.col("call")).fill_null(value=False))
 
 
