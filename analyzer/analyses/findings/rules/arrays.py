@@ -26,7 +26,7 @@ from kanalyze.analyses.host._call_kinds import (
     spoken,
     world,
 )
-from kanalyze.analyses.host._range_lines import named_ranges
+from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
 from kanalyze.analyses.memory.memory import allocating_calls
 from kanalyze.analyses.operators.fusion import repeated
@@ -34,7 +34,7 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import nearest
+from kanalyze.columns import gathered, nearest
 from kanalyze.decoder.decode import decode
 from kanalyze.report import Report
 from kanalyze.tools import CUDA
@@ -500,12 +500,10 @@ def no_donation(report: Report) -> Findings:
     if world(report) != JAX:
         return
     per = say.per_iteration(report)
-    large = (pl.col("detail") == "Device-to-Device") & (pl.col("size_bytes") >= LARGE_BYTES)
-    copying = (pl.col("kind") == "kernel") & pl.col("name").cast(pl.String).str.contains(_COPYING)
-    work = exclusive_operations(report, "size_bytes").with_columns(copies=(large | copying).fill_null(value=False))
+    work = exclusive_operations(report, "size_bytes", "graph_node_id", "call_start", "thread_id")
+    all_copies = _copies_of_modules(report, work)
     for device, start, end in windows(report).iter_rows():
-        own = work.filter(pl.col("device") == device)
-        copies = own.filter("copies")
+        own, copies = (rows.filter(pl.col("device") == device) for rows in (work, all_copies))
         stake, busy, moved = total(copies, "exclusive_ns"), total(own, "exclusive_ns"), total(copies, "size_bytes")
         if copies.height < say.fewest_in(report) or stake < max(_WORTH * busy, 1):
             continue
@@ -518,6 +516,19 @@ def no_donation(report: Report) -> Findings:
         change = on_gpu.without(copies) if busy < _FULL * (end - start) else None
         claims = copies.select("start", "end")
         yield told.finding(device, told.what, claims, stake, shortens=True, mending=change)
+
+
+def _copies_of_modules(report: Report, work: pl.DataFrame) -> pl.DataFrame:
+    """The copies of large arrays, of `work`, that a run of a module makes once; a loop in it copies what is its own."""
+    large = (pl.col("detail") == "Device-to-Device") & (pl.col("size_bytes") >= LARGE_BYTES)
+    copying = (pl.col("kind") == "kernel") & pl.col("name").cast(pl.String).str.contains(_COPYING)
+    copies = work.filter(large | copying).drop_nulls("call_start").sort("call_start", "start")
+    runs = _modules(report).filter(pl.col("what") == _RUNS).with_row_index("run")
+    runs = runs.select("run", *THREAD, since="start", until="end")
+    copies = nearest(copies, runs, ("call_start", "since"), THREAD).filter(pl.col("call_start") < pl.col("until"))
+    inside = ranges_at(report, copies.select(*THREAD, at="call_start"))
+    thunk = gathered(named_ranges(report).get_column("range"), inside).alias("thunk")  # told apart by nodes in a graph
+    return copies.with_columns(thunk).filter(pl.len().over("run", "graph_node_id", "thunk") == 1)
 
 
 _NUMBERS_BYTES: Final = 1 << 12  # larger copies to the host are of more than numbers

@@ -235,14 +235,26 @@ def compiled(*names):
     ]
 
 
-def copied(bytes_moved, copy_ns):
-    """Steps that copy an array within the GPU's memory and multiply."""
+def copied(bytes_moved, copy_ns, turns=1):
+    """Steps of a module that copies an array within the GPU's memory and multiplies, perhaps in turns of a loop."""
     return [
         event
-        for at in range(0, 1_000_000, 100_000)
+        for step in range(10)
+        for turn, at in enumerate(range(100_000 * step, 100_000 * (step + 1), 100_000 // turns))
         for event in (
-            memcpy(at, at + copy_ns, direction="Device-to-Device", size_bytes=bytes_moved),
-            kernel(at + copy_ns, at + copy_ns + 10_000, name="loop_dynamic_update_slice_fusion"),
+            *[nvtx("XlaModule:#hlo_module=jit_step,program_id=7#", at, at + 99_000, domain="TSL")][turn:],
+            nvtx("TSL:Thunk:#hlo_op=copy.3#", at + 100, at + 900, domain="TSL"),
+            call("cuMemcpyDtoDAsync_v2", at + 200, at + 800, correlation=10 * step + turn),
+            memcpy(
+                at + 1_000,
+                at + 1_000 + copy_ns // turns,
+                direction="Device-to-Device",
+                size_bytes=bytes_moved,
+                correlation=10 * step + turn,
+            ),
+            kernel(
+                at + 1_000 + copy_ns // turns, at + 11_000 + copy_ns // turns, name="loop_dynamic_update_slice_fusion"
+            ),
         )
     ]
 
@@ -261,6 +273,7 @@ ONCE_EACH = compiled("jit_a", "jit_b", "jit_c", "jit_d", "jit_a")
         (not_jitted, one_by_one(["jit__threefry_split", "jit_step"] * 10), [], ()),  # a few operations beside it
         (not_jitted, one_by_one(OPERATIONS * 5, apart=5_000_000), [], ()),
         (no_donation, copied(1 << 26, 50_000), [10 * 50_000], ()),
+        (no_donation, copied(1 << 26, 50_000, turns=5), [], ()),  # of a loop in the module
         (no_donation, copied(1 << 10, 50_000), [], ()),
         (no_donation, copied(1 << 20, 100), [], ()),
         *((rule, OTHER, [], ()) for rule in (not_jitted, recompilation, no_donation, numbers_read)),
