@@ -314,17 +314,22 @@ def _reason(row: dict[str, Any]) -> str:
 def _without_unexplained(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     """Takes from the odd ones, where they are many, those that differ in time alone; and all where they recur.
 
-    What takes another magnitude of time, launches more or fewer operations than any usual one, as a checkpoint or an
-    evaluation does, or compiles, differs in more. What recurs comes at a regular distance, or makes up a large part.
+    None is odd that mostly compiles, if another one does: a run goes on compiling. What takes another magnitude of
+    time, launches more or fewer operations than any usual one, as a checkpoint or an evaluation does, or compiles for a
+    while, differs in more. What recurs comes at a regular distance, or makes up a large part.
     """
-    if rows.get_column("odd").sum() <= max(1.0, NEAR * rows.height):
-        return rows
     length, usual = pl.col("dur_ns"), ~pl.any_horizontal(_OTHERS)
     middle, launched = length.filter(usual).median(), pl.col("operations")
+    since, until = rows.get_column("since_ns"), rows.get_column("until_ns")
+    compiled = pl.lit(intervals.overlap(since, until, compile_spans(report)))
+    anew = rows.select(pl.col("odd") & (compiled > pl.max_horizontal(HALF * (length - middle), 0))).to_series()
+    if anew.sum() > 1:
+        rows = rows.with_columns(odd=pl.col("odd") & ~anew)
+    if rows.get_column("odd").sum() <= max(1.0, NEAR * rows.height):
+        return rows
     differs = (length > _MAGNITUDE * middle) | (length * _MAGNITUDE < middle)
     differs |= (launched < launched.filter(usual).min()) | (launched > launched.filter(usual).max())
-    compiled = intervals.overlap(rows.get_column("since_ns"), rows.get_column("until_ns"), compile_spans(report))
-    odd = rows.select(pl.col("odd") & (differs | (pl.lit(compiled) > NEAR * middle))).to_series()
+    odd = rows.select(pl.col("odd") & (differs | (compiled > NEAR * middle))).to_series()
     apart = odd.arg_true().cast(pl.Int64).diff().drop_nulls().sort()
     regular = odd.sum() >= _THREE and apart.item(-1) - apart.item(0) <= 1
     recurs = regular or odd.sum() > max(_MOST_ODD, _LARGE_PART * rows.height)

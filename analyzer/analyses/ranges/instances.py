@@ -221,12 +221,12 @@ def warmed_up(report: Report, rows: pl.DataFrame) -> list[pl.Series]:
 
 @once_per_process
 def compile_spans(report: Report) -> pl.DataFrame:
-    """The intervals in which the program compiled, by torch.compile's annotations (torch/_dynamo, dynamo_timed)."""
+    """The intervals in which the program compiled, by annotations of torch.compile (dynamo_timed) or XLA."""
     parts = [pl.DataFrame(schema=intervals.SPANS)]
     for kind in ("op", "range"):
         events = report.kind(kind)
         names = events.get_column("name").unique().cast(pl.String).drop_nulls()
-        compiles = names.filter(names.str.contains(r" \(dynamo_timed\)$")).to_list()
+        compiles = names.filter(names.str.contains(r" \(dynamo_timed\)$|^(?:TSL:)?XlaCompile:")).to_list()
         parts.append(events.filter(pl.col("name").is_in(compiles)).select(**intervals.OF_EVENTS))
     return intervals.union(pl.concat(parts))
 

@@ -108,6 +108,21 @@ def test_few_with_other_work_are_odd_however_long_they_take(works, lengths, odd)
     assert all(reason.startswith(odd[index]) for index, reason in rows.iter_rows())
 
 
+@pytest.mark.parametrize("name", ["XlaCompile:#module=jit_step#", "compile_inner (dynamo_timed)"])
+@pytest.mark.parametrize(
+    ("compiled_ns", "odd"), [({12: 700}, [12]), ({7: 700, 12: 700}, []), ({7: 300, 12: 300}, [7, 12])]
+)
+def test_what_compiles_again_is_odd_only_once(name, compiled_ns, odd):
+    events, at = [], 1_000
+    for number in range(1, 24):
+        length = 900 if number in compiled_ns else 100
+        events += step("step", (at, at + length), (at + length - 80, at + length - 20), number)
+        events += [nvtx(name, at + 5, at + 5 + compiled_ns.get(number, 0))] * (number in compiled_ns)
+        at += length
+    rows = kanalyze.iterations(report(events))
+    assert odd_ones(rows.filter(pl.col("name") == "step")) == odd
+
+
 def test_a_collective_that_waits_for_another_rank_is_no_work():
     events, collective = [], {"name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "stream": 9}
     for number in range(1, 15):
