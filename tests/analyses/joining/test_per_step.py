@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.joining._reasons import COUNTED, per_step, shared_steps
+from kanalyze.analyses.joining._reasons import COUNTED, Spread, UnderNcu, per_step, shared_steps
 from kanalyze.analyses.operators._kernel_groups import kernel_groups
 from support.build import call, kernel, memcpy, nvtx, report
 from support.strategies import FEWER
@@ -132,3 +132,14 @@ def test_a_part_of_the_steps_is_always_explained(steps, before, data):
     rows = kanalyze.agreement(whole, part).filter(pl.col("figure").is_in(COUNTED))
     assert "unexplained" not in set(rows["verdict"])
     assert "explained" in set(rows["verdict"])
+
+
+@pytest.mark.parametrize(
+    ("clock", "said"), [(1_500_000_000, "up to 1,980 MHz without"), (1_980_000_000, "no less than")]
+)
+def test_what_is_said_of_clocks_is_what_was_measured(clock, said):
+    under = UnderNcu("nsys", Spread(0.0, 0.0), 1_980_000_000, 50 << 20, 4_800_000_000_000, selective=False)
+    row = {"low": 900, "high": 1000, "second": 1200.0, "sm_clock_hz": clock, "cold_share": 0.5}
+    reason, why = under.duration(row)
+    assert said in why
+    assert reason == ("clocks" if clock < 1_980_000_000 else "caches")
