@@ -221,6 +221,21 @@ def _graph(*events, **tables):
     return dependencies(report(events, **tables))
 
 
+def test_nested_calls_count_as_the_outermost():
+    graph = _graph(
+        call("cudaLaunchKernel", 0, 9),
+        call("cuLaunchKernel", 2, 5, correlation=1),
+        call("cuStreamSynchronize", 6, 8),
+        call("cudaLaunchKernel", 10, 12),
+        kernel(3, 7, correlation=1),
+    )
+    assert graph.calls["outer"].to_list() == [0, 0, 0, 3]
+    assert graph.operations["call"].to_list() == [0]
+    assert graph.calls["waited_for"].to_list() == [None, None, None, None]  # no device is known of that call's stream
+    assert graph.calls["process_before"].to_list() == [None, None, None, 0]
+    assert graph.calls["kind"].to_list()[0] == "wait"
+
+
 def test_a_recorded_event_and_one_that_is_not():
     events = timeline(
         """
