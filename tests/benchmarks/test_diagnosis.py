@@ -4,7 +4,6 @@ import ast
 import io
 import json
 import os
-import re
 import sys
 import tokenize
 from functools import partial
@@ -16,7 +15,7 @@ import truth
 
 import tools
 from kanalyze.renderers.tables import descriptions as explanations
-from support.command import ROOT, SAMPLES
+from support.command import ROOT
 
 FOLDER = ROOT / "benchmarks" / "diagnosis"
 FILES = sorted((FOLDER / "programs").glob("[!_]*.py"))
@@ -56,12 +55,6 @@ def test_a_program_says_what_it_does_and_which_lines_are_its_faults(file):
     (build,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "build")
     assert [argument.arg for argument in build.args.args] == ["fixed"]
     assert "\n    run(build" in text
-
-
-def test_there_are_healthy_programs_and_some_with_two_faults():
-    named = [constants(ast.parse(file.read_text())) for file in FILES]
-    assert sum(not each["CAUSE"] for each in named) >= 4
-    assert sum(bool(each["ALSO"]) for each in named) >= 3
 
 
 PYTHON = """CAUSE = "cpu-tensors"
@@ -222,11 +215,6 @@ def test_a_healthy_program_has_its_largest_claim_as_a_share_of_a_step(tmp_path):
     assert "| largest claim on a healthy program | < 2 % | 3.0 % |" in score.summary({"kanalyze": sums})
 
 
-def test_each_cause_has_a_sentence():
-    for sentence, _ in truth.causes().values():
-        assert re.fullmatch(r"[A-Za-z][^\n]{10,100}\.", sentence)
-
-
 FAULTY = 'CAUSE = "float64"\nALSO = ()\n\n\ndef step(i):\n    x = y.double()  # fault\n'
 
 
@@ -274,57 +262,6 @@ def test_recorded_answers_are_scored_beside_those_of_a_placebo(tmp_path, monkeyp
     assert "| cause named first | ≥ 90 % | 50.0 % of 2 | 50.0 % of 2 |" in printed
     assert "| healthy programs of which no cause is named |  | 100.0 % of 1 | 0.0 % of 1 |" in printed
     assert "| largest claim on a healthy program | < 2 % | 0.0 % | 63.0 % |" in printed
-
-
-@pytest.mark.parametrize(
-    "answer", ["", "no JSON", "{", '{"place": "program.py:3"}', '{"cause": 3}', "[1, {}]", "{" * 2000]
-)
-def test_an_answer_without_a_cause_is_unreadable_and_wrong_of_a_healthy_program_too(programs, answer):
-    doubles, healthy, _ = programs
-    got = agents.scored(doubles, answer, TIMES)
-    assert (got.read, got.rank, got.first) == (False, None, "")
-    assert score.totals([agents.scored(healthy, answer, TIMES)])["silent"] == (0, 1)
-
-
-@pytest.mark.parametrize("gain", ["null", '"much"', "true", "NaN", "Infinity"])
-def test_a_gain_that_is_no_number_is_none(programs, gain):
-    got = agents.scored(programs[0], f'{{"cause": "float64", "place": 3, "gain_ms": {gain}}}', TIMES)
-    assert (got.rank, got.told_ms, got.ratio, got.place) == (1, None, None, "")
-
-
-def test_a_placebo_is_the_page_of_a_program_with_another_cause(programs, tmp_path):
-    for one in programs:
-        (tmp_path / "texts" / "text").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "texts" / "text" / f"{one.name}.txt").write_text(f"page of a {one.cause or 'healthy'} program")
-    said = [agents.material("placebo", one, programs, tmp_path, tmp_path / "texts") for one in programs]
-    assert [text.split()[-2] for text in said] == ["healthy", "cpu-tensors", "float64"]
-    assert agents.material("page", programs[0], programs, tmp_path, tmp_path / "texts").endswith("a float64 program")
-
-
-def test_a_prompt_lists_every_cause_and_hides_the_name_of_the_program(programs):
-    text = agents.prompt(programs[0], 10.0, "a {strange} page")
-    assert all(f"\n- {name}: {sentence}\n" in text for name, (sentence, _) in truth.causes().items())
-    assert "10 ms" in text
-    assert "{strange}" in text
-    assert "program.py:LINE" in text
-    assert "doubles" not in text
-
-
-@pytest.mark.slow
-def test_a_command_gets_the_prompt_and_a_server_that_reads_the_capture_without_its_name(tmp_path):
-    (tmp_path / "mlp_train.py").write_text(FAULTY)
-    one = truth.program(tmp_path / "mlp_train.py")
-    reads = """
-import json, pathlib, sys
-server = json.loads(pathlib.Path(sys.argv[1]).read_text())["mcpServers"]["kanalyze"]
-capture = pathlib.Path(sys.argv[2])
-texts = [file.read_bytes() for file in capture.rglob("*") if file.suffix in {".json", ".sqlite"}]
-print(server["args"][:3], str(capture) in sys.stdin.read(), any(b"mlp_train.py" in text for text in texts))
-"""
-    said = agents.material("mcp", one, [one], SAMPLES, None)
-    text = agents.prompt(one, 1.0, said)
-    command = f"{sys.executable} -c '{reads}' {{mcp}} {{capture}}"
-    assert agents.asked(command, one, SAMPLES, text) == "['-m', 'kanalyze', 'mcp'] True False\n"
 
 
 CAPTURES = FOLDER / "captures"

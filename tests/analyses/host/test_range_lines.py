@@ -8,85 +8,54 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.host._range_lines import named_ranges, range_lines, ranges_at, roles
+from kanalyze.analyses.host._range_lines import roles
 from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.idle.culprits import culprits
-from kanalyze.analyses.idle.ledger import gaps, ledger
+from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.window import Window
 from support.build import call, host, kernel, nvtx, report, timeline
 from support.large import in_batches
 from support.real_reports import real_report
 from support.slow_frames import SlowFrames, frame_reports
-from support.slow_ranges import OPEN_UNTIL, SlowRanges, reports
 from support.strategies import WINDOWS
-
-
-@given(reports())
-def test_every_instant_of_every_thread(events):
-    made, model = report(events), SlowRanges(events)
-    points = [(p, t, at) for p in (1, 2, 3) for t in (1, 2) for at in range(-1, OPEN_UNTIL + 2)]
-    found = ranges_at(made, pl.DataFrame(points, schema=["process_id", "thread_id", "at"], orient="row"))
-    ids = named_ranges(made)["event_id"].gather(found).to_list()
-    assert ids == [model.line(*point) for point in points]
-    for spans in range_lines(made).values():
-        assert (spans["end"] > spans["start"]).all()
-        assert (spans["start"] >= spans["end"].shift(1)).fill_null(value=True).all()
 
 
 def role_of(name):
     return roles(pl.Series([name], dtype=pl.Categorical)).select("role", pl.col("shown").cast(pl.String)).row(0)
 
 
-@pytest.mark.parametrize(
-    ("name", "role"),
-    [
-        ("train.py(31): step", "program"),
-        ("mine/data/loader.py(5): __getitem__", "program"),
-        ("transformers/trainer.py(5): train", "program"),
-        ("/home/me/work/train.py(5): main", "program"),
-        ("C:/Users/me/train.py(5): main", "program"),
-        ("<ipython-input-3-ab>(5): <module>", "program"),
-        ("<stdin>(1): <module>", "program"),
-        ("profile.py(3): main", "program"),  # Python has a module of that name
-        ("train.py(5): wrapper", "program"),
-        ("torch/_tensor.py(576): backward", "library"),
-        ("contextlib.py(132): __enter__", "library"),
-        ("json/decoder.py(1): decode", "library"),
-        ("<frozen os>(12): fspath", "library"),
-        ("<string>(1): __init__", "library"),
-        ("<eval_with_key>.16(3): forward", "library"),
-        ("/var/torchinductor_me/ys/cys3.py(23): call", "library"),
-        ("/usr/lib/python3.10/threading.py(1): run", "library"),
-        ("<built-in function sleep>", "library"),
-        ("<built-in method append of MyList object>", "library"),
-        ("<built-in function isinstance>", "passing"),
-        ("<built-in method append of list object>", "passing"),
-        ("torch/nn/modules/module.py(1783): _call_impl", "passing"),
-        ("torch/utils/_contextlib.py(120): decorate_context", "passing"),
-        ("nn.Module: Linear_0", "module"),
-        ("Python GC", "module"),
-        (None, "library"),
-    ],
-)
-def test_roles(name, role):
-    assert role_of(name) == (role, name)
+#: Names of functions by whose they are, and as they are shown where what differs between runs is left out.
+ROLES = """
+program
+    train.py(31): step; mine/data/loader.py(5): __getitem__; transformers/trainer.py(5): train
+    /home/me/work/train.py(5): main; C:/Users/me/train.py(5): main; train.py(5): wrapper
+    <ipython-input-3-ab>(5): <module>; <stdin>(1): <module>; profile.py(3): main
+    /opt/lib/python3.10/site-packages/mine/x.py(5): f = mine/x.py(5): f
+
+library
+    torch/_tensor.py(576): backward; contextlib.py(132): __enter__; json/decoder.py(1): decode
+    <frozen os>(12): fspath; <string>(1): __init__; <eval_with_key>.16(3): forward
+    /var/torchinductor_me/ys/cys3.py(23): call; /usr/lib/python3.10/threading.py(1): run
+    <built-in function sleep>; <built-in method append of MyList object>
+    <built-in method item of Tensor object at 0x7f6f8d0ff8e0> = <built-in method item of Tensor object>
+    /opt/lib/python3.10/site-packages/torch/x.py(5): f = torch/x.py(5): f
+
+passing
+    <built-in function isinstance>; <built-in method append of list object>
+    torch/nn/modules/module.py(1783): _call_impl; torch/utils/_contextlib.py(120): decorate_context
+    <built-in method get of dict object at 0x7f6f> = <built-in method get of dict object>
+
+module
+    nn.Module: Linear_0; Python GC
+"""
 
 
-@pytest.mark.parametrize(
-    ("name", "role", "shown"),
-    [
-        (
-            "<built-in method item of Tensor object at 0x7f6f8d0ff8e0>",
-            "library",
-            "<built-in method item of Tensor object>",
-        ),
-        ("<built-in method get of dict object at 0x7f6f>", "passing", "<built-in method get of dict object>"),
-        ("/opt/lib/python3.10/site-packages/torch/x.py(5): f", "library", "torch/x.py(5): f"),
-        ("/opt/lib/python3.10/site-packages/mine/x.py(5): f", "program", "mine/x.py(5): f"),
-    ],
-)
-def test_what_differs_between_runs_is_not_shown(name, role, shown):
-    assert role_of(name) == (role, shown)
+@pytest.mark.parametrize("block", ROLES.strip().split("\n\n"), ids=lambda block: block.partition("\n")[0])
+def test_whose_functions_are_and_how_they_are_shown(block):
+    role, *names = re.split(r"; |\n\s+", block)
+    for name, _, shown in (name.partition(" = ") for name in names):
+        assert role_of(name) == (role, shown or name)
+    assert role_of(None) == ("library", None)
 
 
 SAMPLES = sorted((Path(__file__).parents[3] / "sample_reports").glob("*/torch.json.gz"))
@@ -159,11 +128,6 @@ def test_of_things_that_last_as_long_an_annotation_is_at_the_side_then_the_first
     assert ("between aten::to and aten::op0", None, 10) in found
     found = host_time(waiting(op("aten::to", 10, 50), *together, nvtx("forward", 60, 70)))
     assert ("between aten::to and forward", None, 10) in found
-
-
-def test_gaps_have_the_same_culprits():
-    events = [op("aten::to", 20, 80), nvtx("ProfilerStep#7", 0, 120)]
-    assert gaps(waiting(*events), threshold_ns=50).select("reason", "culprit").rows() == [("host", "aten::to")]
 
 
 @pytest.mark.slow

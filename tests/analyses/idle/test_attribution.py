@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from kanalyze.analyses.device._windows import windows
 from kanalyze.analyses.idle import _attribution
 from kanalyze.analyses.idle._attribution import (
-    WITHIN,
     idle_pieces,
     idle_within,
     ledger_pieces,
@@ -18,7 +17,7 @@ from kanalyze.analyses.idle._attribution import (
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
 from kanalyze.window import Window
-from support.build import call, kernel, launched, report
+from support.build import kernel, launched, report
 from support.shares import cases, holds
 from support.slow_gaps import gap_reports
 from support.strategies import EVENTS, FEWER, WINDOWS
@@ -88,38 +87,11 @@ def test_idle_time_of_unknown_cause_is_that_of_the_ledger(events, known):
     assert unknown_times(of) == unknown_by_ledger(report(events))
 
 
-LAUNCH = "cudaLaunchKernel_v7000"
 INTERVALS = dict.fromkeys(("process_id", "thread_id", "start", "end"), pl.Int64)
 
 
 def spans(*rows):
     return pl.DataFrame(list(rows), schema=INTERVALS, orient="row")
-
-
-def within(of, *rows):
-    """Start, end, bucket and detail of the pieces of GPU 0."""
-    pieces = idle_within(of, spans(*rows))[0]
-    assert dict(pieces.schema) == WITHIN
-    return pieces.sort("start").drop("process_id", "thread_id").rows()
-
-
-PROGRAM = (
-    *launched(0, 10, kernel(10, 20, correlation=1), LAUNCH),
-    call("cudaStreamSynchronize_v3020", 15, 30),
-    *launched(60, 70, kernel(80, 90, correlation=2), LAUNCH),
-)
-
-
-def test_idle_time_is_cut_by_the_intervals_and_told_by_bucket():
-    of = report(PROGRAM)
-    assert within(of, (1, 1, 25, 65), (1, 1, 40, 75)) == [
-        (25, 30, "sync", "cudaStreamSynchronize"),
-        (30, 60, "host", None),
-        (60, 75, "launch", None),
-    ]
-    assert within(of, (1, 1, 10, 15), (1, 1, 20, 20), (1, 1, 80, 95)) == []
-    # of the thread that the device waits for alone
-    assert within(of, (1, 2, 0, 90), (2, 1, 0, 90), (1, None, 0, 90)) == []
 
 
 @cases(0.3)

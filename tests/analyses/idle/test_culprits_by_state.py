@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kanalyze
-from kanalyze.analyses.host._thread_timeline import STATES, states_of
 from kanalyze.analyses.idle.culprits import BY_FUNCTION, NODES, culprits, waiting_host, waiting_trees
 from kanalyze.errors import CannotTellError, UnknownNameError
 from support.build import host, kernel, launched, report
@@ -113,6 +112,13 @@ def test_what_waits_in_a_dataloader_waits_for_a_worker():
     )
 
 
+@pytest.mark.parametrize(("taken", "state"), [(50, "runnable"), (49, "off processor")])
+def test_a_thread_is_ready_where_another_one_has_its_processor_for_half_of_the_time(taken, state):
+    moments = [moment(0, runs=True), moment(20, runs=False), moment(30, runs=True, thread=2)]
+    moments += [moment(30 + taken, runs=False, thread=2), moment(120, runs=True)]
+    assert [row[1] for row in functions(scheduling=moments)] == [state]
+
+
 def test_it_cannot_be_told_without_samples_scheduler_and_system_calls():
     with pytest.raises(CannotTellError) as raised:
         culprits(report(WAITING), by="function")
@@ -128,53 +134,6 @@ CALLS = st.lists(
     st.tuples(st.integers(0, 140), st.integers(1, 60), st.sampled_from(["read", "usleep", "pthread_mutex_lock"])),
     max_size=5,
 ).map(lambda rows: [host("osrt", name, start, start + dur) for start, dur, name in rows])
-
-
-def slow_state(time, moments, calls):
-    """State of thread 1 in the nanosecond from `time` on, and the place of its system call."""
-    own = [one for one in moments if one["thread_id"] == 1 and one["time_ns"] <= time]
-    inside = [(one.start, -one.end, at) for at, one in enumerate(calls) if one.start <= time < one.end]
-    at = max(inside)[2] if inside else None
-    runs = own[-1]["runs"] if own else None
-    if at is not None:
-        blocks = runs is False or (runs is None and calls[at].name != "read")
-        return ("blocked" if blocks else "system call"), at
-    if runs is None or runs:
-        return ("unknown" if runs is None else "running"), None
-    begun = own[-1]["time_ns"]
-    later = [one["time_ns"] for one in moments if one["thread_id"] == 1 and one["time_ns"] > time]
-    until = min(later, default=1 << 62)
-    taken = sum(slow_runs(2, at, own[-1]["cpu"], moments) for at in range(begun, min(until, 400)))
-    if until > 400:
-        last = slow_runs(2, 399, own[-1]["cpu"], moments)
-        return ("runnable" if last else "off processor"), None
-    return ("runnable" if 2 * taken >= until - begun else "off processor"), None
-
-
-def slow_runs(thread, time, cpu, moments):
-    own = [one for one in moments if one["thread_id"] == thread and one["time_ns"] <= time]
-    return bool(own and own[-1]["runs"] and own[-1]["cpu"] == cpu)
-
-
-@cases(0.3)
-@FEWER
-@given(MOMENTS, CALLS)
-def test_states_are_those_of_the_slow_model(moments, calls):
-    made = report((*calls, *WAITING), scheduling=moments)
-    pieces = pl.DataFrame({"start": [20, 70], "end": [60, 120]})
-    found = states_of(made, (1, 1), pieces)
-    assert found.get_column("state").dtype == pl.Enum(STATES)
-    told = {
-        time: (state, row)
-        for start, end, row, state in found.select("start", "end", "call", "state").rows()
-        for time in range(start, end)
-    }
-    assert sorted(told) == [*range(20, 60), *range(70, 120)]
-    assert {time: one[0] for time, one in told.items()} == {time: slow_state(time, moments, calls)[0] for time in told}
-    holds(len({state for state, _ in told.values()}) > 1)
-    named = {time: None if one[1] is None else (calls[one[1]].start, calls[one[1]].end) for time, one in told.items()}
-    slow = {time: slow_state(time, moments, calls)[1] for time in told}
-    assert named == {time: None if at is None else (calls[at].start, calls[at].end) for time, at in slow.items()}
 
 
 SAMPLE_TIMES = st.lists(st.tuples(st.integers(0, 140), st.integers(1, 3)), max_size=12, unique_by=lambda one: one[0])

@@ -14,7 +14,6 @@ from kanalyze.analyses.operators._kernel_groups import matched, same_kernels
 from kanalyze.decoder.fields import normalised, shortened
 from support.build import call, graph, kernel, report
 from support.counters import measured
-from support.shares import cases, holds
 
 NSYS = ["void n::k<(int)1>(T1)", "void n::k<(int)2>(T1)", "j(const int *)", "j(float)", "m<(bool)1>(T9)", "m"]
 TORCH = ["void n::k<1>(T1)", "void n::k<2>(T1)", "j(int const*)", "j(float)", "m<true>(int)", "m", "void k<1>(T1)"]
@@ -103,24 +102,6 @@ def launched(names):
 @given(launched(NSYS), launched(TORCH), st.sampled_from([True, False, None]))
 def test_pairs_are_those_of_the_model(launches, others, whole):
     assert told(launches, others, whole=whole) == model(launches, others, whole=whole)
-
-
-@cases(0.3)
-@given(launched(NSYS), st.data())
-def test_what_a_filter_left_is_found_again_in_any_order(launches, data):
-    """The truth is known: the other report holds some of the launches, in an order of its own."""
-    kept = data.draw(st.lists(st.sampled_from(range(len(launches))), unique=True, min_size=1))
-    others = [launches[number] for number in data.draw(st.permutations(kept))]
-    found = told(launches, others)
-    devices = [{device for _, _, device in one} for one in (launches, others)]
-    if holds(len(devices[0]) == len(devices[1])):
-        assert {b for _, b in found} == set(others)
-        assert all(a == b for a, b in found)
-    assert all(
-        (match == "exact") == (launches.count(a) == others.count(b))
-        for (a, b), match in found.items()
-        if match in ("exact", "shape")
-    )
 
 
 K, J = "void n::k<(int)1>(T1)", "j(float)"

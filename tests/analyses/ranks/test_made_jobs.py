@@ -8,8 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from kanalyze.analyses.communication._matching import shows
-from kanalyze.analyses.ranks._clocks import _bounds, _by_clock, _Rows
+from kanalyze.analyses.ranks._clocks import _bounds, _Rows
 from kanalyze.analyses.ranks._job import causes, job_of, lateness
 from kanalyze.analyses.ranks._job_findings import job_findings, late_ranks
 from kanalyze.errors import BadReductionError
@@ -245,43 +244,11 @@ def test_rows_of_a_reduction_may_have_any_order():
         assert one.table(name).equals(other.table(name)), name
 
 
-def longest_paths(rows, clocks):
-    """Least offsets of clocks to the first, by all pairs of rows and Floyd and Warshall."""
-    least = np.full((clocks, clocks), -(1 << 60))
-    np.fill_diagonal(least, 0)
-    for a in range(len(rows.match)):
-        for b in np.flatnonzero(rows.match == rows.match[a]):
-            if rows.leaves[a] and rows.enters[b]:
-                one, other = rows.node[a], rows.node[b]
-                least[one, other] = max(least[one, other], rows.start[b] - rows.end[a])
-    for middle in range(clocks):
-        least = np.maximum(least, least[:, [middle]] + least[[middle], :])
-    return least
-
-
 def in_a_row(hosts, last_end=10):
     """A collective of 10 ns of each host with the next one, all begun at once; the last one ends otherwise."""
     every, both = np.arange(2 * (hosts - 1)), np.ones(2 * (hosts - 1), dtype=bool)
     end = np.where(every == every[-1], last_end, 10)
     return _Rows(every // 2, every[::2], (every + 1) // 2, np.zeros(len(every), dtype=np.int64), end, both, both)
-
-
-@given(plans(recorded=("id",)))
-@pytest.mark.slow
-def test_bounds_are_longest_paths(plan):
-    job = job_of([*play(replace(plan, steps=min(plan.steps, 4))).reductions()])
-    told = job.rows.drop_nulls("match")
-    match = told.get_column("match").to_numpy()
-    start = told.get_column("start_ns").to_numpy() - told.get_column("start_ns").min()
-    end = start + told.get_column("dur_ns").to_numpy()
-    node = told.get_column("clock").to_numpy()
-    first = np.flatnonzero(np.diff(match, prepend=-1))
-    # the error of time stamps, without which ranks of one clock could not be right
-    rows = _by_clock(_Rows(match, first, node, start - 1_000, end + 1_000, *shows(told)[:2]))
-    low, high = _bounds(rows, np.array([0]), plan.hosts)
-    least = longest_paths(rows, plan.hosts)
-    assert np.where(low < -(1 << 59), 0, low).tolist() == np.where(least[0] < -(1 << 59), 0, least[0]).tolist()
-    assert np.where(high > 1 << 59, 0, high).tolist() == np.where(least[:, 0] < -(1 << 59), 0, -least[:, 0]).tolist()
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 
 from kanalyze import read
-from kanalyze.analyses.replay._graph import BEFORE, dependencies, release
+from kanalyze.analyses.replay._graph import BEFORE, dependencies
 from kanalyze.analyses.replay._path import first_node, nodes, path, span
 from kanalyze.analyses.replay.critical_path import critical_path, edges, slack
 from kanalyze.errors import CannotTellError, UnknownNameError
@@ -221,20 +221,6 @@ def _graph(*events, **tables):
     return dependencies(report(events, **tables))
 
 
-def test_a_blocking_call_waits_for_what_ended_in_it_last_and_releases_by_its_begin():
-    graph = _graph(
-        call("cudaMemcpy", 0, 9, correlation=1),
-        memcpy(4, 9, correlation=1),
-        call("cudaDeviceSynchronize", 10, 20, thread=2),
-        kernel(5, 18, stream=8),
-        kernel(3, 30, stream=9),
-    )
-    assert graph.calls["kind"].to_list() == ["wait", "wait"]
-    assert graph.calls["waited_for"].to_list() == [0, 1]
-    assert release(graph, "call").to_list() == [0, None, None]
-    assert graph.calls["process_before"].to_list() == [None, 0]
-
-
 def test_nested_calls_count_as_the_outermost():
     graph = _graph(
         call("cudaLaunchKernel", 0, 9),
@@ -265,18 +251,6 @@ def test_a_recorded_event_and_one_that_is_not():
     guessed = _graph(*events)
     assert guessed.operations["event_before"].to_list() == [None, 0]
     assert guessed.operations["event_told"].to_list() == [False, False]
-
-
-def test_nodes_of_a_graph_wait_for_nodes_of_the_same_launch():
-    graph = _graph(
-        call("cudaGraphLaunch", 0, 2, correlation=1),
-        call("cudaGraphLaunch", 3, 4, correlation=2),
-        kernel(3, 5, correlation=1, stream=7),
-        kernel(3, 6, correlation=1, stream=8),
-        kernel(6, 8, correlation=1, stream=7),
-        kernel(9, 10, correlation=2, stream=7),
-    )
-    assert graph.operations["graph_before"].to_list() == [None, None, 1, None]
 
 
 def test_nodes_of_a_graph_wait_for_what_the_report_says_they_depend_on():
@@ -322,29 +296,3 @@ def test_edges_lead_to_what_was_over_and_never_round(events):
             assert (other["end"], -other["start"], -before) < (one["end"], -one["start"], -row)
         if behind is not None:
             assert one["start"] < work[behind]["end"] <= one["end"]
-
-
-@given(EVENTS)
-def test_orders_are_those_of_their_definitions(events):
-    graph = dependencies(report(events))
-    calls = graph.calls.with_row_index("row").rows(named=True)
-    for one in calls:
-        around = [
-            (other["start"], -other["end"], other["row"])
-            for other in calls
-            if all(other[key] == one[key] for key in ("process_id", "thread_id"))
-            and other["start"] <= one["start"] < one["end"] <= other["end"]
-        ]
-        ends = [-end for _, end, _ in sorted(around)]
-        nested = ends == sorted(ends, reverse=True)  # as calls of a thread are; of others it is one of those around it
-        outermost = {min(around)[2] if around else one["row"]}
-        assert one["outer"] in (outermost if nested else {row for *_, row in around})
-
-
-def test_a_wait_for_a_stream_that_is_not_recorded():
-    events = timeline(
-        """
-        0-20000 cudaStreamSynchronize; 2-19000 kernel; 20000-26000 cudaStreamSynchronize; 19000-24000 kernel
-        """
-    )
-    assert _graph(*events).calls["waited_for"].to_list() == [0, None]

@@ -1,20 +1,16 @@
 """CSV pages of ncu in every layout: details, raw, a log with other lines, scaled units, locales, several files."""
 
-import re
 import shutil
 
 import polars as pl
 import pytest
-from hypothesis import given, settings
 from polars.testing import assert_frame_equal
 
 import kanalyze
 from kanalyze.errors import CannotTellError, DamagedReportError, UnknownFormatError
 from kanalyze.model import EVENTS
 from kanalyze.readers import read
-from kanalyze.readers.ncu.csv import AmbiguousError, measured, pages_in
 from support.command import REPORTS, SAMPLES
-from support.slow_ncu import made_pages, slow_metrics
 
 ADD = REPORTS / "ncu" / "add.details.csv"
 
@@ -312,22 +308,6 @@ def test_what_needs_time_cannot_be_told(details):
         kanalyze.ledger(report)
     with pytest.raises(CannotTellError, match="cannot tell counters of a window, because ncu measures"):
         kanalyze.counters(report, window="0ns..1ns")
-
-
-@given(made_pages())
-@settings(deadline=None)
-def test_pages_are_read_as_record_by_record(tmp_path_factory, text):
-    path = tmp_path_factory.mktemp("any") / "k.csv"
-    path.write_bytes(text.encode())
-    try:
-        expected = slow_metrics(text)
-    except AmbiguousError as error:
-        with pytest.raises(DamagedReportError, match=re.escape(f"{error}; print it with LC_ALL=C")):
-            read(path)
-        return
-    pages = pages_in(path)
-    kinds = {kind: pages if pages.of(kind) else None for kind in ("details", "raw")}
-    assert measured(**kinds).metrics.rows() == expected  # what cannot be is left out behind that
 
 
 # Pages that lack something

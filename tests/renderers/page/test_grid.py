@@ -1,12 +1,11 @@
 """Text tables: aligned, fitted to a width, the last column cut or its names and paths shortened."""
 
-import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kanalyze.outlets import short_paths
-from kanalyze.renderers.page import Column, Grid, distinct, operation, section, words
+from kanalyze.renderers.page import Column, Grid, distinct, operation
 from kanalyze.renderers.page.time import launch_shape
 
 # Text tables: aligned, fitted to a width, the last column cut or its names shortened.
@@ -52,17 +51,6 @@ def test_a_table_without_rows_has_its_heading(keys):
     assert Grid(HEADS, [], **keys).lines(80) == ("time  median  count  name", [])
 
 
-def test_names_are_those_of_the_last_column_and_have_what_is_left_of_the_width():
-    grid = Grid(HEADS, ROWS, named=True)
-    assert grid.names() == [row[-1] for row in ROWS]
-    assert grid.room_for_names(60) == 60 - len(" time  median  count  ")
-    assert grid.room_for_names(40) == 40 - len(" time  count  ")
-    head, (first, second) = grid.lines(60, {ROWS[1][-1]: "shorter"})
-    assert [first[-7:], second[-7:]] == ["  short", "shorter"]
-    assert Grid(HEADS, ROWS).names() == []
-    assert head.endswith("name")
-
-
 def test_memory_operations_lose_their_brackets():
     assert [operation(name) for name in ("[CUDA memset]", "f[1]")] == ["memset", "f[1]"]
 
@@ -73,22 +61,6 @@ def test_texts_that_are_cut_do_not_look_alike():
     assert lines == ["autograd::e…ddBackward", "autograd::e…ulBackward", "forward"]
     _, lines = Grid((Column("range", left=True),), [(texts[0],), (texts[2],)], cut=True).lines(24)
     assert lines[0] == "autograd::evaluate_fu…"
-
-
-TABLE = pl.DataFrame({"name": ["gemm", None, ""], "total_ns": [1_500, 2_000_000, None], "share": [0.25, None, 0.5]})
-
-
-def test_a_section_is_made_of_columns():
-    columns = (
-        Column("time", "total_ns", spare=True),
-        Column("part", "share", missing="-"),
-        Column("sum", lambda row: str(row["total_ns"])),
-        words("kernel", "name", str.upper),
-    )
-    made = section("KERNELS", TABLE, columns, 2, "of all", "a foot", named=True)
-    assert made.grid.rows == [("1.500 µs", "25.0 %", "1500", "GEMM"), ("2.000 ms", "-", "2000000", "(no name)")]
-    assert made.grid.heads == columns
-    assert (made.title, made.remark, made.foot, made.grid.named) == ("KERNELS", "2 of 3; of all", "a foot", True)
 
 
 @pytest.mark.parametrize(

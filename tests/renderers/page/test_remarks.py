@@ -14,7 +14,7 @@ from kanalyze.renderers.formats import json, markdown, terminal
 from kanalyze.renderers.page import Look, health_line, page_of_any
 from kanalyze.renderers.page.comparison import noise_page
 from kanalyze.renderers.page.job import _BAR, _bar, timeline
-from kanalyze.renderers.page.overview import _families, _part, _per, _point, _points_remark, _to_do
+from kanalyze.renderers.page.overview import _families, _part, _per, _points_remark, _to_do
 from kanalyze.window import PerIteration, Window
 from support.build import call, kernel, nvtx, report
 
@@ -64,13 +64,6 @@ def test_of_findings_with_the_same_remedy_the_first_is_a_thing_to_do(remedies, t
 def test_iterations_outside_of_the_steady_part_are_counted(name, count, told):
     assert _part(name, count, "repetition") == told
     assert _part("other train_step", 4, "train_step") == "4 other 'train_step'"
-
-
-def test_what_the_one_beside_saves_is_what_the_action_saves():
-    one = Finding("host-computes", 0, 5, "text", "remedy", "table")
-    other = one._replace(rule="launch-bound", replayed_ns=7)
-    assert _point(one, PerIteration(None, ""), other).saved == "7 ns"
-    assert _point(other, PerIteration(None, ""), one).saved == "7 ns"
 
 
 @pytest.mark.parametrize(("each", "told"), [("train_step", "train_step"), ("a" * 25, "iteration"), (None, "iteration")])

@@ -1,9 +1,7 @@
 """Launches that repeat: what could be a CUDA graph, and kernels that are timed."""
 
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
 
 import polars as pl
 import pytest
@@ -115,14 +113,6 @@ STREAMS = [
     {"process_id": 1, "context_id": 1, "stream": stream, "type": kind}
     for stream, kind in ((7, "null"), (8, "blocking"), (9, "non-blocking"))
 ]
-
-
-def in_turns(one, other, **keys):
-    """Two launches onto a stream and one onto another, two hundred times."""
-    program = Program()
-    for _ in range(200):
-        program.launch("a", "b", stream=one).launch("x", stream=other, **keys)
-    return program.events
 
 
 def repeated(times, *each, last=None):
@@ -489,45 +479,3 @@ def test_what_an_autotuner_took_is_a_part_of_the_start():
     rows = kanalyze.phases(report(host.events)).filter(part="timing of kernels")
     assert rows.select("phase", "start_ns").rows() == [("before", began)]
     assert 0 < ended - rows.item(0, "ns") - began < 20_000  # the last run is no longer told from what follows
-
-
-STEPS = st.lists(st.sampled_from(["fill", "fill", "run", "other", "event", "event", "wait"]), max_size=30)
-
-
-@given(STEPS, st.integers(0, 60))
-def test_runs_are_found_one_by_one(steps, more):
-    host = Host()
-    for _ in range(more):
-        host.times("mine", 20_000)
-    for step in steps:
-        if step == "event":
-            host.records()
-        elif step == "wait":
-            host.calls("cudaDeviceSynchronize_v3020")
-        elif step == "fill":
-            host.clears()
-        else:
-            host.launches(step, NS)
-    found = timed_runs(report(host.events)).select("start", "end").rows() if host.events else []
-    assert found == by_hand(host.events)
-
-
-def by_hand(events):
-    """As :func:`timed_runs`, fill by fill: a list of calls, each with what it launched."""
-    names = {event.correlation: event.name for event in events if event.kind == "kernel"}
-    calls = [event for event in events if event.kind == "api"]
-    kinds = {"cudaEventRecord_v3020": "event", "cudaDeviceSynchronize_v3020": "wait"}
-    what = [kinds.get(one.name) or names[one.correlation] for one in calls]
-    fills = [at for at, name in enumerate(what) if name == CLEAR]
-    runs = []
-    for at, stop in pairwise([*fills, len(calls)]):
-        launches = [place for place in range(at + 1, stop) if what[place] not in ("event", "wait")]
-        if not 1 <= len(launches) <= 16:
-            continue
-        last = next((place for place in range(launches[-1] + 1, stop) if what[place] == "event"), None)
-        if last is None or "event" not in what[at + 1 : launches[0]] or "wait" in what[at:last]:
-            continue
-        runs.append((calls[at].start, calls[stop].start if stop < len(calls) else None, calls[last].start))
-    far = 3 * median([(1 << 62) if then is None else then - start for start, then, _ in runs] or [0])
-    told = [(start, then if then and then - start <= far else last) for start, then, last in runs]
-    return told if len(told) >= 50 else []
