@@ -428,6 +428,7 @@ _NEAR: Final = 4  # kernels so near on their stream work on the same tensors
 _WRITTEN: Final = {
     **{f"aten::{name}": name.rstrip("_") for name in ("index_add", "index_add_", "scatter_add", "scatter_add_")},
     **{f"aten::{name}": name for name in ("scatter_reduce", "bincount", "histc")},
+    "aten::put_": "put_, or take backward",
     **dict.fromkeys(("aten::_index_put_impl_", "aten::index_put_"), "indexing with a tensor, backward"),
     "aten::embedding_dense_backward": "an embedding, backward",
     "aten::_embedding_bag_dense_backward": "an embedding bag, backward",
@@ -435,8 +436,10 @@ _WRITTEN: Final = {
 
 #: Names of kernels that do so: those of PyTorch with a sum for what is scattered, and those of gradients.
 _SCATTERS: Final = (
-    "indexFunc\\w*Index.*ReduceAdd|_scatter_gather_elementwise_kernel.*ReduceAdd|indexing_backward_kernel"
+    "indexFunc\\w*Index.*ReduceAdd|_scatter_gather_elementwise_kernel.*Reduce(?:Add|Mean)|indexing_backward_kernel"
     "|compute_grad_weight|embedding_backward|sum_and_scatter|kernelHistogram1D"
+    # put_ with accumulate, as of take backward; its second function writes without
+    r"|\bput_kernel\(.*lambda\([^()]+&, \w+\)(?:#1\b| \(instance 1\))"
 )
 
 #: What reads and writes tensors at the bandwidth of the memory.

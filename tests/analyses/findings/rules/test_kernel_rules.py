@@ -51,6 +51,10 @@ EXP = XLOGY.replace("xlogy", "exp")
 LOG = "void at::native::cunn_SoftMaxForward<4, float, float, float, at::native::LogSoftMaxForwardEpilogue>(float*)"
 LOG_BACK = "void at::native::cunn_SoftMaxBackward<4, float, float, float, at::native::LogSoftMaxBackwardEpilogue>(X)"
 INDEX_ADD = "void at::native::indexFuncLargeIndex<float, long, unsigned int, 2, 2, -2, true, at::native::ReduceAdd>(X)"
+PUT = (
+    "void at::native::index_elementwise_kernel<128, 4, at::native::cuda_take_put_kernel<c10::complex<float>, int, "
+    "at::native::put_kernel(X&, bool)::{lambda()#1}::operator()() const::{lambda(c10::complex<float>&, int)#1}>>"
+)
 FILL = "void at::native::vectorized_elementwise_kernel<2, at::native::FillFunctor<long>, std::array<char*, 1ul> >(int)"
 ONES = (
     "void at::native::_scatter_gather_elementwise_kernel<128, 8, "
@@ -224,6 +228,13 @@ def coalesced(operator, many=4):
         # of tensors for which each operator launches two kernels; an exponential reads and writes as a softmax of half
         (large_logits, line(*HALVED), 280_000, (4, 0), ["Large logits in float32, the loss by hand: 73.7 %"]),
         (scatter_atomics, SUMS, 300, (0, 280), ["Atomics into few rows (sums): 89.6 %"]),
+        (
+            scatter_atomics,
+            launched((MUL, 10, "aten::mul"), (PUT, 300, "aten::put_")),
+            300,
+            (0, 290),
+            ["Atomics into few rows (put_): 96.8 %"],
+        ),
         (gathers, GATHERS, 8 * 22, (15, 10 - 8 * 4), ["8 gathers of rows, one by one: 38.8 %"]),
         (gathers, line(*[GATHER] * 8, (GEMM, 30)), 80, (0, 8 * 6), ["8 gathers copy tensors by an index: 72.7 %"]),
         (
@@ -314,6 +325,7 @@ def test_what_is_told(rule, events, stake, change, words):
         (large_logits, launched(*CHAIN, (GEMM, 50_000, "aten::bmm")), "9.0"),  # attention
         (scatter_atomics, line((GEMM, 20), (MUL, 101), (INDEX_ADD, 300)), "9.0"),
         (scatter_atomics, line((GEMM, 20), (INDEX_ADD, 100), (GEMM, 10_000)), "9.0"),
+        (scatter_atomics, line((MUL, 10), (PUT.replace("int)#1", "int)#2"), 300)), "9.0"),  # which does not accumulate
         (gathers, line(*[(GATHER, 10), (ADD, 12)] * 7), "9.0"),
         (bags_by_hand, line((GATHER, 40), (MUL, 40), (SUM, 9), (GEMM, 50)), "9.0"),  # of less than was gathered
         (bags_by_hand, line((GATHER, 40), (ADD, 40), (SUM, 40), (GEMM, 50)), "9.0"),
