@@ -29,8 +29,8 @@ _CLOSE: Final = 0.002
 _LEAST: Final = 0.1
 _LEAST_FAR: Final = 0.01
 
-#: Nor is a run without one, of a busy machine, this much longer.
-_LONGER: Final = 4.0
+#: Without a profiler the host of one program takes longer or shorter by such a part, from one run to another.
+HOSTS_DIFFER: Final = 0.12
 
 
 class HostTime(NamedTuple):
@@ -59,12 +59,9 @@ UNCHANGED: Final = Unslowed(AS_RECORDED, AS_RECORDED, AS_RECORDED)
 
 def _estimate(kept: float, reach_ns: float, far: float) -> Unslowed:
     """What is usually left, and the host's time shorter and longer by as much as runs of these programs differ."""
-    parts = (1, 1 - _HOSTS_DIFFER, 1 + _HOSTS_DIFFER)
+    parts = (1, 1 - HOSTS_DIFFER, 1 + HOSTS_DIFFER)
     return Unslowed(*(HostTime(kept * part, reach_ns, far * part) for part in parts))
 
-
-#: Without a profiler the host of one program takes longer or shorter by such a part, from one run to another.
-_HOSTS_DIFFER: Final = 0.12
 
 #: What is left without a tool, by tool: of programs whose host is the limit, on hosts of H100 and H200 (docs/whatif.md
 #: has the programs). What is far from events, such as work on the processor, is slower under nsys, too.
@@ -86,7 +83,7 @@ def fitted(
     and `most` explain what was measured to there.
 
     All is left where the recording takes hardly longer, as that of a program that its device limits: that tells little
-    of the host; and all is longer by one part where the recording was quicker, as the runs of a busy machine differ.
+    of the host; and all is longer by one part where the recording was quicker, by no more than hosts differ.
     Where shorter times near events do not explain it, as much is left there as is `usual`, and less of what is far from
     any, such as a process that starts under the profiler; where that does not, all of the host's time is taken to be
     shorter; and where that does not, as much shorter as still makes a difference.
@@ -98,7 +95,7 @@ def fitted(
     explain = (one for one in shapes if took(one[0](one[2])) <= measured_ns)
     whole = partial(HostTime, reach_ns=inf)
     if measured_ns > recorded_ns * (1 + near):
-        shape, (least, greatest) = whole, (1.0, _LONGER)
+        shape, (least, greatest) = whole, (1.0, 1 + HOSTS_DIFFER)
     else:
         shape, (least, greatest), _ = next(explain, (whole, (_LEAST, 1.0), _LEAST))
     shortest_ns = took(shape(least)) * (1 + _CLOSE)

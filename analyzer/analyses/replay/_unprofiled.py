@@ -24,6 +24,7 @@ from kanalyze.analyses.replay._host_time import (
     BY_TOOL,
     COSTLIEST,
     DEVICES_DIFFER,
+    HOSTS_DIFFER,
     NEAR,
     UNCHANGED,
     HostTime,
@@ -249,11 +250,16 @@ def bare_of(report: Report) -> Bare | None:
 
 @once_per_process
 def _measured(report: Report) -> Unslowed | None:
-    """What is left of the host's time by a run without the profiler; None where no such run tells an iteration."""
+    """What is left of the host's time by a run without the profiler; None where no such run tells an iteration.
+
+    Nor does one that took longer than the recording by more than hosts differ: something else held it up.
+    """
     bare, steady = bare_of(report), known_steady_part(report)
     if bare is None or bare.iteration is None or steady is None or not replayable(report, _MOST):
         return None
     one, view = bare.iteration, report.narrow(window=steady.window)
+    if one.ns > one.recorded_ns * (1 + HOSTS_DIFFER):
+        return None
     near = max(NEAR, one.spread_ns / one.ns / 2)
     if one.host_ns <= _AHEAD * one.ns:
         # far ahead of the device the host waits for nothing: it takes as long as if the device took no time

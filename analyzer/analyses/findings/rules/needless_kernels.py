@@ -260,11 +260,12 @@ _FULL: Final = 0.15  # a kernel that takes this part of the softmax's time, or m
 _FEWEST_PASSES: Final = 2  # so many over the logits besides softmax, copies, casts and fills are a loss by hand
 _FAMILIES: Final = ("elementwise", "copy", "fill", "reduce", "softmax", "loss", "index")  # between products in a loss
 _SHORT: Final = r"\bb?f16\b"  # types of half the size of float32, in which logits are computed
-_LEFT: Final = {"softmax": 2, "fill": 1}  # how many of these kernels a fused loss has, forward and backward
+_LEFT: Final = {"softmax": 2, "fill": 1}  # how many of these passes a fused loss has, forward and backward
 _HALF: Final = 0.5  # what is left of a pass over float32 in such a type
 
 #: Softmaxes of long rows, or their exponential by hand: those of warps have up to 1024 or 2048 values, as attention's.
-_LONG_SOFTMAX: Final = ((LIBRARY == "aten") & (FAMILY == "elementwise") & (OPERATION == "exp")) | (
+_BY_HAND: Final = (LIBRARY == "aten") & (FAMILY == "elementwise") & (OPERATION == "exp")
+_LONG_SOFTMAX: Final = _BY_HAND | (
     (FAMILY == "softmax") & ~pl.col("function").str.contains("softmax_warp", literal=True)
 )
 
@@ -294,7 +295,7 @@ def large_logits(work: Work) -> Finding | None:
 
 
 def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
-    """The passes of losses by hand: rows of `lines` with run, softmax, fill and short.
+    """The passes of losses by hand: rows of `lines` with run, softmax, by_hand, fill and short.
 
     A loss is a run of kernels between two products with a large softmax in it; passes are those about as long. Those
     of a policy's few actions, or of sampling one word, are short.
@@ -303,6 +304,7 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
         on_gpu.with_operators(report, lines),
         passes=FAMILY.is_in(_FAMILIES),
         softmax=_LONG_SOFTMAX,
+        by_hand=_BY_HAND,
         cast=_COPIES & ((INPUTS != OUTPUT) | (OUTPUT == "")),
         fill=FAMILY == "fill",
         moved=FAMILY == "copy",
@@ -324,9 +326,14 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
 
 
 def _fused_loss(passes: pl.DataFrame) -> Mending:
-    """Two softmaxes, as forward and backward, and one fill of each loss are left, in the type of the logits."""
-    softmax, fill = (pl.col(name) & (pl.col(name).cum_sum().over("run") <= kept) for name, kept in _LEFT.items())
-    left = passes.with_columns(stays=softmax | fill, halves=pl.col("short").any().over("run"))
+    """Two softmaxes, as forward and backward, and one fill of each loss are left, in the type of the logits.
+
+    Of tensors of 2³¹ bytes or more each is several kernels in a row. An exponential by hand reads and writes once: a
+    softmax of half of the bytes passes over them more often, and takes as long.
+    """
+    another = (pl.col("name") != pl.col("name").shift(1)).fill_null(value=True).over("run")
+    softmax, fill = (pl.col(name) & ((pl.col(name) & another).cum_sum().over("run") <= _LEFT[name]) for name in _LEFT)
+    left = passes.with_columns(stays=softmax | fill, halves=pl.col("short").any().over("run") & ~pl.col("by_hand"))
     shorter = left.filter(pl.col("stays") & pl.col("halves"))
     return Mending(
         shorter.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - _HALF)),

@@ -358,9 +358,17 @@ def float64(work: Work) -> Finding | None:
 
 _WORTH_GATHERS: Final = 0.2  # less of the kernel time is left out
 _SUMMED: Final = 0.5  # a smaller part of them is read by an elementwise kernel right after: they are not for sums
+_SORTS: Final = ("aten::sort", "aten::argsort", "aten::msort")
+_OF_A_SORT: Final = (
+    4  # so many gathers there and back, of queries, keys and values, or fewer, are of rows that a sort orders
+)
 
 
-@on_gpu.choosing(on_gpu.GATHERS, _WORTH_GATHERS)
+#: Gathers of single values are kernels of one name with scatters: their operator tells them.
+_BY_VALUE: Final = OPERATION == "scatter_gather"
+
+
+@on_gpu.choosing(on_gpu.GATHERS | _BY_VALUE, _WORTH_GATHERS / 2)  # their operators launch others, too
 def gathers(own: Work) -> Finding | None:
     """One finding per device that gathers matrices for products of many, or rows in a loop, each read by a kernel."""
     report, device = own.report, own.device
@@ -383,12 +391,16 @@ def gathers(own: Work) -> Finding | None:
             "tokens, reads its weights where they are.",
             work.longest,
         )
-    if not on_gpu.in_a_loop(own):
+    by_value = (pl.col("inner") == "aten::gather").fill_null(value=False) & on_gpu.decoded_as(lines, _BY_VALUE)
+    own, every = (own._replace(rows=lines.filter(which)) for which in ("gathers", pl.col("gathers") | by_value))
+    if not on_gpu.in_a_loop(every):
         return None
     pairs = own._replace(rows=lines.filter(pl.col("gathers") | read_by))
     summed = lines.filter(pl.col("gathers") & read_by.shift(-1).over("line").fill_null(value=False))
-    if total(summed, "exclusive_ns") < _SUMMED * own.ns:
-        return _whole(own)
+    if total(summed, "exclusive_ns") < _SUMMED * every.ns:
+        return _whole(every, lines)
+    if not on_gpu.in_a_loop(own):
+        return None
     # the first of the gathers in a row stays, as long as reading all takes; others are gone, with what read them
     another = (pl.col("name") != pl.col("name").shift(2)).fill_null(value=True)
     read_ns = (pl.col("exclusive_ns") * on_gpu.READS).cast(pl.Int64) * pl.col("gathers")
@@ -403,18 +415,38 @@ def gathers(own: Work) -> Finding | None:
         own.longest,
         headline=f"{own.many('gather')} of rows, one by one: {percent(own.share)}",
         mending=Mending(saved.filter(stays), known.filter(~stays).get_column("row")),
+        at_stake_ns=pairs.ns if own.share >= _WORTH_GATHERS else 0,
     )
 
 
-def _whole(own: Work) -> Finding:
-    """Gathers whose results are not summed right after, as those of a cache that follows its beams."""
-    return own.finding(
+def _whole(own: Work, lines: pl.DataFrame) -> Finding:
+    """Gathers whose results are not summed right after, as those of a cache that follows its beams.
+
+    Or of rows that are sorted again and again: where their order stays, one sort, and one gather there and back, do.
+    """
+    outer, chosen = pl.col("outer").fill_null(""), pl.col("row").is_in(own.rows.get_column("row").implode())
+    sorts, wraps = outer.is_in(_SORTS), outer == "aten::take_along_dim"  # makes an index positive, value by value
+    followed = sorts & chosen.shift(-1, fill_value=False).over("line")
+    per, rounds = say.per_iteration(own.report), lines.filter(chosen | ~wraps).select(followed.sum()).item()
+    again = rounds * _OF_A_SORT >= own.rows.height
+    work = own._replace(rows=lines.filter(chosen | wraps | (sorts & again)))
+    told = f"{own.many('gather')} (most {{0}}) copy tensors by an index"
+    if again:
+        once = on_gpu.part("exclusive_ns", 1 - (per.iterations or 1) / rounds)
+        return work.finding(
+            "gathers: sorted",
+            f"{told}, and {per.plural(rounds, 'sort')} order rows: {work.took}.",
+            own.longest,
+            mending=Mending(work.rows.select("row", saved_ns=once)),
+            least=_WORTH_GATHERS,
+        )
+    return work.finding(
         "gathers: read later",
-        f"{own.many('gather')} (most {{0}}) copy tensors by an index, {own.took}, for what reads them later: each row "
-        "is read twice, and written.",
+        f"{told}, {work.took}, for what reads them later: each row is read twice, and written.",
         own.longest,
-        headline=f"{own.many('gather')} copy tensors by an index: {percent(own.share)}",
-        mending=Mending(own.rows.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - on_gpu.READS))),
+        headline=f"{own.many('gather')} copy tensors by an index: {percent(work.share)}",
+        mending=Mending(work.rows.select("row", saved_ns=on_gpu.part("exclusive_ns", 1 - on_gpu.READS))),
+        least=_WORTH_GATHERS,
     )
 
 
@@ -428,6 +460,7 @@ _NEAR: Final = 4  # kernels so near on their stream work on the same tensors
 _WRITTEN: Final = {
     **{f"aten::{name}": name.rstrip("_") for name in ("index_add", "index_add_", "scatter_add", "scatter_add_")},
     **{f"aten::{name}": name for name in ("scatter_reduce", "bincount", "histc")},
+    "aten::put_": "put_, or take backward",
     **dict.fromkeys(("aten::_index_put_impl_", "aten::index_put_"), "indexing with a tensor, backward"),
     "aten::embedding_dense_backward": "an embedding, backward",
     "aten::_embedding_bag_dense_backward": "an embedding bag, backward",
@@ -435,8 +468,10 @@ _WRITTEN: Final = {
 
 #: Names of kernels that do so: those of PyTorch with a sum for what is scattered, and those of gradients.
 _SCATTERS: Final = (
-    "indexFunc\\w*Index.*ReduceAdd|_scatter_gather_elementwise_kernel.*ReduceAdd|indexing_backward_kernel"
+    "indexFunc\\w*Index.*ReduceAdd|_scatter_gather_elementwise_kernel.*Reduce(?:Add|Mean)|indexing_backward_kernel"
     "|compute_grad_weight|embedding_backward|sum_and_scatter|kernelHistogram1D"
+    # put_ with accumulate, as of take backward; its second function writes without
+    r"|\bput_kernel\(.*lambda\([^()]+&, \w+\)(?:#1\b| \(instance 1\))"
 )
 
 #: What reads and writes tensors at the bandwidth of the memory.

@@ -45,9 +45,18 @@ ADAM = (
     "at::native::FusedAdamMathFunctor<c10::BFloat16, 4, (at::native::ADAM_MODE)1, false>, float const*, double, double>"
 )
 XLOGY = ONE.format("xlogy_kernel_cuda(X&)::{{lambda(float)#1}}").replace("{{", "{").replace("}}", "}")
+EXP = XLOGY.replace("xlogy", "exp")
 LOG = "void at::native::cunn_SoftMaxForward<4, float, float, float, at::native::LogSoftMaxForwardEpilogue>(float*)"
 LOG_BACK = "void at::native::cunn_SoftMaxBackward<4, float, float, float, at::native::LogSoftMaxBackwardEpilogue>(X)"
 INDEX_ADD = "void at::native::indexFuncLargeIndex<float, long, unsigned int, 2, 2, -2, true, at::native::ReduceAdd>(X)"
+PUT = (
+    "void at::native::index_elementwise_kernel<128, 4, at::native::cuda_take_put_kernel<c10::complex<float>, int, "
+    "at::native::put_kernel(X&, bool)::{lambda()#1}::operator()() const::{lambda(c10::complex<float>&, int)#1}>>"
+)
+BY_VALUE = (
+    "void at::native::_scatter_gather_elementwise_kernel<128, 8, "
+    "at::native::_cuda_scatter_gather_internal_kernel<false, at::native::OpaqueType<2> >::operator()(X)>(int)"
+)
 FILL = "void at::native::vectorized_elementwise_kernel<2, at::native::FillFunctor<long>, std::array<char*, 1ul> >(int)"
 ONES = (
     "void at::native::_scatter_gather_elementwise_kernel<128, 8, "
@@ -136,6 +145,8 @@ def saved(found, made):
 
 LOSS = [(GEMM, 50), (UP, 40), (LOG, 40), (MUL, 30), (MUL, 30), (ADD, 2), (LOG_BACK, 60), (DOWN, 20), (GEMM, 50)]
 LOSS = [(name, 1000 * us) for name, us in LOSS]
+HALVED = [(GEMM, 50), (UP, 40), *[(EXP, 40)] * 2, (MUL, 30), (MUL, 30), *[(EXP, 40)] * 2, (DOWN, 20), (GEMM, 50)]
+HALVED = [(name, 1000 * us) for name, us in HALVED]
 AUTOCAST = [
     *((GEMM, 50_000, "aten::mm"), (LOG, 40_000, "aten::cross_entropy_loss"), (UP, 40_000, "aten::cross_entropy_loss")),
     *((DOWN, 40_000, "aten::to"), (LOG_BACK, 60_000, "aten::_log_softmax_backward_data"), (GEMM, 50_000, "aten::mm")),
@@ -151,6 +162,8 @@ DOUBLES = line((GEMM64, 50_000), (TANH64, 30_000), (ADAM, 20_000))
 COMPLEXES = line((FFT, 50_000), (COMPLEX, 30_000), (TANH64, 20_000))
 COPIED = [*within("aten::contiguous", (STRIDED, 40, "aten::copy_")), kernel(50, 110, name=GEMM)]
 CAST = launched(AUTOCAST[0], (UP, 40_000, "aten::to"), AUTOCAST[1], *AUTOCAST[3:])
+WRAP = [(MUL, 20, "aten::remainder"), (BY_VALUE, 30, "aten::gather")]
+SORT = (RADIX, 10, "aten::argsort")
 SUMS = line((GEMM, 20), (MUL, 10), (INDEX_ADD, 300), (GEMM, 5))
 GATHERS = line(*[(GATHER, 10), (ADD, 12)] * 8, (GEMM, 30))
 WEIGHTS = launched((GATHER, 60, "aten::index"), (GEMM, 40, "aten::bmm"))
@@ -169,6 +182,15 @@ HALVES = DOWN.replace("bfloat16", "float16")
 
 def casts(name, *more, many=32, rest=1000):
     return line(*[name] * many, ("k", rest), *more)
+
+
+def along(*before, many=8):
+    """Gathers by take_along_dim, each of which launches two kernels, after what comes `before`."""
+    events, start = launched(*[*before, *WRAP, (GEMM, 50, "aten::mm")] * many), sum(ns + 4 for _, ns, _ in before)
+    each = start + sum(ns + 4 for _, ns, _ in WRAP) + 54
+    return events + [
+        host("op", "aten::take_along_dim", start + at * each, start + at * each + 27) for at in range(many)
+    ]
 
 
 def texts(*lengths, ends=(), chosen="chosen"):
@@ -216,9 +238,22 @@ def coalesced(operator, many=4):
             ["torch.compile of the loss"],
         ),
         (large_logits, CAST, 180_000, (2, 50_000), ["Large logits in float32, the loss by hand: 64.3 %"]),
+        # of tensors for which each operator launches two kernels; an exponential reads and writes as a softmax of half
+        (large_logits, line(*HALVED), 280_000, (4, 0), ["Large logits in float32, the loss by hand: 73.7 %"]),
         (scatter_atomics, SUMS, 300, (0, 280), ["Atomics into few rows (sums): 89.6 %"]),
+        (
+            scatter_atomics,
+            launched((MUL, 10, "aten::mul"), (PUT, 300, "aten::put_")),
+            300,
+            (0, 290),
+            ["Atomics into few rows (put_): 96.8 %"],
+        ),
         (gathers, GATHERS, 8 * 22, (15, 10 - 8 * 4), ["8 gathers of rows, one by one: 38.8 %"]),
         (gathers, line(*[GATHER] * 8, (GEMM, 30)), 80, (0, 8 * 6), ["8 gathers copy tensors by an index: 72.7 %"]),
+        (gathers, along(), 400, (0, 8 * 30), ["8 gathers copy tensors by an index: 50.0 %"]),
+        # one of eight sorts is left, with the gathers behind it
+        (gathers, along(SORT), 480, (0, 8 * 51), ["sorted and gathered again and again: 54.5 %", "8 sorts order rows"]),
+        (gathers, along(SORT, (MUL, 10, "aten::mul")), 400, (0, 8 * 30), ["8 gathers copy tensors by an index"]),
         (
             gathers,
             line(*[(GATHER, 10), (SUM, 6)] * 8, (GEMM, 30)),
@@ -307,7 +342,11 @@ def test_what_is_told(rule, events, stake, change, words):
         (large_logits, launched(*CHAIN, (GEMM, 50_000, "aten::bmm")), "9.0"),  # attention
         (scatter_atomics, line((GEMM, 20), (MUL, 101), (INDEX_ADD, 300)), "9.0"),
         (scatter_atomics, line((GEMM, 20), (INDEX_ADD, 100), (GEMM, 10_000)), "9.0"),
+        (scatter_atomics, line((MUL, 10), (PUT.replace("int)#1", "int)#2"), 300)), "9.0"),  # which does not accumulate
         (gathers, line(*[(GATHER, 10), (ADD, 12)] * 7), "9.0"),
+        (gathers, along(SORT, many=7), "9.0"),
+        (gathers, launched(*[(BY_VALUE, 10, "aten::scatter")] * 8), "9.0"),
+        (gathers, line(*[(GATHER, 6), (ADD, 30)] * 8), "9.0"),
         (bags_by_hand, line((GATHER, 40), (MUL, 40), (SUM, 9), (GEMM, 50)), "9.0"),  # of less than was gathered
         (bags_by_hand, line((GATHER, 40), (ADD, 40), (SUM, 40), (GEMM, 50)), "9.0"),
         (bags_by_hand, line((GATHER, 40), (NORM, 40), (GEMM, 50)), "9.0"),
