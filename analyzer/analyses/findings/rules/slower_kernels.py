@@ -359,10 +359,8 @@ def float64(work: Work) -> Finding | None:
 _WORTH_GATHERS: Final = 0.2  # less of the kernel time is left out
 _SUMMED: Final = 0.5  # a smaller part of them is read by an elementwise kernel right after: they are not for sums
 _SORTS: Final = ("aten::sort", "aten::argsort", "aten::msort")
-_OF_A_SORT: Final = (
-    4  # so many gathers there and back, of queries, keys and values, or fewer, are of rows that a sort orders
-)
-
+#: So many gathers, there and back, of queries, keys and values, or fewer, are of rows that a sort orders.
+_OF_A_SORT: Final = 4
 
 #: Gathers of single values are kernels of one name with scatters: their operator tells them.
 _BY_VALUE: Final = OPERATION == "scatter_gather"
