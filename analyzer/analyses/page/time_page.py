@@ -293,6 +293,7 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
     took = pl.col("exclusive_ns").alias("took_ns")
     much = page.hot.filter(pl.col("exclusive_ns") >= max(0.1 * page.whole_ns, 1)).select("name", took)
     known = much.join(_roofs(joined), on="name", maintain_order="left").drop_nulls("roof_share")
+    known = _of_alike(known, page.runs, ncu)
     rows = [row for row in known.iter_rows() if page.whole_ns and row[0] not in page.told]
     if not rows:
         return []
@@ -311,6 +312,20 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
         if cause is not None and (roof < advice.LOW or cause.whatever_roof):
             found.append(_finding(page, str(name), took_ns, roof, of_kernel, cause))
     return found
+
+
+def _of_alike(known: pl.DataFrame, runs: pl.DataFrame, ncu: Report) -> pl.DataFrame:
+    """`known` with took_ns of the launches alone that took about as long as the measured one, or come nearest to it.
+
+    One kernel along the lines of an array and across them has one shape, and its counters tell of one of the two.
+    """
+    measured = ncu.kind("kernel").select("event_id", measured="dur_ns")
+    every = runs.join(known.select("name", "event_id").join(measured, on="event_id"), on="name")
+    took = pl.col("dur_ns")
+    near = pl.col("measured").clip(took.min().over("name"), took.max().over("name"))
+    alike = every.filter(took.is_between(near / _ALIKE, near * _ALIKE))
+    sums = alike.group_by("name").agg(took_ns=pl.col("exclusive_ns").sum())
+    return known.drop("took_ns").join(sums, on="name", maintain_order="left").select(known.columns)
 
 
 def _roofs(joined: pl.DataFrame) -> pl.DataFrame:

@@ -179,7 +179,8 @@ def joined(rows, longer=1.0) -> pl.DataFrame:
 
 def page(*hot, whole_ns=1000, told=()) -> PageKernels:
     frame = pl.DataFrame(hot, schema={"name": pl.String, "exclusive_ns": pl.Int64}, orient="row")
-    return PageKernels(frame, 0, whole_ns, set(told))
+    runs = frame.select("name", "exclusive_ns", dur_ns="exclusive_ns")
+    return PageKernels(frame.group_by("name").agg(pl.col("exclusive_ns").sum()), 0, whole_ns, set(told), runs)
 
 
 @pytest.mark.one_in(5)
@@ -223,6 +224,15 @@ def test_what_is_not_sure_is_not_said(counters, launch_id, change, number):
     rows = joined([("k", launch_id, of["match"], of["ns"], of["roof"])], of["longer"])
     found = slow_kernels(rows, counters, page(("k", of["took"]), whole_ns=of["whole_ns"], told=of["told"]))
     assert len(found) == number
+
+
+@pytest.mark.parametrize(("first", "claimed"), [(1.0, 2.0), (1.4, 2.4), (0.6, 1.0)])
+def test_counters_tell_of_launches_that_took_as_long(counters, launch_id, first, claimed):
+    """Of three launches, one of which takes as long as the measured one, and one a tenth of that."""
+    ns = counters.kind("kernel").filter(event_id=launch_id).item(0, "dur_ns")
+    took = [("k", int(ns * times)) for times in (first, 0.1, 1.0)]
+    (one,) = slow_kernels(joined([("k", launch_id, "exact", 3 * ns, 0.5)]), counters, page(*took, whole_ns=3 * ns))
+    assert one.at_stake_ns == pytest.approx(0.5 * claimed * ns, rel=0.01)
 
 
 def test_a_kernel_that_was_hardly_measured_is_not_said(counters, launch_id):
