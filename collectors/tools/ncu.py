@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import csv
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -105,7 +107,7 @@ def warnings(log: str, *, python: bool = False) -> list[str]:
 #: Kernels that wait for other GPUs: serialised by ncu, they would deadlock.
 _COMMUNICATION: Final = "nccl|nvshmem|mscclpp"
 
-#: A launch is typical if its duration is within this ratio of the median.
+#: A launch is typical if its duration is within this ratio of that which half of their time is at most.
 _TYPICAL: Final = 1.25
 
 #: Longest name filter per run of ncu, in characters; mangled template names have hundreds.
@@ -178,9 +180,10 @@ def _selection(names: Sequence[str], numbers: Iterable[int], options: Options) -
 def _numbers(launches: Sequence[Launch], count: int) -> tuple[int, ...]:
     """Launch numbers of a kernel to profile, from 1, counted by name as ncu does, over all launch shapes.
 
-    The context and the shape that take the most time decide. The kernel's first launch loads the module and is left
-    out where there is another; the next one is taken where it is typical, since it is so for most kernels and they
-    then share a run.
+    The context and the shape that take the most time decide, and of launches that take shorter and longer, as a kernel
+    along the lines of an array and across them does, those with the most time. The kernel's first launch loads the
+    module and is left out where there is another; the next one is taken where it is typical, since it is so for most
+    kernels and they then share a run.
     """
     owners: defaultdict[tuple[str, ...], list[Launch]] = defaultdict(list)
     for launch in launches:
@@ -190,8 +193,9 @@ def _numbers(launches: Sequence[Launch], count: int) -> tuple[int, ...]:
         shapes[launch.shape].append((number, launch.dur_ns))
     series = max(shapes.values(), key=lambda some: sum(dur for _, dur in some))
     warm = [(number, dur) for number, dur in series if number > 1] or series
-    median = sorted(dur for _, dur in warm)[(len(warm) - 1) // 2]
-    typical = [number for number, dur in warm if median <= dur * _TYPICAL and dur <= median * _TYPICAL]
+    durations = sorted(dur for _, dur in warm)[:-1] or [warm[0][1]]  # one alone may have been held up
+    usual = durations[bisect_left([*accumulate(durations)], sum(durations) / 2)]
+    typical = [number for number, dur in warm if usual <= dur * _TYPICAL and dur <= usual * _TYPICAL]
     return tuple(sorted((typical or [number for number, _ in warm])[:count]))
 
 

@@ -281,6 +281,9 @@ def test_a_listing_of_nsys_gives_kernels_in_order_and_no_copies():
         # a second launch that is not typical gives way to one that is
         ([("k", [500, 400, 100, 101, 99])], {}, ["k:3"]),
         ([("k", [500, 100, 100, 100])], {"launches": 2}, ["k:2|3"]),
+        # of long and short launches in turns those with more of the time
+        ([("k", [10, *[5, 5, 20] * 4])], {}, ["k:4"]),
+        ([("k", [10, *[5, 5, 8, 5, 5] * 4])], {}, ["k:2"]),
         # launches are counted by name whatever their shapes, and the heaviest shape decides
         (SHAPES, {}, ["k:3"]),
         (SHAPES, {"launches": 3}, ["k:3|5|6"]),

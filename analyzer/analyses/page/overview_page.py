@@ -177,6 +177,7 @@ class PageKernels(NamedTuple):
     device: int  # the GPU that it is of
     whole_ns: int  # time of its ledger, without what is apart
     told: set[str]  # names of kernels that findings tell of already
+    runs: pl.DataFrame  # a row for each launch of a kernel on that GPU: name, dur_ns, exclusive_ns
 
 
 #: The public name of what a first page is made of.
@@ -287,7 +288,9 @@ def _worth_doing(
     times = dict(rows.filter(pl.col("bucket") != "loading").group_by("device").agg(pl.col("ns").sum()).iter_rows())
     if beside is not None and main is not None and main in times and "hot_kernels" in tables:
         told = {name for one in found for name in one.names}
-        found += beside(PageKernels(tables["hot_kernels"], main, times[main], told))
+        runs = exclusive_operations(told_of).filter((pl.col("kind") == "kernel") & (pl.col("device") == main))
+        runs = runs.select(pl.col("name").cast(pl.String), "dur_ns", "exclusive_ns")
+        found += beside(PageKernels(tables["hot_kernels"], main, times[main], told, runs))
     replayed = with_replays(part.view, found, MOST_REPLAYED)
     return ordered(part.view, [one for one in replayed if one.gain_ns >= _WORTH_DOING * times.get(one.device, 0)])
 

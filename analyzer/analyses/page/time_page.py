@@ -206,15 +206,6 @@ _ALIKE: Final = 1.5
 _SECTOR_BYTES: Final = 32
 _HALF: Final = 0.5
 
-#: What to do, by what holds a kernel back.
-_ACTIONS: Final = {
-    advice.FEW_BLOCKS: "a block for each SM at least, or other kernels beside it",
-    advice.MEMORY: "fewer bytes: narrower types, reuse in the cache, neighbours side by side",
-    advice.COMPUTE: "another algorithm, narrower types, tensor cores",
-    advice.LATENCY: "more independent work in each thread, more resident warps",
-    advice.UNKNOWN: "ncu --set full says what holds it back",
-}
-
 
 def summarize_together(*reports: Report, **where: Unpack[Where]) -> list[Summary]:
     """Makes the pages of reports of one program by different tools: one per report that gives the time.
@@ -292,7 +283,9 @@ def _may_be_one_program(base: Report, other: Report) -> bool:
 
 
 def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[Finding]:
-    """Findings on kernels that take a tenth of the page's time or more, at less than 60 % of their roof, or in double.
+    """Findings on kernels with a tenth of the page's time or more, of which counters prove a cause that can be mended.
+
+    Those at less than 60 % of their roof, or in double; a distance alone is no fault: sound stencils wait, too.
 
     `joined` is the table of that name; of it counts what `ncu` measured of the same launches, or of others of the same
     shape that took about as long.
@@ -300,6 +293,7 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
     took = pl.col("exclusive_ns").alias("took_ns")
     much = page.hot.filter(pl.col("exclusive_ns") >= max(0.1 * page.whole_ns, 1)).select("name", took)
     known = much.join(_roofs(joined), on="name", maintain_order="left").drop_nulls("roof_share")
+    known = _of_alike(known, page.runs, ncu)
     rows = [row for row in known.iter_rows() if page.whole_ns and row[0] not in page.told]
     if not rows:
         return []
@@ -315,9 +309,23 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
         of_kernel = facts[event_id] | {"atomics_share": atomics.get(event_id, 0.0), "needed": needed.get(event_id)}
         causes = (cause for cause in _CAUSES if cause.share(of_kernel) >= cause.least)
         cause = None if decode(str(name)).library is not None else next(causes, None)  # of the program's own kernels
-        if roof < advice.LOW or (cause is not None and cause.whatever_roof):
+        if cause is not None and (roof < advice.LOW or cause.whatever_roof):
             found.append(_finding(page, str(name), took_ns, roof, of_kernel, cause))
     return found
+
+
+def _of_alike(known: pl.DataFrame, runs: pl.DataFrame, ncu: Report) -> pl.DataFrame:
+    """`known` with took_ns of the launches alone that took about as long as the measured one, or come nearest to it.
+
+    One kernel along the lines of an array and across them has one shape, and its counters tell of one of the two.
+    """
+    measured = ncu.kind("kernel").select("event_id", measured="dur_ns")
+    every = runs.join(known.select("name", "event_id").join(measured, on="event_id"), on="name")
+    took = pl.col("dur_ns")
+    near = pl.col("measured").clip(took.min().over("name"), took.max().over("name"))
+    alike = every.filter(took.is_between(near / _ALIKE, near * _ALIKE))
+    sums = alike.group_by("name").agg(took_ns=pl.col("exclusive_ns").sum())
+    return known.drop("took_ns").join(sums, on="name", maintain_order="left").select(known.columns)
 
 
 def _roofs(joined: pl.DataFrame) -> pl.DataFrame:
@@ -344,43 +352,31 @@ def _roofs(joined: pl.DataFrame) -> pl.DataFrame:
 
 
 def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
-    page: PageKernels, name: str, took_ns: int, roof_share: float, facts: dict[str, Any], cause: _Cause | None
+    page: PageKernels, name: str, took_ns: int, roof_share: float, facts: dict[str, Any], cause: _Cause
 ) -> Finding:
-    action, roof = _ACTIONS[advice.bound(facts)], percent(roof_share)
     told = (
-        f"{{0}} takes {time(took_ns)}, {percent(took_ns / page.whole_ns)} of the time, and runs at {roof} of its roof."
+        f"{{0}} takes {time(took_ns)}, {percent(took_ns / page.whole_ns)} of the time, and runs at "
+        f"{percent(roof_share)} of its roof. {literal(advice.paragraph(facts))}"
     )
-    one = Finding(
-        "far-from-roof",
-        page.device,
-        int(took_ns * (1 - roof_share)),
-        f"{told} {literal(advice.paragraph(facts))}",
-        remedy=f"{action[0].upper()}{action[1:]}.",
-        table="gains",
-        names=(name,),
-        headline=f"A kernel at {roof} of its roof: {{0}}",
-        action=action,
-        shortens=True,
-        general=True,
-    )
-    if cause is None:
-        return one
     share, moved = cause.share(facts), facts["dram_bytes"] or 1.0
     # of the bytes that it moves those are left that its threads ask for
     asked = min((facts["needed"] or moved) / moved, 1.0)
     spared = min(share, 1 - roof_share * (asked if facts["bound"] == "memory" else 1))
     if cause.whatever_roof:
         spared = share * (1 - (_HALF + min(facts["dram_share"] or 0.0, _HALF)) / 2)
-    return one._replace(
-        rule=cause.rule,
-        general=False,
-        at_stake_ns=int(took_ns * spared),
-        replayed_low_ns=int(took_ns * spared * (1 - OF_REMEDIES)),
-        replayed_high_ns=int(took_ns * min(spared * (1 + OF_REMEDIES), 1)),
-        text=f"{one.text} {cause.text.format(percent(share))}",
+    return Finding(
+        cause.rule,
+        page.device,
+        int(took_ns * spared),
+        f"{told} {cause.text.format(percent(share))}",
         remedy=cause.remedy,
+        table="gains",
+        names=(name,),
         headline=cause.headline.format(percent(share)),
         action=cause.action,
+        replayed_low_ns=int(took_ns * spared * (1 - OF_REMEDIES)),
+        replayed_high_ns=int(took_ns * min(spared * (1 + OF_REMEDIES), 1)),
+        shortens=True,
     )
 
 

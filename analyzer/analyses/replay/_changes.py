@@ -144,9 +144,15 @@ def _host_edges(network: Network, state: Changed, kinds: tuple[str, ...]) -> pl.
     """Edges of some kinds that are the host's: edge, kind, binds, slack, lag, process_id, start and end (ns)."""
     edges = network.edges
     until = gathered(network.nodes.get_column("at"), edges.get_column("target"))
-    told = edges.select("kind", "binds", "slack", "place", end=until, start=until - pl.col("slack"), lag=state.lags)
+    told = edges.select(
+        *("kind", "binds", "slack", "place", "target"), end=until, start=until - pl.col("slack"), lag=state.lags
+    )
     told = told.with_row_index("edge").filter(pl.col("kind").is_in(kinds))
-    return told.with_columns(gathered(network.line.calls.get_column("process_id"), told.get_column("place")))
+    # what ends a blocking call is of the call that it ends
+    calls = pl.DataFrame([network.numbers.ends.alias("target"), network.line.calls.get_column("place").alias("of")])
+    told = told.join(calls.drop_nulls(), on="target", how="left", maintain_order="left")
+    place = told.select(pl.when(pl.col("kind").is_in(_OF_WAITS)).then("of").otherwise("place")).to_series()
+    return told.with_columns(gathered(network.line.calls.get_column("process_id"), place)).drop("target", "of")
 
 
 def _with(values: pl.Series, places: pl.Series, new: pl.Series | int) -> pl.Series:
@@ -380,13 +386,13 @@ def _with_bandwidth(report: Report, network: Network, state: Changed, bytes_per_
 
 
 def host_less(network: Network, state: Changed, spans: Spans, share: float) -> Changed:
-    """Host code between calls takes less by a share of what of it lies in `spans` of its process."""
+    """Host code between calls, and in a wait after what it is for, takes less by a share of what lies in `spans`."""
     calls = network.line.calls
     gaps = calls.select("process_id", start=pl.col("start") - pl.col("gap"), end="start")
     now = calls.select("gap", now=state.values.gaps, inside=covered(gaps, spans))
     left = pl.when(pl.col("now") > 0).then(pl.col("inside") * (pl.col("now") / pl.col("gap"))).otherwise(0)
     less = now.select((left * share).floor().cast(pl.Int64)).to_series()
-    host = _host_edges(network, state, HOST_EDGES).filter(pl.col("slack") > 0)
+    host = _host_edges(network, state, (*HOST_EDGES, "return")).filter(pl.col("slack") > 0)
     part = (covered(host, spans) * (pl.col("lag") / pl.col("slack")) * share).floor().cast(pl.Int64)
     host = host.with_columns(less=pl.min_horizontal(part, "lag"))
     lags = _with(state.lags, host.get_column("edge"), host.get_column("lag") - host.get_column("less"))

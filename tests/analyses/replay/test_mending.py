@@ -99,6 +99,14 @@ def test_waits_that_are_gone():
     assert ends(found, Mending(calls=rows(1))) == 72 + 2 + 8  # in its stream, a launch latency later: none was seen
 
 
+@pytest.mark.parametrize(("process", "end"), [(1, 200 - 50), (2, 200)])
+def test_what_a_wait_does_after_what_it_is_for_is_the_hosts(process, end):
+    """A wait for a kernel's end at 72 returns at 175; of the 50 ns from 100 on nothing is left."""
+    events = [*launched(1, 0, 12, 72), call(WAIT, 10, 175, correlation=2, thread=1), *launched(3, 180, 192, 200)]
+    spared = pl.DataFrame({"process_id": [process], "start": [100], "end": [150]})
+    assert ends(report(events), Mending(host=spared)) == end
+
+
 def test_copies_that_do_not_block():
     """A copy is put aside by the host for 38 ns before it starts, in a call of 50; launches take 10."""
     size = {"size_bytes": 1 << 20, "direction": "Host-to-Device"}

@@ -12,7 +12,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, exclusive_operations, operations, with_facts
 from kanalyze.analyses.device._windows import idle_spans, windows
 from kanalyze.analyses.findings import on_gpu, on_host, say
-from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY, OPERATION
+from kanalyze.analyses.findings.on_gpu import FAMILY, LIBRARY, OPERATION, SHORTEST_NS
 from kanalyze.analyses.findings.on_host import LARGE_BYTES, TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules import Findings, Rule, Told, literal, phrases, words_of
 from kanalyze.analyses.host._call_kinds import (
@@ -56,6 +56,12 @@ _TURNS: Final = 32
 _OWN: Final = (2, 4)
 _OF_ARRAYS: Final = 16
 
+#: Where the turns are as many as another kernel's grid has blocks along an axis, which no power of two tells, they are
+#: items of its data: then a turn may have so many kernels, which fill so much of the GPU at most.
+_OF_ITEMS: Final = 4
+_FILLED: Final = 0.25
+
+_OTHER_SIZE: Final = 0.25  # by so much of the usual time a turn differs from the one before where their sizes do
 _THREADS: Final = 1024  # an SM has room for so many threads of such kernels at least
 _ARRAYS: Final = (CUPY, PYTHON)  # worlds in which operations on arrays are kernels
 
@@ -122,14 +128,16 @@ def _loops(report: Report) -> pl.DataFrame:
         for of in ("grid", "block")
     )
     kernel = ((pl.col("kind") == "kernel") & alone) | (_WITHIN.fill_null(value=False) & arrays)
-    line = work.select(*_OF_LOOPS, blocks=blocks, threads=threads, kernel=kernel)
+    line = work.select(*_OF_LOOPS, *SHAPE[:3], blocks=blocks, threads=threads, kernel=kernel)
     line = line.join(report.devices.select("device", sms="sm_count").drop_nulls(), on="device").sort(*_STREAM, "start")
     found, runs = [_of_period(line.clear(), 1)], 0
-    for period in range(1, (_OF_ARRAYS if arrays else _OWN[0]) + 1):
+    every = line
+    for period in range(1, (_OF_ARRAYS if arrays else _OF_ITEMS) + 1):
         known = _of_period(line, period)
         line = line.join(known.select("row"), on="row", how="anti", maintain_order="left")
         for _, own in known.group_by("run", maintain_order=True):
-            if _is_loop(report, own):
+            of_items = _is_of_items(every, own)
+            if _is_loop(report, own, of_items=of_items) or (period == 1 and _is_ragged(report, own)):
                 runs += 1
                 found.append(own.with_columns(run=pl.lit(runs, pl.UInt32)))
     for _, own in _of_period(line, 1, ("name",)).group_by("run", maintain_order=True):
@@ -148,15 +156,34 @@ def _of_period(line: pl.DataFrame, period: int, keys: Sequence[str] = ("name", "
     return long.filter(pl.len().over("run") >= (_TURNS - 1) * period)
 
 
-def _is_loop(report: Report, own: pl.DataFrame) -> bool:
+def _is_of_items(line: pl.DataFrame, own: pl.DataFrame) -> bool:
+    """Whether launches in a row are small kernels in as many turns as a grid of another kernel has blocks on an axis.
+
+    Its data are what the turns make: a stream's time steps are seldom as many as its data have rows.
+    """
+    turns = own.height // int(own.item(0, "period")) + 1
+    small = own.select((pl.col("blocks") * pl.col("threads") <= _FILLED * _THREADS * pl.col("sms")).all()).item()
+    if not small or turns.bit_count() == 1:
+        return False
+    others = line.join(own.select(*_STREAM).unique(), on=_STREAM, how="semi", nulls_equal=True)
+    others = others.join(own.select("name").unique(), on="name", how="anti")
+    return bool(others.select(pl.any_horizontal(pl.col(SHAPE[:3]) == turns).any()).item())
+
+
+def _is_loop(report: Report, own: pl.DataFrame, *, of_items: bool) -> bool:
     """Whether launches in a row are small kernels that could be one, and nothing else takes part in the turns."""
     names = own.filter(pl.col("kind") == "kernel").get_column("name").unique().cast(pl.String)
     others = [_of_library(report, name) for name in names]
     arrays = all(others) and world(report) in _ARRAYS
     most = pl.col("sms") - 1 if arrays else pl.min_horizontal(_OWN[1], pl.col("sms") - 1)
-    small = own.select((pl.col("blocks") <= most).all()).item() and others
-    long = int(own.item(0, "period")) > _OWN[0] and not arrays
-    if not small or long or world(report) == JAX or (say.in_pytorch(report) and all(others)):
+    small = own.select((pl.col("blocks") <= most).all()).item()
+    few = int(own.item(0, "period")) <= _OWN[0] or arrays
+    if (
+        not others
+        or not (of_items or (small and few))
+        or world(report) == JAX
+        or (say.in_pytorch(report) and all(others))
+    ):
         return False
     return _runs_ahead(report, own)
 
@@ -174,9 +201,14 @@ def _runs_ahead(report: Report, own: pl.DataFrame) -> bool:
 def _is_ragged(report: Report, own: pl.DataFrame) -> bool:
     """Whether a kernel of the program's own runs for parts whose sizes go up and down, none of which fills the GPU.
 
-    What shrinks or grows turn by turn may need the turn before.
+    The grid tells the size, or, where it is one for all, the time. What shrinks or grows turn by turn may need the turn
+    before, and what a time step takes is about the same in each.
     """
-    names, more = own.get_column("name").unique().cast(pl.String), own.get_column("blocks").diff().drop_nulls()
+    names, took = own.get_column("name").unique().cast(pl.String), own.get_column("dur_ns")
+    more, usual = own.get_column("blocks").diff().drop_nulls(), took.median()
+    if not (more != 0).any() and isinstance(usual, float) and usual >= SHORTEST_NS:
+        more = took.diff().drop_nulls()
+        more = more.set(more.abs() < _OTHER_SIZE * usual, 0)
     turns = min((more > 0).sum(), (more < 0).sum()) >= len(more) / 4
     fits = own.select((pl.col("blocks") < pl.col("sms")).all()).item()
     own_code = world(report) != JAX and not any(_of_library(report, name) for name in names)

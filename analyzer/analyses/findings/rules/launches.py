@@ -137,7 +137,8 @@ def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) 
         remedy=less.capture
         or (
             f"Capture the sequence once as a CUDA graph{own_stream} and replay it; arguments that change go "
-            "through memory."
+            "through memory. Where its turns need nothing of each other, as rows or items do not, one launch with one "
+            "more dimension of the grid does all of them."
         ),
         names=(str(top["first"]),),
         mending=_graphed(report),

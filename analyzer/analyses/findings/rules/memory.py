@@ -24,7 +24,7 @@ from kanalyze.analyses.findings.rules import Finding, Findings, Rule, literal, p
 from kanalyze.analyses.host._call_kinds import OPENACC, OPENMP, names_that, shown, world
 from kanalyze.analyses.idle._attribution import idle_within, reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums
-from kanalyze.analyses.idle.syncs import blocking_calls, scope_of
+from kanalyze.analyses.idle.syncs import WAITING, blocking_calls, scope_of
 from kanalyze.analyses.iterations.iterations import iterations_at, judged_iterations
 from kanalyze.analyses.memory.memory import allocating_calls
 from kanalyze.analyses.memory.migrations import FAULT_CAUSES, UNASKED, faulting_host, faults_seen, moves, pages
@@ -39,6 +39,7 @@ from kanalyze.units import count, plural, rate, size, time
 from kanalyze.window import WORDS
 
 _NAMED: Final = 3  # maximum number of calls named in the sentence
+_RELEASE_NS: Final = 50_000  # a wait returns sooner after the work that it was for, unless it does work of its own
 
 
 @Rule
@@ -65,6 +66,9 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
     held = sums.join(bucket_sums(report).filter(waits).select(call="detail", held="ns"), on="call")
     if not (stake := int(held.select(pl.min_horizontal("exposed", "held").sum()).item())):
         return None
+    releases = _releases(report, calls).filter(device=device)
+    released = say.idle_in(report, device, releases)
+    stake += (released_ns := intervals.length(released))
     *others, last = sums.get_column("call").head(_NAMED)
     named = " and ".join([", ".join(others), last] if others else [last])
     rounds = calls.drop_nulls("round").select("process_id", "round", "launches").unique()
@@ -76,17 +80,40 @@ def _allocations(report: Report, device: int, calls: pl.DataFrame, idle: pl.Data
         f" In {plural(retries, 'case')} one to allocate was followed at once by some to free and another to "
         "allocate: PyTorch's allocator does so where memory is short."
     )
-    pieces = reasoned_pieces(report, device).filter(bucket="allocation")
-    return words_of(f"allocation-in-loop{': retries' * (retries > 0)}", report).finding(
+    given_back = (
+        f" Of that {per.time(released_ns)} are ends of waits, in which the pool gives back to the GPU what "
+        "cudaFreeAsync left it: it does so at each wait unless told to keep it."
+    )
+    pieces = reasoned_pieces(report, device).filter(pl.col("bucket") == "allocation")
+    pieces = pieces.filter(pl.col("detail").is_in(held.get_column("call").implode())).select("start", "end")
+    kind = ": retries" if retries else ": pools" if released_ns else ""
+    return words_of(f"allocation-in-loop{kind}", report).finding(
         device,
         f"{literal(named)} are called over and over between launches: {per.plural(calls.height, 'call')}"
         f"{between}, {per.time(host_ns)} of host time. The device waited {per.time(stake)} for them."
-        f"{short if retries else ''} More may follow: the host is spared the calls.",
-        pieces.filter(pl.col("detail").is_in(held.get_column("call").implode())),
+        f"{short if retries else ''}{given_back if released_ns else ''} More may follow: the host is spared the calls.",
+        pl.concat([pieces, released]),
         stake,
         headline=f"{per.plural(calls.height, 'call')} to allocate or free GPU memory",
-        mending=Mending(calls=calls.get_column("row")),
+        mending=Mending(calls=calls.get_column("row"), host=releases),
     )
+
+
+def _releases(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
+    """When waits last long after the device's work was done, since a pool gives back what some of `calls` freed.
+
+    A pool does so at the next wait of any kind, unless its release threshold is raised (CUDA C++ Programming Guide,
+    "Stream-ordered memory allocator"). Columns: process_id, device, start, end.
+    """
+    freed = calls.filter(pl.col("name").cast(pl.String).str.contains("FreeAsync", literal=True))
+    waits = blocking_calls(report).filter(pl.col("scope").is_in(WAITING)).drop_nulls("device").sort("start")
+    waits = waits.with_columns(before=pl.col("end").shift(1).over("process_id"))
+    waits = nearest(waits, freed.select("process_id", freed="start"), ("start", "freed"), ["process_id"])
+    waits = waits.filter(pl.col("freed") > pl.col("before").fill_null(pl.col("freed") - 1))
+    work = device_operations(report).select("process_id", "device", at="end").sort("at")
+    done = gathered(work.get_column("at"), as_of(waits.select("process_id", "device", at="end"), work))
+    ends = waits.select("process_id", "device", start=pl.max_horizontal("start", done), end="end")
+    return ends.filter(pl.col("end") - pl.col("start") >= _RELEASE_NS)
 
 
 def _retries(report: Report, calls: pl.DataFrame) -> int:

@@ -43,6 +43,7 @@ from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import gathered, in_order, nearest, of_parts, positions, rows_at
 from kanalyze.report import Report
+from kanalyze.tools import CUDA
 from kanalyze.units import percent, size
 
 #: Words of rules.
@@ -196,6 +197,22 @@ def _host_copies(report: Report) -> pl.DataFrame:
     return pl.concat(part.select("process_id", copied_at="call_start") for part in told)
 
 
+# Copies to pageable memory that the thread does not read before it launches more, of which pageable-copy tells.
+
+#: No thread of a host reads more of its memory in a ns: what it launches sooner after does not depend on all of a copy.
+_READ_BYTES_PER_NS: Final = 50
+
+
+@once_per_report
+def _set_aside(report: Report) -> pl.DataFrame:
+    """Such copies (row) of data in programs of CUDA C++: that pinned memory is quicker, and waits for none, is sure."""
+    large = (pl.col("way") == TO_HOST) & (pl.col("bytes") >= LARGE_BYTES)
+    copies = on_host.with_next(on_host.launched(report), large if world(report) == CUDA else pl.lit(value=False))
+    into = on_host.device_copies(report).filter(pl.col("target_memory") == PAGEABLE)
+    unread = pl.col("next_call_start") - pl.col("call_end") < pl.col("bytes") / _READ_BYTES_PER_NS
+    return copies.filter(unread).join(into, on="row", how="semi").select("row")
+
+
 # Reads of results for which the host waits, and the idle time of the device that follows from each.
 
 _PURE: Final = pl.col("scope").is_in(WAITING)  # calls that only wait
@@ -248,6 +265,7 @@ def reads(report: Report) -> pl.DataFrame:
     launches = launches.select(*THREAD, call="call_row", launch="call_start")
     to_host = (pl.col("kind") == "memcpy") & (pl.col("detail").cast(pl.String) == TO_HOST)
     copies = with_facts(report, work.filter(to_host).unique("call_row", keep="first"), "size_bytes")
+    copies = copies.join(_set_aside(report), on="row", how="anti")
     last = nearest(waiting, launches, ("start", "launch"), THREAD)
     together = last.join(copies.select("size_bytes", call="call_row"), on="call").sort("start")
     ended = together.group_by(*THREAD, "device", "call", maintain_order=True).agg(
@@ -405,6 +423,7 @@ def downloads(report: Report) -> Findings:
     copies = on_host.with_next(
         on_host.launched(report), (pl.col("way") == TO_HOST) & (pl.col("bytes") >= _LEAST_BYTES)
     ).filter((pl.col("next_way") != TO_DEVICE).fill_null(value=True))
+    copies = copies.join(_set_aside(report), on="row", how="anti")
     after, another = pl.col("next_call_start"), (pl.col("next_way") == TO_HOST).fill_null(value=False)
     # NumPy computes with what it got from CuPy
     returned = after if world(report) == CUPY else pl.col("call_end") + _RETURN_NS

@@ -125,6 +125,25 @@ def test_where_memory_is_taken_and_given_back_again_and_again(of, stakes, words)
     assert_told(allocation_in_loop(of), stakes, *words)
 
 
+@pytest.mark.parametrize(("free", "more_us", "told_us"), [("FreeAsync", 60, 60), ("FreeAsync", 40, 0), ("Free", 60, 0)])
+def test_a_pool_that_gives_all_back_holds_up_the_waits(free, more_us, told_us):
+    """In each of 10 steps a wait returns so many µs after the kernel before it."""
+    events, step = [], 200_000
+    for number in range(10):
+        at = step * number
+        events += [
+            call("cudaMallocAsync_v11020", at, at + 10_000),
+            call("cudaLaunchKernel", at + 10_000, at + 15_000, correlation=number),
+            kernel(at + 20_000, at + 50_000, correlation=number),
+            call(f"cuda{free}_v11020", at + 20_000, at + 21_000),
+            call("cudaDeviceSynchronize", at + 22_000, at + 50_000 + 1000 * more_us),
+        ]
+    made = report(events).narrow(window=Window(0, 10 * step, count=10, each="step"))
+    (one,) = allocation_in_loop(made)
+    assert one.at_stake_ns == 10 * (10_000 + 1000 * told_us)
+    assert ("cudaMemPoolAttrReleaseThreshold" in one.remedy) == bool(told_us)
+
+
 OWN_FAULTS = "were handled. More may follow where the host waits for page faults of its own."
 THRASHES = (
     "Page faults moved 384 B of managed memory, 256 B of it to where it had been before; the busiest page went there",

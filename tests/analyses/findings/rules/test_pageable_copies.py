@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kanalyze.analyses.device._operations import operations
 from kanalyze.analyses.findings.rules.memory import copies_by_calls, pageable_copies, pageable_copy
 from kanalyze.analyses.findings.rules.small_copies import many_small_copies, small_copies
-from kanalyze.analyses.findings.rules.waits import boolean_masks, downloads
+from kanalyze.analyses.findings.rules.waits import boolean_masks, downloads, reads
 from kanalyze.units import time
 from kanalyze.window import Window
 from support import machine
@@ -384,6 +384,21 @@ def test_data_that_the_host_asks_for(rule, make, words):
     events = [event for number in range(4) for event in make(number * STEP)]
     found = rule(report(events).narrow(window=Window(0, 4 * STEP, count=4, each="step")))
     assert [words in f"{one.text} {one.action}" for one in found] == [True] * (words is not None)
+
+
+@pytest.mark.parametrize(("memory", "looks", "told"), [("Pageable", 0, 0), ("Pageable", 900_000, 1), ("Pinned", 0, 1)])
+def test_pageable_copies_that_the_host_does_not_read_at_once_are_no_downloads(memory, looks, told):
+    """Of pictures that wait for an encoder: 20 MB each, after which the thread launches the next at once."""
+    side, each = {"source_memory": "Device", "target_memory": memory}, 3 * STEP
+    events = []
+    for at in range(0, 8 * each, each):
+        made = memcpy(
+            at + 5000, at + 80_000, direction="Device-to-Host", size_bytes=20 * MIB, correlation=at, side=side
+        )
+        events += [call(COPY, at, at + 90_000, correlation=at), made, *launch_at(at + 100_000 + looks, "jacobi")]
+    made = report(events).narrow(window=Window(0, 8 * each, count=8, each="step"))
+    assert len(list(downloads(made))) == told
+    assert told or reads(made).is_empty()
 
 
 @pytest.mark.parametrize(("many", "spared"), [(2, 0), (9, 9)])

@@ -245,16 +245,27 @@ def test_it_is_said_where_and_not_twice():
 LIMITS = {"sm_count": 8}
 
 
-def loop(*names, turns=40, blocks=1, between=(), **limits):
-    """Turns of 10 µs for each kernel, of which it runs 2 µs; `between` makes calls in each turn, blocks may too."""
+def loop(*names, turns=40, blocks=1, between=(), took=lambda _: 2_000, after=(), **limits):
+    """Turns of 10 µs for each kernel, of which it runs 2 µs; `between` makes calls in each turn, blocks may too.
+
+    `after` it kernels of other names have these grids.
+    """
     events = []
     for place in range(turns * len(names)):
         at, grid = 10_000 * place, blocks(place) if callable(blocks) else blocks
         events += [
             call("cudaLaunchKernel", at, at + 3_000, correlation=place + 1),
-            kernel(at + 4_000, at + 6_000, name=names[place % len(names)], grid=(grid, 1, 1), correlation=place + 1),
+            kernel(
+                at + 4_000,
+                at + 4_000 + took(place),
+                name=names[place % len(names)],
+                grid=(grid, 1, 1),
+                correlation=place + 1,
+            ),
             *(call(name, at + 6_500, at + 7_000) for name in between),
         ]
+    for number, grid in enumerate(after):
+        events.append(kernel(10**9 + 10_000 * number, 10**9 + 10_000 * number + 5_000, name="best(X)", grid=grid))
     return report(events, limits=LIMITS | limits)
 
 
@@ -283,6 +294,10 @@ WITH_COPIES = [
         loop("void at::native::reduce_kernel<512>(int)"),
         loop("wrapped_tanh"),  # JAX
         loop("pull", "accelerate", "move"),
+        loop("pull", "accelerate", "move", after=[(39, 1, 1)]),  # steps that are not as many as anything
+        loop("pull", "accelerate", "move", turns=64, after=[(64, 1, 1)]),
+        loop("blur", "describe", "norm", blocks=200, after=[(40, 1, 1)]),  # that fill the GPU
+        loop("step(X)", blocks=7, took=lambda at: 5_000 + 500 * (at % 2)),  # about as long in each turn
         loop("row(float *)", sm_count=None),
         loop("cupy_min", "cupy_subtract", blocks=8),  # large arrays
         report(WITH_COPIES, limits=LIMITS),
@@ -310,6 +325,22 @@ def test_other_loops_are_none(of):
             "39 launches of up to 7",
             "One",
             "independent turns in",
+            None,
+        ),
+        # as many turns as another kernel's grid has rows
+        (
+            loop("blur", "describe", "norm", blocks=7, after=[(3, 40, 1)]),
+            "117 launches of 7",
+            "3 kernels",
+            "independent turns in one",
+            None,
+        ),
+        # parts that take now longer, now shorter
+        (
+            loop("sum(X)", blocks=7, took=lambda at: 8_500 - 3_000 * (at % 2)),
+            "39 launches of 7",
+            "One",
+            "independent turns in one",
             None,
         ),
         (
