@@ -296,7 +296,11 @@ WORK, MASKED = "repeated-work", "boolean-masks"
         (["linear", *FACTORS * 20, "stack"], WORK, ("(mm → linalg_cholesky → linalg_eigvalsh)",), None),
         (
             ["linear", *UPDATE * 10, "mm"],
-            *("unfused-optimizer", ("runs parameter by parameter, 10 times",), (2_780_000, 126, -126_000)),
+            *(
+                "unfused-optimizer",
+                ("gone through one by one, as by an optimizer that is written out, 10 times",),
+                (2_780_000, 126, -126_000),
+            ),
         ),
         *(
             (names, None, (), None)
@@ -368,6 +372,36 @@ def test_a_loop_over_tensors_of_various_shapes_is_over_parameters(shapes, passes
     details = [{"event_id": at, "input_shapes": shapes[turn % len(shapes)]} for turn, at in enumerate(powers)]
     of = report(events, op_detail=details).narrow(window=Window(0, 2 * LOOP_STEP, count=2, each="step"))
     assert [one.rule for one in python_loops(of)] == [WORK] * told
+
+
+SHAPES = ["[[64,64]]", "[[64,64]]", "[[64,64]]", "[[64,64]]", "[[64]]"]
+
+
+@pytest.mark.parametrize(
+    ("names", "shapes", "backward", "rule"),
+    [
+        (["mul", "add", "sub_"], SHAPES, True, "unfused-optimizer"),  # plain steps down the slope
+        (["lerp_"], SHAPES, True, "unfused-optimizer"),
+        (["norm"], SHAPES, True, "unfused-optimizer"),  # of all gradients
+        (["mul", "add", "sub_"], SHAPES, False, WORK),
+        (["mul", "add", "sub_"], SHAPES[:1], True, WORK),  # one tensor, or equal ones, which may be a batch
+        (["slice", "mul", "sub_"], SHAPES, True, WORK),  # parts
+        (["mul", "cat", "sub_"], SHAPES, True, WORK),  # what grows
+    ],
+)
+def test_what_changes_tensors_of_various_shapes_in_training_is_an_optimizer(names, shapes, backward, rule):
+    events = [
+        event
+        for number in range(2)
+        for event in line(["linear", "relu", *names * 16, "stack" if len(names) == 1 else "mm"], number * LOOP_STEP)
+    ]
+    last = [at for at, one in enumerate(events) if one.name == f"aten::{names[-1]}"]
+    details = [{"event_id": at, "input_shapes": shapes[turn % len(shapes)]} for turn, at in enumerate(last)]
+    if backward:
+        starts = [one.start for one in events if one.name == "aten::relu"]
+        events += [host("op", "autograd::engine::evaluate_function: ReluBackward0", at, at + 10_000) for at in starts]
+    of = report(events, op_detail=details).narrow(window=Window(0, 2 * LOOP_STEP, count=2, each="step"))
+    assert [one.rule for one in python_loops(of)] == [rule]
 
 
 # Few samples at a time
