@@ -335,6 +335,8 @@ _LARGER: Final = 16  # how many times as large a batch is told of
 #: Operators by which samples are taken from a batch, and the first layers of models, which they are given to.
 _TAKES: Final = r"^aten::(?:slice|narrow|select|index|index_select)$"
 _FIRST: Final = r"^aten::(?:embedding|linear|conv\w*|_convolution|to)$"
+#: Operators that do no more than bring a sample into another order, in between.
+_ORDERS: Final = r"^aten::(?:stack|contiguous|clone|pad|constant_pad_nd)$"
 _MOST: Final = 0.6
 
 #: Operators that split a tensor into samples at once, and that join what is computed of them.
@@ -384,7 +386,8 @@ def small_batches(report: Report) -> Findings:
 def _takes_samples(report: Report, passes: float) -> bool:
     """Whether the trace takes a part of a tensor right before a layer, as often by launch as there are `passes`."""
     line, takes = on_host.outermost(report), pl.col("name").str.contains(_TAKES)
-    launches, working = total(line, "launches"), line.filter((pl.col("launches") > 0) | takes)
+    working = line.filter(takes | ((pl.col("launches") > 0) & ~pl.col("name").str.contains(_ORDERS)))
+    launches = total(line, "launches")
     taken = working.select((takes & pl.col("name").shift(-1).str.contains(_FIRST)).sum()).item()
     return launches > 0 and bool(taken >= _MOST * passes * launches)
 

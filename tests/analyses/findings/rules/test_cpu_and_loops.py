@@ -461,6 +461,8 @@ NORM_BACK = ("void at::native::layer_norm_backward_kernel<float>()",)
         # several passes in each iteration, by how a batch is taken apart
         ({"each": 5, "more": ()}, []),
         ({"each": 5, "more": inside(*SLICES)}, [False]),
+        ({"each": 5, "more": inside(("stack", 0, 8000), *SLICES[1:])}, [False]),  # put in order for the first layer
+        ({"each": 5, "more": inside(("cat", 0, 8000), *SLICES[1:])}, []),  # with what the layers before made
         ({"each": 5, "more": [FIRST, *inside(*SPLIT, every=5)]}, [False]),
         ({"each": 5, "more": [FIRST, *inside(*SPLIT)]}, []),  # layers do that, too
         # samples that are trained on one by one are split and not joined
