@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from kanalyze.analyses.findings.on_host import NODE
 from kanalyze.analyses.findings.rules.cpu_work import anomaly_detection, cpu_work
 from kanalyze.analyses.findings.rules.loops import python_loops, small_batches
 from kanalyze.window import Window
@@ -141,6 +142,54 @@ def test_work_of_the_cpu_is_told_by_what_is_copied(of, rule, words, figures):
     assert [one.rule for one in found] == ([rule] if rule else [])
     assert_told(found, [one.at_stake_ns for one in found], *words)
     assert figures is None or measures(found[0], of) == figures
+
+
+def counted(*names, way=TO_HOST, then=("aten::mul", "aten::softmax")):
+    """Data are copied to the host, operators by `names` run there, a number is copied, others run, data go back."""
+    events = []
+    for number in range(10):
+        at = number * STEP
+        own, later = step(at, names, up=0, took=100_000), step(at + 500_000, then, down=0, took=100_000)
+        own += [
+            host("op", "aten::to", at + 450_000, at + 470_000),
+            call(COPY, at + 451_000, at + 459_000, correlation=at + 5),
+        ]
+        own += [memcpy(at + 455_000, at + 456_000, direction=way, size_bytes=4, correlation=at + 5)]
+        # no kernel between
+        events += [*own, *(one for one in later if one.start >= at + 540_000)]
+    return in_steps(events)
+
+
+def by_another_thread(*, node=True):
+    """In backward, the device's thread copies a gradient to the host, and the caller's computes on it."""
+    events = []
+    for number in range(10):
+        at = number * STEP
+        copied, here = step(at, ("aten::mm",)), step(at, ("aten::mm",), down=0)
+        events += [replace(one, thread=2) for one in copied if at + 20_000 <= one.start < at + 40_000]
+        events += [one for one in here if one.kind != "kernel" or one.start < at + 20_000]
+        if node:
+            events.append(host("op", f"{NODE}: MmBackward0", at + 39_000, at + 195_000))
+    return in_steps(events)
+
+
+@pytest.mark.parametrize(
+    ("of", "rules", "words"),
+    [
+        # a weight that stayed on the GPU; its gradient, which goes back before the other one
+        (counted("aten::cdist"), ["cpu-operators"], "2 times a step"),
+        (counted("aten::cdist", way="Host-to-Device"), ["cpu-operators"], "2 times a step"),
+        # a metric, and the next batch, made of what is on the host
+        (counted("aten::argmax", then=("aten::randn",)), ["cpu-tensors"], "aten::randn"),
+        (counted(then=("aten::randn",)), ["cpu-tensors"], "aten::randn"),
+        (by_another_thread(), ["cpu-operators"], "aten::mm, 1 time a step"),
+        (by_another_thread(node=False), [], ""),
+    ],
+)
+def test_what_the_cpu_computes_on_may_come_before_a_number_or_by_another_thread(of, rules, words):
+    found = cpu_work(of)
+    assert [one.rule for one in found] == rules
+    assert all(words in one.text for one in found)
 
 
 # Anomaly detection, by operators or else by kernels.
