@@ -214,23 +214,25 @@ def passes(report: Report) -> pl.DataFrame:
     """Each pass of a loop of the program from the second on: process_id, thread_id, start, end, name (``train.py:28``).
 
     A pass ends where the next one begins. From the last one of a run of the loop to the next run is none: a loop around
-    it begins a pass of its own there.
+    it begins a pass of its own there. A loop that goes round several times in most passes of another thread's has none:
+    it is a part of that one, as layers are that autograd's thread computes again.
     """
     name = pl.format("{}:{}", "file", "line")
     named = loop_passes(report).select(*THREAD, start="time_ns", name=name).sort(*THREAD, "start")
     told = named.with_columns(end=pl.col("start").shift(-1).over(*THREAD, "name"))
     loops = told.partition_by(*THREAD, "name", maintain_order=True, as_dict=True)
-    others: dict[tuple[object, ...], list[pl.Series]] = {}
+    others: dict[object, list[tuple[object, pl.Series]]] = {}
     found = [pl.DataFrame(schema=_PASSES)]
-    for (*thread, _), loop in sorted(loops.items(), key=lambda one: one[1].height)[:_MOST_LOOPS]:
-        around, starts = others.setdefault((*thread,), []), loop.get_column("start")
+    for (process, thread, _), loop in sorted(loops.items(), key=lambda one: one[1].height)[:_MOST_LOOPS]:
+        around, starts = others.setdefault(process, []), loop.get_column("start")
         own, inside = loop.drop_nulls("end"), [pl.lit(value=True)]
-        for begins in around:  # whether the loop runs within most passes of that one
+        for other, begins in around:  # whether the loop runs within most passes of that one
             spans = pl.DataFrame([begins.alias("start"), begins.shift(-1).alias("end")]).drop_nulls()
-            if 2 * int((_begun_in(spans, starts) > 0).sum()) > spans.height:
-                inside.append(pl.lit(_begun_in(own, begins) == 0))
+            begun, same = _begun_in(spans, starts), other == thread
+            if (same or spans.height >= _OFTEN) and 2 * int((begun > (0 if same else 1)).sum()) > spans.height:
+                inside.append(pl.lit(_begun_in(own, begins) == 0) if same else pl.lit(value=False))
         found.append(own.filter(pl.all_horizontal(inside)))
-        around.append(starts)
+        around.append((thread, starts))
     return pl.concat([part.select([*_PASSES]) for part in found]).sort(*THREAD, "start")
 
 

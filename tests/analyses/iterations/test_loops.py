@@ -24,10 +24,11 @@ from support.command import ROOT
 CAPTURE = ROOT / "sample_reports" / "launch_bound_plain"
 
 
-def passes_of(rows):
-    """The passes of loops (time, line) of one thread."""
-    table = pl.DataFrame(rows, {"time_ns": pl.Int64, "line": pl.Int64}, orient="row").with_columns(
-        process_id=pl.lit(1, pl.Int64), thread_id=pl.lit(2, pl.Int64), file=pl.lit("train.py")
+def passes_of(rows, others=()):
+    """The passes of loops (time, line) of one thread, and of another one."""
+    threads = [2] * len(rows) + [3] * len(others)
+    table = pl.DataFrame([*rows, *others], {"time_ns": pl.Int64, "line": pl.Int64}, orient="row").with_columns(
+        pl.Series("thread_id", threads, pl.Int64), process_id=pl.lit(1, pl.Int64), file=pl.lit("train.py")
     )
     with patch("kanalyze.analyses.iterations._marks.loop_passes", return_value=LOOP_PASSES.select(table)):
         return passes(None)
@@ -61,6 +62,20 @@ def test_a_loop_in_no_more_than_half_of_the_passes_of_another_one_runs_beside_it
     rows = passes_of([*((at, 10) for at in outer), *((at, 20) for at in inner)])
     found = rows.filter(pl.col("name") == "train.py:20").select("start", "end").rows()
     assert found == list(pairwise(inner))
+
+
+@pytest.mark.parametrize(
+    ("steps", "every", "known"),
+    [
+        (6, (2, 4), 0),  # layers that the thread of backward computes again in each step
+        (6, (2,), 5),  # a loop that keeps step with the other one
+        (5, (2, 4), 9),  # around it are too few passes
+    ],
+)
+def test_a_loop_of_another_thread_that_runs_in_each_pass_is_a_part_of_it(steps, every, known):
+    begun = [10 * number for number in range(steps)]
+    rows = passes_of([(at, 10) for at in begun], [(at + more, 20) for at in begun for more in every])
+    assert rows.filter(pl.col("name") == "train.py:20").height == known
 
 
 def test_the_loop_that_launched_most_in_all_is_the_pass():

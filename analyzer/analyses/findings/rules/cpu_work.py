@@ -10,7 +10,7 @@ import polars as pl
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import facts_of
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.findings import on_host, say
+from kanalyze.analyses.findings import on_gpu, on_host, say
 from kanalyze.analyses.findings.on_host import LARGE_BYTES, NODE, SCALAR_BYTES, SPAN, TO_DEVICE, TO_HOST
 from kanalyze.analyses.findings.rules import Findings, Rule, literal, words_of
 from kanalyze.analyses.replay._changes import Mending
@@ -149,8 +149,11 @@ def _runs(report: Report) -> pl.DataFrame:
         took_ns=took.sum(),
     )
     after = {"bytes": "to_device_bytes", "after_start": "start", "after_end": "end", "to_host_next": "to_host"}
-    following = line.filter(launches).select(*THREAD, "to_device", run=pl.col("run") - 1, **after)
-    runs = runs.join(following, on=[*THREAD, "run"], how="left", nulls_equal=True)
+    moved, moves = pl.col("to_host_bytes") + pl.col("to_device_bytes"), pl.col("to_host") + pl.col("to_device")
+    number = (moved <= SCALAR_BYTES) & (moves == pl.col("launches")) & (moves > 0)
+    following = line.filter(launches).select(*THREAD, "to_device", number=number, run=pl.col("run") - 1, **after)
+    runs = runs.join(following, on=[*THREAD, "run"], how="left", nulls_equal=True, maintain_order="left")
+    runs = _handed_on(report, runs, line.filter(launches))
     # torch.tensor(…, device=…) copies before it lifts
     lifted = pl.col("lifted") | pl.col("lifted_first").shift(-1, fill_value=False).over(THREAD)
     # of large data what the host did in lines before is no part of it, since it may have read them; nor of slow data
@@ -165,6 +168,31 @@ def _runs(report: Report) -> pl.DataFrame:
     return _of_kinds(runs.with_columns(lifted=lifted & (small | slow), before_end=begun))
 
 
+def _handed_on(report: Report, runs: pl.DataFrame, launching: pl.DataFrame) -> pl.DataFrame:
+    """The runs with the copy to the host that each computes on: before copies of numbers, or by another thread.
+
+    Backward's thread of the device copies gradients that the one which called it computes on. Adds goes_on: whether the
+    next run computes on, after a copy of a number.
+    """
+    nodes = on_host.operators(report).filter(pl.col("name").str.starts_with(NODE)).select(SPAN)
+    before = launching.select("process_id", since="start", until="end", handed_bytes="to_host_bytes")
+    works = (pl.col("operators") > 0) & (pl.col("top_ns") >= 2 * say.LAUNCH_NS) & ~pl.col("created") & ~pl.col("lifted")
+    goes_on = (pl.col("number") & works & works.shift(-1).over(THREAD)).fill_null(value=False)
+    runs = runs.with_columns(
+        goes_on=goes_on,
+        follows=goes_on.shift(1, fill_value=False).over(THREAD),
+        inside=on_gpu.is_inside(runs.select(*THREAD, at="first"), nodes),
+    )
+    runs = nearest(runs, before, ("first", "until"), ["process_id"]).sort(*THREAD, "run")
+    handed = pl.col("inside") & ~pl.col("follows") & (pl.col("until") > pl.col("before_end"))
+    begun = {"before_start": pl.max_horizontal("since", "before_end"), "before_end": pl.col("until")}
+    given = pl.when(handed).then("handed_bytes").when(~pl.col("follows")).then("to_host_bytes")
+    return runs.with_columns(
+        *(pl.when(handed).then(of).otherwise(name).alias(name) for name, of in begun.items()),
+        to_host_bytes=given.forward_fill().over(THREAD),
+    )
+
+
 def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     """The runs of a kind, with what of their time, and of what is around them, is work of the CPU."""
     uploads, downloads = pl.col("to_device").fill_null(0) > 0, pl.col("to_host_bytes") > SCALAR_BYTES
@@ -172,7 +200,9 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     made = pl.col("bytes").fill_null(0) <= _MOST_BYTES_PER_NS * pl.col("took_ns")
     by_operators = (pl.col("operators") > 0) & ((pl.col("top_ns") >= 2 * say.LAUNCH_NS) | (back & made))
     by_others = back & (pl.col("after_start") - pl.col("before_end") >= _LONG_NS)
-    computing = downloads & (by_operators | by_others) & (pl.col("to_host_next").fill_null(0) == 0)
+    returns = pl.when(~pl.col("goes_on")).then(back).backward_fill().over(THREAD)
+    used = (pl.col("to_host_next").fill_null(0) == 0) | (pl.col("goes_on") & returns)
+    computing = downloads & (by_operators | by_others) & used
     kind = (
         pl.when(computing)
         .then(pl.lit("cpu-operators"))
@@ -191,6 +221,8 @@ def _of_kinds(runs: pl.DataFrame) -> pl.DataFrame:
     end = pl.when(pl.when(computing).then(back).otherwise(uploads)).then("after_end").otherwise("last")
     top = pl.when(of_python | (pl.col("operators") == 0)).then(None).otherwise("top")
     spans = told.select(*THREAD, "kind", "operators", "top_ns", "bytes", top=top, start=start, end=end)
+    # a copy of a number is between two
+    spans = spans.with_columns(start=pl.max_horizontal("start", pl.col("end").shift(1).over(THREAD)))
     return spans.drop_nulls(["start", "end"]).filter(pl.col("end") > pl.col("start"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from functools import partial
+from itertools import pairwise
 from typing import Final
 
 import polars as pl
@@ -52,7 +53,8 @@ _CELL_KERNELS: Final = r"(?:lstm|gru)_cell_(?:forward|backward)"  # kernels of c
 #: those that take a part of a tensor, or `elements`, take it `apart`, put parts `together`, and write into a part; with
 #: weights, as layers have; gates and dense layers of a recurrent network; decompositions, which ask whether they could;
 #: reads of numbers, and `masks`, of which the number of elements is read; those that change a tensor in place, roots of
-#: second moments, `plain` ones, which compute nothing, and those of whole layers (`blocks`), which write into caches.
+#: second moments, `norms`, `plain` ones, which compute nothing, and those of whole layers (`blocks`), which write into
+#: caches.
 _MARKS: Final = {
     "cells": r"(?:lstm|gru|rnn_tanh|rnn_relu)_cell",
     "recurrent": r"lstm|gru|rnn_tanh|rnn_relu",
@@ -76,6 +78,7 @@ _MARKS: Final = {
     "masks": r"index|index_put_|_index_put_impl_|nonzero|masked_select|argwhere",
     "in_place": r"(?:copy|add|mul|sub|div|lerp|addcmul|addcdiv|clamp|clamp_min|clamp_max)_",
     "roots": r"r?sqrt_?",
+    "norms": r"norm|linalg_norm|linalg_vector_norm",
     "plain": (
         r"to|copy_|fill_|zero_|zeros|zeros_like|empty|empty_like|clone|contiguous|detach|view|reshape|select|slice|item"
         r"|stack|cat|dropout|t|transpose|unsqueeze|squeeze"
@@ -229,11 +232,14 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
     begin, stop, period, passes = known.get_columns()
     # what decomposes a matrix asks whether it could
     asked = pl.when("decomposes").then(0).otherwise("to_host").alias("to_host")
-    sums = line.select(pl.col(*_MARKS, "backward", "launches", "to_device", "to_device_bytes"), asked).select(
+    shapes = pl.col("input_shapes").to_physical().fill_null(0).alias("shapes")
+    sums = line.select(pl.col(*_MARKS, "backward", "launches", "to_device", "to_device_bytes"), asked, shapes).select(
         pl.all().cast(pl.Int64).cum_sum()
     )
     before = pl.concat([sums.clear(1).fill_null(0), sums])
     in_one, in_all = before[begin + period] - before[begin], before[stop] - before[begin]
+    places = [(begin + turn * period).clip(upper_bound=line.height) for turn in range(_MANY + 1)]
+    held = [before.get_column("shapes").gather(at) for at in places]
     # of the first operator of the first passes: those of a batch's parts, or of what goes on and on, are alike
     shape = line.get_column("input_shapes")
     passed = [shape.gather((begin + turn * period).clip(upper_bound=line.height - 1)) for turn in range(_NEAR)]
@@ -251,7 +257,9 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
         (in_all.get_column("backward") > 0).alias("backward"),
         various=pl.any_horizontal(one != passed[0] for one in passed).fill_null(value=False),
         parts=pl.DataFrame(near).max_horizontal().fill_null(0),
+        uneven=pl.any_horizontal(next_one - one != held[1] - held[0] for one, next_one in pairwise(held)),
         layers=pl.lit(bool(line.get_column("weights").any())),
+        trains=pl.lit(bool(line.get_column("backward").any())),
     )
     found = known.with_columns(facts.select(rule=_rule()).to_series()).drop_nulls("rule")
     words = line.get_column("name").str.strip_prefix("aten::")
@@ -266,11 +274,14 @@ def _stretches(line: pl.DataFrame) -> pl.DataFrame:
 def _rule() -> pl.Expr:
     """The rule of a stretch, by what its passes have, whether there was a part for each before, and what follows it."""
     apart = pl.col("takes") | (pl.col("parts") > pl.col("passes"))
-    tensors = pl.col("layers") & (pl.col("passes") >= _MANY) & (pl.col("in_place") | pl.col("various"))
+    tensors = pl.col("layers") & (pl.col("passes") >= _MANY)
+    # in training, tensors of various shapes that are changed in place, or of which a norm is taken, are parameters
+    changed = (pl.col("in_place") & ~pl.col("together")) | (pl.col("norms") & pl.col("put_together"))
+    parameters = tensors & changed & pl.col("uneven") & pl.col("trains") & ~apart & ~pl.col("only_plain")
     written = pl.col("takes") & pl.col("writes") & ~pl.col("blocks")
     # of a tensor that was taken apart for the loop, of which no pass joins its result to those before
     rows = (pl.col("parts") > pl.col("passes")) & ~pl.any_horizontal("blocks", "together")
-    slices = rows | (~pl.col("weights") & (apart | tensors))
+    slices = rows | (~pl.col("weights") & (apart | (tensors & (pl.col("in_place") | pl.col("various")))))
     slices = pl.col("put_together") | written | (slices & ~pl.col("only_plain"))
     return (
         pl.when(pl.col("only_elements") & pl.col("put_together") & ~pl.col("backward"))
@@ -290,7 +301,7 @@ def _rule() -> pl.Expr:
         .then(pl.when("small").then(pl.lit(_SENT.rule)))
         .when(apart & pl.all_horizontal("sigmoid", "tanh", "dense"))
         .then(pl.lit(_RECURRENT.rule))
-        .when(~pl.col("weights") & pl.col("layers") & pl.col("in_place") & pl.col("roots"))
+        .when(~pl.col("weights") & (pl.all_horizontal("layers", "in_place", "roots") | parameters))
         .then(pl.lit(_OPTIMIZER.rule))
         .when(slices)
         .then(pl.when("recurrent").then(pl.lit(_RECURRENT.rule)).otherwise(pl.lit(_SLICES.rule)))
@@ -324,6 +335,8 @@ _LARGER: Final = 16  # how many times as large a batch is told of
 #: Operators by which samples are taken from a batch, and the first layers of models, which they are given to.
 _TAKES: Final = r"^aten::(?:slice|narrow|select|index|index_select)$"
 _FIRST: Final = r"^aten::(?:embedding|linear|conv\w*|_convolution|to)$"
+#: Operators that do no more than bring a sample into another order, in between.
+_ORDERS: Final = r"^aten::(?:stack|contiguous|clone|pad|constant_pad_nd)$"
 _MOST: Final = 0.6
 
 #: Operators that split a tensor into samples at once, and that join what is computed of them.
@@ -373,7 +386,8 @@ def small_batches(report: Report) -> Findings:
 def _takes_samples(report: Report, passes: float) -> bool:
     """Whether the trace takes a part of a tensor right before a layer, as often by launch as there are `passes`."""
     line, takes = on_host.outermost(report), pl.col("name").str.contains(_TAKES)
-    launches, working = total(line, "launches"), line.filter((pl.col("launches") > 0) | takes)
+    working = line.filter(takes | ((pl.col("launches") > 0) & ~pl.col("name").str.contains(_ORDERS)))
+    launches = total(line, "launches")
     taken = working.select((takes & pl.col("name").shift(-1).str.contains(_FIRST)).sum()).item()
     return launches > 0 and bool(taken >= _MOST * passes * launches)
 

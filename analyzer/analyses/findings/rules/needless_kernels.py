@@ -359,6 +359,9 @@ def recomputation(report: Report) -> Findings:
         place = pl.col("place").filter(again)
         inside = pl.col("place").is_between(place.min().over("run"), place.max().over("run"))
         work = Work(report, device, line.filter(inside))
+        called = with_facts(report, work.rows, "call_start", "call_end").drop_nulls(("call_start", "call_end"))
+        sides = {"start": pl.col("call_start").min(), "end": pl.col("call_end").max()}
+        spared = called.group_by("run", "process_id").agg(**sides).drop("run")
         memory = report.devices.filter(device=device.device).get_column("memory_bytes").drop_nulls()
         holds = f" The GPU has {size(int(memory.item(0)))}." if len(memory) else ""
         yield work.finding(
@@ -366,6 +369,8 @@ def recomputation(report: Report) -> Findings:
             f"Layers run forward again within backward: {work.many('operation')}, {work.took}, as under activation "
             f"checkpointing, which saves memory.{holds} Where that is not short, they run for nothing.",
             least=_WORTH_AGAIN,
+            # and what the host does from the first of them to the last
+            mending=on_gpu.without(work.rows)._replace(host=spared),
         )
 
 

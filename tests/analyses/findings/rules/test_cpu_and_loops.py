@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from kanalyze.analyses.findings.on_host import NODE
 from kanalyze.analyses.findings.rules.cpu_work import anomaly_detection, cpu_work
 from kanalyze.analyses.findings.rules.loops import python_loops, small_batches
 from kanalyze.window import Window
@@ -141,6 +142,54 @@ def test_work_of_the_cpu_is_told_by_what_is_copied(of, rule, words, figures):
     assert [one.rule for one in found] == ([rule] if rule else [])
     assert_told(found, [one.at_stake_ns for one in found], *words)
     assert figures is None or measures(found[0], of) == figures
+
+
+def counted(*names, way=TO_HOST, then=("aten::mul", "aten::softmax")):
+    """Data are copied to the host, operators by `names` run there, a number is copied, others run, data go back."""
+    events = []
+    for number in range(10):
+        at = number * STEP
+        own, later = step(at, names, up=0, took=100_000), step(at + 500_000, then, down=0, took=100_000)
+        own += [
+            host("op", "aten::to", at + 450_000, at + 470_000),
+            call(COPY, at + 451_000, at + 459_000, correlation=at + 5),
+        ]
+        own += [memcpy(at + 455_000, at + 456_000, direction=way, size_bytes=4, correlation=at + 5)]
+        # no kernel between
+        events += [*own, *(one for one in later if one.start >= at + 540_000)]
+    return in_steps(events)
+
+
+def by_another_thread(*, node=True):
+    """In backward, the device's thread copies a gradient to the host, and the caller's computes on it."""
+    events = []
+    for number in range(10):
+        at = number * STEP
+        copied, here = step(at, ("aten::mm",)), step(at, ("aten::mm",), down=0)
+        events += [replace(one, thread=2) for one in copied if at + 20_000 <= one.start < at + 40_000]
+        events += [one for one in here if one.kind != "kernel" or one.start < at + 20_000]
+        if node:
+            events.append(host("op", f"{NODE}: MmBackward0", at + 39_000, at + 195_000))
+    return in_steps(events)
+
+
+@pytest.mark.parametrize(
+    ("of", "rules", "words"),
+    [
+        # a weight that stayed on the GPU; its gradient, which goes back before the other one
+        (counted("aten::cdist"), ["cpu-operators"], "2 times a step"),
+        (counted("aten::cdist", way="Host-to-Device"), ["cpu-operators"], "2 times a step"),
+        # a metric, and the next batch, made of what is on the host
+        (counted("aten::argmax", then=("aten::randn",)), ["cpu-tensors"], "aten::randn"),
+        (counted(then=("aten::randn",)), ["cpu-tensors"], "aten::randn"),
+        (by_another_thread(), ["cpu-operators"], "aten::mm, 1 time a step"),
+        (by_another_thread(node=False), [], ""),
+    ],
+)
+def test_what_the_cpu_computes_on_may_come_before_a_number_or_by_another_thread(of, rules, words):
+    found = cpu_work(of)
+    assert [one.rule for one in found] == rules
+    assert all(words in one.text for one in found)
 
 
 # Anomaly detection, by operators or else by kernels.
@@ -296,7 +345,11 @@ WORK, MASKED = "repeated-work", "boolean-masks"
         (["linear", *FACTORS * 20, "stack"], WORK, ("(mm → linalg_cholesky → linalg_eigvalsh)",), None),
         (
             ["linear", *UPDATE * 10, "mm"],
-            *("unfused-optimizer", ("runs parameter by parameter, 10 times",), (2_780_000, 126, -126_000)),
+            *(
+                "unfused-optimizer",
+                ("gone through one by one, as by an optimizer that is written out, 10 times",),
+                (2_780_000, 126, -126_000),
+            ),
         ),
         *(
             (names, None, (), None)
@@ -370,6 +423,36 @@ def test_a_loop_over_tensors_of_various_shapes_is_over_parameters(shapes, passes
     assert [one.rule for one in python_loops(of)] == [WORK] * told
 
 
+SHAPES = ["[[64,64]]", "[[64,64]]", "[[64,64]]", "[[64,64]]", "[[64]]"]
+
+
+@pytest.mark.parametrize(
+    ("names", "shapes", "backward", "rule"),
+    [
+        (["mul", "add", "sub_"], SHAPES, True, "unfused-optimizer"),  # plain steps down the slope
+        (["lerp_"], SHAPES, True, "unfused-optimizer"),
+        (["norm"], SHAPES, True, "unfused-optimizer"),  # of all gradients
+        (["mul", "add", "sub_"], SHAPES, False, WORK),
+        (["mul", "add", "sub_"], SHAPES[:1], True, WORK),  # one tensor, or equal ones, which may be a batch
+        (["slice", "mul", "sub_"], SHAPES, True, WORK),  # parts
+        (["mul", "cat", "sub_"], SHAPES, True, WORK),  # what grows
+    ],
+)
+def test_what_changes_tensors_of_various_shapes_in_training_is_an_optimizer(names, shapes, backward, rule):
+    events = [
+        event
+        for number in range(2)
+        for event in line(["linear", "relu", *names * 16, "stack" if len(names) == 1 else "mm"], number * LOOP_STEP)
+    ]
+    last = [at for at, one in enumerate(events) if one.name == f"aten::{names[-1]}"]
+    details = [{"event_id": at, "input_shapes": shapes[turn % len(shapes)]} for turn, at in enumerate(last)]
+    if backward:
+        starts = [one.start for one in events if one.name == "aten::relu"]
+        events += [host("op", "autograd::engine::evaluate_function: ReluBackward0", at, at + 10_000) for at in starts]
+    of = report(events, op_detail=details).narrow(window=Window(0, 2 * LOOP_STEP, count=2, each="step"))
+    assert [one.rule for one in python_loops(of)] == [rule]
+
+
 # Few samples at a time
 
 PASS = 1_000_000
@@ -427,6 +510,8 @@ NORM_BACK = ("void at::native::layer_norm_backward_kernel<float>()",)
         # several passes in each iteration, by how a batch is taken apart
         ({"each": 5, "more": ()}, []),
         ({"each": 5, "more": inside(*SLICES)}, [False]),
+        ({"each": 5, "more": inside(("stack", 0, 8000), *SLICES[1:])}, [False]),  # put in order for the first layer
+        ({"each": 5, "more": inside(("cat", 0, 8000), *SLICES[1:])}, []),  # with what the layers before made
         ({"each": 5, "more": [FIRST, *inside(*SPLIT, every=5)]}, [False]),
         ({"each": 5, "more": [FIRST, *inside(*SPLIT)]}, []),  # layers do that, too
         # samples that are trained on one by one are split and not joined

@@ -690,3 +690,8 @@ def test_real_programs():
     assert "6 kernels add biases of convolutions" in found.text  # as op_kernels has them
     (found,) = layout_conversions(real_report(REPORTS / "torch" / "memory.json.gz"))
     assert "24 conversions of images" in found.text
+
+
+def test_without_layers_that_run_again_the_host_is_spared_what_it_does_between_their_launches():
+    (one,) = recomputation(report(launched(*AGAIN, node="B0")))
+    assert one.mending.host.select("start", "end").rows() == [(1, 50)]  # not the last product, which is of backward
