@@ -525,5 +525,7 @@ def test_two_contexts_of_a_real_program():
         host = ledger(of).filter(device=device, bucket="host").get_column("ns").item()
         read = idle_after_reads(of)[device].filter(bucket="host")
         others = mine["unrecorded-context"].at_stake_ns + (read.get_column("end") - read.get_column("start")).sum()
-        assert mine["host-computes"].at_stake_ns == host - others < 10_000_000
+        told = mine["host-computes"].at_stake_ns
+        assert told < 10_000_000
+        assert 0 <= host - others - told < 2_000  # of waits for copies that pageable-copy tells
     assert summarize(of).answer.count("At most 84.6 % went to making contexts outside recorded calls") == 2
