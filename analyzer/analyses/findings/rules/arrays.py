@@ -136,8 +136,7 @@ def _loops(report: Report) -> pl.DataFrame:
         known = _of_period(line, period)
         line = line.join(known.select("row"), on="row", how="anti", maintain_order="left")
         for _, own in known.group_by("run", maintain_order=True):
-            of_items = _is_of_items(every, own)
-            if _is_loop(report, own, of_items=of_items) or (period == 1 and _is_ragged(report, own)):
+            if _is_loop(report, every, own) or (period == 1 and _is_ragged(report, own)):
                 runs += 1
                 found.append(own.with_columns(run=pl.lit(runs, pl.UInt32)))
     for _, own in _of_period(line, 1, ("name",)).group_by("run", maintain_order=True):
@@ -170,20 +169,17 @@ def _is_of_items(line: pl.DataFrame, own: pl.DataFrame) -> bool:
     return bool(others.select(pl.any_horizontal(pl.col(SHAPE[:3]) == turns).any()).item())
 
 
-def _is_loop(report: Report, own: pl.DataFrame, *, of_items: bool) -> bool:
-    """Whether launches in a row are small kernels that could be one, and nothing else takes part in the turns."""
+def _is_loop(report: Report, line: pl.DataFrame, own: pl.DataFrame) -> bool:
+    """Whether launches in a row of `line` are small kernels that could be one, and nothing else takes part in them."""
     names = own.filter(pl.col("kind") == "kernel").get_column("name").unique().cast(pl.String)
     others = [_of_library(report, name) for name in names]
+    if not others or world(report) == JAX or (say.in_pytorch(report) and all(others)):
+        return False
     arrays = all(others) and world(report) in _ARRAYS
     most = pl.col("sms") - 1 if arrays else pl.min_horizontal(_OWN[1], pl.col("sms") - 1)
     small = own.select((pl.col("blocks") <= most).all()).item()
     few = int(own.item(0, "period")) <= _OWN[0] or arrays
-    if (
-        not others
-        or not (of_items or (small and few))
-        or world(report) == JAX
-        or (say.in_pytorch(report) and all(others))
-    ):
+    if not (small and few) and not _is_of_items(line, own):
         return False
     return _runs_ahead(report, own)
 
