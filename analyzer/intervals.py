@@ -12,7 +12,7 @@ from typing import Final
 
 import polars as pl
 
-from kanalyze.columns import count_up_to
+from kanalyze.columns import count_up_to, in_order
 
 #: Sentinels beyond all times of any trace, and far from overflow in differences.
 BEFORE_ALL: Final = -(1 << 62)
@@ -29,9 +29,11 @@ def union(intervals: pl.DataFrame) -> pl.DataFrame:
     real = _real(pl.DataFrame([intervals.get_column("start"), intervals.get_column("end")]))
     if real.is_empty():
         return pl.DataFrame(schema=SPANS)
-    real = real.sort("start")
+    real = in_order(real, "start")
     start, reached = real.get_column("start"), real.get_column("end").cum_max()
     apart = start.slice(1) > reached.slice(0, len(reached) - 1)
+    if apart.all():
+        return real
     first, last = pl.Series([True]).extend(apart), apart.extend(pl.Series([True]))
     return pl.DataFrame([start.filter(first), reached.filter(last)])
 
@@ -108,6 +110,9 @@ def exclusive(intervals: pl.DataFrame) -> pl.Series:
     `began` is the start before any clipping. Each instant belongs to one interval: among those that cover it, the one
     with the lowest rank, then the one that started first, then the lower event_id (definitions.md, section 5).
     """
+    apart = in_order(intervals.select("start", "end"), "start")
+    if (apart.get_column("start") >= apart.get_column("end").cum_max().shift(1)).all():
+        return (intervals.get_column("end") - intervals.get_column("start")).clip(0).alias("exclusive_ns")
     line = intervals.select("start", "end", "began", "rank", "event_id").with_row_index("row")
     parts, above = [line.select("row", exclusive_ns="end").clear()], pl.DataFrame(schema=SPANS)
     for rank in sorted(line.get_column("rank").unique().to_list()):

@@ -14,6 +14,7 @@ def in_batches(patch, rows):
 
     If two, all else is done as for large reports.
     """
-    patch.setattr(_idle_parts, "BATCH", rows)
+    patch.setattr(_idle_parts, "FEWEST", rows)
+    patch.setattr(_idle_parts, "MOST", 1 << 20)
     if rows == 2:
         as_if_large(patch)

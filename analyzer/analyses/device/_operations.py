@@ -16,7 +16,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
-from kanalyze.columns import as_of, beside, gathered, in_order, marked, mixed, of_parts, positions, rows_at
+from kanalyze.columns import as_of, gathered, in_order, marked, mixed, of_parts, positions, rows_at
 from kanalyze.decoder.decode import HINTS, decode
 from kanalyze.decoder.fields import OTHER
 from kanalyze.errors import CannotTellError
@@ -30,6 +30,7 @@ from kanalyze.model import (
     LAUNCH_SHAPE,
 )
 from kanalyze.report import Report
+from kanalyze.schema import Table
 
 _COMMUNICATION: Final = "communication"
 
@@ -192,21 +193,30 @@ def _joined(report: Report, rows: pl.Series | None, facts: Sequence[str]) -> pl.
     def chosen(source: pl.DataFrame, *names: str) -> pl.DataFrame:
         return source[[*names]] if rows is None else rows_at(source[[*names]], rows)
 
+    def detailed(table: Table) -> pl.Series:
+        at = _detail_rows(report.whole, table)
+        return at if rows is None else gathered(at, rows)
+
     frames = [chosen(work, *own)] if (own := [name for name in facts if name in work.columns]) else []
     if own := [name for name in facts if name in _RECORDED]:
         frames.append(chosen(_recorded(report), *own))
     if called := [name for name in facts if name in _CALL]:
         told |= _of_calls(report, chosen(launch_rows(report).to_frame(), "call").to_series(), called)
-    ids = chosen(work, "event_id")
     for table in _DETAILS:
         if own := [name for name in facts if name in table.schema and name not in work.columns]:
-            for name, values in beside(ids, report.table(table.name), *own).drop("event_id").to_dict().items():
+            for name, values in rows_at(report.table(table.name)[own], detailed(table)).to_dict().items():
                 told[name] = told[name].zip_with(told[name].is_not_null(), values) if name in told else values
     if "shape" in facts:
-        told["shape"] = beside(ids, _shapes(report)[1], "shape").get_column("shape")
+        told["shape"] = gathered(_shapes(report)[1], detailed(KERNEL_CONFIG))
     if told or not frames:
         frames.append(pl.DataFrame([values.alias(name) for name, values in told.items()]))
     return pl.concat(frames, how="horizontal")[[*facts]]
+
+
+@once_per_report
+def _detail_rows(report: Report, table: Table) -> pl.Series:
+    """Row of each of the :func:`_operations` in one of :data:`_DETAILS`; null for none."""
+    return positions(report.table(table.name).get_column("event_id"), _operations(report).get_column("event_id"))
 
 
 def _of_calls(report: Report, called: pl.Series, names: list[str]) -> dict[str, pl.Series]:
@@ -279,14 +289,13 @@ def launch_shapes(report: Report) -> pl.DataFrame:
 
 
 @once_per_process
-def _shapes(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Distinct shapes, and the number of each row of the table of kernel configurations: event_id and shape."""
-    config = report.kernel_config.select("event_id", *SHAPE, *RESOURCES)
-    code = config.select(mixed(config.columns[1:]).alias("code")).to_series()
-    distinct = config.drop("event_id").with_columns(code).filter(code.is_first_distinct())
+def _shapes(report: Report) -> tuple[pl.DataFrame, pl.Series]:
+    """Distinct shapes, and the number of each row of the table of kernel configurations."""
+    config = report.kernel_config.select(*SHAPE, *RESOURCES)
+    code = config.select(mixed(config.columns).alias("code")).to_series()
+    distinct = config.with_columns(code).filter(code.is_first_distinct())
     shapes = distinct.sort("code").with_row_index("shape")
-    numbers = positions(shapes.get_column("code"), code).alias("shape")
-    return shapes.drop("code"), config.select("event_id", numbers)
+    return shapes.drop("code"), positions(shapes.get_column("code"), code).alias("shape")
 
 
 @once_per_process

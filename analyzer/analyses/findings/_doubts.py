@@ -23,7 +23,7 @@ from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import STREAM, recorded_work
-from kanalyze.columns import as_of, gathered, in_order_of, marked, positions
+from kanalyze.columns import as_of, gathered, in_order_of, marked, positions, shared
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns
@@ -279,7 +279,7 @@ def repetitions(report: Report) -> list[Count]:
 def _repeated(report: Report, kind: str) -> pl.DataFrame:
     """The events that are the same as another one in every recorded field."""
     events = report.kind(kind)
-    maybe = events.filter(events.get_column("start_ns").is_duplicated())
+    maybe = events.filter(shared(events.get_column("start_ns")))
     again = pl.struct(pl.col(name) for name in maybe.columns if name not in {"event_id", "parent_id"})
     return maybe.filter(~again.is_first_distinct()) if maybe.height else maybe
 
@@ -296,7 +296,7 @@ def wrong_ranges(report: Report) -> list[Count]:
     lost = steps.group_by("process_id").agg(number.max() - number.min() + 1 - number.n_unique())
     found: list[Count] = [("steps missing", total(lost, "name"), None)]
     if report.meta.recorder.fine_clock:
-        together = ranges.filter(ranges.get_column("start_ns").is_duplicated())
+        together = ranges.filter(shared(ranges.get_column("start_ns")))
         together = together.filter(pl.len().over(*THREAD, "start_ns") > _TOGETHER)
         found.append(("ranges recorded twice", *_sum(_repeated(report, "range"))))
         found.append(("ranges that start at one instant", *_sum(together)))

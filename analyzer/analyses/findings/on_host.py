@@ -204,8 +204,9 @@ def spans_named(pattern: str, *tables: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(events.select(*THREAD, **intervals.OF_EVENTS, name="name") for events in own)
 
 
+@once_per_process
 def launched(report: Report) -> pl.DataFrame:
-    """The first operation of each launch call by thread and time; not kept, as it takes 45 bytes of each.
+    """The first operation of each launch call by thread and time.
 
     Columns: process_id, thread_id, row, kind, name, way (of a copy), bytes (0 if unknown), call_start, call_end.
     """

@@ -132,6 +132,8 @@ def _calls_of_other(report: Report) -> pl.DataFrame:
 def _numbered_calls(report: Report, spans: pl.DataFrame) -> pl.Series:
     """Row of the call that made each of the nodes whose making is recorded."""
     points = _nodes(report).select("process_id", thread_id="captured_thread_id", at="captured_ns")
+    if points.is_empty():
+        return pl.Series(dtype=pl.UInt32)
     begun = spans.select(*THREAD, at="since", end="until")
     return _containing(points, begun, as_of(points, begun.select(*THREAD, "at")))
 
@@ -312,6 +314,8 @@ _FOUND: Final = {"row": pl.UInt32, "call_row": pl.UInt32, "sure": pl.Boolean}
 
 def captured_by_order(report: Report, source: Report) -> pl.DataFrame:
     """The captured call of each operation of a graph that a capture in `source` fits: row, call_row (there), sure."""
+    if capture_spans(source).is_empty():
+        return pl.DataFrame(schema=_FOUND)
     calls, (ran, launches) = _captured_calls(source), _launches(report)
     if calls.is_empty() or ran.is_empty():
         return pl.DataFrame(schema=_FOUND)

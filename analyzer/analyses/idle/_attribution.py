@@ -32,7 +32,7 @@ from kanalyze.analyses.idle._idle_parts import (
     thread_keys,
     unnamed,
 )
-from kanalyze.analyses.shared.analysis import in_threads, once_per_process, once_per_report
+from kanalyze.analyses.shared.analysis import in_threads, once_per_report
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, joined_up, key_columns, touched
 from kanalyze.columns import gathered, in_order, parts_by, positions, rows_at, sure
@@ -50,16 +50,6 @@ PIECES: Final[_Schema] = {**dict.fromkeys(("device", "start", "end"), pl.Int64),
 #: Schema of a piece of idle time inside intervals of its host thread, with bucket and detail as in the ledger.
 WITHIN: Final[_Schema] = {**dict.fromkeys((*THREAD, "start", "end"), pl.Int64), "bucket": _IDLE, "detail": pl.String}
 
-#: The whole recording is attributed where it has no more operations than these, or where so large a part of them lies
-#: in the window.
-_FEW: Final = 1 << 15
-_MUCH: Final = 0.5
-
-#: So many windows are kept that were attributed by themselves.
-_MOST_KEPT: Final = 7
-
-Sides = tuple[int | None, int | None]
-_WHOLE: Final[Sides] = (None, None)
 _LOCK: Final = RLock()
 
 #: Longer intervals in no CUDA call are more than the host's work for the next launches.
@@ -89,9 +79,18 @@ def _edges(report: Report) -> dict[int, tuple[int, int]]:
     return {device: (low, high) for device, low, high in edges.iter_rows()}
 
 
-def _idle_devices(report: Report) -> Iterator[tuple[int, pl.DataFrame, pl.DataFrame, pl.DataFrame]]:
-    """The devices in scope with what was not recorded before and after, and the idle intervals between these."""
-    work = operations(report).select("device", "start", "end", "rank", "row", "process_id")
+class _Idle(NamedTuple):
+    """The idle intervals of a device in batches, which are attributed when a window asks for them."""
+
+    edges: tuple[pl.DataFrame, pl.DataFrame]  # what was not recorded before and after
+    batches: list[pl.DataFrame]
+    pieces: dict[int, pl.DataFrame]  # of batches that were asked for
+
+
+@once_per_report
+def _idle_devices(report: Report) -> dict[int, _Idle]:
+    """The idle intervals of the devices in scope."""
+    work, found = operations(report).select("device", "start", "end", "rank", "row", "process_id"), {}
     for device, first, last in activity(report).iter_rows():
         low, high = begun, ended = _edges(report)[device]
         if report.meta.end_ns is not None:
@@ -100,62 +99,45 @@ def _idle_devices(report: Report) -> Iterator[tuple[int, pl.DataFrame, pl.DataFr
         edges = pl.DataFrame([(low, begun), (ended, high)], schema=intervals.SPANS, orient="row")
         edges = edges.with_columns(reason=pl.lit(reasons(report).unrecorded, dtype=pl.UInt32))
         before, after = (edge.filter(pl.col("start") < pl.col("end")) for edge in edges.iter_slices(1))
-        yield device, before, after, idle_intervals(of_device(work, device), begun, ended)
-
-
-def _attributed(report: Report) -> dict[int, pl.DataFrame]:
-    """The idle time of each device in scope, of all of its gaps that overlap the window."""
-    prepare(report)
-    found = {}
-    for device, before, after, idle in _idle_devices(report):
-        some = batches(intervals.overlapping(idle, report.scope.sides))
-        split = in_threads(partial(split_idle, report, device), some)
-        parts = [pl.DataFrame(schema=PIECE), before, *split, after]
-        found[device] = pl.concat(parts, how="diagonal", rechunk=True)
+        idle = intervals.overlapping(idle_intervals(of_device(work, device), begun, ended), report.scope.sides)
+        found[device] = _Idle((before, after), batches(idle), {})
     return found
 
 
-@once_per_process
-def _kept(report: Report) -> dict[Sides, dict[int, pl.DataFrame]]:
-    """What was attributed of a report: its whole, and the last windows."""
-    del report
-    return {}
+def _attributed(report: Report, device: int, low: int, high: int) -> pl.DataFrame:
+    """The idle time of a device of all batches that overlap a window, as :func:`idle_pieces`."""
+    idle = _idle_devices(report)[device]
+    asked = [
+        number
+        for number, batch in enumerate(idle.batches)
+        if batch.height and batch.item(0, "start") < high and batch.item(-1, "end") > low
+    ]
+    with _LOCK:
+        new = [number for number in asked if number not in idle.pieces]
+        if new:
+            prepare(report)
+        split = in_threads(partial(split_idle, report, device), [idle.batches[number] for number in new])
+        idle.pieces.update(zip(new, split, strict=True))
+    before, after = idle.edges
+    parts = [pl.DataFrame(schema=PIECE), before, *(idle.pieces[number] for number in asked), after]
+    return pl.concat(parts, how="diagonal", rechunk=True)
 
 
+@once_per_report
 def idle_pieces(report: Report) -> dict[int, pl.DataFrame]:
     """The idle time of each device in scope inside its window, by device: :data:`PIECE`; disjoint, sorted by start.
 
     An idle interval is attributed in the whole of the report, and clipped to the window after that.
     """
-    kept, sides = _kept(report), report.scope.sides
-    with _LOCK:
-        if _serves(report):
-            sides = _WHOLE
-        if sides not in kept:
-            kept[sides] = _attributed(report.whole.narrow(window=None if sides == _WHOLE else report.scope.window))
-        for old in [*kept][:-_MOST_KEPT]:
-            if old not in (sides, _WHOLE):
-                del kept[old]
-        pieces = kept[sides]
-    found = {}
-    for device, low, high in windows(report).iter_rows():  # sorted, disjoint pieces clipped to the window
-        own = pieces[device]
+    sides, edges = windows(report).rows(), _edges(report.whole)
+    within = all(edges[device][0] <= low and high <= edges[device][1] for device, low, high in sides)
+    source, found = report.whole if within else report.whole.narrow(window=report.scope.window), {}
+    for device, low, high in sides:  # sorted, disjoint pieces clipped to the window
+        own = _attributed(source, device, low, high)
         first = bisect_right(own.get_column("end"), low)
         stop = max(bisect_left(own.get_column("start"), high), first)
-        found[device] = intervals.clip(own.slice(first, stop - first), low, high)
+        found[device] = own.slice(first, stop - first).with_columns(pl.col("start", "end").clip(low, high))
     return found
-
-
-def _serves(report: Report) -> bool:
-    """Whether the whole is attributed for the window of a report: it is already, has few operations, or most there."""
-    edges, sides = _edges(report.whole), windows(report).rows()
-    if not all(edges[device][0] <= low and high <= edges[device][1] for device, low, high in sides):
-        return False
-    begun = operations(report).get_column("start")
-    if _WHOLE in _kept(report) or len(begun) <= _FEW or not sides:
-        return True
-    first, last = min(low for _, low, _ in sides), max(high for *_, high in sides)
-    return bool(begun.is_between(first, last).sum() >= _MUCH * len(begun))
 
 
 def bucket_of(report: Report, pieces: pl.DataFrame) -> pl.Series:
@@ -269,20 +251,20 @@ def gaps_of(report: Report, pieces: pl.DataFrame) -> pl.Series:
 def unknown_times(report: Report) -> list[tuple[int, int]]:
     """Of each device in scope the idle time of unknown cause, and the waits for work from before the recording (ns).
 
-    Where nothing was attributed yet, and no such work is known, only what no thread is known for is looked at: every
-    thread that launched something is.
+    Where no such work is known, only what no thread is known for is looked at: every thread that launched something is.
     """
-    if _WHOLE in _kept(report) or len(unseen_starts(report)) or len(unseen_syncs(report)):
+    if len(unseen_starts(report)) or len(unseen_syncs(report)):
         known = reasons(report)
         unknown = pl.col("reason").is_in([known.unknown, known.unrecorded])
         sums = _NS.filter(unknown).sum(), _NS.filter(pl.col("reason") == known.unseen).sum().alias("begins")
         return [pieces.select(sums).row(0) for pieces in idle_pieces(report).values()]
     found, sides = [], {device: edges for device, *edges in windows(report).iter_rows()}
     launching = launch_calls(report, "thread_id").drop_nulls().get_column("process_id").unique()
-    for device, before, after, idle in _idle_devices(report):
-        thread = facts_of(report, idle.get_column("row"), "thread_id").to_series()
-        nearby = sure(idle.get_column("process_id").is_in(launching.implode()))
-        parts = (before, idle.filter(thread.is_null() & ~nearby), after)
+    for device, idle in _idle_devices(report).items():
+        every = pl.concat(idle.batches)
+        thread = facts_of(report, every.get_column("row"), "thread_id").to_series()
+        nearby = sure(every.get_column("process_id").is_in(launching.implode()))
+        parts = (*idle.edges, every.filter(thread.is_null() & ~nearby))
         lost = pl.concat(part.select("start", "end") for part in parts)
         found.append((intervals.length(intervals.clip(lost, *sides[device])), 0))
     return found
@@ -384,7 +366,7 @@ def window_ledgers(report: Report, spans: pl.DataFrame) -> pl.DataFrame:
         return parts[0]
     part = report.narrow(window=Window(*spans.select(pl.col("start").min(), pl.col("end").max()).row(0)))
     for device, pieces in idle_pieces(part).items():
-        sums = pl.DataFrame(_in_windows(part, device, pieces, spans)).with_row_index("window")
+        sums = pl.DataFrame(_in_windows(report.whole, device, pieces, spans)).with_row_index("window")
         told = sums.with_columns(ns=pl.sum_horizontal(f"{bucket}_ns" for bucket in BUCKETS), device=device)
         wrong = told.filter(told.get_column("ns") != spans.get_column("end") - spans.get_column("start"))
         if wrong.height:

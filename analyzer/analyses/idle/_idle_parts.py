@@ -31,17 +31,17 @@ from kanalyze.analyses.shared.threads import ThreadKey, by_thread, line_of, on_l
 from kanalyze.analyses.streams.concurrency import ended_last, event_waits, waited_for
 from kanalyze.columns import gathered, in_order, sure
 from kanalyze.errors import DamagedReportError
-from kanalyze.machinery import late, workers
+from kanalyze.machinery import late
 from kanalyze.report import Report
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
 
 with late():  # of reports with system calls or the scheduler
     from kanalyze.analyses.host import _causes
 
-#: Batch sizes, in idle intervals: the smallest batch, and the most that are in flight at one time; large enough to gain
-#: more than threads wait for Python's lock (benchmarks/), small enough to bound memory.
-FEWEST: Final = 1 << 16
-BATCH: Final = 1 << 19
+#: The smallest batch, in idle intervals, and the most batches of a device: large enough to gain more than threads wait
+#: for Python's lock (benchmarks/), small enough to bound memory, and what a short window costs of a long recording.
+FEWEST: Final = 1 << 13
+MOST: Final = 32
 
 #: Cached answers that every batch looks up: computed beforehand, since batches would otherwise block on them one after
 #: the other; and what names of pieces are made of.
@@ -80,11 +80,9 @@ def require_names(report: Report) -> None:
 
 
 def batches(idle: pl.DataFrame) -> list[pl.DataFrame]:
-    """Splits idle intervals into batches of bounded and about equal size, in order: threads end at the same time."""
-    most = workers()
-    size = min(max(-(-idle.height // most), FEWEST), max(BATCH // most, 1))
-    number = max(-(-idle.height // size), 1)
-    return [*idle.iter_slices(max(-(-idle.height // number), 1))]
+    """Splits idle intervals into batches of about equal size, in order."""
+    number = max(min(idle.height // FEWEST, MOST), 1)
+    return [*idle.iter_slices(max(-(-idle.height // number), 1))] or [idle]
 
 
 def idle_intervals(work: pl.DataFrame, low: int, high: int) -> pl.DataFrame:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Final
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -77,21 +77,20 @@ CANDIDATES: Final = Table(
 )
 
 
+class Repetitive(NamedTuple):
+    """What repeats among the launches in scope, and what a capture of them would meet."""
+
+    candidates: pl.DataFrame  # the sequences that could be CUDA graphs, :data:`CANDIDATES`
+    #: Repeated launches in stretches shorter than :data:`SHORTEST`, split by calls that no capture allows, a row per
+    #: device: device, launches, launch_ns.
+    cuts: pl.DataFrame
+    repetitions: pl.DataFrame  # the operations that belong to a sequence that repeats: row, sequence, unit
+    pieces: int  # the stretches that a capture would have to be made of, between calls that none allows
+
+
 def candidates(report: Report) -> pl.DataFrame:
     """The sequences in scope that could be CUDA graphs, the largest saving first; :data:`CANDIDATES`."""
-    return _candidates_and_cuts(report)[0]
-
-
-@once_per_report
-def repetitions(report: Report) -> pl.DataFrame:
-    """The operations in scope that belong to a sequence that repeats: row, sequence, unit (its repetition)."""
-    _, _, units = _series_of_launches(report)
-    return units.drop_nulls("unit").select("row", "sequence", "unit")
-
-
-def pieces(report: Report) -> int:
-    """How many stretches of launches a capture would have to be made of: those between calls that none allows."""
-    return _series_of_launches(report)[1].height
+    return repetitive(report).candidates
 
 
 def graph_costs(report: Report) -> dict[int, float]:
@@ -104,31 +103,19 @@ def _graph_costs(report: Report) -> pl.DataFrame:
     return graph_launches(report).filter("charged").group_by("device").agg(cost=pl.col("call_ns").median())
 
 
-def cut_launches(report: Report) -> pl.DataFrame:
-    """Repeated launches split into too short stretches by calls that no capture allows: device, launches, launch_ns.
-
-    One row per device: the launches in repeated stretches shorter than :data:`SHORTEST`.
-    """
-    return _candidates_and_cuts(report)[1]
-
-
 @once_per_report
-def _candidates_and_cuts(report: Report) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The results of :func:`candidates` and :func:`cut_launches`."""
-    line, words, units = _series_of_launches(report)
+def repetitive(report: Report) -> Repetitive:
+    """Looks for what repeats among the launches in scope."""
+    line = launch_series(report)
+    words = _words(line)
+    units = _with_units(line, words)
     short = (pl.col("length") < SHORTEST) & (pl.col("alike") >= FEWEST)
     cut = line.filter(words.select(short).to_series().gather(line.get_column("stretch")))
     waits = launch_waits(report), queued_waits(report)
     of_cut = with_facts(report, cut.with_columns(_waits(waits, cut)), "device").group_by("device")
     sums = of_cut.agg(pl.len().cast(pl.Int64).alias("launches"), pl.col("launch_ns").sum())
-    return _candidates(report, waits, units), sums
-
-
-def _series_of_launches(report: Report) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
-    """The operations by series, their stretches, and the operations with the repetition of each."""
-    line = launch_series(report)
-    words = _words(line)
-    return line, words, _with_units(line, words)
+    repeated = units.drop_nulls("unit").select("row", "sequence", "unit")
+    return Repetitive(_candidates(report, waits, units), sums, repeated, words.height)
 
 
 def _candidates(report: Report, waits: _Waits, line: pl.DataFrame) -> pl.DataFrame:

@@ -26,7 +26,7 @@ from kanalyze.analyses.host._call_kinds import begun_before, captures, graph_ste
 from kanalyze.analyses.idle._attribution import launch_waits, waited_ns
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import median_of
-from kanalyze.columns import in_order, mixed, nearest
+from kanalyze.columns import in_order, mixed, nearest, shared
 from kanalyze.intervals import newly_covered
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
@@ -118,7 +118,7 @@ def launched_kernels(report: Report) -> pl.DataFrame:
     alone = work.get_column("call_row").is_not_null() & ~launches_graphs(report, work.get_column("call_name"))
     work = in_order(work.drop("call_name").filter(alone), "call_start")
     work = work.with_columns(first=mixed(KERNEL).is_first_distinct())
-    work = work.filter(~work.get_column("call_row").is_duplicated()).drop("call_start")
+    work = work.filter(~shared(work.get_column("call_row"))).drop("call_start")
     launched = with_facts(report, work, "call_ns").rename({"call_ns": "api_ns"}).drop("call_row")
     return in_window_scope(report, launched.with_columns(waited_ns(launch_waits(report), launched.get_column("row"))))
 

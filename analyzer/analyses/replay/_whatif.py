@@ -18,7 +18,7 @@ import polars as pl
 
 from kanalyze.analyses.device._operations import families, operations
 from kanalyze.analyses.device._windows import span
-from kanalyze.analyses.launches._graph_candidates import repetitions
+from kanalyze.analyses.launches._graph_candidates import repetitive
 from kanalyze.analyses.replay._changes import (
     CALLS,
     COPIES,
@@ -460,4 +460,4 @@ def _single_changes(report: Report) -> list[tuple[str, Changes]]:
     ]
     found = [(f"--faster {name}=2", Changes(faster=((name, TWICE),))) for name in names]
     found += [(f"--without {name}", Changes(without=(name,))) for name in WITHOUT]
-    return [*found, ("--graph", Changes(graph=True))] if repetitions(report).height else found
+    return [*found, ("--graph", Changes(graph=True))] if repetitive(report).repetitions.height else found

@@ -6,7 +6,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.idle import _attribution
 from kanalyze.analyses.idle._attribution import (
     idle_pieces,
     idle_within,
@@ -18,19 +17,20 @@ from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
 from kanalyze.window import Window
 from support.build import kernel, launched, report
+from support.large import in_batches
 from support.shares import cases, holds
 from support.slow_gaps import gap_reports
 from support.strategies import EVENTS, FEWER, WINDOWS
 
 
 @FEWER
-@given(EVENTS, WINDOWS, WINDOWS, st.sampled_from([0, 1 << 15]))
-def test_pieces_are_the_same_whatever_was_attributed_before(events, window, before, few):
+@given(EVENTS, WINDOWS, WINDOWS, st.sampled_from([1, 1 << 13]), st.booleans())
+def test_pieces_are_the_same_whatever_was_attributed_before(events, window, before, batch, whole):
     of = report(events)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_attribution, "_FEW", few)
+        in_batches(patch, batch)
         idle_pieces(of.narrow(window=Window(*before)))
-        if few:
+        if whole:
             idle_pieces(of)
         view, alone = of.narrow(window=Window(*window)), report(events).narrow(window=Window(*window))
         known, fresh = idle_pieces(view), idle_pieces(alone)
@@ -58,11 +58,11 @@ def one_by_one(of, spans):
 
 @pytest.mark.slow
 @FEWER
-@given(EVENTS, st.lists(SPANS, min_size=1, max_size=5), st.sampled_from([0, 0, 1 << 15]))
-def test_parts_attributed_one_after_the_other_give_the_ledger_of_each_window(events, asked, few):
+@given(EVENTS, st.lists(SPANS, min_size=1, max_size=5), st.sampled_from([1, 1 << 13]))
+def test_parts_attributed_one_after_the_other_give_the_ledger_of_each_window(events, asked, batch):
     of = report(events)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_attribution, "_FEW", few)
+        in_batches(patch, batch)
         for spans in asked:
             sides = [(start, start + length) for start, length in spans]
             assert together(of, sides) == one_by_one(of, sides)

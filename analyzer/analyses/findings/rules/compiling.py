@@ -327,7 +327,7 @@ def _loaded_again(report: Report) -> pl.DataFrame:
     work = operations(report, "call_start", "call_end", "thread_id")
     work = work.select(*THREAD, "kind", "name", "call_start", "call_end").filter(pl.col("kind") == "kernel")
     launches = in_order(work.drop("kind").drop_nulls(["call_start", "thread_id"]), "call_start")
-    launches = launches.filter(launches.get_column("call_start").is_first_distinct())
+    launches = launches.filter(pl.col("call_start").ne_missing(pl.col("call_start").shift(1)))
     texts = launches.get_column("name").unique().drop_nulls()
     # of a compiler that the program runs, as its world and the name tell
     own = [

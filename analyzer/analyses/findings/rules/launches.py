@@ -25,7 +25,7 @@ from kanalyze.analyses.host._call_kinds import names_that
 from kanalyze.analyses.idle._attribution import reasoned_pieces
 from kanalyze.analyses.idle.ledger import bucket_sums, ledger
 from kanalyze.analyses.iterations._launch_periods import timed_runs
-from kanalyze.analyses.launches._graph_candidates import candidates, cut_launches, pieces, repetitions
+from kanalyze.analyses.launches._graph_candidates import candidates, repetitive
 from kanalyze.analyses.launches._launch_costs import launch_costs, least_worth_saying, worth_saying
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.statistics import longest, total
@@ -112,7 +112,7 @@ def graph_candidate(report: Report) -> Findings:
 def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) -> Finding:
     top, stake = own.row(0, named=True), min(total(own, "saved_ns"), most)
     per, launches, less = say.per_iteration(report), total(own, "launches"), on_gpu.launch_less(report, device)
-    cut = total(cut_launches(report).filter(pl.col("device") == device), "launches")
+    cut = total(repetitive(report).cuts.filter(pl.col("device") == device), "launches")
     known = "the median of those in this report" if top["measured"] else "the median of these calls, for want of one"
     text = (
         f"{plural(own.height, 'sequence')} of launches repeat{'' if own.height > 1 else 's'}: "
@@ -130,7 +130,7 @@ def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) 
     return words_of("graph-candidate").finding(
         device,
         text,
-        _waits_for(report, device, repetitions(report).get_column("row"), *_LAUNCHING),
+        _waits_for(report, device, repetitive(report).repetitions.get_column("row"), *_LAUNCHING),
         stake,
         headline=f"{per.plural(launches, 'launch')} could be replayed as a graph",
         action=less.action,
@@ -148,12 +148,12 @@ def _graph_candidate(report: Report, device: int, own: pl.DataFrame, most: int) 
 
 def _graphed(report: Report) -> Mending | None:
     """Each sequence that repeats as one launch; None without any, or where a program would have to be rewritten."""
-    return Mending(graph=True) if repetitions(report).height and not _cut_all_over(report) else None
+    return Mending(graph=True) if repetitive(report).repetitions.height and not _cut_all_over(report) else None
 
 
 def _cut_all_over(report: Report) -> bool:
     """Whether each iteration waits, reads results, allocates or copies pageable memory in many places."""
-    iterations, cut = say.per_iteration(report).iterations, pieces(report)
+    iterations, cut = say.per_iteration(report).iterations, repetitive(report).pieces
     many = iterations is not None and cut > _MOST_PIECES * iterations * max(windows(report).height, 1)
     return many and device_operations(report).height < _LONG * cut
 

@@ -206,8 +206,10 @@ _READ_BYTES_PER_NS: Final = 50
 @once_per_report
 def _set_aside(report: Report) -> pl.DataFrame:
     """Such copies (row) of data in programs of CUDA C++: that pinned memory is quicker, and waits for none, is sure."""
+    if world(report) != CUDA:
+        return pl.DataFrame(schema={"row": pl.UInt32})
     large = (pl.col("way") == TO_HOST) & (pl.col("bytes") >= LARGE_BYTES)
-    copies = on_host.with_next(on_host.launched(report), large if world(report) == CUDA else pl.lit(value=False))
+    copies = on_host.with_next(on_host.launched(report), large)
     into = on_host.device_copies(report).filter(pl.col("target_memory") == PAGEABLE)
     unread = pl.col("next_call_start") - pl.col("call_end") < pl.col("bytes") / _READ_BYTES_PER_NS
     return copies.filter(unread).join(into, on="row", how="semi").select("row")
