@@ -208,7 +208,9 @@ def of_parts(
     """Results of `make` for the rows of each combination of values of `keys`, in the order of `frame`."""
     found = pl.Series([None], dtype=dtype).new_from_index(0, frame.height)
     for key, rows in rows_by(frame, keys).items():
-        found = found.scatter(rows, make(key, frame if len(rows) == frame.height else frame[rows]))
+        if len(rows) == frame.height:
+            return make(key, frame).cast(dtype)
+        found = found.scatter(rows, make(key, frame[rows]))
     return found
 
 

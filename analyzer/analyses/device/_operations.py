@@ -16,7 +16,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
-from kanalyze.columns import as_of, gathered, in_order, marked, mixed, of_parts, positions, rows_at
+from kanalyze.columns import as_of, gathered, in_order, marked, mixed, of_parts, positions, rows_at, sure
 from kanalyze.decoder.decode import HINTS, decode
 from kanalyze.decoder.fields import OTHER
 from kanalyze.errors import CannotTellError
@@ -248,12 +248,15 @@ def launch_rows(report: Report) -> pl.Series:
 
 def calls_by_id(report: Report, process: int | None) -> tuple[pl.Series, pl.Series]:
     """Correlation ids of the calls of a process, sorted by id and start, and their rows; none of no process."""
-    calls = report.kind("api").select("process_id", "correlation_id", "start_ns").with_row_index("row")
-    own = calls.filter((pl.col("process_id") == pl.lit(process, pl.Int64)) & pl.col("correlation_id").is_not_null())
-    ids, start = own.get_column("correlation_id"), own.get_column("start_ns")
+    calls = report.kind("api").select("process_id", "correlation_id", "start_ns")
+    own = calls.select((pl.col("process_id") == pl.lit(process, pl.Int64)) & pl.col("correlation_id").is_not_null())
+    rows = sure(own.to_series()).arg_true()
+    calls = calls if len(rows) == calls.height else calls[rows]
+    ids, start = calls.get_column("correlation_id"), calls.get_column("start_ns")
     if not (ids.is_sorted() and start.is_sorted()):
-        own = own.sort("correlation_id", "start_ns", "row")
-    return own.get_column("correlation_id"), own.get_column("row")
+        order = pl.DataFrame([ids, start]).select(pl.arg_sort_by("correlation_id", "start_ns", maintain_order=True))
+        ids, rows = ids[order.to_series()], rows[order.to_series()]
+    return ids, rows.alias("row")
 
 
 @once_per_process

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from functools import partial
+from itertools import pairwise
 from threading import RLock
 from typing import Final, NamedTuple
 
@@ -51,6 +52,9 @@ PIECES: Final[_Schema] = {**dict.fromkeys(("device", "start", "end"), pl.Int64),
 WITHIN: Final[_Schema] = {**dict.fromkeys((*THREAD, "start", "end"), pl.Int64), "bucket": _IDLE, "detail": pl.String}
 
 _LOCK: Final = RLock()
+
+#: So many batches are attributed together.
+_TOGETHER: Final = 8
 
 #: Longer intervals in no CUDA call are more than the host's work for the next launches.
 SHORT_NS: Final = 300_000
@@ -116,8 +120,12 @@ def _attributed(report: Report, device: int, low: int, high: int) -> pl.DataFram
         new = [number for number in asked if number not in idle.pieces]
         if new:
             prepare(report)
-        split = in_threads(partial(split_idle, report, device), [idle.batches[number] for number in new])
-        idle.pieces.update(zip(new, split, strict=True))
+        groups = [new[first : first + _TOGETHER] for first in range(0, len(new), _TOGETHER)]
+        together = [pl.concat(idle.batches[number] for number in group) for group in groups]
+        for group, pieces in zip(groups, in_threads(partial(split_idle, report, device), together), strict=True):
+            begun = pl.Series([idle.batches[number].item(0, "start") for number in group[1:]], dtype=pl.Int64)
+            cuts = (0, *pieces.get_column("start").search_sorted(begun), pieces.height)
+            idle.pieces.update(zip(group, (pieces[a:b] for a, b in pairwise(cuts)), strict=True))
     before, after = idle.edges
     parts = [pl.DataFrame(schema=PIECE), before, *(idle.pieces[number] for number in asked), after]
     return pl.concat(parts, how="diagonal", rechunk=True)

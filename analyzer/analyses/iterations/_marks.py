@@ -308,7 +308,7 @@ def _same_kernels(iterations: pl.DataFrame, work: pl.DataFrame) -> bool:
     kernels = work.filter(_COMPUTES & (pl.col("ns") > 0))
     place = nearest_place(iterations.get_column("start"), kernels.get_column("at")).alias("place")
     inside = kernels.get_column("at") < gathered(iterations.get_column("own_end"), place)
-    launched = kernels.select("name", "ns", place).filter(inside)
+    launched = kernels.select("name", "ns", place).filter(inside).group_by("place", "name").agg(pl.col("ns").sum())
     names = launched.get_column("name").unique()
     does = pl.when(pl.col("family").is_in(_CHOSEN_BY_SHAPE)).then("family").otherwise(pl.col("name").cast(pl.String))
     kinds = pl.DataFrame([names, families(names)]).select("name", does=does.rank("dense"))

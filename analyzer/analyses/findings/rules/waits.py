@@ -41,7 +41,7 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import longest, median_of, total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import gathered, in_order, nearest, of_parts, positions, rows_at
+from kanalyze.columns import gathered, in_order, nearest, nearest_place, of_parts, rows_at, sure
 from kanalyze.report import Report
 from kanalyze.tools import CUDA
 from kanalyze.units import percent, size
@@ -156,7 +156,9 @@ def _with_idle(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
 
     def idle(key: tuple[int, ...], part: pl.DataFrame) -> pl.Series:
         starts, ends = busy_spans(report)[key[0]].get_columns()
-        return gathered(ends.shift(1), positions(starts, part.get_column("begins")))
+        place = nearest_place(starts, part.get_column("begins"))
+        begun = sure(gathered(starts, place) == part.get_column("begins"))
+        return gathered(ends.shift(1), place.set(~begun, None))
 
     work = facts_of(report, calls.get_column("row"), "device", "start").rename({"start": "begins"})
     return calls.with_columns(work.get_column("begins"), of_parts(work, ["device"], pl.Int64, idle).alias("idle"))
