@@ -191,6 +191,17 @@ def constant(values: pl.Series) -> bool:
     return not values.has_nulls() and values.min() == values.max()
 
 
+def distinct(frame: pl.DataFrame) -> pl.DataFrame:
+    """The distinct rows of `frame` in any order; what all rows share is not looked at row by row."""
+    first = frame.head(1)
+    shared_by_all = frame.select((pl.all() == pl.all().first()).all() & (pl.all().null_count() == 0)).row(0)
+    differing = [name for name, alike in zip(frame.columns, shared_by_all, strict=True) if not alike]
+    if not differing:
+        return first
+    rows = frame.select(differing).unique()
+    return rows.join(first.drop(differing), how="cross").select(frame.columns) if len(differing) < frame.width else rows
+
+
 def parts_by(frame: pl.DataFrame, keys: Sequence[str]) -> dict[tuple[Any, ...], pl.DataFrame]:
     """The rows of `frame` that have each combination of the values of `keys`, in their order.
 

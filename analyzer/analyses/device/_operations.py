@@ -16,7 +16,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
-from kanalyze.columns import as_of, gathered, in_order, marked, mixed, of_parts, positions, rows_at, sure
+from kanalyze.columns import as_of, distinct, gathered, in_order, marked, mixed, of_parts, positions, rows_at, sure
 from kanalyze.decoder.decode import HINTS, decode
 from kanalyze.decoder.fields import OTHER
 from kanalyze.errors import CannotTellError
@@ -365,7 +365,7 @@ def of_used_processes(report: Report, events: pl.DataFrame) -> pl.DataFrame:
 
 @once_per_process
 def _used_devices(report: Report) -> pl.DataFrame:
-    return operations(report)[["device", "process_id"]].group_by("device", "process_id").agg()
+    return distinct(operations(report)[["device", "process_id"]])
 
 
 def by_device(work: pl.DataFrame) -> list[pl.DataFrame]:
