@@ -12,7 +12,7 @@ import kanalyze
 from kanalyze.analyses.findings.rules.launches import graph_candidate, timed_kernels
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.analyses.iterations._launch_periods import timed_runs
-from kanalyze.analyses.launches._graph_candidates import cut_launches
+from kanalyze.analyses.launches._graph_candidates import repetitive
 from kanalyze.analyses.launches.graphs import BY_CANDIDATE, graphs
 from kanalyze.window import Window
 from support.build import call, kernel, memcpy, memset, report
@@ -174,7 +174,7 @@ TWO_STREAMS = repeated(10, "abc", {"stream": 8}, {"stream": 8}, {"stream": 8}, S
 def test_sequences_that_repeat_between_calls_that_no_capture_allows(program, sequences, cut):
     of = report(program.events)
     assert graphs(of, by="candidate").select("operations", "repetitions").rows() == sequences
-    assert cut_launches(of).get_column("launches").to_list() == cut
+    assert repetitive(of).cuts.get_column("launches").to_list() == cut
 
 
 def test_threads_are_series_of_their_own():
@@ -205,7 +205,7 @@ def test_the_default_stream_and_blocking_ones_of_its_context_cut_each_other(stre
     turns = repeated(200, {"stream": one}, {"stream": one}, {"stream": other, "context": context})
     of = report(turns.events, streams=[*STREAMS, {**STREAMS[1], "context_id": 2}])
     assert sorted(graphs(of, by="candidate")["stream"]) == ([] if cuts else sorted(streams))
-    assert cut_launches(of)["launches"].to_list() == ([600] if cuts else [])
+    assert repetitive(of).cuts["launches"].to_list() == ([600] if cuts else [])
 
 
 def waiting(waits, launches=4):
