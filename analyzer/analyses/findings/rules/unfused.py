@@ -137,20 +137,16 @@ def _runs(lines: pl.DataFrame) -> pl.DataFrame:
     """Kernels of formulas: rows of `lines` with group, kept and merged_ns (of the fused kernel)."""
     known = _in_runs(lines, _PASSING, computes=~OPERATION.is_in(_OF_ANY))
     ns, name = pl.col("exclusive_ns"), pl.col("name")
-    large = ns >= _LARGE * ns.max()
-    groups = known.group_by("group").agg(
-        merged_ns=_FUSED * ns.filter(large).min(),
-        large=large.sum(),
-        different=name.n_unique(),
-        own=name.filter("computes").n_unique(),
-        many=pl.len(),
-        longest=ns.max(),
-        ns=ns.sum(),
-    )
-    large, different = (pl.col(column) >= _FEWEST for column in ("large", "different"))
-    formulas = large & different & (pl.col("longest") >= _LONGEST_NS) & (pl.col("own") >= _OWN)
-    once = pl.col("many") <= _REPEATED * pl.col("different")
-    chosen = groups.filter(formulas & once & (pl.col("merged_ns") < pl.col("ns")))
+    groups = known.group_by("group").agg(different=name.n_unique(), many=pl.len(), longest=ns.max(), ns=ns.sum())
+    several = (pl.col("different") >= _FEWEST) & (pl.col("longest") >= _LONGEST_NS)
+    groups = groups.filter(several, pl.col("many") <= _REPEATED * pl.col("different"))
+    inside = known.join(groups.select("group", "longest"), on="group", maintain_order="left")
+    large = inside.filter(ns >= _LARGE * pl.col("longest")).group_by("group")
+    large = large.agg(merged_ns=_FUSED * ns.min(), large=pl.len())
+    own = inside.filter("computes").group_by("group").agg(own=name.n_unique())
+    groups = groups.join(large, on="group").join(own, on="group")
+    formulas = (pl.col("large") >= _FEWEST) & (pl.col("own") >= _OWN) & (pl.col("merged_ns") < pl.col("ns"))
+    chosen = groups.filter(formulas)
     return known.join(chosen.select("group", "merged_ns", kept=pl.lit(1)), on="group", maintain_order="left")
 
 
@@ -375,11 +371,16 @@ def _update_runs(lines: pl.DataFrame) -> pl.DataFrame:
         place=pl.int_range(pl.len())
     )
     lists, marks = pl.col("lists"), pl.col("marks")
-    of_lists = lists & (lists & marks).any().over("step")
-    singly = ~lists & ((~lists & marks).sum().over("step") >= _FEWEST_UPDATES)
+    known = known.with_columns(listed=lists & marks, single=~lists & marks)
+    steps = known.group_by("step").agg(pl.col("listed").any(), pl.col("single").sum() >= _FEWEST_UPDATES)
+    steps = steps.filter(pl.col("listed") | pl.col("single"))
+    known = known.drop("listed", "single").join(steps, on="step", maintain_order="left")
+    of_lists, singly = lists & pl.col("listed"), ~lists & pl.col("single")
     begins, ends = pl.col("own") & (of_lists | singly), (pl.col("own") & of_lists) | (marks & singly)
     first, last = (pl.when(one).then("place") for one in (begins, ends))
-    return known.filter(pl.col("place").is_between(first.min().over("step"), last.max().over("step")))
+    sides = known.group_by("step").agg(first=first.min(), last=last.max())
+    known = known.join(sides, on="step", maintain_order="left")
+    return known.filter(pl.col("place").is_between("first", "last")).drop("listed", "single", "first", "last")
 
 
 def _steps(report: Report, rows: pl.DataFrame) -> list[_Steps]:
