@@ -77,6 +77,9 @@ TABLE: Final = Table(
 _SMALL_GRID: Final = "small-grid"
 _FEW_SMS: Final = "few-sms"
 
+#: A loop has so many operations.
+_LOOP: Final = 8
+
 #: Remedies are replayed of reports with at most so many operations and calls: of more it takes many seconds.
 _MOST_REPLAYED: Final = 1 << 20
 
@@ -109,19 +112,18 @@ def _recorded(report: Report) -> bool:
     return report.whole.beside() is not None or any(report.kind(kind).height for kind in ("op", "range"))
 
 
-def _launched(report: Report, fewest: int, *kinds: str) -> bool:
-    """Whether so many operations of some kinds were launched: what the driver moves by itself is not."""
+@once_per_report
+def _may_loop(report: Report) -> bool:
+    """Whether a report has as many operations as any loop: what the driver moves by itself is none of them."""
+    if _recorded(report) or world(report) == JAX:
+        return True
     unified = pl.col("detail").cast(pl.String).str.starts_with("Unified").fill_null(value=False)
-    return operations(report).filter(pl.col("kind").is_in(kinds) & ~unified).height >= fewest
+    return operations(report).filter(pl.col("kind").is_in(DEVICE_KINDS) & ~unified).height >= _LOOP
 
 
 #: What a report needs for the rules of some files to find anything: in others these are not entered.
 _NEEDS: Final[dict[str, Callable[[Report], bool]]] = {
-    # as many operations as any loop has
-    **dict.fromkeys(
-        ("arrays", "loops", "cpu_work", "small_copies"),
-        lambda report: _launched(report, 8, *DEVICE_KINDS) or _recorded(report) or world(report) == JAX,
-    ),
+    **dict.fromkeys(("arrays", "loops", "cpu_work", "small_copies"), _may_loop),
     **dict.fromkeys(
         ("needless_kernels", "slower_kernels", "unfused"),
         lambda report: any(one.launches(LIBRARY != "") for one in kernel_sums(report)) or _recorded(report),
