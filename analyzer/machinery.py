@@ -299,7 +299,9 @@ def sparing_memory() -> Iterator[None]:
         with one_blas_thread():
             yield
         return
-    with _in_environment(_RJEM_MALLOC_CONF=_SPARING, POLARS_MAX_THREADS=str(workers()), **{_BLAS_THREADS: "1"}):
+    own = {"_RJEM_MALLOC_CONF": _SPARING, "POLARS_MAX_THREADS": str(workers()), _BLAS_THREADS: "1"}
+    # polars imports importlib.metadata to look for a plugin of Iceberg tables: 8 ms of the 430 of a small page
+    with _in_environment(**own), loading_late("importlib.metadata"):
         yield
         if polars := sys.modules.get("polars"):
             polars.thread_pool_size()
