@@ -443,12 +443,12 @@ def test_formulas_that_others_tell_of_are_left_out():
 # Products whose shapes are known
 
 
-def product(at, start, end, name, operator="aten::mm"):
+def product(at, start, end, name, operator="aten::mm", **launch):
     """An operator, its launch and its kernel; `at` is the place of the operator in the list of events."""
     return (
         host("op", operator, start, start + 2),
         call("cudaLaunchKernel", start, start + 1, correlation=at, parent=at),
-        kernel(start + 2, end, name=name, correlation=at, parent=at),
+        kernel(start + 2, end, name=name, correlation=at, parent=at, **launch),
     )
 
 
@@ -484,6 +484,16 @@ def test_with_shapes_the_odd_dimension_is_named_and_what_aligned_ones_take_is_no
 def test_the_dimension_that_is_padded_is_the_one_that_rows_begin_at(shapes, side):
     found = shaped((0, shapes))
     assert found.action == (f"Pad {side} to a multiple of 64" if side else "Pad dimensions to multiples of 64")
+
+
+@pytest.mark.parametrize(("blocks", "told"), [(40, True), (79, False)])
+def test_what_writes_fewer_values_than_were_sorted_puts_none_in_order(blocks, told):
+    """Rows of 20 nearest neighbours are gathered, for longer than what was sorted would take; 512 values a block."""
+    gathers = "void at::native::index_elementwise_kernel<128, 4, gpu_index_kernel<index_kernel_impl<float>(X)>>(int)"
+    sort = product(0, 0, 4000, RADIX, "aten::sort")
+    events = [*sort, *product(3, 5000, 5500, gathers, "aten::index", grid=(blocks, 1, 1))]
+    details = [{"event_id": 0, "input_shapes": "[[20, 2000], [], []]"}]
+    assert bool(full_sort(report(events, limits=HOPPER, op_detail=details))) == told
 
 
 # Per step, and where
