@@ -117,7 +117,8 @@ def iteration_of(runs: Sequence[BareRun], rank: int | None, steady: SteadyPart, 
     ranks = {one.rank for one in runs}
     wanted = rank if rank in ranks else min(ranks, key=lambda one: -1 if one is None else one, default=None)
     runs = [one for one in runs if one.rank == wanted]
-    windows = steady.rows.filter(pl.col("name") == steady.each).sort("start_ns").get_column("window")
+    rows = steady.rows.filter(pl.col("name") == steady.each).sort("start_ns")
+    windows, recorded = rows.get_column("window"), rows.get_column("dur_ns")
     first, last = windows.index_of(steady.first), windows.index_of(steady.last)
     if first is None or last is None:
         return None
@@ -126,7 +127,7 @@ def iteration_of(runs: Sequence[BareRun], rank: int | None, steady: SteadyPart, 
     known = [one for one in told if one is not None]
     if not known:
         return None
-    means_ns = [_mean(pl.Series(lengths)) for _, lengths in known]
+    means_ns = [_mean(pl.Series(lengths), recorded.slice(first, last - first)) for _, lengths in known]
     every = pl.Series([ns for _, lengths in known for ns in lengths])
     low, high = (max(every.quantile(part, "nearest") or 0.0, busy_ns) for part in (_TENTH, 1 - _TENTH))
     runs_ns, recorded_ns = tuple(max(ns, busy_ns) for ns in means_ns), steady.ns / steady.number
@@ -141,11 +142,14 @@ def iteration_of(runs: Sequence[BareRun], rank: int | None, steady: SteadyPart, 
     )
 
 
-def _mean(lengths: pl.Series) -> float:
-    """The mean length; where a few make it longer than nine of ten are, as if these took as long as the last of ten."""
-    most = lengths.quantile(1 - _TENTH, "nearest") or 0.0
-    usual = lengths if statistics.mean(lengths) <= most else lengths.clip(upper_bound=int(most))
-    return float(statistics.mean(usual))
+def _mean(lengths: pl.Series, recorded: pl.Series) -> float:
+    """The mean length; where a few make it longer than nine of ten are, as if these took as long as the last of ten.
+
+    But for those that are as long beside others in the recording: the program does more in them, such as to compile.
+    """
+    most, usual = (each.quantile(1 - _TENTH, "nearest") or 0.0 for each in (lengths, recorded))
+    held_up = lengths.clip(upper_bound=int(most)).zip_with(recorded <= usual, lengths)
+    return float(statistics.mean(lengths if statistics.mean(lengths) <= most else held_up))
 
 
 def lengths_of(

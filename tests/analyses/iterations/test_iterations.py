@@ -123,6 +123,16 @@ def test_what_compiles_again_is_odd_only_once(name, compiled_ns, odd):
     assert odd_ones(rows.filter(pl.col("name") == "step")) == odd
 
 
+def test_where_some_compile_again_another_that_takes_longer_is_not_odd():
+    lengths = [150 if number == 3 else 900 if number in {7, 12} else 100 for number in range(1, 24)]
+    events, at = [], 1_000
+    for number, length in enumerate(lengths, 1):
+        events += step("step", (at, at + length), (at + length - 80, at + length - 20), number)
+        events += [nvtx("XlaCompile:#module=jit_step#", at + 5, at + 705)] * (length == 900)
+        at += length
+    assert odd_ones(kanalyze.iterations(report(events)).filter(name="step")) == []
+
+
 def test_a_collective_that_waits_for_another_rank_is_no_work():
     events, collective = [], {"name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "stream": 9}
     for number in range(1, 15):
