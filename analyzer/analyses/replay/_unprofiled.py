@@ -256,7 +256,8 @@ def bare_of(report: Report) -> Bare | None:
 def _measured(report: Report) -> Unslowed | None:
     """What is left of the host's time by a run without the profiler; None where no such run tells an iteration.
 
-    Nor does one that took longer than the recording by more than hosts differ: something else held it up.
+    Nor does one that took longer than the recording by more than hosts differ, or longer than it would if the host took
+    so much longer, as where the device limits the program: something else held it up.
     """
     bare, steady = bare_of(report), known_steady_part(report)
     if bare is None or bare.iteration is None or steady is None or not replayable(report, _MOST):
@@ -264,14 +265,17 @@ def _measured(report: Report) -> Unslowed | None:
     one, view = bare.iteration, report.narrow(window=steady.window)
     if one.ns > one.recorded_ns * (1 + HOSTS_DIFFER):
         return None
-    near = max(NEAR, one.spread_ns / one.ns / 2)
+    near, took = max(NEAR, one.spread_ns / one.ns / 2), cache(window_without(view))
+    longest_ns = took(HostTime(1 + HOSTS_DIFFER, inf)) if one.ns > one.recorded_ns * (1 + near) else inf
+    if longest_ns < one.ns * steady.number * (1 - near):
+        return None
     if one.host_ns <= _AHEAD * one.ns:
         # far ahead of the device the host waits for nothing: it takes as long as if the device took no time
         alone, host_ns = cache(window_without(view, device=False)), one.host_ns * steady.number
         if alone(HostTime(_NOTHING, inf)) <= host_ns:
             return fitted(alone, min(host_ns, alone(AS_RECORDED)), near)
     usual = BY_TOOL.get(report.meta.tool, UNCHANGED).usual
-    return fitted(cache(window_without(view)), one.ns * steady.number, near, usual)
+    return fitted(took, one.ns * steady.number, near, usual)
 
 
 def hosts_of(report: Report) -> Unslowed:

@@ -379,6 +379,16 @@ def test_a_run_that_took_much_longer_than_the_recording_tells_nothing_of_the_hos
         assert hosts_of(found).usual.kept == pytest.approx(kept, rel=0.05)
 
 
+def test_a_run_that_took_longer_than_a_slower_host_explains_tells_nothing_of_the_host(tmp_path, monkeypatch):
+    """The device limits the program: whatever the host takes, the window is as long."""
+    with kanalyze.read(slowed(tmp_path / "cap", int(991_878 * 1.05))) as found:
+        steady = steady_part(found)
+        monkeypatch.setattr(
+            "kanalyze.analyses.replay._unprofiled.window_without", lambda *_, **__: lambda _: float(steady.ns)
+        )
+        assert hosts_of(found) == BY_TOOL["nsys"]
+
+
 def slowed(folder, per_step_ns):
     """A copy of a capture with a run without the profiler, whose steps take so long."""
     return capture(folder, bare=[per_step_ns] * (steps()[0] - 1))
