@@ -58,8 +58,8 @@ def unfused_attention(report: Report) -> Findings:
 def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     """The operations of `lines` that attention takes, with softmax and product (whether it is one).
 
-    A chain is a softmax between two products with nothing but elementwise work in between; backward, the neighbouring
-    product on either side belongs to it. Copies right before and after bring its inputs and outputs into place.
+    A chain is a softmax between two products with nothing but elementwise work in between; backward, the next product
+    on either side belongs to it alike. Copies right before and after bring its inputs and outputs into place.
     """
     numbered = lines.with_columns(place=pl.int_range(pl.len()))
     known = on_gpu.with_decoded(
@@ -91,8 +91,9 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     sure = (batched.gather(first) & batched.gather(last)).fill_null(scaled)
     softmaxes = softmaxes.filter(product.gather(first) & product.gather(last) & sure)
     ends = []
-    for end, step, side in (("first", -1, "since"), ("last", 1, "until")):
-        at, further = softmaxes.get_column(end), (softmaxes.get_column(end) + step).clip(0, known.height - 1)
+    for end, side in (("first", "since"), ("last", "until")):
+        at = softmaxes.get_column(end)
+        further = known.get_column(end).gather(at).fill_null(at)
         joins = softmaxes.get_column("backward") & product.gather(further) & (line.gather(further) == line.gather(at))
         ends.append(known.get_column(side).gather(further.zip_with(joins, at)))
     spans = intervals.union(pl.DataFrame(ends, {"start": pl.Int64, "end": pl.Int64}))

@@ -31,7 +31,7 @@ from kanalyze.analyses.findings.rules.small_copies import growing_concatenations
 from kanalyze.analyses.findings.rules.unfused import bags_by_hand, by_hand, fusible, one_hot_products
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, memset, nvtx, report
-from support.kernel_names import ADD, DOWN, GEMM, LOG_SOFTMAX, MUL, ONE, POW, SOFTMAX, STRIDED, UP
+from support.kernel_names import ADD, BACKWARD, DOWN, GEMM, LOG_SOFTMAX, MUL, ONE, POW, SOFTMAX, STRIDED, UP
 from support.measures import assert_told
 from support.real_reports import real_report
 
@@ -615,6 +615,7 @@ def of_operators(product):
 BETWEEN = [memset(20, 30), memcpy(30, 40, direction="Device-to-Device")]
 AFTER = [*line(GEMM, ADD, at=100), memset(120, 130), *line(SOFTMAX, GEMM, at=130)]
 SCALED = [GEMM, ADD, SOFTMAX, GEMM]
+BACKWARD_AGAIN = [GEMM, GEMM, MUL, BACKWARD, GEMM, MUL, GEMM, MUL, SUM, GEMM]
 
 
 @pytest.mark.parametrize(
@@ -630,6 +631,11 @@ SCALED = [GEMM, ADD, SOFTMAX, GEMM]
         # where operators are known products are batched ones
         (of_operators("aten::bmm"), [2 * 30]),
         (of_operators("aten::addmm"), []),
+        # backward two products are on either side, with a memset or a scale between
+        (
+            [*line(SUM, GEMM), memset(20, 30), *line(GEMM, BACKWARD, GEMM, MUL, GEMM, SUM, *BACKWARD_AGAIN, at=30)],
+            [10 * 14],
+        ),
     ],
 )
 def test_chains_of_attention(events, stake):
