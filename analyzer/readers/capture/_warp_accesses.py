@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 _LANES: Final = range(32)
-#: Bytes that the memory gives at once.
-SECTOR_BYTES: Final = 32
-
+_SECTOR: Final = 32  # bytes that the memory gives at once
+_APART: Final = 4  # what lies apart takes so many times the sectors at least
 _ARGUMENT: Final = 4112  # a length or stride: many sectors, and a multiple of 16 as most are
 
 #: A value of each lane; None where nobody knows it.
@@ -52,8 +51,17 @@ class Access(NamedTuple):
     """One access of a warp to global memory, at an address that is known."""
 
     place: str  # file:line of the program, empty where the code does not say
-    bytes_asked: int  # different ones
-    sectors: int
+    bytes_asked: frozenset[int]
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether its bytes lie in so many times as many sectors as would hold them."""
+        return len(sectors(self.bytes_asked)) >= _APART * -(-len(self.bytes_asked) // _SECTOR)
+
+
+def sectors(bytes_asked: Iterable[int]) -> set[int]:
+    """The sectors that hold some bytes."""
+    return {at // _SECTOR for at in bytes_asked}
 
 
 def accesses(ptx: str) -> Iterator[Access]:
@@ -107,5 +115,4 @@ def _of_warp(place: str, how: str, base: _Values, offset: str | None, active: _V
         return None
     each = int(width["bits"]) // 8 * int(width["many"] or 1) * (2 if width["two"] else 1)
     starts = {one + int(offset or 0) for one, on in zip(base, active, strict=True) if on}
-    there = {start + at for start in starts for at in range(each)}
-    return Access(place, len(there), len({at // SECTOR_BYTES for at in there}))
+    return Access(place, frozenset(start + at for start in starts for at in range(each)))

@@ -27,7 +27,7 @@ from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, 
 from kanalyze.files import open_regular, readable, regular
 from kanalyze.model import COMPILED_KERNELS, LOOP_PASSES, READER_TABLES, SOURCE_LINES
 from kanalyze.readers import read
-from kanalyze.readers.capture._warp_accesses import SECTOR_BYTES, accesses
+from kanalyze.readers.capture._warp_accesses import Access, accesses, sectors
 from kanalyze.readers.ncu.read_csv_rep import MANIFEST, Run, Selection, chooses, counts_from_call, runs_in, selection
 from kanalyze.readers.ncu.read_csv_rep import report_of as report_of_ncu
 from kanalyze.readers.nsys.read_sqlite_folder import report_of
@@ -265,7 +265,6 @@ _PTX: Final = re.compile(
 )
 _LONGEST_PTX: Final = 1 << 22  # of a longer file nothing is told
 _MUCH: Final = 0.2  # atomics are so much of the bytes that a thread accesses at least
-_APART: Final = 4  # what lies apart takes so many times the sectors at least
 
 
 def _in_code(folder: Path, ptx: object) -> dict[str, str | int]:
@@ -298,14 +297,14 @@ def _in_code(folder: Path, ptx: object) -> dict[str, str | int]:
 
 
 def _scattered(ptx: str) -> dict[str, str | int]:
-    """The columns on accesses of warps to several times as many sectors as would hold the bytes, if most are such."""
+    """The columns on accesses of warps to what lies apart, if most are such and none reads what lies between."""
     every = list(accesses(ptx))
-    apart = [one for one in every if one.sectors >= _APART * -(-one.bytes_asked // SECTOR_BYTES)]
-    lines = ", ".join(dict.fromkeys(one.place for one in apart if one.place))
-    if not lines or 2 * sum(one.sectors for one in apart) < sum(one.sectors for one in every):
+    apart = Access("", frozenset[int]().union(*(one.bytes_asked for one in every if one.is_apart)))
+    lines = ", ".join(dict.fromkeys(one.place for one in every if one.is_apart and one.place))
+    taken, of_all = len(sectors(apart.bytes_asked)), sum(len(sectors(one.bytes_asked)) for one in every)
+    if not lines or not apart.is_apart or 2 * taken < of_all:
         return {}
-    asked, sectors = sum(one.bytes_asked for one in apart), sum(one.sectors for one in apart)
-    return {"scattered": lines, "scattered_bytes": asked, "scattered_sectors": sectors}
+    return {"scattered": lines, "scattered_bytes": len(apart.bytes_asked), "scattered_sectors": taken}
 
 
 #: What another form of a file makes its readers raise.

@@ -161,8 +161,9 @@ COLUMN = """
 	mul.wide.s32 	%rd2, %r3, 4;
 	add.s64 	%rd3, %rd1, %rd2;
 	.loc	1 9 8                          // down.py:9:8
-	@%p1 ld.global.b32 {{ %r4 }}, [ %rd3 + 4 ];
+	@%p1 ld.global.b32 {{ %r4 }}, [ %rd3 + 28 ];
 """
+NEXT = "\t@%p1 ld.global.b32 {{ %r4 }}, [ %rd3 + {} ];\n"
 
 
 @pytest.mark.parametrize(
@@ -171,6 +172,8 @@ COLUMN = """
         (COLUMN.format("%r1"), ("down.py:9", 128, 32)),  # a column of a matrix with rows of unknown length
         (COLUMN.format("8"), ("down.py:9", 128, 32)),
         (COLUMN.format("2"), (None, None, None)),  # every other value
+        # a row of eight values for each thread, one after the other
+        (COLUMN.format("8") + "".join(NEXT.format(4 * at) for at in range(7)), (None, None, None)),
         (COLUMN.format("1"), (None, None, None)),
         (COLUMN.format("%r1").replace("%tid.x", "%ctaid.x"), (None, None, None)),  # all threads read the same
         (COLUMN.format("%r1").replace("mov.u32", "ld.global.b32"), (None, None, None)),  # by an index in memory
