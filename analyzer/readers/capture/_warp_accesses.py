@@ -13,6 +13,8 @@ from typing import Final, NamedTuple
 
 _LANES: Final = range(32)
 _SECTOR: Final = 32  # bytes that the memory gives at once
+_FULL: Final = (1 << _SECTOR) - 1
+_LARGEST: Final = 1 << 64
 _APART: Final = 4  # what lies apart takes so many times the sectors at least
 _ARGUMENT: Final = 4112  # a length or stride: many sectors, and a multiple of 16 as most are
 
@@ -22,7 +24,7 @@ _Values = list[int] | None
 _LINE: Final = re.compile(
     r"^\s*\.loc\b.*?//.*?(?P<place>[\w.-]+\.py:\d+)(?=:\d+[ \]]*$)"
     r"|^\s*\.param\s+\.(?:u64|b64)\s+(?:\.ptr\b.*\s)?(?P<pointer>\w+),?$"
-    r"|^\s*(?:@(?P<not>!?)(?P<guard>%p\d+)\s+)?(?P<op>[a-z]\w*)(?P<how>[\w.:]*)\s+(?P<operands>[^;]+);",
+    r"|^\s*(?:@(?P<not>!?)(?P<guard>%p\d+)\s+)?(?P<op>[a-z]\w*)(?P<how>[\w.:]*)\s+(?P<operands>[^;\n]+);",
     re.MULTILINE,
 )
 _WIDTH: Final = re.compile(r"(?:\.v(?P<many>\d))?\.(?:bf|[bfsu])(?P<bits>\d+)(?P<two>x2)?$")
@@ -51,17 +53,26 @@ class Access(NamedTuple):
     """One access of a warp to global memory, at an address that is known."""
 
     place: str  # file:line of the program, empty where the code does not say
-    bytes_asked: frozenset[int]
+    sectors: dict[int, int]  # which bytes of each, as bits
+
+    @property
+    def bytes_asked(self) -> int:
+        """How many different bytes are accessed."""
+        return sum(bits.bit_count() for bits in self.sectors.values())
 
     @property
     def is_apart(self) -> bool:
         """Whether its bytes lie in so many times as many sectors as would hold them."""
-        return len(sectors(self.bytes_asked)) >= _APART * -(-len(self.bytes_asked) // _SECTOR)
+        return len(self.sectors) >= _APART * -(-self.bytes_asked // _SECTOR)
 
 
-def sectors(bytes_asked: Iterable[int]) -> set[int]:
-    """The sectors that hold some bytes."""
-    return {at // _SECTOR for at in bytes_asked}
+def together(several: Iterable[Access]) -> Access:
+    """What several accesses access in all."""
+    found: dict[int, int] = {}
+    for one in several:
+        for sector, bits in one.sectors.items():
+            found[sector] = found.get(sector, 0) | bits
+    return Access("", found)
 
 
 def accesses(ptx: str) -> Iterator[Access]:
@@ -103,9 +114,10 @@ def _result(op: str, how: str, operands: str, known: dict[str, _Values]) -> _Val
     if compute is None or re.search(r"\.(?:hi\b|bf\d|f\d)", how) or not all(inputs):
         return None
     try:
-        return [int(compute(*each)) for each in zip(*(one for one in inputs if one), strict=True)]
+        values = [int(compute(*each)) for each in zip(*(one for one in inputs if one), strict=True)]
     except (ArithmeticError, TypeError, ValueError):
         return None
+    return values if -_LARGEST < min(values) <= max(values) < _LARGEST else None
 
 
 def _of_warp(place: str, how: str, base: _Values, offset: str | None, active: _Values) -> Access | None:
@@ -114,5 +126,11 @@ def _of_warp(place: str, how: str, base: _Values, offset: str | None, active: _V
     if not (base and active and any(active) and width):
         return None
     each = int(width["bits"]) // 8 * int(width["many"] or 1) * (2 if width["two"] else 1)
-    starts = {one + int(offset or 0) for one, on in zip(base, active, strict=True) if on}
-    return Access(place, frozenset(start + at for start in starts for at in range(each)))
+    found: dict[int, int] = {}
+    for start in {one + int(offset or 0) for one, on in zip(base, active, strict=True) if on}:
+        sector, at = divmod(start, _SECTOR)
+        bits = (1 << each) - 1 << at
+        found[sector] = found.get(sector, 0) | bits & _FULL
+        if bits > _FULL:
+            found[sector + 1] = found.get(sector + 1, 0) | bits >> _SECTOR
+    return Access(place, found)

@@ -27,7 +27,7 @@ from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, 
 from kanalyze.files import open_regular, readable, regular
 from kanalyze.model import COMPILED_KERNELS, LOOP_PASSES, READER_TABLES, SOURCE_LINES
 from kanalyze.readers import read
-from kanalyze.readers.capture._warp_accesses import Access, accesses, sectors
+from kanalyze.readers.capture._warp_accesses import accesses, together
 from kanalyze.readers.ncu.read_csv_rep import MANIFEST, Run, Selection, chooses, counts_from_call, runs_in, selection
 from kanalyze.readers.ncu.read_csv_rep import report_of as report_of_ncu
 from kanalyze.readers.nsys.read_sqlite_folder import report_of
@@ -299,12 +299,11 @@ def _in_code(folder: Path, ptx: object) -> dict[str, str | int]:
 def _scattered(ptx: str) -> dict[str, str | int]:
     """The columns on accesses of warps to what lies apart, if most are such and none reads what lies between."""
     every = list(accesses(ptx))
-    apart = Access("", frozenset[int]().union(*(one.bytes_asked for one in every if one.is_apart)))
+    apart = together(one for one in every if one.is_apart)
     lines = ", ".join(dict.fromkeys(one.place for one in every if one.is_apart and one.place))
-    taken, of_all = len(sectors(apart.bytes_asked)), sum(len(sectors(one.bytes_asked)) for one in every)
-    if not lines or not apart.is_apart or 2 * taken < of_all:
+    if not lines or not apart.is_apart or 2 * len(apart.sectors) < sum(len(one.sectors) for one in every):
         return {}
-    return {"scattered": lines, "scattered_bytes": len(apart.bytes_asked), "scattered_sectors": taken}
+    return {"scattered": lines, "scattered_bytes": apart.bytes_asked, "scattered_sectors": len(apart.sectors)}
 
 
 #: What another form of a file makes its readers raise.
