@@ -501,6 +501,9 @@ def scatter_atomics(sums: Work) -> Finding | None:
 #: Additions that do not wait for each other read and write their values at so large a part of the memory's bandwidth.
 _AT_MEMORY: Final = 0.4
 
+#: The memory takes so much of a kernel's time for all sectors that its warps access where these are why it is slow.
+_EXPLAINED: Final = 0.5
+
 
 @Rule
 def atomics_in_code(report: Report) -> Findings:
@@ -524,6 +527,9 @@ def scattered_in_code(report: Report) -> Findings:
     """One finding per device on Triton kernels whose neighbouring threads access what lies apart, far from the roof."""
     for work, told, rows in _slow_by_code(report, "scattered", lambda told: told["scattered_bytes"]):
         lines, left_ns = str(told["scattered"]), pl.col("least_ns") / REACHED["memory"]
+        taken = 32 * told["scattered_sectors"] / told["scattered_bytes"]
+        if rows.select(taken * pl.col("least_ns").sum() < _EXPLAINED * pl.col("dur_ns").sum()).item():
+            continue  # it computes, or waits
         yield work.finding(
             "uncoalesced: code",
             f"Neighbouring threads of {{0}} access elements that lie apart (in {literal(lines)}): by its code a warp "
