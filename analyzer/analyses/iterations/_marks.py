@@ -10,9 +10,11 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
+from kanalyze import intervals
 from kanalyze.analyses.device._operations import families, operations
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.host.engine_marks import IDLE, engine_marks
+from kanalyze.analyses.ranges.instances import compile_spans
 from kanalyze.analyses.shared.analysis import loop_passes, once_per_process
 from kanalyze.analyses.shared.threads import THREAD, outermost
 from kanalyze.columns import gathered, nearest, nearest_place
@@ -127,7 +129,7 @@ def marked_iterations(report: Report) -> pl.DataFrame:
         _of_loops: passes(report),
     }
     found: dict[object, pl.DataFrame] = {}
-    work = launched_work(report) if any(rows.height for rows in marks.values()) else pl.DataFrame()
+    work = _run_by_program(report) if any(rows.height for rows in marks.values()) else pl.DataFrame()
     for made, rows in marks.items():
         for (process,), part in rows.partition_by("process_id", as_dict=True, maintain_order=True).items():
             if process not in found or found[process].is_empty():
@@ -144,6 +146,12 @@ def launched_work(report: Report) -> pl.DataFrame:
     length, at = (pl.col("end") - pl.col("start")).clip(lower_bound=0), pl.coalesce("call_start", "start")
     told = operations(report, "call_start").select("process_id", "end", "name", "bucket", at=at, ns=length)
     return told.sort("at")
+
+
+def _run_by_program(report: Report) -> pl.DataFrame:
+    """The :func:`launched_work` but for what compilers launched, which try kernels for long."""
+    work = launched_work(report)
+    return work.filter(intervals.overlap(work["at"], work["at"] + 1, compile_spans(report)) == 0)
 
 
 def of_process(process: object) -> pl.Expr:

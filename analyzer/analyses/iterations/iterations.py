@@ -325,9 +325,10 @@ def _without_unexplained(report: Report, rows: pl.DataFrame) -> pl.DataFrame:
     since, until = rows.get_column("since_ns"), rows.get_column("until_ns")
     compiled = pl.lit(intervals.overlap(since, until, compile_spans(report)))
     anew = rows.select(pl.col("odd") & (compiled > pl.max_horizontal(HALF * (length - middle), 0))).to_series()
+    few = rows.get_column("odd").sum() <= max(1.0, NEAR * rows.height)
     if anew.sum() > 1:
         rows = rows.with_columns(odd=pl.col("odd") & ~anew)
-    if rows.get_column("odd").sum() <= max(1.0, NEAR * rows.height):
+    if few:
         return rows
     differs = (length > _MAGNITUDE * middle) | (length * _MAGNITUDE < middle)
     differs |= (launched < launched.filter(usual).min()) | (launched > launched.filter(usual).max())

@@ -117,7 +117,8 @@ def iteration_of(runs: Sequence[BareRun], rank: int | None, steady: SteadyPart, 
     ranks = {one.rank for one in runs}
     wanted = rank if rank in ranks else min(ranks, key=lambda one: -1 if one is None else one, default=None)
     runs = [one for one in runs if one.rank == wanted]
-    windows = steady.rows.filter(pl.col("name") == steady.each).sort("start_ns").get_column("window")
+    rows = steady.rows.filter(pl.col("name") == steady.each).sort("start_ns")
+    windows, recorded = rows.get_column("window"), rows.get_column("dur_ns")
     first, last = windows.index_of(steady.first), windows.index_of(steady.last)
     if first is None or last is None:
         return None
@@ -126,7 +127,7 @@ def iteration_of(runs: Sequence[BareRun], rank: int | None, steady: SteadyPart, 
     known = [one for one in told if one is not None]
     if not known:
         return None
-    means_ns = [_mean(pl.Series(lengths)) for _, lengths in known]
+    means_ns = [_mean(pl.Series(lengths), recorded.slice(first, last - first)) for _, lengths in known]
     every = pl.Series([ns for _, lengths in known for ns in lengths])
     low, high = (max(every.quantile(part, "nearest") or 0.0, busy_ns) for part in (_TENTH, 1 - _TENTH))
     runs_ns, recorded_ns = tuple(max(ns, busy_ns) for ns in means_ns), steady.ns / steady.number
@@ -141,11 +142,14 @@ def iteration_of(runs: Sequence[BareRun], rank: int | None, steady: SteadyPart, 
     )
 
 
-def _mean(lengths: pl.Series) -> float:
-    """The mean length; where a few make it longer than nine of ten are, as if these took as long as the last of ten."""
-    most = lengths.quantile(1 - _TENTH, "nearest") or 0.0
-    usual = lengths if statistics.mean(lengths) <= most else lengths.clip(upper_bound=int(most))
-    return float(statistics.mean(usual))
+def _mean(lengths: pl.Series, recorded: pl.Series) -> float:
+    """The mean length; where a few make it longer than nine of ten are, as if these took as long as the last of ten.
+
+    But for those that are as long beside others in the recording: the program does more in them, such as to compile.
+    """
+    most, usual = (each.quantile(1 - _TENTH, "nearest") or 0.0 for each in (lengths, recorded))
+    held_up = lengths.clip(upper_bound=int(most)).zip_with(recorded <= usual, lengths)
+    return float(statistics.mean(lengths if statistics.mean(lengths) <= most else held_up))
 
 
 def lengths_of(
@@ -252,7 +256,8 @@ def bare_of(report: Report) -> Bare | None:
 def _measured(report: Report) -> Unslowed | None:
     """What is left of the host's time by a run without the profiler; None where no such run tells an iteration.
 
-    Nor does one that took longer than the recording by more than hosts differ: something else held it up.
+    Nor does one that took longer than the recording by more than hosts differ, or longer than it would if the host took
+    so much longer, as where the device limits the program: something else held it up.
     """
     bare, steady = bare_of(report), known_steady_part(report)
     if bare is None or bare.iteration is None or steady is None or not replayable(report, _MOST):
@@ -260,14 +265,17 @@ def _measured(report: Report) -> Unslowed | None:
     one, view = bare.iteration, report.narrow(window=steady.window)
     if one.ns > one.recorded_ns * (1 + HOSTS_DIFFER):
         return None
-    near = max(NEAR, one.spread_ns / one.ns / 2)
+    near, took = max(NEAR, one.spread_ns / one.ns / 2), cache(window_without(view))
+    longest_ns = took(HostTime(1 + HOSTS_DIFFER, inf)) if one.ns > one.recorded_ns * (1 + near) else inf
+    if longest_ns < one.ns * steady.number * (1 - near):
+        return None
     if one.host_ns <= _AHEAD * one.ns:
         # far ahead of the device the host waits for nothing: it takes as long as if the device took no time
         alone, host_ns = cache(window_without(view, device=False)), one.host_ns * steady.number
         if alone(HostTime(_NOTHING, inf)) <= host_ns:
             return fitted(alone, min(host_ns, alone(AS_RECORDED)), near)
     usual = BY_TOOL.get(report.meta.tool, UNCHANGED).usual
-    return fitted(cache(window_without(view)), one.ns * steady.number, near, usual)
+    return fitted(took, one.ns * steady.number, near, usual)
 
 
 def hosts_of(report: Report) -> Unslowed:

@@ -123,6 +123,16 @@ def test_what_compiles_again_is_odd_only_once(name, compiled_ns, odd):
     assert odd_ones(rows.filter(pl.col("name") == "step")) == odd
 
 
+def test_where_some_compile_again_another_that_takes_longer_is_not_odd():
+    lengths = [150 if number == 3 else 900 if number in {7, 12} else 100 for number in range(1, 24)]
+    events, at = [], 1_000
+    for number, length in enumerate(lengths, 1):
+        events += step("step", (at, at + length), (at + length - 80, at + length - 20), number)
+        events += [nvtx("XlaCompile:#module=jit_step#", at + 5, at + 705)] * (length == 900)
+        at += length
+    assert odd_ones(kanalyze.iterations(report(events)).filter(name="step")) == []
+
+
 def test_a_collective_that_waits_for_another_rank_is_no_work():
     events, collective = [], {"name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "stream": 9}
     for number in range(1, 15):
@@ -314,6 +324,13 @@ def test_steps_that_a_jax_program_numbers_are_its_own():
         name = f"train#step_num={number}#"
         events += loop([100], name=name, domain="TSL", start=1_000 + 110 * number, number=number + 1)
     assert kanalyze.iterations(report(events)).get_column("name").to_list() == ["train"] * 6
+
+
+@pytest.mark.parametrize(("name", "found"), [("XlaCompile:#module=jit_learn#", 6), ("check", 0)])
+def test_what_a_compiler_runs_to_choose_kernels_is_no_work_of_the_program(name, found):
+    tried = [nvtx(name, 0, 300, thread=2), *launched(10, 12, kernel(20, 20_000, correlation=99), thread=2)]
+    steps = [each for at in range(6) for each in loop([100], name="step", start=30_000 + 110 * at, number=at + 1)]
+    assert kanalyze.iterations(report([*tried, *steps])).height == found
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,13 @@ def test_the_page_of_a_capture_says_how_long_a_step_takes_without(tmp_path):
 
 @pytest.mark.parametrize(("lengths", "mean"), [([10] * 11 + [90], 10), ([10] * 8 + [14] * 2, 10.8), ([10, 12] * 3, 11)])
 def test_a_few_held_up_make_the_mean_no_longer_than_nine_of_ten_are(lengths, mean):
-    assert _mean(pl.Series(lengths)) == pytest.approx(mean)
+    assert _mean(pl.Series(lengths), pl.Series([10] * len(lengths))) == pytest.approx(mean)
+
+
+def test_those_that_are_long_in_the_recording_too_are_not_held_up():
+    lengths = [10] * 20 + [50, 90]
+    recorded = pl.Series([20] * 21 + [190])
+    assert _mean(pl.Series(lengths), recorded) == pytest.approx((21 * 10 + 90) / 22)
 
 
 def test_no_step_is_shorter_than_the_gpu_s_work_in_it(tmp_path):
@@ -371,6 +377,16 @@ def test_where_a_run_tells_nothing_of_the_host_the_estimate_holds_up_to_the_most
 def test_a_run_that_took_much_longer_than_the_recording_tells_nothing_of_the_host(tmp_path, longer, kept):
     with kanalyze.read(slowed(tmp_path / "cap", int(991_878 * longer))) as found:
         assert hosts_of(found).usual.kept == pytest.approx(kept, rel=0.05)
+
+
+def test_a_run_that_took_longer_than_a_slower_host_explains_tells_nothing_of_the_host(tmp_path, monkeypatch):
+    """The device limits the program: whatever the host takes, the window is as long."""
+    with kanalyze.read(slowed(tmp_path / "cap", int(991_878 * 1.05))) as found:
+        steady = steady_part(found)
+        monkeypatch.setattr(
+            "kanalyze.analyses.replay._unprofiled.window_without", lambda *_, **__: lambda _: float(steady.ns)
+        )
+        assert hosts_of(found) == BY_TOOL["nsys"]
 
 
 def slowed(folder, per_step_ns):

@@ -272,6 +272,8 @@ ONCE_EACH = compiled("jit_a", "jit_b", "jit_c", "jit_d", "jit_a")
         (not_jitted, one_by_one(["jit_step"] * 20, kernels=("loop_add_fusion",) * 8), [], ()),  # a compiled step
         (not_jitted, one_by_one(["jit__threefry_split", "jit_step"] * 10), [], ()),  # a few operations beside it
         (not_jitted, one_by_one(OPERATIONS * 5, apart=5_000_000), [], ()),
+        # to choose kernels
+        (not_jitted, [nvtx("XlaCompile:#module=jit_a#", 0, 9**9, thread=2), *one_by_one(OPERATIONS * 5)], [], ()),
         (no_donation, copied(1 << 26, 50_000), [10 * 50_000], ()),
         (no_donation, copied(1 << 26, 50_000, turns=5), [], ()),  # of a loop in the module
         (no_donation, copied(1 << 10, 50_000), [], ()),

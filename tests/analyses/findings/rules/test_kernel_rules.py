@@ -24,13 +24,14 @@ from kanalyze.analyses.findings.rules.slower_kernels import (
     no_tf32,
     old_architecture_gemm,
     scatter_atomics,
+    scattered_in_code,
     unaligned_gemm,
 )
 from kanalyze.analyses.findings.rules.small_copies import growing_concatenations, growing_copies, no_kv_cache
 from kanalyze.analyses.findings.rules.unfused import bags_by_hand, by_hand, fusible, one_hot_products
 from kanalyze.window import Window
 from support.build import call, host, kernel, memcpy, memset, nvtx, report
-from support.kernel_names import ADD, DOWN, GEMM, LOG_SOFTMAX, MUL, ONE, POW, SOFTMAX, STRIDED, UP
+from support.kernel_names import ADD, BACKWARD, DOWN, GEMM, LOG_SOFTMAX, MUL, ONE, POW, SOFTMAX, STRIDED, UP
 from support.measures import assert_told
 from support.real_reports import real_report
 
@@ -282,6 +283,8 @@ def coalesced(operator, many=4):
         ),
         (repeated_coalescing, coalesced("aten::mm"), 8000, (8, 0), ["sorted by each aten::mm: 80.0 %"]),
         (full_sort, sorts("aten::sort", RADIX, GEMM), 4000, None, ["Whole rows are sorted: 50.0 %"]),
+        # of rows that fit on the chip a selection leaves 45 %
+        (full_sort, sorts("aten::sort", BITONIC, GEMM), 4000, (0, 4 * 550), ["Whole rows are sorted: 50.0 %"]),
         # one word is gathered; what is left out is scattered back
         (full_sort, launched(SORTED, (INDEX, 9, "aten::gather")), 4000, None, ["Whole rows are sorted"]),
         (full_sort, launched(SORTED, (INDEX, 90, "aten::scatter")), 4000, None, ["Whole rows are sorted"]),
@@ -433,6 +436,27 @@ def test_atomics_that_the_code_of_a_kernel_shows(row, name, dur_ns, found):
     assert told == [("scatter-atomics", dur_ns, True, "sums.py:7")] * found
 
 
+@pytest.mark.parametrize(
+    ("codes", "dur_ns", "saved"),
+    [
+        ([{}], 50_000, 50_000 - 16_000),  # 100 warps of 128 bytes take 12.8 µs, or 16 at what is usual
+        ([{}], 30_000, None),  # 43 % of the bandwidth
+        ([{}], 300_000, None),  # 102.4 µs for its sectors explain a third of that
+        ([{}, {"scattered": None}], 50_000, None),  # of another type or size, and nobody knows which ran
+        ([{"source": "inductor"}], 50_000, None),
+    ],
+)
+def test_warps_that_access_what_lies_apart_as_the_code_of_a_kernel_shows(codes, dur_ns, saved):
+    events = [kernel(0, dur_ns, name="down", grid=(100, 1, 1), block=(32, 1, 1)), kernel(dur_ns, 2 * dur_ns, name=GEMM)]
+    code = {"name": "down", "source": "triton", "hash": "1"}
+    code |= {"scattered": "down.py:7", "scattered_bytes": 128, "scattered_sectors": 32}
+    limits = HOPPER | {"memory_bandwidth_bytes_per_s": 1_000_000_000}
+    told = scattered_in_code(report(events, limits=limits, compiled_kernels=[code | one for one in codes]))
+    assert [(one.rule, one.mending.shorter["saved_ns"].to_list(), one.where) for one in told] == (
+        [("uncoalesced", [saved], "down.py:7")] if saved else []
+    )
+
+
 def test_formulas_that_others_tell_of_are_left_out():
     (found,) = by_hand(report(line((GEMM, 50_000), *FORMULA, (GEMM, 50_000))))
     assert found.rule == "fusion"
@@ -443,12 +467,12 @@ def test_formulas_that_others_tell_of_are_left_out():
 # Products whose shapes are known
 
 
-def product(at, start, end, name, operator="aten::mm"):
+def product(at, start, end, name, operator="aten::mm", **launch):
     """An operator, its launch and its kernel; `at` is the place of the operator in the list of events."""
     return (
         host("op", operator, start, start + 2),
         call("cudaLaunchKernel", start, start + 1, correlation=at, parent=at),
-        kernel(start + 2, end, name=name, correlation=at, parent=at),
+        kernel(start + 2, end, name=name, correlation=at, parent=at, **launch),
     )
 
 
@@ -484,6 +508,16 @@ def test_with_shapes_the_odd_dimension_is_named_and_what_aligned_ones_take_is_no
 def test_the_dimension_that_is_padded_is_the_one_that_rows_begin_at(shapes, side):
     found = shaped((0, shapes))
     assert found.action == (f"Pad {side} to a multiple of 64" if side else "Pad dimensions to multiples of 64")
+
+
+@pytest.mark.parametrize(("blocks", "told"), [(40, True), (79, False)])
+def test_what_writes_fewer_values_than_were_sorted_puts_none_in_order(blocks, told):
+    """Rows of 20 nearest neighbours are gathered, for longer than what was sorted would take; 512 values a block."""
+    gathers = "void at::native::index_elementwise_kernel<128, 4, gpu_index_kernel<index_kernel_impl<float>(X)>>(int)"
+    sort = product(0, 0, 4000, RADIX, "aten::sort")
+    events = [*sort, *product(3, 5000, 5500, gathers, "aten::index", grid=(blocks, 1, 1))]
+    details = [{"event_id": 0, "input_shapes": "[[20, 2000], [], []]"}]
+    assert bool(full_sort(report(events, limits=HOPPER, op_detail=details))) == told
 
 
 # Per step, and where
@@ -584,6 +618,7 @@ def of_operators(product):
 BETWEEN = [memset(20, 30), memcpy(30, 40, direction="Device-to-Device")]
 AFTER = [*line(GEMM, ADD, at=100), memset(120, 130), *line(SOFTMAX, GEMM, at=130)]
 SCALED = [GEMM, ADD, SOFTMAX, GEMM]
+BACKWARD_AGAIN = [GEMM, GEMM, MUL, BACKWARD, GEMM, MUL, GEMM, MUL, SUM, GEMM]
 
 
 @pytest.mark.parametrize(
@@ -599,6 +634,11 @@ SCALED = [GEMM, ADD, SOFTMAX, GEMM]
         # where operators are known products are batched ones
         (of_operators("aten::bmm"), [2 * 30]),
         (of_operators("aten::addmm"), []),
+        # backward two products are on either side, with a memset or a scale between
+        (
+            [*line(SUM, GEMM), memset(20, 30), *line(GEMM, BACKWARD, GEMM, MUL, GEMM, SUM, *BACKWARD_AGAIN, at=30)],
+            [10 * 14],
+        ),
     ],
 )
 def test_chains_of_attention(events, stake):
