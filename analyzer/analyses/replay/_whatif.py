@@ -155,8 +155,8 @@ def _whole(median: object) -> int:
 def _units(network: Network, state: Changed) -> tuple[pl.DataFrame, pl.DataFrame, float]:
     """Calls by what is launched with them: each launch with the calls of its thread since the launch before it.
 
-    Gives the calls by place (place, unit, own, gap; 0 for what is no part of a unit's time), the units (unit, place of
-    the launch, total ns of the host), and the median of the host's time for a launch in the window (ns).
+    Gives the calls by place (unit, own, gap; 0 for what is no part of a unit's time), the units by number (place of the
+    launch, total ns of the host), and the median of the host's time for a launch in the window (ns).
     """
     line = network.line.calls.select(
         *("place", "segment", "kind", "blocks", "start"), own=state.values.own, gaps=state.values.gaps
@@ -164,15 +164,18 @@ def _units(network: Network, state: Changed) -> tuple[pl.DataFrame, pl.DataFrame
     ends = pl.col("kind") != "other"
     first = ends.shift(1, fill_value=True) | pl.col("segment").ne_missing(pl.col("segment").shift(1))
     calls = line.with_columns(
-        unit=first.cum_sum(),
+        first=first,
+        unit=first.cum_sum() - 1,
         own=pl.when("blocks").then(0).otherwise(pl.col("own").clip(lower_bound=0)),
         gap=pl.col("gaps").clip(lower_bound=0),
     )
-    total = (pl.col("own") + pl.col("gap")).sum()
-    units = calls.group_by("unit", maintain_order=True).agg(pl.col("place", "kind", "start").last(), total=total)
+    units = calls.with_columns(total=(pl.col("own") + pl.col("gap")).cum_sum())
+    units = units.filter(pl.col("first").shift(-1, fill_value=True)).select(
+        "place", "kind", "start", total=pl.col("total") - pl.col("total").shift(1, fill_value=0)
+    )
     inside = (pl.col("kind") == "launch") & pl.col("start").is_between(network.start, network.end)
     usual = units.filter(inside).get_column("total").median()
-    return calls.select("place", "unit", "own", "gap"), units, usual if isinstance(usual, float) else 0.0
+    return calls.select("unit", "own", "gap"), units, usual if isinstance(usual, float) else 0.0
 
 
 def _without_operations(network: Network, state: Changed, gone: pl.Series, kept: pl.Series) -> Changed:
@@ -182,22 +185,21 @@ def _without_operations(network: Network, state: Changed, gone: pl.Series, kept:
     the median of all launches of the window; after a launch that is gone, too, or of one of `kept` operations, than the
     median of such.
     """
-    work = network.graph.operations
+    work, size = network.graph.operations, network.line.calls.height
     gone = gone.filter(gathered(work.get_column("start"), gone).is_between(network.start, network.end)).unique()
     state = with_durations(network, state, state.values.durations.clone().scatter(gone, 0)) if len(gone) else state
     nodes = gathered(network.numbers.starts, gone).drop_nulls()
-    lags = capped(state.lags, network.edges.get_column("target").is_in(nodes.implode()), 0)
-    places = gathered(network.line.places, work.get_column("call")).alias("place")
-    left = pl.DataFrame([places, marked(len(places), gone).alias("gone")]).drop_nulls()
-    empty = left.group_by("place").agg(pl.col("gone").all()).filter("gone").get_column("place")
-    (calls, units, usual), touched = _units(network, state), pl.concat([empty, gathered(places, kept).drop_nulls()])
-    after = pl.col("place").is_in(touched.implode()).shift(1, fill_value=False)
-    without = pl.col("place").is_in(empty.implode()) & (pl.col("total") > 0)
-    spared = units.with_columns(after=after).filter(without)
-    follows = pl.max_horizontal(pl.col("total").filter("after").median(), pl.lit(usual))
+    lags = capped(state.lags, gathered(marked(network.nodes.height, nodes), network.edges.get_column("target")), 0)
+    places, left = gathered(network.line.places, work.get_column("call")), ~marked(work.height, gone)
+    empty = marked(size, gathered(places, gone).drop_nulls()) & ~marked(size, places.filter(left).drop_nulls())
+    (calls, units, usual), touched = _units(network, state), empty | marked(size, gathered(places, kept).drop_nulls())
+    place = units.get_column("place")
+    units = units.with_columns(empty=gathered(empty, place), after=gathered(touched, place).shift(1, fill_value=False))
+    spared = pl.col("empty") & (pl.col("total") > 0)
+    follows = pl.max_horizontal(pl.col("total").filter(spared & pl.col("after")).median(), pl.lit(usual))
     most = pl.when("after").then(follows).otherwise(usual)
-    share = spared.select("unit", share=(most / pl.col("total")).clip(upper_bound=1.0))
-    calls = calls.join(share, on="unit", how="left", maintain_order="left").fill_null(0.0)
+    share = units.select(share=pl.when(spared).then((most / pl.col("total")).clip(upper_bound=1.0)).otherwise(0.0))
+    calls = calls.hstack(share[calls.get_column("unit")])
     less = calls.select((pl.col(name) * pl.col("share")).floor().cast(pl.Int64) for name in ("own", "gap"))
     own, gaps = state.values.own - less.get_column("own"), state.values.gaps - less.get_column("gap")
     return state.less(int(less.sum_horizontal().sum()), lags, own=own, gaps=gaps)
