@@ -71,17 +71,23 @@ class Replayed(NamedTuple):
 
 def replayed(network: Network, state: Changed) -> Replayed:
     """Every time of the network with other values and lags of its edges (ns)."""
-    points = gathered(point_values(network.line, state.values), network.edges.get_column("point"))
-    whole = (points + state.lags).alias("lag")
-    with_none = pl.concat([whole, pl.Series("lag", [0], dtype=pl.Int64)])
-    rows = network.rows.with_columns(gathered(with_none, network.rows.get_column(one)).alias(one) for one in _EDGES)
-    times = [0]
-    append = times.append
-    for part in rows.iter_slices(_SLICE):
-        for a, lag, b, other in zip(*(column.to_list() for column in part), strict=True):
-            left, right = times[a] + lag, times[b] + other
-            append(left if left > right else right)  # noqa: FURB136 - max() takes twice as long
-    return Replayed(times, whole)
+    return replays(network, [state])[0]
+
+
+def replays(network: Network, states: Sequence[Changed]) -> list[Replayed]:
+    """The same for each of `states`: lists of the sources, the same for all, are made once."""
+    point, found = network.edges.get_column("point"), list[Replayed]()
+    for state in states:
+        found.append(Replayed([0], gathered(point_values(network.line, state.values), point) + state.lags))
+    with_none = [pl.concat([one.lags.alias("lag"), pl.Series("lag", [0], dtype=pl.Int64)]) for one in found]
+    for part in network.rows.iter_slices(_SLICE):
+        sources = [part.get_column(one).to_list() for one in ("a", "b")]
+        for (times, _), lags in zip(found, with_none, strict=True):
+            known, append = [gathered(lags, part.get_column(one)).to_list() for one in _EDGES], times.append
+            for a, lag, b, other in zip(sources[0], known[0], sources[1], known[1], strict=True):
+                left, right = times[a] + lag, times[b] + other
+                append(left if left > right else right)  # noqa: FURB136 - max() takes twice as long
+    return found
 
 
 def path(network: Network, found: Replayed) -> list[int]:
