@@ -40,7 +40,7 @@ from kanalyze.analyses.replay._changes import (
 from kanalyze.analyses.replay._host_time import BY_TOOL, NEAR, UNCHANGED, HostTime, Unslowed, fitted
 from kanalyze.analyses.replay._network import Changed, Network, network, point_values
 from kanalyze.analyses.shared.analysis import once_per_report, require
-from kanalyze.columns import gathered, marked
+from kanalyze.columns import gathered, marked, sure
 from kanalyze.errors import KanalyzeError
 from kanalyze.machinery import late
 from kanalyze.model import DEVICE_KINDS
@@ -136,19 +136,16 @@ def _launched_at_once(network: Network, state: Changed, calls: pl.Series) -> Cha
 
     Both are medians: of calls in the window that launch and do not wait, and of launches that something waited for.
     """
-    edges, line, work = network.edges, network.line.calls, network.graph.operations.with_row_index("row")
-    lag = edges.filter(pl.col("binds") & (pl.col("kind") == "launch")).get_column("slack").median()
-    outer = gathered(network.graph.calls.get_column("outer"), calls)
-    made = work.filter(pl.col("call").is_in(outer.implode()) & (pl.col("start") >= network.start)).get_column("row")
-    launched = gathered(network.numbers.starts, made).drop_nulls()
-    lags = capped(state.lags, edges.get_column("target").is_in(launched.implode()), _whole(lag))
-    inside = line.filter(pl.col("start").is_between(network.start, network.end))
-    others = inside.filter((pl.col("kind") == "launch") & ~pl.col("blocks"))
-    usual = _whole(others.select((pl.col("end") - pl.col("start")).median()).item())
-    asked = gathered(network.line.places, calls).drop_nulls()
-    chosen = line.get_column("place").is_in(
-        inside.filter(pl.col("place").is_in(asked.implode())).get_column("place").implode()
-    )
+    edges, line, work = network.edges, network.line.calls, network.graph.operations
+    lag = edges.select(pl.col("slack").filter(pl.col("binds") & (pl.col("kind") == "launch")).median()).item()
+    outer = marked(network.graph.calls.height, gathered(network.graph.calls.get_column("outer"), calls).drop_nulls())
+    made = sure(gathered(outer, work.get_column("call"))) & (work.get_column("start") >= network.start)
+    launched = marked(network.nodes.height, network.numbers.starts.filter(made).drop_nulls())
+    lags = capped(state.lags, gathered(launched, edges.get_column("target")), _whole(lag))
+    inside = line.get_column("start").is_between(network.start, network.end)
+    others = (pl.col("end") - pl.col("start")).filter(inside & (pl.col("kind") == "launch") & ~pl.col("blocks"))
+    usual = _whole(line.select(others.median()).item())
+    chosen = marked(line.height, gathered(network.line.places, calls).drop_nulls()) & inside
     own = capped(state.values.own, chosen, usual) if usual else state.values.own
     return state.less(int((state.values.own - own).sum()), lags, own=own)
 
