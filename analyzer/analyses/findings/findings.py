@@ -478,11 +478,12 @@ def _replayed(report: Report, device: int, change: Mending) -> _Gains:
     """How much shorter the window of a device gets by a change, and how wrong that may be."""
     # what is paid once is the same with the remedy
     once = total(bucket_sums(report).filter(device=device, bucket="loading"), "ns")
-    gains, least_ns = [], _of_full_grids(report, device, change)
-    for known, state, end in _unprofiled.sides(report)[device]:
-        then = _whatif.replayed(known, _whatif.mended(report, known, state, change)).end
-        then = max(then, known.start + least_ns)
-        gains.append((max(end - then, 0), int(_host_time.NEAR * max(then - known.start - once, 0))))
+    sides, least_ns = _unprofiled.sides(report)[device], _of_full_grids(report, device, change)
+    known, gains = sides[0].network, []
+    mended = [_whatif.mended(report, known, side.state, change) for side in sides]
+    for side, found in zip(sides, _whatif.replays(known, mended), strict=True):
+        then = max(found.end, known.start + least_ns)
+        gains.append((max(side.end - then, 0), int(_host_time.NEAR * max(then - known.start - once, 0))))
     return gains
 
 

@@ -36,7 +36,7 @@ from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import STREAM
-from kanalyze.columns import gathered, in_order, nearest, parts_by, positions, rate_of, rows_at, sure
+from kanalyze.columns import beside, gathered, in_order, nearest, parts_by, positions, rate_of, rows_at, sure
 from kanalyze.report import Report
 
 SPAN: Final = (*THREAD, "start", "end")  # a span of a thread
@@ -64,9 +64,9 @@ def operators(report: Report) -> pl.DataFrame:
     tree = operator_tree(other).rows.with_row_index("row").with_columns(pl.col("row").cast(pl.Int64))
     before = pl.concat([pl.Series([0]), tree.select((pl.col("kind") == "api").cast(pl.Int64).cum_sum()).to_series()])
     calls = before.gather(tree.get_column("stop")) - before.gather(tree.get_column("row"))
-    numbers = other.table("op_detail").select("event_id", "sequence_number", "input_types", "input_shapes")
-    every = tree.with_columns(called=calls > 0).filter(pl.col("kind") == "op").join(numbers, on="event_id", how="left")
-    return every.with_columns(pl.col("name").cast(pl.String)).select(*_SCHEMA).sort("row")
+    every = tree.with_columns(called=calls > 0).filter(pl.col("kind") == "op")
+    every = beside(every, other.table("op_detail"), "sequence_number", "input_types", "input_shapes")
+    return every.with_columns(pl.col("name").cast(pl.String)).select(*_SCHEMA)
 
 
 _SCHEMA: Final = {

@@ -488,11 +488,12 @@ def recomputed(report: Report) -> pl.Series:
         names.is_in(texts.filter(wanted).implode()).fill_null(value=False)
         for wanted in (texts.cast(pl.String).str.starts_with(_NODE), sized.is_in(OF_LAYERS))
     )
-    every = pl.int_range(tree.rows.height, dtype=pl.Int64, eager=True)
-    inside = tree.rows.select("start", "end", layer=layers, name=names).with_columns(node=tree.nearest(every, nodes))
-    again = pl.col("layer") & pl.col("node").is_not_null()
-    if inside.filter(again).get_column("name").cast(pl.String).str.extract(r"^([^,]*)").n_unique() < FEWEST_OF_LAYERS:
+    own = layers.arg_true().cast(pl.Int64)
+    again = own.filter(tree.nearest(own, nodes).is_not_null())
+    if names.gather(again).cast(pl.String).str.extract(r"^([^,]*)").n_unique() < FEWEST_OF_LAYERS:
         return pl.repeat(value=False, n=tree.rows.height, eager=True)
+    every = pl.int_range(tree.rows.height, dtype=pl.Int64, eager=True)
+    inside = tree.rows.select("start", "end", layer=layers).with_columns(node=tree.nearest(every, nodes))
     first, last = (pl.col(side).filter(pl.col("layer")) for side in ("start", "end"))
     within = (pl.col("start") >= first.min().over("node")) & (pl.col("start") < last.max().over("node"))
     return inside.select((within & pl.col("node").is_not_null()).fill_null(value=False)).to_series()

@@ -56,8 +56,9 @@ def chains(report: Report) -> pl.DataFrame:
     """
     work = _in_streams(report)
     runs = _numbered(work).select(run=pl.struct("chain", "name").rle_id()).to_series()
-    another = pl.col("operator").ne_missing(pl.col("operator").shift(1))
-    fusible = pl.col("fusible") & ~(another.sum().over(runs) >= _LOOP)
+    before = pl.when(runs == runs.shift(1)).then(pl.col("operator").shift(1))
+    another = work.select(run=runs, another=pl.col("operator").ne_missing(before))
+    fusible = pl.col("fusible") & (another.select(pl.col("another").sum().over("run")).to_series() < _LOOP)
     kernels = _numbered(work.with_columns(fusible=fusible)).filter("fusible")
     kernels = kernels.drop("fusible", *SHAPE, "process_id", "thread_id").filter(pl.len().over("chain") > 1)
     kernels = kernels.with_columns(outermost=_outermost(report, kernels.get_column("operator")))

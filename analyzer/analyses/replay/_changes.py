@@ -441,13 +441,14 @@ def without_waits(network: Network, state: Changed, gone: pl.Series, unwaited: p
     empty, free = (marked(len(inside), places.drop_nulls()) & inside for places in (gone, unwaited))
     free = (empty | free) & line.calls.get_column("blocks")
     # the place of the blocking call whose end each edge of kind own or return leads to
-    own = edges.filter(pl.col("kind") == "own")
+    ends = edges.select("target", "point", "kind").with_row_index("edge").filter(pl.col("kind").is_in(_OF_WAITS))
+    own = ends.filter(pl.col("kind") == "own")
     of_call = (own.get_column("point") - network.graph.operations.height).cast(pl.UInt32)
     ended = scattered(network.nodes.height, own.get_column("target"), of_call)
-    waiting = gathered(ended, edges.get_column("target"))
-    kinds = edges.get_column("kind")
-    lags = state.lags.set(sure(gathered(free, waiting)) & (kinds == "return"), _GONE)
-    lags = lags.set(sure(gathered(empty, waiting)) & (kinds == "own"), 0)
+    waiting, lags = gathered(ended, ends.get_column("target")), state.lags
+    for kind, calls, lag in (("return", free, _GONE), ("own", empty, 0)):
+        chosen = sure(gathered(calls, waiting)) & (ends.get_column("kind") == kind)
+        lags = _with(lags, ends.get_column("edge").filter(chosen), lag)
     return state.less(int(state.values.own.filter(empty).sum()), lags, own=state.values.own.set(empty, 0))
 
 

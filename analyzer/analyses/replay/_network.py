@@ -148,7 +148,7 @@ def _launches_of_long_streams(graph: Dependencies) -> pl.DataFrame:
     """
     work = graph.operations.select("stream", "call", "end").with_row_index("row").drop_nulls()
     work = work.filter(pl.len().over("stream") > _FULL)
-    launches = work.group_by("stream", "call").agg(pl.col("row").sort_by("end", "row").last(), pl.col("end").max())
+    launches = work.sort("end", "row").unique(["stream", "call"], keep="last")
     return launches.filter(pl.len().over("stream") > _FULL)
 
 

@@ -32,7 +32,7 @@ from kanalyze.analyses.replay._host_time import (
     fitted,
 )
 from kanalyze.analyses.replay._network import Changed, Network, as_recorded, network, point_values
-from kanalyze.analyses.replay._whatif import replayed, window_without
+from kanalyze.analyses.replay._whatif import replayed, replays, window_without
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, by_thread
 from kanalyze.columns import gathered, of_parts
@@ -541,10 +541,12 @@ def sides(report: Report) -> dict[int, list[Side]]:
     by_span = {}
     for span in {*spans.values()}:
         known = network(report.whole, *span)
-        by_span[span] = list[Side]()
-        for host, lags in zip(hosts_of(report), ("lag", "low", "high"), strict=True):
-            state = without_profiler(report.whole, known, as_recorded(known, lags), host)
-            by_span[span].append(Side(known, state, replayed(known, state).end))
+        states = [
+            without_profiler(report.whole, known, as_recorded(known, lags), host)
+            for host, lags in zip(hosts_of(report), ("lag", "low", "high"), strict=True)
+        ]
+        ends = [one.end for one in replays(known, states)]
+        by_span[span] = [Side(known, state, end) for state, end in zip(states, ends, strict=True)]
     return {device: by_span[span] for device, span in spans.items()}
 
 

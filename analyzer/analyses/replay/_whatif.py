@@ -40,7 +40,7 @@ from kanalyze.analyses.replay._changes import (
 from kanalyze.analyses.replay._host_time import BY_TOOL, NEAR, UNCHANGED, HostTime, Unslowed, fitted
 from kanalyze.analyses.replay._network import Changed, Network, network, point_values
 from kanalyze.analyses.shared.analysis import once_per_report, require
-from kanalyze.columns import gathered, marked
+from kanalyze.columns import gathered, marked, sure
 from kanalyze.errors import KanalyzeError
 from kanalyze.machinery import late
 from kanalyze.model import DEVICE_KINDS
@@ -71,17 +71,23 @@ class Replayed(NamedTuple):
 
 def replayed(network: Network, state: Changed) -> Replayed:
     """Every time of the network with other values and lags of its edges (ns)."""
-    points = gathered(point_values(network.line, state.values), network.edges.get_column("point"))
-    whole = (points + state.lags).alias("lag")
-    with_none = pl.concat([whole, pl.Series("lag", [0], dtype=pl.Int64)])
-    rows = network.rows.with_columns(gathered(with_none, network.rows.get_column(one)).alias(one) for one in _EDGES)
-    times = [0]
-    append = times.append
-    for part in rows.iter_slices(_SLICE):
-        for a, lag, b, other in zip(*(column.to_list() for column in part), strict=True):
-            left, right = times[a] + lag, times[b] + other
-            append(left if left > right else right)  # noqa: FURB136 - max() takes twice as long
-    return Replayed(times, whole)
+    return replays(network, [state])[0]
+
+
+def replays(network: Network, states: Sequence[Changed]) -> list[Replayed]:
+    """The same for each of `states`: lists of the sources, the same for all, are made once."""
+    point, found = network.edges.get_column("point"), list[Replayed]()
+    for state in states:
+        found.append(Replayed([0], gathered(point_values(network.line, state.values), point) + state.lags))
+    with_none = [pl.concat([one.lags.alias("lag"), pl.Series("lag", [0], dtype=pl.Int64)]) for one in found]
+    for part in network.rows.iter_slices(_SLICE):
+        sources = [part.get_column(one).to_list() for one in ("a", "b")]
+        for (times, _), lags in zip(found, with_none, strict=True):
+            known, append = [gathered(lags, part.get_column(one)).to_list() for one in _EDGES], times.append
+            for a, lag, b, other in zip(sources[0], known[0], sources[1], known[1], strict=True):
+                left, right = times[a] + lag, times[b] + other
+                append(left if left > right else right)  # noqa: FURB136 - max() takes twice as long
+    return found
 
 
 def path(network: Network, found: Replayed) -> list[int]:
@@ -130,19 +136,16 @@ def _launched_at_once(network: Network, state: Changed, calls: pl.Series) -> Cha
 
     Both are medians: of calls in the window that launch and do not wait, and of launches that something waited for.
     """
-    edges, line, work = network.edges, network.line.calls, network.graph.operations.with_row_index("row")
-    lag = edges.filter(pl.col("binds") & (pl.col("kind") == "launch")).get_column("slack").median()
-    outer = gathered(network.graph.calls.get_column("outer"), calls)
-    made = work.filter(pl.col("call").is_in(outer.implode()) & (pl.col("start") >= network.start)).get_column("row")
-    launched = gathered(network.numbers.starts, made).drop_nulls()
-    lags = capped(state.lags, edges.get_column("target").is_in(launched.implode()), _whole(lag))
-    inside = line.filter(pl.col("start").is_between(network.start, network.end))
-    others = inside.filter((pl.col("kind") == "launch") & ~pl.col("blocks"))
-    usual = _whole(others.select((pl.col("end") - pl.col("start")).median()).item())
-    asked = gathered(network.line.places, calls).drop_nulls()
-    chosen = line.get_column("place").is_in(
-        inside.filter(pl.col("place").is_in(asked.implode())).get_column("place").implode()
-    )
+    edges, line, work = network.edges, network.line.calls, network.graph.operations
+    lag = edges.select(pl.col("slack").filter(pl.col("binds") & (pl.col("kind") == "launch")).median()).item()
+    outer = marked(network.graph.calls.height, gathered(network.graph.calls.get_column("outer"), calls).drop_nulls())
+    made = sure(gathered(outer, work.get_column("call"))) & (work.get_column("start") >= network.start)
+    launched = marked(network.nodes.height, network.numbers.starts.filter(made).drop_nulls())
+    lags = capped(state.lags, gathered(launched, edges.get_column("target")), _whole(lag))
+    inside = line.get_column("start").is_between(network.start, network.end)
+    others = (pl.col("end") - pl.col("start")).filter(inside & (pl.col("kind") == "launch") & ~pl.col("blocks"))
+    usual = _whole(line.select(others.median()).item())
+    chosen = marked(line.height, gathered(network.line.places, calls).drop_nulls()) & inside
     own = capped(state.values.own, chosen, usual) if usual else state.values.own
     return state.less(int((state.values.own - own).sum()), lags, own=own)
 
@@ -155,8 +158,8 @@ def _whole(median: object) -> int:
 def _units(network: Network, state: Changed) -> tuple[pl.DataFrame, pl.DataFrame, float]:
     """Calls by what is launched with them: each launch with the calls of its thread since the launch before it.
 
-    Gives the calls by place (place, unit, own, gap; 0 for what is no part of a unit's time), the units (unit, place of
-    the launch, total ns of the host), and the median of the host's time for a launch in the window (ns).
+    Gives the calls by place (unit, own, gap; 0 for what is no part of a unit's time), the units by number (place of the
+    launch, total ns of the host), and the median of the host's time for a launch in the window (ns).
     """
     line = network.line.calls.select(
         *("place", "segment", "kind", "blocks", "start"), own=state.values.own, gaps=state.values.gaps
@@ -164,15 +167,18 @@ def _units(network: Network, state: Changed) -> tuple[pl.DataFrame, pl.DataFrame
     ends = pl.col("kind") != "other"
     first = ends.shift(1, fill_value=True) | pl.col("segment").ne_missing(pl.col("segment").shift(1))
     calls = line.with_columns(
-        unit=first.cum_sum(),
+        first=first,
+        unit=first.cum_sum() - 1,
         own=pl.when("blocks").then(0).otherwise(pl.col("own").clip(lower_bound=0)),
         gap=pl.col("gaps").clip(lower_bound=0),
     )
-    total = (pl.col("own") + pl.col("gap")).sum()
-    units = calls.group_by("unit", maintain_order=True).agg(pl.col("place", "kind", "start").last(), total=total)
+    units = calls.with_columns(total=(pl.col("own") + pl.col("gap")).cum_sum())
+    units = units.filter(pl.col("first").shift(-1, fill_value=True)).select(
+        "place", "kind", "start", total=pl.col("total") - pl.col("total").shift(1, fill_value=0)
+    )
     inside = (pl.col("kind") == "launch") & pl.col("start").is_between(network.start, network.end)
     usual = units.filter(inside).get_column("total").median()
-    return calls.select("place", "unit", "own", "gap"), units, usual if isinstance(usual, float) else 0.0
+    return calls.select("unit", "own", "gap"), units, usual if isinstance(usual, float) else 0.0
 
 
 def _without_operations(network: Network, state: Changed, gone: pl.Series, kept: pl.Series) -> Changed:
@@ -182,22 +188,21 @@ def _without_operations(network: Network, state: Changed, gone: pl.Series, kept:
     the median of all launches of the window; after a launch that is gone, too, or of one of `kept` operations, than the
     median of such.
     """
-    work = network.graph.operations
+    work, size = network.graph.operations, network.line.calls.height
     gone = gone.filter(gathered(work.get_column("start"), gone).is_between(network.start, network.end)).unique()
     state = with_durations(network, state, state.values.durations.clone().scatter(gone, 0)) if len(gone) else state
     nodes = gathered(network.numbers.starts, gone).drop_nulls()
-    lags = capped(state.lags, network.edges.get_column("target").is_in(nodes.implode()), 0)
-    places = gathered(network.line.places, work.get_column("call")).alias("place")
-    left = pl.DataFrame([places, marked(len(places), gone).alias("gone")]).drop_nulls()
-    empty = left.group_by("place").agg(pl.col("gone").all()).filter("gone").get_column("place")
-    (calls, units, usual), touched = _units(network, state), pl.concat([empty, gathered(places, kept).drop_nulls()])
-    after = pl.col("place").is_in(touched.implode()).shift(1, fill_value=False)
-    without = pl.col("place").is_in(empty.implode()) & (pl.col("total") > 0)
-    spared = units.with_columns(after=after).filter(without)
-    follows = pl.max_horizontal(pl.col("total").filter("after").median(), pl.lit(usual))
+    lags = capped(state.lags, gathered(marked(network.nodes.height, nodes), network.edges.get_column("target")), 0)
+    places, left = gathered(network.line.places, work.get_column("call")), ~marked(work.height, gone)
+    empty = marked(size, gathered(places, gone).drop_nulls()) & ~marked(size, places.filter(left).drop_nulls())
+    (calls, units, usual), touched = _units(network, state), empty | marked(size, gathered(places, kept).drop_nulls())
+    place = units.get_column("place")
+    units = units.with_columns(empty=gathered(empty, place), after=gathered(touched, place).shift(1, fill_value=False))
+    spared = pl.col("empty") & (pl.col("total") > 0)
+    follows = pl.max_horizontal(pl.col("total").filter(spared & pl.col("after")).median(), pl.lit(usual))
     most = pl.when("after").then(follows).otherwise(usual)
-    share = spared.select("unit", share=(most / pl.col("total")).clip(upper_bound=1.0))
-    calls = calls.join(share, on="unit", how="left", maintain_order="left").fill_null(0.0)
+    share = units.select(share=pl.when(spared).then((most / pl.col("total")).clip(upper_bound=1.0)).otherwise(0.0))
+    calls = calls.hstack(share[calls.get_column("unit")])
     less = calls.select((pl.col(name) * pl.col("share")).floor().cast(pl.Int64) for name in ("own", "gap"))
     own, gaps = state.values.own - less.get_column("own"), state.values.gaps - less.get_column("gap")
     return state.less(int(less.sum_horizontal().sum()), lags, own=own, gaps=gaps)

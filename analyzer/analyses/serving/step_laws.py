@@ -219,10 +219,10 @@ def fitted(steps: pl.DataFrame) -> tuple[Law, Numbers] | None:
     Graphs of each size have a time of their own, since other kernels run at another size: so what the cache takes is
     told by steps of one size, and the line over sizes is fitted to the rest.
     """
-    import numpy as np  # noqa: PLC0415 - of reports with steps alone
-
     if steps.height < _FEWEST:
         return None
+    import numpy as np  # noqa: PLC0415 - of reports with steps alone
+
     times, ones = steps.get_column("ns").to_numpy().astype(float), np.ones(steps.height)
     values = {
         name: steps.get_column(name).to_numpy().astype(float)

@@ -23,7 +23,7 @@ from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.work._models import BOUND, MODEL, Product, executed_flop, tiles_of, work_of
 from kanalyze.analyses.work._peaks import TYPES, memory_ns, memory_roofs, peaks, per_cycle
-from kanalyze.columns import LARGEST, beside, gathered
+from kanalyze.columns import LARGEST, beside, gathered, mixed
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import ELEMENT_BYTES
 from kanalyze.errors import KanalyzeError
@@ -341,10 +341,12 @@ def with_models(calls: pl.DataFrame) -> pl.DataFrame:
     """Adds the columns :data:`WORK`, computed once for calls that have operator, kernel and inputs in common."""
     inputs = ("input_shapes", "input_types", "input_strides", "input_values", "made_by", "result")
     keys = ["name", "kernel", *inputs]
-    distinct = calls.select(keys).unique(maintain_order=True)
-    rows = [_modelled(name or "", kernel or "", tuple(inputs)) for name, kernel, *inputs in distinct.iter_rows()]
-    modelled = distinct.hstack(pl.DataFrame(rows, schema=WORK, orient="row"))
-    return calls.join(modelled, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    calls = calls.with_columns(alike=mixed(keys))
+    distinct = calls.select("alike", *keys).unique("alike", keep="first", maintain_order=True)
+    told = distinct.drop("alike").iter_rows()
+    rows = [_modelled(name or "", kernel or "", tuple(inputs)) for name, kernel, *inputs in told]
+    modelled = distinct.select("alike").hstack(pl.DataFrame(rows, schema=WORK, orient="row"))
+    return calls.join(modelled, on="alike", how="left", maintain_order="left").drop("alike")
 
 
 def _modelled(name: str, kernel: str, inputs: tuple[str | None, ...]) -> tuple[object, ...]:

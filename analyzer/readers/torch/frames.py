@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from kanalyze import device_limits
+from kanalyze.columns import parts_by
 from kanalyze.counter_model import GPU_METRICS
 from kanalyze.device_limits import capabilities, memory_bandwidth_bytes_per_s, plausible
 from kanalyze.machinery import give_back, one_blas_thread
@@ -366,7 +367,7 @@ def notes(frames: Frames) -> pl.DataFrame:
     ]
     # operators have an id each, of which calls tell their operator
     ids = frames.frame("Op").filter(pl.col("external_id") != 0).select("external_id", "pid")
-    if shared := ids.height - ids.n_unique():
+    if shared := ids.height - sum(own.get_column("external_id").n_unique() for own in parts_by(ids, ["pid"]).values()):
         found.append(("operators with the id of another one", shared, None, "which operator launched what is wrong"))
     # each limit by itself: not every version writes all of them
     given = [(name, one[key]) for one in _properties(frames) for name, key in _LIMITS.items() if key in one]

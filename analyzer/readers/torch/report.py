@@ -13,7 +13,7 @@ from typing import Final
 import polars as pl
 
 from kanalyze import model
-from kanalyze.columns import telling
+from kanalyze.columns import gathered, of_parts, positions, telling
 from kanalyze.readers.torch import frames as of_trace
 from kanalyze.report import Meta, Report
 
@@ -345,12 +345,18 @@ class TorchTables:
         ids = (self._frames.frame(of).get_column("external_id") for of in ("Call", "Kernel", "Copy", "Memset"))
         told = told | pl.lit(name != "Sync" and any(some.has_nulls() for some in ids))
         pid = self._processes(frame) if name in of_trace.ON_DEVICE else frame.get_column("pid")
-        keys = frame.select(pl.when(told).then("external_id").alias("external_id"), pid.alias("pid"))
+        asked = frame.select(pl.when(told).then("external_id").alias("external_id"), pid.alias("pid"))
         parts = (
             self._frames.frame(of).select("external_id", "pid", event_id=self._ids(of)) for of in ("Op", "Annotation")
         )
-        known = pl.concat(parts).filter(pl.col("external_id") != 0).unique(["external_id", "pid"], keep="first")
-        return keys.join(known, on=["external_id", "pid"], how="left", maintain_order="left").get_column("event_id")
+        known = pl.concat(parts).filter(pl.col("external_id") != 0)
+
+        def of_process(key: tuple[int | None, ...], some: pl.DataFrame) -> pl.Series:
+            own = known.filter(pl.col("pid") == pl.lit(key[0], pl.Int64))
+            at = positions(own.get_column("external_id"), some.get_column("external_id"))
+            return gathered(own.get_column("event_id"), at)
+
+        return of_parts(asked, ["pid"], pl.Int64, of_process).alias("event_id")
 
     def _launching(self, kernels: pl.DataFrame) -> pl.Series:
         """The operator of each kernel in traces of the first profilers, which link operators to kernels by flows.

@@ -21,7 +21,7 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import gathered, nearest
+from kanalyze.columns import gathered, mixed, nearest
 from kanalyze.report import Report
 from kanalyze.units import percent
 
@@ -206,13 +206,13 @@ def _branching(line: pl.DataFrame) -> list[tuple[int, int, int]]:
 
 def _repeated(line: pl.DataFrame) -> pl.DataFrame:
     """Stretches in which operators of the same names follow each other: begin, stop (places), period, the shortest."""
-    words, found = line.select(*THREAD, word=pl.col("name").hash()), _reading(line)
+    words, found = line.select(mixed([*THREAD, "name"])).to_series(), _reading(line)
     taken = [stretch[:2] for stretch in found]
     for period in range(1, _LONGEST + 1):
-        alike = (pl.col(name).eq_missing(pl.col(name).shift(-period)) for name in words.columns)
-        runs = words.select(pl.all_horizontal(alike).rle()).to_series().struct.unnest()
-        runs = runs.with_columns(begin=pl.col("len").cum_sum() - pl.col("len"))
-        for length, _, begin in runs.filter(pl.col("value") & (pl.col("len") >= (_PASSES - 1) * period)).iter_rows():
+        ends = words.ne_missing(words.shift(-period)).arg_true().cast(pl.Int64)
+        begins = ends.shift(1, fill_value=-1) + 1
+        long = ends - begins >= (_PASSES - 1) * period
+        for begin, length in zip(begins.filter(long), (ends - begins).filter(long), strict=True):
             stop = min(begin + length + period, line.height)
             at = bisect_left(taken, (begin, begin))
             if (at and taken[at - 1][1] > begin) or (at < len(taken) and taken[at][0] < stop):

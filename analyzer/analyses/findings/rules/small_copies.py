@@ -26,7 +26,7 @@ from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import ordering_calls
-from kanalyze.columns import beside, mixed, nearest, rate_of
+from kanalyze.columns import beside, in_order, mixed, nearest, rate_of
 from kanalyze.report import Report
 from kanalyze.units import percent, plural, rate, size
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
@@ -243,9 +243,8 @@ def _moved(report: Report) -> pl.DataFrame:
     last = nearest(line, makers, times, THREAD).with_columns(most=pl.lit(0))
     last = last.filter(pl.any_horizontal(pl.col("shape", "shape_right").is_null()))
     line = pl.concat([alike, last.select(alike.columns)]).drop_nulls("maker")
-    begun = ops.filter(pl.col("name") != "aten::detach_").select(*THREAD, at="start").sort("at")
+    begun = in_order(ops.filter(pl.col("name") != "aten::detach_").select(*THREAD, at="start"), "at")
     begun = begun.with_columns(number=pl.int_range(pl.len()).over(THREAD))
-    begun = begun.unique([*THREAD, "at"], keep="first").sort("at")
     for side in ("moved", "filled"):
         line = nearest(line, begun.rename({"number": f"{side}_number"}), (side, "at"), THREAD, "after").drop("at")
     launch = nearest_launches(report, line.select(*THREAD, at="moved"), "call_start").to_series()
