@@ -452,6 +452,8 @@ def called_in_turn(report: Report) -> Findings:
 @Rule
 def not_jitted(report: Report) -> Findings:
     """At most one finding per device on all operations that run one by one, but for what takes parts for calls."""
+    if _modules(report).is_empty():
+        return
     single = _one_by_one(report)
     single = single.filter(~on_gpu.is_inside(single.select(*THREAD, at="start"), _in_turn(report)))
     if single.height < say.fewest_in(report) or single.get_column("module").n_unique() < _DIFFERENT:
