@@ -153,20 +153,15 @@ def subtract(spans: pl.DataFrame, holes: pl.DataFrame) -> pl.DataFrame:
 
 def alone(intervals: pl.DataFrame) -> pl.DataFrame:
     """The span set covered by exactly one of `intervals`."""
-    return union(_covered_times(intervals.get_column("start"), intervals.get_column("end"), 1))
+    real = _real(intervals.select("start", "end"))
+    # encodes each edge as one integer, so that one column is sorted: twice the time, plus one at a start
+    edges = pl.concat([real.get_column("start") * 2 + 1, real.get_column("end") * 2]).sort()
+    deep = edges.to_frame("edge").select((pl.col("edge") % 2 * 2 - 1).cum_sum() == 1).to_series()
+    at, deep = edges // 2, deep.head(max(len(deep) - 1, 0))
+    return union(pl.DataFrame([at.head(len(deep)).filter(deep).alias("start"), at.slice(1).filter(deep).alias("end")]))
 
 
 def intersect(left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
     """The intersection of two span sets."""
-    start, end = (pl.concat([left.get_column(side), right.get_column(side)]) for side in ("start", "end"))
-    return _covered_times(start, end, 2)
-
-
-def _covered_times(start: pl.Series, end: pl.Series, times: int) -> pl.DataFrame:
-    """The times that exactly so many of some intervals cover, sorted and disjoint."""
-    real = _real(pl.DataFrame([start, end]))
-    # encodes each edge as one integer, so that one column is sorted: twice the time, plus one at a start
-    edges = pl.concat([real.get_column("start") * 2 + 1, real.get_column("end") * 2]).sort()
-    deep = edges.to_frame("edge").select((pl.col("edge") % 2 * 2 - 1).cum_sum() == times).to_series()
-    at, deep = edges // 2, deep.head(max(len(deep) - 1, 0))
-    return _real(pl.DataFrame([at.head(len(deep)).filter(deep).alias("start"), at.slice(1).filter(deep).alias("end")]))
+    few, many = sorted((left, right), key=len)
+    return cut(few.select("start", "end"), many)

@@ -213,16 +213,24 @@ _PRINTS: Final = r"torch/_tensor_str\.py\("
 def sites(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     """Surroundings of each of `points` (process_id, thread_id, at): one text, or null, in each column.
 
-    operator: the outermost of PyTorch's own, with what users write for it; function: the program's innermost one in
-    Python; range: the innermost one, without steps of the framework's profiler and ranges of libraries.
+    operator: the outermost of PyTorch's own, with what users write for it; function and range: as :func:`_places`.
     """
     numbered = points.select(*THREAD, "at").with_row_index("point")
-    ranges = gathered(range_names(report), ranges_at(report, points)).cast(pl.String).alias("range")
+    around = numbered.join(_operators(report, numbered), on="point", how="left", maintain_order="left")
+    return around.select("operator").hstack(_places(report, numbered))
+
+
+def _places(report: Report, numbered: pl.DataFrame) -> pl.DataFrame:
+    """The surroundings of points that are numbered: one text, or null, in each column.
+
+    function: the program's innermost one in Python; range: the innermost one, without steps of the framework's profiler
+    and ranges of libraries.
+    """
+    ranges = gathered(range_names(report), ranges_at(report, numbered)).cast(pl.String).alias("range")
     others = [name for name in ranges.drop_nulls().unique() if name == ALL_STEPS or LIBRARIES.match(name)]
     around = pl.DataFrame([numbered.get_column("point"), ranges.set(ranges.is_in(others), None)])
-    for named in (_operators(report, numbered), _functions(report, numbered)):
-        around = around.join(named, on="point", how="left", maintain_order="left")
-    return around.select("operator", "function", "range")
+    around = around.join(_functions(report, numbered), on="point", how="left", maintain_order="left")
+    return around.select("function", "range")
 
 
 def sites_of_launches(report: Report, points: pl.DataFrame) -> pl.DataFrame:
@@ -260,8 +268,9 @@ def most(rows: pl.DataFrame, column: str, ns: str | None = None, least: float = 
 
 def _operators(report: Report, points: pl.DataFrame) -> pl.DataFrame:
     """The outermost operator of PyTorch's own around each of `points`, with what users write for it."""
-    around = events_around(report, "op", report.kind("op").get_column("name").unique(), points)
-    own = around.with_columns(pl.col("name").cast(pl.String)).filter(pl.col("name").str.starts_with("aten::"))
+    names = report.kind("op").get_column("name").unique()
+    names = names.filter(names.cast(pl.String).str.starts_with("aten::"))
+    own = events_around(report, "op", names, points).with_columns(pl.col("name").cast(pl.String))
     written = pl.col("name").replace_strict(_WRITTEN, default=None, return_dtype=pl.String)
     outermost = own.sort("start", "end", descending=[False, True], maintain_order=True).unique("point", keep="first")
     return outermost.select("point", operator=pl.coalesce(pl.format("{} ({})", "name", written), "name"))
@@ -314,7 +323,8 @@ def place_of(report: Report, rows: pl.Series) -> str:
     work = exclusive_operations(report).select("row", "exclusive_ns").filter(pl.col("row").is_in(rows.implode()))
     work = work.gather_every(work.height // _ENOUGH + 1)
     points = facts_of(report, work.get_column("row"), *THREAD, "call_start").rename({"call_start": "at"})
-    times = work.with_columns(sites(report, points).select(place=pl.coalesce("function", "range")))
+    places = _places(report, points.with_row_index("point"))
+    times = work.with_columns(places.select(place=pl.coalesce("function", "range")))
     return literal(most(times, "place", "exclusive_ns", _MOST_OF_TIME))
 
 

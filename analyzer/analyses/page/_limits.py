@@ -127,7 +127,8 @@ def _busy_part(view: Report, finding: Finding) -> bool | None:
     claimed, busy = intervals.union(finding.claims.select("start", "end")), busy_spans(view).get(finding.device)
     if busy is None:
         return None
-    return 2 * intervals.length(intervals.intersect(claimed, busy)) > intervals.length(claimed)
+    inside = intervals.overlap(claimed.get_column("start"), claimed.get_column("end"), busy)
+    return 2 * int(inside.sum()) > intervals.length(claimed)
 
 
 def length_of(steady: SteadyPart, profiled: str) -> str:

@@ -269,15 +269,14 @@ def recorded_values(line: HostLine, graph: Dependencies) -> Values:
 
 def point_values(line: HostLine, values: Values) -> pl.Series:
     """Value of each point: ends of operations, begins of calls, ends of calls, and 0 for starts and nodes."""
-    calls = pl.DataFrame([*line.calls.select("begins", "blocks"), values.own.alias("own"), values.gaps.alias("gap")])
-    blocked = pl.col("blocks").shift(1, fill_value=False)
-    before = pl.when(blocked).then(0).otherwise(pl.col("own").shift(1, fill_value=0))
-    step = pl.when("begins").then(0).otherwise(pl.col("gap") + before)
+    begins, blocks, segment = line.calls.select("begins", "blocks", "segment")
+    blocked = blocks.shift(1, fill_value=False)
+    step = (values.gaps + values.own.shift(1, fill_value=0).set(blocked, 0)).set(begins, 0)
     reached = step.cum_sum()
-    first = pl.when(pl.col("begins") | blocked).then(reached - step).forward_fill()
-    begin = calls.select(value=reached - first).to_series()
-    end = (begin + values.own).set(line.calls.get_column("blocks"), 0)
-    return pl.concat([values.durations.alias("value"), begin, end, pl.Series("value", [0])], rechunk=True)
+    begin = reached - (reached - step).filter(begins | blocked)[segment - 1]
+    end = (begin + values.own).set(blocks, 0)
+    parts = (values.durations, begin, end, pl.Series([0]))
+    return pl.concat([part.alias("value") for part in parts], rechunk=True)
 
 
 def network(report: Report, start: int, end: int) -> Network:

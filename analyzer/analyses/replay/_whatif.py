@@ -172,10 +172,9 @@ def _units(network: Network, state: Changed) -> tuple[pl.DataFrame, pl.DataFrame
         own=pl.when("blocks").then(0).otherwise(pl.col("own").clip(lower_bound=0)),
         gap=pl.col("gaps").clip(lower_bound=0),
     )
-    units = calls.with_columns(total=(pl.col("own") + pl.col("gap")).cum_sum())
-    units = units.filter(pl.col("first").shift(-1, fill_value=True)).select(
-        "place", "kind", "start", total=pl.col("total") - pl.col("total").shift(1, fill_value=0)
-    )
+    last, reached = pl.col("first").shift(-1, fill_value=True), (pl.col("own") + pl.col("gap")).cum_sum()
+    units = calls.select(pl.col("place", "kind", "start").filter(last), total=reached.filter(last))
+    units = units.with_columns(pl.col("total") - pl.col("total").shift(1, fill_value=0))
     inside = (pl.col("kind") == "launch") & pl.col("start").is_between(network.start, network.end)
     usual = units.filter(inside).get_column("total").median()
     return calls.select("unit", "own", "gap"), units, usual if isinstance(usual, float) else 0.0

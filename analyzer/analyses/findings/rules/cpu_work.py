@@ -16,7 +16,7 @@ from kanalyze.analyses.findings.rules import Findings, Rule, literal, words_of
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, source_lines
 from kanalyze.analyses.shared.threads import THREAD, of_thread
-from kanalyze.columns import nearest, of_parts
+from kanalyze.columns import as_of, nearest, of_parts, rows_at
 from kanalyze.report import Report
 from kanalyze.units import size
 
@@ -183,7 +183,8 @@ def _handed_on(report: Report, runs: pl.DataFrame, launching: pl.DataFrame) -> p
         follows=goes_on.shift(1, fill_value=False).over(THREAD),
         inside=on_gpu.is_inside(runs.select(*THREAD, at="first"), nodes),
     )
-    runs = nearest(runs, before, ("first", "until"), ["process_id"]).sort(*THREAD, "run")
+    at = as_of(runs.select("process_id", at="first"), before.select("process_id", at="until"))
+    runs = runs.hstack(rows_at(before.drop("process_id"), at))
     handed = pl.col("inside") & ~pl.col("follows") & (pl.col("until") > pl.col("before_end"))
     begun = {"before_start": pl.max_horizontal("since", "before_end"), "before_end": pl.col("until")}
     given = pl.when(handed).then("handed_bytes").when(~pl.col("follows")).then("to_host_bytes")
