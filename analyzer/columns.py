@@ -116,7 +116,7 @@ def scattered(size: int, rows: pl.Series, values: pl.Series) -> pl.Series:
 
 
 def shared(values: pl.Series) -> pl.Series:
-    """Whether each of `values` occurs more than once: told from their order, as hashing takes forty times as long."""
+    """Whether each of `values` occurs more than once, null for null; hashing takes forty times as long as sorting."""
     ordered = values.drop_nulls().sort()
     return values.is_in(ordered.filter(ordered == ordered.shift(1)).unique().implode())
 

@@ -14,12 +14,14 @@ from kanalyze.columns import (
     LARGEST,
     as_of,
     count_up_to,
+    distinct,
     in_order,
     in_order_of,
     nearest,
     of_parts,
     parts_by,
     positions,
+    shared,
     too_large,
 )
 from kanalyze.errors import DamagedReportError
@@ -50,6 +52,16 @@ def test_positions_are_those_of_a_list(keys, others, data):
 def test_narrow_keys_are_looked_up_too(dtype):
     keys = pl.Series(range(0 if dtype.is_unsigned_integer() else -128, 127, 8), dtype=dtype)
     assert positions(keys, keys.reverse()).to_list() == list(reversed(range(len(keys))))
+
+
+@given(st.lists(st.none() | st.integers(-3, 3), max_size=12))
+def test_shared_values_occur_more_than_once(values):
+    assert shared(int64(values)).to_list() == [None if one is None else values.count(one) > 1 for one in values]
+
+
+@given(st.lists(st.tuples(st.none() | st.integers(0, 1), st.none() | st.integers(0, 1), st.just(7)), max_size=8))
+def test_distinct_rows_are_those_of_a_set(rows):
+    assert sorted(distinct(frame_of(rows, "a", "b", "c")).rows(), key=str) == sorted(set(rows), key=str)
 
 
 @given(st.lists(NUMBERS, max_size=30), st.lists(NUMBERS, max_size=30), st.booleans())
