@@ -376,11 +376,6 @@ COMPILED_KERNELS = Table(
         Column("ptx", pl.String, "Its PTX, a file in the capture.", nullable=True),
         Column("atomics", pl.String, "The lines that add much by atomics to global memory, file:line.", nullable=True),
         Column("atomic_bytes", pl.Int64, "Bytes that a thread adds so.", nullable=True),
-        Column(
-            "scattered", pl.String, "The lines in which neighbours access what lies apart, file:line.", nullable=True
-        ),
-        Column("scattered_bytes", pl.Int64, "Bytes that a warp accesses so.", nullable=True),
-        Column("scattered_sectors", pl.Int64, "Sectors of 32 bytes that hold them.", nullable=True),
         Column("operators", pl.String, "What inductor made it of, as its code says.", nullable=True),
         Column("lines", pl.String, "The lines of the program that these are in, file:line.", nullable=True),
     ),

@@ -27,7 +27,6 @@ from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, 
 from kanalyze.files import open_regular, readable, regular
 from kanalyze.model import COMPILED_KERNELS, LOOP_PASSES, READER_TABLES, SOURCE_LINES
 from kanalyze.readers import read
-from kanalyze.readers.capture._warp_accesses import accesses, together
 from kanalyze.readers.ncu.read_csv_rep import MANIFEST, Run, Selection, chooses, counts_from_call, runs_in, selection
 from kanalyze.readers.ncu.read_csv_rep import report_of as report_of_ncu
 from kanalyze.readers.nsys.read_sqlite_folder import report_of
@@ -246,7 +245,7 @@ def _compiled(folder: Path) -> pl.DataFrame:
         parts = ([str(row[one]) for one in ("backend", "arch") if row.get(one) is not None] for row in rows)
         found = [
             {name: row.get(name) for name in COMPILED_KERNELS.schema}
-            | {"arch": ":".join(part) or None, **_in_code(folder, row.get("ptx"))}
+            | {"arch": ":".join(part) or None, **_atomics(folder, row.get("ptx"))}
             for row, part in zip(rows, parts, strict=True)
         ]
         return COMPILED_KERNELS.check(pl.DataFrame(found, schema=COMPILED_KERNELS.schema))
@@ -267,8 +266,8 @@ _LONGEST_PTX: Final = 1 << 22  # of a longer file nothing is told
 _MUCH: Final = 0.2  # atomics are so much of the bytes that a thread accesses at least
 
 
-def _in_code(folder: Path, ptx: object) -> dict[str, str | int]:
-    """The columns on accesses of a kernel that adds much by atomics, or whose warps access what lies apart, by its PTX.
+def _atomics(folder: Path, ptx: object) -> dict[str, str | int]:
+    """The columns on atomics of a kernel that adds much by these, as its PTX tells.
 
     Empty where it does not tell: with loops, which repeat accesses, and of products on tensor cores. What only some
     threads of a program add, such as the first one, is left out.
@@ -292,18 +291,7 @@ def _in_code(folder: Path, ptx: object) -> dict[str, str | int]:
             bytes_of["add" if adds else "others"] += width
             lines |= {place: None} if adds and place else {}
     much = lines and bytes_of["add"] >= _MUCH * sum(bytes_of.values())
-    told: dict[str, str | int] = {"atomics": ", ".join(lines), "atomic_bytes": bytes_of["add"]} if much else {}
-    return told | _scattered(text)
-
-
-def _scattered(ptx: str) -> dict[str, str | int]:
-    """The columns on accesses of warps to what lies apart, if most are such and none reads what lies between."""
-    every = list(accesses(ptx))
-    apart = together(one for one in every if one.is_apart)
-    lines = ", ".join(dict.fromkeys(one.place for one in every if one.is_apart and one.place))
-    if not lines or not apart.is_apart or 2 * len(apart.sectors) < sum(len(one.sectors) for one in every):
-        return {}
-    return {"scattered": lines, "scattered_bytes": apart.bytes_asked, "scattered_sectors": len(apart.sectors)}
+    return {"atomics": ", ".join(lines), "atomic_bytes": bytes_of["add"]} if much else {}
 
 
 #: What another form of a file makes its readers raise.

@@ -135,54 +135,12 @@ ADDED = ATOMIC.format(7, 7, "atom", ".v4.f32") + ATOMIC.format(9, 9, "red", ".f3
     ],
 )
 def test_what_adds_by_atomics_is_read_from_the_code_of_a_kernel(capture, ptx, told):
-    assert compiled_as(capture, ptx).select("atomics", "atomic_bytes").row(0) == told
-
-
-def compiled_as(capture, ptx):
-    """The table of compiled kernels of a capture of one kernel."""
     (capture / "triton").mkdir()
     (capture / "triton" / "sums-1.ptx").write_text(ptx)
     row = {"name": "sums", "source": "triton", "hash": "1", "ptx": "../triton/sums-1.ptx"}
     (capture / "compiled.json").write_text(json.dumps({"schema": 1, "kernels": [row]}))
     with kanalyze.read(capture) as found:
-        return found.table("compiled_kernels")
-
-
-COLUMN = """
-.visible .entry down(
-	.param .u64 .ptr .global .align 1 down_param_0,
-	.param .u32 down_param_1
-)
-	ld.param.b64 	%rd1, [down_param_0];
-	ld.param.b32 	%r1, [down_param_1];
-	mov.u32 	%r2, %tid.x;
-	setp.lt.s32 	%p1, %r2, %r1;
-	mad.lo.s32 	%r3, %r2, {}, 3;
-	mul.wide.s32 	%rd2, %r3, 4;
-	add.s64 	%rd3, %rd1, %rd2;
-	.loc	1 9 8                          // down.py:9:8
-	@%p1 ld.global.b32 {{ %r4 }}, [ %rd3 + 28 ];
-"""
-NEXT = "\t@%p1 ld.global.b32 {{ %r4 }}, [ %rd3 + {} ];\n"
-
-
-@pytest.mark.parametrize(
-    ("ptx", "told"),
-    [
-        (COLUMN.format("%r1"), ("down.py:9", 128, 32)),  # a column of a matrix with rows of unknown length
-        (COLUMN.format("8"), ("down.py:9", 128, 32)),
-        (COLUMN.format("2"), (None, None, None)),  # every other value
-        # a row of eight values for each thread, one after the other
-        (COLUMN.format("8") + "".join(NEXT.format(4 * at) for at in range(7)), (None, None, None)),
-        (COLUMN.format("1"), (None, None, None)),
-        (COLUMN.format("%r1").replace("%tid.x", "%ctaid.x"), (None, None, None)),  # all threads read the same
-        (COLUMN.format("%r1").replace("mov.u32", "ld.global.b32"), (None, None, None)),  # by an index in memory
-        (COLUMN.format("%r1").replace(".lt.", ".ge."), (None, None, None)),  # masked
-        (f"$L__BB0_1:\n{COLUMN.format('%r1')}\tbra.uni \t$L__BB0_1;\n", (None, None, None)),
-    ],
-)
-def test_warps_that_access_what_lies_apart_are_read_from_the_code_of_a_kernel(capture, ptx, told):
-    assert compiled_as(capture, ptx).select("^scattered.*$").row(0) == told
+        assert found.table("compiled_kernels").select("atomics", "atomic_bytes").row(0) == told
 
 
 def test_without_a_torch_pass_nobody_knows_what_was_compiled(capture):

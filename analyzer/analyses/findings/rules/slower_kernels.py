@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 
@@ -501,14 +500,26 @@ def scatter_atomics(sums: Work) -> Finding | None:
 #: Additions that do not wait for each other read and write their values at so large a part of the memory's bandwidth.
 _AT_MEMORY: Final = 0.4
 
-#: The memory takes so much of a kernel's time for all sectors that its warps access where these are why it is slow.
-_EXPLAINED: Final = 0.5
-
 
 @Rule
 def atomics_in_code(report: Report) -> Findings:
     """One finding per device on Triton kernels of the program whose code adds by atomics, slower than the memory."""
-    for work, told, _ in _slow_by_code(report, "atomics", lambda told: 2 * 32 * told["atomic_bytes"]):
+    try:
+        compiled = compiled_kernels(report)
+    except KanalyzeError as damage:
+        report.go_without("of atomics in compiled kernels", damage)
+        return
+    own = compiled.filter(source="triton").drop_nulls("atomics").unique("name", keep="first")
+    named = pl.col("name").is_in(own.get_column("name").implode())
+    for every in on_gpu.kernels_that(report, named, _WORTH_SUMS) if own.height else ():
+        work = every._replace(rows=every.rows.filter(pl.col("name") == every.most))
+        told = own.row(by_predicate=pl.col("name") == work.most, named=True)
+        rows = with_facts(report, work.rows, *SHAPE).join(report.devices, on="device", how="left")
+        threads = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z") * pl.col("block_x")
+        rate = threads * 2 * told["atomic_bytes"] / pl.col("dur_ns") * 1e9
+        slow = (rate < _AT_MEMORY * pl.col("memory_bandwidth_bytes_per_s")) & (pl.col("dur_ns") >= on_gpu.SHORTEST_NS)
+        if not rows.select(slow.all()).item() or work.share < _WORTH_SUMS:
+            continue
         lines = str(told["atomics"])
         yield work.finding(
             "scatter-atomics: code",
@@ -520,52 +531,6 @@ def atomics_in_code(report: Report) -> Findings:
             at_most=True,
             where=literal(lines.partition(", ")[0]),
         )
-
-
-@Rule
-def scattered_in_code(report: Report) -> Findings:
-    """One finding per device on Triton kernels whose neighbouring threads access what lies apart, far from the roof."""
-    for work, told, rows in _slow_by_code(report, "scattered", lambda told: told["scattered_bytes"]):
-        lines, left_ns = str(told["scattered"]), pl.col("least_ns") / REACHED["memory"]
-        taken = 32 * told["scattered_sectors"] / told["scattered_bytes"]
-        if rows.select(taken * pl.col("least_ns").sum() < _EXPLAINED * pl.col("dur_ns").sum()).item():
-            continue  # it computes, or waits
-        yield work.finding(
-            "uncoalesced: code",
-            f"Neighbouring threads of {{0}} access elements that lie apart (in {literal(lines)}): by its code a warp "
-            f"takes {told['scattered_sectors']} sectors of 32 bytes for {told['scattered_bytes']} bytes, and the "
-            f"kernel accesses these far slower than the memory is: {work.took}.",
-            work.most,
-            mending=Mending(rows.select("row", saved_ns=(pl.col("dur_ns") - left_ns).floor().cast(pl.Int64))),
-            shortens=True,
-            where=literal(lines.partition(", ")[0]),
-        )
-
-
-def _slow_by_code(
-    report: Report, column: str, bytes_of: Callable[[dict[str, Any]], int]
-) -> Iterator[tuple[Work, dict[str, Any], pl.DataFrame]]:
-    """The longest kernel of the program by device whose code tells something (`column`), slower than the memory.
-
-    With what its code tells, and its launches with least_ns, in which the memory moves `bytes_of` of each warp.
-    """
-    try:
-        compiled = compiled_kernels(report)
-    except KanalyzeError as damage:
-        report.go_without("of atomics in compiled kernels", damage)
-        return
-    own = compiled.filter(pl.col(column).is_not_null().all().over("name"), source="triton")
-    own = own.unique("name", keep="first")
-    named = pl.col("name").is_in(own.get_column("name").implode())
-    for every in on_gpu.kernels_that(report, named, _WORTH_SUMS) if own.height else ():
-        work = every._replace(rows=every.rows.filter(pl.col("name") == every.most))
-        told = own.row(by_predicate=pl.col("name") == work.most, named=True)
-        rows = with_facts(report, work.rows, *SHAPE).join(report.devices, on="device", how="left")
-        warps = pl.col("grid_x").cast(pl.Int64) * pl.col("grid_y") * pl.col("grid_z") * pl.col("block_x") / 32
-        rows = rows.with_columns(least_ns=warps * bytes_of(told) * 1e9 / pl.col("memory_bandwidth_bytes_per_s"))
-        slow = (pl.col("least_ns") < _AT_MEMORY * pl.col("dur_ns")) & (pl.col("dur_ns") >= on_gpu.SHORTEST_NS)
-        if rows.select(slow.all()).item() and work.share >= _WORTH_SUMS:
-            yield work, told, rows
 
 
 def _slow_sums(work: Work) -> pl.DataFrame:

@@ -24,7 +24,6 @@ from kanalyze.analyses.findings.rules.slower_kernels import (
     no_tf32,
     old_architecture_gemm,
     scatter_atomics,
-    scattered_in_code,
     unaligned_gemm,
 )
 from kanalyze.analyses.findings.rules.small_copies import growing_concatenations, growing_copies, no_kv_cache
@@ -434,27 +433,6 @@ def test_atomics_that_the_code_of_a_kernel_shows(row, name, dur_ns, found):
     told = atomics_in_code(report(events, limits=limits, compiled_kernels=codes))
     told = [(one.rule, one.at_stake_ns, one.at_most, one.where) for one in told if one.names == (name,)]
     assert told == [("scatter-atomics", dur_ns, True, "sums.py:7")] * found
-
-
-@pytest.mark.parametrize(
-    ("codes", "dur_ns", "saved"),
-    [
-        ([{}], 50_000, 50_000 - 16_000),  # 100 warps of 128 bytes take 12.8 µs, or 16 at what is usual
-        ([{}], 30_000, None),  # 43 % of the bandwidth
-        ([{}], 300_000, None),  # 102.4 µs for its sectors explain a third of that
-        ([{}, {"scattered": None}], 50_000, None),  # of another type or size, and nobody knows which ran
-        ([{"source": "inductor"}], 50_000, None),
-    ],
-)
-def test_warps_that_access_what_lies_apart_as_the_code_of_a_kernel_shows(codes, dur_ns, saved):
-    events = [kernel(0, dur_ns, name="down", grid=(100, 1, 1), block=(32, 1, 1)), kernel(dur_ns, 2 * dur_ns, name=GEMM)]
-    code = {"name": "down", "source": "triton", "hash": "1"}
-    code |= {"scattered": "down.py:7", "scattered_bytes": 128, "scattered_sectors": 32}
-    limits = HOPPER | {"memory_bandwidth_bytes_per_s": 1_000_000_000}
-    told = scattered_in_code(report(events, limits=limits, compiled_kernels=[code | one for one in codes]))
-    assert [(one.rule, one.mending.shorter["saved_ns"].to_list(), one.where) for one in told] == (
-        [("uncoalesced", [saved], "down.py:7")] if saved else []
-    )
 
 
 def test_formulas_that_others_tell_of_are_left_out():
