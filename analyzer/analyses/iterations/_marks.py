@@ -10,11 +10,10 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
-from kanalyze import intervals
 from kanalyze.analyses.device._operations import families, operations
 from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.host.engine_marks import IDLE, engine_marks
-from kanalyze.analyses.ranges.instances import compile_spans
+from kanalyze.analyses.ranges.instances import compile_spans, while_compiling
 from kanalyze.analyses.shared.analysis import loop_passes, once_per_process
 from kanalyze.analyses.shared.threads import THREAD, outermost
 from kanalyze.columns import gathered, nearest, nearest_place
@@ -137,21 +136,28 @@ def marked_iterations(report: Report) -> pl.DataFrame:
     return pl.concat([pl.DataFrame(schema=_MARKED), *found.values()]).sort("process_id", "start")
 
 
-def launched_work(report: Report) -> pl.DataFrame:
+def launched_work(report: Report, *facts: str) -> pl.DataFrame:
     """The operations of all processes, sorted by launch; not kept, since they would take a tenth of a page's memory.
 
     Columns: process_id, at (start of the launching call; of an operation without one its own start), end, name, bucket,
-    and ns (duration).
+    ns (duration), and `facts` of operations.
     """
     length, at = (pl.col("end") - pl.col("start")).clip(lower_bound=0), pl.coalesce("call_start", "start")
-    told = operations(report, "call_start").select("process_id", "end", "name", "bucket", at=at, ns=length)
+    told = operations(report, "call_start", *facts)
+    told = told.select("process_id", "end", "name", "bucket", *facts, at=at, ns=length)
     return told.sort("at")
 
 
 def _run_by_program(report: Report) -> pl.DataFrame:
-    """The :func:`launched_work` but for what compilers launched, which try kernels for long."""
-    work = launched_work(report)
-    return work.filter(intervals.overlap(work["at"], work["at"] + 1, compile_spans(report)) == 0)
+    """The :func:`launched_work` but for what threads launched that compile, which try kernels for long.
+
+    All of a process that launches nothing else.
+    """
+    if compile_spans(report).is_empty():
+        return launched_work(report)
+    work = launched_work(report, "thread_id")
+    tried = while_compiling(report, work.select(*THREAD, start="at", end=pl.col("at") + 1))
+    return work.with_columns(tried=tried).filter(~pl.col("tried") | pl.col("tried").all().over("process_id"))
 
 
 def of_process(process: object) -> pl.Expr:

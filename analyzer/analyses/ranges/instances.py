@@ -14,7 +14,8 @@ from kanalyze.analyses.idle._attribution import window_ledgers
 from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.shared.analysis import analysis, once_per_process, require
 from kanalyze.analyses.shared.statistics import BUCKETS, median_of, spread
-from kanalyze.columns import nearest
+from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import nearest, of_parts
 from kanalyze.report import Meta, Report
 from kanalyze.schema import Column, Table
 from kanalyze.tools import recorders
@@ -220,15 +221,38 @@ def warmed_up(report: Report, rows: pl.DataFrame) -> list[pl.Series]:
 
 
 @once_per_process
-def compile_spans(report: Report) -> pl.DataFrame:
-    """The intervals in which the program compiled, by annotations of torch.compile (dynamo_timed) or XLA."""
-    parts = [pl.DataFrame(schema=intervals.SPANS)]
+def _compilations(report: Report) -> pl.DataFrame:
+    """The intervals in which threads compiled, by annotations of torch.compile (dynamo_timed) or XLA.
+
+    Those of XLA are of all threads of the process: what compiles waits for them, and tries kernels with several.
+    """
+    parts = [pl.DataFrame(schema=dict.fromkeys((*THREAD, "start", "end"), pl.Int64))]
+    of_thread = pl.when(~pl.col("name").cast(pl.String).str.contains("XlaCompile:")).then("thread_id")
     for kind in ("op", "range"):
         events = report.kind(kind)
         names = events.get_column("name").unique().cast(pl.String).drop_nulls()
         compiles = names.filter(names.str.contains(r" \(dynamo_timed\)$|^(?:TSL:)?XlaCompile:")).to_list()
-        parts.append(events.filter(pl.col("name").is_in(compiles)).select(**intervals.OF_EVENTS))
-    return intervals.union(pl.concat(parts))
+        own = events.filter(pl.col("name").is_in(compiles))
+        parts.append(own.select("process_id", of_thread.alias("thread_id"), **intervals.OF_EVENTS))
+    return pl.concat(parts)
+
+
+def compile_spans(report: Report) -> pl.DataFrame:
+    """The intervals in which the program compiled, as a span set."""
+    return intervals.union(_compilations(report).select("start", "end"))
+
+
+def while_compiling(report: Report, spans: pl.DataFrame) -> pl.Series:
+    """Whether the thread of each of `spans` (:data:`THREAD`, start, end) compiled meanwhile."""
+    every = _compilations(report)
+
+    def meanwhile(key: tuple[Any, ...], part: pl.DataFrame) -> pl.Series:
+        process, thread = (pl.lit(one, dtype=pl.Int64) for one in key)
+        own = pl.col("thread_id").is_null() | (pl.col("thread_id") == thread)
+        known = intervals.union(every.filter((pl.col("process_id") == process) & own))
+        return intervals.overlap(part.get_column("start"), part.get_column("end"), known) > 0
+
+    return of_parts(spans.select(*THREAD, "start", "end"), THREAD, pl.Boolean, meanwhile)
 
 
 def looked_at(steps: pl.DataFrame) -> list[tuple[int, int]]:

@@ -142,13 +142,19 @@ def iteration_of(runs: Sequence[BareRun], rank: int | None, steady: SteadyPart, 
     )
 
 
+#: What takes so many times the median in the recording does more than others.
+_FAR: Final = 1.5
+
+
 def _mean(lengths: pl.Series, recorded: pl.Series) -> float:
     """The mean length; where a few make it longer than nine of ten are, as if these took as long as the last of ten.
 
-    But for those that are as long beside others in the recording: the program does more in them, such as to compile.
+    But for those that are far longer than others in the recording, too: the program does more in them, such as to
+    compile.
     """
     most, usual = (each.quantile(1 - _TENTH, "nearest") or 0.0 for each in (lengths, recorded))
-    held_up = lengths.clip(upper_bound=int(most)).zip_with(recorded <= usual, lengths)
+    far = (recorded > usual) & (recorded > _FAR * float(statistics.median(recorded)))
+    held_up = lengths.clip(upper_bound=int(most)).zip_with(~far, lengths)
     return float(statistics.mean(lengths if statistics.mean(lengths) <= most else held_up))
 
 

@@ -30,7 +30,7 @@ from kanalyze.analyses.host._range_lines import named_ranges, ranges_at
 from kanalyze.analyses.idle.syncs import WAITING, blocking_calls
 from kanalyze.analyses.memory.memory import allocating_calls
 from kanalyze.analyses.operators.fusion import repeated
-from kanalyze.analyses.ranges.instances import compile_spans
+from kanalyze.analyses.ranges.instances import while_compiling
 from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
@@ -374,10 +374,10 @@ def _idle_in(report: Report, spans: pl.DataFrame) -> dict[int, pl.DataFrame]:
 def _one_by_one(report: Report) -> pl.DataFrame:
     """Modules of one operation, each after another: with since, the end of that one, from which it is prepared.
 
-    Not those that XLA runs while it compiles, to choose kernels.
+    Not those that a thread runs while it compiles, to choose kernels.
     """
     runs = intervals.overlapping(_modules(report).filter(pl.col("what") == _RUNS), report.scope.sides)
-    runs = runs.filter(intervals.overlap(runs["start"], runs["end"], compile_spans(report)) == 0)
+    runs = runs.filter(~while_compiling(report, runs))
     work = operations(report, "call_start", "thread_id").drop_nulls("call_start")
     numbered = runs.with_row_index("row")
     inside = nearest(work.select(*THREAD, at="call_start").sort("at"), numbered, ("at", "start"), THREAD)

@@ -95,6 +95,7 @@ def _chains(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
         at = softmaxes.get_column(end)
         further = known.get_column(end).gather(at).fill_null(at)
         joins = softmaxes.get_column("backward") & product.gather(further) & (line.gather(further) == line.gather(at))
+        joins &= batched.gather(further).fill_null(value=True) & ((further - at).abs() <= _FARTHEST)
         ends.append(known.get_column(side).gather(further.zip_with(joins, at)))
     spans = intervals.union(pl.DataFrame(ends, {"start": pl.Int64, "end": pl.Int64}))
     return known.filter(touched(known.select(start=place, end=place + 1), spans))
@@ -442,7 +443,7 @@ _TOO_SHORT: Final = 50
 #: and of nearest neighbours, do with the first entries.
 _REORDERS: Final = (LIBRARY == "aten") & ((FAMILY == "index") | pl.col("function").str.contains("searchsorted"))
 _SOON: Final = 8
-_FIRST_SHAPE: Final = r"^\[\[([\d, ]+)\]"  # of what an operator sorts
+_FIRST_SHAPE: Final = r"^\s*\[\s*\[([\d, ]+)\]"  # of what an operator sorts
 #: Kernels that write so many values with each thread, at most, in blocks of so many threads.
 _WRITERS: Final = r"(?:index|gather)_elementwise_kernel<(?:\(int\))?(?<threads>\d+), (?:\(int\))?(?<each>\d+)"
 _MOST_PASSES: Final = 10  # what takes more times as long as its longest kernel may be several sorts in a row
@@ -497,9 +498,11 @@ def _little_read(work: Work, *, torch: bool) -> pl.DataFrame:
     known = on_gpu.with_decoded(lines, sorts=_SORTS, uses=_USES_ALL, fills=FAMILY == "fill", orders=_REORDERS)
     known = known.filter(~pl.col("fills")).with_columns(run=pl.struct("line", "sorts").rle_id())
     ns, others = pl.col("exclusive_ns"), pl.col("outer").str.contains("scatter|embedding").fill_null(value=False)
-    sorted_values = pl.when("sorts").then(pl.col("values").fill_null(0)).forward_fill().over("line")
-    few = (pl.col("written") < sorted_values).fill_null(value=False)
-    orders = pl.when(pl.col("orders") & ~others & ~few).then(ns)
+    # all that reorders after a sort, until the next one, may write less than was sorted
+    known = known.with_columns(after_sort=pl.col("sorts").cum_sum().over("line"))
+    sorted_values = pl.when("sorts").then(pl.col("values").fill_null(0)).max().over("line", "after_sort")
+    written = pl.when("orders").then(pl.col("written").fill_null(float("inf"))).sum().over("line", "after_sort")
+    orders = pl.when(pl.col("orders") & ~others & (written >= sorted_values)).then(ns)
     soon = pl.max_horizontal(orders.shift(-at) for at in range(1, _SOON + 1)).fill_null(0)
     after, uses = (soon, pl.lit(value=False)) if torch else (ns.shift(-1), pl.col("uses").shift(-1))
     known = known.with_columns(after=after.over("line"), uses=uses.over("line"))
@@ -513,10 +516,10 @@ def _little_read(work: Work, *, torch: bool) -> pl.DataFrame:
 def _with_values(report: Report, work: pl.DataFrame) -> pl.DataFrame:
     """Adds what is known of operations: values (of their operator's first input) and written (the most, by launch)."""
     shapes = operations_with_roofs(report).select("row", sides=pl.col("input_shapes").str.extract(_FIRST_SHAPE))
-    sides = pl.col("sides").str.split(", ").cast(pl.List(pl.Int64))
+    sides = pl.col("sides").str.extract_all(r"\d+").cast(pl.List(pl.Float64))
     known = with_facts(report, work, "grid_x").join(shapes, on="row", how="left", maintain_order="left")
     writes = pl.col("name").cast(pl.String).str.extract_groups(_WRITERS).struct
-    each = pl.col("grid_x") * writes.field("threads").cast(pl.Int64) * writes.field("each").cast(pl.Int64)
+    each = pl.col("grid_x") * writes.field("threads").cast(pl.Float64) * writes.field("each").cast(pl.Float64)
     return known.with_columns(values=sides.list.eval(pl.element().product()).list.first(), written=each)
 
 
