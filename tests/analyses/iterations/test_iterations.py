@@ -326,6 +326,12 @@ def test_steps_that_a_jax_program_numbers_are_its_own():
     assert kanalyze.iterations(report(events)).get_column("name").to_list() == ["train"] * 6
 
 
+def test_what_runs_while_another_thread_or_process_compiles_is_work():
+    steps = [each for at in range(6) for each in loop([100], name="step", start=30_000 + 110 * at, number=at + 1)]
+    other = [nvtx("compile_inner (dynamo_timed)", 0, 10**6, thread=9)]
+    assert kanalyze.iterations(report([*other, *steps])).height == 6
+
+
 @pytest.mark.parametrize(("name", "found"), [("XlaCompile:#module=jit_learn#", 6), ("check", 0)])
 def test_what_a_compiler_runs_to_choose_kernels_is_no_work_of_the_program(name, found):
     tried = [nvtx(name, 0, 300, thread=2), *launched(10, 12, kernel(20, 20_000, correlation=99), thread=2)]

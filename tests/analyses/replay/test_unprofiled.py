@@ -121,6 +121,10 @@ def test_a_few_held_up_make_the_mean_no_longer_than_nine_of_ten_are(lengths, mea
     assert _mean(pl.Series(lengths), pl.Series([10] * len(lengths))) == pytest.approx(mean)
 
 
+def test_those_that_are_hardly_longer_in_the_recording_are_held_up():
+    assert _mean(pl.Series([10] * 20 + [50, 90]), pl.Series([20] * 21 + [21])) == pytest.approx(10)
+
+
 def test_those_that_are_long_in_the_recording_too_are_not_held_up():
     lengths = [10] * 20 + [50, 90]
     recorded = pl.Series([20] * 21 + [190])

@@ -488,13 +488,16 @@ def test_the_dimension_that_is_padded_is_the_one_that_rows_begin_at(shapes, side
     assert found.action == (f"Pad {side} to a multiple of 64" if side else "Pad dimensions to multiples of 64")
 
 
-@pytest.mark.parametrize(("blocks", "told"), [(40, True), (79, False)])
-def test_what_writes_fewer_values_than_were_sorted_puts_none_in_order(blocks, told):
+@pytest.mark.parametrize("shapes", ["[[20, 2000], [], []]", "[[20,2000],[],[]]", "[[ 20 , 2000 ], []]"])
+@pytest.mark.parametrize(("blocks", "times", "told"), [(40, 1, True), (79, 1, False), (4, 20, False), (4, 19, True)])
+def test_what_writes_fewer_values_than_were_sorted_puts_none_in_order(blocks, times, told, shapes):
     """Rows of 20 nearest neighbours are gathered, for longer than what was sorted would take; 512 values a block."""
     gathers = "void at::native::index_elementwise_kernel<128, 4, gpu_index_kernel<index_kernel_impl<float>(X)>>(int)"
-    sort = product(0, 0, 4000, RADIX, "aten::sort")
-    events = [*sort, *product(3, 5000, 5500, gathers, "aten::index", grid=(blocks, 1, 1))]
-    details = [{"event_id": 0, "input_shapes": "[[20, 2000], [], []]"}]
+    events = product(0, 0, 4000, RADIX, "aten::sort")
+    for at in range(times):
+        start = 5000 + 600 * at
+        events += product(3 + 3 * at, start, start + 500, gathers, "aten::index", grid=(blocks, 1, 1))
+    details = [{"event_id": 0, "input_shapes": shapes}]
     assert bool(full_sort(report(events, limits=HOPPER, op_detail=details))) == told
 
 
