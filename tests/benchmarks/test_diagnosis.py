@@ -270,9 +270,9 @@ CAPTURES = FOLDER / "captures"
 REACHED = {
     "first": 0.89,
     "among_three": 0.89,
-    "place": 0.94,
-    "gain": 0.67,
-    "of_step": 0.79,
+    "place": 0.90,
+    "gain": 0.66,
+    "of_step": 0.78,
     "interval_of_step": 0.80,
     "silent": 1.0,
 }
