@@ -2,7 +2,7 @@
 # Collects and times all programs of the benchmark on a GPU: bash benchmarks/diagnosis/collect.sh OUT [NAME...]
 # OUT gets captures/NAME of each program, and measured.json, the times of all with and without their fault.
 #
-# Needs nsys, nvcc and, as `python`, one with kanalyze, torch, and jax, cupy and triton for the programs of these.
+# Needs nsys, ncu, nvcc and, as `python`, one with kanalyze, torch, and jax, cupy and triton for the programs of these.
 # SIDE_BY_SIDE programs start at a time; a lock lets one of them run its steps. What is in OUT already stays.
 set -u
 out=$(mkdir -p "$1/captures" "$1/logs" && cd "$1" && pwd)
@@ -13,12 +13,16 @@ export DIAGNOSIS_LOCK="$out/lock"
 collected() {  # collected PROGRAM: makes its capture, under another name until it is whole
   name=$(basename "${1%.*}")
   passes=nsys,torch
-  case $name in jax_* | cupy_* | cuda_*) passes=nsys ;; esac
+  case $name in
+    jax_* | cupy_*) passes=nsys ;;
+    cuda_*) passes=nsys,ncu ;;  # programs whose kernels are theirs to change: as `collect` does by itself
+    triton_*) passes=nsys,torch,ncu ;;
+  esac
   [ -d "$out/captures/$name" ] && return
   rm -rf "$out/captures/.$name"
   if python -m kanalyze collect -o "$out/captures/.$name" --with $passes "$1" > "$out/logs/$name" 2>&1 &&
     mv "$out/captures/.$name" "$out/captures/$name"; then
-    rm -f "$out/captures/$name"/*.nsys-rep
+    rm -f "$out/captures/$name"/*.nsys-rep "$out/captures/$name"/*.ncu-rep
     echo "$name: collected"
   else
     echo "$name: failed, see $out/logs/$name"

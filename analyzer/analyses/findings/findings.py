@@ -141,12 +141,15 @@ def _worth_saying(report: Report, every: Sequence[Rule]) -> list[Finding]:
     # what is at stake of a part of a finding's claims, the distance of that part tells
     parts = iter(within_distance(report, [one for one in left if one.curtailed]))
     left = [next(parts) if one.curtailed else one for one in left]
-    in_words = [_in_terms_of(report, one) for one in with_lines(report, left)]
-    return sorted(in_words, key=lambda one: (-one.at_stake_ns, one.rule, one.device))
+    return sorted(in_words(report, left), key=lambda one: (-one.at_stake_ns, one.rule, one.device))
+
+
+def in_words(report: Report, found: Sequence[Finding]) -> list[Finding]:
+    """The findings with their lines of the program, in the terms of its world and programming interface."""
+    return [_in_terms_of(report, one) for one in with_lines(report, found)]
 
 
 def _in_terms_of(report: Report, one: Finding) -> Finding:
-    """The finding with headline and action, in the terms of the program's world and programming interface."""
     brief = in_words_of(report, one).brief
     text, remedy, headline, action = (
         worded(part, interface(report)) for part in (brief.text, brief.remedy, brief.headline, brief.action)
@@ -198,7 +201,9 @@ def ordered(report: Report, found: list[Finding]) -> list[Finding]:
 def weighed_ns(one: Finding, busy: float) -> float:
     """Weight of a finding in their order (ns), where the GPU is busy for such a part of the time."""
     counts = busy if one.shortens and one.replayed_ns is None else _COUNTS.get(one.rule, 1.0)
-    return one.gain_ns * (_VAGUE if one.vague else min(_GENERAL, counts) if one.general else counts)
+    # torch.compile, the remedy of formulas by hand, fuses what else it can, which is not their fault
+    gain_ns = min(one.gain_ns, one.at_stake_ns) if one.rule == "fusion" else one.gain_ns
+    return gain_ns * (_VAGUE if one.vague else min(_GENERAL, counts) if one.general else counts)
 
 
 def _sampled_run(report: Report) -> Report | None:
@@ -420,7 +425,7 @@ MOST_REPLAYED: Final = 1 << 18  # a page replays remedies of reports with at mos
 
 #: Findings that many sound programs have, and that are told only where their remedy gains a hundredth: so many times
 #: what is worth saying of any.
-_COMMON: Final = ("small-grid", "tail", "low-occupancy")
+COMMON: Final = ("small-grid", "tail", "low-occupancy")
 _HUNDREDTH: Final = 10
 
 #: What a remedy gains differs by so large a part from what an exact replay says, at most, and what it leaves takes so
@@ -449,7 +454,7 @@ def with_replays(report: Report, found: Sequence[Finding], most: int) -> list[Fi
     return [
         one
         for one in replayed
-        if not (one.general or one.rule in _COMMON) or one.gain_ns >= _HUNDREDTH * least[one.device]
+        if not (one.general or one.rule in COMMON) or one.gain_ns >= _HUNDREDTH * least[one.device]
     ]
 
 

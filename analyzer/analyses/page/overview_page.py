@@ -14,10 +14,18 @@ from kanalyze.analyses.communication._recorded import WAITING, has_partners
 from kanalyze.analyses.device._operations import BUSY_BUCKETS, device_operations, exclusive_operations
 from kanalyze.analyses.device._windows import process_count, windows
 from kanalyze.analyses.findings._doubts import with_late
-from kanalyze.analyses.findings.findings import MOST_REPLAYED, ordered, ranked_with_samples, with_replays
+from kanalyze.analyses.findings.findings import (
+    COMMON,
+    MOST_REPLAYED,
+    in_words,
+    ordered,
+    ranked_with_samples,
+    with_replays,
+)
 from kanalyze.analyses.findings.health import health
 from kanalyze.analyses.findings.rules import Finding
 from kanalyze.analyses.findings.rules.compiling import ONE_TIME
+from kanalyze.analyses.findings.say import place_of
 from kanalyze.analyses.host._call_kinds import interface, unused_launches
 from kanalyze.analyses.host._captures import has_captures
 from kanalyze.analyses.host._range_lines import has_shapes
@@ -177,7 +185,7 @@ class PageKernels(NamedTuple):
     device: int  # the GPU that it is of
     whole_ns: int  # time of its ledger, without what is apart
     told: set[str]  # names of kernels that findings tell of already
-    runs: pl.DataFrame  # a row for each launch of a kernel on that GPU: name, dur_ns, exclusive_ns
+    runs: pl.DataFrame  # a row for each launch of a kernel on that GPU: row, start, end, name, dur_ns, exclusive_ns
 
 
 #: The public name of what a first page is made of.
@@ -287,12 +295,23 @@ def _worth_doing(
     found = [one for one in found if one.device == main and one.rule not in ONE_TIME]
     times = dict(rows.filter(pl.col("bucket") != "loading").group_by("device").agg(pl.col("ns").sum()).iter_rows())
     if beside is not None and main is not None and main in times and "hot_kernels" in tables:
-        told = {name for one in found for name in one.names}
+        named = {name for one in found if one.rule not in COMMON for name in one.names}
         runs = exclusive_operations(told_of).filter((pl.col("kind") == "kernel") & (pl.col("device") == main))
-        runs = runs.select(pl.col("name").cast(pl.String), "dur_ns", "exclusive_ns")
-        found += beside(PageKernels(tables["hot_kernels"], main, times[main], told, runs))
+        runs = runs.select("row", "start", "end", pl.col("name").cast(pl.String), "dur_ns", "exclusive_ns")
+        proven = beside(PageKernels(tables["hot_kernels"], main, times[main], named, runs))
+        proven = in_words(told_of, [_placed(told_of, one, runs) for one in proven])
+        # what a launch's grid lets expect of a kernel is told of none whose counters prove a cause
+        of_proven = {name for one in proven for name in one.names}
+        found = [one for one in found if one.rule not in COMMON or of_proven.isdisjoint(one.names)] + proven
     replayed = with_replays(part.view, found, MOST_REPLAYED)
     return ordered(part.view, [one for one in replayed if one.gain_ns >= _WORTH_DOING * times.get(one.device, 0)])
+
+
+def _placed(report: Report, one: Finding, runs: pl.DataFrame) -> Finding:
+    """A finding on a kernel with the time of its `runs`, and their place where counters tell no line."""
+    rows = runs.filter(pl.col("name").is_in(one.names))
+    where = one.where or place_of(report, rows.get_column("row"))
+    return one._replace(where=where, claims=rows.select("start", "end"))
 
 
 def unprofiled_page(report: Report) -> Report:

@@ -285,7 +285,8 @@ def _may_be_one_program(base: Report, other: Report) -> bool:
 def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[Finding]:
     """Findings on kernels with a tenth of the page's time or more, of which counters prove a cause that can be mended.
 
-    Those at less than 60 % of their roof, or in double; a distance alone is no fault: sound stencils wait, too.
+    Those at less than 60 % of their roof and of the SMs' peak, or in double; a distance alone is no fault: sound
+    stencils wait, too.
 
     `joined` is the table of that name; of it counts what `ncu` measured of the same launches, or of others of the same
     shape that took about as long.
@@ -297,21 +298,39 @@ def slow_kernels(joined: pl.DataFrame, ncu: Report, page: PageKernels) -> list[F
     rows = [row for row in known.iter_rows() if page.whole_ns and row[0] not in page.told]
     if not rows:
         return []
-    # of the global accesses of each kernel's threads, the part that adds by atomics
-    sass, times = pl.col("sass").cast(pl.String), pl.col("thread_instructions")
-    adds, accesses = (times.filter(sass.str.contains(names)).sum() for names in (_ADDS, _ACCESSES))
-    each = ncu.table("instructions").group_by("event_id")
-    atomics = dict(each.agg(adds / accesses).drop_nulls().iter_rows())
-    needed = dict(each.agg(pl.col("ideal_sectors").sum() * _SECTOR_BYTES).iter_rows())
+    of_code = {row["event_id"]: row for row in _of_instructions(ncu).to_dicts()}
     facts = {row["event_id"]: row for row in advice.kernel_facts(ncu).to_dicts()}
     found = []
     for name, took_ns, event_id, roof in rows:
-        of_kernel = facts[event_id] | {"atomics_share": atomics.get(event_id, 0.0), "needed": needed.get(event_id)}
+        counted = {column: value for column, value in of_code.get(event_id, {}).items() if value is not None}
+        of_kernel = {"atomics_share": 0.0, "needed": None} | facts[event_id] | counted
         causes = (cause for cause in _CAUSES if cause.share(of_kernel) >= cause.least)
         cause = None if decode(str(name)).library is not None else next(causes, None)  # of the program's own kernels
-        if cause is not None and (roof < advice.LOW or cause.whatever_roof):
+        busy = max(roof, of_kernel["compute_share"] or 0)
+        if cause is not None and (busy < advice.LOW or cause.whatever_roof):
             found.append(_finding(page, str(name), took_ns, roof, of_kernel, cause))
     return found
+
+
+def _of_instructions(ncu: Report) -> pl.DataFrame:
+    """What the code of each kernel with its counts tells of its global accesses, a row for each that has it.
+
+    Columns: event_id, atomics_share (those that add by atomics, of its threads' accesses), needed (bytes that they ask
+    for) and uncoalesced_share, in which copies to shared memory have no part: ncu counts 24 sectors for the 16 of them;
+    and by the name of each cause the source line with the instruction that has most of it, null without lines.
+    """
+    sass, times = pl.col("sass").cast(pl.String), pl.col("thread_instructions").fill_null(0)
+    adds, accesses, doubles = (times * sass.str.contains(names) for names in (_ADDS, _ACCESSES, _DOUBLES))
+    spare = (pl.col("sectors") - pl.col("ideal_sectors")).fill_null(0) * ~sass.str.contains("LDGSTS", literal=True)
+    line = pl.format("{}:{}", pl.col("file").cast(pl.String).str.extract(r"([^/\\]+)$"), "line")
+    causes = {"uncoalesced": spare, "scatter-atomics": adds, "float64": doubles}
+    each = ncu.table("instructions").group_by("event_id")
+    return each.agg(
+        atomics_share=(adds.sum() / accesses.sum()).fill_nan(0.0),
+        needed=pl.col("ideal_sectors").sum() * _SECTOR_BYTES,
+        uncoalesced_share=(spare.sum() / pl.col("sectors").sum()).fill_nan(None),
+        **{rule: line.get(count.arg_max()) for rule, count in causes.items()},
+    )
 
 
 def _of_alike(known: pl.DataFrame, runs: pl.DataFrame, ncu: Report) -> pl.DataFrame:
@@ -359,9 +378,10 @@ def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
         f"{percent(roof_share)} of its roof. {literal(advice.paragraph(facts))}"
     )
     share, moved = cause.share(facts), facts["dram_bytes"] or 1.0
-    # of the bytes that it moves those are left that its threads ask for
+    # of the bytes that it moves those are left that its threads ask for, and all instructions that it executes
     asked = min((facts["needed"] or moved) / moved, 1.0)
-    spared = min(share, 1 - roof_share * (asked if facts["bound"] == "memory" else 1))
+    floor = max(roof_share * (asked if facts["bound"] == "memory" else 1), facts["compute_share"] or 0)
+    spared = min(share, 1 - floor)
     if cause.whatever_roof:
         spared = share * (1 - (_HALF + min(facts["dram_share"] or 0.0, _HALF)) / 2)
     return Finding(
@@ -373,6 +393,7 @@ def _finding(  # noqa: PLR0913 - a kernel's time, roof, counters and cause
         table="gains",
         names=(name,),
         headline=cause.headline.format(percent(share)),
+        where=literal(facts.get(cause.rule) or ""),
         action=cause.action,
         replayed_low_ns=int(took_ns * spared * (1 - OF_REMEDIES)),
         replayed_high_ns=int(took_ns * min(spared * (1 + OF_REMEDIES), 1)),
@@ -402,6 +423,7 @@ _FAR: Final = 0.3
 #: SASS of additions by atomics in global memory, and of all accesses to it.
 _ADDS: Final = r"\b(?:REDG?|ATOMG?)\.E\.(?:\w+\.)*(?:ADD|INC)"
 _ACCESSES: Final = r"\b(?:LDG|STG|LD|ST|REDG?|ATOMG?)\.E"
+_DOUBLES: Final = r"\bD(?:ADD|MUL|FMA)\b"
 _CAUSES: Final = (
     _Cause(
         "uncoalesced",

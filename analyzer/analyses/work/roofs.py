@@ -242,5 +242,6 @@ def against_roofs(report: Report) -> str:
     iterations = (window.count if window else None) or 1
     lost, taken = (time(ns / iterations) for ns in (total(sums, "distance_ns"), kernels))
     apart = f" ({percent(hardware)} with what backward computes again)" if hardware > used else ""
-    share = f"{percent(used)} MFU{apart}: " if used else ""
-    return f"{share}{', '.join(parts)}; {lost} of {taken} of kernels are the distance to it."
+    reached = ": ".join(filter(None, (f"{percent(used)} MFU{apart}" if used else "", ", ".join(parts))))
+    distance = f"{lost} of {taken} of kernels are the distance to {'it' if parts else 'their roofs'}."
+    return "; ".join(filter(None, (reached, distance)))

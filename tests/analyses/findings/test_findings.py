@@ -28,6 +28,7 @@ from kanalyze.analyses.findings.findings import (
     place_in_order,
     ranked,
     shared_out,
+    weighed_ns,
     with_replays,
 )
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding
@@ -386,3 +387,9 @@ def test_what_is_paid_once_makes_no_replay_less_sure():
     once = bucket_sums(of).filter(bucket="loading").get_column("ns").sum()
     start, end = windows(of).select("start", "end").row(0)
     assert 0 < apart <= 0.03 * (end - start - once - gain) + 1
+
+
+@pytest.mark.parametrize(("rule", "weight"), [("fusion", 50), ("full-sort", 90)])
+def test_formulas_are_ranked_by_what_they_take(rule, weight):
+    """torch.compile fuses all of a program."""
+    assert weighed_ns(Finding(rule, 0, 50, "", "", "", replayed_ns=90), 1.0) == weight

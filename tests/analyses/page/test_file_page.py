@@ -251,7 +251,8 @@ def test_counters_prove_causes_of_a_programs_own_kernels(counters, launch_id):
 
 
 PLAIN = {"uncoalesced_share": None, "fp64_flop": None, "flop": None, "roof_share": 0.01, "bound": "memory"}
-PLAIN |= {"dram_bytes": None, "dram_share": None}
+PLAIN |= {"dram_bytes": None, "dram_share": None, "compute_share": None}
+COUNTED = ("event_id", "sass", "thread_instructions", "sectors", "ideal_sectors", "file", "line")
 
 
 @pytest.fixture
@@ -281,20 +282,33 @@ def test_of_the_bytes_that_a_kernel_moves_those_stay_that_its_threads_ask_for(  
 ):
     """128 bytes of 400: half of the time is that of the memory."""
     known(uncoalesced_share=0.875, bound=bound, dram_bytes=400)
-    rows = pl.DataFrame(
-        {"event_id": [launch_id], "sass": ["LDG.E R0"], "thread_instructions": [32], "ideal_sectors": [sectors]}
-    )
+    of_load = (launch_id, "LDG.E R0", 32, sectors and 8 * sectors, sectors, None, None)
+    rows = pl.DataFrame([dict(zip(COUNTED, of_load, strict=True))])
     monkeypatch.setattr(type(counters), "table", lambda *_: rows)
     (one,) = slow_kernels(joined([("own", launch_id, "exact", 400, 0.5)]), counters, page(("own", 400)))
     assert (one.rule, one.at_stake_ns) == ("uncoalesced", int(400 * spared))
 
 
-@pytest.mark.parametrize(("adds", "rules"), [(1.0, ["scatter-atomics"]), (0.004, [])])
+@pytest.mark.parametrize(("adds", "rules"), [(1.0, [("scatter-atomics", "a.cu:8")]), (0.004, [])])
 def test_atomics_of_each_thread_hold_a_kernel_up(counters, launch_id, known, monkeypatch, adds, rules):  # noqa: PLR0913
     known()
     sass = [("LDG.E.U8 R5, desc[UR4][R4.64]", 1000.0), ("REDG.E.ADD.STRONG.GPU desc[UR4][R2.64], R7", 1000 * adds)]
-    keys = ("event_id", "sass", "thread_instructions", "ideal_sectors")
-    rows = pl.DataFrame([dict(zip(keys, (launch_id, name, n, 0), strict=True)) for name, n in sass])
+    code = [(launch_id, name, n, 0, 0, "src/a.cu", line) for line, (name, n) in enumerate(sass, 7)]
+    rows = pl.DataFrame([dict(zip(COUNTED, of, strict=True)) for of in code])
     monkeypatch.setattr(type(counters), "table", lambda *_: rows)
     found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.01)]), counters, page(("own", 400)))
-    assert [one.rule for one in found] == rules
+    assert [(one.rule, one.where) for one in found] == rules
+
+
+@pytest.mark.parametrize(
+    ("sass", "compute", "told"), [("LDG.E R0", 0.3, 1), ("LDGSTS.E.128 [R0]", 0.3, 0), ("LDG.E", 0.7, 0)]
+)
+def test_spare_sectors_are_told_where_they_hold_a_kernel_up(  # noqa: PLR0913
+    counters, launch_id, known, monkeypatch, sass, compute, told
+):
+    """Of copies to shared memory ncu counts some that are none, and arithmetic goes on meanwhile."""
+    known(uncoalesced_share=0.8, compute_share=compute)
+    rows = pl.DataFrame([dict(zip(COUNTED, (launch_id, sass, 32, 32, 8, "a.cu", 3), strict=True))])
+    monkeypatch.setattr(type(counters), "table", lambda *_: rows)
+    found = slow_kernels(joined([("own", launch_id, "exact", 400, 0.1)]), counters, page(("own", 400)))
+    assert [(one.where, one.at_stake_ns) for one in found] == [("a.cu:3", int(400 * min(0.75, 1 - compute)))] * told

@@ -212,3 +212,22 @@ def test_a_run_without_gpu_work_is_told():
         "first of 2 runs; in 1 of them nothing that a GPU did was recorded."
     )
     assert ", in 2 of them nothing" in repeated([runs()[0], nothing, nothing]).answer.replace(";", ",")
+
+
+BLOCK = {"registers_per_thread": 32, "static_shared_bytes": 0, "dynamic_shared_bytes": 0}
+
+
+def test_what_a_grid_lets_expect_is_no_finding_where_counters_prove_a_cause():
+    """Of a kernel with 33 blocks where 32 run at once."""
+    shape = {"grid": (33, 1, 1), "block": (256, 1, 1), "side": BLOCK, "name": "k"}
+    events = [call("cudaLaunchKernel", 10_000 * at, 10_000 * at + 5_000, correlation=at + 1) for at in range(4)]
+    ran = range(20_000, 500_000, 120_000)
+    events += [kernel(start, start + 120_000, correlation=at, **shape) for at, start in enumerate(ran, 1)]
+    made = report(events, limits={"compute_capability": "9.0", "sm_count": 4})
+    proven = Finding("float64", 0, 200_000, "{0}", "", "kernels", names=("k",), headline="{0}", shortens=True)
+    of_another = proven._replace(names=("other",))
+    rules = {
+        told: {one.rule for one in overview(made, beside=lambda _, told=told: [*told]).findings} & {"tail", "float64"}
+        for told in ((), (proven,), (of_another,))
+    }
+    assert [*rules.values()] == [{"tail"}, {"float64"}, {"tail", "float64"}]

@@ -38,6 +38,10 @@ _FEW_ROWS, _SEVERAL = 64, 4  # a product of few rows reads its weights, several 
 _AT_FLOOR: Final = 0.6  # what memory bounds, and reaches this part of the bandwidth, is near its floor
 _FAR_SHARE: Final = 0.5
 
+#: Attention with such heads, and lengths that tiles divide, is as near to its roof as its kernels come.
+_HEADS: Final = ("64", "128")
+_TILE: Final = 128
+
 #: Action and remedy of kernels far from their roof, by kind.
 _NEARER: Final = phrases("roofs")
 
@@ -59,7 +63,7 @@ def _caused(report: Report) -> pl.DataFrame:
     idle = pl.col("tiles") / pl.col("sm_count")
     told = pl.col("known").is_in(["model", "exact"])
     op = pl.col("op").cast(pl.String)
-    told &= ~op.str.contains(_UNKNOWN).fill_null(value=False)
+    told &= ~op.str.contains(_UNKNOWN).fill_null(value=False) & ~_fits(pl.col("input_shapes").cast(pl.String), op)
     long, memory = took >= SHORTEST_NS, pl.col("bound") == "memory"
     usual = pl.col("group").cast(pl.String).replace_strict(REACHED, default=None, return_dtype=pl.Float64)
     usual = pl.when(op.str.contains(_NORMS)).then(_NORMS_REACHED).otherwise(usual)
@@ -82,6 +86,14 @@ def _caused(report: Report) -> pl.DataFrame:
         part = pl.when(holds).then(stays).otherwise(part)
     caused = work.with_columns(cause=cause, left=part.clip(upper_bound=1.0), share=(least / took).clip(upper_bound=1.0))
     return caused.drop_nulls("cause")
+
+
+def _fits(shapes: pl.Expr, op: pl.Expr) -> pl.Expr:
+    """Whether shapes are those of queries of attention whose heads and lengths fill tiles: ``[48, 16, 512, 64]``."""
+    sides = shapes.str.extract(r"\[((?:\d+, ){3}\d+)\]").str.split(", ")
+    length = sides.list.get(pl.when(op.str.contains("^aten::_(?:flash|efficient)_")).then(1).otherwise(2))
+    fits = sides.list.last().is_in(_HEADS) & (length.cast(pl.Int64) % _TILE == 0)
+    return ((pl.col("group") == "attention") & fits).fill_null(value=False)
 
 
 #: What is told of each cause, with figures of the call that most time is lost of.

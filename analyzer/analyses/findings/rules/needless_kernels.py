@@ -35,6 +35,7 @@ _PRODUCTS_LEFT: Final = 0.6
 #: over it (A100 19.5 of 312, H100 66.9 of 989.4 TFLOP/s), of which fused kernels reach two thirds of what products do.
 _FLOAT32_LEFT: Final = {(8, 0): 1.5 * 19.5 / 312, (9, 0): 1.5 * 66.9 / 989.4}
 _IN_FULL: Final = (~pl.col("tensor_core") & INPUTS.str.contains(r"^f32(?:/f32)*$")).fill_null(value=False)
+_LONGEST_PASS: Final = 16.0  # what takes more of it does something else, such as sums into few rows
 
 _SOFTMAX: Final = (FAMILY == "softmax") & (OPERATION == "softmax")
 _PRODUCT: Final = FAMILY == "gemm"
@@ -321,7 +322,8 @@ def _losses(report: Report, lines: pl.DataFrame) -> pl.DataFrame:
     told = pl.lit(value=known.get_column("inner").is_not_null().any()) | ~pl.col("short").all().over("run")
     runs = known.filter(pl.col("passes") & ~pl.col("attends") & told)
     widest_ns = pl.col("exclusive_ns").filter("softmax").max().over("run")
-    large = runs.filter(pl.col("exclusive_ns") >= _FULL * widest_ns, widest_ns >= on_gpu.SHORTEST_NS)
+    large = runs.filter(widest_ns >= on_gpu.SHORTEST_NS, pl.col("exclusive_ns") >= _FULL * widest_ns)
+    large = large.filter(pl.col("exclusive_ns") <= _LONGEST_PASS * widest_ns)
     other = (~pl.col("softmax") & ~pl.col("moved") & ~pl.col("fill")).sum().over("run")
     # those into a short type are of the backward pass: of autocast, too, which casts within the loss
     asked = pl.col("cast") & ~pl.col("short") & (pl.col("outer") == "aten::to").fill_null(value=False)

@@ -237,6 +237,14 @@ def coalesced(operator, many=4):
             (4, 50_000),
             ["torch.compile of the loss"],
         ),
+        # sums into few rows take longer than a pass
+        (
+            large_logits,
+            line(*LOSS[:5], (INDEX_ADD, 1_000_000), *LOSS[5:]),
+            220_000,
+            (4, 50_000),
+            ["Large logits in float32, the loss by hand: 16.6 %"],
+        ),
         (large_logits, CAST, 180_000, (2, 50_000), ["Large logits in float32, the loss by hand: 64.3 %"]),
         # of tensors for which each operator launches two kernels; an exponential reads and writes as a softmax of half
         (large_logits, line(*HALVED), 280_000, (4, 0), ["Large logits in float32, the loss by hand: 73.7 %"]),
