@@ -23,7 +23,7 @@ from kanalyze.analyses.findings.on_gpu import LIBRARY, REACHED, kernel_sums
 from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Rule
 from kanalyze.analyses.findings.rules.compiling import ONE_TIME
 from kanalyze.analyses.findings.rules.occupancy import SAMPLED
-from kanalyze.analyses.findings.say import with_lines
+from kanalyze.analyses.findings.say import TRITON, with_lines, written_with
 from kanalyze.analyses.host._call_kinds import JAX, interface, spoken, world
 from kanalyze.analyses.host._range_lines import has_shapes
 from kanalyze.analyses.host.engine_marks import engine_marks
@@ -299,8 +299,10 @@ def _within(report: Report, one: Finding) -> Finding:
 
 
 def in_words_of(report: Report, one: Finding) -> Finding:
-    """The finding with action and remedy in the language of the program's world."""
-    action, remedy = spoken(report, rules.in_other_worlds(one.rule), ("", ""))
+    """The finding with action and remedy in the language of the program's world, or of its kernel: Triton's."""
+    words = rules.in_other_worlds(one.rule)
+    in_triton = TRITON in words and one.names and written_with(report, one.names[0]) == TRITON
+    action, remedy = words[TRITON] if in_triton else spoken(report, words, ("", ""))
     return one._replace(action=action, remedy=remedy) if action else one
 
 
