@@ -27,14 +27,8 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, cast
 
-from kanalyze import outlets
-from kanalyze.errors import (
-    DamagedReportError,
-    KanalyzeError,
-    ReportNotFoundError,
-    UnknownFormatError,
-    UnreadableReportError,
-)
+from kanalyze import errors, outlets
+from kanalyze.errors import UnknownFormatError
 from kanalyze.files import readable
 from kanalyze.machinery import modules
 from kanalyze.report import Report
@@ -86,7 +80,7 @@ def room_at(path: Path) -> str | None:
     try:
         path = unpacked(path)
         head = _first_bytes(path)
-    except KanalyzeError:
+    except errors.KanalyzeError:
         return None
     with readable(path):
         name = _reader(path, head)
@@ -111,7 +105,7 @@ def _first_bytes(path: Path) -> bytes:
             with path.open("rb") as file:
                 return file.read(_FIRST_BYTES)
         except FileNotFoundError as error:
-            raise ReportNotFoundError.at(path) from error
+            raise errors.ReportNotFoundError.at(path) from error
 
 
 def _unknown_format(path: Path, head: bytes) -> UnknownFormatError:
@@ -228,8 +222,8 @@ def _unpack(path: Path, magic: bytes) -> Path:
         return _written(path, magic, folder / path.name)
     except damages as error:
         if isinstance(error, OSError) and error.errno is not None:  # no decompressor's
-            raise UnreadableReportError.of(path, error) from error
-        raise DamagedReportError.at(path, "its compressed data", str(error)) from error
+            raise errors.UnreadableReportError.of(path, error) from error
+        raise errors.DamagedReportError.at(path, "its compressed data", str(error)) from error
 
 
 def _written(path: Path, magic: bytes, folder: Path) -> Path:

@@ -14,14 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kanalyze.errors import (
-    KanalyzeError,
-    OutputError,
-    RedactError,
-    ReportNotFoundError,
-    UnknownFormatError,
-    UnreadableReportError,
-)
+from kanalyze import errors
+from kanalyze.errors import OutputError, RedactError
 from kanalyze.machinery import unfinished
 from kanalyze.redact import documents, ncu, nsys
 from kanalyze.redact.names import Names, asked
@@ -107,7 +101,7 @@ def redact(
     path, target, removed = Path(report), None if out is None else Path(out), Removed()
     names = asked(keep, remove, source=source)
     if not path.exists():
-        raise ReportNotFoundError.at(path)
+        raise errors.ReportNotFoundError.at(path)
     if target is not None and os.path.lexists(target):
         raise OutputError.exists(target)
     is_folder = path.is_dir()
@@ -157,7 +151,7 @@ def _kind_of(path: Path) -> _Kind:
         UnknownFormatError: Its format is unknown.
     """
     if not path.is_file():
-        raise UnknownFormatError.of(path, "no file")
+        raise errors.UnknownFormatError.of(path, "no file")
     head = documents.head(path, _HEAD)
     if head.startswith(_NSYS):
         remedy = f"Export it, and redact the export: `{EXPORT}`."
@@ -166,7 +160,7 @@ def _kind_of(path: Path) -> _Kind:
         if kind.begins.match(head):
             return kind
     remedy = "Give an nsys .sqlite, a torch trace (.json, .json.gz), a capture's folder, or a file of it."
-    raise UnknownFormatError.of(path, "a file that redaction does not know", remedy)
+    raise errors.UnknownFormatError.of(path, "a file that redaction does not know", remedy)
 
 
 def _learn(path: Path, kind: _Kind, names: Names) -> None:
@@ -175,7 +169,7 @@ def _learn(path: Path, kind: _Kind, names: Names) -> None:
     try:
         kind.learn(path, names)
     except OSError as error:
-        raise UnreadableReportError.of(path, error) from error
+        raise errors.UnreadableReportError.of(path, error) from error
 
 
 def _copy(path: Path, kind: _Kind, target: Path, texts: Texts) -> None:
@@ -234,10 +228,10 @@ def _learn_folder(folder: Path, names: Names, removed: Removed) -> dict[Path, _K
                 kinds[path] = _kind_of(path)
         except RedactError as error:
             _leave_out(folder, path, removed, error)
-        except KanalyzeError:
+        except errors.KanalyzeError:
             _leave_out(folder, path, removed, "a file that redaction does not know")
     if not kinds:
-        raise UnknownFormatError.of(
+        raise errors.UnknownFormatError.of(
             folder, "a folder without a report that can be redacted", "Give a capture's folder."
         )
     for path in [*kinds]:
