@@ -359,9 +359,6 @@ _ARENA_BYTES: Final = 1 << 20
 #: The limits of a process, and which word of /proc/…/statm says how much of it is taken.
 _LIMITED: Final = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}
 
-#: How often the child is looked after: at first often, as most work is short.
-_FIRST_S: Final = 0.0005
-_LONGEST_S: Final = 0.02
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _UNLIMITED: Final = 1 << 60
@@ -529,7 +526,7 @@ def _awaited(child: int) -> int:
         due.append((monotonic() + (_GRACE_S if number == signal.SIGINT else 0), number))
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    pause, last_moved, limits = _FIRST_S, monotonic(), limits_of_process()
+    pause, last_moved, limits = 0.0005, monotonic(), limits_of_process()  # looks often at first: most work is short
     try:
         while True:
             ended, status = os.waitpid(child, os.WNOHANG)
@@ -542,7 +539,7 @@ def _awaited(child: int) -> int:
             elif monotonic() - last_moved > _STUCK_S:
                 os.kill(child, signal.SIGKILL)
             sleep(pause)
-            pause = min(pause * 2, _LONGEST_S)
+            pause = min(pause * 2, 0.02)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -49,10 +49,6 @@ _MANIFEST: Final = "manifest.json"
 #: Most kernels named in a note.
 _NAMED: Final = 3
 
-#: Lock files of torch extension builds: one folder per extension, in the default location below one per Python and
-#: CUDA version. A stale one makes every later run wait for ever.
-_LOCKS: Final = ("lock", "*/lock", "*/*/lock")
-
 
 @dataclass(frozen=True)
 class Capture:
@@ -397,7 +393,9 @@ class Recording(Passes):
         of_program = error is not None and error.status is not None and error.status >= 0
         if self.plan.workload.kind == "cuda" or of_program:
             return
-        for path in sorted({path for pattern in _LOCKS for path in extensions_folder().glob(pattern)}):
+        # one folder per extension, in the default location below one per Python and CUDA version
+        patterns = ("lock", "*/lock", "*/*/lock")
+        for path in sorted({path for pattern in patterns for path in extensions_folder().glob(pattern)}):
             with suppress(OSError):
                 if path.stat().st_mtime >= self._began_unix_s:
                     text = "left of a build that was stopped: remove it, or later runs wait for it for ever"

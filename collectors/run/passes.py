@@ -46,14 +46,8 @@ _LOOKED_AT: Final = 200
 #: The tool whose messages stand in a step's log, by the first word of its name.
 _TOOLS: Final = {"nsys": nsys, "samples": nsys, "names": nsys, "ncu": ncu}
 
-#: The library that times NVTX ranges without a profiler: its source, how it is compiled, the variable by which NVTX
-#: loads one library (the program or the user may have another one), and that of the file that it writes.
-_MARKS: Final = Path(compiled.__file__).with_name("nvtx_marks.c")
-_COMPILERS: Final = ("cc", "gcc", "clang")
-_FLAGS: Final = ("-O2", "-shared", "-fPIC", "-fvisibility=hidden")
-_COMPILING_S: Final = 60
+#: The variable by which NVTX loads one library; the program or the user may have another one.
 _INJECTION: Final = "NVTX_INJECTION64_PATH"
-_MARKS_FILE: Final = "KANALYZE_MARKS"
 
 
 @dataclass
@@ -347,7 +341,7 @@ def masked(words: Sequence[str]) -> list[str]:
 
 def _meaning(step: Step) -> str:
     """What a tool's messages mean where outputs are missing; empty if nothing is known."""
-    if process.full(step.log.parent):
+    if shutil.disk_usage(step.log.parent).free < process.NOTHING_BYTES:
         return process.NO_SPACE
     tool, log = _TOOLS.get(step.name.partition("-")[0]), end_of(step.log)
     return next((meant for pattern, meant in tool.MESSAGES if re.search(pattern, log)), "") if tool else ""
@@ -372,16 +366,16 @@ def marking(file: Path) -> Iterator[dict[str, str]]:
 
     None where there is no C compiler, or something else is to be loaded in place of the library.
     """
-    compiler = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
+    compiler = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
     if compiler is None or _INJECTION in os.environ:
         yield {}
         return
     with tempfile.TemporaryDirectory(prefix="kanalyze-") as folder:
-        library = str(Path(folder, "nvtx_marks.so"))
-        command = [compiler, *_FLAGS, "-o", library, str(_MARKS), "-lpthread"]
+        library, source = str(Path(folder, "nvtx_marks.so")), str(Path(compiled.__file__).with_name("nvtx_marks.c"))
+        command = [compiler, "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-o", library, source, "-lpthread"]
         try:
-            subprocess.run(command, check=True, capture_output=True, timeout=_COMPILING_S)  # noqa: S603 - our source
+            subprocess.run(command, check=True, capture_output=True, timeout=60)  # noqa: S603 - our source
         except (OSError, subprocess.SubprocessError):
             yield {}
         else:
-            yield {_INJECTION: library, _MARKS_FILE: str(file)}
+            yield {_INJECTION: library, "KANALYZE_MARKS": str(file)}

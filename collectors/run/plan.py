@@ -49,8 +49,6 @@ _CHOSEN: Final = "CHOSEN_LAUNCHES"
 _RUNNER: Final = "KANALYZE_RUNNER"
 _WORKLOADS: Final = {"KANALYZE_WORKLOAD": "workload", "KANALYZE_OTHER": "other"}
 
-_SAYS_RUNNER: Final = "from kanalyze.collectors.run.plan import RUNNER; print(RUNNER)"
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -252,7 +250,12 @@ def portable_script(plans: Sequence[Plan]) -> list[str]:
     Variables of the shell that stand in the lines are defined first.
     """
     lines = script(*(_portable(plan, plans[:at]) for at, plan in enumerate(plans)))
-    values = {_RUNNER: ("runner", shlex.join([OWN_PYTHON, "-c", _SAYS_RUNNER]))}
+    values = {
+        _RUNNER: (
+            "runner",
+            shlex.join([OWN_PYTHON, "-c", "from kanalyze.collectors.run.plan import RUNNER; print(RUNNER)"]),
+        )
+    }
     for (word, variable), plan in zip(_WORKLOADS.items(), plans, strict=False):
         shipped = next((one.name for one in references() if one.path == plan.workload.path), "")
         values[word] = variable, f"{shlex.join([OWN_PYTHON, '-m', 'kanalyze', 'workloads', shipped])} | head -n 1"

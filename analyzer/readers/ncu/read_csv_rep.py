@@ -237,9 +237,6 @@ _USUAL: Final = (
     "/usr/lib/nsight-compute/ncu",
 )
 
-#: Prints full kernel names, as other tools do; older versions lack the option and do not shorten.
-_WHOLE_NAMES: Final = ("--rename-kernels", "off")
-
 
 def find() -> Path | None:
     """The ncu on PATH, else the newest in the usual folders; None if there is none."""
@@ -288,7 +285,8 @@ def printed(path: Path, page: str, program: Path, runner: Runner = run_program) 
     """
     options = ("--import", str(path.absolute()), "--csv", "--page", page, "--print-units", "base")
     try:
-        ended = runner((str(program), *options, *_WHOLE_NAMES))
+        # full names, as other tools print them; older versions lack the option, and do not shorten
+        ended = runner((str(program), *options, "--rename-kernels", "off"))
         if ended.returncode and b"rename-kernels" in ended.stderr + ended.stdout:
             ended = runner((str(program), *options))
     except OSError as error:
@@ -308,7 +306,6 @@ _HARMLESS: Final = frozenset(
 )
 
 #: ncu flags without a value that do not; ``--nvtx`` alone filters nothing.
-_HARMLESS_ALONE: Final = frozenset(("--csv", "--force-overwrite", "-f", "--nvtx"))
 #: Flags that select launches, and their short forms.
 _SHORT: Final = {"-k": "--kernel-name", "-s": "--launch-skip", "-c": "--launch-count"}
 _CHOOSING: Final = ("--kernel-id", "--kernel-name-base", "--profile-from-start", *_SHORT.values())
@@ -318,7 +315,6 @@ _HARMLESS_IN_NSYS: Final = re.compile(
     r"--(cuda-um-(cpu|gpu)-page-faults|sample|cpuctxsw|output|duration|export|stats|force-overwrite)=.*"
     r"|--trace=(.*,)?cuda(,.*)?|--cuda-graph-trace=node|--capture-range-end=stop"
 )
-_FROM_CALL: Final = "--capture-range=cudaProfilerApi"
 #: The words of `nsys profile` and a program.
 _LEAST: Final = 3
 #: A regular expression that matches exactly one mangled name.
@@ -403,7 +399,7 @@ def _flags(command: Sequence[str]) -> dict[str, str] | None:
         if not word.startswith("-"):
             return found
         flag, equals, value = word.partition("=")
-        if flag in _HARMLESS_ALONE and not equals:
+        if flag in ("--csv", "--force-overwrite", "-f", "--nvtx") and not equals:
             continue
         value, flag = value if equals else next(words, ""), _SHORT.get(flag, flag)
         if flag in _CHOOSING and flag not in found:
@@ -422,16 +418,11 @@ def counts_from_call(command: Sequence[str]) -> bool | None:
     if len(command) < _LEAST or not PurePath(command[0]).name.startswith("nsys") or command[1] != "profile":
         return None
     flags = [*takewhile(lambda word: word.startswith("-"), command[2:])]
-    others = [flag for flag in flags if flag != _FROM_CALL]
+    others = [flag for flag in flags if flag != "--capture-range=cudaProfilerApi"]
     return None if any(_HARMLESS_IN_NSYS.fullmatch(flag) is None for flag in others) else len(others) < len(flags)
 
 
 # The source page: instructions of kernels, and full names, which ncu shortens on its pages of launches.
-
-#: From static analysis of the assembly: on pages of some versions only, never in the module's metrics.
-_LIVE_HEADINGS: Final = ("Live Registers", "# Live Registers")
-
-_STALLED_HEADING: Final = "Warp Stall Sampling (Not-issued Samples)"
 
 
 def instructions_of_page(path: Path, names: list[str | None]) -> pl.DataFrame:
@@ -455,13 +446,15 @@ def instructions_of_page(path: Path, names: list[str | None]) -> pl.DataFrame:
 def _of_block(path: Path, event_id: int, page: Page) -> pl.DataFrame:
     if "Source" not in page.rows.columns:
         raise damaged(path, f"the page of {page.kernel or 'a kernel'}", "no column 'Source'")
-    headings = {column: heading for column, (_, heading) in COUNTED.items()} | {"stalled_samples": _STALLED_HEADING}
+    headings = {column: heading for column, (_, heading) in COUNTED.items()}
+    headings["stalled_samples"] = "Warp Stall Sampling (Not-issued Samples)"
     known = {
         column: numbers(heading, POINT).cast(pl.Int64, strict=False).fill_null(0)
         for column, heading in headings.items()
         if heading in page.rows.columns
     }
-    live = next((heading for heading in _LIVE_HEADINGS if heading in page.rows.columns), None)
+    # from static analysis of the assembly: on pages of some versions only, never in the module's metrics
+    live = next((heading for heading in ("Live Registers", "# Live Registers") if heading in page.rows.columns), None)
     if live is not None:
         known["live_registers"] = numbers(live, POINT).cast(pl.Int64, strict=False)
     unknown = {name: pl.lit(None) for name in INSTRUCTIONS.schema if name not in (*known, "number", "event_id", "sass")}

@@ -39,7 +39,6 @@ _WSL: Final = re.compile(r"(?i)microsoft-standard|\bwsl2?\b|-wsl2?")
 #: Export metadata tables; the second name is from 2022.
 _EXPORT: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 #: What orders events that start together.
-_TIES: Final = ("end", "correlationId", "globalPid", "globalTid", "deviceId", "streamId")
 #: Tables of calls, whose stacks are found by their rows, and which no analysis takes to be in order.
 _CALLS: Final = {spec.table for spec in nsys.EVENT_TABLES if spec.kind in {"api", "osrt"}}
 #: Tables of which any shows that nsys wrote the database.
@@ -219,7 +218,8 @@ class NsysTables:
             if "start_ns" not in frame.columns:
                 frame = self._database.integers(source, ("start",), lambda part: part.rename({"start": "start_ns"}))
             starts = frame.get_column("start_ns")
-            keys = [name for name in _TIES if name in self._database.columns(source)]
+            ties = ("end", "correlationId", "globalPid", "globalTid", "deviceId", "streamId")
+            keys = [name for name in ties if name in self._database.columns(source)]
             self._orders[source] = None
             if not starts.is_sorted():
                 raw = self._database.integers(source, ("start", *keys), lambda part: part)

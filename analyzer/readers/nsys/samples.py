@@ -36,7 +36,6 @@ _CALLS: Final = {"OSRT_API": "OSRT_CALLCHAINS", "CUPTI_ACTIVITY_KIND_RUNTIME": "
 #: Class of the traced calls of OSRT_API; others are marks.
 _TRACED: Final = 27
 #: Modules of the entries that nsys puts where a stack breaks off.
-_NO_MODULES: Final = ("[Broken backtraces]", "[Max depth]")
 #: nsys' numbers for the state of a Python thread.
 _STATES: Final = {1: "Running", 2: "Blocking Wait", 3: "Uninterruptible"}
 
@@ -123,7 +122,7 @@ class Samples:
         wanted = ("id", "symbol", "module", "stackDepth", "specialEntry")
         texts = self._labels.of("StringIds")
         nameless = [number for number, text in texts.items() if text.startswith("0x")]
-        none = [number for number, text in texts.items() if text in _NO_MODULES]
+        none = [number for number, text in texts.items() if text in ("[Broken backtraces]", "[Max depth]")]
 
         def plain(raw: pl.DataFrame) -> pl.DataFrame:
             """Frames of functions; one without a symbol has a text of its address, which differs between runs."""
