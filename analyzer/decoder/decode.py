@@ -9,16 +9,25 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kanalyze.decoder import fields as tables
 from kanalyze.decoder import products, pytorch
-from kanalyze.decoder.fields import OTHER, by_table, direction, every, exact, in_groups, looked_up, snake, type_of
+from kanalyze.decoder.fields import (
+    OTHER,
+    Fields,
+    Spelled,
+    by_table,
+    direction,
+    every,
+    exact,
+    in_groups,
+    looked_up,
+    snake,
+    type_of,
+)
 
-if TYPE_CHECKING:
-    from kanalyze.decoder.fields import Fields, Spelled
-
-    Decoder = Callable[[Spelled], Fields | None]
+Decoder = Callable[[Spelled], Fields | None]
 
 
 def _in_scope(scope: str, table: str, part: str = "word") -> Decoder:

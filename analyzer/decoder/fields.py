@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-if TYPE_CHECKING:
-    Fields = dict[str, Any]
-    Head = tuple[str | None, ...]
+Fields = dict[str, Any]
+Head = tuple[str | None, ...]
 
 #: Names are truncated to this length, which no library's name reaches, to bound the time.
 _LONGEST: Final = 1 << 14

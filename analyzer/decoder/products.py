@@ -9,13 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kanalyze.decoder import fields as tables
-from kanalyze.decoder.fields import every, exact, headed, in_groups, looked_up, type_of, types_of
-
-if TYPE_CHECKING:
-    from kanalyze.decoder.fields import Fields, Spelled
+from kanalyze.decoder.fields import Fields, Spelled, every, exact, headed, in_groups, looked_up, type_of, types_of
 
 _ARCHS: Final = ("maxwell_", "pascal_", "volta_", "turing_", "ampere_", "ada_", "hopper_", "blackwell_")
 _TYPE: Final = "tf32|bf16|f64|f32|f16|e4m3|e5m2|e2m1|i32|i8|u8|cf32|cf64"

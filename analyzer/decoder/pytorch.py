@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kanalyze.decoder import fields as tables
-
-if TYPE_CHECKING:
-    from kanalyze.decoder.fields import Fields, Spelled
+from kanalyze.decoder.fields import Fields, Spelled
 
 #: Wrappers, with the index of the template argument that is the functor; the arguments before it are types.
 _WRAPPERS: Final = {

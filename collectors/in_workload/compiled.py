@@ -32,15 +32,13 @@ import os
 import re
 import shutil
 import struct
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .hooks import when_imported  # relative: the runner loads these files without their package
 from .torch_script import whole, write_bytes, write_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 #: Schema version of the rows.
 SCHEMA = 1

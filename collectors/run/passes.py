@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kanalyze import outlets
 from kanalyze.collectors import process
@@ -21,11 +21,9 @@ from kanalyze.collectors.in_workload import compiled
 from kanalyze.collectors.in_workload.torch_sessions import FAILED
 from kanalyze.collectors.options import NAMING, NSYS, SAMPLES, TORCH
 from kanalyze.collectors.process import Check, Ended, Event, Progress, Starter, Step, checks, end_of
+from kanalyze.collectors.run.plan import Plan
 from kanalyze.collectors.tools import machine, ncu, nsys
 from kanalyze.collectors.tools.ncu import Launch, Selection, first_launch, parse, select, unselected
-
-if TYPE_CHECKING:
-    from kanalyze.collectors.run.plan import Plan
 
 #: Message of nsys stats for a program without kernels.
 NO_KERNELS: Final = "the program launched no kernel"

@@ -11,18 +11,15 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from kanalyze.collectors.options import BARE, NAMING, NCU, NSYS, PASSES, SAMPLES, TORCH, Options
-from kanalyze.collectors.process import Step
+from kanalyze.collectors.process import Program, Step
 from kanalyze.collectors.tools import found, ncu, nsys, nvcc
 from kanalyze.collectors.tools.found import Tools, wanted_passes
 from kanalyze.collectors.tools.ncu import Selection, filter_flags, unselected
 from kanalyze.collectors.workload import Workload, references
 from kanalyze.tools import tool_of
-
-if TYPE_CHECKING:
-    from kanalyze.collectors.process import Program
 
 T = TypeVar("T")
 

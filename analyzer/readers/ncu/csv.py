@@ -89,8 +89,7 @@ def looks_like_ncu(text: bytes) -> bool:
 def content(path: Path) -> bytes:
     """The file at `path` decoded to UTF-8 with LF line ends.
 
-    Raises:
-        UnreadableReportError: The operating system refuses to read it.
+    Raises UnreadableReportError if the operating system refuses to read it.
     """
     with readable(path):
         text = regular(path).read_bytes()
@@ -194,8 +193,7 @@ _RULE_KINDS: Final = {"OPT": "optimization", "INF": "information", "WRN": "warni
 def measured(details: PagesFile | None, raw: PagesFile | None) -> Measured:
     """Parses the details page and the raw page of one run; either may be missing.
 
-    Raises:
-        DamagedReportError: They are of different runs, or their numbers can be read in two ways.
+    Raises DamagedReportError if they are of different runs, or their numbers can be read in two ways.
     """
     notes: list[Note] = []
     values, rules = [], RULE_RESULTS.empty()

@@ -109,8 +109,7 @@ def measured(path: Path, library: ModuleType, opened: Sequence[Any], *, cut: boo
 def actions(path: Path, library: ModuleType) -> tuple[list[Any], bool]:
     """Opens all results in the report at `path`, kernels or ranges, and says whether the file is truncated.
 
-    Raises:
-        ExportError: The module cannot read it: the file is of a newer ncu, truncated, or not a report.
+    Raises ExportError if the module cannot read it: the file is of a newer ncu, truncated, or not a report.
     """
     name = f"the module ncu_report {getattr(library, '__version__', '')}".strip()
     sound, cut = blocks(path)
@@ -333,8 +332,7 @@ def read_apart(name: str, path: Path, opened: Sequence[Any]) -> pl.DataFrame:
     Columns: :data:`kanalyze.counter_model.INSTRUCTIONS`, :data:`kanalyze.counter_model.SOURCE_FILES`. `opened` are its
     kernels in this process, from which they are read if no child process can be started.
 
-    Raises:
-        DamagedReportError: They are invalid.
+    Raises DamagedReportError if they are invalid.
     """
     declared, what = _PARTS[name]
     if not sys.executable or getattr(sys, "frozen", False):

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate, takewhile
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -27,6 +27,7 @@ from kanalyze.counter_model import INSTRUCTIONS, LAUNCH_NUMBERS
 from kanalyze.errors import DamagedReportError, ExportError, UnknownFormatError
 from kanalyze.files import regular
 from kanalyze.machinery import ending_with
+from kanalyze.readers import Progress
 from kanalyze.readers.ncu import csv as ncu_csv
 from kanalyze.readers.ncu import module as ncu_module
 from kanalyze.readers.ncu.csv import POINT, Page, content, looks_like_ncu, numbers, pages_in
@@ -34,10 +35,7 @@ from kanalyze.readers.ncu.tables import COUNTED, Measured, NcuTables, damaged
 from kanalyze.readers.nsys.read_rep import installed
 from kanalyze.report import Meta, Report
 
-if TYPE_CHECKING:
-    from kanalyze.readers import Progress
-
-    Runner = Callable[[Sequence[str]], subprocess.CompletedProcess[bytes]]
+Runner = Callable[[Sequence[str]], subprocess.CompletedProcess[bytes]]
 
 
 #: Suffixes of reports, compressed ones among them, and of pages and logs; a page may have any name.
@@ -244,11 +242,7 @@ def find() -> Path | None:
 
 
 def run_program(command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
-    """Run a program to its end.
-
-    Raises:
-        OSError: It cannot be started.
-    """
+    """Run a program to its end; OSError if it cannot be started."""
     return subprocess.run(  # noqa: S603 - ncu, with the report's path and no shell
         list(command), stdin=subprocess.DEVNULL, capture_output=True, check=False, preexec_fn=ending_with(os.getpid())
     )
@@ -257,8 +251,7 @@ def run_program(command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
 def through_program(path: Path, progress: Progress, runner: Runner = run_program) -> Measured:
     """Reads the report at `path` through the installed ncu.
 
-    Raises:
-        ExportError: There is none, or it cannot read the report.
+    Raises ExportError if there is none, or it cannot read the report.
     """
     program = find()
     if program is None:
@@ -280,8 +273,7 @@ def through_program(path: Path, progress: Progress, runner: Runner = run_program
 def printed(path: Path, page: str, program: Path, runner: Runner = run_program) -> bytes:
     """Prints one page of the report at `path` with the ncu `program`, in base units.
 
-    Raises:
-        ExportError: It cannot read the report, or not be started.
+    Raises ExportError if it cannot read the report, or not be started.
     """
     options = ("--import", str(path.absolute()), "--csv", "--page", page, "--print-units", "base")
     try:

@@ -21,18 +21,16 @@ from functools import partial
 from glob import glob
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
 from kanalyze.errors import ExportError, KanalyzeError, UnreadableReportError
 from kanalyze.files import cache_folder, digest
 from kanalyze.machinery import end_by, ending_with
+from kanalyze.readers import Progress
 from kanalyze.readers.nsys.read_sqlite_folder import report_of, shows_nsys
 from kanalyze.readers.storage.table_files import SqliteFile
 from kanalyze.readers.user_cache import alone, checksum, kept, make_room, name_of, scratch
 from kanalyze.report import Report
-
-if TYPE_CHECKING:
-    from kanalyze.readers import Progress
 
 _MAGIC: Final = b"NVIDIA Tegra Profiler Report"
 

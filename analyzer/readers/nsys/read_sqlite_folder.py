@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -20,17 +20,14 @@ from kanalyze.columns import gathered, last_of, rows_at
 from kanalyze.counter_model import CPU_SAMPLES, SYMBOLS
 from kanalyze.errors import UnknownFormatError
 from kanalyze.files import Payload
+from kanalyze.readers import Progress
 from kanalyze.readers.nsys import tables as nsys
 from kanalyze.readers.nsys.samples import Samples, gpu_metrics, network_metrics
 from kanalyze.readers.nsys.tables import DETAILS, Labels, Machine, Seen, notes, streams
-from kanalyze.readers.storage.table_files import FORMS, SqliteFile, TableFolder, tables_in
+from kanalyze.readers.storage.table_files import FORMS, SqliteFile, TableFile, TableFolder, tables_in
 from kanalyze.reduction import is_reduction
 from kanalyze.report import Meta, Report
 from kanalyze.schema import Table
-
-if TYPE_CHECKING:
-    from kanalyze.readers import Progress
-    from kanalyze.readers.storage.table_files import TableFile
 
 #: A tenth of the int64 range, in nanoseconds: some 29 years.
 _LATEST_NS: Final = (1 << 63) // 10

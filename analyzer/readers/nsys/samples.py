@@ -14,16 +14,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
 from kanalyze import counter_model as model
 from kanalyze.files import DOMAIN, DOMAINS, MARK, Frame, PythonStack
 from kanalyze.readers.nsys.tables import RANGES, Labels, Named, process_of, thread_of
-
-if TYPE_CHECKING:
-    from kanalyze.readers.storage.table_files import TableFile
+from kanalyze.readers.storage.table_files import TableFile
 
 _SAMPLES, _SCHEDULE = "COMPOSITE_EVENTS", "SCHED_EVENTS"
 #: Tables of call chains and the source that each is, in the order of their stack ids.

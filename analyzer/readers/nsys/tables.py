@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -21,11 +21,9 @@ from kanalyze import device_limits
 from kanalyze.columns import gathered, positions
 from kanalyze.device_limits import plausible
 from kanalyze.model import DEVICES, NOTES, PROCESSES, STREAMS, Note
+from kanalyze.readers.storage.table_files import TableFile
 
-if TYPE_CHECKING:
-    from kanalyze.readers.storage.table_files import TableFile
-
-    Namer = Callable[[pl.DataFrame], pl.Series]
+Namer = Callable[[pl.DataFrame], pl.Series]
 
 
 #: A globalTid holds the thread id in bits 0 to 23 and the process id in bits 24 to 47; globalPid has no thread.

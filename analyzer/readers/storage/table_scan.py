@@ -230,8 +230,7 @@ def read_blocks(
 
     None if only SQLite can read the table. The table must have rows, and the columns must exist.
 
-    Raises:
-        DamagedReportError: A page is invalid.
+    Raises DamagedReportError if a page is invalid.
     """
 
     def work(block: decoder.Block) -> pl.DataFrame:

@@ -508,10 +508,6 @@ def main() -> None:
 
 
 def send(target: IO[bytes], message: object) -> None:
-    """Write one message, pickled.
-
-    Raises:
-        BrokenPipeError: Nobody reads any more.
-    """
+    """Write one message, pickled; BrokenPipeError if nobody reads any more."""
     pickle.dump(message, target, protocol=pickle.HIGHEST_PROTOCOL)
     target.flush()

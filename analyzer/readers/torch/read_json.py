@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 from kanalyze.errors import UnknownFormatError
 from kanalyze.files import cache_folder, digest, regular
 from kanalyze.outlets import line
-from kanalyze.readers import GZIP, other_programs
+from kanalyze.readers import GZIP, Progress, other_programs
 from kanalyze.readers.torch.pieces import MARK, TraceText, decoded
 from kanalyze.readers.user_cache import alone, checksum, kept, make_room, name_of, scratch
 from kanalyze.report import Report
 
 if TYPE_CHECKING:
-    from kanalyze.readers import Progress
     from kanalyze.readers.torch.frames import Frames
 
 
