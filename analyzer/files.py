@@ -19,11 +19,7 @@ from kanalyze.errors import DamagedReportError, UnreadableReportError
 
 
 def regular(path: Path) -> Path:
-    """Returns `path` if it is a regular file.
-
-    Raises:
-        UnreadableReportError: There is something else, or nothing.
-    """
+    """Returns `path` if it is a regular file; UnreadableReportError if there is something else, or nothing."""
     with readable(path):
         mode = os.stat(path).st_mode  # noqa: PTH116 - Path.stat of some versions raises what is no OSError
     if not stat.S_ISREG(mode):
@@ -33,11 +29,7 @@ def regular(path: Path) -> Path:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Opens a file to be read.
-
-    Raises:
-        OSError: There is something else, or nothing, or the system refuses it.
-    """
+    """Opens a file to be read; OSError if there is something else, or nothing, or the system refuses it."""
     file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")  # a pipe would wait for a writer
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -49,8 +41,7 @@ def open_regular(path: Path) -> BinaryIO:
 def readable(path: Path) -> Iterator[None]:
     """Convert OSError in the block into errors of the report at `path`.
 
-    Raises:
-        UnreadableReportError: It refused something.
+    Raises UnreadableReportError if it refused something.
     """
     try:
         yield

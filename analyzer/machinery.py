@@ -106,8 +106,7 @@ def ending_with(parent: int) -> Callable[[], None]:
 def unfinished(target: Path, *, folder: bool = False) -> Iterator[Path]:
     """A new file or folder beside `target`, to be filled and moved there; removed after the block and by signals.
 
-    Raises:
-        OSError: It cannot be made.
+    Raises OSError if it cannot be made.
     """
     place = target.with_name(f".{target.name[:_NAMED]}.{os.urandom(8).hex()}")
     try:

@@ -126,8 +126,7 @@ def emit(data: bytes | str, output: Path | None = None) -> None:
 
     Only a terminal that is to show such bytes gets them without what it would obey.
 
-    Raises:
-        OutputError: It cannot be written; nothing is left under the file's name.
+    Raises OutputError if it cannot be written; nothing is left under the file's name.
     """
     if isinstance(data, str):
         data = outlets.lines(data)
@@ -260,8 +259,7 @@ def _files_of(path: Path | str) -> Iterator[str]:
 def emit_file(write: Callable[[BinaryIO], object], output: Path) -> None:
     """Writes a file piece by piece; it has its name when all of it has been written, and is gone before.
 
-    Raises:
-        OutputError: It cannot be written, or is a file of an input.
+    Raises OutputError if it cannot be written, or is a file of an input.
     """
     refuse_overwriting(output)
     try:
@@ -284,8 +282,7 @@ def emit_file(write: Callable[[BinaryIO], object], output: Path) -> None:
 def emit_folder(output: Path) -> Iterator[Path]:
     """An empty folder to be filled, which is at `output` when all of it has been written, and gone before.
 
-    Raises:
-        OutputError: There is something, or it cannot be written.
+    Raises OutputError if there is something, or it cannot be written.
     """
     refuse_overwriting(output)
     try:

@@ -196,8 +196,7 @@ def _draw_event(event: Event) -> None:
 def _finish(captured: Capture | Captures) -> None:
     """Print what was recorded, or the comparison of two programs, and what to do with it.
 
-    Raises:
-        IncompleteError: A pass failed, or a program says that its result is wrong.
+    Raises IncompleteError if a pass failed, or a program says that its result is wrong.
     """
     sides = {"": captured} if isinstance(captured, collectors.Capture) else {"base": captured.base, "new": captured.new}
     two = len(sides) > 1

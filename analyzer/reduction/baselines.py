@@ -196,11 +196,7 @@ def dumped(digests: Sequence[Digest]) -> bytes:
 
 
 def loaded(content: bytes, path: Path) -> list[Digest]:
-    """The digests of a baseline.
-
-    Raises:
-        BadBaselineError: `content` is no baseline, one of another version, or damaged.
-    """
+    """The digests of a baseline; BadBaselineError if `content` is no baseline, one of another version, or damaged."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             names = archive.namelist()  # the sums of what is in it are checked where that is read

@@ -228,8 +228,7 @@ def packed(reduction: Reduction, origin: Origin) -> Packed:
 def write(made: Packed, out: Path) -> Path:
     """Writes a reduction into a folder of its own in `out`, whole or not at all; removes what it supersedes.
 
-    Raises:
-        OutputError: The system refuses it.
+    Raises OutputError if the system refuses it.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -283,8 +282,7 @@ def clear_forgotten(out: Path) -> None:
 def reductions_at(path: Path) -> list[Path]:
     """The folders of the reductions in the folder `path`, by name, or `path` itself; none of any other path.
 
-    Raises:
-        UnreadableReportError: The system refuses it.
+    Raises UnreadableReportError if the system refuses it.
     """
     if is_reduction(path):
         return [path]
@@ -307,8 +305,7 @@ def is_whole(folder: Path) -> bool:
 def checked(folder: Path) -> list[int | None]:
     """The numbers of the ranks of a reduction, every file of which is as it was written.
 
-    Raises:
-        BadReductionError: One is not, or it is of another version.
+    Raises BadReductionError if one is not, or it is of another version.
     """
     ranks, tables = _manifest(folder)
     for name, entry in tables.items():
@@ -319,8 +316,7 @@ def checked(folder: Path) -> list[int | None]:
 def load(folders: Sequence[Path], names: Collection[str] = TABLES) -> Reduction:
     """The reductions in folders :func:`together`, the tables `names`: each of all at once, in half the time.
 
-    Raises:
-        BadReductionError: Something is wrong with one of them.
+    Raises BadReductionError if something is wrong with one of them.
     """
     try:
         tables = [_manifest(folder)[1] for folder in folders]

@@ -160,8 +160,7 @@ def one_by_one(tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
 def by_executor(executor: Executor) -> Engine:
     """An engine of any executor of :mod:`concurrent.futures`, which its owner shuts down.
 
-    Raises:
-        ValueError: Its processes are forks, in which polars would wait for ever.
+    Raises ValueError if its processes are forks, in which polars would wait for ever.
     """
     context = getattr(executor, "_mp_context", None)
     if isinstance(executor, ProcessPoolExecutor) and context is not None and context.get_start_method() == "fork":
@@ -262,8 +261,7 @@ def _lost(task: Task, error: BaseException) -> LostReportError:
 def by_dask(address: str) -> Iterator[Engine]:
     """An engine of the workers of a scheduler of dask.distributed.
 
-    Raises:
-        EngineError: dask.distributed is not installed, or no scheduler answers.
+    Raises EngineError if dask.distributed is not installed, or no scheduler answers.
     """
     try:
         distributed = import_module("distributed")  # heavy, and of an extra

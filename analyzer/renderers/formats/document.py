@@ -409,7 +409,6 @@ def headings(names: Sequence[str]) -> dict[str, str]:
 
 #: Longest name in the file, in characters, and all names together.
 _NAME: Final = 1000
-_ALL_NAMES: Final = 1_000_000
 
 #: A timeline with fewer events is not reduced.
 _FEWEST: Final = 1000
@@ -515,7 +514,7 @@ class _Texts:
 
     def __init__(self) -> None:
         self.all: dict[str, int] = {"": 0}
-        self._room = _ALL_NAMES
+        self._room = 1_000_000
 
     def numbers(self, names: pl.Series) -> pl.Series:
         """The number of each name."""

@@ -321,11 +321,7 @@ _BOUNDS: Final = {"memory": "#2a6fbb", "compute": "#c8553d"}
 
 
 def roofline(found: RoofPoints, form: str) -> bytes:
-    """The kernels under their roofs, in one of :data:`ROOFLINE_FORMATS`.
-
-    Raises:
-        OutputError: matplotlib is not installed.
-    """
+    """The kernels under their roofs, in one of :data:`ROOFLINE_FORMATS`; OutputError if matplotlib is not installed."""
     rows = found.points.to_dicts()
     with _picture("svg" if form == "html" else form, 6.2, 11.0) as (axes, out):
         axes.set(xscale="log", yscale="log", xlabel="FLOP for each byte of DRAM traffic", ylabel="FLOP/s")
