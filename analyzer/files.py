@@ -86,9 +86,8 @@ def database_uri(path: Path) -> str:
 def page_bytes(path: Path) -> int:
     """The size of a database's pages.
 
-    Raises:
-        DamagedReportError: The file is shorter than its header says.
-        UnreadableReportError: There is no file, or the operating system refuses to read it.
+    Raises DamagedReportError if the file is shorter than its header says; UnreadableReportError if there is no file, or
+    the operating system refuses to read it.
     """
     with readable(path), regular(path).open("rb") as file:
         head = file.read(_HEADER_BYTES)
@@ -125,9 +124,7 @@ class Field(NamedTuple):
 def fields(data: bytes, at: int, end: int) -> Iterator[Field]:
     """Parses the fields of the message at `at`.
 
-    Raises:
-        ValueError: It is none.
-        IndexError: It is longer than the data.
+    Raises ValueError if it is none; IndexError if it is longer than the data.
     """
     while at < end:
         key, at = _varint(data, at)

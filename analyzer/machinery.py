@@ -28,9 +28,6 @@ R = TypeVar("R")
 #: The environment variable that names the process with which a command ends.
 PARENT: Final = "KANALYZE_PARENT"
 
-#: Characters of a name in that of what becomes it: no name may be longer than 255 bytes.
-_NAMED: Final = 40
-
 #: What killed programs left unfinished is removed when it is so old.
 _FORGOTTEN_S: Final = 24 * 3600
 
@@ -108,7 +105,7 @@ def unfinished(target: Path, *, folder: bool = False) -> Iterator[Path]:
 
     Raises OSError if it cannot be made.
     """
-    place = target.with_name(f".{target.name[:_NAMED]}.{os.urandom(8).hex()}")
+    place = target.with_name(f".{target.name[:40]}.{os.urandom(8).hex()}")  # no name may be longer than 255 bytes
     try:
         with _making:
             if _signals:

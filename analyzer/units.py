@@ -21,10 +21,7 @@ _TIME: Final = r"(?a)\s*([+-]?)(\d{1,300})(?:\.(\d{1,300}))?\s*(ns|us|µs|μs|ms
 SLOWEST: Final = 0.001
 _SLOWEST_RATE: Final = 1000
 
-_RATE: Final = r"(?a)\s*(\d+(?:\.\d+)?)\s*([kMGT]?)B/s\s*"
 _BYTES: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-
-_PERCENT: Final = r"(?a)\s*(\d+(?:\.\d+)?)\s*%\s*"
 
 _TIME_STEPS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
 #: Smallest total in each unit for which times are given in it: a few seconds are given in ms.
@@ -54,13 +51,13 @@ def parse_time_ns(text: str) -> int | None:
 
 def parse_percent(text: str) -> float | None:
     """Parses a percentage, such as ``50%``, to a share; None if invalid."""
-    match = re.fullmatch(_PERCENT, text)
+    match = re.fullmatch(r"(?a)\s*(\d+(?:\.\d+)?)\s*%\s*", text)
     return float(match[1]) / 100 if match else None
 
 
 def parse_rate(text: str) -> float | None:
     """Parses a bandwidth, such as ``50 GB/s``, to bytes per second; None if invalid, or below 1 kB/s."""
-    match = re.fullmatch(_RATE, text)
+    match = re.fullmatch(r"(?a)\s*(\d+(?:\.\d+)?)\s*([kMGT]?)B/s\s*", text)
     rate = float(match[1]) * _BYTES[match[2]] if match else 0
     return rate if _SLOWEST_RATE <= rate < math.inf else None
 

@@ -313,9 +313,6 @@ def width() -> int:
 
 # Memory.
 
-#: So many bytes of memory for each of a report: packed ones hold many times as much.
-_PACKED: Final = 60
-_PLAIN: Final = 8
 
 #: Commands that read no report.
 _OTHERS: Final = frozenset(("cache", "doctor", "name", "tables", "workloads"))
@@ -408,10 +405,8 @@ def file_sizes(path: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _estimates(argument: str) -> list[int]:
-    """Estimate of the bytes that each file takes in memory; none of an argument that is no report."""
-    return [
-        size * (_PACKED if file.suffix in {".gz", ".nsys-rep"} else _PLAIN) for file, size in file_sizes(Path(argument))
-    ]
+    """Estimate of the bytes that each file takes in memory, packed ones the most; none of what is no report."""
+    return [size * (60 if file.suffix in {".gz", ".nsys-rep"} else 8) for file, size in file_sizes(Path(argument))]
 
 
 def _free_bytes() -> Iterable[int]:

@@ -261,7 +261,6 @@ _ABOUT: Final = (
 
 #: CuTe DSL kernels: module and class name joined, before ``_object_at_``.
 _CUTE: Final = r"^kernel_cutlass_\w*?kernel_(?P<name>[A-Za-z0-9_]*?)(?:_object_at_|_tensor|$)"
-_LONGEST_FUNCTION: Final = 200
 
 
 def trtllm_gen(name: Spelled) -> Fields | None:
@@ -285,7 +284,7 @@ def words(name: Spelled) -> Fields | None:
     """Decodes functions of an engine by the words of their names."""
     # without what Triton adds for a kernel's configuration
     configured = r"_kernel_(?:block|group|num|split|cache|even|max)_\w*$"
-    function = re.sub(configured, "_kernel", snake(name.word)[:_LONGEST_FUNCTION])
+    function = re.sub(configured, "_kernel", snake(name.word)[:200])
     if "_" not in function.strip("_") or re.search(_ABOUT, function):
         return None
     fields = looked_up("words in engines", function)

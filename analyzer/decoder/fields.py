@@ -19,7 +19,6 @@ _LONGEST: Final = 1 << 14
 _UNNAMED: Final = r"(\w)<unnamed>::|(?:<|\b)unnamed>::|\(anonymous namespace\)::|\{anonymous\}::|_GLOBAL__N__\w*::"
 _CAST: Final = r"\((?:unsigned |signed |long |short )*[A-Za-z_][\w:]*\)(?=-?\d)"
 _PIECE: Final = r"->|[<>()\[\]{},\s]|[^<>()\[\]{},\s-]+|-"
-_BRACKETS: Final = ("<", "(", "[", "{")
 _CLOSERS: Final = (">", ")", "]", "}")
 
 _MANGLED: Final = r"L[a-z]n?(\d{1,9})E|D[FB]\d{1,4}[_bx]|S\d*_|T\d*_|(\d{1,4})(?=[A-Za-z_])|I|Z|."
@@ -72,7 +71,7 @@ def taken_apart(text: str) -> Spelled:
         piece = found[0]
         if piece == "(" and function and not depth:
             break
-        if piece in _BRACKETS:
+        if piece in ("<", "(", "[", "{"):
             opener, edges = (opener, edges) if depth else (piece, [found.start()])
             depth += 1
         elif depth:
@@ -350,7 +349,6 @@ _DEEPEST: Final = 60
 
 _NO_NAME: Final = "@anonymous"
 _ANONYMOUS: Final = r"(?<!\w)<unnamed>::|\(anonymous namespace\)::|\{anonymous\}::|\b_GLOBAL__N__\w*::"
-_EATEN: Final = r"(\w)<unnamed>::"
 _OPERATOR: Final = r"operator *(?:\( *\)|\[ *\]|<=>|->\*?|(?:<<|>>|[-+*/%^&|=!<>])=?|&&|\|\||\+\+|--|[~,])"
 _TOKEN: Final = rf"{_OPERATOR}(?=\s*[(<])|[\w$@.#:]*[\w$@#]|::|->|\.\.\.|-\d[\w.]*|\S"
 
@@ -392,7 +390,7 @@ def normalised(name: str, *, parameters: bool = True) -> str:
     text = name.strip().replace("\\", "/")
     if len(text) > _LONGEST:
         return text
-    text = re.sub(_ANONYMOUS, f"{_NO_NAME}::", re.sub(_EATEN, rf"\1<{_NO_NAME}::", text))
+    text = re.sub(_ANONYMOUS, f"{_NO_NAME}::", re.sub(r"(\w)<unnamed>::", rf"\1<{_NO_NAME}::", text))
     items = _read(text)
     if items is None:
         return text

@@ -16,7 +16,6 @@ _WRAPPERS: Final = {
     **dict.fromkeys(("func_wrapper_t", "ReduceOp"), 1),
     **dict.fromkeys(("BinaryFunctor", "AUnaryFunctor", "BUnaryFunctor"), 3),
 }
-_DEEPEST: Final = 6
 
 _NOISE: Final = (
     r"^(?:CUDAFunctor(?:OnSelf)?_|launch_|opmath_)|(?:_kernel(?:_impl)?(?:_cuda)?(?:_impl)?|_cuda(?:_(?:out|kernel))?"
@@ -52,7 +51,7 @@ def functor(text: str) -> Functor | None:
     """Decodes the functor in a template argument; None if it is not one."""
     given: tuple[str, ...] = ()
     inner = tables.taken_apart(text)
-    for _ in range(_DEEPEST):
+    for _ in range(6):
         at = _WRAPPERS.get(inner.word)
         if at is None or at >= len(inner.args):
             break

@@ -36,10 +36,6 @@ from kanalyze.report import Report
 #: Told what is being done, and which share of it is done.
 Progress = Callable[[str, float], object]
 
-_FIRST_BYTES: Final = 64
-
-_UNFINISHED: Final = ".qdstrm"
-
 
 def read(path: str | os.PathLike[str], progress: Progress | None = None, *, cache: bool = True) -> Report:
     """The report in the file or folder at `path`, whatever tool wrote it.
@@ -103,7 +99,7 @@ def _first_bytes(path: Path) -> bytes:
             if path.exists() and not path.is_file():
                 raise UnknownFormatError.of(path, "a pipe or a device")
             with path.open("rb") as file:
-                return file.read(_FIRST_BYTES)
+                return file.read(64)
         except FileNotFoundError as error:
             raise errors.ReportNotFoundError.at(path) from error
 
@@ -116,7 +112,7 @@ def _unknown_format(path: Path, head: bytes) -> UnknownFormatError:
         return UnknownFormatError.of(path, "a folder without tables")
     if not head:
         return UnknownFormatError.of(path, "an empty file")
-    if path.suffix == _UNFINISHED:
+    if path.suffix == ".qdstrm":
         remedy = f"Finish it with `{outlets.command('QdstrmImporter', '-i', path)}`, which comes with Nsight Systems."
         return UnknownFormatError.of(path, "an unfinished Nsight Systems recording", remedy)
     if path.suffix == import_module("kanalyze.reduction.baselines").SUFFIX:  # as above
@@ -164,9 +160,8 @@ _FOLDERS: Final[list[tuple[int, Path]]] = []
 def unpacked(path: Path) -> Path:
     """The report in the archive at `path`; `path` itself if it is no archive.
 
-    Raises:
-        UnknownFormatError: It holds links, paths outside of it, or too much.
-        DamagedReportError: It is damaged, or encrypted.
+    Raises UnknownFormatError if it holds links, paths outside of it, or too much; DamagedReportError if it is damaged,
+    or encrypted.
     """
     try:
         if not os.path.isfile(path):  # noqa: PTH113 - never raises

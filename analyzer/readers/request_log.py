@@ -46,18 +46,14 @@ _FIELDS: Final = {
 #: Times from these on are of the next unit.
 _UNITS: Final = ((1e11, 1e9), (1e14, 1e6), (1e17, 1e3))
 
-#: Numbers from these on are damaged.
-_MOST: Final = 2.0**62
-
 
 def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
     """The requests in a client's log: :data:`REQUEST_LOG`, by arrival.
 
     Lines without times of arrival and end are left out, as are those that end before they arrive.
 
-    Raises:
-        UnreadableReportError: The file cannot be read.
-        DamagedReportError: It is no log of requests, or says no times of arrival.
+    Raises UnreadableReportError if the file cannot be read; DamagedReportError if it is no log of requests, or says no
+    times of arrival.
     """
     file = Path(path)
     try:
@@ -88,7 +84,7 @@ def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
 
 def _whole(number: pl.Expr) -> pl.Expr:
     """The nearest whole number; null where differences of such numbers would not fit."""
-    return pl.when(number.abs() < _MOST).then((number + 0.5).floor()).cast(pl.Int64)
+    return pl.when(number.abs() < 2.0**62).then((number + 0.5).floor()).cast(pl.Int64)
 
 
 def _first(row: dict[str, Any], names: tuple[str, ...]) -> Any:  # noqa: ANN401 - what a file says

@@ -130,10 +130,6 @@ def scratch(cache: Path) -> Iterator[Path]:
         yield folder
 
 
-#: Bytes hashed per step.
-_READ_BYTES: Final = 1 << 20
-
-
 def checksum(path: Path) -> str:
     """The checksum of a file as 32 hexadecimal digits, against faults of disks and interrupted writes, no tampering.
 
@@ -141,6 +137,6 @@ def checksum(path: Path) -> str:
     """
     size, crc, adler = 0, 0, 1
     with path.open("rb", buffering=0) as file:
-        while data := file.read(_READ_BYTES):
+        while data := file.read(1 << 20):
             size, crc, adler = size + len(data), zlib.crc32(data, crc), zlib.adler32(data, adler)
     return f"{crc:08x}{adler:08x}{size:016x}"

@@ -63,9 +63,6 @@ _KINDS: Final = (
 _TEXT: Final = _Kind(re.compile(rb"[^\0]*\Z"), documents.learn_text, documents.copy_text)
 _TEXTS: Final = frozenset((".txt", ".log", ".ptx", ".py", ".cu", ".csv", ".md", ".out", ".err"))
 
-_HEAD: Final = 1 << 16
-_NSYS: Final = b"NVIDIA Tegra Profiler Report"
-
 #: Shorter names match numbers by chance.
 _LONG_ENOUGH: Final = 6
 
@@ -146,14 +143,12 @@ def _settle(made: Path, target: Path) -> None:
 def _kind_of(path: Path) -> _Kind:
     """The kind of the file at `path`, by its content and not by its name.
 
-    Raises:
-        RedactError: Its format is known, but cannot be redacted.
-        UnknownFormatError: Its format is unknown.
+    Raises RedactError if its format is known, but cannot be redacted; UnknownFormatError if its format is unknown.
     """
     if not path.is_file():
         raise errors.UnknownFormatError.of(path, "no file")
-    head = documents.head(path, _HEAD)
-    if head.startswith(_NSYS):
+    head = documents.head(path, 1 << 16)
+    if head.startswith(b"NVIDIA Tegra Profiler Report"):
         remedy = f"Export it, and redact the export: `{EXPORT}`."
         raise RedactError.of(path, "an Nsight Systems report in NVIDIA's own format", remedy)
     for kind in (*_KINDS, *([_TEXT] if path.suffix.lower() in _TEXTS else [])):
@@ -175,9 +170,7 @@ def _learn(path: Path, kind: _Kind, names: Names) -> None:
 def _copy(path: Path, kind: _Kind, target: Path, texts: Texts) -> None:
     """Write the redacted copy of the file at `path` to `target`.
 
-    Raises:
-        RedactError: Something that identifies would be left.
-        OSError: The target cannot be written.
+    Raises RedactError if something that identifies would be left; OSError if the target cannot be written.
     """
     kind.copy(path, target, texts)
     if _survives(target, texts.names):
@@ -211,10 +204,8 @@ def _survives(path: Path, names: Names) -> bool:
 def _learn_folder(folder: Path, names: Names, removed: Removed) -> dict[Path, _Kind]:
     """Collect identifying names from all files of a known kind, and give these; others are left out.
 
-    Raises:
-        RedactError: It is an export of nsys in the form of a folder.
-        UnknownFormatError: There is nothing to redact.
-        DamagedReportError: The structure of a file is invalid.
+    Raises RedactError if it is an export of nsys in the form of a folder; UnknownFormatError if there is nothing to
+    redact; DamagedReportError if the structure of a file is invalid.
     """
     if not (folder / _MANIFEST).exists() and (any(folder.glob("*.parquet")) or any(folder.glob("*.arrow"))):
         remedy = f"Export the report as SQLite, and redact that: `{EXPORT}`."

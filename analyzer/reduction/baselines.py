@@ -36,7 +36,6 @@ Part: TypeAlias = Literal["steady", "whole", "launches"]
 SUFFIX: Final = ".kz"
 
 _HEAD: Final = "kanalyze-baseline.json"
-_LARGEST_BYTES: Final = 256 << 20
 
 #: No time, size or number is larger, nor below 0; as many as a baseline holds can be summed.
 _MOST: Final = 1 << 53
@@ -204,7 +203,7 @@ def loaded(content: bytes, path: Path) -> list[Digest]:
                 raise ValueError(f"it holds {other[0]!r}")
             if len({*names}) < len(names):  # a name that is damaged would be a table less
                 raise ValueError("it holds a table twice")
-            if sum(entry.file_size for entry in archive.infolist()) > _LARGEST_BYTES:
+            if sum(entry.file_size for entry in archive.infolist()) > (256 << 20):
                 raise BadBaselineError.damaged(path, "it is larger than any baseline")
             head = json.loads(archive.read(_HEAD))
             if (version := head.get("baseline")) not in range(1, VERSION + 1):

@@ -37,15 +37,9 @@ _UNFINISHED: Final = "reducing"
 #: So many bytes of both ends of a file tell it from another of its name, size and time.
 _END_BYTES: Final = 1 << 16
 
-#: Tables that earlier versions kept of a rank, and no page of a job tells.
-_FORMER: Final = ("findings", "health")
-
 #: Longest part of a file's name in a folder's name; no manifest is larger than this.
 _LONGEST_NAME: Final = 80
 _LARGEST_MANIFEST_BYTES: Final = 1 << 20
-
-#: No frame has more rows.
-_MOST_ROWS: Final = 1 << 32
 
 _ODD: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -175,9 +169,7 @@ class Packed(NamedTuple):
 def origin_of(path: Path) -> Origin:
     """The state of a report's file or folder.
 
-    Raises:
-        ReportNotFoundError: There is none.
-        UnreadableReportError: The system refuses it.
+    Raises ReportNotFoundError if there is none; UnreadableReportError if the system refuses it.
     """
     try:
         place = Path(os.path.realpath(path))
@@ -357,7 +349,7 @@ def _manifest(folder: Path) -> tuple[list[int | None], dict[str, dict[str, Any]]
     try:
         head = json.loads(content)
         version, ranks = head["reduction"], [*head.get("ranks", ())]
-        tables = {name: one for name, one in head.get("tables", {}).items() if name not in _FORMER}
+        tables = {name: one for name, one in head.get("tables", {}).items() if name not in ("findings", "health")}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise BadReductionError.damaged(folder, f"{MANIFEST} is not what was written") from None
     if version != VERSION:
@@ -367,7 +359,7 @@ def _manifest(folder: Path) -> tuple[list[int | None], dict[str, dict[str, Any]]
         and isinstance(one, dict)
         and {"bytes", "checksum"} <= {*one}
         and type(one.get("rows")) is int
-        and 0 <= one["rows"] <= _MOST_ROWS
+        and 0 <= one["rows"] <= 1 << 32
         for name, one in tables.items()
     )
     if not whole or "ranks" not in tables or not all(one is None or type(one) is int for one in ranks):

@@ -44,8 +44,6 @@ from kanalyze.units import plural
 #: Schema version of the manifest; docs/collect.md has its history, and describes every key.
 _SCHEMA: Final = 1
 
-_MANIFEST: Final = "manifest.json"
-
 #: Most kernels named in a note.
 _NAMED: Final = 3
 
@@ -586,5 +584,5 @@ def write_manifest(folder: Path, content: dict[str, object], final: Path) -> str
     before, after = (json.dumps(str(path), ensure_ascii=False)[1:-1] for path in (folder, final))
     text = json.dumps(content, indent=1, ensure_ascii=False).replace(before, after) + "\n"
     # undecodable bytes in paths or arguments can only be escaped in JSON
-    write_bytes(folder / _MANIFEST, data := text.encode(errors="backslashreplace"))
+    write_bytes(folder / "manifest.json", data := text.encode(errors="backslashreplace"))
     return data.decode()

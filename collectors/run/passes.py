@@ -28,18 +28,12 @@ from kanalyze.collectors.tools.ncu import Launch, Selection, first_launch, parse
 #: Message of nsys stats for a program without kernels.
 NO_KERNELS: Final = "the program launched no kernel"
 
-#: Longest program line quoted within a sentence, in characters.
-_WIDE: Final = 200
-
 #: Replacement for possible secrets.
 _HIDDEN: Final = "(hidden)"
 
 #: Prefix of the torch runner's messages.
 _RUNNER_SAYS: Final = "kanalyze: "
 
-#: Lines shown of a failure's output, and lines that are searched: a tool may print much after the program's end.
-_LINES: Final = 12
-_LOOKED_AT: Final = 200
 
 #: The tool whose messages stand in a step's log, by the first word of its name.
 _TOOLS: Final = {"nsys": nsys, "samples": nsys, "names": nsys, "ncu": ncu}
@@ -81,7 +75,7 @@ class StepFailedError(Exception):
         """The reason, for the pass `name`; with the program's last output if that failed."""
         last = self.last_words[-1:] if self.of_program else []
         inside = "" if self.step.name == name else f"{self.step.name}: "
-        return f"{inside}{self.why}" + "".join(f": {' '.join(line.split())[:_WIDE]}" for line in last)
+        return f"{inside}{self.why}" + "".join(f": {' '.join(line.split())[:200]}" for line in last)
 
     @property
     def last_words(self) -> list[str]:
@@ -350,12 +344,12 @@ def last_words(step: Step, *, of_program: bool = False) -> list[str]:
 
     The temporary capture folder is removed from paths, since it is renamed at the end.
     """
-    lines = process.tail(step.log, _LOOKED_AT)
+    lines = process.tail(step.log, 200)  # a tool may print much after the program's end
     tool = _TOOLS.get(step.name.partition("-")[0])
     if of_program and tool is not None:
         lines = [line for line in lines if not tool.OWN_LINE.search(line)] or lines
     inside = f"{step.log.parent.parent}{os.sep}"
-    return [line.replace(inside, "") for line in lines[-_LINES:]]
+    return [line.replace(inside, "") for line in lines[-12:]]
 
 
 @contextmanager

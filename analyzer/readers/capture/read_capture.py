@@ -58,9 +58,8 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
 
     Without an nsys pass it is the ncu report, or else the first trace of torch.profiler.
 
-    Raises:
-        UnknownFormatError: The capture has no report of any tool.
-        DamagedReportError: The report is truncated, or its list of tables cannot be read.
+    Raises UnknownFormatError if the capture has no report of any tool; DamagedReportError if the report is truncated,
+    or its list of tables cannot be read.
     """
     if runs := reports_in(path) or samples_in(path):
         report = run_of(path, runs[0], cache=cache)
@@ -118,10 +117,8 @@ def counted_beside(report: Report, folder: Path) -> Beside:
 def counters_of(folder: Path, runs: Sequence[Run], progress: Progress | None) -> Report:
     """Opens the given ncu runs of a capture as one report, with launch numbers where the manifest gives them.
 
-    Raises:
-        ExportError: One is in ncu's own format, which nothing here can read.
-        UnknownFormatError: One has no kernels.
-        DamagedReportError: The pages of one are not of one run, or are invalid.
+    Raises ExportError if one is in ncu's own format, which nothing here can read; UnknownFormatError if one has no
+    kernels; DamagedReportError if the pages of one are not of one run, or are invalid.
     """
     told = commands(folder)
     report = report_of_ncu(folder, runs, progress or (lambda *_: None), selections(told))
@@ -361,9 +358,7 @@ def lines_file(recording: Path) -> Path:
 def lines_tables(recording: Path, origin_unix_ns: int | None) -> dict[str, pl.DataFrame]:
     """The tables of the lines and loops of a recording, whose time 0 is at `origin_unix_ns`; empty without any.
 
-    Raises:
-        DamagedReportError: The file is not what the collector writes.
-        UnreadableReportError: It cannot be read.
+    Raises DamagedReportError if the file is not what the collector writes; UnreadableReportError if it cannot be read.
     """
     path = lines_file(recording)
     if origin_unix_ns is None or not path.exists():

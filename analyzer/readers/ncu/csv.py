@@ -104,10 +104,8 @@ def content(path: Path) -> bytes:
 def pages_in(path: Path, text: bytes | None = None) -> PagesFile:
     """Extracts the pages of the file at `path`, or from the `text` that was printed of it.
 
-    Raises:
-        UnknownFormatError: It has none: it is something else, or a log of a run that profiled nothing, and why.
-        DamagedReportError: A page is no CSV.
-        UnreadableReportError: The operating system refuses to read it.
+    Raises UnknownFormatError if it has none: it is something else, or a log of a run that profiled nothing, and why;
+    DamagedReportError if a page is no CSV; UnreadableReportError if the operating system refuses to read it.
     """
     text = content(path) if text is None else text
     found, cut = list[Page](), False

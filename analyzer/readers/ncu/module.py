@@ -46,7 +46,6 @@ Metric: TypeAlias = tuple[str, float | None, str | None, str]
 _TEXT: Final = 2
 
 _RULE_KINDS: Final = {1: "information", 2: "optimization", 3: "warning", 4: "error"}
-_SCOPES: Final = {1: "local", 2: "global"}
 #: Links in rule messages, and how ncu prints them on its pages.
 _LINK: Final = re.compile(r"@(url|sass|source|section):((?:\\.|[^@\\])*+)@")
 
@@ -237,7 +236,7 @@ def _rule(rule: Rule, marks: dict[str, list[str]], damage: Damage) -> tuple[obje
     scope, share = None, None
     if rule.has_speedup_estimation():
         estimate = rule.speedup_estimation()
-        scope, share = _SCOPES.get(int(estimate["type"])), float(estimate["speedup"]) / 100
+        scope, share = {1: "local", 2: "global"}.get(int(estimate["type"])), float(estimate["speedup"]) / 100
     kind = _RULE_KINDS.get(int(said["type"]), "information")
     return section, name, kind, plain(damage.text(said["message"])).strip(), scope, share
 

@@ -41,8 +41,6 @@ Runner = Callable[[Sequence[str]], subprocess.CompletedProcess[bytes]]
 #: Suffixes of reports, compressed ones among them, and of pages and logs; a page may have any name.
 REPORT: Final = ".ncu-rep"
 _REPORTS: Final = (REPORT, REPORT + "z")
-_LOGS: Final = (".csv", ".log", ".txt")
-_PAGE: Final = b'"ID","'
 #: The file that marks a folder as a capture.
 MANIFEST: Final = "manifest.json"
 #: How the files of a run are called behind its name.
@@ -54,9 +52,9 @@ def accepts(path: Path, head: bytes) -> bool:
     """Whether the file is a report, a page or a log of ncu, or a folder of such that is no capture."""
     if path.is_dir():
         return not (path / MANIFEST).is_file() and bool(runs_in(path))
-    if head.startswith((ncu_module.MAGIC, _PAGE)) or not head:
+    if head.startswith((ncu_module.MAGIC, b'"ID","')) or not head:
         return bool(head)
-    return path.suffix in _REPORTS or (path.suffix in _LOGS and looks_like_ncu(content(path)))
+    return path.suffix in _REPORTS or (path.suffix in (".csv", ".log", ".txt") and looks_like_ncu(content(path)))
 
 
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
@@ -64,10 +62,9 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
 
     Of a report that nothing here can read the pages beside it are opened; a page is joined with those of its run.
 
-    Raises:
-        ExportError: Neither the module nor a program is here to read a report with, or it cannot read this one.
-        UnknownFormatError: ncu profiled nothing, or only the page of sources is there.
-        DamagedReportError: The pages of a run are of different runs, or are invalid.
+    Raises ExportError if neither the module nor a program is here to read a report with, or it cannot read this one;
+    UnknownFormatError if ncu profiled nothing, or only the page of sources is there; DamagedReportError if the pages of
+    a run are of different runs, or are invalid.
     """
     del cache  # reading it again is as fast as a cache
     if path.is_dir():
@@ -112,10 +109,8 @@ def report_of(
 
     `asked` holds the launch selection of each run, by name, if they are of a capture.
 
-    Raises:
-        ExportError: One is in ncu's own format, which nothing here can read.
-        UnknownFormatError: One has no kernels.
-        DamagedReportError: The pages of one are not of one run, or are invalid.
+    Raises ExportError if one is in ncu's own format, which nothing here can read; UnknownFormatError if one has no
+    kernels; DamagedReportError if the pages of one are not of one run, or are invalid.
     """
     found = [with_numbers(_measured(run, progress), (asked or {}).get(run.name)) for run in runs]
     return Report(Meta(path, "ncu", capture=path if asked is not None else None), NcuTables(path, _joined(found)))
@@ -422,9 +417,7 @@ def instructions_of_page(path: Path, names: list[str | None]) -> pl.DataFrame:
 
     Empty if the page does not list these kernels in this order.
 
-    Raises:
-        UnknownFormatError: It is no such page.
-        DamagedReportError: It is no CSV.
+    Raises UnknownFormatError if it is no such page; DamagedReportError if it is no CSV.
     """
     page = content(path)
     blocks = pages_in(path, page).of("source")

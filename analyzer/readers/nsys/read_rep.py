@@ -44,9 +44,8 @@ def accepts(path: Path, head: bytes) -> bool:
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     """Opens the report at `path`; the first time takes as long as its export.
 
-    Raises:
-        ExportError: There is no nsys here, it cannot export the report, or the export cannot be written.
-        UnreadableReportError: The report changes while it is exported.
+    Raises ExportError if there is no nsys here, it cannot export the report, or the export cannot be written;
+    UnreadableReportError if the report changes while it is exported.
     """
     database = exported(path, progress, cache=cache)
     report = report_of(database)
@@ -155,8 +154,6 @@ _USUAL: Final = (
 
 #: A progress line: ``Processing 1145 events: [=====42%        ]``.
 _PERCENT: Final = re.compile(rb"\[[= ]*(\d{1,3})%")
-#: Grace period before a terminated program is killed.
-_GRACE_S: Final = 3
 
 _ALL: Final = 100  # per cent
 
@@ -236,7 +233,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     try:
         with suppress(OSError, subprocess.TimeoutExpired):
             send(signal.SIGTERM)
-            process.wait(_GRACE_S)
+            process.wait(3)
     finally:
         with suppress(OSError):
             send(getattr(signal, "SIGKILL", signal.SIGTERM))

@@ -60,10 +60,8 @@ def accepts(path: Path, head: bytes) -> bool:
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     """Opens the nsys export at `path`; of a file in a folder of tables, the folder.
 
-    Raises:
-        UnknownFormatError: The tables are not an nsys export.
-        DamagedReportError: The file is truncated, or its list of tables cannot be read.
-        UnreadableReportError: The operating system refuses to list the folder.
+    Raises UnknownFormatError if the tables are not an nsys export; DamagedReportError if the file is truncated, or its
+    list of tables cannot be read; UnreadableReportError if the operating system refuses to list the folder.
     """
     del progress, cache  # opening is instant
     if not path.is_dir():
@@ -382,8 +380,6 @@ _FIELDS: Final = {
     "Rank": ("rank", "<i"),
 }
 
-_LARGEST: Final = (1 << 63) - 1
-
 
 def communicator_calls(database: TableFile, first_id: int, undecoded: dict[str, int]) -> pl.DataFrame:
     """The calls of NCCL with a payload: :data:`kanalyze.model.COMMUNICATOR_CALLS`.
@@ -416,7 +412,7 @@ def _fields(blob: object, schemas: dict[int, dict[str, tuple[str, int]]]) -> dic
         if offset < 0 or offset + struct.calcsize(packed) > len(payload.data):
             return None
         value = struct.unpack_from(packed, payload.data, offset)[0]
-        found[column] = f"{value:016x}" if column == "communicator" else value if value <= _LARGEST else None
+        found[column] = f"{value:016x}" if column == "communicator" else value if value < 1 << 63 else None
     return found
 
 
@@ -429,9 +425,6 @@ def _fields(blob: object, schemas: dict[int, dict[str, tuple[str, int]]]) -> dic
 # nsys has no rows for them, but at times for the next nodes. So it was in eight graphs of kernels that tell
 # themselves apart: two and three children, one of them twice, nested ones, made in one order and run in another (nsys
 # 2025.3, CUDA 13).
-
-#: Graphs that are made of graphs, at most.
-_DEEPEST: Final = 16
 
 
 def graph_nodes(raw: pl.DataFrame) -> pl.DataFrame:
@@ -470,7 +463,7 @@ def _captured_rows(rows: pl.DataFrame) -> pl.Series:
     asked = rows.filter(copied).select("process_id", "at", node="origin")
     origins = pl.int_range(rows.height, dtype=pl.UInt32, eager=True)
     of_row = origins.scatter(copied.arg_true(), last_of(asked, rows.select("process_id", "at", "node")))
-    for _ in range(_DEEPEST):
+    for _ in range(16):  # so deep are graphs made of graphs at most
         if (further := gathered(of_row, origins)).equals(origins):
             break
         origins = further

@@ -217,8 +217,6 @@ def _plain(text: str | None) -> str | None:
 _TABLE, _NAMES, _GENERIC = "GPU_METRICS", "TARGET_INFO_GPU_METRICS", "GENERIC_EVENTS"
 #: A metric's name and the unit in brackets behind it.
 _NAME: Final = r"^(.*?)(?:\s*\[([^\[\]]*)\])?$"
-#: The GPU in a typeId.
-_GPU: Final = 0xFF
 #: nsys stores some averages in one byte with a sign, so that 128 warps read -128.
 _BYTE: Final = 256
 #: A sample counts for at most so many times the usual distance; what is longer is a hole in the recording.
@@ -227,8 +225,6 @@ _HOLE: Final = 2
 _ENOUGH: Final = 1 << 16
 
 _KEYS: Final = ("typeId", "metricId")
-
-_RUNS: Final = (*_KEYS, "start_ns", "end_ns", "samples", "value")
 
 
 def gpu_metrics(database: TableFile, undecoded: dict[str, int]) -> pl.DataFrame:
@@ -257,7 +253,7 @@ def _runs(raw: pl.DataFrame) -> pl.DataFrame:
         start_ns=pl.col("timestamp").first(),
         end_ns=pl.col("timestamp").last(),
         samples=pl.len().cast(pl.Int64),
-    ).select(*_RUNS)
+    ).select(*_KEYS, "start_ns", "end_ns", "samples", "value")
 
 
 def _lasting(runs: pl.DataFrame) -> pl.DataFrame:
@@ -285,7 +281,7 @@ def _named(runs: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
         "start_ns",
         "dur_ns",
         "samples",
-        device=pl.col("typeId") & _GPU,
+        device=pl.col("typeId") & 0xFF,
         value=value.otherwise("value").cast(pl.Float64),
     )
     return model.GPU_METRICS.select(made.filter(pl.col("value") >= 0))

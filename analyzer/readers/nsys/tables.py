@@ -62,12 +62,11 @@ class EventTable(NamedTuple):
     def wanted(self) -> tuple[str, ...]:
         """The integer columns to read, as far as this table has them."""
         more = (self.named.column, self.only[0] if self.only else "", RETURNED if self.kind == "api" else "")
-        return (*_OF_EVENTS, *filter(None, more))
+        return ("start", "end", *_PLACED, *filter(None, more))
 
 
 #: Integer columns that events are made of.
 _PLACED: Final = ("globalTid", "globalPid", "deviceId", "contextId", "streamId", "correlationId")
-_OF_EVENTS: Final = ("start", "end", *_PLACED)
 #: The columns with a kernel's mangled and demangled name.
 KERNEL_NAME, SYMBOL = Named("demangledName"), Named("mangledName")
 #: The table of NVTX ranges, and of other events of NVTX.

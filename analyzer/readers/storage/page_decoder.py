@@ -178,10 +178,9 @@ def child_pages(pages: Pages) -> Ints:
 def decode(pages: Pages, layout: Layout, columns: Sequence[str]) -> Block:
     """Decode `columns` of all rows on the leaf `pages` of a table.
 
-    Raises:
-        DamagedPageError: SQLite could not have written one of the pages.
-        NotDecodableError: A row overflows its page, has more columns than declared, or lacks a column that
-            has a default; or one of `columns` holds something else than integers and NULL.
+    Raises DamagedPageError if SQLite could not have written one of the pages; NotDecodableError if a row overflows its
+    page, has more columns than declared, or lacks a column that has a default; or one of `columns` holds something else
+    than integers and NULL.
     """
     cells = find_cells(pages, LEAF)
     payloads, at = _varints(pages.data, cells.starts)

@@ -52,7 +52,6 @@ _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN: Final = re.compile(rb"\}(?=\s*,\s*\{)")
 #: Start of the first event: its first key and, if that is the phase, its value.
 _OPENING: Final = re.compile(rb'\s*\{(\s*)"([^"\\]*)"')
-_OPENING_BYTES: Final = 4096
 #: Properties looked for one by one where the text around the events is damaged.
 _NEEDED: Final = ("schemaVersion", "deviceProperties", "baseTimeNanoseconds", "distributedInfo")
 #: Bytes per read.
@@ -134,7 +133,7 @@ class TraceText:
 
     def pieces(self) -> Iterator[bytes]:
         """The text of each piece; single use. Parses the properties after the events."""
-        at, pattern = self._start, between(self.beginning(_OPENING_BYTES))
+        at, pattern = self._start, between(self.beginning(4096))
         while (end := self._cut(at, pattern)) is not None:
             piece = self._look(at, end - at)
             del self._text[: end - self._at]
@@ -424,9 +423,8 @@ class Worker:
     def __init__(self) -> None:
         """Start the process.
 
-        Raises:
-            OSError: No program can be started, or Python itself is not where it says.
-            ValueError: It does not say where it is.
+        Raises OSError if no program can be started, or Python itself is not where it says; ValueError if it does not
+        say where it is.
         """
         if not sys.executable or getattr(sys, "frozen", False):
             raise ValueError

@@ -38,9 +38,8 @@ def accepts(path: Path, head: bytes) -> bool:
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     """Opens the trace at `path`.
 
-    Raises:
-        UnknownFormatError: It is JSON, but no trace, or one of another program.
-        UnreadableReportError: There is no file.
+    Raises UnknownFormatError if it is JSON, but no trace, or one of another program; UnreadableReportError if there is
+    no file.
     """
     name = name_of(path) if regular(path).stat().st_size >= _LEAST_BYTES else ""
     frames = _kept(name) if cache and name else None
