@@ -52,8 +52,9 @@ def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
 
     Lines without times of arrival and end are left out, as are those that end before they arrive.
 
-    Raises UnreadableReportError if the file cannot be read; DamagedReportError if it is no log of requests, or says no
-    times of arrival.
+    Raises:
+        UnreadableReportError: The file cannot be read.
+        DamagedReportError: It is no log of requests, or says no times of arrival.
     """
     file = Path(path)
     try:

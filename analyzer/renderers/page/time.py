@@ -7,22 +7,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
 from kanalyze import outlets, units
+from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.page.overview_page import Summary
+from kanalyze.analyses.ranges.instances import Instances
 from kanalyze.renderers import page
 from kanalyze.renderers.page import Column, Page, Part, Row, Section, numbers, section, words
 from kanalyze.renderers.page.kernel_names import short_forms
 from kanalyze.renderers.page.overview import ENGINE, Make, Tables, by_either, captured_section, section_of
 from kanalyze.tools import processor, worded
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, Scope, Window, located, plain
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.analyses.page.overview_page import Summary
-    from kanalyze.analyses.ranges.instances import Instances
 
 #: Most rows of sections of secondary interest.
 _FEWER: Final = 5
