@@ -162,14 +162,9 @@ def types_of(texts: Iterable[str]) -> tuple[str, ...]:
 _FILE: Final = Path(__file__).with_name("tables.txt")
 #: Bytes of an element, by its type in a kernel's name.
 ELEMENT_BYTES: Final = {
-    "f64": 8,
-    "i64": 8,
-    "f32": 4,
-    "tf32": 4,
-    "i32": 4,
-    "bf16": 2,
-    "f16": 2,
-    "i16": 2,
+    **dict.fromkeys(("f64", "i64"), 8),
+    **dict.fromkeys(("f32", "tf32", "i32"), 4),
+    **dict.fromkeys(("bf16", "f16", "i16"), 2),
     **dict.fromkeys(("e4m3", "e5m2", "i8", "u8", "bool"), 1),
 }
 

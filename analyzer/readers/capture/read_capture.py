@@ -81,7 +81,7 @@ def run_of(folder: Path, run: Path, *, cache: bool = True) -> Report:
     report = report_of(SqliteFile(run))
     beside = Beside(report, traces_in(folder), partial(trace_of, folder, cache=cache))
     sampled = Beside(report, [one for one in samples_in(folder) if one != run], partial(run_of, folder))
-    named = Beside(report, [one for one in names_in(folder) if one != run], partial(run_of, folder))
+    named = Beside(report, [one for one in samples_in(folder, "names") if one != run], partial(run_of, folder))
     added = _lines_of(run, report.meta.origin_unix_ns) | {COMPILED_KERNELS.name: partial(_compiled, folder)}
     counted = counted_beside(report, folder)
     source = CaptureTables(report.source, added, beside, sampled, named, counted)
@@ -140,14 +140,9 @@ def reports_in(folder: Path) -> list[Path]:
     return sorted(folder.glob("nsys*.sqlite"), key=lambda path: (len(path.name), path.name))
 
 
-def samples_in(folder: Path) -> list[Path]:
-    """The report of the pass of samples in a capture; none without one."""
-    return [path for path in [folder / "samples.sqlite"] if path.is_file()]
-
-
-def names_in(folder: Path) -> list[Path]:
-    """The report of the pass of names in a capture, in which only names count; none without one."""
-    return [path for path in [folder / "names.sqlite"] if path.is_file()]
+def samples_in(folder: Path, of: str = "samples") -> list[Path]:
+    """The report of the pass of samples in a capture, or of that of names, in which only names count; none without."""
+    return [path for path in [folder / f"{of}.sqlite"] if path.is_file()]
 
 
 # Tables that a capture adds to its nsys report: the kernels compiled by Triton and inductor.
