@@ -93,11 +93,7 @@ def subjects() -> dict[str, list[str]]:
 
 
 def table(name: str) -> Table:
-    """The declaration of the table `name`.
-
-    Raises:
-        UnknownNameError: There is no such table.
-    """
+    """The declaration of the table `name`; UnknownNameError if there is no such table."""
     if name in _READER_TABLES:
         return _READER_TABLES[name]
     return declarations(_home(name))[name]

@@ -26,7 +26,6 @@ REGISTER_UNIT: Final = 256
 
 _KIB: Final = 1024
 
-
 #: What is told of each compute capability; sizes in KiB, except for the allocation unit of shared memory in bytes.
 _FIELDS: Final = (
     *("compute_capability", "max_warps_per_sm", "max_blocks_per_sm"),

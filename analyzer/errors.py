@@ -62,11 +62,11 @@ class KanalyzeError(Exception):
 class Case:
     """A case of an error as words, and a method of its class that makes it: ``NoJobError.of(path)``.
 
-    The method takes what message and remedy have places for, in the order of `names`; what is left out is as `usual`.
-    One more argument takes the place of the remedy.
+    The method takes what message and remedy have places for, in the order of these, or of `names`; what is left out is
+    as `usual`. One more argument takes the place of the remedy.
     """
 
-    def __init__(self, names: str, message: str, remedy: str, **usual: str) -> None:
+    def __init__(self, message: str, remedy: str, names: str = "", **usual: str) -> None:
         """Keep the words."""
         self._names, self._message, self._remedy, self._usual = names.split(), message, remedy, usual
 
@@ -74,8 +74,10 @@ class Case:
         """What makes an error of a kind."""
 
         def made(*values: object, remedy: str = "", **named: object) -> E:
-            words, texts = _Words(), self._usual | dict(zip(self._names, values, strict=False)) | named
-            instead = remedy or "".join(map(str, values[len(self._names) :]))
+            words, places = _Words(), f"{self._message}{self._remedy}"
+            names = self._names or [*dict.fromkeys(name for _, name, _, _ in words.parse(places) if name)]
+            texts = self._usual | dict(zip(names, values, strict=False)) | named
+            instead = remedy or "".join(map(str, values[len(names) :]))
             return kind(words.vformat(self._message, (), texts), instead or words.vformat(self._remedy, (), texts))
 
         return made
@@ -122,9 +124,7 @@ class ReportNotFoundError(KanalyzeError, slug="report-not-found"):
 class UnreadableReportError(KanalyzeError, slug="report-unreadable"):
     """The operating system refuses to read the file."""
 
-    because = Case(
-        "path reason", "{path}: cannot be read ({reason}).", "Check the file's permissions, or copy it to a local disk."
-    )
+    because = Case("{path}: cannot be read ({reason}).", "Check the file's permissions, or copy it to a local disk.")
 
     @classmethod
     def of(cls, path: Path, error: OSError) -> KanalyzeError:
@@ -137,22 +137,18 @@ class UnreadableReportError(KanalyzeError, slug="report-unreadable"):
 class ClosedReportError(KanalyzeError, slug="report-closed"):
     """A closed report was asked for a table that was not read before."""
 
-    of = Case(
-        "path what", "{path}: the report is closed, and {what!r} was not read before.", "Ask before, or read it again."
-    )
+    of = Case("{path}: the report is closed, and {what!r} was not read before.", "Ask before, or read it again.")
 
 
 class UnknownFormatError(KanalyzeError, slug="unknown-format"):
     """The file is not a report that kanalyze reads: it holds `found`, a noun phrase, or JSON without events."""
 
     of = Case(
-        "path found",
         "{path}: {found}, not a report that kanalyze reads.",
         "Give a .nsys-rep file, or what `nsys export` makes of it with --type=sqlite or --type=parquetdir; or a "
         "trace of torch.profiler (.json, .json.gz); or a .ncu-rep file of Nsight Compute, or its CSV pages.",
     )
     no_trace = Case(
-        "path",
         "{path}: JSON without traceEvents, not a trace that kanalyze reads.",
         "Give what torch.profiler wrote: `prof.export_chrome_trace(...)`, or a file of tensorboard_trace_handler.",
     )
@@ -189,18 +185,15 @@ class ExportError(KanalyzeError, slug="export-failed"):
     """The report is in NVIDIA's own format and cannot be exported here."""
 
     unwritable = Case(
-        "path cache reason",
         "{path}: its export cannot be written to {cache} ({reason}).",
         "Set XDG_CACHE_HOME to a folder with space, or export it yourself and give the .sqlite file: `{path:export}`.",
     )
     _refused = Case(
-        "path program reason",
         "{path}: {program} cannot export it: {reason}.",
         "A report of a newer nsys needs an nsys as new. Put that one first on PATH, or export the report where it "
         "was recorded and give the .sqlite file: `{path:export}`.",
     )
     _alone = Case(
-        "path hint",
         "{path}: an Nsight Systems report in NVIDIA's own format, and there is no nsys here that can export it.",
         "Install Nsight Systems (https://developer.nvidia.com/nsight-systems) or put its nsys on PATH, or export "
         "the report where it was recorded and give the .sqlite file: `{path:export}`.{hint}",
@@ -222,14 +215,13 @@ class BadBaselineError(KanalyzeError, slug="bad-baseline"):
     """A file is no baseline that can be compared with, or not `what` the option `made`."""
 
     damaged = Case(
-        "path reason what made",
         "{path}: no {what} ({reason}).",
         "Make it again with `kanalyze compare {made} REPORT…`.",
+        names="path reason what made",
         what="baseline",
         made="--save FILE",
     )
     version = Case(
-        "path found readable",
         "{path}: a baseline of version {found!s}; this kanalyze reads version {readable}.",
         "Make it again from its reports with `kanalyze compare --save FILE REPORT…`.",
     )
@@ -239,12 +231,10 @@ class NoJobError(KanalyzeError, slug="no-job"):
     """Reports hold no ranks of one job."""
 
     empty = Case(
-        "",
         "None of the reports has work on a GPU, or a collective.",
         "Give the traces or nsys reports of all ranks, a folder of them, or what `kanalyze reduce` wrote.",
     )
     of = Case(
-        "path",
         "{path}: no work on a GPU, and so no rank of a job.",
         "Leave it out, or record it with the activities of the GPU.",
     )
@@ -254,12 +244,10 @@ class BadReductionError(KanalyzeError, slug="bad-reduction"):
     """Output of ``kanalyze reduce`` is damaged, or of another version."""
 
     damaged = Case(
-        "folder reason",
         "{folder}: a damaged reduction ({reason}); `kanalyze reduce` of its report makes it again.",
         "Run the `kanalyze reduce` that made it once more: it replaces what is damaged, and leaves the others.",
     )
     version = Case(
-        "folder found readable",
         "{folder}: a reduction of version {found!s}; this kanalyze reads version {readable}, and its `kanalyze reduce` "
         "makes it again.",
         "Run `kanalyze reduce` of its report with this version: it replaces what others made.",
@@ -270,7 +258,6 @@ class LostReportError(KanalyzeError, slug="report-lost"):
     """The process that read a report ended before it was done."""
 
     of = Case(
-        "path reason",
         "{path}: what read it ended before it was done ({reason}).",
         "Run `kanalyze reduce` again, which does only what is missing; if memory was short, with a smaller -j.",
     )
@@ -280,39 +267,30 @@ class EngineError(KanalyzeError, slug="no-engine"):
     """Engine for work side by side cannot be reached, or is not installed."""
 
     unreachable = Case(
-        "address reason",
         "{address}: no scheduler of dask answers ({reason}).",
         "Give the address that `dask scheduler` prints, such as tcp://host:8786, or leave --dask out: the work is "
         "then done here.",
     )
-    without_package = Case(
-        "package extra", "{package} is not installed.", "Install it: pip install 'kanalyze[{extra}]'."
-    )
+    without_package = Case("{package} is not installed.", "Install it: pip install 'kanalyze[{extra}]'.")
 
 
 class IncomparableError(KanalyzeError, slug="not-comparable"):
     """Two sides have nothing in common that could be compared: neither a tool nor a rank nor an iteration."""
 
-    empty = Case(
-        "side", "No report of {side}.", "Give BASE and NEW: a report, a folder of reports, or a baseline each."
-    )
+    empty = Case("No report of {side}.", "Give BASE and NEW: a report, a folder of reports, or a baseline each.")
     unclear = Case(
-        "number",
         "{number:,} report{number:s}: which of them are base, and which new?",
         "Give BASE and NEW; of several runs a side, a folder each, or --base RUN for each of base.",
     )
     steps = Case(
-        "reason",
         "A baseline holds its iterations alone, and {reason}.",
         "Compare the reports themselves, or make the baseline of a part that both sides have, with --window.",
     )
     few_runs = Case(
-        "number",
         "{number:,} run{number:s} with a time: how much runs vary cannot be told.",
         "Give two or more runs of the same program; six or more say it well.",
     )
     ranks = Case(
-        "base new",
         "Base has the ranks {base}, new {new}.",
         "Give reports of the same ranks; one of each is compared with --allow ranks (other_ranks=True in Python).",
     )
@@ -330,7 +308,6 @@ class BadWindowError(KanalyzeError, slug="bad-window"):
     """The argument of ``--window`` is invalid."""
 
     of = Case(
-        "text reason",
         "--window {text!r}: {reason}.",
         "Write start..end with units, as in 120ms..250ms (a side may be left out; times are the report's own, with "
         "a plus sign since its first event), or the name of a range.",
@@ -360,9 +337,9 @@ class BadThresholdError(KanalyzeError, slug="bad-threshold"):
     """An option has no time or share with its unit: not `what` it takes."""
 
     of = Case(
-        "text what example option",
         "{option} {text!r}: not {what}.",
         "Write a number with its unit, as in {example}.",
+        names="text what example option",
         option="--threshold",
     )
 
@@ -391,7 +368,6 @@ class OtherCaptureError(KanalyzeError, slug="other-capture"):
     """What captured the CUDA graphs of a report is not in the one given for that."""
 
     of = Case(
-        "path capture",
         "{path}: none of the CUDA graphs that it launches was captured in {capture}: numbers, kinds or kernels differ.",
         "Give the trace in which the same program captured its graphs, with inputs of the same shapes.",
     )
@@ -400,23 +376,17 @@ class OtherCaptureError(KanalyzeError, slug="other-capture"):
 class SqlError(KanalyzeError, slug="bad-sql"):
     """A statement of `kanalyze sql` is no SQL that can be answered."""
 
-    of = Case("why", "SQL: {why}.", "`kanalyze show TABLE` has a table's columns; docs/sql.md has examples.")
+    of = Case("SQL: {why}.", "`kanalyze show TABLE` has a table's columns; docs/sql.md has examples.")
 
 
 class OutputError(KanalyzeError, slug="output-failed"):
     """The output cannot be written: no partial file was left."""
 
-    because = Case(
-        "path reason", "{path}: cannot be written ({reason}).", "Choose another place with -o, or free some space."
-    )
-    exists = Case(
-        "path", "{path}: exists already, and is not overwritten.", "Choose another place with -o, or move it away."
-    )
-    needs_file = Case("form", "--format {form} is binary and is not printed.", "Say where it goes: -o FILE.")
+    because = Case("{path}: cannot be written ({reason}).", "Choose another place with -o, or free some space.")
+    exists = Case("{path}: exists already, and is not overwritten.", "Choose another place with -o, or move it away.")
+    needs_file = Case("--format {form} is binary and is not printed.", "Say where it goes: -o FILE.")
     without_package = Case(
-        "what package extra",
-        "{what} needs {package}, which is not installed.",
-        "Install it: pip install 'kanalyze[{extra}]'.",
+        "{what} needs {package}, which is not installed.", "Install it: pip install 'kanalyze[{extra}]'."
     )
 
 
@@ -424,46 +394,41 @@ class CannotTellError(KanalyzeError, slug="cannot-tell"):
     """The report lacks the data to answer the question, as opposed to an empty answer."""
 
     without_counters = Case(
-        "table path which",
         "{path}: cannot tell {table}, because the report has no {which}.",
         "Record them with ncu: `ncu --set full --import-source yes --export REPORT …`, or `kanalyze collect`.",
+        names="table path which",
         which="counters",
     )
     without_bandwidth = Case(
-        "path",
-        "{path}: cannot tell what another GPU would bring, because the bandwidth of the recorded one is not known.",
-        "",
+        "{path}: cannot tell what another GPU would bring, because the bandwidth of the recorded one is not known.", ""
     )
     without_log = Case(
-        "path",
         "{path}: cannot tell requests, because no log of a client is given.",
         "Give one with --log: CSV or JSON lines of request, arrival, first, end; or what vLLM's benchmark saved.",
     )
     without_size = Case(
-        "path what which remedy",
         "{path}: cannot tell what another {what} would bring, because no {which} of operators tell the recorded one.",
         "{remedy}",
     )
     without_law = Case(
-        "path why",
         "{path}: cannot tell a decode step at another batch, because {why}.",
         "Record an engine that decodes at several batch sizes; `kanalyze show step_laws` says what is known.",
     )
-    without_source = Case("path what", "{path}: cannot tell source, because the report has no {what}.", "")
+    without_source = Case("{path}: cannot tell source, because the report has no {what}.", "")
     without_capture = Case(
-        "table path",
         "{path}: cannot tell {table}, because nothing was recorded of what Triton and inductor compiled.",
         "Record it with `kanalyze collect`, the torch pass among its passes, and give the capture's folder.",
+        names="table path",
     )
     without_second = Case(
-        "table path",
         "{path}: cannot tell {table}, because there is no second report to compare it with.",
         "Give reports of the same program by different tools, or a folder of `kanalyze collect` with several.",
+        names="table path",
     )
     without_time = Case(
-        "table paths",
         "{paths}: cannot tell {table}, because no report gives the time of the program.",
         f"Give a report of {TIMED} of the same program with it, or a folder of `kanalyze collect`.",
+        names="table paths",
     )
 
     @classmethod
@@ -487,24 +452,17 @@ class CannotTellError(KanalyzeError, slug="cannot-tell"):
 class CollectError(KanalyzeError, slug="nothing-collected"):
     """Collecting failed, nothing was recorded."""
 
-    without_torch = Case(
-        "reason", "torch cannot be imported ({reason}).", "Install PyTorch in this Python: https://pytorch.org."
-    )
+    without_torch = Case("torch cannot be imported ({reason}).", "Install PyTorch in this Python: https://pytorch.org.")
     without_gpu = Case(
-        "", "torch finds no GPU here.", 'Run it where there is one, or time by the host\'s clock: device="cpu".'
+        "torch finds no GPU here.", 'Run it where there is one, or time by the host\'s clock: device="cpu".'
     )
     profiler_busy = Case(
-        "why",
         "nothing can be profiled here: {why}.",
         "End the other profiler first; under `kanalyze collect`, --recipe own leaves the profiler to the program.",
     )
-    no_steps = Case("folder why", "{folder}: {why}.", "Call capture.step() at the end of each step.")
-    not_all_written = Case(
-        "folder failures", "{folder}: not all of it could be written: {failures:; }.", "See what is there."
-    )
-    impossible = Case(
-        "reasons remedies", "nothing can be collected here ({reasons:; }).", "To get it: {remedies:; or: }."
-    )
+    no_steps = Case("{folder}: {why}.", "Call capture.step() at the end of each step.")
+    not_all_written = Case("{folder}: not all of it could be written: {failures:; }.", "See what is there.")
+    impossible = Case("nothing can be collected here ({reasons:; }).", "To get it: {remedies:; or: }.")
 
     @classmethod
     def program_failed(cls, name: str, status: int, said: Iterable[str]) -> CollectError:
@@ -525,14 +483,14 @@ class CollectError(KanalyzeError, slug="nothing-collected"):
 class OutOfMemoryError(KanalyzeError, slug="out-of-memory"):
     """The report needs more memory than is available to this process."""
 
-    anywhere = Case("", "there is not enough memory.", _LESS)
-    of = Case("path need have limit", "{path}: needs about {need} of memory, and {limit} leaves {have}.", _LESS)
+    anywhere = Case("there is not enough memory.", _LESS)
+    of = Case("{path}: needs about {need} of memory, and {limit} leaves {have}.", _LESS, names="path need have limit")
 
 
 class RedactError(KanalyzeError, slug="cannot-redact"):
     """The file cannot be redacted, or not reliably."""
 
-    of = Case("path what", "{path}: {what}, which cannot be redacted.", "")
+    of = Case("{path}: {what}, which cannot be redacted.", "")
 
 
 def _similar(name: str, choices: Sequence[str]) -> list[str]:

@@ -19,11 +19,7 @@ from kanalyze.errors import DamagedReportError, UnreadableReportError
 
 
 def regular(path: Path) -> Path:
-    """Returns `path` if it is a regular file.
-
-    Raises:
-        UnreadableReportError: There is something else, or nothing.
-    """
+    """Returns `path` if it is a regular file; UnreadableReportError if there is something else, or nothing."""
     with readable(path):
         mode = os.stat(path).st_mode  # noqa: PTH116 - Path.stat of some versions raises what is no OSError
     if not stat.S_ISREG(mode):
@@ -33,11 +29,7 @@ def regular(path: Path) -> Path:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Opens a file to be read.
-
-    Raises:
-        OSError: There is something else, or nothing, or the system refuses it.
-    """
+    """Opens a file to be read; OSError if there is something else, or nothing, or the system refuses it."""
     file = os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")  # a pipe would wait for a writer
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -49,8 +41,7 @@ def open_regular(path: Path) -> BinaryIO:
 def readable(path: Path) -> Iterator[None]:
     """Convert OSError in the block into errors of the report at `path`.
 
-    Raises:
-        UnreadableReportError: It refused something.
+    Raises UnreadableReportError if it refused something.
     """
     try:
         yield
@@ -95,9 +86,8 @@ def database_uri(path: Path) -> str:
 def page_bytes(path: Path) -> int:
     """The size of a database's pages.
 
-    Raises:
-        DamagedReportError: The file is shorter than its header says.
-        UnreadableReportError: There is no file, or the operating system refuses to read it.
+    Raises DamagedReportError if the file is shorter than its header says; UnreadableReportError if there is no file, or
+    the operating system refuses to read it.
     """
     with readable(path), regular(path).open("rb") as file:
         head = file.read(_HEADER_BYTES)
@@ -134,9 +124,7 @@ class Field(NamedTuple):
 def fields(data: bytes, at: int, end: int) -> Iterator[Field]:
     """Parses the fields of the message at `at`.
 
-    Raises:
-        ValueError: It is none.
-        IndexError: It is longer than the data.
+    Raises ValueError if it is none; IndexError if it is longer than the data.
     """
     while at < end:
         key, at = _varint(data, at)

@@ -28,17 +28,6 @@ R = TypeVar("R")
 #: The environment variable that names the process with which a command ends.
 PARENT: Final = "KANALYZE_PARENT"
 
-#: More threads wait for each other: for Python's lock, and for memory.
-_MOST_WORKERS: Final = 4
-
-_PR_SET_PDEATHSIG: Final = 1
-
-#: Characters of a name in that of what becomes it: no name may be longer than 255 bytes.
-_NAMED: Final = 40
-
-#: Another thread may go on writing into a folder that is removed.
-_ATTEMPTS: Final = 20
-
 #: What killed programs left unfinished is removed when it is so old.
 _FORGOTTEN_S: Final = 24 * 3600
 
@@ -56,7 +45,7 @@ def processors() -> int:
 
 def workers() -> int:
     """Number of threads that work side by side."""
-    return min(processors(), _MOST_WORKERS)
+    return min(processors(), 4)  # more wait for each other: for Python's lock, and for memory
 
 
 def in_order(pool: Executor, work: Callable[[J], R], jobs: Iterable[J], ahead: int) -> Iterator[R]:
@@ -103,7 +92,7 @@ def ending_with(parent: int) -> Callable[[], None]:
     prctl = ctypes.CDLL(None).prctl
 
     def end_with_parent() -> None:
-        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+        prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG
         if os.getppid() != parent:  # it ended before
             os._exit(1)
 
@@ -114,10 +103,9 @@ def ending_with(parent: int) -> Callable[[], None]:
 def unfinished(target: Path, *, folder: bool = False) -> Iterator[Path]:
     """A new file or folder beside `target`, to be filled and moved there; removed after the block and by signals.
 
-    Raises:
-        OSError: It cannot be made.
+    Raises OSError if it cannot be made.
     """
-    place = target.with_name(f".{target.name[:_NAMED]}.{os.urandom(8).hex()}")
+    place = target.with_name(f".{target.name[:40]}.{os.urandom(8).hex()}")  # no name may be longer than 255 bytes
     try:
         with _making:
             if _signals:
@@ -158,7 +146,8 @@ def end_by(number: int, frame: FrameType | None) -> None:
 
 
 def _remove(place: Path) -> None:
-    for _ in range(_ATTEMPTS):
+    # another thread may go on writing into a folder that is removed
+    for _ in range(20):
         if not os.path.lexists(place):
             return
         shutil.rmtree(place, ignore_errors=True)

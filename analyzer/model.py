@@ -435,8 +435,7 @@ READER_TABLES: Final = {
 def reader_table(name: str, tables: Mapping[str, Callable[[], pl.DataFrame]], path: Path) -> pl.DataFrame:
     """A table of the report at `path` by its name, of those that its reader makes; empty for any other.
 
-    Raises:
-        CannotTellError: Only a capture has it.
+    Raises CannotTellError if only a capture has it.
     """
     if name == COMPILED_KERNELS.name and name not in tables:
         raise CannotTellError.without_capture("compiled", path)

@@ -37,7 +37,6 @@ _INVISIBLE: Final = str.maketrans(dict.fromkeys("\u115f\u1160\u3164\uffa0\u2800"
 
 #: Quick check: characters other than printable ASCII.
 _ODD: Final = re.compile(r"[^ -~]")
-_ODD_BUT_LINES: Final = r"[^ -~\n]"
 
 #: Our own ANSI colour codes, and all other non-printable sequences.
 _COLOUR_OR_ODD: Final = re.compile(r"\x1b\[[0-9;]{1,8}m|[^ -~\n]")
@@ -53,9 +52,6 @@ _AROUND: Final = "()\"',.;:!?"
 
 #: Line beginnings that Markdown takes for a list or rule: text before and after the inserted backslash.
 _BLOCK: Final = r"\A(\d{0,9})([-+=.)])(?=[-+=\s]|\Z)"
-
-#: First characters of formulas in spreadsheets, half- and full-width.
-_FORMULA: Final = r"^[\s\x00]*[=+\-@\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}]|^[\t\r\n]"
 
 
 def line(text: str) -> str:
@@ -170,7 +166,7 @@ def escaped_json(document: str) -> str:
         escaped = "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
         return found[0] if found[0].isprintable() else escaped
 
-    return document if document.isascii() and document.isprintable() else re.sub(_ODD_BUT_LINES, escape, document)
+    return document if document.isascii() and document.isprintable() else re.sub(r"[^ -~\n]", escape, document)
 
 
 def picture(text: str) -> str:
@@ -182,10 +178,13 @@ def spreadsheet(frame: pl.DataFrame) -> pl.DataFrame:
     """Prefixes texts that a spreadsheet would take for a formula with an apostrophe."""
     import polars as pl  # noqa: PLC0415 - the command line needs `line`, and not polars
 
+    # first characters of formulas, half- and full-width
+    formula = r"^[\s\x00]*[=+\-@\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}]|^[\t\r\n]"
     names = [name for name, kind in frame.schema.items() if kind in (pl.String, pl.Categorical, pl.Enum)]
     texts = [pl.col(name).cast(pl.String) for name in names]
+
     return frame.with_columns(
-        pl.when(text.str.contains(_FORMULA)).then(pl.concat_str(pl.lit("'"), text)).otherwise(text).alias(name)
+        pl.when(text.str.contains(formula)).then(pl.concat_str(pl.lit("'"), text)).otherwise(text).alias(name)
         for text, name in zip(texts, names, strict=True)
     )
 

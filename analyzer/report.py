@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypedDict, Unpack
+from typing import Any, Final, NamedTuple, Self, TypedDict, Unpack
 from weakref import WeakValueDictionary
 
 import polars as pl
@@ -16,13 +16,9 @@ from kanalyze import window as named_ranges
 from kanalyze.columns import LARGEST, last_end, too_large
 from kanalyze.errors import BadWindowError, DamagedReportError, KanalyzeError, UnknownNameError
 from kanalyze.model import DEVICE_KINDS, EVENTS, KINDS, NOTES, READER_TABLES
-from kanalyze.schema import KINDS_KEY, Kept, PartedSource, Source
-from kanalyze.tools import Tool, tool_of
+from kanalyze.schema import KINDS_KEY, Kept, PartedSource, Source, Table
+from kanalyze.tools import Tool, Turn, tool_of
 from kanalyze.window import EVERY, Scope, Window, lasting, relative
-
-if TYPE_CHECKING:
-    from kanalyze.schema import Table
-    from kanalyze.tools import Turn
 
 #: Columns that are summed in analyses, and those only subtracted; checked for overflow.
 _SUMMED: Final = {

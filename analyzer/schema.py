@@ -13,16 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import polars as pl
+from polars.datatypes import DataType, DataTypeClass
 
 from kanalyze.columns import constant
 from kanalyze.errors import ClosedReportError, DamagedReportError, UnreadableReportError
 from kanalyze.tools import NAMES, TOOLS, recorders
-
-if TYPE_CHECKING:
-    from polars.datatypes import DataType, DataTypeClass
 
 T = TypeVar("T")
 

@@ -21,25 +21,18 @@ _TIME: Final = r"(?a)\s*([+-]?)(\d{1,300})(?:\.(\d{1,300}))?\s*(ns|us|µs|μs|ms
 SLOWEST: Final = 0.001
 _SLOWEST_RATE: Final = 1000
 
-_RATE: Final = r"(?a)\s*(\d+(?:\.\d+)?)\s*([kMGT]?)B/s\s*"
 _BYTES: Final = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-
-_PERCENT: Final = r"(?a)\s*(\d+(?:\.\d+)?)\s*%\s*"
 
 _TIME_STEPS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "µs"))
 #: Smallest total in each unit for which times are given in it: a few seconds are given in ms.
 _LEAST: Final = {"s": 100, "ms": 1, "µs": 1}
 _PREFIXES: Final = ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 _SIZE_STEPS: Final = tuple((step, f"{prefix}B") for step, prefix in _PREFIXES[1:])
-_ROUNDS_UP: Final = 999.5
 _PER_MILLE: Final = 0.001
 #: A plural in the name of a check, and one that ends in -es; what a tool itself says of a report.
 _PLURAL: Final = r"[a-z-]{2,}[a-rt-z]s|[a-z]+sses"
 _ES: Final = ("ches", "shes", "sses")
 _SAID: Final = tuple(f"{one.name}: " for one in TOOLS if one.warns)
-
-#: Means from so many on are told without decimals.
-_WHOLE: Final = 100
 
 
 def parse_time_ns(text: str) -> int | None:
@@ -58,13 +51,13 @@ def parse_time_ns(text: str) -> int | None:
 
 def parse_percent(text: str) -> float | None:
     """Parses a percentage, such as ``50%``, to a share; None if invalid."""
-    match = re.fullmatch(_PERCENT, text)
+    match = re.fullmatch(r"(?a)\s*(\d+(?:\.\d+)?)\s*%\s*", text)
     return float(match[1]) / 100 if match else None
 
 
 def parse_rate(text: str) -> float | None:
     """Parses a bandwidth, such as ``50 GB/s``, to bytes per second; None if invalid, or below 1 kB/s."""
-    match = re.fullmatch(_RATE, text)
+    match = re.fullmatch(r"(?a)\s*(\d+(?:\.\d+)?)\s*([kMGT]?)B/s\s*", text)
     rate = float(match[1]) * _BYTES[match[2]] if match else 0
     return rate if _SLOWEST_RATE <= rate < math.inf else None
 
@@ -77,7 +70,7 @@ def time(ns: float) -> str:
 def _scaled(value: float, steps: Sequence[tuple[int, str]], unit: str = "") -> str:
     """A value in the largest unit of which it is about one, with four digits; empty where it is less than all."""
     for step, name in steps:
-        if abs(value) >= step * (_ROUNDS_UP / 1000):
+        if abs(value) >= step * 0.9995:
             size = abs(value / step)
             places = 3 if size < 9.9995 else 2 if size < 99.995 else 1  # noqa: PLR2004 - where the fourth digit is
             return f"{value / step:.{places}f} {name}{unit}"
@@ -162,10 +155,6 @@ def moment(ns: int, zero_ns: int = 0) -> str:
     return f"+{time(ns - zero_ns)}" if zero_ns else time(ns)
 
 
-#: Times from so many units on have no decimals in a span.
-_THREE_DIGITS: Final = 100
-
-
 def adding_up(parts_ns: Sequence[int], total_ns: int) -> list[str]:
     """Formats times in the unit of their total, rounded such that the printed digits sum to the printed total.
 
@@ -185,7 +174,7 @@ def adding_up(parts_ns: Sequence[int], total_ns: int) -> list[str]:
 def least_to_most(least_ns: int, most_ns: int, total_ns: int) -> str:
     """Formats two times in the unit of a total, as :func:`adding_up` chooses it, without that: ``17.8 to 24.9``."""
     step = next((step for step, name in _TIME_STEPS if total_ns >= step * _LEAST[name]), 1)
-    ends = (f"{ns / step:.3g}" if ns < _THREE_DIGITS * step else f"{ns / step:,.0f}" for ns in (least_ns, most_ns))
+    ends = (f"{ns / step:.3g}" if ns < 100 * step else f"{ns / step:,.0f}" for ns in (least_ns, most_ns))
     return " to ".join(ends)
 
 
@@ -218,7 +207,7 @@ def short_count(number: int) -> str:
 
 def mean(number: int, of: int) -> str:
     """Formats the mean of a count: ``1,184``, ``12.3``, ``2.5``; decimals tell that it is one, below a hundred."""
-    if number % of == 0 or number >= _WHOLE * of:
+    if number % of == 0 or number >= 100 * of:
         return count(round(number / of))
     return f"{number / of:.1f}"
 

@@ -226,9 +226,6 @@ BEFORE_NUMBER: Final = "# _-:./="
 #: Selects every instance of a range.
 EVERY: Final = "*"
 
-#: Label of host time outside of any named range.
-_BESIDE: Final = ("between ", "before ", "after ")
-
 #: Prefix of torch's profiler step ranges, and the name under which they are summed.
 STEP_PREFIX: Final = "ProfilerStep#"
 ALL_STEPS: Final = "ProfilerStep*"
@@ -394,7 +391,6 @@ def of_module(name: str) -> tuple[str, str] | None:
 #: operators of PyTorch, and of kernels, each of which inductor calls in a range of its name.
 _OF_THUNK: Final = re.compile(r"TSL:Thunk:#(?:name=([^,#]*),)?hlo_op=([^,#]+)[^#]*#")
 _OPERATOR: Final = re.compile(r"(?:.*[: ])?(\w+::\w+|\w+Backward\d*|triton_[a-z]{2,4}_\w+)")
-_SIZES: Final = re.compile(r"sizes = (\[[\d\[\], -]*\])")
 
 
 def operator_of(name: str) -> tuple[str, str | None] | None:
@@ -403,7 +399,7 @@ def operator_of(name: str) -> tuple[str, str | None] | None:
         return (f"{thunk[1]} {thunk[2]}" if thunk[1] else thunk[2]), None
     alone = re.sub(_IDS, "", name)
     operator = None if alone == name else _OPERATOR.fullmatch(alone)
-    sizes = _SIZES.search(name)
+    sizes = re.search(r"sizes = (\[[\d\[\], -]*\])", name)
     return operator and (operator[1], sizes and sizes[1])
 
 
@@ -419,7 +415,7 @@ def plain(name: str) -> str:
 
 def located(culprit: str, range_name: str | None) -> str:
     """Phrase for the location of host time, from culprit and range of the table `culprits`."""
-    beside = culprit.startswith(_BESIDE) and culprit != range_name
+    beside = culprit.startswith(("between ", "before ", "after ")) and culprit != range_name
     return culprit if beside else f"in {culprit}"
 
 

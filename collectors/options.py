@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -33,9 +34,6 @@ BARE: Final = "bare"
 #: All passes, in the order of execution.
 PASSES: Final = (BARE, NSYS, SAMPLES, NAMING, TORCH, NCU)
 
-#: A GPU architecture, as nvcc or a user writes it.
-_ARCH: Final = re.compile(r"(sm_|compute_)?(\d{2,3}|\d{1,2}\.\d)[af]?")
-
 #: What a value has to be, in words, and how that is told.
 _COUNT, _TIME, _DELAY = "a whole number from 1", "a time above 0", "a time from 0"
 _GPU, _RANGE = "a GPU architecture such as sm_90", "the name of a range"
@@ -43,7 +41,7 @@ _HOLDS: Final[dict[str, Any]] = {
     _COUNT: lambda number: number >= 1,
     _TIME: lambda time: 0 < time < math.inf,
     _DELAY: lambda time: 0 <= time < math.inf,
-    _GPU: _ARCH.fullmatch,
+    _GPU: re.compile(r"(sm_|compute_)?(\d{2,3}|\d{1,2}\.\d)[af]?").fullmatch,
     _RANGE: bool,
 }
 
@@ -51,6 +49,9 @@ _HOLDS: Final[dict[str, Any]] = {
 def _option(names: str, text: str, metavar: str = "", wanted: str = "", *, default: object = None) -> Any:  # noqa: ANN401 - of a field
     """An attribute of options: its names on the command line, what it is, of which kind, and what holds of it."""
     return field(default=default, metadata={"names": names, "text": text, "metavar": metavar or None, "wanted": wanted})
+
+
+_flag = partial(_option, default=False)
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,8 @@ class Options:
     bare: bool = _option("--bare/--no-bare", "Run it without a profiler first, for its true times; on.", default=True)
     lines: bool = _option("--lines/--no-lines", "Note the lines that a Python program is in; on.", default=True)
     output: str | os.PathLike[str] | None = _option("-o --output", "The folder to write; it must not exist yet.", "DIR")
-    samples: bool = _option(
-        "--samples", "Also sample the host, in a run of its own: functions, Python, waits.", default=False
-    )
-    metrics: bool = _option(
-        "--metrics", "In that run, sample the GPU's counters: SMs, tensor cores, DRAM, PCIe.", default=False
-    )
+    samples: bool = _flag("--samples", "Also sample the host, in a run of its own: functions, Python, waits.")
+    metrics: bool = _flag("--metrics", "In that run, sample the GPU's counters: SMs, tensor cores, DRAM, PCIe.")
     samples_for_s: float = _option(
         "--samples-for",
         "That run records so long at most, and is ended then; 60 unless told.",
@@ -79,12 +76,8 @@ class Options:
         _TIME,
         default=60.0,
     )
-    names: bool = _option(
-        "--names", "Also record operators with shapes, in a run of its own: names inside CUDA graphs.", default=False
-    )
-    prepare: bool = _option(
-        "--prepare", "Run it once without a profiler first, so that what it builds is there.", default=False
-    )
+    names: bool = _flag("--names", "Also record operators with shapes, in a run of its own: names inside CUDA graphs.")
+    prepare: bool = _flag("--prepare", "Run it once without a profiler first, so that what it builds is there.")
     repeat: int = _option("--repeat", "Run it bare, under nsys and under torch K times each.", "K", _COUNT, default=1)
     timeout_s: float = _option("--timeout", "Longest time of a pass.", "SECONDS", _TIME, default=3600.0)
     arch: tuple[str, ...] = _option(
@@ -104,9 +97,7 @@ class Options:
     ncu_budget_s: float = _option("--ncu-budget", "Longest time of ncu.", "SECONDS", _TIME, default=600.0)
     clock_control: Literal["base", "none"] = _option("--clock-control", "The GPU's clocks under ncu.", default="base")
     range_name: str | None = _option("--range", "Only the NVTX range NAME.", "NAME", _RANGE)
-    cuda_profiler_api: bool = _option(
-        "--cuda-profiler-api", "Only from cudaProfilerStart to cudaProfilerStop.", default=False
-    )
+    cuda_profiler_api: bool = _flag("--cuda-profiler-api", "Only from cudaProfilerStart to cudaProfilerStop.")
     delay_s: float | None = _option("--delay", "nsys begins so much later.", "SECONDS", _DELAY)
     duration_s: float | None = _option("--duration", "nsys records so long, and ends the run.", "SECONDS", _TIME)
     python: str | os.PathLike[str] | None = _option("--python", "The Python that runs a script.", "FILE")
@@ -150,7 +141,6 @@ class WorkloadError(KanalyzeError, slug="bad-workload"):
     """The workload does not exist or cannot be profiled."""
 
     missing = Case(
-        "path",
         "{path}: no such file, program on PATH or reference workload.",
         "Give a .cu file, a Python script, an executable, or a name that `kanalyze collect --list` lists.",
     )
@@ -167,11 +157,7 @@ class WorkloadError(KanalyzeError, slug="bad-workload"):
 class BadOptionError(KanalyzeError, slug="bad-option"):
     """An option has a value, a text, that is not the wanted one, a noun phrase."""
 
-    of = Case(
-        "option value wanted",
-        "{option} {value!r}: not {wanted}.",
-        "`kanalyze collect --help` says what {option} takes.",
-    )
+    of = Case("{option} {value!r}: not {wanted}.", "`kanalyze collect --help` says what {option} takes.")
 
 
 class CompileError(KanalyzeError, slug="compile-failed"):

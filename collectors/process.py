@@ -134,9 +134,6 @@ _CHECK_LINE: Final = re.compile(
     r"^(?:[\w.:-]+\s)?(check: *(ok|FAILED)\b.*|Max error: *(\S+).*)$", re.MULTILINE | re.ASCII
 )
 
-#: Tolerance of a single-precision result.
-_TOLERANCE: Final = 1e-3
-
 
 @dataclass(frozen=True)
 class Step:
@@ -324,8 +321,9 @@ def checks(log: Path) -> list[Check]:
 
 
 def _passed(word: str | None, error: str | None) -> bool:
-    with suppress(ValueError):  # what is no number is no error that passes, nor is nan
-        return word == "ok" if error is None else abs(float(error.rstrip(",;."))) <= _TOLERANCE
+    """Whether a check is passed; an error that is no number, or nan, is none that passes."""
+    with suppress(ValueError):
+        return word == "ok" if error is None else abs(float(error.rstrip(",;."))) <= 1e-3  # noqa: PLR2004 - of float
     return False
 
 
@@ -335,7 +333,7 @@ def _passed(word: str | None, error: str | None) -> bool:
 NO_SPACE: Final = "there is no space left on the disk"
 
 #: Bytes of free space below which a disk counts as full, and below which no capture is started.
-_NOTHING_BYTES: Final = 1_000_000
+NOTHING_BYTES: Final = 1_000_000
 _LEAST_BYTES: Final = 50_000_000
 
 #: Bytes that a capture of a longer program easily reaches.
@@ -373,11 +371,6 @@ def scarce(folder: Path) -> str:
     """A warning if the disk of `folder` may fill up during a longer program; else empty."""
     free = shutil.disk_usage(folder).free
     return f"{size(free)} are free; a longer program takes {size(ENOUGH_BYTES)}" if free < ENOUGH_BYTES else ""
-
-
-def full(folder: Path) -> bool:
-    """Whether the disk is practically full."""
-    return shutil.disk_usage(folder).free < _NOTHING_BYTES
 
 
 def vacant(final: Path) -> Path:

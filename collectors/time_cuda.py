@@ -21,18 +21,8 @@ from typing import Any, Final
 from kanalyze import units
 from kanalyze.errors import CollectError
 
-_LEAST_REPEATS: Final = 10
-_MOST_REPEATS: Final = 10_000
-#: Cycles of `torch.cuda._sleep` per ns: no GPU clock is much above 2 GHz, and sleeping longer does no harm.
-_CYCLES_PER_NS: Final = 2
-#: Sleep per call: a multiple of the host's launch time, plus a constant for the overhead of a call, up to a maximum.
-_AHEAD: Final = 2
-_MORE_SLEEP_NS: Final = 20_000
-_LONGEST_SLEEP_NS: Final = 20_000_000
-_L2_TIMES: Final = 2
-_LAUNCHES: Final = 3
+#: Bars of the histogram.
 _BARS: Final = 24
-_FALLBACK_L2_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -177,7 +167,7 @@ def time_cuda(  # noqa: PLR0913 - each is one thing that a user may want, and al
 
 def _repeats(asked: int | None, budget_s: float, one_ns: float) -> int:
     """The number of calls that fit the budget, given the duration of one call with overhead."""
-    return asked or max(_LEAST_REPEATS, min(_MOST_REPEATS, int(budget_s * 1e9 / max(one_ns, 1))))
+    return asked or max(10, min(10_000, int(budget_s * 1e9 / max(one_ns, 1))))
 
 
 def _host_ns(function: Callable[[], object]) -> int:
@@ -199,8 +189,8 @@ def _on_gpu(  # noqa: PLR0913 - as of time_cuda
     cuda, flushed, total = torch.cuda, None, None
     properties, sleep = cuda.get_device_properties(cuda.current_device()), getattr(cuda, "_sleep", None)
     if flush_l2:
-        l2_bytes = getattr(properties, "L2_cache_size", 0) or _FALLBACK_L2_BYTES
-        flushed = torch.zeros(_L2_TIMES * l2_bytes // 4, dtype=torch.int32, device="cuda")
+        l2_bytes = getattr(properties, "L2_cache_size", 0) or 64 << 20
+        flushed = torch.zeros(2 * l2_bytes // 4, dtype=torch.int32, device="cuda")
         total = torch.empty((), dtype=torch.int64, device="cuda")
 
     def whole_ns(*calls: Callable[[], object]) -> int:
@@ -212,14 +202,14 @@ def _on_gpu(  # noqa: PLR0913 - as of time_cuda
         """Flush the cache, and let the device sleep until the host has launched the call."""
         if flushed is not None:
             torch.sum(flushed, dim=None, out=total)
-        if sleep is not None:
-            sleep(min(_AHEAD * launch_ns + _MORE_SLEEP_NS, _LONGEST_SLEEP_NS) * _CYCLES_PER_NS)
+        if sleep is not None:  # for two cycles a ns: no GPU's clock is much above 2 GHz, and longer does no harm
+            sleep(min(2 * launch_ns + 20_000, 20_000_000) * 2)
 
     first_ns = whole_ns(function)
     for _ in range(max(warmup, 1) - 1):
         function()
     launches = []  # on an idle device
-    for _ in range(_LAUNCHES):
+    for _ in range(3):
         cuda.synchronize()
         launches.append(_host_ns(function))
     launch_ns = statistics.median_high(launches)

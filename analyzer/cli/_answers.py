@@ -53,7 +53,6 @@ _TIME: Final = "time_ns"
 
 #: A trace and that of the captures of its CUDA graphs; how files of traces end.
 _TWO: Final = 2
-_TRACES: Final = (".json", ".json.gz")
 
 #: Most doubts listed, and characters of each.
 _NAMED: Final = 6
@@ -142,7 +141,7 @@ def _capture_of(where: Where, path: Path) -> Report:
 def _with_beside(report: Report, where: Where) -> Report:
     """The report with captures of the other one of its folder, if both are traces of one rank and that can be read."""
     inside = session().found
-    others = [path for path in inside - {report.meta.path} if path.name.endswith(_TRACES)]
+    others = [path for path in inside - {report.meta.path} if path.name.endswith((".json", ".json.gz"))]
     if len(inside) == _TWO and len(others) == 1 and report.meta.recorder.ranked and _captures.lacks_captures(report):
         with suppress(KanalyzeError):
             other = _capture_of(where, others[0])

@@ -126,8 +126,7 @@ def emit(data: bytes | str, output: Path | None = None) -> None:
 
     Only a terminal that is to show such bytes gets them without what it would obey.
 
-    Raises:
-        OutputError: It cannot be written; nothing is left under the file's name.
+    Raises OutputError if it cannot be written; nothing is left under the file's name.
     """
     if isinstance(data, str):
         data = outlets.lines(data)
@@ -260,8 +259,7 @@ def _files_of(path: Path | str) -> Iterator[str]:
 def emit_file(write: Callable[[BinaryIO], object], output: Path) -> None:
     """Writes a file piece by piece; it has its name when all of it has been written, and is gone before.
 
-    Raises:
-        OutputError: It cannot be written, or is a file of an input.
+    Raises OutputError if it cannot be written, or is a file of an input.
     """
     refuse_overwriting(output)
     try:
@@ -284,8 +282,7 @@ def emit_file(write: Callable[[BinaryIO], object], output: Path) -> None:
 def emit_folder(output: Path) -> Iterator[Path]:
     """An empty folder to be filled, which is at `output` when all of it has been written, and gone before.
 
-    Raises:
-        OutputError: There is something, or it cannot be written.
+    Raises OutputError if there is something, or it cannot be written.
     """
     refuse_overwriting(output)
     try:
@@ -316,9 +313,6 @@ def width() -> int:
 
 # Memory.
 
-#: So many bytes of memory for each of a report: packed ones hold many times as much.
-_PACKED: Final = 60
-_PLAIN: Final = 8
 
 #: Commands that read no report.
 _OTHERS: Final = frozenset(("cache", "doctor", "name", "tables", "workloads"))
@@ -359,9 +353,6 @@ _ARENA_BYTES: Final = 1 << 20
 #: The limits of a process, and which word of /proc/…/statm says how much of it is taken.
 _LIMITED: Final = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}
 
-#: How often the child is looked after: at first often, as most work is short.
-_FIRST_S: Final = 0.0005
-_LONGEST_S: Final = 0.02
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _UNLIMITED: Final = 1 << 60
@@ -414,10 +405,8 @@ def file_sizes(path: Path) -> Iterator[tuple[Path, int]]:
 
 
 def _estimates(argument: str) -> list[int]:
-    """Estimate of the bytes that each file takes in memory; none of an argument that is no report."""
-    return [
-        size * (_PACKED if file.suffix in {".gz", ".nsys-rep"} else _PLAIN) for file, size in file_sizes(Path(argument))
-    ]
+    """Estimate of the bytes that each file takes in memory, packed ones the most; none of what is no report."""
+    return [size * (60 if file.suffix in {".gz", ".nsys-rep"} else 8) for file, size in file_sizes(Path(argument))]
 
 
 def _free_bytes() -> Iterable[int]:
@@ -529,7 +518,7 @@ def _awaited(child: int) -> int:
         due.append((monotonic() + (_GRACE_S if number == signal.SIGINT else 0), number))
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    pause, last_moved, limits = _FIRST_S, monotonic(), limits_of_process()
+    pause, last_moved, limits = 0.0005, monotonic(), limits_of_process()  # looks often at first: most work is short
     try:
         while True:
             ended, status = os.waitpid(child, os.WNOHANG)
@@ -542,7 +531,7 @@ def _awaited(child: int) -> int:
             elif monotonic() - last_moved > _STUCK_S:
                 os.kill(child, signal.SIGKILL)
             sleep(pause)
-            pause = min(pause * 2, _LONGEST_S)
+            pause = min(pause * 2, 0.02)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -67,9 +67,6 @@ def _option(option: Field[Any]) -> click.Option:
 #: Every option but for those of the command alone; where to write is said first.
 _OPTIONS: Final = [_option(one) for one in sorted(fields(declared.Options), key=lambda one: one.name != "output")]
 
-#: The paths of tools, which are looked for unless they are given.
-_TOOL_PATHS: Final = [one for one in _OPTIONS if one.metavar == "FILE"]
-
 
 class _Collect(click.Command):
     """The command whose options stand before the program; what follows that is the program's."""
@@ -199,8 +196,7 @@ def _draw_event(event: Event) -> None:
 def _finish(captured: Capture | Captures) -> None:
     """Print what was recorded, or the comparison of two programs, and what to do with it.
 
-    Raises:
-        IncompleteError: A pass failed, or a program says that its result is wrong.
+    Raises IncompleteError if a pass failed, or a program says that its result is wrong.
     """
     sides = {"": captured} if isinstance(captured, collectors.Capture) else {"base": captured.base, "new": captured.new}
     two = len(sides) > 1
@@ -228,7 +224,10 @@ def _finish(captured: Capture | Captures) -> None:
         raise declared.IncompleteError.because(captured.folder, captured.problems, sides)
 
 
-@cli.command(cli.flag("--measure", "Time large products and a large copy on the GPU: its roofs."), *_TOOL_PATHS)
+@cli.command(
+    cli.flag("--measure", "Time large products and a large copy on the GPU: its roofs."),
+    *(one for one in _OPTIONS if one.metavar == "FILE"),  # the paths of tools
+)
 def doctor(*, measure: bool, **paths: Any) -> None:  # noqa: ANN401 - as of Options
     """Check what `kanalyze collect` needs: found or missing, what for, and how to get it.
 

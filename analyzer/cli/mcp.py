@@ -46,8 +46,6 @@ _MOST_BYTES: Final = 65_536
 #: How rows are printed: with units, or exact.
 _FORMAT: Final = ("--format=markdown", "--format=json")
 
-#: The tools, by the name of the method and of the command.
-_TOOLS: Final = ("reports", "summarize", "show", "sql", "compare", "ranks", "whatif", "explain", "source")
 
 _INSTRUCTIONS: Final = (
     "Reads GPU profiles (Nsight Systems, Nsight Compute, torch.profiler), and changes nothing. Begin with `summarize`: "
@@ -246,7 +244,7 @@ def serve(roots: Sequence[Path], limit: int) -> None:
     desk = Desk(roots, limit)
     where = f"Paths are within: {', '.join(str(root.resolve()) for root in roots)}. {_DATA}"
     server = server_of("kanalyze", instructions=_INSTRUCTIONS + where, log_level="ERROR")
-    for name in _TOOLS:
+    for name in (name for name in vars(Desk) if not name.startswith("_")):
         server.add_tool(getattr(desk, name), annotations=hints, structured_output=False)
     call = server.call_tool
     server.call_tool = lambda name, *rest: call(name[:_AROUND_BYTES], *rest)  # an error repeats the name

@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from kanalyze.report import Report
     from kanalyze.several import Asked
 
-#: Types that a program can compute in.
-_DTYPES: Final = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")
-
 
 @cli.command(
     cli.REPORTS,
@@ -195,7 +192,11 @@ def ranks(reports: Sequence[Path], where: Where, to: Out, *, one_host: bool) -> 
         "SIZE",
     ),
     cli.option("--length", "Another sequence length, likewise: 512, or 1024=512.", "SIZE"),
-    cli.option("--dtype", "Another type of arithmetic and tensors.", type=click.Choice(_DTYPES)),
+    cli.option(
+        "--dtype",
+        "Another type of arithmetic and tensors.",
+        type=click.Choice(("fp64", "fp32", "tf32", "bf16", "fp16", "fp8")),
+    ),
     cli.flag("--each", "Try single changes, everything twice as fast, by gain."),
     cli.option("--measured", "What the window (an iteration of it) takes without a profiler, such as 1.9ms.", "TIME"),
     cli.WITHOUT_PROFILER,

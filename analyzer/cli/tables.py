@@ -409,7 +409,7 @@ def source(report: Path, kernel: str, view: str | None, to: Out) -> None:
     if rows.is_empty() or (view == "ptx" and rows.get_column("ptx").null_count() == rows.height):
         raise CannotTellError.without_source(report, view.upper() if view else "source lines of this kernel", _REMEDY)
     if to.form == "json":
-        to.emit(listings.source_json(name, rows))
+        to.emit(outlets.json({"kernel": name, "rows": rows.to_dicts()}))
     elif view:
         to.emit(listings.instructions(name, rows, view, to.look()))
     else:

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-if TYPE_CHECKING:
-    Fields = dict[str, Any]
-    Head = tuple[str | None, ...]
+Fields = dict[str, Any]
+Head = tuple[str | None, ...]
 
 #: Names are truncated to this length, which no library's name reaches, to bound the time.
 _LONGEST: Final = 1 << 14
@@ -20,7 +19,6 @@ _LONGEST: Final = 1 << 14
 _UNNAMED: Final = r"(\w)<unnamed>::|(?:<|\b)unnamed>::|\(anonymous namespace\)::|\{anonymous\}::|_GLOBAL__N__\w*::"
 _CAST: Final = r"\((?:unsigned |signed |long |short )*[A-Za-z_][\w:]*\)(?=-?\d)"
 _PIECE: Final = r"->|[<>()\[\]{},\s]|[^<>()\[\]{},\s-]+|-"
-_BRACKETS: Final = ("<", "(", "[", "{")
 _CLOSERS: Final = (">", ")", "]", "}")
 
 _MANGLED: Final = r"L[a-z]n?(\d{1,9})E|D[FB]\d{1,4}[_bx]|S\d*_|T\d*_|(\d{1,4})(?=[A-Za-z_])|I|Z|."
@@ -73,7 +71,7 @@ def taken_apart(text: str) -> Spelled:
         piece = found[0]
         if piece == "(" and function and not depth:
             break
-        if piece in _BRACKETS:
+        if piece in ("<", "(", "[", "{"):
             opener, edges = (opener, edges) if depth else (piece, [found.start()])
             depth += 1
         elif depth:
@@ -164,14 +162,9 @@ def types_of(texts: Iterable[str]) -> tuple[str, ...]:
 _FILE: Final = Path(__file__).with_name("tables.txt")
 #: Bytes of an element, by its type in a kernel's name.
 ELEMENT_BYTES: Final = {
-    "f64": 8,
-    "i64": 8,
-    "f32": 4,
-    "tf32": 4,
-    "i32": 4,
-    "bf16": 2,
-    "f16": 2,
-    "i16": 2,
+    **dict.fromkeys(("f64", "i64"), 8),
+    **dict.fromkeys(("f32", "tf32", "i32"), 4),
+    **dict.fromkeys(("bf16", "f16", "i16"), 2),
     **dict.fromkeys(("e4m3", "e5m2", "i8", "u8", "bool"), 1),
 }
 
@@ -351,7 +344,6 @@ _DEEPEST: Final = 60
 
 _NO_NAME: Final = "@anonymous"
 _ANONYMOUS: Final = r"(?<!\w)<unnamed>::|\(anonymous namespace\)::|\{anonymous\}::|\b_GLOBAL__N__\w*::"
-_EATEN: Final = r"(\w)<unnamed>::"
 _OPERATOR: Final = r"operator *(?:\( *\)|\[ *\]|<=>|->\*?|(?:<<|>>|[-+*/%^&|=!<>])=?|&&|\|\||\+\+|--|[~,])"
 _TOKEN: Final = rf"{_OPERATOR}(?=\s*[(<])|[\w$@.#:]*[\w$@#]|::|->|\.\.\.|-\d[\w.]*|\S"
 
@@ -393,7 +385,7 @@ def normalised(name: str, *, parameters: bool = True) -> str:
     text = name.strip().replace("\\", "/")
     if len(text) > _LONGEST:
         return text
-    text = re.sub(_ANONYMOUS, f"{_NO_NAME}::", re.sub(_EATEN, rf"\1<{_NO_NAME}::", text))
+    text = re.sub(_ANONYMOUS, f"{_NO_NAME}::", re.sub(r"(\w)<unnamed>::", rf"\1<{_NO_NAME}::", text))
     items = _read(text)
     if items is None:
         return text

@@ -9,22 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from kanalyze.decoder.fields import (
-    TENSOR_TYPES,
-    by_name,
-    every,
-    exact,
-    headed,
-    in_groups,
-    looked_up,
-    type_of,
-    types_of,
-)
-
-if TYPE_CHECKING:
-    from kanalyze.decoder.fields import Fields, Spelled
+from kanalyze.decoder import fields as tables
+from kanalyze.decoder.fields import Fields, Spelled, every, exact, headed, in_groups, looked_up, type_of, types_of
 
 _ARCHS: Final = ("maxwell_", "pascal_", "volta_", "turing_", "ampere_", "ada_", "hopper_", "blackwell_")
 _TYPE: Final = "tf32|bf16|f64|f32|f16|e4m3|e5m2|e2m1|i32|i8|u8|cf32|cf64"
@@ -201,7 +189,7 @@ def nvjet(name: Spelled) -> Fields | None:
         "accumulator_type": types[-2],
         "output_type": types[-1],
         "fused": _fused(words),
-        "tensor_core": True if {*inputs} & {*TENSOR_TYPES} else None,
+        "tensor_core": True if {*inputs} & {*tables.TENSOR_TYPES} else None,
         "layout": words[-1][:2].lower() if re.fullmatch(r"[ntNT]{3,4}", words[-1]) else None,
     }
     if "mma" in words:
@@ -214,7 +202,7 @@ def tensile(name: Spelled) -> Fields | None:
     """Decodes Tensile names of rocBLAS and hipBLASLt: ``Cijk_Ailk_Bljk_BBS_BH_…_MT256x192x64_MI16x16x1_…``."""
     if not name.text.startswith("Cijk_"):
         return None
-    layout = by_name("layouts of tensile").get("_".join(name.text.split("_")[1:3]))
+    layout = tables.by_name("layouts of tensile").get("_".join(name.text.split("_")[1:3]))
     return {**every("tensile", name.text), "layout": layout}
 
 
@@ -286,7 +274,9 @@ def cutlass(name: Spelled) -> Fields | None:
     if "ImplicitGemm" in text:
         way = re.search(r"Conv[23]d(Fprop|Dgrad|Wgrad)", text)
         work = _work(way[1].lower() if way else "conv")
-    return {**work, "library": library, **_cutlass3(text), **_cutlass2(text)}
+    unit = re.search(r"OpClass(\w*TensorOp|Simt)", text)
+    of_2 = every("cutlass 2", text) | ({"tensor_core": unit[1] != "Simt"} if unit else {})
+    return {**work, "library": library, **_cutlass3(text), **of_2}
 
 
 def _cutlass3(text: str) -> Fields:
@@ -297,12 +287,6 @@ def _cutlass3(text: str) -> Fields:
     if atom := in_groups(re.search(_ATOM, text)):
         return {**atom, **fields, "input_types": atom["input_types"], "tensor_core": True}
     return fields | ({"tensor_core": True} if re.search(r"\bSM1\d\d_MMA_", text) else {})
-
-
-def _cutlass2(text: str) -> Fields:
-    """Decodes CUTLASS 2: the first shape is the thread block's tile."""
-    unit = re.search(r"OpClass(\w*TensorOp|Simt)", text)
-    return every("cutlass 2", text) | ({"tensor_core": unit[1] != "Simt"} if unit else {})
 
 
 def quantised(name: Spelled) -> Fields | None:

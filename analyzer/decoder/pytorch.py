@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from kanalyze.decoder import fields as tables
-
-if TYPE_CHECKING:
-    from kanalyze.decoder.fields import Fields, Spelled
+from kanalyze.decoder.fields import Fields, Spelled
 
 #: Wrappers, with the index of the template argument that is the functor; the arguments before it are types.
 _WRAPPERS: Final = {
@@ -18,7 +16,6 @@ _WRAPPERS: Final = {
     **dict.fromkeys(("func_wrapper_t", "ReduceOp"), 1),
     **dict.fromkeys(("BinaryFunctor", "AUnaryFunctor", "BUnaryFunctor"), 3),
 }
-_DEEPEST: Final = 6
 
 _NOISE: Final = (
     r"^(?:CUDAFunctor(?:OnSelf)?_|launch_|opmath_)|(?:_kernel(?:_impl)?(?:_cuda)?(?:_impl)?|_cuda(?:_(?:out|kernel))?"
@@ -54,7 +51,7 @@ def functor(text: str) -> Functor | None:
     """Decodes the functor in a template argument; None if it is not one."""
     given: tuple[str, ...] = ()
     inner = tables.taken_apart(text)
-    for _ in range(_DEEPEST):
+    for _ in range(6):
         at = _WRAPPERS.get(inner.word)
         if at is None or at >= len(inner.args):
             break

@@ -27,24 +27,14 @@ from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, cast
 
-from kanalyze import outlets
-from kanalyze.errors import (
-    DamagedReportError,
-    KanalyzeError,
-    ReportNotFoundError,
-    UnknownFormatError,
-    UnreadableReportError,
-)
+from kanalyze import errors, outlets
+from kanalyze.errors import UnknownFormatError
 from kanalyze.files import readable
 from kanalyze.machinery import modules
 from kanalyze.report import Report
 
 #: Told what is being done, and which share of it is done.
 Progress = Callable[[str, float], object]
-
-_FIRST_BYTES: Final = 64
-
-_UNFINISHED: Final = ".qdstrm"
 
 
 def read(path: str | os.PathLike[str], progress: Progress | None = None, *, cache: bool = True) -> Report:
@@ -86,7 +76,7 @@ def room_at(path: Path) -> str | None:
     try:
         path = unpacked(path)
         head = _first_bytes(path)
-    except KanalyzeError:
+    except errors.KanalyzeError:
         return None
     with readable(path):
         name = _reader(path, head)
@@ -109,9 +99,9 @@ def _first_bytes(path: Path) -> bytes:
             if path.exists() and not path.is_file():
                 raise UnknownFormatError.of(path, "a pipe or a device")
             with path.open("rb") as file:
-                return file.read(_FIRST_BYTES)
+                return file.read(64)
         except FileNotFoundError as error:
-            raise ReportNotFoundError.at(path) from error
+            raise errors.ReportNotFoundError.at(path) from error
 
 
 def _unknown_format(path: Path, head: bytes) -> UnknownFormatError:
@@ -122,7 +112,7 @@ def _unknown_format(path: Path, head: bytes) -> UnknownFormatError:
         return UnknownFormatError.of(path, "a folder without tables")
     if not head:
         return UnknownFormatError.of(path, "an empty file")
-    if path.suffix == _UNFINISHED:
+    if path.suffix == ".qdstrm":
         remedy = f"Finish it with `{outlets.command('QdstrmImporter', '-i', path)}`, which comes with Nsight Systems."
         return UnknownFormatError.of(path, "an unfinished Nsight Systems recording", remedy)
     if path.suffix == import_module("kanalyze.reduction.baselines").SUFFIX:  # as above
@@ -170,9 +160,8 @@ _FOLDERS: Final[list[tuple[int, Path]]] = []
 def unpacked(path: Path) -> Path:
     """The report in the archive at `path`; `path` itself if it is no archive.
 
-    Raises:
-        UnknownFormatError: It holds links, paths outside of it, or too much.
-        DamagedReportError: It is damaged, or encrypted.
+    Raises UnknownFormatError if it holds links, paths outside of it, or too much; DamagedReportError if it is damaged,
+    or encrypted.
     """
     try:
         if not os.path.isfile(path):  # noqa: PTH113 - never raises
@@ -228,8 +217,8 @@ def _unpack(path: Path, magic: bytes) -> Path:
         return _written(path, magic, folder / path.name)
     except damages as error:
         if isinstance(error, OSError) and error.errno is not None:  # no decompressor's
-            raise UnreadableReportError.of(path, error) from error
-        raise DamagedReportError.at(path, "its compressed data", str(error)) from error
+            raise errors.UnreadableReportError.of(path, error) from error
+        raise errors.DamagedReportError.at(path, "its compressed data", str(error)) from error
 
 
 def _written(path: Path, magic: bytes, folder: Path) -> Path:

@@ -46,9 +46,6 @@ _FIELDS: Final = {
 #: Times from these on are of the next unit.
 _UNITS: Final = ((1e11, 1e9), (1e14, 1e6), (1e17, 1e3))
 
-#: Numbers from these on are damaged.
-_MOST: Final = 2.0**62
-
 
 def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
     """The requests in a client's log: :data:`REQUEST_LOG`, by arrival.
@@ -88,7 +85,7 @@ def read_requests(path: str | PathLike[str]) -> pl.DataFrame:
 
 def _whole(number: pl.Expr) -> pl.Expr:
     """The nearest whole number; null where differences of such numbers would not fit."""
-    return pl.when(number.abs() < _MOST).then((number + 0.5).floor()).cast(pl.Int64)
+    return pl.when(number.abs() < 2.0**62).then((number + 0.5).floor()).cast(pl.Int64)
 
 
 def _first(row: dict[str, Any], names: tuple[str, ...]) -> Any:  # noqa: ANN401 - what a file says

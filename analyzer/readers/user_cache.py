@@ -49,11 +49,7 @@ class UntrustedCacheError(OSError):
 
 
 def trusted(place: Path) -> bool:
-    """Whether `place`, in a trusted folder, can only have been written by the user.
-
-    Raises:
-        OSError: There is nothing.
-    """
+    """Whether `place`, in a trusted folder, can only have been written by the user; OSError if there is nothing."""
     found = place.lstat()
     if stat.S_ISLNK(found.st_mode):
         return False
@@ -126,8 +122,7 @@ def make_room(cache: Path, replaced: str, most: int = MOST_BYTES) -> bool:
 def scratch(cache: Path) -> Iterator[Path]:
     """A temporary folder in `cache`, removed afterwards; also removes leftovers of killed programs.
 
-    Raises:
-        OSError: The cache cannot be written, or is not the user's alone.
+    Raises OSError if the cache cannot be written, or is not the user's alone.
     """
     _make(cache)
     remove_forgotten(cache, _SCRATCH)
@@ -135,18 +130,13 @@ def scratch(cache: Path) -> Iterator[Path]:
         yield folder
 
 
-#: Bytes hashed per step.
-_READ_BYTES: Final = 1 << 20
-
-
 def checksum(path: Path) -> str:
     """The checksum of a file as 32 hexadecimal digits, against faults of disks and interrupted writes, no tampering.
 
-    Raises:
-        OSError: It cannot be read.
+    Raises OSError if it cannot be read.
     """
     size, crc, adler = 0, 0, 1
     with path.open("rb", buffering=0) as file:
-        while data := file.read(_READ_BYTES):
+        while data := file.read(1 << 20):
             size, crc, adler = size + len(data), zlib.crc32(data, crc), zlib.adler32(data, adler)
     return f"{crc:08x}{adler:08x}{size:016x}"

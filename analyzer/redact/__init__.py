@@ -14,14 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from kanalyze.errors import (
-    KanalyzeError,
-    OutputError,
-    RedactError,
-    ReportNotFoundError,
-    UnknownFormatError,
-    UnreadableReportError,
-)
+from kanalyze import errors
+from kanalyze.errors import OutputError, RedactError
 from kanalyze.machinery import unfinished
 from kanalyze.redact import documents, ncu, nsys
 from kanalyze.redact.names import Names, asked
@@ -69,9 +63,6 @@ _KINDS: Final = (
 _TEXT: Final = _Kind(re.compile(rb"[^\0]*\Z"), documents.learn_text, documents.copy_text)
 _TEXTS: Final = frozenset((".txt", ".log", ".ptx", ".py", ".cu", ".csv", ".md", ".out", ".err"))
 
-_HEAD: Final = 1 << 16
-_NSYS: Final = b"NVIDIA Tegra Profiler Report"
-
 #: Shorter names match numbers by chance.
 _LONG_ENOUGH: Final = 6
 
@@ -107,7 +98,7 @@ def redact(
     path, target, removed = Path(report), None if out is None else Path(out), Removed()
     names = asked(keep, remove, source=source)
     if not path.exists():
-        raise ReportNotFoundError.at(path)
+        raise errors.ReportNotFoundError.at(path)
     if target is not None and os.path.lexists(target):
         raise OutputError.exists(target)
     is_folder = path.is_dir()
@@ -152,21 +143,19 @@ def _settle(made: Path, target: Path) -> None:
 def _kind_of(path: Path) -> _Kind:
     """The kind of the file at `path`, by its content and not by its name.
 
-    Raises:
-        RedactError: Its format is known, but cannot be redacted.
-        UnknownFormatError: Its format is unknown.
+    Raises RedactError if its format is known, but cannot be redacted; UnknownFormatError if its format is unknown.
     """
     if not path.is_file():
-        raise UnknownFormatError.of(path, "no file")
-    head = documents.head(path, _HEAD)
-    if head.startswith(_NSYS):
+        raise errors.UnknownFormatError.of(path, "no file")
+    head = documents.head(path, 1 << 16)
+    if head.startswith(b"NVIDIA Tegra Profiler Report"):
         remedy = f"Export it, and redact the export: `{EXPORT}`."
         raise RedactError.of(path, "an Nsight Systems report in NVIDIA's own format", remedy)
     for kind in (*_KINDS, *([_TEXT] if path.suffix.lower() in _TEXTS else [])):
         if kind.begins.match(head):
             return kind
     remedy = "Give an nsys .sqlite, a torch trace (.json, .json.gz), a capture's folder, or a file of it."
-    raise UnknownFormatError.of(path, "a file that redaction does not know", remedy)
+    raise errors.UnknownFormatError.of(path, "a file that redaction does not know", remedy)
 
 
 def _learn(path: Path, kind: _Kind, names: Names) -> None:
@@ -175,15 +164,13 @@ def _learn(path: Path, kind: _Kind, names: Names) -> None:
     try:
         kind.learn(path, names)
     except OSError as error:
-        raise UnreadableReportError.of(path, error) from error
+        raise errors.UnreadableReportError.of(path, error) from error
 
 
 def _copy(path: Path, kind: _Kind, target: Path, texts: Texts) -> None:
     """Write the redacted copy of the file at `path` to `target`.
 
-    Raises:
-        RedactError: Something that identifies would be left.
-        OSError: The target cannot be written.
+    Raises RedactError if something that identifies would be left; OSError if the target cannot be written.
     """
     kind.copy(path, target, texts)
     if _survives(target, texts.names):
@@ -217,10 +204,8 @@ def _survives(path: Path, names: Names) -> bool:
 def _learn_folder(folder: Path, names: Names, removed: Removed) -> dict[Path, _Kind]:
     """Collect identifying names from all files of a known kind, and give these; others are left out.
 
-    Raises:
-        RedactError: It is an export of nsys in the form of a folder.
-        UnknownFormatError: There is nothing to redact.
-        DamagedReportError: The structure of a file is invalid.
+    Raises RedactError if it is an export of nsys in the form of a folder; UnknownFormatError if there is nothing to
+    redact; DamagedReportError if the structure of a file is invalid.
     """
     if not (folder / _MANIFEST).exists() and (any(folder.glob("*.parquet")) or any(folder.glob("*.arrow"))):
         remedy = f"Export the report as SQLite, and redact that: `{EXPORT}`."
@@ -234,10 +219,10 @@ def _learn_folder(folder: Path, names: Names, removed: Removed) -> dict[Path, _K
                 kinds[path] = _kind_of(path)
         except RedactError as error:
             _leave_out(folder, path, removed, error)
-        except KanalyzeError:
+        except errors.KanalyzeError:
             _leave_out(folder, path, removed, "a file that redaction does not know")
     if not kinds:
-        raise UnknownFormatError.of(
+        raise errors.UnknownFormatError.of(
             folder, "a folder without a report that can be redacted", "Give a capture's folder."
         )
     for path in [*kinds]:

@@ -23,7 +23,6 @@ from kanalyze.redact.names import ALLOWED, CLOSED, LONGEST_KEY, OPENED, Names, i
 from kanalyze.redact.texts import Texts
 
 _MAGIC: Final = b"\x1f\x8b"
-_PIECE: Final = 1 << 22
 
 #: What is raised where packed data are cut off or damaged.
 _CUT: Final = (EOFError, zlib.error, gzip.BadGzipFile)
@@ -40,7 +39,7 @@ def opened(path: Path) -> Iterator[BufferedReader]:
 
 def pieces(source: BufferedReader) -> Iterator[bytes]:
     """The content of an opened file, as far as it can be unpacked; raises what then stopped it."""
-    while piece := source.read1(_PIECE):
+    while piece := source.read1(1 << 22):
         yield piece
 
 

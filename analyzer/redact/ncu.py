@@ -123,11 +123,7 @@ def _of_bytes(rules: Iterable[Rule]) -> list[tuple[str, re.Pattern[bytes]]]:
 
 
 def _followed(path: Path, data: bytes) -> Iterator[tuple[tuple[int, ...], int, int]]:
-    """All texts and byte strings of a report, with their field paths.
-
-    Raises:
-        RedactError: A length leads nowhere.
-    """
+    """All texts and byte strings of a report, with their field paths; RedactError if a length leads nowhere."""
     try:
         for part, begin, end in _parts(data):
             for place, at, after in _leaves(data, begin, end, (part,)):

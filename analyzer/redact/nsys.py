@@ -341,9 +341,7 @@ def _bytes(value: object) -> object:
 def _opened(path: Path, target: str = "") -> Iterator[sqlite3.Connection]:
     """Connects to the new database `target`, or to a temporary one, with `path` attached as ``source``.
 
-    Raises:
-        DamagedReportError: The file is truncated, or no database.
-        OSError: The target cannot be written.
+    Raises DamagedReportError if the file is truncated, or no database; OSError if the target cannot be written.
     """
     page_size = page_bytes(path)
     # undecodable text is copied as bytes

@@ -36,7 +36,6 @@ Part: TypeAlias = Literal["steady", "whole", "launches"]
 SUFFIX: Final = ".kz"
 
 _HEAD: Final = "kanalyze-baseline.json"
-_LARGEST_BYTES: Final = 256 << 20
 
 #: No time, size or number is larger, nor below 0; as many as a baseline holds can be summed.
 _MOST: Final = 1 << 53
@@ -196,11 +195,7 @@ def dumped(digests: Sequence[Digest]) -> bytes:
 
 
 def loaded(content: bytes, path: Path) -> list[Digest]:
-    """The digests of a baseline.
-
-    Raises:
-        BadBaselineError: `content` is no baseline, one of another version, or damaged.
-    """
+    """The digests of a baseline; BadBaselineError if `content` is no baseline, one of another version, or damaged."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             names = archive.namelist()  # the sums of what is in it are checked where that is read
@@ -208,7 +203,7 @@ def loaded(content: bytes, path: Path) -> list[Digest]:
                 raise ValueError(f"it holds {other[0]!r}")
             if len({*names}) < len(names):  # a name that is damaged would be a table less
                 raise ValueError("it holds a table twice")
-            if sum(entry.file_size for entry in archive.infolist()) > _LARGEST_BYTES:
+            if sum(entry.file_size for entry in archive.infolist()) > (256 << 20):
                 raise BadBaselineError.damaged(path, "it is larger than any baseline")
             head = json.loads(archive.read(_HEAD))
             if (version := head.get("baseline")) not in range(1, VERSION + 1):

@@ -37,15 +37,9 @@ _UNFINISHED: Final = "reducing"
 #: So many bytes of both ends of a file tell it from another of its name, size and time.
 _END_BYTES: Final = 1 << 16
 
-#: Tables that earlier versions kept of a rank, and no page of a job tells.
-_FORMER: Final = ("findings", "health")
-
 #: Longest part of a file's name in a folder's name; no manifest is larger than this.
 _LONGEST_NAME: Final = 80
 _LARGEST_MANIFEST_BYTES: Final = 1 << 20
-
-#: No frame has more rows.
-_MOST_ROWS: Final = 1 << 32
 
 _ODD: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -175,9 +169,7 @@ class Packed(NamedTuple):
 def origin_of(path: Path) -> Origin:
     """The state of a report's file or folder.
 
-    Raises:
-        ReportNotFoundError: There is none.
-        UnreadableReportError: The system refuses it.
+    Raises ReportNotFoundError if there is none; UnreadableReportError if the system refuses it.
     """
     try:
         place = Path(os.path.realpath(path))
@@ -228,8 +220,7 @@ def packed(reduction: Reduction, origin: Origin) -> Packed:
 def write(made: Packed, out: Path) -> Path:
     """Writes a reduction into a folder of its own in `out`, whole or not at all; removes what it supersedes.
 
-    Raises:
-        OutputError: The system refuses it.
+    Raises OutputError if the system refuses it.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -283,8 +274,7 @@ def clear_forgotten(out: Path) -> None:
 def reductions_at(path: Path) -> list[Path]:
     """The folders of the reductions in the folder `path`, by name, or `path` itself; none of any other path.
 
-    Raises:
-        UnreadableReportError: The system refuses it.
+    Raises UnreadableReportError if the system refuses it.
     """
     if is_reduction(path):
         return [path]
@@ -307,8 +297,7 @@ def is_whole(folder: Path) -> bool:
 def checked(folder: Path) -> list[int | None]:
     """The numbers of the ranks of a reduction, every file of which is as it was written.
 
-    Raises:
-        BadReductionError: One is not, or it is of another version.
+    Raises BadReductionError if one is not, or it is of another version.
     """
     ranks, tables = _manifest(folder)
     for name, entry in tables.items():
@@ -319,8 +308,7 @@ def checked(folder: Path) -> list[int | None]:
 def load(folders: Sequence[Path], names: Collection[str] = TABLES) -> Reduction:
     """The reductions in folders :func:`together`, the tables `names`: each of all at once, in half the time.
 
-    Raises:
-        BadReductionError: Something is wrong with one of them.
+    Raises BadReductionError if something is wrong with one of them.
     """
     try:
         tables = [_manifest(folder)[1] for folder in folders]
@@ -361,7 +349,7 @@ def _manifest(folder: Path) -> tuple[list[int | None], dict[str, dict[str, Any]]
     try:
         head = json.loads(content)
         version, ranks = head["reduction"], [*head.get("ranks", ())]
-        tables = {name: one for name, one in head.get("tables", {}).items() if name not in _FORMER}
+        tables = {name: one for name, one in head.get("tables", {}).items() if name not in ("findings", "health")}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise BadReductionError.damaged(folder, f"{MANIFEST} is not what was written") from None
     if version != VERSION:
@@ -371,7 +359,7 @@ def _manifest(folder: Path) -> tuple[list[int | None], dict[str, dict[str, Any]]
         and isinstance(one, dict)
         and {"bytes", "checksum"} <= {*one}
         and type(one.get("rows")) is int
-        and 0 <= one["rows"] <= _MOST_ROWS
+        and 0 <= one["rows"] <= 1 << 32
         for name, one in tables.items()
     )
     if not whole or "ranks" not in tables or not all(one is None or type(one) is int for one in ranks):

@@ -138,9 +138,8 @@ def reports_of_one_tool(opened: Sequence[Report]) -> list[Report]:
 def path_of_ranks(given: Sequence[Path], asked: Asked) -> pl.DataFrame:
     """The part of each rank of the critical path over the ranks of a job: ``critical_path --by rank``.
 
-    Raises:
-        NoJobError: No report has a rank.
-        KanalyzeError: A report cannot be read; with `left_out` none of them, and the first reason.
+    Raises NoJobError if no report has a rank; KanalyzeError if a report cannot be read; with `left_out` none of them,
+    and the first reason.
     """
     found = job(given, asked)
     return rank_path(found, reports_of_ranks(given, asked, found, {*found.ranks.get_column("rank")}))

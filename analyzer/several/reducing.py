@@ -26,15 +26,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import polars as pl
 
+from kanalyze import errors
 from kanalyze.analyses.ranks._reducing import reduced
-from kanalyze.errors import (
-    EngineError,
-    KanalyzeError,
-    LostReportError,
-    NoJobError,
-    OutOfMemoryError,
-    UnreadableReportError,
-)
+from kanalyze.errors import KanalyzeError, LostReportError
 from kanalyze.readers import read
 from kanalyze.readers.capture.reports import Run
 from kanalyze.reduction import tables
@@ -120,7 +114,7 @@ def reduce_reports(  # noqa: PLR0913 - what is reduced, how, and who is told of 
             found.made.append(tables.write(outcome, out))
         progress(done, len(tasks))
     if not found.made and not found.there:
-        raise found.left_out[0] if found.left_out else NoJobError.empty()
+        raise found.left_out[0] if found.left_out else errors.NoJobError.empty()
     return found
 
 
@@ -150,11 +144,11 @@ def work_on(task: Task) -> Outcome:
                 reduction = reduced(report)  # the copy has another name
                 if reduction:
                     reduction["ranks"] = reduction["ranks"].with_columns(report=pl.lit(task.name))
-        return tables.packed(reduction, task.origin) if reduction else NoJobError.of(task.name)
+        return tables.packed(reduction, task.origin) if reduction else errors.NoJobError.of(task.name)
     except KanalyzeError as error:
         return error
     except MemoryError:
-        return LostReportError.of(task.name, str(OutOfMemoryError.anywhere()).rstrip("."))
+        return LostReportError.of(task.name, str(errors.OutOfMemoryError.anywhere()).rstrip("."))
 
 
 def one_by_one(tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
@@ -166,8 +160,7 @@ def one_by_one(tasks: Sequence[Task]) -> Iterator[tuple[Task, Outcome]]:
 def by_executor(executor: Executor) -> Engine:
     """An engine of any executor of :mod:`concurrent.futures`, which its owner shuts down.
 
-    Raises:
-        ValueError: Its processes are forks, in which polars would wait for ever.
+    Raises ValueError if its processes are forks, in which polars would wait for ever.
     """
     context = getattr(executor, "_mp_context", None)
     if isinstance(executor, ProcessPoolExecutor) and context is not None and context.get_start_method() == "fork":
@@ -268,17 +261,16 @@ def _lost(task: Task, error: BaseException) -> LostReportError:
 def by_dask(address: str) -> Iterator[Engine]:
     """An engine of the workers of a scheduler of dask.distributed.
 
-    Raises:
-        EngineError: dask.distributed is not installed, or no scheduler answers.
+    Raises EngineError if dask.distributed is not installed, or no scheduler answers.
     """
     try:
         distributed = import_module("distributed")  # heavy, and of an extra
     except ImportError as error:
-        raise EngineError.without_package("dask.distributed", "dask") from error
+        raise errors.EngineError.without_package("dask.distributed", "dask") from error
     try:
         client = distributed.Client(address)
     except (OSError, ValueError) as error:
-        raise EngineError.unreachable(address, " ".join(str(error).split()) or type(error).__name__) from error
+        raise errors.EngineError.unreachable(address, " ".join(str(error).split()) or type(error).__name__) from error
     with client, client.get_executor(pure=False) as executor:
         yield by_executor(executor)
 
@@ -327,8 +319,8 @@ def _told(address: str) -> Iterator[None]:
         yield
     except ImportError as error:
         missing = "fsspec is not installed" if error.name and error.name.startswith("fsspec") else str(error)
-        raise UnreadableReportError.because(address, missing, _REMEDY) from error
+        raise errors.UnreadableReportError.because(address, missing, _REMEDY) from error
     except Exception as error:
         said = " ".join(str(error).split()) or type(error).__name__
         reason = "no such file" if isinstance(error, FileNotFoundError) else said
-        raise UnreadableReportError.because(address, reason, _REMEDY) from error
+        raise errors.UnreadableReportError.because(address, reason, _REMEDY) from error

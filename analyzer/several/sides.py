@@ -35,8 +35,7 @@ _TWO: Final = 2
 def given(reports: Sequence[Path], base: Sequence[Path] = ()) -> tuple[list[Path], list[Path]]:
     """The paths of base and of new: two of them, the folder of an interleaved collection, or those of base apart.
 
-    Raises:
-        IncomparableError: That is not clear.
+    Raises IncomparableError if that is not clear.
     """
     if base:
         return [*base], [*reports]
@@ -53,8 +52,7 @@ def comparison(base: Sequence[Report | Path], new: Sequence[Report | Path], aske
     Of captures with several tools the first that gives time on both sides is compared; those of the others are
     :attr:`Comparison.others`. Where no tool recorded both sides, the first of each that tells the time.
 
-    Raises:
-        IncomparableError: A side is empty, only one tells the time, or they have no rank or step in common.
+    Raises IncomparableError if a side is empty, only one tells the time, or they have no rank or step in common.
     """
     return comparisons(base, new, asked, several=False)[None]
 
@@ -87,8 +85,7 @@ def comparisons(
 def _in_common(*sides: dict[str, list[Digest]]) -> list[tuple[str, ...]]:
     """The tools that recorded both sides, twice each; without any the first of each side that tells the time.
 
-    Raises:
-        IncomparableError: One side has none that does.
+    Raises IncomparableError if one side has none that does.
     """
     common = [one.name for one in TOOLS if all(side.get(one.name) for side in sides)]
     if common:

@@ -32,15 +32,13 @@ import os
 import re
 import shutil
 import struct
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .hooks import when_imported  # relative: the runner loads these files without their package
 from .torch_script import whole, write_bytes, write_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 #: Schema version of the rows.
 SCHEMA = 1
@@ -66,9 +64,6 @@ _NODE = re.compile(r'\s*(\w+)(?:: "[^"]*")? = ')
 _KERNEL = re.compile(r"^# kernel path: (\S+)\n((?:#.*\n)+)", re.MULTILINE)
 _OPERATORS = re.compile(r"Original ATen: \[(.*?)\]")
 _OF_KERNEL = re.compile(r"^#   %(\w+) :.*= call_function", re.MULTILINE)
-
-#: What a kernel is of where inductor's code does not say.
-_UNTOLD: dict[str, str | None] = {"operators": None, "lines": None}
 
 #: File names of inductor's generated code: c and the hash of the content.
 _INDUCTOR_FILE = re.compile(r"c[a-z2-7]{51}\.py")
@@ -171,7 +166,7 @@ def rows(
         if fresh or report or key not in before:
             file = _file(entry)
             made[key] = _row(entry, file, report, compiled_here=key not in before, fresh=fresh)
-            made[key].update((made_of or {}).get(file, _UNTOLD))
+            made[key].update((made_of or {}).get(file) or {"operators": None, "lines": None})
     return _ordered(made)
 
 

@@ -40,17 +40,15 @@ import threading
 import time
 from array import array
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
 
 from . import torch_script  # relative: the runner loads these files without their package
 from .hooks import FORWARD, Ranges, compiling_test, hook, watch, when_imported
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-    from types import CodeType, FrameType
 
 #: Layout of the files.
 SCHEMA = 1

@@ -9,11 +9,13 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import Any
 
 from . import hooks, torch_script  # relative: the runner loads these files without their package
 from . import torch_sessions as recipes
@@ -22,10 +24,6 @@ from .hooks import AUTO, OPTIMIZER, Foreign, Part, Watched
 from .notes import lines_noted
 from .torch_script import write_json
 from .torch_sessions import NO_STEP, SCHEMA, ProfilerBusyError, Settings, session
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from types import FrameType
 
 #: Environment variables of launchers for rank and world size.
 _RANKS = (

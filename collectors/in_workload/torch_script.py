@@ -15,15 +15,12 @@ import runpy
 import shutil
 import sys
 import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from types import TracebackType
+from types import ModuleType, TracebackType
+from typing import Any
 
 
 def run(target: list[str], wrappers: Mapping[str, Callable[[Any], Any]]) -> None:

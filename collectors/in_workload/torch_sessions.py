@@ -8,16 +8,14 @@ from __future__ import annotations
 import sys
 import time
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from .hooks import AUTO, OPTIMIZER, Part  # relative: the runner loads these files without their package
 from .torch_script import packed_copy, write_bytes, write_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
 
 #: Products of a recipe.
 TRACE = "trace"

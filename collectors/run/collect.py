@@ -44,14 +44,8 @@ from kanalyze.units import plural
 #: Schema version of the manifest; docs/collect.md has its history, and describes every key.
 _SCHEMA: Final = 1
 
-_MANIFEST: Final = "manifest.json"
-
 #: Most kernels named in a note.
 _NAMED: Final = 3
-
-#: Lock files of torch extension builds: one folder per extension, in the default location below one per Python and
-#: CUDA version. A stale one makes every later run wait for ever.
-_LOCKS: Final = ("lock", "*/lock", "*/*/lock")
 
 
 @dataclass(frozen=True)
@@ -397,7 +391,9 @@ class Recording(Passes):
         of_program = error is not None and error.status is not None and error.status >= 0
         if self.plan.workload.kind == "cuda" or of_program:
             return
-        for path in sorted({path for pattern in _LOCKS for path in extensions_folder().glob(pattern)}):
+        # one folder per extension, in the default location below one per Python and CUDA version
+        patterns = ("lock", "*/lock", "*/*/lock")
+        for path in sorted({path for pattern in patterns for path in extensions_folder().glob(pattern)}):
             with suppress(OSError):
                 if path.stat().st_mtime >= self._began_unix_s:
                     text = "left of a build that was stopped: remove it, or later runs wait for it for ever"
@@ -588,5 +584,5 @@ def write_manifest(folder: Path, content: dict[str, object], final: Path) -> str
     before, after = (json.dumps(str(path), ensure_ascii=False)[1:-1] for path in (folder, final))
     text = json.dumps(content, indent=1, ensure_ascii=False).replace(before, after) + "\n"
     # undecodable bytes in paths or arguments can only be escaped in JSON
-    write_bytes(folder / _MANIFEST, data := text.encode(errors="backslashreplace"))
+    write_bytes(folder / "manifest.json", data := text.encode(errors="backslashreplace"))
     return data.decode()

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from kanalyze import outlets
 from kanalyze.collectors import process
@@ -21,17 +21,12 @@ from kanalyze.collectors.in_workload import compiled
 from kanalyze.collectors.in_workload.torch_sessions import FAILED
 from kanalyze.collectors.options import NAMING, NSYS, SAMPLES, TORCH
 from kanalyze.collectors.process import Check, Ended, Event, Progress, Starter, Step, checks, end_of
+from kanalyze.collectors.run.plan import Plan
 from kanalyze.collectors.tools import machine, ncu, nsys
 from kanalyze.collectors.tools.ncu import Launch, Selection, first_launch, parse, select, unselected
 
-if TYPE_CHECKING:
-    from kanalyze.collectors.run.plan import Plan
-
 #: Message of nsys stats for a program without kernels.
 NO_KERNELS: Final = "the program launched no kernel"
-
-#: Longest program line quoted within a sentence, in characters.
-_WIDE: Final = 200
 
 #: Replacement for possible secrets.
 _HIDDEN: Final = "(hidden)"
@@ -39,21 +34,12 @@ _HIDDEN: Final = "(hidden)"
 #: Prefix of the torch runner's messages.
 _RUNNER_SAYS: Final = "kanalyze: "
 
-#: Lines shown of a failure's output, and lines that are searched: a tool may print much after the program's end.
-_LINES: Final = 12
-_LOOKED_AT: Final = 200
 
 #: The tool whose messages stand in a step's log, by the first word of its name.
 _TOOLS: Final = {"nsys": nsys, "samples": nsys, "names": nsys, "ncu": ncu}
 
-#: The library that times NVTX ranges without a profiler: its source, how it is compiled, the variable by which NVTX
-#: loads one library (the program or the user may have another one), and that of the file that it writes.
-_MARKS: Final = Path(compiled.__file__).with_name("nvtx_marks.c")
-_COMPILERS: Final = ("cc", "gcc", "clang")
-_FLAGS: Final = ("-O2", "-shared", "-fPIC", "-fvisibility=hidden")
-_COMPILING_S: Final = 60
+#: The variable by which NVTX loads one library; the program or the user may have another one.
 _INJECTION: Final = "NVTX_INJECTION64_PATH"
-_MARKS_FILE: Final = "KANALYZE_MARKS"
 
 
 @dataclass
@@ -89,7 +75,7 @@ class StepFailedError(Exception):
         """The reason, for the pass `name`; with the program's last output if that failed."""
         last = self.last_words[-1:] if self.of_program else []
         inside = "" if self.step.name == name else f"{self.step.name}: "
-        return f"{inside}{self.why}" + "".join(f": {' '.join(line.split())[:_WIDE]}" for line in last)
+        return f"{inside}{self.why}" + "".join(f": {' '.join(line.split())[:200]}" for line in last)
 
     @property
     def last_words(self) -> list[str]:
@@ -347,7 +333,7 @@ def masked(words: Sequence[str]) -> list[str]:
 
 def _meaning(step: Step) -> str:
     """What a tool's messages mean where outputs are missing; empty if nothing is known."""
-    if process.full(step.log.parent):
+    if shutil.disk_usage(step.log.parent).free < process.NOTHING_BYTES:
         return process.NO_SPACE
     tool, log = _TOOLS.get(step.name.partition("-")[0]), end_of(step.log)
     return next((meant for pattern, meant in tool.MESSAGES if re.search(pattern, log)), "") if tool else ""
@@ -358,12 +344,12 @@ def last_words(step: Step, *, of_program: bool = False) -> list[str]:
 
     The temporary capture folder is removed from paths, since it is renamed at the end.
     """
-    lines = process.tail(step.log, _LOOKED_AT)
+    lines = process.tail(step.log, 200)  # a tool may print much after the program's end
     tool = _TOOLS.get(step.name.partition("-")[0])
     if of_program and tool is not None:
         lines = [line for line in lines if not tool.OWN_LINE.search(line)] or lines
     inside = f"{step.log.parent.parent}{os.sep}"
-    return [line.replace(inside, "") for line in lines[-_LINES:]]
+    return [line.replace(inside, "") for line in lines[-12:]]
 
 
 @contextmanager
@@ -372,16 +358,16 @@ def marking(file: Path) -> Iterator[dict[str, str]]:
 
     None where there is no C compiler, or something else is to be loaded in place of the library.
     """
-    compiler = next((path for name in _COMPILERS if (path := shutil.which(name))), None)
+    compiler = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)
     if compiler is None or _INJECTION in os.environ:
         yield {}
         return
     with tempfile.TemporaryDirectory(prefix="kanalyze-") as folder:
-        library = str(Path(folder, "nvtx_marks.so"))
-        command = [compiler, *_FLAGS, "-o", library, str(_MARKS), "-lpthread"]
+        library, source = str(Path(folder, "nvtx_marks.so")), str(Path(compiled.__file__).with_name("nvtx_marks.c"))
+        command = [compiler, "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-o", library, source, "-lpthread"]
         try:
-            subprocess.run(command, check=True, capture_output=True, timeout=_COMPILING_S)  # noqa: S603 - our source
+            subprocess.run(command, check=True, capture_output=True, timeout=60)  # noqa: S603 - our source
         except (OSError, subprocess.SubprocessError):
             yield {}
         else:
-            yield {_INJECTION: library, _MARKS_FILE: str(file)}
+            yield {_INJECTION: library, "KANALYZE_MARKS": str(file)}

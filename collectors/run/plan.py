@@ -11,18 +11,15 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from kanalyze.collectors.options import BARE, NAMING, NCU, NSYS, PASSES, SAMPLES, TORCH, Options
-from kanalyze.collectors.process import Step
+from kanalyze.collectors.process import Program, Step
 from kanalyze.collectors.tools import found, ncu, nsys, nvcc
 from kanalyze.collectors.tools.found import Tools, wanted_passes
 from kanalyze.collectors.tools.ncu import Selection, filter_flags, unselected
 from kanalyze.collectors.workload import Workload, references
 from kanalyze.tools import tool_of
-
-if TYPE_CHECKING:
-    from kanalyze.collectors.process import Program
 
 T = TypeVar("T")
 
@@ -48,8 +45,6 @@ _CHOSEN: Final = "CHOSEN_LAUNCHES"
 #: Words that stand for a variable of the shell, in place of a path that only another machine knows.
 _RUNNER: Final = "KANALYZE_RUNNER"
 _WORKLOADS: Final = {"KANALYZE_WORKLOAD": "workload", "KANALYZE_OTHER": "other"}
-
-_SAYS_RUNNER: Final = "from kanalyze.collectors.run.plan import RUNNER; print(RUNNER)"
 
 
 @dataclass(frozen=True)
@@ -252,7 +247,12 @@ def portable_script(plans: Sequence[Plan]) -> list[str]:
     Variables of the shell that stand in the lines are defined first.
     """
     lines = script(*(_portable(plan, plans[:at]) for at, plan in enumerate(plans)))
-    values = {_RUNNER: ("runner", shlex.join([OWN_PYTHON, "-c", _SAYS_RUNNER]))}
+    values = {
+        _RUNNER: (
+            "runner",
+            shlex.join([OWN_PYTHON, "-c", "from kanalyze.collectors.run.plan import RUNNER; print(RUNNER)"]),
+        )
+    }
     for (word, variable), plan in zip(_WORKLOADS.items(), plans, strict=False):
         shipped = next((one.name for one in references() if one.path == plan.workload.path), "")
         values[word] = variable, f"{shlex.join([OWN_PYTHON, '-m', 'kanalyze', 'workloads', shipped])} | head -n 1"

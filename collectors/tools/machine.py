@@ -54,8 +54,6 @@ _NAMES: Final = (
     *("CONDA_DEFAULT_ENV", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
 )
 
-#: Words in names of variables that may be secrets; these are never recorded.
-_SECRET: Final = re.compile(r"TOKEN(_|$)|SECRET|PASSW|CREDENTIAL|AUTH|PRIVATE|KEY$|COOKIE")
 
 _ROOT: Final = Path("/")
 
@@ -68,8 +66,6 @@ _EVERY_PROCESS: Final = 0
 _KERNEL_TOO: Final = 1
 _OWN_ONLY: Final = 2
 
-#: Number of the system call perf_event_open.
-_PERF_EVENT_OPEN: Final = {"x86_64": 298, "aarch64": 241}
 
 #: perf_event_attr, first version: a timer of the CPU, disabled, of user code only; 64 bytes.
 _ATTRIBUTES: Final = struct.pack("<II5Q2IQ", 1, 64, 0, 0, 0, 0, 1 | 1 << 5 | 1 << 6, 0, 0, 0)
@@ -87,11 +83,6 @@ _SAMPLES: Final = (
     "run as root"
 )
 _CONTAINER: Final = "in a container, start it with --cap-add=PERFMON, or --cap-add=SYS_ADMIN before Linux 5.8"
-
-_NAMES_OF_KERNEL: Final = (
-    "an administrator allows it with `sysctl kernel.kptr_restrict=0` on the host; without it samples inside the kernel "
-    "have addresses and no names"
-)
 
 
 Row = dict[str, str | int | float | None]
@@ -163,7 +154,8 @@ def _value(text: str) -> str | int | float | None:
 
 def secret(name: str) -> bool:
     """Whether a variable or flag of that name may hold a secret."""
-    return _SECRET.search(name.upper().replace("-", "_")) is not None
+    words = r"TOKEN(_|$)|SECRET|PASSW|CREDENTIAL|AUTH|PRIVATE|KEY$|COOKIE"
+    return re.search(words, name.upper().replace("-", "_")) is not None
 
 
 def environment() -> dict[str, str]:
@@ -247,7 +239,11 @@ def kernel_names(root: Path = _ROOT) -> Permission | None:
     restrict = "" if setting is None else f" (kptr_restrict is {setting})"
     if re.search(r"^0*[1-9a-f][0-9a-f]* ", _text(root, "proc/kallsyms", 4096), re.MULTILINE):
         return Permission(ok=True, found=f"functions of the operating system have names{restrict}")
-    return Permission(ok=False, found=f"the kernel hides where its functions lie{restrict}", remedy=_NAMES_OF_KERNEL)
+    remedy = (
+        "an administrator allows it with `sysctl kernel.kptr_restrict=0` on the host; without it samples inside the "
+        "kernel have addresses and no names"
+    )
+    return Permission(ok=False, found=f"the kernel hides where its functions lie{restrict}", remedy=remedy)
 
 
 def _capabilities(root: Path) -> int:
@@ -269,7 +265,7 @@ def _text(root: Path, name: str, size: int = 1 << 16) -> str:
 
 def _opened() -> int:
     """Opens a counter of this process and closes it; the number of the error, 0 without one."""
-    number = _PERF_EVENT_OPEN.get(platform.machine())
+    number = {"x86_64": 298, "aarch64": 241}.get(platform.machine())  # of the system call perf_event_open
     if number is None:
         return errno.ENOSYS
     call = ctypes.CDLL(None, use_errno=True).syscall

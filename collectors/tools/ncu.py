@@ -61,10 +61,6 @@ CANNOT_LOCK: Final = re.compile(
     r"|clock.*(?:fail|not (?:supported|permitted)))"
 )
 
-#: Warnings of every run: metrics of absent units, slow replay. Those about missing sources are useless for library
-#: kernels, which users of Python cannot recompile.
-_USUAL: Final = "Unable to access the following \\d+ metrics|taking more time than expected"
-_NO_SOURCES: Final = "No source files were imported"
 
 #: Lines of ncu in a log shared with the program.
 OWN_LINE: Final = re.compile(r"^==(PROF|WARNING|ERROR)==")
@@ -98,7 +94,9 @@ def page(ncu: str, report: Path, name: str) -> tuple[str, ...]:
 def warnings(log: str, *, python: bool = False) -> list[str]:
     """Distinct warnings of ncu that a user can act on; `python` says that the program is a script."""
     lines = (line.removeprefix("==WARNING==").strip() for line in log.splitlines() if line.startswith("==WARNING=="))
-    useless = f"{_USUAL}|{_NO_SOURCES}" if python else _USUAL
+    useless = r"Unable to access the following \d+ metrics|taking more time than expected"  # of every run
+    if python:  # its users cannot recompile kernels of libraries
+        useless += "|No source files were imported"
     return list(dict.fromkeys(line for line in lines if not re.search(useless, line)))
 
 

@@ -7,13 +7,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from kanalyze.collectors.options import Options
 from kanalyze.collectors.process import NO_SPACE, Program, answer, find
 from kanalyze.collectors.tools.machine import Permission
-
-if TYPE_CHECKING:
-    from kanalyze.collectors.options import Options
 
 _FOLDERS: Final = (
     "/usr/local/cuda/bin",

@@ -33,7 +33,6 @@ COUNTERS: Final = {
 
 #: Their unit: a percentage, or what is told in Hz whatever its name says.
 _CLOCK: Final = "sm_clock_hz"
-_PERCENT: Final = 100
 
 #: A sample tells of an interval that has this part of its time.
 _PURE: Final = 0.9
@@ -71,7 +70,7 @@ def _grid(runs: pl.DataFrame) -> Grid:
     cells = pl.DataFrame({"start": edges.slice(0, len(edges) - 1), "end": edges.slice(1)})
     for (name,), parts in runs.partition_by("column", as_dict=True).items():
         own = [_values(cells, part) for part in parts.partition_by("metric")]
-        scale = 1 if name == _CLOCK else _PERCENT
+        scale = 1 if name == _CLOCK else 100
         cells = cells.with_columns((sum(own[1:], own[0]) / scale).alias(str(name)))
     values = [name for name in COUNTERS if name in cells.columns]
     recorded = cells.filter(pl.any_horizontal(pl.col(values).is_not_null()))

@@ -18,7 +18,7 @@ from functools import cache, partial
 from itertools import takewhile
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import polars as pl
 
@@ -26,7 +26,7 @@ from kanalyze.counter_model import measured_some
 from kanalyze.errors import CannotTellError, DamagedReportError, KanalyzeError, UnknownFormatError
 from kanalyze.files import open_regular, readable, regular
 from kanalyze.model import COMPILED_KERNELS, LOOP_PASSES, READER_TABLES, SOURCE_LINES
-from kanalyze.readers import read
+from kanalyze.readers import Progress, read
 from kanalyze.readers.ncu.read_csv_rep import MANIFEST, Run, Selection, chooses, counts_from_call, runs_in, selection
 from kanalyze.readers.ncu.read_csv_rep import report_of as report_of_ncu
 from kanalyze.readers.nsys.read_sqlite_folder import report_of
@@ -34,15 +34,11 @@ from kanalyze.readers.storage.table_files import SqliteFile
 from kanalyze.report import BareRun, BareRuns, Report
 from kanalyze.schema import PartedSource, Source
 
-if TYPE_CHECKING:
-    from kanalyze.readers import Progress
-
-    #: The commands of a capture, keyed by step name, as :func:`commands` returns them.
-    Commands = Mapping[str, Sequence[str]]
+#: The commands of a capture, keyed by step name, as :func:`commands` returns them.
+Commands = Mapping[str, Sequence[str]]
 
 
 T = TypeVar("T")
-_BOARD: Final = "tensorboard/*.pt.trace.json*"
 _TRACE: Final = re.compile(r"torch(?!-run)(-\w+)*\.json(\.gz)?")
 
 
@@ -62,9 +58,8 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
 
     Without an nsys pass it is the ncu report, or else the first trace of torch.profiler.
 
-    Raises:
-        UnknownFormatError: The capture has no report of any tool.
-        DamagedReportError: The report is truncated, or its list of tables cannot be read.
+    Raises UnknownFormatError if the capture has no report of any tool; DamagedReportError if the report is truncated,
+    or its list of tables cannot be read.
     """
     if runs := reports_in(path) or samples_in(path):
         report = run_of(path, runs[0], cache=cache)
@@ -81,13 +76,12 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
 def run_of(folder: Path, run: Path, *, cache: bool = True) -> Report:
     """Opens a run of nsys, with the capture's compiled kernels, and its trace, samples and counters beside it.
 
-    Raises:
-        DamagedReportError: It is truncated, or its list of tables cannot be read.
+    Raises DamagedReportError if it is truncated, or its list of tables cannot be read.
     """
     report = report_of(SqliteFile(run))
     beside = Beside(report, traces_in(folder), partial(trace_of, folder, cache=cache))
     sampled = Beside(report, [one for one in samples_in(folder) if one != run], partial(run_of, folder))
-    named = Beside(report, [one for one in names_in(folder) if one != run], partial(run_of, folder))
+    named = Beside(report, [one for one in samples_in(folder, "names") if one != run], partial(run_of, folder))
     added = _lines_of(run, report.meta.origin_unix_ns) | {COMPILED_KERNELS.name: partial(_compiled, folder)}
     counted = counted_beside(report, folder)
     source = CaptureTables(report.source, added, beside, sampled, named, counted)
@@ -123,10 +117,8 @@ def counted_beside(report: Report, folder: Path) -> Beside:
 def counters_of(folder: Path, runs: Sequence[Run], progress: Progress | None) -> Report:
     """Opens the given ncu runs of a capture as one report, with launch numbers where the manifest gives them.
 
-    Raises:
-        ExportError: One is in ncu's own format, which nothing here can read.
-        UnknownFormatError: One has no kernels.
-        DamagedReportError: The pages of one are not of one run, or are invalid.
+    Raises ExportError if one is in ncu's own format, which nothing here can read; UnknownFormatError if one has no
+    kernels; DamagedReportError if the pages of one are not of one run, or are invalid.
     """
     told = commands(folder)
     report = report_of_ncu(folder, runs, progress or (lambda *_: None), selections(told))
@@ -139,7 +131,7 @@ def traces_in(folder: Path) -> list[Path]:
     Traces of the recipe tensorboard are only in the folder of that name.
     """
     names = [path for path in folder.glob("torch*.json*") if _TRACE.fullmatch(path.name)]
-    ours = [path for path in names if "-own" not in path.name] + [*folder.glob(_BOARD)]
+    ours = [path for path in names if "-own" not in path.name] + [*folder.glob("tensorboard/*.pt.trace.json*")]
     return sorted(ours or names, key=lambda path: (len(path.name), path.name))
 
 
@@ -148,21 +140,12 @@ def reports_in(folder: Path) -> list[Path]:
     return sorted(folder.glob("nsys*.sqlite"), key=lambda path: (len(path.name), path.name))
 
 
-def samples_in(folder: Path) -> list[Path]:
-    """The report of the pass of samples in a capture; none without one."""
-    return [path for path in [folder / "samples.sqlite"] if path.is_file()]
-
-
-def names_in(folder: Path) -> list[Path]:
-    """The report of the pass of names in a capture, in which only names count; none without one."""
-    return [path for path in [folder / "names.sqlite"] if path.is_file()]
+def samples_in(folder: Path, of: str = "samples") -> list[Path]:
+    """The report of the pass of samples in a capture, or of that of names, in which only names count; none without."""
+    return [path for path in [folder / f"{of}.sqlite"] if path.is_file()]
 
 
 # Tables that a capture adds to its nsys report: the kernels compiled by Triton and inductor.
-
-_COMPILED: Final = "compiled.json"
-#: Written by a Python workload under torch.profiler: there if compilation was observed, even with no kernel in it.
-_LOOKED: Final = "torch-run*.json"
 
 
 class Beside:
@@ -232,9 +215,9 @@ class CaptureTables:
 
 def _compiled(folder: Path) -> pl.DataFrame:
     """The table of compiled kernels; empty without a file of them if compilation was observed."""
-    path = folder / _COMPILED
+    path = folder / "compiled.json"
     if not os.path.lexists(path):
-        if any(folder.glob(_LOOKED)):
+        if any(folder.glob("torch-run*.json")):  # of a Python workload under torch.profiler, which observes it
             return COMPILED_KERNELS.empty()
         raise CannotTellError.without_capture("compiled", folder)
     with readable(path):
@@ -360,21 +343,17 @@ _LATEST_NS: Final = 1 << 61
 #: Files of code that inductor generates: c and the hash of what is in them.
 _GENERATED: Final = r"(?:^|/)c[a-z2-7]{51}\.py$"
 
-#: What of a recording's name is not in that of its lines.
-_ENDINGS: Final = re.compile(r"(-cycle\d+)?\.(json(\.gz)?|sqlite)$")
-
 
 def lines_file(recording: Path) -> Path:
     """The file of the lines of a recording in a capture."""
-    return recording.with_name(f"lines-{_ENDINGS.sub('', recording.name)}.json.gz")
+    name = re.sub(r"(-cycle\d+)?\.(json(\.gz)?|sqlite)$", "", recording.name)
+    return recording.with_name(f"lines-{name}.json.gz")
 
 
 def lines_tables(recording: Path, origin_unix_ns: int | None) -> dict[str, pl.DataFrame]:
     """The tables of the lines and loops of a recording, whose time 0 is at `origin_unix_ns`; empty without any.
 
-    Raises:
-        DamagedReportError: The file is not what the collector writes.
-        UnreadableReportError: It cannot be read.
+    Raises DamagedReportError if the file is not what the collector writes; UnreadableReportError if it cannot be read.
     """
     path = lines_file(recording)
     if origin_unix_ns is None or not path.exists():

@@ -36,8 +36,6 @@ _BEGINNINGS: Final = (_LAUNCHES, _SOURCE)
 _WARNING: Final = re.compile(rb"^==WARNING==(.*)$", re.MULTILINE)
 _ERROR: Final = re.compile(rb"^==ERROR== *(.*\S)", re.MULTILINE)
 _OWN: Final = re.compile(rb"^==(?:PROF|WARNING|ERROR)==", re.MULTILINE)
-#: Most errors of a failed run that are quoted.
-_SHOWN: Final = 2
 
 NO_PERMISSION: Final = "ERR_NVGPUCTRPERM"
 PERMISSION: Final = (
@@ -46,9 +44,6 @@ PERMISSION: Final = (
     "--cap-add=SYS_ADMIN (https://developer.nvidia.com/ERR_NVGPUCTRPERM)."
 )
 _NOTHING: Final = "Run it again with a filter (--kernel-name, --launch-skip, --launch-count) that some launch passes."
-
-_ENCODINGS: Final = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
-
 
 #: Columns that identify a launch.
 KEYS: Final = ("ID", "Process ID", "Kernel Name", "Block Size", "Grid Size")
@@ -94,12 +89,12 @@ def looks_like_ncu(text: bytes) -> bool:
 def content(path: Path) -> bytes:
     """The file at `path` decoded to UTF-8 with LF line ends.
 
-    Raises:
-        UnreadableReportError: The operating system refuses to read it.
+    Raises UnreadableReportError if the operating system refuses to read it.
     """
     with readable(path):
         text = regular(path).read_bytes()
-    for mark, encoding in _ENCODINGS:  # what PowerShell makes of `ncu … > file`
+    encodings = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+    for mark, encoding in encodings.items():  # what PowerShell makes of `ncu … > file`
         if text.startswith(mark):
             text = text.decode(encoding, errors="replace").encode()
             break
@@ -109,10 +104,8 @@ def content(path: Path) -> bytes:
 def pages_in(path: Path, text: bytes | None = None) -> PagesFile:
     """Extracts the pages of the file at `path`, or from the `text` that was printed of it.
 
-    Raises:
-        UnknownFormatError: It has none: it is something else, or a log of a run that profiled nothing, and why.
-        DamagedReportError: A page is no CSV.
-        UnreadableReportError: The operating system refuses to read it.
+    Raises UnknownFormatError if it has none: it is something else, or a log of a run that profiled nothing, and why;
+    DamagedReportError if a page is no CSV; UnreadableReportError if the operating system refuses to read it.
     """
     text = content(path) if text is None else text
     found, cut = list[Page](), False
@@ -178,7 +171,7 @@ def _without_kernels(path: Path, text: bytes) -> UnknownFormatError:
         return UnknownFormatError.of(path, "a log of ncu, which profiled no kernel", _NOTHING)
     errors = _said(_ERROR, text)
     if errors:
-        said = "; ".join(line.rstrip(".") for line in errors[:_SHOWN])  # the first errors are the cause
+        said = "; ".join(line.rstrip(".") for line in errors[:2])  # the first errors are the cause
         remedy = "Do what it says, and run ncu again."
         return UnknownFormatError.of(path, f"a log of ncu, which failed ({said})", remedy)
     if _OWN.search(text):
@@ -192,21 +185,13 @@ def _without_kernels(path: Path, text: bytes) -> UnknownFormatError:
 #: Columns required of the details page.
 _HEADINGS: Final = ("Section Name", "Metric Name", "Metric Unit", "Metric Value")
 
-_WITHOUT_RAW: Final = (
-    "only what ncu's details page prints is known; print the raw page, too: ncu --import … --csv --page raw"
-)
-
-#: Sort order of rule results: kernel, section, rule; the same in every reader.
-_RULE_ORDER: Final = ("event_id", "section", "rule", "message")
-
 _RULE_KINDS: Final = {"OPT": "optimization", "INF": "information", "WRN": "warning", "ERR": "error"}
 
 
 def measured(details: PagesFile | None, raw: PagesFile | None) -> Measured:
     """Parses the details page and the raw page of one run; either may be missing.
 
-    Raises:
-        DamagedReportError: They are of different runs, or their numbers can be read in two ways.
+    Raises DamagedReportError if they are of different runs, or their numbers can be read in two ways.
     """
     notes: list[Note] = []
     values, rules = [], RULE_RESULTS.empty()
@@ -237,7 +222,8 @@ def measured(details: PagesFile | None, raw: PagesFile | None) -> Measured:
         values.append(found)
         rules = _rules(details.path, rows)
     if raw is None:
-        notes.append(("missing page", 1, None, _WITHOUT_RAW))
+        remedy = "print the raw page, too: ncu --import … --csv --page raw"
+        notes.append(("missing page", 1, None, f"only what ncu's details page prints is known; {remedy}"))
     notes += [note for file in (details, raw) if file is not None for note in _file_notes(file)]
     return Measured(launches[0].drop("key"), metrics_frame(pl.concat(values)), rules, notes)
 
@@ -408,7 +394,8 @@ def _rules(path: Path, rows: pl.DataFrame) -> pl.DataFrame:
         scope=pl.when(told("Estimated Speedup Type") != "").then(told("Estimated Speedup Type")),
         speedup_share=share,
     )
-    found = held.sort(_RULE_ORDER)
+    # in the same order as in every reader
+    found = held.sort(("event_id", "section", "rule", "message"))
     strange = [kind for kind in found.get_column("kind").unique() if kind not in _RULE_KINDS.values()]
     if strange:
         raise damaged(path, "the details page", f"a rule of type {strange[0] or ''!r}")
@@ -444,14 +431,11 @@ _SURE: Final = (
     r"|^[+-]?\d+{1}(?:\d{{1,2}}|\d{{4,}})(?:[eE][+-]?\d+)?$"  # not three digits
     r"|^[+-]?(?:0|\d{{4,}}){1}\d+(?:[eE][+-]?\d+)?$"  # no group of thousands before it
 )
-_SURE_POINT: Final = _SURE.format(",", r"\.")
-_SURE_COMMA: Final = _SURE.format(r"\.", ",")
+
 _GROUP: Final = r"^[+-]?[1-9]\d{{0,2}}{0}\d{{3}}$"
-_COMMA_GROUP, _POINT_GROUP = _GROUP.format(","), _GROUP.format(r"\.")
+
 #: Printed for a metric that could not be collected.
 MISSING: Final = ("", "n/a", "N/A", "no data")
-#: Printed after the sum of a metric's instances, with ``--print-metric-instances``.
-_INSTANCES: Final = r"^(\S+) \(.*\)$"
 
 
 class AmbiguousError(ValueError):
@@ -471,7 +455,8 @@ def separators(texts: pl.Series, known: Iterable[tuple[str, int]] = ()) -> tuple
     every = texts.drop_nulls().unique().str.replace_all(_SPACES, "")
     every = every.filter(every.str.contains("[.,]"))  # without either a number is the same any way
     point, comma, comma_groups, point_groups = (
-        every.filter(every.str.contains(pattern)) for pattern in (_SURE_POINT, _SURE_COMMA, _COMMA_GROUP, _POINT_GROUP)
+        every.filter(every.str.contains(pattern))
+        for pattern in (_SURE.format(",", r"\."), _SURE.format(r"\.", ","), _GROUP.format(","), _GROUP.format(r"\."))
     )
     if len(point) and len(comma):
         raise AmbiguousError(f"{point.sort()[0]!r} has a decimal point, {comma.sort()[0]!r} a decimal comma")
@@ -491,7 +476,8 @@ def separators(texts: pl.Series, known: Iterable[tuple[str, int]] = ()) -> tuple
 def numbers(column: str, way: tuple[str, str]) -> pl.Expr:
     """Parses a text column with given separators; null where it is not a finite number."""
     thousands, decimal = way
-    plain = pl.col(column).str.replace(_INSTANCES, "${1}").str.replace_all(_SPACES, "")
+    # behind the sum of a metric's instances stand these, with ``--print-metric-instances``
+    plain = pl.col(column).str.replace(r"^(\S+) \(.*\)$", "${1}").str.replace_all(_SPACES, "")
     plain = plain.str.replace_all(thousands, "", literal=True).str.replace_all(decimal, ".", literal=True)
     value = plain.cast(pl.Float64, strict=False)
     return pl.when(value.is_finite()).then(value)
@@ -509,7 +495,6 @@ _STEPS: Final = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _SECONDS: Final = {"n": 1.0, "u": 1e3, "µ": 1e3, "m": 1e6, "": 1e9}
 #: Older spellings of hz and /s.
 _OLD_RATES: Final = {"cycle/nsecond": (1e9, "hz"), "cycle/usecond": (1e6, "hz"), "cycle/second": (1.0, "hz")}
-_PER_TIME: Final = re.compile(r"/([num]?)(?:second|s)$")
 _PER: Final = {"n": 1e9, "u": 1e6, "m": 1e3, "": 1.0}
 
 
@@ -517,7 +502,7 @@ def base_unit(unit: str) -> tuple[float, str]:
     """The factor from `unit` to ncu's base unit, and that unit: ``us`` is 1,000 ``ns``."""
     if unit in _OLD_RATES:
         return _OLD_RATES[unit]
-    factor, rate = 1.0, _PER_TIME.search(unit)
+    factor, rate = 1.0, re.search(r"/([num]?)(?:second|s)$", unit)
     if rate is not None:
         factor, unit = _PER[rate[1]], unit[: rate.start()] + "/s"
     elif (time := _SCALED.fullmatch(unit)) is not None and time[1] is None:

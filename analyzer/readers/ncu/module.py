@@ -21,7 +21,7 @@ from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO, Final, TypeVar
+from typing import Any, BinaryIO, Final, TypeAlias, TypeVar
 
 import polars as pl
 
@@ -33,14 +33,19 @@ from kanalyze.readers.ncu.tables import COUNTED, LAUNCHES, Measured, damaged, me
 from kanalyze.units import plural
 
 T = TypeVar("T")
-#: Names of metric lists that define sections; not metrics themselves.
-_NO_METRIC: Final = ("group:", "breakdown:")
-#: Value kinds in the module's numbering: none, any, text; all others are numbers.
-_NO_VALUE: Final = (0, 1)
+
+#: Objects of the module, which has no types.
+Action: TypeAlias = Any
+Rule: TypeAlias = Any
+
+#: Name, value, text and unit of a metric.
+Metric: TypeAlias = tuple[str, float | None, str | None, str]
+
+
+#: Kinds of values in the module's numbering: 0 none, 1 any, 2 text; all others are numbers.
 _TEXT: Final = 2
 
 _RULE_KINDS: Final = {1: "information", 2: "optimization", 3: "warning", 4: "error"}
-_SCOPES: Final = {1: "local", 2: "global"}
 #: Links in rule messages, and how ncu prints them on its pages.
 _LINK: Final = re.compile(r"@(url|sass|source|section):((?:\\.|[^@\\])*+)@")
 
@@ -103,8 +108,7 @@ def measured(path: Path, library: ModuleType, opened: Sequence[Any], *, cut: boo
 def actions(path: Path, library: ModuleType) -> tuple[list[Any], bool]:
     """Opens all results in the report at `path`, kernels or ranges, and says whether the file is truncated.
 
-    Raises:
-        ExportError: The module cannot read it: the file is of a newer ncu, truncated, or not a report.
+    Raises ExportError if the module cannot read it: the file is of a newer ncu, truncated, or not a report.
     """
     name = f"the module ncu_report {getattr(library, '__version__', '')}".strip()
     sound, cut = blocks(path)
@@ -164,7 +168,7 @@ def count(value: int) -> int | None:
     return value if -_BEYOND <= value < _BEYOND else None
 
 
-def _learn_sections(action: Any, sections: dict[str, list[str]]) -> None:  # noqa: ANN401 - the module has no types
+def _learn_sections(action: Action, sections: dict[str, list[str]]) -> None:
     """Note the metrics that the headers of a kernel's sections print, by section, of those not seen before."""
     for section in sorted(action.sections(), key=lambda section: int(section.order())):
         identifier = text(section.identifier())
@@ -174,11 +178,7 @@ def _learn_sections(action: Any, sections: dict[str, list[str]]) -> None:  # noq
                 names.append(text(metric.name()))
 
 
-def _metrics(
-    action: Any,  # noqa: ANN401 - as above
-    known: dict[str, tuple[int, str]],
-    damage: Damage,
-) -> Iterator[tuple[str, float | None, str | None, str]]:
+def _metrics(action: Action, known: dict[str, tuple[int, str]], damage: Damage) -> Iterator[Metric]:
     """Name, value, text and unit of each metric of a kernel that has a value."""
     names: list[str] = damage.tried(lambda: [*action.metric_names()], [])
     for name in names:
@@ -186,20 +186,16 @@ def _metrics(
             yield row
 
 
-def _metric(
-    name: str,
-    action: Any,  # noqa: ANN401 - as above
-    known: dict[str, tuple[int, str]],
-    damage: Damage,
-) -> tuple[str, float | None, str | None, str] | None:
+def _metric(name: str, action: Action, known: dict[str, tuple[int, str]], damage: Damage) -> Metric | None:
     """Name, value, text and unit of a metric; None if it has no value or is not a metric."""
     metric = action.metric_by_name(name)
     if name not in known:
-        known[name] = (-1 if name.startswith(_NO_METRIC) else int(metric.kind()), damage.text(metric.unit()))
+        is_list = name.startswith(("group:", "breakdown:"))  # of metrics, for a section
+        known[name] = (-1 if is_list else int(metric.kind()), damage.text(metric.unit()))
     kind, unit = known[name]
     if kind < 0:
         return None
-    if kind in _NO_VALUE:  # it may be of another kind than in the first kernel
+    if kind in (0, 1):  # it may be of another kind than in the first kernel
         kind = int(metric.kind())
     if kind == _TEXT:
         told = damage.text(metric.as_string())
@@ -209,11 +205,7 @@ def _metric(
     return (name, value, None, unit) if math.isfinite(value) and (value or metric.has_value()) else None
 
 
-def _launch(
-    action: Any,  # noqa: ANN401 - as above
-    library: ModuleType,
-    damage: Damage,
-) -> dict[str, object]:
+def _launch(action: Action, library: ModuleType, damage: Damage) -> dict[str, object]:
     """Columns of :data:`kanalyze.readers.ncu.tables.LAUNCHES`; the module gives no process id."""
     row: dict[str, object] = dict.fromkeys(list(LAUNCHES)[1:])
     for column, name in _OF_LAUNCH.items():
@@ -224,18 +216,14 @@ def _launch(
     return row | {"name": damage.tried(lambda: damage.text(action.name(library.IAction.NameBase_DEMANGLED)), None)}
 
 
-def _rules(action: Any, damage: Damage) -> list[tuple[object, ...]]:  # noqa: ANN401 - as above
+def _rules(action: Action, damage: Damage) -> list[tuple[object, ...]]:
     """Rows of :data:`kanalyze.counter_model.RULE_RESULTS`, without the kernel."""
     results: list[Any] = damage.tried(lambda: [*action.rule_results()], [])
     marks: dict[str, list[str]] = damage.tried(partial(_marks, action), {})
     return [row for rule in results if (row := damage.tried(partial(_rule, rule, marks, damage), None)) is not None]
 
 
-def _rule(
-    rule: Any,  # noqa: ANN401 - as above
-    marks: dict[str, list[str]],
-    damage: Damage,
-) -> tuple[object, ...]:
+def _rule(rule: Rule, marks: dict[str, list[str]], damage: Damage) -> tuple[object, ...]:
     """A rule result; of one without a message, which ncu's pages leave out, the instructions that it marks."""
     section, name = damage.text(rule.section_identifier()), damage.text(rule.rule_identifier())
     if not rule.has_rule_message():
@@ -248,12 +236,12 @@ def _rule(
     scope, share = None, None
     if rule.has_speedup_estimation():
         estimate = rule.speedup_estimation()
-        scope, share = _SCOPES.get(int(estimate["type"])), float(estimate["speedup"]) / 100
+        scope, share = {1: "local", 2: "global"}.get(int(estimate["type"])), float(estimate["speedup"]) / 100
     kind = _RULE_KINDS.get(int(said["type"]), "information")
     return section, name, kind, plain(damage.text(said["message"])).strip(), scope, share
 
 
-def _marks(action: Any) -> dict[str, list[str]]:  # noqa: ANN401 - as above
+def _marks(action: Action) -> dict[str, list[str]]:
     """The source markers (per instruction) of each rule; empty where the module has none."""
     found: dict[str, list[str]] = {}
     for mark in getattr(action, "source_markers", list)():
@@ -276,7 +264,7 @@ def plain(message: str) -> str:
 _STALLED: Final = re.compile(r"^smsp__pcsamp_warps_issue_stalled_\w+_not_issued$")
 
 
-def _instructions(event_id: int, action: Any) -> Iterator[dict[str, object]]:  # noqa: ANN401 - the module has no types
+def _instructions(event_id: int, action: Action) -> Iterator[dict[str, object]]:
     """Instruction rows of one kernel."""
     counted = {column: _by_address(action, metric) for column, (metric, _) in COUNTED.items()}
     stalled: dict[int, int] = {}
@@ -298,7 +286,7 @@ def _instructions(event_id: int, action: Any) -> Iterator[dict[str, object]]:  #
         }
 
 
-def _sass(action: Any, counted: list[int]) -> Iterator[tuple[int, str]]:  # noqa: ANN401 - as above
+def _sass(action: Action, counted: list[int]) -> Iterator[tuple[int, str]]:
     """The SASS instructions of a kernel with addresses, including padding after its end, which has no counts."""
     if len(counted) > 1:
         step = min(after - before for before, after in pairwise(counted))
@@ -308,7 +296,7 @@ def _sass(action: Any, counted: list[int]) -> Iterator[tuple[int, str]]:  # noqa
             address += step
 
 
-def _by_address(action: Any, name: str) -> dict[int, int]:  # noqa: ANN401 - as above
+def _by_address(action: Action, name: str) -> dict[int, int]:
     """Values of a metric keyed by instruction address; empty where it was not collected."""
     metric = action.metric_by_name(name)
     if metric is None or not metric.num_instances() or not metric.has_correlation_ids():
@@ -343,8 +331,7 @@ def read_apart(name: str, path: Path, opened: Sequence[Any]) -> pl.DataFrame:
     Columns: :data:`kanalyze.counter_model.INSTRUCTIONS`, :data:`kanalyze.counter_model.SOURCE_FILES`. `opened` are its
     kernels in this process, from which they are read if no child process can be started.
 
-    Raises:
-        DamagedReportError: They are invalid.
+    Raises DamagedReportError if they are invalid.
     """
     declared, what = _PARTS[name]
     if not sys.executable or getattr(sys, "frozen", False):

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate, takewhile
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -27,6 +27,7 @@ from kanalyze.counter_model import INSTRUCTIONS, LAUNCH_NUMBERS
 from kanalyze.errors import DamagedReportError, ExportError, UnknownFormatError
 from kanalyze.files import regular
 from kanalyze.machinery import ending_with
+from kanalyze.readers import Progress
 from kanalyze.readers.ncu import csv as ncu_csv
 from kanalyze.readers.ncu import module as ncu_module
 from kanalyze.readers.ncu.csv import POINT, Page, content, looks_like_ncu, numbers, pages_in
@@ -34,17 +35,12 @@ from kanalyze.readers.ncu.tables import COUNTED, Measured, NcuTables, damaged
 from kanalyze.readers.nsys.read_rep import installed
 from kanalyze.report import Meta, Report
 
-if TYPE_CHECKING:
-    from kanalyze.readers import Progress
-
-    Runner = Callable[[Sequence[str]], subprocess.CompletedProcess[bytes]]
+Runner = Callable[[Sequence[str]], subprocess.CompletedProcess[bytes]]
 
 
 #: Suffixes of reports, compressed ones among them, and of pages and logs; a page may have any name.
 REPORT: Final = ".ncu-rep"
 _REPORTS: Final = (REPORT, REPORT + "z")
-_LOGS: Final = (".csv", ".log", ".txt")
-_PAGE: Final = b'"ID","'
 #: The file that marks a folder as a capture.
 MANIFEST: Final = "manifest.json"
 #: How the files of a run are called behind its name.
@@ -56,9 +52,9 @@ def accepts(path: Path, head: bytes) -> bool:
     """Whether the file is a report, a page or a log of ncu, or a folder of such that is no capture."""
     if path.is_dir():
         return not (path / MANIFEST).is_file() and bool(runs_in(path))
-    if head.startswith((ncu_module.MAGIC, _PAGE)) or not head:
+    if head.startswith((ncu_module.MAGIC, b'"ID","')) or not head:
         return bool(head)
-    return path.suffix in _REPORTS or (path.suffix in _LOGS and looks_like_ncu(content(path)))
+    return path.suffix in _REPORTS or (path.suffix in (".csv", ".log", ".txt") and looks_like_ncu(content(path)))
 
 
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
@@ -66,10 +62,9 @@ def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
 
     Of a report that nothing here can read the pages beside it are opened; a page is joined with those of its run.
 
-    Raises:
-        ExportError: Neither the module nor a program is here to read a report with, or it cannot read this one.
-        UnknownFormatError: ncu profiled nothing, or only the page of sources is there.
-        DamagedReportError: The pages of a run are of different runs, or are invalid.
+    Raises ExportError if neither the module nor a program is here to read a report with, or it cannot read this one;
+    UnknownFormatError if ncu profiled nothing, or only the page of sources is there; DamagedReportError if the pages of
+    a run are of different runs, or are invalid.
     """
     del cache  # reading it again is as fast as a cache
     if path.is_dir():
@@ -114,10 +109,8 @@ def report_of(
 
     `asked` holds the launch selection of each run, by name, if they are of a capture.
 
-    Raises:
-        ExportError: One is in ncu's own format, which nothing here can read.
-        UnknownFormatError: One has no kernels.
-        DamagedReportError: The pages of one are not of one run, or are invalid.
+    Raises ExportError if one is in ncu's own format, which nothing here can read; UnknownFormatError if one has no
+    kernels; DamagedReportError if the pages of one are not of one run, or are invalid.
     """
     found = [with_numbers(_measured(run, progress), (asked or {}).get(run.name)) for run in runs]
     return Report(Meta(path, "ncu", capture=path if asked is not None else None), NcuTables(path, _joined(found)))
@@ -237,9 +230,6 @@ _USUAL: Final = (
     "/usr/lib/nsight-compute/ncu",
 )
 
-#: Prints full kernel names, as other tools do; older versions lack the option and do not shorten.
-_WHOLE_NAMES: Final = ("--rename-kernels", "off")
-
 
 def find() -> Path | None:
     """The ncu on PATH, else the newest in the usual folders; None if there is none."""
@@ -247,11 +237,7 @@ def find() -> Path | None:
 
 
 def run_program(command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
-    """Run a program to its end.
-
-    Raises:
-        OSError: It cannot be started.
-    """
+    """Run a program to its end; OSError if it cannot be started."""
     return subprocess.run(  # noqa: S603 - ncu, with the report's path and no shell
         list(command), stdin=subprocess.DEVNULL, capture_output=True, check=False, preexec_fn=ending_with(os.getpid())
     )
@@ -260,8 +246,7 @@ def run_program(command: Sequence[str]) -> subprocess.CompletedProcess[bytes]:
 def through_program(path: Path, progress: Progress, runner: Runner = run_program) -> Measured:
     """Reads the report at `path` through the installed ncu.
 
-    Raises:
-        ExportError: There is none, or it cannot read the report.
+    Raises ExportError if there is none, or it cannot read the report.
     """
     program = find()
     if program is None:
@@ -283,12 +268,12 @@ def through_program(path: Path, progress: Progress, runner: Runner = run_program
 def printed(path: Path, page: str, program: Path, runner: Runner = run_program) -> bytes:
     """Prints one page of the report at `path` with the ncu `program`, in base units.
 
-    Raises:
-        ExportError: It cannot read the report, or not be started.
+    Raises ExportError if it cannot read the report, or not be started.
     """
     options = ("--import", str(path.absolute()), "--csv", "--page", page, "--print-units", "base")
     try:
-        ended = runner((str(program), *options, *_WHOLE_NAMES))
+        # full names, as other tools print them; older versions lack the option, and do not shorten
+        ended = runner((str(program), *options, "--rename-kernels", "off"))
         if ended.returncode and b"rename-kernels" in ended.stderr + ended.stdout:
             ended = runner((str(program), *options))
     except OSError as error:
@@ -308,7 +293,6 @@ _HARMLESS: Final = frozenset(
 )
 
 #: ncu flags without a value that do not; ``--nvtx`` alone filters nothing.
-_HARMLESS_ALONE: Final = frozenset(("--csv", "--force-overwrite", "-f", "--nvtx"))
 #: Flags that select launches, and their short forms.
 _SHORT: Final = {"-k": "--kernel-name", "-s": "--launch-skip", "-c": "--launch-count"}
 _CHOOSING: Final = ("--kernel-id", "--kernel-name-base", "--profile-from-start", *_SHORT.values())
@@ -318,7 +302,6 @@ _HARMLESS_IN_NSYS: Final = re.compile(
     r"--(cuda-um-(cpu|gpu)-page-faults|sample|cpuctxsw|output|duration|export|stats|force-overwrite)=.*"
     r"|--trace=(.*,)?cuda(,.*)?|--cuda-graph-trace=node|--capture-range-end=stop"
 )
-_FROM_CALL: Final = "--capture-range=cudaProfilerApi"
 #: The words of `nsys profile` and a program.
 _LEAST: Final = 3
 #: A regular expression that matches exactly one mangled name.
@@ -403,7 +386,7 @@ def _flags(command: Sequence[str]) -> dict[str, str] | None:
         if not word.startswith("-"):
             return found
         flag, equals, value = word.partition("=")
-        if flag in _HARMLESS_ALONE and not equals:
+        if flag in ("--csv", "--force-overwrite", "-f", "--nvtx") and not equals:
             continue
         value, flag = value if equals else next(words, ""), _SHORT.get(flag, flag)
         if flag in _CHOOSING and flag not in found:
@@ -422,16 +405,11 @@ def counts_from_call(command: Sequence[str]) -> bool | None:
     if len(command) < _LEAST or not PurePath(command[0]).name.startswith("nsys") or command[1] != "profile":
         return None
     flags = [*takewhile(lambda word: word.startswith("-"), command[2:])]
-    others = [flag for flag in flags if flag != _FROM_CALL]
+    others = [flag for flag in flags if flag != "--capture-range=cudaProfilerApi"]
     return None if any(_HARMLESS_IN_NSYS.fullmatch(flag) is None for flag in others) else len(others) < len(flags)
 
 
 # The source page: instructions of kernels, and full names, which ncu shortens on its pages of launches.
-
-#: From static analysis of the assembly: on pages of some versions only, never in the module's metrics.
-_LIVE_HEADINGS: Final = ("Live Registers", "# Live Registers")
-
-_STALLED_HEADING: Final = "Warp Stall Sampling (Not-issued Samples)"
 
 
 def instructions_of_page(path: Path, names: list[str | None]) -> pl.DataFrame:
@@ -439,9 +417,7 @@ def instructions_of_page(path: Path, names: list[str | None]) -> pl.DataFrame:
 
     Empty if the page does not list these kernels in this order.
 
-    Raises:
-        UnknownFormatError: It is no such page.
-        DamagedReportError: It is no CSV.
+    Raises UnknownFormatError if it is no such page; DamagedReportError if it is no CSV.
     """
     page = content(path)
     blocks = pages_in(path, page).of("source")
@@ -455,13 +431,15 @@ def instructions_of_page(path: Path, names: list[str | None]) -> pl.DataFrame:
 def _of_block(path: Path, event_id: int, page: Page) -> pl.DataFrame:
     if "Source" not in page.rows.columns:
         raise damaged(path, f"the page of {page.kernel or 'a kernel'}", "no column 'Source'")
-    headings = {column: heading for column, (_, heading) in COUNTED.items()} | {"stalled_samples": _STALLED_HEADING}
+    headings = {column: heading for column, (_, heading) in COUNTED.items()}
+    headings["stalled_samples"] = "Warp Stall Sampling (Not-issued Samples)"
     known = {
         column: numbers(heading, POINT).cast(pl.Int64, strict=False).fill_null(0)
         for column, heading in headings.items()
         if heading in page.rows.columns
     }
-    live = next((heading for heading in _LIVE_HEADINGS if heading in page.rows.columns), None)
+    # from static analysis of the assembly: on pages of some versions only, never in the module's metrics
+    live = next((heading for heading in ("Live Registers", "# Live Registers") if heading in page.rows.columns), None)
     if live is not None:
         known["live_registers"] = numbers(live, POINT).cast(pl.Int64, strict=False)
     unknown = {name: pl.lit(None) for name in INSTRUCTIONS.schema if name not in (*known, "number", "event_id", "sass")}

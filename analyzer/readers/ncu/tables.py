@@ -227,13 +227,6 @@ def metrics_frame(found: pl.DataFrame) -> pl.DataFrame:
 # Impossible values of a damaged report are removed, and noted in health.
 
 _CYCLES, _CLOCK = "gpc__cycles_elapsed.max", "gpc__cycles_elapsed.avg.per_second"
-#: Upper bound of any counter: the largest are peaks of operations per second, below 1e17.
-_MOST_OF_ANY: Final = 1e18
-#: Differences of two measurements can be slightly negative.
-_LEAST: Final = -1.0
-#: Several times the largest percentage of a peak observed (212 %, of L1).
-_MOST_PERCENT: Final = 1000.0
-_PERCENT: Final = ".avg.pct_of_peak_sustained_"
 
 #: Metrics with tighter bounds: minimum and maximum.
 _LIMITS: Final = {
@@ -292,11 +285,13 @@ def _without(frame: pl.DataFrame, columns: pl.Expr, wrong: pl.Expr) -> tuple[pl.
 def _sound_metrics(metrics: pl.DataFrame) -> tuple[pl.DataFrame, list[Note]]:
     """Replaces impossible metric values by text, with a note for health."""
     value, metric = pl.col("value"), pl.col("metric")
+    # differences of two measurements can be slightly negative; the largest are peaks of operations/s, below 1e17
     least, most = (
         metric.replace_strict({name: both[end] for name, both in _LIMITS.items()}, default=usual)
-        for end, usual in enumerate((_LEAST, _MOST_OF_ANY))
+        for end, usual in enumerate((-1.0, 1e18))
     )
-    percent = metric.str.contains(_PERCENT, literal=True) & (value > _MOST_PERCENT)
+    # several times the largest percentage of a peak observed (212 %, of L1)
+    percent = metric.str.contains(".avg.pct_of_peak_sustained_", literal=True) & (value > 1000.0)  # noqa: PLR2004
     wrong = (~value.is_between(least, most) | percent).fill_null(value=False)
     absurd = metrics.filter(wrong).sort("event_id", "metric")
     if absurd.is_empty():

@@ -21,34 +21,31 @@ from functools import partial
 from glob import glob
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
 from kanalyze.errors import ExportError, KanalyzeError, UnreadableReportError
 from kanalyze.files import cache_folder, digest
 from kanalyze.machinery import end_by, ending_with
+from kanalyze.readers import Progress
 from kanalyze.readers.nsys.read_sqlite_folder import report_of, shows_nsys
 from kanalyze.readers.storage.table_files import SqliteFile
 from kanalyze.readers.user_cache import alone, checksum, kept, make_room, name_of, scratch
 from kanalyze.report import Report
 
-if TYPE_CHECKING:
-    from kanalyze.readers import Progress
-
 _MAGIC: Final = b"NVIDIA Tegra Profiler Report"
-_SUFFIXES: Final = (".nsys-rep", ".qdrep")
 
 
 def accepts(path: Path, head: bytes) -> bool:
     """Whether the file has the magic bytes or the suffix of an nsys report."""
-    return head.startswith(_MAGIC) or (path.suffix in _SUFFIXES and bool(head) and not head.startswith(b"SQLite"))
+    is_named_so = path.suffix in (".nsys-rep", ".qdrep") and bool(head)
+    return head.startswith(_MAGIC) or (is_named_so and not head.startswith(b"SQLite"))
 
 
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     """Opens the report at `path`; the first time takes as long as its export.
 
-    Raises:
-        ExportError: There is no nsys here, it cannot export the report, or the export cannot be written.
-        UnreadableReportError: The report changes while it is exported.
+    Raises ExportError if there is no nsys here, it cannot export the report, or the export cannot be written;
+    UnreadableReportError if the report changes while it is exported.
     """
     database = exported(path, progress, cache=cache)
     report = report_of(database)
@@ -157,16 +154,8 @@ _USUAL: Final = (
 
 #: A progress line: ``Processing 1145 events: [=====42%        ]``.
 _PERCENT: Final = re.compile(rb"\[[= ]*(\d{1,3})%")
-#: Grace period before a terminated program is killed.
-_GRACE_S: Final = 3
-
-_VERSION_LIMIT_S: Final = 20
 
 _ALL: Final = 100  # per cent
-
-_LOOK_EVERY_S: Final = 0.05
-#: Longer than two progress lines.
-_LINE_BYTES: Final = 400
 
 
 def find() -> Path | None:
@@ -187,7 +176,7 @@ def version(program: Path) -> str:
     """The version printed by the program, such as ``2025.3.2.474``; empty if it prints none."""
     try:
         said = subprocess.run(  # noqa: S603 - nsys, with a fixed argument
-            [program, "--version"], capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=_VERSION_LIMIT_S
+            [program, "--version"], capture_output=True, check=False, stdin=subprocess.DEVNULL, timeout=20
         )
     except (OSError, subprocess.SubprocessError):
         return ""
@@ -219,7 +208,7 @@ def run(command: Sequence[str], log: Path, share_done: Callable[[float], object]
         )
         early.callback(_end, process)
         while (status := process.poll()) is None:
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(0.05)
             last = _tell(log, last, share_done)
         early.pop_all()  # it ended on its own
     _tell(log, last, share_done)
@@ -230,7 +219,7 @@ def run(command: Sequence[str], log: Path, share_done: Callable[[float], object]
 def _tell(log: Path, last: int, share_done: Callable[[float], object]) -> int:
     """Report progress from `log` to `share_done` if above `last` per cent; returns the current per cent."""
     with log.open("rb") as said:
-        said.seek(max(log.stat().st_size - _LINE_BYTES, 0))
+        said.seek(max(log.stat().st_size - 400, 0))  # more than two progress lines
         found = [int(number) for number in _PERCENT.findall(said.read())]
     now = max((percent for percent in found if percent <= _ALL), default=0)
     if now > last:
@@ -244,7 +233,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     try:
         with suppress(OSError, subprocess.TimeoutExpired):
             send(signal.SIGTERM)
-            process.wait(_GRACE_S)
+            process.wait(3)
     finally:
         with suppress(OSError):
             send(getattr(signal, "SIGKILL", signal.SIGTERM))

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
@@ -20,17 +20,14 @@ from kanalyze.columns import gathered, last_of, rows_at
 from kanalyze.counter_model import CPU_SAMPLES, SYMBOLS
 from kanalyze.errors import UnknownFormatError
 from kanalyze.files import Payload
+from kanalyze.readers import Progress
 from kanalyze.readers.nsys import tables as nsys
 from kanalyze.readers.nsys.samples import Samples, gpu_metrics, network_metrics
 from kanalyze.readers.nsys.tables import DETAILS, Labels, Machine, Seen, notes, streams
-from kanalyze.readers.storage.table_files import FORMS, SqliteFile, TableFolder, tables_in
+from kanalyze.readers.storage.table_files import FORMS, SqliteFile, TableFile, TableFolder, tables_in
 from kanalyze.reduction import is_reduction
 from kanalyze.report import Meta, Report
 from kanalyze.schema import Table
-
-if TYPE_CHECKING:
-    from kanalyze.readers import Progress
-    from kanalyze.readers.storage.table_files import TableFile
 
 #: A tenth of the int64 range, in nanoseconds: some 29 years.
 _LATEST_NS: Final = (1 << 63) // 10
@@ -39,7 +36,6 @@ _WSL: Final = re.compile(r"(?i)microsoft-standard|\bwsl2?\b|-wsl2?")
 #: Export metadata tables; the second name is from 2022.
 _EXPORT: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA")
 #: What orders events that start together.
-_TIES: Final = ("end", "correlationId", "globalPid", "globalTid", "deviceId", "streamId")
 #: Tables of calls, whose stacks are found by their rows, and which no analysis takes to be in order.
 _CALLS: Final = {spec.table for spec in nsys.EVENT_TABLES if spec.kind in {"api", "osrt"}}
 #: Tables of which any shows that nsys wrote the database.
@@ -64,10 +60,8 @@ def accepts(path: Path, head: bytes) -> bool:
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     """Opens the nsys export at `path`; of a file in a folder of tables, the folder.
 
-    Raises:
-        UnknownFormatError: The tables are not an nsys export.
-        DamagedReportError: The file is truncated, or its list of tables cannot be read.
-        UnreadableReportError: The operating system refuses to list the folder.
+    Raises UnknownFormatError if the tables are not an nsys export; DamagedReportError if the file is truncated, or its
+    list of tables cannot be read; UnreadableReportError if the operating system refuses to list the folder.
     """
     del progress, cache  # opening is instant
     if not path.is_dir():
@@ -219,7 +213,8 @@ class NsysTables:
             if "start_ns" not in frame.columns:
                 frame = self._database.integers(source, ("start",), lambda part: part.rename({"start": "start_ns"}))
             starts = frame.get_column("start_ns")
-            keys = [name for name in _TIES if name in self._database.columns(source)]
+            ties = ("end", "correlationId", "globalPid", "globalTid", "deviceId", "streamId")
+            keys = [name for name in ties if name in self._database.columns(source)]
             self._orders[source] = None
             if not starts.is_sorted():
                 raw = self._database.integers(source, ("start", *keys), lambda part: part)
@@ -385,8 +380,6 @@ _FIELDS: Final = {
     "Rank": ("rank", "<i"),
 }
 
-_LARGEST: Final = (1 << 63) - 1
-
 
 def communicator_calls(database: TableFile, first_id: int, undecoded: dict[str, int]) -> pl.DataFrame:
     """The calls of NCCL with a payload: :data:`kanalyze.model.COMMUNICATOR_CALLS`.
@@ -419,7 +412,7 @@ def _fields(blob: object, schemas: dict[int, dict[str, tuple[str, int]]]) -> dic
         if offset < 0 or offset + struct.calcsize(packed) > len(payload.data):
             return None
         value = struct.unpack_from(packed, payload.data, offset)[0]
-        found[column] = f"{value:016x}" if column == "communicator" else value if value <= _LARGEST else None
+        found[column] = f"{value:016x}" if column == "communicator" else value if value < 1 << 63 else None
     return found
 
 
@@ -432,9 +425,6 @@ def _fields(blob: object, schemas: dict[int, dict[str, tuple[str, int]]]) -> dic
 # nsys has no rows for them, but at times for the next nodes. So it was in eight graphs of kernels that tell
 # themselves apart: two and three children, one of them twice, nested ones, made in one order and run in another (nsys
 # 2025.3, CUDA 13).
-
-#: Graphs that are made of graphs, at most.
-_DEEPEST: Final = 16
 
 
 def graph_nodes(raw: pl.DataFrame) -> pl.DataFrame:
@@ -473,7 +463,7 @@ def _captured_rows(rows: pl.DataFrame) -> pl.Series:
     asked = rows.filter(copied).select("process_id", "at", node="origin")
     origins = pl.int_range(rows.height, dtype=pl.UInt32, eager=True)
     of_row = origins.scatter(copied.arg_true(), last_of(asked, rows.select("process_id", "at", "node")))
-    for _ in range(_DEEPEST):
+    for _ in range(16):  # so deep are graphs made of graphs at most
         if (further := gathered(of_row, origins)).equals(origins):
             break
         origins = further

@@ -14,16 +14,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
 from kanalyze import counter_model as model
 from kanalyze.files import DOMAIN, DOMAINS, MARK, Frame, PythonStack
 from kanalyze.readers.nsys.tables import RANGES, Labels, Named, process_of, thread_of
-
-if TYPE_CHECKING:
-    from kanalyze.readers.storage.table_files import TableFile
+from kanalyze.readers.storage.table_files import TableFile
 
 _SAMPLES, _SCHEDULE = "COMPOSITE_EVENTS", "SCHED_EVENTS"
 #: Tables of call chains and the source that each is, in the order of their stack ids.
@@ -36,7 +34,6 @@ _CALLS: Final = {"OSRT_API": "OSRT_CALLCHAINS", "CUPTI_ACTIVITY_KIND_RUNTIME": "
 #: Class of the traced calls of OSRT_API; others are marks.
 _TRACED: Final = 27
 #: Modules of the entries that nsys puts where a stack breaks off.
-_NO_MODULES: Final = ("[Broken backtraces]", "[Max depth]")
 #: nsys' numbers for the state of a Python thread.
 _STATES: Final = {1: "Running", 2: "Blocking Wait", 3: "Uninterruptible"}
 
@@ -123,7 +120,7 @@ class Samples:
         wanted = ("id", "symbol", "module", "stackDepth", "specialEntry")
         texts = self._labels.of("StringIds")
         nameless = [number for number, text in texts.items() if text.startswith("0x")]
-        none = [number for number, text in texts.items() if text in _NO_MODULES]
+        none = [number for number, text in texts.items() if text in ("[Broken backtraces]", "[Max depth]")]
 
         def plain(raw: pl.DataFrame) -> pl.DataFrame:
             """Frames of functions; one without a symbol has a text of its address, which differs between runs."""
@@ -220,8 +217,6 @@ def _plain(text: str | None) -> str | None:
 _TABLE, _NAMES, _GENERIC = "GPU_METRICS", "TARGET_INFO_GPU_METRICS", "GENERIC_EVENTS"
 #: A metric's name and the unit in brackets behind it.
 _NAME: Final = r"^(.*?)(?:\s*\[([^\[\]]*)\])?$"
-#: The GPU in a typeId.
-_GPU: Final = 0xFF
 #: nsys stores some averages in one byte with a sign, so that 128 warps read -128.
 _BYTE: Final = 256
 #: A sample counts for at most so many times the usual distance; what is longer is a hole in the recording.
@@ -230,8 +225,6 @@ _HOLE: Final = 2
 _ENOUGH: Final = 1 << 16
 
 _KEYS: Final = ("typeId", "metricId")
-
-_RUNS: Final = (*_KEYS, "start_ns", "end_ns", "samples", "value")
 
 
 def gpu_metrics(database: TableFile, undecoded: dict[str, int]) -> pl.DataFrame:
@@ -260,7 +253,7 @@ def _runs(raw: pl.DataFrame) -> pl.DataFrame:
         start_ns=pl.col("timestamp").first(),
         end_ns=pl.col("timestamp").last(),
         samples=pl.len().cast(pl.Int64),
-    ).select(*_RUNS)
+    ).select(*_KEYS, "start_ns", "end_ns", "samples", "value")
 
 
 def _lasting(runs: pl.DataFrame) -> pl.DataFrame:
@@ -288,7 +281,7 @@ def _named(runs: pl.DataFrame, names: pl.DataFrame) -> pl.DataFrame:
         "start_ns",
         "dur_ns",
         "samples",
-        device=pl.col("typeId") & _GPU,
+        device=pl.col("typeId") & 0xFF,
         value=value.otherwise("value").cast(pl.Float64),
     )
     return model.GPU_METRICS.select(made.filter(pl.col("value") >= 0))

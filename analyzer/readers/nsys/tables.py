@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -21,11 +21,9 @@ from kanalyze import device_limits
 from kanalyze.columns import gathered, positions
 from kanalyze.device_limits import plausible
 from kanalyze.model import DEVICES, NOTES, PROCESSES, STREAMS, Note
+from kanalyze.readers.storage.table_files import TableFile
 
-if TYPE_CHECKING:
-    from kanalyze.readers.storage.table_files import TableFile
-
-    Namer = Callable[[pl.DataFrame], pl.Series]
+Namer = Callable[[pl.DataFrame], pl.Series]
 
 
 #: A globalTid holds the thread id in bits 0 to 23 and the process id in bits 24 to 47; globalPid has no thread.
@@ -64,12 +62,11 @@ class EventTable(NamedTuple):
     def wanted(self) -> tuple[str, ...]:
         """The integer columns to read, as far as this table has them."""
         more = (self.named.column, self.only[0] if self.only else "", RETURNED if self.kind == "api" else "")
-        return (*_OF_EVENTS, *filter(None, more))
+        return ("start", "end", *_PLACED, *filter(None, more))
 
 
 #: Integer columns that events are made of.
 _PLACED: Final = ("globalTid", "globalPid", "deviceId", "contextId", "streamId", "correlationId")
-_OF_EVENTS: Final = ("start", "end", *_PLACED)
 #: The columns with a kernel's mangled and demangled name.
 KERNEL_NAME, SYMBOL = Named("demangledName"), Named("mangledName")
 #: The table of NVTX ranges, and of other events of NVTX.

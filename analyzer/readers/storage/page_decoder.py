@@ -114,8 +114,7 @@ class Cells(NamedTuple):
         The cell content area holds cells, free blocks and fragments, the sum of which is in the page header,
         and nothing else (fileformat.html, section 1.6).
 
-        Raises:
-            DamagedPageError: A cell leaves its page, or the account does not add up.
+        Raises DamagedPageError if a cell leaves its page, or the account does not add up.
         """
         pages = self.pages
         self.refuse(((self.starts & (pages.size - 1)) + sizes) > pages.usable, "a cell ends outside of the page")
@@ -144,8 +143,7 @@ def _free_bytes(pages: Pages) -> Ints:
 def find_cells(pages: Pages, kind: int) -> Cells:
     """Read the headers and cell pointers of `pages`, all of which must be of `kind` and hold cells.
 
-    Raises:
-        DamagedPageError: A page is not a page of `kind`, or a cell pointer points outside of the cell area.
+    Raises DamagedPageError if a page is not a page of `kind`, or a cell pointer points outside of the cell area.
     """
     pages.refuse(pages.rows[:, 0] != kind, f"not a page of type {kind}")
     header = _HEADER_BYTES[kind]
@@ -168,8 +166,7 @@ def find_cells(pages: Pages, kind: int) -> Cells:
 def child_pages(pages: Pages) -> Ints:
     """The numbers of the pages below the interior `pages`, from left to right; unchecked numbers.
 
-    Raises:
-        DamagedPageError: One of `pages` is not a sound interior page.
+    Raises DamagedPageError if one of `pages` is not a sound interior page.
     """
     cells = find_cells(pages, INTERIOR)
     _, ends = _varints(pages.data, cells.starts + 4)
@@ -181,10 +178,9 @@ def child_pages(pages: Pages) -> Ints:
 def decode(pages: Pages, layout: Layout, columns: Sequence[str]) -> Block:
     """Decode `columns` of all rows on the leaf `pages` of a table.
 
-    Raises:
-        DamagedPageError: SQLite could not have written one of the pages.
-        NotDecodableError: A row overflows its page, has more columns than declared, or lacks a column that
-            has a default; or one of `columns` holds something else than integers and NULL.
+    Raises DamagedPageError if SQLite could not have written one of the pages; NotDecodableError if a row overflows its
+    page, has more columns than declared, or lacks a column that has a default; or one of `columns` holds something else
+    than integers and NULL.
     """
     cells = find_cells(pages, LEAF)
     payloads, at = _varints(pages.data, cells.starts)

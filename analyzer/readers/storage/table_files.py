@@ -413,8 +413,7 @@ class TableFolder:
 def tables_in(path: Path, suffix: str) -> list[str]:
     """Names of the tables in the folder at `path` that are files whose names end in `suffix`, sorted.
 
-    Raises:
-        UnreadableReportError: The operating system refuses to list it.
+    Raises UnreadableReportError if the operating system refuses to list it.
     """
     return [entry.stem for entry in _called_so(path, suffix) if entry.is_file()]
 

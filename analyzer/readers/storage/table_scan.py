@@ -38,10 +38,7 @@ T = TypeVar("T")
 _REALS = ("REAL", "FLOA", "DOUB")
 _AFFINITIES = ("INT", "CHAR", "CLOB", "TEXT", "BLOB", *_REALS)
 _BLOCK_BYTES = 4 << 20  # smaller blocks wait more for the interpreter's lock, larger ones leave the cache
-_DEEPEST = 20  # levels of a b-tree; SQLite refuses deeper ones (BTCURSOR_MAX_DEPTH)
-_FRACTIONS = bytes([64, 32, 32])
 _HEADER_BYTES = 100
-_INDEX_KINDS = (2, 10)
 _LAYOUT = """
     SELECT name, type, dflt_value, pk, hidden,
         EXISTS (SELECT 1 FROM pragma_index_list(:table) WHERE origin = 'pk') FROM pragma_table_xinfo(:table)
@@ -63,10 +60,9 @@ class PagesFile:
     def __init__(self, path: Path) -> None:
         """Open the database at `path` and check its header.
 
-        Raises:
-            OSError: The file cannot be opened.
-            DamagedPageError: The header is not one that SQLite writes, or the file is shorter than it says.
-            NotDecodableError: There is a journal beside the file, or the header asks for one.
+        Raises OSError if the file cannot be opened; DamagedPageError if the header is not one that SQLite writes, or
+        the file is shorter than it says; NotDecodableError if there is a journal beside the file, or the header asks
+        for one.
         """
         self._path = path
         self._lock = threading.Lock()
@@ -128,7 +124,7 @@ class PagesFile:
         """The numbers of the leaf pages under `root` from left to right, int64; none for an empty table."""
         level = np.array([root], dtype=np.int64)
         seen = np.zeros(self._pages + 1, dtype=np.bool_)
-        for depth in range(_DEEPEST):
+        for depth in range(20):
             numbers, counts = np.unique(level, return_counts=True)
             page = int(numbers[0] if numbers[0] <= 1 else numbers[-1])  # page 1 holds the schema
             if not 1 < page <= self._pages:
@@ -137,7 +133,7 @@ class PagesFile:
                 raise decoder.DamagedPageError(int(twice[0]), "a page that is twice in a table")
             seen[numbers] = True
             head = self._read(level[:1]).rows[0]
-            if depth == 0 and head[0] in _INDEX_KINDS:
+            if depth == 0 and head[0] in (2, 10):
                 raise decoder.NotDecodableError("an index for a table: it is WITHOUT ROWID, or damaged")
             if depth == 0 and head[0] == decoder.LEAF and not head[3:5].any():
                 if int.from_bytes(head[5:7].tobytes(), "big") != self._usable % (1 << 16):
@@ -182,7 +178,7 @@ def _parse_header(header: bytes, file_bytes: int) -> tuple[int, int, int]:
     page_size = int.from_bytes(header[16:18], "big")
     page_size = 1 << 16 if page_size == 1 else page_size
     usable = page_size - header[20]
-    if not (page_size.bit_count() == 1 and usable >= _SMALLEST_USABLE and header[21:24] == _FRACTIONS):
+    if not (page_size.bit_count() == 1 and usable >= _SMALLEST_USABLE and header[21:24] == bytes([64, 32, 32])):
         raise decoder.DamagedPageError(1, "a header that makes no sense")
     if header[18:20] != b"\1\1":
         raise decoder.NotDecodableError("the database has a write-ahead log, or is of a newer format")
@@ -230,8 +226,7 @@ def read_blocks(
 
     None if only SQLite can read the table. The table must have rows, and the columns must exist.
 
-    Raises:
-        DamagedReportError: A page is invalid.
+    Raises DamagedReportError if a page is invalid.
     """
 
     def work(block: decoder.Block) -> pl.DataFrame:

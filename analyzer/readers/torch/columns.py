@@ -253,13 +253,10 @@ def _microseconds(values: Sequence[Any]) -> array[float]:
     raise _InexactError
 
 
-#: The process of a GPU's counters, and the phases of arrows.
+#: The process of a GPU's counters.
 _COUNTERS: Final = re.compile(r"GPU (\d{1,9}) Counters")
-_FLOWS: Final = ("s", "t", "f")
 #: Category by process name, in traces of the first profilers, which write no categories.
 _WITHOUT_CATEGORY: Final = {"CPU functions": "cpu_op", "CUDA functions": "kernel"}
-#: Name of allocations in torch 1.9 and 1.10, which write no category for them.
-_ALLOCATION: Final = "[memory]"
 
 
 def _as_kind(entry: Any, found: Columns) -> Any:  # noqa: ANN401 - types that are made at run time
@@ -308,7 +305,7 @@ def _odd_kind(event: Any, found: Columns) -> str | None:  # noqa: ANN401 - the t
             event.args = of.AnyArgs(device=event.tid)
         return kind
     if event.ph in ("i", "I"):
-        if event.name == _ALLOCATION:
+        if event.name == "[memory]":  # torch 1.9 and 1.10 write no category for allocations
             return "Memory"
         found.counts["mark"] += 1
     elif event.ph == "C" and (device := _COUNTERS.fullmatch(str(event.pid))) and type(args.nameless) in (int, float):
@@ -324,7 +321,7 @@ def _old_kind(event: Any, args: Any, counts: Counter[str]) -> str | None:  # noq
     kind = of.OLD.get(event.cat)
     if kind is None:
         unknown = f"category {event.cat}" if bytes(event.ts) else "no time"
-        counts["flow" if event.ph in _FLOWS else unknown] += 1
+        counts["flow" if event.ph in ("s", "t", "f") else unknown] += 1
         return None
     for key, old in of.OLD_KEYS.items():
         if getattr(args, of.attribute(key)) == getattr(of.NO_ARGS_OF_ANY, of.attribute(key)):
@@ -385,8 +382,6 @@ _AGAIN, _AGAIN_AT_LEAST = 4, 1 << 16
 _DEEP: Final = 2000
 #: JSON decoder for the structure only; numbers stay text.
 _SCANNER: Final = json.JSONDecoder(strict=False, parse_int=str, parse_float=str)
-
-_BLANK: Final = ", \t\r\n"
 
 
 class _Chars(str):
@@ -484,7 +479,7 @@ def whole_objects(text: bytes) -> Iterator[bytes | Counter[str]]:
 
 def _lost(chars: str) -> Iterator[Counter[str]]:
     """Counts what is lost between two recovered events."""
-    rest = chars.strip(_BLANK)
+    rest = chars.strip(", \t\r\n")
     if rest:
         events = max(1, rest.count('"ph"'))
         yield Counter({"entries": events, "unreadable": events, "unreadable bytes": len(rest.encode())})
@@ -508,10 +503,6 @@ def main() -> None:
 
 
 def send(target: IO[bytes], message: object) -> None:
-    """Write one message, pickled.
-
-    Raises:
-        BrokenPipeError: Nobody reads any more.
-    """
+    """Write one message, pickled; BrokenPipeError if nobody reads any more."""
     pickle.dump(message, target, protocol=pickle.HIGHEST_PROTOCOL)
     target.flush()

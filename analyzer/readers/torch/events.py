@@ -117,7 +117,6 @@ LINKS: Final = ("Link", "Launch", "Edge")
 EDGES: Final = 1 << 40
 #: The name of a collective only marks the events that are one, of kinds that are linked to operators.
 MARKER: Final = "collective"
-_MARK: Final = {MARKER: COLLECTIVE[MARKER]}
 #: One end of a call-to-device flow; ignored where correlation ids say the same.
 FLOW: Final = "Flow"
 
@@ -170,7 +169,7 @@ def _args(name: str, fields: Iterable[tuple[str, str, bool]]) -> Any:  # noqa: A
 
 def _args_of(kind: str) -> Any:  # noqa: ANN401 - as above
     """The type of the arguments of a kind, with the marker of collectives where it is linked to operators."""
-    keys = KINDS[kind] | (_MARK if "external_id" in KINDS[kind] else {})
+    keys = KINDS[kind] | ({MARKER: COLLECTIVE[MARKER]} if "external_id" in KINDS[kind] else {})
     return _args(kind, ((own, key, own in KEPT) for own, key in keys.items()))
 
 

@@ -210,8 +210,6 @@ _LIMITS: Final = {
     "threads_per_warp": "warpSize",
 }
 
-#: Frames whose events have the process id of the host.
-_OF_HOST: Final = ("Call", "Op", "Annotation")
 #: Kineto's process name for the timeline of a Meta accelerator.
 _ACCELERATOR: Final = re.compile(r"MTIA \d+")
 
@@ -296,7 +294,7 @@ def processes(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
         schema={"process_id": pl.Int64, "name": pl.String},
         orient="row",
     ).unique("process_id", keep="last")
-    hosts = [frames.frame(name).select(process_id="pid") for name in _OF_HOST]
+    hosts = [frames.frame(name).select(process_id="pid") for name in ("Call", "Op", "Annotation")]
     every = pl.concat([used.select("process_id"), *hosts]).unique().drop_nulls()
     rows = every.join(found, on="process_id", how="left").join(named, on="process_id", how="left")
     return PROCESSES.select(rows.sort("process_id", "device"))
@@ -304,8 +302,6 @@ def processes(frames: Frames, used: pl.DataFrame) -> pl.DataFrame:
 
 #: A counter's name and the unit in brackets behind it (:class:`kanalyze.readers.torch.events.Counter`).
 _METRIC: Final = r"^(.*?)(?: \((W|C|%|MHz)\))?$"
-#: A sample counts for at most so many times the usual distance; what is longer is a hole in the recording.
-_HOLE: Final = 2
 
 
 def gpu_metrics(samples: pl.DataFrame) -> pl.DataFrame:
@@ -320,7 +316,7 @@ def gpu_metrics(samples: pl.DataFrame) -> pl.DataFrame:
     ).sort("device", "metric", "start_ns", maintain_order=True)
     follows = (pl.col("start_ns").shift(-1) - pl.col("start_ns")).over("device", "metric")
     usual = follows.filter(follows > 0).median().over("device", "metric").fill_null(1).cast(pl.Int64)
-    lasting = pl.when(follows <= _HOLE * usual).then(follows).otherwise(usual)
+    lasting = pl.when(follows <= 2 * usual).then(follows).otherwise(usual)  # what is longer is a hole in the recording
     return GPU_METRICS.select(told.with_columns(dur_ns=lasting).filter(pl.col("value").is_finite()))
 
 

@@ -26,19 +26,15 @@ from pathlib import Path
 from queue import SimpleQueue
 from subprocess import PIPE
 from time import monotonic
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import IO, Any, Final, NamedTuple, cast
 
 import msgspec
 
 from kanalyze.errors import DecoderEndedError, UnknownFormatError
 from kanalyze.files import open_regular
 from kanalyze.machinery import processors
-from kanalyze.readers import GZIP
+from kanalyze.readers import GZIP, Progress
 from kanalyze.readers.torch.columns import Columns, Decoder, repaired, send
-
-if TYPE_CHECKING:
-    from kanalyze.readers import Progress
-
 
 #: Bytes per piece: large enough to amortise the cost per piece, small enough for memory.
 PIECE_BYTES: Final = 1 << 20
@@ -56,7 +52,6 @@ _EVENTS: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN: Final = re.compile(rb"\}(?=\s*,\s*\{)")
 #: Start of the first event: its first key and, if that is the phase, its value.
 _OPENING: Final = re.compile(rb'\s*\{(\s*)"([^"\\]*)"')
-_OPENING_BYTES: Final = 4096
 #: Properties looked for one by one where the text around the events is damaged.
 _NEEDED: Final = ("schemaVersion", "deviceProperties", "baseTimeNanoseconds", "distributedInfo")
 #: Bytes per read.
@@ -116,11 +111,7 @@ class TraceText:
     """The text of a trace, compressed or not, read once from its beginning to its end."""
 
     def __init__(self, path: Path) -> None:
-        """Find the events in the file at `path`.
-
-        Raises:
-            UnknownFormatError: It holds no trace, or no text at all.
-        """
+        """Find the events in the file at `path`; UnknownFormatError if it holds no trace, or no text at all."""
         self.path = path
         self.bare = False  # whether the file is only a list
         #: The text after the assumed end of the list; None if no end was found. It may be the end of another list if
@@ -142,7 +133,7 @@ class TraceText:
 
     def pieces(self) -> Iterator[bytes]:
         """The text of each piece; single use. Parses the properties after the events."""
-        at, pattern = self._start, between(self.beginning(_OPENING_BYTES))
+        at, pattern = self._start, between(self.beginning(4096))
         while (end := self._cut(at, pattern)) is not None:
             piece = self._look(at, end - at)
             del self._text[: end - self._at]
@@ -411,8 +402,7 @@ main()
 def decoded(text: TraceText, progress: Progress) -> list[Part]:
     """Every piece of a trace, in order, decoded in worker processes if it is large; damaged ones as far as possible.
 
-    Raises:
-        DecoderEndedError: A process that decoded was ended from outside.
+    Raises DecoderEndedError if a process that decoded was ended from outside.
     """
     small = text.path.stat().st_size < (SMALL_GZIP_BYTES if text.compressed else SMALL_PLAIN_BYTES)
     workers = min(processors(), _MOST)
@@ -433,9 +423,8 @@ class Worker:
     def __init__(self) -> None:
         """Start the process.
 
-        Raises:
-            OSError: No program can be started, or Python itself is not where it says.
-            ValueError: It does not say where it is.
+        Raises OSError if no program can be started, or Python itself is not where it says; ValueError if it does not
+        say where it is.
         """
         if not sys.executable or getattr(sys, "frozen", False):
             raise ValueError
@@ -495,8 +484,7 @@ class _Pool:
     def parts(self, progress: Progress) -> Iterator[Part]:
         """The decoded pieces in order, decoded in this process where no other could be started.
 
-        Raises:
-            DecoderEndedError: A process was ended from outside.
+        Raises DecoderEndedError if a process was ended from outside.
         """
         decoder, what, begun = Decoder(), f"reading {self._text.path.name}", monotonic()
         while self._waiting:

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 from kanalyze.errors import UnknownFormatError
 from kanalyze.files import cache_folder, digest, regular
 from kanalyze.outlets import line
-from kanalyze.readers import GZIP, other_programs
+from kanalyze.readers import GZIP, Progress, other_programs
 from kanalyze.readers.torch.pieces import MARK, TraceText, decoded
 from kanalyze.readers.user_cache import alone, checksum, kept, make_room, name_of, scratch
 from kanalyze.report import Report
 
 if TYPE_CHECKING:
-    from kanalyze.readers import Progress
     from kanalyze.readers.torch.frames import Frames
 
 
@@ -39,9 +38,8 @@ def accepts(path: Path, head: bytes) -> bool:
 def open_report(path: Path, progress: Progress, *, cache: bool) -> Report:
     """Opens the trace at `path`.
 
-    Raises:
-        UnknownFormatError: It is JSON, but no trace, or one of another program.
-        UnreadableReportError: There is no file.
+    Raises UnknownFormatError if it is JSON, but no trace, or one of another program; UnreadableReportError if there is
+    no file.
     """
     name = name_of(path) if regular(path).stat().st_size >= _LEAST_BYTES else ""
     frames = _kept(name) if cache and name else None

@@ -75,9 +75,6 @@ _TITLES: Final = {
 #: Tables that are folded at first: the sections above say most of what they do, as on pages of ranks and sides all do.
 _FOLDED: Final = ("ledger", "exposure", "health", "launch_summary", "steps")
 
-#: Width of names in tables, in characters; a click shows the whole one.
-_TABLE_NAME: Final = 72
-
 #: Iterations that are drawn one by one.
 _ITERATIONS: Final = 400
 
@@ -370,7 +367,7 @@ def _cells(name: str, values: pl.Series) -> list[Any]:
     if name not in KERNELS or not is_text(values.dtype):
         return values.to_list()
     whole = [outlets.short(text or "") for text in values.cast(pl.String)]
-    return [*zip(shortened(name, whole, _TABLE_NAME), whole, strict=True)]
+    return [*zip(shortened(name, whole, 72), whole, strict=True)]
 
 
 #: Words of columns' names that stand for others, and columns that are called otherwise altogether.

@@ -47,11 +47,7 @@ _EVENT_ID: Final = 1
 #: The id of what is no event of the report; those of events are numbered from 0 on.
 _NONE: Final = (1 << 40) - 1
 
-#: Order of the children of a track: by their rank.
-_BY_RANK: Final = number(11, 3)
-
 #: Packets that are made at one time, and names in one packet.
-_CHUNK: Final = 1 << 16
 _NAMES: Final = 1 << 12
 
 #: Numbers of processes and of threads that Perfetto can hold.
@@ -122,7 +118,8 @@ class _Tracks:
         if device is None:
             return self._process(process, rank)
         key = ("gpu", device, rank)
-        return self._uuids.get(key) or self._new(key, sized(2, f"{_of_rank(rank)}GPU {device}") + _BY_RANK)
+        # the children of a track are ordered by their rank
+        return self._uuids.get(key) or self._new(key, sized(2, f"{_of_rank(rank)}GPU {device}") + number(11, 3))
 
     def _of_track(self, track: Track, rank: int) -> int:
         """The track of slices; further lanes of a thread lie below the first."""
@@ -180,7 +177,7 @@ def _packets(trace: Slices, names: pl.Series, kinds: pl.Series, line: pl.DataFra
     ids = trace.slices.get_column("event_id").fill_null(_NONE).to_numpy().astype(np.uint64)
     name, category, event_id = (np.append(one, np.uint64(0)) for one in (names.to_numpy(), kinds.to_numpy(), ids))
     note = number(1, _EVENT_ID) + _tag(4)
-    for part in line.iter_slices(_CHUNK):
+    for part in line.iter_slices(1 << 16):
         rows = part.get_column("slice").fill_null(len(names)).to_numpy()
         begins, counts = part.get_column("begins").to_numpy(), part.get_column("value").is_not_null().to_numpy()
         every, begun, others = np.arange(len(rows)), np.flatnonzero(begins), np.flatnonzero(~begins)

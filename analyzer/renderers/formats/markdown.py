@@ -8,9 +8,8 @@ from typing import Final
 from kanalyze.outlets import code, markdown, paragraph
 from kanalyze.renderers.page import Block, Chapter, Ledger, Page, Section, Shown, page_of_any, short_names
 
-#: Lines of a comparison, which is pasted into a pull request, and the rows of its tables that are tried for it.
+#: Lines of a comparison, which is pasted into a pull request.
 _MOST_LINES: Final = 39
-_ROWS: Final = (None, 5, 4, 3, 2, 1)
 
 
 def render(shown: Sequence[Shown], top: int | None) -> str:
@@ -21,7 +20,7 @@ def render(shown: Sequence[Shown], top: int | None) -> str:
 
 def _short(shown: Shown) -> str:
     """A page for a pull request: where it would be too long, fewer rows, and the remarks alone of the last sections."""
-    for rows in _ROWS:
+    for rows in (None, 5, 4, 3, 2, 1):
         page = page_of_any(shown, rows)
         text = _page(page)
         if text.count("\n") <= _MOST_LINES:

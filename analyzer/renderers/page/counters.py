@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
 from kanalyze import units
+from kanalyze.analyses.page.overview_page import Summary
 from kanalyze.renderers import page
 from kanalyze.renderers.page import Column, Page, Row, Section, numbers, section, text_of, words
 from kanalyze.renderers.page.time import gpu, launch_shape, page_of, show
 from kanalyze.tools import TOOLS, tool_of
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.page.overview_page import Summary
 
 #: Most stall reasons and ncu rules shown per kernel.
 _MOST: Final = 4

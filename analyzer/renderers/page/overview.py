@@ -6,11 +6,13 @@ Beside it the sections that it has in common with the page of all tables.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import polars as pl
 
 from kanalyze import units
+from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.page.overview_page import Summary
 from kanalyze.machinery import late
 from kanalyze.outlets import command
 from kanalyze.renderers import page
@@ -22,9 +24,6 @@ from kanalyze.window import WORDS, PerIteration, Window, of_iteration
 with late():  # most pages are of one report
     from kanalyze.renderers.page import counters
 
-if TYPE_CHECKING:
-    from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.analyses.page.overview_page import Summary
 
 #: Tables by name, and what makes a section of them with so many rows at most.
 Tables: TypeAlias = Mapping[str, pl.DataFrame]
@@ -140,13 +139,17 @@ def _ledger(found: Summary, per: PerIteration, window: dict[str, Any], most: int
     else:
         told = " to ".join(units.instant(window[side], found.zero_ns) for side in ("start_ns", "end_ns"))
         told += ", loading apart" if found.window is None and _once(found) else ""
-    whole = page.ledger(
-        rows,
-        f"GPU {window['device']}, {told}",
-        lambda bucket, parts: _detail(found, per, bucket, window["device"], parts),
-        found.interface,
-        iterations,
-    )
+
+    def detail(bucket: str, parts: list[Part]) -> str:
+        """Largest parts of a bucket: kernel families, ranges, or what held the device up."""
+        if bucket == "kernel":
+            return _families(found.tables.get("hot_kernels"))
+        named = _by_range(found, bucket, window["device"]) or _by_culprit(found, bucket, window["device"], parts)
+        least_ns = page.WORTH_NAMING * sum(ns for _, ns in parts)
+        worth = [(name, ns) for name, ns in named if ns >= least_ns][:3]
+        return ", ".join(f"{page.unversioned(name)} {per.mean_time(ns)}" for name, ns in worth)
+
+    whole = page.ledger(rows, f"GPU {window['device']}, {told}", detail, found.interface, iterations)
     title = f"WHERE A {per.each.upper()} GOES" if per.each == "step" else "WHERE THE TIME WENT"
     shares = [one._replace(spread=spread.get(one.bucket, "")) for one in whole.shares]
     return whole._replace(shares=_with_rest(shares, whole.window_ns, most), title=title)
@@ -165,16 +168,6 @@ def _with_rest(shares: list[page.Share], length: int, most: int) -> list[page.Sh
     names = ", ".join(one.bucket for one in rest)
     named = [one._replace(time=text) for one, text in zip(kept, texts, strict=True)]
     return [*named, page.Share("rest", ns, each_ns, last, units.percent(ns / max(length, 1)), names, names)]
-
-
-def _detail(found: Summary, per: PerIteration, bucket: str, device: int, parts: list[Part]) -> str:
-    """Largest parts of a bucket: kernel families, ranges, or what held the device up."""
-    if bucket == "kernel":
-        return _families(found.tables.get("hot_kernels"))
-    named = _by_range(found, bucket, device) or _by_culprit(found, bucket, device, parts)
-    whole = sum(ns for _, ns in parts)
-    worth = [(name, ns) for name, ns in named if ns >= page.WORTH_NAMING * whole][:3]
-    return ", ".join(f"{page.unversioned(name)} {per.mean_time(ns)}" for name, ns in worth)
 
 
 def _families(table: pl.DataFrame | None) -> str:

@@ -7,11 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import polars as pl
 
 from kanalyze import outlets, units
+from kanalyze.analyses.findings.rules import Finding
+from kanalyze.analyses.page.overview_page import Summary
+from kanalyze.analyses.ranges.instances import Instances
 from kanalyze.renderers import page
 from kanalyze.renderers.page import Column, Page, Part, Row, Section, numbers, section, words
 from kanalyze.renderers.page.kernel_names import short_forms
@@ -19,29 +22,18 @@ from kanalyze.renderers.page.overview import ENGINE, Make, Tables, by_either, ca
 from kanalyze.tools import processor, worded
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, Scope, Window, located, plain
 
-if TYPE_CHECKING:
-    from kanalyze.analyses.findings.rules import Finding
-    from kanalyze.analyses.page.overview_page import Summary
-    from kanalyze.analyses.ranges.instances import Instances
-
 #: Most rows of sections of secondary interest.
 _FEWER: Final = 5
 #: Width of a line below a table, in characters, on the narrowest usual page.
 _FOOT: Final = 78
 
-#: Headings of columns that tell apart rows which are otherwise called the same.
-_WHOSE: Final = {
-    "process_id": "process",
-    "thread_id": "thread",
-    "context_id": "context",
-    "device": "GPU",
-    "graph_exec_id": "executable",
-}
-
 
 def _whose(table: pl.DataFrame, names: Sequence[str], columns: Iterable[str]) -> list[Column]:
     """Those of `columns` that tell apart rows of equal `names`."""
-    return [Column(_WHOSE[name], name) for name in page.telling_apart(table, names, columns)]
+    told = {"device": "GPU", "graph_exec_id": "executable"}
+    return [
+        Column(told.get(name, name.removesuffix("_id")), name) for name in page.telling_apart(table, names, columns)
+    ]
 
 
 def _gpu(row: Row) -> str:
@@ -212,11 +204,6 @@ def graphs(tables: Tables, top: int) -> Section:
     return section("CUDA GRAPHS", table, columns, min(top, _FEWER), "medians of call and span; busy and idle in all")
 
 
-def captured(tables: Tables, top: int) -> Section:
-    """Section of what runs inside CUDA graphs by the places that captured it."""
-    return captured_section(tables["captured"], numbers(time="exclusive_ns", share="share", count="count"), top)
-
-
 def memory(tables: Tables, top: int, zero_ns: int = 0) -> Section:
     """Section of memory by kind: peak, allocations and frees; times relative to `zero_ns`."""
     table = tables["memory"]
@@ -294,7 +281,9 @@ _SECTIONS: Final[dict[str, Make]] = {
     "hot_kernels": kernels,
     "ops": operators,
     "graphs": graphs,
-    "captured": captured,
+    "captured": lambda tables, top: captured_section(
+        tables["captured"], numbers(time="exclusive_ns", share="share", count="count"), top
+    ),
     "copies": section_of(
         "copies",
         "COPIES",

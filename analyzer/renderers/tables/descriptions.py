@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from kanalyze import outlets
-from kanalyze.decoder.fields import OTHER
+from kanalyze.decoder.fields import OTHER, KernelName
 from kanalyze.errors import UnknownNameError
 
 if TYPE_CHECKING:
-    from kanalyze.decoder.fields import KernelName
     from kanalyze.schema import Column, Table
 
     #: A table, and variants of it.
@@ -174,11 +173,7 @@ def meanings(word: str) -> list[tuple[str, str]]:
 
 
 def explanation(name: str) -> Explanation:
-    """The explanation of the finding `name`.
-
-    Raises:
-        UnknownNameError: There is no such finding.
-    """
+    """The explanation of the finding `name`; UnknownNameError if there is no such finding."""
     if name not in names():
         raise UnknownNameError.of("finding", name, names())
     _, headline, text = (_FOLDER / f"{name}.md").read_text(encoding="utf-8").split("\n\n", maxsplit=2)

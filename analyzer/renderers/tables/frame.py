@@ -57,8 +57,7 @@ def arranged(frame: pl.DataFrame, sort: str | None, top: int | None, each: str |
 
     Without `sort` these are that many for `each` value of a column, if one is named.
 
-    Raises:
-        UnknownNameError: There is no such column.
+    Raises UnknownNameError if there is no such column.
     """
     if sort is not None:
         name = sort.removeprefix("-")
@@ -73,8 +72,7 @@ def arranged(frame: pl.DataFrame, sort: str | None, top: int | None, each: str |
 def chosen(frame: pl.DataFrame, columns: str | None) -> pl.DataFrame:
     """The columns that a comma-separated list names, in its order; the whole frame for None and ``all``.
 
-    Raises:
-        UnknownNameError: There is no such column.
+    Raises UnknownNameError if there is no such column.
     """
     if columns is None or columns.strip() == ALL:
         return frame

@@ -181,11 +181,6 @@ def _line(row: Row | None, source: str, head: str, look: Look) -> str:
     return look.paint(text, _BOLD) if hot else text
 
 
-def source_json(kernel: str, rows: pl.DataFrame) -> str:
-    """Renders the rows as JSON."""
-    return outlets.json({"kernel": kernel, "rows": rows.to_dicts()})
-
-
 # The comparison of two tools on one program, side by side.
 
 

@@ -317,15 +317,10 @@ def ranks(rows: pl.DataFrame, form: str) -> bytes:
 #: Kernels that are numbered and listed; room around all, as a factor.
 _LISTED: Final = 12
 _MARGIN: Final = 4.0
-_BOUNDS: Final = {"memory": "#2a6fbb", "compute": "#c8553d"}
 
 
 def roofline(found: RoofPoints, form: str) -> bytes:
-    """The kernels under their roofs, in one of :data:`ROOFLINE_FORMATS`.
-
-    Raises:
-        OutputError: matplotlib is not installed.
-    """
+    """The kernels under their roofs, in one of :data:`ROOFLINE_FORMATS`; OutputError if matplotlib is not installed."""
     rows = found.points.to_dicts()
     with _picture("svg" if form == "html" else form, 6.2, 11.0) as (axes, out):
         axes.set(xscale="log", yscale="log", xlabel="FLOP for each byte of DRAM traffic", ylabel="FLOP/s")
@@ -389,7 +384,7 @@ def _draw_points(axes: Axes, rows: Rows) -> None:
         roof = f", {units.percent(row['roof_share'])} of the roof" if row["roof_share"] is not None else ""
         share = f"{units.percent(row['time_ns'] / whole)} of the time{roof}"
         label = f"{number}  {outlets.picture(name)}\n    {share}" if number <= _LISTED else None
-        colour = _BOUNDS.get(row["bound"], "#888888")
+        colour = {"memory": "#2a6fbb", "compute": "#c8553d"}.get(row["bound"], "#888888")
         axes.scatter(*at, s=size, color=colour, alpha=0.55, edgecolors="white", linewidths=0.8, label=label)
         if label:
             _note(axes, str(number), at, (sqrt(size) / 2 + 2, -3), fontsize=8, fontweight="bold")

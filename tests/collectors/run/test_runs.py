@@ -123,7 +123,7 @@ CASES = {
     "a wrong result": ({"program": WRONG}, {}),
     "ended by nsys": ({"program": "#!/bin/sh\nexit 143\n"}, {"duration_s": 1, **NSYS}),
     "starts Python": ({"program": "#!/bin/sh\nfalse && python train.py\necho 'Max error: 0'\n"}, {}),
-    "a full disk": ({"ncu": "fails", "full": "_NOTHING_BYTES"}, {}),
+    "a full disk": ({"ncu": "fails", "full": "NOTHING_BYTES"}, {}),
     "little space": ({"full": "ENOUGH_BYTES"}, NSYS),
     "no space": ({"full": "_LEAST_BYTES"}, NSYS),
     # torch.profiler
