@@ -15,7 +15,7 @@ from kanalyze.analyses.device._operations import (
     with_facts,
 )
 from kanalyze.analyses.idle._attribution import host_pieces
-from kanalyze.analyses.shared.analysis import analysis, check_grouping, once_per_report, require
+from kanalyze.analyses.shared.analysis import analysis, once_per_report, part_of, require
 from kanalyze.analyses.shared.statistics import known_sum, longest, total
 from kanalyze.columns import LARGEST, beside, nearest, product, rate
 from kanalyze.report import Report, Where
@@ -315,9 +315,7 @@ def migrations(report: Report, by: str | None = None, **where: Unpack[Where]) ->
         CannotTellError: The report records neither copies nor page faults.
         UnknownNameError: There is no such grouping.
     """
-    report = report.narrow(**where)
-    require(report, TABLE if by is None else BY_CAUSE, "memcpy", "fault")
-    check_grouping(TABLE, by)
+    report = part_of(report, where, TABLE, by, "memcpy", "fault")
     moved = moves(report).join(pages(report).again, on="event_id", how="left", maintain_order="left")
     moved = moved.with_columns(pl.col("again_bytes").fill_null(0))
     return _by_address(report, moved) if by is None else _by_cause(moved)

@@ -21,7 +21,7 @@ from kanalyze.analyses.device._operations import (
     with_facts,
 )
 from kanalyze.analyses.host._call_kinds import calls_that, names_that
-from kanalyze.analyses.shared.analysis import check_grouping, once_per_process, once_per_report, require
+from kanalyze.analyses.shared.analysis import once_per_process, once_per_report, part_of
 from kanalyze.columns import as_of, count_up_to, distinct, gathered, in_order, nearest, parts_by, positions
 from kanalyze.model import DEVICE_KINDS, STREAM_TYPES, STREAMS
 from kanalyze.report import Report, Where
@@ -501,9 +501,7 @@ def concurrency(report: Report, by: str | None = None, **where: Unpack[Where]) -
         CannotTellError: The report records no device operations.
         UnknownNameError: There is no such grouping.
     """
-    report = report.narrow(**where)
-    require(report, TABLE if by is None else BY_PAIR, *DEVICE_KINDS)
-    check_grouping(TABLE, by)
+    report = part_of(report, where, TABLE, by, *DEVICE_KINDS)
     if by is not None:
         order = ["device", "waited_ns", "overlap_ns", "process_id", "context_id", "stream", "other_stream"]
         return BY_PAIR.select(stream_pairs(report)).sort(order, descending=[False, True, True, *[False] * 4])

@@ -14,7 +14,7 @@ from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle.ledger import gaps
 from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.ranges._projection import projection
-from kanalyze.analyses.shared.analysis import check_grouping, require
+from kanalyze.analyses.shared.analysis import part_of
 from kanalyze.columns import gathered
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
@@ -108,10 +108,8 @@ def gpu_units(report: Report, by: str | None = None, **where: Unpack[Where]) -> 
         CannotTellError: The report has no sampled counters of GPUs, or no device operations.
         UnknownNameError: There is no such grouping.
     """
-    report = report.narrow(**where)
-    check_grouping(TABLE, by)
+    report = part_of(report, where, TABLE, by, *DEVICE_KINDS)
     form = _FORMS[by] if by else TABLE
-    require(report, form, *DEVICE_KINDS)
     known = grids(report)
     if not known:
         raise CannotTellError.without(TABLE.name, report.meta.path, ["gpu_metrics"], report.meta.tool)
