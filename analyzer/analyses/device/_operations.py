@@ -16,7 +16,19 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
-from kanalyze.columns import as_of, distinct, gathered, in_order, marked, mixed, of_parts, positions, rows_at, sure
+from kanalyze.columns import (
+    as_of,
+    distinct,
+    gathered,
+    in_order,
+    marked,
+    mixed,
+    of_parts,
+    positions,
+    rows_at,
+    sure,
+    told_of,
+)
 from kanalyze.decoder.decode import HINTS, decode
 from kanalyze.decoder.fields import OTHER
 from kanalyze.errors import CannotTellError
@@ -67,8 +79,7 @@ def communicating(events: pl.DataFrame, report: Report) -> pl.Expr | None:
 
 def families(names: pl.Series) -> pl.Series:
     """The kernel family of each name; ``other`` where it is not known."""
-    said = {name: decode(name).family for name in names.unique().cast(pl.String).drop_nulls()}
-    return pl.Series("family", [said.get(name, OTHER) for name in names.cast(pl.String)], dtype=pl.String)
+    return told_of(names, lambda name: decode(name).family).fill_null(OTHER).alias("family")
 
 
 def decoded(report: Report, kernels: pl.DataFrame, *keys: str) -> pl.DataFrame:
