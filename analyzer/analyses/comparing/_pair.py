@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import mean, median
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from kanalyze.analyses.comparing import _statistics as statistics
@@ -24,11 +25,8 @@ from kanalyze.tools import Turn, interleaved
 from kanalyze.tools import pairs as pairs_of
 from kanalyze.units import apportioned, count, nearest, plural, time
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-    Numbers = NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
 
 #: How an operation changed.
 SAME: Final = "same"

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.communication._matching import POINT_TO_POINT
+from kanalyze.analyses.communication._matching import POINT_TO_POINT, Ints
 from kanalyze.analyses.communication._waits import CLASSES
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import windows
@@ -23,9 +23,6 @@ from kanalyze.analyses.replay.critical_path import BY_RANK, sums_by_rank
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table, columns
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.communication._matching import Ints
 
 #: Rows that are made at once.
 _AT_ONCE: Final = 1 << 18

@@ -6,7 +6,7 @@ Definition: docs/whatif.md, "The critical path".
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -24,8 +24,7 @@ from kanalyze.analyses.shared.threads import THREAD, ThreadKey, by_thread, inner
 from kanalyze.columns import gathered, in_order, rows_at, slices
 from kanalyze.report import Report
 
-if TYPE_CHECKING:
-    Lines = dict[ThreadKey, pl.DataFrame]
+Lines = dict[ThreadKey, pl.DataFrame]
 
 #: Causes of time on the path: what runs on a device, why it did not run yet, and what the host did.
 CAUSES: Final = (
