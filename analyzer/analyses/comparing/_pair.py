@@ -269,9 +269,11 @@ def doubts(base: Side, new: Side) -> list[Doubt]:
     if apart > _OTHER_NUMBER * max(before_number, after_number) and base.about.scope == STEADY and not served:
         what = f"number of iterations ({base.about.each})"
         found.append(Doubt("steps", f"{what}: {before_number:,} in base, {after_number:,} in new"))
-    for name, side in (("base", base), ("new", new)):
-        found += [Doubt("cold", f"left out of {name}: {run} ({reason})") for run, reason in side.left_out]
-    return found
+    return found + [
+        Doubt("cold", f"left out of {name}: {run} ({reason})")
+        for name, side in (("base", base), ("new", new))
+        for run, reason in side.left_out
+    ]
 
 
 #: What sides may differ in beside the program: by kind, what it is called and how it is told.

@@ -346,8 +346,8 @@ def shapes(report: Report) -> list[Count]:
     wrong = pl.any_horizontal(sides <= 0) | (threads > _MOST_THREADS)
     wrong |= (pl.col("grid_y") > _MOST_BLOCKS) | (pl.col("grid_z") > _MOST_BLOCKS)
     wrong |= ~pl.col("registers_per_thread").is_between(0, _MOST_REGISTERS).fill_null(value=True)
-    for name in ("static_shared_bytes", "dynamic_shared_bytes"):
-        wrong |= ~pl.col(name).is_between(0, _MOST_SHARED_BYTES).fill_null(value=True)
+    shared_bytes = pl.col("static_shared_bytes", "dynamic_shared_bytes")
+    wrong |= pl.any_horizontal(~shared_bytes.is_between(0, _MOST_SHARED_BYTES).fill_null(value=True))
     odd = launches.filter(known & wrong).select("event_id")
     kernels = report.kind("kernel").select("event_id", "dur_ns").join(odd, on="event_id", how="semi")
     return [("kernels of an impossible shape", *_sum(kernels))]
@@ -368,8 +368,8 @@ def crossings(report: Report) -> list[Count]:
     start, end, kind = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns"), pl.col("kind")
     crossed = (kind.shift(1) == "api") | ((kind.shift(1) == "op") & (kind != "range"))
     crossed &= pl.all_horizontal(pl.col(name) == pl.col(name).shift(1) for name in THREAD)
-    for earlier, later in ((start.shift(1), start), (start, end.shift(1)), (end.shift(1), end)):
-        crossed &= later - earlier > _ROUNDED_NS
+    order = (start.shift(1), start, end.shift(1), end)
+    crossed &= pl.all_horizontal(later - earlier > _ROUNDED_NS for earlier, later in pairwise(order))
     found, last = [], kinds[0].clear()
     for low, high in _turns(kinds):
         events = pl.concat(part.filter(start.is_between(low, high, closed="left")) for part in kinds)

@@ -294,13 +294,14 @@ def context_calls(report: Report) -> pl.DataFrame:
     :data:`CONTEXT_FROM_NS` before any operation ran and no other evidence rules it out (definitions.md, section 5).
     """
     calls, records = _with_end(report, "api").with_row_index("row"), _context_records(report)
-    found = [calls.clear().with_columns(made_ns="end_ns")]
-    for event in records.iter_rows(named=True):
-        made = pl.lit(event["start_ns"], dtype=pl.Int64)
-        found.append(_enclosing_calls(event, calls).head(1).with_columns(made_ns=made))
+    found = [
+        _enclosing_calls(event, calls).head(1).with_columns(made_ns=pl.lit(event["start_ns"], dtype=pl.Int64))
+        for event in records.iter_rows(named=True)
+    ]
     recorded = records.get_column("process_id").unique()
     silent = calls if recorded.is_empty() else calls.filter(~pl.col("process_id").is_in(recorded.implode()))
     found += [_inferred(report, silent)] if silent.height else []
+    found.append(calls.clear().with_columns(made_ns="end_ns"))
     return pl.concat(found).sort("made_ns").unique("event_id", keep="last", maintain_order=True)
 
 

@@ -111,12 +111,12 @@ def allocating_calls(report: Report) -> pl.DataFrame:
         end=pl.col("start_ns") + pl.col("dur_ns"),
     )
     calls = calls.filter(pl.col("gives") | text.str.contains(_TAKES)).sort("process_id", "start", "row")
-    parts = [_with_rounds(calls.clear(), pl.Series(dtype=pl.Int64))]
     launches = in_order(launch_calls(report, "call_start", "thread_id").drop_nulls(), "call_start")
-    for (process,), part in calls.partition_by("process_id", as_dict=True).items():
-        own = launches.filter(pl.col("process_id").eq_missing(process)).get_column("call_start")
-        parts.append(_with_rounds(part, own))
-    return pl.concat(parts).sort("start", "row")
+    parts = (
+        _with_rounds(part, launches.filter(pl.col("process_id").eq_missing(process)).get_column("call_start"))
+        for (process,), part in calls.partition_by("process_id", as_dict=True).items()
+    )
+    return pl.concat([_with_rounds(calls.clear(), pl.Series(dtype=pl.Int64)), *parts]).sort("start", "row")
 
 
 def _with_rounds(calls: pl.DataFrame, launches: pl.Series) -> pl.DataFrame:

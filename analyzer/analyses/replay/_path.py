@@ -265,12 +265,9 @@ def path(report: Report) -> pl.DataFrame:
         AssertionError: The pieces do not sum to the window.
     """
     sides = span(report)
-    if sides is None:
+    if sides is None or (first := first_node(report, sides[1])) == NOWHERE:
         return pl.DataFrame(schema=PATH)
     low, high = sides
-    first = first_node(report, high)
-    if first == NOWHERE:
-        return pl.DataFrame(schema=PATH)
     through = nodes(report)
     pieces = walk(through.walkable, first, low, high)
     node = pieces.get_column("node")
@@ -379,10 +376,11 @@ def _host_names(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     table = pl.concat([named_events(report), program_functions(report)])
     cut = _cut(pieces, _lines(table, pieces), table.get_column("name"))
     known = cut.get_column("name").is_not_null()
-    found = [cut.filter(known)]
-    for key, part in by_thread(cut.filter(~known)).items():
-        found.append(part.with_columns(neighbours(report, key, part).alias("name")))
-    return pl.concat(found)
+    others = (
+        part.with_columns(neighbours(report, key, part).alias("name"))
+        for key, part in by_thread(cut.filter(~known)).items()
+    )
+    return pl.concat([cut.filter(known), *others])
 
 
 def _lines(table: pl.DataFrame, spans: pl.DataFrame) -> Lines:
@@ -401,8 +399,9 @@ def _around(pieces: pl.DataFrame, lines: Lines, names: pl.Series) -> pl.DataFram
 
 def _cut(pieces: pl.DataFrame, lines: Lines, names: pl.Series) -> pl.DataFrame:
     """Cuts pieces, which follow each other, by what `lines` have at them, and adds its name."""
-    found = [pieces.clear().with_columns(around=pl.lit(None, dtype=pl.UInt32))]
-    for key, part in by_thread(pieces).items():
-        found.append(overlaid(part, line_of(lines, key).rename({"row": "around"}), "around"))
-    cut = pl.concat(found)
+    parts = (
+        overlaid(part, line_of(lines, key).rename({"row": "around"}), "around")
+        for key, part in by_thread(pieces).items()
+    )
+    cut = pl.concat([pieces.clear().with_columns(around=pl.lit(None, dtype=pl.UInt32)), *parts])
     return cut.drop("around").hstack([gathered(names, cut.get_column("around")).alias("name")])

@@ -317,11 +317,11 @@ def ordered(report: Report, found: pl.DataFrame) -> pl.Series:
     asked, line = _with_streams(report, ordering_calls(report)), _on_streams(report, found)
     # a call without a recorded stream may concern any stream of its process
     by_stream = {True: ("process_id", "stream"), False: ("process_id",)}
-    latest = []
-    for known, by in by_stream.items():
-        own = asked.filter(pl.col("stream").is_not_null() == known)
-        latest.append(gathered(own.get_column("at"), as_of(line.select(*by, "at"), own.select(*by, "at"))))
-    last = pl.max_horizontal(*latest)
+    last = pl.max_horizontal(
+        gathered(own.get_column("at"), as_of(line.select(*by, "at"), own.select(*by, "at")))
+        for known, by in by_stream.items()
+        for own in [asked.filter(pl.col("stream").is_not_null() == known)]
+    )
     asked_for = (last >= pl.col("earlier")) | (last.is_not_null() & pl.col("earlier").is_null())
     return line.select(ordered=asked_for.fill_null(value=False)).to_series()
 
@@ -506,14 +506,16 @@ def concurrency(report: Report, by: str | None = None, **where: Unpack[Where]) -
         order = ["device", "waited_ns", "overlap_ns", "process_id", "context_id", "stream", "other_stream"]
         return BY_PAIR.select(stream_pairs(report)).sort(order, descending=[False, True, True, *[False] * 4])
     order = ["device", "busy_ns", "process_id", "context_id", "stream"]
-    work, busy, parts = placed_operations(report), busy_spans(report), [pl.DataFrame(schema=_TIMES)]
+    work, busy = placed_operations(report), busy_spans(report)
     ended = pl.col("began") + pl.col("dur_ns")
     sums = work.group_by("number").agg(operations=pl.len(), first_ns=pl.col("began").min(), last_ns=ended.max())
     streams = used_streams(report).join(sums, on="number")
-    for (device,), members in streams.partition_by("device", as_dict=True).items():
-        numbers = members.get_column("number")
-        parts.append(_of_device(of_device(work, device), {number: busy[number] for number in numbers}))
-    return TABLE.select(streams.join(pl.concat(parts), on="number")).sort(order, descending=[False, True, *[False] * 3])
+    parts = (
+        _of_device(of_device(work, device), {number: busy[number] for number in members.get_column("number")})
+        for (device,), members in streams.partition_by("device", as_dict=True).items()
+    )
+    times = pl.concat([pl.DataFrame(schema=_TIMES), *parts])
+    return TABLE.select(streams.join(times, on="number")).sort(order, descending=[False, True, *[False] * 3])
 
 
 def _of_device(work: pl.DataFrame, busy: dict[int, pl.DataFrame]) -> pl.DataFrame:

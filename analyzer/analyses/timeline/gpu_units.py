@@ -115,11 +115,14 @@ def gpu_units(report: Report, by: str | None = None, **where: Unpack[Where]) -> 
         raise CannotTellError.without(TABLE.name, report.meta.path, ["gpu_metrics"], report.meta.tool)
     keys = [column.name for column in form.columns[1:] if column not in _MEANS]
     spans = _spans(report, by)
-    found = [form.empty()]
-    for (device,), own in spans.partition_by("device", as_dict=True).items():
-        if device in known:
-            found.append(_of_device(report, form, keys, int(device), own))
-    return pl.concat(found).sort("device", "total_ns", *keys, descending=[False, True, *(False for _ in keys)])
+    parts = (
+        _of_device(report, form, keys, int(device), own)
+        for (device,), own in spans.partition_by("device", as_dict=True).items()
+        if device in known
+    )
+    return pl.concat([form.empty(), *parts]).sort(
+        "device", "total_ns", *keys, descending=[False, True, *(False for _ in keys)]
+    )
 
 
 def _of_device(report: Report, form: Table, keys: list[str], device: int, spans: pl.DataFrame) -> pl.DataFrame:
