@@ -132,8 +132,7 @@ def _steady_part_of(report: Report, rows: pl.DataFrame) -> SteadyPart | None:
         pl.col("kernels_ns", "device_ns").sum(), served=served
     )
     down, by = [True, False, True, True, True], ("ns", "process_id", "served", "kernels_ns", "device_ns")
-    best = sums.sort(by, descending=down, maintain_order=True)
-    process, name = best.select("process_id", "name").row(0)
+    process, name = sums.sort(by, descending=down, maintain_order=True).select("process_id", "name").row(0)
     every = rows.filter(of_process(process))
     run = _longest_run(every, name, adjoining=True)
     if run.height < _FEWEST:

@@ -348,8 +348,6 @@ def fusion(report: Report) -> pl.DataFrame:
     require(report, TABLE.name, "op")
     require(report, TABLE, "kernel")
     timed = occurrences(report)
-    if timed.is_empty():
-        return TABLE.empty()
     sums = timed.group_by(_KEYS).agg(
         pl.len().cast(pl.Int64).alias("count"),
         pl.col("kernels").first(),

@@ -278,9 +278,7 @@ def critical_path(
         UnknownNameError: There is no such grouping.
     """
     report = part_of(report, where, TABLE, by, *DEVICE_KINDS)
-    if segments:
-        return _segments(report)
-    return _GROUPINGS[by or "cause"](report)
+    return _segments(report) if segments else _GROUPINGS[by or "cause"](report)
 
 
 def _segments(report: Report) -> pl.DataFrame:
