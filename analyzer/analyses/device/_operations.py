@@ -393,15 +393,10 @@ def of_device(work: pl.DataFrame, device: int) -> pl.DataFrame:
 def _buckets(report: Report, kind: str) -> pl.DataFrame:
     """Derived columns of the operations of one kind: kind, rank and detail."""
     events = report.kind(kind)
-    rank, detail = pl.lit(BUSY_BUCKETS.index("kernel")), pl.lit(None, dtype=pl.Categorical)
-    if kind == "kernel":
-        communicates = communicating(events, report)
-        if communicates is not None:
-            rank = pl.when(communicates).then(pl.lit(BUSY_BUCKETS.index("communication"))).otherwise(rank)
-    elif kind == "graph":
-        detail = pl.lit("graph", dtype=pl.Categorical)
-    else:
-        rank = pl.lit(BUSY_BUCKETS.index(kind))
+    rank = pl.lit(BUSY_BUCKETS.index("kernel" if kind == "graph" else kind))
+    detail = pl.lit("graph" if kind == "graph" else None, dtype=pl.Categorical)
+    if kind == "kernel" and (communicates := communicating(events, report)) is not None:
+        rank = pl.when(communicates).then(pl.lit(BUSY_BUCKETS.index("communication"))).otherwise(rank)
     if kind == "memcpy":
         names = events.get_column("name").unique()
         directions = names.cast(pl.String).str.extract(r"^\[(?:CUDA|HIP) memcpy (.*)\]$").cast(pl.Categorical)

@@ -17,7 +17,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, facts_of, launching_rows, operations, recorded_until, with_facts
-from kanalyze.analyses.host._call_kinds import call_names, calls_that, names_that, unused_launches
+from kanalyze.analyses.host._call_kinds import call_names, calls_that, moved_by_driver, names_that, unused_launches
 from kanalyze.analyses.idle.syncs import blocking_calls
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import total
@@ -150,8 +150,7 @@ def _sum(*parts: pl.DataFrame) -> tuple[int, int]:
 @_check(*_WORK)
 def pairing(report: Report) -> list[Count]:
     alone = operations(report, "call_row").filter(pl.col("call_row").is_null())
-    moved_by_driver = pl.col("detail").cast(pl.String).str.starts_with("Unified").fill_null(value=False)
-    unified, lost = alone.filter(moved_by_driver), alone.filter(~moved_by_driver)
+    unified, lost = (alone.filter(moved_by_driver(pl.col("detail")) == wanted) for wanted in (True, False))
     unused, captured = unused_launches(report), pl.col("captured")
     return [
         ("launches without an operation", *_sum(unused.filter(~captured))),

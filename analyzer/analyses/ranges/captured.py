@@ -212,9 +212,8 @@ def names_around(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     paths = own.group_by("call").agg(pl.col("range").last(), path=pl.col("range").str.join(ARROW))
     last = every.drop_nulls("operator").group_by("call").agg(pl.col("operator", "shapes").last())
     rows = pl.DataFrame({"call": pl.int_range(calls.height, dtype=pl.UInt32, eager=True)})
-    for side in (paths, last):
-        rows = rows.join(side, on="call", how="left", maintain_order="left")
-    return rows.select("range", "path", "operator", "shapes")
+    rows = rows.join(paths, on="call", how="left", maintain_order="left")
+    return rows.join(last, on="call", how="left", maintain_order="left").select("range", "path", "operator", "shapes")
 
 
 def _plain(ranges: pl.Series) -> pl.Series:

@@ -341,7 +341,7 @@ def _common(job: Job) -> pl.DataFrame:
 def _part(report: Report, member: int, shift: int, high: int) -> _Part:
     """The nodes of a rank's report, moved to the time of the job."""
     own = nodes(report)
-    every = own.walkable.described(pl.int_range(len(own.next), dtype=pl.UInt32, eager=True))
+    every = own.described(pl.int_range(len(own.next), dtype=pl.UInt32, eager=True))
     known = own.next.is_not_null()
     leave = every.get_column("leave")
     moved = every.with_columns(pl.col("begin") + shift, (leave + shift).zip_with(known, leave))

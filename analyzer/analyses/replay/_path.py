@@ -54,7 +54,7 @@ _LONG_AGO: Final = -(1 << 62)
 
 
 class Walkable(NamedTuple):
-    """Nodes of which each has a next one: of a report, or of several ranks."""
+    """Nodes of which each has a next one, of several ranks; those of a report give the same."""
 
     next: pl.Series  # the node at which a walk goes on after each (UInt32); null where none is known
     begin: pl.Series  # start of the own piece of each (ns)
@@ -83,12 +83,8 @@ class Nodes(NamedTuple):
         place = nodes.set(nodes < self.work.height, None) - self.work.height
         return (place % max(self.graph.calls.height, 1)).cast(pl.UInt32)
 
-    @property
-    def walkable(self) -> Walkable:
-        """The nodes for a walk."""
-        return Walkable(self.next, self.begin, self._described)
-
-    def _described(self, nodes: pl.Series) -> pl.DataFrame:
+    def described(self, nodes: pl.Series) -> pl.DataFrame:
+        """What :attr:`Walkable.described` gives."""
         calls, row = self.graph.calls, self.call(nodes)
         known = rows_at(calls.select("kind", "waited_for", "process_before"), row)
         before = gathered(calls.get_column("end"), known.get_column("process_before")).alias("before")
@@ -178,7 +174,7 @@ def _code(cause: str) -> pl.Expr:
     return pl.lit(CAUSES.index(cause), dtype=pl.Int8)
 
 
-def walk(through: Walkable, first: int, low: int, high: int) -> pl.DataFrame:
+def walk(through: Walkable | Nodes, first: int, low: int, high: int) -> pl.DataFrame:
     """The walk from node `first`, which is entered at `high`, back to `low` (ns).
 
     Returns:
@@ -193,7 +189,7 @@ def walk(through: Walkable, first: int, low: int, high: int) -> pl.DataFrame:
     return pl.concat(found[::-1], rechunk=True)
 
 
-def _pieces(through: Walkable, visited: pl.Series, last: int, low: int, entered: int) -> pl.DataFrame:
+def _pieces(through: Walkable | Nodes, visited: pl.Series, last: int, low: int, entered: int) -> pl.DataFrame:
     """The pieces of some nodes of a walk, in the order of time, also those without length; `last` ends the walk."""
     told = through.described(visited).with_columns(left=pl.col("leave").clip(low, entered).cum_min(), node=visited)
     # a walk that came back to where it had been: events of one instant that wait for each other
@@ -217,7 +213,7 @@ def _pieces(through: Walkable, visited: pl.Series, last: int, low: int, entered:
     return pieces.select("start", "end", cause, "node")
 
 
-def _visited(through: Walkable, first: int, low: int) -> pl.Series:
+def _visited(through: Walkable | Nodes, first: int, low: int) -> pl.Series:
     """The nodes of a walk, by runs, until one that begins at `low` or before."""
     node = pl.int_range(pl.len(), dtype=pl.UInt32)
     leads_on = (pl.col("next") + 1).eq_missing(node)
@@ -269,7 +265,7 @@ def path(report: Report) -> pl.DataFrame:
         return pl.DataFrame(schema=PATH)
     low, high = sides
     through = nodes(report)
-    pieces = walk(through.walkable, first, low, high)
+    pieces = walk(through, first, low, high)
     node = pieces.get_column("node")
     of = [through.row(node).alias("row"), through.call(node).alias("call")]
     pieces = _described(report, pieces.drop("node").hstack(of))
@@ -365,7 +361,7 @@ def by_range(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
 def by_operator(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     """Adds `name`, the innermost operator in which a piece was asked for; pieces of the host are cut by it."""
     events = report.kind("op")
-    table = events.select(*THREAD, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0))
+    table = events.select(*THREAD, **intervals.OF_EVENTS)
     # where a piece runs on its thread, and the moment at which it was asked for there
     moments = pl.concat([pieces.select("start", "end"), pieces.select(start="at", end=pl.col("at") + 1).drop_nulls()])
     return _around(pieces, _lines(table, intervals.union(moments)), events.get_column("name"))
