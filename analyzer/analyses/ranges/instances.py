@@ -393,6 +393,8 @@ def steps(report: Report) -> pl.DataFrame:
     """
     require(report, STEPS_TABLE, "range", "op")
     in_window = intervals.overlapping(report.steps(), report.scope.sides).with_row_index("window")
+    if in_window.is_empty():  # without steps nothing else is read
+        return STEPS_TABLE.empty()
     rows = in_window.join(used_devices(report).select(_KEYS), on="process_id", how="left", nulls_equal=True)
     rows = in_device_scope(report, rows)
     rows = rows.join(window_ledgers(report, in_window.select("start", "end")), on=["window", "device"], how="left")
