@@ -524,6 +524,8 @@ def shown_cold(report: Report, launches: pl.DataFrame) -> pl.Series:
     seen = loading_seen(report).select(*THREAD, loaded="start")
     late = nearest(numbered, seen, ("call_end", "loaded"), THREAD).drop_nulls("loaded")
     late = late.filter(~began[late.get_column("at")])
+    if late.is_empty():
+        return began
     before = nearest_launches(report, late.select(*THREAD, at="call_start"), "call_start").to_series()
     loads = late.filter(before.is_null() | (late.get_column("loaded") >= before))
     return began.scatter(loads.get_column("at"), True)  # noqa: FBT003 - polars has no name for it
