@@ -126,6 +126,19 @@ def sure(mask: pl.Series) -> pl.Series:
     return mask.fill_null(value=False) if mask.has_nulls() else mask
 
 
+def having(names: pl.Series, pattern: str) -> pl.Series:
+    """Whether names have a pattern, and are not null; each different one is read once."""
+    different = names.unique().drop_nulls()
+    return sure(names.is_in(different.filter(different.cast(pl.String).str.contains(pattern)).implode()))
+
+
+def told_of(values: pl.Series, tell: Callable[[Any], str | None], dtype: PolarsDataType = pl.String) -> pl.Series:
+    """The text that `tell` gives of each of `values`, of each different one once; null for null."""
+    different = values.unique().drop_nulls()
+    texts = pl.Series([tell(value) for value in different], dtype=pl.String).cast(dtype)
+    return values.replace_strict(different, texts, default=None, return_dtype=dtype)
+
+
 def beside(frame: pl.DataFrame, side: pl.DataFrame, *columns: str) -> pl.DataFrame:
     """Left join: adds `columns` of a table keyed by event_id; null where that has no such row."""
     at = positions(side.get_column("event_id"), frame.get_column("event_id"))

@@ -9,20 +9,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from kanalyze.analyses.communication._recorded import BY_PAIRS
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Ints = npt.NDArray[np.int64]
-    Small = npt.NDArray[np.int32]
-    Bools = npt.NDArray[np.bool_]
-    Keys = npt.NDArray[np.uint64]
+Ints = npt.NDArray[np.int64]
+Small = npt.NDArray[np.int32]
+Bools = npt.NDArray[np.bool_]
+Keys = npt.NDArray[np.uint64]
+Floats = npt.NDArray[np.float64]
 
 #: Kinds between two ranks, which are told apart by sender and receiver.
 POINT_TO_POINT: Final = ("send", "recv")

@@ -18,6 +18,7 @@ from kanalyze import intervals
 from kanalyze.analyses.device._operations import decoded, operations, with_facts
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD
+from kanalyze.columns import told_of
 from kanalyze.machinery import late
 from kanalyze.report import Report
 
@@ -224,9 +225,7 @@ def _told_by_trace(report: Report, kernels: pl.DataFrame) -> pl.DataFrame:
 
 def _with_kind(frame: pl.DataFrame, called: pl.Expr) -> pl.DataFrame:
     """The rows with their `kind`, by what a tool calls each."""
-    names = frame.select(called).to_series().drop_nulls().unique()
-    kinds = {text: kind_of(text) for text in names}
-    return frame.with_columns(kind=called.replace_strict(kinds, default="other", return_dtype=pl.String))
+    return frame.with_columns(kind=told_of(frame.select(called).to_series(), kind_of).fill_null("other"))
 
 
 def _with_place(report: Report, calls: pl.DataFrame) -> pl.DataFrame:

@@ -5,21 +5,26 @@ Definition: docs/definitions.md, section 11, "Waiting and transferring".
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from kanalyze.analyses.communication._matching import matched, rows_of
+from kanalyze.analyses.communication._matching import (
+    Bools,
+    Floats,
+    Ints,
+    Matches,
+    Rows,
+    Slice,
+    Small,
+    matched,
+    rows_of,
+)
 from kanalyze.analyses.communication._recorded import collectives_of
 from kanalyze.columns import gathered
 from kanalyze.reduction.tables import COLLECTIVES
 from kanalyze.report import Report
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from kanalyze.analyses.communication._matching import Ints, Matches, Rows, Slice, Small
 
 #: Rows that are looked at at once, about.
 OF_SLICE: Final = 1 << 18
@@ -29,7 +34,7 @@ class Clocks(NamedTuple):
     """Offsets of clocks, by node: part of the run and clock as one number."""
 
     offset: Ints  # by node, how much the clock is ahead of that of reference in the middle of the part
-    rate: npt.NDArray[np.float64]  # by clock, by what part of the time it runs faster than that of reference
+    rate: Floats  # by clock, by what part of the time it runs faster than that of reference
     since: Ints  # from the middle of its part to the begin of each collective
     error: Ints  # by node, how far that may be off, to either side; 0 on the clock of reference
     number: int  # how many clocks there are
@@ -172,7 +177,7 @@ class _Sizes(NamedTuple):
 
     group: Ints  # ranks of the group; 0 where that is not recorded
     bytes: Ints  # the larger of what a rank gives and gets; of what gathers or scatters all of it
-    times: npt.NDArray[np.bool_]  # whether times the ranks that are there: that of the group is not recorded
+    times: Bools  # whether times the ranks that are there: that of the group is not recorded
     largest: Ints  # of uneven parts: bytes sent or received, without a rank's own
 
     def of(self, call: Small, present: Ints) -> Ints:

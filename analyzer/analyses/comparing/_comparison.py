@@ -10,7 +10,7 @@ from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, NamedTuple
+from typing import ClassVar, Final, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -37,10 +37,7 @@ from kanalyze.reduction.baselines import STEPS, Digest
 from kanalyze.tools import TOOLS
 from kanalyze.units import change, nearest, percent
 
-if TYPE_CHECKING:
-    from kanalyze.analyses.comparing._statistics import Estimate, Judgement, NoiseFloor
-
-    Rank = Sequence[Digest]
+Rank = Sequence[Digest]
 
 #: From so many steps on, their median lies between the shortest and the longest one in 94 % of all runs.
 _ENOUGH: Final = 5
@@ -106,7 +103,7 @@ class Gate(NamedTuple):
 class Verdict(NamedTuple):
     """The judgement of new against base, and how sure it is."""
 
-    word: Judgement
+    word: statistics.Judgement
     ratio: float | None  # time of an iteration of new by that of base: below 1 is faster; None where base has no time
     low: float | None  # lower end of its 95 % interval; None where there is none
     high: float | None  # upper end
@@ -323,7 +320,7 @@ def _judged(pair: Pair, base: list[float], new: list[float]) -> Verdict:
     )
 
 
-def alone(pair: Pair) -> Estimate | None:
+def alone(pair: Pair) -> statistics.Estimate | None:
     """The ratio of single runs, with the interval of their steps and what two runs of one program may differ by.
 
     None with fewer than two steps in a run, or an interval that says nothing.
@@ -517,9 +514,9 @@ class Noise:
     name: str  # the first of the runs
     each: str  # what an iteration is called; ``whole`` where there is none
     mean_ns: float  # mean time of an iteration
-    step: NoiseFloor  # the floor of an iteration
-    buckets: dict[str, tuple[float, NoiseFloor]]  # that of each bucket of the ledger, with its mean time
-    kernels: dict[str, tuple[float, NoiseFloor]]  # that of each kernel, with its mean time
+    step: statistics.NoiseFloor  # the floor of an iteration
+    buckets: dict[str, tuple[float, statistics.NoiseFloor]]  # that of each bucket of the ledger, with its mean time
+    kernels: dict[str, tuple[float, statistics.NoiseFloor]]  # that of each kernel, with its mean time
     rows: float  # two single runs of one program differ by less than this part in 95 of 100 kernels
 
     @property
@@ -553,7 +550,7 @@ def noise_of(digests: Sequence[Digest]) -> Noise:
 
 def _floors(
     digests: Sequence[Digest], table: str, key: str, ns: str, least_ns: float
-) -> dict[str, tuple[float, NoiseFloor]]:
+) -> dict[str, tuple[float, statistics.NoiseFloor]]:
     """The floor of the time of each key of a table that takes at least so long, the longest first."""
     names, sums = per_iteration(stacked(digests, table).drop_nulls(key), len(digests), (key,), (ns,))
     means = zip(sums[ns].mean(axis=1).tolist(), names.get_column(key), sums[ns].tolist(), strict=True)

@@ -35,7 +35,7 @@ from kanalyze.analyses.ranges.captured import captured_as
 from kanalyze.analyses.replay._unprofiled import SAME, bare_of, corrected, estimated
 from kanalyze.analyses.serving.engine_steps import compared_steps
 from kanalyze.analyses.shared.analysis import recorded_kinds, require
-from kanalyze.columns import gathered
+from kanalyze.columns import gathered, told_of
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.reduction.baselines import (
@@ -277,12 +277,9 @@ def _range_names(report: Report, points: pl.DataFrame, each: str | None) -> pl.S
     if "range" not in report.kinds:
         return pl.repeat(None, points.height, dtype=pl.String, eager=True).alias("range")
     names = named_ranges(report).get_column("range")
-    texts = {text: None if (name := _masked(text)) in (_STEP, each) else name for text in names.unique().drop_nulls()}
-    known = names.replace_strict(list(texts), list(texts.values()), default=None, return_dtype=pl.Categorical)
+    known = told_of(names, lambda text: None if (name := _masked(text)) in (_STEP, each) else name, pl.Categorical)
     launched = gathered(known, ranges_at(report, points)).alias("range")
-    captured = captured_as(report, points.get_column("row"), "range")
-    masked = {text: _masked(text) for text in captured.unique().drop_nulls()}
-    captured = captured.replace_strict(list(masked), list(masked.values()), default=None, return_dtype=pl.Categorical)
+    captured = told_of(captured_as(report, points.get_column("row"), "range"), _masked, pl.Categorical)
     return captured.zip_with(captured.is_not_null(), launched).alias("range")
 
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import mean, median
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from kanalyze.analyses.comparing import _statistics as statistics
@@ -24,11 +25,8 @@ from kanalyze.tools import Turn, interleaved
 from kanalyze.tools import pairs as pairs_of
 from kanalyze.units import apportioned, count, nearest, plural, time
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
-    Numbers = NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Numbers = npt.NDArray[np.int64]
 
 #: How an operation changed.
 SAME: Final = "same"
@@ -271,9 +269,11 @@ def doubts(base: Side, new: Side) -> list[Doubt]:
     if apart > _OTHER_NUMBER * max(before_number, after_number) and base.about.scope == STEADY and not served:
         what = f"number of iterations ({base.about.each})"
         found.append(Doubt("steps", f"{what}: {before_number:,} in base, {after_number:,} in new"))
-    for name, side in (("base", base), ("new", new)):
-        found += [Doubt("cold", f"left out of {name}: {run} ({reason})") for run, reason in side.left_out]
-    return found
+    return found + [
+        Doubt("cold", f"left out of {name}: {run} ({reason})")
+        for name, side in (("base", base), ("new", new))
+        for run, reason in side.left_out
+    ]
 
 
 #: What sides may differ in beside the program: by kind, what it is called and how it is told.

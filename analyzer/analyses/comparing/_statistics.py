@@ -12,15 +12,12 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from statistics import fmean, median, stdev
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    Floats: TypeAlias = npt.NDArray[np.float64]
-
+Floats: TypeAlias = npt.NDArray[np.float64]
 Basis: TypeAlias = Literal["runs", "paired runs", "steps"]
 Judgement: TypeAlias = Literal["faster", "slower", "same", "cannot tell"]
 

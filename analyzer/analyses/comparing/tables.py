@@ -34,6 +34,7 @@ from kanalyze.analyses.device._operations import BUSY_BUCKETS
 from kanalyze.analyses.iterations.phases import NO_RANGE
 from kanalyze.analyses.operators._host_tree import ARROW
 from kanalyze.analyses.shared.statistics import BUCKETS
+from kanalyze.columns import told_of
 from kanalyze.decoder.decode import decode
 from kanalyze.schema import Column, Table, columns
 from kanalyze.units import nearest
@@ -298,8 +299,7 @@ def compare_copies(pair: Pair) -> pl.DataFrame:
 def compare_families(pair: Pair) -> pl.DataFrame:
     """The operations of both sides by what they do; times sum to the busy buckets of `compare`."""
     rows, kernel = pair.runs("slots"), pl.col("kind") == "kernel"
-    names = rows.filter(kernel).get_column("name").drop_nulls().unique()
-    family = pl.col("name").replace_strict({name: decode(name).family for name in names}, default=None)
+    family = pl.lit(told_of(rows.get_column("name"), lambda name: decode(name).family))
     rows = rows.with_columns(family=pl.when(kernel).then(family).fill_null(pl.col("bucket")))
     return _by_key(COMPARE_FAMILIES, pair, rows, "exclusive_ns", _busy_ns(pair))
 

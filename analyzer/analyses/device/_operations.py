@@ -16,7 +16,19 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
-from kanalyze.columns import as_of, distinct, gathered, in_order, marked, mixed, of_parts, positions, rows_at, sure
+from kanalyze.columns import (
+    as_of,
+    distinct,
+    gathered,
+    in_order,
+    marked,
+    mixed,
+    of_parts,
+    positions,
+    rows_at,
+    sure,
+    told_of,
+)
 from kanalyze.decoder.decode import HINTS, decode
 from kanalyze.decoder.fields import OTHER
 from kanalyze.errors import CannotTellError
@@ -67,8 +79,7 @@ def communicating(events: pl.DataFrame, report: Report) -> pl.Expr | None:
 
 def families(names: pl.Series) -> pl.Series:
     """The kernel family of each name; ``other`` where it is not known."""
-    said = {name: decode(name).family for name in names.unique().cast(pl.String).drop_nulls()}
-    return pl.Series("family", [said.get(name, OTHER) for name in names.cast(pl.String)], dtype=pl.String)
+    return told_of(names, lambda name: decode(name).family).fill_null(OTHER).alias("family")
 
 
 def decoded(report: Report, kernels: pl.DataFrame, *keys: str) -> pl.DataFrame:
@@ -382,15 +393,10 @@ def of_device(work: pl.DataFrame, device: int) -> pl.DataFrame:
 def _buckets(report: Report, kind: str) -> pl.DataFrame:
     """Derived columns of the operations of one kind: kind, rank and detail."""
     events = report.kind(kind)
-    rank, detail = pl.lit(BUSY_BUCKETS.index("kernel")), pl.lit(None, dtype=pl.Categorical)
-    if kind == "kernel":
-        communicates = communicating(events, report)
-        if communicates is not None:
-            rank = pl.when(communicates).then(pl.lit(BUSY_BUCKETS.index("communication"))).otherwise(rank)
-    elif kind == "graph":
-        detail = pl.lit("graph", dtype=pl.Categorical)
-    else:
-        rank = pl.lit(BUSY_BUCKETS.index(kind))
+    rank = pl.lit(BUSY_BUCKETS.index("kernel" if kind == "graph" else kind))
+    detail = pl.lit("graph" if kind == "graph" else None, dtype=pl.Categorical)
+    if kind == "kernel" and (communicates := communicating(events, report)) is not None:
+        rank = pl.when(communicates).then(pl.lit(BUSY_BUCKETS.index("communication"))).otherwise(rank)
     if kind == "memcpy":
         names = events.get_column("name").unique()
         directions = names.cast(pl.String).str.extract(r"^\[(?:CUDA|HIP) memcpy (.*)\]$").cast(pl.Categorical)

@@ -17,7 +17,7 @@ import polars as pl
 
 from kanalyze import intervals
 from kanalyze.analyses.device._operations import SHAPE, facts_of, launching_rows, operations, recorded_until, with_facts
-from kanalyze.analyses.host._call_kinds import call_names, calls_that, names_that, unused_launches
+from kanalyze.analyses.host._call_kinds import call_names, calls_that, moved_by_driver, names_that, unused_launches
 from kanalyze.analyses.idle.syncs import blocking_calls
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.statistics import total
@@ -150,8 +150,7 @@ def _sum(*parts: pl.DataFrame) -> tuple[int, int]:
 @_check(*_WORK)
 def pairing(report: Report) -> list[Count]:
     alone = operations(report, "call_row").filter(pl.col("call_row").is_null())
-    moved_by_driver = pl.col("detail").cast(pl.String).str.starts_with("Unified").fill_null(value=False)
-    unified, lost = alone.filter(moved_by_driver), alone.filter(~moved_by_driver)
+    unified, lost = (alone.filter(moved_by_driver(pl.col("detail")) == wanted) for wanted in (True, False))
     unused, captured = unused_launches(report), pl.col("captured")
     return [
         ("launches without an operation", *_sum(unused.filter(~captured))),
@@ -346,8 +345,8 @@ def shapes(report: Report) -> list[Count]:
     wrong = pl.any_horizontal(sides <= 0) | (threads > _MOST_THREADS)
     wrong |= (pl.col("grid_y") > _MOST_BLOCKS) | (pl.col("grid_z") > _MOST_BLOCKS)
     wrong |= ~pl.col("registers_per_thread").is_between(0, _MOST_REGISTERS).fill_null(value=True)
-    for name in ("static_shared_bytes", "dynamic_shared_bytes"):
-        wrong |= ~pl.col(name).is_between(0, _MOST_SHARED_BYTES).fill_null(value=True)
+    shared_bytes = pl.col("static_shared_bytes", "dynamic_shared_bytes")
+    wrong |= pl.any_horizontal(~shared_bytes.is_between(0, _MOST_SHARED_BYTES).fill_null(value=True))
     odd = launches.filter(known & wrong).select("event_id")
     kernels = report.kind("kernel").select("event_id", "dur_ns").join(odd, on="event_id", how="semi")
     return [("kernels of an impossible shape", *_sum(kernels))]
@@ -368,8 +367,8 @@ def crossings(report: Report) -> list[Count]:
     start, end, kind = pl.col("start_ns"), pl.col("start_ns") + pl.col("dur_ns"), pl.col("kind")
     crossed = (kind.shift(1) == "api") | ((kind.shift(1) == "op") & (kind != "range"))
     crossed &= pl.all_horizontal(pl.col(name) == pl.col(name).shift(1) for name in THREAD)
-    for earlier, later in ((start.shift(1), start), (start, end.shift(1)), (end.shift(1), end)):
-        crossed &= later - earlier > _ROUNDED_NS
+    order = (start.shift(1), start, end.shift(1), end)
+    crossed &= pl.all_horizontal(later - earlier > _ROUNDED_NS for earlier, later in pairwise(order))
     found, last = [], kinds[0].clear()
     for low, high in _turns(kinds):
         events = pl.concat(part.filter(start.is_between(low, high, closed="left")) for part in kinds)

@@ -24,7 +24,7 @@ from kanalyze.analyses.findings.rules import CHANNELS_LAST, Finding, Rule
 from kanalyze.analyses.findings.rules.compiling import ONE_TIME
 from kanalyze.analyses.findings.rules.occupancy import SAMPLED
 from kanalyze.analyses.findings.say import TRITON, with_lines, written_with
-from kanalyze.analyses.host._call_kinds import JAX, interface, spoken, world
+from kanalyze.analyses.host._call_kinds import JAX, interface, moved_by_driver, spoken, world
 from kanalyze.analyses.host._range_lines import has_shapes
 from kanalyze.analyses.host.engine_marks import engine_marks
 from kanalyze.analyses.idle.culprits import culprits
@@ -117,8 +117,8 @@ def _may_loop(report: Report) -> bool:
     """Whether a report has as many operations as any loop: what the driver moves by itself is none of them."""
     if _recorded(report) or world(report) == JAX:
         return True
-    unified = pl.col("detail").cast(pl.String).str.starts_with("Unified").fill_null(value=False)
-    return operations(report).filter(pl.col("kind").is_in(DEVICE_KINDS) & ~unified).height >= _LOOP
+    own = pl.col("kind").is_in(DEVICE_KINDS) & ~moved_by_driver(pl.col("detail"))
+    return operations(report).filter(own).height >= _LOOP
 
 
 #: What a report needs for the rules of some files to find anything: in others these are not entered.

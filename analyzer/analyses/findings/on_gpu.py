@@ -21,7 +21,7 @@ from kanalyze.analyses.replay._changes import Mending
 from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import as_of, gathered, in_order, parts_by, positions, sure
+from kanalyze.columns import as_of, gathered, having, in_order, parts_by, positions, sure
 from kanalyze.decoder.decode import decode
 from kanalyze.decoder.fields import TENSOR_TYPES, KernelName
 from kanalyze.report import Report
@@ -142,12 +142,6 @@ def decoded_as(work: pl.DataFrame, wanted: pl.Expr | Callable[[KernelName], bool
     return sure(names.is_in(different.filter(asked).implode()))
 
 
-def named(names: pl.Series, pattern: str) -> pl.Series:
-    """Whether names have a pattern; each different one is read once."""
-    different = names.unique().drop_nulls()
-    return sure(names.is_in(different.filter(different.cast(pl.String).str.contains(pattern)).implode()))
-
-
 def with_decoded(work: pl.DataFrame, **wanted: pl.Expr) -> pl.DataFrame:
     """Adds columns to operations: whether their decoded names are `wanted`."""
     return work.with_columns(**{column: decoded_as(work, asked) for column, asked in wanted.items()})
@@ -209,8 +203,8 @@ def _named(report: Report, work: pl.DataFrame, rows: pl.Series) -> pl.DataFrame:
     """What is told of the operators in some rows of the host tree of a report: row (of `work`) and :data:`_TOLD`."""
     tree, around = host_tree(report), "autograd::engine::evaluate_function: "
     names = tree.rows.get_column("name")
-    own = named(names, "^aten::")
-    inner, node = tree.nearest(rows, own), tree.nearest(rows, named(names, f"^{around}"))
+    own = having(names, "^aten::")
+    inner, node = tree.nearest(rows, own), tree.nearest(rows, having(names, f"^{around}"))
     outer = outermost(tree, inner, own)
     told = {name: gathered(names, at).cast(pl.String) for name, at in zip(_TOLD, (inner, outer, node), strict=True)}
     told["node"] = told["node"].str.strip_prefix(around)

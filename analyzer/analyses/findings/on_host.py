@@ -36,7 +36,7 @@ from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.statistics import total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import STREAM
-from kanalyze.columns import beside, gathered, in_order, nearest, parts_by, positions, rate_of, rows_at, sure
+from kanalyze.columns import beside, gathered, having, in_order, nearest, parts_by, positions, rate_of, rows_at, sure
 from kanalyze.report import Report
 
 SPAN: Final = (*THREAD, "start", "end")  # a span of a thread
@@ -200,7 +200,7 @@ def wants_planes(report: Report) -> bool:
 
 def spans_named(pattern: str, *tables: pl.DataFrame) -> pl.DataFrame:
     """The events of some tables whose names have a pattern: :data:`SPAN` and name."""
-    own = (events.filter(on_gpu.named(events.get_column("name"), pattern)) for events in tables)
+    own = (events.filter(having(events.get_column("name"), pattern)) for events in tables)
     return pl.concat(events.select(*THREAD, **intervals.OF_EVENTS, name="name") for events in own)
 
 
@@ -235,7 +235,7 @@ def _launch_order(report: Report) -> pl.Series:
 
 def kernels_named(line: pl.DataFrame, pattern: str) -> pl.Series:
     """Whether each of some operations (kind, name) is a kernel whose name has a pattern; each name is read once."""
-    return sure(line.get_column("kind") == "kernel") & on_gpu.named(line.get_column("name"), pattern)
+    return sure(line.get_column("kind") == "kernel") & having(line.get_column("name"), pattern)
 
 
 _FILLS: Final = 0.5  # the part of a window that work of the host fills, of which it need not be much in each iteration
@@ -359,7 +359,7 @@ def outside_library(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
 def _own_ranges(report: Report) -> pl.DataFrame:
     """Ranges and operators of the library: :data:`THREAD`, start, end."""
     ranges = named_ranges(report)
-    ranges = ranges.filter(on_gpu.named(ranges.get_column("range"), _OWN))
+    ranges = ranges.filter(having(ranges.get_column("range"), _OWN))
     return pl.concat(part.select(SPAN) for part in (spans_named(_OWN, report.kind("op")), ranges))
 
 

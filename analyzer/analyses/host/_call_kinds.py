@@ -26,7 +26,7 @@ from kanalyze.analyses.device._operations import (
 )
 from kanalyze.analyses.shared.analysis import once_per_process, once_per_report
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import distinct, nearest, rows_at
+from kanalyze.columns import distinct, having, nearest, rows_at, told_of
 from kanalyze.intervals import OF_EVENTS
 from kanalyze.report import Report
 from kanalyze.tools import CUDA, HIP, RUNTIME, is_amd
@@ -112,9 +112,7 @@ def cuda_name(name: str) -> str:
 
 def cuda_names(names: pl.Series) -> pl.Series:
     """:func:`cuda_name` of each (String, null where there is none)."""
-    texts = names.cast(pl.String)
-    distinct = texts.unique().drop_nulls()
-    return texts.replace_strict({name: cuda_name(name) for name in distinct}, default=None, return_dtype=pl.String)
+    return told_of(names, cuda_name)
 
 
 def bucket_of(name: str | None) -> str:
@@ -296,13 +294,14 @@ def context_calls(report: Report) -> pl.DataFrame:
     :data:`CONTEXT_FROM_NS` before any operation ran and no other evidence rules it out (definitions.md, section 5).
     """
     calls, records = _with_end(report, "api").with_row_index("row"), _context_records(report)
-    found = [calls.clear().with_columns(made_ns="end_ns")]
-    for event in records.iter_rows(named=True):
-        made = pl.lit(event["start_ns"], dtype=pl.Int64)
-        found.append(_enclosing_calls(event, calls).head(1).with_columns(made_ns=made))
+    found = [
+        _enclosing_calls(event, calls).head(1).with_columns(made_ns=pl.lit(event["start_ns"], dtype=pl.Int64))
+        for event in records.iter_rows(named=True)
+    ]
     recorded = records.get_column("process_id").unique()
     silent = calls if recorded.is_empty() else calls.filter(~pl.col("process_id").is_in(recorded.implode()))
     found += [_inferred(report, silent)] if silent.height else []
+    found.append(calls.clear().with_columns(made_ns="end_ns"))
     return pl.concat(found).sort("made_ns").unique("event_id", keep="last", maintain_order=True)
 
 
@@ -443,14 +442,13 @@ def loading_seen(report: Report) -> pl.DataFrame:
     Columns: process_id, thread_id, start, end; sorted by start.
     """
     loads = names_that(report, lambda name: bucket_of(name) == "loading" and not _LOOKUP.match(name))
-    words = report.kind("overhead").get_column("name").unique().cast(pl.String).drop_nulls()
-    told = words.filter(words.str.contains(LOADING_WORDS)).to_list()
+    overhead = report.kind("overhead")
     # first calls of processes, where they initialise CUDA
     earliest = pl.col("thread_id", "name", "start_ns", "dur_ns").get(pl.col("start_ns").arg_min())
     first, begins = report.kind("api").group_by("process_id").agg(earliest), names_that(report, BEGINS_CUDA.match)
     parts = [
         report.kind("api").filter(pl.col("name").is_in(loads)).select(*THREAD, **OF_EVENTS),
-        report.kind("overhead").filter(pl.col("name").is_in(told)).select(*THREAD, **OF_EVENTS),
+        overhead.filter(having(overhead.get_column("name"), LOADING_WORDS)).select(*THREAD, **OF_EVENTS),
         context_calls(report).select(*THREAD, start="start_ns", end="made_ns"),
         unrecorded_contexts(report).select(*THREAD, "start", "end"),
         first.filter(pl.col("name").is_in(begins)).select(*THREAD, **OF_EVENTS),

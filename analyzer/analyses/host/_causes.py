@@ -76,11 +76,12 @@ _CANDIDATES: Final = {
 
 def _off_processor(report: Report) -> pl.DataFrame:
     """When threads were off their processors, other than for another thread: process_id, thread_id, start, end."""
-    found = [pl.DataFrame(schema=dict.fromkeys((*THREAD, "start", "end"), pl.Int64))]
-    for key, line in processor_lines(report).items():
-        off = line.head(-1).filter(~pl.col("runs") & ~pl.col("waits"))  # nothing is recorded of the last one's end
-        found.append(off.select(**key_columns(key), start="start", end="end"))
-    return pl.concat(found)
+    every = [
+        # nothing is recorded of the last one's end
+        line.head(-1).filter(~pl.col("runs") & ~pl.col("waits")).select(**key_columns(key), start="start", end="end")
+        for key, line in processor_lines(report).items()
+    ]
+    return pl.concat([pl.DataFrame(schema=dict.fromkeys((*THREAD, "start", "end"), pl.Int64)), *every])
 
 
 @once_per_process

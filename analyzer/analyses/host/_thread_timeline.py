@@ -239,10 +239,11 @@ def processor_lines(report: Report) -> dict[ThreadKey, pl.DataFrame]:
     `waits` is set where it was off the processor that it had left, while other threads of the report were on that for
     at least half of the time. Before the first moment that the scheduler recorded of a thread there is no row.
     """
-    lines, until = {}, pl.col("time_ns").shift(-1, fill_value=_END)
-    for key, moments in parts_by(report.table("scheduling"), THREAD).items():
-        line = moments.select("runs", "cpu", start="time_ns", end=until)
-        lines[key] = line.filter(pl.col("end") > pl.col("start"))
+    until = pl.col("time_ns").shift(-1, fill_value=_END)
+    lines = {
+        key: moments.select("runs", "cpu", start="time_ns", end=until).filter(pl.col("end") > pl.col("start"))
+        for key, moments in parts_by(report.table("scheduling"), THREAD).items()
+    }
     if not lines:
         return {}
     taken = pl.concat([line.filter("runs") for line in lines.values()])

@@ -223,10 +223,11 @@ def named_sums(report: Report) -> pl.DataFrame:
         DamagedReportError: What names are made of is damaged.
     """
     require_names(report)
-    found = [pl.DataFrame(schema=_SUMS)]
-    for device, pieces in idle_pieces(report).items():
-        found.append(_by_name(report, pieces).select(pl.lit(device, dtype=pl.Int64).alias("device"), *[*_SUMS][1:]))
-    return pl.concat(found)
+    sums = (
+        _by_name(report, pieces).select(pl.lit(device, dtype=pl.Int64).alias("device"), *[*_SUMS][1:])
+        for device, pieces in idle_pieces(report).items()
+    )
+    return pl.concat([pl.DataFrame(schema=_SUMS), *sums])
 
 
 def _by_name(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
@@ -392,7 +393,5 @@ def _in_windows(report: Report, device: int, pieces: pl.DataFrame, spans: pl.Dat
         until = until if layer is known else intervals.overlap(start, end, layer)
         sums[f"{bucket}_ns"], before, known = until - before, until, layer
     buckets = bucket_of(report, pieces)
-    for bucket in IDLE:
-        own = pieces.select("start", "end").filter(buckets == bucket)
-        sums[f"{bucket}_ns"] = intervals.overlap(start, end, own)
-    return sums
+    idle = (pieces.select("start", "end").filter(buckets == bucket) for bucket in IDLE)
+    return sums | {f"{bucket}_ns": intervals.overlap(start, end, own) for bucket, own in zip(IDLE, idle, strict=True)}

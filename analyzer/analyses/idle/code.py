@@ -100,11 +100,12 @@ def placed_pieces(report: Report) -> pl.DataFrame:
         of_graph = gathered(capture_rows(report), work.get_column("row")).is_not_null()
         places = places.zip_with(of_graph, compiled.fill_null(places))
     columns = pl.col("device"), pl.col("start"), pl.col("end"), pl.col("exclusive_ns").alias("ns")
-    found = [work.select(*columns, pl.lit("work").alias("part"), places, _have_lines(report, work))]
-    for device, pieces in idle_pieces(report).items():
-        parts = _of_idle(report, pieces).with_columns(pl.lit(device, dtype=pl.Int64).alias("device"))
-        found.append(parts.select(found[0].columns))
-    return pl.concat(found)
+    ran = work.select(*columns, pl.lit("work").alias("part"), places, _have_lines(report, work))
+    idle = (
+        _of_idle(report, pieces).with_columns(pl.lit(device, dtype=pl.Int64).alias("device"))
+        for device, pieces in idle_pieces(report).items()
+    )
+    return pl.concat([ran, *(part.select(ran.columns) for part in idle)])
 
 
 #: A function runs in so large a part of some time for it to be around what happens there.
@@ -163,12 +164,13 @@ def _of_idle(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     named = pieces.select("start", "end", "row", "thread", parts, buckets)
     launched = named.filter(pl.col("bucket").is_in(["launch", "queued"]))
     calls = facts_of(report, launched.get_column("row"), *THREAD, "call_start").rename({"call_start": "at"})
-    found = [launched.hstack([place_at(report, calls), _have_lines(report, calls)])]
     rest = named.filter(~pl.col("bucket").is_in(["launch", "queued"]))
-    for key, part in by_thread(report, rest):
-        placed = overlaid(part.sort("start"), _line_of(report, key), "place")
-        found.append(placed.with_columns(own=pl.lit(value=key in _lines(report))))
-    every = pl.concat([part.select("start", "end", "part", "place", "own") for part in found])
+    placed = [
+        overlaid(part.sort("start"), _line_of(report, key), "place").with_columns(own=pl.lit(key in _lines(report)))
+        for key, part in by_thread(report, rest)
+    ]
+    launches = launched.hstack([place_at(report, calls), _have_lines(report, calls)])
+    every = pl.concat([part.select("start", "end", "part", "place", "own") for part in (launches, *placed)])
     return every.with_columns(ns=pl.col("end") - pl.col("start"))
 
 
@@ -248,8 +250,8 @@ def _stretches(report: Report) -> pl.DataFrame:
     texts = functions.get_column("name").cast(pl.String)
     known = _places(report).select("place", name=_AS_RECORDED)
     places = texts.to_frame("name").join(known, on="name", how="left", maintain_order="left").get_column("place")
-    found = [pl.DataFrame(schema=_STRETCH)]
-    for key, line in innermost_lines(functions).items():
-        of_line = gathered(places, line.get_column("row"))
-        found.append(line.select(**key_columns(key), start="start", end="end", place=of_line))
-    return pl.concat(found)
+    lines = (
+        line.select(**key_columns(key), start="start", end="end", place=gathered(places, line.get_column("row")))
+        for key, line in innermost_lines(functions).items()
+    )
+    return pl.concat([pl.DataFrame(schema=_STRETCH), *lines])

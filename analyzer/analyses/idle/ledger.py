@@ -22,7 +22,7 @@ from kanalyze.analyses.host.calls import cuda_ordinal
 from kanalyze.analyses.idle._attribution import bucket_of, gaps_of, idle_pieces, idle_sums
 from kanalyze.analyses.idle._idle_parts import IDLE, range_names, require_names
 from kanalyze.analyses.operators._host_names import ALIGNED, with_shares
-from kanalyze.analyses.shared.analysis import analysis, check_grouping, once_per_report, require
+from kanalyze.analyses.shared.analysis import analysis, once_per_report, part_of, require
 from kanalyze.analyses.shared.statistics import BUCKETS, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import gathered, rows_at
@@ -172,9 +172,7 @@ def gaps(
         CannotTellError: The report records no device operations at all.
         UnknownNameError: There is no such grouping.
     """
-    report = report.narrow(**where)
-    require(report, GAPS, *DEVICE_KINDS)
-    check_grouping(GAPS, by)
+    report = part_of(report, where, GAPS, by, *DEVICE_KINDS)
     require_names(report)
     found = [_gaps_of_device(report, device, own, threshold_ns) for device, own in idle_pieces(report).items()]
     if not found:
@@ -394,8 +392,7 @@ def utilisation(
         CannotTellError: The report records no device operations.
         UnknownNameError: The number of chunks is out of range.
     """
-    report = report.narrow(**where)
-    require(report, UTILISATION, *DEVICE_KINDS)
+    report = part_of(report, where, UTILISATION, None, *DEVICE_KINDS)
     if not 1 <= chunks <= _MOST_CHUNKS:
         raise UnknownNameError.of("number of chunks", chunks, [f"1 to {_MOST_CHUNKS}"])
     if as_nsys:

@@ -19,7 +19,7 @@ from kanalyze.analyses.host._range_lines import ranges_at
 from kanalyze.analyses.host._thread_timeline import STATES, records_waits, system_calls
 from kanalyze.analyses.idle._attribution import by_thread, host_pieces
 from kanalyze.analyses.idle._idle_parts import range_names
-from kanalyze.analyses.shared.analysis import analysis, check_grouping, once_per_process, require
+from kanalyze.analyses.shared.analysis import analysis, once_per_process, part_of, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, known_sum, share_of_total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import STREAM, recorded_work
@@ -109,9 +109,7 @@ def syncs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.D
         CannotTellError: The report records no CUDA calls.
         UnknownNameError: There is no such grouping.
     """
-    report = report.narrow(**where)
-    require(report, TABLE, "api")
-    check_grouping(TABLE, by)
+    report = part_of(report, where, TABLE, by, "api")
     rows = _described(report, waited_for(report, in_scope(report)))
     if by is None:
         return TABLE.select(rows.sort("start_ns", "call_row"))

@@ -144,8 +144,7 @@ def launched_work(report: Report, *facts: str) -> pl.DataFrame:
     """
     length, at = (pl.col("end") - pl.col("start")).clip(lower_bound=0), pl.coalesce("call_start", "start")
     told = operations(report, "call_start", *facts)
-    told = told.select("process_id", "end", "name", "bucket", *facts, at=at, ns=length)
-    return told.sort("at")
+    return told.select("process_id", "end", "name", "bucket", *facts, at=at, ns=length).sort("at")
 
 
 def _run_by_program(report: Report) -> pl.DataFrame:

@@ -273,8 +273,6 @@ def sizes() -> pl.Expr:
 def _best_anchors(sums: dict[str, pl.Series], codes: pl.Series, column: str) -> list[tuple[int, int]]:
     """The best anchors for one way to tell them, by `codes`: the code of each, and the sum of codes of its unit."""
     segments = _segments(sums["weight"], codes)
-    if segments.height < 2:  # noqa: PLR2004 - one may occur again only where there are two
-        return []
     segments = segments.with_columns(between(sums[column], segments).alias("word"), length=sizes())
     place = pl.col("code", "word", "length", "segments", "place").first()
     # by one number for both, which takes half the time of two columns

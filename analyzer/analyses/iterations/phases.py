@@ -132,8 +132,7 @@ def _steady_part_of(report: Report, rows: pl.DataFrame) -> SteadyPart | None:
         pl.col("kernels_ns", "device_ns").sum(), served=served
     )
     down, by = [True, False, True, True, True], ("ns", "process_id", "served", "kernels_ns", "device_ns")
-    best = sums.sort(by, descending=down, maintain_order=True)
-    process, name = best.select("process_id", "name").row(0)
+    process, name = sums.sort(by, descending=down, maintain_order=True).select("process_id", "name").row(0)
     every = rows.filter(of_process(process))
     run = _longest_run(every, name, adjoining=True)
     if run.height < _FEWEST:
@@ -444,8 +443,8 @@ def phases(report: Report) -> pl.DataFrame:
     known = [*_causes(report, steady)], ranges.filter(~pl.col("name").is_in(steps)), begun
     # before the first steady iteration, after the last, and between them outside of the steady part
     spans = {BEFORE: _span(start, since), BETWEEN: _span(since, until), AFTER: _span(until, end)}
-    for phase, span in spans.items():
-        parts += [(phase, *part) for part in _parts(*known, intervals.subtract(span, own))]
+    left = {phase: intervals.subtract(span, own) for phase, span in spans.items()}
+    parts += [(phase, *part) for phase, span in left.items() for part in _parts(*known, span)]
     columns = {**dict.fromkeys(("phase", "part"), pl.String), **dict.fromkeys(("ns", "count", "start_ns"), pl.Int64)}
     rows = pl.DataFrame(parts, schema=columns, orient="row").filter(pl.col("ns") > 0)
     total = int(rows.get_column("ns").sum())

@@ -411,7 +411,7 @@ def disturbed(base: Report) -> pl.DataFrame:
     """Disturbances by kernel group of the program: group, faulted (memory migrated meanwhile), crowded (others ran)."""
     work = operations(base)
     unified = pl.col("detail").cast(pl.String).str.starts_with("Unified").fill_null(value=False)
-    faults = base.kind("fault").select(start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0))
+    faults = base.kind("fault").select(**intervals.OF_EVENTS)
     moves = pl.concat([work.filter(unified).select("start", "end"), faults])
     placed = beside(grouped_kernels(base), work.sort("event_id"), "start", "end")
     start, end = placed.get_column("start"), placed.get_column("end")

@@ -153,8 +153,7 @@ def _with_other_tool(frame: pl.DataFrame, theirs: pl.DataFrame, base: Report, ot
     alone = theirs.join(pairs, left_on="group", right_on="right", how="anti").with_columns(
         pl.lit(None, dtype=pl.Int64).alias("group")
     )
-    every = pl.concat([matched, alone], how="diagonal_relaxed")
-    return every.with_columns(pl.col(match).fill_null("none"))
+    return pl.concat([matched, alone], how="diagonal_relaxed").with_columns(pl.col(match).fill_null("none"))
 
 
 def _with_launch(frame: pl.DataFrame, base: Report, ncu: Report) -> pl.DataFrame:

@@ -29,7 +29,7 @@ from kanalyze.analyses.host._call_kinds import (
     unrecorded_contexts,
 )
 from kanalyze.analyses.launches._launch_costs import COLD_FACTOR, KERNEL, graph_launches, launch_costs, launched_kernels
-from kanalyze.analyses.shared.analysis import check_grouping, once_per_report, require
+from kanalyze.analyses.shared.analysis import once_per_report, part_of
 from kanalyze.columns import nearest
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
@@ -266,9 +266,7 @@ def cold(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.Da
         CannotTellError: The report records no CUDA calls, or, by kernel, no kernels.
         UnknownNameError: There is no such grouping.
     """
-    report = report.narrow(**where)
-    check_grouping(TABLE, by)
-    require(report, *((TABLE, "api") if by is None else (BY_KERNEL, "kernel")))
+    report = part_of(report, where, TABLE, by, "api" if by is None else "kernel")
     if by is None:
         return _by_cost(report)
     named = kernel_starts(report).with_columns(

@@ -10,7 +10,7 @@ from kanalyze.analyses.device._operations import exclusive_operations, with_fact
 from kanalyze.analyses.host._call_kinds import captures, graph_steps
 from kanalyze.analyses.launches._graph_candidates import CANDIDATES, candidates
 from kanalyze.analyses.launches._launch_costs import graph_launches, graph_operations
-from kanalyze.analyses.shared.analysis import check_grouping, once_per_report, require
+from kanalyze.analyses.shared.analysis import once_per_report, part_of
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import nearest
@@ -95,9 +95,7 @@ def graphs(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
         CannotTellError: The report records no device operations.
         UnknownNameError: There is no such grouping.
     """
-    report = report.narrow(**where)
-    require(report, BY_CANDIDATE if by == "candidate" else TABLE, *DEVICE_KINDS)
-    check_grouping(TABLE, by)
+    report = part_of(report, where, TABLE, by, *DEVICE_KINDS)
     if by == "candidate":
         return candidates(report)
     if by is None:

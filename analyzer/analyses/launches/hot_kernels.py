@@ -72,9 +72,8 @@ def hot_kernels(report: Report) -> pl.DataFrame:
     window = windows(report).select((pl.col("end") - pl.col("start")).sum()).item() or 1
     busy = everything.get_column("exclusive_ns").sum() or 1
     bound = launch_costs(report).bound.select("name").unique().with_columns(launch_bound=pl.lit(value=True))
-    joined = sums
-    for side in (shapes, bound):
-        joined = joined.join(side, on="name", how="left", nulls_equal=True)
+    joined = sums.join(shapes, on="name", how="left", nulls_equal=True)
+    joined = joined.join(bound, on="name", how="left", nulls_equal=True)
     # graphs of several processes with the same name are named with the process
     name, several = pl.col("name").cast(pl.String), pl.col("owner").n_unique().over("name") > 1
     whose = pl.when(several & pl.col("owner").is_not_null()).then(pl.format("{} of process {}", name, "owner"))

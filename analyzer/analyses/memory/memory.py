@@ -11,7 +11,7 @@ from kanalyze import intervals, units
 from kanalyze.analyses.device._operations import in_device_scope, launch_calls, of_used_processes
 from kanalyze.analyses.host._call_kinds import bucket_of, names_that, shown
 from kanalyze.analyses.idle.ledger import bucket_sums
-from kanalyze.analyses.shared.analysis import check_grouping, once_per_process, require
+from kanalyze.analyses.shared.analysis import once_per_process, part_of
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, share_of_total
 from kanalyze.columns import beside, in_order
 from kanalyze.model import DEVICE_KINDS
@@ -111,12 +111,12 @@ def allocating_calls(report: Report) -> pl.DataFrame:
         end=pl.col("start_ns") + pl.col("dur_ns"),
     )
     calls = calls.filter(pl.col("gives") | text.str.contains(_TAKES)).sort("process_id", "start", "row")
-    parts = [_with_rounds(calls.clear(), pl.Series(dtype=pl.Int64))]
     launches = in_order(launch_calls(report, "call_start", "thread_id").drop_nulls(), "call_start")
-    for (process,), part in calls.partition_by("process_id", as_dict=True).items():
-        own = launches.filter(pl.col("process_id").eq_missing(process)).get_column("call_start")
-        parts.append(_with_rounds(part, own))
-    return pl.concat(parts).sort("start", "row")
+    parts = (
+        _with_rounds(part, launches.filter(pl.col("process_id").eq_missing(process)).get_column("call_start"))
+        for (process,), part in calls.partition_by("process_id", as_dict=True).items()
+    )
+    return pl.concat([_with_rounds(calls.clear(), pl.Series(dtype=pl.Int64)), *parts]).sort("start", "row")
 
 
 def _with_rounds(calls: pl.DataFrame, launches: pl.Series) -> pl.DataFrame:
@@ -244,12 +244,9 @@ def memory(report: Report, by: str | None = None, *, trace: bool = False, **wher
         CannotTellError: The report records no allocations; for `call`, no CUDA calls.
         UnknownNameError: There is no such grouping.
     """
-    report = report.narrow(**where)
-    check_grouping(TABLE, by)
+    report = part_of(report, where, TABLE, by, "api" if by == "call" else "memory")
     if by == "call":
-        require(report, BY_CALL, "api")
         return _by_call(report)
-    require(report, TABLE, "memory")
     low, high = report.scope.sides
     line = intervals.overlapping(in_device_scope(report, _steps(report)), (None, high), "t_ns", "t_ns")
     line = line.with_columns(inside=pl.lit(value=True) if low is None else pl.col("t_ns") >= low)

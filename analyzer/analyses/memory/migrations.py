@@ -15,9 +15,9 @@ from kanalyze.analyses.device._operations import (
     with_facts,
 )
 from kanalyze.analyses.idle._attribution import host_pieces
-from kanalyze.analyses.shared.analysis import analysis, check_grouping, once_per_report, require
+from kanalyze.analyses.shared.analysis import analysis, once_per_report, part_of, require
 from kanalyze.analyses.shared.statistics import known_sum, longest, total
-from kanalyze.columns import LARGEST, beside, nearest, product, rate
+from kanalyze.columns import LARGEST, beside, having, nearest, product, rate
 from kanalyze.report import Report, Where
 from kanalyze.schema import Column, Table, columns
 from kanalyze.tools import recorders
@@ -65,10 +65,8 @@ def moves(report: Report) -> pl.DataFrame:
     exclusive_ns is inside the window, address null if not recorded, origin and place each a device or :data:`HOST`.
     """
     work = exclusive_operations(report).filter(pl.col("kind") == "memcpy")
-    names = work.get_column("detail").unique().drop_nulls()
-    unified = names.filter(names.cast(pl.String).str.contains("(?i)^unified")).implode()
     keys = ("row", "event_id", "process_id", "device", "dur_ns", "exclusive_ns", "detail")
-    copies = work.filter(pl.col("detail").is_in(unified)).select(*keys, start="began")
+    copies = work.filter(having(work.get_column("detail"), "(?i)^unified")).select(*keys, start="began")
     if copies.is_empty():  # the table of processes may be damaged where nothing asks for it
         return pl.DataFrame(schema=_MOVES)
     ends = ("source_device", "target_device")
@@ -315,9 +313,7 @@ def migrations(report: Report, by: str | None = None, **where: Unpack[Where]) ->
         CannotTellError: The report records neither copies nor page faults.
         UnknownNameError: There is no such grouping.
     """
-    report = report.narrow(**where)
-    require(report, TABLE if by is None else BY_CAUSE, "memcpy", "fault")
-    check_grouping(TABLE, by)
+    report = part_of(report, where, TABLE, by, "memcpy", "fault")
     moved = moves(report).join(pages(report).again, on="event_id", how="left", maintain_order="left")
     moved = moved.with_columns(pl.col("again_bytes").fill_null(0))
     return _by_address(report, moved) if by is None else _by_cause(moved)

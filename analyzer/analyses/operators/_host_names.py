@@ -13,7 +13,7 @@ from kanalyze.analyses.host._range_lines import named_events, neighbours, progra
 from kanalyze.analyses.operators._host_tree import host_tree
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey, key_columns, of_thread
-from kanalyze.columns import gathered, nearest_place, parts_by, positions, rows_at
+from kanalyze.columns import gathered, nearest_place, parts_by, positions, rows_at, told_of
 from kanalyze.decoder.fields import normalised
 from kanalyze.errors import ClosedReportError, DamagedReportError
 from kanalyze.report import Report
@@ -143,9 +143,7 @@ def _launch_calls(report: Report) -> pl.DataFrame:
     Calls that launch nothing are left out, and those that the report does not give a thread.
     """
     work = operations(report, "call_row", *SHAPE, "size_bytes")
-    names = work.get_column("name").unique().drop_nulls()
-    texts = pl.Series("text", [normalised(name) for name in names.cast(pl.String)], dtype=pl.String)
-    work = work.join(pl.DataFrame([names, texts]), on="name", how="left", maintain_order="left")
+    work = work.with_columns(text=told_of(work.get_column("name"), normalised))
     moved = pl.when(pl.col("kind").is_in(["memcpy", "memset"])).then(_number("kind", "detail", "size_bytes"))
     token = pl.when(pl.col("kind") == "kernel").then(_number("text", *SHAPE)).otherwise(moved)
     work = work.select(token=token.fill_null(0), call="call_row").drop_nulls("call")

@@ -20,7 +20,7 @@ import polars as pl
 
 from kanalyze.analyses.shared.analysis import once_per_process
 from kanalyze.analyses.shared.threads import THREAD, by_thread, nested
-from kanalyze.columns import beside, gathered, nearest_place, of_parts, positions, rows_by, telling
+from kanalyze.columns import beside, gathered, having, nearest_place, of_parts, positions, rows_by, telling
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
 
@@ -185,9 +185,7 @@ def annotation_events(report: Report) -> pl.DataFrame:
     subtracts their time from no event, and assigns them no children.
     """
     ranges = _part(report, "range")
-    names = ranges.get_column("name").unique().drop_nulls()
-    collectives = names.filter(names.cast(pl.String).str.contains(_COLLECTIVE))
-    return ranges.with_columns(asynchronous=pl.col("name").is_in(collectives.implode()).fill_null(value=False))
+    return ranges.with_columns(asynchronous=having(ranges.get_column("name"), _COLLECTIVE))
 
 
 @once_per_process
@@ -286,9 +284,8 @@ def _homes(report: Report) -> pl.DataFrame:
     begun = pl.concat(parts).drop_nulls("thread_id")
     if begun.is_empty():
         begun = report.kind("api").select(*THREAD, "name", "start_ns").drop_nulls("thread_id")
-    names = begun.get_column("name").unique().drop_nulls()
-    steps = names.filter(names.cast(pl.String).str.starts_with(_STEP)).implode()
-    threads = begun.group_by(THREAD).agg(pl.col("start_ns").min(), steps=pl.col("name").is_in(steps).any())
+    steps = having(begun.get_column("name"), f"^{_STEP}")
+    threads = begun.with_columns(steps=steps).group_by(THREAD).agg(pl.col("start_ns").min(), pl.col("steps").any())
     rank = pl.when("steps").then(0).when(pl.col("thread_id") == pl.col("process_id")).then(1).otherwise(2)
     first = threads.sort("process_id", rank, "start_ns", "thread_id")
     return first.group_by("process_id", maintain_order=True).agg(pl.col("thread_id").first().alias("home"))
@@ -482,12 +479,8 @@ def recomputed(report: Report) -> pl.Series:
     """Whether each row of the host tree runs forward again: from the first to the last layer in a node of autograd."""
     tree = host_tree(report)
     names = tree.rows.get_column("name")
-    texts = names.unique().drop_nulls()
-    sized = texts.cast(pl.String).str.extract(r"^([^,]*)")  # without what ranges of nsys add
-    nodes, layers = (
-        names.is_in(texts.filter(wanted).implode()).fill_null(value=False)
-        for wanted in (texts.cast(pl.String).str.starts_with(_NODE), sized.is_in(OF_LAYERS))
-    )
+    # without what ranges of nsys add
+    nodes, layers = having(names, f"^{_NODE}"), having(names, rf"^(?:{'|'.join(OF_LAYERS)})(?:,|$)")
     own = layers.arg_true().cast(pl.Int64)
     again = own.filter(tree.nearest(own, nodes).is_not_null())
     if names.gather(again).cast(pl.String).str.extract(r"^([^,]*)").n_unique() < FEWEST_OF_LAYERS:

@@ -230,8 +230,7 @@ def same_launches(base: Report, ncu: Report) -> pl.DataFrame:
     fits = pl.all_horizontal(pl.col(name).eq_missing(pl.col(f"{name}_left")) for name in SHAPE)
     in_doubt = (~by_one_call & (missing | ~fits)).any().over("same_name")
     left = pl.when(~in_doubt).then("event_id_left")
-    told = both.with_columns(left=left).filter(~by_one_call)
-    named = told.select("number", "left", right="event_id")
+    named = both.with_columns(left=left, right="event_id").filter(~by_one_call)
     return named.select(pl.col(name).cast(dtype) for name, dtype in _LAUNCHES.items())
 
 
@@ -325,8 +324,6 @@ def same_kernels(left: Report, right: Report) -> pl.DataFrame:
 def _by_launches(pairs: pl.DataFrame, left: Report, right: Report) -> pl.DataFrame:
     """Raises matches to `exact`, or lowers them to `shape`, by the launches that ncu's command identifies."""
     known = same_launches(left, right)
-    if known.is_empty():
-        return pairs
     of_left, of_right = (grouped_kernels(one).select("event_id", "group") for one in (left, right))
     launches = (
         of_right.rename({"event_id": "launch", "group": "right"})

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
@@ -17,14 +17,11 @@ from kanalyze.analyses.shared.analysis import analysis, once_per_report, require
 from kanalyze.analyses.shared.statistics import duration_statistics
 from kanalyze.columns import LARGEST, added, beside, gathered, positions, wide
 from kanalyze.decoder.decode import decode
-from kanalyze.decoder.fields import ELEMENT_BYTES
+from kanalyze.decoder.fields import ELEMENT_BYTES, KernelName
 from kanalyze.model import COMPILED_KERNELS
 from kanalyze.report import Report
 from kanalyze.schema import Table, columns
 from kanalyze.tools import recorders
-
-if TYPE_CHECKING:
-    from kanalyze.decoder.fields import KernelName
 
 #: The elementwise operations of kernel families that also contain others.
 _OPERATIONS: Final = {"copy": ("copy",), "random": ("dropout", "masked_scale")}
@@ -351,8 +348,6 @@ def fusion(report: Report) -> pl.DataFrame:
     require(report, TABLE.name, "op")
     require(report, TABLE, "kernel")
     timed = occurrences(report)
-    if timed.is_empty():
-        return TABLE.empty()
     sums = timed.group_by(_KEYS).agg(
         pl.len().cast(pl.Int64).alias("count"),
         pl.col("kernels").first(),

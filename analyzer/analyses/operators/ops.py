@@ -42,7 +42,7 @@ from kanalyze.analyses.operators._work import (
 )
 from kanalyze.analyses.shared.analysis import analysis, require
 from kanalyze.analyses.shared.statistics import duration_statistics, share_of_total
-from kanalyze.columns import beside, gathered, rows_at, sure
+from kanalyze.columns import beside, gathered, having, rows_at
 from kanalyze.errors import UnknownNameError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
@@ -65,9 +65,7 @@ def _by_operator(report: Report, further: Callable[[Report], pl.DataFrame] | Non
     host = work.with_columns(one.alias("count"), self_cpu_ns="self_ns", cpu_ns="dur_ns")
     ran, replayed = launched_work(report), captured_work(report).drop_nulls("operator")
     # of what a compiler's own operator launched, kernels tell the operators
-    texts = tree.rows.get_column("name").unique().drop_nulls()
-    texts = texts.filter(texts.cast(pl.String).str.contains(SHELL))
-    shells = sure(tree.rows.get_column("name").is_in(texts.implode()))
+    shells = having(tree.rows.get_column("name"), SHELL)
     told = said_by_kernels(report, ran.get_column("name")).cast(pl.Categorical).alias("name")
     inside = gathered(shells, ran.get_column("operator")).fill_null(value=False) & told.is_not_null()
     device = ran.select("operator", told, exclusive_device_ns="exclusive_ns", operations=one)

@@ -191,8 +191,6 @@ def _without_pass_through(found: pl.DataFrame, time: str, limit: float) -> pl.Da
     known = found.join(callees, on="path", how="left", maintain_order="left")
     only_passes = (pl.col("callees") == 1) & (pl.col(f"self_{time}") < limit) & ~pl.col("name").str.starts_with(MODULE)
     passing = known.select(((pl.col("kind") == "python") & only_passes).fill_null(value=False)).to_series()
-    if not passing.any():
-        return found
     own = found.filter(passing).with_columns(
         outer=pl.lit(0, dtype=pl.UInt64), host_ns="self_host_ns", device_ns="self_device_ns"
     )

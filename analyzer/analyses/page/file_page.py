@@ -228,10 +228,7 @@ def _iterations(report: Report) -> pl.DataFrame:
         found = iteration_ledgers(report)
     except CannotTellError:
         return pl.DataFrame()
-    if not found.is_empty():
-        found = intervals.overlapping(found, report.scope.sides, "start_ns", pl.col("start_ns") + pl.col("dur_ns"))
-    if found.is_empty():
-        return found
+    found = intervals.overlapping(found, report.scope.sides, "start_ns", pl.col("start_ns") + pl.col("dur_ns"))
     keys = ("process_id", "name")
     sums = found.group_by(*keys, maintain_order=True).agg(pl.col("device_ns").sum())
     most = sums.sort("device_ns", descending=True, maintain_order=True).head(1)

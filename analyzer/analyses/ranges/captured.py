@@ -24,7 +24,7 @@ from kanalyze.analyses.host._range_lines import named_ranges
 from kanalyze.analyses.operators._host_tree import ARROW, MODULE, host_tree
 from kanalyze.analyses.operators._work import SHELL, said_by_kernels
 from kanalyze.analyses.ranges._projection import thread_ranges
-from kanalyze.analyses.shared.analysis import check_grouping, once_per_process, require
+from kanalyze.analyses.shared.analysis import once_per_process, part_of
 from kanalyze.analyses.shared.statistics import exclusive_sums
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import beside, gathered, parts_by, rows_at
@@ -119,9 +119,7 @@ def captured(report: Report, by: str | None = None, **where: Unpack[Where]) -> p
         CannotTellError: The report records no device operations.
         UnknownNameError: There is no such grouping.
     """
-    report = report.narrow(**where)
-    check_grouping(TABLE, by)
-    require(report, TABLE, *DEVICE_KINDS)
+    report = part_of(report, where, TABLE, by, *DEVICE_KINDS)
     named = _named(report)
     if by is None:
         return exclusive_sums(TABLE, named, _KEYS)
@@ -214,9 +212,8 @@ def names_around(report: Report, calls: pl.DataFrame) -> pl.DataFrame:
     paths = own.group_by("call").agg(pl.col("range").last(), path=pl.col("range").str.join(ARROW))
     last = every.drop_nulls("operator").group_by("call").agg(pl.col("operator", "shapes").last())
     rows = pl.DataFrame({"call": pl.int_range(calls.height, dtype=pl.UInt32, eager=True)})
-    for side in (paths, last):
-        rows = rows.join(side, on="call", how="left", maintain_order="left")
-    return rows.select("range", "path", "operator", "shapes")
+    rows = rows.join(paths, on="call", how="left", maintain_order="left")
+    return rows.join(last, on="call", how="left", maintain_order="left").select("range", "path", "operator", "shapes")
 
 
 def _plain(ranges: pl.Series) -> pl.Series:

@@ -15,7 +15,7 @@ from kanalyze.analyses.idle._idle_parts import IDLE
 from kanalyze.analyses.shared.analysis import analysis, once_per_process, require
 from kanalyze.analyses.shared.statistics import BUCKETS, median_of, spread
 from kanalyze.analyses.shared.threads import THREAD
-from kanalyze.columns import nearest, of_parts
+from kanalyze.columns import having, nearest, of_parts
 from kanalyze.report import Meta, Report
 from kanalyze.schema import Column, Table
 from kanalyze.tools import recorders
@@ -230,9 +230,7 @@ def _compilations(report: Report) -> pl.DataFrame:
     of_thread = pl.when(~pl.col("name").cast(pl.String).str.contains("XlaCompile:")).then("thread_id")
     for kind in ("op", "range"):
         events = report.kind(kind)
-        names = events.get_column("name").unique().cast(pl.String).drop_nulls()
-        compiles = names.filter(names.str.contains(r" \(dynamo_timed\)$|^(?:TSL:)?XlaCompile:")).to_list()
-        own = events.filter(pl.col("name").is_in(compiles))
+        own = events.filter(having(events.get_column("name"), r" \(dynamo_timed\)$|^(?:TSL:)?XlaCompile:"))
         parts.append(own.select("process_id", of_thread.alias("thread_id"), **intervals.OF_EVENTS))
     return pl.concat(parts)
 
@@ -395,7 +393,7 @@ def steps(report: Report) -> pl.DataFrame:
     """
     require(report, STEPS_TABLE, "range", "op")
     in_window = intervals.overlapping(report.steps(), report.scope.sides).with_row_index("window")
-    if in_window.is_empty():
+    if in_window.is_empty():  # without steps nothing else is read
         return STEPS_TABLE.empty()
     rows = in_window.join(used_devices(report).select(_KEYS), on="process_id", how="left", nulls_equal=True)
     rows = in_device_scope(report, rows)

@@ -20,7 +20,7 @@ from kanalyze.analyses.ranges._projection import (
     range_tree,
     thread_ranges,
 )
-from kanalyze.analyses.shared.analysis import analysis, check_grouping, require
+from kanalyze.analyses.shared.analysis import analysis, part_of, require
 from kanalyze.analyses.shared.statistics import DURATION_COLUMNS, duration_statistics, known_sum, share_of_total, spread
 from kanalyze.analyses.shared.threads import key_columns
 from kanalyze.columns import rows_at
@@ -138,12 +138,10 @@ def range_gpu(
         CannotTellError: The report lacks ranges, CUDA calls, or all GPU operations.
         UnknownNameError: There is no such grouping.
     """
-    report = report.narrow(**where)
-    check_grouping(RANGE_GPU, by)
     kinds = DEVICE_KINDS if graphs else tuple(kind for kind in DEVICE_KINDS if kind != "graph")
-    for needed in ("range", "api"):
-        require(report, RANGE_GPU.name, needed)
-    require(report, RANGE_GPU, *kinds)
+    report = part_of(report, where, RANGE_GPU, by, "range")
+    for needed in (("api",), kinds):
+        require(report, RANGE_GPU, *needed)
     launching = _launching(report, kinds)
     if not trace:
         parts = {report: launching, capture_source(report): _capturing(report, kinds)}
@@ -265,9 +263,8 @@ def range_kernels(report: Report) -> pl.DataFrame:
     Raises:
         CannotTellError: The report lacks ranges, CUDA calls, or kernels.
     """
-    for needed in ("range", "api"):
-        require(report, RANGE_KERNELS.name, needed)
-    require(report, RANGE_KERNELS, "kernel")
+    for needed in ("range", "api", "kernel"):
+        require(report, RANGE_KERNELS, needed)
     work = exclusive_operations(report).filter(pl.col("kind") == "kernel")
     work = work.select("row", "process_id", "dur_ns", start="began", kernel="name")
     sums, source = [RANGE_KERNELS.empty()], capture_source(report)
@@ -354,9 +351,7 @@ def ranges(report: Report, by: str | None = None, **where: Unpack[Where]) -> pl.
         CannotTellError: The report records no ranges.
         UnknownNameError: There is no such grouping.
     """
-    report = report.narrow(**where)
-    check_grouping(RANGES, by)
-    require(report, RANGES, "range")
+    report = part_of(report, where, RANGES, by, "range")
     in_scope = of_used_processes(report, intervals.overlapping(named_ranges(report), report.scope.sides))
     in_scope = in_scope if by is None else by_name(report, in_scope)
     if "api" in report.kinds and set(DEVICE_KINDS).intersection(report.kinds):

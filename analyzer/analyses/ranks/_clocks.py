@@ -6,18 +6,24 @@ paths over hosts go through the collectives, so that no matrix of hosts is made.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from kanalyze.analyses.communication._matching import DRIFT, STAMP_ERROR_NS, shows
+from kanalyze.analyses.communication._matching import (
+    DRIFT,
+    STAMP_ERROR_NS,
+    Bools,
+    Floats,
+    Ints,
+    Matches,
+    Rows,
+    Slice,
+    Small,
+    shows,
+)
 from kanalyze.analyses.communication._waits import CLOCKS, OF_SLICE, Clocks, of_one_clock
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from kanalyze.analyses.communication._matching import Bools, Ints, Matches, Rows, Slice, Small
 
 #: Collectives in a part of the run, and most parts.
 _OF_PART: Final = 64
@@ -94,7 +100,7 @@ def clocks_of(rows: Rows, found: Matches, clock: Ints, reference: int, origin_ns
     )
 
 
-def _rates(run: _Run, part: Ints, edges: Ints, reference: int) -> npt.NDArray[np.float64]:
+def _rates(run: _Run, part: Ints, edges: Ints, reference: int) -> Floats:
     """By what part of the time each clock runs faster, as offsets tell that lie on a line; 0 where they do not."""
     finer = run._replace(part=part, middle=(edges[:-1] + edges[1:]) // 2)
     origins = np.arange(len(edges) - 1) * run.number + reference
@@ -139,7 +145,7 @@ class _Run(NamedTuple):
     base: int  # what times are counted from
     part: Ints  # the part of each collective
     middle: Ints  # the middle of each part
-    rate: npt.NDArray[np.float64]  # by what part of the time each clock runs faster, as far as that is known
+    rate: Floats  # by what part of the time each clock runs faster, as far as that is known
     shows: tuple[Bools, Bools, Bools]  # what calls show of clocks: enters, leaves, together
 
     def _of_slice(self, one: Slice) -> tuple[_Rows, Ints]:
@@ -274,7 +280,7 @@ def _estimates(rows: _Rows, together: Bools, origins: Ints, low: Ints, high: Int
     return np.where(bounded & (low <= high), np.clip(offset, low, high), offset), spread, error
 
 
-def _table(bounds: tuple[Ints, Ints, Ints, Bools], edges: Ints, rate: npt.NDArray[np.float64]) -> pl.DataFrame:
+def _table(bounds: tuple[Ints, Ints, Ints, Bools], edges: Ints, rate: Floats) -> pl.DataFrame:
     """:data:`CLOCKS` of offset, lower and upper bound of each node, and of whether it has bounds."""
     part, clock = np.divmod(np.arange((len(edges) - 1) * len(rate)), len(rate))
     *values, known = bounds

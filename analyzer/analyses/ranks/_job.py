@@ -11,23 +11,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from kanalyze.analyses import homes_of_jobs
-from kanalyze.analyses.communication._matching import HOW, POINT_TO_POINT, matched
+from kanalyze.analyses.communication._matching import HOW, POINT_TO_POINT, Ints, Matches, Rows, matched
 from kanalyze.analyses.communication._waits import CANNOT_TELL, Clocks, Exposed, bytes_of, split, waits
 from kanalyze.analyses.ranks._clocks import clocks_of
-from kanalyze.analyses.ranks._reducing import later, numbered_ranks, put_together, step_of
+from kanalyze.analyses.ranks._reducing import Turn, later, numbered_ranks, put_together, step_of
 from kanalyze.reduction.tables import TABLES, Reduction, together
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from kanalyze.analyses.communication._matching import Ints, Matches, Rows
-    from kanalyze.analyses.ranks._reducing import Turn
 
 
 @dataclass(frozen=True)

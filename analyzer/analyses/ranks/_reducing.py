@@ -11,13 +11,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 
 from kanalyze import intervals, outlets
-from kanalyze.analyses.communication._matching import NO_ID, NO_SEQUENCE, Rows, narrow
+from kanalyze.analyses.communication._matching import NO_ID, NO_SEQUENCE, Ints, Rows, Small, narrow
 from kanalyze.analyses.communication._recorded import collectives_of, collectives_on_cpu, exposed_pieces
 from kanalyze.analyses.device._operations import exclusive_operations, operations
 from kanalyze.analyses.device._windows import windows
@@ -43,11 +44,6 @@ from kanalyze.reduction.tables import (
     Reduction,
 )
 from kanalyze.report import Report
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    from kanalyze.analyses.communication._matching import Ints, Small
 
 #: What collectives of one group on a rank have in common.
 _GROUP: Final = ("group", "size", "ranks", "stream")

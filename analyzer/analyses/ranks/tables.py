@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from kanalyze import intervals
-from kanalyze.analyses.communication._matching import POINT_TO_POINT
+from kanalyze.analyses.communication._matching import POINT_TO_POINT, Ints
 from kanalyze.analyses.communication._waits import CLASSES
 from kanalyze.analyses.device._operations import exclusive_operations
 from kanalyze.analyses.device._windows import windows
@@ -23,9 +23,6 @@ from kanalyze.analyses.replay.critical_path import BY_RANK, sums_by_rank
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.report import Report
 from kanalyze.schema import Column, Table, columns
-
-if TYPE_CHECKING:
-    from kanalyze.analyses.communication._matching import Ints
 
 #: Rows that are made at once.
 _AT_ONCE: Final = 1 << 18
@@ -344,7 +341,7 @@ def _common(job: Job) -> pl.DataFrame:
 def _part(report: Report, member: int, shift: int, high: int) -> _Part:
     """The nodes of a rank's report, moved to the time of the job."""
     own = nodes(report)
-    every = own.walkable.described(pl.int_range(len(own.next), dtype=pl.UInt32, eager=True))
+    every = own.described(pl.int_range(len(own.next), dtype=pl.UInt32, eager=True))
     known = own.next.is_not_null()
     leave = every.get_column("leave")
     moved = every.with_columns(pl.col("begin") + shift, (leave + shift).zip_with(known, leave))

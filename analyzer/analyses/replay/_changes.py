@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
 from math import inf
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import polars as pl
 
@@ -23,7 +23,7 @@ from kanalyze.analyses.operators._host_tree import ARROW
 from kanalyze.analyses.replay._host_time import AS_RECORDED, HostTime
 from kanalyze.analyses.replay._network import HOST_EDGES, Changed, Network, as_recorded, recorded_values
 from kanalyze.analyses.shared.analysis import once_per_report
-from kanalyze.columns import count_up_to, gathered, marked, scattered, sure
+from kanalyze.columns import count_up_to, gathered, marked, of_parts, scattered, sure
 from kanalyze.decoder.fields import spelled
 from kanalyze.errors import UnknownNameError
 from kanalyze.machinery import late
@@ -170,14 +170,14 @@ def _shorter(host_ns: pl.Expr, events: float | pl.Expr, left: HostTime) -> pl.Ex
 
 def _events(report: Report, asked: pl.DataFrame) -> pl.Series:
     """Events by row (process_id, start, end): a call, and half of one for each begin and end of a range or operator."""
-    sides = pl.ones(asked.height, dtype=pl.Float64, eager=True)
-    every = asked.with_row_index("at")
-    for process, line in _sides(report).items():
-        own = every.filter(pl.col("process_id").eq_missing(process))
-        first, last = (count_up_to(line, own.get_column(side), equal=False) for side in ("start", "end"))
-        inside = last.cast(pl.Float64) - first.cast(pl.Float64)
-        sides = sides.scatter(own.get_column("at"), 1 + inside.clip(lower_bound=0) / 2)
-    return sides
+    none = pl.Series(dtype=pl.Int64)
+
+    def events(key: tuple[Any, ...], part: pl.DataFrame) -> pl.Series:
+        line = _sides(report).get(key[0], none)
+        first, last = (count_up_to(line, part.get_column(side), equal=False) for side in ("start", "end"))
+        return 1 + (last.cast(pl.Float64) - first.cast(pl.Float64)).clip(lower_bound=0) / 2
+
+    return of_parts(asked.select("process_id", "start", "end"), ["process_id"], pl.Float64, events)
 
 
 @once_per_report
@@ -204,13 +204,12 @@ def _unions(spans: pl.DataFrame) -> Spans:
 
 def covered(asked: pl.DataFrame, spans: Spans) -> pl.Series:
     """How much of each row (process_id, start, end) its process' spans cover."""
-    found = pl.zeros(asked.height, dtype=pl.Int64, eager=True)
-    every = asked.with_row_index("at")
-    for process, span in spans.items():
-        own = every.filter(pl.col("process_id").eq_missing(process))
-        inside = intervals.overlap(own.get_column("start"), own.get_column("end"), span)
-        found = _with(found, own.get_column("at"), inside)
-    return found
+    none = pl.DataFrame(schema=intervals.SPANS)
+
+    def inside(key: tuple[Any, ...], part: pl.DataFrame) -> pl.Series:
+        return intervals.overlap(part.get_column("start"), part.get_column("end"), spans.get(key[0], none))
+
+    return of_parts(asked.select("process_id", "start", "end"), ["process_id"], pl.Int64, inside)
 
 
 #: What is not the name of a kernel in ``--faster``.
@@ -250,9 +249,12 @@ class Changes(NamedTuple):
 
     def options(self, copies: str | None) -> list[str]:
         """The changes as options of the command; `copies` is the bandwidth as it was given."""
-        found = [f"--faster {what}={factor:g}" for what, factor in self.faster]
-        found += [f"--without {what}" for what in self.without]
-        return [*found, *(["--graph"] if self.graph else []), *([] if copies is None else [f"--copies {copies}"])]
+        return [
+            *(f"--faster {what}={factor:g}" for what, factor in self.faster),
+            *(f"--without {what}" for what in self.without),
+            *(["--graph"] if self.graph else []),
+            *([] if copies is None else [f"--copies {copies}"]),
+        ]
 
 
 def changed(report: Report, network: Network, changes: Changes, lags: str = "lag") -> Changed:

@@ -6,7 +6,7 @@ Definition: docs/whatif.md, "The critical path".
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -24,8 +24,7 @@ from kanalyze.analyses.shared.threads import THREAD, ThreadKey, by_thread, inner
 from kanalyze.columns import gathered, in_order, rows_at, slices
 from kanalyze.report import Report
 
-if TYPE_CHECKING:
-    Lines = dict[ThreadKey, pl.DataFrame]
+Lines = dict[ThreadKey, pl.DataFrame]
 
 #: Causes of time on the path: what runs on a device, why it did not run yet, and what the host did.
 CAUSES: Final = (
@@ -55,7 +54,7 @@ _LONG_AGO: Final = -(1 << 62)
 
 
 class Walkable(NamedTuple):
-    """Nodes of which each has a next one: of a report, or of several ranks."""
+    """Nodes of which each has a next one, of several ranks; those of a report give the same."""
 
     next: pl.Series  # the node at which a walk goes on after each (UInt32); null where none is known
     begin: pl.Series  # start of the own piece of each (ns)
@@ -84,12 +83,8 @@ class Nodes(NamedTuple):
         place = nodes.set(nodes < self.work.height, None) - self.work.height
         return (place % max(self.graph.calls.height, 1)).cast(pl.UInt32)
 
-    @property
-    def walkable(self) -> Walkable:
-        """The nodes for a walk."""
-        return Walkable(self.next, self.begin, self._described)
-
-    def _described(self, nodes: pl.Series) -> pl.DataFrame:
+    def described(self, nodes: pl.Series) -> pl.DataFrame:
+        """What :attr:`Walkable.described` gives."""
         calls, row = self.graph.calls, self.call(nodes)
         known = rows_at(calls.select("kind", "waited_for", "process_before"), row)
         before = gathered(calls.get_column("end"), known.get_column("process_before")).alias("before")
@@ -179,7 +174,7 @@ def _code(cause: str) -> pl.Expr:
     return pl.lit(CAUSES.index(cause), dtype=pl.Int8)
 
 
-def walk(through: Walkable, first: int, low: int, high: int) -> pl.DataFrame:
+def walk(through: Walkable | Nodes, first: int, low: int, high: int) -> pl.DataFrame:
     """The walk from node `first`, which is entered at `high`, back to `low` (ns).
 
     Returns:
@@ -194,7 +189,7 @@ def walk(through: Walkable, first: int, low: int, high: int) -> pl.DataFrame:
     return pl.concat(found[::-1], rechunk=True)
 
 
-def _pieces(through: Walkable, visited: pl.Series, last: int, low: int, entered: int) -> pl.DataFrame:
+def _pieces(through: Walkable | Nodes, visited: pl.Series, last: int, low: int, entered: int) -> pl.DataFrame:
     """The pieces of some nodes of a walk, in the order of time, also those without length; `last` ends the walk."""
     told = through.described(visited).with_columns(left=pl.col("leave").clip(low, entered).cum_min(), node=visited)
     # a walk that came back to where it had been: events of one instant that wait for each other
@@ -218,7 +213,7 @@ def _pieces(through: Walkable, visited: pl.Series, last: int, low: int, entered:
     return pieces.select("start", "end", cause, "node")
 
 
-def _visited(through: Walkable, first: int, low: int) -> pl.Series:
+def _visited(through: Walkable | Nodes, first: int, low: int) -> pl.Series:
     """The nodes of a walk, by runs, until one that begins at `low` or before."""
     node = pl.int_range(pl.len(), dtype=pl.UInt32)
     leads_on = (pl.col("next") + 1).eq_missing(node)
@@ -266,14 +261,11 @@ def path(report: Report) -> pl.DataFrame:
         AssertionError: The pieces do not sum to the window.
     """
     sides = span(report)
-    if sides is None:
+    if sides is None or (first := first_node(report, sides[1])) == NOWHERE:
         return pl.DataFrame(schema=PATH)
     low, high = sides
-    first = first_node(report, high)
-    if first == NOWHERE:
-        return pl.DataFrame(schema=PATH)
     through = nodes(report)
-    pieces = walk(through.walkable, first, low, high)
+    pieces = walk(through, first, low, high)
     node = pieces.get_column("node")
     of = [through.row(node).alias("row"), through.call(node).alias("call")]
     pieces = _described(report, pieces.drop("node").hstack(of))
@@ -369,7 +361,7 @@ def by_range(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
 def by_operator(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     """Adds `name`, the innermost operator in which a piece was asked for; pieces of the host are cut by it."""
     events = report.kind("op")
-    table = events.select(*THREAD, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns").fill_null(0))
+    table = events.select(*THREAD, **intervals.OF_EVENTS)
     # where a piece runs on its thread, and the moment at which it was asked for there
     moments = pl.concat([pieces.select("start", "end"), pieces.select(start="at", end=pl.col("at") + 1).drop_nulls()])
     return _around(pieces, _lines(table, intervals.union(moments)), events.get_column("name"))
@@ -380,10 +372,11 @@ def _host_names(report: Report, pieces: pl.DataFrame) -> pl.DataFrame:
     table = pl.concat([named_events(report), program_functions(report)])
     cut = _cut(pieces, _lines(table, pieces), table.get_column("name"))
     known = cut.get_column("name").is_not_null()
-    found = [cut.filter(known)]
-    for key, part in by_thread(cut.filter(~known)).items():
-        found.append(part.with_columns(neighbours(report, key, part).alias("name")))
-    return pl.concat(found)
+    others = (
+        part.with_columns(neighbours(report, key, part).alias("name"))
+        for key, part in by_thread(cut.filter(~known)).items()
+    )
+    return pl.concat([cut.filter(known), *others])
 
 
 def _lines(table: pl.DataFrame, spans: pl.DataFrame) -> Lines:
@@ -402,8 +395,9 @@ def _around(pieces: pl.DataFrame, lines: Lines, names: pl.Series) -> pl.DataFram
 
 def _cut(pieces: pl.DataFrame, lines: Lines, names: pl.Series) -> pl.DataFrame:
     """Cuts pieces, which follow each other, by what `lines` have at them, and adds its name."""
-    found = [pieces.clear().with_columns(around=pl.lit(None, dtype=pl.UInt32))]
-    for key, part in by_thread(pieces).items():
-        found.append(overlaid(part, line_of(lines, key).rename({"row": "around"}), "around"))
-    cut = pl.concat(found)
+    parts = (
+        overlaid(part, line_of(lines, key).rename({"row": "around"}), "around")
+        for key, part in by_thread(pieces).items()
+    )
+    cut = pl.concat([pieces.clear().with_columns(around=pl.lit(None, dtype=pl.UInt32)), *parts])
     return cut.drop("around").hstack([gathered(names, cut.get_column("around")).alias("name")])

@@ -475,9 +475,7 @@ class Moved:
         rows = self._report.kind(kind)
         if kind == "overhead":
             return self._spans(rows).with_columns(dur_ns=pl.when(IS_LOADING).then("dur_ns").otherwise(0))
-        if kind in DEVICE_KINDS:
-            return self._of_device(rows)
-        return self._spans(rows)
+        return self._of_device(rows) if kind in DEVICE_KINDS else self._spans(rows)
 
     def table(self, name: str) -> pl.DataFrame:
         """One of the other tables."""

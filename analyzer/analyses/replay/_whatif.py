@@ -76,9 +76,8 @@ def replayed(network: Network, state: Changed) -> Replayed:
 
 def replays(network: Network, states: Sequence[Changed]) -> list[Replayed]:
     """The same for each of `states`: lists of the sources, the same for all, are made once."""
-    point, found = network.edges.get_column("point"), list[Replayed]()
-    for state in states:
-        found.append(Replayed([0], gathered(point_values(network.line, state.values), point) + state.lags))
+    point = network.edges.get_column("point")
+    found = [Replayed([0], gathered(point_values(network.line, one.values), point) + one.lags) for one in states]
     with_none = [pl.concat([one.lags.alias("lag"), pl.Series("lag", [0], dtype=pl.Int64)]) for one in found]
     for part in network.rows.iter_slices(_SLICE):
         sources = [part.get_column(one).to_list() for one in ("a", "b")]

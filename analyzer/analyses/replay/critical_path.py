@@ -26,7 +26,7 @@ from kanalyze.analyses.replay._path import (
     path,
     with_names,
 )
-from kanalyze.analyses.shared.analysis import check_grouping, once_per_report, require
+from kanalyze.analyses.shared.analysis import once_per_report, part_of, require
 from kanalyze.columns import gathered, slices
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report, Where
@@ -277,12 +277,8 @@ def critical_path(
         CannotTellError: The report records no device operations.
         UnknownNameError: There is no such grouping.
     """
-    report = report.narrow(**where)
-    check_grouping(TABLE, by)
-    require(report, TABLE, *DEVICE_KINDS)
-    if segments:
-        return _segments(report)
-    return _GROUPINGS[by or "cause"](report)
+    report = part_of(report, where, TABLE, by, *DEVICE_KINDS)
+    return _segments(report) if segments else _GROUPINGS[by or "cause"](report)
 
 
 def _segments(report: Report) -> pl.DataFrame:

@@ -20,7 +20,7 @@ from kanalyze.analyses.device._windows import busy_within, windows
 from kanalyze.analyses.host.engine_marks import CAPTURE, DECODE, KINDS, LAUNCHES_GRAPH, REPLAYED, engine_marks
 from kanalyze.analyses.idle._attribution import ledger_pieces, window_ledgers
 from kanalyze.analyses.ranges.captured import captured_as
-from kanalyze.analyses.shared.analysis import check_grouping, once_per_process, require
+from kanalyze.analyses.shared.analysis import once_per_process, part_of
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.columns import as_of, nearest_place, rate, rows_at
@@ -179,9 +179,7 @@ def engine_steps(report: Report, by: str | None = None, **where: Unpack[Where]) 
         CannotTellError: The report records no device operations.
         UnknownNameError: There is no such grouping.
     """
-    report = report.narrow(**where)
-    check_grouping(TABLE, by)
-    require(report, TABLE, *DEVICE_KINDS)
+    report = part_of(report, where, TABLE, by, *DEVICE_KINDS)
     steps = _in_scope(report)
     if by is None:
         return TABLE.select(steps)

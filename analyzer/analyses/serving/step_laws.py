@@ -125,9 +125,8 @@ def step_laws(report: Report) -> pl.DataFrame:
     found = laws(report)
     if found.is_empty():
         return TABLE.empty()
-    memory = memory_roofs(report.devices)
     found = found.join(read_bytes(report), on=_KEYS[:3], how="left", maintain_order="left")
-    found = found.join(memory, on="device", how="left", maintain_order="left")
+    found = found.join(memory_roofs(report.devices), on="device", how="left", maintain_order="left")
     of_gpu, per_ns = pl.col("part") == GPU, pl.col("bytes_per_s") / 1e9
     found = found.with_columns(
         reads_bytes=pl.when(of_gpu).then(pl.col("fixed_ns") * per_ns),

@@ -12,16 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-    _Integers = npt.NDArray[np.int64]
-    _Pairs = tuple[_Integers, _Integers]
+_Integers = npt.NDArray[np.int64]
+_Pairs = tuple[_Integers, _Integers]
 
 #: Most pairs of tokens of a block that is not halved: 8,192 against 8,192, in 8 MB and 10 ms.
 _WHOLE: Final = 1 << 26

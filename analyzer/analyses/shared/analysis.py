@@ -72,6 +72,18 @@ def analysis(compute: Callable[[Report], pl.DataFrame]) -> Analysis:
     return narrowed
 
 
+def part_of(report: Report, where: Where, table: Table, by: str | None, *kinds: str) -> Report:
+    """The part of a report that a table is asked of, summed by a grouping of that or not; see :func:`require`.
+
+    Raises:
+        UnknownNameError: There is no such grouping.
+    """
+    part = report.narrow(**where)
+    check_grouping(table, by)
+    require(part, table, *kinds)
+    return part
+
+
 def require(report: Report, table: Table | str, *kinds: str) -> None:
     """Raises :class:`CannotTellError` unless the report records one of `kinds`, which `table` needs, with times."""
     if report.meta.timeless:

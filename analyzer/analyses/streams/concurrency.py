@@ -21,7 +21,7 @@ from kanalyze.analyses.device._operations import (
     with_facts,
 )
 from kanalyze.analyses.host._call_kinds import calls_that, names_that
-from kanalyze.analyses.shared.analysis import check_grouping, once_per_process, once_per_report, require
+from kanalyze.analyses.shared.analysis import once_per_process, once_per_report, part_of
 from kanalyze.columns import as_of, count_up_to, distinct, gathered, in_order, nearest, parts_by, positions
 from kanalyze.model import DEVICE_KINDS, STREAM_TYPES, STREAMS
 from kanalyze.report import Report, Where
@@ -105,8 +105,7 @@ def event_waits(report: Report) -> pl.DataFrame:
     synced = report.kind("sync").select("event_id", *STREAM, "correlation_id")
     known = synced.join(report.table("sync_detail").select("event_id", "record_id").drop_nulls(), on="event_id")
     asking = _first_of_each(calls_that(report, _STREAM_WAITS.match, *_CALL, at="start_ns"))
-    waiting = known.join(asking, on=list(_CALL))
-    waiting = waiting.join(recorded_work(report), on=["process_id", "record_id"])
+    waiting = known.join(asking, on=list(_CALL)).join(recorded_work(report), on=["process_id", "record_id"])
     ends = operations(report).get_column("end").gather(waiting.get_column("behind"))
     given = _submitted(report, waiting).sort("at", "start", "row").select(*STREAM, "row", given="at")
     held = nearest(waiting.with_columns(ends.alias("ended")), given, ("at", "given"), STREAM, "after").drop_nulls("row")
@@ -317,11 +316,11 @@ def ordered(report: Report, found: pl.DataFrame) -> pl.Series:
     asked, line = _with_streams(report, ordering_calls(report)), _on_streams(report, found)
     # a call without a recorded stream may concern any stream of its process
     by_stream = {True: ("process_id", "stream"), False: ("process_id",)}
-    latest = []
-    for known, by in by_stream.items():
-        own = asked.filter(pl.col("stream").is_not_null() == known)
-        latest.append(gathered(own.get_column("at"), as_of(line.select(*by, "at"), own.select(*by, "at"))))
-    last = pl.max_horizontal(*latest)
+    last = pl.max_horizontal(
+        gathered(own.get_column("at"), as_of(line.select(*by, "at"), own.select(*by, "at")))
+        for known, by in by_stream.items()
+        for own in [asked.filter(pl.col("stream").is_not_null() == known)]
+    )
     asked_for = (last >= pl.col("earlier")) | (last.is_not_null() & pl.col("earlier").is_null())
     return line.select(ordered=asked_for.fill_null(value=False)).to_series()
 
@@ -501,21 +500,21 @@ def concurrency(report: Report, by: str | None = None, **where: Unpack[Where]) -
         CannotTellError: The report records no device operations.
         UnknownNameError: There is no such grouping.
     """
-    report = report.narrow(**where)
-    require(report, TABLE if by is None else BY_PAIR, *DEVICE_KINDS)
-    check_grouping(TABLE, by)
+    report = part_of(report, where, TABLE, by, *DEVICE_KINDS)
     if by is not None:
         order = ["device", "waited_ns", "overlap_ns", "process_id", "context_id", "stream", "other_stream"]
         return BY_PAIR.select(stream_pairs(report)).sort(order, descending=[False, True, True, *[False] * 4])
     order = ["device", "busy_ns", "process_id", "context_id", "stream"]
-    work, busy, parts = placed_operations(report), busy_spans(report), [pl.DataFrame(schema=_TIMES)]
+    work, busy = placed_operations(report), busy_spans(report)
     ended = pl.col("began") + pl.col("dur_ns")
     sums = work.group_by("number").agg(operations=pl.len(), first_ns=pl.col("began").min(), last_ns=ended.max())
     streams = used_streams(report).join(sums, on="number")
-    for (device,), members in streams.partition_by("device", as_dict=True).items():
-        numbers = members.get_column("number")
-        parts.append(_of_device(of_device(work, device), {number: busy[number] for number in numbers}))
-    return TABLE.select(streams.join(pl.concat(parts), on="number")).sort(order, descending=[False, True, *[False] * 3])
+    parts = (
+        _of_device(of_device(work, device), {number: busy[number] for number in members.get_column("number")})
+        for (device,), members in streams.partition_by("device", as_dict=True).items()
+    )
+    times = pl.concat([pl.DataFrame(schema=_TIMES), *parts])
+    return TABLE.select(streams.join(times, on="number")).sort(order, descending=[False, True, *[False] * 3])
 
 
 def _of_device(work: pl.DataFrame, busy: dict[int, pl.DataFrame]) -> pl.DataFrame:

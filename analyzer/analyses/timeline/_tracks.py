@@ -33,7 +33,7 @@ from kanalyze.analyses.replay._path import CAUSES, path, with_names
 from kanalyze.analyses.shared.statistics import BUCKETS
 from kanalyze.analyses.shared.threads import THREAD, ThreadKey
 from kanalyze.analyses.timeline._slices import named_iterations
-from kanalyze.columns import gathered, in_order, parts_by, positions
+from kanalyze.columns import gathered, in_order, parts_by, positions, told_of
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
 from kanalyze.report import Report
@@ -334,10 +334,7 @@ def _of_operations(report: Report, at: pl.Series, rows: pl.Series) -> pl.DataFra
     """Names of operations, how they were launched in words, and their launches; `at` are their rows in all of them."""
     work = device_operations(report).select("row", "event_id", "name")[at.gather(rows)]
     line = with_facts(report, work, "call_id", "shape", "size_bytes")
-    sizes = line.get_column("size_bytes")
-    different = sizes.unique().drop_nulls()
-    texts = pl.Series([units.size(size) for size in different], dtype=pl.String).cast(pl.Categorical)
-    size_notes = sizes.replace_strict(different, texts, default=None, return_dtype=pl.Categorical).alias("size_note")
+    size_notes = told_of(line.get_column("size_bytes"), units.size, pl.Categorical).alias("size_note")
     sides = [
         pl.concat_str([pl.col(f"{what}_{axis}").cast(pl.String) for axis in "xyz"], separator=",")
         for what in ("grid", "block")

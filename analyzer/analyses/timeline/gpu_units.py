@@ -14,7 +14,7 @@ from kanalyze.analyses.idle._idle_parts import range_names
 from kanalyze.analyses.idle.ledger import gaps
 from kanalyze.analyses.iterations.iterations import iterations
 from kanalyze.analyses.ranges._projection import projection
-from kanalyze.analyses.shared.analysis import check_grouping, require
+from kanalyze.analyses.shared.analysis import part_of
 from kanalyze.columns import gathered
 from kanalyze.errors import CannotTellError
 from kanalyze.model import DEVICE_KINDS
@@ -108,20 +108,21 @@ def gpu_units(report: Report, by: str | None = None, **where: Unpack[Where]) -> 
         CannotTellError: The report has no sampled counters of GPUs, or no device operations.
         UnknownNameError: There is no such grouping.
     """
-    report = report.narrow(**where)
-    check_grouping(TABLE, by)
+    report = part_of(report, where, TABLE, by, *DEVICE_KINDS)
     form = _FORMS[by] if by else TABLE
-    require(report, form, *DEVICE_KINDS)
     known = grids(report)
     if not known:
         raise CannotTellError.without(TABLE.name, report.meta.path, ["gpu_metrics"], report.meta.tool)
     keys = [column.name for column in form.columns[1:] if column not in _MEANS]
     spans = _spans(report, by)
-    found = [form.empty()]
-    for (device,), own in spans.partition_by("device", as_dict=True).items():
-        if device in known:
-            found.append(_of_device(report, form, keys, int(device), own))
-    return pl.concat(found).sort("device", "total_ns", *keys, descending=[False, True, *(False for _ in keys)])
+    parts = (
+        _of_device(report, form, keys, int(device), own)
+        for (device,), own in spans.partition_by("device", as_dict=True).items()
+        if device in known
+    )
+    return pl.concat([form.empty(), *parts]).sort(
+        "device", "total_ns", *keys, descending=[False, True, *(False for _ in keys)]
+    )
 
 
 def _of_device(report: Report, form: Table, keys: list[str], device: int, spans: pl.DataFrame) -> pl.DataFrame:

@@ -233,34 +233,21 @@ def _convolution(call: Call) -> Work | None:
     fits = len(call.result) == len(data.shape) and call.result[:2] == (data.shape[0], weight.shape[0])
     if gradient is None and not call.values and not fits:
         return None  # by stride and padding the result could be of any size
-    over: Tensor | None
-    if gradient is not None:
-        # forward a convolution of as many multiplications, transposed or not
-        over, factor = (data if turned else gradient), max(_wanted(call, places).count(True), 1)
-    elif turned:
-        over, factor = data, 1
-    else:
-        over, factor = _result(call, places, data, weight, turned=False), 1
+    result = _result(call, places, data, weight, turned=turned) if gradient is None else gradient
+    over = data if turned else result
     if over is None:
         return None
     spatial, filters = math.prod(over.shape[2:]), math.prod(weight.shape[2:])
     # the weights are K × C/groups × R × S; of a transposed one C × K/groups × R × S
     product = Product(over.shape[0] * spatial, weight.shape[0], weight.shape[1] * filters)
-    if gradient is None:
-        moved = _bytes(data, weight, _result(call, places, data, weight, turned=turned))
-    else:  # the data's gradient takes the weights and is as large as the data; the weights' one the other way round
-        both = [_bytes(data, weight)] * 2
-        wanted = _wanted(call, places)
-        moved = _bytes(gradient) + (sum(size for size, one in zip(both, wanted, strict=True) if one) or min(both))
+    # backward as many multiplications for each gradient that is wanted: the data's takes the weights and is as large as
+    # the data, the weights' the other way round
+    wanted = re.findall("True|False", call.value(places.mask or 0))[:2].count("True")
+    times = 1 if gradient is None else max(wanted, 1)
     single = gradient is None and not turned and weight.shape[1] == data.shape[1]
     known = MODEL if call.values or call.result else BOUND
-    return Work(factor * product.flop, moved, product if single else None, known)
-
-
-def _wanted(call: Call, places: _Convolution) -> list[bool]:
-    """Whether the data's and the weights' gradient are computed."""
-    mask = re.findall("True|False", call.value(places.mask or 0))
-    return [one == "True" for one in (*mask, "False", "False")[:2]]
+    moved = _bytes(result) + times * _bytes(data, weight)
+    return Work(times * product.flop, moved, product if single else None, known)
 
 
 def _result(call: Call, places: _Convolution, data: Tensor, weight: Tensor, *, turned: bool) -> Tensor | None:

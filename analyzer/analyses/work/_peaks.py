@@ -41,10 +41,12 @@ def peaks(devices: pl.DataFrame) -> pl.DataFrame:
     Returns:
         Columns device; type, of :data:`TYPES`; flop_per_s, null where unknown or 0 on this device.
     """
-    rows = []
-    for device, name in devices.select("device", "name").iter_rows():
-        one = peaks_of(name)
-        rows += [(device, kind, (getattr(one, kind) * 1e12 or None) if one else None) for kind in TYPES]
+    rows = [
+        (device, kind, (getattr(one, kind) * 1e12 or None) if one else None)
+        for device, name in devices.select("device", "name").iter_rows()
+        for one in [peaks_of(name)]
+        for kind in TYPES
+    ]
     return pl.DataFrame(rows, schema={"device": pl.Int64, "type": pl.String, "flop_per_s": pl.Float64}, orient="row")
 
 

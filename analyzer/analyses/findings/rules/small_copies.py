@@ -26,7 +26,7 @@ from kanalyze.analyses.shared.analysis import once_per_report
 from kanalyze.analyses.shared.statistics import longest, total
 from kanalyze.analyses.shared.threads import THREAD
 from kanalyze.analyses.streams.concurrency import ordering_calls
-from kanalyze.columns import beside, in_order, mixed, nearest, rate_of
+from kanalyze.columns import beside, having, in_order, mixed, nearest, rate_of
 from kanalyze.report import Report
 from kanalyze.units import percent, plural, rate, size
 from kanalyze.window import ALL_STEPS, STEP_PREFIX, plain, without_ids
@@ -370,8 +370,8 @@ def no_kv_cache(report: Report) -> Findings:
         passes = passes.select(begun="start", more=more, rows="rows", again=again.fill_null(value=False))
         work = nearest(every, passes, ("start", "begun"), ())
         names = work.get_column("name")
-        chosen = work.filter(on_gpu.named(names, on_host.CHOOSES)).get_column("begun")
-        trained = on_gpu.named(names, on_host.UPDATES).any()
+        chosen = work.filter(having(names, on_host.CHOOSES)).get_column("begun")
+        trained = having(names, on_host.UPDATES).any()
         work = work.filter("again", pl.col("begun").is_in(chosen.implode()), not trained)
         taken, many, per = total(work, "exclusive_ns"), work["begun"].n_unique(), say.per_iteration(report)
         if many < max(_PASSES, (per.iterations or 1) / 2) or taken < _MUCH * device.kernel_ns:
