@@ -38,7 +38,7 @@ from kanalyze.columns import in_order, product
 from kanalyze.report import Report
 from kanalyze.units import count, frequency, percent, plural, size, time
 
-_NOTHING_NS: Final = 1000  # what a kernel takes that has nothing to do, about: no remedy makes one shorter
+_NOTHING_NS: Final = 2000  # what a kernel takes that reads and writes little, about: no remedy makes one shorter
 _FLAG_NS: Final = 10_000  # a warp that is done sooner reads and writes some numbers alone
 
 
