@@ -10,13 +10,7 @@ from pathlib import Path
 import pytest
 
 from kanalyze.collectors.options import CompileError, WorkloadError
-from kanalyze.errors import (
-    BadWindowError,
-    CollectError,
-    OutOfMemoryError,
-    UnknownNameError,
-    UnreadableReportError,
-)
+from kanalyze.errors import BadWindowError, CollectError, OutOfMemoryError, UnknownNameError, UnreadableReportError
 from kanalyze.renderers.tables import descriptions as explanations
 
 FOLDER, SOURCE = Path("run"), Path("k.cu")

@@ -64,11 +64,7 @@ TABLES = {
         {**SHARES, "Instances": "count", "Category": "category", "Operation": "operation"},
         ["operation"],
     ),
-    "cuda_kern_exec_trace": (
-        kanalyze.launches,
-        LAUNCHES,
-        ["api_start_ns", "kernel_start_ns", "process_id", "device"],
-    ),
+    "cuda_kern_exec_trace": (kanalyze.launches, LAUNCHES, ["api_start_ns", "kernel_start_ns", "process_id", "device"]),
     "cuda_kern_exec_sum": (
         kanalyze.launch_summary,
         {**CALLS, **LAUNCH_TIMES},

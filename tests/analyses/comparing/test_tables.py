@@ -165,10 +165,7 @@ def test_ranks_each_have_their_verdict():
     base = [run(ns, rank=rank) for rank in (0, 1) for ns in (1_000_000, 1_001_000, 999_000)]
     new = [run(ns, rank=rank) for rank in (0, 1) for ns in ((1 + rank) * 10**6, (1 + rank) * 10**6 + 900)]
     columns = ("rank", "verdict", "delta_ns", "changed")
-    assert rows_of("compare_ranks", base, new, *columns) == [
-        (0, "same", 450, False),
-        (1, "slower", 1_000_450, True),
-    ]
+    assert rows_of("compare_ranks", base, new, *columns) == [(0, "same", 450, False), (1, "slower", 1_000_450, True)]
 
 
 def test_of_captures_the_operators_are_of_the_traces():

@@ -122,10 +122,7 @@ def test_sleeps_in_a_row_are_one_wait_for_what_is_polled():
 NAMES = ("read", "write", "pthread_cond_wait", "pthread_cond_signal", "usleep")
 CALLS = st.lists(
     st.tuples(
-        st.integers(0, 40),
-        st.integers(1, 30),
-        st.sampled_from(NAMES),
-        st.sampled_from([(1, 1), (1, 2), (2, 3)]),
+        st.integers(0, 40), st.integers(1, 30), st.sampled_from(NAMES), st.sampled_from([(1, 1), (1, 2), (2, 3)])
     ),
     max_size=12,
 ).map(

@@ -6,13 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kanalyze.analyses.device._windows import windows
-from kanalyze.analyses.idle._attribution import (
-    idle_pieces,
-    idle_within,
-    ledger_pieces,
-    unknown_times,
-    window_ledgers,
-)
+from kanalyze.analyses.idle._attribution import idle_pieces, idle_within, ledger_pieces, unknown_times, window_ledgers
 from kanalyze.analyses.idle.ledger import ledger
 from kanalyze.intervals import AFTER_ALL, BEFORE_ALL
 from kanalyze.window import Window

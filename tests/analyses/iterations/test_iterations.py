@@ -731,11 +731,7 @@ def test_parts_are_of_the_thread_that_has_most_of_them():
 @pytest.mark.parametrize(
     ("plain", "sampled", "told"),
     [
-        (
-            loop([100] * 5, gap=0),
-            loop([150] * 6, gap=0),
-            "a step took 1.50 × as long (150 ns against 100 ns",
-        ),
+        (loop([100] * 5, gap=0), loop([150] * 6, gap=0), "a step took 1.50 × as long (150 ns against 100 ns"),
         (
             loop([1_000], name="whole"),
             loop([3_000], name="whole"),

@@ -149,10 +149,7 @@ UNKNOWN = [(None, None, None)] * 2
         # two captures at once are not told apart
         ([(BEGIN, 0, 2), (BEGIN, 3, 4), (END, 5, 6), (END, 8, 10), (MAKE, 12, 20)], [(8, None, 0)]),
         # graphs made one after the other are matched in order
-        (
-            [*CAPTURE, (MAKE, 12, 20), (UPLOAD, 21, 24), (MAKE, 30, 35), (UPLOAD, 36, 38)],
-            [(8, 10, 3), (5, None, 2)],
-        ),
+        ([*CAPTURE, (MAKE, 12, 20), (UPLOAD, 21, 24), (MAKE, 30, 35), (UPLOAD, 36, 38)], [(8, 10, 3), (5, None, 2)]),
         # where the order does not tell, nothing is guessed: one was made before the recording, one was never launched,
         # two were made at once, one was made after it was launched
         ([(MAKE, 12, 20)], UNKNOWN),

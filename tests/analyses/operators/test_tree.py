@@ -132,7 +132,4 @@ def test_nodes_of_small_operators_of_threads_and_of_functions_that_only_pass_on(
         ("nn.Module: Net_0", 1, 994, 2, 0, 0), ("  aten::mm", 1, 992, 592, 0, 0),
         ("    <built-in method a of object>", 2, 400, 400, 0, 0), ("None", 3, 6, 6, 0, 0),
     ]  # fmt: skip
-    assert [name for name, *_ in nodes_of(found, min_share=0.0)][:2] == [
-        "t.py(9): main",
-        "  module.py(1): _wrapped",
-    ]
+    assert [name for name, *_ in nodes_of(found, min_share=0.0)][:2] == ["t.py(9): main", "  module.py(1): _wrapped"]

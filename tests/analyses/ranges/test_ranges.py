@@ -198,10 +198,7 @@ def test_tables_keep_the_names_unless_told():
 
 def test_a_range_of_the_program_s_own_does_not_count_twice():
     of = report([*OPERATORS, nvtx("aten::add", 90, 600)])
-    assert dict(ranges(of, by="name").select("range", "count").rows()) == {
-        ":aten::add": 1,
-        ":aten::add, op_id = …": 5,
-    }
+    assert dict(ranges(of, by="name").select("range", "count").rows()) == {":aten::add": 1, ":aten::add, op_id = …": 5}
     assert set(range_gpu(of, by="name")["operations"]) == {5}
 
 
