@@ -78,9 +78,6 @@ def test_an_error_comes_whole_from_another_process():
         assert told(found) == told(error)
 
 
-# The texts on findings: each says what it has to, in code that parses and lines that fit, and is installed
-
-
 EVERY = [explanations.explanation(name) for name in explanations.names()]
 CODE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

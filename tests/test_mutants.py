@@ -66,9 +66,6 @@ def test_every_mutant_is_a_program_and_another_one():
         assert ast.dump(ast.parse(one)) != ast.dump(ast.parse(text))
 
 
-# Tests that hold nothing fail
-
-
 def test_a_loop_over_nothing_fails():
     with pytest.raises(AssertionError, match="a loop over nothing"):
         some([])

@@ -102,8 +102,6 @@ def test_kernels_are_in_nsys_order(name):
     assert kanalyze.kernels(report_of(name))["name"].to_list() == names
 
 
-# Tables of NVTX ranges
-
 STYLED = {"Range": "range", "Style": "style"}
 PROJECTED = {
     "Total Proj Time (ns)": "projected_ns",

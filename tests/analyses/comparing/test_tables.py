@@ -177,9 +177,6 @@ def test_of_captures_the_operators_are_of_the_traces():
     assert joined.tables["compare_ops"].height == 1
 
 
-# Counters of both sides, kernel by kernel, on what ncu measured.
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("base", "new"), [("square", "square"), ("add", "add_parallel")])
 def test_counters_of_both_sides_are_those_of_the_launches(base, new):

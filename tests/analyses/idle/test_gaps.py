@@ -103,9 +103,6 @@ def test_gaps_equal_those_of_nsys(name, threshold_ms):
         assert between_operations(report, process, threshold_ms * ONE_MS) == expected
 
 
-# Total against exposed: what hides what, and launches, of which latency is no part of any call.
-
-
 def exposed(events, category, *columns):
     return exposure(report(events)).filter(category=category).select(columns).rows()
 
@@ -131,8 +128,6 @@ def test_the_hidden_share_of_launches_is_that_of_a_loop_over_every_instant(event
         parts.append(0 < waited < len(calling))
     holds(any(parts))
 
-
-# Utilisation: chunks that tile the window and hold the ledger's busy time exactly.
 
 HERE = Path(__file__).parents[2]
 EXPECTED = sorted((HERE / "reports" / "expected").glob("*/gpu_time_util*.csv"))

@@ -31,9 +31,6 @@ def rows(of):
     return found.select("bucket", "detail", "ns").rows()
 
 
-# Busy: rules 1 to 4
-
-
 #: A ledger by block: what it shows, by the number of its rule; its events; and after = its rows, without shares.
 LEDGERS = """
 1 a kernel wins over everything

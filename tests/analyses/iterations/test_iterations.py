@@ -549,9 +549,6 @@ def test_phases_are_those_of_a_walk(spans, loads):
     assert rows.get_column("share").sum() == pytest.approx(1)
 
 
-# Windows by iterations
-
-
 @pytest.mark.parametrize(("other", "tells"), [(7_600, True), (7_700, False)])
 def test_ranges_that_launched_a_twentieth_of_the_device_time_are_iterations(other, tells):
     long = launched(90_000, 90_010, kernel(90_020, 90_020 + other, correlation=99))
@@ -605,9 +602,6 @@ def test_windows_that_are_none():
     ran = run("show", "ledger", "--window", "steady", SAMPLES / "add" / "nsys.sqlite")
     assert ran.status == 2
     assert "nothing in this report repeats" in ran.error
-
-
-# Generated programs
 
 
 PHASES = [("forward", 0, 100), ("backward", 110, 300), ("optimizer", 310, 400)]

@@ -203,9 +203,6 @@ def test_windows_devices_and_processes():
     assert rows(*events, device=0, columns=("category",)) == [("first launch",)]
 
 
-# By kernel
-
-
 def test_the_whole_row_of_a_kernel():
     events = [*launch("k", 0, 40, 1, ran=9), *launch("k", 60, 64, 2, ran=2), *launch("k", 70, 76, 3, ran=4)]
     assert cold(report(events), by="kernel").to_dicts() == rows_of(
@@ -277,9 +274,6 @@ def test_costs_have_their_call_and_the_first_launches_are_those_that_are_counted
     assert found.select((pl.col("idle_ns") <= pl.col("dur_ns").clip(lower_bound=0)).all()).item()
     first = found.filter((pl.col("category") == "first launch") & ~pl.col("what").str.starts_with("graph "))
     assert first.height <= sum(one.cold.height for one in launch_costs(of).first.values())
-
-
-# Real reports
 
 
 @pytest.mark.parametrize("path", sorted(REPORTS.glob("*.sqlite")), ids=lambda path: path.stem)

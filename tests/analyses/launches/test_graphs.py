@@ -117,9 +117,6 @@ def test_a_window_keeps_whole_launches_and_cuts_exclusive_time():
     assert graphs(report(TWICE), window=Window(30, 33)).is_empty()
 
 
-# Making them
-
-
 def made(*calls, execs=(2,)):
     """instantiate_ns, capture_ns and upload_ns of graphs that were launched after `calls`."""
     launches = [
@@ -164,8 +161,6 @@ def test_what_making_graphs_took(calls, costs, capfd):
     assert made(*calls, execs=(2, 4)[: len(costs)]) == costs
     assert capfd.readouterr() == ("", "")  # polars has nothing to warn of, past Python
 
-
-# Against a model
 
 KINDS = st.sampled_from([kernel, kernel, memcpy, memset, graph])
 EXECS = st.sampled_from([None, None, 2, 4])
@@ -277,9 +272,6 @@ def test_what_adds_up(events, window):
     assert found.get_column("launch_ns").sum() <= waited
     kernels = {event_id for event_id in mine if events[event_id].kind == "kernel"}
     assert inside.get_column("exclusive_ns").sum() == sum(exclusive.get(event_id, 0) for event_id in kernels)
-
-
-# Real reports
 
 
 def numbers(name, *columns):

@@ -273,9 +273,6 @@ def test_what_if_takes_what_was_captured_in_a_range():
     assert _in_ranges(report(ONCE, graph_nodes=NODES), "decode").all()
 
 
-# nsys' rows of nodes.
-
-
 def rows(*made):
     """Rows (node, origin) of one thread, a nanosecond apart; a node is a pair of graph and number."""
     number = {None: None} | {(graph, place): (graph << 32) + place for graph in range(20) for place in range(20)}
@@ -336,9 +333,6 @@ def test_nodes_of_several_and_nested_children_have_the_names_of_their_captures()
 )
 def test_operators_in_the_names_of_ranges(name, operator):
     assert operator_of(name) == operator
-
-
-# Real programs.
 
 
 def test_a_program_of_cuda_with_child_updated_and_twice_instantiated_graphs():

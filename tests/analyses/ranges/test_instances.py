@@ -78,9 +78,6 @@ def test_the_odd_ones_are_named_with_their_bucket(lengths, odd, said):
     assert said in found.answer
 
 
-# Several processes
-
-
 def rank(process, device, lengths, *, at=0, name="step"):
     """Steps of these lengths one after the other, each with a kernel of half of it."""
     events = []
@@ -285,9 +282,6 @@ def test_work_that_runs_on_is_told():
     assert in_words(steps(report(events))).endswith(
         "Their work on the GPU goes on for 260 ns after they end; a step keeps it busy for 300 ns."
     )
-
-
-# As windows
 
 
 def test_steps_compare_as_instances_do():

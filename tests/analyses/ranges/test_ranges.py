@@ -97,9 +97,6 @@ def test_sums_against_the_model(events):
     assert table["total_ns"].is_sorted(descending=True)
 
 
-# What any thread launched
-
-
 def launch(at, start, end, *, make=kernel, thread=1, **keys):
     """A call from `at` on, 2 ns long, and what it launched."""
     return launched(at, at + 2, make(start, end, **keys), thread=thread, process=keys.get("process", 1))
@@ -140,9 +137,6 @@ def test_the_page_shows_it_where_it_differs():
     alone = section(summarize(report([nvtx("step", 0, 20), *launch(2, 30, 40, correlation=1)])).tables, 8)
     assert "any thread" not in [head.title for head in alone.grid.heads]
     assert alone.foot == ""
-
-
-# Names of emit_nvtx
 
 
 ADD = "aten::add, seq = 20, op_id = 317126, sizes = [[64, 128], []], input_op_ids = [(0,-1), (6,0)]"
@@ -289,9 +283,6 @@ def test_sums_are_those_of_the_instances(events):
         })  # fmt: skip
 
 
-# Nested deeply
-
-
 SPAN = st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted)
 RANGES = st.lists(SPAN, min_size=1, max_size=12)
 
@@ -352,9 +343,6 @@ def test_thousands_deep():
     assert found.get_column("operations").to_list() == [*range(depth, 0, -1)]
     assert found.get_column("level").to_list() == [*range(depth)]
     assert found.get_column("busy_ns").to_list() == [10 * (depth - number - 1) + 12 for number in range(depth)]
-
-
-# Never closed
 
 
 def left_open(count, *, every=10):

@@ -35,9 +35,6 @@ def pairs(of, *columns):
     return concurrency(of, by="pair").select("stream", "other_stream", *columns).rows()
 
 
-# By stream
-
-
 def test_two_streams_side_by_side():
     events = [kernel(0, 10), memcpy(5, 20, stream=13), memset(18, 25), kernel(30, 40, stream=13)]
     of = report(events, streams=TYPES)
@@ -51,9 +48,6 @@ def test_two_streams_side_by_side():
     ]
     assert found.select(times).rows() == [(25, 18, 5, 40), (17, 10, 0, 25)]
     assert found.select(overlaps).rows() == [(5, 0, 0, 2), (0, 0, 7, 0)]
-
-
-# By pair
 
 
 def launched(number, start, end, *, at, make=kernel, **keys):
@@ -121,9 +115,6 @@ def test_only_the_busiest_streams_are_compared_as_many_as_bits():
     assert found.height == 62 * 61 // 2
     assert found["other_stream"].max() == 62
     assert found.select(pl.col("overlap_ns") == 1000 - pl.max_horizontal("stream", "other_stream")).to_series().all()
-
-
-# Against a model
 
 
 STREAMS = st.sampled_from([7, 7, 7, 13, 13, 14, None])

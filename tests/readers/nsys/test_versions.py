@@ -141,9 +141,6 @@ def test_real_exports_of_old_versions_are_read(name, version, schema):
     assert report.table("notes").filter(~pl.col("check").str.starts_with("nsys: ")).is_empty()
 
 
-# One column or table
-
-
 @pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("name", "table", "column"),

@@ -453,8 +453,6 @@ def test_what_changes_tensors_of_various_shapes_in_training_is_an_optimizer(name
     assert [one.rule for one in python_loops(of)] == [rule]
 
 
-# Few samples at a time
-
 PASS = 1_000_000
 GEMM = "nvjet_sm90_tst_40x64_64x16_4x2_h_bz_TNN"
 NORM = "void at::native::vectorized_layer_norm_kernel<float>()"

@@ -373,8 +373,6 @@ def test_the_remedy_is_in_the_language_of_the_program(of, headline, text, action
     assert spared / 1000 in (figures[0], figures[0] + 2, figures[0] + 14)
 
 
-# Operations of CuPy
-
 CHAIN = (
     "cupy_subtract__float32_float32_float32",
     "cupy_multiply__float32_float32_float32",
