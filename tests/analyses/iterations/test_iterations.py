@@ -33,22 +33,29 @@ MLP = SAMPLES / "mlp_train" / "nsys.sqlite"
 TRACE = SAMPLES / "mlp_train" / "torch.json.gz"
 
 
-def step(name, times, ran, number):
-    """A range, and in it the launch of a kernel, which `ran` from one time to another."""
+def ran(at, begin, end):
+    """The launch of a kernel, and that, as long after a time."""
+    return launched(at + 1, at + 3, kernel(at + begin, at + end))
+
+
+def step(name, times, kernel_times):
+    """A range, and in it the launch of a kernel, which ran from one time to another."""
     begin, end = times
-    return [nvtx(name, begin, end), *launched(begin + 1, begin + 3, kernel(*ran, correlation=number))]
+    return [nvtx(name, begin, end), *launched(begin + 1, begin + 3, kernel(*kernel_times))]
 
 
-def loop(lengths, *, name="step", gap=10, start=1_000, number=1, **keys):
-    """Ranges one after the other, with a launch and a kernel in each, with correlations from `number` on."""
+def in_turn(lengths, inside, *, name="step", start=1_000, gap=0, **keys):
+    """Ranges one after the other, in each what `inside` makes of its start, place and length."""
     events, at = [], start
-    for length in lengths:
-        events += [
-            nvtx(name, at, at + length, **keys),
-            *launched(at + 1, at + 3, kernel(at + 4, at + length - 1, correlation=number)),
-        ]
-        at, number = at + length + gap, number + 1
+    for place, length in enumerate(lengths):
+        events += [nvtx(name.format(place), at, at + length, **keys), *inside(at, place, length)]
+        at += length + gap
     return events
+
+
+def loop(lengths, *, gap=10, **keys):
+    """Ranges one after the other, with a launch and a kernel in each."""
+    return in_turn(lengths, lambda at, _, length: ran(at, 4, length - 1), gap=gap, **keys)
 
 
 def kinds(lengths, **keys):
@@ -57,20 +64,17 @@ def kinds(lengths, **keys):
 
 def in_phases(steps):
     """Of each step (start, phases) a range for each phase (name, begin, end) with a launch and a kernel in it."""
-    events = []
-    for start, phases in steps:
-        for name, begin, end in phases:
-            events += step(name, (start + begin, start + end), (start + begin + 4, start + end - 1), len(events))
-    return events
+    return [
+        event
+        for start, phases in steps
+        for name, begin, end in phases
+        for event in step(name, (start + begin, start + end), (start + begin + 4, start + end - 1))
+    ]
 
 
 def working(works, lengths=None):
     """Steps of 100 ns, or of `lengths`, with the device at work for so many ns in each."""
-    events, at = [], 1_000
-    for number, work in enumerate(works, 1):
-        length = lengths[number - 1] if lengths else 100
-        events += step("step", (at, at + length), (at + 4, at + 4 + work), number)
-        at += length
+    events = in_turn(lengths or [100] * len(works), lambda at, place, _: ran(at, 4, 4 + works[place]))
     return kanalyze.iterations(report(events))
 
 
@@ -110,39 +114,34 @@ def test_few_with_other_work_are_odd_however_long_they_take(works, lengths, odd)
 
 @pytest.mark.parametrize("name", ["XlaCompile:#module=jit_step#", "compile_inner (dynamo_timed)"])
 @pytest.mark.parametrize(
-    ("compiled_ns", "odd"), [({12: 700}, [12]), ({7: 700, 12: 700}, []), ({7: 300, 12: 300}, [7, 12])]
+    ("compiled_ns", "others", "odd"),
+    [
+        ({12: 700}, {}, [12]),
+        ({7: 700, 12: 700}, {}, []),
+        ({7: 700, 12: 700}, {3: 150}, []),
+        ({7: 300, 12: 300}, {}, [7, 12]),
+    ],
 )
-def test_what_compiles_again_is_odd_only_once(name, compiled_ns, odd):
-    events, at = [], 1_000
-    for number in range(1, 24):
-        length = 900 if number in compiled_ns else 100
-        events += step("step", (at, at + length), (at + length - 80, at + length - 20), number)
-        events += [nvtx(name, at + 5, at + 5 + compiled_ns.get(number, 0))] * (number in compiled_ns)
-        at += length
-    rows = kanalyze.iterations(report(events))
+def test_what_compiles_again_is_odd_only_once(name, compiled_ns, others, odd):
+    """Nor is another one odd then, that takes longer."""
+
+    def inside(at, place, length):
+        compiles = [nvtx(name, at + 5, at + 5 + compiled_ns.get(place + 1, 0))] * (place + 1 in compiled_ns)
+        return [*compiles, *ran(at, length - 80, length - 20)]
+
+    lengths = [900 if number in compiled_ns else others.get(number, 100) for number in range(1, 24)]
+    rows = kanalyze.iterations(report(in_turn(lengths, inside)))
     assert odd_ones(rows.filter(pl.col("name") == "step")) == odd
 
 
-def test_where_some_compile_again_another_that_takes_longer_is_not_odd():
-    lengths = [150 if number == 3 else 900 if number in {7, 12} else 100 for number in range(1, 24)]
-    events, at = [], 1_000
-    for number, length in enumerate(lengths, 1):
-        events += step("step", (at, at + length), (at + length - 80, at + length - 20), number)
-        events += [nvtx("XlaCompile:#module=jit_step#", at + 5, at + 705)] * (length == 900)
-        at += length
-    assert odd_ones(kanalyze.iterations(report(events)).filter(name="step")) == []
-
-
 def test_a_collective_that_waits_for_another_rank_is_no_work():
-    events, collective = [], {"name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "stream": 9}
-    for number in range(1, 15):
-        at, spins = 1_000 * number, 900 if number == 7 else 100
-        events += [
-            nvtx("step", at, at + 1_000),
-            *launched(at + 1, at + 3, kernel(at + 4, at + 504, correlation=number)),
-            *launched(at + 5, at + 7, kernel(at + 8, at + 8 + spins, correlation=100 + number, **collective)),
-        ]
-    assert odd_ones(kanalyze.iterations(report(events))) == []
+    collective = {"name": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "stream": 9}
+
+    def inside(at, place, _):
+        spins = 900 if place == 6 else 100
+        return [*ran(at, 4, 504), *launched(at + 5, at + 7, kernel(at + 8, at + 8 + spins, **collective))]
+
+    assert odd_ones(kanalyze.iterations(report(in_turn([1_000] * 14, inside)))) == []
 
 
 @pytest.mark.parametrize(
@@ -179,51 +178,42 @@ def test_how_far_an_odd_one_is_from_the_others(number, others, odd):
 @pytest.mark.parametrize("name", ["step", "ProfilerStep#{}"])
 def test_the_first_ones_of_a_schedule_warm_up_though_the_process_began_before(name):
     """Two steps pay for the profiler's start; the context was made long before the recording."""
-    events, at = [], 1_000
-    for number, length in enumerate([2_718, 420, *[120] * 8]):
-        events += step(name.format(number), (at, at + length), (at + 4, at + 100), number)
-        at += length
-    rows = kanalyze.iterations(report(events))
+    rows = kanalyze.iterations(report(in_turn([2_718, 420, *[120] * 8], lambda at, *_: ran(at, 4, 100), name=name)))
     assert rows.get_column("kind").to_list()[2:] == ["steady"] * 8
     assert set(rows.get_column("kind").to_list()[:2]) <= {"warm-up", "odd"}
+
+
+def several(launches, apart):
+    """Steps with so many launches each, so far apart; they last as long, but no less than ten."""
+
+    def inside(at, place, _):
+        return [event for number in range(launches[place]) for event in ran(at + apart * number, 4, apart - 4)]
+
+    return in_turn([apart * max(many, 10) for many in launches], inside)
 
 
 @pytest.mark.parametrize(
     ("few", "launches", "cut"), [(0, 3, [1]), (7, 3, [8]), (3, 3, []), (0, 9, []), (7, 9, []), (0, 8, [1]), (7, 8, [8])]
 )
 def test_the_first_and_the_last_one_are_cut_where_they_launch_less(few, launches, cut):
-    events, number = [], 0
-    for place in range(8):
-        at = 1_000 * (place + 1)
-        events.append(nvtx("step", at, at + 1_000))
-        for launch in range(launches if place == few else 10):
-            number += 1
-            begin = at + 80 * launch
-            events += launched(begin, begin + 3, kernel(begin + 4, begin + 60, correlation=number))
-    rows = kanalyze.iterations(report(events))
+    rows = kanalyze.iterations(report(several([launches if place == few else 10 for place in range(8)], 80)))
     assert rows.get_column("kind").to_list() == ["cut" if index in cut else "steady" for index in range(1, 9)]
 
 
 def test_many_that_launch_more_are_odd():
-    """Of ten steps two evaluate: each takes half more time, with twenty launches more."""
-    events, at = [], 1_000
-    for number in range(10):
-        launches = 30 if number in (3, 7) else 10
-        for start in range(at, at + 20 * launches, 20):
-            events += launched(start + 1, start + 3, kernel(start + 4, start + 20, correlation=len(events)))
-        events.append(nvtx("step", at, at + max(400, 20 * launches)))
-        at += max(400, 20 * launches)
+    """Of ten steps two evaluate."""
+    events = several([30 if number in (3, 7) else 10 for number in range(10)], 20)
     assert odd_ones(kanalyze.iterations(report(events))) == [4, 8]
 
 
 @pytest.mark.parametrize(("counts", "name"), [((3, 3), "request"), ((3, 4), "request"), ((3, 4, 5), "token")])
 def test_ranges_in_varying_number_inside_others_are_the_loop(counts, name):
     """Of two numbers one may be that of an outer range that is cut."""
-    events, at = [], 1_000
-    for count in counts * 10:
-        events.append(nvtx("request", at, at + 110 * count + 10))
-        events += loop([100] * count, name="token", start=at + 5, number=len(events))
-        at += 110 * count + 20
+
+    def tokens(at, place, _):
+        return loop([100] * counts[place % len(counts)], name="token", start=at + 5)
+
+    events = in_turn([110 * count + 10 for count in counts * 10], tokens, name="request", gap=10)
     assert kanalyze.iterations(report(events)).get_column("name").unique().to_list() == [name]
 
 
@@ -241,16 +231,12 @@ def test_ranges_in_varying_number_inside_others_are_the_loop(counts, name):
 )
 def test_ranges_inside_others_are_the_loop_if_they_launched_enough(name, outers, inners, ns, told):
     """Of 1,000 ns of each outer range the inner ones launched some."""
-    events = []
-    for start in range(10_000, 10_000 * (outers + 1), 10_000):
-        events.append(nvtx(name, start, start + 9_000))
-        for at, length in [
-            *((start + 1_200 * place, ns // inners) for place in range(inners)),
-            (start + 5_000, 1_000 - ns),
-        ]:
-            times = (at + 10, at + 10 + length)
-            events += step("token" if at < start + 5_000 else "rest", (at, at + 1_100), times, len(events))
-    rows = kanalyze.iterations(report([event for event in events if event.name != "rest"]))
+
+    def inside(at, *_):
+        tokens = in_turn([1_100] * inners, lambda at, *_: ran(at, 10, 10 + ns // inners), name="token", start=at)
+        return [*tokens, *ran(at + 5_000, 10, 1_010 - ns)]
+
+    rows = kanalyze.iterations(report(in_turn([9_000] * outers, inside, name=name, start=10_000, gap=1_000)))
     assert told in rows.get_column("name").to_list()
     assert rows.height == outers * (inners if told == "token" else 1)
 
@@ -278,25 +264,48 @@ def test_ranges_that_take_turns_are_phases_of_one_iteration(seconds, ns, told):
 
 @pytest.mark.parametrize(("late", "ahead"), [(9, False), (10, True)])
 def test_a_host_runs_ahead_where_the_device_ends_a_tenth_later(late, ahead):
-    events = [step("step", (at, at + 100), (at + late, at + 100 + late), at) for at in range(1_000, 1_800, 100)]
-    steady = steady_part(report([event for events_of in events for event in events_of]))
+    steady = steady_part(report(in_turn([100] * 8, lambda at, *_: ran(at, late, 100 + late))))
     assert steady.lengths.to_list() == ([110, *[100] * 7] if ahead else [*[100] * 7, 109])
 
 
-def test_a_range_that_repeats_beside_steps_without_work_of_its_own_is_no_iteration():
-    logs = [nvtx("log", 1_000 + 110 * number + 102, 1_000 + 110 * number + 108) for number in (2, 5, 7, 10)]
-    rows = kanalyze.iterations(report([*loop([100] * 12), *logs]))
-    assert rows.get_column("name").to_list() == ["step"] * 12
+OTHER_THREAD = [replace(event, thread=event.thread and 2) for event in loop([30] * 8, name="load", start=1_005)]
+LATE = loop([100] * 6, start=30_000)
+EPOCHS = [event for start in (1_000, 2_000, 3_000) for event in loop([100] * 4, start=start)]
+EPOCHS += [nvtx("epoch", start - 1, start + 449) for start in (1_000, 2_000, 3_000)]
 
 
-def test_ranges_of_another_thread_are_none_of_the_loop():
-    other = [replace(event, thread=event.thread and 2) for event in loop([30] * 8, name="load", number=20)]
-    assert kanalyze.iterations(report([*loop([100] * 8), *other])).get_column("name").to_list() == ["step"] * 8
+def tried(name):
+    """What a range of another thread launches, far longer than all steps after it."""
+    return [nvtx(name, 0, 300, thread=2), *launched(10, 12, kernel(20, 20_000), thread=2), *LATE]
 
 
-def test_a_range_that_occurs_twice_is_no_iteration():
-    assert kinds([100, 100], name="work").is_empty()
-    assert kanalyze.phases(report(loop([100, 100], name="work"))).is_empty()
+@pytest.mark.parametrize(
+    ("events", "names"),
+    [
+        # what repeats beside steps without work of its own, ranges of another thread, and one that occurs twice
+        ([*loop([100] * 12), *(nvtx("log", at, at + 6) for at in (1_322, 1_652, 1_872, 2_202))], {"step": 12}),
+        ([*loop([100] * 8), *OTHER_THREAD], {"step": 8}),
+        (loop([100, 100], name="work"), {}),
+        (EPOCHS, {"step": 12}),
+        (loop([100] * 6, name="train#step_num={}#", domain="TSL"), {"train": 6}),  # as JAX numbers them
+        # work while another thread compiles is the program's, what a compiler runs to choose kernels is not
+        ([nvtx("compile_inner (dynamo_timed)", 0, 10**6, thread=9), *LATE], {"step": 6}),
+        (tried("XlaCompile:#module=jit_learn#"), {"step": 6}),
+        (tried("check"), {}),
+        # from a twentieth of the device's time on
+        ([*loop([105] * 4), *launched(90_000, 90_010, kernel(90_020, 97_620))], {"step": 4}),
+        ([*loop([105] * 4), *launched(90_000, 90_010, kernel(90_020, 97_720))], {}),
+        # a step by name that is little of the program, and one loop after another
+        ([*loop([100] * 30, name="decode"), *loop([200], name="test_step", start=90_000)], {"decode": 30}),
+        (loop([100] * 8, name="train") + loop([60] * 8, name="evaluate", start=9_000), {"train": 8, "evaluate": 8}),
+    ],
+)
+def test_which_ranges_are_iterations(events, names):
+    of = report(events)
+    rows = kanalyze.iterations(of)
+    assert dict(rows.group_by("name", maintain_order=True).len().iter_rows()) == names
+    assert set(rows.get_column("found_by")) <= {"ranges"}
+    assert kanalyze.phases(of).is_empty() == (not names)
 
 
 @pytest.mark.parametrize(
@@ -318,27 +327,6 @@ def test_ranges_of_libraries_are_no_iterations(name, domain):
     assert rows.get_column("name").unique().to_list() == ["forward"]
 
 
-def test_steps_that_a_jax_program_numbers_are_its_own():
-    events = []
-    for number in range(6):
-        name = f"train#step_num={number}#"
-        events += loop([100], name=name, domain="TSL", start=1_000 + 110 * number, number=number + 1)
-    assert kanalyze.iterations(report(events)).get_column("name").to_list() == ["train"] * 6
-
-
-def test_what_runs_while_another_thread_or_process_compiles_is_work():
-    steps = [each for at in range(6) for each in loop([100], name="step", start=30_000 + 110 * at, number=at + 1)]
-    other = [nvtx("compile_inner (dynamo_timed)", 0, 10**6, thread=9)]
-    assert kanalyze.iterations(report([*other, *steps])).height == 6
-
-
-@pytest.mark.parametrize(("name", "found"), [("XlaCompile:#module=jit_learn#", 6), ("check", 0)])
-def test_what_a_compiler_runs_to_choose_kernels_is_no_work_of_the_program(name, found):
-    tried = [nvtx(name, 0, 300, thread=2), *launched(10, 12, kernel(20, 20_000, correlation=99), thread=2)]
-    steps = [each for at in range(6) for each in loop([100], name="step", start=30_000 + 110 * at, number=at + 1)]
-    assert kanalyze.iterations(report([*tried, *steps])).height == found
-
-
 @pytest.mark.parametrize(
     ("name", "found"),
     [
@@ -352,20 +340,14 @@ def test_what_a_compiler_runs_to_choose_kernels_is_no_work_of_the_program(name, 
 )
 @pytest.mark.parametrize("many", [1, 2, 3, 4])
 def test_what_repeats_in_a_named_step_is_a_layer(name, found, many):
-    events = []
-    for step in range(many):
-        start = 1_000 + 2_000 * step
-        events += [
-            nvtx(name, start - 1, start + 1_400),
-            *loop([100] * 12, name="layer", start=start, number=1 + 12 * step),
-        ]
-    rows = kanalyze.iterations(report(events))
+    layers = in_turn([1_401] * many, lambda at, *_: loop([100] * 12, name="layer", start=at + 1), name=name, gap=599)
+    rows = kanalyze.iterations(report(layers))
     assert (rows.item(0, "name"), rows.height) == (found, many if found != "layer" else 12 * many)
 
 
 def test_what_occurs_in_named_steps_is_a_layer_also_where_it_occurs_outside_of_them():
     """They may end with it."""
-    before = [*loop([400] * 12, name="block"), *loop([400] * 12, name="other", start=7_000, number=50)]
+    before = [*loop([400] * 12, name="block"), *loop([400] * 12, name="other", start=7_000)]
     inside = [(13_000 + 1_000 * at, [("step", 0, 900), ("block", 100, 400), ("other", 500, 900)]) for at in range(5)]
     rows = kanalyze.iterations(report([*before, *in_phases(inside)]))
     assert rows.get_column("name").to_list() == ["step"] * 5
@@ -391,29 +373,16 @@ def test_numbers_in_the_path_of_a_models_part_are_places(name):
     st.lists(st.integers(50, 300), min_size=3, max_size=9),
 )
 def test_the_iteration_around_an_instant_is_that_of_a_walk(points, lengths):
-    found = report([*loop(lengths), *loop(lengths[:3], start=4_000, process=2, number=99)])
-    rows = kanalyze.iterations(found).with_row_index("place")
-    around = [
-        next(
-            (
-                (place, name, many)
-                for place, process, name, start, lasts, many in rows.select(
-                    "place", "process_id", "name", "start_ns", "dur_ns", pl.len().over("process_id", "name")
-                ).iter_rows()
-                if process == own and start <= at < start + lasts
-            ),
-            (None, None, None),
-        )
-        for own, at in points
-    ]
+    found = report([*loop(lengths), *loop(lengths[:3], start=4_000, process=2)])
+    rows = kanalyze.iterations(found).with_row_index("place").with_columns(many=pl.len().over("process_id", "name"))
+    known = rows.select("process_id", "start_ns", "dur_ns", "place", "name", "many").rows()
+
+    def around(own, at):
+        inside = (told for process, start, lasts, *told in known if process == own and start <= at < start + lasts)
+        return tuple(next(inside, (None, None, None)))
+
     asked = pl.DataFrame(points, {"process_id": pl.Int64, "at": pl.Int64}, orient="row")
-    assert iterations_at(found, asked).rows() == around
-
-
-def test_a_named_step_that_is_little_of_the_program_is_not_its_iteration():
-    loops = loop([100] * 30, name="decode")
-    rows = kanalyze.iterations(report([*loops, *loop([200], name="test_step", start=90_000, number=99)]))
-    assert rows.get_column("name").unique().to_list() == ["decode"]
+    assert iterations_at(found, asked).rows() == [around(*point) for point in points]
 
 
 @pytest.mark.parametrize("power", [1, 2, 3])
@@ -424,12 +393,12 @@ def test_work_that_shrinks_step_by_step_is_no_start_up(power):
 
 def programs(*steps):
     """Ranges one after the other; in each, kernels of these names and lengths, launched one by one."""
-    events, at, number = [], 1_000, 1
+    events, at = [], 1_000
     for step in steps:
         began = at
         for name, length in step:
-            events += [*launched(at + 1, at + 3, kernel(at + 4, at + 4 + length, name=name, correlation=number))]
-            at, number = at + length + 10, number + 1
+            events += launched(at + 1, at + 3, kernel(at + 4, at + 4 + length, name=name))
+            at += length + 10
         events.append(nvtx("timed", began, at))
         at += 10
     return report(events)
@@ -443,15 +412,11 @@ def test_variants_of_a_benchmark_are_no_iterations():
 
 def server(prefill, decode):
     """Requests: one step for a text of any length, and five for a token each; how long their kernels take."""
-    events, at, number = [], 1_000, 1
-    for request in range(6):
-        for new, cached, ns in [
-            (100 + request, 0, prefill),
-            *[(0, 100 + request + token, decode) for token in range(5)],
-        ]:
-            name = f"serve_new_{new}_cached_{cached}"
-            events += loop([ns], name=name, start=at, number=number)
-            at, number = at + ns + 10, number + 1
+    events, at = [], 1_000
+    for request in range(100, 106):
+        for new, cached, ns in [(request, 0, prefill), *((0, request + token, decode) for token in range(5))]:
+            events += loop([ns], name=f"serve_new_{new}_cached_{cached}", start=at)
+            at += ns + 10
     return kanalyze.iterations(report(events))
 
 
@@ -474,12 +439,6 @@ def test_iterations_run_the_same_kernels(steps):
     parts = [sum(ns for name, ns in step if often[name]) / sum(ns for _, ns in step) for step in steps]
     assume(abs(sum(parts) / len(parts) - 0.75) > 1e-9)
     assert kanalyze.iterations(programs(*steps)).is_empty() == (sum(parts) / len(parts) < 0.75)
-
-
-def test_epochs_hold_steps():
-    events = loop([100] * 4) + loop([100] * 4, start=2_000) + loop([100] * 4, start=3_000)
-    events += [nvtx("epoch", start, start + 450) for start in (999, 1_999, 2_999)]
-    assert kanalyze.iterations(report(events)).get_column("name").unique().to_list() == ["step"]
 
 
 @pytest.mark.parametrize("path", [MLP, TRACE], ids=lambda path: path.name)
@@ -549,23 +508,11 @@ def test_phases_are_those_of_a_walk(spans, loads):
     assert rows.get_column("share").sum() == pytest.approx(1)
 
 
-@pytest.mark.parametrize(("other", "tells"), [(7_600, True), (7_700, False)])
-def test_ranges_that_launched_a_twentieth_of_the_device_time_are_iterations(other, tells):
-    long = launched(90_000, 90_010, kernel(90_020, 90_020 + other, correlation=99))
-    rows = kanalyze.iterations(report([*loop([105] * 4), *long]))
-    assert (rows.get_column("name").to_list() == ["step"] * 4) == tells
-
-
 @pytest.mark.parametrize(("session", "shown"), [(60_000, 8_000), (10_000, 11_000)])
 def test_of_a_session_far_longer_than_a_processs_events_these_are_what_the_report_shows(session, shown):
-    others = launched(
-        1_000 + session - 20,
-        1_000 + session - 10,
-        kernel(1_000 + session - 9, 1_000 + session, correlation=99, process=2),
-        process=2,
-    )
-    events = [*loop([100] * 10), nvtx("export", 3_000, 9_000), *others]
-    rows = kanalyze.phases(report(events), process=1)
+    end = 1_000 + session
+    others = launched(end - 20, end - 10, kernel(end - 9, end, process=2), process=2)
+    rows = kanalyze.phases(report([*loop([100] * 10), nvtx("export", 3_000, 9_000), *others]), process=1)
     assert rows.get_column("ns").sum() == shown
 
 
@@ -625,13 +572,6 @@ def test_phases_side_by_side_are_one_iteration_which_has_all_of_them(steps, last
     assert rows.get_column("found_by").str.starts_with("ranges forward to ").all()
 
 
-def test_a_loop_after_another_one_is_no_phase_of_it():
-    events = loop([100] * 8, name="train") + loop([60] * 8, name="evaluate", start=9_000, number=9)
-    rows = kanalyze.iterations(report(events))
-    assert rows.group_by("name", maintain_order=True).len().rows() == [("train", 8), ("evaluate", 8)]
-    assert set(rows.get_column("found_by")) == {"ranges"}
-
-
 @pytest.mark.parametrize(
     ("lengths", "kinds_of"),
     [
@@ -650,29 +590,35 @@ def test_of_three_one_is_odd_that_takes_twice_as_long_as_the_others(lengths, kin
 
 
 def test_ranges_that_hold_iterations_are_no_parts_of_one():
-    events, number = [], 1
-    for epoch in range(3):
-        begin = 1_000 + 10_000 * epoch
-        events.append(nvtx("epoch", begin - 5, begin + 10_000 - 100))
-        for at in range(begin, begin + 10_000 - 1_000, 1_000):
-            events += [nvtx("batch", at, at + 1_000), nvtx("load", at + 1, at + 300)]
-            events += [*launched(at + 301, at + 303, kernel(at + 304, at + 999, correlation=number))]
-            number += 1
-    found = report(events)
+    def batches(at, *_):
+        return in_turn([1_000] * 9, lambda at, *_: [nvtx("load", at + 1, at + 300), *ran(at + 300, 4, 699)],
+                       name="batch", start=at + 5)  # fmt: skip
+
+    found = report(in_turn([9_905] * 3, batches, name="epoch", start=995, gap=95))
     steady = steady_part(found)
     assert steady.each == "batch"
     assert parts_of_step(found, steady).select("range", "count").rows() == [("load", 9), (NO_RANGE, 1)]
 
 
-def idle_within(*inside):
+def test_a_range_without_a_name_tells_nothing():
+    def inside(at, *_):
+        return [nvtx("", at + 1, at + 700), nvtx(None, at + 710, at + 720), *ran(at + 400, 4, 99)]
+
+    found = report(in_turn([1_000] * 8, inside))
+    assert kanalyze.culprits(found).get_column("range").drop_nulls().unique().to_list() == ["step"]
+    assert parts_of_step(found, steady_part(found)).is_empty()
+    assert not [name for name in kanalyze.phases(found).get_column("part") if name == "in :"]
+
+
+def idle_within(*ranges):
     """Steps of a range outer with some ranges (name, begin, end) in it, idle from 100 to 900; then a kernel."""
-    events = []
-    for number, at in enumerate(range(1_000, 9_000, 1_000), 1):
-        events += [nvtx("step", at, at + 1_000), nvtx("outer", at + 10, at + 990)]
-        events += [nvtx(name, at + begin, at + end) for name, begin, end in inside]
-        events.append(call("cudaLaunchKernel", at + 900, at + 905, correlation=number))
-        events.append(kernel(at + 905, at + 1_100, correlation=number))
-    return report(events)
+
+    def inside(at, *_):
+        within = [("outer", 10, 990), *ranges]
+        named = [nvtx(name, at + begin, at + end) for name, begin, end in within]
+        return [*named, *launched(at + 900, at + 905, kernel(at + 905, at + 1_100))]
+
+    return report(in_turn([1_000] * 8, inside))
 
 
 @pytest.mark.one_in(5)
@@ -705,33 +651,29 @@ def test_host_time_is_told_by_the_innermost_range_that_holds_most_of_it(inside, 
 
 def of_launches(number):
     """Steps with so many launches each."""
-    launches = [loop([9], name="part", start=at, gap=0, number=at)[1:] for at in range(1_000, 1_000 + 40 * number, 10)]
-    steps = [nvtx("step", at, at + 10 * number) for at in range(1_000, 1_000 + 40 * number, 10 * number)]
-    return [*steps, *(event for one in launches for event in one)]
+    return in_turn([10 * number] * 4, lambda at, *_: [
+        event for begin in range(at, at + 10 * number, 10) for event in ran(begin, 4, 8)
+    ])  # fmt: skip
 
 
 def test_parts_are_of_the_thread_that_has_most_of_them():
-    events = in_phases((at, [("step", 0, 100)]) for at in range(1_000, 1_800, 100))
-    for at in range(1_000, 1_800, 100):
-        events += [nvtx("forward", at + 10, at + 60), nvtx("load", at + 5, at + 50, thread=2)]
-    found = report(events)
-    steady = steady_part(found)
-    assert parts_of_step(found, steady).select("range", "count", "ns").rows() == [
-        ("forward", 8, 400),
-        (NO_RANGE, 1, 400),
-    ]
+    def inside(at, *_):
+        return [*ran(at, 4, 99), nvtx("forward", at + 10, at + 60), nvtx("load", at + 5, at + 50, thread=2)]
+
+    found = report(in_turn([100] * 8, inside))
+    parts = parts_of_step(found, steady_part(found)).select("range", "count", "ns")
+    assert parts.rows() == [("forward", 8, 400), (NO_RANGE, 1, 400)]
+
+
+WHOLE = loop([1_000], name="whole")
 
 
 @pytest.mark.parametrize(
     ("plain", "sampled", "told"),
     [
         (loop([100] * 5, gap=0), loop([150] * 6, gap=0), "a step took 1.50 × as long (150 ns against 100 ns"),
-        (
-            loop([1_000], name="whole"),
-            loop([3_000], name="whole"),
-            "to the last was 3.01 × as long (2.995 µs against 995 ns, of 1 operation",
-        ),
-        (loop([1_000], name="whole"), loop([1_000] * 2, name="whole"), "cannot be told"),
+        (WHOLE, loop([3_000], name="whole"), "the last was 3.01 × as long (2.995 µs against 995 ns, of 1 operation"),
+        (WHOLE, loop([1_000] * 2, name="whole"), "cannot be told"),
         (of_launches(100), of_launches(99), "a step took"),
         (of_launches(99), of_launches(100), "a step took"),
         (of_launches(100), of_launches(98), "cannot be told"),
@@ -739,18 +681,6 @@ def test_parts_are_of_the_thread_that_has_most_of_them():
 )
 def test_what_sampling_cost_is_told_by_iterations_or_by_all_of_the_work(plain, sampled, told):
     assert told in sampling_cost(report(plain), report(sampled))
-
-
-def test_a_range_without_a_name_tells_nothing():
-    events, number = [], 1
-    for at in range(1_000, 9_000, 1_000):
-        events += [nvtx("step", at, at + 1_000), nvtx("", at + 1, at + 700), nvtx(None, at + 710, at + 720)]
-        events += [*launched(at + 401, at + 403, kernel(at + 404, at + 499, correlation=number))]
-        number += 1
-    found = report(events)
-    assert kanalyze.culprits(found).get_column("range").drop_nulls().unique().to_list() == ["step"]
-    assert parts_of_step(found, steady_part(found)).is_empty()
-    assert not [name for name in kanalyze.phases(found).get_column("part") if name == "in :"]
 
 
 def longest(rows, name, *, adjoining):
@@ -778,7 +708,7 @@ def test_the_steady_part_is_the_longest_run_of_a_walk(loops):
     events, at = [], 1_000
     for name, steps in zip(("step", "other"), loops, strict=True):
         for length, gap in steps:
-            events += loop([length], name=name, start=at, number=len(events) + 1)
+            events += loop([length], name=name, start=at)
             at += length + gap
         at += 5_000
     found = report(events)
@@ -805,7 +735,7 @@ def running_ahead(submitted, waiting, work=300):
     events, at, busy = [], 1_000, 1_010
     for number in range(1, submitted + waiting + 1):
         length = 20 if number <= submitted else max(busy + work - 2 * work - at, 20)
-        events += step("step", (at, at + length), (busy, busy + work), number)
+        events += step("step", (at, at + length), (busy, busy + work))
         at, busy = at + length, busy + work
     return report(events)
 
@@ -820,26 +750,18 @@ def test_a_step_that_only_submits_its_work_is_not_odd():
 
 
 def test_a_last_step_that_ends_late_is_no_host_that_runs_ahead():
-    late = [call("cudaLaunchKernel", 1_771, 1_773, correlation=99), kernel(8_990, 9_000, correlation=99)]
-    found = report([*loop([100] * 8), *late])
+    found = report([*loop([100] * 8), *launched(1_771 + 1, 1_773, kernel(8_990, 9_000))])
     assert kanalyze.iterations(found).get_column("kind").to_list() == ["steady"] * 7 + ["odd"]
     assert kanalyze.iterations(found).item(-1, "dur_ns") == 9_000 - 1_770
     assert steady_part(found).lengths.to_list() == [110] * 7
 
 
-def short_launch(at, number):
-    """A call of 1 ns, and its kernel right after it."""
-    return [call("cudaLaunchKernel", at, at + 1, correlation=number), kernel(at + 2, at + 3, correlation=number)]
-
-
 def marked(pauses, *, mark=20, work=8):
     """Steps of `work` kernels, the first of which lies in the mark, with so long a pause after the mark's end."""
-    events, at, number = [], 1_000, 0
+    events, at = [], 1_000
     for pause in pauses:
-        for part in range(work):
-            start = at + part if not part else at + mark + part * 2
-            number += 1
-            events += short_launch(start, number)
+        starts = [at, *(at + mark + 2 * part for part in range(1, work))]
+        events += [event for start in starts for event in launched(start, start + 1, kernel(start + 2, start + 3))]
         events.append(nvtx("Optimizer.step#SGD.step", at, at + mark))
         at += mark + pause
     return report(events)
@@ -847,11 +769,12 @@ def marked(pauses, *, mark=20, work=8):
 
 def test_a_mark_that_is_a_part_of_a_step_is_no_step_where_the_next_one_begins_late():
     late = (3, 4, 9, 13)  # after the last one none begins
-    rows = kanalyze.iterations(marked([300 if number in late else 80 for number in range(14)]))
-    assert rows.filter(pl.col("kind") == "odd").get_column("index").to_list() == [number + 1 for number in late]
-    assert set(rows.filter(pl.col("kind") == "odd").get_column("dur_ns")) == {20}
-    assert "ends with its mark" in rows.item(3, "reason")
-    steady = steady_part(marked([300 if number in late else 80 for number in range(14)]))
+    found = marked([300 if number in late else 80 for number in range(14)])
+    odd = kanalyze.iterations(found).filter(pl.col("kind") == "odd")
+    assert odd.get_column("index").to_list() == [number + 1 for number in late]
+    assert set(odd.get_column("dur_ns")) == {20}
+    assert "ends with its mark" in odd.item(0, "reason")
+    steady = steady_part(found)
     assert steady.lengths.to_list() == [100] * 4
     assert lengths_ns(steady.usual).to_list() == [100] * 10
 
@@ -859,17 +782,12 @@ def test_a_mark_that_is_a_part_of_a_step_is_no_step_where_the_next_one_begins_la
 @pytest.mark.parametrize("rare", [1, 6])
 def test_requests_of_any_size_with_time_between_are_no_marks_alone(rare):
     """Each range is a whole request; the next one comes when it comes, most of them at a usual distance."""
-    lengths, gaps = (
-        [100, 50, 100, 60, 100, 100, 55, 100] * 3,
-        [500 * rare if place % 5 == 1 else 500 for place in range(24)],
-    )
-    events, at, number = [], 1_000, 0
-    for length, gap in zip(lengths, gaps, strict=True):
+    events, at = [], 1_000
+    for place, length in enumerate([100, 50, 100, 60, 100, 100, 55, 100] * 3):
         for start in range(at + 1, at + length - 4, 5):
-            number += 1
-            events += short_launch(start, number)
+            events += launched(start, start + 1, kernel(start + 2, start + 3))
         events.append(nvtx("request", at, at + length))
-        at += length + gap
+        at += length + (500 * rare if place % 5 == 1 else 500)
     assert "ends with its mark" not in "".join(kanalyze.iterations(report(events)).get_column("reason").drop_nulls())
 
 
@@ -878,9 +796,7 @@ def logged_now_and_then(every, number=40):
     events, at, busy = [], 1_000, 0
     for place in range(number):
         busy = max(busy, at + 6) + 1_000
-        one = {"correlation": place + 1}
-        events += [nvtx("step", at, at + 100), call("cudaLaunchKernel", at + 2, at + 4, **one)]
-        events.append(kernel(busy - 1_000, busy, **one))
+        events += step("step", (at, at + 100), (busy - 1_000, busy))
         at += 120
         if place % every == every - 1:
             events.append(call("cudaStreamSynchronize", at, busy + 5))
@@ -898,16 +814,12 @@ def test_a_wait_outside_of_marks_after_some_steps_ends_no_run(every):
 
 def test_an_iteration_whose_work_had_ended_with_that_of_the_one_before_takes_nothing():
     """The host runs ahead; of each second step a short kernel on another stream is all that it launches."""
-    events, at, busy = [], 1_000, 1_010
-    for number in range(24):
-        events += [nvtx("step", at, at + 20), call("cudaLaunchKernel", at + 1, at + 3, correlation=number)]
-        if number % 2:
-            events.append(kernel(at + 5, at + 6, correlation=number, stream=8))
-        else:
-            events.append(kernel(busy, busy + 200, correlation=number))
-            busy += 200
-        at += 20
-    found = report(events)
+
+    def inside(at, place, _):
+        busy = 1_010 + 200 * (place // 2)
+        return launched(at + 1, at + 3, kernel(at + 5, at + 6, stream=8) if place % 2 else kernel(busy, busy + 200))
+
+    found = report(in_turn([20] * 24, inside))
     steady = steady_part(found)
     ledger = kanalyze.ledger(found, window=steady.window).group_by("bucket").agg(pl.col("ns").sum())
     spread = {bucket: (least, most) for bucket, least, most in spread_of(found, steady).iter_rows()}
@@ -942,7 +854,7 @@ def test_an_iteration_ends_where_the_next_begins_or_with_its_work_before_a_pause
     events, marks, ended, at, busy = [], [], [], 1_000, 0
     for number, (length, work, pause) in enumerate(steps, 1):
         busy = max(busy, at + 3)
-        events += step("step", (at, at + length), (busy, busy + work), number)
+        events += step("step", (at, at + length), (busy, busy + work))
         busy += work
         marks.append((at, at + length))
         ended.append(busy)
@@ -959,9 +871,9 @@ def test_an_iteration_ends_where_the_next_begins_or_with_its_work_before_a_pause
 def test_where_the_host_runs_ahead_the_steady_part_has_the_devices_work(lengths, lag):
     """The device works for 300 ns on each step, whose range on the host ends long before."""
     events, at, busy = [], 1_000, 1_000 + lag
-    for number, length in enumerate(lengths, 1):
+    for length in lengths:
         busy = max(busy, at + 3)
-        events += step("step", (at, at + length), (busy, busy + 300), number)
+        events += step("step", (at, at + length), (busy, busy + 300))
         at, busy = at + length + 10, busy + 300
     found = report(events)
     steady = steady_part(found)
@@ -980,25 +892,18 @@ def test_where_the_host_runs_ahead_the_steady_part_has_the_devices_work(lengths,
 @pytest.mark.parametrize("many", [100, 150, 190])
 def test_all_steps_that_pay_once_warm_up_however_many(many):
     """Each of the first ones allocates for a third of the usual time more."""
-    events, at = [], 1_000
-    for step in range(400):
-        if step < many:
-            events.append(call("cudaMalloc_v3020", at + 5, at + 305))
-        pays = 300 if step < many else 0
-        events += [
-            *launched(at + pays + 10, at + pays + 20, kernel(at + pays + 30, at + pays + 1000, correlation=step)),
-            nvtx("step", at, at + pays + 1000),
-        ]
-        at += pays + 1000
-    rows = kanalyze.iterations(report(events))
+
+    def inside(at, place, length):
+        pays = [call("cudaMalloc_v3020", at + 5, at + 305)] * (place < many)
+        return [*pays, *ran(at + length - 990, 20, 990)]
+
+    rows = kanalyze.iterations(report(in_turn([1_300] * many + [1_000] * (400 - many), inside)))
     assert rows.get_column("kind").to_list() == ["warm-up"] * many + ["steady"] * (400 - many)
 
 
 @pytest.mark.parametrize(("number", "told"), [(1, "START-UP"), (30, "BEFORE")])
 def test_another_loop_before_the_steady_part_is_no_start_up(number, told):
-    before = loop([100] * number, name="encode")
-    rest = loop([400] * 30, name="decode", start=20_000, number=100)
-    page = overview(report([*before, *rest]))
+    page = overview(report([*loop([100] * number, name="encode"), *loop([400] * 30, name="decode", start=20_000)]))
     assert page.steady.each == "decode"
     assert told in [block.title for block in overview_page(page, 6).blocks]
     assert page.starts is (number == 1)
@@ -1006,12 +911,10 @@ def test_another_loop_before_the_steady_part_is_no_start_up(number, told):
 
 def test_what_is_launched_after_the_last_step_is_no_part_of_it():
     """The host has launched an evaluation before the device does its work of the steps."""
-    events = []
+    events = [nvtx("step", at, at + 10) for at in range(1_000, 1_120, 10)]
     for number in range(72):
         at, busy = 1_000 + 10 * number, 1_004 + 100 * number
-        events += [call("cudaLaunchKernel", at + 1, at + 3, correlation=number + 1)]
-        events += [kernel(busy, busy + 100, correlation=number + 1)]
-        events += [nvtx("step", at, at + 10)] if number < 12 else []
+        events += launched(at + 1, at + 3, kernel(busy, busy + 100))
     found = report(events)
     assert kanalyze.iterations(found).get_column("kind").to_list() == ["steady"] * 12
     steady = steady_part(found)
@@ -1021,14 +924,12 @@ def test_what_is_launched_after_the_last_step_is_no_part_of_it():
 
 def test_what_an_odd_step_differs_in_is_told_of_the_time_that_it_took_the_device():
     """A step copies for long, of which nothing is seen while the host is in it."""
-    events, at, busy, number = [], 1_000, 1_000, 0
+    events, at, busy = [], 1_000, 1_000
     for step in range(20):
         events.append(nvtx("step", at, at + 10))
-        for ns in [100, 900] if step == 10 else [100]:
-            number, busy = number + 1, max(busy, at + 4)
-            made = kernel if ns == 100 else memcpy
-            events += [call("cudaLaunchKernel", at + 1, at + 3, correlation=number)]
-            events += [made(busy, busy + ns, correlation=number)]
+        for made, ns in [(kernel, 100), (memcpy, 900)][: 1 + (step == 10)]:
+            busy = max(busy, at + 4)
+            events += launched(at + 1, at + 3, made(busy, busy + ns))
             at, busy = at + 4, busy + ns
         at += 6
     odd = kanalyze.iterations(report(events)).filter(pl.col("kind") == "odd")
@@ -1040,21 +941,17 @@ def test_what_an_odd_step_differs_in_is_told_of_the_time_that_it_took_the_device
 def test_steps_beside_a_long_copy_take_as_long_as_on_the_host(every, lasts):
     """A copy on another stream lasts for some steps, so that nothing is done earlier: no step takes no time."""
     events = loop([100] * 40, gap=0)
-    for number in range(0, 40, every):
-        at = 1_000 + 100 * number + 10
-        events += [call("cudaMemcpyAsync", at, at + 2, correlation=1_000 + number)]
-        events += [memcpy(at + 3, at + lasts, stream=8, correlation=1_000 + number)]
+    for at in range(1_010, 5_010, 100 * every):
+        events += launched(at, at + 2, memcpy(at + 3, at + lasts, stream=8))
     found = report(events)
     assert kanalyze.iterations(found).get_column("dur_ns").to_list()[:39] == [100] * 39
     assert steady_part(found).lengths.to_list()[:39] == [100] * 39
 
 
 def test_the_steady_part_of_a_gpu_is_of_a_process_that_used_it():
-    events = [*loop([100] * 8), *loop([50] * 5, start=8_000, number=20)]
-    moved = [
-        replace(event, process=2, device=1 if event.kind == "kernel" else None) for event in loop([90] * 6, number=40)
-    ]
-    found = report([*events, *moved])
+    other = loop([90] * 6)
+    moved = [replace(event, process=2, device=1 if event.kind == "kernel" else None) for event in other]
+    found = report([*loop([100] * 8), *loop([50] * 5, start=8_000), *moved])
     assert [steady_part(found.narrow(device=gpu)).process_id for gpu in (None, 0, 1)] == [1, 1, 2]
 
 
