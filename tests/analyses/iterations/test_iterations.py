@@ -852,7 +852,7 @@ def ends_by_hand(marks, ended):
 def test_an_iteration_ends_where_the_next_begins_or_with_its_work_before_a_pause(steps):
     """Each step launches one kernel, which runs as soon as those before have, and is followed by a pause."""
     events, marks, ended, at, busy = [], [], [], 1_000, 0
-    for number, (length, work, pause) in enumerate(steps, 1):
+    for length, work, pause in steps:
         busy = max(busy, at + 3)
         events += step("step", (at, at + length), (busy, busy + work))
         busy += work
