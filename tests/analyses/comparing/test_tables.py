@@ -72,9 +72,8 @@ def test_operators_sum_to_what_both_sides_have(base, new, iterations):
     for name, side in (("base_ns", base), ("new_ns", new)):
         busy = rows_of("compare", *sides).get_column(name).sum()
         others = (5 * 10**7 - sum(row[2] for row in side.values())) / iterations
-        assert (
-            abs(busy - found.get_column(name).sum() - others) <= 0.5001
-        )  # either whole number of a mean in the middle
+        # either whole number of a mean in the middle
+        assert abs(busy - found.get_column(name).sum() - others) <= 0.5001
     named = [f"{name}_{what}" for name in ("base", "new") for what in ("ns", "count")]
     alone = found.filter(pl.col("change").is_in(["new", "gone"]))
     for row in alone.iter_rows(named=True):

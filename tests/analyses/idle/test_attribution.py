@@ -71,9 +71,8 @@ def unknown_by_ledger(of):
 
 @FEWER
 @given(EVENTS, st.booleans())
-@example(
-    events=launched(0, 5_000, kernel(500_000_000, 10**9, correlation=1)), known=False
-)  # it began before the recording
+# it began before the recording
+@example(events=launched(0, 5_000, kernel(500_000_000, 10**9, correlation=1)), known=False)
 def test_idle_time_of_unknown_cause_is_that_of_the_ledger(events, known):
     of = report(events)
     if known:

@@ -31,9 +31,8 @@ def one_after_the_other(*lengths):
 
 
 def test_each_instance_has_its_own_ledger():
-    found = compared(
-        [*one_after_the_other(20, 30), kernel(500, 510, device=1)]
-    )  # a device that did nothing meanwhile is left out
+    # a device that did nothing meanwhile is left out
+    found = compared([*one_after_the_other(20, 30), kernel(500, 510, device=1)])
     rows = found.instances.select("device", "instance", "start_ns", "dur_ns", "kernel_ns", "queued_ns", "odd", "cause")
     assert rows.rows() == [(0, 1, 10, 20, 10, 10, False, None), (0, 2, 30, 30, 10, 0, False, None)]
     assert found.scope.window == Window(10, 60, "step#*")

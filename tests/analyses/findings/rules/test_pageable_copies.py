@@ -303,12 +303,8 @@ TAKEN_BEFORE = [
     [
         (looped(*EACH), ITERATIONS, ["once", *["recurs"] * 3], 2),
         (looped(10, 20, 30, 1_010), ITERATIONS, ["once"] * 4, 1),
-        (
-            [*looped(*EACH[1:]), *a_copy(10, 400, 9)],
-            ITERATIONS,
-            ["recurs", "recurs", "recurs", "once"],
-            2,
-        ),  # a long one
+        # a long one
+        ([*looped(*EACH[1:]), *a_copy(10, 400, 9)], ITERATIONS, ["recurs", "recurs", "recurs", "once"], 2),
         (looped(*ALL_ALONG), None, ["once"] * 2 + ["recurs"] * 9 + ["once"], 2),  # before and after the iterations
         ([*looped(10, 110, 210, 310), kernel(3_990, 4_000)], None, ["unknown"] * 4, 1),
         (TAKEN_BEFORE, None, ["once", "recurs", "recurs", "recurs"], 2),  # the loop takes its batch before the range
