@@ -75,22 +75,6 @@ def test_launches_of_one_graph_traced_node_by_node():
     ]
 
 
-def test_a_whole_graph_row_has_no_nodes_and_its_inside_is_not_known():
-    side = {"graph_id": 1, "graph_exec_id": 2}
-    events = [
-        launch(0, 5, 1),
-        graph(5, 25, correlation=1, side=side),
-        launch(30, 34, 2),
-        graph(35, 45, correlation=2, side=side),
-    ]
-    found = row(report(events))
-    assert (found["graph_exec_id"], found["graph_id"], found["launches"]) == (2, 1, 2)
-    assert (found["span_total_ns"], found["busy_ns"], found["exclusive_ns"], found["api_total_ns"]) == (30, 30, 30, 9)
-    unknown = ("nodes", "active_nodes", "kernels_per_launch", "copies_per_launch", "memsets_per_launch", "idle_ns")
-    assert [found[name] for name in unknown] == [None] * 6
-    assert graphs(report(events), by="kernel").is_empty()
-
-
 def test_without_ids_the_launching_call_tells_and_equal_launches_are_one_graph():
     events = [
         *(launch(0, 5, 1), kernel(5, 9, name="a", correlation=1), kernel(9, 12, name="b", correlation=1)),
