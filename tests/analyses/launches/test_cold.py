@@ -107,45 +107,6 @@ def test_a_context_in_a_call_and_outside_of_all_calls():
     assert rows(*made[:2], columns=columns) == alone
 
 
-def test_loading_is_paid_once_by_each_call_and_a_look_up_where_it_took_much_longer_than_others():
-    loading = [
-        ("library", "cuLibraryLoadData", 50),
-        ("module", "cuModuleLoadData", 30),
-        ("jit", "nvrtcCompileProgram", 20),
-        ("jit", "cuLinkComplete_v5050", 10),
-        ("context", "cuCtxCreate_v4000", 5),
-        ("library", "cuLibraryLoadData", 2),
-    ]
-    events = [call(name, 100 * n, 100 * n + length) for n, (_, name, length) in enumerate(loading)]
-    expected = [(kind, name.partition("_")[0], length, None, length) for kind, name, length in loading]
-    assert rows(*events, columns=("category", "what", "dur_ns", "warm_ns", "extra_ns")) == expected
-    times = [9 * US, 1 * US, 1 * US, 3 * US]
-    events = [call("cuModuleGetFunction", n * 20 * US, n * 20 * US + length) for n, length in enumerate(times)]
-    assert rows(*events) == [("module", "cuModuleGetFunction", 0, 9 * US, 2.0 * US, 7.0 * US)]
-
-
-def test_a_graph_is_captured_instantiated_uploaded_and_launched_first():
-    events = [
-        BEGUN,
-        call("cudaStreamBeginCapture_v10000", 0, 2),
-        call("cudaLaunchKernel_v7000", 3, 5 * US),
-        call("cudaLaunchKernel_v7000", 6 * US, 6 * US + 1),
-        call("cudaStreamEndCapture_v10000", 8 * US, 9 * US),
-        call("cudaGraphInstantiate_v12000", 10 * US, 30 * US),
-        call("cudaGraphUpload_v10000", 40 * US, 43 * US),
-    ]
-    for n, length in enumerate((8, 2, 2)):
-        start = (50 + 10 * n) * US
-        events.append(call("cudaGraphLaunch_v10000", start, start + length, correlation=n + 1))
-        events.append(kernel(start + length, start + length + 1, correlation=n + 1, side={"graph_exec_id": 2}))
-    assert rows(*events, columns=("category", "what", "dur_ns", "warm_ns", "extra_ns", "launch_ns")) == [
-        ("graph", "cudaGraphInstantiate_v12000", 20 * US, None, 20.0 * US, None),
-        ("graph", "stream capture", 9 * US, None, 9.0 * US, None),
-        ("graph", "cudaGraphUpload_v10000", 3 * US, None, 3.0 * US, None),
-        ("first launch", "graph 2", 8, 2.0, 6.0, 8),
-    ]
-
-
 def test_a_first_call_that_took_long():
     events = [
         call("cudaMallocAsync_v11020", 0, 90 * US),
