@@ -140,29 +140,6 @@ def after_a_long_first_call(name, *, before=(), dur=14 * MS, waits=5, ran=()):
     ]
 
 
-@pytest.mark.parametrize("before", ["cuInit", "cudaGetDevice"])
-@pytest.mark.parametrize(
-    ("name", "tells"),
-    [
-        *[(name, "always") for name in ("cudaMalloc_v3020", "cudaStreamCreate", "cudaSetDevice", "cuCtxCreate_v4")],
-        *[("cudaDeviceGetStreamPriorityRange", "always"), ("cudaDeviceGetAttribute", "never")],
-        *[(name, "begun") for name in ("cudaFree_v3020", "cudaHostAlloc", "cudaMallocManaged")],
-        *[(name, "never") for name in ("cudaDeviceSynchronize", "cudaStreamSynchronize_v3020", "cudaMemcpy_v3020")],
-        *[(name, "never") for name in ("cudaMemcpyAsync", "cudaMemset", "cudaEventSynchronize", "cudaEventRecord")],
-        *[
-            (name, "never")
-            for name in ("cudaGraphLaunch", "cuLibraryLoadData", "cudaFuncGetAttributes", "cuLaunchKernel")
-        ],
-        *[(name, "never") for name in ("cudaProfilerStart", "cudaFreeHost", "hipDeviceSynchronize", "hipMemcpy", None)],
-    ],
-)
-@pytest.mark.one_in(4)
-def test_6_a_first_call_that_takes_long_for_another_reason_made_no_context(name, tells, before):
-    events = after_a_long_first_call(name, before=[call(before, 0, 5)])
-    made = ("loading", "context", 14 * MS) in rows(report(events))
-    assert made == (tells == "always" or (tells == "begun" and before == "cuInit"))
-
-
 @pytest.mark.parametrize("number", [0, 1, 6])
 def test_6_in_a_recording_that_begins_at_a_later_step_no_call_made_the_context(number):
     events = [*after_a_long_first_call("cudaMalloc"), nvtx(f"ProfilerStep#{number}", 0, 15 * MS)]

@@ -55,28 +55,6 @@ def test_the_spread_over_all(lengths, kernels, total):
     assert spread.filter(bucket="total").select(columns).rows() == [total]
 
 
-@pytest.mark.parametrize(
-    ("lengths", "odd", "said"),
-    [
-        ((20, 21, 20, 19, 90, 20), [5], " from 19 ns to 21 ns without the odd ones: #5 takes 4.50 × that (queued)."),
-        ((60, 61, 60, 59, 12, 60), [5], "#5 takes 0.20 × that (queued)"),  # by what it lacks
-        # of equally odd ones the first are named
-        (
-            [90 if number % 5 == 4 else 20 for number in range(59)],
-            [*range(5, 60, 5)],
-            "#5 takes 4.50 × that (queued), #10 takes 4.50 × that (queued), #15",
-        ),
-        *((few, [], "") for few in ((20, 90), (20, 20, 90), (20, 20, 20, 21, 22))),
-    ],
-)
-def test_the_odd_ones_are_named_with_their_bucket(lengths, odd, said):
-    found = compared(one_after_the_other(*lengths))
-    causes = [(number, "queued") for number in odd]
-    assert found.instances.filter("odd").select("instance", "cause").rows() == causes
-    assert found.answer.startswith(f"{len(lengths)} instances of step: ")
-    assert said in found.answer
-
-
 def rank(process, device, lengths, *, at=0, name="step"):
     """Steps of these lengths one after the other, each with a kernel of half of it."""
     events = []

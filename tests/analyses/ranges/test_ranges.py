@@ -47,33 +47,6 @@ def test_ranges_by_domain_name_and_style():
     )
 
 
-OPEN = [nvtx("before", 0, 10), nvtx("into", 5, 15), nvtx("instant", 10, 10), nvtx("open", 8, None, open_until_ns=50)]
-TWO_DEVICES = [
-    nvtx("a", 0, 10),
-    nvtx("b", 0, 10, process=2),
-    *launched(1, 2, kernel(3, 4, correlation=1, device=1)),
-    *launched(1, 2, kernel(3, 4, correlation=1, device=0, process=2), process=2),
-]
-
-
-@pytest.mark.parametrize(
-    ("events", "column", "where", "rows"),
-    [
-        # one that was never closed lasts until the latest NVTX event
-        (OPEN, "open_count", {}, [(":open", 42, 1), (":before", 10, 0), (":into", 10, 0), (":instant", 0, 0)]),
-        ([nvtx("a", 0, 10, style="StartEnd", end_thread_id=2)], "cross_thread_count", {}, [(":a", 10, 1)]),
-        # those that overlap the window count whole
-        (OPEN, "count", {"window": Window(10, 20)}, [(":open", 42, 1), (":into", 10, 1), (":instant", 0, 1)]),
-        (OPEN, "count", {"window": Window(20, 30)}, [(":open", 42, 1)]),
-        # of a device those of the processes that used it
-        (TWO_DEVICES, "count", {"device": 1}, [(":a", 10, 1)]),
-        (TWO_DEVICES, "count", {"process": 2}, [(":b", 10, 1)]),
-    ],
-)
-def test_which_ranges_count(events, column, where, rows):
-    assert ranges(report(events), **where).select("range", "total_ns", column).rows() == rows
-
-
 def length(one):
     """How long a range lasts on the host; one that was never closed until the latest NVTX event."""
     return (OPEN_UNTIL if one.event.end is None else one.event.end) - one.start
