@@ -36,10 +36,6 @@ SIDES = st.lists(TIMES, min_size=2, max_size=8)
 PAIRS = st.lists(st.tuples(TIMES, TIMES), min_size=2, max_size=8)
 
 
-def columns(pairs):
-    return tuple(list(side) for side in zip(*pairs, strict=True))
-
-
 def agrees(found, expected):
     """Whether an estimate is what one of scipy's tests says of logarithms."""
     low, high = expected.confidence_interval(0.95)
@@ -59,7 +55,7 @@ def test_ratio_is_welch_s_t_on_logarithms(base, new):
 
 @given(PAIRS)
 def test_ratio_of_pairs_is_the_paired_t_on_logarithms(pairs):
-    base, new = columns(pairs)
+    base, new = tuple(list(side) for side in zip(*pairs, strict=True))
     assume(np.ptp(np.log(new) - np.log(base)) > 1e-3)
     found = ratio_of_runs(base, new, paired=True)
     agrees(found, scipy.stats.ttest_rel(np.log(new), np.log(base)))
