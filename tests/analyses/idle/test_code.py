@@ -58,6 +58,26 @@ def test_files_of_one_name_are_told_apart():
     assert {*times(report(LOOP, source_lines=lines))} == {"a/model.py:1", "b/model.py:1"}
 
 
+def compiled(name, lines, key="1"):
+    return {"name": name, "source": "inductor", "hash": key, "operators": "aten::relu", "lines": lines}
+
+
+@pytest.mark.parametrize(
+    ("kernels", "work"),
+    [
+        ([compiled("k", "model.py:11")], {"model.py:11": 300}),
+        ([compiled("k", "net.py:7")], {"net.py:7": 300}),  # which no thread was in
+        ([compiled("k", "model.py:11, net.py:7")], {"model.py:10": 300}),
+        ([compiled("k", "net.py:7"), compiled("k", "net.py:8", "2")], {"model.py:10": 300}),
+        ([compiled("k", None)], {"model.py:10": 300}),
+    ],
+)
+def test_kernels_that_were_compiled_of_one_line_are_of_that(kernels, work):
+    lines = [line(0, 300, 10), line(300, 400, 11), line(400, 2_000, 10)]
+    found = times(report(LOOP, source_lines=lines, compiled_kernels=kernels))
+    assert {place: ns[-1] for place, ns in found.items() if ns[-1]} == work
+
+
 def test_without_lines_it_is_functions_of_the_program():
     events = [*LOOP, host("python", "train.py(31): step", 0, 700), host("python", "train.py(8): load", 700, 2_000)]
     of = report(events)
