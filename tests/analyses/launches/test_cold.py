@@ -107,6 +107,28 @@ def test_a_context_in_a_call_and_outside_of_all_calls():
     assert rows(*made[:2], columns=columns) == alone
 
 
+def test_a_graph_is_captured_instantiated_uploaded_and_launched_first():
+    events = [
+        BEGUN,
+        call("cudaStreamBeginCapture_v10000", 0, 2),
+        call("cudaLaunchKernel_v7000", 3, 5 * US),
+        call("cudaLaunchKernel_v7000", 6 * US, 6 * US + 1),
+        call("cudaStreamEndCapture_v10000", 8 * US, 9 * US),
+        call("cudaGraphInstantiate_v12000", 10 * US, 30 * US),
+        call("cudaGraphUpload_v10000", 40 * US, 43 * US),
+    ]
+    for n, length in enumerate((8, 2, 2)):
+        start = (50 + 10 * n) * US
+        events.append(call("cudaGraphLaunch_v10000", start, start + length, correlation=n + 1))
+        events.append(kernel(start + length, start + length + 1, correlation=n + 1, side={"graph_exec_id": 2}))
+    assert rows(*events, columns=("category", "what", "dur_ns", "warm_ns", "extra_ns", "launch_ns")) == [
+        ("graph", "cudaGraphInstantiate_v12000", 20 * US, None, 20.0 * US, None),
+        ("graph", "stream capture", 9 * US, None, 9.0 * US, None),
+        ("graph", "cudaGraphUpload_v10000", 3 * US, None, 3.0 * US, None),
+        ("first launch", "graph 2", 8, 2.0, 6.0, 8),
+    ]
+
+
 def test_a_first_call_that_took_long():
     events = [
         call("cudaMallocAsync_v11020", 0, 90 * US),

@@ -19,6 +19,9 @@ from support.nsys_csv import agrees, report_of, reports_with, rows_of
 from support.shares import some
 from support.strategies import FEWER
 
+NS_PER_S = 1_000_000_000
+
+
 FAULT, ASKED, FULL = "Page fault", "User prefetch", "Eviction"
 WAYS = ("Host-to-Device", "Device-to-Host")
 
@@ -147,7 +150,7 @@ def test_every_column_worked_out_by_hand():
     assert the_row(events) == {
         "h2d_bytes": 260, "d2h_bytes": 100, "cpu_faults": 2, "gpu_faults": 8, "min_address": 4000,
         "max_address": 65536, "d2d_bytes": None, "moves": 4, "total_ns": 45, "exclusive_ns": 40,
-        "bandwidth_bytes_per_s": 360 * 10**9 / 45, "fault_bytes": 200, "prefetch_bytes": 60, "eviction_bytes": 100,
+        "bandwidth_bytes_per_s": 360 * NS_PER_S / 45, "fault_bytes": 200, "prefetch_bytes": 60, "eviction_bytes": 100,
         "again_bytes": 160, "round_trips": 1,
     }  # fmt: skip
 
@@ -225,6 +228,54 @@ def test_a_copy_without_an_address_is_no_page():
     found = pages(report([move((0, 1), None, 4)]))
     assert found.pieces.is_empty()
     assert found.unasked.is_empty()
+
+
+COUNTED = ("process_id", "address", "h2d_bytes", "d2h_bytes", "d2d_bytes", "cpu_faults", "gpu_faults", "moves")
+RATES = ("bandwidth_bytes_per_s", "throughput_bytes_per_s", "total_ns", "round_trips", "again_bytes")
+
+
+@pytest.mark.parametrize(
+    ("events", "columns", "rows"),
+    [
+        # one row per address and process, with null for none
+        (
+            [
+                *(move((0, 5), 4096, 100), move((10, 15), 4096, 50, "Device-to-Host", "Eviction")),
+                *(move((20, 25), 8192, 10, cause="User prefetch"), move((30, 35), 4096, 7, process=2, cause=None)),
+                *(cpu(1, 4096), cpu(2, 4096), gpu(3, 4096, 5), gpu(4, 65536, 3)),
+            ],
+            (*COUNTED, "fault_bytes", "prefetch_bytes", "eviction_bytes"),
+            [
+                (1, 4096, 100, 50, None, 2, 5, 2, 100, 0, 50), (1, 8192, 10, None, None, None, None, 1, 0, 10, 0),
+                (1, 65536, None, None, None, None, 3, 0, 0, 0, 0), (2, 4096, 7, None, None, None, None, 1, 0, 0, 0),
+            ],
+        ),
+        # what moved between devices stands beside what nsys counts
+        (
+            [
+                move((0, 5), 4096, 100, "Device-to-Device", side={"source_device": 0, "target_device": 1}),
+                *(move((10, 12), 4096, 60), kernel(0, 1, device=1)),
+            ],
+            (*COUNTED, *RATES[:2]),
+            [(1, 4096, 60, None, 100, None, None, 2, 160 * NS_PER_S / 7, 60 * (NS_PER_S // 2))],
+        ),
+        # without time or address there is no rate
+        (
+            [move((5, 5), None, 100), move((5, 5), None, 10, "Device-to-Host")],
+            (*COUNTED, *RATES),
+            [(1, None, 100, 10, None, None, None, 2, None, None, 0, None, 0)],
+        ),
+        ([cpu(0, 4096)], COUNTED, [(1, 4096, None, None, None, 1, None, 0)]),
+    ],
+)  # fmt: skip
+def test_rows_by_address_and_their_sums(events, columns, rows):
+    found = migrations(report(events))
+    assert found.sort("process_id", "address").select(columns).rows() == rows
+    whole = the_row(events)
+    assert (whole["min_address"], whole["max_address"]) == (found["address"].min(), found["address"].max())
+    for name in {*columns} & {"h2d_bytes", "d2h_bytes", "d2d_bytes", "cpu_faults", "gpu_faults", "moves"}:
+        assert (whole[name] or 0) == found[name].sum()
+    assert len(rows) > 1 or "bandwidth_bytes_per_s" not in columns or whole["bandwidth_bytes_per_s"] == rows[0][8]
 
 
 def test_by_cause_the_profilers_words_are_one_word_each_and_own_time_is_what_no_kernel_hides():
