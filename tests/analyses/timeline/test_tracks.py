@@ -79,6 +79,32 @@ def test_the_longest_stay_single():
     assert found.filter(pl.col("end") - pl.col("start") == 91).rows(named=True)[0]["count"] == 1
 
 
+def test_tracks_in_order_with_launches():
+    events = [
+        nvtx("step", 0, 30),
+        nvtx("inner", 2, 9),
+        call("cudaLaunchKernel_v7000", 3, 5, correlation=4),
+        kernel(8, 12, name="gemm", correlation=4, stream=7),
+        kernel(9, 15, name="copying", stream=8),
+    ]
+    found = timeline(report(events), 1000)
+    assert [track.label for track in found.tracks if track.kind != "iteration"] == [
+        "critical path", "ledger", "stream 7", "stream 8", "ranges", "CUDA calls",
+    ]  # fmt: skip
+    own = tracks_of(found)
+    path = own["critical path"]
+    assert path.select("start", "end", "name", "tone", "note").rows() == [
+        (3, 9, "copying", "unknown", "unknown"),
+        (9, 15, "copying", "kernel", "kernel"),
+    ]
+    assert own["ranges"].select("name", "lane").rows() == [("step", 0), ("inner", 1)]
+    launched = own["stream 7"].row(0, named=True)
+    assert found.events.row(launched["launch"], named=True)["name"] == "cudaLaunchKernel"
+    assert own["stream 7"].get_column("note").to_list() != [None]
+    assert own["CUDA calls"].get_column("tone").to_list() == ["launch"]
+    assert (found.start_ns, found.end_ns, found.left_out, found.tracks_left_out) == (0, 30, 0, 0)
+
+
 def test_a_window_is_all_that_is_shown():
     events = [kernel(0, 10), kernel(20, 30), nvtx("step", 0, 40), nvtx("mark", 25, 25)]
     found = timeline(report(events).narrow(window=Window(5, 25)), 1000)
