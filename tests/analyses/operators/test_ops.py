@@ -172,6 +172,86 @@ def test_a_call_whose_number_is_an_operators_by_chance_and_rows_of_equal_times()
     assert ops(alike, as_torch=True).get_column("name").to_list() == ["aten::a", "aten::b", "aten::c"]
 
 
+SQUARE = """
+    0-20 op:aten::square; 2-18 op:aten::pow; 30-40 kernel:p ^1; 50-70 op:aten::square; 52-68 op:aten::pow
+    80-95 kernel:p ^4; 100-110 op:aten::pow; 120-121 kernel:p ^6; 130-132 memcpy ^0
+"""
+BACKWARD = """
+    0-20 op:aten::linear; 2-18 op:aten::addmm; 20-30 kernel:gemm ^1; 30-50 op:AddmmBackward0 t2; 35-45 op:aten::mm t2
+    50-70 kernel:gemm ^4
+"""
+LED_BACK = [
+    ("aten::mm", "AddmmBackward0 → aten::mm", "gemm", 1, 20, "aten::addmm", "aten::linear → aten::addmm"),
+    ("aten::addmm", "aten::linear → aten::addmm", "gemm", 1, 10, None, None),
+]
+OF_THREADS = """
+    0-5 op:on one; 6-9 op:on one; 0-5 op:on two t2; 20-25 op:Backward of one t3; 26-30 op:Backward of one t3
+    40-42 kernel ^3
+"""
+GRAPHS = """
+    0-50 [step]; 5-20 op:graph_step; 8-12 cudaGraphLaunch #4; 20-25 kernel:a #4; 25-31 kernel:b #4
+    30-34 cudaGraphLaunch #5; 40-42 graph #5; 60-61 kernel:of nobody #99; 70-80 op:add; 90-91 kernel ^8
+"""
+NUMBERS = {f"of_{place}": {"sequence_number": number} for place, number in ((0, 1), (1, 2), (2, 1))}
+LATER = {f"of_{place}": {"sequence_number": place - 2, "forward_thread_id": 7} for place in (3, 4)}
+
+
+@pytest.mark.parametrize(
+    ("events", "ids", "details", "rows"),
+    [
+        # under the operators that led to them
+        (
+            SQUARE, {0: 1, 1: 2, 3: 3, 4: 4, 6: 5}, {},
+            [
+                ("aten::pow", "aten::square → aten::pow", "p", 2, 25, None, None),
+                ("aten::square", "aten::square", "[CUDA memcpy Host-to-Device]", 1, 2, None, None),
+                ("aten::pow", "aten::pow", "p", 1, 1, None, None),
+            ],
+        ),
+        # backward ones under their forward operator: by torch's link, and by autograd's number
+        (
+            BACKWARD, {0: 1, 1: 2, 3: 3, 4: 4},
+            {
+                "of_3": {"forward_id": 1, "sequence_number": 9, "forward_thread_id": 1},
+                "of_1": {"sequence_number": 4},
+            },
+            LED_BACK,
+        ),
+        (
+            BACKWARD, {0: 1, 1: 2, 3: 3, 4: 4},
+            {
+                "of_0": {"sequence_number": 0}, "of_1": {"sequence_number": 0},
+                "of_3": {"sequence_number": 0, "forward_thread_id": 1},
+            },
+            LED_BACK,
+        ),
+        # each thread counts its own operators: the one that has most of the numbers that are asked for is meant
+        (
+            OF_THREADS, {place: place + 1 for place in range(5)}, NUMBERS | LATER,
+            [("Backward of one", "Backward of one", "k", 1, 2, "on one", "on one")],
+        ),
+        # those of a graph under what launched the graph
+        (
+            GRAPHS, {0: 1, 1: 2, 8: 3}, {},
+            [
+                ("graph_step", "graph_step", "b", 1, 6, None, None),
+                ("graph_step", "graph_step", "a", 1, 5, None, None),
+                ("step", None, "[CUDA graph 1]", 1, 2, None, None), (None, None, "of nobody", 1, 1, None, None),
+                ("add", "add", "k", 1, 1, None, None),
+            ],
+        ),
+        # torch's own table takes a call to be on the thread that ended the profiling
+        (
+            "0-50 [here]; 0-50 [beside] t2; 8-12 cudaGraphLaunch #4 t2; 20-25 kernel #4; 60-61 op:add; 70-71 kernel ^4",
+            {0: 1, 1: 2, 4: 3}, {}, [("beside", None, "k", 1, 5, None, None), ("add", "add", "k", 1, 1, None, None)],
+        ),
+    ],
+)  # fmt: skip
+def test_kernels_by_operator(events, ids, details, rows):
+    found = op_kernels(trace_report(timeline(events), ids, **details))
+    assert found.select("name", "path", "kernel", "count", "exclusive_ns", "forward", "forward_path").rows() == rows
+
+
 def test_kernels_of_one_device_and_a_window():
     made = trace_report(timeline("0-5 op:a; 10-20 kernel ^0; 10-30 kernel ^0 d1"), {0: 1})
     columns = ("count", "total_ns", "avg_ns", "exclusive_ns", "share")

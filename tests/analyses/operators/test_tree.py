@@ -38,6 +38,39 @@ def squares():
     return trace_report(events, {0: 1, 1: 2, 2: 3, 5: 4, 6: 5, 9: 6})
 
 
+SQUARES = [
+    ("step", 1, 100, 40, 20, 0), ("  aten::square", 2, 60, 24, 20, 0), ("    aten::pow", 2, 36, 28, 20, 0),
+    ("      pow_kernel", 2, 0, 0, 20, 20), ("aten::copy_", 1, 10, 10, 5, 0),
+    ("  [CUDA memcpy Host-to-Device]", 1, 0, 0, 5, 5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        # what was called in the same way is one node
+        ({}, [*SQUARES, ("None", 2, 8, 8, 0, 0)]),
+        # by host time calls are nodes, and kernels are left out
+        (
+            {"by": "host"},
+            [*SQUARES[:3], ("      cudaLaunchKernel", 2, 8, 8, 0, 0), SQUARES[4], ("None", 3, 0, 0, 25, 25)],
+        ),
+        # small nodes are one
+        ({"min_share": 0.5}, [*SQUARES[:4], ("None", 3, 18, 18, 5, 5)]),
+        ({"depth": 2}, [*SQUARES[:2], *SQUARES[4:]]),
+        (
+            {"window": "55ns..66ns", "min_share": 0.0},
+            [
+                *(("step", 1, 11, 0, 6, 0), ("  aten::square", 1, 11, 0, 6, 0), ("    aten::pow", 1, 11, 7, 6, 0)),
+                *(("      pow_kernel", 1, 0, 0, 6, 6), ("      cudaLaunchKernel", 1, 4, 4, 0, 0)),
+            ],
+        ),
+    ],
+)
+def test_squares_in_a_step(how, expected):
+    assert nodes_of(squares(), **how) == expected
+
+
 @FEWER
 @given(traces(), st.sampled_from([0.0, 0.05, 0.4]), st.sampled_from(["device", "host"]))
 def test_whatever_is_left_out_the_nodes_own_times_sum_to_all(trace, min_share, by):
@@ -99,4 +132,7 @@ def test_nodes_of_small_operators_of_threads_and_of_functions_that_only_pass_on(
         ("nn.Module: Net_0", 1, 994, 2, 0, 0), ("  aten::mm", 1, 992, 592, 0, 0),
         ("    <built-in method a of object>", 2, 400, 400, 0, 0), ("None", 3, 6, 6, 0, 0),
     ]  # fmt: skip
-    assert [name for name, *_ in nodes_of(found, min_share=0.0)][:2] == ["t.py(9): main", "  module.py(1): _wrapped"]
+    assert [name for name, *_ in nodes_of(found, min_share=0.0)][:2] == [
+        "t.py(9): main",
+        "  module.py(1): _wrapped",
+    ]
